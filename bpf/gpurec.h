@@ -1,0 +1,137 @@
+/*
+ * The wire contract between the BPF programs and the recorder: every record that
+ * crosses a ring, and every map value that both sides touch. This is the only file
+ * that both C and Rust read (Rust through the skeletons' generated types).
+ *
+ * In: nothing. Out: fixed-width, explicitly padded structs and the limits.
+ * Not here: kernel types, helpers, anything that is private to one program.
+ */
+#ifndef GPUREC_H
+#define GPUREC_H
+
+enum gpurec_limit {
+	GPUREC_MAX_CPUS = 1024,
+	GPUREC_MAX_PROBES = 16384,    /* probe ids: index of the loss counters */
+	GPUREC_MAX_TARGETS = 65536,   /* traced processes alive at one time */
+	GPUREC_MAX_FILES = 65536,     /* executable files already looked at */
+	GPUREC_MAX_FRAMES = 64,       /* nested calls a thread (the kernel's own limit for uretprobes) */
+	GPUREC_COMMAND = 4096,        /* bytes of a command line kept */
+};
+
+enum gpurec_kind {
+	GPUREC_CALL = 1,       /* struct gpurec_call: a hooked function was entered */
+	GPUREC_RETURN = 2,     /* struct gpurec_return: it returned */
+	GPUREC_FORK = 3,       /* struct gpurec_fork */
+	GPUREC_EXEC = 4,       /* struct gpurec_exec */
+	GPUREC_EXIT = 5,       /* struct gpurec_exit: a thread ended, perhaps its process with it */
+	GPUREC_NEW_FILE = 6,   /* struct gpurec_new_file, control ring only */
+};
+
+enum gpurec_flag {
+	/* The call's return address is the uretprobe trampoline: it was reached by a
+	 * tail call from a hooked function, and both end with one return. */
+	GPUREC_CHAINED = 1,
+	/* gpurec_exit: the whole process ended. */
+	GPUREC_PROCESS_ENDED = 2,
+	/* gpurec_exec: the command line is cut. */
+	GPUREC_CUT = 4,
+	/* gpurec_new_file: the process waits (SIGSTOP) until the recorder lets it go on. */
+	GPUREC_STOPPED = 8,
+	/* gpurec_new_file: the program itself (exec), not a mapping. */
+	GPUREC_PROGRAM = 16,
+};
+
+/* Every record begins with this. `seq` counts the hits of a thread, recorded or lost:
+ * a gap tells the recorder where in the thread's order something is missing. */
+struct gpurec_head {
+	unsigned long long ts;   /* CLOCK_MONOTONIC, ns; taken after the room in the ring was had */
+	unsigned int tid;
+	unsigned int seq;
+	unsigned short kind;
+	unsigned short flags;
+	unsigned int probe;      /* calls and returns: the probe's id */
+};
+
+struct gpurec_call {
+	struct gpurec_head head;
+	unsigned int pid;
+	unsigned int pad;
+	unsigned long long sp;   /* names the stack frame */
+	unsigned long long args[6];
+};
+
+struct gpurec_return {
+	struct gpurec_head head;
+	unsigned long long begin;   /* head.ts of its call: names the call */
+	unsigned long long value;
+};
+
+struct gpurec_fork {
+	struct gpurec_head head;
+	unsigned int pid;
+	unsigned int child;
+};
+
+struct gpurec_exit {
+	struct gpurec_head head;
+	unsigned int pid;
+	int status;              /* as wait() gives it; of the process where it ended */
+};
+
+struct gpurec_exec {
+	struct gpurec_head head;
+	unsigned int pid;
+	unsigned int length;     /* bytes of command in use */
+	unsigned char command[GPUREC_COMMAND]; /* argv, each with its closing zero */
+};
+
+/* An executable file as the kernel knows it. */
+struct gpurec_file {
+	unsigned long long inode;
+	unsigned int device;      /* the kernel's own encoding: major << 20 | minor */
+	unsigned int generation;  /* tells a reused inode number from the file that had it */
+};
+
+struct gpurec_new_file {
+	struct gpurec_head head;
+	unsigned int pid;
+	int fd;                   /* the descriptor that was mapped, -1 for a program */
+	unsigned long long address;
+	struct gpurec_file file;
+};
+
+/* Calls and returns that found no room, for one probe on one CPU. */
+struct gpurec_lost {
+	unsigned long long calls;
+	unsigned long long returns;
+};
+
+/* All that found no room on one CPU: tells whether the probes' own counters moved. */
+struct gpurec_lost_total {
+	unsigned long long calls, returns, fork, exec, exit, file;
+};
+
+/* Read-only configuration, set before load. */
+struct gpurec_config {
+	unsigned int everyone;    /* --all: no target set */
+	unsigned int follow;      /* children of targets are targets */
+	unsigned long long call_limit; /* bytes of a ring that calls may fill */
+};
+
+/* Written by the recorder a few times a second. A process is only ever stopped while
+ * the recorder is there to let it go on. */
+struct gpurec_pulse {
+	unsigned long long alive_ns;
+	unsigned long long stop_allowed;
+};
+
+_Static_assert(sizeof(struct gpurec_head) == 24, "head");
+_Static_assert(sizeof(struct gpurec_call) == 88, "call");
+_Static_assert(sizeof(struct gpurec_return) == 40, "return");
+_Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
+_Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
+_Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");
+_Static_assert(sizeof(struct gpurec_file) == 16, "file");
+_Static_assert(sizeof(struct gpurec_new_file) == 56, "new_file");
+
+#endif

@@ -1,0 +1,262 @@
+/*
+ * Who is traced: targets grow at fork and end at exit, and executable files that nobody
+ * has looked at yet are reported before their code can run.
+ *
+ * In: scheduler tracepoints and the mmap system call. Out: fork, exec and exit records in
+ * the CPU's ring (for the trace), new-file records in the control ring (to act on).
+ * A target that maps a new executable file, or executes one, is stopped on its way back
+ * to user mode; the recorder hooks what the file holds and lets it go on. Nobody is
+ * stopped under --all, nor while the recorder's pulse is missing.
+ */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "gpurec.h"
+#include "maps.h"
+#include "emit.h"
+
+#define SIGSTOP 19
+#define SIGNAL_GROUP_EXIT 4
+#define PROT_EXEC 4
+#define MAP_ANONYMOUS 0x20
+#define PULSE_LIMIT_NS 2000000000ULL
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct gpurec_pulse);
+} pulse SEC(".maps");
+
+/* Never used: they carry the record types into this object's BTF, from which the
+ * recorder's own types are generated. */
+struct gpurec_call *type_call;
+struct gpurec_return *type_return;
+struct gpurec_fork *type_fork;
+struct gpurec_exit *type_exit;
+struct gpurec_exec *type_exec;
+struct gpurec_new_file *type_new_file;
+enum gpurec_kind type_kind;
+enum gpurec_flag type_flag;
+enum gpurec_limit type_limit;
+
+/* Files that were looked at: nobody needs to stop for them again. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GPUREC_MAX_FILES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gpurec_file);
+	__type(value, u32);
+} seen SEC(".maps");
+
+/* Processes stopped by us, each with the number of new files that it waits for. What
+ * outlives the recorder reads this too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GPUREC_MAX_TARGETS);
+	__type(key, u32);
+	__type(value, u64);
+} stopped SEC(".maps");
+
+/* An executable mapping under way, from the entry of mmap to its exit. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct gpurec_new_file);
+} mapping SEC(".maps");
+
+static __always_inline void read_file(struct gpurec_file *id, struct file *file)
+{
+	struct inode *inode = BPF_CORE_READ(file, f_inode);
+
+	id->inode = BPF_CORE_READ(inode, i_ino);
+	id->device = BPF_CORE_READ(inode, i_sb, s_dev);
+	id->generation = BPF_CORE_READ(inode, i_generation);
+}
+
+static __always_inline bool may_stop(void)
+{
+	u32 zero = 0;
+	struct gpurec_pulse *p = bpf_map_lookup_elem(&pulse, &zero);
+
+	return p && p->stop_allowed && bpf_ktime_get_ns() - p->alive_ns < PULSE_LIMIT_NS;
+}
+
+/* The signal goes before the record: the recorder's SIGCONT must never overtake it. */
+static __always_inline bool stop_current(u32 pid)
+{
+	u64 one = 1, *count;
+
+	if (!may_stop())
+		return false;
+	count = bpf_map_lookup_elem(&stopped, &pid);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else if (bpf_map_update_elem(&stopped, &pid, &one, BPF_ANY))
+		return false;
+	return bpf_send_signal(SIGSTOP) == 0;
+}
+
+static __always_inline void report_file(const struct gpurec_new_file *what, u16 flags)
+{
+	u32 pid = bpf_get_current_pid_tgid() >> 32;
+	struct gpurec_new_file *r = bpf_ringbuf_reserve(&control, sizeof(*r), 0);
+
+	if (!r) {
+		COUNT_LOST(file);
+		return;
+	}
+	*r = *what;
+	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
+	r->pid = pid;
+	r->head.flags = flags;
+	if (!config.everyone && stop_current(pid))
+		r->head.flags |= GPUREC_STOPPED;
+	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
+}
+
+SEC("tracepoint/syscalls/sys_enter_mmap")
+int mmap_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	struct gpurec_new_file what = {};
+	struct task_struct *task;
+	struct file **fds, *file = NULL;
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	unsigned int max;
+
+	if (!(ctx->args[2] & PROT_EXEC) || (ctx->args[3] & MAP_ANONYMOUS))
+		return 0;
+	if (!is_target(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	what.fd = (int)ctx->args[4];
+	task = (struct task_struct *)bpf_get_current_task();
+	max = BPF_CORE_READ(task, files, fdt, max_fds);
+	if (what.fd < 0 || (u32)what.fd >= max)
+		return 0;
+	fds = BPF_CORE_READ(task, files, fdt, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), fds + what.fd);
+	if (!file)
+		return 0;
+	read_file(&what.file, file);
+	if (bpf_map_lookup_elem(&seen, &what.file))
+		return 0;
+	bpf_map_update_elem(&mapping, &tid, &what, BPF_ANY);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_mmap")
+int mmap_exit(struct trace_event_raw_sys_exit *ctx)
+{
+	u32 tid = (u32)bpf_get_current_pid_tgid();
+	struct gpurec_new_file *what = bpf_map_lookup_elem(&mapping, &tid);
+
+	if (!what)
+		return 0;
+	what->address = ctx->ret;
+	if ((unsigned long)ctx->ret < (unsigned long)-4095)
+		report_file(what, 0);
+	bpf_map_delete_elem(&mapping, &tid);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
+{
+	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
+	struct gpurec_fork *r;
+
+	if (pid == new_pid)
+		return 0; /* a thread */
+	if (!config.everyone) {
+		if (!config.follow || !is_target(pid))
+			return 0;
+		bpf_map_update_elem(&targets, &new_pid, &one, BPF_ANY);
+	} else if (!bpf_task_storage_get(&threads, parent, 0, 0)) {
+		return 0; /* --all: only processes that were seen to use CUDA */
+	}
+	r = reserve(sizeof(*r));
+	if (!r) {
+		COUNT_LOST(fork);
+		return 0;
+	}
+	fill_head(&r->head, GPUREC_FORK, 0, 0);
+	r->pid = pid;
+	r->child = new_pid;
+	submit(r);
+	return 0;
+}
+
+static __always_inline void record_exec(struct task_struct *task)
+{
+	struct gpurec_exec *r = reserve(sizeof(*r));
+	u64 start, length;
+
+	if (!r) {
+		COUNT_LOST(exec);
+		return;
+	}
+	fill_head(&r->head, GPUREC_EXEC, 0, 0);
+	r->pid = task->tgid;
+	start = task->mm->arg_start;
+	length = task->mm->arg_end - start;
+	if (length > GPUREC_COMMAND) {
+		length = GPUREC_COMMAND;
+		r->head.flags |= GPUREC_CUT;
+	}
+	r->length = length;
+	if (bpf_probe_read_user(r->command, length, (void *)start)) {
+		r->length = 0;
+		r->head.flags |= GPUREC_CUT;
+	}
+	submit(r);
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+{
+	struct gpurec_new_file what = {.fd = -1};
+
+	if (!is_target(task->tgid))
+		return 0;
+	if (!config.everyone)
+		record_exec(task);
+	read_file(&what.file, bprm->file);
+	if (!bpf_map_lookup_elem(&seen, &what.file))
+		report_file(&what, GPUREC_PROGRAM);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(process_exit, struct task_struct *task)
+{
+	bool ended = task->signal->live.counter == 0;
+	bool known = bpf_task_storage_get(&threads, task, 0, 0) != NULL;
+	u32 pid = task->tgid;
+	struct gpurec_exit *r;
+
+	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
+		return 0;
+	if (ended && !config.everyone) {
+		bpf_map_delete_elem(&targets, &pid);
+		bpf_map_delete_elem(&stopped, &pid);
+	}
+	r = reserve(sizeof(*r));
+	if (!r) {
+		COUNT_LOST(exit);
+		return 0;
+	}
+	fill_head(&r->head, GPUREC_EXIT, 0, 0);
+	r->pid = pid;
+	r->status = task->exit_code;
+	if (ended) {
+		r->head.flags = GPUREC_PROCESS_ENDED;
+		if (task->signal->flags & SIGNAL_GROUP_EXIT)
+			r->status = task->signal->group_exit_code;
+	}
+	submit(r);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

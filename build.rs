@@ -1,0 +1,52 @@
+// Compiles every bpf/*.bpf.c into a skeleton, and the demo's stand-in libraries. In: bpf/,
+// src/demo/, clang and a C compiler. Out: OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/.
+// Nothing is downloaded and nothing outside the tree is read but the compilers' own files.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use libbpf_cargo::SkeletonBuilder;
+
+#[path = "src/demo/build.rs"]
+mod demo;
+
+const OBJECTS: [&str; 2] = ["process", "cuda"];
+
+fn main() -> Result<()> {
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=bpf");
+    demo::build(&out);
+    for object in OBJECTS {
+        skeleton(object, &out)?;
+    }
+    Ok(())
+}
+
+fn skeleton(object: &str, out: &Path) -> Result<()> {
+    let arch = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        other => bail!("gpurec runs on x86-64 and AArch64, not on {other}"),
+    };
+    let mut builder = SkeletonBuilder::new();
+    builder
+        .source(format!("bpf/{object}.bpf.c"))
+        .clang_args([
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unused-function",
+            "-Wno-unused-parameter",
+            "-mcpu=v3",
+            &format!("-D__TARGET_ARCH_{arch}"),
+            "-Ibpf",
+        ])
+        .obj(out.join(format!("{object}.bpf.o")));
+    builder.build().and_then(|()| builder.generate(out.join(format!("{object}.skel.rs")))).with_context(
+        || format!("cannot compile bpf/{object}.bpf.c (is clang installed? apt-get install clang)"),
+    )?;
+    Ok(())
+}

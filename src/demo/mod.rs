@@ -1,0 +1,113 @@
+//! The stand-in CUDA libraries and the program that `gpurec demo` records.
+//!
+//! In: nothing; the three files are built from the C beside this file and embedded.
+//! Out: [`unpack`], a private folder with a program that can be run there, also by
+//! another user, without a GPU or a driver. The folder goes when the value goes.
+//! Not here: recording. `run` hands the unpacked program to the recorder and no more.
+//!
+//! The stand-ins export the real names, begin their functions as the real ones do,
+//! and count every call: with STANDIN_COUNTS=FILE (`%p` is the process id) each
+//! process leaves FILE.cuda and FILE.cudart, the truth that tests compare with.
+
+use std::collections::hash_map::RandomState;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::hash::{BuildHasher, Hasher};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::record::{self, Config, Target};
+
+#[cfg(test)]
+mod tests;
+
+const PROGRAM: &str = "gpurec-demo";
+const FILES: [(&str, &[u8]); 3] = [
+    ("libcuda.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcuda.so.1"))),
+    ("libcudart.so.13", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcudart.so.13"))),
+    (PROGRAM, include_bytes!(concat!(env!("OUT_DIR"), "/demo/program"))),
+];
+
+/// The unpacked files. Dropping it removes the folder.
+#[derive(Debug)]
+pub struct Unpacked {
+    pub dir: PathBuf,
+    pub program: PathBuf,
+}
+
+/// Writes the libraries and the program to a new folder in TMPDIR (or /tmp).
+pub fn unpack() -> Result<Unpacked> {
+    let dir = new_folder(&std::env::temp_dir())?;
+    let unpacked = Unpacked { program: dir.join(PROGRAM), dir };
+    for (name, bytes) in FILES {
+        let path = unpacked.dir.join(name);
+        write(&path, bytes).with_context(|| {
+            format!("cannot write {}: free some space there or set TMPDIR to another folder", path.display())
+        })?;
+    }
+    // Last: until now nobody else could look in.
+    fs::set_permissions(&unpacked.dir, Permissions::from_mode(0o755))
+        .with_context(|| format!("cannot open {} to other users", unpacked.dir.display()))?;
+    Ok(unpacked)
+}
+
+/// A folder that did not exist before, under a name nobody can foresee.
+fn new_folder(parent: &Path) -> Result<PathBuf> {
+    for _ in 0..100 {
+        // RandomState is seeded by the operating system's random numbers.
+        let dir = parent.join(format!("{PROGRAM}-{:016x}", RandomState::new().build_hasher().finish()));
+        match DirBuilder::new().mode(0o700).create(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!(
+                        "cannot create a folder in {}: set TMPDIR to a folder that can be written",
+                        parent.display()
+                    )
+                });
+            }
+        }
+    }
+    bail!("cannot find a free name in {}: set TMPDIR to another folder", parent.display())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o755).open(path)?;
+    file.write_all(bytes)?;
+    // The umask may have taken bits that another user needs.
+    file.set_permissions(Permissions::from_mode(0o755))
+}
+
+impl Unpacked {
+    /// The command line that runs the program with these arguments.
+    pub fn command(&self, args: &[String]) -> Vec<OsString> {
+        std::iter::once(self.program.clone().into_os_string())
+            .chain(args.iter().map(OsString::from))
+            .collect()
+    }
+
+    /// What must be added to the environment: nothing, since program and runtime
+    /// look for their libraries beside themselves first (RPATH).
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
+        Vec::new()
+    }
+}
+
+/// `gpurec demo`: the program, recorded.
+pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
+    let unpacked = unpack()?;
+    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let environment = unpacked.environment();
+    record::run(&Config { target: Target::Command(unpacked.command(&args)), environment, ..config })
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here, and nothing depends on it.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}

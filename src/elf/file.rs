@@ -1,0 +1,67 @@
+//! Bounded reads of a file that may be hostile or shrinking. In: offset and size. Out: bytes, or why there are none.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+
+use super::Refused;
+
+/// No part of a file that is held in memory at once may be larger.
+const MOST: u64 = 256 << 20;
+
+pub struct Source<'f> {
+    file: &'f File,
+    pub len: u64,
+}
+
+impl<'f> Source<'f> {
+    /// Refuses all but regular files: reading a device may block or do something.
+    pub fn new(file: &'f File) -> Result<Self, Refused> {
+        let facts = file.metadata().map_err(Refused::Io)?;
+        if !facts.is_file() {
+            return Err(Refused::NotElf);
+        }
+        Ok(Self { file, len: facts.len() })
+    }
+
+    /// Exactly `size` bytes at `offset`; `what` names them in the error.
+    pub fn exact(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, Refused> {
+        let inside = offset.checked_add(size).is_some_and(|end| end <= self.len);
+        if !inside {
+            return Err(Refused::Malformed(format!("its {what} would lie beyond its end")));
+        }
+        if size > MOST {
+            return Err(Refused::Malformed(format!("its {what} would take {} MiB", size >> 20)));
+        }
+        let mut bytes = vec![0; size as usize];
+        match self.file.read_exact_at(&mut bytes, offset) {
+            Ok(()) => Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                Err(Refused::Malformed("it became shorter while it was read".to_owned()))
+            }
+            Err(error) => Err(Refused::Io(error)),
+        }
+    }
+
+    /// Up to `size` bytes at `offset`, fewer where the file ends.
+    pub fn at_most(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, Refused> {
+        let left = self.len.saturating_sub(offset);
+        self.exact(offset.min(self.len), size.min(left), what)
+    }
+}
+
+/// The NUL-terminated text at the start of `bytes`.
+pub fn text(bytes: &[u8]) -> Option<&str> {
+    let end = memchr::memchr(0, bytes)?;
+    std::str::from_utf8(bytes.get(..end)?).ok()
+}
+
+pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    let word = bytes.get(offset..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*word))
+}
+
+pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    let word = bytes.get(offset..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*word))
+}

@@ -1,0 +1,297 @@
+//! The frame of an ELF file. In: a file. Out: its segments, sections, dynamic section, name and build id, each bounded.
+
+use std::fmt::Write;
+use std::fs::File;
+
+use goblin::container::{Container, Ctx, Endian};
+use goblin::elf::dynamic::{
+    DT_GNU_HASH, DT_HASH, DT_NEEDED, DT_NULL, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMTAB,
+};
+use goblin::elf::header::{
+    EI_CLASS, EI_DATA, ELFCLASS64, ELFDATA2LSB, ELFMAG, EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, SIZEOF_IDENT,
+    machine_to_str,
+};
+use goblin::elf::program_header::{PT_DYNAMIC, PT_LOAD, PT_NOTE};
+use goblin::elf::section_header::{SHT_NOBITS, SHT_NOTE};
+use goblin::elf::{Elf, Header, ProgramHeader, SectionHeader};
+
+use super::Refused;
+use super::file::{Source, text, u32_at, u64_at};
+
+pub const CTX: Ctx = Ctx { container: Container::Big, le: Endian::Little };
+
+const HEADER: usize = 64;
+const SEGMENT: u64 = 56;
+const SECTION: u64 = 64;
+/// One read usually fetches the header and all segments.
+const FIRST_READ: u64 = 4096;
+const LONGEST_NAME: u64 = 4096;
+const MOST_DYNAMIC: u64 = 64 << 10;
+const MOST_NOTES: u64 = 64 << 10;
+const MOST_SECTIONS: u64 = 1 << 20;
+const LONGEST_BUILD_ID: usize = 64;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    X86_64,
+    Aarch64,
+}
+
+impl Machine {
+    pub fn here() -> Option<Self> {
+        if cfg!(target_arch = "x86_64") {
+            Some(Self::X86_64)
+        } else if cfg!(target_arch = "aarch64") {
+            Some(Self::Aarch64)
+        } else {
+            None
+        }
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            Self::X86_64 => EM_X86_64,
+            Self::Aarch64 => EM_AARCH64,
+        }
+    }
+}
+
+/// The dynamic section's entries in use; addresses, not file offsets.
+#[derive(Default)]
+pub struct Dynamic {
+    soname: Option<u64>,
+    needed: Vec<u64>,
+    strings: Option<u64>,
+    strings_size: u64,
+    pub symbols: Option<u64>,
+    pub hash: Option<u64>,
+    pub gnu_hash: Option<u64>,
+}
+
+pub struct Layout<'f> {
+    pub file: Source<'f>,
+    pub machine: Machine,
+    pub dynamic: Dynamic,
+    header: Header,
+    segments: Vec<ProgramHeader>,
+}
+
+impl<'f> Layout<'f> {
+    pub fn read(file: &'f File, machine: Machine) -> Result<Self, Refused> {
+        let file = Source::new(file)?;
+        let head = file.at_most(0, FIRST_READ, "header")?;
+        let header = header(&head, machine)?;
+        let segments = segments(&file, &head, &header)?;
+        let dynamic = dynamic(&file, &segments)?;
+        Ok(Self { file, machine, dynamic, header, segments })
+    }
+
+    /// File offset of `address`, and how many bytes of the file follow it in its segment.
+    pub fn locate(&self, address: u64, executable: bool) -> Option<(u64, u64)> {
+        let inside = |segment: &&ProgramHeader| {
+            segment.p_type == PT_LOAD
+                && (!executable || segment.is_executable())
+                && address.checked_sub(segment.p_vaddr).is_some_and(|from| from < segment.p_memsz)
+        };
+        let segment = self.segments.iter().find(inside)?;
+        let from = address - segment.p_vaddr;
+        let offset = segment.p_offset.checked_add(from)?;
+        let left = segment.p_filesz.saturating_sub(from);
+        Some((offset, left.min(self.file.len.saturating_sub(offset))))
+    }
+
+    pub fn sections(&self) -> Result<Vec<SectionHeader>, Refused> {
+        let start = self.header.e_shoff;
+        if start == 0 {
+            return Ok(Vec::new());
+        }
+        if u64::from(self.header.e_shentsize) != SECTION {
+            return Err(Refused::Malformed("its section headers have a wrong size".to_owned()));
+        }
+        let mut count = u64::from(self.header.e_shnum);
+        if count == 0 {
+            // More than 65,279 sections: the first one holds their number in place of its size.
+            let first = self.file.exact(start, SECTION, "first section header")?;
+            count = u64_at(&first, 32).unwrap_or(0);
+        }
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        if count > MOST_SECTIONS {
+            return Err(Refused::Malformed(format!("it claims {count} sections")));
+        }
+        let bytes = self.file.exact(start, count * SECTION, "section headers")?;
+        SectionHeader::parse_from(&bytes, 0, count as usize, CTX).map_err(malformed)
+    }
+
+    /// Whether one of `sections` has a name that `accepts` takes.
+    pub fn has_section(
+        &self,
+        sections: &[SectionHeader],
+        accepts: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<bool, Refused> {
+        let Some(names) = sections.get(usize::from(self.header.e_shstrndx)) else {
+            return Ok(false);
+        };
+        if names.sh_type == SHT_NOBITS {
+            return Ok(false);
+        }
+        let names = self.file.exact(names.sh_offset, names.sh_size, "section names")?;
+        Ok(sections.iter().any(|section| names.get(section.sh_name..).is_some_and(accepts)))
+    }
+
+    pub fn soname(&self) -> Result<Option<String>, Refused> {
+        match self.dynamic.soname {
+            Some(index) => self.dynamic_text(index),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether a library that this file says it needs has a name that `accepts` takes.
+    pub fn needs(&self, accepts: &dyn Fn(&str) -> bool) -> Result<bool, Refused> {
+        for index in &self.dynamic.needed {
+            if self.dynamic_text(*index)?.is_some_and(|name| accepts(&name)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// File offset and size of the strings that belong to the dynamic section.
+    pub fn dynamic_strings(&self) -> Option<(u64, u64)> {
+        let (offset, left) = self.locate(self.dynamic.strings?, false)?;
+        Some((offset, self.dynamic.strings_size.min(left)))
+    }
+
+    fn dynamic_text(&self, index: u64) -> Result<Option<String>, Refused> {
+        let Some((offset, size)) = self.dynamic_strings() else {
+            return Ok(None);
+        };
+        if index >= size {
+            return Ok(None);
+        }
+        let bytes = self.file.exact(offset + index, (size - index).min(LONGEST_NAME), "names")?;
+        Ok(text(&bytes).map(str::to_owned))
+    }
+
+    pub fn build_id(&self) -> Result<Option<String>, Refused> {
+        for segment in self.segments.iter().filter(|segment| segment.p_type == PT_NOTE) {
+            let bytes = self.file.at_most(segment.p_offset, segment.p_filesz.min(MOST_NOTES), "notes")?;
+            if let Some(id) = build_id_in(&bytes, segment.p_align) {
+                return Ok(Some(id));
+            }
+        }
+        for section in self.sections()?.iter().filter(|section| section.sh_type == SHT_NOTE) {
+            let bytes = self.file.at_most(section.sh_offset, section.sh_size.min(MOST_NOTES), "notes")?;
+            if let Some(id) = build_id_in(&bytes, section.sh_addralign) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+}
+
+pub fn malformed(error: goblin::error::Error) -> Refused {
+    Refused::Malformed(error.to_string())
+}
+
+fn header(head: &[u8], machine: Machine) -> Result<Header, Refused> {
+    if !head.starts_with(ELFMAG) {
+        return Err(Refused::NotElf);
+    }
+    if head.len() < HEADER.max(SIZEOF_IDENT) {
+        return Err(Refused::Malformed("it ends within its header".to_owned()));
+    }
+    if head.get(EI_CLASS) != Some(&ELFCLASS64) {
+        return Err(Refused::Foreign("32-bit code".to_owned()));
+    }
+    if head.get(EI_DATA) != Some(&ELFDATA2LSB) {
+        return Err(Refused::Foreign("big-endian code".to_owned()));
+    }
+    let header = Elf::parse_header(head).map_err(malformed)?;
+    if header.e_machine != machine.number() {
+        let other = machine_to_str(header.e_machine).trim_start_matches("EM_");
+        return Err(Refused::Foreign(format!("code for another machine ({other})")));
+    }
+    if !matches!(header.e_type, ET_EXEC | ET_DYN) {
+        return Err(Refused::Malformed("it is neither a program nor a shared library".to_owned()));
+    }
+    Ok(header)
+}
+
+fn segments(file: &Source, head: &[u8], header: &Header) -> Result<Vec<ProgramHeader>, Refused> {
+    let count = header.e_phnum;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if u64::from(header.e_phentsize) != SEGMENT {
+        return Err(Refused::Malformed("its program headers have a wrong size".to_owned()));
+    }
+    let size = u64::from(count) * SEGMENT;
+    let near = usize::try_from(header.e_phoff)
+        .ok()
+        .and_then(|start| head.get(start..start.checked_add(size as usize)?));
+    let parsed = match near {
+        Some(bytes) => ProgramHeader::parse(bytes, 0, count.into(), CTX),
+        None => {
+            ProgramHeader::parse(&file.exact(header.e_phoff, size, "program headers")?, 0, count.into(), CTX)
+        }
+    };
+    parsed.map_err(malformed)
+}
+
+fn dynamic(file: &Source, segments: &[ProgramHeader]) -> Result<Dynamic, Refused> {
+    let mut found = Dynamic::default();
+    let Some(segment) = segments.iter().find(|segment| segment.p_type == PT_DYNAMIC) else {
+        return Ok(found);
+    };
+    let bytes = file.exact(segment.p_offset, segment.p_filesz.min(MOST_DYNAMIC), "dynamic section")?;
+    for entry in bytes.chunks_exact(16) {
+        let (Some(tag), Some(value)) = (u64_at(entry, 0), u64_at(entry, 8)) else {
+            break;
+        };
+        match tag {
+            DT_NULL => break,
+            DT_SONAME => found.soname = Some(value),
+            DT_NEEDED => found.needed.push(value),
+            DT_STRTAB => found.strings = Some(value),
+            DT_STRSZ => found.strings_size = value,
+            DT_SYMTAB => found.symbols = Some(value),
+            DT_HASH => found.hash = Some(value),
+            DT_GNU_HASH => found.gnu_hash = Some(value),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn build_id_in(notes: &[u8], alignment: u64) -> Option<String> {
+    let alignment = if alignment == 8 { 8 } else { 4 };
+    let mut at = 0;
+    loop {
+        let name_size = u32_at(notes, at)? as usize;
+        let size = u32_at(notes, at + 4)? as usize;
+        let kind = u32_at(notes, at + 8)?;
+        // The three sizes are below 2^32 and `at` is below 64 KiB: no sum can overflow.
+        let name = at + 12;
+        let value = (name + name_size).next_multiple_of(alignment);
+        let end = value + size;
+        if kind == NT_GNU_BUILD_ID && notes.get(name..name + name_size)? == b"GNU\0" {
+            let id = notes.get(value..end)?;
+            return (1..=LONGEST_BUILD_ID).contains(&id.len()).then(|| hex(id));
+        }
+        at = end.next_multiple_of(alignment);
+        if at >= notes.len() {
+            return None;
+        }
+    }
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing into a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,139 @@
+//! From symbols to functions. In: the wanted symbols. Out: one function for each place in the code, with all its names and
+//! its probe site; a reason for each symbol that is no such place. No two functions share a site.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Included};
+
+use goblin::elf::Sym;
+use goblin::elf::section_header::SHN_ABS;
+use goblin::elf::sym::{STT_COMMON, STT_FUNC, STT_GNU_IFUNC, STT_OBJECT, STT_TLS};
+
+use super::layout::{Layout, Machine};
+use super::site::{self, Site};
+use super::symbols::Candidate;
+use super::{Function, NotHooked, Refused};
+
+/// A longer function is probed at its entry, and so are all once this much code of a file has been looked through.
+const LONGEST_BODY: u64 = 256 << 10;
+const MOST_CODE: u64 = 64 << 20;
+
+struct Place {
+    names: Vec<String>,
+    address: u64,
+    size: u64,
+    /// Bytes of code that follow in the file.
+    left: u64,
+}
+
+pub fn functions(
+    layout: &Layout,
+    candidates: Vec<Candidate>,
+) -> Result<(Vec<Function>, Vec<NotHooked>), Refused> {
+    let (places, mut not_hooked) = places(layout, candidates);
+    let mut functions = Vec::with_capacity(places.len());
+    let mut budget = MOST_CODE;
+    for (&entry, place) in &places {
+        match best_site(layout, &places, entry, place, &mut budget)? {
+            Ok(site) => functions.push(function(place, entry, site)),
+            Err(reason) => not_hooked.extend(place.names.iter().map(|name| refusal(name, reason))),
+        }
+    }
+    not_hooked.sort_by(|a, b| a.name.cmp(&b.name));
+    not_hooked.dedup();
+    Ok((functions, not_hooked))
+}
+
+/// Places by file offset: two addresses may lead to the same bytes, and a probe belongs to bytes.
+fn places(layout: &Layout, candidates: Vec<Candidate>) -> (BTreeMap<u64, Place>, Vec<NotHooked>) {
+    let mut places: BTreeMap<u64, Place> = BTreeMap::new();
+    let mut not_hooked = Vec::new();
+    for Candidate { name, symbol } in candidates {
+        match place(layout, &symbol) {
+            Err(reason) => not_hooked.push(refusal(&name, reason)),
+            Ok((entry, left)) => {
+                let fresh = || Place { names: Vec::new(), address: symbol.st_value, size: 0, left };
+                let place = places.entry(entry).or_insert_with(fresh);
+                place.size = place.size.max(symbol.st_size);
+                place.names.push(name);
+            }
+        }
+    }
+    for place in places.values_mut() {
+        place.names.sort_by(|a, b| rank(a).cmp(&rank(b)));
+        place.names.dedup();
+    }
+    (places, not_hooked)
+}
+
+/// The best name first: public before internal, short before long.
+fn rank(name: &str) -> (bool, usize, &str) {
+    (name.starts_with('_'), name.len(), name)
+}
+
+fn place(layout: &Layout, symbol: &Sym) -> Result<(u64, u64), &'static str> {
+    match symbol.st_type() {
+        STT_FUNC => {}
+        STT_OBJECT | STT_TLS | STT_COMMON => return Err("data, not code"),
+        STT_GNU_IFUNC => {
+            return Err("an indirect function: which code it stands for is decided when the file is loaded");
+        }
+        _ => return Err("not marked as a function"),
+    }
+    if symbol.st_shndx as u32 == SHN_ABS {
+        return Err("its address is absolute and not a place in this file");
+    }
+    if symbol.st_value == 0 {
+        return Err("its address is zero");
+    }
+    match layout.locate(symbol.st_value, true) {
+        None => Err("its address is in no executable part of the file"),
+        Some((_, 0)) => Err("its code is missing from the file"),
+        Some(place) => Ok(place),
+    }
+}
+
+fn best_site(
+    layout: &Layout,
+    places: &BTreeMap<u64, Place>,
+    entry: u64,
+    place: &Place,
+    budget: &mut u64,
+) -> Result<Result<Site, &'static str>, Refused> {
+    let window = layout.file.exact(entry, place.left.min(site::WINDOW), "code")?;
+    if layout.machine == Machine::Aarch64 {
+        return Ok(site::aarch64(&window, place.address));
+    }
+    let at_entry = site::entry(&window, place.address);
+    if at_entry.as_ref().is_ok_and(|site| site.emulated) {
+        return Ok(at_entry);
+    }
+    let Some(further) = site::further(&window, place.address) else {
+        return Ok(at_entry);
+    };
+    let end = entry + further.after_entry;
+    let others_between = places.range((Excluded(entry), Included(end))).next().is_some();
+    let whole = further.after_entry < place.size && place.size <= LONGEST_BODY.min(place.left).min(*budget);
+    if others_between || !whole {
+        return Ok(at_entry);
+    }
+    *budget -= place.size;
+    let body = layout.file.exact(entry, place.size, "code")?;
+    let reached_only_from_entry = !site::is_jumped_into(&body, place.address, further.after_entry);
+    Ok(if reached_only_from_entry { Ok(further) } else { at_entry })
+}
+
+fn function(place: &Place, entry: u64, site: Site) -> Function {
+    let mut names = place.names.iter().cloned();
+    Function {
+        name: names.next().unwrap_or_default(),
+        aliases: names.collect(),
+        entry,
+        site: entry + site.after_entry,
+        emulated: site.emulated,
+        instruction: site.instruction,
+    }
+}
+
+fn refusal(name: &str, reason: &str) -> NotHooked {
+    NotHooked { name: name.to_owned(), reason: reason.to_owned() }
+}

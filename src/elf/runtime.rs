@@ -1,0 +1,115 @@
+//! A CUDA runtime linked into a program or library. In: a layout and the runtime's names. Out: its functions, or that it
+//! is there but stripped, or nothing. Every file a process maps passes here: what is no CUDA must leave early.
+
+use goblin::elf::section_header::SHT_SYMTAB;
+use goblin::elf::sym::STT_FUNC;
+use goblin::elf::{SectionHeader, Sym};
+use memchr::memmem::Finder;
+
+use super::layout::Layout;
+use super::symbols::{self, Candidate, Table, candidate, is_defined};
+use super::{Kind, NotHooked, Refused, is_runtime_prefixed, kind_of};
+
+pub enum Found {
+    Nothing,
+    Functions(Vec<Candidate>),
+    Stripped(NotHooked),
+}
+
+/// A runtime has all of these; a program's own function that merely bears a runtime's name comes without them.
+const ESSENTIAL: [&str; 4] =
+    ["__cudaRegisterFatBinary", "cudaLaunchKernel", "cudaMalloc", "cudaGetDeviceCount"];
+const PIECE: u64 = 256 << 10;
+const NEEDLE: &[u8] = b"cuda";
+
+pub fn find(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Found, Refused> {
+    let sections = layout.sections()?;
+    let full = sections.iter().find(|section| section.sh_type == SHT_SYMTAB);
+    if let Some(section) = full {
+        let table = symbols::table_of(&sections, section)?;
+        if mentions_cuda(layout, table)? {
+            let (functions, _) = functions(layout, table, runtime_name)?;
+            if holds_runtime(&functions) {
+                return Ok(Found::Functions(functions));
+            }
+        }
+    }
+    if !has_device_code(layout, &sections)? || layout.needs(&|name| kind_of(name) == Kind::Runtime)? {
+        return Ok(Found::Nothing);
+    }
+    without_symbols(layout, runtime_name)
+}
+
+/// Device code, no need of the shared runtime, no names: the runtime's may still be exported, or be another library's.
+fn without_symbols(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Found, Refused> {
+    if let Some(table) = symbols::dynamic_table(layout)? {
+        let (functions, imports) = functions(layout, table, runtime_name)?;
+        if holds_runtime(&functions) {
+            return Ok(Found::Functions(functions));
+        }
+        if imports {
+            return Ok(Found::Nothing);
+        }
+    }
+    Ok(Found::Stripped(NotHooked {
+        name: "CUDA runtime (static)".to_owned(),
+        reason: "the file holds device code and does not use a shared CUDA runtime, so probably one is linked into it, \
+                 but its symbols are stripped: its driver calls are seen, its runtime calls are not; \
+                 link it with -cudart shared or keep its symbols to see them"
+            .to_owned(),
+    }))
+}
+
+fn mentions_cuda(layout: &Layout, table: Table) -> Result<bool, Refused> {
+    let finder = Finder::new(NEEDLE);
+    let mut done = 0;
+    while done < table.names_size {
+        let from = table.names.saturating_add(done);
+        // A name may lie across two pieces.
+        let size = (PIECE + NEEDLE.len() as u64).min(table.names_size - done);
+        if finder.find(&layout.file.exact(from, size, "symbol names")?).is_some() {
+            return Ok(true);
+        }
+        done += PIECE;
+    }
+    Ok(false)
+}
+
+/// The runtime's functions in `table`, and whether it imports any.
+fn functions(
+    layout: &Layout,
+    table: Table,
+    runtime_name: &dyn Fn(&str) -> bool,
+) -> Result<(Vec<Candidate>, bool), Refused> {
+    let accepts = |name: &str| is_runtime_prefixed(name) && runtime_name(name);
+    let names = symbols::names(layout, table)?;
+    let mut found = Vec::new();
+    let mut imports = false;
+    symbols::walk(layout, table, &mut |symbol: Sym| {
+        if !is_prefixed(&names, &symbol) {
+            return;
+        }
+        if !is_defined(&symbol) {
+            imports |= candidate(&names, symbol, &accepts).is_some();
+        } else if symbol.st_type() == STT_FUNC {
+            found.extend(candidate(&names, symbol, &accepts));
+        }
+    })?;
+    Ok((found, imports))
+}
+
+/// Looks at a name's first bytes only: tables hold millions.
+fn is_prefixed(names: &[u8], symbol: &Sym) -> bool {
+    names.get(symbol.st_name..).is_some_and(|name| name.starts_with(b"cuda") || name.starts_with(b"__cuda"))
+}
+
+fn holds_runtime(functions: &[Candidate]) -> bool {
+    functions.iter().any(|function| ESSENTIAL.contains(&function.name.as_str()))
+}
+
+/// nvcc puts kernels into sections of these names, whatever is stripped later.
+fn has_device_code(layout: &Layout, sections: &[SectionHeader]) -> Result<bool, Refused> {
+    layout.has_section(sections, &|name| {
+        name.starts_with(b".nv_fatbin\0") || name.starts_with(b".nvFatBinSegment\0")
+    })
+}

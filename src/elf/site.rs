@@ -1,0 +1,224 @@
+//! Where in a function the probe goes. In: code and its address. Out: an instruction that is cheap to probe and at which
+//! the arguments and the return address still are where the caller put them. Pure; no file is read here.
+//!
+//! The kernel emulates a few instructions and single-steps all others, which costs several times more. What it emulates
+//! (arch/x86/kernel/uprobes.c, since 5.x): push of a register, relative jmp, jcc and call, and the one-byte nop.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Formatter, GasFormatter, Instruction, InstructionInfoFactory,
+    Mnemonic, OpAccess, Register,
+};
+
+use super::layout::hex;
+
+/// How far from the entry to look, and how many instructions.
+const REACH: u64 = 64;
+const MOST_STEPS: usize = 8;
+const LONGEST_INSTRUCTION: u64 = 15;
+/// Bytes to hand in at most: an instruction may begin just within reach.
+pub const WINDOW: u64 = REACH + LONGEST_INSTRUCTION;
+
+/// What a stepped-over instruction may write: no argument of a call (rax counts variadic ones), not the stack pointer.
+const FREE: [Register; 8] = [
+    Register::RBX,
+    Register::RBP,
+    Register::R10,
+    Register::R11,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+];
+
+#[derive(Debug)]
+pub struct Site {
+    pub after_entry: u64,
+    pub emulated: bool,
+    pub instruction: String,
+}
+
+pub fn aarch64(code: &[u8], address: u64) -> Result<Site, &'static str> {
+    let word: &[u8; 4] = code.first_chunk().ok_or("its code is missing from the file")?;
+    if !address.is_multiple_of(4) {
+        return Err("its address is not that of an instruction");
+    }
+    Ok(Site { after_entry: 0, emulated: false, instruction: hex(word) })
+}
+
+/// The entry itself, or why no probe can be there: one probe that the kernel refuses makes it refuse a whole file's.
+pub fn entry(code: &[u8], address: u64) -> Result<Site, &'static str> {
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let first = decoder.decode();
+    if first.is_invalid() {
+        return Err("its first bytes are no instruction");
+    }
+    if is_refused(&first, code) {
+        return Err("the kernel accepts no probe on its first instruction");
+    }
+    Ok(site(&first, address))
+}
+
+/// The first emulated instruction after the entry that only harmless instructions come before.
+pub fn further(code: &[u8], address: u64) -> Option<Site> {
+    let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let mut info = InstructionInfoFactory::new();
+    for _ in 0..=MOST_STEPS {
+        if !decoder.can_decode() {
+            return None;
+        }
+        let instruction = decoder.decode();
+        if instruction.ip().wrapping_sub(address) >= REACH {
+            return None;
+        }
+        if is_emulated(&instruction) {
+            return Some(site(&instruction, address));
+        }
+        if !is_harmless(&instruction, &mut info) {
+            return None;
+        }
+    }
+    None
+}
+
+/// Whether a direct branch in `body` ends after its entry and not after the site. Code that cannot be read counts as one.
+pub fn is_jumped_into(body: &[u8], address: u64, after_entry: u64) -> bool {
+    let mut decoder = Decoder::with_ip(64, body, address, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        if instruction.is_invalid() {
+            return true;
+        }
+        let target = instruction.near_branch_target().wrapping_sub(address);
+        if is_direct_branch(&instruction) && target > 0 && target <= after_entry {
+            return true;
+        }
+    }
+    false
+}
+
+fn is_direct_branch(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::UnconditionalBranch
+            | FlowControl::ConditionalBranch
+            | FlowControl::Call
+            | FlowControl::XbeginXabortXend
+    )
+}
+
+fn site(instruction: &Instruction, address: u64) -> Site {
+    let mut text = String::new();
+    GasFormatter::new().format(instruction, &mut text);
+    Site {
+        after_entry: instruction.ip().wrapping_sub(address),
+        emulated: is_emulated(instruction),
+        instruction: text,
+    }
+}
+
+/// The length tells whether a prefix stands before it, which the kernel does not emulate or even refuses.
+fn is_emulated(instruction: &Instruction) -> bool {
+    let length = instruction.len();
+    match instruction.code() {
+        // 41: the upper eight registers.
+        Code::Push_r64 if is_upper(instruction.op0_register()) => length == 2,
+        Code::Push_r64 | Code::Nopd => length == 1,
+        Code::Jmp_rel8_64 => length == 2,
+        Code::Jmp_rel32_64 | Code::Call_rel32_64 => length == 5,
+        _ if instruction.is_jcc_short() => length == 2,
+        _ if instruction.is_jcc_near() => length == 6,
+        _ => false,
+    }
+}
+
+fn is_upper(register: Register) -> bool {
+    (Register::R8..=Register::R15).contains(&register)
+}
+
+/// Whether it may run before the probe is reached without changing what the probe would see at the entry. A short list:
+/// an instruction that is missing costs time, one that does more than it shows would cost the truth.
+fn is_harmless(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
+    let plain = !instruction.has_lock_prefix() && instruction.segment_prefix() == Register::None;
+    match instruction.mnemonic() {
+        Mnemonic::Endbr64 | Mnemonic::Nop => !instruction.has_lock_prefix(),
+        Mnemonic::Cmp
+        | Mnemonic::Test
+        | Mnemonic::Mov
+        | Mnemonic::Movzx
+        | Mnemonic::Movsx
+        | Mnemonic::Movsxd
+        | Mnemonic::Lea
+        | Mnemonic::Xor
+        | Mnemonic::And
+        | Mnemonic::Or
+        | Mnemonic::Add
+        | Mnemonic::Sub
+        | Mnemonic::Inc
+        | Mnemonic::Dec
+        | Mnemonic::Shl
+        | Mnemonic::Shr
+        | Mnemonic::Sar => plain && touches_only_free_things(instruction, info),
+        _ => false,
+    }
+}
+
+fn touches_only_free_things(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
+    let used = info.info(instruction);
+    let registers = used
+        .used_registers()
+        .iter()
+        .all(|register| !writes(register.access()) || FREE.contains(&register.register().full_register()));
+    // The code's own data is always there; any other address might not be.
+    let memory = used.used_memory().iter().all(|memory| match memory.access() {
+        OpAccess::None | OpAccess::NoMemAccess => true,
+        OpAccess::Read => instruction.is_ip_rel_memory_operand(),
+        _ => false,
+    });
+    registers && memory
+}
+
+fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+}
+
+/// Opcodes that the kernel's uprobes refuse, found by trying all on 6.18. It looks them up behind a VEX or EVEX prefix
+/// too, where they mean something else: `vmovdqa` (6f) is refused like `outs`.
+const REFUSED: [u8; 40] = [
+    0x06, 0x07, 0x0e, 0x16, 0x17, 0x1e, 0x1f, 0x27, 0x2f, 0x37, 0x3f, 0x60, 0x61, 0x62, 0x6c, 0x6d, 0x6e,
+    0x6f, 0x82, 0x9a, 0xcc, 0xcd, 0xce, 0xcf, 0xd4, 0xd5, 0xd6, 0xe4, 0xe5, 0xe6, 0xe7, 0xea, 0xec, 0xed,
+    0xee, 0xef, 0xf1, 0xf4, 0xfa, 0xfb,
+];
+
+/// Whether the kernel refuses a probe on `instruction`, which `code` begins with.
+fn is_refused(instruction: &Instruction, code: &[u8]) -> bool {
+    let bad_prefix = prefixes(code).any(|prefix| match prefix {
+        0x26 | 0x2e | 0x36 | 0x3e | 0xf0 => true,
+        0x66 => is_direct_branch(instruction),
+        _ => false,
+    });
+    let loads_stack_segment =
+        instruction.mnemonic() == Mnemonic::Mov && instruction.op0_register() == Register::SS;
+    bad_prefix
+        || loads_stack_segment
+        || instruction.is_privileged()
+        || opcode(code).is_some_and(|opcode| REFUSED.contains(&opcode))
+}
+
+fn prefixes(code: &[u8]) -> impl Iterator<Item = u8> {
+    let is_prefix = |byte: &u8| matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
+    code.iter().copied().take_while(is_prefix)
+}
+
+/// The first byte of the opcode.
+fn opcode(code: &[u8]) -> Option<u8> {
+    let rest = code.get(prefixes(code).count()..)?;
+    let after_prefix = match rest.first()? {
+        0xc5 => 2,
+        0xc4 => 3,
+        0x62 => 4,
+        0x40..=0x4f => 1,
+        _ => 0,
+    };
+    rest.get(after_prefix).copied()
+}

@@ -1,0 +1,95 @@
+//! `gpurec doctor`: what this machine supports, what is missing, how to get it. In: facts
+//! and plan. Out: sentences on standard output.
+
+use std::io::{self, Write};
+
+use anyhow::Result;
+
+use super::{Facts, Plan, cuda_libraries, plan};
+use crate::probe;
+
+/// Exit status 0 if something can be recorded here.
+pub fn doctor() -> Result<u8> {
+    let facts = Facts::gather();
+    let plan = plan(&facts);
+    let text = machine(&facts) + &recording(&plan) + &nvidia(&facts);
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(if plan.problems.iter().any(|problem| problem.fatal) { 1 } else { 0 })
+}
+
+fn machine(facts: &Facts) -> String {
+    let unknown = || "unknown".to_owned();
+    let yes = |fact: Option<bool>| match fact {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "unknown",
+    };
+    let mut text = format!(
+        "Machine\n  Linux {} on {}\n  may load BPF: {}; lockdown: {}\n",
+        facts.kernel.clone().unwrap_or_else(unknown),
+        facts.machine.clone().unwrap_or_else(unknown),
+        yes(facts.can_load_bpf),
+        facts.lockdown.clone().unwrap_or_else(|| "none".to_owned()),
+    );
+    for (what, fact) in [
+        ("type information (BTF)", facts.btf),
+        ("ring buffers", facts.ring_buffer),
+        ("uprobe.multi links", facts.uprobe_multi),
+        ("uprobe sessions", facts.uprobe_session),
+        ("system-call tracepoints", facts.syscall_tracepoints),
+        ("tracefs mounted", facts.tracefs_mounted),
+        ("kprobes", facts.kprobes),
+        ("fprobe (kprobe.multi)", facts.fprobe),
+    ] {
+        text.push_str(&format!("  {what}: {}\n", yes(fact)));
+    }
+    text
+}
+
+fn recording(plan: &Plan) -> String {
+    let mut text = "Recording CUDA calls\n".to_owned();
+    for problem in &plan.problems {
+        let kind = if problem.fatal { "not possible" } else { "limited" };
+        text.push_str(&format!("  {kind}: {}; {}\n", problem.what, problem.remedy));
+    }
+    if plan.problems.iter().any(|problem| problem.fatal) {
+        return text;
+    }
+    match probe::trial(plan) {
+        Ok(trial) => {
+            for (rung, why) in trial.refused {
+                text.push_str(&format!("  {}: no: {why}\n", rung.name()));
+            }
+            text.push_str(&format!(
+                "  {}: works, about {} ns a recorded call\n",
+                trial.rung.name(),
+                trial.ns_per_call
+            ));
+        }
+        Err(error) => text.push_str(&format!("  not possible: {error:#}\n")),
+    }
+    text
+}
+
+fn nvidia(facts: &Facts) -> String {
+    let mut text = "NVIDIA\n".to_owned();
+    match &facts.driver {
+        Some(version) => {
+            let kind = if facts.driver_is_open == Some(true) { "open" } else { "proprietary" };
+            text.push_str(&format!("  driver {version} ({kind}), {} GPUs\n", facts.devices.unwrap_or(0)));
+        }
+        None => text.push_str(
+            "  no driver is loaded: CUDA programs will fail here, but what they call is recorded (try: sudo gpurec demo)\n",
+        ),
+    }
+    let libraries = cuda_libraries();
+    if libraries.is_empty() {
+        text.push_str(
+            "  no CUDA library in the usual places; those that a program loads are found when it does\n",
+        );
+    }
+    for path in libraries {
+        text.push_str(&format!("  {}\n", path.display()));
+    }
+    text
+}

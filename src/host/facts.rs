@@ -1,0 +1,126 @@
+//! Facts about this machine. In: /proc, /sys, the kernel's BTF. Out: values; None where
+//! it could not be found out. Nothing is concluded here.
+
+use std::fs;
+use std::path::Path;
+
+use libbpf_rs::btf::{Btf, types};
+
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// The first PID namespace has this inode on every kernel.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub kernel: Option<String>,
+    pub machine: Option<String>,
+    pub can_load_bpf: Option<bool>,
+    pub can_read_processes: Option<bool>,
+    /// `none`, `integrity` or `confidentiality`.
+    pub lockdown: Option<String>,
+    /// Numbers of processes mean the same to us and to the kernel.
+    pub first_pid_namespace: Option<bool>,
+    pub btf: Option<bool>,
+    pub ring_buffer: Option<bool>,
+    pub task_storage: Option<bool>,
+    pub uprobe_multi: Option<bool>,
+    pub uprobe_session: Option<bool>,
+    pub syscall_tracepoints: Option<bool>,
+    pub tracefs_mounted: Option<bool>,
+    pub kprobes: Option<bool>,
+    pub fprobe: Option<bool>,
+    pub driver: Option<String>,
+    pub driver_is_open: Option<bool>,
+    pub devices: Option<usize>,
+}
+
+impl Facts {
+    pub fn gather() -> Facts {
+        let mut facts = Facts {
+            kernel: line("/proc/sys/kernel/osrelease"),
+            machine: Some(std::env::consts::ARCH.to_owned()),
+            lockdown: lockdown(),
+            first_pid_namespace: fs::read_link("/proc/self/ns/pid")
+                .ok()
+                .map(|link| link == Path::new(FIRST_PID_NAMESPACE)),
+            tracefs_mounted: Some(Path::new("/sys/kernel/tracing/events").exists()),
+            driver: driver_version(),
+            driver_is_open: fs::read_to_string("/proc/driver/nvidia/version")
+                .ok()
+                .map(|text| text.contains("Open Kernel Module")),
+            devices: devices(),
+            ..Facts::default()
+        };
+        facts.capabilities();
+        facts.types();
+        facts
+    }
+
+    fn capabilities(&mut self) {
+        let Ok(status) = fs::read_to_string("/proc/self/status") else { return };
+        let effective = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:"))
+            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        let has = |cap: u32| effective.map(|set| set >> cap & 1 == 1);
+        let all = has(CAP_SYS_ADMIN);
+        let both = has(CAP_BPF).zip(has(CAP_PERFMON)).map(|(bpf, perf)| bpf && perf);
+        self.can_load_bpf = all.zip(both).map(|(all, both)| all || both);
+        self.can_read_processes = has(CAP_SYS_PTRACE);
+    }
+
+    /// What the kernel has shows in its type information, whatever its version says.
+    fn types(&mut self) {
+        self.btf = Some(Path::new("/sys/kernel/btf/vmlinux").exists());
+        let Ok(btf) = Btf::from_vmlinux() else { return };
+        let has_struct = |name: &str| Some(btf.type_by_name::<types::Struct>(name).is_some());
+        self.ring_buffer = has_struct("bpf_ringbuf");
+        self.task_storage = has_struct("bpf_local_storage");
+        self.uprobe_multi = has_struct("bpf_uprobe_multi_link");
+        self.fprobe = has_struct("bpf_kprobe_multi_link");
+        self.kprobes = has_struct("kprobe_insn_cache");
+        self.syscall_tracepoints = has_struct("syscall_trace_enter");
+        self.uprobe_session = Some(has_enumerator(&btf, "bpf_attach_type", "BPF_TRACE_UPROBE_SESSION"));
+    }
+}
+
+fn has_enumerator(btf: &Btf, name: &str, member: &str) -> bool {
+    let Some(known) = btf.type_by_name::<types::Enum>(name) else { return false };
+    known.iter().any(|one| one.name.is_some_and(|n| n == member))
+}
+
+fn line(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// The file lists every mode, the one in force in brackets.
+fn lockdown() -> Option<String> {
+    let text = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
+    Some(text.split('[').nth(1)?.split(']').next()?.to_owned())
+}
+
+fn devices() -> Option<usize> {
+    let entries = fs::read_dir("/dev").ok()?;
+    let is_gpu = |name: &str| {
+        let number = name.strip_prefix("nvidia");
+        number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    Some(entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_gpu)).count())
+}
+
+/// The loaded NVIDIA driver's version: the first word of its own report that is one.
+pub fn driver_version() -> Option<String> {
+    version_in(fs::read_to_string("/proc/driver/nvidia/version").ok()?.lines().next()?)
+}
+
+pub(super) fn version_in(report: &str) -> Option<String> {
+    let is_version = |word: &&str| {
+        word.contains('.')
+            && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+    };
+    report.split_whitespace().find(is_version).map(str::to_owned)
+}

@@ -1,0 +1,84 @@
+//! What follows from the facts: which ways of hooking may work, and what stands in the
+//! way. Pure. A rung is ruled out only by a fact that is known; the rest is tried.
+
+use super::Facts;
+use crate::probe::Rung;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub what: String,
+    pub remedy: String,
+    /// Nothing can be recorded with it.
+    pub fatal: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Best first, each with the reason why it cannot work here, if it cannot.
+    pub rungs: Vec<(Rung, Option<String>)>,
+    pub problems: Vec<Problem>,
+}
+
+pub fn plan(facts: &Facts) -> Plan {
+    Plan {
+        rungs: Rung::ALL.into_iter().map(|rung| (rung, against(rung, facts))).collect(),
+        problems: problems(facts),
+    }
+}
+
+fn against(rung: Rung, facts: &Facts) -> Option<String> {
+    let (known, needs) = match rung {
+        Rung::Session => (facts.uprobe_session, "uprobe sessions, new in Linux 6.13"),
+        Rung::Multi => (facts.uprobe_multi, "uprobe.multi links, new in Linux 6.6"),
+        Rung::Single => (None, ""),
+    };
+    (known == Some(false)).then(|| format!("this kernel has no {needs}"))
+}
+
+fn problems(facts: &Facts) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut add = |fact: Option<bool>, fatal, what: &str, remedy: &str| {
+        if fact == Some(false) {
+            problems.push(Problem { what: what.to_owned(), remedy: remedy.to_owned(), fatal });
+        }
+    };
+    add(
+        facts.can_load_bpf,
+        true,
+        "gpurec may not load BPF programs as this user",
+        "run it as root: sudo gpurec ... (CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE suffice)",
+    );
+    add(
+        facts.can_read_processes,
+        false,
+        "gpurec may not look into other users' processes",
+        "run it as root, or with CAP_SYS_PTRACE",
+    );
+    add(
+        facts.lockdown.as_deref().map(|mode| mode != "confidentiality"),
+        true,
+        "the kernel is locked down to confidentiality, so BPF may not read memory",
+        "boot with lockdown=integrity or without lockdown",
+    );
+    add(
+        facts.btf,
+        true,
+        "the kernel has no type information (/sys/kernel/btf/vmlinux)",
+        "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as those of Debian 11, Ubuntu 20.10, RHEL 8.2 and newer are",
+    );
+    add(facts.ring_buffer, true, "the kernel has no BPF ring buffers", "use Linux 5.8 or newer");
+    add(facts.task_storage, true, "the kernel has no BPF task storage", "use Linux 5.11 or newer");
+    add(
+        facts.syscall_tracepoints,
+        true,
+        "the kernel has no system-call tracepoints, by which gpurec sees a library being loaded",
+        "use a kernel built with CONFIG_FTRACE_SYSCALLS=y",
+    );
+    add(
+        facts.first_pid_namespace,
+        true,
+        "gpurec runs in a container with process numbers of its own, which the kernel's records do not use",
+        "run it on the host, or give the container the host's processes (docker run --pid=host)",
+    );
+    problems
+}

@@ -1,0 +1,90 @@
+//! The plan, from a capable machine minus one fact at a time.
+
+use super::{Facts, facts::version_in, plan};
+use crate::probe::Rung;
+
+fn capable() -> Facts {
+    Facts {
+        kernel: Some("6.18.0".into()),
+        machine: Some("x86_64".into()),
+        can_load_bpf: Some(true),
+        can_read_processes: Some(true),
+        lockdown: Some("none".into()),
+        first_pid_namespace: Some(true),
+        btf: Some(true),
+        ring_buffer: Some(true),
+        task_storage: Some(true),
+        uprobe_multi: Some(true),
+        uprobe_session: Some(true),
+        syscall_tracepoints: Some(true),
+        tracefs_mounted: Some(true),
+        kprobes: Some(true),
+        fprobe: Some(true),
+        driver: Some("580.159.04".into()),
+        driver_is_open: Some(true),
+        devices: Some(1),
+    }
+}
+
+#[test]
+fn a_capable_machine_has_no_problem() {
+    let plan = plan(&capable());
+    assert!(plan.problems.is_empty());
+    assert!(plan.rungs.iter().all(|(_, why)| why.is_none()));
+}
+
+#[test]
+fn unknown_is_not_no() {
+    let plan = plan(&Facts::default());
+    assert!(plan.problems.is_empty());
+    assert!(plan.rungs.iter().all(|(_, why)| why.is_none()));
+}
+
+#[test]
+fn each_missing_fact_is_one_problem_with_a_remedy() {
+    type Remove = fn(&mut Facts);
+    let cases: [(Remove, bool); 8] = [
+        (|f| f.can_load_bpf = Some(false), true),
+        (|f| f.can_read_processes = Some(false), false),
+        (|f| f.lockdown = Some("confidentiality".into()), true),
+        (|f| f.btf = Some(false), true),
+        (|f| f.ring_buffer = Some(false), true),
+        (|f| f.task_storage = Some(false), true),
+        (|f| f.syscall_tracepoints = Some(false), true),
+        (|f| f.first_pid_namespace = Some(false), true),
+    ];
+    for (remove, fatal) in cases {
+        let mut facts = capable();
+        remove(&mut facts);
+        let problems = plan(&facts).problems;
+        assert_eq!(problems.len(), 1, "{facts:?}");
+        assert_eq!(problems[0].fatal, fatal, "{problems:?}");
+        assert!(!problems[0].remedy.is_empty());
+    }
+}
+
+#[test]
+fn lockdown_to_integrity_is_no_problem() {
+    assert!(plan(&Facts { lockdown: Some("integrity".into()), ..capable() }).problems.is_empty());
+}
+
+#[test]
+fn each_older_kernel_loses_a_rung() {
+    let usable = |facts: &Facts| -> Vec<Rung> {
+        plan(facts).rungs.into_iter().filter(|(_, why)| why.is_none()).map(|(rung, _)| rung).collect()
+    };
+    let mut facts = capable();
+    facts.uprobe_session = Some(false);
+    assert_eq!(usable(&facts), [Rung::Multi, Rung::Single]);
+    facts.uprobe_multi = Some(false);
+    assert_eq!(usable(&facts), [Rung::Single]);
+}
+
+#[test]
+fn driver_versions() {
+    let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (x)";
+    let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024";
+    assert_eq!(version_in(open).as_deref(), Some("580.159.04"));
+    assert_eq!(version_in(closed).as_deref(), Some("470.256.02"));
+    assert_eq!(version_in("nothing here"), None);
+}

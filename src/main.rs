@@ -1,0 +1,58 @@
+//! gpurec records what a program asks of an NVIDIA GPU. This file parses, dispatches and
+//! turns the result into an exit status; everything else has a room of its own.
+
+mod cli;
+mod cuda;
+mod demo;
+mod elf;
+mod host;
+mod pipeline;
+mod probe;
+mod record;
+mod report;
+mod target;
+mod trace;
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use cli::{Task, Usage};
+use target::launch::{self, LaunchError};
+
+fn main() -> ExitCode {
+    let inherited = launch::inherited_fds();
+    match cli::parse().and_then(|task| perform(task, inherited)) {
+        Ok(status) => status.into(),
+        Err(error) if reader_left(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gpurec: {error:#}");
+            status_of(&error).into()
+        }
+    }
+}
+
+fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
+    match task {
+        Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),
+        Task::Summary { files, json } => report::summary(&files, json),
+        Task::Doctor => host::doctor(),
+        Task::Demo { config, args } => demo::run(record::Config { keep_fds, ..*config }, &args),
+        Task::Probes { glob, selection, pid } => probe::list(&glob, &selection, pid),
+    }
+}
+
+fn status_of(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<LaunchError>() {
+        return error.exit_code();
+    }
+    if error.is::<Usage>() { 2 } else { record::FAILED }
+}
+
+/// Standard output was closed early, as by `head`: no error.
+fn reader_left(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+}

@@ -1,0 +1,92 @@
+//! The writer thread: takes full buffers and writes them. In: bytes in whole lines. Out:
+//! the output file. A slow disk makes the worker wait, the rings fill, and what is then
+//! lost is counted there: nothing is dropped here.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::trace::output::Output;
+
+/// Buffers on their way to the writer.
+const WAITING: usize = 64;
+
+enum Work {
+    Bytes(Vec<u8>),
+    Flush,
+}
+
+/// The worker's end. Writing here never fails by itself: an error of the writer thread
+/// is reported by the next write.
+pub struct Handoff {
+    work: Sender<Work>,
+    failed: Arc<AtomicBool>,
+}
+
+pub struct Writer {
+    thread: JoinHandle<io::Result<()>>,
+    failed: Arc<AtomicBool>,
+}
+
+pub fn start(output: Output) -> io::Result<(Handoff, Writer)> {
+    let (sender, receiver) = bounded(WAITING);
+    let failed = Arc::new(AtomicBool::new(false));
+    let flag = failed.clone();
+    let thread = thread::Builder::new().name("gpurec-write".into()).spawn(move || {
+        let result = write_all(output, &receiver);
+        flag.store(result.is_err(), Ordering::Release);
+        result
+    })?;
+    Ok((Handoff { work: sender, failed: failed.clone() }, Writer { thread, failed }))
+}
+
+fn write_all(mut output: Output, work: &Receiver<Work>) -> io::Result<()> {
+    let mut flushed = Instant::now();
+    for item in work {
+        match item {
+            Work::Bytes(bytes) => output.write_all(&bytes)?,
+            // A compressed stream pays for each flush: once a second is what is promised.
+            Work::Flush if flushed.elapsed().as_millis() >= 500 => {
+                output.flush()?;
+                flushed = Instant::now();
+            }
+            Work::Flush => {}
+        }
+    }
+    output.finish()
+}
+
+impl Writer {
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Waits until everything is written. The worker's end must be dropped before.
+    pub fn join(self) -> io::Result<()> {
+        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the writer thread panicked")))
+    }
+}
+
+impl Handoff {
+    fn send(&self, work: Work) -> io::Result<()> {
+        if self.failed.load(Ordering::Acquire) || self.work.send(work).is_err() {
+            return Err(io::Error::other("the writer thread has stopped"));
+        }
+        Ok(())
+    }
+}
+
+impl Write for Handoff {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send(Work::Bytes(bytes.to_vec()))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.send(Work::Flush)
+    }
+}

@@ -1,0 +1,183 @@
+//! Entry and return of one call find each other here, thread by thread.
+//!
+//! In: items in time's order. Out: begins, ends and process events to a sink, so that in
+//! each thread they nest and every begin has its end or is reported as in flight.
+//!
+//! A return names its call by the call's timestamp, which BPF kept across the call: so a
+//! pair is never a guess. Calls that never return are closed when the thread shows that
+//! they are gone: an outer call returns (longjmp or an exception passed over them), or a
+//! new call's frame lies at or above theirs on the stack. A gap in the thread's sequence
+//! numbers tells a lost return from a skipped one. Pure: no I/O, no clock.
+
+use std::collections::HashMap;
+
+use super::decode::{Item, What};
+
+/// A call as the sink knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Open {
+    pub pid: u32,
+    pub tid: u32,
+    pub probe: u32,
+    /// When it began, CLOCK_MONOTONIC ns.
+    pub ts: u64,
+    pub depth: u32,
+    /// The sink's own name for the begin, and for that of the enclosing call.
+    pub id: u64,
+    pub parent: Option<u64>,
+    sp: u64,
+    /// The thread's count of gaps when it began.
+    gaps: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Returned(u64),
+    /// Left by longjmp or an exception: it will never return.
+    Unwound,
+    /// Its return was lost.
+    Lost,
+}
+
+pub trait Sink {
+    /// Returns the id by which the end will refer to this begin.
+    fn begin(&mut self, call: &Open, args: &[u64; 6]) -> u64;
+    fn end(&mut self, ts: u64, call: &Open, outcome: Outcome);
+    /// The call's thread ended, or was replaced by exec, before it returned.
+    fn died(&mut self, ts: u64, call: &Open);
+    fn process(&mut self, item: &Item);
+}
+
+#[derive(Default)]
+struct Thread {
+    open: Vec<Open>,
+    seq: u32,
+    gaps: u32,
+    /// When it was first heard of.
+    since: u64,
+}
+
+#[derive(Default)]
+pub struct Pairing {
+    threads: HashMap<u32, Thread, BuildHasher>,
+    /// Returns of calls that were already closed: none is expected.
+    pub orphans: u64,
+}
+
+impl Pairing {
+    pub fn feed(&mut self, item: &Item, sink: &mut impl Sink) {
+        match &item.what {
+            What::Call { .. } => self.call(item, sink),
+            What::Return { begin, value, .. } => self.returned(item, *begin, *value, sink),
+            What::Exec { .. } | What::Exit { .. } => {
+                self.thread_gone(item.tid, item.ts, sink);
+                sink.process(item);
+            }
+            What::Fork { .. } => sink.process(item),
+        }
+    }
+
+    /// The calls that have not returned, oldest first.
+    pub fn in_flight(&self) -> Vec<Open> {
+        let mut all: Vec<Open> = self.threads.values().flat_map(|t| t.open.iter().copied()).collect();
+        all.sort_by_key(|call| call.ts);
+        all
+    }
+
+    fn call(&mut self, item: &Item, sink: &mut impl Sink) {
+        let What::Call { pid, probe, chained, sp, args } = item.what else { return };
+        if item.seq == 1 {
+            // A thread's first hit. If the number is in use, the end of the thread that
+            // had it before was lost.
+            self.thread_gone(item.tid, item.ts, sink);
+        }
+        let thread =
+            self.threads.entry(item.tid).or_insert_with(|| Thread { since: item.ts, ..Thread::default() });
+        thread.count(item.seq);
+        // The kernel's own rule for which uretprobes are still alive.
+        while thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp }) {
+            thread.close_top(item.ts, sink);
+        }
+        let mut call = Open {
+            pid,
+            tid: item.tid,
+            probe,
+            ts: item.ts,
+            depth: thread.open.len() as u32,
+            id: 0,
+            parent: thread.open.last().map(|outer| outer.id),
+            sp,
+            gaps: thread.gaps,
+        };
+        call.id = sink.begin(&call, &args);
+        thread.open.push(call);
+    }
+
+    fn returned(&mut self, item: &Item, begin: u64, value: u64, sink: &mut impl Sink) {
+        // A child that was forked inside a call returns from it too: that call is its
+        // parent's, and older than the child.
+        let Some(thread) = self.threads.get_mut(&item.tid).filter(|t| t.since <= begin) else { return };
+        thread.count(item.seq);
+        if !thread.open.iter().any(|call| call.ts == begin) {
+            self.orphans += 1;
+            return;
+        }
+        while thread.open.last().is_some_and(|top| top.ts != begin) {
+            thread.close_top(item.ts, sink);
+        }
+        if let Some(call) = thread.open.pop() {
+            sink.end(item.ts, &call, Outcome::Returned(value));
+        }
+    }
+
+    fn thread_gone(&mut self, tid: u32, ts: u64, sink: &mut impl Sink) {
+        let Some(thread) = self.threads.remove(&tid) else { return };
+        for call in thread.open.iter().rev() {
+            sink.died(ts, call);
+        }
+    }
+}
+
+impl Thread {
+    fn count(&mut self, seq: u32) {
+        if seq != self.seq.wrapping_add(1) {
+            self.gaps += 1;
+        }
+        self.seq = seq;
+    }
+
+    fn close_top(&mut self, ts: u64, sink: &mut impl Sink) {
+        if let Some(call) = self.open.pop() {
+            let outcome = if self.gaps == call.gaps { Outcome::Unwound } else { Outcome::Lost };
+            sink.end(ts, &call, outcome);
+        }
+    }
+}
+
+/// Thread ids are small and not chosen by an attacker who gains from collisions: a
+/// multiplication spreads them, and costs a fraction of SipHash.
+#[derive(Default, Clone)]
+pub struct BuildHasher;
+
+pub struct TidHasher(u64);
+
+impl std::hash::BuildHasher for BuildHasher {
+    type Hasher = TidHasher;
+    fn build_hasher(&self) -> TidHasher {
+        TidHasher(0)
+    }
+}
+
+impl std::hash::Hasher for TidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}

@@ -1,0 +1,253 @@
+//! Paired calls → lines. In: begins, ends and process events in order. Out: each as a
+//! line with its number, to the file, the summary and, with --live, a person.
+//! Everything that needs a function's name or meaning is looked up once a probe.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::decode::{Item, What};
+use super::handoff::Handoff;
+use super::pair::{Open, Outcome, Sink};
+use crate::cuda::{self, Api, Returns};
+use crate::probe::Probe;
+use crate::record::live::Live;
+use crate::report::Summary;
+use crate::target::proc;
+use crate::trace::{self, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, Process, Retval};
+
+/// What is known of a probe, looked up when its library was hooked.
+struct Facts {
+    name: String,
+    api: Api,
+    returns: Returns,
+}
+
+pub struct Lines {
+    probes: Vec<Facts>,
+    /// None with --summary-only.
+    writer: Option<LineWriter<Handoff>>,
+    pub summary: Summary,
+    live: Option<Live>,
+    /// False with --summary-only: calls are counted, not written.
+    pub write_calls: bool,
+    next_id: u64,
+    /// The number of the next line of the file.
+    written_ids: u64,
+    /// CLOCK_MONOTONIC ns of the recording's beginning, and of the last line.
+    start: u64,
+    last: u64,
+    /// Calls that died with their threads.
+    died: Vec<InFlight>,
+    /// Set once: the output cannot take more.
+    pub failed: Option<io::Error>,
+    /// Seen from other threads: lines so far.
+    pub written: Arc<AtomicU64>,
+}
+
+impl Lines {
+    pub fn new(writer: Option<LineWriter<Handoff>>, live: Option<Live>, start: u64) -> Lines {
+        Lines {
+            probes: Vec::new(),
+            writer,
+            summary: Summary::new(),
+            live,
+            write_calls: true,
+            next_id: 0,
+            written_ids: 0,
+            start,
+            last: start,
+            died: Vec::new(),
+            failed: None,
+            written: Arc::default(),
+        }
+    }
+
+    /// Numbers of probes are given in order, from 1.
+    pub fn add_probes(&mut self, probes: &[Probe]) {
+        for probe in probes {
+            let id = probe.id as usize;
+            while self.probes.len() <= id {
+                self.probes.push(Facts { name: String::new(), api: Api::Other, returns: Returns::Other });
+            }
+            self.probes[id] = Facts {
+                name: probe.name.clone(),
+                api: cuda::api(&probe.name),
+                returns: cuda::returns(&probe.name),
+            };
+        }
+    }
+
+    pub fn probe_name(&self, id: u32) -> &str {
+        self.probes.get(id as usize).map_or("?", |facts| &facts.name)
+    }
+
+    pub fn probe_ids(&self) -> impl Iterator<Item = u32> + use<> {
+        1..self.probes.len() as u32
+    }
+
+    /// Writes a line at `ts`, or at the last line's time if that is later.
+    pub fn line(&mut self, ts: u64, body: Body) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.last = self.last.max(ts);
+        let mut line = Line { event_id: id, ts_ns: self.last - self.start, body };
+        self.summary.add(&line);
+        if let Some(live) = &mut self.live {
+            live.line(&line);
+        }
+        let is_call = matches!(line.body, Body::Begin(_) | Body::End(_));
+        if let (Some(writer), None, true) = (&mut self.writer, &self.failed, self.write_calls || !is_call) {
+            // The same number, unless calls are left out of the file.
+            line.event_id = self.written_ids;
+            self.written_ids += 1;
+            self.failed = writer.write(&line).err();
+        }
+        id
+    }
+
+    pub fn written_so_far(&self) -> u64 {
+        self.written_ids
+    }
+
+    /// Time goes on without a line. Returns the time since the beginning.
+    pub fn now_is(&mut self, ts: u64) -> u64 {
+        self.last = self.last.max(ts);
+        self.last - self.start
+    }
+
+    pub fn flush(&mut self) {
+        self.written.store(self.next_id, Ordering::Relaxed);
+        if let Some(live) = &mut self.live {
+            live.flush();
+        }
+        if let (Some(writer), None) = (&mut self.writer, &self.failed) {
+            self.failed = writer.flush().err();
+        }
+    }
+
+    /// Calls begun and not returned: those whose thread died, and those still open.
+    pub fn in_flight(&mut self, open: &[Open]) -> Vec<InFlight> {
+        let mut all = std::mem::take(&mut self.died);
+        all.extend(open.iter().map(|call| self.one_in_flight(self.last, call, false)));
+        all
+    }
+
+    fn one_in_flight(&self, ts: u64, call: &Open, died: bool) -> InFlight {
+        InFlight {
+            pid: call.pid,
+            tid: call.tid,
+            name: self.probe_name(call.probe).to_owned(),
+            begin: call.id,
+            duration_ns: ts.saturating_sub(call.ts),
+            died,
+        }
+    }
+}
+
+impl Sink for Lines {
+    fn begin(&mut self, call: &Open, args: &[u64; 6]) -> u64 {
+        let probes = std::mem::take(&mut self.probes);
+        let name = probes.get(call.probe as usize).map_or("?", |facts| facts.name.as_str());
+        let id = self.line(
+            call.ts,
+            Body::Begin(Begin {
+                name: name.into(),
+                pid: call.pid,
+                tid: call.tid,
+                depth: call.depth,
+                parent: call.parent,
+                args: Args::raw(args),
+            }),
+        );
+        self.probes = probes;
+        id
+    }
+
+    fn end(&mut self, ts: u64, call: &Open, outcome: Outcome) {
+        let probes = std::mem::take(&mut self.probes);
+        let facts = probes.get(call.probe as usize);
+        let name = facts.map_or("?", |facts| facts.name.as_str());
+        let (ended, retval) = match outcome {
+            Outcome::Returned(value) => (Ended::Returned, facts.and_then(|f| f.retval(value))),
+            Outcome::Unwound => (Ended::Unwound, None),
+            Outcome::Lost => (Ended::Lost, None),
+        };
+        let error = facts.and_then(|f| f.error(retval));
+        self.line(
+            ts,
+            Body::End(End {
+                name: name.into(),
+                pid: call.pid,
+                tid: call.tid,
+                begin: call.id,
+                duration_ns: (outcome != Outcome::Lost).then(|| ts.saturating_sub(call.ts)),
+                retval,
+                error,
+                ended,
+            }),
+        );
+        self.probes = probes;
+    }
+
+    fn died(&mut self, ts: u64, call: &Open) {
+        let entry = self.one_in_flight(ts, call, true);
+        self.died.push(entry);
+    }
+
+    fn process(&mut self, item: &Item) {
+        let tid = item.tid;
+        let process = match &item.what {
+            What::Fork { pid, child } => Process::Fork(trace::Fork { pid: *pid, tid, child: *child }),
+            What::Exec { pid, command, cut } => Process::Exec(trace::Exec {
+                pid: *pid,
+                tid,
+                command: words(command, *cut),
+                rank: proc::rank_of(*pid).and_then(|rank| rank.parse().ok()),
+            }),
+            What::Exit { pid, status, process: true } => {
+                Process::Exit(trace::Exit { pid: *pid, tid, status: exit_status(*status) })
+            }
+            _ => return,
+        };
+        self.line(item.ts, Body::Process(process));
+    }
+}
+
+impl Facts {
+    fn retval(&self, value: u64) -> Option<Retval> {
+        match self.returns {
+            Returns::Status => Some(Retval::Number((value as i32).into())),
+            Returns::Void => None,
+            Returns::Pointer | Returns::Other => Some(Retval::Pointer(value)),
+        }
+    }
+
+    fn error(&self, retval: Option<Retval>) -> Option<std::borrow::Cow<'static, str>> {
+        let Some(Retval::Number(code)) = retval else { return None };
+        let code = i32::try_from(code).ok()?;
+        if !cuda::is_failure(&self.name, code) {
+            return None;
+        }
+        Some(cuda::error_name(self.api, code).map_or_else(|| format!("error {code}").into(), Into::into))
+    }
+}
+
+/// argv as it lies in memory. A cut one ends in `…`.
+fn words(command: &[u8], cut: bool) -> Vec<String> {
+    let text = command.strip_suffix(&[0]).unwrap_or(command);
+    let mut words: Vec<String> =
+        text.split(|byte| *byte == 0).map(|word| trace::lossy(word).into_owned()).collect();
+    if cut {
+        words.push("…".to_owned());
+    }
+    words
+}
+
+fn exit_status(status: i32) -> trace::ExitStatus {
+    if libc::WIFSIGNALED(status) {
+        trace::ExitStatus::Signal(libc::WTERMSIG(status))
+    } else {
+        trace::ExitStatus::Code(libc::WEXITSTATUS(status))
+    }
+}

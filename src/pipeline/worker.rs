@@ -1,0 +1,285 @@
+//! The thread that empties the rings. It looks every few milliseconds by itself, so the
+//! target never pays for waking it. In: rings, messages of the recorder. Out: lines; at
+//! the end, what `end` says.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use crossbeam_channel::Receiver;
+
+use super::decode::{self, Item};
+use super::order::Order;
+use super::pair::Pairing;
+use super::ring::{Ring, Stopped};
+use super::sink::Lines;
+use crate::probe::wire::{self, LostTotal};
+use crate::probe::{Library, LossCounters};
+use crate::report::Figures;
+use crate::trace::{self, Body, Finish, Header, Process};
+
+const PAUSE: Duration = Duration::from_millis(2);
+const FLUSH: Duration = Duration::from_millis(500);
+
+/// What the recorder tells the worker between records.
+pub struct Message {
+    /// CLOCK_MONOTONIC ns: where among the records it belongs.
+    pub ts: u64,
+    pub pid: u32,
+    pub what: Told,
+}
+
+pub enum Told {
+    Hooked(Library),
+    Failed { path: PathBuf, reason: String },
+}
+
+/// How far the recording is, for all threads.
+#[derive(Default)]
+pub struct State(AtomicU8);
+
+impl State {
+    const RUN: u8 = 0;
+    const DRAIN: u8 = 1;
+    const STOP: u8 = 2;
+
+    /// Every hook is gone: read what is left, then end.
+    pub fn drain(&self) {
+        self.0.fetch_max(Self::DRAIN, Ordering::SeqCst);
+    }
+
+    /// End without reading the rest.
+    pub fn stop(&self) {
+        self.0.fetch_max(Self::STOP, Ordering::SeqCst);
+    }
+}
+
+pub struct Worker {
+    rings: Vec<Ring>,
+    order: Order,
+    pairing: Pairing,
+    lines: Lines,
+    messages: Receiver<Message>,
+    waiting: VecDeque<Message>,
+    loss: LossCounters,
+    lost_before: LostTotal,
+    told: HashMap<u32, u64>,
+    told_other: HashMap<&'static str, u64>,
+    lost: u64,
+    undecoded: u64,
+    state: Arc<State>,
+    /// The rings were left unread at the end.
+    abandoned: bool,
+}
+
+/// What is left of a recording.
+pub struct Outcome {
+    pub figures: Figures,
+    pub failed: Option<std::io::Error>,
+}
+
+impl Worker {
+    pub fn new(
+        rings: Vec<Ring>,
+        lines: Lines,
+        messages: Receiver<Message>,
+        loss: LossCounters,
+        state: Arc<State>,
+    ) -> Result<Worker> {
+        let order = Order::new(rings.len());
+        // The calibration may have filled a small ring.
+        let lost_before = loss.total()?;
+        Ok(Worker {
+            rings,
+            order,
+            pairing: Pairing::default(),
+            lines,
+            messages,
+            waiting: VecDeque::new(),
+            loss,
+            lost_before,
+            told: HashMap::new(),
+            told_other: HashMap::new(),
+            lost: 0,
+            undecoded: 0,
+            state,
+            abandoned: false,
+        })
+    }
+
+    pub fn run(mut self, header: Header) -> Outcome {
+        self.lines.line(0, Body::Header(Box::new(header)));
+        self.lines.flush();
+        let mut flushed = Instant::now();
+        loop {
+            let state = self.state.0.load(Ordering::SeqCst);
+            if state == State::STOP {
+                self.abandoned = self.rings.iter().any(|ring| ring.waiting() > 0);
+                break;
+            }
+            let busy = self.round();
+            if flushed.elapsed() >= FLUSH {
+                self.tell_losses();
+                self.lines.flush();
+                flushed = Instant::now();
+            }
+            if state == State::DRAIN && !busy {
+                break;
+            }
+            if !busy {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        self.finish()
+    }
+
+    /// One look at every ring. Returns whether there was much to do.
+    fn round(&mut self) -> bool {
+        let now = monotonic_ns();
+        let mut records = 0;
+        for (i, ring) in self.rings.iter_mut().enumerate() {
+            let (order, undecoded) = (&mut self.order, &mut self.undecoded);
+            let stopped = ring.read(|bytes| {
+                records += 1;
+                match decode::decode(bytes) {
+                    Some(item) => order.push(i, item),
+                    None => *undecoded += 1,
+                }
+            });
+            if stopped == Stopped::Drained {
+                self.order.complete(i, now);
+            }
+        }
+        // Sent before a stopped process was let go: so before any call that it makes possible.
+        self.waiting.extend(self.messages.try_iter());
+        self.release(Order::release);
+        tell_until(now, &mut self.waiting, &mut self.lines);
+        records > 1000
+    }
+
+    fn release(&mut self, release: impl FnOnce(&mut Order, &mut dyn FnMut(Item))) {
+        let (pairing, lines, waiting) = (&mut self.pairing, &mut self.lines, &mut self.waiting);
+        release(&mut self.order, &mut |item| {
+            tell_until(item.ts, waiting, lines);
+            pairing.feed(&item, lines);
+        });
+    }
+
+    /// A `lost` line for what was lost since the last one.
+    fn tell_losses(&mut self) {
+        let Ok(total) = self.loss.total() else { return };
+        if wire::bytes(&total) == wire::bytes(&self.lost_before) {
+            return;
+        }
+        let mut by_probe = BTreeMap::new();
+        for id in self.lines.probe_ids() {
+            let Ok(lost) = self.loss.of_probe(id) else { continue };
+            for (key, name, count) in [
+                (id * 2, self.lines.probe_name(id).to_owned(), lost.calls),
+                (id * 2 + 1, format!("{} (return)", self.lines.probe_name(id)), lost.returns),
+            ] {
+                let new = count - self.told.insert(key, count).unwrap_or(0);
+                if new > 0 {
+                    *by_probe.entry(name).or_insert(0) += new;
+                }
+            }
+        }
+        let before = self.lost_before;
+        for (name, count, before) in [
+            ("process: fork", total.fork, before.fork),
+            ("process: exec", total.exec, before.exec),
+            ("process: exit", total.exit, before.exit),
+            ("process: library", total.file, before.file),
+        ] {
+            let told = self.told_other.entry(name).or_insert(before);
+            if count > *told {
+                by_probe.insert(name.to_owned(), count - *told);
+                *told = count;
+            }
+        }
+        self.lost_before = total;
+        let count = by_probe.values().sum();
+        if count > 0 {
+            self.lost += count;
+            self.lines.line(0, Body::Lost(trace::Lost { count, by_probe }));
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        self.waiting.extend(self.messages.try_iter());
+        self.release(Order::release_all);
+        tell_until(u64::MAX, &mut self.waiting, &mut self.lines);
+        self.tell_losses();
+        let now = self.lines.now_is(monotonic_ns());
+        let in_flight = self.lines.in_flight(&self.pairing.in_flight());
+        for reason in self.incomplete_because() {
+            self.lines.summary.incomplete(&reason);
+        }
+        let figures = self.lines.summary.finish(now);
+        let finish = Finish {
+            events: self.lines.written_so_far(),
+            lost: self.lost,
+            in_flight,
+            complete: figures.complete,
+            incomplete_because: figures.incomplete_because.clone(),
+            summary: figures.to_json(),
+        };
+        self.lines.line(0, Body::Finish(Box::new(finish)));
+        self.lines.flush();
+        Outcome { figures, failed: self.lines.failed.take() }
+    }
+
+    /// Besides losses, of which the summary knows.
+    fn incomplete_because(&self) -> Vec<String> {
+        let mut because = Vec::new();
+        if self.abandoned {
+            because.push("the recording was ended without reading what was left in the rings".to_owned());
+        }
+        if self.undecoded > 0 {
+            because.push(format!("{} records could not be decoded", self.undecoded));
+        }
+        if self.pairing.orphans > 0 {
+            because.push(format!("{} returns came after their calls were closed", self.pairing.orphans));
+        }
+        if let Some(error) = &self.lines.failed {
+            because.push(format!("the trace could not be written: {error}"));
+        }
+        because
+    }
+}
+
+fn tell_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut Lines) {
+    while waiting.front().is_some_and(|message| message.ts <= ts) {
+        if let Some(message) = waiting.pop_front() {
+            tell(message, lines);
+        }
+    }
+}
+
+fn tell(message: Message, lines: &mut Lines) {
+    let Message { ts, pid, what } = message;
+    let refused =
+        |name: &str, reason: &str| trace::Refused { name: name.to_owned(), reason: reason.to_owned() };
+    let (path, build_id, functions, not_hooked) = match what {
+        Told::Hooked(library) => {
+            lines.add_probes(&library.probes);
+            let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
+            (library.path, library.build_id, library.probes.len() as u64, not_hooked)
+        }
+        Told::Failed { path, reason } => {
+            let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            (path, None, 0, vec![refused(&name, &reason)])
+        }
+    };
+    let path = path.to_string_lossy().into_owned().into();
+    let library = trace::Library { pid, tid: pid, path, build_id, functions, not_hooked };
+    lines.line(ts, Body::Process(Process::Library(library)));
+}
+
+pub fn monotonic_ns() -> u64 {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+}

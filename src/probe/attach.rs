@@ -1,0 +1,111 @@
+//! Hooks in one library: attached in bulk, detached in bulk. In: a file and the places in
+//! it. Out: links. What a place means is the registry's business.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
+
+use super::objects::Rung;
+
+/// Everybody: who is traced is decided in BPF. The kernel's own filter took a thread for
+/// a process before 6.10.
+const ANYONE: i32 = -1;
+
+pub struct Place {
+    pub offset: u64,
+    pub cookie: u64,
+}
+
+/// Attaches all places or none.
+pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place]) -> Result<Vec<Link>> {
+    // Through our own descriptor: the file that was examined is the file that is hooked,
+    // whatever its path has become and in whichever mount namespace it lies.
+    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    match rung {
+        Rung::Session => {
+            let program = session_program(object)?;
+            Ok(vec![multi(&program, &path, places, false, true)?])
+        }
+        Rung::Multi => {
+            // Returns first: an entry that is seen has its return hooked already. The
+            // return program ignores a call whose entry it doesn't know.
+            let returns = multi(&program(object, "cuda_return")?, &path, places, true, false)?;
+            let entries = multi(&program(object, "cuda_entry")?, &path, places, false, false)?;
+            Ok(vec![entries, returns])
+        }
+        Rung::Single => single(object, &path, places),
+    }
+}
+
+fn multi(
+    program: &ProgramMut,
+    path: &PathBuf,
+    places: &[Place],
+    retprobe: bool,
+    session: bool,
+) -> Result<Link> {
+    let options = UprobeMultiOpts {
+        offsets: places.iter().map(|place| place.offset as usize).collect(),
+        cookies: places.iter().map(|place| place.cookie).collect(),
+        retprobe,
+        session,
+        ..UprobeMultiOpts::default()
+    };
+    program.attach_uprobe_multi_with_opts(ANYONE, path, "", options).map_err(|e| anyhow!("{e}"))
+}
+
+fn single(object: &Object, path: &PathBuf, places: &[Place]) -> Result<Vec<Link>> {
+    let entry = program(object, "cuda_entry")?;
+    let exit = program(object, "cuda_return")?;
+    let mut links = Vec::with_capacity(places.len() * 2);
+    for place in places {
+        for (program, retprobe) in [(&exit, true), (&entry, false)] {
+            let options = UprobeOpts { cookie: place.cookie, retprobe, ..UprobeOpts::default() };
+            let link = program.attach_uprobe_with_opts(ANYONE, path, place.offset as usize, options);
+            match link {
+                Ok(link) => links.push(link),
+                Err(error) => {
+                    detach(links);
+                    return Err(anyhow!("{error}"));
+                }
+            }
+        }
+    }
+    Ok(links)
+}
+
+fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
+    object.progs_mut().find(|p| p.name() == name).with_context(|| format!("no BPF program {name}"))
+}
+
+fn session_program(object: &Object) -> Result<ProgramMut<'_>> {
+    // Of the two forms only the one that fits the kernel was loaded.
+    object
+        .progs_mut()
+        .find(|p| p.name().to_string_lossy().starts_with("cuda_session") && p.autoload())
+        .context("no session program is loaded")
+}
+
+/// Detaches, in parallel where each link waits for the kernel by itself. Returns seconds.
+pub fn detach(links: Vec<Link>) -> f64 {
+    let start = Instant::now();
+    let threads = links.len().min(64);
+    if threads < 8 {
+        drop(links);
+    } else {
+        let mut shares: Vec<Vec<Link>> = (0..threads).map(|_| Vec::new()).collect();
+        for (i, link) in links.into_iter().enumerate() {
+            shares[i % threads].push(link);
+        }
+        std::thread::scope(|scope| {
+            for share in shares {
+                scope.spawn(move || drop(share));
+            }
+        });
+    }
+    start.elapsed().as_secs_f64()
+}

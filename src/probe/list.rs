@@ -1,0 +1,88 @@
+//! `gpurec probes`: what would be hooked, where and how. In: libraries of this machine, of
+//! a process, or named. Out: a line a function, on standard output. Attaches nothing.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use glob::Pattern;
+
+use super::select::Selection;
+use crate::elf::{Image, Kind};
+use crate::host;
+use crate::target::maps;
+
+pub fn list(glob: &Pattern, selection: &Selection, pid: Option<u32>) -> Result<u8> {
+    let files = files(selection, pid)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut found = 0;
+    for (path, file) in &files {
+        match selection.examine(file, path) {
+            Ok(Some(image)) => found += show(&mut out, path, &image, glob)?,
+            Ok(None) => {}
+            Err(reason) => eprintln!("gpurec: {}: {reason}", path.display()),
+        }
+    }
+    out.flush()?;
+    if files.is_empty() {
+        bail!(
+            "no CUDA library in the usual places; name one with --lib PATH, or a process that uses one with --pid"
+        );
+    }
+    if found == 0 {
+        bail!("no function matches {glob} in {} files", files.len());
+    }
+    Ok(0)
+}
+
+fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>> {
+    if let Some(pid) = pid {
+        let mappings = maps::executable_files(pid)
+            .with_context(|| format!("cannot read what process {pid} has mapped"))?;
+        let open = |m: &maps::Mapping| Some((m.path.clone(), maps::open_mapped(pid, m).ok()?));
+        return Ok(mappings.iter().filter_map(open).collect());
+    }
+    let paths = if selection.has_libs() { selection.lib_paths() } else { host::cuda_libraries() };
+    paths
+        .into_iter()
+        .map(|path| {
+            let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+            Ok((path, file))
+        })
+        .collect()
+}
+
+/// OFFSET is where in the file the probe goes; +N, how far behind the function's entry.
+fn show(out: &mut impl Write, path: &Path, image: &Image, glob: &Pattern) -> io::Result<usize> {
+    let wanted = |name: &str| glob.matches(name);
+    let functions: Vec<_> =
+        image.functions.iter().filter(|f| wanted(&f.name) || f.aliases.iter().any(|a| wanted(a))).collect();
+    let not_hooked: Vec<_> = image.not_hooked.iter().filter(|f| wanted(&f.name)).collect();
+    if functions.is_empty() && not_hooked.is_empty() {
+        return Ok(0);
+    }
+    let build_id = image.build_id.as_deref().unwrap_or("none");
+    writeln!(out, "{} ({}, build id {build_id})", path.display(), kind(image.kind))?;
+    for f in &functions {
+        let how = if f.emulated { "emulated" } else { "single-stepped" };
+        write!(out, "  {:<48} {:#10x} +{:<3} {how:<14} {}", f.name, f.site, f.site - f.entry, f.instruction)?;
+        if !f.aliases.is_empty() {
+            write!(out, "  (also {})", f.aliases.join(", "))?;
+        }
+        writeln!(out)?;
+    }
+    for f in &not_hooked {
+        writeln!(out, "  {:<48} not hooked: {}", f.name, f.reason)?;
+    }
+    Ok(functions.len() + not_hooked.len())
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Driver => "CUDA driver library",
+        Kind::Runtime => "CUDA runtime library",
+        Kind::StaticRuntime => "CUDA runtime linked in",
+        Kind::Other => "other library",
+    }
+}

@@ -1,0 +1,48 @@
+//! What found no room in a ring, from BPF's counters. In: the maps. Out: the sums over
+//! the CPUs. The counters only grow; the caller keeps what it has told already.
+
+use anyhow::Result;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use super::objects::Base;
+use super::wire::{self, Lost, LostTotal};
+
+pub struct LossCounters {
+    by_probe: MapHandle,
+    total: MapHandle,
+}
+
+impl LossCounters {
+    pub fn new(base: &Base) -> Result<LossCounters> {
+        let by_probe = MapHandle::try_from(&base.map("lost")?)?;
+        let total = MapHandle::try_from(&base.map("lost_total")?)?;
+        Ok(LossCounters { by_probe, total })
+    }
+
+    pub fn total(&self) -> Result<LostTotal> {
+        let mut sum = LostTotal::default();
+        for cpu in per_cpu::<LostTotal>(&self.total, 0)? {
+            sum.calls += cpu.calls;
+            sum.returns += cpu.returns;
+            sum.fork += cpu.fork;
+            sum.exec += cpu.exec;
+            sum.exit += cpu.exit;
+            sum.file += cpu.file;
+        }
+        Ok(sum)
+    }
+
+    pub fn of_probe(&self, probe: u32) -> Result<Lost> {
+        let mut sum = Lost::default();
+        for cpu in per_cpu::<Lost>(&self.by_probe, probe)? {
+            sum.calls += cpu.calls;
+            sum.returns += cpu.returns;
+        }
+        Ok(sum)
+    }
+}
+
+fn per_cpu<T: wire::Wire>(map: &MapHandle, key: u32) -> Result<Vec<T>> {
+    let values = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)?;
+    Ok(values.iter().flatten().filter_map(|value| wire::read(value)).collect())
+}

@@ -1,0 +1,222 @@
+//! The hooks. In: what the user selected, and files that a traced process has mapped.
+//! Out: attached probes, numbered, and one report of everything asked for: hooked, or not
+//! and why. The only room that talks to libbpf.
+//! Not here: which process maps what (target, record), what a record means (pipeline).
+
+mod attach;
+mod calibrate;
+mod list;
+mod loss;
+mod objects;
+mod process;
+mod select;
+pub mod wire;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::{Link, MapHandle, Object};
+
+use crate::elf::{self, Image, NotHooked, Want};
+use crate::host::Plan;
+use attach::Place;
+pub use list::list;
+pub use loss::LossCounters;
+pub use objects::{Base, Rung, Settings};
+pub use select::{ApiChoice, LibRule, Selection};
+
+/// A hooked function. Its number is its place in this list, and what BPF calls it.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    pub id: u32,
+    pub name: String,
+}
+
+/// A file that was looked at and is worth telling about.
+#[derive(Clone, Debug)]
+pub struct Library {
+    pub path: PathBuf,
+    pub kind: elf::Kind,
+    pub build_id: Option<String>,
+    pub probes: Vec<Probe>,
+    pub not_hooked: Vec<NotHooked>,
+    /// How many of the probes the kernel must single-step.
+    pub slow: usize,
+    pub took: Duration,
+}
+
+pub enum Looked {
+    Hooked(Library),
+    /// Nothing wanted in it, or hooked before.
+    Nothing,
+    /// It looked like something wanted, but could not be read or hooked.
+    Failed {
+        path: PathBuf,
+        reason: String,
+    },
+}
+
+pub struct Probes {
+    pub base: Base,
+    pub rung: Rung,
+    /// Better rungs that this machine does not have, and why.
+    pub refused: Vec<(Rung, String)>,
+    pub ns_per_call: u64,
+    cuda: Object,
+    selection: Selection,
+    links: Vec<Link>,
+    /// The process programs' own.
+    process_links: Vec<Link>,
+    next_id: u32,
+    hooked: HashMap<(u64, u64), ()>,
+    pub attached: usize,
+}
+
+impl Probes {
+    /// Loads the programs of the best rung of the plan that works here; `force` allows only one.
+    pub fn load(
+        settings: &Settings,
+        plan: &Plan,
+        force: Option<Rung>,
+        selection: Selection,
+    ) -> Result<Probes> {
+        let base = Base::load(settings)?;
+        let mut refused = Vec::new();
+        for (rung, against) in &plan.rungs {
+            let rung = *rung;
+            if force.is_some_and(|only| only != rung) {
+                continue;
+            }
+            if let Some(why) = against {
+                refused.push((rung, why.clone()));
+                continue;
+            }
+            match try_rung(&base, rung, settings.ring) {
+                Ok((cuda, ns_per_call)) => {
+                    return Ok(Probes {
+                        base,
+                        rung,
+                        refused,
+                        ns_per_call,
+                        cuda,
+                        selection,
+                        links: Vec::new(),
+                        process_links: Vec::new(),
+                        next_id: calibrate::COOKIE as u32 + 1,
+                        hooked: HashMap::new(),
+                        attached: 0,
+                    });
+                }
+                Err(error) => refused.push((rung, format!("{error:#}"))),
+            }
+        }
+        let reasons: Vec<String> = refused.iter().map(|(r, why)| format!("{}: {why}", r.name())).collect();
+        bail!("no way to hook functions works on this machine ({}); run `gpurec doctor`", reasons.join("; "))
+    }
+
+    /// From here on targets are followed, and stopped where they load something new.
+    pub fn follow_processes(&mut self) -> Result<()> {
+        self.process_links = process::attach(&self.base.object)?;
+        Ok(())
+    }
+
+    /// Examines a file and hooks what is wanted in it. Safe to call again with the same file.
+    pub fn look(&mut self, file: &File, path: &Path) -> Looked {
+        let start = Instant::now();
+        let key = match file.metadata() {
+            Ok(meta) if meta.is_file() => (meta.dev(), meta.ino()),
+            _ => return Looked::Nothing,
+        };
+        if self.hooked.contains_key(&key) {
+            return Looked::Nothing;
+        }
+        let image = match self.selection.examine(file, path) {
+            Ok(Some(image)) => image,
+            Ok(None) => return Looked::Nothing,
+            Err(reason) => return Looked::Failed { path: path.to_owned(), reason },
+        };
+        self.hooked.insert(key, ());
+        match self.hook(file, path, image) {
+            Ok(library) => Looked::Hooked(Library { took: start.elapsed(), ..library }),
+            Err(error) => Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") },
+        }
+    }
+
+    fn hook(&mut self, file: &File, path: &Path, mut image: Image) -> Result<Library> {
+        let room = (wire::MAX_PROBES - self.next_id) as usize;
+        if image.functions.len() > room {
+            for function in image.functions.drain(room..) {
+                let reason = format!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1);
+                image.not_hooked.push(NotHooked { name: function.name, reason });
+            }
+        }
+        let mut probes = Vec::with_capacity(image.functions.len());
+        let mut places = Vec::with_capacity(image.functions.len());
+        for (function, id) in image.functions.iter().zip(self.next_id..) {
+            places.push(Place { offset: function.site, cookie: id.into() });
+            probes.push(Probe { id, name: function.name.clone() });
+        }
+        if !places.is_empty() {
+            let links = attach::attach(&self.cuda, self.rung, file, &places).with_context(|| {
+                format!("the kernel refused {} hooks in {}", places.len(), path.display())
+            })?;
+            self.links.extend(links);
+        }
+        self.next_id += probes.len() as u32;
+        self.attached += probes.len();
+        Ok(Library {
+            path: path.to_owned(),
+            kind: image.kind,
+            build_id: image.build_id,
+            slow: image.functions.iter().filter(|f| !f.emulated).count(),
+            probes,
+            not_hooked: image.not_hooked,
+            took: Duration::ZERO,
+        })
+    }
+
+    /// Removes every hook. After this no new record is produced. Returns how long it took.
+    pub fn detach(&mut self) -> Duration {
+        let took = attach::detach(std::mem::take(&mut self.links));
+        self.process_links.clear();
+        Duration::from_secs_f64(took)
+    }
+
+    /// How long detaching will take about, where it is long enough to be worth a warning:
+    /// single uprobes wait for a grace period of the kernel each.
+    pub fn slow_stop(&self) -> Option<Duration> {
+        (self.rung == Rung::Single).then(|| Duration::from_millis(40 * self.links.len() as u64))
+    }
+
+    pub fn rings(&self) -> &[MapHandle] {
+        &self.base.rings
+    }
+}
+
+fn try_rung(base: &Base, rung: Rung, ring: usize) -> Result<(Object, u64)> {
+    let cuda = base.load_cuda(rung)?;
+    let ns = calibrate::measure(base, &cuda, rung, ring)?;
+    Ok((cuda, ns))
+}
+
+/// How hooking works here, found out by doing it.
+pub struct Trial {
+    pub rung: Rung,
+    pub refused: Vec<(Rung, String)>,
+    pub ns_per_call: u64,
+}
+
+pub fn trial(plan: &Plan) -> Result<Trial> {
+    let settings = Settings { everyone: false, follow: false, ring: 1 << 20 };
+    let probes = Probes::load(&settings, plan, None, Selection::default())?;
+    Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })
+}
+
+fn read_image(file: &File, path: &Path, want: &Want) -> Result<Option<Image>, elf::Refused> {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    elf::read(file, &name, want, &crate::cuda::is_runtime_name)
+}

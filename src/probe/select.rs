@@ -1,0 +1,142 @@
+//! Which functions of which files the user wants. In: --only, --skip, --api, --lib.
+//! Out: for a file, what is to be hooked in it. Reads the file, attaches nothing.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use glob::Pattern;
+
+use super::read_image;
+use crate::cuda::{self, Api};
+use crate::elf::{self, Image, Kind, Refused, Want};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ApiChoice {
+    #[default]
+    All,
+    Driver,
+    Runtime,
+}
+
+/// `--lib PATH[:GLOB]`.
+#[derive(Clone, Debug)]
+pub struct LibRule {
+    /// A bare name fits a file of that name or SONAME wherever the target finds it.
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+    functions: Pattern,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    pub only: Vec<Pattern>,
+    pub skip: Vec<Pattern>,
+    pub api: ApiChoice,
+    pub libs: Vec<LibRule>,
+}
+
+impl LibRule {
+    pub fn parse(text: &str) -> Result<LibRule> {
+        let (path, functions) = match text.rsplit_once(':') {
+            Some((path, functions)) if !path.is_empty() && !functions.contains('/') => (path, functions),
+            _ => (text, "*"),
+        };
+        let functions = Pattern::new(functions)
+            .with_context(|| format!("--lib {text}: {functions:?} is no pattern (use *, ? and [a-z])"))?;
+        let path = PathBuf::from(path);
+        let mut identity = None;
+        if path.components().count() > 1 {
+            let meta = path.metadata().with_context(|| {
+                format!(
+                    "--lib {}: cannot open it; a bare file name is looked for as the program finds it",
+                    path.display()
+                )
+            })?;
+            identity = Some((meta.dev(), meta.ino()));
+        }
+        Ok(LibRule { path, identity, functions })
+    }
+
+    fn fits(&self, file: &File, path: &Path, soname: Option<&str>) -> bool {
+        match self.identity {
+            Some(identity) => file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == identity),
+            None => {
+                let name = self.path.as_os_str();
+                path.file_name() == Some(name) || soname.is_some_and(|s| name == s)
+            }
+        }
+    }
+}
+
+impl Selection {
+    pub fn has_libs(&self) -> bool {
+        !self.libs.is_empty()
+    }
+
+    /// The files that --lib names by their paths.
+    pub fn lib_paths(&self) -> Vec<PathBuf> {
+        self.libs.iter().map(|rule| rule.path.clone()).collect()
+    }
+
+    /// What is to be hooked in the file; None if nothing of it is wanted. An error only for
+    /// a file that is wanted and cannot be read: what merely isn't ELF is nothing.
+    pub fn examine(&self, file: &File, path: &Path) -> Result<Option<Image>, String> {
+        let mut image = self.cuda_part(file, path)?;
+        if self.libs.is_empty() {
+            return Ok(image);
+        }
+        let soname = elf::soname(file);
+        for rule in self.libs.iter().filter(|rule| rule.fits(file, path, soname.as_deref())) {
+            let more = read_image(file, path, &Want::Matching(&|name| rule.functions.matches(name)))
+                .map_err(|error| format!("--lib {}: {error}", path.display()))?;
+            image = merge(image, more);
+        }
+        Ok(image)
+    }
+
+    fn cuda_part(&self, file: &File, path: &Path) -> Result<Option<Image>, String> {
+        let image = match read_image(file, path, &Want::Cuda) {
+            Ok(image) => image,
+            Err(Refused::NotElf | Refused::Foreign(_)) => None,
+            Err(error) if looks_like_cuda(path) => return Err(error.to_string()),
+            Err(_) => None,
+        };
+        let Some(mut image) = image else { return Ok(None) };
+        let wanted = match image.kind {
+            Kind::Driver => self.api != ApiChoice::Runtime,
+            Kind::Runtime | Kind::StaticRuntime => self.api != ApiChoice::Driver,
+            Kind::Other => false,
+        };
+        if !wanted {
+            return Ok(None);
+        }
+        image.functions.retain(|f| self.wants(&f.name));
+        image.not_hooked.retain(|f| self.wants(&f.name));
+        Ok(Some(image))
+    }
+
+    /// --only and --skip speak of CUDA functions; --lib has a pattern of its own.
+    fn wants(&self, name: &str) -> bool {
+        (self.only.is_empty() || self.only.iter().any(|p| p.matches(name)))
+            && !self.skip.iter().any(|p| p.matches(name))
+    }
+}
+
+fn looks_like_cuda(path: &Path) -> bool {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    name.starts_with("libcuda.so") || name.starts_with("libcudart")
+}
+
+/// A file that is both CUDA and named by --lib: each function once.
+fn merge(first: Option<Image>, second: Option<Image>) -> Option<Image> {
+    let (Some(mut first), Some(second)) = (first.clone(), second.clone()) else { return first.or(second) };
+    for function in second.functions {
+        if !first.functions.iter().any(|f| f.site == function.site) {
+            first.functions.push(function);
+        }
+    }
+    first.not_hooked.extend(second.not_hooked.into_iter().filter(|n| cuda::api(&n.name) == Api::Other));
+    Some(first)
+}

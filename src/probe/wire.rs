@@ -1,0 +1,85 @@
+//! The records as Rust sees them: the types that the skeleton generator made from
+//! bpf/gpurec.h, under shorter names. Never mirrored by hand.
+
+use std::mem::size_of;
+
+mod skeleton {
+    #![allow(dead_code, unused_imports, clippy::all)]
+    include!(concat!(env!("OUT_DIR"), "/process.skel.rs"));
+}
+
+pub use skeleton::types::gpurec_call as Call;
+pub use skeleton::types::gpurec_config as Config;
+pub use skeleton::types::gpurec_exec as Exec;
+pub use skeleton::types::gpurec_exit as Exit;
+pub use skeleton::types::gpurec_file as FileKey;
+pub use skeleton::types::gpurec_fork as Fork;
+pub use skeleton::types::gpurec_head as Head;
+pub use skeleton::types::gpurec_lost as Lost;
+pub use skeleton::types::gpurec_lost_total as LostTotal;
+pub use skeleton::types::gpurec_new_file as NewFile;
+pub use skeleton::types::gpurec_pulse as Pulse;
+pub use skeleton::types::gpurec_return as Return;
+
+use skeleton::types::{gpurec_flag, gpurec_kind, gpurec_limit};
+
+pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
+pub const RETURN: u16 = gpurec_kind::GPUREC_RETURN.0 as u16;
+pub const FORK: u16 = gpurec_kind::GPUREC_FORK.0 as u16;
+pub const EXEC: u16 = gpurec_kind::GPUREC_EXEC.0 as u16;
+pub const EXIT: u16 = gpurec_kind::GPUREC_EXIT.0 as u16;
+
+pub const CHAINED: u16 = gpurec_flag::GPUREC_CHAINED.0 as u16;
+pub const PROCESS_ENDED: u16 = gpurec_flag::GPUREC_PROCESS_ENDED.0 as u16;
+pub const CUT: u16 = gpurec_flag::GPUREC_CUT.0 as u16;
+pub const STOPPED: u16 = gpurec_flag::GPUREC_STOPPED.0 as u16;
+pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
+
+pub const MAX_PROBES: u32 = gpurec_limit::GPUREC_MAX_PROBES.0;
+pub const MAX_CPUS: u32 = gpurec_limit::GPUREC_MAX_CPUS.0;
+
+/// A plain struct of integers that a ring or a map carries.
+///
+/// # Safety
+/// Only for `repr(C)` structs in which every bit pattern is a value and no byte is padding.
+pub unsafe trait Wire: Copy {}
+
+// SAFETY: bpf/gpurec.h has only integers and arrays of them, explicitly padded.
+unsafe impl Wire for Head {}
+// SAFETY: as above.
+unsafe impl Wire for Call {}
+// SAFETY: as above.
+unsafe impl Wire for Return {}
+// SAFETY: as above.
+unsafe impl Wire for Fork {}
+// SAFETY: as above.
+unsafe impl Wire for Exit {}
+// SAFETY: as above.
+unsafe impl Wire for Exec {}
+// SAFETY: as above.
+unsafe impl Wire for NewFile {}
+// SAFETY: as above.
+unsafe impl Wire for FileKey {}
+// SAFETY: as above.
+unsafe impl Wire for Lost {}
+// SAFETY: as above.
+unsafe impl Wire for LostTotal {}
+// SAFETY: as above.
+unsafe impl Wire for Pulse {}
+// SAFETY: as above.
+unsafe impl Wire for Config {}
+
+/// The value at the start of `bytes`, if they are enough.
+pub fn read<T: Wire>(bytes: &[u8]) -> Option<T> {
+    if bytes.len() < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: long enough, and every bit pattern is a T.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// The bytes of a value.
+pub fn bytes<T: Wire>(value: &T) -> &[u8] {
+    // SAFETY: T has no padding, so every byte is initialised.
+    unsafe { std::slice::from_raw_parts((value as *const T).cast(), size_of::<T>()) }
+}

@@ -1,0 +1,48 @@
+//! The trace's first line. In: the configuration, the machine, the hooks. Out: a Header.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::SystemTime;
+
+use super::{Config, Target};
+use crate::probe::Probes;
+use crate::target::identity::Identity;
+use crate::trace::{Header, Layer, Refused, SCHEMA, time};
+
+pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTime) -> Header {
+    let mut header = Header {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        start: time::rfc3339(start),
+        host: proc_line("/proc/sys/kernel/hostname").unwrap_or_default(),
+        kernel: proc_line("/proc/sys/kernel/osrelease").unwrap_or_default(),
+        driver: crate::host::driver_version(),
+        user: user.user.clone(),
+        options: config.options.clone(),
+        hooks: BTreeMap::from([("userspace".to_owned(), layer(probes))]),
+        ns_per_call: Some(probes.ns_per_call),
+        ..Header::default()
+    };
+    match &config.target {
+        Target::Command(words) => {
+            header.command = Some(words.iter().map(|w| w.to_string_lossy().into_owned()).collect());
+        }
+        Target::Pids(pids) => header.pids = Some(pids.clone()),
+        Target::All => header.all = true,
+    }
+    header
+}
+
+/// The count is what is hooked already; `library` lines tell what comes later.
+fn layer(probes: &Probes) -> Layer {
+    let refused = probes
+        .refused
+        .iter()
+        .map(|(rung, why)| Refused { name: rung.name().to_owned(), reason: why.clone() })
+        .collect();
+    Layer { backend: probes.rung.name().to_owned(), attached: probes.attached as u64, refused }
+}
+
+fn proc_line(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}

@@ -1,0 +1,452 @@
+//! One recording, start to end. The order matters and is told at each step: nothing is
+//! hooked before the output is open, nobody runs before the hooks are in, nobody stays
+//! stopped, nothing is read before the hooks are gone at the end.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context, Result, anyhow, bail};
+use crossbeam_channel::unbounded;
+use libbpf_rs::{MapCore, MapHandle};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::live::Live;
+use super::tracker::{Tracker, stopped_processes};
+use super::{Config, Target, header};
+use crate::pipeline::handoff::{self, Writer};
+use crate::pipeline::ring::Ring;
+use crate::pipeline::sink::Lines;
+use crate::pipeline::worker::{Outcome, State, Worker, monotonic_ns};
+use crate::probe::wire::{self, NewFile};
+use crate::probe::{LossCounters, Probes, Settings};
+use crate::report;
+use crate::target::attach::{self, Attached};
+use crate::target::guardian::{self, Guardian};
+use crate::target::identity::{self, Identity};
+use crate::target::launch::{self, Gated, Launch, Running};
+use crate::target::proc::{self, Env};
+use crate::target::signals::{Mode, Recording, Signals, on_signal};
+use crate::trace::LineWriter;
+use crate::trace::output::{self, Output, Owner};
+
+/// How often the recorder looks around when nothing happens.
+const TICK: u16 = 100;
+
+/// gpurec's own failure, a command that cannot be run: the status it exits with.
+pub const FAILED: u8 = 125;
+
+struct Session<'a> {
+    config: &'a Config,
+    probes: Probes,
+    tracker: Tracker,
+    control: Ring,
+    control_map: MapHandle,
+    signals: Signals,
+    who: Who,
+}
+
+/// Whom we wait for.
+enum Who {
+    Command(Running),
+    Pids(Vec<Attached>),
+    All,
+}
+
+#[derive(PartialEq)]
+enum Why {
+    TargetEnded,
+    Duration,
+    Signal,
+    SignalNow,
+    WriteFailed,
+}
+
+pub fn run(config: &Config) -> Result<u8> {
+    let plan = crate::host::ready()?;
+    let user = identity::invoking_user();
+    let user_env = environment(config, &user);
+    // Told at once, before anything is set up: a command that does not exist, a process
+    // that cannot be recorded, a file that cannot be written.
+    let launch = command(config, &user, user_env)?;
+    let attached = attached(config)?;
+    let output = open_output(config, &user)?;
+    let settings = settings(config)?;
+    let mut probes = Probes::load(&settings, &plan, config.rung, config.selection.clone())?;
+    // Before any thread is started, so that every thread has them blocked.
+    let signals = Signals::block().context("cannot take over the signals")?;
+    let guardian = start_guardian(&probes)?;
+    let (messages, receiver) = unbounded();
+    let tracker = Tracker::new(&probes, messages)?;
+    let rings =
+        probes.rings().iter().map(|map| Ring::map(map, settings.ring)).collect::<io::Result<Vec<_>>>()?;
+    let control_map = MapHandle::try_from(&probes.base.map("control")?)?;
+    let control = Ring::map(&control_map, control_map.max_entries() as usize)?;
+
+    let start = monotonic_ns();
+    let wall = SystemTime::now();
+    tracker.beat(true)?;
+    probes.follow_processes()?;
+    let gated = match &launch {
+        Some(launch) => Some(launch::start(launch)?),
+        None => None,
+    };
+    let mut session = Session { config, probes, tracker, control, control_map, signals, who: Who::All };
+    session.take_targets(gated.as_ref(), &attached)?;
+    let path = output.as_ref().and_then(|o| o.path.clone());
+    let header = header::header(config, &session.probes, &user, wall);
+    let recorder = start_recorder(output, rings, start, config, receiver, &session.probes, header)?;
+    session.who = match gated {
+        Some(gated) => Who::Command(gated.go()?),
+        None if attached.is_empty() => Who::All,
+        None => Who::Pids(attached),
+    };
+    let why = session.wait(&recorder)?;
+    let ended = session.end(recorder, &why, guardian)?;
+    session.say_goodbye(&ended, path.as_deref(), &why);
+    session.exit_status(&ended, &why)
+}
+
+/// The threads that turn rings into a file.
+struct Recorder {
+    worker: JoinHandle<Outcome>,
+    writer: Option<Writer>,
+    state: Arc<State>,
+    #[allow(dead_code)]
+    written: Arc<AtomicU64>,
+}
+
+struct Ended {
+    outcome: Outcome,
+    write_error: Option<io::Error>,
+}
+
+fn environment(config: &Config, user: &Identity) -> Env {
+    let mut env = if config.as_root {
+        identity::own_environment()
+    } else {
+        let (env, source) = identity::user_environment(user);
+        if config.verbose {
+            eprintln!("gpurec: the command gets {source}");
+        }
+        env
+    };
+    for (name, value) in &config.environment {
+        env.retain(|(have, _)| have != name);
+        env.push((name.clone(), value.clone()));
+    }
+    env
+}
+
+fn command(config: &Config, user: &Identity, env: Env) -> Result<Option<Launch>> {
+    let Target::Command(words) = &config.target else { return Ok(None) };
+    let identity = (!config.as_root).then(|| user.clone());
+    let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
+    let first = words.first().context("no command given after --")?;
+    launch::resolve(first, path.as_deref(), identity.as_ref())?;
+    let keep_fds = config.keep_fds.clone();
+    Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, keep_fds }))
+}
+
+fn attached(config: &Config) -> Result<Vec<Attached>> {
+    let Target::Pids(pids) = &config.target else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    for pid in pids {
+        let one = attach::check(*pid)?;
+        if let Some(note) = one.note().filter(|_| !config.quiet) {
+            eprintln!("gpurec: {note}");
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
+fn open_output(config: &Config, user: &Identity) -> Result<Option<Output>> {
+    if config.summary_only && config.output.is_none() {
+        return Ok(None);
+    }
+    let owner = Owner { uid: user.uid, gid: user.gid };
+    let output = output::open(config.output.as_deref(), Some(owner), SystemTime::now())?;
+    if let Some(warning) = output.warning.as_ref().filter(|_| !config.quiet) {
+        eprintln!("gpurec: {warning}");
+    }
+    Ok(Some(output))
+}
+
+/// A ring for each CPU. One busy thread fills one CPU's ring, so each must be able to
+/// hold a burst; many CPUs are rarely all busy, so the sum is bounded.
+fn settings(config: &Config) -> Result<Settings> {
+    const MIB: usize = 1 << 20;
+    let cpus = libbpf_rs::num_possible_cpus()?;
+    let total = config.ring.unwrap_or_else(|| (cpus * 16 * MIB).clamp(128 * MIB, 512 * MIB));
+    let share = (total / cpus).max(64 << 10);
+    // The largest power of two that fits.
+    let ring = 1 << share.ilog2();
+    Ok(Settings {
+        everyone: matches!(config.target, Target::All),
+        follow: config.follow,
+        ring: ring.min(1 << 30),
+    })
+}
+
+fn start_guardian(probes: &Probes) -> Result<Guardian> {
+    let stopped = MapHandle::try_from(&probes.base.map("stopped")?)?;
+    let fd = stopped.as_fd().as_raw_fd();
+    guardian::spawn(move || stopped_processes(&stopped), &[fd]).context("cannot start the guardian process")
+}
+
+fn start_recorder(
+    output: Option<Output>,
+    rings: Vec<Ring>,
+    start: u64,
+    config: &Config,
+    receiver: crossbeam_channel::Receiver<crate::pipeline::worker::Message>,
+    probes: &Probes,
+    header: crate::trace::Header,
+) -> Result<Recorder> {
+    let (line_writer, writer) = match output {
+        Some(output) => {
+            let (handoff, writer) = handoff::start(output)?;
+            (Some(LineWriter::new(handoff)), Some(writer))
+        }
+        None => (None, None),
+    };
+    let mut lines = Lines::new(line_writer, config.live.then(Live::new), start);
+    lines.write_calls = !config.summary_only;
+    let written = lines.written.clone();
+    let state = Arc::new(State::default());
+    let worker = Worker::new(rings, lines, receiver, LossCounters::new(&probes.base)?, state.clone())?;
+    let worker = std::thread::Builder::new().name("gpurec-work".into()).spawn(move || worker.run(header))?;
+    Ok(Recorder { worker, writer, state, written })
+}
+
+impl Session<'_> {
+    /// Makes processes targets and hooks what they have mapped. They are targets first:
+    /// what they map meanwhile is then reported, what they mapped before is found.
+    fn take_targets(&mut self, gated: Option<&Gated>, attached: &[Attached]) -> Result<()> {
+        if let Some(gated) = gated {
+            self.tracker.add_target(gated.pid())?;
+        }
+        for one in attached {
+            let mut pids = vec![one.pid];
+            if self.config.follow {
+                pids = proc::process_tree(one.pid);
+            }
+            for pid in &pids {
+                self.tracker.add_target(*pid)?;
+            }
+            for pid in pids {
+                let scanned = self.tracker.scan(pid, &mut self.probes);
+                if proc::pidfd_ended(one.pidfd.as_raw_fd(), 0) {
+                    bail!(attach::AttachError::Ended(one.pid));
+                }
+                if pid == one.pid {
+                    scanned.with_context(|| format!("cannot read what process {pid} has mapped"))?;
+                }
+            }
+        }
+        if matches!(self.config.target, Target::All) {
+            for pid in proc::all_processes() {
+                // A process that ended meanwhile has nothing left to hook.
+                let _ = self.tracker.scan(pid, &mut self.probes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Until the recording is over. Lets stopped processes go, passes signals on.
+    fn wait(&mut self, recorder: &Recorder) -> Result<Why> {
+        let deadline = self.config.duration.map(|duration| Instant::now() + duration);
+        loop {
+            self.tracker.beat(true)?;
+            self.sleep(deadline)?;
+            if self.handle_control() == 0 {
+                self.tracker.release_overdue(false);
+            }
+            if let Some(why) = self.handle_signals()? {
+                return Ok(why);
+            }
+            if self.target_ended() {
+                return Ok(Why::TargetEnded);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(Why::Duration);
+            }
+            if recorder.writer.as_ref().is_some_and(Writer::has_failed) || recorder.worker.is_finished() {
+                return Ok(Why::WriteFailed);
+            }
+        }
+    }
+
+    fn sleep(&self, deadline: Option<Instant>) -> Result<()> {
+        let left = deadline.map_or(u16::MAX, |deadline| {
+            (deadline.saturating_duration_since(Instant::now()).as_millis() as u16).saturating_add(1)
+        });
+        let mut fds = vec![
+            PollFd::new(self.control_map.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+        ];
+        fds.extend(self.ends().into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        match poll(&mut fds, PollTimeout::from(left.min(TICK))) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+            Err(errno) => Err(anyhow!("poll: {errno}")),
+        }
+    }
+
+    fn ends(&self) -> Vec<BorrowedFd<'_>> {
+        match &self.who {
+            Who::Command(running) => vec![running.as_fd()],
+            // One that has ended would wake us for ever.
+            Who::Pids(pids) => pids
+                .iter()
+                .map(|one| &one.pidfd)
+                .filter(|fd: &&OwnedFd| !proc::pidfd_ended(fd.as_raw_fd(), 0))
+                .map(AsFd::as_fd)
+                .collect(),
+            Who::All => Vec::new(),
+        }
+    }
+
+    fn target_ended(&mut self) -> bool {
+        match &mut self.who {
+            Who::Command(running) => running.wait_for(0).is_some(),
+            Who::Pids(pids) => pids.iter().all(|one| proc::pidfd_ended(one.pidfd.as_raw_fd(), 0)),
+            Who::All => false,
+        }
+    }
+
+    fn handle_control(&mut self) -> usize {
+        let mut records: Vec<NewFile> = Vec::new();
+        self.control.read(|bytes| records.extend(wire::read::<NewFile>(bytes)));
+        for record in &records {
+            self.tracker.new_file(record, &mut self.probes);
+        }
+        records.len()
+    }
+
+    fn handle_signals(&mut self) -> Result<Option<Why>> {
+        let mode = if matches!(self.who, Who::Command(_)) { Mode::Launch } else { Mode::Attach };
+        while let Some((count, signal)) = self.signals.read()? {
+            let action = on_signal(mode, count, signal);
+            if let (Some(number), Who::Command(running)) = (action.forward, &self.who) {
+                let _ = running.signal(number);
+            }
+            match action.recording {
+                Recording::Continue => {}
+                Recording::End => return Ok(Some(Why::Signal)),
+                Recording::EndNow | Recording::Abandon => return Ok(Some(Why::SignalNow)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Stop flag, let go, detach, drain, finish.
+    fn end(&mut self, recorder: Recorder, why: &Why, guardian: Guardian) -> Result<Ended> {
+        // From here on BPF stops nobody; whoever is stopped goes on before the hooks go,
+        // which can take long.
+        self.tracker.beat(false)?;
+        self.handle_control();
+        self.tracker.release_overdue(true);
+        if let Some(long) = self.probes.slow_stop().filter(|t| t.as_secs() >= 2 && !self.config.quiet) {
+            eprintln!(
+                "gpurec: removing the hooks one by one, about {} s on this kernel (6.6 and newer do it at once)",
+                long.as_secs()
+            );
+        }
+        let attached = self.probes.attached;
+        let took = self.probes.detach();
+        if self.config.verbose {
+            eprintln!("gpurec: detached {attached} functions in {:.1} ms", took.as_secs_f64() * 1e3);
+        }
+        // A process may have been stopped by a program that was still running.
+        self.handle_control();
+        self.tracker.release_overdue(true);
+        guardian.dismiss();
+        match why {
+            Why::SignalNow => recorder.state.stop(),
+            _ => recorder.state.drain(),
+        }
+        let outcome = recorder.worker.join().map_err(|_| anyhow!("gpurec's worker thread panicked"))?;
+        let write_error = recorder.writer.and_then(|writer| writer.join().err());
+        Ok(Ended { outcome, write_error })
+    }
+
+    fn say_goodbye(&self, ended: &Ended, path: Option<&std::path::Path>, why: &Why) {
+        if self.config.verbose {
+            self.say_details();
+        }
+        if let Some(error) = &ended.write_error {
+            let place = path.map_or("standard output".into(), |p| p.display().to_string());
+            eprintln!(
+                "gpurec: {place} could not be written: {error}; the recording was ended, its file is incomplete"
+            );
+        }
+        if self.config.quiet {
+            return;
+        }
+        let mut text = report::text::print(&ended.outcome.figures, report::width_of(libc::STDERR_FILENO));
+        if let Some(path) = path {
+            text.push_str(&format!("\nTrace: {}\n", path.display()));
+        }
+        if let (Who::Command(running), Why::Duration) = (&self.who, why) {
+            text.push_str(&format!(
+                "\nThe recording is over; the command (process {}) runs on.\n",
+                running.pid()
+            ));
+        }
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+    }
+
+    fn say_details(&self) {
+        for library in &self.tracker.libraries {
+            eprintln!(
+                "gpurec: attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",
+                library.probes.len(),
+                library.path.display(),
+                library.took.as_secs_f64() * 1e3,
+                library.slow,
+                library.not_hooked.len(),
+            );
+        }
+        eprintln!(
+            "gpurec: hooks by {}, about {} ns a call; {} files examined, {} stops of {:.1} ms in all",
+            self.probes.rung.name(),
+            self.probes.ns_per_call,
+            self.tracker.files_examined,
+            self.tracker.stops,
+            self.tracker.stopped_for.as_secs_f64() * 1e3,
+        );
+    }
+
+    fn exit_status(&mut self, ended: &Ended, why: &Why) -> Result<u8> {
+        let failed = ended.write_error.is_some() || ended.outcome.failed.is_some();
+        let status = match &mut self.who {
+            Who::Command(running) => match why {
+                Why::Signal | Why::SignalNow => 130,
+                _ => wait_for_command(running, &mut self.signals)?,
+            },
+            _ => 0,
+        };
+        Ok(if failed { FAILED } else { status })
+    }
+}
+
+/// The recording is over, the command is not: wait for it, as its caller would.
+fn wait_for_command(running: &mut Running, signals: &mut Signals) -> Result<u8> {
+    loop {
+        if let Some(exit) = running.wait_for(100) {
+            return Ok(exit.code());
+        }
+        while let Some((count, signal)) = signals.read()? {
+            if let Some(number) = on_signal(Mode::Launch, count, signal).forward {
+                let _ = running.signal(number);
+            }
+            if count >= 2 {
+                return Ok(130);
+            }
+        }
+    }
+}

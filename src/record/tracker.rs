@@ -1,0 +1,175 @@
+//! What must be done while a process waits: a new executable file was mapped or executed.
+//! In: records of the control ring. Out: hooks in what the file holds, a message for the
+//! trace, and the process let go.
+//! Nothing here may take long or fail: whatever happens, the process goes on.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use crossbeam_channel::Sender;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::pipeline::worker::{Message, Told, monotonic_ns};
+use crate::probe::wire::{self, FileKey, NewFile, Pulse};
+use crate::probe::{Library, Looked, Probes};
+use crate::target::maps::{self, Mapping};
+
+pub struct Tracker {
+    seen: MapHandle,
+    stopped: MapHandle,
+    targets: MapHandle,
+    pulse: MapHandle,
+    messages: Sender<Message>,
+    /// New files dealt with, for each process that waits for several.
+    handled: HashMap<u32, u64>,
+    /// Processes found stopped with nothing left to do for them.
+    overdue: HashMap<u32, Instant>,
+    pub libraries: Vec<Library>,
+    pub failures: Vec<(PathBuf, String)>,
+    pub files_examined: u64,
+    pub stops: u64,
+    pub stopped_for: Duration,
+}
+
+impl Tracker {
+    pub fn new(probes: &Probes, messages: Sender<Message>) -> Result<Tracker> {
+        let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
+        Ok(Tracker {
+            seen: map("seen")?,
+            stopped: map("stopped")?,
+            targets: map("targets")?,
+            pulse: map("pulse")?,
+            messages,
+            handled: HashMap::new(),
+            overdue: HashMap::new(),
+            libraries: Vec::new(),
+            failures: Vec::new(),
+            files_examined: 0,
+            stops: 0,
+            stopped_for: Duration::ZERO,
+        })
+    }
+
+    pub fn add_target(&self, pid: u32) -> Result<()> {
+        Ok(self.targets.update(&pid.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)?)
+    }
+
+    /// Tells BPF that somebody is here to let stopped processes go on; or, at the end, not.
+    pub fn beat(&self, stop_allowed: bool) -> Result<()> {
+        let pulse = Pulse { alive_ns: monotonic_ns(), stop_allowed: stop_allowed.into() };
+        Ok(self.pulse.update(&0u32.to_ne_bytes(), wire::bytes(&pulse), MapFlags::ANY)?)
+    }
+
+    pub fn new_file(&mut self, record: &NewFile, probes: &mut Probes) {
+        if let Ok((file, path)) = open(record) {
+            self.look(record.pid, &file, &path, probes);
+        }
+        let known = self.seen.update(wire::bytes(&record.file), &1u32.to_ne_bytes(), MapFlags::ANY);
+        if known.is_err() {
+            // The table is full: the file will be looked at again, which costs time only.
+        }
+        if record.head.flags & wire::STOPPED != 0 {
+            self.stops += 1;
+            self.stopped_for += Duration::from_nanos(monotonic_ns().saturating_sub(record.head.ts));
+            self.let_go(record.pid);
+        }
+    }
+
+    /// Hooks what a running process has mapped already.
+    pub fn scan(&mut self, pid: u32, probes: &mut Probes) -> io::Result<()> {
+        for mapping in maps::executable_files(pid)? {
+            if let Ok(file) = maps::open_mapped(pid, &mapping) {
+                self.look(pid, &file, &mapping.path, probes);
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, pid: u32, file: &File, path: &Path, probes: &mut Probes) {
+        self.files_examined += 1;
+        let what = match probes.look(file, path) {
+            Looked::Nothing => return,
+            Looked::Hooked(library) => {
+                self.libraries.push(library.clone());
+                Told::Hooked(library)
+            }
+            Looked::Failed { path, reason } => {
+                self.failures.push((path.clone(), reason.clone()));
+                Told::Failed { path, reason }
+            }
+        };
+        // The worker outlives us; if it is gone, the recording is over.
+        let _ = self.messages.send(Message { ts: monotonic_ns(), pid, what });
+    }
+
+    fn let_go(&mut self, pid: u32) {
+        let handled = self.handled.entry(pid).or_insert(0);
+        *handled += 1;
+        let waiting_for = self.waiting_for(pid);
+        if self.handled.get(&pid).is_some_and(|handled| *handled >= waiting_for) {
+            self.handled.remove(&pid);
+            self.resume(pid);
+        }
+    }
+
+    fn resume(&self, pid: u32) {
+        let _ = self.stopped.delete(&pid.to_ne_bytes());
+        let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
+    }
+
+    fn waiting_for(&self, pid: u32) -> u64 {
+        let value = self.stopped.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        value.and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?))).unwrap_or(0)
+    }
+
+    /// Called when the control ring is empty: whoever is still stopped by us after a while
+    /// was missed, and is let go.
+    pub fn release_overdue(&mut self, at_once: bool) {
+        let now = Instant::now();
+        let stopped: Vec<u32> = stopped_processes(&self.stopped);
+        self.overdue.retain(|pid, _| stopped.contains(pid));
+        for pid in stopped {
+            let since = *self.overdue.entry(pid).or_insert(now);
+            if at_once || now - since > Duration::from_millis(200) {
+                self.overdue.remove(&pid);
+                self.handled.remove(&pid);
+                self.resume(pid);
+            }
+        }
+    }
+}
+
+/// The processes that BPF has stopped. Also what the guardian asks.
+pub fn stopped_processes(map: &MapHandle) -> Vec<u32> {
+    map.keys().filter_map(|key| Some(u32::from_ne_bytes(key.try_into().ok()?))).collect()
+}
+
+/// The file of a record. It was opened by the process, so it is opened through the
+/// process: no path is followed.
+fn open(record: &NewFile) -> io::Result<(File, PathBuf)> {
+    let pid = record.pid;
+    if record.head.flags & wire::PROGRAM != 0 {
+        let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        return Ok((maps::open_exe(pid)?, path));
+    }
+    // The mapping is what counts; the descriptor may have been closed since.
+    let mapped = mapping_at(pid, record.address, &record.file)
+        .and_then(|mapping| Ok((maps::open_mapped(pid, &mapping)?, mapping.path)));
+    mapped.or_else(|_| {
+        let path = std::fs::read_link(format!("/proc/{pid}/fd/{}", record.fd)).unwrap_or_default();
+        Ok((maps::open_fd(pid, record.fd)?, path))
+    })
+}
+
+fn mapping_at(pid: u32, address: u64, key: &FileKey) -> io::Result<Mapping> {
+    maps::parse(&std::fs::read(format!("/proc/{pid}/maps"))?)
+        .into_iter()
+        .find(|m| (m.start..m.end).contains(&address) && m.inode == key.inode)
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}

@@ -1,0 +1,159 @@
+//! The figures of a recording, as they are printed and as they stand under
+//! `summary` in the `end` line. Times are integer nanoseconds, so that a
+//! figure is the same however it was come by.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::trace::{InFlight, Refused};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Figures {
+    /// How long the recording took.
+    pub duration_ns: u64,
+    /// Nothing was lost, cut or left undecoded; if not, why.
+    pub complete: bool,
+    pub incomplete_because: Vec<String>,
+    /// What a reader found odd in the file. Empty in the file itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+
+    pub cuda_calls: u64,
+    /// Calls into libraries added with --lib.
+    pub other_calls: u64,
+    /// Counted once, at the innermost level seen.
+    pub kernel_launches: u64,
+    pub graph_launches: u64,
+    /// Left by longjmp or an exception.
+    pub unwound_calls: u64,
+    /// Ends without a beginning.
+    pub unmatched_ends: u64,
+
+    /// By total time, the largest first.
+    pub functions: Vec<Function>,
+    pub failures: Failures,
+    pub sync: Sync,
+    pub in_flight: Vec<InFlight>,
+    pub processes: Vec<ProcessSeen>,
+    /// How many more there were than `processes` holds.
+    pub more_processes: u64,
+    pub libraries: Vec<LibrarySeen>,
+    /// Hooks asked for and refused, by layer.
+    pub refused: BTreeMap<String, Vec<Refused>>,
+    pub lost: u64,
+    pub lost_by_probe: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+/// The calls of one function that have returned, in nsys's columns. The
+/// median is within 1 %, everything else exact.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    pub name: String,
+    pub calls: u64,
+    pub total_ns: u64,
+    pub avg_ns: u64,
+    pub med_ns: u64,
+    pub min_ns: u64,
+    pub max_ns: u64,
+    pub stddev_ns: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failures {
+    pub calls: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<FirstFailure>,
+    /// In the order they first came.
+    pub by_error: Vec<FailureKind>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstFailure {
+    pub ts_ns: u64,
+    pub pid: u32,
+    pub tid: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureKind {
+    pub api: String,
+    pub error: String,
+    pub code: Option<i64>,
+    pub function: String,
+    pub count: u64,
+}
+
+/// Time in calls that wait for the GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sync {
+    /// Counted once, at the innermost level seen.
+    pub calls: u64,
+    pub total_ns: u64,
+    /// By function, where a nested call counts in both.
+    pub by_function: Vec<SyncFunction>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncFunction {
+    pub name: String,
+    pub calls: u64,
+    pub total_ns: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessSeen {
+    pub pid: u32,
+    /// Empty if it was running before the recording.
+    pub command: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// As a shell says it; none if it outlived the recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    pub calls: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LibrarySeen {
+    pub path: String,
+    pub build_id: Option<String>,
+    pub functions: u64,
+    pub not_hooked: Vec<Refused>,
+}
+
+/// What the recording cost the threads recorded: their calls times what one
+/// call was measured to cost when the recording began.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cost {
+    pub ns_per_call: u64,
+    pub calls: u64,
+    pub total_ns: u64,
+    /// The threads that paid most.
+    pub threads: Vec<ThreadCost>,
+    pub more_threads: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadCost {
+    pub pid: u32,
+    pub tid: u32,
+    pub calls: u64,
+    pub cost_ns: u64,
+}
+
+impl Figures {
+    /// For the `summary` of the `end` line.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    pub fn from_json(json: &serde_json::Value) -> Result<Figures, serde_json::Error> {
+        Figures::deserialize(json)
+    }
+}

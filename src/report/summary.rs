@@ -1,0 +1,397 @@
+//! Events to figures, one by one. What is kept grows with the functions,
+//! processes and libraries seen and with the calls now open, not with the
+//! length of the recording.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::figures::{
+    Cost, FailureKind, Figures, FirstFailure, LibrarySeen, ProcessSeen, SyncFunction, ThreadCost,
+};
+use super::tally::{Role, Tally};
+use crate::cuda::Api;
+use crate::trace::{
+    Begin, Body, End, Ended, Exit, ExitStatus, Finish, Header, InFlight, Library, Line, Notes, Process,
+    Retval, signal_name,
+};
+
+/// How many processes and threads are kept apart; a trace has more only if
+/// something forks without end.
+const MOST: usize = 65_536;
+
+/// How many processes the figures list, and how many threads with their cost.
+const LISTED_PROCESSES: usize = 100;
+const LISTED_THREADS: usize = 10;
+
+/// A call that has begun and not returned.
+struct Open {
+    function: usize,
+    pid: u32,
+    tid: u32,
+    ts_ns: u64,
+    parent: Option<u64>,
+    /// The roles of the calls nested in it, by `Role::bit`.
+    inside: u8,
+    /// When its process ended inside it.
+    died_ns: Option<u64>,
+}
+
+#[derive(Default)]
+pub struct Summary {
+    functions: Vec<Tally>,
+    by_name: HashMap<Box<str>, usize>,
+    open: HashMap<u64, Open>,
+    calls_by_thread: HashMap<(u32, u32), u64>,
+    processes: BTreeMap<u32, ProcessSeen>,
+    /// The threads recorded beyond `MOST`, in one.
+    other_threads: u64,
+    failures: HashMap<(usize, Option<i64>), usize>,
+    ns_per_call: Option<u64>,
+    last_ns: u64,
+    ended: bool,
+    /// The figures in the `end` line, for a trace that has no events.
+    stored: Option<serde_json::Value>,
+    figures: Figures,
+}
+
+impl Summary {
+    pub fn new() -> Summary {
+        Summary::default()
+    }
+
+    pub fn add(&mut self, line: &Line) {
+        match &line.body {
+            Body::Begin(begin) => self.begin(line, begin),
+            Body::End(end) => self.end(line, end),
+            Body::Header(header) => self.header(header),
+            Body::Process(process) => self.process(line, process),
+            Body::Lost(lost) => {
+                self.figures.lost = self.figures.lost.saturating_add(lost.count);
+                for (probe, count) in &lost.by_probe {
+                    *self.figures.lost_by_probe.entry(probe.clone()).or_default() += count;
+                }
+            }
+            Body::Finish(finish) => self.finished(finish),
+            Body::Unknown(_) => {}
+        }
+        self.last_ns = self.last_ns.max(line.ts_ns);
+    }
+
+    /// The recorder's own reason why the recording is not complete. Losses
+    /// that were added as events say so themselves.
+    pub fn incomplete(&mut self, reason: &str) {
+        let reasons = &mut self.figures.incomplete_because;
+        if !reasons.iter().any(|known| known == reason) {
+            reasons.push(reason.to_string());
+        }
+    }
+
+    fn begin(&mut self, line: &Line, begin: &Begin) {
+        let function = self.function(&begin.name);
+        let (api, role) = match self.functions.get(function) {
+            Some(tally) => (tally.api, tally.role),
+            None => return,
+        };
+        match api {
+            Api::Other => self.figures.other_calls += 1,
+            Api::Driver | Api::Runtime => self.figures.cuda_calls += 1,
+        }
+        if let Some(role) = role {
+            self.tell_callers(begin.parent, role);
+        }
+        self.count_thread(begin.pid, begin.tid);
+        self.open.insert(
+            line.event_id,
+            Open {
+                function,
+                pid: begin.pid,
+                tid: begin.tid,
+                ts_ns: line.ts_ns,
+                parent: begin.parent,
+                inside: 0,
+                died_ns: None,
+            },
+        );
+    }
+
+    fn end(&mut self, line: &Line, end: &End) {
+        let (function, inside) = match self.open.remove(&end.begin) {
+            Some(open) => (open.function, open.inside),
+            None => {
+                self.figures.unmatched_ends += 1;
+                (self.function(&end.name), 0)
+            }
+        };
+        if end.ended == Ended::Unwound {
+            self.figures.unwound_calls += 1;
+        }
+        if end.error.is_some() {
+            self.failure(line, end, function);
+        }
+        let Some(tally) = self.functions.get_mut(function) else {
+            return;
+        };
+        if let Some(ns) = end.duration_ns {
+            tally.add(ns);
+        }
+        // A launch whose end was lost showed no sign of failure: it counts.
+        let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
+        match tally.role {
+            Some(role) if inside & role.bit() != 0 => {}
+            Some(Role::KernelLaunch) => self.figures.kernel_launches += u64::from(succeeded),
+            Some(Role::GraphLaunch) => self.figures.graph_launches += u64::from(succeeded),
+            Some(Role::Sync) => {
+                let sync = &mut self.figures.sync;
+                sync.calls += 1;
+                sync.total_ns = sync.total_ns.saturating_add(end.duration_ns.unwrap_or(0));
+            }
+            None => {}
+        }
+    }
+
+    /// Leaves word with every enclosing call. One that knows has told its own.
+    fn tell_callers(&mut self, mut caller: Option<u64>, role: Role) {
+        while let Some(open) = caller.and_then(|id| self.open.get_mut(&id)) {
+            if open.inside & role.bit() != 0 {
+                return;
+            }
+            open.inside |= role.bit();
+            caller = open.parent;
+        }
+    }
+
+    fn function(&mut self, name: &str) -> usize {
+        if let Some(known) = self.by_name.get(name) {
+            return *known;
+        }
+        let index = self.functions.len();
+        self.functions.push(Tally::new(name));
+        self.by_name.insert(name.into(), index);
+        index
+    }
+
+    fn count_thread(&mut self, pid: u32, tid: u32) {
+        if let Some(calls) = self.calls_by_thread.get_mut(&(pid, tid)) {
+            *calls += 1;
+        } else if self.calls_by_thread.len() < MOST {
+            self.calls_by_thread.insert((pid, tid), 1);
+        } else {
+            self.other_threads += 1;
+        }
+    }
+
+    fn failure(&mut self, line: &Line, end: &End, function: usize) {
+        let failures = &mut self.figures.failures;
+        failures.calls += 1;
+        failures.first.get_or_insert(FirstFailure { ts_ns: line.ts_ns, pid: end.pid, tid: end.tid });
+        let code = match end.retval {
+            Some(Retval::Number(code)) => Some(code),
+            _ => None,
+        };
+        let kinds = &mut failures.by_error;
+        let index = *self.failures.entry((function, code)).or_insert(kinds.len());
+        if let Some(kind) = kinds.get_mut(index) {
+            kind.count += 1;
+            return;
+        }
+        kinds.push(FailureKind {
+            api: match crate::cuda::api(&end.name) {
+                Api::Driver => "driver",
+                Api::Runtime => "runtime",
+                Api::Other => "other",
+            }
+            .to_string(),
+            error: end.error.as_deref().unwrap_or_default().to_string(),
+            code,
+            function: end.name.to_string(),
+            count: 1,
+        });
+    }
+
+    fn header(&mut self, header: &Header) {
+        self.ns_per_call = header.ns_per_call;
+        for (layer, hooks) in &header.hooks {
+            if !hooks.refused.is_empty() {
+                self.figures.refused.insert(layer.clone(), hooks.refused.clone());
+            }
+        }
+    }
+
+    fn process(&mut self, line: &Line, process: &Process) {
+        match process {
+            Process::Exec(exec) => {
+                // Its other threads, and what they were in, are gone.
+                self.died(exec.pid, line.ts_ns);
+                if let Some(seen) = self.seen(exec.pid) {
+                    seen.command = exec.command.clone();
+                    seen.rank = exec.rank;
+                }
+            }
+            Process::Fork(fork) => {
+                let parent = self.seen(fork.pid).map(|p| (p.command.clone(), p.rank));
+                if let (Some(child), Some((command, rank))) = (self.seen(fork.child), parent) {
+                    child.command = command;
+                    child.rank = rank;
+                }
+            }
+            Process::Exit(exit) => self.exit(line, exit),
+            Process::Library(library) => self.library(library),
+        }
+    }
+
+    fn exit(&mut self, line: &Line, exit: &Exit) {
+        self.died(exit.pid, line.ts_ns);
+        if let Some(seen) = self.seen(exit.pid) {
+            (seen.status, seen.signal) = match exit.status {
+                ExitStatus::Code(code) => (Some(code), None),
+                ExitStatus::Signal(n) => (Some(n.saturating_add(128)), Some(signal_name(n))),
+            };
+        }
+    }
+
+    fn died(&mut self, pid: u32, ts_ns: u64) {
+        for open in self.open.values_mut().filter(|open| open.pid == pid) {
+            open.died_ns.get_or_insert(ts_ns);
+        }
+    }
+
+    fn seen(&mut self, pid: u32) -> Option<&mut ProcessSeen> {
+        if self.processes.len() >= MOST && !self.processes.contains_key(&pid) {
+            self.figures.more_processes += 1;
+            return None;
+        }
+        Some(self.processes.entry(pid).or_insert(ProcessSeen { pid, ..ProcessSeen::default() }))
+    }
+
+    fn library(&mut self, library: &Library) {
+        self.seen(library.pid);
+        let known = &mut self.figures.libraries;
+        let same = |seen: &&mut LibrarySeen| seen.path == library.path && seen.build_id == library.build_id;
+        if let Some(seen) = known.iter_mut().find(same) {
+            seen.functions = seen.functions.max(library.functions);
+        } else if known.len() < MOST {
+            known.push(LibrarySeen {
+                path: library.path.to_string(),
+                build_id: library.build_id.clone(),
+                functions: library.functions,
+                not_hooked: library.not_hooked.clone(),
+            });
+        }
+    }
+
+    fn finished(&mut self, finish: &Finish) {
+        self.ended = true;
+        self.figures.lost = self.figures.lost.max(finish.lost);
+        for reason in &finish.incomplete_because {
+            self.incomplete(reason);
+        }
+        if !finish.complete && finish.incomplete_because.is_empty() && finish.lost == 0 {
+            self.incomplete("the recorder says so, without a reason");
+        }
+        self.stored = Some(finish.summary.clone());
+    }
+
+    /// The figures of a recording that ends at `at_ns`, which becomes the ts
+    /// of its `end` line.
+    pub fn finish(&self, at_ns: u64) -> Figures {
+        let mut figures = self.figures.clone();
+        figures.duration_ns = at_ns;
+        if figures.lost > 0 {
+            let reason = match figures.lost {
+                1 => "1 event was lost".to_string(),
+                n => format!("{n} events were lost"),
+            };
+            if !figures.incomplete_because.contains(&reason) {
+                figures.incomplete_because.push(reason);
+            }
+        }
+        figures.complete = figures.incomplete_because.is_empty();
+        figures.functions = self.functions.iter().filter_map(Tally::figures).collect();
+        figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
+        figures.sync.by_function = self.sync_functions(&figures);
+        figures.in_flight = self.in_flight(at_ns);
+        self.list_processes(&mut figures);
+        figures.cost = self.cost();
+        figures
+    }
+
+    /// The figures of a file that has been read to its end.
+    pub(super) fn of_file(&self, notes: &Notes) -> Figures {
+        let mut figures = self.finish(self.last_ns);
+        // A recording with --summary-only has its figures and no events.
+        if self.functions.is_empty()
+            && let Some(stored) = &self.stored
+            && let Ok(stored) = Figures::from_json(stored)
+        {
+            figures = stored;
+        }
+        figures.complete &= self.ended && notes.is_whole();
+        figures.notes = notes.sentences();
+        figures
+    }
+
+    fn sync_functions(&self, figures: &Figures) -> Vec<SyncFunction> {
+        let is_sync = |name: &str| {
+            let index = self.by_name.get(name);
+            index.and_then(|i| self.functions.get(*i)?.role) == Some(Role::Sync)
+        };
+        let sync = figures.functions.iter().filter(|f| is_sync(&f.name));
+        sync.map(|f| SyncFunction { name: f.name.clone(), calls: f.calls, total_ns: f.total_ns }).collect()
+    }
+
+    fn in_flight(&self, at_ns: u64) -> Vec<InFlight> {
+        let name = |open: &Open| self.functions.get(open.function).map(|f| f.name.to_string());
+        let mut calls: Vec<InFlight> = self
+            .open
+            .iter()
+            .map(|(begin, open)| InFlight {
+                pid: open.pid,
+                tid: open.tid,
+                name: name(open).unwrap_or_default(),
+                begin: *begin,
+                duration_ns: open.died_ns.unwrap_or(at_ns).saturating_sub(open.ts_ns),
+                died: open.died_ns.is_some(),
+            })
+            .collect();
+        calls.sort_by_key(|call| call.begin);
+        calls
+    }
+
+    /// Those that made most calls first.
+    fn list_processes(&self, figures: &mut Figures) {
+        let mut all = self.processes.clone();
+        for ((pid, _), calls) in &self.calls_by_thread {
+            all.entry(*pid).or_default().calls += calls;
+        }
+        let mut all: Vec<ProcessSeen> =
+            all.into_iter().map(|(pid, seen)| ProcessSeen { pid, ..seen }).collect();
+        all.sort_by(|a, b| b.calls.cmp(&a.calls).then(a.pid.cmp(&b.pid)));
+        figures.more_processes += all.len().saturating_sub(LISTED_PROCESSES) as u64;
+        all.truncate(LISTED_PROCESSES);
+        figures.processes = all;
+    }
+
+    fn cost(&self) -> Option<Cost> {
+        let ns_per_call = self.ns_per_call?;
+        let mut threads: Vec<ThreadCost> = self
+            .calls_by_thread
+            .iter()
+            .map(|((pid, tid), calls)| ThreadCost {
+                pid: *pid,
+                tid: *tid,
+                calls: *calls,
+                cost_ns: calls.saturating_mul(ns_per_call),
+            })
+            .collect();
+        threads.sort_by(|a, b| b.calls.cmp(&a.calls).then(a.tid.cmp(&b.tid)));
+        let more_threads = threads.len().saturating_sub(LISTED_THREADS) as u64;
+        threads.truncate(LISTED_THREADS);
+        let calls = self.calls_by_thread.values().sum::<u64>() + self.other_threads;
+        (calls > 0).then(|| Cost {
+            ns_per_call,
+            calls,
+            total_ns: calls.saturating_mul(ns_per_call),
+            threads,
+            more_threads,
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! The running sums of one function.
+
+use super::figures::Function;
+use super::histogram::Histogram;
+use crate::cuda::{self, Api, Category};
+
+/// What a call is counted as beside being a call. A call nested in another of
+/// the same role is the one that counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    KernelLaunch,
+    GraphLaunch,
+    Sync,
+}
+
+impl Role {
+    fn of(name: &str) -> Option<Role> {
+        if cuda::is_kernel_launch(name) {
+            Some(Role::KernelLaunch)
+        } else if cuda::is_graph_launch(name) {
+            Some(Role::GraphLaunch)
+        } else if cuda::category(name) == Category::Sync {
+            Some(Role::Sync)
+        } else {
+            None
+        }
+    }
+
+    /// To remember a set of roles in one byte.
+    pub fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+pub struct Tally {
+    pub name: Box<str>,
+    pub api: Api,
+    pub role: Option<Role>,
+    calls: u64,
+    total: u128,
+    squares: u128,
+    min: u64,
+    max: u64,
+    durations: Histogram,
+}
+
+impl Tally {
+    pub fn new(name: &str) -> Tally {
+        Tally {
+            name: name.into(),
+            api: cuda::api(name),
+            role: Role::of(name),
+            calls: 0,
+            total: 0,
+            squares: 0,
+            min: u64::MAX,
+            max: 0,
+            durations: Histogram::default(),
+        }
+    }
+
+    pub fn add(&mut self, ns: u64) {
+        let wide = u128::from(ns);
+        self.calls += 1;
+        self.total += wide;
+        self.squares = self.squares.saturating_add(wide * wide);
+        self.min = self.min.min(ns);
+        self.max = self.max.max(ns);
+        self.durations.add(ns);
+    }
+
+    /// None if no call has returned.
+    pub fn figures(&self) -> Option<Function> {
+        let calls = u128::from(self.calls);
+        let average = self.total.checked_div(calls)?;
+        Some(Function {
+            name: self.name.to_string(),
+            calls: self.calls,
+            total_ns: narrow(self.total),
+            avg_ns: narrow(average + u128::from(self.total % calls * 2 >= calls)),
+            // The middle of a bucket may lie outside of what was in it.
+            med_ns: self.durations.median().clamp(self.min, self.max),
+            min_ns: self.min,
+            max_ns: self.max,
+            stddev_ns: self.deviation(),
+        })
+    }
+
+    /// Of a sample (by n - 1), as nsys has it.
+    fn deviation(&self) -> u64 {
+        let calls = u128::from(self.calls);
+        if calls < 2 {
+            return 0;
+        }
+        let exact = calls
+            .checked_mul(self.squares)
+            .zip(self.total.checked_mul(self.total))
+            .map(|(a, b)| a.saturating_sub(b));
+        let spread = match exact {
+            Some(spread) => spread as f64,
+            // Too large for 128 bits: less exact, which nobody can tell there.
+            None => {
+                let total = self.total as f64;
+                (calls as f64 * self.squares as f64 - total * total).max(0.0)
+            }
+        };
+        let n = calls as f64;
+        (spread / (n * (n - 1.0))).sqrt().round() as u64
+    }
+}
+
+fn narrow(n: u128) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,373 @@
+//! Figures to text for a person: what is always said first, then each section
+//! only where there is something to say.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::figures::{Cost, Figures, Function, ProcessSeen};
+use crate::trace::Refused;
+
+const TOP_FUNCTIONS: usize = 20;
+const TOP_PROCESSES: usize = 10;
+const TOP_OTHERS: usize = 10;
+
+/// The summary, with lines of prose and lists no wider than `width`.
+pub fn print(figures: &Figures, width: usize) -> String {
+    let mut page = Page { text: String::new(), width: width.max(40) };
+    page.line("=== TRACE SUMMARY ===");
+    userspace(&mut page, figures);
+    functions(&mut page, figures);
+    sync(&mut page, figures);
+    failures(&mut page, figures);
+    in_flight(&mut page, figures);
+    processes(&mut page, figures);
+    libraries(&mut page, figures);
+    not_hooked(&mut page, figures);
+    lost(&mut page, figures);
+    if let Some(cost) = &figures.cost {
+        own_cost(&mut page, cost, figures.duration_ns);
+    }
+    recording(&mut page, figures);
+    page.text
+}
+
+struct Page {
+    text: String,
+    width: usize,
+}
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn section(&mut self, title: &str) {
+        self.text.push('\n');
+        self.line(title);
+    }
+
+    /// Words broken into lines, the first with `first` before it and the
+    /// others indented as far.
+    fn wrapped(&mut self, first: &str, words: &str) {
+        let indent = " ".repeat(first.len());
+        let mut line = first.to_string();
+        let mut empty = true;
+        for word in words.split(' ') {
+            if !empty && line.chars().count() + 1 + word.chars().count() > self.width {
+                self.line(&line);
+                line = indent.clone();
+                empty = true;
+            }
+            if !empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+            empty = false;
+        }
+        self.line(&line);
+    }
+
+    fn more(&mut self, total: usize, shown: usize, what: &str) {
+        if total > shown {
+            self.line(&format!("  and {} more {what}", total - shown));
+        }
+    }
+}
+
+fn userspace(page: &mut Page, figures: &Figures) {
+    page.section("USERSPACE (libcuda.so, libcudart.so):");
+    page.line(&format!("  Total CUDA API calls: {}", figures.cuda_calls));
+    page.line(&format!("  Kernel launches: {}", figures.kernel_launches));
+    let counts = [
+        ("Graph launches", figures.graph_launches),
+        ("Calls into other libraries", figures.other_calls),
+        ("Calls left by an exception or longjmp", figures.unwound_calls),
+        ("Returns without a call", figures.unmatched_ends),
+    ];
+    for (what, count) in counts {
+        if count > 0 {
+            page.line(&format!("  {what}: {count}"));
+        }
+    }
+    let hooked = figures.libraries.iter().any(|l| l.functions > 0);
+    if figures.cuda_calls == 0 && !hooked {
+        page.line("  No CUDA library was loaded.");
+    }
+}
+
+fn functions(page: &mut Page, figures: &Figures) {
+    if figures.functions.is_empty() {
+        return;
+    }
+    let sum = |functions: &[Function]| -> u128 { functions.iter().map(|f| u128::from(f.total_ns)).sum() };
+    let total = sum(&figures.functions);
+    page.section("Top functions by time:");
+    page.line(&format!(
+        "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  Name",
+        "Time (%)",
+        "Total Time (us)",
+        "Num Calls",
+        "Avg (us)",
+        "Med (us)",
+        "Min (us)",
+        "Max (us)",
+        "StdDev (us)",
+    ));
+    for f in figures.functions.iter().take(TOP_FUNCTIONS) {
+        page.line(&format!(
+            "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  {}",
+            percent(u128::from(f.total_ns), total),
+            micros(f.total_ns),
+            f.calls,
+            micros(f.avg_ns),
+            micros(f.med_ns),
+            micros(f.min_ns),
+            micros(f.max_ns),
+            micros(f.stddev_ns),
+            clean(&f.name),
+        ));
+    }
+    if let Some(rest) = figures.functions.get(TOP_FUNCTIONS..)
+        && !rest.is_empty()
+    {
+        let share = percent(sum(rest), total);
+        page.line(&format!("  and {} more functions, {share} % of the time", rest.len()));
+    }
+    page.wrapped(
+        "  ",
+        "Time (%) is of the sum of Total Time over all functions. A call made inside another counts in both, as cuLaunchKernel does inside cudaLaunchKernel, so the sum is more than the time spent. Med is within 1 %.",
+    );
+}
+
+fn sync(page: &mut Page, figures: &Figures) {
+    let sync = &figures.sync;
+    if sync.calls == 0 {
+        return;
+    }
+    page.section(&format!(
+        "Time blocked in synchronisation: {} in {}",
+        duration(sync.total_ns),
+        plural(sync.calls, "call")
+    ));
+    for f in sync.by_function.iter().take(TOP_OTHERS) {
+        page.line(&format!(
+            "  {:>12}  {:>9}  {}",
+            duration(f.total_ns),
+            plural(f.calls, "call"),
+            clean(&f.name)
+        ));
+    }
+    page.more(sync.by_function.len(), TOP_OTHERS, "functions");
+}
+
+fn failures(page: &mut Page, figures: &Figures) {
+    let failures = &figures.failures;
+    let Some(first) = &failures.first else {
+        return;
+    };
+    page.section(&format!(
+        "Failed calls: {}, the first at {} s in pid {} tid {}",
+        failures.calls,
+        seconds(first.ts_ns),
+        first.pid,
+        first.tid
+    ));
+    for kind in failures.by_error.iter().take(TOP_FUNCTIONS) {
+        let code = kind.code.map(|c| c.to_string()).unwrap_or_default();
+        page.line(&format!(
+            "  {:>6} x  {:>3} {}  {} ({})",
+            kind.count,
+            code,
+            clean(&kind.error),
+            clean(&kind.function),
+            clean(&kind.api)
+        ));
+    }
+    page.more(failures.by_error.len(), TOP_FUNCTIONS, "kinds");
+}
+
+fn in_flight(page: &mut Page, figures: &Figures) {
+    if figures.in_flight.is_empty() {
+        return;
+    }
+    page.section(&format!("Calls in flight at the end: {}", figures.in_flight.len()));
+    for call in figures.in_flight.iter().take(TOP_FUNCTIONS) {
+        page.line(&format!(
+            "  pid {} tid {}: {} for {}{}",
+            call.pid,
+            call.tid,
+            clean(&call.name),
+            duration(call.duration_ns),
+            if call.died { ", when its process ended" } else { "" }
+        ));
+    }
+    page.more(figures.in_flight.len(), TOP_FUNCTIONS, "calls");
+}
+
+fn processes(page: &mut Page, figures: &Figures) {
+    if figures.processes.is_empty() {
+        return;
+    }
+    let total = figures.processes.len() + figures.more_processes as usize;
+    page.section(&format!("Processes: {total}"));
+    for process in figures.processes.iter().take(TOP_PROCESSES) {
+        let line = format!(
+            "  pid {}: {}{}{}  {}",
+            process.pid,
+            plural(process.calls, "call"),
+            process.rank.map(|r| format!(", rank {r}")).unwrap_or_default(),
+            ending(process),
+            clean(&process.command.join(" "))
+        );
+        let line = shortened(line.trim_end(), page.width);
+        page.line(&line);
+    }
+    page.more(total, TOP_PROCESSES, "processes");
+}
+
+fn ending(process: &ProcessSeen) -> String {
+    match (&process.signal, process.status) {
+        (Some(signal), _) => format!(", killed by {}", clean(signal)),
+        (None, Some(status)) => format!(", exit status {status}"),
+        (None, None) => String::new(),
+    }
+}
+
+fn libraries(page: &mut Page, figures: &Figures) {
+    let hooked = figures.libraries.iter().filter(|l| l.functions > 0);
+    let hooked: Vec<_> = hooked.collect();
+    if hooked.is_empty() {
+        return;
+    }
+    page.section("Libraries hooked:");
+    for library in hooked.iter().take(TOP_OTHERS) {
+        page.line(&format!("  {}  {}", clean(&library.path), plural(library.functions, "function")));
+    }
+    page.more(hooked.len(), TOP_OTHERS, "libraries");
+}
+
+fn not_hooked(page: &mut Page, figures: &Figures) {
+    let of_libraries = figures.libraries.iter().map(|l| (&l.path, &l.not_hooked));
+    let lists: Vec<(&String, &Vec<Refused>)> =
+        of_libraries.chain(figures.refused.iter()).filter(|(_, refused)| !refused.is_empty()).collect();
+    if lists.is_empty() {
+        return;
+    }
+    page.section("Not hooked:");
+    for (place, refused) in &lists {
+        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for hook in *refused {
+            by_reason.entry(&hook.reason).or_default().push(&hook.name);
+        }
+        for (reason, names) in by_reason {
+            let shown = names.get(..TOP_OTHERS).unwrap_or(&names);
+            let mut words = format!(
+                "{}: {} ({}): {}",
+                clean(place),
+                names.len(),
+                clean(reason),
+                clean(&shown.join(", "))
+            );
+            if names.len() > shown.len() {
+                let _ = write!(words, " and {} more", names.len() - shown.len());
+            }
+            page.wrapped("  ", &words);
+        }
+    }
+}
+
+fn lost(page: &mut Page, figures: &Figures) {
+    if figures.lost == 0 {
+        return;
+    }
+    page.section(&format!("Events lost: {}", figures.lost));
+    let mut probes: Vec<(&String, &u64)> = figures.lost_by_probe.iter().collect();
+    probes.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+    for (probe, count) in probes.iter().take(TOP_OTHERS) {
+        page.line(&format!("  {count:>9}  {}", clean(probe)));
+    }
+    page.more(probes.len(), TOP_OTHERS, "probes");
+}
+
+fn own_cost(page: &mut Page, cost: &Cost, recording_ns: u64) {
+    page.section(&format!(
+        "gpurec's own cost: {} in {}, at {} ns a call as measured at the start",
+        duration(cost.total_ns),
+        plural(cost.calls, "call"),
+        cost.ns_per_call
+    ));
+    for thread in &cost.threads {
+        page.line(&format!(
+            "  pid {} tid {}: {}, {} % of the recording, {}",
+            thread.pid,
+            thread.tid,
+            duration(thread.cost_ns),
+            percent(u128::from(thread.cost_ns), u128::from(recording_ns)),
+            plural(thread.calls, "call")
+        ));
+    }
+    if cost.more_threads > 0 {
+        page.line(&format!("  and {} more threads", cost.more_threads));
+    }
+}
+
+fn recording(page: &mut Page, figures: &Figures) {
+    let state = if figures.complete { "complete" } else { "NOT complete:" };
+    page.section(&format!("Recording: {}, {state}", duration(figures.duration_ns)));
+    for sentence in figures.incomplete_because.iter().chain(&figures.notes) {
+        page.wrapped("  - ", &clean(sentence));
+    }
+}
+
+/// Names come from the programs recorded: nothing in them may reach a
+/// terminal as a command.
+fn clean(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+fn shortened(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_string();
+    }
+    let mut short: String = line.chars().take(width.saturating_sub(3)).collect();
+    short.push_str("...");
+    short
+}
+
+fn plural(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn micros(ns: u64) -> String {
+    format!("{}.{:03}", ns / 1000, ns % 1000)
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+/// With three decimals, in the unit that suits it.
+fn duration(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => format!("{} us", micros(ns)),
+        1_000_000..1_000_000_000 => format!("{} ms", micros(ns / 1000)),
+        _ => format!("{} s", micros(ns / 1_000_000)),
+    }
+}
+
+/// With one decimal, from integers.
+fn percent(part: u128, whole: u128) -> String {
+    match (part * 1000 + whole / 2).checked_div(whole) {
+        Some(permille) => format!("{}.{}", permille / 10, permille % 10),
+        None => "0.0".to_string(),
+    }
+}

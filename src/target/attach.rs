@@ -1,0 +1,107 @@
+//! Whether a running process can be recorded.
+//!
+//! In: a number the user typed. Out: the process behind it, pinned by a pidfd, or one sentence.
+
+use super::Pid;
+use super::maps::open_exe;
+use super::proc::{self, Stat};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+#[derive(Debug)]
+pub struct Attached {
+    pub pid: Pid,
+    pub start_time: u64,
+    pub comm: String,
+    pub exe: PathBuf,
+    /// None: its program could not be read.
+    pub bits_32: Option<bool>,
+    /// Readable once the process has ended.
+    pub pidfd: OwnedFd,
+}
+
+impl Attached {
+    /// What the user should know although the process can be recorded.
+    pub fn note(&self) -> Option<String> {
+        (self.bits_32 == Some(true)).then(|| {
+            format!(
+                "{} ({}) is a 32-bit program: the CUDA libraries of today are 64-bit, so expect calls only from its 64-bit children",
+                self.pid, self.comm
+            )
+        })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    #[error("no process has the number {0}; find the right one with: ps -e")]
+    NoSuchProcess(Pid),
+    #[error("{pid} ({comm}) is a kernel thread and calls no CUDA; give the number of a program")]
+    KernelThread { pid: Pid, comm: String },
+    #[error(
+        "{pid} ({comm}) is a zombie: it has ended and waits for its parent to notice, so nothing is left to record"
+    )]
+    Zombie { pid: Pid, comm: String },
+    #[error("{tid} is a thread of process {pid} ({comm}); use --pid {pid}")]
+    Thread { tid: Pid, pid: Pid, comm: String },
+    #[error("{0} is gpurec itself; give the number of another process")]
+    Ourselves(Pid),
+    #[error("process {0} ended while gpurec was attaching to it; start it again under: gpurec -- COMMAND")]
+    Ended(Pid),
+    #[error("process {pid} cannot be examined: {source}; run gpurec as root, with the capability SYS_PTRACE")]
+    Denied { pid: Pid, source: io::Error },
+}
+
+pub fn check(pid: Pid) -> Result<Attached, AttachError> {
+    // pid_t is signed, and 0 would mean ourselves to many calls.
+    if pid == 0 || pid > i32::MAX as u32 {
+        return Err(AttachError::NoSuchProcess(pid));
+    }
+    let tgid = proc::tgid_of(pid).map_err(|e| failed(pid, e, AttachError::NoSuchProcess(pid)))?;
+    if tgid == std::process::id() {
+        return Err(AttachError::Ourselves(pid));
+    }
+    if tgid != pid {
+        let comm = proc::stat(tgid).map(|s| s.comm).unwrap_or_default();
+        return Err(AttachError::Thread { tid: pid, pid: tgid, comm });
+    }
+    // Pinned first: all that is read later is of this process if it still lives at the end.
+    let pidfd = proc::pidfd_open(pid).map_err(|e| failed(pid, e, AttachError::NoSuchProcess(pid)))?;
+    let stat = proc::stat(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
+    refuse(pid, &stat)?;
+    let exe = proc::exe_path(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
+    let bits_32 = is_32_bit(pid);
+    if proc::pidfd_ended(pidfd.as_raw_fd(), 0) {
+        return Err(AttachError::Ended(pid));
+    }
+    Ok(Attached { pid, start_time: stat.start_time, comm: stat.comm, exe, bits_32, pidfd })
+}
+
+fn refuse(pid: Pid, stat: &Stat) -> Result<(), AttachError> {
+    let comm = stat.comm.clone();
+    if stat.kernel_thread() {
+        return Err(AttachError::KernelThread { pid, comm });
+    }
+    if stat.ended() {
+        return Err(AttachError::Zombie { pid, comm });
+    }
+    Ok(())
+}
+
+fn failed(pid: Pid, source: io::Error, gone: AttachError) -> AttachError {
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => gone,
+        _ => AttachError::Denied { pid, source },
+    }
+}
+
+/// Byte 4 of an ELF file: 1 for 32 bits, 2 for 64.
+fn is_32_bit(pid: Pid) -> Option<bool> {
+    let mut head = [0u8; 5];
+    open_exe(pid).ok()?.read_exact(&mut head).ok()?;
+    match head {
+        [0x7f, b'E', b'L', b'F', class] => Some(class == 1),
+        _ => None,
+    }
+}

@@ -1,0 +1,365 @@
+//! The code between fork and exec. The parent may have threads, so nothing here allocates, locks or
+//! panics: system calls on memory that was prepared before the fork, and one word back on a socket.
+
+use super::fds::close_all_except;
+use super::identity::Identity;
+use std::ffi::{CStr, CString};
+use std::os::fd::RawFd;
+
+/// How far the child came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Stage {
+    Ready = 1,
+    Identity = 2,
+    Directory = 3,
+    Lookup = 4,
+    Exec = 5,
+}
+
+/// What the child tells its parent: `index` is the candidate that was found, or that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word {
+    pub stage: Stage,
+    pub errno: i32,
+    pub index: u32,
+}
+
+pub(super) const WORD_LEN: usize = 12;
+
+impl Word {
+    pub fn encode(self) -> [u8; WORD_LEN] {
+        let mut bytes = [0; WORD_LEN];
+        let (head, tail) = bytes.split_at_mut(4);
+        let (middle, end) = tail.split_at_mut(4);
+        head.copy_from_slice(&(self.stage as u32).to_ne_bytes());
+        middle.copy_from_slice(&self.errno.to_ne_bytes());
+        end.copy_from_slice(&self.index.to_ne_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8; WORD_LEN]) -> Option<Word> {
+        let (head, tail) = bytes.split_first_chunk::<4>()?;
+        let (middle, end) = tail.split_first_chunk::<4>()?;
+        let stage = match u32::from_ne_bytes(*head) {
+            1 => Stage::Ready,
+            2 => Stage::Identity,
+            3 => Stage::Directory,
+            4 => Stage::Lookup,
+            5 => Stage::Exec,
+            _ => return None,
+        };
+        Some(Word {
+            stage,
+            errno: i32::from_ne_bytes(*middle),
+            index: u32::from_ne_bytes(*end.first_chunk::<4>()?),
+        })
+    }
+}
+
+/// The rights to take on, in the form the kernel wants them.
+pub(super) struct Rights {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    /// Only root can change to them; anybody else already is who they are.
+    change: bool,
+}
+
+impl Rights {
+    pub fn of(identity: &Identity) -> Rights {
+        Rights {
+            uid: identity.uid,
+            gid: identity.gid,
+            groups: identity.groups.clone(),
+            change: nix::unistd::geteuid().is_root(),
+        }
+    }
+}
+
+/// An array of C strings ended by a null pointer, and the strings it points to.
+struct Pointers {
+    // Held for the pointers' sake.
+    _strings: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl Pointers {
+    fn new(strings: Vec<CString>) -> Pointers {
+        let mut pointers: Vec<_> = strings.iter().map(|s| s.as_ptr()).collect();
+        pointers.push(std::ptr::null());
+        Pointers { _strings: strings, pointers }
+    }
+}
+
+const SHELL: &CStr = c"/bin/sh";
+
+/// Everything the child needs, made before the fork.
+pub(super) struct Prepared {
+    candidates: Vec<CString>,
+    argv: Pointers,
+    /// The same arguments for `/bin/sh FILE ARG...`; slot 1 gets the file.
+    shell_argv: Pointers,
+    envp: Pointers,
+    cwd: Option<CString>,
+    rights: Option<Rights>,
+    /// Sorted; the socket to the parent is one of them.
+    keep: Vec<RawFd>,
+    socket: RawFd,
+    parent: libc::pid_t,
+}
+
+impl Prepared {
+    pub fn new(
+        candidates: Vec<CString>,
+        args: Vec<CString>,
+        env: Vec<CString>,
+        cwd: Option<CString>,
+        rights: Option<Rights>,
+        socket: RawFd,
+        keep: &[RawFd],
+    ) -> Prepared {
+        let mut shell: Vec<CString> = vec![SHELL.to_owned(), CString::default()];
+        shell.extend(args.iter().skip(1).cloned());
+        let mut keep = keep.to_vec();
+        keep.push(socket);
+        keep.sort_unstable();
+        Prepared {
+            candidates,
+            argv: Pointers::new(args),
+            shell_argv: Pointers::new(shell),
+            envp: Pointers::new(env),
+            cwd,
+            rights,
+            keep,
+            socket,
+            parent: std::process::id() as libc::pid_t,
+        }
+    }
+
+    /// The life of the child: become the user, find the program, wait at the gate, run it.
+    pub fn run(&mut self) -> ! {
+        let found = match self.become_ready() {
+            Ok(found) => found,
+            Err(word) => self.give_up(word),
+        };
+        // Dies with the parent while it waits. Set after the change of user, which clears it; a parent
+        // that died before this shows as a closed gate.
+        // SAFETY: plain integers.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+        self.say(Word { stage: Stage::Ready, errno: 0, index: found });
+        // SAFETY: no argument.
+        let orphan = unsafe { libc::getppid() } != self.parent;
+        if orphan || !self.wait_at_gate() {
+            // SAFETY: ends this process without running the parent's exit handlers.
+            unsafe { libc::_exit(125) };
+        }
+        // SAFETY: plain integers. From here the program lives its own life.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) };
+        let word = self.exec();
+        self.give_up(word)
+    }
+
+    /// Only look the program up, with the user's rights.
+    pub fn look_up(&mut self) -> ! {
+        let word = match self.become_ready() {
+            Ok(index) => Word { stage: Stage::Ready, errno: 0, index },
+            Err(word) => word,
+        };
+        self.give_up(word)
+    }
+
+    fn become_ready(&self) -> Result<u32, Word> {
+        close_all_except(&self.keep);
+        reset_signals();
+        if let Some(rights) = &self.rights {
+            take_on(rights).map_err(|errno| Word { stage: Stage::Identity, errno, index: 0 })?;
+        }
+        if let Some(cwd) = &self.cwd {
+            // SAFETY: a valid C string.
+            check(unsafe { libc::chdir(cwd.as_ptr()) }.into()).map_err(|errno| Word {
+                stage: Stage::Directory,
+                errno,
+                index: 0,
+            })?;
+        }
+        self.find()
+    }
+
+    /// The first candidate that this user may execute, as execvp would come to it.
+    fn find(&self) -> Result<u32, Word> {
+        let mut failure = Word { stage: Stage::Lookup, errno: libc::ENOENT, index: 0 };
+        for (index, path) in (0u32..).zip(&self.candidates) {
+            match may_execute(path) {
+                Ok(()) => return Ok(index),
+                Err(libc::EACCES) if failure.errno == libc::ENOENT => {
+                    failure.errno = libc::EACCES;
+                    failure.index = index;
+                }
+                Err(_) => {}
+            }
+        }
+        Err(failure)
+    }
+
+    /// Returns only if nothing could be executed.
+    fn exec(&mut self) -> Word {
+        let mut failure = Word { stage: Stage::Exec, errno: libc::ENOENT, index: 0 };
+        for (index, path) in (0u32..).zip(&self.candidates) {
+            let mut errno = execve(path, &self.argv, &self.envp);
+            if errno == libc::ENOEXEC {
+                // A script without a first line naming its shell.
+                if let Some(slot) = self.shell_argv.pointers.get_mut(1) {
+                    *slot = path.as_ptr();
+                }
+                errno = execve(SHELL, &self.shell_argv, &self.envp);
+            }
+            match errno {
+                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {
+                    // ENOENT for a file that is there means its interpreter: tell which file.
+                    if failure.errno == libc::ENOENT && may_execute(path).is_ok() {
+                        failure.index = index;
+                    }
+                }
+                libc::EACCES => {
+                    failure.errno = errno;
+                    failure.index = index;
+                }
+                _ => {
+                    return Word { stage: Stage::Exec, errno, index };
+                }
+            }
+        }
+        failure
+    }
+
+    fn wait_at_gate(&self) -> bool {
+        let mut byte = 0u8;
+        loop {
+            // SAFETY: one byte of our own stack.
+            let n = unsafe { libc::recv(self.socket, (&raw mut byte).cast(), 1, 0) };
+            match n {
+                1 => return true,
+                n if n < 0 && errno() == libc::EINTR => {}
+                _ => return false,
+            }
+        }
+    }
+
+    fn say(&self, word: Word) {
+        let bytes = word.encode();
+        // SAFETY: our own bytes. Twelve bytes go whole into an empty socket; if the parent is gone
+        // nobody is left to tell.
+        unsafe { libc::send(self.socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+    }
+
+    fn give_up(&self, word: Word) -> ! {
+        self.say(word);
+        // SAFETY: as above.
+        unsafe { libc::_exit(125) }
+    }
+}
+
+fn errno() -> i32 {
+    // SAFETY: errno's address is valid for the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+fn check(rc: libc::c_long) -> Result<(), i32> {
+    if rc < 0 { Err(errno()) } else { Ok(()) }
+}
+
+fn execve(path: &CStr, argv: &Pointers, envp: &Pointers) -> i32 {
+    // SAFETY: a C string and two arrays of them ended by null, all alive.
+    unsafe { libc::execve(path.as_ptr(), argv.pointers.as_ptr(), envp.pointers.as_ptr()) };
+    errno()
+}
+
+/// By the real ids, which are the user's by now. A directory is searchable, not executable.
+fn may_execute(path: &CStr) -> Result<(), i32> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a valid C string and room for a stat, read only when the call filled it.
+    unsafe {
+        check(libc::stat(path.as_ptr(), stat.as_mut_ptr()).into())?;
+        if stat.assume_init().st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(libc::EACCES);
+        }
+        check(libc::access(path.as_ptr(), libc::X_OK).into())
+    }
+}
+
+/// Handlers would go at exec anyway. What our caller ignored (nohup, a shell's `&`) stays ignored, as
+/// it would without us; SIGPIPE is the one that Rust's start-up ignored.
+fn reset_signals() {
+    // SAFETY: sigaction and sigprocmask on structs of our own stack.
+    unsafe {
+        for signal in 1..=libc::SIGRTMAX() {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
+                continue;
+            }
+            if action.sa_sigaction != libc::SIG_IGN || signal == libc::SIGPIPE {
+                let mut default: libc::sigaction = std::mem::zeroed();
+                default.sa_sigaction = libc::SIG_DFL;
+                libc::sigaction(signal, &default, std::ptr::null_mut());
+            }
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+}
+
+#[repr(C)]
+struct CapHeader {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CapSets {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// _LINUX_CAPABILITY_VERSION_3: sixty-four capabilities in two halves.
+const CAP_VERSION: u32 = 0x2008_0522;
+
+/// Become the user for good. Bare system calls: the C library's wrappers would signal the threads
+/// that were in the parent.
+fn take_on(rights: &Rights) -> Result<(), i32> {
+    let (uid, gid) = (rights.uid, rights.gid);
+    if rights.change {
+        let (count, list) = (rights.groups.len(), rights.groups.as_ptr());
+        // SAFETY: a list of `count` group ids, and plain integers.
+        unsafe {
+            check(libc::syscall(libc::SYS_setgroups, count, list))?;
+            check(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
+            check(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+        }
+    }
+    if uid == 0 {
+        return Ok(());
+    }
+    drop_capabilities()?;
+    // SAFETY: plain integers; these must fail, or the user's program could be root again.
+    let regained = unsafe {
+        libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0
+            || (gid != 0 && libc::syscall(libc::SYS_setresgid, 0, 0, 0) == 0)
+    };
+    if regained { Err(libc::EPERM) } else { Ok(()) }
+}
+
+/// The change of uid clears most, but not what was inheritable, nor anything under odd secure bits.
+/// The bounding set stays: the user's own sudo must still work in what they run.
+fn drop_capabilities() -> Result<(), i32> {
+    let none = [CapSets { effective: 0, permitted: 0, inheritable: 0 }; 2];
+    let header = CapHeader { version: CAP_VERSION, pid: 0 };
+    // SAFETY: the header and the two halves that version 3 reads.
+    unsafe {
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        check(libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()))
+    }
+}

@@ -1,0 +1,142 @@
+//! A small process that outlives gpurec, so that no process gpurec stopped stays stopped.
+//!
+//! In: a way to ask which processes are stopped (a BPF map read through a kept descriptor). Out:
+//! SIGCONT to them if gpurec dies. It holds nothing open but its pipe and the kept descriptors, so
+//! that links are detached and pipelines end without it.
+
+use super::fds::close_all_except;
+use super::{Pid, proc};
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+const QUIET: Duration = Duration::from_secs(1);
+const ROUND: Duration = Duration::from_millis(10);
+/// If somebody else keeps stopping them, it is no longer our business.
+const AT_MOST: Duration = Duration::from_secs(60);
+
+/// Dismiss it when gpurec ends in good order. Dropped otherwise (an error, a panic) it does its work.
+#[derive(Debug)]
+pub struct Guardian {
+    pid: Pid,
+    pipe: OwnedFd,
+}
+
+/// Fork it. Call before any thread starts, for `stopped` may allocate, and before links are made, which
+/// it would have to close. `stopped` names the processes gpurec has stopped; it may go on naming those
+/// that were let go.
+pub fn spawn(stopped: impl FnMut() -> Vec<Pid>, keep_fds: &[RawFd]) -> io::Result<Guardian> {
+    let (read, write) = pipe()?;
+    // SAFETY: the child calls only `guard` and ends there; the parent has no other threads.
+    match unsafe { libc::fork() } {
+        0 => {
+            // A panic in `stopped` must not unwind into a second gpurec.
+            let work = std::panic::AssertUnwindSafe(|| guard(read.as_raw_fd(), stopped, keep_fds));
+            let _ = std::panic::catch_unwind(work);
+            // SAFETY: ends this process without running gpurec's exit handlers.
+            unsafe { libc::_exit(0) }
+        }
+        pid if pid > 0 => Ok(Guardian { pid: pid as Pid, pipe: write }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Guardian {
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Nothing is stopped any more: it ends at once.
+    pub fn dismiss(self) {
+        let byte = 1u8;
+        let (fd, quiet) = (self.pipe.as_raw_fd(), libc::MSG_NOSIGNAL);
+        // SAFETY: one byte of our own stack.
+        let written = unsafe { libc::send(fd, (&raw const byte).cast(), 1, quiet) } == 1;
+        // Only a guardian that got the word ends at once; another is left to end by itself.
+        let flags = if written { 0 } else { libc::WNOHANG };
+        let mut status = 0;
+        // SAFETY: a child of ours, and an int to fill.
+        while unsafe { libc::waitpid(self.pid as libc::pid_t, &mut status, flags) } < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+    }
+}
+
+/// A socket, not a pipe: it can be written to without SIGPIPE.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two descriptors, which are new and ours when the call succeeds.
+    unsafe {
+        if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let [read, write] = fds;
+        Ok((OwnedFd::from_raw_fd(read), OwnedFd::from_raw_fd(write)))
+    }
+}
+
+fn guard(pipe: RawFd, mut stopped: impl FnMut() -> Vec<Pid>, keep_fds: &[RawFd]) {
+    detach(pipe, keep_fds);
+    if gpurec_died(pipe) {
+        let_go(&mut stopped);
+    }
+}
+
+/// Leave gpurec's session, terminal, files and directory.
+fn detach(pipe: RawFd, keep_fds: &[RawFd]) {
+    let mut keep = keep_fds.to_vec();
+    keep.push(pipe);
+    keep.sort_unstable();
+    // SAFETY: calls on constants; /dev/null replaces the standard descriptors, which stay taken so
+    // that nothing opened later becomes one by accident.
+    unsafe {
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"gpurec-guard".as_ptr(), 0, 0, 0);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::chdir(c"/".as_ptr());
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        for fd in 0..3 {
+            if null < 0 || libc::dup2(null, fd) < 0 {
+                libc::close(fd);
+            }
+        }
+    }
+    close_all_except(&keep);
+}
+
+/// True at end of file; false when dismissed.
+fn gpurec_died(pipe: RawFd) -> bool {
+    let mut byte = 0u8;
+    loop {
+        // SAFETY: one byte of our own stack.
+        let n = unsafe { libc::read(pipe, (&raw mut byte).cast(), 1) };
+        match n {
+            1 => return false,
+            n if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            _ => return true,
+        }
+    }
+}
+
+fn let_go(stopped: &mut impl FnMut() -> Vec<Pid>) {
+    let begin = Instant::now();
+    let mut quiet_since = begin;
+    let mut told = HashSet::new();
+    while quiet_since.elapsed() < QUIET && begin.elapsed() < AT_MOST {
+        for pid in stopped() {
+            // Once in any case: a SIGSTOP that is pending (the process is inside a long ioctl) is
+            // cancelled by it. Afterwards only whoever really is stopped.
+            let needed = told.insert(pid) || proc::stat(pid).is_ok_and(|s| s.stopped());
+            if needed && pid > 0 && pid <= i32::MAX as u32 {
+                // SAFETY: plain integers; the pid is positive, so one process.
+                unsafe { libc::kill(pid as libc::pid_t, libc::SIGCONT) };
+                quiet_since = Instant::now();
+            }
+        }
+        std::thread::sleep(ROUND);
+    }
+}

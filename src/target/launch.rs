@@ -1,0 +1,421 @@
+//! Start the command, but let it wait at a gate until the recording is ready.
+//!
+//! In: the words of the command, an identity, an environment. Out: a child that has become the user
+//! and has found its program; then the running program, its exit status.
+
+use super::Pid;
+use super::child::{Prepared, Rights, Stage, WORD_LEN, Word};
+use super::identity::Identity;
+use super::proc::{self, Env};
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Default)]
+pub struct Launch {
+    pub command: Vec<OsString>,
+    /// None: stay who we are.
+    pub identity: Option<Identity>,
+    pub env: Env,
+    /// None: ours.
+    pub cwd: Option<PathBuf>,
+    /// Descriptors from 3 on that the command shall have (see [`inherited_fds`]); all others are closed.
+    pub keep_fds: Vec<RawFd>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("{0}: command not found; check the spelling, or give the path of the file")]
+    NotFound(String),
+    #[error("{name}: cannot be run: {why}")]
+    CannotRun { name: String, why: String },
+    #[error("gpurec could not start the command: {0}")]
+    Internal(String),
+}
+
+impl LaunchError {
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            LaunchError::NotFound(_) => 127,
+            LaunchError::CannotRun { .. } => 126,
+            LaunchError::Internal(_) => 125,
+        }
+    }
+}
+
+fn internal(what: &str, error: impl std::fmt::Display) -> LaunchError {
+    LaunchError::Internal(format!("{what}: {error}"))
+}
+
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    Signal(i32),
+}
+
+impl Exit {
+    /// What gpurec exits with: the command's own status, or 128+N.
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Code(code) => (code & 0xff) as u8,
+            Exit::Signal(signal) => (128 + signal) as u8,
+        }
+    }
+
+    fn from_wait(status: i32) -> Exit {
+        if libc::WIFSIGNALED(status) {
+            Exit::Signal(libc::WTERMSIG(status))
+        } else {
+            Exit::Code(libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+/// The descriptors from 3 on that our caller handed down (`<(...)`, a job server's pipe). To be asked at
+/// the very start: what gpurec opens itself is close-on-exec and not among them.
+pub fn inherited_fds() -> Vec<RawFd> {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+        return Vec::new();
+    };
+    let mut fds: Vec<RawFd> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd >= 3 && passes_exec(*fd))
+        .collect();
+    fds.sort_unstable();
+    fds
+}
+
+fn passes_exec(fd: RawFd) -> bool {
+    // SAFETY: a query on a number that need not be open.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
+/// Where the command's file is, by the PATH and the rights of whoever will run it.
+pub fn resolve(
+    command: &OsStr,
+    path_env: Option<&OsStr>,
+    identity: Option<&Identity>,
+) -> Result<PathBuf, LaunchError> {
+    let launch = Launch {
+        command: vec![command.to_owned()],
+        identity: identity.cloned(),
+        env: path_env.map(|p| ("PATH".into(), p.to_owned())).into_iter().collect(),
+        ..Launch::default()
+    };
+    let (mut prepared, context, ours) = prepare(&launch)?;
+    let pid = fork(|| prepared.look_up())?;
+    drop(context.theirs);
+    let word = read_word(&ours);
+    // An answer is only as good as the process that gave it: wait for its end in every case.
+    reap(pid);
+    match word.map_err(|e| internal("reading from the child", e))? {
+        Some(Word { stage: Stage::Ready, index, .. }) => Ok(context.names.candidate(index)),
+        Some(word) => Err(context.names.error(word)),
+        None => Err(LaunchError::Internal("the look-up ended early".into())),
+    }
+}
+
+/// Fork; the child becomes the user, finds its program, and waits. If the calling thread ends before the
+/// gate is opened, so does the child.
+pub fn start(launch: &Launch) -> Result<Gated, LaunchError> {
+    let (mut prepared, context, ours) = prepare(launch)?;
+    let pid = fork(|| prepared.run())?;
+    drop(context.theirs);
+    // From here on an early return kills and reaps the child.
+    let mut gated = Gated { pid, socket: ours, pidfd: None, names: context.names, found: 0, armed: true };
+    match read_word(&gated.socket).map_err(|e| internal("reading from the child", e))? {
+        Some(Word { stage: Stage::Ready, index, .. }) => gated.found = index,
+        Some(word) => return Err(gated.names.error(word)),
+        None => {
+            let exit = gated.end();
+            let why = format!("the child ended before it was ready ({exit:?})");
+            return Err(LaunchError::Internal(why));
+        }
+    }
+    gated.pidfd = Some(proc::pidfd_open(pid).map_err(|e| internal("pidfd_open", e))?);
+    Ok(gated)
+}
+
+/// A child that waits to be let go. Dropped without [`Gated::go`], it ends and is reaped.
+#[derive(Debug)]
+pub struct Gated {
+    pid: Pid,
+    socket: OwnedFd,
+    pidfd: Option<OwnedFd>,
+    names: Names,
+    found: u32,
+    armed: bool,
+}
+
+impl Gated {
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The file that will be executed.
+    pub fn program(&self) -> PathBuf {
+        self.names.candidate(self.found)
+    }
+
+    /// Open the gate and wait until the program runs, or is known not to.
+    pub fn go(mut self) -> Result<Running, LaunchError> {
+        let byte = 1u8;
+        // A child that was killed at the gate shows as a closed socket: its end is told by wait().
+        // SAFETY: one byte of our own stack.
+        unsafe { libc::send(self.socket.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
+        let word = read_word(&self.socket).map_err(|e| internal("waiting for the command to start", e))?;
+        if let Some(word) = word {
+            return Err(self.names.error(word));
+        }
+        let pidfd = self.pidfd.take().ok_or_else(|| LaunchError::Internal("no pidfd".into()))?;
+        self.armed = false;
+        Ok(Running { pid: self.pid, pidfd, exit: None })
+    }
+
+    fn end(&mut self) -> Exit {
+        self.armed = false;
+        // It may be stopped, so the closed gate alone might not end it. Not reaped yet: the pid is its own.
+        // SAFETY: plain integers.
+        unsafe { libc::kill(self.pid as libc::pid_t, libc::SIGKILL) };
+        reap(self.pid)
+    }
+}
+
+impl Drop for Gated {
+    fn drop(&mut self) {
+        if self.armed {
+            self.end();
+        }
+    }
+}
+
+/// The command, running. Dropping this lets it run on.
+#[derive(Debug)]
+pub struct Running {
+    pid: Pid,
+    pidfd: OwnedFd,
+    exit: Option<Exit>,
+}
+
+impl Running {
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Wait until it has ended.
+    pub fn wait(&mut self) -> Exit {
+        let pid = self.pid;
+        *self.exit.get_or_insert_with(|| reap(pid))
+    }
+
+    /// Its exit if it ends within so many milliseconds (0: if it has ended).
+    pub fn wait_for(&mut self, timeout_ms: i32) -> Option<Exit> {
+        if self.exit.is_none() && !proc::pidfd_ended(self.pidfd.as_raw_fd(), timeout_ms) {
+            return None;
+        }
+        Some(self.wait())
+    }
+
+    /// Pass a signal on; harmless once it has ended.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        proc::pidfd_signal(self.pidfd.as_raw_fd(), signal)
+    }
+}
+
+/// Readable once it has ended.
+impl AsFd for Running {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+fn reap(pid: Pid) -> Exit {
+    let mut status = 0;
+    loop {
+        // SAFETY: a child of ours, and an int to fill.
+        let rc = unsafe { libc::waitpid(pid as libc::pid_t, &mut status, 0) };
+        if rc >= 0 {
+            return Exit::from_wait(status);
+        }
+        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            // ECHILD: somebody made the kernel reap our children (SIGCHLD ignored); the status is lost.
+            return Exit::Code(125);
+        }
+    }
+}
+
+fn fork(in_child: impl FnOnce()) -> Result<Pid, LaunchError> {
+    // SAFETY: the child runs only `in_child`, which keeps to async-signal-safe calls, and ends there.
+    match unsafe { libc::fork() } {
+        0 => {
+            in_child();
+            // SAFETY: the child must never return into the parent's code.
+            unsafe { libc::_exit(125) }
+        }
+        pid if pid > 0 => Ok(pid as Pid),
+        _ => Err(internal("fork", io::Error::last_os_error())),
+    }
+}
+
+/// None: the other end is closed.
+fn read_word(socket: &OwnedFd) -> io::Result<Option<Word>> {
+    let mut bytes = [0u8; WORD_LEN];
+    loop {
+        // SAFETY: our own buffer with its length.
+        let n =
+            unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), WORD_LEN, libc::MSG_WAITALL) };
+        match n {
+            0 => return Ok(None),
+            n if n == WORD_LEN as isize => {
+                return Word::decode(&bytes).map(Some).ok_or_else(|| io::Error::other("a malformed word"));
+            }
+            n if n > 0 => return Err(io::Error::other("half a word")),
+            _ => {
+                let error = io::Error::last_os_error();
+                match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // It ended with our byte unread: closed all the same.
+                    Some(libc::ECONNRESET) => return Ok(None),
+                    _ => return Err(error),
+                }
+            }
+        }
+    }
+}
+
+struct Context {
+    theirs: OwnedFd,
+    names: Names,
+}
+
+fn prepare(launch: &Launch) -> Result<(Prepared, Context, OwnedFd), LaunchError> {
+    let name = launch.command.first().ok_or_else(|| LaunchError::Internal("no command".into()))?;
+    let path = launch.env.iter().find(|(key, _)| key == "PATH");
+    let candidates = candidates(name, path.map(|(_, value)| value.as_os_str()));
+    let names = Names {
+        command: name.to_string_lossy().into_owned(),
+        user: launch.identity.as_ref().map(|i| i.user.clone()),
+        cwd: launch.cwd.clone(),
+        candidates: candidates.clone(),
+    };
+    let (ours, theirs) = socketpair().map_err(|e| internal("socketpair", e))?;
+    let cwd = launch.cwd.as_deref().map(Path::as_os_str);
+    let prepared = Prepared::new(
+        c_strings(candidates.iter().map(|p| p.as_os_str().to_owned()))?,
+        c_strings(launch.command.iter().cloned())?,
+        c_strings(launch.env.iter().map(|(name, value)| {
+            let mut entry = name.clone();
+            entry.push("=");
+            entry.push(value);
+            entry
+        }))?,
+        cwd.map(c_string).transpose()?,
+        launch.identity.as_ref().map(Rights::of),
+        theirs.as_raw_fd(),
+        &launch.keep_fds,
+    );
+    Ok((prepared, Context { theirs, names }, ours))
+}
+
+fn c_string(text: &OsStr) -> Result<CString, LaunchError> {
+    CString::new(text.as_bytes()).map_err(|_| LaunchError::Internal(format!("{text:?} contains a zero byte")))
+}
+
+fn c_strings(texts: impl Iterator<Item = OsString>) -> Result<Vec<CString>, LaunchError> {
+    texts.map(|text| c_string(&text)).collect()
+}
+
+/// One socket each way: the gate's byte goes down, words come up, and close-on-exec says "running".
+fn socketpair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: room for two descriptors, which are new and ours when the call succeeds.
+    unsafe {
+        if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let [a, b] = fds;
+        Ok((OwnedFd::from_raw_fd(a), OwnedFd::from_raw_fd(b)))
+    }
+}
+
+/// The files execvp would try, in its order.
+pub(super) fn candidates(name: &OsStr, path_env: Option<&OsStr>) -> Vec<PathBuf> {
+    if name.is_empty() {
+        return Vec::new();
+    }
+    if name.as_bytes().contains(&b'/') {
+        return vec![PathBuf::from(name)];
+    }
+    // What the C library takes when PATH is not set.
+    let path = path_env.unwrap_or(OsStr::new("/bin:/usr/bin"));
+    path.as_bytes()
+        .split(|b| *b == b':')
+        .map(|dir| match dir {
+            // An empty element is the current directory.
+            b"" => Path::new(".").join(name),
+            dir => PathBuf::from(OsString::from_vec(dir.to_vec())).join(name),
+        })
+        .collect()
+}
+
+/// What the errors name.
+#[derive(Debug)]
+struct Names {
+    command: String,
+    user: Option<String>,
+    cwd: Option<PathBuf>,
+    candidates: Vec<PathBuf>,
+}
+
+impl Names {
+    fn candidate(&self, index: u32) -> PathBuf {
+        let path = self.candidates.get(index as usize);
+        path.cloned().unwrap_or_else(|| PathBuf::from(&self.command))
+    }
+
+    fn error(&self, word: Word) -> LaunchError {
+        let told = io::Error::from_raw_os_error(word.errno);
+        let who = self.user.as_deref().unwrap_or("this user");
+        let cannot = |why: String| LaunchError::CannotRun { name: self.command.clone(), why };
+        match (word.stage, word.errno) {
+            (Stage::Identity, _) => LaunchError::Internal(format!(
+                "it cannot run as {who}: {told}; with --as-root it runs as root"
+            )),
+            (Stage::Directory, _) => cannot(format!(
+                "{who} cannot enter {}: {told}",
+                self.cwd.as_deref().unwrap_or(Path::new(".")).display()
+            )),
+            (Stage::Lookup, libc::ENOENT) => LaunchError::NotFound(self.command.clone()),
+            // It was there before the gate.
+            (Stage::Exec, libc::ENOENT) if !self.candidate(word.index).exists() => {
+                LaunchError::NotFound(self.command.clone())
+            }
+            (_, libc::EACCES) => cannot(refusal(&self.candidate(word.index), who)),
+            (Stage::Exec, libc::ENOENT) => cannot(format!(
+                "the interpreter that {} asks for (its #! line or ELF loader) is missing; install it",
+                self.candidate(word.index).display()
+            )),
+            _ => cannot(told.to_string()),
+        }
+    }
+}
+
+/// Why a file that is there could not be executed.
+fn refusal(path: &Path, who: &str) -> String {
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => format!("{shown} is a directory"),
+        Ok(meta) if !meta.is_file() => format!("{shown} is not a regular file"),
+        Ok(meta) if meta.permissions().mode() & 0o111 == 0 => {
+            format!("{shown} is not executable; make it so with: chmod +x {shown}")
+        }
+        _ => format!("{who} may not execute {shown}; check its rights and its directories'"),
+    }
+}

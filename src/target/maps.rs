@@ -1,0 +1,181 @@
+//! The files a process executes, and how to open exactly those.
+//!
+//! In: /proc/PID/maps, whatever bytes it holds. Out: mappings, and files verified to be the mapped ones
+//! even if they were deleted, replaced or lie in another mount namespace.
+
+use super::Pid;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: u64,
+    pub end: u64,
+    pub offset: u64,
+    /// Major and minor number, as the kernel knows the file system; some give stat() another one.
+    pub dev: (u32, u32),
+    pub inode: u64,
+    pub path: PathBuf,
+    pub deleted: bool,
+}
+
+/// The executable mappings of files, each file once.
+pub fn executable_files(pid: Pid) -> io::Result<Vec<Mapping>> {
+    let bytes = std::fs::read(format!("/proc/{pid}/maps"))?;
+    Ok(distinct(parse(&bytes)))
+}
+
+fn distinct(mappings: Vec<Mapping>) -> Vec<Mapping> {
+    let mut seen = HashSet::new();
+    let mut files = mappings;
+    files.retain(|m| seen.insert((m.dev, m.inode)));
+    files
+}
+
+/// Every executable file mapping. A line that makes no sense is passed over.
+pub fn parse(bytes: &[u8]) -> Vec<Mapping> {
+    bytes.split(|b| *b == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Mapping> {
+    // start-end perms offset major:minor inode      path
+    let (range, rest) = word(line)?;
+    let (perms, rest) = word(rest)?;
+    let (offset, rest) = word(rest)?;
+    let (dev, rest) = word(rest)?;
+    let (inode, rest) = word(rest)?;
+    let inode: u64 = std::str::from_utf8(inode).ok()?.parse().ok()?;
+    if inode == 0 || perms.get(2) != Some(&b'x') {
+        return None;
+    }
+    // The kernel pads with spaces; a path of a file begins with a slash and may hold spaces itself.
+    let path = rest.trim_ascii_start();
+    if path.first() != Some(&b'/') {
+        return None;
+    }
+    let (path, deleted) = match path.strip_suffix(b" (deleted)") {
+        Some(path) => (path, true),
+        None => (path, false),
+    };
+    let (start, end) = pair(range, b'-')?;
+    let (major, minor) = pair(dev, b':')?;
+    Some(Mapping {
+        start,
+        end,
+        offset: hex(offset)?,
+        dev: (u32::try_from(major).ok()?, u32::try_from(minor).ok()?),
+        inode,
+        path: PathBuf::from(OsString::from_vec(unescape(path))),
+        deleted,
+    })
+}
+
+/// The first word and what follows it.
+fn word(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let bytes = bytes.trim_ascii_start();
+    let end = bytes.iter().position(|b| *b == b' ').unwrap_or(bytes.len());
+    let (word, rest) = bytes.split_at_checked(end)?;
+    (!word.is_empty()).then_some((word, rest))
+}
+
+fn pair(bytes: &[u8], separator: u8) -> Option<(u64, u64)> {
+    let at = bytes.iter().position(|b| *b == separator)?;
+    Some((hex(bytes.get(..at)?)?, hex(bytes.get(at + 1..)?)?))
+}
+
+fn hex(bytes: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    // from_str_radix would take a sign.
+    if !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// The kernel escapes the newline here and nothing else, not even the backslash.
+fn unescape(path: &[u8]) -> Vec<u8> {
+    const NEWLINE: &[u8] = b"\\012";
+    let mut out = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((first, tail)) = rest.split_first() {
+        if let Some(after) = rest.strip_prefix(NEWLINE) {
+            out.push(b'\n');
+            rest = after;
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// The very file that is mapped. First through the mapping itself, which needs no path; then by path
+/// below the process's root, and below ours (a chroot shows paths from outside), each only if it is
+/// the same file.
+pub fn open_mapped(pid: Pid, mapping: &Mapping) -> io::Result<File> {
+    let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    let first = match open_regular(Path::new(&direct)).and_then(|f| same_file(f, mapping)) {
+        Ok(file) => return Ok(file),
+        Err(error) => error,
+    };
+    for path in paths(pid, mapping) {
+        if let Ok(file) = open_regular(&path).and_then(|f| same_file(f, mapping)) {
+            return Ok(file);
+        }
+    }
+    let shown = mapping.path.display();
+    Err(io::Error::new(first.kind(), format!("{shown}, mapped by process {pid}, cannot be opened: {first}")))
+}
+
+fn paths(pid: Pid, mapping: &Mapping) -> Vec<PathBuf> {
+    let mut names = vec![mapping.path.as_os_str().to_owned()];
+    if mapping.deleted {
+        // The mark may be part of the name.
+        let mut marked = mapping.path.as_os_str().to_owned();
+        marked.push(" (deleted)");
+        names.push(marked);
+    }
+    let below_root = names.iter().map(|name| {
+        let mut path = OsString::from(format!("/proc/{pid}/root"));
+        path.push(name);
+        PathBuf::from(path)
+    });
+    below_root.chain(names.iter().map(PathBuf::from)).collect()
+}
+
+fn same_file(file: File, mapping: &Mapping) -> io::Result<File> {
+    let meta = file.metadata()?;
+    let dev = (libc::major(meta.dev()), libc::minor(meta.dev()));
+    // overlayfs and btrfs give stat() another device number than the kernel's own, both without a
+    // driver behind them (major 0): there the inode has to do.
+    let same_dev = dev == mapping.dev || (dev.0 == 0 && mapping.dev.0 == 0);
+    if same_dev && meta.ino() == mapping.inode {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, "another file is there now"))
+}
+
+/// Paths here are the target's to choose: never wait on a FIFO, never become a terminal's owner.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    if !file.metadata()?.is_file() {
+        let shown = String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
+        return Err(io::Error::other(format!("{shown} is not a regular file")));
+    }
+    Ok(file)
+}
+
+/// A file the process has open.
+pub fn open_fd(pid: Pid, fd: i32) -> io::Result<File> {
+    open_regular(Path::new(&format!("/proc/{pid}/fd/{fd}")))
+}
+
+/// The program it executes.
+pub fn open_exe(pid: Pid) -> io::Result<File> {
+    open_regular(Path::new(&format!("/proc/{pid}/exe")))
+}

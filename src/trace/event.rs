@@ -1,0 +1,278 @@
+//! The events of a trace, one variant for each kind of line.
+//!
+//! `Begin` and `End` are written millions of times: they borrow what they
+//! name. The others are rare and written through serde; the names of their
+//! fields are the keys of the trace.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::value::Args;
+
+/// The version of the schema. Keys may be added under the same number; it
+/// grows when a reader of the old one would be misled.
+pub const SCHEMA: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line<'a> {
+    /// Counts from 0, the header, by 1.
+    pub event_id: u64,
+    /// Nanoseconds since the recording began.
+    pub ts_ns: u64,
+    pub body: Body<'a>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Body<'a> {
+    Header(Box<Header>),
+    Process(Process<'a>),
+    Begin(Begin<'a>),
+    End(End<'a>),
+    Lost(Lost),
+    Finish(Box<Finish>),
+    /// A type this version does not know: of a newer gpurec.
+    Unknown(Unknown<'a>),
+}
+
+/// A call into a library began.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Begin<'a> {
+    pub name: Cow<'a, str>,
+    pub pid: u32,
+    pub tid: u32,
+    /// How many calls of this thread enclose this one.
+    pub depth: u32,
+    /// The event_id of the call that encloses this one.
+    pub parent: Option<u64>,
+    pub args: Args<'a>,
+}
+
+/// A call into a library ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct End<'a> {
+    pub name: Cow<'a, str>,
+    pub pid: u32,
+    pub tid: u32,
+    /// The event_id of the call's `Begin`.
+    pub begin: u64,
+    pub duration_ns: Option<u64>,
+    pub retval: Option<Retval>,
+    /// The name of the error, only if the call failed.
+    pub error: Option<Cow<'a, str>>,
+    pub ended: Ended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retval {
+    /// A status or a count.
+    Number(i64),
+    /// A pointer or a handle, or a register nothing is known about.
+    Pointer(u64),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ended {
+    #[default]
+    Returned,
+    /// Left by longjmp or an exception: it has no return value.
+    Unwound,
+    /// Its end was not recorded: neither return value nor duration is known.
+    Lost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown<'a> {
+    pub kind: Cow<'a, str>,
+    pub name: Cow<'a, str>,
+}
+
+/// What happened to a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Process<'a> {
+    Exec(Exec),
+    Fork(Fork),
+    Exit(Exit),
+    Library(Library<'a>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    pub pid: u32,
+    pub tid: u32,
+    pub command: Vec<String>,
+    /// RANK, LOCAL_RANK, SLURM_PROCID… as the process has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    pub pid: u32,
+    pub tid: u32,
+    pub child: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    pub pid: u32,
+    pub tid: u32,
+    #[serde(flatten)]
+    pub status: ExitStatus,
+}
+
+/// How a process ended, written as a shell says it: `status` is N or 128+N,
+/// and `signal` the name of what killed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "ShellStatus", from = "ShellStatus")]
+pub enum ExitStatus {
+    Code(i32),
+    Signal(i32),
+}
+
+#[derive(Serialize, Deserialize)]
+struct ShellStatus {
+    status: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+}
+
+impl From<ExitStatus> for ShellStatus {
+    fn from(status: ExitStatus) -> Self {
+        match status {
+            ExitStatus::Code(code) => ShellStatus { status: code, signal: None },
+            ExitStatus::Signal(number) => {
+                ShellStatus { status: number.saturating_add(128), signal: Some(signal_name(number)) }
+            }
+        }
+    }
+}
+
+impl From<ShellStatus> for ExitStatus {
+    fn from(shell: ShellStatus) -> Self {
+        match shell.signal {
+            Some(_) => ExitStatus::Signal(shell.status.saturating_sub(128)),
+            None => ExitStatus::Code(shell.status),
+        }
+    }
+}
+
+/// `SIGSEGV`; real-time signals have no name and are `SIG40`.
+pub fn signal_name(number: i32) -> String {
+    match nix::sys::signal::Signal::try_from(number) {
+        Ok(signal) => signal.as_str().to_string(),
+        Err(_) => format!("SIG{number}"),
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Library<'a> {
+    pub pid: u32,
+    pub tid: u32,
+    #[serde(borrow)]
+    pub path: Cow<'a, str>,
+    #[serde(default)]
+    pub build_id: Option<String>,
+    /// How many functions are hooked in it.
+    pub functions: u64,
+    #[serde(default)]
+    pub not_hooked: Vec<Refused>,
+}
+
+/// A hook that was asked for and is not there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    pub name: String,
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    pub schema: u32,
+    pub version: String,
+    /// RFC 3339.
+    pub start: String,
+    pub host: String,
+    pub kernel: String,
+    /// The NVIDIA driver's version; null where there is none.
+    #[serde(default)]
+    pub driver: Option<String>,
+    /// One of `command`, `pids` and `all` says what is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<Vec<u32>>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    pub user: String,
+    /// The options given, by name.
+    #[serde(default)]
+    pub options: serde_json::Value,
+    /// By layer: `userspace`, `kernel`.
+    #[serde(default)]
+    pub hooks: BTreeMap<String, Layer>,
+    /// What recording one call costs the thread that makes it, in nanoseconds.
+    #[serde(default)]
+    pub ns_per_call: Option<u64>,
+}
+
+/// How one layer is hooked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    pub backend: String,
+    pub attached: u64,
+    #[serde(default)]
+    pub refused: Vec<Refused>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    pub count: u64,
+    #[serde(default)]
+    pub by_probe: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    /// How many lines came before this one.
+    pub events: u64,
+    pub lost: u64,
+    #[serde(default)]
+    pub in_flight: Vec<InFlight>,
+    pub complete: bool,
+    /// Why the recording is not complete, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete_because: Vec<String>,
+    /// The figures printed, by the names `report` gives them.
+    #[serde(default)]
+    pub summary: serde_json::Value,
+}
+
+/// A call begun and not returned when the recording ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InFlight {
+    pub pid: u32,
+    pub tid: u32,
+    pub name: String,
+    /// The event_id of its `Begin`.
+    pub begin: u64,
+    /// For how long: until the end of the recording, or of the process.
+    #[serde(rename = "duration_us", with = "micros")]
+    pub duration_ns: u64,
+    /// Whether its process ended inside it.
+    pub died: bool,
+}
+
+/// Nanoseconds written as microseconds. Exact below 2^51 ns, which is 26 days.
+mod micros {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(ns: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(*ns as f64 / 1e3)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        f64::deserialize(from).map(|us| (us * 1e3).round() as u64)
+    }
+}

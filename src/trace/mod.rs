@@ -1,0 +1,32 @@
+//! The trace: one contract for the recorder, which writes it, and the views,
+//! which read it.
+//!
+//! In: events with integer nanoseconds (`Line`), or the bytes of a file.
+//! Out: one JSON object a line, or the events again. `traces/README.md` is the
+//! schema. Nothing is decided here about what an event means, nothing is
+//! reordered and nothing is left out: what comes in goes out.
+
+mod event;
+mod json;
+pub mod output;
+mod parse;
+mod reader;
+#[cfg(test)]
+mod tests;
+pub mod time;
+mod value;
+mod writer;
+
+pub use event::{
+    Begin, Body, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Header, InFlight, Layer, Library, Line,
+    Lost, Process, Refused, Retval, SCHEMA, Unknown, signal_name,
+};
+pub use reader::{Cut, Notes, ReadError, Reader, open};
+pub use value::{Arg, Args, List, MAX_RAW, Raw, Value};
+pub use writer::LineWriter;
+
+/// Text from bytes that should be UTF-8, such as a name in another program's
+/// memory. What is not UTF-8 becomes U+FFFD, so that every line of a trace is.
+pub fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}

@@ -1,0 +1,287 @@
+//! Where a trace is written: a file, a compressed file or standard output.
+//!
+//! gpurec runs as root in folders that belong to others, so no file is opened
+//! through a symbolic link of someone else, a default name never meets an
+//! existing file, and what is created is given to the person who typed sudo.
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, ftruncate, geteuid, symlinkat, unlinkat};
+
+use super::time;
+
+const FOLDER: &str = "traces";
+const LATEST: &str = "latest";
+const ZSTD_LEVEL: i32 = 3;
+
+/// Who is to own what is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A sentence: what cannot be written, why, and what to do.
+#[derive(Debug)]
+pub struct OpenError(String);
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+pub struct Output {
+    sink: Sink,
+    /// None for standard output.
+    pub path: Option<PathBuf>,
+    /// What did not work but does not matter for the trace itself.
+    pub warning: Option<String>,
+}
+
+enum Sink {
+    Plain(File),
+    Zstd(Box<zstd::stream::write::Encoder<'static, File>>),
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.sink {
+            Sink::Plain(file) => file.write(bytes),
+            Sink::Zstd(encoder) => encoder.write(bytes),
+        }
+    }
+
+    /// What was written before can be read from the file after this, also
+    /// if nothing more is ever written.
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.sink {
+            Sink::Plain(file) => file.flush(),
+            Sink::Zstd(encoder) => encoder.flush(),
+        }
+    }
+}
+
+impl Output {
+    /// Ends the compressed frame, if there is one.
+    pub fn finish(self) -> io::Result<()> {
+        match self.sink {
+            Sink::Plain(mut file) => file.flush(),
+            Sink::Zstd(encoder) => encoder.finish().map(drop),
+        }
+    }
+
+    fn file(file: File, path: PathBuf, warning: Option<String>) -> Result<Output, OpenError> {
+        let sink = if path.extension().is_some_and(|e| e == "zst") {
+            let encoder = zstd::stream::write::Encoder::new(file, ZSTD_LEVEL)
+                .map_err(|e| OpenError(format!("cannot start zstd compression: {e}")))?;
+            Sink::Zstd(Box::new(encoder))
+        } else {
+            Sink::Plain(file)
+        };
+        Ok(Output { sink, path: Some(path), warning })
+    }
+}
+
+/// Opens the trace to write: `given` by the user (`-` is standard output), or
+/// by default `traces/trace_YYYYMMDD_HHMMSS.jsonl` with `traces/latest` as a
+/// link to it. A regular file that exists is emptied if it was `given`.
+pub fn open(given: Option<&Path>, owner: Option<Owner>, now: SystemTime) -> Result<Output, OpenError> {
+    match given {
+        Some(path) if path == Path::new("-") || path == Path::new("/dev/stdout") => stdout(),
+        Some(path) => given_file(path, owner),
+        None => default_file(Path::new("."), owner, now),
+    }
+}
+
+fn stdout() -> Result<Output, OpenError> {
+    // Not io::Stdout, which would look for lines in every buffer.
+    let fd = io::stdout()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|e| OpenError(format!("cannot write to standard output: {e}; give -o a file")))?;
+    Ok(Output { sink: Sink::Plain(File::from(fd)), path: None, warning: None })
+}
+
+fn given_file(path: &Path, owner: Option<Owner>) -> Result<Output, OpenError> {
+    let Some(name) = path.file_name() else {
+        return Err(refused(path, Errno::EISDIR));
+    };
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let folder =
+        openat(AT_FDCWD, parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+            .map_err(|errno| no_folder(path, parent, errno))?;
+    let file = match create(&folder, name, owner) {
+        Err(Errno::EEXIST) => empty_existing(&folder, name, owner),
+        other => other,
+    }
+    .map_err(|errno| refused(path, errno))?;
+    Output::file(file, path.to_path_buf(), None)
+}
+
+/// The default file in `base`, the current folder outside of tests.
+pub(super) fn default_file(base: &Path, owner: Option<Owner>, now: SystemTime) -> Result<Output, OpenError> {
+    // Named to the user as `traces/…`, not `./traces/…`.
+    let traces = base.strip_prefix(".").unwrap_or(base).join(FOLDER);
+    let folder = traces_folder(base, owner).map_err(|errno| refused(&traces, errno))?;
+    let stamp = time::stamp(now);
+    let mut name = format!("trace_{stamp}.jsonl");
+    let mut clashes = 0;
+    let file = loop {
+        match create(&folder, OsStr::new(&name), owner) {
+            Err(Errno::EEXIST) if clashes < 1000 => {
+                clashes += 1;
+                name = format!("trace_{stamp}_{clashes}.jsonl");
+            }
+            other => break other.map_err(|errno| refused(&traces.join(&name), errno))?,
+        }
+    };
+    let warning = link_latest(&folder, &name, owner)
+        .err()
+        .map(|why| format!("{} was not renewed: {why}", traces.join(LATEST).display()));
+    Output::file(file, traces.join(name), warning)
+}
+
+/// The folder of traces in `base`, made if it is not there.
+fn traces_folder(base: &Path, owner: Option<Owner>) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let base = openat(AT_FDCWD, base, flags, Mode::empty())?;
+    match mkdirat(&base, FOLDER, Mode::from_bits_truncate(0o755)) {
+        Ok(()) => {
+            let flags = flags | OFlag::O_NOFOLLOW;
+            let folder = openat(&base, FOLDER, flags, Mode::empty())?;
+            give(&folder, owner)?;
+            Ok(folder)
+        }
+        Err(Errno::EEXIST) => open_trusted(&base, OsStr::new(FOLDER), flags, owner),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A new file, which belongs to `owner`.
+fn create(folder: &OwnedFd, name: &OsStr, owner: Option<Owner>) -> nix::Result<File> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+    let fd = openat(folder, name, flags, Mode::from_bits_truncate(0o644))?;
+    give(&fd, owner)?;
+    Ok(File::from(fd))
+}
+
+/// A file that exists, emptied; a pipe or a device as it is.
+fn empty_existing(folder: &OwnedFd, name: &OsStr, owner: Option<Owner>) -> nix::Result<File> {
+    let fd = open_trusted(folder, name, OFlag::O_WRONLY | OFlag::O_CLOEXEC, owner)?;
+    let kind = SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT;
+    if kind == SFlag::S_IFREG {
+        ftruncate(&fd, 0)?;
+    }
+    Ok(File::from(fd))
+}
+
+/// Opens what exists, through a symbolic link only if the link was made by
+/// root or by the person recording, and through no second one. ELOOP if not.
+fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag, owner: Option<Owner>) -> nix::Result<OwnedFd> {
+    let flags = flags | OFlag::O_NOFOLLOW;
+    let first = openat(folder, name, flags, Mode::empty());
+    // A link asked for as a folder is ENOTDIR.
+    if !matches!(first, Err(Errno::ELOOP | Errno::ENOTDIR)) {
+        return first;
+    }
+    let link = openat(folder, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+    let about = fstat(&link)?;
+    if SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK {
+        return first;
+    }
+    let trusted = about.st_uid == 0
+        || about.st_uid == geteuid().as_raw()
+        || owner.is_some_and(|owner| owner.uid == about.st_uid);
+    if !trusted {
+        return Err(Errno::ELOOP);
+    }
+    // Asked of the link that was looked at, not of its name.
+    let target = readlinkat(&link, "")?;
+    openat(folder, target.as_os_str(), flags, Mode::empty())
+}
+
+fn give(fd: &OwnedFd, owner: Option<Owner>) -> nix::Result<()> {
+    match owner {
+        Some(owner) => fchown(fd, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid))),
+        None => Ok(()),
+    }
+}
+
+/// Points `latest` at `name` in one step, so that it never points nowhere.
+fn link_latest(folder: &OwnedFd, name: &str, owner: Option<Owner>) -> Result<(), String> {
+    let said = |errno: Errno| errno.desc().to_string();
+    let latest = fstatat(folder, LATEST, AtFlags::AT_SYMLINK_NOFOLLOW);
+    if let Ok(about) = latest
+        && SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK
+    {
+        return Err("it is not a symbolic link; move it away".to_string());
+    }
+    let temporary = OsString::from(format!(".latest.{}", std::process::id()));
+    match symlinkat(name, folder, temporary.as_os_str()) {
+        // Left by a recording that was killed and had our process id.
+        Err(Errno::EEXIST) => {
+            unlinkat(folder, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir).map_err(said)?;
+            symlinkat(name, folder, temporary.as_os_str()).map_err(said)?;
+        }
+        other => other.map_err(said)?,
+    }
+    if let Some(owner) = owner {
+        fchownat(
+            folder,
+            temporary.as_os_str(),
+            Some(Uid::from_raw(owner.uid)),
+            Some(Gid::from_raw(owner.gid)),
+            AtFlags::AT_SYMLINK_NOFOLLOW,
+        )
+        .map_err(said)?;
+    }
+    renameat(folder, temporary.as_os_str(), folder, LATEST).map_err(said)
+}
+
+fn no_folder(path: &Path, parent: &Path, errno: Errno) -> OpenError {
+    let (path, parent) = (path.display(), parent.display());
+    OpenError(match errno {
+        Errno::ENOENT => format!(
+            "cannot write {path}: the folder {parent} does not exist; create it, or give -o another place"
+        ),
+        Errno::ENOTDIR => {
+            format!("cannot write {path}: {parent} is not a folder; give -o another place")
+        }
+        _ => format!("cannot write {path}: {}; give -o a folder you can write to", errno.desc()),
+    })
+}
+
+fn refused(path: &Path, errno: Errno) -> OpenError {
+    let path = path.display();
+    OpenError(match errno {
+        Errno::EISDIR => format!("{path} is a folder; give -o the name of a file in it"),
+        Errno::ELOOP => format!(
+            "{path} is a symbolic link of someone else, or to another link, which gpurec does not follow; give -o the file it points to"
+        ),
+        Errno::EACCES | Errno::EPERM | Errno::EROFS => {
+            format!("cannot write {path}: {}; give -o a folder you can write to", errno.desc())
+        }
+        Errno::ENOSPC | Errno::EDQUOT => {
+            format!("cannot write {path}: {}; free some space, or give -o another disk", errno.desc())
+        }
+        _ => format!("cannot write {path}: {}; give -o another place", errno.desc()),
+    })
+}

@@ -1,0 +1,189 @@
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::*;
+use crate::trace::{Body, Finish, Header, Line, LineWriter, open as read};
+
+/// A folder of its own for a test, gone afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gpurec-output-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+fn error(path: &Path) -> String {
+    match given_file(path, None) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("{} was opened", path.display()),
+    }
+}
+
+#[test]
+fn the_default_file_is_new_and_latest_points_to_it() {
+    let folder = Folder::new();
+    let first = default_file(&folder.0, None, at(1_000_000_000)).unwrap();
+    let second = default_file(&folder.0, None, at(1_000_000_000)).unwrap();
+    let latest = folder.0.join("traces/latest");
+    let (first, second) = (first.path.unwrap(), second.path.unwrap());
+    let name = first.file_name().unwrap().to_str().unwrap();
+    assert!(name.starts_with("trace_2001090") && name.ends_with(".jsonl"), "{name}");
+    assert_eq!(name.len(), "trace_YYYYMMDD_HHMMSS.jsonl".len());
+    assert!(second.to_str().unwrap().ends_with("_1.jsonl"));
+    let target = fs::read_link(&latest).unwrap();
+    assert_eq!(target.as_os_str(), second.file_name().unwrap());
+    assert_eq!(fs::read_dir(folder.0.join("traces")).unwrap().count(), 3);
+}
+
+#[test]
+fn what_is_created_belongs_to_the_owner() {
+    if !is_root() {
+        return;
+    }
+    let folder = Folder::new();
+    let owner = Owner { uid: 65534, gid: 65533 };
+    let output = default_file(&folder.0, Some(owner), at(0)).unwrap();
+    let given = given_file(&folder.0.join("t.jsonl"), Some(owner)).unwrap();
+    for path in
+        [folder.0.join("traces"), folder.0.join("traces/latest"), output.path.unwrap(), given.path.unwrap()]
+    {
+        let about = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((about.uid(), about.gid()), (65534, 65533), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_file_that_exists_is_emptied_and_keeps_its_owner() {
+    let folder = Folder::new();
+    let path = folder.0.join("t.jsonl");
+    fs::write(&path, "old").unwrap();
+    let before = fs::metadata(&path).unwrap();
+    let owner = Owner { uid: 65534, gid: 65534 };
+    let mut output = given_file(&path, Some(owner)).unwrap();
+    output.write_all(b"new\n").unwrap();
+    output.finish().unwrap();
+    let after = fs::metadata(&path).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new\n");
+    assert_eq!((before.ino(), before.uid()), (after.ino(), after.uid()));
+}
+
+#[test]
+fn only_links_of_root_and_of_the_owner_are_followed() {
+    let folder = Folder::new();
+    let (target, link) = (folder.0.join("target"), folder.0.join("link"));
+    fs::write(&target, "old").unwrap();
+    symlink("target", &link).unwrap();
+    given_file(&link, None).unwrap();
+    assert_eq!(fs::read(&target).unwrap(), b"");
+    if is_root() {
+        fs::write(&target, "old").unwrap();
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        assert!(error(&link).contains("symbolic link of someone else"));
+        assert_eq!(fs::read(&target).unwrap(), b"old");
+        let owner = Owner { uid: 65534, gid: 0 };
+        assert!(given_file(&link, Some(owner)).is_ok());
+    }
+}
+
+#[test]
+fn a_folder_of_traces_behind_a_link_of_someone_else_is_refused() {
+    let folder = Folder::new();
+    fs::create_dir(folder.0.join("elsewhere")).unwrap();
+    symlink("elsewhere", folder.0.join("traces")).unwrap();
+    // Relative to the link, not to the current folder.
+    let here = folder.0.join("elsewhere");
+    match default_file(&folder.0, None, at(0)) {
+        Ok(_) => assert_eq!(fs::read_dir(&here).unwrap().count(), 2),
+        Err(error) => panic!("{error}"),
+    }
+    if is_root() {
+        let link = folder.0.join("traces");
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        assert!(default_file(&folder.0, None, at(0)).is_err());
+    }
+}
+
+#[test]
+fn latest_that_is_no_link_is_left_alone() {
+    let folder = Folder::new();
+    fs::create_dir(folder.0.join("traces")).unwrap();
+    fs::write(folder.0.join("traces/latest"), "mine").unwrap();
+    let output = default_file(&folder.0, None, at(0)).unwrap();
+    assert!(output.warning.unwrap().contains("latest"));
+    assert_eq!(fs::read(folder.0.join("traces/latest")).unwrap(), b"mine");
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let folder = Folder::new();
+    let missing = error(&folder.0.join("no/t.jsonl"));
+    assert!(missing.contains("does not exist; create it"), "{missing}");
+    assert!(error(&folder.0).contains("is a folder"));
+    fs::write(folder.0.join("file"), "").unwrap();
+    assert!(error(&folder.0.join("file/t")).contains("is not a folder"));
+    assert!(error(Path::new("/proc/t.jsonl")).contains("give -o"));
+    assert_eq!(error(Path::new("/")), "/ is a folder; give -o the name of a file in it");
+}
+
+#[test]
+fn devices_are_written_as_they_are() {
+    let mut output = given_file(Path::new("/dev/null"), None).unwrap();
+    output.write_all(b"x\n").unwrap();
+    output.finish().unwrap();
+}
+
+fn line(event_id: u64, body: Body<'static>) -> Line<'static> {
+    Line { event_id, ts_ns: event_id, body }
+}
+
+#[test]
+fn a_compressed_recording_that_was_killed_is_read_up_to_its_last_flush() {
+    let folder = Folder::new();
+    let path = folder.0.join("t.jsonl.zst");
+    let mut writer = LineWriter::new(given_file(&path, None).unwrap());
+    let header = Header::default();
+    writer.write(&line(0, Body::Header(Box::new(header)))).unwrap();
+    writer.flush().unwrap();
+    let killed = folder.0.join("killed");
+    fs::copy(&path, &killed).unwrap();
+    writer.write(&line(1, Body::Finish(Box::default()))).unwrap();
+    writer.into_inner().unwrap().finish().unwrap();
+
+    let mut whole = read(&path).unwrap();
+    assert!(whole.next().unwrap().is_some());
+    assert!(matches!(
+        whole.next().unwrap().unwrap().body,
+        Body::Finish(f) if *f == Finish::default()
+    ));
+    assert!(whole.next().unwrap().is_none() && whole.notes().is_whole());
+
+    let mut cut = read(&killed).unwrap();
+    assert!(cut.next().unwrap().is_some());
+    assert!(cut.next().unwrap().is_none());
+    let notes = cut.notes().cut.as_ref().unwrap();
+    assert!(notes.reason.contains("compressed"), "{notes:?}");
+}

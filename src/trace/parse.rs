@@ -1,0 +1,199 @@
+//! One line to an event. What a newer gpurec added is stepped over and
+//! counted, never an error.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::event::{Begin, Body, End, Ended, Line, Process, Retval, Unknown};
+use super::value::{Args, Text, Value};
+
+/// An event, and how many keys of its line were not known.
+pub struct Parsed<'a> {
+    pub line: Line<'a>,
+    pub unknown_keys: u64,
+}
+
+pub fn parse(text: &[u8]) -> Result<Parsed<'_>, String> {
+    let fields: Fields = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let event_id = fields.event_id.ok_or("it has no event_id")?;
+    let ts_ns = exact_ts(text).or(fields.ts.map(to_ns)).ok_or("it has no ts")?;
+    let kind = fields.kind.as_deref().ok_or("it has no type")?;
+    let (body, unknown_keys) = match kind {
+        "userspace" => {
+            let unknown_keys = fields.unknown_keys;
+            (call(fields)?, unknown_keys)
+        }
+        _ => (cold(text, fields)?, 0),
+    };
+    Ok(Parsed { line: Line { event_id, ts_ns, body }, unknown_keys })
+}
+
+fn call(fields: Fields) -> Result<Body, String> {
+    let name = fields.name.ok_or("it has no name")?;
+    let pid = fields.pid.ok_or("it has no pid")?;
+    let tid = fields.tid.ok_or("it has no tid")?;
+    match fields.phase.as_deref() {
+        Some("B") => Ok(Body::Begin(Begin {
+            name,
+            pid,
+            tid,
+            depth: fields.depth.unwrap_or(0),
+            parent: fields.parent,
+            args: fields.args.unwrap_or_default(),
+        })),
+        Some("E") => Ok(Body::End(End {
+            name,
+            pid,
+            tid,
+            begin: fields.begin.ok_or("it has no begin")?,
+            duration_ns: fields.duration_us.map(|us| (us * 1e3).round() as u64),
+            retval: fields.retval,
+            error: fields.error,
+            ended: fields.ended,
+        })),
+        _ => Err("its phase is neither B nor E".to_string()),
+    }
+}
+
+/// The rare types, read again, each as what it is.
+fn cold<'a>(text: &'a [u8], fields: Fields<'a>) -> Result<Body<'a>, String> {
+    fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, String> {
+        serde_json::from_slice(text).map_err(|e| e.to_string())
+    }
+    let name = fields.name.unwrap_or_default();
+    let kind = fields.kind.unwrap_or_default();
+    Ok(match (kind.as_ref(), name.as_ref()) {
+        ("header", _) => Body::Header(read(text)?),
+        ("process", "exec") => Body::Process(Process::Exec(read(text)?)),
+        ("process", "fork") => Body::Process(Process::Fork(read(text)?)),
+        ("process", "exit") => Body::Process(Process::Exit(read(text)?)),
+        ("process", "library") => Body::Process(Process::Library(read(text)?)),
+        ("lost", _) => Body::Lost(read(text)?),
+        ("end", _) => Body::Finish(read(text)?),
+        _ => Body::Unknown(Unknown { kind, name }),
+    })
+}
+
+fn to_ns(seconds: f64) -> u64 {
+    (seconds * 1e9).round() as u64
+}
+
+/// The time as this program writes it, digit by digit: a double holds
+/// nanoseconds exactly for 26 days only. None if another program wrote it.
+fn exact_ts(text: &[u8]) -> Option<u64> {
+    let rest = text.strip_prefix(b"{\"event_id\":")?;
+    let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+    let mut rest = rest.get(digits..)?.strip_prefix(b",\"ts\":")?.iter();
+    let mut ns = 0u64;
+    let mut decimals = None;
+    for byte in rest.by_ref() {
+        match (byte, decimals) {
+            (b'0'..=b'9', _) => {
+                ns = ns.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?;
+                decimals = decimals.map(|d| d + 1);
+            }
+            (b'.', None) => decimals = Some(0),
+            (b',', Some(9)) => return Some(ns),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// The keys of the frequent lines, in any order.
+#[derive(Default)]
+struct Fields<'a> {
+    event_id: Option<u64>,
+    ts: Option<f64>,
+    kind: Option<Cow<'a, str>>,
+    name: Option<Cow<'a, str>>,
+    phase: Option<Cow<'a, str>>,
+    pid: Option<u32>,
+    tid: Option<u32>,
+    depth: Option<u32>,
+    parent: Option<u64>,
+    args: Option<Args<'a>>,
+    begin: Option<u64>,
+    duration_us: Option<f64>,
+    retval: Option<Retval>,
+    error: Option<Cow<'a, str>>,
+    ended: Ended,
+    unknown_keys: u64,
+}
+
+impl Fields<'_> {
+    /// Whether the keys that follow mean what they mean in a call. `type`
+    /// comes first in every line gpurec writes.
+    fn is_call(&self) -> bool {
+        self.kind.as_deref().is_none_or(|kind| kind == "userspace")
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an event")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+        let mut fields = Fields::default();
+        while let Some(Text(key)) = map.next_key()? {
+            match key.as_ref() {
+                "event_id" => fields.event_id = Some(map.next_value()?),
+                "ts" => fields.ts = Some(map.next_value()?),
+                "type" => fields.kind = Some(map.next_value::<Text>()?.0),
+                "name" => fields.name = Some(map.next_value::<Text>()?.0),
+                _ if fields.is_call() => call_key(&mut fields, &key, &mut map)?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(fields)
+    }
+}
+
+fn call_key<'de, A: MapAccess<'de>>(
+    fields: &mut Fields<'de>,
+    key: &str,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    match key {
+        "phase" => fields.phase = Some(map.next_value::<Text>()?.0),
+        "pid" => fields.pid = Some(map.next_value()?),
+        "tid" => fields.tid = Some(map.next_value()?),
+        "depth" => fields.depth = Some(map.next_value()?),
+        "parent" => fields.parent = map.next_value()?,
+        "args" => fields.args = Some(map.next_value()?),
+        "begin" => fields.begin = Some(map.next_value()?),
+        "duration_us" => fields.duration_us = map.next_value()?,
+        "retval" => fields.retval = retval(map.next_value()?),
+        "error" => fields.error = Some(map.next_value::<Text>()?.0),
+        "unwound" if map.next_value()? => fields.ended = Ended::Unwound,
+        "lost" if map.next_value()? => fields.ended = Ended::Lost,
+        "unwound" | "lost" => {}
+        _ => {
+            map.next_value::<IgnoredAny>()?;
+            fields.unknown_keys += 1;
+        }
+    }
+    Ok(())
+}
+
+fn retval(value: Value) -> Option<Retval> {
+    match value {
+        Value::Hex(p) => Some(Retval::Pointer(p)),
+        Value::Signed(n) => Some(Retval::Number(n)),
+        Value::Number(n) => i64::try_from(n).ok().map(Retval::Number),
+        _ => None,
+    }
+}

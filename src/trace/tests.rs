@@ -1,0 +1,519 @@
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use serde_json::json;
+
+use super::*;
+
+/// A small generator, so that a failing case is the same one every time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// Small, medium and extreme numbers alike.
+    fn number(&mut self) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << 53,
+            _ => {
+                let shift = self.below(64);
+                self.next() >> shift
+            }
+        }
+    }
+
+    fn text(&mut self) -> String {
+        const ODD: [char; 12] =
+            ['"', '\\', '\n', '\r', '\t', '\u{8}', '\u{c}', '\0', '\u{1f}', '\u{7f}', 'é', '\u{1f600}'];
+        let length = self.below(24);
+        (0..length)
+            .map(|_| match self.below(3) {
+                0 => ODD[self.below(12) as usize],
+                _ => (b' ' + self.below(95) as u8) as char,
+            })
+            .collect()
+    }
+
+    fn value(&mut self, deep: u32) -> Value<'static> {
+        match self.below(if deep == 0 { 7 } else { 9 }) {
+            0 => Value::Null,
+            1 => Value::Bool(self.below(2) == 0),
+            2 => Value::Number(self.number()),
+            3 => Value::Signed(-1 - (self.number() >> 1) as i64),
+            4 => Value::Float(self.below(1000) as f64 / 8.0 + 0.125),
+            5 => Value::Hex(self.number()),
+            6 => Value::Text(Cow::Owned(self.text())),
+            7 => Value::Array(List::Owned((0..self.below(4)).map(|_| self.value(deep - 1)).collect())),
+            _ => Value::Object(self.named(deep - 1)),
+        }
+    }
+
+    fn named(&mut self, deep: u32) -> List<'static, Arg<'static>> {
+        let count = 1 + self.below(4);
+        let arg = |i| Arg { name: Cow::Owned(format!("{}{i}", self.text())), value: self.value(deep) };
+        List::Owned((0..count).map(arg).collect())
+    }
+
+    fn begin(&mut self) -> Body<'static> {
+        let registers: Vec<u64> = (0..self.below(7)).map(|_| self.number()).collect();
+        Body::Begin(Begin {
+            name: Cow::Owned(self.text()),
+            pid: self.number() as u32,
+            tid: self.number() as u32,
+            depth: self.number() as u32,
+            parent: (self.below(2) == 0).then(|| self.number()),
+            args: match self.below(2) {
+                0 => Args::raw(&registers),
+                _ => Args::Named(self.named(2)),
+            },
+        })
+    }
+
+    fn end(&mut self) -> Body<'static> {
+        Body::End(End {
+            name: Cow::Owned(self.text()),
+            pid: self.number() as u32,
+            tid: self.number() as u32,
+            begin: self.number(),
+            // A double, in which the reader gets it, is exact so far.
+            duration_ns: (self.below(3) > 0).then(|| self.number() >> 13),
+            retval: match self.below(3) {
+                0 => None,
+                1 => Some(Retval::Number(self.number() as i64)),
+                _ => Some(Retval::Pointer(self.number())),
+            },
+            error: (self.below(3) == 0).then(|| Cow::Owned(self.text())),
+            ended: match self.below(3) {
+                0 => Ended::Returned,
+                1 => Ended::Unwound,
+                _ => Ended::Lost,
+            },
+        })
+    }
+
+    fn line(&mut self) -> Line<'static> {
+        Line {
+            event_id: self.number(),
+            ts_ns: self.number(),
+            body: match self.below(2) {
+                0 => self.begin(),
+                _ => self.end(),
+            },
+        }
+    }
+}
+
+pub fn written(lines: &[Line]) -> Vec<u8> {
+    let mut writer = LineWriter::new(Vec::new());
+    for line in lines {
+        writer.write(line).unwrap();
+    }
+    writer.into_inner().unwrap()
+}
+
+fn read_all(bytes: &[u8]) -> (Vec<String>, Notes) {
+    let mut reader = Reader::new(bytes);
+    let mut lines = Vec::new();
+    while let Some(line) = reader.next().unwrap() {
+        lines.push(format!("{line:?}"));
+    }
+    (lines, reader.notes().clone())
+}
+
+/// What serde_json writes for the same line. Times, whose decimals it cannot
+/// be told to keep, are put in afterwards.
+mod by_serde {
+    use super::*;
+    use serde::Serialize;
+    use serde::ser::{SerializeMap, Serializer};
+
+    #[derive(Serialize)]
+    struct Hot<'a> {
+        event_id: u64,
+        ts: &'a str,
+        r#type: &'a str,
+        name: &'a str,
+        phase: &'a str,
+        pid: u32,
+        tid: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        depth: Option<u32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parent: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        args: Option<Object<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        begin: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        duration_us: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        retval: Option<serde_json::Value>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unwound: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lost: Option<bool>,
+    }
+
+    /// In the order given, which serde_json::Value does not keep.
+    struct Object<'a>(Vec<(&'a str, Any<'a>)>);
+
+    enum Any<'a> {
+        Hex(u64),
+        Value(&'a Value<'a>),
+    }
+
+    impl Serialize for Object<'_> {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            let mut map = to.serialize_map(Some(self.0.len()))?;
+            for (name, value) in &self.0 {
+                map.serialize_entry(name, value)?;
+            }
+            map.end()
+        }
+    }
+
+    impl Serialize for Any<'_> {
+        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+            match self {
+                Any::Hex(n) | Any::Value(Value::Hex(n)) => to.serialize_str(&format!("{n:#x}")),
+                Any::Value(Value::Null) => to.serialize_unit(),
+                Any::Value(Value::Bool(b)) => to.serialize_bool(*b),
+                Any::Value(Value::Number(n)) => to.serialize_u64(*n),
+                Any::Value(Value::Signed(n)) => to.serialize_i64(*n),
+                Any::Value(Value::Float(n)) => to.serialize_f64(*n),
+                Any::Value(Value::Text(t)) => to.serialize_str(t),
+                Any::Value(Value::Array(items)) => to.collect_seq(items.iter().map(Any::Value)),
+                Any::Value(Value::Object(items)) => object(items).serialize(to),
+            }
+        }
+    }
+
+    fn object<'a>(args: &'a [Arg<'a>]) -> Object<'a> {
+        let pair = |arg: &'a Arg| (arg.name.as_ref(), Any::Value(&arg.value));
+        Object(args.iter().map(pair).collect())
+    }
+
+    pub fn line(line: &Line) -> String {
+        let mut hot = Hot {
+            event_id: line.event_id,
+            ts: "TS",
+            r#type: "userspace",
+            name: "",
+            phase: "B",
+            pid: 0,
+            tid: 0,
+            depth: None,
+            parent: None,
+            args: None,
+            begin: None,
+            duration_us: None,
+            retval: None,
+            error: None,
+            unwound: None,
+            lost: None,
+        };
+        let mut duration = String::new();
+        match &line.body {
+            Body::Begin(b) => {
+                hot.name = &b.name;
+                (hot.pid, hot.tid) = (b.pid, b.tid);
+                hot.depth = Some(b.depth);
+                hot.parent = b.parent;
+                hot.args = Some(match &b.args {
+                    Args::Raw(raw) => {
+                        let names = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
+                        let hex = raw.iter().map(|n| Any::Hex(*n));
+                        Object(names.into_iter().zip(hex).collect())
+                    }
+                    Args::Named(args) => object(args),
+                });
+            }
+            Body::End(e) => {
+                hot.name = &e.name;
+                hot.phase = "E";
+                (hot.pid, hot.tid) = (e.pid, e.tid);
+                hot.begin = Some(e.begin);
+                if let Some(ns) = e.duration_ns {
+                    duration = format!("{}.{:03}", ns / 1000, ns % 1000);
+                    hot.duration_us = Some("DURATION");
+                }
+                hot.retval = e.retval.map(|r| match r {
+                    Retval::Number(n) => json!(n),
+                    Retval::Pointer(p) => json!(format!("{p:#x}")),
+                });
+                hot.error = e.error.as_deref();
+                hot.unwound = (e.ended == Ended::Unwound).then_some(true);
+                hot.lost = (e.ended == Ended::Lost).then_some(true);
+            }
+            _ => unreachable!(),
+        }
+        let ns = line.ts_ns;
+        let ts = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+        serde_json::to_string(&hot).unwrap().replacen("\"TS\"", &ts, 1).replacen("\"DURATION\"", &duration, 1)
+            + "\n"
+    }
+}
+
+#[test]
+fn hot_lines_are_what_serde_json_writes() {
+    let mut random = Random(42);
+    for _ in 0..20_000 {
+        let line = random.line();
+        let text = String::from_utf8(written(std::slice::from_ref(&line))).unwrap();
+        assert_eq!(text, by_serde::line(&line));
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let mut random = Random(43);
+    let first = Line { event_id: 0, ts_ns: 0, body: Body::Header(Box::new(header())) };
+    for _ in 0..5_000 {
+        let line = random.line();
+        let bytes = written(&[first.clone(), line.clone()]);
+        let mut reader = Reader::new(&bytes[..]);
+        reader.next().unwrap();
+        let read = reader.next().unwrap().unwrap();
+        // Texts that look like pointers come back as pointers, so compare as
+        // written; everything is compared as it is where there are no texts.
+        assert_eq!(written(std::slice::from_ref(&read)), written(&[line]));
+    }
+}
+
+fn header() -> Header {
+    Header {
+        schema: SCHEMA,
+        version: "0.1.0".into(),
+        start: "2026-11-21T03:04:05.000+00:00".into(),
+        host: "node7".into(),
+        kernel: "6.18.0".into(),
+        driver: Some("580.159.04".into()),
+        command: Some(vec!["python".into(), "a \"b\".py".into()]),
+        user: "ada".into(),
+        options: json!({"kernel": false}),
+        hooks: BTreeMap::from([(
+            "userspace".to_string(),
+            Layer { backend: "uprobe.session".into(), attached: 1089, refused: vec![] },
+        )]),
+        ns_per_call: Some(970),
+        ..Header::default()
+    }
+}
+
+/// One of every kind that is written through serde.
+fn cold_lines() -> Vec<Line<'static>> {
+    let refused = Refused { name: "cuFoo".into(), reason: "it is data".into() };
+    let library = Library {
+        pid: 7,
+        tid: 8,
+        path: "/opt/libcudart \u{fffd}.so".into(),
+        build_id: Some("ab12".into()),
+        functions: 446,
+        not_hooked: vec![refused],
+    };
+    let process = |p| Body::Process(p);
+    let exit = |status| process(Process::Exit(Exit { pid: 7, tid: 7, status }));
+    let bodies = vec![
+        Body::Header(Box::new(header())),
+        process(Process::Exec(Exec {
+            pid: 7,
+            tid: 7,
+            command: vec!["python".into(), "".into()],
+            rank: Some(3),
+        })),
+        process(Process::Fork(Fork { pid: 7, tid: 8, child: 9 })),
+        process(Process::Library(library)),
+        exit(ExitStatus::Code(255)),
+        exit(ExitStatus::Signal(9)),
+        exit(ExitStatus::Signal(40)),
+        Body::Lost(Lost { count: u64::MAX, by_probe: BTreeMap::from([("cuInit".to_string(), u64::MAX)]) }),
+        Body::Finish(Box::new(Finish {
+            events: 8,
+            lost: 1,
+            in_flight: vec![InFlight {
+                pid: 7,
+                tid: 8,
+                name: "cuCtxSynchronize".into(),
+                begin: 3,
+                duration_ns: 12_345_678,
+                died: true,
+            }],
+            complete: false,
+            incomplete_because: vec!["1 events were lost".into()],
+            summary: json!({"cuda_calls": 3}),
+        })),
+    ];
+    let line = |(i, body)| Line { event_id: i as u64, ts_ns: i as u64 * 1_000_000_007, body };
+    bodies.into_iter().enumerate().map(line).collect()
+}
+
+#[test]
+fn cold_lines_come_back_as_they_were() {
+    let lines = cold_lines();
+    let (read, notes) = read_all(&written(&lines));
+    let expected: Vec<String> = lines.iter().map(|line| format!("{line:?}")).collect();
+    assert_eq!(read, expected);
+    assert_eq!(notes, Notes::default());
+}
+
+#[test]
+fn cold_lines_have_the_keys_of_the_contract() {
+    let text = String::from_utf8(written(&cold_lines())).unwrap();
+    let values: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for (i, value) in values.iter().enumerate() {
+        assert_eq!(value["event_id"], i as u64);
+        assert!(value["ts"].is_number() && value["type"].is_string() && value["name"].is_string());
+    }
+    assert_eq!(values[0]["name"], "gpurec");
+    assert_eq!(values[0]["command"][1], "a \"b\".py");
+    assert_eq!(
+        values[4],
+        json!({"event_id": 4, "ts": 4.000000028, "type": "process", "name": "exit", "pid": 7, "tid": 7, "status": 255})
+    );
+    assert_eq!((&values[5]["status"], &values[5]["signal"]), (&json!(137), &json!("SIGKILL")));
+    assert_eq!(values[6]["signal"], "SIG40");
+    assert_eq!(values[8]["in_flight"][0]["duration_us"], 12345.678);
+    assert!(text.starts_with("{\"event_id\":0,\"ts\":0.000000000,\"type\":\"header\""));
+}
+
+#[test]
+fn times_are_exact_at_the_extremes() {
+    for ts_ns in [0, 1, 999_999_999, 1 << 53, u64::MAX - 1, u64::MAX] {
+        let line = Line {
+            event_id: u64::MAX,
+            ts_ns,
+            body: Body::End(End {
+                name: "cuInit".into(),
+                pid: u32::MAX,
+                tid: u32::MAX,
+                begin: u64::MAX,
+                duration_ns: Some(u64::MAX),
+                retval: Some(Retval::Number(i64::MIN)),
+                error: None,
+                ended: Ended::Returned,
+            }),
+        };
+        let bytes = written(std::slice::from_ref(&line));
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        assert!(text.contains("\"duration_us\":18446744073709551.615,"));
+        assert!(text.contains("\"retval\":-9223372036854775808"));
+        let mut reader = Reader::new(&bytes[..]);
+        assert_eq!(reader.next().unwrap().unwrap().ts_ns, ts_ns);
+    }
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_replaced() {
+    let line = Line {
+        event_id: 0,
+        ts_ns: 0,
+        body: Body::Unknown(Unknown { kind: "x".into(), name: lossy(b"k\xff\xc3ernel") }),
+    };
+    let text = String::from_utf8(written(&[line])).unwrap();
+    assert!(text.contains("\"k\u{fffd}\u{fffd}ernel\""), "{text}");
+}
+
+#[test]
+fn lines_written_by_other_programs_are_read_too() {
+    let text = r#"{"event_id": 0, "name": "gpurec", "type": "userspace", "pid": 1, "tid": 2,
+        "ts": 1.5e-7, "phase": "E", "begin": 3, "duration_us": 1e3, "retval": "0x1f"}"#;
+    let mut reader_text = text.replace('\n', "");
+    reader_text.push('\n');
+    let mut reader = Reader::new(reader_text.as_bytes());
+    let line = reader.next().unwrap().unwrap();
+    assert_eq!(line.ts_ns, 150);
+    let Body::End(end) = line.body else { panic!("{line:?}") };
+    assert_eq!(end.duration_ns, Some(1_000_000));
+    assert_eq!(end.retval, Some(Retval::Pointer(31)));
+}
+
+#[test]
+fn a_cut_trace_is_read_up_to_the_cut() {
+    let whole = written(&cold_lines());
+    let starts: Vec<usize> =
+        std::iter::once(0).chain((1..whole.len()).filter(|i| whole[i - 1] == b'\n')).collect();
+    for length in 20..whole.len() {
+        let (lines, notes) = read_all(&whole[..length]);
+        let begun = starts.iter().filter(|s| **s < length).count();
+        // A line that lacks only its line feed is whole.
+        let all = whole[length] == b'\n' || starts.contains(&length);
+        assert_eq!(lines.len(), begun - usize::from(!all), "{length}");
+        match notes.cut {
+            Some(cut) => assert_eq!(cut.line, begun as u64, "{length}"),
+            None => assert_eq!(length + 1, whole.len()),
+        }
+    }
+}
+
+#[test]
+fn odd_lines_are_told_and_stepped_over() {
+    let mut bytes = Vec::new();
+    writeln!(bytes, r#"{{"event_id":1,"ts":0.1,"type":"aura","name":"x","new":[1]}}"#).unwrap();
+    bytes.extend_from_slice(b"{\"event_id\":2,\"ts\":0.1,\"type\":\"\xff\"}\n");
+    writeln!(bytes, "half a line").unwrap();
+    writeln!(bytes, r#"{{"event_id":5,"ts":0.1,"type":"userspace","name":"cuInit","phase":"B","pid":1,"tid":1,"depth":0,"args":{{}},"mood":{{"a":1}}}}"#).unwrap();
+    let (lines, notes) = read_all(&bytes);
+    assert_eq!(lines.len(), 4);
+    assert!(notes.header_missing && !notes.is_whole());
+    assert_eq!((notes.bad_lines, notes.unknown_keys), (2, 1));
+    assert_eq!(notes.first_bad.as_ref().unwrap().line, 2);
+    assert_eq!(notes.missing_events, 3);
+    assert_eq!(notes.cut.as_ref().unwrap().line, 4);
+}
+
+#[test]
+fn a_newer_schema_is_told() {
+    let mut newer = header();
+    newer.schema = SCHEMA + 1;
+    let line = Line { event_id: 0, ts_ns: 0, body: Body::Header(Box::new(newer)) };
+    let (_, notes) = read_all(&written(&[line]));
+    assert_eq!(notes.newer_schema, Some(SCHEMA + 1));
+    assert!(notes.sentences()[0].contains("schema 2"));
+}
+
+#[test]
+fn what_is_no_trace_is_refused() {
+    let refused = |bytes: &[u8]| Reader::new(bytes).next().unwrap_err().to_string();
+    assert!(refused(b"").contains("empty"));
+    assert!(refused(b"hello\nworld\n").contains("not a gpurec trace"));
+    assert!(refused(b"{\"a\":1}\n").contains("no event_id"));
+    assert!(refused(&[0u8; 4096]).contains("not a gpurec trace"));
+    let (lines, notes) = read_all(b"{\"event_id\":0,\"ts\":0.0");
+    assert!(lines.is_empty() && notes.cut.is_some());
+}
+
+#[test]
+fn only_whole_lines_reach_the_output() {
+    struct Checked(usize);
+    impl Write for Checked {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            assert!(bytes.is_empty() || bytes.ends_with(b"\n"));
+            self.0 += 1;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut writer = LineWriter::new(Checked(0));
+    let mut random = Random(44);
+    for _ in 0..20_000 {
+        writer.write(&random.line()).unwrap();
+    }
+    assert!(writer.into_inner().unwrap().0 > 10);
+}

@@ -1,0 +1,187 @@
+//! Events to lines. The two kinds written millions of times are formatted by
+//! hand into one buffer; the rare ones go through serde.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::event::{Begin, Body, End, Ended, Line, Process, Retval};
+use super::json;
+use super::value::{Args, MAX_RAW};
+
+/// Written out when this much is waiting, or at `flush`.
+const BUFFER: usize = 256 * 1024;
+
+/// Writes whole lines only: what is handed to `out` always ends at the end of
+/// a line. Nothing is flushed by itself except when the buffer is full: the
+/// recorder calls `flush` at least once a second, and at the end.
+pub struct LineWriter<W: Write> {
+    out: W,
+    buffer: Vec<u8>,
+}
+
+impl<W: Write> LineWriter<W> {
+    pub fn new(out: W) -> Self {
+        LineWriter {
+            out,
+            // Room for the line that fills it, so that it does not grow.
+            buffer: Vec::with_capacity(BUFFER + 16 * 1024),
+        }
+    }
+
+    pub fn write(&mut self, line: &Line) -> io::Result<()> {
+        let start = self.buffer.len();
+        if let Err(error) = append(&mut self.buffer, line) {
+            self.buffer.truncate(start);
+            return Err(error);
+        }
+        if self.buffer.len() >= BUFFER {
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.drain()?;
+        self.out.flush()
+    }
+
+    /// What it writes to, with everything handed to it.
+    pub fn into_inner(mut self) -> io::Result<W> {
+        self.flush()?;
+        Ok(self.out)
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        // Emptied even after an error: the same lines must not come twice.
+        let result = self.out.write_all(&self.buffer);
+        self.buffer.clear();
+        result
+    }
+}
+
+fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
+    match &line.body {
+        Body::Begin(begin) => append_begin(out, line, begin),
+        Body::End(end) => append_end(out, line, end),
+        Body::Header(header) => cold(out, line, "header", "gpurec", header)?,
+        Body::Process(Process::Exec(p)) => cold(out, line, "process", "exec", p)?,
+        Body::Process(Process::Fork(p)) => cold(out, line, "process", "fork", p)?,
+        Body::Process(Process::Exit(p)) => cold(out, line, "process", "exit", p)?,
+        Body::Process(Process::Library(p)) => cold(out, line, "process", "library", p)?,
+        Body::Lost(lost) => cold(out, line, "lost", "lost", lost)?,
+        Body::Finish(finish) => cold(out, line, "end", "end", finish)?,
+        Body::Unknown(unknown) => {
+            head(out, line, &unknown.kind, &unknown.name);
+            out.push(b'}');
+        }
+    }
+    out.push(b'\n');
+    Ok(())
+}
+
+/// The first two keys, which every line has.
+fn place(out: &mut Vec<u8>, line: &Line) {
+    out.extend_from_slice(b"{\"event_id\":");
+    json::number(out, line.event_id);
+    out.extend_from_slice(b",\"ts\":");
+    json::seconds(out, line.ts_ns);
+}
+
+fn head(out: &mut Vec<u8>, line: &Line, kind: &str, name: &str) {
+    place(out, line);
+    out.extend_from_slice(b",\"type\":");
+    json::string(out, kind);
+    out.extend_from_slice(b",\"name\":");
+    json::string(out, name);
+}
+
+/// The head of a call's lines, in few pieces: each costs a few nanoseconds.
+fn call(out: &mut Vec<u8>, line: &Line, name: &str, phase: &[u8; 19], pid: u32, tid: u32) {
+    place(out, line);
+    out.extend_from_slice(b",\"type\":\"userspace\",\"name\":");
+    json::string(out, name);
+    out.extend_from_slice(phase);
+    json::number(out, u64::from(pid));
+    out.extend_from_slice(b",\"tid\":");
+    json::number(out, u64::from(tid));
+}
+
+fn cold(out: &mut Vec<u8>, line: &Line, kind: &str, name: &str, body: &impl Serialize) -> io::Result<()> {
+    head(out, line, kind, name);
+    // The body is an object with at least one key; its keys follow the head's.
+    let brace = out.len();
+    serde_json::to_writer(&mut *out, body)?;
+    if let Some(first) = out.get_mut(brace) {
+        *first = b',';
+    }
+    Ok(())
+}
+
+fn append_begin(out: &mut Vec<u8>, line: &Line, begin: &Begin) {
+    let phase = b",\"phase\":\"B\",\"pid\":";
+    call(out, line, &begin.name, phase, begin.pid, begin.tid);
+    out.extend_from_slice(b",\"depth\":");
+    json::number(out, u64::from(begin.depth));
+    if let Some(parent) = begin.parent {
+        out.extend_from_slice(b",\"parent\":");
+        json::number(out, parent);
+    }
+    out.extend_from_slice(b",\"args\":");
+    match &begin.args {
+        Args::Raw(registers) => raw(out, registers),
+        Args::Named(args) => json::object(out, args),
+    }
+    out.push(b'}');
+}
+
+fn append_end(out: &mut Vec<u8>, line: &Line, end: &End) {
+    let phase = b",\"phase\":\"E\",\"pid\":";
+    call(out, line, &end.name, phase, end.pid, end.tid);
+    out.extend_from_slice(b",\"begin\":");
+    json::number(out, end.begin);
+    if let Some(ns) = end.duration_ns {
+        out.extend_from_slice(b",\"duration_us\":");
+        json::micros(out, ns);
+    }
+    match end.retval {
+        Some(Retval::Number(n)) => {
+            out.extend_from_slice(b",\"retval\":");
+            json::signed(out, n);
+        }
+        Some(Retval::Pointer(p)) => {
+            out.extend_from_slice(b",\"retval\":");
+            json::hex(out, p);
+        }
+        None => {}
+    }
+    if let Some(error) = &end.error {
+        out.extend_from_slice(b",\"error\":");
+        json::string(out, error);
+    }
+    match end.ended {
+        Ended::Returned => {}
+        Ended::Unwound => out.extend_from_slice(b",\"unwound\":true"),
+        Ended::Lost => out.extend_from_slice(b",\"lost\":true"),
+    }
+    out.push(b'}');
+}
+
+fn raw(out: &mut Vec<u8>, registers: &[u64]) {
+    const BEFORE: [&[u8; 11]; MAX_RAW] = [
+        b"{\"arg0\":\"0x",
+        b",\"arg1\":\"0x",
+        b",\"arg2\":\"0x",
+        b",\"arg3\":\"0x",
+        b",\"arg4\":\"0x",
+        b",\"arg5\":\"0x",
+    ];
+    if registers.is_empty() {
+        out.push(b'{');
+    }
+    for (before, value) in BEFORE.iter().zip(registers) {
+        out.extend_from_slice(*before);
+        json::hex_digits(out, *value);
+    }
+    out.push(b'}');
+}
