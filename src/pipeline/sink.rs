@@ -3,8 +3,6 @@
 //! Everything that needs a function's name or meaning is looked up once a probe.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decode::{Item, What};
 use super::handoff::Handoff;
@@ -41,8 +39,6 @@ pub struct Lines {
     died: Vec<InFlight>,
     /// Set once: the output cannot take more.
     pub failed: Option<io::Error>,
-    /// Seen from other threads: lines so far.
-    pub written: Arc<AtomicU64>,
 }
 
 impl Lines {
@@ -59,7 +55,6 @@ impl Lines {
             last: start,
             died: Vec::new(),
             failed: None,
-            written: Arc::default(),
         }
     }
 
@@ -117,7 +112,6 @@ impl Lines {
     }
 
     pub fn flush(&mut self) {
-        self.written.store(self.next_id, Ordering::Relaxed);
         if let Some(live) = &mut self.live {
             live.flush();
         }

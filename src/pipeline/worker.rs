@@ -42,7 +42,6 @@ pub enum Told {
 pub struct State(AtomicU8);
 
 impl State {
-    const RUN: u8 = 0;
     const DRAIN: u8 = 1;
     const STOP: u8 = 2;
 

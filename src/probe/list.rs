@@ -63,7 +63,8 @@ fn show(out: &mut impl Write, path: &Path, image: &Image, glob: &Pattern) -> io:
         return Ok(0);
     }
     let build_id = image.build_id.as_deref().unwrap_or("none");
-    writeln!(out, "{} ({}, build id {build_id})", path.display(), kind(image.kind))?;
+    let soname = image.soname.as_deref().unwrap_or("no SONAME");
+    writeln!(out, "{} ({}, {soname}, build id {build_id})", path.display(), kind(image.kind))?;
     for f in &functions {
         let how = if f.emulated { "emulated" } else { "single-stepped" };
         write!(out, "  {:<48} {:#10x} +{:<3} {how:<14} {}", f.name, f.site, f.site - f.entry, f.instruction)?;

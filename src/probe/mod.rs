@@ -40,7 +40,6 @@ pub struct Probe {
 #[derive(Clone, Debug)]
 pub struct Library {
     pub path: PathBuf,
-    pub kind: elf::Kind,
     pub build_id: Option<String>,
     pub probes: Vec<Probe>,
     pub not_hooked: Vec<NotHooked>,
@@ -170,7 +169,6 @@ impl Probes {
         self.attached += probes.len();
         Ok(Library {
             path: path.to_owned(),
-            kind: image.kind,
             build_id: image.build_id,
             slow: image.functions.iter().filter(|f| !f.emulated).count(),
             probes,

@@ -77,10 +77,12 @@ mod perf {
     }
 
     fn open(id: u32) -> std::io::Result<OwnedFd> {
-        let mut attr = perf_event_attr::default();
-        attr.type_ = PERF_TYPE_TRACEPOINT;
-        attr.size = size_of::<perf_event_attr>() as u32;
-        attr.config = id.into();
+        let attr = perf_event_attr {
+            type_: PERF_TYPE_TRACEPOINT,
+            size: size_of::<perf_event_attr>() as u32,
+            config: id.into(),
+            ..perf_event_attr::default()
+        };
         // SAFETY: attr is a valid perf_event_attr of the size it says; any process, CPU 0,
         // no group: a tracepoint's BPF program runs on every CPU whatever the event's CPU.
         let fd = unsafe {

@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime};
 
@@ -39,13 +39,15 @@ const TICK: u16 = 100;
 /// gpurec's own failure, a command that cannot be run: the status it exits with.
 pub const FAILED: u8 = 125;
 
+/// Told to leave while the command still runs: 128 + SIGINT, as a shell says it.
+const INTERRUPTED: u8 = 130;
+
 struct Session<'a> {
     config: &'a Config,
     probes: Probes,
     tracker: Tracker,
     control: Ring,
     control_map: MapHandle,
-    signals: Signals,
     who: Who,
 }
 
@@ -77,7 +79,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let settings = settings(config)?;
     let mut probes = Probes::load(&settings, &plan, config.rung, config.selection.clone())?;
     // Before any thread is started, so that every thread has them blocked.
-    let signals = Signals::block().context("cannot take over the signals")?;
+    let mut signals = Signals::block().context("cannot take over the signals")?;
     let guardian = start_guardian(&probes)?;
     let (messages, receiver) = unbounded();
     let tracker = Tracker::new(&probes, messages)?;
@@ -94,7 +96,7 @@ pub fn run(config: &Config) -> Result<u8> {
         Some(launch) => Some(launch::start(launch)?),
         None => None,
     };
-    let mut session = Session { config, probes, tracker, control, control_map, signals, who: Who::All };
+    let mut session = Session { config, probes, tracker, control, control_map, who: Who::All };
     session.take_targets(gated.as_ref(), &attached)?;
     let path = output.as_ref().and_then(|o| o.path.clone());
     let header = header::header(config, &session.probes, &user, wall);
@@ -104,10 +106,12 @@ pub fn run(config: &Config) -> Result<u8> {
         None if attached.is_empty() => Who::All,
         None => Who::Pids(attached),
     };
-    let why = session.wait(&recorder)?;
+    let why = session.wait(&recorder, &mut signals)?;
+    // From here on a long detach or a slow disk may keep us: signals get a thread of their own.
+    let leave = session.watch_signals(signals, &why, recorder.state.clone())?;
     let ended = session.end(recorder, &why, guardian)?;
     session.say_goodbye(&ended, path.as_deref(), &why);
-    session.exit_status(&ended, &why)
+    Ok(session.exit_status(&ended, &why, &leave))
 }
 
 /// The threads that turn rings into a file.
@@ -115,8 +119,6 @@ struct Recorder {
     worker: JoinHandle<Outcome>,
     writer: Option<Writer>,
     state: Arc<State>,
-    #[allow(dead_code)]
-    written: Arc<AtomicU64>,
 }
 
 struct Ended {
@@ -216,11 +218,10 @@ fn start_recorder(
     };
     let mut lines = Lines::new(line_writer, config.live.then(Live::new), start);
     lines.write_calls = !config.summary_only;
-    let written = lines.written.clone();
     let state = Arc::new(State::default());
     let worker = Worker::new(rings, lines, receiver, LossCounters::new(&probes.base)?, state.clone())?;
     let worker = std::thread::Builder::new().name("gpurec-work".into()).spawn(move || worker.run(header))?;
-    Ok(Recorder { worker, writer, state, written })
+    Ok(Recorder { worker, writer, state })
 }
 
 impl Session<'_> {
@@ -258,15 +259,15 @@ impl Session<'_> {
     }
 
     /// Until the recording is over. Lets stopped processes go, passes signals on.
-    fn wait(&mut self, recorder: &Recorder) -> Result<Why> {
+    fn wait(&mut self, recorder: &Recorder, signals: &mut Signals) -> Result<Why> {
         let deadline = self.config.duration.map(|duration| Instant::now() + duration);
         loop {
             self.tracker.beat(true)?;
-            self.sleep(deadline)?;
+            self.sleep(deadline, signals)?;
             if self.handle_control() == 0 {
                 self.tracker.release_overdue(false);
             }
-            if let Some(why) = self.handle_signals()? {
+            if let Some(why) = self.handle_signals(signals)? {
                 return Ok(why);
             }
             if self.target_ended() {
@@ -281,13 +282,13 @@ impl Session<'_> {
         }
     }
 
-    fn sleep(&self, deadline: Option<Instant>) -> Result<()> {
+    fn sleep(&self, deadline: Option<Instant>, signals: &Signals) -> Result<()> {
         let left = deadline.map_or(u16::MAX, |deadline| {
             (deadline.saturating_duration_since(Instant::now()).as_millis() as u16).saturating_add(1)
         });
         let mut fds = vec![
             PollFd::new(self.control_map.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
         ];
         fds.extend(self.ends().into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         match poll(&mut fds, PollTimeout::from(left.min(TICK))) {
@@ -327,9 +328,9 @@ impl Session<'_> {
         records.len()
     }
 
-    fn handle_signals(&mut self) -> Result<Option<Why>> {
+    fn handle_signals(&mut self, signals: &mut Signals) -> Result<Option<Why>> {
         let mode = if matches!(self.who, Who::Command(_)) { Mode::Launch } else { Mode::Attach };
-        while let Some((count, signal)) = self.signals.read()? {
+        while let Some((count, signal)) = signals.read()? {
             let action = on_signal(mode, count, signal);
             if let (Some(number), Who::Command(running)) = (action.forward, &self.who) {
                 let _ = running.signal(number);
@@ -341,6 +342,28 @@ impl Session<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// A signal while the recording is being ended: a command that still runs gets it, and
+    /// nothing more is read from the rings if there is nobody to pass it to, or at the second.
+    fn watch_signals(&self, signals: Signals, why: &Why, state: Arc<State>) -> Result<Arc<AtomicBool>> {
+        let leave = Arc::new(AtomicBool::new(false));
+        let told = leave.clone();
+        let command = match &self.who {
+            Who::Command(running) if *why != Why::TargetEnded => Some(running.as_fd().try_clone_to_owned()?),
+            _ => None,
+        };
+        signals.watch(move |count, signal| {
+            let action = on_signal(Mode::Launch, count, signal);
+            if let (Some(number), Some(command)) = (action.forward, &command) {
+                let _ = proc::pidfd_signal(command.as_raw_fd(), number);
+            }
+            if command.is_none() || count >= 2 {
+                state.stop();
+                told.store(true, Ordering::Release);
+            }
+        })?;
+        Ok(leave)
     }
 
     /// Stop flag, let go, detach, drain, finish.
@@ -421,32 +444,27 @@ impl Session<'_> {
         );
     }
 
-    fn exit_status(&mut self, ended: &Ended, why: &Why) -> Result<u8> {
+    fn exit_status(&mut self, ended: &Ended, why: &Why, leave: &AtomicBool) -> u8 {
         let failed = ended.write_error.is_some() || ended.outcome.failed.is_some();
         let status = match &mut self.who {
             Who::Command(running) => match why {
-                Why::Signal | Why::SignalNow => 130,
-                _ => wait_for_command(running, &mut self.signals)?,
+                Why::Signal | Why::SignalNow => INTERRUPTED,
+                _ => wait_for_command(running, leave),
             },
             _ => 0,
         };
-        Ok(if failed { FAILED } else { status })
+        if failed { FAILED } else { status }
     }
 }
 
 /// The recording is over, the command is not: wait for it, as its caller would.
-fn wait_for_command(running: &mut Running, signals: &mut Signals) -> Result<u8> {
+fn wait_for_command(running: &mut Running, leave: &AtomicBool) -> u8 {
     loop {
         if let Some(exit) = running.wait_for(100) {
-            return Ok(exit.code());
+            return exit.code();
         }
-        while let Some((count, signal)) = signals.read()? {
-            if let Some(number) = on_signal(Mode::Launch, count, signal).forward {
-                let _ = running.signal(number);
-            }
-            if count >= 2 {
-                return Ok(130);
-            }
+        if leave.load(Ordering::Acquire) {
+            return INTERRUPTED;
         }
     }
 }

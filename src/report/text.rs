@@ -2,10 +2,8 @@
 //! only where there is something to say.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
-use crate::trace::Refused;
 
 const TOP_FUNCTIONS: usize = 20;
 const TOP_PROCESSES: usize = 10;
@@ -247,33 +245,35 @@ fn libraries(page: &mut Page, figures: &Figures) {
     page.more(hooked.len(), TOP_OTHERS, "libraries");
 }
 
+/// By reason, since one reason often holds for many libraries.
 fn not_hooked(page: &mut Page, figures: &Figures) {
     let of_libraries = figures.libraries.iter().map(|l| (&l.path, &l.not_hooked));
-    let lists: Vec<(&String, &Vec<Refused>)> =
-        of_libraries.chain(figures.refused.iter()).filter(|(_, refused)| !refused.is_empty()).collect();
-    if lists.is_empty() {
+    let mut by_reason: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for (place, refused) in of_libraries.chain(figures.refused.iter()) {
+        for hook in refused {
+            by_reason.entry(&hook.reason).or_default().entry(place).or_default().push(&hook.name);
+        }
+    }
+    if by_reason.is_empty() {
         return;
     }
     page.section("Not hooked:");
-    for (place, refused) in &lists {
-        let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for hook in *refused {
-            by_reason.entry(&hook.reason).or_default().push(&hook.name);
+    for (reason, places) in by_reason {
+        let mut words: Vec<String> =
+            places.iter().take(TOP_OTHERS).map(|(place, names)| refused_in(place, names)).collect();
+        if places.len() > words.len() {
+            words.push(format!("and in {} more", places.len() - words.len()));
         }
-        for (reason, names) in by_reason {
-            let shown = names.get(..TOP_OTHERS).unwrap_or(&names);
-            let mut words = format!(
-                "{}: {} ({}): {}",
-                clean(place),
-                names.len(),
-                clean(reason),
-                clean(&shown.join(", "))
-            );
-            if names.len() > shown.len() {
-                let _ = write!(words, " and {} more", names.len() - shown.len());
-            }
-            page.wrapped("  ", &words);
-        }
+        page.wrapped("  ", &format!("{}: {}", clean(reason), words.join("; ")));
+    }
+}
+
+fn refused_in(place: &str, names: &[&str]) -> String {
+    const SHOWN: usize = 3;
+    let shown = clean(&names.get(..SHOWN).unwrap_or(names).join(", "));
+    match names.len() {
+        n if n > SHOWN => format!("{n} in {} ({shown}, …)", clean(place)),
+        _ => format!("{shown} in {}", clean(place)),
     }
 }
 

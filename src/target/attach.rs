@@ -7,14 +7,11 @@ use super::maps::open_exe;
 use super::proc::{self, Stat};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
 
 #[derive(Debug)]
 pub struct Attached {
     pub pid: Pid,
-    pub start_time: u64,
     pub comm: String,
-    pub exe: PathBuf,
     /// None: its program could not be read.
     pub bits_32: Option<bool>,
     /// Readable once the process has ended.
@@ -70,12 +67,13 @@ pub fn check(pid: Pid) -> Result<Attached, AttachError> {
     let pidfd = proc::pidfd_open(pid).map_err(|e| failed(pid, e, AttachError::NoSuchProcess(pid)))?;
     let stat = proc::stat(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
     refuse(pid, &stat)?;
-    let exe = proc::exe_path(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
+    // Without the right to look into it, nothing of it can be hooked either.
+    proc::exe_path(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
     let bits_32 = is_32_bit(pid);
     if proc::pidfd_ended(pidfd.as_raw_fd(), 0) {
         return Err(AttachError::Ended(pid));
     }
-    Ok(Attached { pid, start_time: stat.start_time, comm: stat.comm, exe, bits_32, pidfd })
+    Ok(Attached { pid, comm: stat.comm, bits_32, pidfd })
 }
 
 fn refuse(pid: Pid, stat: &Stat) -> Result<(), AttachError> {

@@ -43,6 +43,7 @@ pub fn spawn(stopped: impl FnMut() -> Vec<Pid>, keep_fds: &[RawFd]) -> io::Resul
 }
 
 impl Guardian {
+    #[cfg(test)]
     pub fn pid(&self) -> Pid {
         self.pid
     }

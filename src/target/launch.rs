@@ -159,6 +159,7 @@ impl Gated {
     }
 
     /// The file that will be executed.
+    #[cfg(test)]
     pub fn program(&self) -> PathBuf {
         self.names.candidate(self.found)
     }

@@ -63,10 +63,6 @@ pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     })
 }
 
-pub fn start_time(pid: Pid) -> io::Result<u64> {
-    stat(pid).map(|s| s.start_time)
-}
-
 /// One "Name:\tvalue" line of /proc/PID/status.
 pub fn status_field(pid: Pid, name: &str) -> io::Result<String> {
     let bytes = std::fs::read(format!("/proc/{pid}/status"))?;
@@ -148,6 +144,7 @@ fn children_by_parent() -> HashMap<Pid, Vec<Pid>> {
 }
 
 /// Read from every process's parent field: /proc/PID/task/*/children is not in every kernel.
+#[cfg(test)]
 pub fn children_of(pid: Pid) -> Vec<Pid> {
     children_by_parent().remove(&pid).unwrap_or_default()
 }

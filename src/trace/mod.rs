@@ -19,11 +19,16 @@ mod writer;
 
 pub use event::{
     Begin, Body, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Header, InFlight, Layer, Library, Line,
-    Lost, Process, Refused, Retval, SCHEMA, Unknown, signal_name,
+    Lost, Process, Refused, Retval, SCHEMA, signal_name,
 };
-pub use reader::{Cut, Notes, ReadError, Reader, open};
-pub use value::{Arg, Args, List, MAX_RAW, Raw, Value};
+pub use reader::{Notes, ReadError, Reader, open};
+pub use value::Args;
 pub use writer::LineWriter;
+#[cfg(test)]
+use {
+    event::Unknown,
+    value::{Arg, List, Value},
+};
 
 /// Text from bytes that should be UTF-8, such as a name in another program's
 /// memory. What is not UTF-8 becomes U+FFFD, so that every line of a trace is.

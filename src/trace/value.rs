@@ -52,6 +52,7 @@ pub enum Value<'a> {
 /// be nested in the type it lists.)
 #[derive(Clone, Debug)]
 pub enum List<'a, T> {
+    #[allow(dead_code, reason = "for the recorder's named arguments")]
     Borrowed(&'a [T]),
     Owned(Vec<T>),
 }

@@ -47,6 +47,7 @@ impl<W: Write> LineWriter<W> {
     }
 
     /// What it writes to, with everything handed to it.
+    #[cfg(test)]
     pub fn into_inner(mut self) -> io::Result<W> {
         self.flush()?;
         Ok(self.out)

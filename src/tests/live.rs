@@ -1,0 +1,22 @@
+//! The live suite: the built binary, as root, with real BPF, on real programs.
+//!
+//! In: the binary, a C compiler, NVIDIA's libraries by GPUREC_NVIDIA_LIBS. Out: every trace it writes,
+//! checked against INTERFACE.md and against what the programs really did.
+//! What is missing here (root, BPF, libraries) skips a test and says so; with CI=true it fails it.
+//! One test at a time, each in a folder of its own; nothing stays behind, and that is checked too.
+//! Not here: asserts on time. A condition is waited for, with a generous limit.
+
+#[path = "live/demo.rs"]
+mod demo;
+#[path = "live/figures.rs"]
+mod figures;
+#[path = "live/must_show.rs"]
+mod must_show;
+#[path = "live/needs.rs"]
+mod needs;
+#[path = "live/room.rs"]
+mod room;
+#[path = "live/run.rs"]
+mod run;
+#[path = "live/trace.rs"]
+mod trace;

@@ -1,0 +1,81 @@
+//! What a test needs of this machine. In: the machine. Out: go on, or a reason that is printed past
+//! the test harness's capture; with CI=true a missing thing is a failure.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+/// False, said aloud: the test cannot run here.
+pub fn skip(why: &str) -> bool {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{test} was skipped under CI: {why}");
+    // Not eprintln, which the harness swallows for tests that pass.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+    false
+}
+
+pub fn root_and_bpf() -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("it needs root: run it with sudo");
+    }
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        return skip("this kernel has no BTF (CONFIG_DEBUG_INFO_BTF)");
+    }
+    match create_map() {
+        Ok(()) => true,
+        Err(error) => skip(&format!("bpf() is refused here: {error}")),
+    }
+}
+
+/// The smallest thing that bpf() does. Asked of the kernel, not of gpurec, whose failure is no reason to skip.
+fn create_map() -> std::io::Result<()> {
+    const BPF_MAP_CREATE: libc::c_long = 0;
+    // map_type ARRAY, key and value of 4 bytes, one entry; the rest of the kernel's union is zero.
+    let mut attr = [0u32; 32];
+    attr[..4].copy_from_slice(&[2, 4, 4, 1]);
+    // SAFETY: the attribute is 128 bytes of our own, zero where unused.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, attr.as_ptr(), size_of_val(&attr)) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor just made.
+    unsafe { libc::close(fd as i32) };
+    Ok(())
+}
+
+/// The folder of NVIDIA's real libraries.
+pub fn nvidia() -> Option<PathBuf> {
+    let set = std::env::var_os("GPUREC_NVIDIA_LIBS").map(PathBuf::from);
+    match set {
+        Some(folder) if folder.join("libcuda.so.1").exists() => Some(folder),
+        Some(folder) => {
+            skip(&format!("GPUREC_NVIDIA_LIBS={} holds no libcuda.so.1", folder.display()));
+            None
+        }
+        None => {
+            skip("it needs NVIDIA's libraries: scripts/nvidia-libs DEST, then GPUREC_NVIDIA_LIBS=DEST");
+            None
+        }
+    }
+}
+
+/// The ways of hooking that this kernel has, best first. An older kernel is no failure, but is told.
+pub fn rungs() -> Vec<&'static str> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let all = [("uprobe.session", (6, 13)), ("uprobe.multi", (6, 6)), ("uprobe", (0, 0))];
+    all.into_iter()
+        .filter(|(rung, since)| {
+            if version < *since {
+                let _ = writeln!(std::io::stderr(), "NOT TRIED: {rung} on kernel {}", release.trim());
+            }
+            version >= *since
+        })
+        .map(|(rung, _)| rung)
+        .collect()
+}
+
+/// The first path at which the shell finds a program.
+pub fn program(name: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|p| p.join(name).exists()))
+}
