@@ -21,6 +21,8 @@ extern u64 *bpf_session_cookie(void) __weak __ksym;
 extern bool bpf_session_is_return___ctx(void *ctx) __weak __ksym;
 extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 
+volatile u32 phase = GPUREC_RECORDING; /* enum gpurec_phase, written by the recorder */
+
 /* Open calls of a thread, for the rungs without session memory. Dropped frames follow
  * the kernel's own rule for uretprobes: a frame at or below the new one is dead. */
 struct frames {
@@ -66,10 +68,13 @@ static __always_inline u64 return_address(struct pt_regs *regs)
 /* Records the entry. Returns its timestamp, 0 if it isn't recorded. */
 static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u32 probe, bool *chained)
 {
-	struct thread *t = traced_thread(task);
+	struct thread *t;
 	struct gpurec_call *call;
 	u64 ts;
 
+	if (phase != GPUREC_RECORDING)
+		return 0;
+	t = traced_thread(task);
 	if (!t)
 		return 0;
 	*chained = is_chained(task, return_address(regs));
@@ -98,9 +103,12 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 
 static __always_inline void leave(struct pt_regs *regs, struct task_struct *task, u32 probe, u64 begin)
 {
-	struct thread *t = traced_thread(task);
+	struct thread *t;
 	struct gpurec_return *ret;
 
+	if (phase == GPUREC_SILENT)
+		return;
+	t = traced_thread(task);
 	if (!t)
 		return;
 	t->seq++;

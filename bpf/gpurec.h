@@ -111,6 +111,15 @@ struct gpurec_lost_total {
 	unsigned long long calls, returns, fork, exec, exit, file;
 };
 
+/* How far a recording is. At its end, calls that are under way may still return for a
+ * moment; then every hook falls silent at once, although removing them takes longer and
+ * goes library by library: so what is open then was open at one and the same time. */
+enum gpurec_phase {
+	GPUREC_RECORDING = 0,
+	GPUREC_RETURNS_ONLY = 1,
+	GPUREC_SILENT = 2,
+};
+
 /* Read-only configuration, set before load. */
 struct gpurec_config {
 	unsigned int everyone;    /* --all: no target set */

@@ -40,6 +40,7 @@ struct gpurec_new_file *type_new_file;
 enum gpurec_kind type_kind;
 enum gpurec_flag type_flag;
 enum gpurec_limit type_limit;
+enum gpurec_phase type_phase;
 
 /* Files that were looked at: nobody needs to stop for them again. */
 struct {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -17,7 +17,7 @@ use super::pair::Pairing;
 use super::ring::{Ring, Stopped};
 use super::sink::Lines;
 use crate::probe::wire::{self, LostTotal};
-use crate::probe::{Library, LossCounters};
+use crate::probe::{Library, LossCounters, Probe};
 use crate::report::Figures;
 use crate::trace::{self, Body, Finish, Header, Process};
 
@@ -33,26 +33,40 @@ pub struct Message {
 }
 
 pub enum Told {
+    /// Probes that will be hit: told before they can be.
+    Names(Vec<Probe>),
     Hooked(Library),
-    Failed { path: PathBuf, reason: String },
+    Failed {
+        path: PathBuf,
+        reason: String,
+    },
 }
 
 /// How far the recording is, for all threads.
 #[derive(Default)]
-pub struct State(AtomicU8);
+pub struct State {
+    step: AtomicU8,
+    /// When the hooks fell silent; 0 before.
+    cut: AtomicU64,
+}
 
 impl State {
     const DRAIN: u8 = 1;
     const STOP: u8 = 2;
 
+    /// The recording ends here, whatever is still to be read.
+    pub fn cut(&self, ts: u64) {
+        self.cut.store(ts, Ordering::SeqCst);
+    }
+
     /// Every hook is gone: read what is left, then end.
     pub fn drain(&self) {
-        self.0.fetch_max(Self::DRAIN, Ordering::SeqCst);
+        self.step.fetch_max(Self::DRAIN, Ordering::SeqCst);
     }
 
     /// End without reading the rest.
     pub fn stop(&self) {
-        self.0.fetch_max(Self::STOP, Ordering::SeqCst);
+        self.step.fetch_max(Self::STOP, Ordering::SeqCst);
     }
 }
 
@@ -110,11 +124,12 @@ impl Worker {
     }
 
     pub fn run(mut self, header: Header) -> Outcome {
+        go_first();
         self.lines.line(0, Body::Header(Box::new(header)));
         self.lines.flush();
         let mut flushed = Instant::now();
         loop {
-            let state = self.state.0.load(Ordering::SeqCst);
+            let state = self.state.step.load(Ordering::SeqCst);
             if state == State::STOP {
                 self.abandoned = self.rings.iter().any(|ring| ring.waiting() > 0);
                 break;
@@ -153,10 +168,19 @@ impl Worker {
             }
         }
         // Sent before a stopped process was let go: so before any call that it makes possible.
-        self.waiting.extend(self.messages.try_iter());
+        self.receive();
         self.release(Order::release);
         tell_until(now, &mut self.waiting, &mut self.lines);
         records > 1000
+    }
+
+    fn receive(&mut self) {
+        for message in self.messages.try_iter() {
+            match message.what {
+                Told::Names(probes) => self.lines.add_probes(&probes),
+                _ => self.waiting.push_back(message),
+            }
+        }
     }
 
     fn release(&mut self, release: impl FnOnce(&mut Order, &mut dyn FnMut(Item))) {
@@ -208,11 +232,15 @@ impl Worker {
     }
 
     fn finish(mut self) -> Outcome {
-        self.waiting.extend(self.messages.try_iter());
+        self.receive();
         self.release(Order::release_all);
         tell_until(u64::MAX, &mut self.waiting, &mut self.lines);
         self.tell_losses();
-        let now = self.lines.now_is(monotonic_ns());
+        let cut = match self.state.cut.load(Ordering::SeqCst) {
+            0 => monotonic_ns(),
+            cut => cut,
+        };
+        let now = self.lines.now_is(cut);
         let in_flight = self.lines.in_flight(&self.pairing.in_flight());
         for reason in self.incomplete_because() {
             self.lines.summary.incomplete(&reason);
@@ -263,8 +291,8 @@ fn tell(message: Message, lines: &mut Lines) {
     let refused =
         |name: &str, reason: &str| trace::Refused { name: name.to_owned(), reason: reason.to_owned() };
     let (path, build_id, functions, not_hooked) = match what {
+        Told::Names(_) => return,
         Told::Hooked(library) => {
-            lines.add_probes(&library.probes);
             let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
             (library.path, library.build_id, library.probes.len() as u64, not_hooked)
         }
@@ -276,6 +304,13 @@ fn tell(message: Message, lines: &mut Lines) {
     let path = path.to_string_lossy().into_owned().into();
     let library = trace::Library { pid, tid: pid, path, build_id, functions, not_hooked };
     lines.line(ts, Body::Process(Process::Library(library)));
+}
+
+/// Threads that call as fast as they can would keep this one from emptying their rings:
+/// it takes little time, but takes it first. Without the right to do so it goes on as it is.
+fn go_first() {
+    // SAFETY: plain integers; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
 }
 
 pub fn monotonic_ns() -> u64 {

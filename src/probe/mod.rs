@@ -10,6 +10,8 @@ mod loss;
 mod objects;
 mod process;
 mod select;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -19,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::{Link, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::elf::{self, Image, NotHooked, Want};
 use crate::host::Plan;
@@ -124,7 +126,8 @@ impl Probes {
     }
 
     /// Examines a file and hooks what is wanted in it. Safe to call again with the same file.
-    pub fn look(&mut self, file: &File, path: &Path) -> Looked {
+    /// `announce` hears of the probes before the first of them can be hit.
+    pub fn look(&mut self, file: &File, path: &Path, announce: &mut dyn FnMut(&[Probe])) -> Looked {
         let start = Instant::now();
         let key = match file.metadata() {
             Ok(meta) if meta.is_file() => (meta.dev(), meta.ino()),
@@ -139,13 +142,19 @@ impl Probes {
             Err(reason) => return Looked::Failed { path: path.to_owned(), reason },
         };
         self.hooked.insert(key, ());
-        match self.hook(file, path, image) {
+        match self.hook(file, path, image, announce) {
             Ok(library) => Looked::Hooked(Library { took: start.elapsed(), ..library }),
             Err(error) => Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") },
         }
     }
 
-    fn hook(&mut self, file: &File, path: &Path, mut image: Image) -> Result<Library> {
+    fn hook(
+        &mut self,
+        file: &File,
+        path: &Path,
+        mut image: Image,
+        announce: &mut dyn FnMut(&[Probe]),
+    ) -> Result<Library> {
         let room = (wire::MAX_PROBES - self.next_id) as usize;
         if image.functions.len() > room {
             for function in image.functions.drain(room..) {
@@ -159,13 +168,15 @@ impl Probes {
             places.push(Place { offset: function.site, cookie: id.into() });
             probes.push(Probe { id, name: function.name.clone() });
         }
+        // Numbers are not used again, also if the attachment fails.
+        self.next_id += probes.len() as u32;
+        announce(&probes);
         if !places.is_empty() {
             let links = attach::attach(&self.cuda, self.rung, file, &places).with_context(|| {
                 format!("the kernel refused {} hooks in {}", places.len(), path.display())
             })?;
             self.links.extend(links);
         }
-        self.next_id += probes.len() as u32;
         self.attached += probes.len();
         Ok(Library {
             path: path.to_owned(),
@@ -175,6 +186,28 @@ impl Probes {
             not_hooked: image.not_hooked,
             took: Duration::ZERO,
         })
+    }
+
+    /// No new calls, but those under way may still return.
+    pub fn returns_only(&self) -> Result<()> {
+        self.set_phase(wire::RETURNS_ONLY)
+    }
+
+    /// No hook records anything from here on: the recording's end, in every library at once.
+    pub fn silence(&self) -> Result<()> {
+        self.set_phase(wire::SILENT)
+    }
+
+    fn set_phase(&self, phase: u32) -> Result<()> {
+        let bss = self
+            .cuda
+            .maps()
+            .find(|map| map.name().to_string_lossy().ends_with(".bss"))
+            .context("gpurec's CUDA object has no .bss")?;
+        let mut value = vec![0; bss.value_size() as usize];
+        let phase = phase.to_ne_bytes();
+        value.get_mut(..phase.len()).context("gpurec's .bss is too small")?.copy_from_slice(&phase);
+        Ok(bss.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)?)
     }
 
     /// Removes every hook. After this no new record is produced. Returns how long it took.

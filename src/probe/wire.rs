@@ -21,7 +21,7 @@ pub use skeleton::types::gpurec_new_file as NewFile;
 pub use skeleton::types::gpurec_pulse as Pulse;
 pub use skeleton::types::gpurec_return as Return;
 
-use skeleton::types::{gpurec_flag, gpurec_kind, gpurec_limit};
+use skeleton::types::{gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase};
 
 pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
 pub const RETURN: u16 = gpurec_kind::GPUREC_RETURN.0 as u16;
@@ -34,6 +34,9 @@ pub const PROCESS_ENDED: u16 = gpurec_flag::GPUREC_PROCESS_ENDED.0 as u16;
 pub const CUT: u16 = gpurec_flag::GPUREC_CUT.0 as u16;
 pub const STOPPED: u16 = gpurec_flag::GPUREC_STOPPED.0 as u16;
 pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
+
+pub const RETURNS_ONLY: u32 = gpurec_phase::GPUREC_RETURNS_ONLY.0;
+pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
 
 pub const MAX_PROBES: u32 = gpurec_limit::GPUREC_MAX_PROBES.0;
 pub const MAX_CPUS: u32 = gpurec_limit::GPUREC_MAX_CPUS.0;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::unbounded;
@@ -35,6 +35,9 @@ use crate::trace::output::{self, Output, Owner};
 
 /// How often the recorder looks around when nothing happens.
 const TICK: u16 = 100;
+
+/// How long calls under way may still return when a recording ends.
+const LAST_RETURNS: Duration = Duration::from_millis(5);
 
 /// gpurec's own failure, a command that cannot be run: the status it exits with.
 pub const FAILED: u8 = 125;
@@ -373,6 +376,10 @@ impl Session<'_> {
         self.tracker.beat(false)?;
         self.handle_control();
         self.tracker.release_overdue(true);
+        self.probes.returns_only()?;
+        std::thread::sleep(LAST_RETURNS);
+        self.probes.silence()?;
+        recorder.state.cut(monotonic_ns());
         if let Some(long) = self.probes.slow_stop().filter(|t| t.as_secs() >= 2 && !self.config.quiet) {
             eprintln!(
                 "gpurec: removing the hooks one by one, about {} s on this kernel (6.6 and newer do it at once)",

@@ -93,7 +93,10 @@ impl Tracker {
 
     fn look(&mut self, pid: u32, file: &File, path: &Path, probes: &mut Probes) {
         self.files_examined += 1;
-        let what = match probes.look(file, path) {
+        let ts = monotonic_ns();
+        // The worker outlives us; if it is gone, the recording is over.
+        let send = |what| _ = self.messages.send(Message { ts, pid, what });
+        let what = match probes.look(file, path, &mut |probes| send(Told::Names(probes.to_vec()))) {
             Looked::Nothing => return,
             Looked::Hooked(library) => {
                 self.libraries.push(library.clone());
@@ -104,8 +107,7 @@ impl Tracker {
                 Told::Failed { path, reason }
             }
         };
-        // The worker outlives us; if it is gone, the recording is over.
-        let _ = self.messages.send(Message { ts: monotonic_ns(), pid, what });
+        send(what);
     }
 
     fn let_go(&mut self, pid: u32) {

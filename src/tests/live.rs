@@ -8,6 +8,8 @@
 
 #[path = "live/demo.rs"]
 mod demo;
+#[path = "live/disorder.rs"]
+mod disorder;
 #[path = "live/figures.rs"]
 mod figures;
 #[path = "live/must_show.rs"]

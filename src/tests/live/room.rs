@@ -117,6 +117,11 @@ impl Room {
         out.to_str().unwrap().to_owned()
     }
 
+    /// The recorder writes and flushes the header once everything is hooked.
+    pub fn wait_until_recording(&self, file: &str) {
+        eventually("the header", || fs::read(file).is_ok_and(|bytes| bytes.contains(&b'\n')));
+    }
+
     /// The processes of this room that are there now, with how they are.
     pub fn processes(&self) -> Vec<Process> {
         let own = std::process::id();

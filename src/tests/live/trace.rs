@@ -38,6 +38,7 @@ pub struct Call {
 }
 
 pub struct End {
+    pub id: u64,
     pub ts: u64,
     pub duration_ns: Option<u64>,
     pub retval: Value,
@@ -128,7 +129,7 @@ impl Trace {
             let open = threads.entry(call.tid).or_default();
             while let Some(top) = open.last() {
                 let over = match &top.end {
-                    Some(end) => end.ts <= call.ts,
+                    Some(end) => end.id < call.id,
                     None => died.get(&top.id).is_some_and(|lived| top.ts + lived <= call.ts),
                 };
                 if !over {
@@ -141,7 +142,7 @@ impl Trace {
             if let (Some(outer), Some(end)) = (open.last(), &call.end)
                 && let Some(outer_end) = &outer.end
             {
-                assert!(end.ts <= outer_end.ts, "{call:?} outlives {outer:?}");
+                assert!(end.id < outer_end.id, "{call:?} outlives {outer:?}");
             }
             open.push(call);
         }
@@ -325,7 +326,7 @@ impl Reading {
         assert!(duration_ns.is_some() || u.lost, "no duration: {line}");
         let (retval, error, unwound, lost) = (u.retval, u.error, u.unwound, u.lost);
         assert!(!(unwound || lost) || retval.is_null(), "a retval of a call that did not return: {line}");
-        call.end = Some(End { ts, duration_ns, retval, error, unwound, lost });
+        call.end = Some(End { id, ts, duration_ns, retval, error, unwound, lost });
         id
     }
 

@@ -1,0 +1,185 @@
+//! The worker from rings to a file, with rings that the test fills. The counters of
+//! losses are real maps, so these tests need root.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, unbounded};
+use serde_json::Value;
+
+use super::super::handoff::Writer;
+use super::super::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
+use super::sink::Folder;
+use super::{BUSY, FakeRing, call_record, return_record};
+use crate::probe::{Base, Library, LossCounters, Probe, Settings};
+use crate::trace::Header;
+
+const RING: usize = 65536;
+
+struct Recording {
+    folder: Folder,
+    rings: Vec<FakeRing>,
+    messages: Sender<Message>,
+    state: Arc<State>,
+    worker: Option<Worker>,
+    writer: Writer,
+    /// Keeps the maps of the counters.
+    base: Base,
+}
+
+impl Recording {
+    fn new(name: &str, rings: usize) -> Recording {
+        let folder = Folder::new(name);
+        let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(RING, 0)).collect();
+        let base = Base::load(&Settings { everyone: false, follow: false, ring: RING }).expect("needs root");
+        let (lines, writer) = folder.lines(1000);
+        let (messages, receiver) = unbounded();
+        let state = Arc::new(State::default());
+        let mapped = rings.iter().map(FakeRing::map).collect();
+        let loss = LossCounters::new(&base).unwrap();
+        let worker = Worker::new(mapped, lines, receiver, loss, state.clone()).unwrap();
+        Recording { folder, rings, messages, state, worker: Some(worker), writer, base }
+    }
+
+    fn hook(&self, ts: u64, id: u32, name: &str) {
+        let probes = vec![Probe { id, name: name.to_owned() }];
+        self.messages.send(Message { ts, pid: 1, what: Told::Names(probes) }).unwrap();
+        let library = Library {
+            path: PathBuf::from(format!("/lib/{name}.so")),
+            build_id: None,
+            probes: vec![Probe { id, name: name.to_owned() }],
+            not_hooked: Vec::new(),
+            slow: 0,
+            took: Duration::ZERO,
+        };
+        self.messages.send(Message { ts, pid: 1, what: Told::Hooked(library) }).unwrap();
+    }
+
+    /// Runs the worker over what is there, to the end.
+    fn run(mut self) -> (Vec<Value>, Outcome) {
+        self.state.drain();
+        let outcome = self.worker.take().unwrap().run(Header::default());
+        drop(self.base);
+        self.writer.join().unwrap();
+        (self.folder.read(), outcome)
+    }
+}
+
+fn names(lines: &[Value]) -> Vec<String> {
+    let name =
+        |line: &Value| format!("{} {}", line["type"].as_str().unwrap(), line["name"].as_str().unwrap());
+    lines.iter().map(name).collect()
+}
+
+#[test]
+fn records_of_all_rings_come_in_one_order() {
+    let mut recording = Recording::new("rings", 3);
+    recording.hook(1500, 1, "cuA");
+    recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
+    recording.rings[2].put(&return_record(3000, 8, 2, 1, 2000, 0));
+    recording.rings[1].put(&call_record(2500, 9, 1, 1, 900));
+    let (lines, outcome) = recording.run();
+    let times: Vec<f64> = lines[1..5].iter().map(|line| line["ts"].as_f64().unwrap()).collect();
+    assert_eq!(times, [5e-7, 1e-6, 1.5e-6, 2e-6]);
+    let expected =
+        ["gpurec gpurec", "process library", "userspace cuA", "userspace cuA", "userspace cuA", "end end"];
+    assert_eq!(names(&lines)[1..], expected[1..]);
+    assert_eq!(lines[5]["in_flight"][0]["tid"], 9);
+    assert_eq!((&lines[5]["complete"], &lines[5]["events"]), (&true.into(), &5.into()));
+    assert!(outcome.figures.complete && outcome.failed.is_none());
+}
+
+/// A running process is not stopped while its library is hooked: calls come before the
+/// recorder can say that it is.
+#[test]
+fn a_call_recorded_while_its_library_was_hooked_has_its_name() {
+    let mut recording = Recording::new("hooking", 1);
+    recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
+    recording.hook(2500, 1, "cuA");
+    recording.rings[0].put(&return_record(3000, 8, 2, 1, 2000, 0));
+    let (lines, _) = recording.run();
+    let calls: Vec<&Value> = lines.iter().filter(|line| line["type"] == "userspace").collect();
+    let names: Vec<&Value> = calls.iter().map(|line| &line["name"]).collect();
+    assert_eq!(names, ["cuA", "cuA"], "{lines:#?}");
+}
+
+#[test]
+fn what_is_no_record_is_counted() {
+    let mut recording = Recording::new("garbage", 1);
+    recording.rings[0].put(&[0xff; 88]);
+    recording.rings[0].put(&[]);
+    let (lines, outcome) = recording.run();
+    let end = lines.last().unwrap();
+    assert_eq!(end["complete"], false);
+    assert!(end["incomplete_because"][0].as_str().unwrap().starts_with("2 records"), "{end}");
+    assert!(!outcome.figures.complete);
+}
+
+/// Whoever was writing it may have been preempted: it is waited for, or the trace says
+/// that it is missing.
+#[test]
+fn a_record_unfinished_at_the_end_is_not_passed_over_in_silence() {
+    let mut recording = Recording::new("unfinished", 1);
+    recording.hook(1500, 1, "cuA");
+    recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
+    recording.rings[0].put_as(&return_record(2500, 8, 2, 1, 2000, 0), BUSY);
+    recording.rings[0].put(&call_record(3000, 8, 3, 1, 900));
+    let (lines, _) = recording.run();
+    assert_eq!(lines.last().unwrap()["complete"], false, "{lines:#?}");
+}
+
+#[test]
+fn an_unfinished_record_at_the_end_is_waited_for() {
+    let mut recording = Recording::new("wait", 1);
+    recording.hook(1500, 1, "cuA");
+    recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
+    let record = return_record(2500, 8, 2, 1, 2000, 0);
+    let at = recording.rings[0].put_as(&record, BUSY);
+    let ring = recording.rings.pop().unwrap();
+    let finisher = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(5));
+        ring.set_flags(at, record.len(), 0);
+        ring
+    });
+    let (lines, _) = recording.run();
+    finisher.join().unwrap();
+    let end = lines.last().unwrap();
+    assert_eq!((&end["in_flight"], &end["complete"]), (&serde_json::json!([]), &true.into()));
+}
+
+#[test]
+fn stopped_at_once_it_says_what_was_left_unread() {
+    let mut recording = Recording::new("stop", 2);
+    recording.rings[1].put(&call_record(2000, 8, 1, 1, 900));
+    recording.state.stop();
+    let (lines, _) = recording.run();
+    assert_eq!(names(&lines).len(), 2);
+    assert_eq!(lines[1]["complete"], false);
+}
+
+#[test]
+fn records_are_taken_while_the_target_runs() {
+    let mut recording = Recording::new("live", 1);
+    recording.hook(monotonic_ns(), 1, "cuA");
+    let (worker, state) = (recording.worker.take().unwrap(), recording.state.clone());
+    let thread = std::thread::spawn(move || worker.run(Header::default()));
+    let mut ring = recording.rings.pop().unwrap();
+    // Several times what the ring holds: the worker must give room back.
+    let count: u32 = 3000;
+    for i in 0..count {
+        let began = std::time::Instant::now();
+        while !ring.has_room(88) {
+            assert!(began.elapsed().as_secs() < 60, "the ring is not emptied");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        ring.put(&call_record(monotonic_ns(), 8, i + 1, 1, 1000));
+    }
+    state.drain();
+    let outcome = thread.join().unwrap();
+    recording.writer.join().unwrap();
+    let lines = recording.folder.read();
+    let begins = lines.iter().filter(|line| line["phase"] == "B").count();
+    assert_eq!(begins, count as usize);
+    assert!(outcome.failed.is_none());
+}
