@@ -26,7 +26,7 @@ use crate::probe::{LossCounters, Probes, Settings};
 use crate::report;
 use crate::target::attach::{self, Attached};
 use crate::target::guardian::{self, Guardian};
-use crate::target::identity::{self, Identity};
+use crate::target::identity::{self, EnvSource, Identity};
 use crate::target::launch::{self, Gated, Launch, Running};
 use crate::target::proc::{self, Env};
 use crate::target::signals::{Mode, Recording, Signals, on_signal};
@@ -134,7 +134,11 @@ fn environment(config: &Config, user: &Identity) -> Env {
         identity::own_environment()
     } else {
         let (env, source) = identity::user_environment(user);
-        if config.verbose {
+        let told = match source {
+            EnvSource::Own { .. } => !config.quiet,
+            _ => config.verbose,
+        };
+        if told {
             eprintln!("gpurec: the command gets {source}");
         }
         env
@@ -235,14 +239,7 @@ impl Session<'_> {
             self.tracker.add_target(gated.pid())?;
         }
         for one in attached {
-            let mut pids = vec![one.pid];
-            if self.config.follow {
-                pids = proc::process_tree(one.pid);
-            }
-            for pid in &pids {
-                self.tracker.add_target(*pid)?;
-            }
-            for pid in pids {
+            for pid in self.adopt(one)? {
                 let scanned = self.tracker.scan(pid, &mut self.probes);
                 if proc::pidfd_ended(one.pidfd.as_raw_fd(), 0) {
                     bail!(attach::AttachError::Ended(one.pid));
@@ -259,6 +256,26 @@ impl Session<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A running process and its descendants as targets. From the moment when a process is
+    /// one, its children are too; those forked just before show when the tree is read again.
+    fn adopt(&self, one: &Attached) -> Result<Vec<u32>> {
+        let mut known = vec![one.pid];
+        self.tracker.add_target(one.pid)?;
+        while self.config.follow {
+            let before = known.len();
+            for pid in proc::process_tree(one.pid) {
+                if !known.contains(&pid) {
+                    self.tracker.add_target(pid)?;
+                    known.push(pid);
+                }
+            }
+            if known.len() == before {
+                break;
+            }
+        }
+        Ok(known)
     }
 
     /// Until the recording is over. Lets stopped processes go, passes signals on.
