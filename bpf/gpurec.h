@@ -49,7 +49,7 @@ struct gpurec_head {
 	unsigned int seq;
 	unsigned short kind;
 	unsigned short flags;
-	unsigned int probe;      /* calls and returns: the probe's id */
+	unsigned int probe;      /* calls and returns: the probe's id; exec: the thread's id before */
 };
 
 struct gpurec_call {

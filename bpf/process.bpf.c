@@ -189,7 +189,7 @@ int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child
 	return 0;
 }
 
-static __always_inline void record_exec(struct task_struct *task)
+static __always_inline void record_exec(struct task_struct *task, u32 old_tid)
 {
 	struct gpurec_exec *r = reserve(sizeof(*r));
 	u64 start, length;
@@ -198,7 +198,7 @@ static __always_inline void record_exec(struct task_struct *task)
 		COUNT_LOST(exec);
 		return;
 	}
-	fill_head(&r->head, GPUREC_EXEC, 0, 0);
+	fill_head(&r->head, GPUREC_EXEC, old_tid, 0);
 	r->pid = task->tgid;
 	start = task->mm->arg_start;
 	length = task->mm->arg_end - start;
@@ -222,7 +222,7 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 	if (!is_target(task->tgid))
 		return 0;
 	if (!config.everyone)
-		record_exec(task);
+		record_exec(task, old_pid);
 	read_file(&what.file, bprm->file);
 	if (!bpf_map_lookup_elem(&seen, &what.file))
 		report_file(&what, GPUREC_PROGRAM);
@@ -240,7 +240,9 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
 	if (ended && !config.everyone) {
-		bpf_map_delete_elem(&targets, &pid);
+		/* Threads that end at the same time may all see that none is left. */
+		if (bpf_map_delete_elem(&targets, &pid))
+			return 0;
 		bpf_map_delete_elem(&stopped, &pid);
 	}
 	r = reserve(sizeof(*r));

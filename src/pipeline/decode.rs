@@ -17,7 +17,7 @@ pub enum What {
     Call { pid: u32, probe: u32, chained: bool, sp: u64, args: [u64; 6] },
     Return { probe: u32, begin: u64, value: u64 },
     Fork { pid: u32, child: u32 },
-    Exec { pid: u32, command: Box<[u8]>, cut: bool },
+    Exec { pid: u32, old_tid: u32, command: Box<[u8]>, cut: bool },
     Exit { pid: u32, status: i32, process: bool },
 }
 
@@ -51,5 +51,5 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
 fn exec(bytes: &[u8], head: &Head) -> Option<What> {
     let r: wire::Exec = wire::read(bytes)?;
     let command = r.command.get(..r.length as usize)?.into();
-    Some(What::Exec { pid: r.pid, command, cut: head.flags & wire::CUT != 0 })
+    Some(What::Exec { pid: r.pid, old_tid: head.probe, command, cut: head.flags & wire::CUT != 0 })
 }

@@ -55,6 +55,7 @@ struct Thread {
     gaps: u32,
     /// When it was first heard of.
     since: u64,
+    pid: u32,
 }
 
 #[derive(Default)]
@@ -71,6 +72,12 @@ impl Pairing {
             What::Return { begin, value, .. } => self.returned(item, *begin, *value, sink),
             What::Exec { .. } | What::Exit { .. } => {
                 self.thread_gone(item.tid, item.ts, sink);
+                if let What::Exec { old_tid, .. } = item.what {
+                    self.thread_gone(old_tid, item.ts, sink);
+                }
+                if let What::Exit { pid, process: true, .. } = item.what {
+                    self.process_gone(pid, item.ts, sink);
+                }
                 sink.process(item);
             }
             What::Fork { .. } => sink.process(item),
@@ -86,13 +93,8 @@ impl Pairing {
 
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
         let What::Call { pid, probe, chained, sp, args } = item.what else { return };
-        if item.seq == 1 {
-            // A thread's first hit. If the number is in use, the end of the thread that
-            // had it before was lost.
-            self.thread_gone(item.tid, item.ts, sink);
-        }
-        let thread =
-            self.threads.entry(item.tid).or_insert_with(|| Thread { since: item.ts, ..Thread::default() });
+        self.end_of_another(item, Some(pid), sink);
+        let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, pid));
         thread.count(item.seq);
         // The kernel's own rule for which uretprobes are still alive.
         while thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp }) {
@@ -114,10 +116,17 @@ impl Pairing {
     }
 
     fn returned(&mut self, item: &Item, begin: u64, value: u64, sink: &mut impl Sink) {
-        // A child that was forked inside a call returns from it too: that call is its
-        // parent's, and older than the child.
-        let Some(thread) = self.threads.get_mut(&item.tid).filter(|t| t.since <= begin) else { return };
+        self.end_of_another(item, None, sink);
+        let Some(thread) = self.threads.get_mut(&item.tid) else { return };
         thread.count(item.seq);
+        if begin < thread.since {
+            // A child that was forked inside a call returns from it too: that call is its
+            // parent's, and older than the child. What the child had open inside it is gone.
+            while !thread.open.is_empty() {
+                thread.close_top(item.ts, sink);
+            }
+            return;
+        }
         if !thread.open.iter().any(|call| call.ts == begin) {
             self.orphans += 1;
             return;
@@ -130,6 +139,22 @@ impl Pairing {
         }
     }
 
+    /// If the hit cannot be of the thread known by this number, the end of that one was lost.
+    fn end_of_another(&mut self, item: &Item, pid: Option<u32>, sink: &mut impl Sink) {
+        let Some(thread) = self.threads.get(&item.tid) else { return };
+        let went_back = (item.seq.wrapping_sub(thread.seq) as i32) <= 0;
+        if went_back || pid.is_some_and(|pid| pid != thread.pid) {
+            self.thread_gone(item.tid, item.ts, sink);
+        }
+    }
+
+    fn process_gone(&mut self, pid: u32, ts: u64, sink: &mut impl Sink) {
+        let tids: Vec<u32> = self.threads.iter().filter(|(_, t)| t.pid == pid).map(|(tid, _)| *tid).collect();
+        for tid in tids {
+            self.thread_gone(tid, ts, sink);
+        }
+    }
+
     fn thread_gone(&mut self, tid: u32, ts: u64, sink: &mut impl Sink) {
         let Some(thread) = self.threads.remove(&tid) else { return };
         for call in thread.open.iter().rev() {
@@ -139,6 +164,10 @@ impl Pairing {
 }
 
 impl Thread {
+    fn new(since: u64, pid: u32) -> Thread {
+        Thread { since, pid, ..Thread::default() }
+    }
+
     fn count(&mut self, seq: u32) {
         if seq != self.seq.wrapping_add(1) {
             self.gaps += 1;

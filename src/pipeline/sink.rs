@@ -193,7 +193,7 @@ impl Sink for Lines {
         let tid = item.tid;
         let process = match &item.what {
             What::Fork { pid, child } => Process::Fork(trace::Fork { pid: *pid, tid, child: *child }),
-            What::Exec { pid, command, cut } => Process::Exec(trace::Exec {
+            What::Exec { pid, command, cut, .. } => Process::Exec(trace::Exec {
                 pid: *pid,
                 tid,
                 command: words(command, *cut),
@@ -232,6 +232,9 @@ fn words(command: &[u8], cut: bool) -> Vec<String> {
     let text = command.strip_suffix(&[0]).unwrap_or(command);
     let mut words: Vec<String> =
         text.split(|byte| *byte == 0).map(|word| trace::lossy(word).into_owned()).collect();
+    if text.is_empty() {
+        words.clear();
+    }
     if cut {
         words.push("…".to_owned());
     }

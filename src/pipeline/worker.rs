@@ -23,6 +23,8 @@ use crate::trace::{self, Body, Finish, Header, Process};
 
 const PAUSE: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_millis(500);
+/// How often a ring is looked at again at the end for a record that is still being written.
+const LAST_LOOKS: u32 = 500;
 
 /// What the recorder tells the worker between records.
 pub struct Message {
@@ -128,6 +130,7 @@ impl Worker {
         self.lines.line(0, Body::Header(Box::new(header)));
         self.lines.flush();
         let mut flushed = Instant::now();
+        let mut last_looks = 0;
         loop {
             let state = self.state.step.load(Ordering::SeqCst);
             if state == State::STOP {
@@ -141,7 +144,13 @@ impl Worker {
                 flushed = Instant::now();
             }
             if state == State::DRAIN && !busy {
-                break;
+                // A record may still be being written, by a thread that was preempted in it.
+                let unfinished = self.rings.iter().any(|ring| ring.waiting() > 0);
+                last_looks += 1;
+                if !unfinished || last_looks > LAST_LOOKS {
+                    self.abandoned = unfinished;
+                    break;
+                }
             }
             if !busy {
                 std::thread::sleep(PAUSE);
@@ -194,6 +203,7 @@ impl Worker {
     /// A `lost` line for what was lost since the last one.
     fn tell_losses(&mut self) {
         let Ok(total) = self.loss.total() else { return };
+        self.receive();
         if wire::bytes(&total) == wire::bytes(&self.lost_before) {
             return;
         }

@@ -1,14 +1,12 @@
 //! The process programs: attached before anything is recorded, detached at the end.
-//! In: the loaded object. Out: links. Tracepoints are found through tracefs; where it
-//! isn't mounted, it is for as long as this takes, and for this thread alone.
+//! In: the loaded object. Out: links. Tracepoints are found through tracefs, mounted or not.
 
+use std::fs;
+use std::io;
 use std::path::Path;
-use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, Object, ProgramType};
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
@@ -36,27 +34,58 @@ fn syscall_tracepoint(program: &libbpf_rs::ProgramMut, name: &str) -> Result<Lin
 }
 
 fn tracepoint_id(category: &str, event: &str) -> Result<u32> {
-    let path = format!("{TRACEFS}/events/{category}/{event}/id");
-    let text = if Path::new(TRACEFS).join("events").exists() {
-        std::fs::read_to_string(&path)
-    } else {
-        let wanted = path.clone();
-        thread::spawn(move || -> std::io::Result<String> {
-            // A mount namespace of this thread alone: the mount ends with it, and nobody
-            // else ever sees it.
-            unshare(CloneFlags::CLONE_NEWNS)?;
-            let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-            mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
-            mount(Some("tracefs"), TRACEFS, Some("tracefs"), MsFlags::empty(), None::<&str>)?;
-            std::fs::read_to_string(wanted)
-        })
-        .join()
-        .map_err(|_| anyhow!("the thread that mounts tracefs panicked"))?
+    let path = format!("events/{category}/{event}/id");
+    let text = match fs::read_to_string(Path::new(TRACEFS).join(&path)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => tracefs::read(&path),
+        other => other,
     };
     let text = text.with_context(|| {
-        format!("cannot read {path}; gpurec needs tracefs and CONFIG_FTRACE_SYSCALLS to see libraries as they are loaded")
+        format!("cannot read {path} of tracefs; gpurec needs it and CONFIG_FTRACE_SYSCALLS to see libraries as they are loaded")
     })?;
-    text.trim().parse().with_context(|| format!("{path} holds no number"))
+    text.trim().parse().with_context(|| format!("{path} of tracefs holds no number"))
+}
+
+/// tracefs where nobody has mounted it: a mount that hangs nowhere, which nobody else
+/// ever sees and which ends with its descriptor.
+mod tracefs {
+    use std::ffi::{CStr, CString};
+    use std::fs::File;
+    use std::io::{self, Read};
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::ptr;
+
+    const FSOPEN_CLOEXEC: u32 = 1;
+    const FSCONFIG_CMD_CREATE: u32 = 6;
+    const FSMOUNT_CLOEXEC: u32 = 1;
+    const NAME: &CStr = c"tracefs";
+
+    pub fn read(path: &str) -> io::Result<String> {
+        let path = CString::new(path)?;
+        // SAFETY: each call gets a valid string or descriptor and integers.
+        let (context, mount, file);
+        unsafe {
+            context = owned(libc::syscall(libc::SYS_fsopen, NAME.as_ptr(), FSOPEN_CLOEXEC))?;
+            let null = ptr::null::<libc::c_char>();
+            if libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), FSCONFIG_CMD_CREATE, null, null, 0) < 0
+            {
+                return Err(io::Error::last_os_error());
+            }
+            mount = owned(libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, 0))?;
+            let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+            file = owned(libc::openat(mount.as_raw_fd(), path.as_ptr(), flags).into())?;
+        }
+        let mut text = String::new();
+        File::from(file).read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor just made, owned by nobody else.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
 }
 
 /// A tracepoint by its number, since libbpf looks it up by a path of its own.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
 use super::read_image;
@@ -40,9 +40,14 @@ pub struct Selection {
 impl LibRule {
     pub fn parse(text: &str) -> Result<LibRule> {
         let (path, functions) = match text.rsplit_once(':') {
-            Some((path, functions)) if !path.is_empty() && !functions.contains('/') => (path, functions),
+            // A file of that name wins over a pattern.
+            _ if text.contains('/') && Path::new(text).exists() => (text, "*"),
+            Some((path, functions)) if !functions.contains('/') => (path, functions),
             _ => (text, "*"),
         };
+        if path.is_empty() || functions.is_empty() {
+            bail!("--lib {text:?}: give a file, or a file and a pattern: PATH:GLOB");
+        }
         let functions = Pattern::new(functions)
             .with_context(|| format!("--lib {text}: {functions:?} is no pattern (use *, ? and [a-z])"))?;
         let path = PathBuf::from(path);
@@ -112,15 +117,16 @@ impl Selection {
         if !wanted {
             return Ok(None);
         }
-        image.functions.retain(|f| self.wants(&f.name));
-        image.not_hooked.retain(|f| self.wants(&f.name));
+        image.functions.retain(|f| self.wants_any(std::iter::once(&f.name).chain(&f.aliases)));
+        image.not_hooked.retain(|f| self.wants_any(std::iter::once(&f.name)));
         Ok(Some(image))
     }
 
-    /// --only and --skip speak of CUDA functions; --lib has a pattern of its own.
-    fn wants(&self, name: &str) -> bool {
-        (self.only.is_empty() || self.only.iter().any(|p| p.matches(name)))
-            && !self.skip.iter().any(|p| p.matches(name))
+    /// --only and --skip speak of CUDA functions; --lib has a pattern of its own. A function
+    /// with several names is one piece of code: each of them can pick it or leave it out.
+    fn wants_any<'a>(&self, names: impl Iterator<Item = &'a String> + Clone) -> bool {
+        let fits = |patterns: &[Pattern]| names.clone().any(|name| patterns.iter().any(|p| p.matches(name)));
+        (self.only.is_empty() || fits(&self.only)) && !fits(&self.skip)
     }
 }
 
@@ -133,10 +139,14 @@ fn looks_like_cuda(path: &Path) -> bool {
 fn merge(first: Option<Image>, second: Option<Image>) -> Option<Image> {
     let (Some(mut first), Some(second)) = (first.clone(), second.clone()) else { return first.or(second) };
     for function in second.functions {
-        if !first.functions.iter().any(|f| f.site == function.site) {
+        if !first.functions.iter().any(|f| f.site == function.site || f.entry == function.entry) {
             first.functions.push(function);
         }
     }
-    first.not_hooked.extend(second.not_hooked.into_iter().filter(|n| cuda::api(&n.name) == Api::Other));
+    for one in second.not_hooked {
+        if cuda::api(&one.name) == Api::Other && !first.not_hooked.contains(&one) {
+            first.not_hooked.push(one);
+        }
+    }
     Some(first)
 }

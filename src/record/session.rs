@@ -51,6 +51,8 @@ struct Session<'a> {
     tracker: Tracker,
     control: Ring,
     control_map: MapHandle,
+    /// The trace goes into a file, not to standard output.
+    has_file: bool,
     who: Who,
 }
 
@@ -78,9 +80,9 @@ pub fn run(config: &Config) -> Result<u8> {
     // that cannot be recorded, a file that cannot be written.
     let launch = command(config, &user, user_env)?;
     let attached = attached(config)?;
-    let output = open_output(config, &user)?;
     let settings = settings(config)?;
     let mut probes = Probes::load(&settings, &plan, config.rung, config.selection.clone())?;
+    let output = open_output(config, &user)?;
     // Before any thread is started, so that every thread has them blocked.
     let mut signals = Signals::block().context("cannot take over the signals")?;
     let guardian = start_guardian(&probes)?;
@@ -99,9 +101,10 @@ pub fn run(config: &Config) -> Result<u8> {
         Some(launch) => Some(launch::start(launch)?),
         None => None,
     };
-    let mut session = Session { config, probes, tracker, control, control_map, who: Who::All };
-    session.take_targets(gated.as_ref(), &attached)?;
     let path = output.as_ref().and_then(|o| o.path.clone());
+    let has_file = path.is_some();
+    let mut session = Session { config, probes, tracker, control, control_map, has_file, who: Who::All };
+    session.take_targets(gated.as_ref(), &attached)?;
     let header = header::header(config, &session.probes, &user, wall);
     let recorder = start_recorder(output, rings, start, config, receiver, &session.probes, header)?;
     session.who = match gated {
@@ -263,7 +266,10 @@ impl Session<'_> {
     fn adopt(&self, one: &Attached) -> Result<Vec<u32>> {
         let mut known = vec![one.pid];
         self.tracker.add_target(one.pid)?;
-        while self.config.follow {
+        if !self.config.follow {
+            return Ok(known);
+        }
+        loop {
             let before = known.len();
             for pid in proc::process_tree(one.pid) {
                 if !known.contains(&pid) {
@@ -272,10 +278,9 @@ impl Session<'_> {
                 }
             }
             if known.len() == before {
-                break;
+                return Ok(known);
             }
         }
-        Ok(known)
     }
 
     /// Until the recording is over. Lets stopped processes go, passes signals on.
@@ -417,7 +422,13 @@ impl Session<'_> {
             _ => recorder.state.drain(),
         }
         let outcome = recorder.worker.join().map_err(|_| anyhow!("gpurec's worker thread panicked"))?;
-        let write_error = recorder.writer.and_then(|writer| writer.join().err());
+        let reader_left = |error: &io::Error| !self.has_file && error.kind() == io::ErrorKind::BrokenPipe;
+        let mut outcome = outcome;
+        let mut write_error = recorder.writer.and_then(|writer| writer.join().err());
+        if write_error.as_ref().is_some_and(reader_left) {
+            // Somebody had enough of our standard output: as for any filter, no error.
+            (write_error, outcome.failed) = (None, None);
+        }
         Ok(Ended { outcome, write_error })
     }
 

@@ -8,10 +8,18 @@
 
 #[path = "live/demo.rs"]
 mod demo;
+#[path = "live/disk.rs"]
+mod disk;
 #[path = "live/disorder.rs"]
 mod disorder;
+#[path = "live/everyone.rs"]
+mod everyone;
 #[path = "live/figures.rs"]
 mod figures;
+#[path = "live/hostile.rs"]
+mod hostile;
+#[path = "live/manners.rs"]
+mod manners;
 #[path = "live/must_show.rs"]
 mod must_show;
 #[path = "live/needs.rs"]
@@ -20,5 +28,9 @@ mod needs;
 mod room;
 #[path = "live/run.rs"]
 mod run;
+#[path = "live/signals.rs"]
+mod signals;
 #[path = "live/trace.rs"]
 mod trace;
+#[path = "live/user.rs"]
+mod user;

@@ -60,7 +60,7 @@ fn an_exec_has_as_much_of_the_command_as_it_says() {
     let cases = [(0, wire::CUT, &b""[..]), (3, 0, b"ls\0"), (6, 0, b"ls\0-l\0"), (4096, 0, &[b'x'; 4096])];
     for (length, flags, argv) in cases {
         let decoded = decode(&exec(length, flags, argv));
-        let what = What::Exec { pid: 4, command: argv.into(), cut: flags == wire::CUT };
+        let what = What::Exec { pid: 4, old_tid: 0, command: argv.into(), cut: flags == wire::CUT };
         assert_eq!(decoded, Some(Item { ts: 9, tid: 5, seq: 0, what }));
     }
 }

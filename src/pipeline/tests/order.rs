@@ -150,7 +150,7 @@ fn play(seed: u64) {
     for _ in 0..60 {
         machine.run(40);
         let now = machine.clock;
-        for ring in 0..count {
+        for (ring, complete_to) in complete_to.iter_mut().enumerate() {
             machine.run(5);
             let drained = machine.read(ring, &mut |ts| {
                 pushed.push(ts);
@@ -158,7 +158,7 @@ fn play(seed: u64) {
             });
             if drained {
                 order.complete(ring, now);
-                complete_to[ring] = now;
+                *complete_to = now;
             }
         }
         let watermark = *complete_to.iter().min().unwrap();

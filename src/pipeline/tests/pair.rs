@@ -172,7 +172,7 @@ fn a_thread_of_which_nothing_is_known_may_end() {
 fn exec_ends_what_was_open_and_the_thread_goes_on() {
     let mut story = Story::default();
     story.call(10, 1, 1, 900);
-    let what = What::Exec { pid: 7, command: b"a\0".as_slice().into(), cut: false };
+    let what = What::Exec { pid: 7, old_tid: 0, command: b"a\0".as_slice().into(), cut: false };
     story.feed(&Item { ts: 11, tid: 7, seq: 0, what });
     story.call(12, 2, 2, 700);
     story.returned(13, 3, 12, 0);

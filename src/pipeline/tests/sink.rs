@@ -12,7 +12,7 @@ use super::super::sink::Lines;
 use super::pair::{call, returned};
 use super::{Random, exit_item};
 use crate::probe::Probe;
-use crate::trace::{Body, Header, LineWriter, Lost, Notes, Reader, output};
+use crate::trace::{Body, LineWriter, Lost, Notes, Reader, output};
 
 /// A folder of its own that goes away with the test.
 pub struct Folder(pub PathBuf);
@@ -66,7 +66,7 @@ fn probes() -> Vec<Probe> {
 fn lines_of(name: &str, items: &[Item]) -> Vec<Value> {
     let folder = Folder::new(name);
     let (mut lines, writer) = folder.lines(1000);
-    lines.line(0, Body::Header(Box::new(Header::default())));
+    lines.line(0, Body::Header(Box::default()));
     lines.add_probes(&probes());
     let mut pairing = Pairing::default();
     for item in items {
@@ -158,7 +158,7 @@ fn what_never_returned_has_no_value() {
 #[test]
 fn processes() {
     let exec = |ts, command: &[u8], cut| {
-        let what = What::Exec { pid: u32::MAX, command: command.into(), cut };
+        let what = What::Exec { pid: u32::MAX, old_tid: 0, command: command.into(), cut };
         Item { ts, tid: u32::MAX, seq: 0, what }
     };
     let exit =
@@ -187,7 +187,7 @@ fn processes() {
 /// What BPF says when the command line could not be read.
 #[test]
 fn a_command_that_could_not_be_read_has_no_empty_word() {
-    let what = What::Exec { pid: u32::MAX, command: b"".as_slice().into(), cut: true };
+    let what = What::Exec { pid: u32::MAX, old_tid: 0, command: b"".as_slice().into(), cut: true };
     let lines = lines_of("unread", &[Item { ts: 1500, tid: 8, seq: 0, what }]);
     assert_eq!(lines[0]["command"], serde_json::json!(["…"]));
 }
@@ -197,7 +197,7 @@ fn random_trace(folder: &Folder, seed: u64, write_calls: bool) -> u64 {
     let mut random = Random::new(seed);
     let (mut lines, writer) = folder.lines(5000);
     lines.write_calls = write_calls;
-    lines.line(0, Body::Header(Box::new(Header::default())));
+    lines.line(0, Body::Header(Box::default()));
     lines.add_probes(&probes());
     let mut pairing = Pairing::default();
     let mut seq = [0; 4];

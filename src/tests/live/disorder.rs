@@ -115,9 +115,13 @@ fn a_tail_call_lies_inside_its_caller() {
     each_rung("tail 200", |done, trace| {
         done.exited(0);
         trace.is_whole().has_calls(&[("x_tail2", 200), ("x_tail", 400), ("x_leaf", 400)]);
-        for (name, depth, calls) in
-            [("x_tail2", 0, 200), ("x_tail", 1, 200), ("x_tail", 0, 200), ("x_leaf", 2, 200), ("x_leaf", 1, 200)]
-        {
+        for (name, depth, calls) in [
+            ("x_tail2", 0, 200),
+            ("x_tail", 1, 200),
+            ("x_tail", 0, 200),
+            ("x_leaf", 2, 200),
+            ("x_leaf", 1, 200),
+        ] {
             let at = trace.calls.iter().filter(|call| call.name == name && call.depth == depth).count();
             assert_eq!(at, calls, "{name} at depth {depth}");
         }
@@ -239,8 +243,7 @@ fn five_hundred_threads() {
 fn children_are_left_alone_if_asked() {
     live(|room| {
         let x = X::new(room);
-        let (done, trace) =
-            room.record(&["--no-follow", "--lib", &x.lib()], &[&x.program, "fork", "5"]);
+        let (done, trace) = room.record(&["--no-follow", "--lib", &x.lib()], &[&x.program, "fork", "5"]);
         done.exited(0);
         trace.is_whole().has_calls(&[("x_fork", 5), ("x_leaf", 10)]);
         assert_eq!(trace.process_events("exit").len(), 1);

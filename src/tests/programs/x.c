@@ -1,6 +1,7 @@
 // x MODE [ARGS]: calls libx in one of the ways below. What it does is exact, so the test knows every call.
 // What goes out: the exit status, 0 if every call gave what it should; x_wait's word.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,6 +137,16 @@ static void *exec_in_thread(void *unused)
 	return unused;
 }
 
+// load START FILE...: says in START that it runs, opens each library, and calls.
+static void load(void)
+{
+	CHECK(fopen(words[2], "w"));
+	for (char **file = words + 3; *file; file++)
+		CHECK(dlopen(*file, RTLD_NOW | RTLD_LOCAL));
+	leaves(1);
+	puts("loaded");
+}
+
 static void mode(const char *name)
 {
 	if (!strcmp(name, "leaf"))
@@ -176,6 +187,12 @@ static void mode(const char *name)
 		children();
 	else if (!strcmp(name, "wait"))
 		x_wait("inside", words[2]);
+	else if (!strcmp(name, "wait-then-leaf")) {
+		x_wait("inside", words[2]);
+		leaves(number(3));
+		puts("called");
+	} else if (!strcmp(name, "load"))
+		load();
 	else
 		CHECK(!"a mode");
 }
