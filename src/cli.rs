@@ -163,8 +163,7 @@ pub fn parse() -> Result<Task> {
         Some(Command::Summary(args)) => Ok(Task::Summary { files: args.files, json: args.json }),
         Some(Command::Doctor) => Ok(Task::Doctor),
         Some(Command::Probes(args)) => {
-            let libs = args.libs.iter().map(|lib| LibRule::parse(lib)).collect::<Result<_>>()?;
-            let selection = Selection { libs, ..Selection::default() };
+            let selection = Selection { libs: libs(&args.libs)?, ..Selection::default() };
             Ok(Task::Probes { glob: pattern("GLOB", &args.glob)?, selection, pid: args.pid })
         }
         Some(Command::Demo(args)) => {
@@ -204,7 +203,7 @@ fn config(options: Options, target: Target) -> Result<Config> {
             ApiArg::Driver => ApiChoice::Driver,
             ApiArg::Runtime => ApiChoice::Runtime,
         },
-        libs: options.lib.iter().map(|lib| LibRule::parse(lib)).collect::<Result<_>>()?,
+        libs: libs(&options.lib)?,
     };
     Ok(Config {
         target,
@@ -259,6 +258,11 @@ fn told(options: &Options) -> serde_json::Value {
         tell("backend", rung.name().into());
     }
     told.into()
+}
+
+fn libs(rules: &[String]) -> Result<Vec<LibRule>> {
+    let usage = |error: anyhow::Error| Usage(format!("{error:#}")).into();
+    rules.iter().map(|rule| LibRule::parse(rule).map_err(usage)).collect()
 }
 
 fn patterns(option: &str, globs: &[String]) -> Result<Vec<Pattern>> {

@@ -252,6 +252,7 @@ impl Worker {
         };
         let now = self.lines.now_is(cut);
         let in_flight = self.lines.in_flight(&self.pairing.in_flight());
+        self.lines.summary.in_flight_is(&in_flight);
         for reason in self.incomplete_because() {
             self.lines.summary.incomplete(&reason);
         }

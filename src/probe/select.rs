@@ -10,7 +10,7 @@ use glob::Pattern;
 
 use super::read_image;
 use crate::cuda::{self, Api};
-use crate::elf::{self, Image, Kind, Refused, Want};
+use crate::elf::{self, Image, Kind, NotHooked, Want};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApiChoice {
@@ -104,7 +104,6 @@ impl Selection {
     fn cuda_part(&self, file: &File, path: &Path) -> Result<Option<Image>, String> {
         let image = match read_image(file, path, &Want::Cuda) {
             Ok(image) => image,
-            Err(Refused::NotElf | Refused::Foreign(_)) => None,
             Err(error) if looks_like_cuda(path) => return Err(error.to_string()),
             Err(_) => None,
         };
@@ -116,6 +115,11 @@ impl Selection {
         };
         if !wanted {
             return Ok(None);
+        }
+        if image.functions.is_empty() && image.not_hooked.is_empty() {
+            let reason = "the file is called like a CUDA library and exports no function of CUDA".to_owned();
+            image.not_hooked.push(NotHooked { name: "*".to_owned(), reason });
+            return Ok(Some(image));
         }
         image.functions.retain(|f| self.wants_any(std::iter::once(&f.name).chain(&f.aliases)));
         image.not_hooked.retain(|f| self.wants_any(std::iter::once(&f.name)));

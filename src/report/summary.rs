@@ -48,6 +48,8 @@ pub struct Summary {
     ns_per_call: Option<u64>,
     last_ns: u64,
     ended: bool,
+    /// What the recorder knows better: a thread's end has no line of its own.
+    told_in_flight: Option<Vec<InFlight>>,
     /// The figures in the `end` line, for a trace that has no events.
     stored: Option<serde_json::Value>,
     figures: Figures,
@@ -83,6 +85,11 @@ impl Summary {
         if !reasons.iter().any(|known| known == reason) {
             reasons.push(reason.to_string());
         }
+    }
+
+    /// The recorder's own list of calls that did not return.
+    pub fn in_flight_is(&mut self, in_flight: &[InFlight]) {
+        self.told_in_flight = Some(in_flight.to_vec());
     }
 
     fn begin(&mut self, line: &Line, begin: &Begin) {
@@ -287,6 +294,7 @@ impl Summary {
         if !finish.complete && finish.incomplete_because.is_empty() && finish.lost == 0 {
             self.incomplete("the recorder says so, without a reason");
         }
+        self.in_flight_is(&finish.in_flight);
         self.stored = Some(finish.summary.clone());
     }
 
@@ -308,7 +316,7 @@ impl Summary {
         figures.functions = self.functions.iter().filter_map(Tally::figures).collect();
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
         figures.sync.by_function = self.sync_functions(&figures);
-        figures.in_flight = self.in_flight(at_ns);
+        figures.in_flight = self.told_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
         self.list_processes(&mut figures);
         figures.cost = self.cost();
         figures
