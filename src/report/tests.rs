@@ -389,3 +389,16 @@ fn the_recipes_of_the_readme_work() {
         assert!(!answer.trim().is_empty(), "{recipe} answers nothing");
     }
 }
+
+/// A PyTorch program on an H200, as it was recorded (see traces/README.md).
+#[test]
+fn a_real_trace_has_the_figures_that_its_recorder_printed() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/torch_h200.jsonl");
+    let figures = summary_of(crate::trace::open(std::path::Path::new(path)).unwrap()).unwrap();
+    assert!(figures.complete);
+    assert!(figures.notes.is_empty());
+    assert_eq!((figures.cuda_calls, figures.kernel_launches), (352, 42));
+    let last = std::fs::read_to_string(path).unwrap().lines().last().unwrap().to_owned();
+    let end: serde_json::Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(Figures::from_json(&end["summary"]).unwrap(), figures);
+}
