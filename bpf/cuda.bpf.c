@@ -4,7 +4,8 @@
  *
  * Three ways to be attached, one source: a session program (6.13+), a multi pair
  * (6.6+), or single uprobes. The recorder loads only the programs of the rung in use.
- * Not here: what a call means; reading memory of the target beyond its return address.
+ * Beyond registers and return value it takes what the recorder's table asks for
+ * (capture.h). Not here: what a call means.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -13,6 +14,7 @@
 #include "gpurec.h"
 #include "maps.h"
 #include "emit.h"
+#include "capture.h"
 
 /* The kernel's own memory between a call's entry and its return. The newer form takes
  * the context; both are weak, and the programs of the other rungs use neither. */
@@ -23,15 +25,20 @@ extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 
 volatile u32 phase = GPUREC_RECORDING; /* enum gpurec_phase, written by the recorder */
 
-/* Open calls of a thread, for the rungs without session memory. Dropped frames follow
- * the kernel's own rule for uretprobes: a frame at or below the new one is dead. */
+/* Open calls of a thread: for the rungs without session memory all of them, else those
+ * from which something is to be read at the return, when the registers that told where
+ * are long overwritten. Dropped frames follow the kernel's own rule for uretprobes: a
+ * frame at or below the new one is dead. */
+struct frame {
+	u64 sp;
+	u64 ts;
+	struct place exit[GPUREC_READS];
+};
+
 struct frames {
 	u32 depth;
 	u32 pad;
-	struct {
-		u64 sp;
-		u64 ts;
-	} at[GPUREC_MAX_FRAMES];
+	struct frame at[GPUREC_MAX_FRAMES];
 };
 
 struct {
@@ -65,30 +72,52 @@ static __always_inline u64 return_address(struct pt_regs *regs)
 #endif
 }
 
-/* Records the entry. Returns its timestamp, 0 if it isn't recorded. */
-static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u32 probe, bool *chained)
-{
-	struct thread *t;
-	struct gpurec_call *call;
-	u64 ts;
+/* Sizes of records with something behind them. Room in a ring is asked for in sizes that
+ * are known when the program is loaded; what is not used stays unread. Kernel names, of
+ * which a large library registers tens of thousands at once, are of every length. */
+#define SIZES(each) each(192) each(384) each(768) each(1536) each(3072) each(GPUREC_PAYLOAD + 128)
 
-	if (phase != GPUREC_RECORDING)
-		return 0;
-	t = traced_thread(task);
-	if (!t)
-		return 0;
-	*chained = is_chained(task, return_address(regs));
-	t->seq++;
-	call = reserve_call(sizeof(*call));
-	if (!call) {
-		count_lost_call(probe);
-		return 0;
-	}
-	fill_head(&call->head, GPUREC_CALL, probe, t->seq);
-	if (*chained)
+/* A record from the scratch memory into the ring. The time is taken with the room in hand;
+ * returns it, or 0 if there was no room. */
+#define SEND(size, room)                                                      \
+	({                                                                    \
+		struct gpurec_head *to_ = room(size);                         \
+		u64 ts_ = 0;                                                  \
+		if (to_) {                                                    \
+			bpf_probe_read_kernel(to_, size, s);                  \
+			to_->ts = ts_ = bpf_ktime_get_ns();                   \
+			submit(to_);                                          \
+		}                                                             \
+		ts_;                                                          \
+	})
+
+#define SEND_CALL(limit)                            \
+	if (size <= (limit))                        \
+		return SEND(limit, reserve_call);
+#define SEND_RETURN(limit)                          \
+	if (size <= (limit))                        \
+		return SEND(limit, reserve);
+
+static __always_inline u64 send_call(const struct scratch *s, u32 size)
+{
+	SIZES(SEND_CALL)
+	return 0;
+}
+
+static __always_inline u64 send_return(const struct scratch *s, u32 size)
+{
+	SIZES(SEND_RETURN)
+	return 0;
+}
+
+static __always_inline void fill_call(struct gpurec_call *call, struct pt_regs *regs, u32 probe, u32 seq, bool chained)
+{
+	fill_head(&call->head, GPUREC_CALL, probe, seq);
+	if (chained)
 		call->head.flags = GPUREC_CHAINED;
 	call->pid = bpf_get_current_pid_tgid() >> 32;
-	call->pad = 0;
+	call->payload = 0;
+	call->words = 0;
 	call->sp = PT_REGS_SP(regs);
 	call->args[0] = PT_REGS_PARM1(regs);
 	call->args[1] = PT_REGS_PARM2(regs);
@@ -96,22 +125,173 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	call->args[3] = PT_REGS_PARM4(regs);
 	call->args[4] = PT_REGS_PARM5(regs);
 	call->args[5] = PT_REGS_PARM6(regs);
-	ts = call->head.ts;
-	submit(call);
+}
+
+/* Reads what the plan wants at entry behind the call in the scratch memory, and notes
+ * where it wants to read at the return. */
+static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_capture *plan, struct scratch *s, struct place *exits)
+{
+	struct reader r = {.scratch = s};
+	u32 bytes = plan->words * 8;
+	u64 stack = PT_REGS_SP(regs);
+	u32 i;
+
+#if defined(__TARGET_ARCH_x86)
+	stack += 8; /* over the return address */
+#endif
+	if (bytes > GPUREC_WORDS * 8)
+		bytes = GPUREC_WORDS * 8;
+	if (bytes && !bpf_probe_read_user(s->payload, bytes, (void *)stack)) {
+		r.words = bytes / 8;
+		r.used = bytes;
+	}
+	for (i = 0; i < GPUREC_READS && i < plan->entry_reads; i++) {
+		struct place place = find(&r, &plan->entry[i]);
+
+		read_piece(&r, &plan->entry[i], &place, i);
+	}
+	for (i = 0; i < GPUREC_READS && i < plan->exit_reads; i++)
+		exits[i] = find(&r, &plan->exit[i]);
+	s->call.payload = r.used;
+	s->call.words = r.words;
+	return 0;
+}
+
+static __noinline int read_exit(const struct gpurec_capture *plan, struct scratch *s, const struct place *exits)
+{
+	struct reader r = {.scratch = s};
+	u32 i;
+
+	for (i = 0; i < GPUREC_READS && i < plan->exit_reads; i++) {
+		struct place place = exits[i];
+
+		read_piece(&r, &plan->exit[i], &place, GPUREC_READS);
+	}
+	s->ret.payload = r.used;
+	return 0;
+}
+
+/* Dead frames go; the new one is kept, if it was recorded. */
+static __always_inline void keep_frame(struct task_struct *task, u64 sp, bool chained, u64 ts, const struct place *exits)
+{
+	struct frames *open = bpf_task_storage_get(&frames, task, 0, ts ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+	struct frame *top;
+	u32 i;
+
+	if (!open)
+		return;
+	for (i = 0; i < GPUREC_MAX_FRAMES && open->depth; i++) {
+		u64 at = open->at[(open->depth - 1) & (GPUREC_MAX_FRAMES - 1)].sp;
+
+		if (chained ? at >= sp : at > sp)
+			break;
+		open->depth--;
+	}
+	if (!ts || open->depth >= GPUREC_MAX_FRAMES)
+		return;
+	top = &open->at[open->depth & (GPUREC_MAX_FRAMES - 1)];
+	top->sp = sp;
+	top->ts = ts;
+#pragma unroll
+	for (i = 0; i < GPUREC_READS; i++)
+		top->exit[i] = exits[i];
+	open->depth++;
+}
+
+/* The frame of the call that began at `ts`, if it was kept. What was opened after it is dead. */
+static __always_inline struct frame *frame_of(struct task_struct *task, u64 ts)
+{
+	struct frames *open = bpf_task_storage_get(&frames, task, 0, 0);
+	u32 i;
+
+	if (!open)
+		return NULL;
+	for (i = 0; i < GPUREC_MAX_FRAMES && open->depth; i++) {
+		struct frame *top = &open->at[(open->depth - 1) & (GPUREC_MAX_FRAMES - 1)];
+
+		if (top->ts < ts)
+			return NULL;
+		open->depth--;
+		if (top->ts == ts)
+			return top;
+	}
+	return NULL;
+}
+
+/* Records the entry. Returns its timestamp, 0 if it isn't recorded. */
+static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u32 probe, bool keep_always)
+{
+	const struct gpurec_capture *plan;
+	struct place exits[GPUREC_READS] = {};
+	struct gpurec_call *call;
+	struct thread *t;
+	u64 ts = 0;
+	bool chained, more;
+
+	if (phase != GPUREC_RECORDING)
+		return 0;
+	t = thread_state(task);
+	if (!t) {
+		if (is_target(bpf_get_current_pid_tgid() >> 32))
+			count_lost_call(probe);
+		return 0;
+	}
+	if (!t->traced)
+		return 0;
+	chained = is_chained(task, return_address(regs));
+	t->seq++;
+	plan = bpf_map_lookup_elem(&captures, &probe);
+	more = plan && (plan->words || plan->entry_reads || plan->exit_reads);
+	if (more) {
+		struct scratch *s = bpf_task_storage_get(&scratches, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+		if (s) {
+			fill_call(&s->call, regs, probe, t->seq, chained);
+			read_entry(regs, plan, s, exits);
+			ts = send_call(s, sizeof(s->call) + s->call.payload);
+		}
+	} else {
+		call = reserve_call(sizeof(*call));
+		if (call) {
+			fill_call(call, regs, probe, t->seq, chained);
+			ts = call->head.ts;
+			submit(call);
+		}
+	}
+	if (!ts)
+		count_lost_call(probe);
+	if (keep_always || (plan && plan->exit_reads))
+		keep_frame(task, PT_REGS_SP(regs), chained, ts, exits);
 	return ts;
 }
 
-static __always_inline void leave(struct pt_regs *regs, struct task_struct *task, u32 probe, u64 begin)
+static __always_inline void leave(struct pt_regs *regs, struct task_struct *task, u32 probe, u64 begin, struct frame *frame)
 {
-	struct thread *t;
+	const struct gpurec_capture *plan;
 	struct gpurec_return *ret;
+	struct scratch *s = NULL;
+	struct thread *t;
 
 	if (phase == GPUREC_SILENT)
 		return;
-	t = traced_thread(task);
-	if (!t)
+	t = thread_state(task);
+	if (!t || !t->traced)
 		return;
 	t->seq++;
+	plan = bpf_map_lookup_elem(&captures, &probe);
+	/* What a call that failed left behind its pointers is nobody's business. */
+	if (plan && plan->exit_reads && frame && (int)PT_REGS_RC(regs) == 0)
+		s = bpf_task_storage_get(&scratches, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (s) {
+		fill_head(&s->ret.head, GPUREC_RETURN, probe, t->seq);
+		s->ret.begin = begin;
+		s->ret.value = PT_REGS_RC(regs);
+		s->ret.pad = 0;
+		read_exit(plan, s, frame->exit);
+		if (!send_return(s, sizeof(s->call) + s->ret.payload))
+			count_lost_return(probe);
+		return;
+	}
 	ret = reserve(sizeof(*ret));
 	if (!ret) {
 		count_lost_return(probe);
@@ -120,6 +300,8 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	fill_head(&ret->head, GPUREC_RETURN, probe, t->seq);
 	ret->begin = begin;
 	ret->value = PT_REGS_RC(regs);
+	ret->payload = 0;
+	ret->pad = 0;
 	submit(ret);
 }
 
@@ -129,17 +311,16 @@ static __always_inline int session(struct pt_regs *regs, u64 *begin, bool is_ret
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 probe = bpf_get_attach_cookie(regs);
-	bool chained;
 
 	if (is_return) {
-		leave(regs, task, probe, *begin);
+		leave(regs, task, probe, *begin, frame_of(task, *begin));
 		return 0;
 	}
-	*begin = enter(regs, task, probe, &chained);
+	*begin = enter(regs, task, probe, false);
 	return *begin == 0;
 }
 
-SEC("uprobe.session")
+SEC("uprobe.session.s")
 int cuda_session(struct pt_regs *regs)
 {
 	u64 *begin = bpf_session_cookie();
@@ -147,7 +328,7 @@ int cuda_session(struct pt_regs *regs)
 	return begin ? session(regs, begin, bpf_session_is_return()) : 1;
 }
 
-SEC("uprobe.session")
+SEC("uprobe.session.s")
 int cuda_session_ctx(struct pt_regs *regs)
 {
 	u64 *begin = bpf_session_cookie___ctx(regs);
@@ -157,38 +338,14 @@ int cuda_session_ctx(struct pt_regs *regs)
 
 /* The pair without session memory: also for single uprobes, where the recorder gives
  * the programs another attach type. */
-SEC("uprobe")
+SEC("uprobe.s")
 int cuda_entry(struct pt_regs *regs)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	u32 probe = bpf_get_attach_cookie(regs);
-	u64 sp = PT_REGS_SP(regs);
-	struct frames *open;
-	bool chained = false;
-	u64 ts;
-	u32 i;
-
-	ts = enter(regs, task, probe, &chained);
-	open = bpf_task_storage_get(&frames, task, 0, ts ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
-	if (!open)
-		return 0;
-	for (i = 0; i < GPUREC_MAX_FRAMES && open->depth; i++) {
-		u32 top = (open->depth - 1) & (GPUREC_MAX_FRAMES - 1);
-		u64 at = open->at[top].sp;
-
-		if (chained ? at >= sp : at > sp)
-			break;
-		open->depth--;
-	}
-	if (ts && open->depth < GPUREC_MAX_FRAMES) {
-		open->at[open->depth & (GPUREC_MAX_FRAMES - 1)].sp = sp;
-		open->at[open->depth & (GPUREC_MAX_FRAMES - 1)].ts = ts;
-		open->depth++;
-	}
+	enter(regs, bpf_get_current_task_btf(), bpf_get_attach_cookie(regs), true);
 	return 0;
 }
 
-SEC("uretprobe")
+SEC("uretprobe.s")
 int cuda_return(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -203,14 +360,13 @@ int cuda_return(struct pt_regs *regs)
 	sp -= sizeof(u64); /* the return address has been popped */
 #endif
 	for (i = 0; i < GPUREC_MAX_FRAMES && open->depth; i++) {
-		u32 top = (open->depth - 1) & (GPUREC_MAX_FRAMES - 1);
-		u64 at = open->at[top].sp;
+		struct frame *top = &open->at[(open->depth - 1) & (GPUREC_MAX_FRAMES - 1)];
 
-		if (at > sp)
+		if (top->sp > sp)
 			return 0; /* its call was lost: nothing to end */
 		open->depth--;
-		if (at == sp) {
-			leave(regs, task, probe, open->at[top].ts);
+		if (top->sp == sp) {
+			leave(regs, task, probe, top->ts, top);
 			return 0;
 		}
 	}

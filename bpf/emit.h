@@ -11,9 +11,10 @@ static __always_inline bool is_target(u32 pid)
 	return config.everyone || bpf_map_lookup_elem(&targets, &pid);
 }
 
-/* The thread's state, or NULL if it isn't traced. A thread keeps its first answer:
- * processes are made targets before their first hook can fire. */
-static __always_inline struct thread *traced_thread(struct task_struct *task)
+/* The thread's state, which says whether it is traced. A thread keeps its first answer:
+ * processes are made targets before their first hook can fire. NULL only if there was no
+ * memory for it, or a preempted thread was just getting its own. */
+static __always_inline struct thread *thread_state(struct task_struct *task)
 {
 	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
 
@@ -23,7 +24,7 @@ static __always_inline struct thread *traced_thread(struct task_struct *task)
 			return NULL;
 		t->traced = is_target(bpf_get_current_pid_tgid() >> 32);
 	}
-	return t->traced ? t : NULL;
+	return t;
 }
 
 /* Room in this CPU's ring. The timestamp is taken after this succeeds: then no record

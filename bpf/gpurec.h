@@ -16,6 +16,10 @@ enum gpurec_limit {
 	GPUREC_MAX_FILES = 65536,     /* executable files already looked at */
 	GPUREC_MAX_FRAMES = 64,       /* nested calls a thread (the kernel's own limit for uretprobes) */
 	GPUREC_COMMAND = 4096,        /* bytes of a command line kept */
+	GPUREC_READS = 4,             /* pieces of memory read at a call's entry, and at its return */
+	GPUREC_WORDS = 16,            /* stack words read at a call's entry */
+	GPUREC_PIECE = 4096,          /* bytes of the longest piece */
+	GPUREC_PAYLOAD = 8192,        /* bytes of all of a call's pieces */
 };
 
 enum gpurec_kind {
@@ -41,6 +45,55 @@ enum gpurec_flag {
 	GPUREC_PROGRAM = 16,
 };
 
+/* How a piece of the target's memory is read. */
+enum gpurec_read_kind {
+	GPUREC_READ_BYTES = 1,         /* `size` bytes at the pointer */
+	GPUREC_READ_COUNTED = 2,       /* `each` bytes for each of a number of elements, `size` at most */
+	GPUREC_READ_TEXT = 3,          /* a string, `size` bytes at most */
+	GPUREC_READ_TEXT_THROUGH = 4,  /* a string that the pointer's pointee points to */
+};
+
+/* Where a pointer or a count is: a word (0..5 registers, from 6 on the stack), or this flag
+ * with the number of an earlier piece, and an offset into it. */
+enum gpurec_source {
+	GPUREC_INSIDE = 0x80,
+};
+
+struct gpurec_read {
+	unsigned char kind;
+	unsigned char source;
+	unsigned char count;
+	unsigned char pad;
+	unsigned short source_offset;
+	unsigned short count_offset;
+	unsigned short size;
+	unsigned short each;
+};
+
+/* What to capture of a function beside its six registers and its return value. */
+struct gpurec_capture {
+	unsigned char words;         /* of the stack, at entry */
+	unsigned char entry_reads;
+	unsigned char exit_reads;
+	unsigned char pad[5];
+	struct gpurec_read entry[GPUREC_READS];
+	struct gpurec_read exit[GPUREC_READS];
+};
+
+/* What follows a call or return record: the stack words of a call, then each piece. */
+enum gpurec_piece_state {
+	GPUREC_PIECE_READ = 0,
+	GPUREC_PIECE_NULL = 1,
+	GPUREC_PIECE_UNREADABLE = 2,
+	GPUREC_PIECE_CUT = 3,          /* read, but there was more */
+};
+
+struct gpurec_piece {
+	unsigned short state;
+	unsigned short length;         /* of the bytes that follow, padded to 8 */
+	unsigned int pad;
+};
+
 /* Every record begins with this. `seq` counts the hits of a thread, recorded or lost:
  * a gap tells the recorder where in the thread's order something is missing. */
 struct gpurec_head {
@@ -55,7 +108,8 @@ struct gpurec_head {
 struct gpurec_call {
 	struct gpurec_head head;
 	unsigned int pid;
-	unsigned int pad;
+	unsigned short payload;  /* bytes that follow */
+	unsigned short words;    /* stack words among them, 0 if they could not be read */
 	unsigned long long sp;   /* names the stack frame */
 	unsigned long long args[6];
 };
@@ -64,6 +118,8 @@ struct gpurec_return {
 	struct gpurec_head head;
 	unsigned long long begin;   /* head.ts of its call: names the call */
 	unsigned long long value;
+	unsigned int payload;       /* bytes that follow */
+	unsigned int pad;
 };
 
 struct gpurec_fork {
@@ -125,6 +181,8 @@ struct gpurec_config {
 	unsigned int everyone;    /* --all: no target set */
 	unsigned int follow;      /* children of targets are targets */
 	unsigned long long call_limit; /* bytes of a ring that calls may fill */
+	unsigned int may_sleep;   /* the CUDA programs were loaded sleepable */
+	unsigned int pad;
 };
 
 /* Written by the recorder a few times a second. A process is only ever stopped while
@@ -136,7 +194,10 @@ struct gpurec_pulse {
 
 _Static_assert(sizeof(struct gpurec_head) == 24, "head");
 _Static_assert(sizeof(struct gpurec_call) == 88, "call");
-_Static_assert(sizeof(struct gpurec_return) == 40, "return");
+_Static_assert(sizeof(struct gpurec_return) == 48, "return");
+_Static_assert(sizeof(struct gpurec_read) == 12, "read");
+_Static_assert(sizeof(struct gpurec_capture) == 8 + 8 * 12, "capture");
+_Static_assert(sizeof(struct gpurec_piece) == 8, "piece");
 _Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
 _Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
 _Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");

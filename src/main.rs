@@ -6,6 +6,7 @@ mod cuda;
 mod demo;
 mod elf;
 mod host;
+mod meaning;
 mod pipeline;
 mod probe;
 mod record;

@@ -1,20 +1,30 @@
 #!/usr/bin/env python3
-"""Makes functions.txt and errors.txt, the facts about CUDA this room carries.
+"""Makes table.txt and errors.txt, the facts about CUDA this room carries.
 
-usage: generate.py cuda_sigs.csv cuda_errors.csv
+usage: generate.py cuda_sigs.json cuda_errors.csv
 
-Run by hand when the tables of facts change; the build never runs it. Written
-beside this script, sorted by name, one fact a line:
+Run by hand when the facts change; the build never runs it. (For a toolkit
+newer than the facts, scripts/cuda-table makes the rows from its headers.)
+Written beside this script, sorted by name, one fact a line:
 
-  functions.txt   name library(d driver, r runtime) category returns
-  errors.txt      api(d, r) code name
+  table.txt    name[@majors] library(d driver, r runtime) category returns parameters
+  errors.txt   api(d, r) code name
+
+A parameter is name:kind[=detail]:place. `=NAME` instead of parameters: those
+of NAME. `@11-12`: the prototype in these majors of the library. A place is
+the number of a word: 0..5 registers, 6.. the stack behind the return address;
+`1+2` a structure in two registers; `6/24` 24 bytes on the stack; `v` a vector
+register. After `|` the place on AArch64, if another; there registers 6 and 7
+count as words 6 and 7, and `2*` is a pointer to a copy of the structure.
 
 A function without a category takes the one of the other versions of the same
 base name (cuMemAlloc that of cuMemAlloc_v2) when they agree; "-" is none.
 """
 
 import csv
+import json
 import os
+import re
 import sys
 
 RETURNS = {
@@ -25,36 +35,297 @@ RETURNS = {
     "void **": "pointer",
 }
 
-# Exported by libcudart for code that nvcc generates, in no public table.
-EXTRA = """
-__cudaGetKernel r module status
-__cudaInitModule r register other
-__cudaLaunchKernel r launch status
-__cudaLaunchKernel_ptsz r launch status
-__cudaPopCallConfiguration r - status
-__cudaPushCallConfiguration r - other
-__cudaRegisterHostVar r register void
-__cudaRegisterManagedVar r register void
-""".split("\n")
+# Not in the headers that the facts are made from. What libcudart exports for
+# code that nvcc generates has the prototypes of the crt headers of toolkit 13.5;
+# the profiler's functions take nothing.
+REGISTER_VAR = (
+    "fatCubinHandle:ptr:0 {var}:ptr:1 deviceAddress:ptr:2 deviceName:name:3 ext:i32:4"
+    " size:size:5 constant:i32:6 global:i32:7"
+)
+LAUNCH = (
+    "kernel:handle:0 gridDim:struct=dim3:1+2 blockDim:struct=dim3:3+4 args:ptr:5 sharedMem:size:6 stream:handle:7"
+)
+EXTRA = f"""
+__cudaGetKernel r module status kernelPtr:out=handle:0 entryFuncAddr:ptr:1
+__cudaInitModule r register other fatCubinHandle:ptr:0
+__cudaLaunchKernel r launch status {LAUNCH}
+__cudaLaunchKernel_ptsz r launch status =__cudaLaunchKernel
+__cudaPopCallConfiguration r - status gridDim:out=dim3:0 blockDim:out=dim3:1 sharedMem:out=u64:2 stream:out=handle:3
+__cudaPushCallConfiguration r - other gridDim:struct=dim3:0+1 blockDim:struct=dim3:2+3 sharedMem:size:4 stream:handle:5
+__cudaRegisterHostVar r register void ?
+cuProfilerStart d - status
+cuProfilerStop d - status
+cudaProfilerStart r - status
+cudaProfilerStop r - status
+__cudaRegisterManagedVar r register void {REGISTER_VAR.format(var="hostVarPtrAddress")}
+"""
+
+# What the facts, which were made from C types alone, do not tell: what is
+# behind a pointer. Keyed by base name and parameter, or by parameter alone.
+FIX = {
+    "__cudaRegisterFunction.deviceFun": "ptr",
+    "__cudaRegisterFunction.deviceName": "name",
+    "__cudaRegisterVar.deviceAddress": "ptr",
+    "__cudaRegisterVar.deviceName": "name",
+    "cuDeviceGetLuid.luid": "ptr",
+    "cuDeviceGetLuid.deviceNodeMask": "out=u32",
+    "cuLibraryGetKernel.name": "name",
+    "cudaLibraryGetKernel.name": "name",
+    "cuModuleGetFunction.name": "name",
+    "cuGetExportTable.ppExportTable": "out=ptr",
+    "cudaGetExportTable.ppExportTable": "out=ptr",
+    "cudaGetSurfaceReference.surfref": "out=ptr",
+    "cudaGetTextureReference.texref": "out=ptr",
+    "cudaGraphMemFreeNodeGetParams.dptr_out": "out=ptr",
+    "cuLogicalEndpointQuery.queryStatus": "ptr",
+    "cuModuleEnumerateFunctions.functions": "ptr",
+    "cuLibraryEnumerateKernels.kernels": "ptr",
+    "cudaLibraryEnumerateKernels.kernels": "ptr",
+    "cudaSetValidDevices.device_arr": "ptr",
+    "cuGraphAddNode.nodeParams": "in=CUgraphNodeParams",
+    "cudaGraphAddNode.nodeParams": "in=cudaGraphNodeParams",
+    # Arrays that the function reads or fills, where the type looks like one value.
+    "*.capabilities": "ptr",
+    "*.dataSizes": "ptr",
+    "*.attributes": "ptr",
+    "*.data": "ptr",
+    "*.from": "ptr",
+    "*.to": "ptr",
+    "*.nodes": "ptr",
+    "*.pNodes": "ptr",
+    "*.rootNodes": "ptr",
+    "*.pRootNodes": "ptr",
+    "*.dependencies": "ptr",
+    "*.pDependencies": "ptr",
+    "*.dependentNodes": "ptr",
+    "*.pDependentNodes": "ptr",
+    "*.resources": "ptr",
+    "*.jitOptions": "ptr",
+    "*.libraryOptions": "ptr",
+    "*.options": "ptr",
+    "*.dependencies_out": "out=ptr",
+    "*.edgeData_out": "out=ptr",
+    "cudaPointerGetAttributes.attributes": "out=cudaPointerAttributes",
+    "cuMemSetAccess.desc": "array=CUmemAccessDesc,3",
+    "cuMemPoolSetAccess.map": "array=CUmemAccessDesc,2",
+    "cudaMemPoolSetAccess.descList": "array=cudaMemAccessDesc,2",
+    "cuMemcpyBatchAsync.dsts": "array=devptr,3",
+    "cuMemcpyBatchAsync.srcs": "array=devptr,3",
+    "cuMemcpyBatchAsync.sizes": "array=u64,3",
+    "cudaMemcpyBatchAsync.dsts": "array=ptr,3",
+    "cudaMemcpyBatchAsync.srcs": "array=ptr,3",
+    "cudaMemcpyBatchAsync.sizes": "array=u64,3",
+    "cuMemPrefetchBatchAsync.dptrs": "array=devptr,2",
+    "cuMemPrefetchBatchAsync.sizes": "array=u64,2",
+    "cuMemDiscardBatchAsync.dptrs": "array=devptr,2",
+    "cuMemDiscardBatchAsync.sizes": "array=u64,2",
+    "cuMemDiscardAndPrefetchBatchAsync.dptrs": "array=devptr,2",
+    "cuMemDiscardAndPrefetchBatchAsync.sizes": "array=u64,2",
+    "cudaMemPrefetchBatchAsync.dptrs": "array=ptr,2",
+    "cudaMemPrefetchBatchAsync.sizes": "array=u64,2",
+    "cudaMemDiscardBatchAsync.dptrs": "array=ptr,2",
+    "cudaMemDiscardBatchAsync.sizes": "array=u64,2",
+    "cudaMemDiscardAndPrefetchBatchAsync.dptrs": "array=ptr,2",
+    "cudaMemDiscardAndPrefetchBatchAsync.sizes": "array=u64,2",
+    # Flags that have names (names.rs).
+    "cuStreamCreate.Flags": "flags=stream",
+    "cuStreamCreateWithPriority.flags": "flags=stream",
+    "cudaStreamCreateWithFlags.flags": "flags=stream",
+    "cudaStreamCreateWithPriority.flags": "flags=stream",
+    "cuEventCreate.Flags": "flags=event",
+    "cudaEventCreateWithFlags.flags": "flags=event",
+    "cuMemHostAlloc.Flags": "flags=hostalloc",
+    "cudaHostAlloc.flags": "flags=hostalloc",
+    "cuMemHostRegister.Flags": "flags=hostregister",
+    "cudaHostRegister.flags": "flags=hostregister",
+    "cuMemAllocManaged.flags": "flags=attach",
+    "cudaMallocManaged.flags": "flags=attach",
+    "cuStreamAttachMemAsync.flags": "flags=attach",
+    "cudaStreamAttachMemAsync.flags": "flags=attach",
+    "cuCtxCreate.flags": "flags=context",
+    "cuCtxSetFlags.flags": "flags=context",
+    "cuDevicePrimaryCtxSetFlags.flags": "flags=context",
+    "cudaSetDeviceFlags.flags": "flags=context",
+}
+
+# The structures whose layout layout.rs knows.
+LAYOUTS = set(
+    """CUlaunchConfig cudaLaunchConfig_t CUDA_MEMCPY2D CUDA_MEMCPY3D CUDA_MEMCPY3D_PEER cudaMemcpy3DParms
+    cudaMemcpy3DPeerParms CUmemAllocationProp CUmemAccessDesc cudaMemAccessDesc CUmemLocation cudaMemLocation
+    CUgraphNodeParams cudaGraphNodeParams CUDA_KERNEL_NODE_PARAMS_v1 CUDA_KERNEL_NODE_PARAMS cudaKernelNodeParams CUDA_MEMSET_NODE_PARAMS cudaMemsetParams
+    CUDA_HOST_NODE_PARAMS cudaHostNodeParams CUDA_ARRAY_DESCRIPTOR CUDA_ARRAY3D_DESCRIPTOR CUmemPoolProps
+    cudaMemPoolProps CUDA_MEM_ALLOC_NODE_PARAMS cudaMemAllocNodeParams CUmulticastObjectProp CUuuid cudaUUID_t
+    cudaPitchedPtr cudaExtent cudaPointerAttributes cudaFuncAttributes cudaChannelFormatDesc dim3 CUipcMemHandle
+    CUipcEventHandle cudaIpcMemHandle_t cudaIpcEventHandle_t""".split()
+)
+
+SCALARS = {
+    "size_t": "u64",
+    "cuuint64_t": "u64",
+    "unsigned long long": "u64",
+    "unsigned int": "u32",
+    "cuuint32_t": "u32",
+    "CUlogicalEndpointId": "u32",
+    "CUlogIterator": "u32",
+    "cudaLogIterator": "u32",
+    "unsigned short": "u16",
+    "unsigned char": "u8",
+    "int": "i32",
+    "CUdevice": "device",
+    "float": "f32",
+    "double": "f64",
+    "CUtexObject": "handle",
+    "CUsurfObject": "handle",
+    "cudaTextureObject_t": "handle",
+    "cudaSurfaceObject_t": "handle",
+    "CUgraphConditionalHandle": "handle",
+    "cudaGraphConditionalHandle": "handle",
+}
 
 
-def functions(path):
-    rows = list(csv.DictReader(open(path)))
+def without_stream(name):
+    return re.sub("_pt[sd][sz]$", "", name)
+
+
+def base_of(name):
+    return re.sub(r"_v\d+$", "", without_stream(name))
+
+
+def plain(c_type):
+    return re.sub(r"\b(const|struct|enum)\b *| *\*$", "", c_type).strip()
+
+
+def token(function, arg):
+    """The kind of a parameter, in the words of table.txt."""
+    kind, c_type, name = arg["kind"], arg["type"], arg["name"]
+    # The 32-bit entry points have structures of their own.
+    for key in (f"{without_stream(function)}.{name}", f"{base_of(function)}.{name}", f"*.{name}"):
+        fixed = FIX.get(key)
+        if fixed and not (key[0] == "*" and "*" not in c_type):
+            return fixed
+    target = plain(c_type)
+    if kind in ("size", "dim", "usize"):
+        return "u32" if target == "unsigned int" else kind
+    if kind in ("u32", "u64", "i32"):
+        return SCALARS[target]
+    if kind in ("handle", "devptr", "devptr32", "fnptr", "device", "float", "cstr"):
+        return kind
+    if kind == "flags":
+        return {"u64": "flags64", "i32": "i32"}.get(SCALARS[target], "flags")
+    if kind in ("enum", "struct"):
+        return f"{kind}={target}"
+    if kind == "out-cstr":
+        return "out=chars"
+    if kind == "out-ptr":
+        return "out=text" if "char" in c_type else "out=ptr"
+    if kind == "out-devptr":
+        return "out=devptr32" if "_v1" in c_type else "out=devptr"
+    if kind == "out-handle":
+        return "out=handle"
+    if kind == "out-scalar":
+        return f"out={SCALARS.get(target, target)}"
+    if target in LAYOUTS and kind in ("in-struct", "struct-ptr"):
+        if c_type.startswith("const ") or ("memlocation" in target.lower() and not name.endswith("_out")):
+            return f"in={target}"
+        if "NodeParams" in target or "NODE_PARAMS" in target:
+            if "ALLOC" in target.upper() and "Get" not in function:
+                return f"inout={target}"
+        if "Get" in function or function.startswith(("cudaMalloc3D", "cudaIpc", "cuIpc")):
+            return f"out={target}"
+    return "ptr"
+
+
+def word(place):
+    place = place.replace("x86:", "")
+    registers = {"rdi": 0, "rsi": 1, "rdx": 2, "rcx": 3, "r8": 4, "r9": 5}
+    if place in registers:
+        return str(registers[place])
+    if "+" in place and place[0] != "[":
+        return "+".join(word(p) for p in place.split("+"))
+    if m := re.fullmatch(r"x(\d)", place):
+        return m[1]
+    if m := re.fullmatch(r"\*x(\d)", place):
+        return m[1] + "*"
+    if m := re.fullmatch(r"\[rsp\+(\d+)\](?:\.\.(\d+)B)?", place):
+        return str(int(m[1]) // 8 - 1 + 6) + (f"/{m[2]}" if m[2] else "")
+    if m := re.fullmatch(r"\[sp\+(\d+)\]", place):
+        return str(int(m[1]) // 8 + 8)
+    if place[:3] == "xmm" or place[0] == "v":
+        return "v"
+    raise ValueError(place)
+
+
+def params(function, args):
+    if function == "cudaCreateChannelDesc":
+        # It returns 20 bytes through a hidden pointer: in rdi, and on AArch64 in x8.
+        shifted = ["rsi", "rdx", "rcx", "r8", "r9"]
+        args = [dict(a, x86=shifted[i]) for i, a in enumerate(args)]
+    out = []
+    for arg in args:
+        x86, arm = word(arg["x86"]), word(arg["arm64"])
+        place = x86 if x86 == arm else f"{x86}|{arm}"
+        out.append(f"{arg['name']}:{token(function, arg)}:{place}")
+    return " ".join(out)
+
+
+def major(version):
+    return int(version.split(".")[0])
+
+
+def variants(function, row):
+    """[(majors or "", parameters)], newest first."""
+    if row["lib"] == "libcuda" or not row.get("variants"):
+        # Driver symbols are versioned: the variants differ in names of types only.
+        newest = row["args"]
+        if row.get("variants"):
+            newest = max(row["variants"].items(), key=lambda v: major(v[0]))[1]
+        return [("", params(function, newest))]
+    found = {}
+    for versions, args in row["variants"].items():
+        majors = [major(v) for v in versions.split(",")]
+        found.setdefault(params(function, args), []).extend(majors)
+    if len(found) == 1:
+        return [("", next(iter(found)))]
+    out = []
+    for text, majors in sorted(found.items(), key=lambda f: -max(f[1])):
+        low, high = min(majors), max(majors)
+        out.append((f"@{low}" if low == high else f"@{low}-{high}", text))
+    return out
+
+
+def category_of(name, row, known):
+    of_base = known.get(row["base"], set())
+    return row["top"] or (next(iter(of_base)) if len(of_base) == 1 else "-")
+
+
+def functions(facts):
     known = {}
-    for row in rows:
-        if row["top_category"]:
-            known.setdefault(row["base"], set()).add(row["top_category"])
-    lines = {line.split()[0]: line for line in EXTRA if line}
-    for row in rows:
-        category = row["top_category"]
-        of_base = known.get(row["base"], set())
-        if not category and len(of_base) == 1:
-            category = next(iter(of_base))
-        library = {"libcuda": "d", "libcudart": "r"}[row["lib"]]
-        returns = RETURNS.get(row["return"], "other")
-        lines[row["function"]] = f"{row['function']} {library} {category or '-'} {returns}"
+    for row in facts.values():
+        if row["top"]:
+            known.setdefault(row["base"], set()).add(row["top"])
+    lines = {(line.split()[0], ""): line for line in EXTRA.split("\n") if line}
+    for name, row in facts.items():
+        head = f"{ {'libcuda': 'd', 'libcudart': 'r'}[row['lib']] } {category_of(name, row, known)}"
+        head += f" {RETURNS.get(row['ret'], 'other')}"
+        base = without_stream(name)
+        of_base = facts.get(base)
+        for at, (majors, text) in enumerate(variants(name, row)):
+            if base != name and of_base and same(variants(base, of_base), variants(name, row)):
+                if at == 0:
+                    lines[name, ""] = f"{name} {head} ={base}"
+                continue
+            lines[name, majors] = f"{name}{majors} {head} {text}".rstrip()
     # Code points, not a locale: Rust's binary search compares bytes.
-    return [lines[name] for name in sorted(lines)]
+    return [lines[key] for key in sorted(lines)]
+
+
+def same(some, others):
+    """Whether prototypes agree in all but the names of parameters."""
+
+    def shape(rows):
+        return [(majors, [p.split(":")[1:] for p in text.split()]) for majors, text in rows]
+
+    return shape(some) == shape(others)
 
 
 def errors(path):
@@ -72,5 +343,5 @@ def write(name, lines):
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    write("functions.txt", functions(sys.argv[1]))
+    write("table.txt", functions(json.load(open(sys.argv[1]))))
     write("errors.txt", errors(sys.argv[2]))

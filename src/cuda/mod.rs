@@ -1,15 +1,32 @@
 //! What the names and numbers of CUDA mean.
 //!
-//! In: a function's name, a return value. Out: which API it belongs to, what
-//! it returns, what it is for, what an error is called. Pure knowledge: no
-//! I/O, no clock, nothing of the machine. The facts are functions.txt and
-//! errors.txt, made by generate.py. Callers look a function up once and keep
-//! the answer, so these are written to be read, not to be fast.
+//! In: a function's name, a return value, what was captured of a call. Out:
+//! which API it belongs to, what it returns, what it is for, what an error is
+//! called; what to capture of a call, and what was captured by name and type.
+//! Pure knowledge: no I/O, no clock, nothing of the machine. The facts are
+//! table.txt and errors.txt, made by generate.py, and enums.txt, made by
+//! scripts/cuda-table. Callers look a function up once and keep the answer:
+//! looking up is written to be read; only `Signature::args` is done for every call.
 
+mod decoded;
+mod item;
+#[cfg(test)]
+mod launch_tests;
+mod layout;
+mod names;
+pub mod raw;
+mod table;
+#[cfg(test)]
+mod table_tests;
 #[cfg(test)]
 mod tests;
 
 use std::sync::LazyLock;
+
+#[cfg(test)]
+pub use table::all;
+use table::function;
+pub use table::{Signature, signature};
 
 /// The library a function belongs to, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,42 +76,15 @@ pub enum Category {
     Other,
 }
 
-struct Function {
-    name: &'static str,
-    api: Api,
-    category: Category,
-    returns: Returns,
-}
-
 struct Error {
     api: Api,
     code: i32,
     name: &'static str,
 }
 
-/// Sorted by name, in byte order.
-static FUNCTIONS: LazyLock<Vec<Function>> =
-    LazyLock::new(|| include_str!("functions.txt").lines().filter_map(parse_function).collect());
-
 /// Sorted by API and code.
 static ERRORS: LazyLock<Vec<Error>> =
     LazyLock::new(|| include_str!("errors.txt").lines().filter_map(parse_error).collect());
-
-fn parse_function(line: &'static str) -> Option<Function> {
-    let mut words = line.split(' ');
-    Some(Function {
-        name: words.next()?,
-        api: parse_api(words.next()?)?,
-        category: parse_category(words.next()?)?,
-        returns: match words.next()? {
-            "status" => Returns::Status,
-            "pointer" => Returns::Pointer,
-            "void" => Returns::Void,
-            "other" => Returns::Other,
-            _ => return None,
-        },
-    })
-}
 
 fn parse_error(line: &'static str) -> Option<Error> {
     let mut words = line.split(' ');
@@ -107,36 +97,6 @@ fn parse_api(word: &str) -> Option<Api> {
         "r" => Some(Api::Runtime),
         _ => None,
     }
-}
-
-fn parse_category(word: &str) -> Option<Category> {
-    Some(match word {
-        "alloc" => Category::Alloc,
-        "context" => Category::Context,
-        "error" => Category::Error,
-        "event" => Category::Event,
-        "free" => Category::Free,
-        "graph" => Category::Graph,
-        "init" => Category::Init,
-        "ipc" => Category::Ipc,
-        "launch" => Category::Launch,
-        "managed" => Category::Managed,
-        "memcpy" => Category::Memcpy,
-        "memset" => Category::Memset,
-        "module" => Category::Module,
-        "occupancy" => Category::Occupancy,
-        "pool" => Category::Pool,
-        "register" => Category::Register,
-        "stream" => Category::Stream,
-        "vmm" => Category::VirtualMemory,
-        "-" => Category::Other,
-        _ => return None,
-    })
-}
-
-fn function(name: &str) -> Option<&'static Function> {
-    let at = FUNCTIONS.binary_search_by_key(&name, |f| f.name).ok()?;
-    FUNCTIONS.get(at)
 }
 
 /// The API a name belongs to. A capital letter must follow the prefix, which

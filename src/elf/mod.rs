@@ -100,6 +100,24 @@ impl std::error::Error for Refused {
     }
 }
 
+/// Where a function of any name begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// In the file.
+    pub offset: u64,
+    pub name: String,
+}
+
+/// The functions of a file that still have names, by offset: for telling which one an
+/// address is. What cannot be read has none.
+pub fn function_symbols(file: &File) -> Vec<Symbol> {
+    let symbols = || {
+        let layout = Layout::read(file, Machine::here()?).ok()?;
+        symbols::functions(&layout).ok()
+    };
+    symbols().unwrap_or_default()
+}
+
 /// The name under which the linker knows a library, if the file is one and has one.
 pub fn soname(file: &File) -> Option<String> {
     Layout::read(file, Machine::here()?).ok()?.soname().ok().flatten()

@@ -1,12 +1,12 @@
 //! Symbol tables. In: a layout and what names are wanted. Out: the symbols, not yet judged. Tables are read in pieces.
 
-use goblin::elf::section_header::SHT_DYNSYM;
-use goblin::elf::sym::{STB_LOCAL, STV_HIDDEN, STV_INTERNAL};
+use goblin::elf::section_header::{SHT_DYNSYM, SHT_SYMTAB};
+use goblin::elf::sym::{STB_LOCAL, STT_FUNC, STV_HIDDEN, STV_INTERNAL};
 use goblin::elf::{SectionHeader, Sym};
 
 use super::file::{text, u32_at};
 use super::layout::{CTX, Layout, malformed};
-use super::{NotHooked, Refused};
+use super::{NotHooked, Refused, Symbol};
 
 pub const SYMBOL: u64 = 24;
 const PIECE: u64 = 8192;
@@ -164,4 +164,30 @@ pub fn cut(candidates: &mut Vec<Candidate>) -> Option<NotHooked> {
     let reason =
         format!("this and what follows it is beyond {MOST_HOOKS} functions in one file: narrow the pattern");
     Some(NotHooked { name: first, reason })
+}
+
+/// Every defined function of .symtab, or of .dynsym in a file that has no other, by offset.
+pub fn functions(layout: &Layout) -> Result<Vec<Symbol>, Refused> {
+    let sections = layout.sections()?;
+    let full = sections.iter().find(|section| section.sh_type == SHT_SYMTAB);
+    let table = match full {
+        Some(section) => Some(table_of(&sections, section)?),
+        None => dynamic_table(layout)?,
+    };
+    let Some(table) = table else { return Ok(Vec::new()) };
+    let strings = names(layout, table)?;
+    let mut found = Vec::new();
+    walk(layout, table, &mut |symbol| {
+        if !is_defined(&symbol) || symbol.st_type() != STT_FUNC {
+            return;
+        }
+        if let (Some(name), Some((offset, _))) =
+            (name(&strings, &symbol), layout.locate(symbol.st_value, true))
+        {
+            found.push(Symbol { offset, name: name.to_owned() });
+        }
+    })?;
+    found.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
+    found.dedup_by_key(|symbol| symbol.offset);
+    Ok(found)
 }

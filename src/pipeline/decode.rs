@@ -1,6 +1,7 @@
 //! A record's bytes → an item. In: one record as BPF wrote it. Out: the item, or None for
 //! bytes that are no record (counted by the caller). Pure: no I/O, no state.
 
+use crate::cuda::raw::Piece;
 use crate::probe::wire::{self, Head};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -14,11 +15,55 @@ pub struct Item {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    Call { pid: u32, probe: u32, chained: bool, sp: u64, args: [u64; 6] },
-    Return { probe: u32, begin: u64, value: u64 },
+    Call { pid: u32, probe: u32, chained: bool, sp: u64, captured: Captured },
+    Return { probe: u32, begin: u64, value: u64, pieces: Box<[u8]> },
     Fork { pid: u32, child: u32 },
     Exec { pid: u32, old_tid: u32, command: Box<[u8]>, cut: bool },
     Exit { pid: u32, status: i32, process: bool },
+}
+
+/// What was captured at a call's entry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Captured {
+    pub args: [u64; 6],
+    /// Stack words, then pieces of memory, as they lie in the record.
+    payload: Box<[u8]>,
+    words: usize,
+}
+
+impl Captured {
+    #[cfg(test)]
+    pub fn registers(args: [u64; 6]) -> Captured {
+        Captured { args, ..Captured::default() }
+    }
+
+    pub fn stack(&self) -> impl Iterator<Item = u64> {
+        self.payload
+            .chunks_exact(8)
+            .take(self.words)
+            .filter_map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)))
+    }
+
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+        pieces(self.payload.get(self.words * 8..).unwrap_or(&[]))
+    }
+}
+
+/// The pieces behind a record. What is no piece ends them.
+pub fn pieces(mut bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
+    std::iter::from_fn(move || {
+        let piece: wire::Piece = wire::read(bytes)?;
+        let data = bytes.get(size_of::<wire::Piece>()..)?;
+        let length = usize::from(piece.length);
+        let value = data.get(..length)?;
+        bytes = data.get(length.next_multiple_of(8)..).unwrap_or(&[]);
+        Some(match piece.state {
+            wire::PIECE_READ => Piece::Bytes { bytes: value, cut: false },
+            wire::PIECE_CUT => Piece::Bytes { bytes: value, cut: true },
+            wire::PIECE_NULL => Piece::Null,
+            _ => Piece::Unreadable,
+        })
+    })
 }
 
 pub fn decode(bytes: &[u8]) -> Option<Item> {
@@ -27,11 +72,15 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
         wire::CALL => {
             let r: wire::Call = wire::read(bytes)?;
             let chained = head.flags & wire::CHAINED != 0;
-            What::Call { pid: r.pid, probe: head.probe, chained, sp: r.sp, args: r.args }
+            let payload = behind(bytes, size_of::<wire::Call>(), r.payload.into())?;
+            let captured = Captured { args: r.args, payload, words: r.words.into() };
+            What::Call { pid: r.pid, probe: head.probe, chained, sp: r.sp, captured }
         }
         wire::RETURN => {
             let r: wire::Return = wire::read(bytes)?;
-            What::Return { probe: head.probe, begin: r.begin, value: r.value }
+            // Both kinds are put together in the same place, with the call's size in front.
+            let pieces = behind(bytes, size_of::<wire::Call>(), r.payload as usize)?;
+            What::Return { probe: head.probe, begin: r.begin, value: r.value, pieces }
         }
         wire::FORK => {
             let r: wire::Fork = wire::read(bytes)?;
@@ -46,6 +95,13 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
         _ => return None,
     };
     Some(Item { ts: head.ts, tid: head.tid, seq: head.seq, what })
+}
+
+fn behind(bytes: &[u8], start: usize, length: usize) -> Option<Box<[u8]>> {
+    if length == 0 {
+        return Some(Box::default());
+    }
+    Some(bytes.get(start..start.checked_add(length)?)?.into())
 }
 
 fn exec(bytes: &[u8], head: &Head) -> Option<What> {

@@ -11,6 +11,7 @@ pub mod order;
 pub mod pair;
 pub mod ring;
 pub mod sink;
+mod stubs;
 #[cfg(test)]
 mod tests;
 pub mod worker;

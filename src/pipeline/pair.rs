@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use super::decode::{Item, What};
+use super::decode::{Captured, Item, What};
 
 /// A call as the sink knows it.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +41,9 @@ pub enum Outcome {
 
 pub trait Sink {
     /// Returns the id by which the end will refer to this begin.
-    fn begin(&mut self, call: &Open, args: &[u64; 6]) -> u64;
-    fn end(&mut self, ts: u64, call: &Open, outcome: Outcome);
+    fn begin(&mut self, call: &Open, captured: &Captured) -> u64;
+    /// `pieces` is the memory read at the return.
+    fn end(&mut self, ts: u64, call: &Open, outcome: Outcome, pieces: &[u8]);
     /// The call's thread ended, or was replaced by exec, before it returned.
     fn died(&mut self, ts: u64, call: &Open);
     fn process(&mut self, item: &Item);
@@ -69,7 +70,7 @@ impl Pairing {
     pub fn feed(&mut self, item: &Item, sink: &mut impl Sink) {
         match &item.what {
             What::Call { .. } => self.call(item, sink),
-            What::Return { begin, value, .. } => self.returned(item, *begin, *value, sink),
+            What::Return { begin, value, pieces, .. } => self.returned(item, *begin, *value, pieces, sink),
             What::Exec { .. } | What::Exit { .. } => {
                 self.thread_gone(item.tid, item.ts, sink);
                 if let What::Exec { old_tid, .. } = item.what {
@@ -92,7 +93,7 @@ impl Pairing {
     }
 
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
-        let What::Call { pid, probe, chained, sp, args } = item.what else { return };
+        let What::Call { pid, probe, chained, sp, ref captured } = item.what else { return };
         self.end_of_another(item, Some(pid), sink);
         let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, pid));
         thread.count(item.seq);
@@ -111,11 +112,11 @@ impl Pairing {
             sp,
             gaps: thread.gaps,
         };
-        call.id = sink.begin(&call, &args);
+        call.id = sink.begin(&call, captured);
         thread.open.push(call);
     }
 
-    fn returned(&mut self, item: &Item, begin: u64, value: u64, sink: &mut impl Sink) {
+    fn returned(&mut self, item: &Item, begin: u64, value: u64, pieces: &[u8], sink: &mut impl Sink) {
         self.end_of_another(item, None, sink);
         let Some(thread) = self.threads.get_mut(&item.tid) else { return };
         thread.count(item.seq);
@@ -135,7 +136,7 @@ impl Pairing {
             thread.close_top(item.ts, sink);
         }
         if let Some(call) = thread.open.pop() {
-            sink.end(item.ts, &call, Outcome::Returned(value));
+            sink.end(item.ts, &call, Outcome::Returned(value), pieces);
         }
     }
 
@@ -178,7 +179,7 @@ impl Thread {
     fn close_top(&mut self, ts: u64, sink: &mut impl Sink) {
         if let Some(call) = self.open.pop() {
             let outcome = if self.gaps == call.gaps { Outcome::Unwound } else { Outcome::Lost };
-            sink.end(ts, &call, outcome);
+            sink.end(ts, &call, outcome, &[]);
         }
     }
 }

@@ -4,21 +4,26 @@
 
 use std::io;
 
-use super::decode::{Item, What};
+use super::decode::{self, Captured, Item, What};
 use super::handoff::Handoff;
 use super::pair::{Open, Outcome, Sink};
-use crate::cuda::{self, Api, Returns};
-use crate::probe::Probe;
+use super::stubs::Stubs;
+use crate::cuda::raw::{Entry, Exit, Piece};
+use crate::cuda::{self, Api, Returns, Signature};
+use crate::meaning::{CallRef, Effect, Meaning, Role};
+use crate::probe::{Probe, wire};
 use crate::record::live::Live;
 use crate::report::Summary;
 use crate::target::proc;
-use crate::trace::{self, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, Process, Retval};
+use crate::trace::{self, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval};
 
 /// What is known of a probe, looked up when its library was hooked.
 struct Facts {
     name: String,
     api: Api,
     returns: Returns,
+    signature: Option<&'static Signature>,
+    role: Option<Role>,
 }
 
 pub struct Lines {
@@ -26,6 +31,9 @@ pub struct Lines {
     /// None with --summary-only.
     writer: Option<LineWriter<Handoff>>,
     pub summary: Summary,
+    meaning: Meaning,
+    /// Reused from call to call.
+    effects: Vec<Effect>,
     live: Option<Live>,
     /// False with --summary-only: calls are counted, not written.
     pub write_calls: bool,
@@ -47,6 +55,8 @@ impl Lines {
             probes: Vec::new(),
             writer,
             summary: Summary::new(),
+            meaning: Meaning::new(Box::new(Stubs::default())),
+            effects: Vec::new(),
             live,
             write_calls: true,
             next_id: 0,
@@ -63,14 +73,28 @@ impl Lines {
         for probe in probes {
             let id = probe.id as usize;
             while self.probes.len() <= id {
-                self.probes.push(Facts { name: String::new(), api: Api::Other, returns: Returns::Other });
+                self.probes.push(Facts {
+                    name: String::new(),
+                    api: Api::Other,
+                    returns: Returns::Other,
+                    signature: None,
+                    role: None,
+                });
             }
             self.probes[id] = Facts {
                 name: probe.name.clone(),
                 api: cuda::api(&probe.name),
                 returns: cuda::returns(&probe.name),
+                signature: probe.signature,
+                role: Role::of(&probe.name),
             };
         }
+    }
+
+    /// Not every call is seen, by the user's wish or for lack of room: from now on nothing
+    /// is concluded from what was not seen.
+    pub fn calls_missing(&mut self) {
+        self.meaning.calls_missing();
     }
 
     pub fn probe_name(&self, id: u32) -> &str {
@@ -91,7 +115,8 @@ impl Lines {
         if let Some(live) = &mut self.live {
             live.line(&line);
         }
-        let is_call = matches!(line.body, Body::Begin(_) | Body::End(_));
+        let is_call =
+            matches!(line.body, Body::Begin(_) | Body::End(_) | Body::Memory(_) | Body::Transfer(_));
         if let (Some(writer), None, true) = (&mut self.writer, &self.failed, self.write_calls || !is_call) {
             // The same number, unless calls are left out of the file.
             line.event_id = self.written_ids;
@@ -127,6 +152,38 @@ impl Lines {
         all
     }
 
+    fn call_ref(&self, call: &Open) -> CallRef {
+        CallRef { pid: call.pid, tid: call.tid, id: call.id }
+    }
+
+    /// The lines that follow from a call that returned.
+    fn follow(
+        &mut self,
+        ts: u64,
+        call: &Open,
+        facts: &Facts,
+        exit: &Exit,
+        retval: Option<Retval>,
+        duration: u64,
+    ) {
+        let Some(role) = &facts.role else { return };
+        let status = match retval {
+            Some(Retval::Number(code)) => code as i32,
+            _ => 0,
+        };
+        let mut effects = std::mem::take(&mut self.effects);
+        let call = self.call_ref(call);
+        self.meaning.end(Some(role), facts.signature, &call, exit, status, duration, &mut effects);
+        for effect in effects.drain(..) {
+            let body = match effect {
+                Effect::Memory(memory) => Body::Memory(memory),
+                Effect::Transfer(transfer) => Body::Transfer(transfer),
+            };
+            self.line(ts, body);
+        }
+        self.effects = effects;
+    }
+
     fn one_in_flight(&self, ts: u64, call: &Open, died: bool) -> InFlight {
         InFlight {
             pid: call.pid,
@@ -140,25 +197,40 @@ impl Lines {
 }
 
 impl Sink for Lines {
-    fn begin(&mut self, call: &Open, args: &[u64; 6]) -> u64 {
+    fn begin(&mut self, call: &Open, captured: &Captured) -> u64 {
         let probes = std::mem::take(&mut self.probes);
-        let name = probes.get(call.probe as usize).map_or("?", |facts| facts.name.as_str());
+        let facts = probes.get(call.probe as usize);
+        let taken = Taken::entry(captured);
+        let entry = taken.as_entry(captured);
+        let signature = facts.and_then(|facts| facts.signature);
+        let mut list = Vec::new();
+        let args = match signature {
+            Some(signature) => {
+                signature.args(&entry, &mut list);
+                Args::Named(List::Borrowed(&list))
+            }
+            None => Args::raw(&captured.args),
+        };
+        let role = facts.and_then(|facts| facts.role.as_ref());
+        let call_ref = CallRef { id: self.next_id, ..self.call_ref(call) };
+        let noted = self.meaning.begin(role, signature, &call_ref, &entry);
         let id = self.line(
             call.ts,
             Body::Begin(Begin {
-                name: name.into(),
+                name: facts.map_or("?", |facts| facts.name.as_str()).into(),
                 pid: call.pid,
                 tid: call.tid,
                 depth: call.depth,
                 parent: call.parent,
-                args: Args::raw(args),
+                args,
+                launch: noted.launch(),
             }),
         );
         self.probes = probes;
         id
     }
 
-    fn end(&mut self, ts: u64, call: &Open, outcome: Outcome) {
+    fn end(&mut self, ts: u64, call: &Open, outcome: Outcome, pieces: &[u8]) {
         let probes = std::mem::take(&mut self.probes);
         let facts = probes.get(call.probe as usize);
         let name = facts.map_or("?", |facts| facts.name.as_str());
@@ -168,6 +240,14 @@ impl Sink for Lines {
             Outcome::Lost => (Ended::Lost, None),
         };
         let error = facts.and_then(|f| f.error(retval));
+        let taken = Taken::exit(pieces);
+        let exit = Exit { reads: taken.pieces() };
+        let mut list = Vec::new();
+        if let Some(signature) = facts.and_then(|facts| facts.signature).filter(|_| !pieces.is_empty()) {
+            signature.out(&exit, &mut list);
+        }
+        let out = (!list.is_empty()).then(|| Args::Named(List::Borrowed(&list)));
+        let duration = ts.saturating_sub(call.ts);
         self.line(
             ts,
             Body::End(End {
@@ -175,22 +255,35 @@ impl Sink for Lines {
                 pid: call.pid,
                 tid: call.tid,
                 begin: call.id,
-                duration_ns: (outcome != Outcome::Lost).then(|| ts.saturating_sub(call.ts)),
+                duration_ns: (outcome != Outcome::Lost).then_some(duration),
                 retval,
                 error,
+                out,
                 ended,
             }),
         );
+        match facts {
+            Some(facts) if ended == Ended::Returned => self.follow(ts, call, facts, &exit, retval, duration),
+            _ => self.meaning.forget(&self.call_ref(call)),
+        }
         self.probes = probes;
     }
 
     fn died(&mut self, ts: u64, call: &Open) {
+        self.meaning.forget(&self.call_ref(call));
         let entry = self.one_in_flight(ts, call, true);
         self.died.push(entry);
     }
 
     fn process(&mut self, item: &Item) {
         let tid = item.tid;
+        match &item.what {
+            What::Fork { pid, child } => self.meaning.process_forked(*pid, *child),
+            What::Exec { pid, .. } => self.meaning.process_execed(*pid),
+            What::Exit { pid, process: true, .. } => self.meaning.process_exited(*pid),
+            What::Exit { pid, .. } => self.meaning.thread_exited(*pid, tid),
+            What::Call { .. } | What::Return { .. } => {}
+        }
         let process = match &item.what {
             What::Fork { pid, child } => Process::Fork(trace::Fork { pid: *pid, tid, child: *child }),
             What::Exec { pid, command, cut, .. } => Process::Exec(trace::Exec {
@@ -205,6 +298,52 @@ impl Sink for Lines {
             _ => return,
         };
         self.line(item.ts, Body::Process(process));
+    }
+}
+
+/// What was captured, taken apart without an allocation.
+struct Taken<'a> {
+    stack: [u64; wire::WORDS as usize],
+    words: usize,
+    pieces: [Piece<'a>; wire::READS],
+    count: usize,
+}
+
+impl<'a> Taken<'a> {
+    fn entry(captured: &'a Captured) -> Taken<'a> {
+        let mut taken = Taken::of(captured.pieces());
+        for (slot, word) in taken.stack.iter_mut().zip(captured.stack()) {
+            *slot = word;
+            taken.words += 1;
+        }
+        taken
+    }
+
+    fn exit(pieces: &'a [u8]) -> Taken<'a> {
+        Taken::of(decode::pieces(pieces))
+    }
+
+    fn of(pieces: impl Iterator<Item = Piece<'a>>) -> Taken<'a> {
+        let mut taken = Taken {
+            stack: [0; wire::WORDS as usize],
+            words: 0,
+            pieces: [Piece::Null; wire::READS],
+            count: 0,
+        };
+        for (slot, piece) in taken.pieces.iter_mut().zip(pieces) {
+            *slot = piece;
+            taken.count += 1;
+        }
+        taken
+    }
+
+    fn as_entry(&self, captured: &Captured) -> Entry<'_> {
+        let stack = self.stack.get(..self.words).unwrap_or_default();
+        Entry { registers: captured.args, stack, reads: self.pieces() }
+    }
+
+    fn pieces(&self) -> &[Piece<'a>] {
+        self.pieces.get(..self.count).unwrap_or_default()
     }
 }
 

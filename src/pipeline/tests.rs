@@ -7,6 +7,7 @@ mod model;
 mod order;
 mod pair;
 mod pair_random;
+mod pieces;
 mod ring;
 mod sink;
 mod worker;
@@ -54,12 +55,12 @@ pub fn head(kind: u16, flags: u16, ts: u64, tid: u32, seq: u32, probe: u32) -> w
 
 pub fn call_record(ts: u64, tid: u32, seq: u32, probe: u32, sp: u64) -> Vec<u8> {
     let head = head(wire::CALL, 0, ts, tid, seq, probe);
-    wire::bytes(&wire::Call { head, pid: tid, pad: 0, sp, args: [1, 2, 3, 4, 5, 6] }).to_vec()
+    wire::bytes(&wire::Call { head, pid: tid, payload: 0, words: 0, sp, args: [1, 2, 3, 4, 5, 6] }).to_vec()
 }
 
 pub fn return_record(ts: u64, tid: u32, seq: u32, probe: u32, begin: u64, value: u64) -> Vec<u8> {
     let head = head(wire::RETURN, 0, ts, tid, seq, probe);
-    wire::bytes(&wire::Return { head, begin, value }).to_vec()
+    wire::bytes(&wire::Return { head, begin, value, payload: 0, pad: 0 }).to_vec()
 }
 
 pub fn exit_item(ts: u64, pid: u32, tid: u32, process: bool) -> Item {

@@ -237,6 +237,7 @@ impl Worker {
         let count = by_probe.values().sum();
         if count > 0 {
             self.lost += count;
+            self.lines.calls_missing();
             self.lines.line(0, Body::Lost(trace::Lost { count, by_probe }));
         }
     }

@@ -5,6 +5,7 @@
 
 mod attach;
 mod calibrate;
+mod capture;
 mod list;
 mod loss;
 mod objects;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
+use crate::cuda::{self, Signature};
 use crate::elf::{self, Image, NotHooked, Want};
 use crate::host::Plan;
 use attach::Place;
@@ -36,6 +38,8 @@ pub use select::{ApiChoice, LibRule, Selection};
 pub struct Probe {
     pub id: u32,
     pub name: String,
+    /// What is known of its parameters.
+    pub signature: Option<&'static Signature>,
 }
 
 /// A file that was looked at and is worth telling about.
@@ -119,6 +123,17 @@ impl Probes {
         bail!("no way to hook functions works on this machine ({}); run `gpurec doctor`", reasons.join("; "))
     }
 
+    /// Before its first hit, BPF knows what to read of each call.
+    fn set_captures(&self, probes: &[Probe]) -> Result<()> {
+        let table = objects::find_map(&self.cuda, "captures")?;
+        for probe in probes {
+            if let Some(capture) = probe.signature.and_then(|s| capture::capture(&s.plan)) {
+                table.update(&probe.id.to_ne_bytes(), wire::bytes(&capture), MapFlags::ANY)?;
+            }
+        }
+        Ok(())
+    }
+
     /// From here on targets are followed, and stopped where they load something new.
     pub fn follow_processes(&mut self) -> Result<()> {
         self.process_links = process::attach(&self.base.object)?;
@@ -155,6 +170,7 @@ impl Probes {
         mut image: Image,
         announce: &mut dyn FnMut(&[Probe]),
     ) -> Result<Library> {
+        let major = image.soname.as_deref().and_then(soname_major);
         let room = (wire::MAX_PROBES - self.next_id) as usize;
         if image.functions.len() > room {
             for function in image.functions.drain(room..) {
@@ -166,8 +182,10 @@ impl Probes {
         let mut places = Vec::with_capacity(image.functions.len());
         for (function, id) in image.functions.iter().zip(self.next_id..) {
             places.push(Place { offset: function.site, cookie: id.into() });
-            probes.push(Probe { id, name: function.name.clone() });
+            let signature = cuda::signature(&function.name, major);
+            probes.push(Probe { id, name: function.name.clone(), signature });
         }
+        self.set_captures(&probes)?;
         // Numbers are not used again, also if the attachment fails.
         self.next_id += probes.len() as u32;
         announce(&probes);
@@ -229,9 +247,12 @@ impl Probes {
 }
 
 fn try_rung(base: &Base, rung: Rung, ring: usize) -> Result<(Object, u64)> {
-    let cuda = base.load_cuda(rung)?;
-    let ns = calibrate::measure(base, &cuda, rung, ring)?;
-    Ok((cuda, ns))
+    let attempt = |may_sleep| {
+        let cuda = base.load_cuda(rung, may_sleep)?;
+        let ns = calibrate::measure(base, &cuda, rung, ring)?;
+        Ok((cuda, ns))
+    };
+    attempt(true).or_else(|_: anyhow::Error| attempt(false))
 }
 
 /// How hooking works here, found out by doing it.
@@ -247,7 +268,12 @@ pub fn trial(plan: &Plan) -> Result<Trial> {
     Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })
 }
 
+/// The toolkit's major version: libcudart.so.13 → 13. Rows differ between them.
+fn soname_major(soname: &str) -> Option<u32> {
+    soname.rsplit_once(".so.")?.1.split('.').next()?.parse().ok()
+}
+
 fn read_image(file: &File, path: &Path, want: &Want) -> Result<Option<Image>, elf::Refused> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    elf::read(file, &name, want, &crate::cuda::is_runtime_name)
+    elf::read(file, &name, want, &cuda::is_runtime_name)
 }

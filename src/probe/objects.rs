@@ -68,6 +68,8 @@ impl Base {
             follow: settings.follow.into(),
             // An eighth stays free for what cannot be declined any more (see emit.h).
             call_limit: (settings.ring - settings.ring / 8) as u64,
+            may_sleep: 0,
+            pad: 0,
         };
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &config)?;
@@ -80,11 +82,12 @@ impl Base {
         find_map(&self.object, name)
     }
 
-    /// The CUDA programs of one rung.
-    pub fn load_cuda(&self, rung: Rung) -> Result<Object> {
+    /// The CUDA programs of one rung. `may_sleep`: so that they can fetch pages that nobody
+    /// has touched yet; kernels before 6.0 refuse that.
+    pub fn load_cuda(&self, rung: Rung, may_sleep: bool) -> Result<Object> {
         let wanted = cuda_programs(rung);
         let mut open = open(CUDA, "cuda")?;
-        configure(&mut open, &self.config)?;
+        configure(&mut open, &wire::Config { may_sleep: may_sleep.into(), ..self.config })?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if SHARED.contains(&name.as_str()) {
@@ -94,6 +97,9 @@ impl Base {
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             program.set_autoload(wanted.contains(&name.as_str()));
+            if !may_sleep {
+                program.set_flags(0);
+            }
             if rung == Rung::Multi {
                 program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
             }

@@ -80,6 +80,11 @@ impl Selection {
         !self.libs.is_empty()
     }
 
+    /// Some CUDA functions are not to be recorded.
+    pub fn leaves_out(&self) -> bool {
+        !self.only.is_empty() || !self.skip.is_empty() || self.api != ApiChoice::All
+    }
+
     /// The files that --lib names by their paths.
     pub fn lib_paths(&self) -> Vec<PathBuf> {
         self.libs.iter().map(|rule| rule.path.clone()).collect()

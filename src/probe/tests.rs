@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use glob::Pattern;
 
 use super::select::{ApiChoice, LibRule, Selection};
-use super::wire;
+use super::{capture, wire};
+use crate::cuda::raw::{Count, Plan, Read, Source, What};
 use crate::elf::{Image, Kind};
 
 /// A folder of its own that goes away with the test.
@@ -113,8 +114,11 @@ macro_rules! layouts {
 fn every_struct_is_laid_out_as_the_header_says() {
     let (believed, source) = layouts! {
         "gpurec_head" Head { ts, tid, seq, kind, flags, probe }
-        "gpurec_call" Call { head, pid, pad, sp, args }
-        "gpurec_return" Return { head, begin, value }
+        "gpurec_call" Call { head, pid, payload, words, sp, args }
+        "gpurec_return" Return { head, begin, value, payload, pad }
+        "gpurec_read" Read { kind, source, count, pad, source_offset, count_offset, size, each }
+        "gpurec_capture" Capture { words, entry_reads, exit_reads, pad, entry, exit }
+        "gpurec_piece" Piece { state, length, pad }
         "gpurec_fork" Fork { head, pid, child }
         "gpurec_exit" Exit { head, pid, status }
         "gpurec_exec" Exec { head, pid, length, command }
@@ -122,7 +126,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_new_file" NewFile { head, pid, fd, address, file }
         "gpurec_lost" Lost { calls, returns }
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
-        "gpurec_config" Config { everyone, follow, call_limit }
+        "gpurec_config" Config { everyone, follow, call_limit, may_sleep, pad }
         "gpurec_pulse" Pulse { alive_ns, stop_allowed }
     };
     let folder = Folder::new();
@@ -147,6 +151,16 @@ fn kinds_and_flags_are_those_of_the_header() {
         ("GPUREC_CUT", wire::CUT.into()),
         ("GPUREC_STOPPED", wire::STOPPED.into()),
         ("GPUREC_PROGRAM", wire::PROGRAM.into()),
+        ("GPUREC_PIECE_READ", wire::PIECE_READ.into()),
+        ("GPUREC_PIECE_NULL", wire::PIECE_NULL.into()),
+        ("GPUREC_PIECE_CUT", wire::PIECE_CUT.into()),
+        ("GPUREC_READ_BYTES", wire::READ_BYTES.into()),
+        ("GPUREC_READ_COUNTED", wire::READ_COUNTED.into()),
+        ("GPUREC_READ_TEXT", wire::READ_TEXT.into()),
+        ("GPUREC_READ_TEXT_THROUGH", wire::READ_TEXT_THROUGH.into()),
+        ("GPUREC_INSIDE", wire::INSIDE.into()),
+        ("GPUREC_READS", wire::READS as u32),
+        ("GPUREC_WORDS", wire::WORDS.into()),
         ("GPUREC_MAX_PROBES", wire::MAX_PROBES),
         ("GPUREC_MAX_CPUS", wire::MAX_CPUS),
     ];
@@ -162,7 +176,10 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::Head>(), 8 + 4 + 4 + 2 + 2 + 4);
     let head = size_of::<wire::Head>();
     assert_eq!(size_of::<wire::Call>(), head + 4 + 4 + 8 + 6 * 8);
-    assert_eq!(size_of::<wire::Return>(), head + 8 + 8);
+    assert_eq!(size_of::<wire::Return>(), head + 8 + 8 + 4 + 4);
+    assert_eq!(size_of::<wire::Piece>(), 2 + 2 + 4);
+    assert_eq!(size_of::<wire::Read>(), 4 + 4 * 2);
+    assert_eq!(size_of::<wire::Capture>(), 8 + 8 * size_of::<wire::Read>());
     assert_eq!(size_of::<wire::Fork>(), head + 4 + 4);
     assert_eq!(size_of::<wire::Exit>(), head + 4 + 4);
     assert_eq!(size_of::<wire::Exec>(), head + 4 + 4 + 4096);
@@ -170,7 +187,7 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 16);
     assert_eq!(size_of::<wire::Lost>(), 16);
     assert_eq!(size_of::<wire::LostTotal>(), 48);
-    assert_eq!(size_of::<wire::Config>(), 16);
+    assert_eq!(size_of::<wire::Config>(), 24);
     assert_eq!(size_of::<wire::Pulse>(), 16);
 }
 
@@ -180,9 +197,11 @@ fn a_value_is_its_bytes_at_any_address() {
         head: wire::Head { ts: 1, tid: 2, seq: 3, kind: 4, flags: 5, probe: 6 },
         begin: u64::MAX,
         value: 1 << 63,
+        payload: u32::MAX,
+        pad: 7,
     };
     let bytes = wire::bytes(&value);
-    assert_eq!(bytes.len(), 40);
+    assert_eq!(bytes.len(), 48);
     for shift in 0..8 {
         let shifted = [&vec![0xff; shift][..], bytes, &[0xff; 3]].concat();
         let read: wire::Return = wire::read(&shifted[shift..]).unwrap();
@@ -191,6 +210,87 @@ fn a_value_is_its_bytes_at_any_address() {
     for length in 0..bytes.len() {
         assert!(wire::read::<wire::Return>(&bytes[..length]).is_none(), "{length}");
     }
+}
+
+fn wanted(from: Source, what: What) -> Read {
+    Read { param: 0, from, what }
+}
+
+#[test]
+fn a_plan_is_told_to_bpf_word_for_word() {
+    assert!(capture::capture(&Plan::default()).is_none(), "registers and the value need no entry");
+    let plan = Plan {
+        stack_words: 5,
+        entry: vec![
+            wanted(Source::Word(3), What::Bytes(56)),
+            wanted(
+                Source::Inside { read: 0, offset: 40 },
+                What::Counted { count: Count::Inside { read: 2, offset: 48 }, each: 72, max: 4 },
+            ),
+            wanted(Source::Word(10), What::Text(4096)),
+            wanted(Source::Word(0), What::Counted { count: Count::Word(7), each: 8, max: 64 }),
+        ],
+        exit: vec![wanted(Source::Word(6), What::TextThrough(256))],
+    };
+    let told = capture::capture(&plan).unwrap();
+    assert_eq!((told.words, told.entry_reads, told.exit_reads), (5, 4, 1));
+    let of = |r: &wire::Read| (r.kind, r.source, r.source_offset, r.count, r.count_offset, r.size, r.each);
+    let expected = [
+        (wire::READ_BYTES, 3, 0, 0, 0, 56, 0),
+        (wire::READ_COUNTED, wire::INSIDE, 40, wire::INSIDE | 2, 48, 288, 72),
+        (wire::READ_TEXT, 10, 0, 0, 0, 4096, 0),
+        (wire::READ_COUNTED, 0, 0, 7, 0, 512, 8),
+    ];
+    assert_eq!(told.entry.each_ref().map(of), expected);
+    let none = (0, 0, 0, 0, 0, 0, 0);
+    assert_eq!(
+        told.exit.each_ref().map(of),
+        [(wire::READ_TEXT_THROUGH, 6, 0, 0, 0, 256, 0), none, none, none]
+    );
+}
+
+/// Each alone is reason enough for an entry.
+#[test]
+fn words_or_reads_alone_are_captured() {
+    let read = || vec![wanted(Source::Word(1), What::Bytes(8))];
+    let plans = [
+        Plan { stack_words: 1, ..Plan::default() },
+        Plan { entry: read(), ..Plan::default() },
+        Plan { exit: read(), ..Plan::default() },
+    ];
+    let told = plans.map(|plan| capture::capture(&plan).unwrap());
+    assert_eq!(told.map(|c| (c.words, c.entry_reads, c.exit_reads)), [(1, 0, 0), (0, 1, 0), (0, 0, 1)]);
+}
+
+#[test]
+fn a_plan_never_asks_for_more_than_bpf_takes() {
+    let many = || (0..9).map(|n| wanted(Source::Word(n), What::Bytes(8))).collect::<Vec<_>>();
+    let told = capture::capture(&Plan { stack_words: 200, entry: many(), exit: many() }).unwrap();
+    assert_eq!((told.words, told.entry_reads, told.exit_reads), (16, 4, 4));
+    let huge = What::Counted { count: Count::Word(0), each: 60_000, max: 60_000 };
+    let huge = Plan { entry: vec![wanted(Source::Word(1), huge)], ..Plan::default() };
+    assert_eq!(capture::capture(&huge).unwrap().entry[0].size, u16::MAX);
+}
+
+/// What the records have room for holds every plan of the table.
+#[test]
+fn every_plan_of_the_table_fits() {
+    let mut most = 0;
+    for signature in crate::cuda::all() {
+        let plan = &signature.plan;
+        assert!(plan.stack_words <= wire::WORDS, "{}", signature.name);
+        assert!(plan.entry.len() <= wire::READS && plan.exit.len() <= wire::READS, "{}", signature.name);
+        let room = |reads: &[Read]| -> usize {
+            let plan = Plan { entry: reads.to_vec(), ..Plan::default() };
+            let told = capture::capture(&plan).unwrap_or_default();
+            assert!(told.entry.iter().all(|read| read.size <= 4096), "{}", signature.name);
+            told.entry[..reads.len()].iter().map(|r| 8 + usize::from(r.size).next_multiple_of(8)).sum()
+        };
+        let all = (usize::from(plan.stack_words) * 8 + room(&plan.entry)).max(room(&plan.exit));
+        assert!(all <= 8192, "{}: {all} bytes", signature.name);
+        most = most.max(all);
+    }
+    assert!(most > 4096, "{most}");
 }
 
 #[test]

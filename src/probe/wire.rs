@@ -9,6 +9,7 @@ mod skeleton {
 }
 
 pub use skeleton::types::gpurec_call as Call;
+pub use skeleton::types::gpurec_capture as Capture;
 pub use skeleton::types::gpurec_config as Config;
 pub use skeleton::types::gpurec_exec as Exec;
 pub use skeleton::types::gpurec_exit as Exit;
@@ -18,10 +19,14 @@ pub use skeleton::types::gpurec_head as Head;
 pub use skeleton::types::gpurec_lost as Lost;
 pub use skeleton::types::gpurec_lost_total as LostTotal;
 pub use skeleton::types::gpurec_new_file as NewFile;
+pub use skeleton::types::gpurec_piece as Piece;
 pub use skeleton::types::gpurec_pulse as Pulse;
+pub use skeleton::types::gpurec_read as Read;
 pub use skeleton::types::gpurec_return as Return;
 
-use skeleton::types::{gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase};
+use skeleton::types::{
+    gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase, gpurec_piece_state, gpurec_read_kind, gpurec_source,
+};
 
 pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
 pub const RETURN: u16 = gpurec_kind::GPUREC_RETURN.0 as u16;
@@ -34,6 +39,18 @@ pub const PROCESS_ENDED: u16 = gpurec_flag::GPUREC_PROCESS_ENDED.0 as u16;
 pub const CUT: u16 = gpurec_flag::GPUREC_CUT.0 as u16;
 pub const STOPPED: u16 = gpurec_flag::GPUREC_STOPPED.0 as u16;
 pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
+
+pub const PIECE_READ: u16 = gpurec_piece_state::GPUREC_PIECE_READ.0 as u16;
+pub const PIECE_NULL: u16 = gpurec_piece_state::GPUREC_PIECE_NULL.0 as u16;
+pub const PIECE_CUT: u16 = gpurec_piece_state::GPUREC_PIECE_CUT.0 as u16;
+
+pub const READ_BYTES: u8 = gpurec_read_kind::GPUREC_READ_BYTES.0 as u8;
+pub const READ_COUNTED: u8 = gpurec_read_kind::GPUREC_READ_COUNTED.0 as u8;
+pub const READ_TEXT: u8 = gpurec_read_kind::GPUREC_READ_TEXT.0 as u8;
+pub const READ_TEXT_THROUGH: u8 = gpurec_read_kind::GPUREC_READ_TEXT_THROUGH.0 as u8;
+pub const INSIDE: u8 = gpurec_source::GPUREC_INSIDE.0 as u8;
+pub const READS: usize = gpurec_limit::GPUREC_READS.0 as usize;
+pub const WORDS: u8 = gpurec_limit::GPUREC_WORDS.0 as u8;
 
 pub const RETURNS_ONLY: u32 = gpurec_phase::GPUREC_RETURNS_ONLY.0;
 pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
@@ -71,6 +88,11 @@ unsafe impl Wire for LostTotal {}
 unsafe impl Wire for Pulse {}
 // SAFETY: as above.
 unsafe impl Wire for Config {}
+
+// SAFETY: as above.
+unsafe impl Wire for Capture {}
+// SAFETY: as above.
+unsafe impl Wire for Piece {}
 
 /// The value at the start of `bytes`, if they are enough.
 pub fn read<T: Wire>(bytes: &[u8]) -> Option<T> {

@@ -228,6 +228,9 @@ fn start_recorder(
     };
     let mut lines = Lines::new(line_writer, config.live.then(Live::new), start);
     lines.write_calls = !config.summary_only;
+    if config.selection.leaves_out() {
+        lines.calls_missing();
+    }
     let state = Arc::new(State::default());
     let worker = Worker::new(rings, lines, receiver, LossCounters::new(&probes.base)?, state.clone())?;
     let worker = std::thread::Builder::new().name("gpurec-work".into()).spawn(move || worker.run(header))?;

@@ -31,6 +31,16 @@ pub struct Figures {
     /// Ends without a beginning.
     pub unmatched_ends: u64,
 
+    pub memory: MemoryFigures,
+    pub transfers: TransferFigures,
+    /// Those launched most.
+    pub kernels: Vec<KernelSeen>,
+    pub more_kernels: u64,
+    /// The first failures of each context, and where their causes lie.
+    pub error_windows: Vec<ErrorWindow>,
+    /// What the program could do better.
+    pub findings: Vec<Finding>,
+
     /// By total time, the largest first.
     pub functions: Vec<Function>,
     pub failures: Failures,
@@ -117,6 +127,145 @@ pub struct ProcessSeen {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
     pub calls: u64,
+    /// The most bytes it held in the spaces `device` and `virtual` together:
+    /// what torch.cuda.max_memory_reserved() counts.
+    pub peak_device_bytes: u64,
+}
+
+/// Sizes that could not be read count as 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryFigures {
+    pub allocations: u64,
+    pub allocated_bytes: u64,
+    pub frees: u64,
+    pub freed_bytes: u64,
+    pub by_space: Vec<SpaceSeen>,
+    pub leaks: Leaks,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceSeen {
+    pub space: String,
+    pub allocations: u64,
+    pub allocated_bytes: u64,
+    pub frees: u64,
+    pub freed_bytes: u64,
+}
+
+/// What was live when its process, or the recording, ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Leaks {
+    pub count: u64,
+    pub bytes: u64,
+    pub by_space: Vec<LeakSpace>,
+    /// Of equals the oldest first.
+    pub largest: Vec<Leak>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeakSpace {
+    pub space: String,
+    pub count: u64,
+    pub bytes: u64,
+    /// How many of them were live when their process ended.
+    pub at_exit: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leak {
+    pub pid: u32,
+    pub space: String,
+    /// In hex.
+    pub ptr: String,
+    pub size: u64,
+    pub age_ns: u64,
+    /// The call that made it.
+    pub function: String,
+    pub begin: u64,
+    /// Live when its process ended; else when the recording did.
+    pub at_exit: bool,
+}
+
+/// Copies; what is only set is in `by_direction`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TransferFigures {
+    pub count: u64,
+    pub bytes: u64,
+    /// The most bytes first.
+    pub by_direction: Vec<DirectionSeen>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DirectionSeen {
+    pub direction: String,
+    pub count: u64,
+    pub bytes: u64,
+    /// Some sizes were not read: there were more bytes.
+    pub partial: bool,
+    /// Those that the call waited for: only they have a bandwidth.
+    pub waited_count: u64,
+    pub waited_bytes: u64,
+    pub waited_ns: u64,
+    /// Those known to be with host memory that is not pinned.
+    pub pageable_count: u64,
+    pub pageable_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelSeen {
+    /// The handle, if the name is not known.
+    pub name: String,
+    pub launches: u64,
+    /// The most frequent shape; none if it could not be read.
+    pub grid: Option<[u32; 3]>,
+    pub block: Option<[u32; 3]>,
+    /// How many shapes there were, 64 at most.
+    pub shapes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorWindow {
+    pub pid: u32,
+    pub tid: u32,
+    /// In hex; none if no call said which it is.
+    pub context: Option<String>,
+    pub function: String,
+    pub error: String,
+    /// The error comes from the device: its cause is an earlier call.
+    pub asynchronous: bool,
+    pub begin: u64,
+    pub ts_ns: u64,
+    /// The last synchronisation before it that succeeded.
+    pub last_sync: Option<SyncSeen>,
+    /// Launches since then, and of which kernels.
+    pub launches: u64,
+    pub kernels: Vec<LaunchCount>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncSeen {
+    pub function: String,
+    pub begin: u64,
+    pub ts_ns: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchCount {
+    pub kernel: String,
+    pub launches: u64,
+}
+
+/// One line of advice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    pub what: String,
+    pub times: u64,
+    pub cost_ns: Option<u64>,
+    pub advice: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,13 +4,19 @@
 //! `Figures`, the same either way, and text for a person. Nothing here needs
 //! root, BPF or a GPU, and nothing is read but the reader that was given.
 
+mod errors;
 pub mod figures;
+mod habits;
 mod histogram;
+mod kernels;
+mod memory;
+mod sections;
 pub mod summary;
 mod tally;
 #[cfg(test)]
 mod tests;
 pub mod text;
+mod transfers;
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;

@@ -4,10 +4,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::errors::Errors;
 use super::figures::{
-    Cost, FailureKind, Figures, FirstFailure, LibrarySeen, ProcessSeen, SyncFunction, ThreadCost,
+    Cost, FailureKind, Figures, Finding, FirstFailure, LibrarySeen, ProcessSeen, SyncFunction, ThreadCost,
 };
+use super::habits::{Habits, Returned};
+use super::kernels::{Kernels, Shape};
+use super::memory::Memories;
 use super::tally::{Role, Tally};
+use super::transfers::Transfers;
 use crate::cuda::Api;
 use crate::trace::{
     Begin, Body, End, Ended, Exit, ExitStatus, Finish, Header, InFlight, Library, Line, Notes, Process,
@@ -31,6 +36,10 @@ struct Open {
     parent: Option<u64>,
     /// The roles of the calls nested in it, by `Role::bit`.
     inside: u8,
+    kernel: Option<usize>,
+    shape: Shape,
+    /// The context it is about to make its thread's.
+    context: Option<u64>,
     /// When its process ended inside it.
     died_ns: Option<u64>,
 }
@@ -52,6 +61,14 @@ pub struct Summary {
     told_in_flight: Option<Vec<InFlight>>,
     /// The figures in the `end` line, for a trace that has no events.
     stored: Option<serde_json::Value>,
+    memories: Memories,
+    transfers: Transfers,
+    kernels: Kernels,
+    errors: Errors,
+    habits: Habits,
+    /// The call that ended last and how long it took: what follows from a
+    /// call is told right after its end.
+    last_call: Option<(u64, u64)>,
     figures: Figures,
 }
 
@@ -73,6 +90,8 @@ impl Summary {
                 }
             }
             Body::Finish(finish) => self.finished(finish),
+            Body::Memory(memory) => self.memories.add(line.ts_ns, memory, self.took(memory.begin)),
+            Body::Transfer(transfer) => self.transfers.add(transfer, self.took(transfer.begin)),
             Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
@@ -94,8 +113,8 @@ impl Summary {
 
     fn begin(&mut self, line: &Line, begin: &Begin) {
         let function = self.function(&begin.name);
-        let (api, role) = match self.functions.get(function) {
-            Some(tally) => (tally.api, tally.role),
+        let (api, role, marks) = match self.functions.get(function) {
+            Some(tally) => (tally.api, tally.role, tally.marks),
             None => return,
         };
         match api {
@@ -106,6 +125,11 @@ impl Summary {
             self.tell_callers(begin.parent, role);
         }
         self.count_thread(begin.pid, begin.tid);
+        let launch = begin.launch.as_ref();
+        // What is put into a graph is not launched yet.
+        let launch = launch.filter(|_| role == Some(Role::KernelLaunch));
+        let kernel = launch.and_then(|launch| self.kernels.index(launch));
+        let context = if marks.switches { Errors::context_of(begin) } else { None };
         self.open.insert(
             line.event_id,
             Open {
@@ -115,17 +139,21 @@ impl Summary {
                 ts_ns: line.ts_ns,
                 parent: begin.parent,
                 inside: 0,
+                kernel,
+                shape: launch.map_or((None, None), |launch| (launch.grid, launch.block)),
+                context,
                 died_ns: None,
             },
         );
     }
 
     fn end(&mut self, line: &Line, end: &End) {
-        let (function, inside) = match self.open.remove(&end.begin) {
-            Some(open) => (open.function, open.inside),
+        let open = self.open.remove(&end.begin);
+        let function = match &open {
+            Some(open) => open.function,
             None => {
                 self.figures.unmatched_ends += 1;
-                (self.function(&end.name), 0)
+                self.function(&end.name)
             }
         };
         if end.ended == Ended::Unwound {
@@ -133,26 +161,74 @@ impl Summary {
         }
         if end.error.is_some() {
             self.failure(line, end, function);
+            let kernels = &self.kernels;
+            self.errors.failed(end, line.ts_ns, |kernel| kernels.name(kernel).to_owned());
         }
         let Some(tally) = self.functions.get_mut(function) else {
             return;
         };
         if let Some(ns) = end.duration_ns {
             tally.add(ns);
+            self.last_call = Some((end.begin, ns));
         }
+        let (role, switches) = (tally.role, tally.marks.switches);
         // A launch whose end was lost showed no sign of failure: it counts.
         let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
-        match tally.role {
+        let inside = open.as_ref().map_or(0, |open| open.inside);
+        match role {
             Some(role) if inside & role.bit() != 0 => {}
-            Some(Role::KernelLaunch) => self.figures.kernel_launches += u64::from(succeeded),
-            Some(Role::GraphLaunch) => self.figures.graph_launches += u64::from(succeeded),
+            Some(Role::KernelLaunch) if succeeded => self.launched(end, open.as_ref()),
+            Some(Role::GraphLaunch) if succeeded => {
+                self.figures.graph_launches += 1;
+                self.habits.launched(end.pid);
+                self.errors.launched(end.pid, end.tid, None);
+            }
             Some(Role::Sync) => {
                 let sync = &mut self.figures.sync;
                 sync.calls += 1;
                 sync.total_ns = sync.total_ns.saturating_add(end.duration_ns.unwrap_or(0));
             }
-            None => {}
+            _ => {}
         }
+        if end.error.is_none() && end.ended == Ended::Returned {
+            if role == Some(Role::Sync) {
+                self.errors.synchronised(end, line.ts_ns);
+            }
+            if switches {
+                self.errors.switched(end, open.as_ref().and_then(|open| open.context));
+            }
+        }
+        if end.ended == Ended::Returned && open.is_some_and(|open| open.parent.is_none()) {
+            self.outermost(end, function);
+        }
+    }
+
+    /// A launch has succeeded, at the innermost level that shows it.
+    fn launched(&mut self, end: &End, open: Option<&Open>) {
+        self.figures.kernel_launches += 1;
+        self.habits.launched(end.pid);
+        let Some(open) = open else {
+            self.kernels.launched(None, (None, None));
+            return;
+        };
+        // The level above may have been able to read more.
+        let outer = open.parent.and_then(|parent| self.open.get(&parent));
+        let outer = outer.filter(|outer| outer.kernel.is_some() && open.kernel.is_none());
+        let (kernel, shape) = outer.map_or((open.kernel, open.shape), |outer| (outer.kernel, outer.shape));
+        self.kernels.launched(kernel, shape);
+        self.kernels.at(end.pid, end.tid, open.ts_ns);
+        self.errors.launched(end.pid, end.tid, kernel);
+    }
+
+    fn outermost(&mut self, end: &End, function: usize) {
+        let Some(tally) = self.functions.get(function) else { return };
+        let ns = end.duration_ns.unwrap_or(0);
+        let error = end.error.as_deref();
+        self.habits.add(&Returned { pid: end.pid, tid: end.tid, function, tally, error, ns });
+    }
+
+    fn took(&self, begin: u64) -> u64 {
+        self.last_call.filter(|(last, _)| *last == begin).map_or(0, |(_, ns)| ns)
     }
 
     /// Leaves word with every enclosing call. One that knows has told its own.
@@ -228,6 +304,7 @@ impl Summary {
             Process::Exec(exec) => {
                 // Its other threads, and what they were in, are gone.
                 self.died(exec.pid, line.ts_ns);
+                self.over(exec.pid, line.ts_ns, false);
                 if let Some(seen) = self.seen(exec.pid) {
                     seen.command = exec.command.clone();
                     seen.rank = exec.rank;
@@ -247,12 +324,20 @@ impl Summary {
 
     fn exit(&mut self, line: &Line, exit: &Exit) {
         self.died(exit.pid, line.ts_ns);
+        self.over(exit.pid, line.ts_ns, exit.status == ExitStatus::Code(0));
         if let Some(seen) = self.seen(exit.pid) {
             (seen.status, seen.signal) = match exit.status {
                 ExitStatus::Code(code) => (Some(code), None),
                 ExitStatus::Signal(n) => (Some(n.saturating_add(128)), Some(signal_name(n))),
             };
         }
+    }
+
+    /// The program of a process is over.
+    fn over(&mut self, pid: u32, ts_ns: u64, well: bool) {
+        self.memories.ended(pid, ts_ns);
+        self.errors.ended(pid);
+        self.habits.ended(pid, well);
     }
 
     fn died(&mut self, pid: u32, ts_ns: u64) {
@@ -317,9 +402,22 @@ impl Summary {
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
         figures.sync.by_function = self.sync_functions(&figures);
         figures.in_flight = self.told_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
+        figures.memory = self.memories.finish(at_ns);
+        figures.transfers = self.transfers.finish();
+        (figures.kernels, figures.more_kernels) = self.kernels.finish();
+        figures.error_windows = self.errors.finish();
+        figures.findings = self.findings();
         self.list_processes(&mut figures);
         figures.cost = self.cost();
         figures
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut all = self.memories.findings();
+        all.extend(self.kernels.findings());
+        all.extend(self.transfers.findings());
+        all.extend(self.habits.findings(&self.functions));
+        all
     }
 
     /// The figures of a file that has been read to its end.
@@ -370,8 +468,10 @@ impl Summary {
         for ((pid, _), calls) in &self.calls_by_thread {
             all.entry(*pid).or_default().calls += calls;
         }
-        let mut all: Vec<ProcessSeen> =
-            all.into_iter().map(|(pid, seen)| ProcessSeen { pid, ..seen }).collect();
+        let mut all: Vec<ProcessSeen> = all
+            .into_iter()
+            .map(|(pid, seen)| ProcessSeen { pid, peak_device_bytes: self.memories.peak_of(pid), ..seen })
+            .collect();
         all.sort_by(|a, b| b.calls.cmp(&a.calls).then(a.pid.cmp(&b.pid)));
         figures.more_processes += all.len().saturating_sub(LISTED_PROCESSES) as u64;
         all.truncate(LISTED_PROCESSES);

@@ -32,10 +32,50 @@ impl Role {
     }
 }
 
+/// What a function's calls say about the calls around them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// It returns before its work is done.
+    pub is_async: bool,
+    /// It waits for the GPU.
+    pub waits: bool,
+    /// It would report the error of an earlier kernel.
+    pub reports: bool,
+    pub asks_error: bool,
+    /// `<<<>>>` drops what it returns.
+    pub hides_error: bool,
+    /// It changes the context its thread works with.
+    pub switches: bool,
+}
+
+impl Marks {
+    fn of(name: &str, role: Option<Role>) -> Marks {
+        let base = cuda::base_name(name);
+        let category = cuda::category(name);
+        let launches = matches!(role, Some(Role::KernelLaunch | Role::GraphLaunch));
+        let is_async = launches || (base.contains("Async") && cuda::api(name) != Api::Other);
+        let waits = role == Some(Role::Sync);
+        let ends = matches!(category, Category::Memcpy | Category::Free) && !is_async;
+        let asks = matches!(base, "cuEventQuery" | "cudaEventQuery" | "cuStreamQuery" | "cudaStreamQuery");
+        Marks {
+            is_async,
+            waits,
+            reports: waits || ends || asks || matches!(base, "cudaDeviceReset" | "cuCtxDestroy"),
+            asks_error: matches!(base, "cudaGetLastError" | "cudaPeekAtLastError"),
+            hides_error: matches!(base, "cudaLaunchKernel" | "__cudaLaunchKernel" | "cudaLaunch"),
+            switches: matches!(
+                base,
+                "cuCtxSetCurrent" | "cuCtxPushCurrent" | "cuCtxPopCurrent" | "cuCtxCreate"
+            ),
+        }
+    }
+}
+
 pub struct Tally {
     pub name: Box<str>,
     pub api: Api,
     pub role: Option<Role>,
+    pub marks: Marks,
     calls: u64,
     total: u128,
     squares: u128,
@@ -46,10 +86,12 @@ pub struct Tally {
 
 impl Tally {
     pub fn new(name: &str) -> Tally {
+        let role = Role::of(name);
         Tally {
             name: name.into(),
             api: cuda::api(name),
-            role: Role::of(name),
+            role,
+            marks: Marks::of(name, role),
             calls: 0,
             total: 0,
             squares: 0,

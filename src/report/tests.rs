@@ -1,3 +1,5 @@
+mod effects;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -50,12 +52,75 @@ impl Script {
                 depth,
                 parent,
                 args: Args::raw(&[1, 0xffff_ffff_ffff_ffff]),
+                launch: None,
             }),
         )
     }
 
     fn begin(&mut self, name: &'static str, parent: Option<u64>) -> u64 {
         self.begin_on(100, name, parent)
+    }
+
+    /// A launch of `kernel` on the driver's level.
+    fn launch(&mut self, kernel: &'static str, parent: Option<u64>) -> u64 {
+        let id = self.begin("cuLaunchKernel", parent);
+        let Body::Begin(begin) = &mut self.lines[id as usize].body else { panic!() };
+        begin.launch = Some(Launch {
+            kernel: Some(kernel.into()),
+            grid: Some([64, 1, 1]),
+            block: Some([256, 1, 1]),
+            shared: Some(0),
+            stream: Some(0),
+            ..Launch::default()
+        });
+        id
+    }
+
+    /// A call that allocates or frees `size` bytes.
+    fn memory(&mut self, name: &'static str, op: Op, space: &'static str, ptr: u64, size: u64, total: u64) {
+        let begin = self.begin(name, None);
+        self.end(begin, 3000, 0);
+        self.push(
+            0,
+            Body::Memory(Memory {
+                name: name.into(),
+                pid: 100,
+                tid: 100,
+                begin,
+                op,
+                space: space.into(),
+                ptr,
+                size: Some(size),
+                total_allocated: total,
+                missed: false,
+            }),
+        );
+    }
+
+    fn copy(&mut self, name: &'static str, direction: &'static str, size: u64, ns: u64) {
+        let begin = self.begin(name, None);
+        self.end(begin, ns, 0);
+        let is_async = name.contains("Async") || direction == "set";
+        self.push(
+            0,
+            Body::Transfer(Transfer {
+                name: name.into(),
+                pid: 100,
+                tid: 100,
+                begin,
+                direction: direction.into(),
+                size,
+                partial: false,
+                is_async,
+                pageable: direction == "H2D",
+                duration_ns: (!is_async).then_some(ns),
+            }),
+        );
+    }
+
+    fn exit(&mut self, status: i32) {
+        let exit = Exit { pid: 100, tid: 100, status: ExitStatus::Code(status) };
+        self.push(1000, Body::Process(Process::Exit(exit)));
     }
 
     fn end(&mut self, begin: u64, ns: u64, status: i32) {
@@ -74,6 +139,7 @@ impl Script {
                 duration_ns: Some(self.ns + ns - began),
                 retval: Some(Retval::Number(status.into())),
                 error: error.map(Cow::Borrowed),
+                out: None,
                 ended: Ended::Returned,
                 name,
             }),
@@ -134,10 +200,16 @@ fn rich() -> Script {
     s.push(1000, Body::Process(Process::Library(library)));
     for i in 0..5 {
         let outer = s.begin("cudaLaunchKernel", None);
-        let inner = s.begin("cuLaunchKernel", Some(outer));
+        let inner = s.launch(if i < 3 { "void saxpy<float>(int, float*)" } else { "0x7f10" }, Some(outer));
         s.end(inner, 2_000 + i * 100, 0);
         s.end(outer, 500, 0);
     }
+    s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x7f00, 500 << 20, 500 << 20);
+    s.memory("cuMemCreate", Op::Alloc, "virtual", 0x7f00, 2 << 20, 2 << 20);
+    s.memory("cuMemFree_v2", Op::Free, "device", 0x7f00, 500 << 20, 0);
+    s.copy("cuMemcpyHtoD_v2", "H2D", 1000 << 20, 100_000_000);
+    s.copy("cuMemcpyDtoHAsync_v2", "D2H", 4096, 2_000);
+    s.copy("cuMemsetD8Async", "set", 64, 2_000);
     s.call("cuEventQuery", 700, 600);
     s.call("cudaMalloc", 1_500, 2);
     s.call("cudaMalloc", 1_500, 2);
@@ -182,7 +254,7 @@ fn an_empty_recording_says_that_nothing_was_there() {
     summary.add(&Script::new().lines[0]);
     let printed = text::print(&summary.finish(1_500_000_000), 80);
     assert!(printed.starts_with(
-        "=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so, libcudart.so):\n  Total CUDA API calls: 0\n  Kernel launches: 0\n  No CUDA library was loaded.\n"
+        "=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so, libcudart.so):\n  Total CUDA API calls: 0\n  Kernel launches: 0\n  Memory allocations: 0\n  Total memory allocated: 0 bytes (0.00 MB)\n  Memory transfers: 0\n  Total data transferred: 0 bytes (0.00 MB)\n  No CUDA library was loaded.\n"
     ));
     assert!(printed.ends_with("Recording: 1.500 s, complete\n"));
     assert!(!printed.contains("Top functions"));
@@ -288,6 +360,7 @@ fn extreme_durations_do_not_overflow() {
                 duration_ns: Some(u64::MAX),
                 retval: None,
                 error: None,
+                out: None,
                 ended: Ended::Returned,
             }),
         });
@@ -308,9 +381,9 @@ fn a_cut_trace_gives_what_it_has() {
     assert_eq!(figures.cuda_calls, live.cuda_calls);
     assert_eq!(figures.functions, live.functions);
     assert!(!figures.complete);
-    assert!(figures.notes[0].contains("cut at line 40: no end line"), "{:?}", figures.notes);
+    assert!(figures.notes[0].contains("cut at line 58: no end line"), "{:?}", figures.notes);
     let printed = text::print(&figures, 200);
-    assert!(printed.contains("NOT complete") && printed.contains("cut at line 40"));
+    assert!(printed.contains("NOT complete") && printed.contains("cut at line 58"));
     for length in (30..bytes.len() - 1).step_by(7) {
         text::print(&of_file(&bytes[..length]), 80);
     }
@@ -322,7 +395,7 @@ fn figures_without_events_come_from_the_end_line() {
     let text = String::from_utf8(bytes).unwrap();
     let first = text.lines().next().unwrap();
     let last = text.lines().next_back().unwrap();
-    let last = last.replace("{\"event_id\":40,", "{\"event_id\":1,");
+    let last = last.replace("{\"event_id\":58,", "{\"event_id\":1,");
     let bytes = format!("{first}\n{last}\n");
     assert_eq!(of_file(bytes.as_bytes()), live);
 }
@@ -342,6 +415,7 @@ fn unwound_and_lost_ends_are_told_apart() {
                 duration_ns: None,
                 retval: None,
                 error: None,
+                out: None,
                 ended,
             }),
         );
@@ -381,11 +455,13 @@ fn the_recipes_of_the_readme_work() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(answers[0].contains("userspace") && answers[0].contains(" 1 header"));
-    assert!(answers[1].contains("\"name\": \"cudaDeviceSynchronize\""), "{}", answers[1]);
-    assert_eq!(answers[2].trim(), "null");
-    assert!(answers[3].trim().parse::<f64>().unwrap() > 0.0, "{}", answers[3]);
-    assert_eq!(answers[4].lines().count(), 2);
-    for (recipe, answer) in recipes.iter().zip(&answers).skip(5) {
+    assert!(answers[1].contains("\"name\": \"cuMemcpyHtoD_v2\""), "{}", answers[1]);
+    assert_eq!(answers[2].trim(), ((502u64 << 20).to_string()));
+    assert!(answers[6].trim().parse::<f64>().unwrap() > 0.0, "{}", answers[6]);
+    assert_eq!(answers[7].lines().count(), 2);
+    assert!(answers[3].contains("cuMemCreate") && !answers[3].contains("cuMemAlloc"), "{}", answers[3]);
+    assert!(answers[5].contains("3 void saxpy<float>"), "{}", answers[5]);
+    for (recipe, answer) in recipes.iter().zip(&answers).skip(3) {
         assert!(!answer.trim().is_empty(), "{recipe} answers nothing");
     }
 }
@@ -397,7 +473,7 @@ fn a_real_trace_has_the_figures_that_its_recorder_printed() {
     let figures = summary_of(crate::trace::open(std::path::Path::new(path)).unwrap()).unwrap();
     assert!(figures.complete);
     assert!(figures.notes.is_empty());
-    assert_eq!((figures.cuda_calls, figures.kernel_launches), (352, 42));
+    assert_eq!((figures.cuda_calls, figures.kernel_launches), (190, 18));
     let last = std::fs::read_to_string(path).unwrap().lines().last().unwrap().to_owned();
     let end: serde_json::Value = serde_json::from_str(&last).unwrap();
     assert_eq!(Figures::from_json(&end["summary"]).unwrap(), figures);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
+use super::sections;
 
 const TOP_FUNCTIONS: usize = 20;
 const TOP_PROCESSES: usize = 10;
@@ -14,9 +15,14 @@ pub fn print(figures: &Figures, width: usize) -> String {
     let mut page = Page { text: String::new(), width: width.max(40) };
     page.line("=== TRACE SUMMARY ===");
     userspace(&mut page, figures);
+    sections::leaks(&mut page, figures);
+    sections::kernels(&mut page, figures);
+    sections::copies(&mut page, figures);
     functions(&mut page, figures);
     sync(&mut page, figures);
     failures(&mut page, figures);
+    sections::error_windows(&mut page, figures);
+    sections::findings(&mut page, figures);
     in_flight(&mut page, figures);
     processes(&mut page, figures);
     libraries(&mut page, figures);
@@ -29,25 +35,25 @@ pub fn print(figures: &Figures, width: usize) -> String {
     page.text
 }
 
-struct Page {
+pub(super) struct Page {
     text: String,
-    width: usize,
+    pub(super) width: usize,
 }
 
 impl Page {
-    fn line(&mut self, line: &str) {
+    pub(super) fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
     }
 
-    fn section(&mut self, title: &str) {
+    pub(super) fn section(&mut self, title: &str) {
         self.text.push('\n');
         self.line(title);
     }
 
     /// Words broken into lines, the first with `first` before it and the
     /// others indented as far.
-    fn wrapped(&mut self, first: &str, words: &str) {
+    pub(super) fn wrapped(&mut self, first: &str, words: &str) {
         let indent = " ".repeat(first.len());
         let mut line = first.to_string();
         let mut empty = true;
@@ -66,7 +72,7 @@ impl Page {
         self.line(&line);
     }
 
-    fn more(&mut self, total: usize, shown: usize, what: &str) {
+    pub(super) fn more(&mut self, total: usize, shown: usize, what: &str) {
         if total > shown {
             self.line(&format!("  and {} more {what}", total - shown));
         }
@@ -77,6 +83,11 @@ fn userspace(page: &mut Page, figures: &Figures) {
     page.section("USERSPACE (libcuda.so, libcudart.so):");
     page.line(&format!("  Total CUDA API calls: {}", figures.cuda_calls));
     page.line(&format!("  Kernel launches: {}", figures.kernel_launches));
+    let (memory, transfers) = (&figures.memory, &figures.transfers);
+    page.line(&format!("  Memory allocations: {}", memory.allocations));
+    page.line(&format!("  Total memory allocated: {}", sections::bytes(memory.allocated_bytes)));
+    page.line(&format!("  Memory transfers: {}", transfers.count));
+    page.line(&format!("  Total data transferred: {}", sections::bytes(transfers.bytes)));
     let counts = [
         ("Graph launches", figures.graph_launches),
         ("Calls into other libraries", figures.other_calls),
@@ -211,9 +222,10 @@ fn processes(page: &mut Page, figures: &Figures) {
     page.section(&format!("Processes: {total}"));
     for process in figures.processes.iter().take(TOP_PROCESSES) {
         let line = format!(
-            "  pid {}: {}{}{}  {}",
+            "  pid {}: {}{}{}{}  {}",
             process.pid,
             plural(process.calls, "call"),
+            sections::peak(process),
             process.rank.map(|r| format!(", rank {r}")).unwrap_or_default(),
             ending(process),
             clean(&process.command.join(" "))
@@ -322,7 +334,7 @@ fn recording(page: &mut Page, figures: &Figures) {
 
 /// Names come from the programs recorded: nothing in them may reach a
 /// terminal as a command.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() {
@@ -334,7 +346,7 @@ fn clean(text: &str) -> String {
     shown
 }
 
-fn shortened(line: &str, width: usize) -> String {
+pub(super) fn shortened(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_string();
     }
@@ -343,7 +355,7 @@ fn shortened(line: &str, width: usize) -> String {
     short
 }
 
-fn plural(count: u64, what: &str) -> String {
+pub(super) fn plural(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -351,12 +363,12 @@ fn micros(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
-fn seconds(ns: u64) -> String {
+pub(super) fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
 /// With three decimals, in the unit that suits it.
-fn duration(ns: u64) -> String {
+pub(super) fn duration(ns: u64) -> String {
     match ns {
         0..1_000_000 => format!("{} us", micros(ns)),
         1_000_000..1_000_000_000 => format!("{} ms", micros(ns / 1000)),

@@ -24,6 +24,11 @@ pub struct Mapping {
     pub deleted: bool,
 }
 
+/// Every executable mapping of a file.
+pub fn executable_mappings(pid: Pid) -> io::Result<Vec<Mapping>> {
+    Ok(parse(&std::fs::read(format!("/proc/{pid}/maps"))?))
+}
+
 /// The executable mappings of files, each file once.
 pub fn executable_files(pid: Pid) -> io::Result<Vec<Mapping>> {
     let bytes = std::fs::read(format!("/proc/{pid}/maps"))?;

@@ -6,6 +6,10 @@
 //! One test at a time, each in a folder of its own; nothing stays behind, and that is checked too.
 //! Not here: asserts on time. A condition is waited for, with a generous limit.
 
+#[path = "live/capture.rs"]
+mod capture;
+#[path = "live/cases.rs"]
+mod cases;
 #[path = "live/demo.rs"]
 mod demo;
 #[path = "live/disk.rs"]
@@ -30,6 +34,8 @@ mod room;
 mod run;
 #[path = "live/signals.rs"]
 mod signals;
+#[path = "live/table.rs"]
+mod table;
 #[path = "live/trace.rs"]
 mod trace;
 #[path = "live/user.rs"]

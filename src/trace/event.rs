@@ -30,6 +30,8 @@ pub enum Body<'a> {
     Process(Process<'a>),
     Begin(Begin<'a>),
     End(End<'a>),
+    Memory(Memory<'a>),
+    Transfer(Transfer<'a>),
     Lost(Lost),
     Finish(Box<Finish>),
     /// A type this version does not know: of a newer gpurec.
@@ -47,6 +49,24 @@ pub struct Begin<'a> {
     /// The event_id of the call that encloses this one.
     pub parent: Option<u64>,
     pub args: Args<'a>,
+    /// Of a launch, and of what puts a kernel into a graph.
+    pub launch: Option<Launch<'a>>,
+}
+
+/// What a launch starts. A graph launch has only `stream` and `nodes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launch<'a> {
+    /// Demangled; the handle in hex where no name is known yet.
+    pub kernel: Option<Cow<'a, str>>,
+    pub grid: Option<[u32; 3]>,
+    pub block: Option<[u32; 3]>,
+    /// Bytes of dynamic shared memory.
+    pub shared: Option<u64>,
+    pub stream: Option<u64>,
+    pub cluster: Option<[u32; 3]>,
+    pub cooperative: bool,
+    /// How many nodes the graph has, if known.
+    pub nodes: Option<u64>,
 }
 
 /// A call into a library ended.
@@ -61,7 +81,66 @@ pub struct End<'a> {
     pub retval: Option<Retval>,
     /// The name of the error, only if the call failed.
     pub error: Option<Cow<'a, str>>,
+    /// What the call wrote through its pointers.
+    pub out: Option<Args<'a>>,
     pub ended: Ended,
+}
+
+/// Memory was got or given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory<'a> {
+    /// The call that did it.
+    pub name: Cow<'a, str>,
+    pub pid: u32,
+    pub tid: u32,
+    /// The event_id of the call's `Begin`.
+    pub begin: u64,
+    pub op: Op,
+    /// device, managed, host, pool, virtual, array, ipc.
+    pub space: Cow<'a, str>,
+    /// The address, or the handle where there is none.
+    pub ptr: u64,
+    /// Of this allocation; none if it could not be read.
+    pub size: Option<u64>,
+    /// Live bytes of the process in that space, after this.
+    pub total_allocated: u64,
+    /// The call that freed it was not seen: the address was given out again.
+    pub missed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Alloc,
+    Free,
+}
+
+/// Memory was copied or set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer<'a> {
+    /// The call that did it.
+    pub name: Cow<'a, str>,
+    pub pid: u32,
+    pub tid: u32,
+    /// The event_id of the call's `Begin`.
+    pub begin: u64,
+    /// H2D, D2H, D2D, H2H, P2P, set; unknown if nobody can tell.
+    pub direction: Cow<'a, str>,
+    pub size: u64,
+    /// The list of sizes was longer than what is read: `size` is a part.
+    pub partial: bool,
+    /// The call may return before the copy is done.
+    pub is_async: bool,
+    /// The host's side is known to be memory that CUDA has not pinned.
+    pub pageable: bool,
+    /// Only of a copy that the call waited for.
+    pub duration_ns: Option<u64>,
+}
+
+impl Transfer<'_> {
+    pub fn bytes_per_sec(&self) -> Option<u64> {
+        let ns = self.duration_ns.filter(|ns| *ns > 0)?;
+        u64::try_from(u128::from(self.size) * 1_000_000_000 / u128::from(ns)).ok()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,18 +17,15 @@ pub mod time;
 mod value;
 mod writer;
 
+#[cfg(test)]
+use event::Unknown;
 pub use event::{
-    Begin, Body, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Header, InFlight, Layer, Library, Line,
-    Lost, Process, Refused, Retval, SCHEMA, signal_name,
+    Begin, Body, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Header, InFlight, Launch, Layer, Library,
+    Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA, Transfer, signal_name,
 };
 pub use reader::{Notes, ReadError, Reader, open};
-pub use value::Args;
+pub use value::{Arg, Args, List, Value};
 pub use writer::LineWriter;
-#[cfg(test)]
-use {
-    event::Unknown,
-    value::{Arg, List, Value},
-};
 
 /// Text from bytes that should be UTF-8, such as a name in another program's
 /// memory. What is not UTF-8 becomes U+FFFD, so that every line of a trace is.

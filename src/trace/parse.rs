@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::event::{Begin, Body, End, Ended, Line, Process, Retval, Unknown};
+use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer, Unknown};
 use super::value::{Args, Text, Value};
 
 /// An event, and how many keys of its line were not known.
@@ -25,6 +25,8 @@ pub fn parse(text: &[u8]) -> Result<Parsed<'_>, String> {
             let unknown_keys = fields.unknown_keys;
             (call(fields)?, unknown_keys)
         }
+        "memory" => (Body::Memory(memory(fields, text)?), 0),
+        "transfer" => (Body::Transfer(transfer(fields, text)?), 0),
         _ => (cold(text, fields)?, 0),
     };
     Ok(Parsed { line: Line { event_id, ts_ns, body }, unknown_keys })
@@ -42,6 +44,7 @@ fn call(fields: Fields) -> Result<Body, String> {
             depth: fields.depth.unwrap_or(0),
             parent: fields.parent,
             args: fields.args.unwrap_or_default(),
+            launch: fields.launch,
         })),
         Some("E") => Ok(Body::End(End {
             name,
@@ -51,10 +54,94 @@ fn call(fields: Fields) -> Result<Body, String> {
             duration_ns: fields.duration_us.map(|us| (us * 1e3).round() as u64),
             retval: fields.retval,
             error: fields.error,
+            out: fields.out,
             ended: fields.ended,
         })),
         _ => Err("its phase is neither B nor E".to_string()),
     }
+}
+
+/// A pointer: in hex, or from another program as a number.
+struct Pointer(u64);
+
+impl<'de> Deserialize<'de> for Pointer {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match Value::deserialize(from)? {
+            Value::Hex(n) | Value::Number(n) => Ok(Pointer(n)),
+            _ => Err(serde::de::Error::custom("a pointer is neither hex nor a number")),
+        }
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct MemoryKeys<'a> {
+    pid: u32,
+    tid: u32,
+    begin: u64,
+    #[serde(borrow)]
+    op: Cow<'a, str>,
+    #[serde(borrow)]
+    space: Cow<'a, str>,
+    ptr: Pointer,
+    size: Option<u64>,
+    freed: Option<u64>,
+    total_allocated: u64,
+    #[serde(default)]
+    missed: bool,
+}
+
+fn memory<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Memory<'a>, String> {
+    let keys: MemoryKeys = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let (op, size) = match keys.op.as_ref() {
+        "alloc" => (Op::Alloc, keys.size),
+        "free" => (Op::Free, keys.freed),
+        _ => return Err("its op is neither alloc nor free".to_string()),
+    };
+    Ok(Memory {
+        name: fields.name.ok_or("it has no name")?,
+        pid: keys.pid,
+        tid: keys.tid,
+        begin: keys.begin,
+        op,
+        space: keys.space,
+        ptr: keys.ptr.0,
+        size,
+        total_allocated: keys.total_allocated,
+        missed: keys.missed,
+    })
+}
+
+#[derive(serde::Deserialize)]
+struct TransferKeys<'a> {
+    pid: u32,
+    tid: u32,
+    begin: u64,
+    #[serde(borrow)]
+    direction: Cow<'a, str>,
+    size: u64,
+    #[serde(rename = "async", default)]
+    is_async: bool,
+    #[serde(default)]
+    partial: bool,
+    #[serde(default)]
+    pageable: bool,
+    duration_us: Option<f64>,
+}
+
+fn transfer<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Transfer<'a>, String> {
+    let keys: TransferKeys = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    Ok(Transfer {
+        name: fields.name.ok_or("it has no name")?,
+        pid: keys.pid,
+        tid: keys.tid,
+        begin: keys.begin,
+        direction: keys.direction,
+        size: keys.size,
+        partial: keys.partial,
+        is_async: keys.is_async,
+        pageable: keys.pageable,
+        duration_ns: keys.duration_us.map(|us| (us * 1e3).round() as u64),
+    })
 }
 
 /// The rare types, read again, each as what it is.
@@ -115,6 +202,8 @@ struct Fields<'a> {
     depth: Option<u32>,
     parent: Option<u64>,
     args: Option<Args<'a>>,
+    launch: Option<Launch<'a>>,
+    out: Option<Args<'a>>,
     begin: Option<u64>,
     duration_us: Option<f64>,
     retval: Option<Retval>,
@@ -123,7 +212,11 @@ struct Fields<'a> {
     unknown_keys: u64,
 }
 
-impl Fields<'_> {
+impl<'a> Fields<'a> {
+    fn launched(&mut self) -> &mut Launch<'a> {
+        self.launch.get_or_insert_default()
+    }
+
     /// Whether the keys that follow mean what they mean in a call. `type`
     /// comes first in every line gpurec writes.
     fn is_call(&self) -> bool {
@@ -181,6 +274,15 @@ fn call_key<'de, A: MapAccess<'de>>(
         "unwound" if map.next_value()? => fields.ended = Ended::Unwound,
         "lost" if map.next_value()? => fields.ended = Ended::Lost,
         "unwound" | "lost" => {}
+        "out" => fields.out = Some(map.next_value()?),
+        "kernel" => fields.launched().kernel = Some(map.next_value::<Text>()?.0),
+        "grid" => fields.launched().grid = map.next_value()?,
+        "block" => fields.launched().block = map.next_value()?,
+        "shared" => fields.launched().shared = map.next_value()?,
+        "stream" => fields.launched().stream = Some(map.next_value::<Pointer>()?.0),
+        "cluster" => fields.launched().cluster = map.next_value()?,
+        "cooperative" => fields.launched().cooperative = map.next_value()?,
+        "nodes" => fields.launched().nodes = map.next_value()?,
         _ => {
             map.next_value::<IgnoredAny>()?;
             fields.unknown_keys += 1;

@@ -1,3 +1,5 @@
+mod by_serde;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -78,6 +80,57 @@ impl Random {
                 0 => Args::raw(&registers),
                 _ => Args::Named(self.named(2)),
             },
+            launch: (self.below(2) == 0).then(|| self.launch()),
+        })
+    }
+
+    fn launch(&mut self) -> Launch<'static> {
+        // An empty one cannot be told from none.
+        let triple = |random: &mut Random| {
+            (random.below(3) > 0)
+                .then(|| [random.number() as u32, random.number() as u32, random.number() as u32])
+        };
+        let (grid, block, cluster) = (triple(self), triple(self), triple(self));
+        Launch {
+            kernel: (self.below(4) > 0).then(|| Cow::Owned(self.text())),
+            grid,
+            block,
+            shared: (self.below(2) == 0).then(|| self.number()),
+            stream: Some(self.number()),
+            cluster,
+            cooperative: self.below(2) == 0,
+            nodes: (self.below(2) == 0).then(|| self.number()),
+        }
+    }
+
+    fn memory(&mut self) -> Body<'static> {
+        let op = if self.below(2) == 0 { Op::Alloc } else { Op::Free };
+        Body::Memory(Memory {
+            name: Cow::Owned(self.text()),
+            pid: self.number() as u32,
+            tid: self.number() as u32,
+            begin: self.number(),
+            op,
+            space: Cow::Owned(self.text()),
+            ptr: self.number(),
+            size: (self.below(4) > 0).then(|| self.number()),
+            total_allocated: self.number(),
+            missed: self.below(4) == 0,
+        })
+    }
+
+    fn transfer(&mut self) -> Body<'static> {
+        Body::Transfer(Transfer {
+            name: Cow::Owned(self.text()),
+            pid: self.number() as u32,
+            tid: self.number() as u32,
+            begin: self.number(),
+            direction: Cow::Owned(self.text()),
+            size: self.number(),
+            partial: self.below(2) == 0,
+            is_async: self.below(2) == 0,
+            pageable: self.below(2) == 0,
+            duration_ns: (self.below(3) > 0).then(|| self.number() >> 13),
         })
     }
 
@@ -95,6 +148,10 @@ impl Random {
                 _ => Some(Retval::Pointer(self.number())),
             },
             error: (self.below(3) == 0).then(|| Cow::Owned(self.text())),
+            out: match self.below(3) {
+                0 => None,
+                _ => Some(Args::Named(self.named(1))),
+            },
             ended: match self.below(3) {
                 0 => Ended::Returned,
                 1 => Ended::Unwound,
@@ -107,8 +164,10 @@ impl Random {
         Line {
             event_id: self.number(),
             ts_ns: self.number(),
-            body: match self.below(2) {
+            body: match self.below(4) {
                 0 => self.begin(),
+                1 => self.memory(),
+                2 => self.transfer(),
                 _ => self.end(),
             },
         }
@@ -130,142 +189,6 @@ fn read_all(bytes: &[u8]) -> (Vec<String>, Notes) {
         lines.push(format!("{line:?}"));
     }
     (lines, reader.notes().clone())
-}
-
-/// What serde_json writes for the same line. Times, whose decimals it cannot
-/// be told to keep, are put in afterwards.
-mod by_serde {
-    use super::*;
-    use serde::Serialize;
-    use serde::ser::{SerializeMap, Serializer};
-
-    #[derive(Serialize)]
-    struct Hot<'a> {
-        event_id: u64,
-        ts: &'a str,
-        r#type: &'a str,
-        name: &'a str,
-        phase: &'a str,
-        pid: u32,
-        tid: u32,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        depth: Option<u32>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        parent: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        args: Option<Object<'a>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        begin: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        duration_us: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        retval: Option<serde_json::Value>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        error: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        unwound: Option<bool>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        lost: Option<bool>,
-    }
-
-    /// In the order given, which serde_json::Value does not keep.
-    struct Object<'a>(Vec<(&'a str, Any<'a>)>);
-
-    enum Any<'a> {
-        Hex(u64),
-        Value(&'a Value<'a>),
-    }
-
-    impl Serialize for Object<'_> {
-        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-            let mut map = to.serialize_map(Some(self.0.len()))?;
-            for (name, value) in &self.0 {
-                map.serialize_entry(name, value)?;
-            }
-            map.end()
-        }
-    }
-
-    impl Serialize for Any<'_> {
-        fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-            match self {
-                Any::Hex(n) | Any::Value(Value::Hex(n)) => to.serialize_str(&format!("{n:#x}")),
-                Any::Value(Value::Null) => to.serialize_unit(),
-                Any::Value(Value::Bool(b)) => to.serialize_bool(*b),
-                Any::Value(Value::Number(n)) => to.serialize_u64(*n),
-                Any::Value(Value::Signed(n)) => to.serialize_i64(*n),
-                Any::Value(Value::Float(n)) => to.serialize_f64(*n),
-                Any::Value(Value::Text(t)) => to.serialize_str(t),
-                Any::Value(Value::Array(items)) => to.collect_seq(items.iter().map(Any::Value)),
-                Any::Value(Value::Object(items)) => object(items).serialize(to),
-            }
-        }
-    }
-
-    fn object<'a>(args: &'a [Arg<'a>]) -> Object<'a> {
-        let pair = |arg: &'a Arg| (arg.name.as_ref(), Any::Value(&arg.value));
-        Object(args.iter().map(pair).collect())
-    }
-
-    pub fn line(line: &Line) -> String {
-        let mut hot = Hot {
-            event_id: line.event_id,
-            ts: "TS",
-            r#type: "userspace",
-            name: "",
-            phase: "B",
-            pid: 0,
-            tid: 0,
-            depth: None,
-            parent: None,
-            args: None,
-            begin: None,
-            duration_us: None,
-            retval: None,
-            error: None,
-            unwound: None,
-            lost: None,
-        };
-        let mut duration = String::new();
-        match &line.body {
-            Body::Begin(b) => {
-                hot.name = &b.name;
-                (hot.pid, hot.tid) = (b.pid, b.tid);
-                hot.depth = Some(b.depth);
-                hot.parent = b.parent;
-                hot.args = Some(match &b.args {
-                    Args::Raw(raw) => {
-                        let names = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
-                        let hex = raw.iter().map(|n| Any::Hex(*n));
-                        Object(names.into_iter().zip(hex).collect())
-                    }
-                    Args::Named(args) => object(args),
-                });
-            }
-            Body::End(e) => {
-                hot.name = &e.name;
-                hot.phase = "E";
-                (hot.pid, hot.tid) = (e.pid, e.tid);
-                hot.begin = Some(e.begin);
-                if let Some(ns) = e.duration_ns {
-                    duration = format!("{}.{:03}", ns / 1000, ns % 1000);
-                    hot.duration_us = Some("DURATION");
-                }
-                hot.retval = e.retval.map(|r| match r {
-                    Retval::Number(n) => json!(n),
-                    Retval::Pointer(p) => json!(format!("{p:#x}")),
-                });
-                hot.error = e.error.as_deref();
-                hot.unwound = (e.ended == Ended::Unwound).then_some(true);
-                hot.lost = (e.ended == Ended::Lost).then_some(true);
-            }
-            _ => unreachable!(),
-        }
-        let ns = line.ts_ns;
-        let ts = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
-        serde_json::to_string(&hot).unwrap().replacen("\"TS\"", &ts, 1).replacen("\"DURATION\"", &duration, 1)
-            + "\n"
-    }
 }
 
 #[test]
@@ -405,6 +328,7 @@ fn times_are_exact_at_the_extremes() {
                 duration_ns: Some(u64::MAX),
                 retval: Some(Retval::Number(i64::MIN)),
                 error: None,
+                out: None,
                 ended: Ended::Returned,
             }),
         };

@@ -1,11 +1,11 @@
-//! Events to lines. The two kinds written millions of times are formatted by
+//! Events to lines. The kinds written millions of times are formatted by
 //! hand into one buffer; the rare ones go through serde.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::event::{Begin, Body, End, Ended, Line, Process, Retval};
+use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer};
 use super::json;
 use super::value::{Args, MAX_RAW};
 
@@ -65,6 +65,8 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
     match &line.body {
         Body::Begin(begin) => append_begin(out, line, begin),
         Body::End(end) => append_end(out, line, end),
+        Body::Memory(memory) => append_memory(out, line, memory),
+        Body::Transfer(transfer) => append_transfer(out, line, transfer),
         Body::Header(header) => cold(out, line, "header", "gpurec", header)?,
         Body::Process(Process::Exec(p)) => cold(out, line, "process", "exec", p)?,
         Body::Process(Process::Fork(p)) => cold(out, line, "process", "fork", p)?,
@@ -129,9 +131,121 @@ fn append_begin(out: &mut Vec<u8>, line: &Line, begin: &Begin) {
         json::number(out, parent);
     }
     out.extend_from_slice(b",\"args\":");
-    match &begin.args {
+    args(out, &begin.args);
+    if let Some(started) = &begin.launch {
+        launch(out, started);
+    }
+    out.push(b'}');
+}
+
+fn args(out: &mut Vec<u8>, args: &Args) {
+    match args {
         Args::Raw(registers) => raw(out, registers),
         Args::Named(args) => json::object(out, args),
+    }
+}
+
+fn launch(out: &mut Vec<u8>, launch: &Launch) {
+    if let Some(kernel) = &launch.kernel {
+        out.extend_from_slice(b",\"kernel\":");
+        json::string(out, kernel);
+    }
+    if let Some(grid) = launch.grid {
+        out.extend_from_slice(b",\"grid\":");
+        triple(out, grid);
+    }
+    if let Some(block) = launch.block {
+        out.extend_from_slice(b",\"block\":");
+        triple(out, block);
+    }
+    if let Some(bytes) = launch.shared {
+        out.extend_from_slice(b",\"shared\":");
+        json::number(out, bytes);
+    }
+    if let Some(stream) = launch.stream {
+        out.extend_from_slice(b",\"stream\":");
+        json::hex(out, stream);
+    }
+    if let Some(cluster) = launch.cluster {
+        out.extend_from_slice(b",\"cluster\":");
+        triple(out, cluster);
+    }
+    if launch.cooperative {
+        out.extend_from_slice(b",\"cooperative\":true");
+    }
+    if let Some(nodes) = launch.nodes {
+        out.extend_from_slice(b",\"nodes\":");
+        json::number(out, nodes);
+    }
+}
+
+fn triple(out: &mut Vec<u8>, [x, y, z]: [u32; 3]) {
+    out.push(b'[');
+    json::number(out, x.into());
+    out.push(b',');
+    json::number(out, y.into());
+    out.push(b',');
+    json::number(out, z.into());
+    out.push(b']');
+}
+
+/// What the lines that follow from a call begin with.
+fn effect(out: &mut Vec<u8>, line: &Line, kind: &str, name: &str, pid: u32, tid: u32, begin: u64) {
+    head(out, line, kind, name);
+    out.extend_from_slice(b",\"pid\":");
+    json::number(out, u64::from(pid));
+    out.extend_from_slice(b",\"tid\":");
+    json::number(out, u64::from(tid));
+    out.extend_from_slice(b",\"begin\":");
+    json::number(out, begin);
+}
+
+fn append_memory(out: &mut Vec<u8>, line: &Line, memory: &Memory) {
+    effect(out, line, "memory", &memory.name, memory.pid, memory.tid, memory.begin);
+    let (op, size): (&[u8], &[u8]) = match memory.op {
+        Op::Alloc => (b",\"op\":\"alloc\",\"space\":", b",\"size\":"),
+        Op::Free => (b",\"op\":\"free\",\"space\":", b",\"freed\":"),
+    };
+    out.extend_from_slice(op);
+    json::string(out, &memory.space);
+    out.extend_from_slice(b",\"ptr\":");
+    json::hex(out, memory.ptr);
+    if let Some(bytes) = memory.size {
+        out.extend_from_slice(size);
+        json::number(out, bytes);
+    }
+    out.extend_from_slice(b",\"total_allocated\":");
+    json::number(out, memory.total_allocated);
+    if memory.missed {
+        out.extend_from_slice(b",\"missed\":true");
+    }
+    out.push(b'}');
+}
+
+fn append_transfer(out: &mut Vec<u8>, line: &Line, transfer: &Transfer) {
+    effect(out, line, "transfer", &transfer.name, transfer.pid, transfer.tid, transfer.begin);
+    out.extend_from_slice(b",\"direction\":");
+    json::string(out, &transfer.direction);
+    out.extend_from_slice(b",\"size\":");
+    json::number(out, transfer.size);
+    out.extend_from_slice(if transfer.is_async {
+        b",\"async\":true"
+    } else {
+        b",\"async\":false" as &[u8]
+    });
+    if transfer.partial {
+        out.extend_from_slice(b",\"partial\":true");
+    }
+    if transfer.pageable {
+        out.extend_from_slice(b",\"pageable\":true");
+    }
+    if let Some(ns) = transfer.duration_ns {
+        out.extend_from_slice(b",\"duration_us\":");
+        json::micros(out, ns);
+    }
+    if let Some(rate) = transfer.bytes_per_sec() {
+        out.extend_from_slice(b",\"bytes_per_sec\":");
+        json::number(out, rate);
     }
     out.push(b'}');
 }
@@ -159,6 +273,10 @@ fn append_end(out: &mut Vec<u8>, line: &Line, end: &End) {
     if let Some(error) = &end.error {
         out.extend_from_slice(b",\"error\":");
         json::string(out, error);
+    }
+    if let Some(written) = &end.out {
+        out.extend_from_slice(b",\"out\":");
+        args(out, written);
     }
     match end.ended {
         Ended::Returned => {}

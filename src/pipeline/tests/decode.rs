@@ -1,6 +1,6 @@
 //! Every kind of record from its bytes, and what happens to bytes that are none.
 
-use super::super::decode::{Item, What, decode};
+use super::super::decode::{Captured, Item, What, decode};
 use super::{Random, call_record, head, return_record};
 use crate::probe::wire;
 
@@ -28,16 +28,18 @@ fn a_call() {
     for flags in [0, wire::CHAINED, wire::CHAINED | wire::PROCESS_ENDED] {
         let head = head(wire::CALL, flags, u64::MAX, 12, u32::MAX, 77);
         let args = [u64::MAX, 0, 1 << 63, 3, 4, 5];
-        let bytes = wire::bytes(&wire::Call { head, pid: 11, pad: 0, sp: 0x7fff_0000, args }).to_vec();
+        let call = wire::Call { head, pid: 11, payload: 0, words: 0, sp: 0x7fff_0000, args };
+        let bytes = wire::bytes(&call).to_vec();
         let chained = flags & wire::CHAINED != 0;
-        let what = What::Call { pid: 11, probe: 77, chained, sp: 0x7fff_0000, args };
+        let what =
+            What::Call { pid: 11, probe: 77, chained, sp: 0x7fff_0000, captured: Captured::registers(args) };
         assert_eq!(decode(&bytes), Some(Item { ts: u64::MAX, tid: 12, seq: u32::MAX, what }));
     }
 }
 
 #[test]
 fn a_return() {
-    let what = What::Return { probe: 4, begin: 5, value: u64::MAX };
+    let what = What::Return { probe: 4, begin: 5, value: u64::MAX, pieces: Box::default() };
     let item = Item { ts: 1, tid: 2, seq: 3, what };
     assert_eq!(decode(&return_record(1, 2, 3, 4, 5, u64::MAX)), Some(item));
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::super::decode::{Item, What};
+use super::super::decode::{Captured, Item, What};
 use super::Random;
 
 /// What may happen, in percent where it is a number.
@@ -95,6 +95,11 @@ pub struct Model {
 }
 
 const BASE: u64 = 0x7fff_0000_0000;
+
+/// The memory that is read at a return with this value: none, or something that tells it from others.
+pub fn pieces_of(value: u64) -> Box<[u8]> {
+    if value & 1 == 0 { Box::default() } else { value.to_ne_bytes().into() }
+}
 
 impl Model {
     pub fn new(seed: u64, weather: Weather) -> Model {
@@ -195,7 +200,8 @@ impl Model {
                 thread: thread.name,
             };
             self.calls.insert(ts, truth);
-            let what = What::Call { pid: thread.pid, probe, chained, sp, args };
+            let what =
+                What::Call { pid: thread.pid, probe, chained, sp, captured: Captured::registers(args) };
             self.items.push(Item { ts, tid: thread.tid, seq: thread.seq, what });
         }
         let begin = (!lost).then_some(ts);
@@ -235,7 +241,7 @@ impl Model {
         if lost {
             *self.losses.entry(thread.name).or_default() += 1;
         } else {
-            let what = What::Return { probe: frame.probe, begin, value };
+            let what = What::Return { probe: frame.probe, begin, value, pieces: pieces_of(value) };
             self.items.push(Item { ts, tid: thread.tid, seq: thread.seq, what });
         }
         // With frames of their own, programs may take one of the calls that return at once

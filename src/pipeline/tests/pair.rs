@@ -1,6 +1,6 @@
 //! Pairing, case by case: one thread's calls, and what ends them.
 
-use super::super::decode::{Item, What};
+use super::super::decode::{Captured, Item, What};
 use super::super::pair::{Open, Outcome, Pairing, Sink};
 use super::exit_item;
 
@@ -15,12 +15,12 @@ pub struct Story {
 struct Teller<'a>(&'a mut Vec<String>, &'a mut u64);
 
 impl Sink for Teller<'_> {
-    fn begin(&mut self, call: &Open, _: &[u64; 6]) -> u64 {
+    fn begin(&mut self, call: &Open, _: &Captured) -> u64 {
         self.0.push(format!("begin {} at {} in {:?}", call.probe, call.depth, call.parent));
         *self.1 += 1;
         *self.1
     }
-    fn end(&mut self, _: u64, call: &Open, outcome: Outcome) {
+    fn end(&mut self, _: u64, call: &Open, outcome: Outcome, _: &[u8]) {
         self.0.push(format!("{outcome:?} {}", call.probe));
     }
     fn died(&mut self, _: u64, call: &Open) {
@@ -66,11 +66,11 @@ impl Story {
 }
 
 pub fn call(ts: u64, pid: u32, tid: u32, seq: u32, probe: u32, sp: u64, chained: bool) -> Item {
-    Item { ts, tid, seq, what: What::Call { pid, probe, chained, sp, args: [0; 6] } }
+    Item { ts, tid, seq, what: What::Call { pid, probe, chained, sp, captured: Captured::registers([0; 6]) } }
 }
 
 pub fn returned(ts: u64, tid: u32, seq: u32, begin: u64, value: u64) -> Item {
-    Item { ts, tid, seq, what: What::Return { probe: 0, begin, value } }
+    Item { ts, tid, seq, what: What::Return { probe: 0, begin, value, pieces: Box::default() } }
 }
 
 #[test]

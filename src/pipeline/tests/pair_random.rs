@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::super::decode::Item;
+use super::super::decode::{Captured, Item};
 use super::super::pair::{Open, Outcome, Pairing, Sink};
-use super::model::{Fate, Model, Truth, Weather};
+use super::model::{Fate, Model, Truth, Weather, pieces_of};
 
 #[derive(Debug)]
 enum Told {
-    Begin(Open, [u64; 6]),
-    End(u64, Open, Outcome),
+    Begin(Open, Captured),
+    End(u64, Open, Outcome, Box<[u8]>),
     Died(u64, Open),
 }
 
@@ -21,13 +21,13 @@ struct Log {
 }
 
 impl Sink for Log {
-    fn begin(&mut self, call: &Open, args: &[u64; 6]) -> u64 {
-        self.told.push(Told::Begin(*call, *args));
+    fn begin(&mut self, call: &Open, captured: &Captured) -> u64 {
+        self.told.push(Told::Begin(*call, captured.clone()));
         self.next += 1;
         self.next
     }
-    fn end(&mut self, ts: u64, call: &Open, outcome: Outcome) {
-        self.told.push(Told::End(ts, *call, outcome));
+    fn end(&mut self, ts: u64, call: &Open, outcome: Outcome, pieces: &[u8]) {
+        self.told.push(Told::End(ts, *call, outcome, pieces.into()));
     }
     fn died(&mut self, ts: u64, call: &Open) {
         self.told.push(Told::Died(ts, *call));
@@ -79,10 +79,10 @@ impl Judge {
 
     fn judge(&mut self, told: &Told, item: &Item) {
         match told {
-            Told::Begin(call, args) => self.began(call, args),
-            Told::End(ts, call, outcome) => {
+            Told::Begin(call, captured) => self.began(call, captured),
+            Told::End(ts, call, outcome, pieces) => {
                 assert_eq!(*ts, item.ts, "{}", self.place);
-                self.ended(*ts, call, *outcome);
+                self.ended(*ts, call, *outcome, pieces);
             }
             Told::Died(ts, call) => {
                 assert_eq!(*ts, item.ts, "{}", self.place);
@@ -96,11 +96,11 @@ impl Judge {
         }
     }
 
-    fn began(&mut self, call: &Open, args: &[u64; 6]) {
+    fn began(&mut self, call: &Open, captured: &Captured) {
         let place = &self.place;
         let truth = &self.model.calls[&call.ts];
         assert_eq!((call.pid, call.tid, call.probe), (truth.pid, truth.tid, truth.probe), "{place}");
-        assert_eq!(args, &truth.args, "{place}");
+        assert_eq!(captured, &Captured::registers(truth.args), "{place}");
         let open = self.open.entry(call.tid).or_default();
         assert_eq!(call.depth as usize, open.len(), "{place}: depth");
         assert_eq!(call.parent, open.last().map(|(_, id)| *id), "{place}: parent");
@@ -124,13 +124,17 @@ impl Judge {
         open.push((call.ts, self.begins));
     }
 
-    fn ended(&mut self, ts: u64, call: &Open, outcome: Outcome) {
+    fn ended(&mut self, ts: u64, call: &Open, outcome: Outcome, pieces: &[u8]) {
         self.close(call);
         let truth = self.truth(call.ts);
         let lost_since = self.model.losses_of(truth.thread) > truth.losses;
         let place = format!("{}: {outcome:?}, but {:?}: {call:?}", self.place, truth.fate);
+        assert!(pieces.is_empty() || matches!(outcome, Outcome::Returned(_)), "{place}");
         match outcome {
-            Outcome::Returned(value) => assert_eq!(truth.fate, Fate::Returned { at: ts, value }, "{place}"),
+            Outcome::Returned(value) => {
+                assert_eq!(truth.fate, Fate::Returned { at: ts, value }, "{place}");
+                assert_eq!(pieces, &*pieces_of(value), "{place}");
+            }
             Outcome::Unwound => assert_eq!(truth.fate, Fate::Unwound, "{place}"),
             Outcome::Lost => {
                 assert!(matches!(truth.fate, Fate::ReturnLost | Fate::Unwound), "{place}");

@@ -57,9 +57,9 @@ const NAMES: [&str; 7] = [
     "__cudaUnregisterFatBinary",
 ];
 
-/// Numbered from 1, in the order of NAMES.
+/// Numbered from 1, in the order of NAMES. What each argument is called is not asked here.
 fn probes() -> Vec<Probe> {
-    (1..).zip(NAMES).map(|(id, name)| Probe { id, name: name.to_owned() }).collect()
+    (1..).zip(NAMES).map(|(id, name)| Probe { id, name: name.to_owned(), signature: None }).collect()
 }
 
 /// Feeds items to a sink with a header and NAMES, and gives the lines after the header.

@@ -1,0 +1,184 @@
+/*
+ * Reading the target's memory, by a table that the recorder made from the functions'
+ * signatures. In: the registers and a plan. Out: stack words and pieces, one after the
+ * other, in the thread's scratch memory; from there they go into the ring in one copy, so
+ * that a record's place in the ring is never held while a page is fetched.
+ * A read that fails is told as such: never a wrong value.
+ */
+#ifndef GPUREC_CAPTURE_H
+#define GPUREC_CAPTURE_H
+
+/* Where a thread's record is put together. */
+struct scratch {
+	union {
+		struct gpurec_call call;
+		struct gpurec_return ret;
+	};
+	u8 payload[GPUREC_PAYLOAD + GPUREC_PIECE + 512]; /* the last piece may begin anywhere before its end */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GPUREC_MAX_PROBES);
+	__type(key, u32);
+	__type(value, struct gpurec_capture);
+} captures SEC(".maps");
+
+/* What a piece is read from, known at entry and, for exit pieces, kept until the return. */
+struct place {
+	u64 pointer;
+	u64 count;
+};
+
+struct reader {
+	struct scratch *scratch;
+		u32 words;
+	u32 used;
+	u32 at[GPUREC_READS]; /* where each piece's bytes begin */
+};
+
+static __always_inline u64 word(struct reader *r, u32 index)
+{
+	if (index < 6)
+		return r->scratch->call.args[index];
+	index -= 6;
+	if (index >= r->words || index >= GPUREC_WORDS)
+		return 0;
+	return ((u64 *)r->scratch->payload)[index];
+}
+
+/* Eight or four bytes out of an earlier piece. */
+static __always_inline u64 inside(struct reader *r, u32 piece, u32 offset, bool wide)
+{
+	u64 value = 0;
+	u32 at = r->at[piece & (GPUREC_READS - 1)] + offset;
+
+	if (!r->at[piece & (GPUREC_READS - 1)] || at > GPUREC_PAYLOAD)
+		return 0;
+	bpf_probe_read_kernel(&value, wide ? 8 : 4, r->scratch->payload + at);
+	return value;
+}
+
+static __always_inline struct place find(struct reader *r, const struct gpurec_read *read)
+{
+	struct place place = {.count = 1};
+
+	if (read->source & GPUREC_INSIDE)
+		place.pointer = inside(r, read->source & ~GPUREC_INSIDE, read->source_offset, true);
+	else
+		place.pointer = word(r, read->source);
+	if (read->kind == GPUREC_READ_COUNTED) {
+		if (read->count & GPUREC_INSIDE)
+			place.count = inside(r, read->count & ~GPUREC_INSIDE, read->count_offset, false);
+		else
+			place.count = word(r, read->count);
+	}
+	return place;
+}
+
+/* Pages that nobody has touched yet are no error: a name in a library's constants is
+ * often read here first. Touching may sleep, which not every kernel allows here. */
+static __always_inline void touch(u64 address, u64 size)
+{
+	u8 byte;
+
+	if (!config.may_sleep)
+		return;
+	bpf_copy_from_user(&byte, 1, (void *)address);
+	bpf_copy_from_user(&byte, 1, (void *)(address + size - 1));
+}
+
+static __always_inline long read_bytes(void *to, u32 size, u64 from)
+{
+	long error = bpf_probe_read_user(to, size, (void *)from);
+
+	if (error) {
+		touch(from, size);
+		error = bpf_probe_read_user(to, size, (void *)from);
+	}
+	return error;
+}
+
+/* Strings end anywhere, so beyond the first page only what is needed is touched. */
+static __always_inline long read_text(void *to, u32 size, u64 from)
+{
+	long length = bpf_probe_read_user_str(to, size, (void *)from);
+
+	if (length < 0) {
+		touch(from, 4096 - (from & 4095) + 1);
+		length = bpf_probe_read_user_str(to, size, (void *)from);
+	}
+	return length;
+}
+
+/* `index` is where later pieces look for this one; GPUREC_READS if none does. */
+static __noinline int read_piece(struct reader *r, const struct gpurec_read *read, const struct place *place, u32 index)
+{
+	struct scratch *s = r->scratch;
+	u32 used = r->used, size = read->size;
+	struct gpurec_piece *piece;
+	u64 pointer = place->pointer;
+	long length = 0;
+	void *to;
+
+	if (used > GPUREC_PAYLOAD - sizeof(*piece))
+		return 0;
+	piece = (struct gpurec_piece *)(s->payload + used);
+	to = s->payload + used + sizeof(*piece);
+	piece->pad = 0;
+	piece->length = 0;
+	piece->state = pointer ? GPUREC_PIECE_READ : GPUREC_PIECE_NULL;
+	if (pointer && read->kind == GPUREC_READ_TEXT_THROUGH) {
+		u64 through = 0;
+
+		if (read_bytes(&through, sizeof(through), pointer))
+			piece->state = GPUREC_PIECE_UNREADABLE;
+		else if (!through)
+			piece->state = GPUREC_PIECE_NULL;
+		pointer = through;
+	}
+	if (piece->state == GPUREC_PIECE_READ) {
+		if (read->kind == GPUREC_READ_COUNTED && place->count > GPUREC_PIECE)
+			piece->state = GPUREC_PIECE_CUT;
+		else if (read->kind == GPUREC_READ_COUNTED && place->count * read->each < size)
+			size = place->count * read->each;
+		else if (read->kind == GPUREC_READ_COUNTED && place->count * read->each > size)
+			piece->state = GPUREC_PIECE_CUT;
+		if (size > GPUREC_PIECE)
+			size = GPUREC_PIECE;
+		if (read->kind == GPUREC_READ_TEXT || read->kind == GPUREC_READ_TEXT_THROUGH) {
+			length = read_text(to, size, pointer);
+			if (length == size) {
+				u8 last = 1;
+
+				bpf_probe_read_user(&last, 1, (void *)(pointer + size - 1));
+				if (last)
+					piece->state = GPUREC_PIECE_CUT;
+			}
+		} else {
+			length = size;
+			if (read_bytes(to, size, pointer))
+				length = -1;
+		}
+		if (length < 0) {
+			piece->state = GPUREC_PIECE_UNREADABLE;
+			length = 0;
+		}
+		if (length > GPUREC_PIECE)
+			length = GPUREC_PIECE;
+		piece->length = length;
+		if (length && index < GPUREC_READS)
+			r->at[index] = used + sizeof(*piece);
+	}
+	r->used = used + sizeof(*piece) + ((length + 7) & ~7UL);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,113 @@
+//! How many bytes an allocation asks for.
+
+use super::args::{In, Out, u32_at, u64_at};
+use super::role::Size;
+
+/// What is known at entry; of some it is known only at return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Unknown,
+    Bytes(u64),
+    /// Rows of at least `width` bytes.
+    Rows {
+        width: u64,
+        rows: u64,
+    },
+    /// As `Rows`, told in a cudaPitchedPtr.
+    Pitched {
+        width: u64,
+        rows: u64,
+    },
+    Array {
+        bytes: u64,
+        element: u64,
+    },
+}
+
+impl Asked {
+    pub fn of(size: Size, call: &In) -> Asked {
+        asked(size, call).unwrap_or(Asked::Unknown)
+    }
+
+    /// The bytes, and of an array those of one element.
+    pub fn at_return(self, out: &Out) -> (Option<u64>, u64) {
+        match self {
+            Asked::Unknown => (None, 0),
+            Asked::Bytes(bytes) => (Some(bytes), 0),
+            Asked::Rows { width, rows } => {
+                let pitch = out.number(1).unwrap_or(width);
+                (Some(pitch.saturating_mul(rows)), 0)
+            }
+            Asked::Pitched { width, rows } => {
+                let pitch = out.bytes(0).and_then(|(bytes, _)| u64_at(bytes, 8)).unwrap_or(width);
+                (Some(pitch.saturating_mul(rows)), 0)
+            }
+            Asked::Array { bytes, element } => (Some(bytes), element),
+        }
+    }
+}
+
+fn asked(size: Size, call: &In) -> Option<Asked> {
+    Some(match size {
+        Size::Unknown => Asked::Unknown,
+        Size::Param(param) => Asked::Bytes(call.value(param)?),
+        Size::Pitch => Asked::Rows { width: call.value(2)?, rows: call.value(3)? },
+        Size::Extent => Asked::Pitched {
+            width: call.stack(0)?,
+            rows: call.stack(1)?.max(1).saturating_mul(call.stack(2)?.max(1)),
+        },
+        Size::Array2D => array(of_format(call.structure(1)?, 16)?, [field(call, 0)?, field(call, 8)?, 1], 1),
+        Size::Array3D => {
+            array(of_format(call.structure(1)?, 24)?, [field(call, 0)?, field(call, 8)?, field(call, 16)?], 1)
+        }
+        Size::Levels(levels) => {
+            let sides = [field(call, 0)?, field(call, 8)?, field(call, 16)?];
+            array(of_format(call.structure(1)?, 24)?, sides, call.value(levels)?)
+        }
+        Size::Plane => array(of_channels(call)?, [call.value(2)?, call.value(3)?, 1], 1),
+        Size::Volume => array(of_channels(call)?, [call.stack(0)?, call.stack(1)?, call.stack(2)?], 1),
+        Size::VolumeLevels(levels) => {
+            let sides = [call.stack(0)?, call.stack(1)?, call.stack(2)?];
+            array(of_channels(call)?, sides, call.value(levels)?)
+        }
+    })
+}
+
+fn field(call: &In, offset: usize) -> Option<u64> {
+    u64_at(call.structure(1)?, offset)
+}
+
+/// A side of zero is one that the array does not have. Each level has half
+/// the sides of the one before.
+fn array(element: u64, sides: [u64; 3], levels: u64) -> Asked {
+    let mut sides = sides.map(|side| side.max(1));
+    let mut bytes = 0u64;
+    for _ in 0..levels.clamp(1, 64) {
+        let elements = sides.iter().fold(1u64, |product, side| product.saturating_mul(*side));
+        bytes = bytes.saturating_add(elements.saturating_mul(element));
+        sides = sides.map(|side| (side / 2).max(1));
+    }
+    Asked::Array { bytes, element }
+}
+
+/// CUarray_format and the number of channels after it.
+fn of_format(descriptor: &[u8], offset: usize) -> Option<u64> {
+    let channel = match u32_at(descriptor, offset)? {
+        0x01 | 0x08 => 1,
+        0x02 | 0x09 | 0x10 => 2,
+        0x03 | 0x0a | 0x20 => 4,
+        // Compressed and planar formats: no whole bytes for each element.
+        _ => return None,
+    };
+    Some(u64::from(u32_at(descriptor, offset + 4)?).saturating_mul(channel))
+}
+
+/// cudaChannelFormatDesc: the bits of each of four channels.
+fn of_channels(call: &In) -> Option<u64> {
+    let descriptor = call.structure(1)?;
+    let mut bits = 0u64;
+    for offset in [0, 4, 8, 12] {
+        bits += u64::from(u32_at(descriptor, offset)?);
+    }
+    Some(bits / 8)
+}

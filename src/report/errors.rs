@@ -1,0 +1,182 @@
+//! Where to look for the cause of an error: an error of a kernel is reported
+//! by a later call, so its cause lies between the last successful
+//! synchronisation and the call that failed. Contexts are kept apart as far
+//! as the calls say which one a thread works with.
+
+use std::collections::HashMap;
+
+use super::figures::{ErrorWindow, LaunchCount, SyncSeen};
+use crate::cuda;
+use crate::trace::{Args, Begin, End, List, Retval, Value};
+
+/// How many contexts are told apart.
+const MOST: usize = 65_536;
+
+/// How many windows are kept, and how many kernels of one.
+const WINDOWS: usize = 100;
+const KERNELS: usize = 32;
+
+/// CUresult and cudaError_t have the same numbers for what happens on the
+/// device: uncorrectable ECC error, illegal address, timeout, assert, stack
+/// and instruction errors, launch failure.
+const ASYNCHRONOUS: [i64; 10] = [214, 700, 702, 710, 714, 715, 716, 717, 718, 719];
+
+#[derive(Default)]
+pub struct Errors {
+    /// By process and context; 0 as long as no context is known.
+    contexts: HashMap<(u32, u64), Since>,
+    /// The first context each process was seen to work with.
+    first: HashMap<u32, u64>,
+    current: HashMap<(u32, u32), Vec<u64>>,
+    windows: Vec<ErrorWindow>,
+}
+
+/// What happened in a context since it was last known to be well.
+#[derive(Default)]
+struct Since {
+    sync: Option<SyncSeen>,
+    launches: u64,
+    /// By kernel, in the order they first came.
+    kernels: Vec<(usize, u64)>,
+    failed: bool,
+    failed_asynchronously: bool,
+}
+
+impl Errors {
+    fn since(&mut self, pid: u32, tid: u32) -> Option<&mut Since> {
+        let current = self.current.get(&(pid, tid)).and_then(|stack| stack.last());
+        let context = current.or_else(|| self.first.get(&pid)).copied().unwrap_or(0);
+        if self.contexts.len() >= MOST && !self.contexts.contains_key(&(pid, context)) {
+            return None;
+        }
+        Some(self.contexts.entry((pid, context)).or_default())
+    }
+
+    pub fn synchronised(&mut self, end: &End, ts_ns: u64) {
+        if let Some(since) = self.since(end.pid, end.tid) {
+            since.sync = Some(SyncSeen { function: end.name.to_string(), begin: end.begin, ts_ns });
+            since.launches = 0;
+            since.kernels.clear();
+        }
+    }
+
+    pub fn launched(&mut self, pid: u32, tid: u32, kernel: Option<usize>) {
+        let Some(since) = self.since(pid, tid) else { return };
+        since.launches += 1;
+        let Some(kernel) = kernel else { return };
+        if let Some((_, count)) = since.kernels.iter_mut().find(|(known, _)| *known == kernel) {
+            *count += 1;
+        } else if since.kernels.len() < KERNELS {
+            since.kernels.push((kernel, 1));
+        }
+    }
+
+    /// Only the first failure of a context tells; and if that was an error of
+    /// the call itself, also the first that comes from the device.
+    pub fn failed(&mut self, end: &End, ts_ns: u64, kernel_name: impl Fn(usize) -> String) {
+        let code = match end.retval {
+            Some(Retval::Number(code)) => Some(code),
+            _ => None,
+        };
+        let asynchronous = code.is_some_and(|code| ASYNCHRONOUS.contains(&code));
+        let context = self.current.get(&(end.pid, end.tid)).and_then(|stack| stack.last()).copied();
+        let Some(since) = self.since(end.pid, end.tid) else { return };
+        if (since.failed && !asynchronous) || since.failed_asynchronously {
+            return;
+        }
+        since.failed = true;
+        since.failed_asynchronously = asynchronous;
+        let window = ErrorWindow {
+            pid: end.pid,
+            tid: end.tid,
+            context: context.map(|context| format!("{context:#x}")),
+            function: end.name.to_string(),
+            error: end.error.as_deref().unwrap_or_default().to_owned(),
+            asynchronous,
+            begin: end.begin,
+            ts_ns,
+            last_sync: since.sync.clone(),
+            launches: since.launches,
+            kernels: since
+                .kernels
+                .iter()
+                .map(|(kernel, count)| LaunchCount { kernel: kernel_name(*kernel), launches: *count })
+                .collect(),
+        };
+        if self.windows.len() < WINDOWS {
+            self.windows.push(window);
+        }
+    }
+
+    /// The context a call is about to make its thread's, if its name says so.
+    pub fn context_of(begin: &Begin) -> Option<u64> {
+        match cuda::base_name(&begin.name) {
+            "cuCtxSetCurrent" | "cuCtxPushCurrent" => first(&begin.args),
+            _ => None,
+        }
+    }
+
+    /// A call that may have changed its thread's context has succeeded;
+    /// `asked` is what `context_of` said.
+    pub fn switched(&mut self, end: &End, asked: Option<u64>) {
+        let made = || end.out.as_ref().and_then(first);
+        let thread = (end.pid, end.tid);
+        if self.current.len() >= MOST && !self.current.contains_key(&thread) {
+            return;
+        }
+        match cuda::base_name(&end.name) {
+            "cuCtxSetCurrent" => {
+                let stack = self.current.entry(thread).or_default();
+                stack.pop();
+                self.now_in(thread, asked);
+            }
+            "cuCtxPushCurrent" => self.now_in(thread, asked),
+            "cuCtxCreate" => self.now_in(thread, made()),
+            "cuCtxPopCurrent" => _ = self.current.entry(thread).or_default().pop(),
+            _ => {}
+        }
+    }
+
+    fn now_in(&mut self, thread: (u32, u32), context: Option<u64>) {
+        let Some(context) = context.filter(|context| *context != 0) else { return };
+        let stack = self.current.entry(thread).or_default();
+        if stack.len() < 64 {
+            stack.push(context);
+        }
+        let pid = thread.0;
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.first.entry(pid) {
+            vacant.insert(context);
+            // What came before was in this one too, as far as anybody knows.
+            if let Some(since) = self.contexts.remove(&(pid, 0)) {
+                self.contexts.insert((pid, context), since);
+            }
+        }
+    }
+
+    /// The process ended, or became another program.
+    pub fn ended(&mut self, pid: u32) {
+        self.contexts.retain(|(known, _), _| *known != pid);
+        self.current.retain(|(known, _), _| *known != pid);
+        self.first.remove(&pid);
+    }
+
+    pub fn finish(&self) -> Vec<ErrorWindow> {
+        self.windows.clone()
+    }
+}
+
+/// The first argument, a pointer.
+fn first(args: &Args) -> Option<u64> {
+    match args {
+        Args::Raw(registers) => registers.first().copied(),
+        Args::Named(List::Borrowed(args)) => pointer(args.first().map(|arg| &arg.value)),
+        Args::Named(List::Owned(args)) => pointer(args.first().map(|arg| &arg.value)),
+    }
+}
+
+fn pointer(value: Option<&Value>) -> Option<u64> {
+    match value {
+        Some(Value::Hex(n)) => Some(*n),
+        _ => None,
+    }
+}

@@ -1,0 +1,237 @@
+//! Figures that follow from memory, transfer and launch keys.
+
+use super::*;
+
+#[test]
+fn what_is_never_freed_is_told_largest_and_oldest_first() {
+    let mut s = Script::new();
+    s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 100, 100);
+    s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x2000, 300, 400);
+    s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x3000, 300, 700);
+    s.memory("cuMemCreate", Op::Alloc, "virtual", 0x3000, 50, 50);
+    s.memory("cuMemFree_v2", Op::Free, "device", 0x1000, 100, 600);
+    s.memory("cudaIpcOpenMemHandle", Op::Alloc, "ipc", 0x9000, 0, 0);
+    let (live, bytes) = s.finish();
+    let leaks = &live.memory.leaks;
+    assert_eq!((leaks.count, leaks.bytes), (3, 650));
+    let listed: Vec<(&str, u64, bool)> =
+        leaks.largest.iter().map(|l| (l.ptr.as_str(), l.size, l.at_exit)).collect();
+    assert_eq!(listed, [("0x2000", 300, false), ("0x3000", 300, false), ("0x3000", 50, false)]);
+    assert!(leaks.largest[0].age_ns > leaks.largest[1].age_ns);
+    assert_eq!(live.processes[0].peak_device_bytes, 750);
+    assert_eq!(of_file(&bytes), live);
+    let printed = text::print(&live, 100);
+    assert!(printed.contains("Leaks: 650 bytes (0.00 MB) in 3 allocations"), "{printed}");
+    assert!(printed.contains("device   600 bytes (0.00 MB) in 2 allocations, live when the recording ended"));
+
+    // An end of the process is told, and the same number again is another process.
+    let mut s = Script::new();
+    s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 100, 100);
+    s.exit(0);
+    s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 7, 7);
+    let leaks = s.finish().0.memory.leaks;
+    assert_eq!((leaks.count, leaks.bytes, leaks.by_space[0].at_exit), (2, 107, 1));
+}
+
+#[test]
+fn kernels_are_counted_by_name_and_shape() {
+    let mut s = Script::new();
+    for i in 0..1000 {
+        let outer = s.begin("cudaLaunchKernel", None);
+        let inner = s.launch(if i % 4 == 0 { "a" } else { "b" }, Some(outer));
+        if i % 3 == 0 {
+            let Body::Begin(begin) = &mut s.lines[inner as usize].body else { panic!() };
+            begin.launch.as_mut().unwrap().grid = Some([1, 1, 1]);
+        }
+        s.end(inner, 100, i32::from(i == 0));
+        s.end(outer, 100, i32::from(i == 0));
+    }
+    let (live, bytes) = s.finish();
+    let seen: Vec<(&str, u64)> = live.kernels.iter().map(|k| (k.name.as_str(), k.launches)).collect();
+    assert_eq!(seen, [("b", 750), ("a", 249)]);
+    assert_eq!((live.kernels[0].grid, live.kernels[0].shapes), (Some([64, 1, 1]), 2));
+    assert_eq!(live.kernel_launches, 999);
+    assert_eq!(of_file(&bytes), live);
+    assert!(text::print(&live, 100).contains("      750           64x1x1*         256x1x1  b\n"));
+    // A node of a graph is not launched.
+    let mut s = Script::new();
+    let node = s.launch("n", None);
+    let Body::Begin(begin) = &mut s.lines[node as usize].body else { panic!() };
+    begin.name = "cuGraphAddKernelNode_v2".into();
+    s.end(node, 1, 0);
+    assert!(s.finish().0.kernels.is_empty());
+}
+
+#[test]
+fn an_asynchronous_error_shows_the_window_of_its_cause() {
+    let mut s = Script::new();
+    let launch = |s: &mut Script, kernel| {
+        let id = s.launch(kernel, None);
+        s.end(id, 100, 0);
+    };
+    launch(&mut s, "innocent");
+    s.call("cuCtxSynchronize", 1000, 0);
+    s.call("cuMemAlloc_v2", 1000, 2);
+    launch(&mut s, "suspect");
+    launch(&mut s, "suspect");
+    launch(&mut s, "other");
+    s.call("cuStreamSynchronize", 1000, 700);
+    s.call("cuCtxSynchronize", 1000, 700);
+    let (live, bytes) = s.finish();
+    let [first, second] = &live.error_windows[..] else { panic!("{:?}", live.error_windows) };
+    assert_eq!(
+        (first.error.as_str(), first.asynchronous, first.launches),
+        ("CUDA_ERROR_OUT_OF_MEMORY", false, 0)
+    );
+    assert_eq!((second.error.as_str(), second.asynchronous), ("CUDA_ERROR_ILLEGAL_ADDRESS", true));
+    assert_eq!(second.last_sync.as_ref().unwrap().function, "cuCtxSynchronize");
+    let kernels: Vec<_> = second.kernels.iter().map(|k| (k.kernel.as_str(), k.launches)).collect();
+    assert_eq!((second.launches, &kernels[..]), (3, &[("suspect", 2), ("other", 1)][..]));
+    assert_eq!(of_file(&bytes), live);
+    let printed = text::print(&live, 100);
+    assert!(
+        printed.contains(
+            "First asynchronous failure of pid 100: cuStreamSynchronize CUDA_ERROR_ILLEGAL_ADDRESS"
+        )
+    );
+    assert!(printed.contains("3 launches since the last successful synchronisation before it"), "{printed}");
+}
+
+#[test]
+fn contexts_have_windows_of_their_own() {
+    let mut s = Script::new();
+    let set = |s: &mut Script, tid: u32, context: u64| {
+        let id = s.begin_on(tid, "cuCtxSetCurrent", None);
+        let Body::Begin(begin) = &mut s.lines[id as usize].body else { panic!() };
+        begin.args = Args::raw(&[context]);
+        s.end(id, 1, 0);
+    };
+    let call = |s: &mut Script, tid: u32, name: &'static str, status: i32| {
+        let id = s.begin_on(tid, name, None);
+        s.end(id, 10, status);
+    };
+    call(&mut s, 1, "cuLaunchKernel", 0);
+    set(&mut s, 1, 0xc1);
+    set(&mut s, 2, 0xc2);
+    call(&mut s, 2, "cuLaunchKernel", 0);
+    call(&mut s, 2, "cuLaunchKernel", 0);
+    call(&mut s, 2, "cuCtxSynchronize", 0);
+    call(&mut s, 1, "cuCtxSynchronize", 719);
+    call(&mut s, 2, "cuCtxSynchronize", 719);
+    let (live, bytes) = s.finish();
+    let seen: Vec<_> = live.error_windows.iter().map(|w| (w.context.as_deref(), w.launches)).collect();
+    assert_eq!(seen, [(Some("0xc1"), 1), (Some("0xc2"), 0)]);
+    assert_eq!(of_file(&bytes), live);
+}
+
+fn found<'a>(figures: &'a Figures, what: &str) -> Option<&'a figures::Finding> {
+    figures.findings.iter().find(|f| f.what.contains(what))
+}
+
+#[test]
+fn waste_is_found_from_its_thresholds_on() {
+    let recording = |make: &dyn Fn(&mut Script)| {
+        let mut script = Script::new();
+        make(&mut script);
+        let (live, bytes) = script.finish();
+        assert_eq!(of_file(&bytes), live);
+        let printed = text::print(&live, 100);
+        assert_eq!(printed.contains("What could be better"), !live.findings.is_empty());
+        live
+    };
+    let in_a_loop = |times: u64| {
+        recording(&move |s: &mut Script| {
+            for _ in 0..times {
+                s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 4096, 4096);
+                s.memory("cuMemFree_v2", Op::Free, "device", 0x1000, 4096, 0);
+            }
+        })
+    };
+    let figures = in_a_loop(11);
+    let finding = found(&figures, "gives back 4096 bytes").unwrap();
+    assert_eq!((finding.times, finding.cost_ns), (10, Some(22 * 3000)));
+    assert!(found(&in_a_loop(10), "gives back").is_none());
+    // All at once and all back is no loop.
+    let at_once = recording(&|s| {
+        for i in 0..50 {
+            s.memory("cuMemAlloc_v2", Op::Alloc, "device", i, 4096, 4096 * (i + 1));
+        }
+    });
+    assert!(at_once.findings.is_empty());
+
+    let launches = |times: u64, ns: u64| {
+        recording(&move |s: &mut Script| {
+            for _ in 0..times {
+                let id = s.launch("k", None);
+                s.end(id, ns, 0);
+            }
+        })
+    };
+    let figures = launches(1001, 4_000);
+    let finding = found(&figures, "tiny launches").unwrap();
+    assert_eq!((finding.times, finding.cost_ns), (1000, Some(5_000_000)));
+    assert!(finding.what.contains("5.0 us"));
+    assert!(found(&launches(1000, 4_000), "tiny").is_none());
+    assert!(found(&launches(1001, 40_000), "tiny").is_none());
+
+    let pageable = |size| recording(&move |s: &mut Script| s.copy("cuMemcpyHtoD_v2", "H2D", size, 9_000));
+    let figures = pageable(16 << 20);
+    assert_eq!(found(&figures, "pageable").unwrap().cost_ns, Some(9_000));
+    assert!(pageable((16 << 20) - 1).findings.is_empty());
+
+    let waits = |launches: usize| {
+        recording(&move |s: &mut Script| {
+            for _ in 0..20 {
+                for _ in 0..launches {
+                    let id = s.launch("k", None);
+                    s.end(id, 30_000, 0);
+                }
+                s.call("cudaGetLastError", 10, 0);
+                s.call("cuStreamSynchronize", 50_000, 0);
+            }
+        })
+    };
+    let figures = waits(1);
+    let finding = found(&figures, "cuStreamSynchronize waits for a single cuLaunchKernel").unwrap();
+    assert_eq!((finding.times, finding.cost_ns), (20, Some(1_000_000)));
+    assert!(found(&waits(2), "waits for").is_none());
+}
+
+#[test]
+fn errors_that_nobody_saw_are_found() {
+    let figures = |asked: bool, synced: bool| {
+        let mut s = Script::new();
+        s.call("cudaLaunchKernel", 10, 9);
+        s.call("cudaLaunchKernel", 10, 0);
+        if asked {
+            s.call("cudaGetLastError", 10, 9);
+        }
+        if synced {
+            s.call("cudaDeviceSynchronize", 10, 0);
+        }
+        s.exit(0);
+        let (live, bytes) = s.finish();
+        assert_eq!(of_file(&bytes), live);
+        (found(&live, "nobody asked").is_some(), found(&live, "before an exit").is_some())
+    };
+    assert_eq!(figures(false, true), (true, false));
+    assert_eq!(figures(true, false), (false, true));
+}
+
+#[test]
+fn hostile_figures_do_not_overflow() {
+    let mut s = Script::new();
+    for i in 0..3 {
+        s.memory("cuMemAlloc_v2", Op::Alloc, "device", i, u64::MAX, u64::MAX);
+        s.memory("cuMemCreate", Op::Alloc, "virtual", i, u64::MAX, u64::MAX);
+        s.copy("cuMemcpyHtoD_v2", "H2D", u64::MAX, 1);
+    }
+    s.memory("cuMemFree_v2", Op::Free, "device", 77, u64::MAX, 0);
+    let id = s.launch("a\nb\x1b[31m\u{fffd}", None);
+    s.end(id, 1, 0);
+    let (live, bytes) = s.finish();
+    assert_eq!(of_file(&bytes), live);
+    let printed = text::print(&live, 100);
+    assert!(printed.contains("a\\nb\\u{1b}[31m") && !printed.contains('\u{1b}'));
+    assert!(printed.contains("17592186044416.00 MB"));
+}

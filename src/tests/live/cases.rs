@@ -1,0 +1,59 @@
+//! GPUprobe's published cases with the stand-in libraries, exactly: a leak of 8 MiB, launches by kernel name,
+//! copies with direction, bytes and bandwidth. In a program with its symbols and on each way of hooking.
+
+use serde_json::Value;
+
+use crate::needs::rungs;
+use crate::room::{Room, live};
+use crate::trace::Trace;
+
+fn program(room: &Room) -> String {
+    // The stand-ins as the build made them; each finds the other beside itself.
+    let libraries = concat!(env!("OUT_DIR"), "/demo");
+    let runtime = format!("{libraries}/libcudart.so.13");
+    room.compile("cases.c", "cases", &[&runtime, &format!("-Wl,-rpath,{libraries}")])
+}
+
+#[test]
+fn the_published_cases() {
+    live(|room| {
+        let program = program(room);
+        for rung in rungs().into_iter().filter(|rung| *rung != "uprobe") {
+            let file = room.text(&format!("{rung}.jsonl"));
+            let done = room.run(room.gpurec(&["--backend", rung, "-o", &file, "--", &program]));
+            done.exited(0);
+            let trace = Trace::checked(room, &file);
+            let text = std::fs::read_to_string(&file).unwrap();
+            let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            trace.by(rung).is_whole();
+            let figures = &trace.end["summary"];
+            assert_eq!(figures["kernel_launches"], 2000);
+            done.said("Leaks: 8388608 bytes (8.00 MB) in 1 allocation\n");
+            done.said("Memory allocations: 3\n").said("Total memory allocated: 25165824 bytes (24.00 MB)\n");
+
+            let memory: Vec<&Value> = trace.of_type("memory").collect();
+            let allocated = memory.iter().filter(|m| m["op"] == "alloc").map(|m| m["size"].as_u64().unwrap());
+            assert_eq!(allocated.collect::<Vec<_>>(), [8 << 20; 3]);
+            let last = memory.last().unwrap();
+            assert_eq!((&last["op"], &last["total_allocated"]), (&"free".into(), &(8 << 20).into()));
+
+            let copies: Vec<&Value> = trace.of_type("transfer").collect();
+            assert_eq!(copies.len(), 2, "{copies:?}");
+            for (copy, direction, size) in [(copies[0], "H2D", 4 << 20), (copies[1], "D2H", 2 << 20)] {
+                assert_eq!((&copy["direction"], &copy["size"]), (&direction.into(), &size.into()));
+                assert_eq!(copy["async"], false);
+                let seconds = copy["duration_us"].as_f64().unwrap() / 1e6;
+                let rate = copy["bytes_per_sec"].as_f64().unwrap();
+                assert!((rate - f64::from(size) / seconds).abs() <= 1.0, "{copy}");
+            }
+            for level in ["cudaLaunchKernel", "cuLaunchKernel"] {
+                for (kernel, block) in [("kernelA(int*)", 32), ("kernelB(int*)", 64)] {
+                    let fits = |line: &&Value| {
+                        line["name"] == level && line["kernel"] == kernel && line["block"][0] == block
+                    };
+                    assert_eq!(lines.iter().filter(fits).count(), 1000, "{level} {kernel}");
+                }
+            }
+        }
+    });
+}

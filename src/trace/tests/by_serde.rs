@@ -1,0 +1,270 @@
+//! What serde_json writes for the same line. Times, whose decimals it cannot
+//! be told to keep, are put in afterwards.
+
+use super::*;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+#[derive(Serialize)]
+struct Hot<'a> {
+    event_id: u64,
+    ts: &'a str,
+    r#type: &'a str,
+    name: &'a str,
+    phase: &'a str,
+    pid: u32,
+    tid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    depth: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<Object<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grid: Option<[u32; 3]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<[u32; 3]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<[u32; 3]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cooperative: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    begin: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_us: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retval: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    out: Option<Object<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unwound: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<bool>,
+}
+
+/// In the order given, which serde_json::Value does not keep.
+struct Object<'a>(Vec<(&'a str, Any<'a>)>);
+
+enum Any<'a> {
+    Hex(u64),
+    Value(&'a Value<'a>),
+}
+
+impl Serialize for Object<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Any<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Any::Hex(n) | Any::Value(Value::Hex(n)) => to.serialize_str(&format!("{n:#x}")),
+            Any::Value(Value::Null) => to.serialize_unit(),
+            Any::Value(Value::Bool(b)) => to.serialize_bool(*b),
+            Any::Value(Value::Number(n)) => to.serialize_u64(*n),
+            Any::Value(Value::Signed(n)) => to.serialize_i64(*n),
+            Any::Value(Value::Float(n)) => to.serialize_f64(*n),
+            Any::Value(Value::Text(t)) => to.serialize_str(t),
+            Any::Value(Value::Array(items)) => to.collect_seq(items.iter().map(Any::Value)),
+            Any::Value(Value::Object(items)) => object(items).serialize(to),
+        }
+    }
+}
+
+fn object<'a>(args: &'a [Arg<'a>]) -> Object<'a> {
+    let pair = |arg: &'a Arg| (arg.name.as_ref(), Any::Value(&arg.value));
+    Object(args.iter().map(pair).collect())
+}
+
+fn of_args<'a>(args: &'a Args<'a>) -> Object<'a> {
+    match args {
+        Args::Raw(raw) => {
+            let names = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
+            let hex = raw.iter().map(|n| Any::Hex(*n));
+            Object(names.into_iter().zip(hex).collect())
+        }
+        Args::Named(args) => object(args),
+    }
+}
+
+#[derive(Serialize)]
+struct OfMemory<'a> {
+    event_id: u64,
+    ts: &'a str,
+    r#type: &'a str,
+    name: &'a str,
+    pid: u32,
+    tid: u32,
+    begin: u64,
+    op: &'a str,
+    space: &'a str,
+    ptr: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    freed: Option<u64>,
+    total_allocated: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    missed: bool,
+}
+
+#[derive(Serialize)]
+struct OfTransfer<'a> {
+    event_id: u64,
+    ts: &'a str,
+    r#type: &'a str,
+    name: &'a str,
+    pid: u32,
+    tid: u32,
+    begin: u64,
+    direction: &'a str,
+    size: u64,
+    r#async: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    partial: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pageable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_us: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_sec: Option<u64>,
+}
+
+fn micros(ns: u64) -> String {
+    format!("{}.{:03}", ns / 1000, ns % 1000)
+}
+
+fn effect(line: &Line) -> Option<String> {
+    let event_id = line.event_id;
+    Some(match &line.body {
+        Body::Memory(m) => {
+            let is_free = m.op == Op::Free;
+            let memory = OfMemory {
+                event_id,
+                ts: "TS",
+                r#type: "memory",
+                name: &m.name,
+                pid: m.pid,
+                tid: m.tid,
+                begin: m.begin,
+                op: if is_free { "free" } else { "alloc" },
+                space: &m.space,
+                ptr: format!("{:#x}", m.ptr),
+                size: m.size.filter(|_| !is_free),
+                freed: m.size.filter(|_| is_free),
+                total_allocated: m.total_allocated,
+                missed: m.missed,
+            };
+            serde_json::to_string(&memory).unwrap()
+        }
+        Body::Transfer(t) => {
+            let transfer = OfTransfer {
+                event_id,
+                ts: "TS",
+                r#type: "transfer",
+                name: &t.name,
+                pid: t.pid,
+                tid: t.tid,
+                begin: t.begin,
+                direction: &t.direction,
+                size: t.size,
+                r#async: t.is_async,
+                partial: t.partial,
+                pageable: t.pageable,
+                duration_us: t.duration_ns.map(|_| "DURATION"),
+                bytes_per_sec: t.bytes_per_sec(),
+            };
+            let duration = micros(t.duration_ns.unwrap_or(0));
+            serde_json::to_string(&transfer).unwrap().replacen("\"DURATION\"", &duration, 1)
+        }
+        _ => return None,
+    })
+}
+
+pub fn line(line: &Line) -> String {
+    let ns = line.ts_ns;
+    let ts = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
+    effect(line).unwrap_or_else(|| call(line)).replacen("\"TS\"", &ts, 1) + "\n"
+}
+
+fn call(line: &Line) -> String {
+    let mut hot = Hot {
+        event_id: line.event_id,
+        ts: "TS",
+        r#type: "userspace",
+        name: "",
+        phase: "B",
+        pid: 0,
+        tid: 0,
+        depth: None,
+        parent: None,
+        args: None,
+        kernel: None,
+        grid: None,
+        block: None,
+        shared: None,
+        stream: None,
+        cluster: None,
+        cooperative: None,
+        nodes: None,
+        begin: None,
+        duration_us: None,
+        retval: None,
+        error: None,
+        out: None,
+        unwound: None,
+        lost: None,
+    };
+    let mut duration = String::new();
+    match &line.body {
+        Body::Begin(b) => {
+            hot.name = &b.name;
+            (hot.pid, hot.tid) = (b.pid, b.tid);
+            hot.depth = Some(b.depth);
+            hot.parent = b.parent;
+            hot.args = Some(of_args(&b.args));
+            if let Some(l) = &b.launch {
+                hot.kernel = l.kernel.as_deref();
+                (hot.grid, hot.block, hot.cluster) = (l.grid, l.block, l.cluster);
+                (hot.shared, hot.nodes) = (l.shared, l.nodes);
+                hot.stream = l.stream.map(|s| format!("{s:#x}"));
+                hot.cooperative = l.cooperative.then_some(true);
+            }
+        }
+        Body::End(e) => {
+            hot.name = &e.name;
+            hot.phase = "E";
+            (hot.pid, hot.tid) = (e.pid, e.tid);
+            hot.begin = Some(e.begin);
+            if let Some(ns) = e.duration_ns {
+                duration = micros(ns);
+                hot.duration_us = Some("DURATION");
+            }
+            hot.retval = e.retval.map(|r| match r {
+                Retval::Number(n) => json!(n),
+                Retval::Pointer(p) => json!(format!("{p:#x}")),
+            });
+            hot.error = e.error.as_deref();
+            hot.out = e.out.as_ref().map(of_args);
+            hot.unwound = (e.ended == Ended::Unwound).then_some(true);
+            hot.lost = (e.ended == Ended::Lost).then_some(true);
+        }
+        _ => unreachable!(),
+    }
+    serde_json::to_string(&hot).unwrap().replacen("\"DURATION\"", &duration, 1)
+}
