@@ -21,8 +21,10 @@ type Any = unsafe extern "C" fn(N, N, N, N, N, N, N, N, N, N, N, N) -> c_int;
 impl Loaded {
     fn new(name: &str) -> Loaded {
         let dir = unpacked();
+        // It may have started a thread, under which its code must not go when it is closed.
+        let flags = libc::RTLD_NOW | libc::RTLD_NODELETE;
         // SAFETY: our own library; its constructors only read the environment.
-        let library = unsafe { Library::new(dir.dir.join(name)) }.unwrap();
+        let library = unsafe { Library::open(Some(dir.dir.join(name)), flags) }.unwrap();
         Loaded { library, _dir: dir }
     }
 
