@@ -117,11 +117,18 @@ impl Ending<'_, '_> {
             size: before.held.size,
             total_allocated: before.total,
             missed,
+            runtime: false,
         }));
     }
 
     fn gone(&mut self, gone: &Gone) {
         self.memory(Op::Free, gone.held.space, gone.ptr, gone.held.size, gone.total);
+    }
+
+    /// This call is one of the runtime's, or lies inside one.
+    fn asked_of_runtime(&self) -> bool {
+        let open = self.process.threads.get(&self.call.tid).map(|thread| thread.open.as_slice());
+        self.name.starts_with("cuda") || open.unwrap_or_default().iter().any(|outer| outer.runtime)
     }
 
     fn memory(&mut self, op: Op, space: Space, ptr: u64, size: Option<u64>, total_allocated: u64) {
@@ -136,6 +143,7 @@ impl Ending<'_, '_> {
             size,
             total_allocated,
             missed: false,
+            runtime: op == Op::Alloc && self.asked_of_runtime(),
         }));
     }
 

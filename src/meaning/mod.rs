@@ -96,6 +96,8 @@ struct Thread {
 /// A call with a role that has not returned.
 struct Open {
     id: u64,
+    /// One of the runtime's.
+    runtime: bool,
     saved: Saved,
     /// Of a runtime launch: the driver's launch in it is of the same kernel.
     kernel: Option<Arc<str>>,
@@ -161,7 +163,8 @@ impl Meaning {
         let saved = process.saved(role, call, &args, &mut lookup);
         if !matches!(saved, Saved::Nothing) || kernel.is_some() {
             let open = &mut process.threads.entry(call.tid).or_default().open;
-            open.push(Open { id: call.id, saved, kernel, told: Told::default() });
+            let runtime = role.name.starts_with("cuda");
+            open.push(Open { id: call.id, saved, kernel, runtime, told: Told::default() });
         }
         noted
     }

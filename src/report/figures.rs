@@ -127,9 +127,12 @@ pub struct ProcessSeen {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
     pub calls: u64,
-    /// The most bytes it held in the spaces `device` and `virtual` together:
-    /// what torch.cuda.max_memory_reserved() counts.
+    /// The most bytes it held in the spaces `device` and `virtual` together.
     pub peak_device_bytes: u64,
+    /// The same of what it asked for through the runtime: without what libraries took from
+    /// the driver themselves. What torch.cuda.max_memory_reserved() counts.
+    #[serde(default)]
+    pub peak_runtime_bytes: u64,
 }
 
 /// Sizes that could not be read count as 0.

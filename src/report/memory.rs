@@ -29,6 +29,7 @@ pub struct Memories {
     by_space: BTreeMap<Box<str>, SpaceSeen>,
     processes: HashMap<u32, Holding>,
     peaks: BTreeMap<u32, u64>,
+    runtime_peaks: BTreeMap<u32, u64>,
     gone: Gone,
     loops: HashMap<(u32, Box<str>, u64), Loop>,
     figures: MemoryFigures,
@@ -39,6 +40,9 @@ pub struct Memories {
 struct Holding {
     live: HashMap<u64, Vec<Live>>,
     reserved: [u64; RESERVED.len()],
+    /// Of it what was asked for through the runtime, by pointer.
+    by_runtime: HashMap<u64, u64>,
+    runtime_live: u64,
 }
 
 #[derive(Clone)]
@@ -92,6 +96,7 @@ impl Memories {
         }
         self.processes.entry(memory.pid).or_default().add(ts_ns, memory, size);
         self.reserved(memory);
+        self.through_runtime(memory, size);
         if space != "pool" && size > 0 {
             self.looped(memory, size, ns);
         }
@@ -107,6 +112,22 @@ impl Memories {
                 *peak = sum.max(*peak);
                 return;
             }
+        }
+    }
+
+    fn through_runtime(&mut self, memory: &Memory, size: u64) {
+        let Some(holding) = self.processes.get_mut(&memory.pid) else { return };
+        if !RESERVED.contains(&memory.space.as_ref()) {
+            return;
+        }
+        if let Some(before) = holding.by_runtime.remove(&memory.ptr) {
+            holding.runtime_live = holding.runtime_live.saturating_sub(before);
+        }
+        if memory.op == Op::Alloc && memory.runtime {
+            holding.by_runtime.insert(memory.ptr, size);
+            holding.runtime_live = holding.runtime_live.saturating_add(size);
+            let peak = self.runtime_peaks.entry(memory.pid).or_default();
+            *peak = holding.runtime_live.max(*peak);
         }
     }
 
@@ -140,6 +161,10 @@ impl Memories {
 
     pub fn peak_of(&self, pid: u32) -> u64 {
         self.peaks.get(&pid).copied().unwrap_or(0)
+    }
+
+    pub fn runtime_peak_of(&self, pid: u32) -> u64 {
+        self.runtime_peaks.get(&pid).copied().unwrap_or(0)
     }
 
     /// Of a recording that ends at `at_ns`.

@@ -18,9 +18,16 @@ fn megabytes(count: u64) -> String {
 }
 
 pub fn peak(process: &ProcessSeen) -> String {
-    match process.peak_device_bytes {
-        0 => String::new(),
-        peak => format!(", {} of device memory at its peak", megabytes(peak)),
+    match (process.peak_device_bytes, process.peak_runtime_bytes) {
+        (0, _) => String::new(),
+        (all, runtime) if runtime == 0 || runtime == all => {
+            format!(", {} of device memory at its peak", megabytes(all))
+        }
+        (all, runtime) => format!(
+            ", {} of device memory at its peak ({} by the runtime alone)",
+            megabytes(all),
+            megabytes(runtime)
+        ),
     }
 }
 

@@ -470,7 +470,12 @@ impl Summary {
         }
         let mut all: Vec<ProcessSeen> = all
             .into_iter()
-            .map(|(pid, seen)| ProcessSeen { pid, peak_device_bytes: self.memories.peak_of(pid), ..seen })
+            .map(|(pid, seen)| ProcessSeen {
+                pid,
+                peak_device_bytes: self.memories.peak_of(pid),
+                peak_runtime_bytes: self.memories.runtime_peak_of(pid),
+                ..seen
+            })
             .collect();
         all.sort_by(|a, b| b.calls.cmp(&a.calls).then(a.pid.cmp(&b.pid)));
         figures.more_processes += all.len().saturating_sub(LISTED_PROCESSES) as u64;

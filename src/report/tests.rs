@@ -93,6 +93,7 @@ impl Script {
                 size: Some(size),
                 total_allocated: total,
                 missed: false,
+                runtime: name.starts_with("cuda"),
             }),
         );
     }

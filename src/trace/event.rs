@@ -106,6 +106,9 @@ pub struct Memory<'a> {
     pub total_allocated: u64,
     /// The call that freed it was not seen: the address was given out again.
     pub missed: bool,
+    /// An allocation that the program asked for through the CUDA runtime: this call is its,
+    /// or lies inside one of its. What libraries take from the driver themselves is not.
+    pub runtime: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -88,6 +88,8 @@ struct MemoryKeys<'a> {
     total_allocated: u64,
     #[serde(default)]
     missed: bool,
+    #[serde(default)]
+    runtime: bool,
 }
 
 fn memory<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Memory<'a>, String> {
@@ -108,6 +110,7 @@ fn memory<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Memory<'a>, String> 
         size,
         total_allocated: keys.total_allocated,
         missed: keys.missed,
+        runtime: keys.runtime,
     })
 }
 

@@ -116,6 +116,7 @@ impl Random {
             size: (self.below(4) > 0).then(|| self.number()),
             total_allocated: self.number(),
             missed: self.below(4) == 0,
+            runtime: self.below(2) == 0,
         })
     }
 

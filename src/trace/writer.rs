@@ -219,6 +219,9 @@ fn append_memory(out: &mut Vec<u8>, line: &Line, memory: &Memory) {
     if memory.missed {
         out.extend_from_slice(b",\"missed\":true");
     }
+    if memory.runtime {
+        out.extend_from_slice(b",\"runtime\":true");
+    }
     out.push(b'}');
 }
 

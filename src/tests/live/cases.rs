@@ -28,6 +28,9 @@ fn the_published_cases() {
             trace.by(rung).is_whole();
             let figures = &trace.end["summary"];
             assert_eq!(figures["kernel_launches"], 2000);
+            for peak in ["peak_device_bytes", "peak_runtime_bytes"] {
+                assert_eq!(figures["processes"][0][peak], 24 << 20, "{peak}");
+            }
             done.said("Leaks: 8388608 bytes (8.00 MB) in 1 allocation\n");
             done.said("Memory allocations: 3\n").said("Total memory allocated: 25165824 bytes (24.00 MB)\n");
 

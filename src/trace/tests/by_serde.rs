@@ -121,6 +121,8 @@ struct OfMemory<'a> {
     total_allocated: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     missed: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    runtime: bool,
 }
 
 #[derive(Serialize)]
@@ -169,6 +171,7 @@ fn effect(line: &Line) -> Option<String> {
                 freed: m.size.filter(|_| is_free),
                 total_allocated: m.total_allocated,
                 missed: m.missed,
+                runtime: m.runtime,
             };
             serde_json::to_string(&memory).unwrap()
         }
