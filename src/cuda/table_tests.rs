@@ -474,7 +474,7 @@ fn the_32_bit_entry_points_have_their_own_rows() {
 
 /// Run by hand: cargo test --release -- --ignored --nocapture how_fast
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement, not a test: run it by hand in release"]
 fn how_fast() {
     let registers = std::array::from_fn(word_value);
     let stack: Vec<u64> = (6..16).map(word_value).collect();

@@ -142,7 +142,7 @@ fn totals_are_sums_whatever_comes() {
 }
 
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "a measurement, not a test: run it by hand in release"]
 fn what_a_call_costs() {
     let mut play = Play::new();
     play.make(call("cuModuleGetFunction", &[0x10, 1, 2]).wrote(0, 0xf1).read(2, b"_Z5saxpyfPfS_\0"));
