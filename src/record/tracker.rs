@@ -70,10 +70,8 @@ impl Tracker {
         if let Ok((file, path)) = open(record) {
             self.look(record.pid, &file, &path, probes);
         }
-        let known = self.seen.update(wire::bytes(&record.file), &1u32.to_ne_bytes(), MapFlags::ANY);
-        if known.is_err() {
-            // The table is full: the file will be looked at again, which costs time only.
-        }
+        // If the table is full, the file will be looked at again, which costs time only.
+        let _ = self.seen.update(wire::bytes(&record.file), &1u32.to_ne_bytes(), MapFlags::ANY);
         if record.head.flags & wire::STOPPED != 0 {
             self.stops += 1;
             self.stopped_for += Duration::from_nanos(monotonic_ns().saturating_sub(record.head.ts));
