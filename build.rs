@@ -11,7 +11,7 @@ use libbpf_cargo::SkeletonBuilder;
 #[path = "src/demo/build.rs"]
 mod demo;
 
-const OBJECTS: [&str; 2] = ["process", "cuda"];
+const OBJECTS: [&str; 3] = ["process", "cuda", "driver"];
 
 fn main() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);

@@ -23,8 +23,6 @@ extern u64 *bpf_session_cookie(void) __weak __ksym;
 extern bool bpf_session_is_return___ctx(void *ctx) __weak __ksym;
 extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 
-volatile u32 phase = GPUREC_RECORDING; /* enum gpurec_phase, written by the recorder */
-
 /* Open calls of a thread: for the rungs without session memory all of them, else those
  * from which something is to be read at the return, when the registers that told where
  * are long overwritten. Dropped frames follow the kernel's own rule for uretprobes: a
@@ -218,6 +216,16 @@ static __always_inline struct frame *frame_of(struct task_struct *task, u64 ts)
 	return NULL;
 }
 
+/* The stack pointer that a function had at its entry, at its return. */
+static __always_inline u64 entry_sp(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return PT_REGS_SP(regs) - sizeof(u64); /* the return address has been popped */
+#else
+	return PT_REGS_SP(regs);
+#endif
+}
+
 /* Records the entry. Returns its timestamp, 0 if it isn't recorded. */
 static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u32 probe, bool keep_always)
 {
@@ -228,7 +236,7 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	u64 ts = 0;
 	bool chained, more;
 
-	if (phase != GPUREC_RECORDING)
+	if (phase_now() != GPUREC_RECORDING)
 		return 0;
 	t = thread_state(task);
 	if (!t) {
@@ -260,6 +268,8 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	}
 	if (!ts)
 		count_lost_call(probe);
+	else if (PT_REGS_SP(regs) >= t->outermost)
+		t->outermost = PT_REGS_SP(regs);
 	if (keep_always || (plan && plan->exit_reads))
 		keep_frame(task, PT_REGS_SP(regs), chained, ts, exits);
 	return ts;
@@ -272,12 +282,14 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	struct scratch *s = NULL;
 	struct thread *t;
 
-	if (phase == GPUREC_SILENT)
+	if (phase_now() == GPUREC_SILENT)
 		return;
 	t = thread_state(task);
 	if (!t || !t->traced)
 		return;
 	t->seq++;
+	if (entry_sp(regs) >= t->outermost)
+		t->outermost = 0;
 	plan = bpf_map_lookup_elem(&captures, &probe);
 	/* What a call that failed left behind its pointers is nobody's business. */
 	if (plan && plan->exit_reads && frame && (int)PT_REGS_RC(regs) == 0)
@@ -351,14 +363,11 @@ int cuda_return(struct pt_regs *regs)
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 probe = bpf_get_attach_cookie(regs);
 	struct frames *open = bpf_task_storage_get(&frames, task, 0, 0);
-	u64 sp = PT_REGS_SP(regs);
+	u64 sp = entry_sp(regs);
 	u32 i;
 
 	if (!open)
 		return 0;
-#if defined(__TARGET_ARCH_x86)
-	sp -= sizeof(u64); /* the return address has been popped */
-#endif
 	for (i = 0; i < GPUREC_MAX_FRAMES && open->depth; i++) {
 		struct frame *top = &open->at[(open->depth - 1) & (GPUREC_MAX_FRAMES - 1)];
 

@@ -6,6 +6,15 @@
 
 const volatile struct gpurec_config config = {};
 
+/* enum gpurec_phase, written by the recorder. */
+static __always_inline u32 phase_now(void)
+{
+	u32 zero = 0;
+	struct gpurec_state *s = bpf_map_lookup_elem(&state, &zero);
+
+	return s ? s->phase : GPUREC_SILENT;
+}
+
 static __always_inline bool is_target(u32 pid)
 {
 	return config.everyone || bpf_map_lookup_elem(&targets, &pid);

@@ -20,6 +20,10 @@ enum gpurec_limit {
 	GPUREC_WORDS = 16,            /* stack words read at a call's entry */
 	GPUREC_PIECE = 4096,          /* bytes of the longest piece */
 	GPUREC_PAYLOAD = 8192,        /* bytes of all of a call's pieces */
+	GPUREC_HOOK_EXITS = 2,        /* pieces read at a kernel function's return */
+	GPUREC_HOOK_PIECE = 256,      /* bytes of the longest piece of a kernel hook */
+	GPUREC_KERNEL_FRAMES = 32,    /* nested kernel functions a thread */
+	GPUREC_KERNEL_TOP = 4096,     /* `sp` of a thread's outermost kernel frame: below every user stack */
 };
 
 enum gpurec_kind {
@@ -29,6 +33,7 @@ enum gpurec_kind {
 	GPUREC_EXEC = 4,       /* struct gpurec_exec */
 	GPUREC_EXIT = 5,       /* struct gpurec_exit: a thread ended, perhaps its process with it */
 	GPUREC_NEW_FILE = 6,   /* struct gpurec_new_file, control ring only */
+	GPUREC_INSTANT = 7,    /* struct gpurec_instant: something in the kernel that is told once */
 };
 
 enum gpurec_flag {
@@ -43,6 +48,13 @@ enum gpurec_flag {
 	GPUREC_STOPPED = 8,
 	/* gpurec_new_file: the program itself (exec), not a mapping. */
 	GPUREC_PROGRAM = 16,
+	/* Seen in the kernel, beneath the program: not counted in the thread's `seq`, since it
+	 * may come in the middle of another program that is just counting. */
+	GPUREC_KERNEL = 32,
+	/* The thread is one of the kernel's own, not a target's. */
+	GPUREC_KERNEL_THREAD = 64,
+	/* An ioctl that came wrapped in NV_ESC_IOCTL_XFER_CMD. */
+	GPUREC_WRAPPED = 128,
 };
 
 /* How a piece of the target's memory is read. */
@@ -122,6 +134,18 @@ struct gpurec_return {
 	unsigned int pad;
 };
 
+/* Told once, when it is over: an interrupt, time off the CPU, a tracepoint's hit. What
+ * follows are pieces. */
+struct gpurec_instant {
+	struct gpurec_head head;
+	unsigned int pid;           /* 0: in whatever thread was running */
+	unsigned int cpu;
+	unsigned long long duration;
+	unsigned long long args[6];
+	unsigned int payload;       /* bytes that follow */
+	unsigned int pad;
+};
+
 struct gpurec_fork {
 	struct gpurec_head head;
 	unsigned int pid;
@@ -182,7 +206,74 @@ struct gpurec_config {
 	unsigned int follow;      /* children of targets are targets */
 	unsigned long long call_limit; /* bytes of a ring that calls may fill */
 	unsigned int may_sleep;   /* the CUDA programs were loaded sleepable */
+	unsigned int probe;       /* fentry: the one function that these programs are for */
+};
+
+/* What is shared by all programs while they run. */
+struct gpurec_state {
+	unsigned int phase;       /* enum gpurec_phase */
 	unsigned int pad;
+};
+
+/* Whose hits of a kernel hook are recorded. */
+enum gpurec_scope {
+	GPUREC_TARGETS = 0,
+	GPUREC_DRIVER = 1,        /* and the kernel's own threads, where it does the driver's work */
+	GPUREC_EVERYBODY = 2,     /* interrupts belong to nobody */
+};
+
+enum gpurec_role {
+	GPUREC_FUNCTION = 0,
+	GPUREC_IOCTL = 1,         /* (file, cmd, arg): recorded as an ioctl, not as a function */
+	GPUREC_IOCTL_INODE = 2,   /* (inode, file, cmd, arg) */
+	GPUREC_XID = 3,           /* (pci_dev, number, format) */
+	GPUREC_TOP_HALF = 4,      /* runs in interrupt context: told once, by CPU */
+};
+
+/* What to record of a kernel function beside its six registers and its return value. */
+struct gpurec_hook {
+	unsigned char role;
+	unsigned char scope;
+	unsigned char entry_reads;
+	unsigned char exit_reads;    /* GPUREC_HOOK_EXITS at most */
+	unsigned short context;      /* tracepoints: bytes of the event */
+	unsigned short pad;
+	struct gpurec_read entry[GPUREC_READS];
+	struct gpurec_read exit[GPUREC_HOOK_EXITS];
+};
+
+/* Whose driver a device number is: see the table of majors. */
+enum gpurec_family {
+	GPUREC_NVIDIA = 1,
+	GPUREC_UVM = 2,
+	GPUREC_FAMILY = 0xff,
+	/* Beside the family: its ioctls are seen as calls of a function, and so are those of
+	 * the minor number that has a function of its own. */
+	GPUREC_BY_FUNCTION = 0x100,
+	GPUREC_SPECIAL_BY_FUNCTION = 0x200,
+};
+
+struct gpurec_ioctl_key {
+	unsigned int family;
+	unsigned int nr;
+};
+
+/* What to read of an ioctl's payload. */
+struct gpurec_ioctl_shape {
+	unsigned short entry;        /* bytes at entry */
+	unsigned short exit;         /* bytes at return */
+	unsigned short second_at;    /* where in the payload a pointer to more is, or more itself */
+	unsigned short second_size;  /* bytes of that, 0: none */
+	unsigned short status;       /* where the driver's own status is */
+	unsigned short has_status;
+	unsigned int second_inline;  /* the second part is in the payload itself */
+};
+
+/* The numbers of the probes that are no functions. 0: not wanted. */
+struct gpurec_driver {
+	unsigned int ioctl, uvm_ioctl, modeset_ioctl, other_ioctl;
+	unsigned int open, close, mmap, poll;
+	unsigned int irq, off_cpu, xid, pad;
 };
 
 /* Written by the recorder a few times a second. A process is only ever stopped while
@@ -198,6 +289,10 @@ _Static_assert(sizeof(struct gpurec_return) == 48, "return");
 _Static_assert(sizeof(struct gpurec_read) == 12, "read");
 _Static_assert(sizeof(struct gpurec_capture) == 8 + 8 * 12, "capture");
 _Static_assert(sizeof(struct gpurec_piece) == 8, "piece");
+_Static_assert(sizeof(struct gpurec_instant) == 96, "instant");
+_Static_assert(sizeof(struct gpurec_hook) == 8 + 6 * 12, "hook");
+_Static_assert(sizeof(struct gpurec_ioctl_shape) == 16, "shape");
+_Static_assert(sizeof(struct gpurec_driver) == 48, "driver");
 _Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
 _Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
 _Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");

@@ -10,7 +10,18 @@
 struct thread {
 	u32 traced;
 	u32 seq;
+	u64 outermost;  /* the stack pointer of the outermost call under way, 0: in none */
+	u64 off_since;  /* when it left the CPU inside a call or an ioctl */
+	u32 off_state;
+	u32 in_ioctl;
 };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct gpurec_state);
+} state SEC(".maps");
 
 /* One ring a CPU: a single ring serialises every CPU on its lock. The recorder fills
  * this array with rings of the size that the user asked for. */

@@ -46,6 +46,15 @@ enum gpurec_kind type_kind;
 enum gpurec_flag type_flag;
 enum gpurec_limit type_limit;
 enum gpurec_phase type_phase;
+enum gpurec_scope type_scope;
+enum gpurec_role type_role;
+enum gpurec_family type_family;
+struct gpurec_instant *type_instant;
+struct gpurec_hook *type_hook;
+struct gpurec_driver *type_driver;
+struct gpurec_ioctl_key *type_ioctl_key;
+struct gpurec_ioctl_shape *type_ioctl_shape;
+struct gpurec_state *type_state;
 
 /* Files that were looked at: nobody needs to stop for them again. */
 struct {

@@ -28,6 +28,7 @@ typedef __u16 u16;
 typedef __u32 u32;
 typedef __s32 s32;
 typedef __u64 u64;
+typedef __s64 s64;
 
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
@@ -98,6 +99,7 @@ struct inode {
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	__u32 i_generation;
+	__u32 i_rdev;
 };
 
 struct file {
@@ -137,6 +139,8 @@ struct signal_struct {
 };
 
 struct task_struct {
+	unsigned int __state;
+	void *stack;
 	int pid, tgid;
 	int exit_code;
 	unsigned int flags;
@@ -146,8 +150,32 @@ struct task_struct {
 	struct signal_struct *signal;
 };
 
+struct task_struct___before_5_14 {
+	long state;
+};
+
 struct linux_binprm {
 	struct file *file;
+};
+
+struct kobject {
+	const char *name;
+};
+
+struct device {
+	struct kobject kobj;
+};
+
+struct pci_dev {
+	struct device dev;
+};
+
+struct irqaction {
+	const char *name;
+};
+
+struct bpf_raw_tracepoint_args {
+	__u64 args[0];
 };
 
 #ifndef BPF_NO_PRESERVE_ACCESS_INDEX

@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use glob::Pattern;
 
+use crate::probe::kernel::{self, Choice};
 use crate::probe::{ApiChoice, LibRule, Rung, Selection};
 use crate::record::{Config, Target};
 
@@ -15,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   sudo gpurec -- python inference.py          record a program from its start
   sudo gpurec --pid 1234 --duration 10        record a running process for 10 s
+  sudo gpurec --kernel -- python inference.py the ioctls beneath each call too
   sudo gpurec --only 'cuLaunch*' -- ./train   launches only
   sudo gpurec -o run.jsonl.zst -- ./train     a compressed trace
   gpurec summary traces/latest                the figures of a trace
@@ -61,9 +63,11 @@ struct SummaryArgs {
 
 #[derive(Args)]
 struct ProbesArgs {
-    /// Functions to list
-    #[arg(default_value = "*")]
-    glob: String,
+    /// What can be hooked in the kernel instead: functions, and tracepoints as category:event
+    #[arg(short, long, conflicts_with_all = ["libs", "pid"])]
+    kernel: bool,
+    /// Functions to list [default: all; of the kernel, those that gpurec knows]
+    glob: Option<String>,
     /// A library to look into, instead of those found on this machine; repeatable
     #[arg(long = "lib", value_name = "PATH[:GLOB]")]
     libs: Vec<String>,
@@ -99,6 +103,13 @@ struct Options {
     /// Trace file; `-` is standard output; `.zst` compresses [default: traces/trace_YYYYMMDD_HHMMSS.jsonl]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
+    /// The driver too: ioctls decoded, driver functions, interrupts, scheduling. GROUPS (ioctl, gsp, memory, context,
+    /// scheduler, irq, uvm, all): every hook of these, also those of a high rate
+    #[arg(short, long, value_name = "GROUPS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    kernel: Option<String>,
+    /// Another kernel function or tracepoint (category:event); repeatable, implies --kernel
+    #[arg(long, value_name = "NAME|GLOB")]
+    hook: Vec<String>,
     /// Which CUDA functions to record; repeatable
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
@@ -138,6 +149,9 @@ struct Options {
     /// For tests: hook in this way or not at all
     #[arg(long, hide = true, value_name = "BACKEND", value_parser = rung)]
     backend: Option<Rung>,
+    /// For tests: hook in the kernel in this way or not at all
+    #[arg(long, hide = true, value_name = "BACKEND", value_parser = kernel_rung)]
+    kernel_backend: Option<kernel::Rung>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -153,6 +167,7 @@ pub enum Task {
     Demo { config: Box<Config>, args: Vec<OsString> },
     Summary { files: Vec<PathBuf>, json: bool },
     Probes { glob: Pattern, selection: Selection, pid: Option<u32> },
+    KernelProbes { glob: Option<Pattern> },
     Doctor,
 }
 
@@ -162,9 +177,17 @@ pub fn parse() -> Result<Task> {
     match cli.command {
         Some(Command::Summary(args)) => Ok(Task::Summary { files: args.files, json: args.json }),
         Some(Command::Doctor) => Ok(Task::Doctor),
+        Some(Command::Probes(args)) if args.kernel => {
+            let glob = args.glob.as_deref().map(|glob| pattern("GLOB", glob)).transpose()?;
+            Ok(Task::KernelProbes { glob })
+        }
         Some(Command::Probes(args)) => {
             let selection = Selection { libs: libs(&args.libs)?, ..Selection::default() };
-            Ok(Task::Probes { glob: pattern("GLOB", &args.glob)?, selection, pid: args.pid })
+            Ok(Task::Probes {
+                glob: pattern("GLOB", args.glob.as_deref().unwrap_or("*"))?,
+                selection,
+                pid: args.pid,
+            })
         }
         Some(Command::Demo(args)) => {
             let config = Box::new(config(args.options, Target::Command(Vec::new()))?);
@@ -205,10 +228,12 @@ fn config(options: Options, target: Target) -> Result<Config> {
         },
         libs: libs(&options.lib)?,
     };
+    let kernel = kernel_choice(&options)?;
     Ok(Config {
         target,
         output: options.output,
         selection,
+        kernel,
         duration: options.duration,
         follow: !options.no_follow,
         as_root: options.as_root,
@@ -224,11 +249,22 @@ fn config(options: Options, target: Target) -> Result<Config> {
     })
 }
 
+fn kernel_choice(options: &Options) -> Result<Option<Choice>> {
+    if options.kernel.is_none() && options.hook.is_empty() {
+        return Ok(None);
+    }
+    let groups = Choice::parse(options.kernel.as_deref().unwrap_or_default())
+        .map_err(|error| Usage(format!("--kernel: {error}")))?;
+    Ok(Some(Choice { groups, hooks: options.hook.clone(), rung: options.kernel_backend }))
+}
+
 /// The options that were given, for the trace's header.
 fn told(options: &Options) -> serde_json::Value {
     let mut told = serde_json::Map::new();
     let mut tell = |name: &str, value: serde_json::Value| told.insert(name.to_owned(), value);
-    for (name, list) in [("only", &options.only), ("skip", &options.skip), ("lib", &options.lib)] {
+    for (name, list) in
+        [("only", &options.only), ("skip", &options.skip), ("lib", &options.lib), ("hook", &options.hook)]
+    {
         if !list.is_empty() {
             tell(name, list.clone().into());
         }
@@ -242,6 +278,14 @@ fn told(options: &Options) -> serde_json::Value {
         if set {
             tell(name, true.into());
         }
+    }
+    match options.kernel.as_deref() {
+        None => {}
+        Some("") => _ = tell("kernel", true.into()),
+        Some(groups) => _ = tell("kernel", groups.into()),
+    }
+    if let Some(rung) = options.kernel_backend {
+        tell("kernel_backend", rung.name().into());
     }
     match options.api {
         ApiArg::All => {}
@@ -285,4 +329,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn rung(text: &str) -> Result<Rung, String> {
     let names: Vec<&str> = Rung::ALL.into_iter().map(Rung::name).collect();
     Rung::from_name(text).ok_or_else(|| format!("one of {}", names.join(", ")))
+}
+
+fn kernel_rung(text: &str) -> Result<kernel::Rung, String> {
+    let names: Vec<&str> = kernel::Rung::ALL.into_iter().map(kernel::Rung::name).collect();
+    kernel::Rung::from_name(text).ok_or_else(|| format!("one of {}", names.join(", ")))
 }

@@ -4,6 +4,7 @@
 mod cli;
 mod cuda;
 mod demo;
+mod driver;
 mod elf;
 mod host;
 mod meaning;
@@ -40,6 +41,7 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
         Task::Summary { files, json } => report::summary(&files, json),
         Task::Doctor => host::doctor(),
         Task::Demo { config, args } => demo::run(record::Config { keep_fds, ..*config }, &args),
+        Task::KernelProbes { glob } => probe::kernel::list(glob.as_ref()),
         Task::Probes { glob, selection, pid } => probe::list(&glob, &selection, pid),
     }
 }

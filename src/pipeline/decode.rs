@@ -15,11 +15,67 @@ pub struct Item {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    Call { pid: u32, probe: u32, chained: bool, sp: u64, captured: Captured },
-    Return { probe: u32, begin: u64, value: u64, pieces: Box<[u8]> },
-    Fork { pid: u32, child: u32 },
-    Exec { pid: u32, old_tid: u32, command: Box<[u8]>, cut: bool },
-    Exit { pid: u32, status: i32, process: bool },
+    Call {
+        pid: u32,
+        probe: u32,
+        chained: bool,
+        sp: u64,
+        captured: Captured,
+        origin: Origin,
+    },
+    Return {
+        probe: u32,
+        begin: u64,
+        value: u64,
+        pieces: Box<[u8]>,
+        origin: Origin,
+    },
+    /// Something in the kernel, told once when it was over. `pid` 0: in nobody's thread.
+    Instant {
+        pid: u32,
+        probe: u32,
+        cpu: u32,
+        duration: u64,
+        args: [u64; 6],
+        pieces: Box<[u8]>,
+    },
+    Fork {
+        pid: u32,
+        child: u32,
+    },
+    Exec {
+        pid: u32,
+        old_tid: u32,
+        command: Box<[u8]>,
+        cut: bool,
+    },
+    Exit {
+        pid: u32,
+        status: i32,
+        process: bool,
+    },
+}
+
+/// Where a call was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// In the kernel, beneath the program: not counted in the thread's sequence.
+    pub kernel: bool,
+    /// In one of the kernel's own threads, not a target's.
+    pub kernel_thread: bool,
+    /// An ioctl that came wrapped in another.
+    pub wrapped: bool,
+}
+
+impl Origin {
+    fn of(flags: u16) -> Origin {
+        let has = |flag| flags & flag != 0;
+        Origin {
+            kernel: has(wire::KERNEL),
+            kernel_thread: has(wire::KERNEL_THREAD),
+            wrapped: has(wire::WRAPPED),
+        }
+    }
 }
 
 /// What was captured at a call's entry.
@@ -74,13 +130,21 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
             let chained = head.flags & wire::CHAINED != 0;
             let payload = behind(bytes, size_of::<wire::Call>(), r.payload.into())?;
             let captured = Captured { args: r.args, payload, words: r.words.into() };
-            What::Call { pid: r.pid, probe: head.probe, chained, sp: r.sp, captured }
+            let origin = Origin::of(head.flags);
+            What::Call { pid: r.pid, probe: head.probe, chained, sp: r.sp, captured, origin }
         }
         wire::RETURN => {
             let r: wire::Return = wire::read(bytes)?;
             // Both kinds are put together in the same place, with the call's size in front.
             let pieces = behind(bytes, size_of::<wire::Call>(), r.payload as usize)?;
-            What::Return { probe: head.probe, begin: r.begin, value: r.value, pieces }
+            let origin = Origin::of(head.flags);
+            What::Return { probe: head.probe, begin: r.begin, value: r.value, pieces, origin }
+        }
+        wire::INSTANT => {
+            let r: wire::Instant = wire::read(bytes)?;
+            let pieces = behind(bytes, size_of::<wire::Instant>(), r.payload as usize)?;
+            let (pid, probe, cpu) = (r.pid, head.probe, r.cpu);
+            What::Instant { pid, probe, cpu, duration: r.duration, args: r.args, pieces }
         }
         wire::FORK => {
             let r: wire::Fork = wire::read(bytes)?;

@@ -5,6 +5,7 @@
 //! writes; the three between are pure and can be fed from a file of records.
 //! What may not be done here: talk to libbpf, act on a process.
 
+mod beneath;
 pub mod decode;
 pub mod handoff;
 pub mod order;

@@ -7,11 +7,13 @@
 //! pair is never a guess. Calls that never return are closed when the thread shows that
 //! they are gone: an outer call returns (longjmp or an exception passed over them), or a
 //! new call's frame lies at or above theirs on the stack. A gap in the thread's sequence
-//! numbers tells a lost return from a skipped one. Pure: no I/O, no clock.
+//! numbers tells a lost return from a skipped one. What the thread does in the kernel nests
+//! in its calls by the same rules: BPF gives it stack pointers below every user stack.
+//! Pure: no I/O, no clock.
 
 use std::collections::HashMap;
 
-use super::decode::{Captured, Item, What};
+use super::decode::{Captured, Item, Origin, What};
 
 /// A call as the sink knows it.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,7 @@ pub struct Open {
     /// The sink's own name for the begin, and for that of the enclosing call.
     pub id: u64,
     pub parent: Option<u64>,
+    pub origin: Origin,
     sp: u64,
     /// The thread's count of gaps when it began.
     gaps: u32,
@@ -47,6 +50,8 @@ pub trait Sink {
     /// The call's thread ended, or was replaced by exec, before it returned.
     fn died(&mut self, ts: u64, call: &Open);
     fn process(&mut self, item: &Item);
+    /// Something told once; `within` is the innermost open call of its thread.
+    fn instant(&mut self, item: &Item, within: Option<&Open>);
 }
 
 #[derive(Default)]
@@ -70,7 +75,13 @@ impl Pairing {
     pub fn feed(&mut self, item: &Item, sink: &mut impl Sink) {
         match &item.what {
             What::Call { .. } => self.call(item, sink),
-            What::Return { begin, value, pieces, .. } => self.returned(item, *begin, *value, pieces, sink),
+            What::Return { begin, value, pieces, origin, .. } => {
+                self.returned(item, *begin, *value, pieces, *origin, sink);
+            }
+            What::Instant { .. } => {
+                let thread = self.threads.get(&item.tid).filter(|_| item.tid != 0);
+                sink.instant(item, thread.and_then(|thread| thread.open.last()));
+            }
             What::Exec { .. } | What::Exit { .. } => {
                 self.thread_gone(item.tid, item.ts, sink);
                 if let What::Exec { old_tid, .. } = item.what {
@@ -93,10 +104,10 @@ impl Pairing {
     }
 
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
-        let What::Call { pid, probe, chained, sp, ref captured } = item.what else { return };
-        self.end_of_another(item, Some(pid), sink);
+        let What::Call { pid, probe, chained, sp, ref captured, origin } = item.what else { return };
+        self.end_of_another(item, Some(pid), origin, sink);
         let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, pid));
-        thread.count(item.seq);
+        thread.count(item.seq, origin);
         // The kernel's own rule for which uretprobes are still alive.
         while thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp }) {
             thread.close_top(item.ts, sink);
@@ -109,6 +120,7 @@ impl Pairing {
             depth: thread.open.len() as u32,
             id: 0,
             parent: thread.open.last().map(|outer| outer.id),
+            origin,
             sp,
             gaps: thread.gaps,
         };
@@ -116,10 +128,18 @@ impl Pairing {
         thread.open.push(call);
     }
 
-    fn returned(&mut self, item: &Item, begin: u64, value: u64, pieces: &[u8], sink: &mut impl Sink) {
-        self.end_of_another(item, None, sink);
+    fn returned(
+        &mut self,
+        item: &Item,
+        begin: u64,
+        value: u64,
+        pieces: &[u8],
+        origin: Origin,
+        sink: &mut impl Sink,
+    ) {
+        self.end_of_another(item, None, origin, sink);
         let Some(thread) = self.threads.get_mut(&item.tid) else { return };
-        thread.count(item.seq);
+        thread.count(item.seq, origin);
         if begin < thread.since {
             // A child that was forked inside a call returns from it too: that call is its
             // parent's, and older than the child. What the child had open inside it is gone.
@@ -141,9 +161,9 @@ impl Pairing {
     }
 
     /// If the hit cannot be of the thread known by this number, the end of that one was lost.
-    fn end_of_another(&mut self, item: &Item, pid: Option<u32>, sink: &mut impl Sink) {
+    fn end_of_another(&mut self, item: &Item, pid: Option<u32>, origin: Origin, sink: &mut impl Sink) {
         let Some(thread) = self.threads.get(&item.tid) else { return };
-        let went_back = (item.seq.wrapping_sub(thread.seq) as i32) <= 0;
+        let went_back = !origin.kernel && (item.seq.wrapping_sub(thread.seq) as i32) <= 0;
         if went_back || pid.is_some_and(|pid| pid != thread.pid) {
             self.thread_gone(item.tid, item.ts, sink);
         }
@@ -169,7 +189,10 @@ impl Thread {
         Thread { since, pid, ..Thread::default() }
     }
 
-    fn count(&mut self, seq: u32) {
+    fn count(&mut self, seq: u32, origin: Origin) {
+        if origin.kernel {
+            return;
+        }
         if seq != self.seq.wrapping_add(1) {
             self.gaps += 1;
         }
@@ -178,7 +201,9 @@ impl Thread {
 
     fn close_top(&mut self, ts: u64, sink: &mut impl Sink) {
         if let Some(call) = self.open.pop() {
-            let outcome = if self.gaps == call.gaps { Outcome::Unwound } else { Outcome::Lost };
+            // Nothing in the kernel is left but by its return.
+            let unwound = self.gaps == call.gaps && !call.origin.kernel;
+            let outcome = if unwound { Outcome::Unwound } else { Outcome::Lost };
             sink.end(ts, &call, outcome, &[]);
         }
     }

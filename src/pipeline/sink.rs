@@ -4,6 +4,7 @@
 
 use std::io;
 
+use super::beneath::Below;
 use super::decode::{self, Captured, Item, What};
 use super::handoff::Handoff;
 use super::pair::{Open, Outcome, Sink};
@@ -11,7 +12,7 @@ use super::stubs::Stubs;
 use crate::cuda::raw::{Entry, Exit, Piece};
 use crate::cuda::{self, Api, Returns, Signature};
 use crate::meaning::{CallRef, Effect, Meaning, Role};
-use crate::probe::{Probe, wire};
+use crate::probe::{Beneath, Probe, wire};
 use crate::record::live::Live;
 use crate::report::Summary;
 use crate::target::proc;
@@ -24,6 +25,8 @@ struct Facts {
     returns: Returns,
     signature: Option<&'static Signature>,
     role: Option<Role>,
+    /// Of what is no call but lies beneath one.
+    beneath: Option<Beneath>,
 }
 
 pub struct Lines {
@@ -32,6 +35,7 @@ pub struct Lines {
     writer: Option<LineWriter<Handoff>>,
     pub summary: Summary,
     meaning: Meaning,
+    below: Below,
     /// Reused from call to call.
     effects: Vec<Effect>,
     live: Option<Live>,
@@ -56,6 +60,7 @@ impl Lines {
             writer,
             summary: Summary::new(),
             meaning: Meaning::new(Box::new(Stubs::default())),
+            below: Below::new(crate::host::driver_version().as_deref()),
             effects: Vec::new(),
             live,
             write_calls: true,
@@ -79,6 +84,7 @@ impl Lines {
                     returns: Returns::Other,
                     signature: None,
                     role: None,
+                    beneath: None,
                 });
             }
             self.probes[id] = Facts {
@@ -86,7 +92,8 @@ impl Lines {
                 api: cuda::api(&probe.name),
                 returns: cuda::returns(&probe.name),
                 signature: probe.signature,
-                role: Role::of(&probe.name),
+                role: Role::of(&probe.name).filter(|_| probe.beneath.is_none()),
+                beneath: probe.beneath.clone(),
             };
         }
     }
@@ -95,6 +102,11 @@ impl Lines {
     /// is concluded from what was not seen.
     pub fn calls_missing(&mut self) {
         self.meaning.calls_missing();
+    }
+
+    /// Objects of the driver that were too many to be remembered.
+    pub fn forgotten_objects(&self) -> u64 {
+        self.below.forgotten()
     }
 
     pub fn probe_name(&self, id: u32) -> &str {
@@ -115,9 +127,17 @@ impl Lines {
         if let Some(live) = &mut self.live {
             live.line(&line);
         }
-        let is_call =
-            matches!(line.body, Body::Begin(_) | Body::End(_) | Body::Memory(_) | Body::Transfer(_));
-        if let (Some(writer), None, true) = (&mut self.writer, &self.failed, self.write_calls || !is_call) {
+        let frequent = matches!(
+            line.body,
+            Body::Begin(_)
+                | Body::End(_)
+                | Body::Memory(_)
+                | Body::Transfer(_)
+                | Body::KernelBegin(_)
+                | Body::KernelEnd(_)
+                | Body::Instant(_)
+        );
+        if let (Some(writer), None, true) = (&mut self.writer, &self.failed, self.write_calls || !frequent) {
             // The same number, unless calls are left out of the file.
             line.event_id = self.written_ids;
             self.written_ids += 1;
@@ -200,6 +220,12 @@ impl Sink for Lines {
     fn begin(&mut self, call: &Open, captured: &Captured) -> u64 {
         let probes = std::mem::take(&mut self.probes);
         let facts = probes.get(call.probe as usize);
+        if let Some((what, name)) = facts.and_then(Facts::beneath) {
+            let body = self.below.begin(what, name, self.next_id, call, captured);
+            let id = self.line(call.ts, body);
+            self.probes = probes;
+            return id;
+        }
         let taken = Taken::entry(captured);
         let entry = taken.as_entry(captured);
         let signature = facts.and_then(|facts| facts.signature);
@@ -233,6 +259,12 @@ impl Sink for Lines {
     fn end(&mut self, ts: u64, call: &Open, outcome: Outcome, pieces: &[u8]) {
         let probes = std::mem::take(&mut self.probes);
         let facts = probes.get(call.probe as usize);
+        if let Some((what, name)) = facts.and_then(Facts::beneath) {
+            let body = self.below.end(what, name, ts, call, outcome, pieces);
+            self.line(ts, body);
+            self.probes = probes;
+            return;
+        }
         let name = facts.map_or("?", |facts| facts.name.as_str());
         let (ended, retval) = match outcome {
             Outcome::Returned(value) => (Ended::Returned, facts.and_then(|f| f.retval(value))),
@@ -269,8 +301,20 @@ impl Sink for Lines {
         self.probes = probes;
     }
 
+    fn instant(&mut self, item: &Item, within: Option<&Open>) {
+        let What::Instant { probe, .. } = item.what else { return };
+        let probes = std::mem::take(&mut self.probes);
+        if let Some((what, name)) = probes.get(probe as usize).and_then(Facts::beneath)
+            && let Some(body) = self.below.instant(what, name, item, within)
+        {
+            self.line(item.ts, body);
+        }
+        self.probes = probes;
+    }
+
     fn died(&mut self, ts: u64, call: &Open) {
         self.meaning.forget(&self.call_ref(call));
+        self.below.forget(call);
         let entry = self.one_in_flight(ts, call, true);
         self.died.push(entry);
     }
@@ -282,7 +326,7 @@ impl Sink for Lines {
             What::Exec { pid, .. } => self.meaning.process_execed(*pid),
             What::Exit { pid, process: true, .. } => self.meaning.process_exited(*pid),
             What::Exit { pid, .. } => self.meaning.thread_exited(*pid, tid),
-            What::Call { .. } | What::Return { .. } => {}
+            What::Call { .. } | What::Return { .. } | What::Instant { .. } => {}
         }
         let process = match &item.what {
             What::Fork { pid, child } => Process::Fork(trace::Fork { pid: *pid, tid, child: *child }),
@@ -348,6 +392,10 @@ impl<'a> Taken<'a> {
 }
 
 impl Facts {
+    fn beneath(&self) -> Option<(&Beneath, &str)> {
+        Some((self.beneath.as_ref()?, &self.name))
+    }
+
     fn retval(&self, value: u64) -> Option<Retval> {
         match self.returns {
             Returns::Status => Some(Retval::Number((value as i32).into())),

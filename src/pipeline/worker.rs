@@ -16,6 +16,7 @@ use super::order::Order;
 use super::pair::Pairing;
 use super::ring::{Ring, Stopped};
 use super::sink::Lines;
+use crate::probe::kernel::Change;
 use crate::probe::wire::{self, LostTotal};
 use crate::probe::{Library, LossCounters, Probe};
 use crate::report::Figures;
@@ -42,6 +43,10 @@ pub enum Told {
         path: PathBuf,
         reason: String,
     },
+    /// A module of the driver's came or went.
+    Module(Change),
+    /// Hits of kernel hooks that the kernel passed over.
+    Missed(u64),
 }
 
 /// How far the recording is, for all threads.
@@ -85,6 +90,7 @@ pub struct Worker {
     told_other: HashMap<&'static str, u64>,
     lost: u64,
     undecoded: u64,
+    missed: u64,
     state: Arc<State>,
     /// The rings were left unread at the end.
     abandoned: bool,
@@ -120,6 +126,7 @@ impl Worker {
             told_other: HashMap::new(),
             lost: 0,
             undecoded: 0,
+            missed: 0,
             state,
             abandoned: false,
         })
@@ -187,6 +194,7 @@ impl Worker {
         for message in self.messages.try_iter() {
             match message.what {
                 Told::Names(probes) => self.lines.add_probes(&probes),
+                Told::Missed(count) => self.missed = count,
                 _ => self.waiting.push_back(message),
             }
         }
@@ -280,6 +288,18 @@ impl Worker {
         if self.undecoded > 0 {
             because.push(format!("{} records could not be decoded", self.undecoded));
         }
+        if self.missed > 0 {
+            because.push(format!(
+                "{} hits of kernel hooks were passed over by the kernel, which was in another BPF program on that CPU",
+                self.missed
+            ));
+        }
+        if self.lines.forgotten_objects() > 0 {
+            because.push(format!(
+                "{} objects of the driver were too many to remember: requests on them are shown without a class",
+                self.lines.forgotten_objects()
+            ));
+        }
         if self.pairing.orphans > 0 {
             because.push(format!("{} returns came after their calls were closed", self.pairing.orphans));
         }
@@ -303,10 +323,15 @@ fn tell(message: Message, lines: &mut Lines) {
     let refused =
         |name: &str, reason: &str| trace::Refused { name: name.to_owned(), reason: reason.to_owned() };
     let (path, build_id, functions, not_hooked) = match what {
-        Told::Names(_) => return,
+        Told::Names(_) | Told::Missed(_) => return,
         Told::Hooked(library) => {
             let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
             (library.path, library.build_id, library.probes.len() as u64, not_hooked)
+        }
+        Told::Module(change) => {
+            let went = refused(&change.modules, "the module was unloaded, its hooks are gone");
+            let not_hooked = if change.came { change.refused } else { vec![went] };
+            (format!("[{}]", change.modules).into(), None, change.hooked as u64, not_hooked)
         }
         Told::Failed { path, reason } => {
             let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

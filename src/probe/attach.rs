@@ -95,10 +95,10 @@ fn session_program(object: &Object) -> Result<ProgramMut<'_>> {
 
 /// Detaches. Each link waits for the kernel by itself, so they wait at the same time.
 /// Returns seconds.
-pub fn detach(links: Vec<Link>) -> f64 {
+pub fn detach<L: Send>(links: Vec<L>) -> f64 {
     let start = Instant::now();
     let threads = links.len().min(DETACHERS);
-    let mut shares: Vec<Vec<Link>> = (0..threads).map(|_| Vec::new()).collect();
+    let mut shares: Vec<Vec<L>> = (0..threads).map(|_| Vec::new()).collect();
     for (i, link) in links.into_iter().enumerate() {
         shares[i % threads].push(link);
     }

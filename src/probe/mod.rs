@@ -6,6 +6,7 @@
 mod attach;
 mod calibrate;
 mod capture;
+pub mod kernel;
 mod list;
 mod loss;
 mod objects;
@@ -13,12 +14,17 @@ mod process;
 mod select;
 #[cfg(test)]
 mod tests;
+mod tracefs;
+mod tracepoint;
 pub mod wire;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -28,6 +34,7 @@ use crate::cuda::{self, Signature};
 use crate::elf::{self, Image, NotHooked, Want};
 use crate::host::Plan;
 use attach::Place;
+use kernel::{Change, Choice, Driver, Numbering};
 pub use list::list;
 pub use loss::LossCounters;
 pub use objects::{Base, Rung, Settings};
@@ -40,6 +47,25 @@ pub struct Probe {
     pub name: String,
     /// What is known of its parameters.
     pub signature: Option<&'static Signature>,
+    /// Of what is no call of a library but lies beneath one.
+    pub beneath: Option<Beneath>,
+}
+
+/// What a probe of the kernel stands for.
+#[derive(Clone, Debug)]
+pub enum Beneath {
+    /// An ioctl on one of the driver's files.
+    Ioctl,
+    Open,
+    Close,
+    Mmap,
+    Poll,
+    Irq,
+    OffCpu,
+    Xid,
+    Function(Arc<kernel::Target>),
+    /// A tracepoint of the user's.
+    Event(Arc<kernel::Event>),
 }
 
 /// A file that was looked at and is worth telling about.
@@ -66,7 +92,7 @@ pub enum Looked {
 }
 
 pub struct Probes {
-    pub base: Base,
+    pub base: Rc<Base>,
     pub rung: Rung,
     /// Better rungs that this machine does not have, and why.
     pub refused: Vec<(Rung, String)>,
@@ -76,7 +102,8 @@ pub struct Probes {
     links: Vec<Link>,
     /// The process programs' own.
     process_links: Vec<Link>,
-    next_id: u32,
+    next_id: Cell<u32>,
+    driver: Option<Driver>,
     hooked: HashMap<(u64, u64), ()>,
     pub attached: usize,
 }
@@ -89,7 +116,7 @@ impl Probes {
         force: Option<Rung>,
         selection: Selection,
     ) -> Result<Probes> {
-        let base = Base::load(settings)?;
+        let base = Rc::new(Base::load(settings)?);
         let mut refused = Vec::new();
         for (rung, against) in &plan.rungs {
             let rung = *rung;
@@ -111,7 +138,8 @@ impl Probes {
                         selection,
                         links: Vec::new(),
                         process_links: Vec::new(),
-                        next_id: calibrate::COOKIE as u32 + 1,
+                        next_id: Cell::new(calibrate::COOKIE as u32 + 1),
+                        driver: None,
                         hooked: HashMap::new(),
                         attached: 0,
                     });
@@ -138,6 +166,23 @@ impl Probes {
     pub fn follow_processes(&mut self) -> Result<()> {
         self.process_links = process::attach(&self.base.object)?;
         Ok(())
+    }
+
+    /// Hooks what lies beneath the calls. Probes are announced before they can be hit.
+    pub fn hook_kernel(&mut self, choice: &Choice, tell: &mut dyn FnMut(&[Probe])) -> Result<()> {
+        let mut numbering = Numbering { next: &self.next_id, waiting: Vec::new(), tell };
+        self.driver = Some(Driver::start(self.base.clone(), choice.clone(), &mut numbering)?);
+        Ok(())
+    }
+
+    /// If a module of the driver's came or went, what follows from it.
+    pub fn refresh_kernel(&mut self, tell: &mut dyn FnMut(&[Probe])) -> Result<Option<Change>> {
+        let Some(driver) = &mut self.driver else { return Ok(None) };
+        driver.refresh(&mut Numbering { next: &self.next_id, waiting: Vec::new(), tell })
+    }
+
+    pub fn driver(&self) -> Option<&Driver> {
+        self.driver.as_ref()
     }
 
     /// Examines a file and hooks what is wanted in it. Safe to call again with the same file.
@@ -171,7 +216,8 @@ impl Probes {
         announce: &mut dyn FnMut(&[Probe]),
     ) -> Result<Library> {
         let major = image.soname.as_deref().and_then(soname_major);
-        let room = (wire::MAX_PROBES - self.next_id) as usize;
+        let next_id = self.next_id.get();
+        let room = (wire::MAX_PROBES - next_id) as usize;
         if image.functions.len() > room {
             for function in image.functions.drain(room..) {
                 let reason = format!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1);
@@ -180,14 +226,14 @@ impl Probes {
         }
         let mut probes = Vec::with_capacity(image.functions.len());
         let mut places = Vec::with_capacity(image.functions.len());
-        for (function, id) in image.functions.iter().zip(self.next_id..) {
+        for (function, id) in image.functions.iter().zip(next_id..) {
             places.push(Place { offset: function.site, cookie: id.into() });
             let signature = cuda::signature(&function.name, major);
-            probes.push(Probe { id, name: function.name.clone(), signature });
+            probes.push(Probe { id, name: function.name.clone(), signature, beneath: None });
         }
         self.set_captures(&probes)?;
         // Numbers are not used again, also if the attachment fails.
-        self.next_id += probes.len() as u32;
+        self.next_id.set(next_id + probes.len() as u32);
         announce(&probes);
         if !places.is_empty() {
             let links = attach::attach(&self.cuda, self.rung, file, &places).with_context(|| {
@@ -217,20 +263,16 @@ impl Probes {
     }
 
     fn set_phase(&self, phase: u32) -> Result<()> {
-        let bss = self
-            .cuda
-            .maps()
-            .find(|map| map.name().to_string_lossy().ends_with(".bss"))
-            .context("gpurec's CUDA object has no .bss")?;
-        let mut value = vec![0; bss.value_size() as usize];
-        let phase = phase.to_ne_bytes();
-        value.get_mut(..phase.len()).context("gpurec's .bss is too small")?.copy_from_slice(&phase);
-        Ok(bss.update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)?)
+        let state = wire::State { phase, pad: 0 };
+        Ok(self.base.map("state")?.update(&0u32.to_ne_bytes(), wire::bytes(&state), MapFlags::ANY)?)
     }
 
     /// Removes every hook. After this no new record is produced. Returns how long it took.
     pub fn detach(&mut self) -> Duration {
-        let took = attach::detach(std::mem::take(&mut self.links));
+        let mut took = attach::detach(std::mem::take(&mut self.links));
+        if let Some(driver) = &mut self.driver {
+            took += attach::detach(driver.take_holds());
+        }
         self.process_links.clear();
         Duration::from_secs_f64(took)
     }

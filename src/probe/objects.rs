@@ -12,9 +12,10 @@ use super::wire;
 
 const PROCESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process.bpf.o"));
 const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
+const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 
 /// The maps that every object shares with the first.
-const SHARED: [&str; 6] = ["rings", "control", "targets", "threads", "lost", "lost_total"];
+const SHARED: [&str; 7] = ["rings", "control", "targets", "threads", "lost", "lost_total", "state"];
 
 /// How CUDA functions are hooked, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl Base {
             // An eighth stays free for what cannot be declined any more (see emit.h).
             call_limit: (settings.ring - settings.ring / 8) as u64,
             may_sleep: 0,
-            pad: 0,
+            probe: 0,
         };
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &config)?;
@@ -88,12 +89,7 @@ impl Base {
         let wanted = cuda_programs(rung);
         let mut open = open(CUDA, "cuda")?;
         configure(&mut open, &wire::Config { may_sleep: may_sleep.into(), ..self.config })?;
-        for mut map in open.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if SHARED.contains(&name.as_str()) {
-                map.reuse_fd(self.map(&name)?.as_fd())?;
-            }
-        }
+        self.share(&mut open, None)?;
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             program.set_autoload(wanted.contains(&name.as_str()));
@@ -108,27 +104,64 @@ impl Base {
     }
 }
 
+impl Base {
+    /// Some of the driver programs; with none, only their maps. They take over the maps of
+    /// an object loaded before, so that there is one set of them.
+    pub fn load_driver(
+        &self,
+        programs: &[&str],
+        before: Option<&Object>,
+        probe: u32,
+        function: Option<&str>,
+    ) -> Result<Object> {
+        let mut open = open(DRIVER, "driver")?;
+        configure(&mut open, &wire::Config { probe, ..self.config })?;
+        self.share(&mut open, before)?;
+        for mut program in open.progs_mut() {
+            let wanted = programs.contains(&program.name().to_string_lossy().as_ref());
+            program.set_autoload(wanted);
+            if let (true, Some(function)) = (wanted, function) {
+                program.set_attach_target(0, Some(function.to_owned()))?;
+            }
+        }
+        open.load().with_context(|| format!("the kernel refused {}", programs.join(", ")))
+    }
+
+    fn share(&self, open: &mut OpenObject, before: Option<&Object>) -> Result<()> {
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if SHARED.contains(&name.as_str()) {
+                map.reuse_fd(self.map(&name)?.as_fd())?;
+            } else if let (Some(before), false) = (before, name.contains(".rodata")) {
+                map.reuse_fd(find_map(before, &name)?.as_fd())?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The programs of a rung. Kernels that hand the context to the session helpers need the
 /// other form; which one this is shows in the kernel's BTF.
 fn cuda_programs(rung: Rung) -> &'static [&'static str] {
     match rung {
-        Rung::Session if session_takes_context() => &["cuda_session_ctx"],
+        Rung::Session if session_takes_context("bpf_session_cookie") => &["cuda_session_ctx"],
         Rung::Session => &["cuda_session"],
         Rung::Multi | Rung::Single => &["cuda_entry", "cuda_return"],
     }
 }
 
-fn session_takes_context() -> bool {
+pub fn session_takes_context(function: &str) -> bool {
     use libbpf_rs::ReferencesType as _;
     use libbpf_rs::btf::{Btf, types};
     let Ok(btf) = Btf::from_vmlinux() else { return false };
-    btf.type_by_name::<types::Func>("bpf_session_cookie")
+    btf.type_by_name::<types::Func>(function)
         .and_then(|func| types::FuncProto::try_from(func.referenced_type()).ok())
         .is_some_and(|proto| proto.iter().len() > 0)
 }
 
 fn open(bytes: &[u8], name: &str) -> Result<OpenObject> {
     let mut builder = ObjectBuilder::default();
+    builder.debug(std::env::var_os("GPUREC_DEBUG_TMP").is_some());
     builder.name(name).map_err(|e| anyhow!("{e}"))?;
     builder.open_memory(bytes).context("gpurec's own BPF object cannot be read")
 }

@@ -126,7 +126,17 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_new_file" NewFile { head, pid, fd, address, file }
         "gpurec_lost" Lost { calls, returns }
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
-        "gpurec_config" Config { everyone, follow, call_limit, may_sleep, pad }
+        "gpurec_config" Config { everyone, follow, call_limit, may_sleep, probe }
+        "gpurec_instant" Instant { head, pid, cpu, duration, args, payload, pad }
+        "gpurec_hook" Hook { role, scope, entry_reads, exit_reads, context, pad, entry, exit }
+        "gpurec_driver" Driver {
+            ioctl, uvm_ioctl, modeset_ioctl, other_ioctl, open, close, mmap, poll, irq, off_cpu, xid, pad
+        }
+        "gpurec_ioctl_key" IoctlKey { family, nr }
+        "gpurec_ioctl_shape" IoctlShape {
+            entry, exit, second_at, second_size, status, has_status, second_inline
+        }
+        "gpurec_state" State { phase, pad }
         "gpurec_pulse" Pulse { alive_ns, stop_allowed }
     };
     let folder = Folder::new();

@@ -11,11 +11,16 @@ mod skeleton {
 pub use skeleton::types::gpurec_call as Call;
 pub use skeleton::types::gpurec_capture as Capture;
 pub use skeleton::types::gpurec_config as Config;
+pub use skeleton::types::gpurec_driver as Driver;
 pub use skeleton::types::gpurec_exec as Exec;
 pub use skeleton::types::gpurec_exit as Exit;
 pub use skeleton::types::gpurec_file as FileKey;
 pub use skeleton::types::gpurec_fork as Fork;
 pub use skeleton::types::gpurec_head as Head;
+pub use skeleton::types::gpurec_hook as Hook;
+pub use skeleton::types::gpurec_instant as Instant;
+pub use skeleton::types::gpurec_ioctl_key as IoctlKey;
+pub use skeleton::types::gpurec_ioctl_shape as IoctlShape;
 pub use skeleton::types::gpurec_lost as Lost;
 pub use skeleton::types::gpurec_lost_total as LostTotal;
 pub use skeleton::types::gpurec_new_file as NewFile;
@@ -23,9 +28,11 @@ pub use skeleton::types::gpurec_piece as Piece;
 pub use skeleton::types::gpurec_pulse as Pulse;
 pub use skeleton::types::gpurec_read as Read;
 pub use skeleton::types::gpurec_return as Return;
+pub use skeleton::types::gpurec_state as State;
 
 use skeleton::types::{
-    gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase, gpurec_piece_state, gpurec_read_kind, gpurec_source,
+    gpurec_family, gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase, gpurec_piece_state,
+    gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source,
 };
 
 pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
@@ -33,12 +40,17 @@ pub const RETURN: u16 = gpurec_kind::GPUREC_RETURN.0 as u16;
 pub const FORK: u16 = gpurec_kind::GPUREC_FORK.0 as u16;
 pub const EXEC: u16 = gpurec_kind::GPUREC_EXEC.0 as u16;
 pub const EXIT: u16 = gpurec_kind::GPUREC_EXIT.0 as u16;
+pub const INSTANT: u16 = gpurec_kind::GPUREC_INSTANT.0 as u16;
 
 pub const CHAINED: u16 = gpurec_flag::GPUREC_CHAINED.0 as u16;
 pub const PROCESS_ENDED: u16 = gpurec_flag::GPUREC_PROCESS_ENDED.0 as u16;
 pub const CUT: u16 = gpurec_flag::GPUREC_CUT.0 as u16;
 pub const STOPPED: u16 = gpurec_flag::GPUREC_STOPPED.0 as u16;
 pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
+
+pub const KERNEL: u16 = gpurec_flag::GPUREC_KERNEL.0 as u16;
+pub const KERNEL_THREAD: u16 = gpurec_flag::GPUREC_KERNEL_THREAD.0 as u16;
+pub const WRAPPED: u16 = gpurec_flag::GPUREC_WRAPPED.0 as u16;
 
 pub const PIECE_READ: u16 = gpurec_piece_state::GPUREC_PIECE_READ.0 as u16;
 pub const PIECE_NULL: u16 = gpurec_piece_state::GPUREC_PIECE_NULL.0 as u16;
@@ -51,6 +63,18 @@ pub const READ_TEXT_THROUGH: u8 = gpurec_read_kind::GPUREC_READ_TEXT_THROUGH.0 a
 pub const INSIDE: u8 = gpurec_source::GPUREC_INSIDE.0 as u8;
 pub const READS: usize = gpurec_limit::GPUREC_READS.0 as usize;
 pub const WORDS: u8 = gpurec_limit::GPUREC_WORDS.0 as u8;
+
+pub const TARGETS: u8 = gpurec_scope::GPUREC_TARGETS.0 as u8;
+pub const DRIVER: u8 = gpurec_scope::GPUREC_DRIVER.0 as u8;
+pub const EVERYBODY: u8 = gpurec_scope::GPUREC_EVERYBODY.0 as u8;
+pub const ROLE_FUNCTION: u8 = gpurec_role::GPUREC_FUNCTION.0 as u8;
+pub const ROLE_IOCTL: u8 = gpurec_role::GPUREC_IOCTL.0 as u8;
+pub const ROLE_IOCTL_INODE: u8 = gpurec_role::GPUREC_IOCTL_INODE.0 as u8;
+pub const ROLE_XID: u8 = gpurec_role::GPUREC_XID.0 as u8;
+pub const ROLE_TOP_HALF: u8 = gpurec_role::GPUREC_TOP_HALF.0 as u8;
+pub const BY_FUNCTION: u32 = gpurec_family::GPUREC_BY_FUNCTION.0;
+pub const SPECIAL_BY_FUNCTION: u32 = gpurec_family::GPUREC_SPECIAL_BY_FUNCTION.0;
+pub const HOOK_PIECE: u16 = gpurec_limit::GPUREC_HOOK_PIECE.0 as u16;
 
 pub const RETURNS_ONLY: u32 = gpurec_phase::GPUREC_RETURNS_ONLY.0;
 pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
@@ -89,6 +113,18 @@ unsafe impl Wire for Pulse {}
 // SAFETY: as above.
 unsafe impl Wire for Config {}
 
+// SAFETY: as above.
+unsafe impl Wire for Instant {}
+// SAFETY: as above.
+unsafe impl Wire for Hook {}
+// SAFETY: as above.
+unsafe impl Wire for Driver {}
+// SAFETY: as above.
+unsafe impl Wire for IoctlKey {}
+// SAFETY: as above.
+unsafe impl Wire for IoctlShape {}
+// SAFETY: as above.
+unsafe impl Wire for State {}
 // SAFETY: as above.
 unsafe impl Wire for Capture {}
 // SAFETY: as above.

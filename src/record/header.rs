@@ -23,6 +23,9 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
         ns_per_call: Some(probes.ns_per_call),
         ..Header::default()
     };
+    if let Some(driver) = probes.driver() {
+        header.hooks.insert("kernel".to_owned(), driver.layer());
+    }
     match &config.target {
         Target::Command(words) => {
             header.command = Some(words.iter().map(|w| w.to_string_lossy().into_owned()).collect());
@@ -40,7 +43,8 @@ fn layer(probes: &Probes) -> Layer {
         .iter()
         .map(|(rung, why)| Refused { name: rung.name().to_owned(), reason: why.clone() })
         .collect();
-    Layer { backend: probes.rung.name().to_owned(), attached: probes.attached as u64, refused }
+    let backend = probes.rung.name().to_owned();
+    Layer { backend, attached: probes.attached as u64, refused, ..Layer::default() }
 }
 
 fn proc_line(path: &str) -> Option<String> {

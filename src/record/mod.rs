@@ -13,6 +13,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::probe::kernel::Choice;
 use crate::probe::{Rung, Selection};
 
 pub use session::{FAILED, run};
@@ -27,6 +28,8 @@ pub struct Config {
     pub target: Target,
     pub output: Option<PathBuf>,
     pub selection: Selection,
+    /// What to record beneath the calls, in the kernel.
+    pub kernel: Option<Choice>,
     pub duration: Option<Duration>,
     pub follow: bool,
     pub as_root: bool,

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Sender, unbounded};
 use libbpf_rs::{MapCore, MapHandle};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -20,9 +20,10 @@ use super::{Config, Target, header};
 use crate::pipeline::handoff::{self, Writer};
 use crate::pipeline::ring::Ring;
 use crate::pipeline::sink::Lines;
-use crate::pipeline::worker::{Outcome, State, Worker, monotonic_ns};
+use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
+use crate::probe::kernel::Driver;
 use crate::probe::wire::{self, NewFile};
-use crate::probe::{LossCounters, Probes, Settings};
+use crate::probe::{LossCounters, Probe, Probes, Settings};
 use crate::report;
 use crate::target::attach::{self, Attached};
 use crate::target::guardian::{self, Guardian};
@@ -49,6 +50,7 @@ struct Session<'a> {
     config: &'a Config,
     probes: Probes,
     tracker: Tracker,
+    messages: Sender<Message>,
     control: Ring,
     control_map: MapHandle,
     /// The trace goes into a file, not to standard output.
@@ -87,7 +89,10 @@ pub fn run(config: &Config) -> Result<u8> {
     let mut signals = Signals::block().context("cannot take over the signals")?;
     let guardian = start_guardian(&probes)?;
     let (messages, receiver) = unbounded();
-    let tracker = Tracker::new(&probes, messages)?;
+    if let Some(choice) = &config.kernel {
+        probes.hook_kernel(choice, &mut |probes| tell_names(&messages, probes))?;
+    }
+    let tracker = Tracker::new(&probes, messages.clone())?;
     let rings =
         probes.rings().iter().map(|map| Ring::map(map, settings.ring)).collect::<io::Result<Vec<_>>>()?;
     let control_map = MapHandle::try_from(&probes.base.map("control")?)?;
@@ -103,7 +108,8 @@ pub fn run(config: &Config) -> Result<u8> {
     };
     let path = output.as_ref().and_then(|o| o.path.clone());
     let has_file = path.is_some();
-    let mut session = Session { config, probes, tracker, control, control_map, has_file, who: Who::All };
+    let mut session =
+        Session { config, probes, tracker, messages, control, control_map, has_file, who: Who::All };
     session.take_targets(gated.as_ref(), &attached)?;
     let header = header::header(config, &session.probes, &user, wall);
     let recorder = start_recorder(output, rings, start, config, receiver, &session.probes, header)?;
@@ -215,7 +221,7 @@ fn start_recorder(
     rings: Vec<Ring>,
     start: u64,
     config: &Config,
-    receiver: crossbeam_channel::Receiver<crate::pipeline::worker::Message>,
+    receiver: crossbeam_channel::Receiver<Message>,
     probes: &Probes,
     header: crate::trace::Header,
 ) -> Result<Recorder> {
@@ -295,6 +301,7 @@ impl Session<'_> {
             if self.handle_control() == 0 {
                 self.tracker.release_overdue(false);
             }
+            self.follow_modules()?;
             if let Some(why) = self.handle_signals(signals)? {
                 return Ok(why);
             }
@@ -308,6 +315,15 @@ impl Session<'_> {
                 return Ok(Why::WriteFailed);
             }
         }
+    }
+
+    fn follow_modules(&mut self) -> Result<()> {
+        let messages = &self.messages;
+        if let Some(change) = self.probes.refresh_kernel(&mut |probes| tell_names(messages, probes))? {
+            let message = Message { ts: monotonic_ns(), pid: 0, what: Told::Module(change) };
+            let _ = self.messages.send(message);
+        }
+        Ok(())
     }
 
     fn sleep(&self, deadline: Option<Instant>, signals: &Signals) -> Result<()> {
@@ -411,6 +427,9 @@ impl Session<'_> {
                 long.as_secs()
             );
         }
+        if let Some(missed) = self.probes.driver().map(Driver::missed) {
+            let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed) });
+        }
         let attached = self.probes.attached;
         let took = self.probes.detach();
         if self.config.verbose {
@@ -505,4 +524,10 @@ fn wait_for_command(running: &mut Running, leave: &AtomicBool) -> u8 {
             return INTERRUPTED;
         }
     }
+}
+
+/// Told before the first of them can be hit.
+fn tell_names(messages: &Sender<Message>, probes: &[Probe]) {
+    // The worker hears as long as it lives.
+    let _ = messages.send(Message { ts: 0, pid: 0, what: Told::Names(probes.to_vec()) });
 }

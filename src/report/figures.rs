@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::driver_figures::KernelSpace;
 use crate::trace::{InFlight, Refused};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,10 @@ pub struct Figures {
     /// What the program could do better.
     pub findings: Vec<Finding>,
 
+    /// Of a recording with --kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_space: Option<KernelSpace>,
+
     /// By total time, the largest first.
     pub functions: Vec<Function>,
     pub failures: Failures,
@@ -70,6 +75,12 @@ pub struct Function {
     pub min_ns: u64,
     pub max_ns: u64,
     pub stddev_ns: u64,
+    /// Of the total the time in the driver, and that off the CPU, which may be there too. Only
+    /// with --kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_ns: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off_cpu_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

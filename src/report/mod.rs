@@ -4,12 +4,17 @@
 //! `Figures`, the same either way, and text for a person. Nothing here needs
 //! root, BPF or a GPU, and nothing is read but the reader that was given.
 
+mod beneath;
+mod driver;
+mod driver_figures;
+mod driver_text;
 mod errors;
 pub mod figures;
 mod habits;
 mod histogram;
 mod kernels;
 mod memory;
+mod rows;
 mod sections;
 pub mod summary;
 mod tally;

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::driver::{Driver, Within};
 use super::errors::Errors;
 use super::figures::{
     Cost, FailureKind, Figures, Finding, FirstFailure, LibrarySeen, ProcessSeen, SyncFunction, ThreadCost,
@@ -28,12 +29,12 @@ const LISTED_PROCESSES: usize = 100;
 const LISTED_THREADS: usize = 10;
 
 /// A call that has begun and not returned.
-struct Open {
-    function: usize,
+pub(super) struct Open {
+    pub(super) function: usize,
     pid: u32,
     tid: u32,
-    ts_ns: u64,
-    parent: Option<u64>,
+    pub(super) ts_ns: u64,
+    pub(super) parent: Option<u64>,
     /// The roles of the calls nested in it, by `Role::bit`.
     inside: u8,
     kernel: Option<usize>,
@@ -42,13 +43,16 @@ struct Open {
     context: Option<u64>,
     /// When its process ended inside it.
     died_ns: Option<u64>,
+    /// What the kernel did in it, if it did anything.
+    pub(super) within: Option<Box<Within>>,
 }
 
 #[derive(Default)]
 pub struct Summary {
-    functions: Vec<Tally>,
+    pub(super) functions: Vec<Tally>,
     by_name: HashMap<Box<str>, usize>,
-    open: HashMap<u64, Open>,
+    pub(super) open: HashMap<u64, Open>,
+    pub(super) driver: Driver,
     calls_by_thread: HashMap<(u32, u32), u64>,
     processes: BTreeMap<u32, ProcessSeen>,
     /// The threads recorded beyond `MOST`, in one.
@@ -92,6 +96,10 @@ impl Summary {
             Body::Finish(finish) => self.finished(finish),
             Body::Memory(memory) => self.memories.add(line.ts_ns, memory, self.took(memory.begin)),
             Body::Transfer(transfer) => self.transfers.add(transfer, self.took(transfer.begin)),
+            Body::KernelBegin(begin) => self.kernel_begin(line, begin),
+            Body::KernelEnd(end) => self.kernel_end(end),
+            Body::Instant(instant) => self.instant(line, instant),
+            Body::Xid(xid) => self.xid(line, xid),
             Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
@@ -143,12 +151,13 @@ impl Summary {
                 shape: launch.map_or((None, None), |launch| (launch.grid, launch.block)),
                 context,
                 died_ns: None,
+                within: None,
             },
         );
     }
 
     fn end(&mut self, line: &Line, end: &End) {
-        let open = self.open.remove(&end.begin);
+        let mut open = self.open.remove(&end.begin);
         let function = match &open {
             Some(open) => open.function,
             None => {
@@ -170,8 +179,14 @@ impl Summary {
         if let Some(ns) = end.duration_ns {
             tally.add(ns);
             self.last_call = Some((end.begin, ns));
+            if let Some(within) = open.as_ref().and_then(|open| open.within.as_ref()) {
+                tally.add_within(within.kernel_ns, within.off_cpu_ns);
+            }
         }
         let (role, switches) = (tally.role, tally.marks.switches);
+        if let (Some(open), Some(ns)) = (&mut open, end.duration_ns) {
+            self.maybe_slow(end, open, ns);
+        }
         // A launch whose end was lost showed no sign of failure: it counts.
         let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
         let inside = open.as_ref().map_or(0, |open| open.inside);
@@ -292,6 +307,7 @@ impl Summary {
 
     fn header(&mut self, header: &Header) {
         self.ns_per_call = header.ns_per_call;
+        self.driver.header(header);
         for (layer, hooks) in &header.hooks {
             if !hooks.refused.is_empty() {
                 self.figures.refused.insert(layer.clone(), hooks.refused.clone());
@@ -344,6 +360,7 @@ impl Summary {
         for open in self.open.values_mut().filter(|open| open.pid == pid) {
             open.died_ns.get_or_insert(ts_ns);
         }
+        self.driver.died(pid, ts_ns);
     }
 
     fn seen(&mut self, pid: u32) -> Option<&mut ProcessSeen> {
@@ -398,7 +415,9 @@ impl Summary {
             }
         }
         figures.complete = figures.incomplete_because.is_empty();
-        figures.functions = self.functions.iter().filter_map(Tally::figures).collect();
+        let with_kernel = self.driver.seen;
+        figures.functions = self.functions.iter().filter_map(|tally| tally.figures(with_kernel)).collect();
+        figures.kernel_space = self.driver.finish(|function| self.function_name(function));
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
         figures.sync.by_function = self.sync_functions(&figures);
         figures.in_flight = self.told_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
@@ -425,6 +444,7 @@ impl Summary {
         let mut figures = self.finish(self.last_ns);
         // A recording with --summary-only has its figures and no events.
         if self.functions.is_empty()
+            && self.driver.is_empty()
             && let Some(stored) = &self.stored
             && let Ok(stored) = Figures::from_json(stored)
         {
@@ -444,20 +464,24 @@ impl Summary {
         sync.map(|f| SyncFunction { name: f.name.clone(), calls: f.calls, total_ns: f.total_ns }).collect()
     }
 
+    fn function_name(&self, function: usize) -> String {
+        self.functions.get(function).map(|tally| tally.name.to_string()).unwrap_or_default()
+    }
+
     fn in_flight(&self, at_ns: u64) -> Vec<InFlight> {
-        let name = |open: &Open| self.functions.get(open.function).map(|f| f.name.to_string());
         let mut calls: Vec<InFlight> = self
             .open
             .iter()
             .map(|(begin, open)| InFlight {
                 pid: open.pid,
                 tid: open.tid,
-                name: name(open).unwrap_or_default(),
+                name: self.function_name(open.function),
                 begin: *begin,
                 duration_ns: open.died_ns.unwrap_or(at_ns).saturating_sub(open.ts_ns),
                 died: open.died_ns.is_some(),
             })
             .collect();
+        self.driver.in_flight(at_ns, &mut calls);
         calls.sort_by_key(|call| call.begin);
         calls
     }

@@ -82,6 +82,8 @@ pub struct Tally {
     min: u64,
     max: u64,
     durations: Histogram,
+    kernel_ns: u64,
+    off_cpu_ns: u64,
 }
 
 impl Tally {
@@ -98,6 +100,8 @@ impl Tally {
             min: u64::MAX,
             max: 0,
             durations: Histogram::default(),
+            kernel_ns: 0,
+            off_cpu_ns: 0,
         }
     }
 
@@ -111,8 +115,13 @@ impl Tally {
         self.durations.add(ns);
     }
 
+    pub fn add_within(&mut self, kernel_ns: u64, off_cpu_ns: u64) {
+        self.kernel_ns = self.kernel_ns.saturating_add(kernel_ns);
+        self.off_cpu_ns = self.off_cpu_ns.saturating_add(off_cpu_ns);
+    }
+
     /// None if no call has returned.
-    pub fn figures(&self) -> Option<Function> {
+    pub fn figures(&self, with_kernel: bool) -> Option<Function> {
         let calls = u128::from(self.calls);
         let average = self.total.checked_div(calls)?;
         Some(Function {
@@ -125,6 +134,8 @@ impl Tally {
             min_ns: self.min,
             max_ns: self.max,
             stddev_ns: self.deviation(),
+            kernel_ns: with_kernel.then_some(self.kernel_ns),
+            off_cpu_ns: with_kernel.then_some(self.off_cpu_ns),
         })
     }
 

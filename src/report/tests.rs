@@ -1,9 +1,11 @@
 mod effects;
+mod kernel;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
+use super::figures::KernelSpace;
 use super::*;
 use crate::cuda;
 use crate::trace::*;
@@ -26,6 +28,7 @@ impl Script {
                     backend: "uprobe.session".into(),
                     attached: 1,
                     refused: vec![refused("cuOdd", "its first instruction cannot be decoded")],
+                    ..Layer::default()
                 },
             )]),
             ..Header::default()
@@ -438,6 +441,7 @@ fn the_recipes_of_the_readme_work() {
     let (_, bytes) = rich().finish();
     std::fs::write(folder.join("traces/trace_20261121_030405.jsonl"), &bytes).unwrap();
     std::fs::write(folder.join("T"), &bytes).unwrap();
+    std::fs::write(folder.join("K"), include_str!("tests/kernel.jsonl")).unwrap();
     let readme = include_str!("../../traces/README.md");
     let recipes: Vec<&str> =
         readme.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next()).collect();
@@ -462,6 +466,19 @@ fn the_recipes_of_the_readme_work() {
     assert_eq!(answers[7].lines().count(), 2);
     assert!(answers[3].contains("cuMemCreate") && !answers[3].contains("cuMemAlloc"), "{}", answers[3]);
     assert!(answers[5].contains("3 void saxpy<float>"), "{}", answers[5]);
+    let last: Vec<&str> = answers.iter().rev().take(7).rev().map(String::as_str).collect();
+    let begins = [
+        r#"[{"request":"NV_ESC_RM_ALLOC HOPPER_CHANNEL_GPFIFO_A","calls":1,"us":332"#,
+        r#"{"name":"cuCtxCreate_v4","us":498,"driver_us":442"#,
+        r#"{"call":7,"name":"cuCtxCreate_v4","driver_us":442"#,
+        r#"{"request":"NV_ESC_RM_ALLOC","what":"NV01_MEMORY_LOCAL_USER","status":"NV_OK","us":26"#,
+        r#"{"command":"NV2080_CTRL_CMD_GR_GET_INFO","us":40"#,
+        r#"[{"name":"cuCtxSynchronize","state":"preempted","us":100"#,
+        r#"{"ts":0.002733"#,
+    ];
+    for (answer, begin) in last.iter().zip(begins) {
+        assert!(answer.starts_with(begin), "{answer}");
+    }
     for (recipe, answer) in recipes.iter().zip(&answers).skip(3) {
         assert!(!answer.trim().is_empty(), "{recipe} answers nothing");
     }

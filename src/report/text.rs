@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
-use super::sections;
+use super::{driver_text, sections};
 
 const TOP_FUNCTIONS: usize = 20;
 const TOP_PROCESSES: usize = 10;
@@ -15,11 +15,13 @@ pub fn print(figures: &Figures, width: usize) -> String {
     let mut page = Page { text: String::new(), width: width.max(40) };
     page.line("=== TRACE SUMMARY ===");
     userspace(&mut page, figures);
+    driver_text::kernel_space(&mut page, figures);
     sections::leaks(&mut page, figures);
     sections::kernels(&mut page, figures);
     sections::copies(&mut page, figures);
     functions(&mut page, figures);
     sync(&mut page, figures);
+    driver_text::sections(&mut page, figures);
     failures(&mut page, figures);
     sections::error_windows(&mut page, figures);
     sections::findings(&mut page, figures);
@@ -112,8 +114,9 @@ fn functions(page: &mut Page, figures: &Figures) {
     let sum = |functions: &[Function]| -> u128 { functions.iter().map(|f| u128::from(f.total_ns)).sum() };
     let total = sum(&figures.functions);
     page.section("Top functions by time:");
+    let with_kernel = figures.kernel_space.is_some();
     page.line(&format!(
-        "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  Name",
+        "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}{}  Name",
         "Time (%)",
         "Total Time (us)",
         "Num Calls",
@@ -122,10 +125,11 @@ fn functions(page: &mut Page, figures: &Figures) {
         "Min (us)",
         "Max (us)",
         "StdDev (us)",
+        if with_kernel { format!("  {:>15}", "Driver (us)") } else { String::new() },
     ));
     for f in figures.functions.iter().take(TOP_FUNCTIONS) {
         page.line(&format!(
-            "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}  {}",
+            "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}{}  {}",
             percent(u128::from(f.total_ns), total),
             micros(f.total_ns),
             f.calls,
@@ -134,6 +138,7 @@ fn functions(page: &mut Page, figures: &Figures) {
             micros(f.min_ns),
             micros(f.max_ns),
             micros(f.stddev_ns),
+            f.kernel_ns.map(|ns| format!("  {:>15}", micros(ns))).unwrap_or_default(),
             clean(&f.name),
         ));
     }
@@ -147,6 +152,12 @@ fn functions(page: &mut Page, figures: &Figures) {
         "  ",
         "Time (%) is of the sum of Total Time over all functions. A call made inside another counts in both, as cuLaunchKernel does inside cudaLaunchKernel, so the sum is more than the time spent. Med is within 1 %.",
     );
+    if with_kernel {
+        page.wrapped(
+            "  ",
+            "Driver is how much of Total Time was in nvidia.ko, asleep or at work. What the GPU is given through its doorbells never comes there.",
+        );
+    }
 }
 
 fn sync(page: &mut Page, figures: &Figures) {
@@ -269,22 +280,36 @@ fn not_hooked(page: &mut Page, figures: &Figures) {
     if by_reason.is_empty() {
         return;
     }
+    let mut by_reason: Vec<_> = by_reason.into_iter().collect();
+    let count = |places: &BTreeMap<&str, Vec<&str>>| places.values().map(Vec::len).sum::<usize>();
+    by_reason.sort_by_key(|(_, places)| std::cmp::Reverse(count(places)));
     page.section("Not hooked:");
-    for (reason, places) in by_reason {
+    let more = by_reason.get(TOP_FUNCTIONS..).unwrap_or_default();
+    let more_hooks: usize = more.iter().map(|(_, places)| count(places)).sum();
+    for (reason, places) in by_reason.iter().take(TOP_FUNCTIONS) {
         let mut words: Vec<String> =
             places.iter().take(TOP_OTHERS).map(|(place, names)| refused_in(place, names)).collect();
         if places.len() > words.len() {
             words.push(format!("and in {} more", places.len() - words.len()));
         }
-        page.wrapped("  ", &format!("{}: {}", clean(reason), words.join("; ")));
+        page.wrapped("  ", &format!("{}: {}", words.join("; "), clean(reason)));
+    }
+    if more_hooks > 0 {
+        let line = format!(
+            "and {more_hooks} more for {} other reasons, which the header of the trace has",
+            more.len()
+        );
+        page.wrapped("  ", &line);
     }
 }
 
 fn refused_in(place: &str, names: &[&str]) -> String {
-    const SHOWN: usize = 3;
-    let shown = clean(&names.get(..SHOWN).unwrap_or(names).join(", "));
+    // Hooks in the kernel are few and chosen by name; a library's functions are many.
+    let most = if place == "kernel" { 8 } else { 3 };
+    let place = if place == "kernel" { "the kernel" } else { place };
+    let shown = clean(&names.get(..most).unwrap_or(names).join(", "));
     match names.len() {
-        n if n > SHOWN => format!("{n} in {} ({shown}, …)", clean(place)),
+        n if n > most => format!("{n} in {} ({shown}, …)", clean(place)),
         _ => format!("{shown} in {}", clean(place)),
     }
 }
@@ -359,7 +384,7 @@ pub(super) fn plural(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn micros(ns: u64) -> String {
+pub(super) fn micros(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
@@ -377,7 +402,7 @@ pub(super) fn duration(ns: u64) -> String {
 }
 
 /// With one decimal, from integers.
-fn percent(part: u128, whole: u128) -> String {
+pub(super) fn percent(part: u128, whole: u128) -> String {
     match (part * 1000 + whole / 2).checked_div(whole) {
         Some(permille) => format!("{}.{}", permille / 10, permille % 10),
         None => "0.0".to_string(),

@@ -1,7 +1,7 @@
 //! The events of a trace, one variant for each kind of line.
 //!
-//! `Begin` and `End` are written millions of times: they borrow what they
-//! name. The others are rare and written through serde; the names of their
+//! `Begin`, `End` and what kernel.rs has are written millions of times: they
+//! borrow what they name. The others are rare and written through serde; the names of their
 //! fields are the keys of the trace.
 
 use std::borrow::Cow;
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::kernel::{Instant, KernelBegin, KernelEnd, Xid};
 use super::value::Args;
 
 /// The version of the schema. Keys may be added under the same number; it
@@ -32,6 +33,10 @@ pub enum Body<'a> {
     End(End<'a>),
     Memory(Memory<'a>),
     Transfer(Transfer<'a>),
+    KernelBegin(KernelBegin<'a>),
+    KernelEnd(KernelEnd<'a>),
+    Instant(Instant<'a>),
+    Xid(Xid<'a>),
     Lost(Lost),
     Finish(Box<Finish>),
     /// A type this version does not know: of a newer gpurec.
@@ -306,6 +311,24 @@ pub struct Layer {
     pub attached: u64,
     #[serde(default)]
     pub refused: Vec<Refused>,
+    /// How many hooks each backend has, where they differ.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_backend: BTreeMap<String, u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hooked>,
+}
+
+/// A hook that was asked for by name, and how it was had.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hooked {
+    pub name: String,
+    pub how: String,
+    /// What is hooked, if it is not called as it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub symbol: Option<String>,
+    /// What is to be said about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@
 
 mod event;
 mod json;
+mod kernel;
 pub mod output;
 mod parse;
 mod reader;
@@ -16,13 +17,15 @@ mod tests;
 pub mod time;
 mod value;
 mod writer;
+mod writer_kernel;
 
 #[cfg(test)]
 use event::Unknown;
 pub use event::{
-    Begin, Body, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Header, InFlight, Launch, Layer, Library,
-    Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA, Transfer, signal_name,
+    Begin, Body, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Header, Hooked, InFlight, Launch, Layer,
+    Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA, Transfer, signal_name,
 };
+pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
 pub use reader::{Notes, ReadError, Reader, open};
 pub use value::{Arg, Args, List, Value};
 pub use writer::LineWriter;

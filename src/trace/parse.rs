@@ -4,9 +4,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer, Unknown};
+use super::kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind};
 use super::value::{Args, Text, Value};
 
 /// An event, and how many keys of its line were not known.
@@ -16,20 +17,43 @@ pub struct Parsed<'a> {
 }
 
 pub fn parse(text: &[u8]) -> Result<Parsed<'_>, String> {
-    let fields: Fields = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let exact_ts = exact_ts(text);
+    let fields = read_fields(text, exact_ts.is_some()).map_err(|e| e.to_string())?;
     let event_id = fields.event_id.ok_or("it has no event_id")?;
-    let ts_ns = exact_ts(text).or(fields.ts.map(to_ns)).ok_or("it has no ts")?;
+    let ts_ns = exact_ts.or(fields.ts.map(to_ns)).ok_or("it has no ts")?;
     let kind = fields.kind.as_deref().ok_or("it has no type")?;
     let (body, unknown_keys) = match kind {
         "userspace" => {
             let unknown_keys = fields.unknown_keys;
             (call(fields)?, unknown_keys)
         }
+        "kernel" | "scheduler" => {
+            let unknown_keys = fields.unknown_keys;
+            (driver(fields)?, unknown_keys)
+        }
         "memory" => (Body::Memory(memory(fields, text)?), 0),
         "transfer" => (Body::Transfer(transfer(fields, text)?), 0),
         _ => (cold(text, fields)?, 0),
     };
     Ok(Parsed { line: Line { event_id, ts_ns, body }, unknown_keys })
+}
+
+/// `type` comes third in a line that gpurec wrote, so that what the keys after it mean is known. In
+/// another, whose keys some program may have sorted, it is looked for first.
+fn read_fields(text: &[u8], ours: bool) -> serde_json::Result<Fields<'_>> {
+    #[derive(serde::Deserialize)]
+    struct Type<'a> {
+        #[serde(borrow)]
+        r#type: Option<Cow<'a, str>>,
+    }
+    let mut keys = Keys::Other;
+    if !ours && let Some(kind) = serde_json::from_slice::<Type>(text)?.r#type {
+        keys = Keys::of(&kind);
+    }
+    let mut from = serde_json::Deserializer::from_slice(text);
+    let fields = FieldsVisitor(keys).deserialize(&mut from)?;
+    from.end()?;
+    Ok(fields)
 }
 
 fn call(fields: Fields) -> Result<Body, String> {
@@ -59,6 +83,47 @@ fn call(fields: Fields) -> Result<Body, String> {
         })),
         _ => Err("its phase is neither B nor E".to_string()),
     }
+}
+
+/// A line of `--kernel`.
+fn driver(fields: Fields) -> Result<Body, String> {
+    let kind = fields.kind.as_deref().and_then(Kind::of).ok_or("it has no type")?;
+    let name = fields.name.ok_or("it has no name")?;
+    let pid = fields.pid.ok_or("it has no pid")?;
+    let tid = fields.tid.ok_or("it has no tid")?;
+    let keys = fields.driver.map(|keys| *keys).unwrap_or_default();
+    let (depth, parent, args) = (fields.depth.unwrap_or(0), fields.parent, fields.args);
+    let duration_ns = fields.duration_us.map(|us| (us * 1e3).round() as u64);
+    Ok(match fields.phase.as_deref() {
+        Some("B") => {
+            let ioctl = keys.request.map(|request| Ioctl {
+                device: keys.device.unwrap_or_default(),
+                cmd: keys.cmd,
+                request,
+                detail: keys.detail.unwrap_or_default(),
+                unknown: keys.unknown,
+            });
+            let thread = keys.thread;
+            Body::KernelBegin(KernelBegin { kind, name, pid, tid, depth, parent, ioctl, args, thread })
+        }
+        Some("E") => Body::KernelEnd(KernelEnd {
+            kind,
+            name,
+            pid,
+            tid,
+            begin: fields.begin.ok_or("it has no begin")?,
+            duration_ns,
+            retval: fields.retval,
+            status: keys.status,
+            error: fields.error,
+            out: fields.out,
+            ended: fields.ended,
+        }),
+        None => {
+            Body::Instant(Instant { kind, name, pid, tid, depth, parent, cpu: keys.cpu, duration_ns, args })
+        }
+        Some(_) => return Err("its phase is neither B nor E".to_string()),
+    })
 }
 
 /// A pointer: in hex, or from another program as a number.
@@ -160,6 +225,7 @@ fn cold<'a>(text: &'a [u8], fields: Fields<'a>) -> Result<Body<'a>, String> {
         ("process", "fork") => Body::Process(Process::Fork(read(text)?)),
         ("process", "exit") => Body::Process(Process::Exit(read(text)?)),
         ("process", "library") => Body::Process(Process::Library(read(text)?)),
+        ("xid", _) => Body::Xid(read(text)?),
         ("lost", _) => Body::Lost(read(text)?),
         ("end", _) => Body::Finish(read(text)?),
         _ => Body::Unknown(Unknown { kind, name }),
@@ -212,7 +278,43 @@ struct Fields<'a> {
     retval: Option<Retval>,
     error: Option<Cow<'a, str>>,
     ended: Ended,
+    /// Apart, so that calls do not carry them.
+    driver: Option<Box<DriverKeys<'a>>>,
+    keys: Keys,
     unknown_keys: u64,
+}
+
+/// What the keys of a line mean.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Keys {
+    Call,
+    Kernel,
+    /// The line is read again, as what it is.
+    #[default]
+    Other,
+}
+
+impl Keys {
+    fn of(kind: &str) -> Keys {
+        match kind {
+            "userspace" => Keys::Call,
+            "kernel" | "scheduler" => Keys::Kernel,
+            _ => Keys::Other,
+        }
+    }
+}
+
+/// The keys that only lines of `--kernel` have.
+#[derive(Default)]
+struct DriverKeys<'a> {
+    device: Option<Cow<'a, str>>,
+    cmd: u64,
+    request: Option<Cow<'a, str>>,
+    detail: Option<Args<'a>>,
+    unknown: bool,
+    thread: Option<Cow<'a, str>>,
+    status: Option<Cow<'a, str>>,
+    cpu: Option<u32>,
 }
 
 impl<'a> Fields<'a> {
@@ -220,20 +322,20 @@ impl<'a> Fields<'a> {
         self.launch.get_or_insert_default()
     }
 
-    /// Whether the keys that follow mean what they mean in a call. `type`
-    /// comes first in every line gpurec writes.
-    fn is_call(&self) -> bool {
-        self.kind.as_deref().is_none_or(|kind| kind == "userspace")
+    fn driver(&mut self) -> &mut DriverKeys<'a> {
+        self.driver.get_or_insert_default()
     }
 }
 
-impl<'de> Deserialize<'de> for Fields<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(FieldsVisitor)
+struct FieldsVisitor(Keys);
+
+impl<'de> DeserializeSeed<'de> for FieldsVisitor {
+    type Value = Fields<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Fields<'de>, D::Error> {
+        from.deserialize_map(self)
     }
 }
-
-struct FieldsVisitor;
 
 impl<'de> Visitor<'de> for FieldsVisitor {
     type Value = Fields<'de>;
@@ -243,14 +345,18 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
-        let mut fields = Fields::default();
+        let mut fields = Fields { keys: self.0, ..Fields::default() };
         while let Some(Text(key)) = map.next_key()? {
             match key.as_ref() {
                 "event_id" => fields.event_id = Some(map.next_value()?),
                 "ts" => fields.ts = Some(map.next_value()?),
-                "type" => fields.kind = Some(map.next_value::<Text>()?.0),
+                "type" => {
+                    let Text(kind) = map.next_value()?;
+                    fields.keys = Keys::of(&kind);
+                    fields.kind = Some(kind);
+                }
                 "name" => fields.name = Some(map.next_value::<Text>()?.0),
-                _ if fields.is_call() => call_key(&mut fields, &key, &mut map)?,
+                _ if fields.keys != Keys::Other => call_key(&mut fields, &key, &mut map)?,
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -286,11 +392,34 @@ fn call_key<'de, A: MapAccess<'de>>(
         "cluster" => fields.launched().cluster = map.next_value()?,
         "cooperative" => fields.launched().cooperative = map.next_value()?,
         "nodes" => fields.launched().nodes = map.next_value()?,
-        _ => {
-            map.next_value::<IgnoredAny>()?;
-            fields.unknown_keys += 1;
-        }
+        _ if fields.keys == Keys::Kernel => driver_key(fields, key, map)?,
+        _ => unknown_key(fields, map)?,
     }
+    Ok(())
+}
+
+fn driver_key<'de, A: MapAccess<'de>>(
+    fields: &mut Fields<'de>,
+    key: &str,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    match key {
+        "device" => fields.driver().device = Some(map.next_value::<Text>()?.0),
+        "cmd" => fields.driver().cmd = map.next_value::<Pointer>()?.0,
+        "request" => fields.driver().request = Some(map.next_value::<Text>()?.0),
+        "detail" => fields.driver().detail = Some(map.next_value()?),
+        "unknown" => fields.driver().unknown = map.next_value()?,
+        "thread" => fields.driver().thread = Some(map.next_value::<Text>()?.0),
+        "status" => fields.driver().status = Some(map.next_value::<Text>()?.0),
+        "cpu" => fields.driver().cpu = map.next_value()?,
+        _ => unknown_key(fields, map)?,
+    }
+    Ok(())
+}
+
+fn unknown_key<'de, A: MapAccess<'de>>(fields: &mut Fields<'de>, map: &mut A) -> Result<(), A::Error> {
+    map.next_value::<IgnoredAny>()?;
+    fields.unknown_keys += 1;
     Ok(())
 }
 

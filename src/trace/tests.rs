@@ -1,4 +1,6 @@
 mod by_serde;
+mod by_serde_kernel;
+mod kernel;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -165,10 +167,13 @@ impl Random {
         Line {
             event_id: self.number(),
             ts_ns: self.number(),
-            body: match self.below(4) {
+            body: match self.below(7) {
                 0 => self.begin(),
                 1 => self.memory(),
                 2 => self.transfer(),
+                3 => self.kernel_begin(),
+                4 => self.kernel_end(),
+                5 => self.instant(),
                 _ => self.end(),
             },
         }
@@ -231,7 +236,21 @@ fn header() -> Header {
         options: json!({"kernel": false}),
         hooks: BTreeMap::from([(
             "userspace".to_string(),
-            Layer { backend: "uprobe.session".into(), attached: 1089, refused: vec![] },
+            Layer {
+                backend: "uprobe.session".into(),
+                attached: 1089,
+                by_backend: BTreeMap::from([("kprobe".to_string(), 3)]),
+                hooks: vec![
+                    Hooked { name: "rm_ioctl".into(), how: "kprobe".into(), symbol: None, note: None },
+                    Hooked {
+                        name: "nvidia_ioctl".into(),
+                        how: "fentry".into(),
+                        symbol: Some("x.isra.0".into()),
+                        note: Some("a part of it".into()),
+                    },
+                ],
+                ..Layer::default()
+            },
         )]),
         ns_per_call: Some(970),
         ..Header::default()

@@ -110,6 +110,22 @@ impl<'a> Args<'a> {
     pub fn raw(registers: &[u64]) -> Args<'a> {
         Args::Raw(Raw::new(registers))
     }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Args::Raw(raw) => raw.is_empty(),
+            Args::Named(args) => args.is_empty(),
+        }
+    }
+
+    /// The value of a named argument.
+    pub fn get(&self, name: &str) -> Option<&Value<'a>> {
+        match self {
+            Args::Raw(_) => None,
+            Args::Named(List::Borrowed(args)) => args.iter().find(|arg| arg.name == name).map(|a| &a.value),
+            Args::Named(List::Owned(args)) => args.iter().find(|arg| arg.name == name).map(|a| &a.value),
+        }
+    }
 }
 
 /// The number in a string written by `json::hex`, and in no other.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer};
 use super::json;
 use super::value::{Args, MAX_RAW};
+use super::writer_kernel;
 
 /// Written out when this much is waiting, or at `flush`.
 const BUFFER: usize = 256 * 1024;
@@ -67,6 +68,10 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
         Body::End(end) => append_end(out, line, end),
         Body::Memory(memory) => append_memory(out, line, memory),
         Body::Transfer(transfer) => append_transfer(out, line, transfer),
+        Body::KernelBegin(begin) => writer_kernel::begin(out, line, begin),
+        Body::KernelEnd(end) => writer_kernel::end(out, line, end),
+        Body::Instant(instant) => writer_kernel::instant(out, line, instant),
+        Body::Xid(xid) => cold(out, line, "xid", "xid", xid)?,
         Body::Header(header) => cold(out, line, "header", "gpurec", header)?,
         Body::Process(Process::Exec(p)) => cold(out, line, "process", "exec", p)?,
         Body::Process(Process::Fork(p)) => cold(out, line, "process", "fork", p)?,
@@ -84,7 +89,7 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
 }
 
 /// The first two keys, which every line has.
-fn place(out: &mut Vec<u8>, line: &Line) {
+pub(super) fn place(out: &mut Vec<u8>, line: &Line) {
     out.extend_from_slice(b"{\"event_id\":");
     json::number(out, line.event_id);
     out.extend_from_slice(b",\"ts\":");
@@ -138,7 +143,7 @@ fn append_begin(out: &mut Vec<u8>, line: &Line, begin: &Begin) {
     out.push(b'}');
 }
 
-fn args(out: &mut Vec<u8>, args: &Args) {
+pub(super) fn args(out: &mut Vec<u8>, args: &Args) {
     match args {
         Args::Raw(registers) => raw(out, registers),
         Args::Named(args) => json::object(out, args),
@@ -262,17 +267,7 @@ fn append_end(out: &mut Vec<u8>, line: &Line, end: &End) {
         out.extend_from_slice(b",\"duration_us\":");
         json::micros(out, ns);
     }
-    match end.retval {
-        Some(Retval::Number(n)) => {
-            out.extend_from_slice(b",\"retval\":");
-            json::signed(out, n);
-        }
-        Some(Retval::Pointer(p)) => {
-            out.extend_from_slice(b",\"retval\":");
-            json::hex(out, p);
-        }
-        None => {}
-    }
+    retval(out, end.retval);
     if let Some(error) = &end.error {
         out.extend_from_slice(b",\"error\":");
         json::string(out, error);
@@ -287,6 +282,20 @@ fn append_end(out: &mut Vec<u8>, line: &Line, end: &End) {
         Ended::Lost => out.extend_from_slice(b",\"lost\":true"),
     }
     out.push(b'}');
+}
+
+pub(super) fn retval(out: &mut Vec<u8>, retval: Option<Retval>) {
+    match retval {
+        Some(Retval::Number(n)) => {
+            out.extend_from_slice(b",\"retval\":");
+            json::signed(out, n);
+        }
+        Some(Retval::Pointer(p)) => {
+            out.extend_from_slice(b",\"retval\":");
+            json::hex(out, p);
+        }
+        None => {}
+    }
 }
 
 fn raw(out: &mut Vec<u8>, registers: &[u64]) {

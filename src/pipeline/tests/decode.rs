@@ -1,6 +1,6 @@
 //! Every kind of record from its bytes, and what happens to bytes that are none.
 
-use super::super::decode::{Captured, Item, What, decode};
+use super::super::decode::{Captured, Item, Origin, What, decode};
 use super::{Random, call_record, head, return_record};
 use crate::probe::wire;
 
@@ -31,15 +31,27 @@ fn a_call() {
         let call = wire::Call { head, pid: 11, payload: 0, words: 0, sp: 0x7fff_0000, args };
         let bytes = wire::bytes(&call).to_vec();
         let chained = flags & wire::CHAINED != 0;
-        let what =
-            What::Call { pid: 11, probe: 77, chained, sp: 0x7fff_0000, captured: Captured::registers(args) };
+        let what = What::Call {
+            pid: 11,
+            probe: 77,
+            chained,
+            sp: 0x7fff_0000,
+            captured: Captured::registers(args),
+            origin: Origin::default(),
+        };
         assert_eq!(decode(&bytes), Some(Item { ts: u64::MAX, tid: 12, seq: u32::MAX, what }));
     }
 }
 
 #[test]
 fn a_return() {
-    let what = What::Return { probe: 4, begin: 5, value: u64::MAX, pieces: Box::default() };
+    let what = What::Return {
+        probe: 4,
+        begin: 5,
+        value: u64::MAX,
+        pieces: Box::default(),
+        origin: Origin::default(),
+    };
     let item = Item { ts: 1, tid: 2, seq: 3, what };
     assert_eq!(decode(&return_record(1, 2, 3, 4, 5, u64::MAX)), Some(item));
 }
@@ -94,7 +106,7 @@ fn what_follows_a_record_does_not_matter() {
 
 #[test]
 fn unknown_kinds_are_none() {
-    for kind in [0, 6, 7, 255, u16::MAX] {
+    for kind in [0, 6, 8, 255, u16::MAX] {
         let mut bytes = vec![0; 5000];
         bytes[16..18].copy_from_slice(&u16::to_ne_bytes(kind));
         assert_eq!(decode(&bytes), None, "kind {kind}");

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::super::decode::{Captured, Item, What};
+use super::super::decode::{Captured, Item, Origin, What};
 use super::Random;
 
 /// What may happen, in percent where it is a number.
@@ -200,8 +200,14 @@ impl Model {
                 thread: thread.name,
             };
             self.calls.insert(ts, truth);
-            let what =
-                What::Call { pid: thread.pid, probe, chained, sp, captured: Captured::registers(args) };
+            let what = What::Call {
+                pid: thread.pid,
+                probe,
+                chained,
+                sp,
+                captured: Captured::registers(args),
+                origin: Origin::default(),
+            };
             self.items.push(Item { ts, tid: thread.tid, seq: thread.seq, what });
         }
         let begin = (!lost).then_some(ts);
@@ -241,7 +247,13 @@ impl Model {
         if lost {
             *self.losses.entry(thread.name).or_default() += 1;
         } else {
-            let what = What::Return { probe: frame.probe, begin, value, pieces: pieces_of(value) };
+            let what = What::Return {
+                probe: frame.probe,
+                begin,
+                value,
+                pieces: pieces_of(value),
+                origin: Origin::default(),
+            };
             self.items.push(Item { ts, tid: thread.tid, seq: thread.seq, what });
         }
         // With frames of their own, programs may take one of the calls that return at once

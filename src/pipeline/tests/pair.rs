@@ -1,6 +1,6 @@
 //! Pairing, case by case: one thread's calls, and what ends them.
 
-use super::super::decode::{Captured, Item, What};
+use super::super::decode::{Captured, Item, Origin, What};
 use super::super::pair::{Open, Outcome, Pairing, Sink};
 use super::exit_item;
 
@@ -34,6 +34,9 @@ impl Sink for Teller<'_> {
         };
         self.0.push(word.to_owned());
     }
+    fn instant(&mut self, _: &Item, within: Option<&Open>) {
+        self.0.push(format!("instant in {:?}", within.map(|call| call.probe)));
+    }
 }
 
 impl Story {
@@ -66,11 +69,28 @@ impl Story {
 }
 
 pub fn call(ts: u64, pid: u32, tid: u32, seq: u32, probe: u32, sp: u64, chained: bool) -> Item {
-    Item { ts, tid, seq, what: What::Call { pid, probe, chained, sp, captured: Captured::registers([0; 6]) } }
+    Item {
+        ts,
+        tid,
+        seq,
+        what: What::Call {
+            pid,
+            probe,
+            chained,
+            sp,
+            captured: Captured::registers([0; 6]),
+            origin: Origin::default(),
+        },
+    }
 }
 
 pub fn returned(ts: u64, tid: u32, seq: u32, begin: u64, value: u64) -> Item {
-    Item { ts, tid, seq, what: What::Return { probe: 0, begin, value, pieces: Box::default() } }
+    Item {
+        ts,
+        tid,
+        seq,
+        what: What::Return { probe: 0, begin, value, pieces: Box::default(), origin: Origin::default() },
+    }
 }
 
 #[test]

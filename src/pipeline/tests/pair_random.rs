@@ -33,6 +33,7 @@ impl Sink for Log {
         self.told.push(Told::Died(ts, *call));
     }
     fn process(&mut self, _: &Item) {}
+    fn instant(&mut self, _: &Item, _: Option<&Open>) {}
 }
 
 /// Checks each thing told against the truth.

@@ -179,7 +179,7 @@ fn lines_of(name: &str, function: &str, records: [&[u8]; 2]) -> Vec<serde_json::
     let (mut lines, writer) = folder.lines(1000);
     let signature = crate::cuda::signature(function, None);
     assert!(signature.is_some());
-    lines.add_probes(&[Probe { id: 1, name: function.to_owned(), signature }]);
+    lines.add_probes(&[Probe { id: 1, name: function.to_owned(), signature, beneath: None }]);
     let mut pairing = Pairing::default();
     for record in records {
         pairing.feed(&decode(record).unwrap(), &mut lines);

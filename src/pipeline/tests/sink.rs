@@ -59,7 +59,10 @@ const NAMES: [&str; 7] = [
 
 /// Numbered from 1, in the order of NAMES. What each argument is called is not asked here.
 fn probes() -> Vec<Probe> {
-    (1..).zip(NAMES).map(|(id, name)| Probe { id, name: name.to_owned(), signature: None }).collect()
+    (1..)
+        .zip(NAMES)
+        .map(|(id, name)| Probe { id, name: name.to_owned(), signature: None, beneath: None })
+        .collect()
 }
 
 /// Feeds items to a sink with a header and NAMES, and gives the lines after the header.

@@ -43,12 +43,12 @@ impl Recording {
     }
 
     fn hook(&self, ts: u64, id: u32, name: &str) {
-        let probes = vec![Probe { id, name: name.to_owned(), signature: None }];
+        let probes = vec![Probe { id, name: name.to_owned(), signature: None, beneath: None }];
         self.messages.send(Message { ts, pid: 1, what: Told::Names(probes) }).unwrap();
         let library = Library {
             path: PathBuf::from(format!("/lib/{name}.so")),
             build_id: None,
-            probes: vec![Probe { id, name: name.to_owned(), signature: None }],
+            probes: vec![Probe { id, name: name.to_owned(), signature: None, beneath: None }],
             not_hooked: Vec::new(),
             slow: 0,
             took: Duration::ZERO,

@@ -53,9 +53,9 @@ struct Hot<'a> {
 }
 
 /// In the order given, which serde_json::Value does not keep.
-struct Object<'a>(Vec<(&'a str, Any<'a>)>);
+pub struct Object<'a>(Vec<(&'a str, Any<'a>)>);
 
-enum Any<'a> {
+pub enum Any<'a> {
     Hex(u64),
     Value(&'a Value<'a>),
 }
@@ -91,7 +91,7 @@ fn object<'a>(args: &'a [Arg<'a>]) -> Object<'a> {
     Object(args.iter().map(pair).collect())
 }
 
-fn of_args<'a>(args: &'a Args<'a>) -> Object<'a> {
+pub fn of_args<'a>(args: &'a Args<'a>) -> Object<'a> {
     match args {
         Args::Raw(raw) => {
             let names = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
@@ -147,7 +147,7 @@ struct OfTransfer<'a> {
     bytes_per_sec: Option<u64>,
 }
 
-fn micros(ns: u64) -> String {
+pub fn micros(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
@@ -202,7 +202,11 @@ fn effect(line: &Line) -> Option<String> {
 pub fn line(line: &Line) -> String {
     let ns = line.ts_ns;
     let ts = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
-    effect(line).unwrap_or_else(|| call(line)).replacen("\"TS\"", &ts, 1) + "\n"
+    effect(line)
+        .or_else(|| by_serde_kernel::line(line))
+        .unwrap_or_else(|| call(line))
+        .replacen("\"TS\"", &ts, 1)
+        + "\n"
 }
 
 fn call(line: &Line) -> String {

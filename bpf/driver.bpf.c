@@ -1,0 +1,925 @@
+/*
+ * What the program does beneath its CUDA calls: ioctls and other system calls on the
+ * driver's files, functions of the driver and of the kernel, interrupts, time off the CPU,
+ * errors that the driver reports.
+ *
+ * In: hits of every rung: system-call tracepoints, kprobes (single, multi, session),
+ * fentry, and any tracepoint that the user names; the probe's id is the cookie. Out: the
+ * records of kernel.h. One object, loaded a few programs at a time, so that what one
+ * kernel refuses costs nothing else. Not here: what a request means.
+ */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "gpurec.h"
+#include "maps.h"
+#include "emit.h"
+#include "kernel.h"
+
+#define XFER_COMMAND 211  /* NV_ESC_IOCTL_XFER_CMD: a request too large for a command word */
+#define MODESET_MINOR 254
+#define UVM_TOOLS_MINOR 1
+#define DEFAULT_PAYLOAD 64
+#define POLLED 16         /* descriptors looked at in one poll */
+#define DEVICE_PREFIX "/dev/nvidia"
+
+extern bool bpf_session_is_return(void) __weak __ksym;
+extern bool bpf_session_is_return___ctx(void *ctx) __weak __ksym;
+
+/* A file of the driver's: its family, 0 if it is none. */
+static __always_inline u32 family_of(struct file *file, u32 *minor)
+{
+	u32 device = BPF_CORE_READ(file, f_inode, i_rdev);
+	u32 major = device >> 20;
+	u32 *family = bpf_map_lookup_elem(&majors, &major);
+
+	*minor = device & 0xfffff;
+	return family ? *family & GPUREC_FAMILY : 0;
+}
+
+/* Is an ioctl on this file seen as the call of a function too? */
+static __always_inline bool by_function(struct file *file)
+{
+	u32 device = BPF_CORE_READ(file, f_inode, i_rdev);
+	u32 major = device >> 20, minor = device & 0xfffff, special;
+	u32 *family = bpf_map_lookup_elem(&majors, &major);
+
+	if (!family)
+		return false;
+	special = (*family & GPUREC_FAMILY) == GPUREC_UVM ? UVM_TOOLS_MINOR : MODESET_MINOR;
+	return *family & (minor == special ? GPUREC_SPECIAL_BY_FUNCTION : GPUREC_BY_FUNCTION);
+}
+
+static __always_inline struct file *file_of(struct task_struct *task, int fd)
+{
+	struct file **fds, *file = NULL;
+
+	if (fd < 0 || (u32)fd >= BPF_CORE_READ(task, files, fdt, max_fds))
+		return NULL;
+	fds = BPF_CORE_READ(task, files, fdt, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), fds + fd);
+	return file;
+}
+
+static __always_inline u32 family_of_fd(struct task_struct *task, int fd, u32 *minor)
+{
+	struct file *file = file_of(task, fd);
+
+	return file ? family_of(file, minor) : 0;
+}
+
+static __always_inline struct kernel_thread *kernel_thread(struct task_struct *task)
+{
+	return bpf_task_storage_get(&kernel_threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+/* --- ioctls --- */
+
+struct request {
+	u32 family, minor;
+	u32 cmd, nr, size;
+	u32 fd;
+	u64 payload;
+	u32 flags;
+};
+
+static __always_inline u32 ioctl_probe(const struct request *r)
+{
+	struct gpurec_driver *n = numbers();
+
+	if (!n)
+		return 0;
+	if (r->family == GPUREC_UVM)
+		return n->uvm_ioctl;
+	if (r->family != GPUREC_NVIDIA)
+		return n->other_ioctl;
+	return r->minor == MODESET_MINOR ? n->modeset_ioctl : n->ioctl;
+}
+
+/* The request's number, size and payload, also where it is wrapped in another. */
+static __always_inline void unwrap(struct request *r)
+{
+	struct {
+		u32 nr, size;
+		u64 payload;
+	} wrapped;
+
+	if (r->family == GPUREC_UVM) {
+		r->nr = r->cmd;
+		r->size = 0;
+		return;
+	}
+	r->nr = r->cmd & 0xff;
+	r->size = r->cmd >> 16 & 0x3fff;
+	if (r->family != GPUREC_NVIDIA || r->minor == MODESET_MINOR || r->nr != XFER_COMMAND)
+		return;
+	if (bpf_probe_read_user(&wrapped, sizeof(wrapped), (void *)r->payload))
+		return;
+	r->nr = wrapped.nr;
+	r->size = wrapped.size;
+	r->payload = wrapped.payload;
+	r->flags |= GPUREC_WRAPPED;
+}
+
+static __noinline int ioctl_begin(struct kernel_thread *k, const struct request *r, u32 probe, u64 sp)
+{
+	struct gpurec_ioctl_key key = {.family = r->family, .nr = r->nr};
+	struct gpurec_ioctl_shape *shape = bpf_map_lookup_elem(&shapes, &key);
+	struct kernel_frame *frame = open_frame(k, probe, sp);
+	u64 args[6] = {r->family | (u64)r->minor << 32, r->cmd, r->payload, r->nr, r->size, r->fd};
+	struct kernel_scratch *s = &k->scratch;
+	u32 used, entry = shape ? shape->entry : DEFAULT_PAYLOAD;
+
+	if (!frame) {
+		count_lost_call(probe);
+		return 0;
+	}
+	frame->size = r->size;
+	frame->place[0] = r->payload;
+	frame->place[1] = r->family | (u64)r->nr << 32;
+	if (r->size && r->size < entry)
+		entry = r->size;
+	if (k->busy) {
+		frame->ts = plain_call(probe, r->flags, k->depth, args);
+	} else {
+		k->busy = 1;
+		kernel_call(&s->call, probe, r->flags, k->depth, args);
+		used = add_piece(s, 0, r->payload, entry, 1);
+		if (shape && shape->second_size) {
+			u64 second = r->payload + shape->second_at;
+
+			if (!shape->second_inline)
+				second = read_back(s, 0, shape->second_at, 8);
+			used = add_piece(s, used, second, shape->second_size, 1);
+		}
+		s->call.payload = used;
+		frame->ts = send_kernel_call(s, sizeof(s->call) + used);
+		k->busy = 0;
+	}
+	if (frame->ts)
+		k->depth++;
+	else
+		count_lost_call(probe);
+	return 0;
+}
+
+static __noinline int ioctl_end(struct kernel_thread *k, u32 probe, u64 value, u32 flags)
+{
+	struct gpurec_ioctl_shape *shape;
+	struct gpurec_ioctl_key key;
+	struct kernel_frame frame;
+	u32 used = 0, again;
+
+	if (!close_frame(k, probe, &frame))
+		return 0;
+	key.family = (u32)frame.place[1];
+	key.nr = frame.place[1] >> 32;
+	shape = bpf_map_lookup_elem(&shapes, &key);
+	if (!shape || k->busy) {
+		plain_return(probe, flags, frame.ts, value);
+		return 0;
+	}
+	k->busy = 1;
+	again = frame.size && frame.size < shape->exit ? frame.size : shape->exit;
+	used = add_piece(&k->scratch, 0, frame.place[0], again, 1);
+	if (shape->has_status && (!frame.size || shape->status + 4 <= frame.size))
+		used = add_piece(&k->scratch, used, frame.place[0] + shape->status, 4, 1);
+	scratch_return(&k->scratch, probe, flags, frame.ts, value, used);
+	k->busy = 0;
+	return 0;
+}
+
+static __always_inline void ioctl_enter(struct task_struct *task, struct file *file, u32 fd, u32 cmd, u64 payload, u64 sp)
+{
+	struct request r = {.cmd = cmd, .payload = payload, .fd = fd};
+	struct kernel_thread *k;
+	struct thread *t;
+	u32 probe;
+
+	r.family = family_of(file, &r.minor);
+	if (!r.family)
+		return;
+	r.flags = recorded(task, GPUREC_TARGETS);
+	if (!r.flags)
+		return;
+	unwrap(&r);
+	probe = ioctl_probe(&r);
+	if (!probe)
+		return;
+	k = kernel_thread(task);
+	if (!k) {
+		count_lost_call(probe);
+		return;
+	}
+	drop_dead(k, task, sp);
+	ioctl_begin(k, &r, probe, sp);
+	t = bpf_task_storage_get(&threads, task, 0, 0);
+	if (t)
+		t->in_ioctl = 1;
+}
+
+/* Which of the ioctl probes it was, the frame tells. */
+static __always_inline void ioctl_leave(struct task_struct *task, u64 value)
+{
+	struct kernel_thread *k = bpf_task_storage_get(&kernel_threads, task, 0, 0);
+	struct gpurec_driver *n = numbers();
+	struct thread *t;
+	u32 flags, i;
+
+	if (!k || !n || !k->depth || phase_now() == GPUREC_SILENT)
+		return;
+	flags = flags_at_return(task);
+	for (i = 0; i < GPUREC_KERNEL_FRAMES && i < k->depth; i++) {
+		u32 probe = k->at[(k->depth - 1 - i) & (GPUREC_KERNEL_FRAMES - 1)].probe;
+
+		if (probe == n->ioctl || probe == n->uvm_ioctl || probe == n->modeset_ioctl || probe == n->other_ioctl) {
+			ioctl_end(k, probe, value, flags);
+			break;
+		}
+	}
+	t = bpf_task_storage_get(&threads, task, 0, 0);
+	if (t)
+		t->in_ioctl = 0;
+}
+
+SEC("tracepoint/syscalls/sys_enter_ioctl")
+int syscall_ioctl_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct file *file;
+
+	if (!is_target(task->tgid))
+		return 0;
+	file = file_of(task, (int)ctx->args[0]);
+	if (file && !by_function(file))
+		ioctl_enter(task, file, ctx->args[0], ctx->args[1], ctx->args[2], SYSTEM_CALL);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_ioctl")
+int syscall_ioctl_exit(struct trace_event_raw_sys_exit *ctx)
+{
+	ioctl_leave(bpf_get_current_task_btf(), ctx->ret);
+	return 0;
+}
+
+/* --- other system calls on the driver's files --- */
+
+static __always_inline void syscall_begin(struct task_struct *task, u32 flags, u32 probe, const u64 *args)
+{
+	struct kernel_thread *k = kernel_thread(task);
+	struct kernel_frame *frame;
+
+	if (!k) {
+		count_lost_call(probe);
+		return;
+	}
+	drop_dead(k, task, SYSTEM_CALL);
+	frame = open_frame(k, probe, SYSTEM_CALL);
+	if (!frame)
+		return;
+	frame->ts = plain_call(probe, flags, k->depth, args);
+	if (frame->ts)
+		k->depth++;
+	else
+		count_lost_call(probe);
+}
+
+static __always_inline void syscall_end(struct task_struct *task, u32 probe, u64 value)
+{
+	struct kernel_thread *k = bpf_task_storage_get(&kernel_threads, task, 0, 0);
+	struct kernel_frame frame;
+
+	if (!k || !k->depth || phase_now() == GPUREC_SILENT || !close_frame(k, probe, &frame))
+		return;
+	plain_return(probe, flags_at_return(task), frame.ts, value);
+}
+
+/* A system call on a descriptor, if that is one of the driver's files. That is asked before
+ * the thread is given a state: with --all everybody is a target. */
+static __always_inline void on_descriptor(u32 probe, int fd, u64 *args)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 flags, family, minor = 0;
+
+	if (!probe || !is_target(task->tgid))
+		return;
+	family = family_of_fd(task, fd, &minor);
+	if (!family)
+		return;
+	flags = recorded(task, GPUREC_TARGETS);
+	if (!flags)
+		return;
+	args[0] = family | (u64)minor << 32;
+	syscall_begin(task, flags, probe, args);
+}
+
+SEC("tracepoint/syscalls/sys_enter_mmap")
+int syscall_mmap_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	struct gpurec_driver *n = numbers();
+	u64 args[6] = {0, ctx->args[0], ctx->args[1], ctx->args[2], ctx->args[3], ctx->args[5]};
+
+	if (n && (int)ctx->args[4] >= 0)
+		on_descriptor(n->mmap, (int)ctx->args[4], args);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_mmap")
+int syscall_mmap_exit(struct trace_event_raw_sys_exit *ctx)
+{
+	struct gpurec_driver *n = numbers();
+
+	if (n)
+		syscall_end(bpf_get_current_task_btf(), n->mmap, ctx->ret);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_enter_close")
+int syscall_close_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	struct gpurec_driver *n = numbers();
+	u64 args[6] = {0, ctx->args[0]};
+
+	if (n)
+		on_descriptor(n->close, (int)ctx->args[0], args);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_close")
+int syscall_close_exit(struct trace_event_raw_sys_exit *ctx)
+{
+	struct gpurec_driver *n = numbers();
+
+	if (n)
+		syscall_end(bpf_get_current_task_btf(), n->close, ctx->ret);
+	return 0;
+}
+
+/* Which file a name leads to shows only when it is open: here the name decides. */
+SEC("tracepoint/syscalls/sys_enter_openat")
+int syscall_open_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gpurec_driver *n = numbers();
+	char name[32] = {}, prefix[] = DEVICE_PREFIX;
+	u64 args[6] = {0, ctx->args[2]};
+	u32 flags, i;
+
+	if (!n || !n->open || !is_target(task->tgid))
+		return 0;
+	if (bpf_probe_read_user_str(name, sizeof(name), (void *)ctx->args[1]) < 0)
+		return 0;
+#pragma unroll
+	for (i = 0; i < sizeof(prefix) - 1; i++) {
+		if (name[i] != prefix[i])
+			return 0;
+	}
+	/* The name, eight bytes an argument: what a record without pieces has room for. */
+	__builtin_memcpy(&args[2], name, sizeof(name));
+	flags = recorded(task, GPUREC_TARGETS);
+	if (!flags)
+		return 0;
+	syscall_begin(task, flags, n->open, args);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_openat")
+int syscall_open_exit(struct trace_event_raw_sys_exit *ctx)
+{
+	struct gpurec_driver *n = numbers();
+
+	if (n)
+		syscall_end(bpf_get_current_task_btf(), n->open, ctx->ret);
+	return 0;
+}
+
+struct polled {
+	int fd;
+	short events, got;
+};
+
+static __always_inline void poll_begin(u64 fds, u64 count, s64 timeout)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gpurec_driver *n = numbers();
+	u64 args[6] = {0, count, timeout};
+	struct polled one;
+	u32 flags, family, minor = 0, i;
+
+	if (!n || !n->poll || !is_target(task->tgid))
+		return;
+	for (i = 0; i < POLLED && i < count; i++) {
+		if (bpf_probe_read_user(&one, sizeof(one), (void *)(fds + i * sizeof(one))))
+			return;
+		family = family_of_fd(task, one.fd, &minor);
+		if (!family)
+			continue;
+		args[0] = family | (u64)minor << 32;
+		args[3] = one.fd;
+		flags = recorded(task, GPUREC_TARGETS);
+		if (flags)
+			syscall_begin(task, flags, n->poll, args);
+		return;
+	}
+}
+
+static __always_inline int poll_end(s64 value)
+{
+	struct gpurec_driver *n = numbers();
+
+	if (n)
+		syscall_end(bpf_get_current_task_btf(), n->poll, value);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_enter_poll")
+int syscall_poll_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	poll_begin(ctx->args[0], ctx->args[1], (int)ctx->args[2]);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_poll")
+int syscall_poll_exit(struct trace_event_raw_sys_exit *ctx)
+{
+	return poll_end(ctx->ret);
+}
+
+SEC("tracepoint/syscalls/sys_enter_ppoll")
+int syscall_ppoll_enter(struct trace_event_raw_sys_enter *ctx)
+{
+	struct {
+		s64 sec, nsec;
+	} limit = {};
+	s64 timeout = -1;
+
+	if (ctx->args[2] && !bpf_probe_read_user(&limit, sizeof(limit), (void *)ctx->args[2]))
+		timeout = limit.sec * 1000 + (u64)limit.nsec / 1000000;
+	poll_begin(ctx->args[0], ctx->args[1], timeout);
+	return 0;
+}
+
+SEC("tracepoint/syscalls/sys_exit_ppoll")
+int syscall_ppoll_exit(struct trace_event_raw_sys_exit *ctx)
+{
+	return poll_end(ctx->ret);
+}
+
+/* --- functions, by whichever rung --- */
+
+struct pending {
+	u64 ts;
+	u32 probe, pad;
+	u64 args[2];
+};
+
+/* Interrupts run in whatever thread is there, one inside the other on one CPU. */
+struct pendings {
+	u32 depth, pad;
+	struct pending at[8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct pendings);
+} interrupts SEC(".maps");
+
+static __always_inline void interrupt_begin(u32 probe, u64 arg0, u64 arg1)
+{
+	u32 zero = 0;
+	struct pendings *p = bpf_map_lookup_elem(&interrupts, &zero);
+	struct pending *one;
+
+	if (!p || phase_now() != GPUREC_RECORDING)
+		return;
+	if (p->depth >= 8)
+		p->depth = 0;
+	one = &p->at[p->depth & 7];
+	one->ts = bpf_ktime_get_ns();
+	one->probe = probe;
+	one->args[0] = arg0;
+	one->args[1] = arg1;
+	p->depth++;
+}
+
+static __always_inline void fill_instant(struct gpurec_instant *i, u32 probe, u64 duration)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
+
+	kernel_head(&i->head, GPUREC_INSTANT, probe, GPUREC_KERNEL);
+	i->pid = 0;
+	if (t && t->traced)
+		i->pid = task->tgid;
+	else
+		i->head.tid = 0;
+	i->cpu = bpf_get_smp_processor_id();
+	i->duration = duration;
+	i->payload = 0;
+	i->pad = 0;
+}
+
+static __always_inline void interrupt_end(u32 probe, u64 value)
+{
+	u32 zero = 0, i;
+	struct pendings *p = bpf_map_lookup_elem(&interrupts, &zero);
+	struct gpurec_instant *r;
+	struct pending one;
+
+	if (!p || phase_now() == GPUREC_SILENT)
+		return;
+	for (i = 0; i < 8 && p->depth; i++) {
+		p->depth--;
+		one = p->at[p->depth & 7];
+		if (one.probe == probe)
+			break;
+		one.ts = 0;
+	}
+	if (i == 8 || one.probe != probe || !one.ts)
+		return;
+	r = reserve_call(sizeof(*r));
+	if (!r) {
+		count_lost_call(probe);
+		return;
+	}
+	fill_instant(r, probe, 0);
+	r->duration = r->head.ts - one.ts;
+	r->args[0] = one.args[0];
+	r->args[1] = one.args[1];
+	r->args[2] = value;
+	r->args[3] = p->depth;
+	r->args[4] = 0;
+	r->args[5] = 0;
+	submit(r);
+}
+
+/* An error that the driver reports, with a text and the device's name behind it. */
+struct xid_record {
+	struct gpurec_instant instant;
+	struct gpurec_piece text_head;
+	char text[256];
+	struct gpurec_piece device_head;
+	char device[32];
+};
+
+static __always_inline void report_xid(struct pci_dev *device, u32 number, const char *text)
+{
+	struct gpurec_driver *n = numbers();
+	struct xid_record *r;
+	const char *name;
+	long length;
+
+	if (!n || !n->xid || phase_now() == GPUREC_SILENT)
+		return;
+	r = reserve(sizeof(*r));
+	if (!r) {
+		count_lost_call(n->xid);
+		return;
+	}
+	fill_instant(&r->instant, n->xid, 0);
+	__builtin_memset(r->instant.args, 0, sizeof(r->instant.args));
+	r->instant.args[0] = number;
+	r->instant.payload = sizeof(*r) - sizeof(r->instant);
+	length = bpf_probe_read_kernel_str(r->text, sizeof(r->text), text);
+	r->text_head.state = length > 0 ? GPUREC_PIECE_READ : GPUREC_PIECE_UNREADABLE;
+	r->text_head.length = sizeof(r->text);
+	r->text_head.pad = 0;
+	name = BPF_CORE_READ(device, dev.kobj.name);
+	length = bpf_probe_read_kernel_str(r->device, sizeof(r->device), name);
+	r->device_head.state = length > 0 ? GPUREC_PIECE_READ : GPUREC_PIECE_UNREADABLE;
+	r->device_head.length = sizeof(r->device);
+	r->device_head.pad = 0;
+	submit(r);
+}
+
+static __noinline int function_begin(struct kernel_thread *k, const struct gpurec_hook *hook, struct kernel_frame *like, const u64 *args)
+{
+	struct kernel_frame *frame = open_frame(k, like->probe, like->sp);
+	struct kernel_scratch *s = &k->scratch;
+	u32 at[GPUREC_READS] = {};
+	u32 used = 0, i;
+
+	if (!frame) {
+		count_lost_call(like->probe);
+		return 0;
+	}
+#pragma unroll
+	for (i = 0; i < 6; i++)
+		k->registers[i] = args[i];
+	for (i = 0; i < GPUREC_HOOK_EXITS; i++)
+		frame->place[i] = i < hook->exit_reads ? k->registers[hook->exit[i].source & 7] : 0;
+	if (k->busy || !hook->entry_reads) {
+		frame->ts = plain_call(like->probe, like->size, k->depth, args);
+	} else {
+		k->busy = 1;
+		kernel_call(&s->call, like->probe, like->size, k->depth, args);
+		for (i = 0; i < GPUREC_READS && i < hook->entry_reads; i++) {
+			const struct gpurec_read *read = &hook->entry[i];
+			u64 pointer;
+
+			if (read->source & GPUREC_INSIDE)
+				pointer = read_back(s, at[read->source & (GPUREC_READS - 1)], read->source_offset, 8);
+			else
+				pointer = k->registers[read->source & 7];
+			at[i] = used;
+			used = add_piece(s, used, pointer, read->size, 0);
+		}
+		s->call.payload = used;
+		frame->ts = send_kernel_call(s, sizeof(s->call) + used);
+		k->busy = 0;
+	}
+	if (frame->ts)
+		k->depth++;
+	else
+		count_lost_call(like->probe);
+	return 0;
+}
+
+static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args)
+{
+	struct gpurec_hook *hook = bpf_map_lookup_elem(&hooks, &probe);
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct kernel_frame like = {.sp = sp, .probe = probe};
+	struct kernel_thread *k;
+
+	if (!hook)
+		return;
+	switch (hook->role) {
+	case GPUREC_IOCTL:
+		ioctl_enter(task, (struct file *)args[0], -1, args[1], args[2], sp);
+		return;
+	case GPUREC_IOCTL_INODE:
+		ioctl_enter(task, (struct file *)args[1], -1, args[2], args[3], sp);
+		return;
+	case GPUREC_XID:
+		report_xid((struct pci_dev *)args[0], args[1], (const char *)args[2]);
+		return;
+	case GPUREC_TOP_HALF:
+		interrupt_begin(probe, args[0], args[1]);
+		return;
+	}
+	like.size = recorded(task, hook->scope);
+	if (!like.size)
+		return;
+	k = kernel_thread(task);
+	if (!k) {
+		count_lost_call(probe);
+		return;
+	}
+	drop_dead(k, task, sp);
+	function_begin(k, hook, &like, args);
+}
+
+static __noinline int function_end(struct kernel_thread *k, const struct gpurec_hook *hook, u32 probe, u64 value, u32 flags)
+{
+	struct kernel_frame frame;
+	u32 used = 0, i;
+
+	if (!close_frame(k, probe, &frame))
+		return 0;
+	if (k->busy || !hook->exit_reads) {
+		plain_return(probe, flags, frame.ts, value);
+		return 0;
+	}
+	k->busy = 1;
+	for (i = 0; i < GPUREC_HOOK_EXITS && i < hook->exit_reads; i++)
+		used = add_piece(&k->scratch, used, frame.place[i], hook->exit[i].size, 0);
+	scratch_return(&k->scratch, probe, flags, frame.ts, value, used);
+	k->busy = 0;
+	return 0;
+}
+
+static __always_inline void function_leave(u32 probe, u64 value)
+{
+	struct gpurec_hook *hook = bpf_map_lookup_elem(&hooks, &probe);
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct kernel_thread *k;
+
+	if (!hook)
+		return;
+	switch (hook->role) {
+	case GPUREC_IOCTL:
+	case GPUREC_IOCTL_INODE:
+		ioctl_leave(task, value);
+		return;
+	case GPUREC_XID:
+		return;
+	case GPUREC_TOP_HALF:
+		interrupt_end(probe, value);
+		return;
+	}
+	k = bpf_task_storage_get(&kernel_threads, task, 0, 0);
+	if (k && k->depth && phase_now() != GPUREC_SILENT)
+		function_end(k, hook, probe, value, flags_at_return(task));
+}
+
+static __always_inline int enter_with_registers(struct pt_regs *regs)
+{
+	u64 args[6] = {
+		PT_REGS_PARM1(regs), PT_REGS_PARM2(regs), PT_REGS_PARM3(regs),
+		PT_REGS_PARM4(regs), PT_REGS_PARM5(regs), PT_REGS_PARM6(regs),
+	};
+
+	function_enter(bpf_get_attach_cookie(regs), PT_REGS_SP(regs), args);
+	return 0;
+}
+
+static __always_inline int leave_with_registers(struct pt_regs *regs)
+{
+	function_leave(bpf_get_attach_cookie(regs), PT_REGS_RC(regs));
+	return 0;
+}
+
+SEC("kprobe")
+int single_entry(struct pt_regs *regs)
+{
+	return enter_with_registers(regs);
+}
+
+SEC("kretprobe")
+int single_return(struct pt_regs *regs)
+{
+	return leave_with_registers(regs);
+}
+
+SEC("kprobe.multi")
+int multi_entry(struct pt_regs *regs)
+{
+	return enter_with_registers(regs);
+}
+
+SEC("kretprobe.multi")
+int multi_return(struct pt_regs *regs)
+{
+	return leave_with_registers(regs);
+}
+
+SEC("kprobe.session")
+int session(struct pt_regs *regs)
+{
+	return bpf_session_is_return() ? leave_with_registers(regs) : enter_with_registers(regs);
+}
+
+SEC("kprobe.session")
+int session_ctx(struct pt_regs *regs)
+{
+	return bpf_session_is_return___ctx(regs) ? leave_with_registers(regs) : enter_with_registers(regs);
+}
+
+/* The trampoline keeps the arguments on the thread's own stack: their address stands for
+ * the stack pointer. */
+SEC("fentry")
+int function_fentry(u64 *ctx)
+{
+	u64 args[6] = {};
+	u32 i, count = bpf_get_func_arg_cnt(ctx);
+
+	for (i = 0; i < 6 && i < count; i++)
+		bpf_get_func_arg(ctx, i, &args[i]);
+	function_enter(config.probe, (u64)ctx, args);
+	return 0;
+}
+
+SEC("fexit")
+int function_fexit(u64 *ctx)
+{
+	u64 value = 0;
+
+	bpf_get_func_ret(ctx, &value);
+	function_leave(config.probe, value);
+	return 0;
+}
+
+/* --- tracepoints --- */
+
+SEC("tp_btf/irq_handler_entry")
+int BPF_PROG(irq_entry, int irq, struct irqaction *action)
+{
+	struct gpurec_driver *n = numbers();
+	char name[8] = {}, wanted[] = "nvidia";
+	u32 i;
+
+	if (!n || bpf_probe_read_kernel_str(name, sizeof(name), action->name) < 0)
+		return 0;
+#pragma unroll
+	for (i = 0; i < sizeof(wanted) - 1; i++) {
+		if (name[i] != wanted[i])
+			return 0;
+	}
+	interrupt_begin(n->irq, irq, 0);
+	return 0;
+}
+
+SEC("tp_btf/irq_handler_exit")
+int BPF_PROG(irq_exit, int irq, struct irqaction *action, int handled)
+{
+	struct gpurec_driver *n = numbers();
+	u32 zero = 0;
+	struct pendings *p = bpf_map_lookup_elem(&interrupts, &zero);
+
+	if (n && p && p->depth)
+		interrupt_end(n->irq, handled);
+	return 0;
+}
+
+static __always_inline u32 state_of(struct task_struct *task)
+{
+	if (bpf_core_field_exists(task->__state))
+		return BPF_CORE_READ(task, __state);
+	return BPF_CORE_READ((struct task_struct___before_5_14 *)task, state);
+}
+
+/* A thread leaves the CPU inside a call or an ioctl, and comes back: told when it does. */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	struct gpurec_instant *r;
+	struct gpurec_driver *n;
+	struct thread *t;
+
+	if (!(prev->flags & PF_KTHREAD)) {
+		t = bpf_task_storage_get(&threads, prev, 0, 0);
+		if (t && t->traced && (t->outermost || t->in_ioctl)) {
+			t->off_state = preempt ? 0 : state_of(prev);
+			t->off_since = bpf_ktime_get_ns();
+		}
+	}
+	if (next->flags & PF_KTHREAD)
+		return 0;
+	t = bpf_task_storage_get(&threads, next, 0, 0);
+	n = numbers();
+	if (!t || !t->off_since || !n)
+		return 0;
+	if (phase_now() == GPUREC_RECORDING) {
+		r = reserve_call(sizeof(*r));
+		if (r) {
+			kernel_head(&r->head, GPUREC_INSTANT, n->off_cpu, GPUREC_KERNEL);
+			r->head.tid = next->pid;
+			r->pid = next->tgid;
+			r->cpu = bpf_get_smp_processor_id();
+			r->duration = r->head.ts - t->off_since;
+			__builtin_memset(r->args, 0, sizeof(r->args));
+			r->args[0] = t->off_state;
+			r->payload = 0;
+			r->pad = 0;
+			submit(r);
+		} else {
+			count_lost_call(n->off_cpu);
+		}
+	}
+	t->off_since = 0;
+	return 0;
+}
+
+SEC("raw_tp/nvidia_dev_xid")
+int xid(struct bpf_raw_tracepoint_args *ctx)
+{
+	report_xid((struct pci_dev *)ctx->args[0], ctx->args[1], (const char *)ctx->args[2]);
+	return 0;
+}
+
+/* Whatever tracepoint the user names: the event as it is, from behind what all have. */
+struct event_record {
+	struct gpurec_instant instant;
+	struct gpurec_piece head;
+	u8 event[GPUREC_HOOK_PIECE];
+};
+
+SEC("tracepoint")
+int any_tracepoint(void *ctx)
+{
+	u32 probe = bpf_get_attach_cookie(ctx);
+	struct gpurec_hook *hook = bpf_map_lookup_elem(&hooks, &probe);
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct event_record *r;
+	u32 size;
+
+	if (!hook || phase_now() != GPUREC_RECORDING)
+		return 0;
+	if (hook->scope != GPUREC_EVERYBODY && !recorded(task, hook->scope))
+		return 0;
+	r = reserve_call(sizeof(*r));
+	if (!r) {
+		count_lost_call(probe);
+		return 0;
+	}
+	fill_instant(&r->instant, probe, 0);
+	__builtin_memset(r->instant.args, 0, sizeof(r->instant.args));
+	size = hook->context;
+	if (size > sizeof(r->event))
+		size = sizeof(r->event);
+	r->instant.payload = sizeof(r->head) + sizeof(r->event);
+	r->head.pad = 0;
+	r->head.length = size;
+	r->head.state = GPUREC_PIECE_READ;
+	if (bpf_probe_read_kernel(r->event, size, ctx + sizeof(struct trace_entry)))
+		r->head.state = GPUREC_PIECE_UNREADABLE;
+	submit(r);
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

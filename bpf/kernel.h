@@ -1,0 +1,308 @@
+/*
+ * What the driver programs share: who is recorded, the open functions of a thread inside
+ * the kernel, and how a record with pieces of memory is put together.
+ *
+ * In: a hit inside the kernel. Out: gpurec_call, gpurec_return and gpurec_instant records,
+ * all with GPUREC_KERNEL. Nothing here sleeps or faults: memory that is not there is told
+ * as unreadable. Not here: what a request means.
+ */
+#ifndef GPUREC_KERNEL_H
+#define GPUREC_KERNEL_H
+
+#define PF_KTHREAD 0x00200000
+#define STACK_BITS 14            /* x86-64 and arm64: 16 KiB */
+#define SYSTEM_CALL (~0ULL)      /* the `sp` of a system call: above every function in it */
+#define PAYLOAD 1280             /* all of a kernel hook's pieces with their heads */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GPUREC_MAX_PROBES);
+	__type(key, u32);
+	__type(value, struct gpurec_hook);
+} hooks SEC(".maps");
+
+/* Device numbers of the driver: major → family. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, u32);
+	__type(value, u32);
+} majors SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct gpurec_ioctl_key);
+	__type(value, struct gpurec_ioctl_shape);
+} shapes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct gpurec_driver);
+} driver SEC(".maps");
+
+/* An open function or system call. `place` is what its return needs: the pointers to read
+ * again, and for an ioctl the key of its shape. */
+struct kernel_frame {
+	u64 sp;
+	u64 ts;
+	u32 probe;
+	u32 size;
+	u64 place[GPUREC_HOOK_EXITS];
+};
+
+/* Where a record is put together. */
+struct kernel_scratch {
+	union {
+		struct gpurec_call call;
+		struct gpurec_return ret;
+	};
+	u8 payload[PAYLOAD + GPUREC_HOOK_PIECE + 64];
+};
+
+struct kernel_thread {
+	u32 depth;
+	u32 busy;  /* the scratch memory is in use: an interrupt came in between */
+	u64 registers[8]; /* of the call that begins, where a number can point to one */
+	struct kernel_frame at[GPUREC_KERNEL_FRAMES];
+	struct kernel_scratch scratch;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct kernel_thread);
+} kernel_threads SEC(".maps");
+
+static __always_inline struct gpurec_driver *numbers(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&driver, &zero);
+}
+
+/* The flags of records of the current thread, 0 if it is not recorded. */
+static __always_inline u32 recorded(struct task_struct *task, u32 scope)
+{
+	struct thread *t;
+
+	if (phase_now() != GPUREC_RECORDING)
+		return 0;
+	if (task->flags & PF_KTHREAD)
+		return scope == GPUREC_TARGETS ? 0 : GPUREC_KERNEL | GPUREC_KERNEL_THREAD;
+	t = thread_state(task);
+	if (t ? t->traced : is_target(task->tgid))
+		return GPUREC_KERNEL;
+	return 0;
+}
+
+static __always_inline bool same_stack(u64 a, u64 b)
+{
+	return ((a ^ b) >> STACK_BITS) == 0;
+}
+
+/* Frames that can't be open any more go: at or below the new one on the same stack, or on
+ * an interrupt's stack when the thread itself goes on. A new system call ends all. */
+static __always_inline void drop_dead(struct kernel_thread *k, struct task_struct *task, u64 sp)
+{
+	u64 stack = (u64)BPF_CORE_READ(task, stack);
+	bool on_own = same_stack(stack, sp);
+	u32 i;
+
+	if (sp == SYSTEM_CALL) {
+		k->depth = 0;
+		return;
+	}
+	for (i = 0; i < GPUREC_KERNEL_FRAMES && k->depth; i++) {
+		u64 top = k->at[(k->depth - 1) & (GPUREC_KERNEL_FRAMES - 1)].sp;
+
+		if (top == SYSTEM_CALL || (same_stack(top, sp) ? top > sp : !on_own))
+			break;
+		k->depth--;
+	}
+}
+
+static __always_inline struct kernel_frame *open_frame(struct kernel_thread *k, u32 probe, u64 sp)
+{
+	struct kernel_frame *frame;
+
+	if (k->depth >= GPUREC_KERNEL_FRAMES)
+		return NULL;
+	frame = &k->at[k->depth & (GPUREC_KERNEL_FRAMES - 1)];
+	frame->sp = sp;
+	frame->probe = probe;
+	frame->ts = 0;
+	frame->size = 0;
+	return frame;
+}
+
+/* The innermost frame of this probe is closed, with all that was opened after it: their
+ * returns were missed. */
+static __always_inline bool close_frame(struct kernel_thread *k, u32 probe, struct kernel_frame *to)
+{
+	u32 i, depth = k->depth;
+
+	for (i = 0; i < GPUREC_KERNEL_FRAMES && depth; i++) {
+		struct kernel_frame *frame = &k->at[(depth - 1) & (GPUREC_KERNEL_FRAMES - 1)];
+
+		depth--;
+		if (frame->probe == probe) {
+			k->depth = depth;
+			*to = *frame;
+			return true;
+		}
+	}
+	return false;
+}
+
+static __always_inline void kernel_head(struct gpurec_head *head, u16 kind, u32 probe, u32 flags)
+{
+	fill_head(head, kind, probe, 0);
+	head->flags = flags;
+}
+
+static __always_inline void kernel_call(struct gpurec_call *call, u32 probe, u32 flags, u32 depth, const u64 *args)
+{
+	u32 i;
+
+	kernel_head(&call->head, GPUREC_CALL, probe, flags);
+	call->pid = bpf_get_current_pid_tgid() >> 32;
+	call->payload = 0;
+	call->words = 0;
+	call->sp = GPUREC_KERNEL_TOP - depth;
+#pragma unroll
+	for (i = 0; i < 6; i++)
+		call->args[i] = args[i];
+}
+
+/* One piece behind what is already there. Returns how much is there now. */
+static __noinline u32 add_piece(struct kernel_scratch *s, u32 used, u64 pointer, u32 size, u32 user)
+{
+	struct gpurec_piece *piece;
+	void *to;
+	long error;
+
+	if (used > PAYLOAD - sizeof(*piece))
+		return used;
+	if (size > GPUREC_HOOK_PIECE)
+		size = GPUREC_HOOK_PIECE;
+	piece = (struct gpurec_piece *)(s->payload + used);
+	to = s->payload + used + sizeof(*piece);
+	piece->pad = 0;
+	piece->length = 0;
+	piece->state = GPUREC_PIECE_NULL;
+	if (!pointer)
+		return used + sizeof(*piece);
+	error = user ? bpf_probe_read_user(to, size, (void *)pointer) : bpf_probe_read_kernel(to, size, (void *)pointer);
+	piece->state = GPUREC_PIECE_READ;
+	if (error && user && (pointer & 4095) + size > 4096) {
+		/* What was asked for is the most that a request can have: its own may end earlier. */
+		piece->state = GPUREC_PIECE_CUT;
+		size = 4096 - (pointer & 4095);
+		if (size > GPUREC_HOOK_PIECE)
+			size = GPUREC_HOOK_PIECE;
+		error = bpf_probe_read_user(to, size, (void *)pointer);
+	}
+	if (error) {
+		piece->state = GPUREC_PIECE_UNREADABLE;
+		return used + sizeof(*piece);
+	}
+	piece->length = size;
+	return used + sizeof(*piece) + ((size + 7) & ~7U);
+}
+
+/* Four or eight bytes out of what has been read, 0 if it has not. */
+static __always_inline u64 read_back(struct kernel_scratch *s, u32 piece, u32 offset, u32 size)
+{
+	struct gpurec_piece *head = (struct gpurec_piece *)(s->payload + (piece <= PAYLOAD ? piece : 0));
+	u64 value = 0;
+
+	if ((head->state != GPUREC_PIECE_READ && head->state != GPUREC_PIECE_CUT) || offset + size > head->length || piece + offset > PAYLOAD)
+		return 0;
+	bpf_probe_read_kernel(&value, size == 8 ? 8 : 4, s->payload + piece + offset + sizeof(*head));
+	return value;
+}
+
+#define KERNEL_SIZES(each) each(128) each(256) each(512) each(PAYLOAD + 88)
+
+#define KERNEL_SEND(room, limit)                                    \
+	if (size <= (limit)) {                                      \
+		struct gpurec_head *to_ = room(limit);              \
+		if (!to_)                                           \
+			return 0;                                   \
+		bpf_probe_read_kernel(to_, limit, s);               \
+		to_->ts = bpf_ktime_get_ns();                       \
+		ts = to_->ts;                                       \
+		submit(to_);                                        \
+		return ts;                                          \
+	}
+#define KERNEL_SEND_CALL(limit) KERNEL_SEND(reserve_call, limit)
+#define KERNEL_SEND_RETURN(limit) KERNEL_SEND(reserve, limit)
+
+static __always_inline u64 send_kernel_call(const struct kernel_scratch *s, u32 size)
+{
+	u64 ts;
+
+	KERNEL_SIZES(KERNEL_SEND_CALL)
+	return 0;
+}
+
+static __always_inline u64 send_kernel_return(const struct kernel_scratch *s, u32 size)
+{
+	u64 ts;
+
+	KERNEL_SIZES(KERNEL_SEND_RETURN)
+	return 0;
+}
+
+/* A call with registers only. Returns its time, 0 if there was no room. */
+static __always_inline u64 plain_call(u32 probe, u32 flags, u32 depth, const u64 *args)
+{
+	struct gpurec_call *call = reserve_call(sizeof(*call));
+	u64 ts;
+
+	if (!call)
+		return 0;
+	kernel_call(call, probe, flags, depth, args);
+	ts = call->head.ts;
+	submit(call);
+	return ts;
+}
+
+static __always_inline void plain_return(u32 probe, u32 flags, u64 begin, u64 value)
+{
+	struct gpurec_return *ret = reserve(sizeof(*ret));
+
+	if (!ret) {
+		count_lost_return(probe);
+		return;
+	}
+	kernel_head(&ret->head, GPUREC_RETURN, probe, flags);
+	ret->begin = begin;
+	ret->value = value;
+	ret->payload = 0;
+	ret->pad = 0;
+	submit(ret);
+}
+
+static __always_inline void scratch_return(struct kernel_scratch *s, u32 probe, u32 flags, u64 begin, u64 value, u32 payload)
+{
+	kernel_head(&s->ret.head, GPUREC_RETURN, probe, flags);
+	s->ret.begin = begin;
+	s->ret.value = value;
+	s->ret.payload = payload;
+	s->ret.pad = 0;
+	if (!send_kernel_return(s, sizeof(s->call) + payload))
+		count_lost_return(probe);
+}
+
+/* Returns flags for a record of the open frame's thread: whoever began is let end. */
+static __always_inline u32 flags_at_return(struct task_struct *task)
+{
+	return task->flags & PF_KTHREAD ? GPUREC_KERNEL | GPUREC_KERNEL_THREAD : GPUREC_KERNEL;
+}
+
+#endif

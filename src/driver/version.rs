@@ -1,0 +1,79 @@
+//! Driver versions, and which of several facts holds for one.
+//!
+//! In: "580.159.04", the spans of drivers in the tables. Out: an order, a
+//! choice. A driver that the facts do not know takes what held last before it;
+//! one older than all facts the oldest.
+
+/// 580.159.04 as three numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version([u32; 3]);
+
+impl Version {
+    /// After everything known: the driver's version is not known either.
+    pub const NEWEST: Version = Version([u32::MAX; 3]);
+    const OLDEST: Version = Version([0; 3]);
+
+    /// "580.159.04", "535.179" (the whole name of a release), "580" (the last of its branch).
+    pub fn parse(text: &str) -> Option<Version> {
+        let mut parts = text.trim().split('.').map(|part| part.parse().ok());
+        let major = parts.next()??;
+        let minor = parts.next().unwrap_or(Some(u32::MAX))?;
+        let patch = parts.next().unwrap_or(Some(if minor == u32::MAX { u32::MAX } else { 0 }))?;
+        Some(Version([major, minor, patch]))
+    }
+
+    /// The version to decode for.
+    pub fn of(text: Option<&str>) -> Version {
+        text.and_then(Version::parse).unwrap_or(Version::NEWEST)
+    }
+}
+
+/// The first and the last driver seen with a fact.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub first: Version,
+    pub last: Version,
+}
+
+impl Span {
+    /// Every driver there is.
+    pub const ALL: Span = Span { first: Version::OLDEST, last: Version::NEWEST };
+
+    /// "515.43.04-530.41.03"; nothing stands for all.
+    pub fn parse(text: Option<&str>) -> Option<Span> {
+        let Some(text) = text else { return Some(Span::ALL) };
+        let (first, last) = text.split_once('-')?;
+        Some(Span { first: Version::parse(first)?, last: Version::parse(last)? })
+    }
+
+    /// How well this fact fits: the greatest of several is the one that holds,
+    /// the first of equals.
+    fn fit(&self, version: Version) -> (u8, Version) {
+        if self.first <= version && version <= self.last {
+            (2, Version::OLDEST)
+        } else if self.first <= version {
+            (1, self.first)
+        } else {
+            (0, self.first.reversed())
+        }
+    }
+}
+
+impl Version {
+    /// The older, the greater.
+    fn reversed(self) -> Version {
+        Version(self.0.map(|part| u32::MAX - part))
+    }
+}
+
+/// The item whose span holds for `version`; the first of several that do.
+pub fn choose<T>(items: impl IntoIterator<Item = (Span, T)>, version: Version) -> Option<T> {
+    let mut best: Option<((u8, Version), T)> = None;
+    for (span, item) in items {
+        let fit = span.fit(version);
+        if best.as_ref().is_none_or(|(other, _)| fit > *other) {
+            best = Some((fit, item));
+        }
+    }
+    best.map(|(_, item)| item)
+}

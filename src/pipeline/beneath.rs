@@ -1,0 +1,351 @@
+//! Records from inside the kernel → lines. In: calls, returns and instants that BPF saw
+//! beneath the program, with what their probe stands for. Out: what the lines say.
+//! What a request means is asked of `driver`; this file knows the wire's layout only.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use nix::errno::Errno;
+
+use super::decode::{self, Captured, Item, What};
+use super::pair::{Open, Outcome};
+use crate::cuda::raw::Piece;
+use crate::driver::hooks::Returns;
+use crate::driver::{self, Decoder, Device, Family, Pending};
+use crate::probe::Beneath;
+use crate::probe::kernel::Target;
+use crate::target::proc;
+use crate::trace::{
+    Arg, Args, Body, Ended, Instant, Ioctl, KernelBegin, KernelEnd, Kind, List, Retval, Value, Xid, lossy,
+};
+
+/// The most pieces behind a record.
+const PIECES: usize = 4;
+
+pub struct Below {
+    decoder: Decoder,
+    /// What the end of an ioctl needs from its begin, by the begin's number.
+    pending: HashMap<u64, Pending>,
+    /// Names of kernel threads.
+    threads: HashMap<u32, String>,
+}
+
+impl Below {
+    pub fn new(driver: Option<&str>) -> Below {
+        Below { decoder: Decoder::new(driver), pending: HashMap::new(), threads: HashMap::new() }
+    }
+
+    /// `id` is the number that the line will have.
+    pub fn begin<'a>(
+        &mut self,
+        what: &Beneath,
+        name: &'a str,
+        id: u64,
+        call: &Open,
+        captured: &Captured,
+    ) -> Body<'a> {
+        let mut begin = KernelBegin {
+            kind: kind(what),
+            name: name.into(),
+            pid: call.pid,
+            tid: call.tid,
+            depth: call.depth,
+            parent: call.parent,
+            ioctl: None,
+            args: None,
+            thread: call.origin.kernel_thread.then(|| self.thread(call.tid)),
+        };
+        match what {
+            Beneath::Ioctl => begin.ioctl = Some(self.ioctl(id, call, captured)),
+            _ => begin.args = arguments(what, captured),
+        }
+        Body::KernelBegin(begin)
+    }
+
+    pub fn end<'a>(
+        &mut self,
+        what: &Beneath,
+        name: &'a str,
+        ts: u64,
+        call: &Open,
+        outcome: Outcome,
+        pieces: &[u8],
+    ) -> Body<'a> {
+        let mut end = KernelEnd {
+            kind: kind(what),
+            name: name.into(),
+            pid: call.pid,
+            tid: call.tid,
+            begin: call.id,
+            duration_ns: (outcome != Outcome::Lost).then_some(ts.saturating_sub(call.ts)),
+            retval: None,
+            status: None,
+            error: None,
+            out: None,
+            ended: Ended::Returned,
+        };
+        let pending = self.pending.remove(&call.id);
+        let Outcome::Returned(value) = outcome else {
+            end.ended = Ended::Lost;
+            return Body::KernelEnd(end);
+        };
+        let mut slots = [None; PIECES];
+        let pieces = taken(decode::pieces(pieces), &mut slots);
+        match what {
+            Beneath::Ioctl => {
+                let returned = value as i64;
+                (end.retval, end.error) = (Some(Retval::Number(returned)), errno(returned));
+                if let Some(pending) = pending {
+                    let payload = pieces.first().copied().flatten();
+                    let status = pieces.get(1).copied().flatten().and_then(|bytes| bytes.try_into().ok());
+                    let done = self.decoder.end(&pending, returned, payload, status.map(u32::from_ne_bytes));
+                    (end.status, end.out) = (done.status, named(done.out));
+                }
+            }
+            Beneath::Function(target) => self.returned(&mut end, target, value, pieces),
+            Beneath::Open | Beneath::Close | Beneath::Poll => {
+                let returned = value as i64;
+                (end.retval, end.error) = (Some(Retval::Number(returned)), errno(returned));
+            }
+            Beneath::Mmap => {
+                end.error = errno(value as i64);
+                end.retval = Some(match end.error {
+                    Some(_) => Retval::Number(value as i64),
+                    None => Retval::Pointer(value),
+                });
+            }
+            _ => end.retval = Some(Retval::Pointer(value)),
+        }
+        Body::KernelEnd(end)
+    }
+
+    /// Objects of the driver whose class is not known any more, there were so many.
+    pub fn forgotten(&self) -> u64 {
+        self.decoder.forgotten()
+    }
+
+    pub fn forget(&mut self, call: &Open) {
+        self.pending.remove(&call.id);
+    }
+
+    /// `within` is the innermost open call of its thread.
+    pub fn instant<'a>(
+        &mut self,
+        what: &Beneath,
+        name: &'a str,
+        item: &Item,
+        within: Option<&Open>,
+    ) -> Option<Body<'a>> {
+        let What::Instant { pid, cpu, duration, args, ref pieces, .. } = item.what else { return None };
+        let mut slots = [None; PIECES];
+        let pieces = taken(decode::pieces(pieces), &mut slots);
+        let piece = |index: usize| pieces.get(index).copied().flatten();
+        let (mut depth, mut parent, mut span) = (0, None, None);
+        let args = match what {
+            Beneath::Xid => return Some(Body::Xid(xid(pid, item.tid, args[0], piece(0), piece(1)))),
+            Beneath::OffCpu => {
+                // A thread that is in no call any more was only leaving one.
+                let within = within?;
+                (depth, parent, span) = (within.depth + 1, Some(within.id), Some(duration));
+                named(vec![text("state", state(args[0]))])
+            }
+            Beneath::Irq => {
+                span = Some(duration);
+                named(vec![number("irq", args[0])])
+            }
+            Beneath::Function(target) => {
+                span = Some(duration);
+                filled(target.args(&args, &[]))
+            }
+            Beneath::Event(event) => named(event.args(piece(0).unwrap_or_default())),
+            _ => return None,
+        };
+        Some(Body::Instant(Instant {
+            kind: kind(what),
+            name: name.into(),
+            pid,
+            tid: item.tid,
+            depth,
+            parent,
+            cpu: Some(cpu),
+            duration_ns: span,
+            args,
+        }))
+    }
+
+    fn ioctl(&mut self, id: u64, call: &Open, captured: &Captured) -> Ioctl<'static> {
+        let [device, cmd, _user, nr, size, _fd] = captured.args;
+        let (number, minor) = (device as u32, (device >> 32) as u32);
+        let Some(family) = family(number) else {
+            let detail = Args::Named(List::Owned(Vec::new()));
+            return Ioctl { device: "?".into(), cmd, request: "?".into(), detail, unknown: true };
+        };
+        let mut slots = [None; PIECES];
+        let pieces = taken(captured.pieces(), &mut slots);
+        let device = Device { family, minor };
+        let begun = self.decoder.begin(&driver::Ioctl {
+            device,
+            cmd: cmd as u32,
+            nr: nr as u32,
+            size: size as u32,
+            wrapped: call.origin.wrapped,
+            payload: pieces.first().copied().flatten(),
+            second: pieces.get(1).copied().flatten(),
+        });
+        self.pending.insert(id, begun.pending);
+        Ioctl {
+            device: device.name(),
+            cmd: cmd & 0xffff_ffff,
+            request: begun.request,
+            detail: Args::Named(List::Owned(begun.detail)),
+            unknown: begun.unknown,
+        }
+    }
+
+    fn returned(&self, end: &mut KernelEnd, target: &Target, value: u64, pieces: &[Option<&[u8]>]) {
+        match target.returns() {
+            Returns::Void => {}
+            Returns::Status => {
+                end.retval = Some(Retval::Number((value as u32).into()));
+                end.status = Some(self.decoder.status_name(value as u32));
+            }
+            Returns::Errno => {
+                let returned = i64::from(value as i32);
+                (end.retval, end.error) = (Some(Retval::Number(returned)), errno(returned));
+            }
+            Returns::Bool => end.retval = Some(Retval::Number((value as u8 != 0).into())),
+            Returns::Number => end.retval = Some(Retval::Number(value as i64)),
+            Returns::Pointer => end.retval = Some(Retval::Pointer(value)),
+        }
+        end.out = named(target.out(pieces));
+    }
+
+    fn thread(&mut self, tid: u32) -> Cow<'static, str> {
+        let read = || proc::stat(tid).map_or_else(|_| "?".to_owned(), |stat| stat.comm);
+        self.threads.entry(tid).or_insert_with(read).clone().into()
+    }
+}
+
+fn kind(what: &Beneath) -> Kind {
+    match what {
+        Beneath::Irq | Beneath::OffCpu => Kind::Scheduler,
+        Beneath::Function(target) if target.hook.as_ref().is_some_and(|h| h.scheduler || h.top_half) => {
+            Kind::Scheduler
+        }
+        _ => Kind::Kernel,
+    }
+}
+
+fn family(number: u32) -> Option<Family> {
+    [Family::Nvidia, Family::Uvm, Family::Caps, Family::Imex, Family::Nvswitch, Family::Nvlink]
+        .into_iter()
+        .find(|family| *family as u32 == number)
+}
+
+fn taken<'a, 'b>(
+    pieces: impl Iterator<Item = Piece<'a>>,
+    slots: &'b mut [Option<&'a [u8]>; PIECES],
+) -> &'b [Option<&'a [u8]>] {
+    let mut count = 0;
+    for (slot, piece) in slots.iter_mut().zip(pieces) {
+        *slot = match piece {
+            Piece::Bytes { bytes, .. } => Some(bytes),
+            Piece::Null | Piece::Unreadable => None,
+        };
+        count += 1;
+    }
+    slots.get(..count).unwrap_or_default()
+}
+
+fn arguments(what: &Beneath, captured: &Captured) -> Option<Args<'static>> {
+    let args = captured.args;
+    let device = || {
+        let name = family(args[0] as u32)
+            .map_or_else(|| "?".into(), |family| Device { family, minor: (args[0] >> 32) as u32 }.name());
+        Arg { name: "device".into(), value: Value::Text(name) }
+    };
+    let list = match what {
+        Beneath::Function(target) => {
+            let mut slots = [None; PIECES];
+            return filled(target.args(&args, taken(captured.pieces(), &mut slots)));
+        }
+        Beneath::Open => {
+            let bytes: Vec<u8> = args.iter().skip(2).flat_map(|word| word.to_ne_bytes()).collect();
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            let path = lossy(bytes.get(..end).unwrap_or_default()).into_owned();
+            vec![text("path", path), hex("flags", args[1])]
+        }
+        Beneath::Close => vec![device(), number("fd", args[1])],
+        Beneath::Mmap => vec![
+            device(),
+            hex("address", args[1]),
+            number("length", args[2]),
+            hex("prot", args[3]),
+            hex("flags", args[4]),
+            hex("offset", args[5]),
+        ],
+        Beneath::Poll => vec![
+            device(),
+            number("fds", args[1]),
+            Arg { name: "timeout_ms".into(), value: Value::Signed(args[2] as i64) },
+        ],
+        _ => return Some(Args::raw(&args)),
+    };
+    named(list)
+}
+
+/// None for none.
+fn filled(args: Args<'static>) -> Option<Args<'static>> {
+    match args {
+        Args::Named(list) if list.is_empty() => None,
+        args => Some(args),
+    }
+}
+
+fn named(list: Vec<Arg<'static>>) -> Option<Args<'static>> {
+    (!list.is_empty()).then_some(Args::Named(List::Owned(list)))
+}
+
+fn text(name: &'static str, value: impl Into<Cow<'static, str>>) -> Arg<'static> {
+    Arg { name: name.into(), value: Value::Text(value.into()) }
+}
+
+fn number(name: &'static str, value: u64) -> Arg<'static> {
+    Arg { name: name.into(), value: Value::Number(value) }
+}
+
+fn hex(name: &'static str, value: u64) -> Arg<'static> {
+    Arg { name: name.into(), value: Value::Hex(value) }
+}
+
+fn xid(pid: u32, tid: u32, number: u64, message: Option<&[u8]>, device: Option<&[u8]>) -> Xid<'static> {
+    let text = |bytes: Option<&[u8]>| {
+        let bytes = bytes.unwrap_or_default();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        Cow::Owned(lossy(bytes.get(..end).unwrap_or_default()).trim_end().to_owned())
+    };
+    Xid { pid, tid, xid: number as u32, message: text(message), device: text(device) }
+}
+
+/// A system call's failure, by name.
+fn errno(returned: i64) -> Option<Cow<'static, str>> {
+    if !(-4095..0).contains(&returned) {
+        return None;
+    }
+    match Errno::from_raw(-returned as i32) {
+        Errno::UnknownErrno => Some(format!("errno {}", -returned).into()),
+        errno => Some(format!("{errno:?}").into()),
+    }
+}
+
+/// A task's state as the scheduler left it.
+fn state(state: u64) -> &'static str {
+    match state & 0xff {
+        0 => "preempted",
+        1 => "sleeping",
+        2 => "disk",
+        4 => "stopped",
+        8 => "traced",
+        _ => "other",
+    }
+}

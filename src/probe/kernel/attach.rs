@@ -1,0 +1,557 @@
+//! Everything that `--kernel` hooks, put in place: functions by the ladder, system calls on
+//! the driver's files, interrupts, the scheduler, Xids, the user's own. In: the choice, the
+//! machine's symbols. Out: probes announced before they can be hit, what is attached and
+//! how, what is not and why. Hooks that wait for a module are tried again when it comes.
+//! Not here: what a hit means; who is recorded (BPF decides that).
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+use libbpf_rs::{Link, MapCore, MapFlags, Object};
+
+use super::events::{self, Event};
+use super::functions::{self, Place, program};
+use super::{Choice, Planned, Rung, Scope, Symbols, Target, Wanted, plan};
+use crate::driver::hooks::{self, Group, Hook, Role};
+use crate::driver::{Family, Layouts, majors};
+use crate::host;
+use crate::probe::objects::{Base, find_map};
+use crate::probe::{Beneath, Probe, tracepoint, wire};
+use crate::trace::{Hooked, Layer, Refused};
+
+/// The modules whose coming and going matters.
+const MODULES: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
+
+/// Something attached: it goes when this goes.
+pub enum Hold {
+    Link(#[allow(dead_code, reason = "held")] Link),
+    Fd(#[allow(dead_code, reason = "held")] OwnedFd),
+}
+
+pub struct Attached {
+    pub name: String,
+    pub how: &'static str,
+    pub symbol: Option<String>,
+    pub note: Option<String>,
+}
+
+impl Attached {
+    fn told(&self) -> Hooked {
+        Hooked {
+            name: self.name.clone(),
+            how: self.how.to_owned(),
+            symbol: self.symbol.clone(),
+            note: self.note.clone(),
+        }
+    }
+}
+
+pub struct Driver {
+    base: Rc<Base>,
+    choice: Choice,
+    /// Loaded without programs: the maps that all the others share.
+    maps: Object,
+    objects: Vec<Object>,
+    holds: Vec<Hold>,
+    pub attached: Vec<Attached>,
+    pub refused: Vec<Refused>,
+    numbers: wire::Driver,
+    /// Which modules were there when functions were last hooked.
+    modules: [bool; MODULES.len()],
+    /// Bits for the table of majors.
+    by_function: BTreeMap<u32, u32>,
+}
+
+/// Who hears of probes, before they can be hit; gives them their numbers.
+pub trait Announce {
+    fn number(&mut self, name: &str, what: Beneath) -> Option<u32>;
+    fn announce(&mut self);
+}
+
+impl Driver {
+    pub fn start(base: Rc<Base>, choice: Choice, to: &mut dyn Announce) -> Result<Driver> {
+        let maps = base.load_driver(&[], None, 0, None)?;
+        let mut driver = Driver {
+            base,
+            choice,
+            maps,
+            objects: Vec::new(),
+            holds: Vec::new(),
+            attached: Vec::new(),
+            refused: Vec::new(),
+            numbers: wire::Driver::default(),
+            modules: modules(),
+            by_function: BTreeMap::new(),
+        };
+        driver.set_shapes()?;
+        driver.number_all(to);
+        driver.functions(to)?;
+        driver.events(to);
+        driver.set_majors()?;
+        to.announce();
+        let zero = 0u32.to_ne_bytes();
+        find_map(&driver.maps, "driver")?.update(&zero, wire::bytes(&driver.numbers), MapFlags::ANY)?;
+        driver.system_calls();
+        driver.others();
+        Ok(driver)
+    }
+
+    /// Looks whether a module came or went. Returns a sentence for the trace if so.
+    pub fn refresh(&mut self, to: &mut dyn Announce) -> Result<Option<Change>> {
+        let now = modules();
+        if now == self.modules {
+            return Ok(None);
+        }
+        let before = std::mem::replace(&mut self.modules, now);
+        let (had, refused) = (self.attached.len(), self.refused.len());
+        let pairs = || MODULES.iter().zip(before.iter().zip(&now));
+        let came: Vec<&str> = pairs().filter(|(_, (b, n))| !**b && **n).map(|(name, _)| *name).collect();
+        let went: Vec<&str> = pairs().filter(|(_, (b, n))| **b && !**n).map(|(name, _)| *name).collect();
+        if !came.is_empty() {
+            self.set_shapes()?;
+            self.functions(to)?;
+            self.xid();
+        }
+        self.set_majors()?;
+        Ok(Some(Change {
+            modules: if came.is_empty() { went.join(", ") } else { came.join(", ") },
+            came: !came.is_empty(),
+            hooked: self.attached.len() - had,
+            refused: self.refused.get(refused..).unwrap_or_default().to_vec(),
+        }))
+    }
+
+    /// For the trace's header.
+    pub fn layer(&self) -> Layer {
+        let mut by_backend = BTreeMap::new();
+        for one in &self.attached {
+            *by_backend.entry(one.how.to_owned()).or_insert(0) += 1;
+        }
+        let names: Vec<&str> = by_backend.keys().map(String::as_str).collect();
+        Layer {
+            backend: names.join("+"),
+            attached: self.attached.len() as u64,
+            refused: self.refused.clone(),
+            hooks: self.attached.iter().map(Attached::told).collect(),
+            by_backend,
+        }
+    }
+
+    /// How often the kernel did not run a program since another was just running on that CPU.
+    pub fn missed(&self) -> u64 {
+        use std::os::fd::{AsFd, AsRawFd};
+        let programs = self.objects.iter().flat_map(|object| object.progs());
+        programs.filter(|p| p.autoload()).map(|p| recursion_misses(p.as_fd().as_raw_fd())).sum()
+    }
+
+    pub fn take_holds(&mut self) -> Vec<Hold> {
+        std::mem::take(&mut self.holds)
+    }
+
+    pub(super) fn load_more(&self, programs: &[&str], probe: u32, function: Option<&str>) -> Result<Object> {
+        self.base.load_driver(programs, Some(&self.maps), probe, function)
+    }
+
+    pub(super) fn keep(&mut self, object: Object, holds: impl IntoIterator<Item = Hold>) {
+        self.holds.extend(holds);
+        self.objects.push(object);
+    }
+
+    fn wants(&self, group: Group) -> bool {
+        self.choice.wants(group)
+    }
+
+    fn refuse(&mut self, name: &str, reason: impl Into<String>) {
+        let refused = Refused { name: name.to_owned(), reason: reason.into() };
+        if !self.refused.contains(&refused) {
+            self.refused.push(refused);
+        }
+    }
+
+    fn set_shapes(&self) -> Result<()> {
+        let shapes = find_map(&self.maps, "shapes")?;
+        for shape in Layouts::of(host::driver_version().as_deref()).shapes() {
+            let key = wire::IoctlKey { family: shape.family as u32, nr: shape.nr };
+            let value = wire::IoctlShape {
+                entry: shape.entry,
+                exit: shape.exit,
+                second_at: shape.second.map_or(0, |second| second.at),
+                second_size: shape.second.map_or(0, |second| second.size),
+                status: shape.status.unwrap_or(0),
+                has_status: shape.status.is_some().into(),
+                second_inline: shape.second.is_some_and(|second| second.inline).into(),
+            };
+            shapes.update(wire::bytes(&key), wire::bytes(&value), MapFlags::ANY)?;
+        }
+        Ok(())
+    }
+
+    fn set_majors(&self) -> Result<()> {
+        let table = find_map(&self.maps, "majors")?;
+        let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
+        for (major, family) in majors(&devices) {
+            let family = family as u32;
+            let value = family | self.by_function.get(&family).copied().unwrap_or(0);
+            table.update(&major.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
+    }
+
+    fn number_all(&mut self, to: &mut dyn Announce) {
+        let (ioctls, scheduler, interrupts) =
+            (self.wants(Group::Ioctl), self.wants(Group::Scheduler), self.wants(Group::Interrupt));
+        let n = &mut self.numbers;
+        let mut number = |wanted: bool, slot: &mut u32, name: &str, what: Beneath| {
+            if wanted {
+                *slot = to.number(name, what).unwrap_or(0);
+            }
+        };
+        number(ioctls, &mut n.ioctl, "nvidia_ioctl", Beneath::Ioctl);
+        number(ioctls, &mut n.uvm_ioctl, "nvidia_uvm_ioctl", Beneath::Ioctl);
+        number(ioctls, &mut n.modeset_ioctl, "nvidia_modeset_ioctl", Beneath::Ioctl);
+        number(ioctls, &mut n.other_ioctl, "nvidia_caps_ioctl", Beneath::Ioctl);
+        number(ioctls, &mut n.open, "nvidia_open", Beneath::Open);
+        number(ioctls, &mut n.close, "nvidia_close", Beneath::Close);
+        number(ioctls, &mut n.mmap, "nvidia_mmap", Beneath::Mmap);
+        number(ioctls, &mut n.poll, "nvidia_poll", Beneath::Poll);
+        number(interrupts, &mut n.irq, "nvidia_irq", Beneath::Irq);
+        number(scheduler, &mut n.off_cpu, "off_cpu", Beneath::OffCpu);
+        number(true, &mut n.xid, "xid", Beneath::Xid);
+    }
+
+    fn functions(&mut self, to: &mut dyn Announce) -> Result<()> {
+        if self.choice.rung == Some(Rung::Tracepoint) {
+            return Ok(());
+        }
+        let wanted = self.wanted();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let own = wanted.iter().any(|one| matches!(one, Wanted::Named(_)));
+        let scope = if own { Scope::Everything } else { Scope::Driver };
+        let symbols = Symbols::gather(&host::Facts::gather(), scope);
+        // Hooks that were refused for a missing module are judged anew.
+        self.refused.clear();
+        let mut places = Vec::new();
+        for planned in plan(&wanted, &symbols) {
+            match planned {
+                Planned::Take(target) if self.has(&target) || only_tracepoint(&target) => {}
+                Planned::Take(target) => self.place(target, &mut places, to),
+                Planned::Refused { name, reason } => self.refuse(&name, reason),
+            }
+        }
+        to.announce();
+        let placed: Vec<(u32, Arc<Target>)> = places.iter().map(|p| (p.probe, p.target.clone())).collect();
+        let mut failed = Vec::new();
+        for (place, reason) in functions::attach(self, places, self.choice.rung) {
+            failed.push(place.probe);
+            self.refuse(&place.target.name, reason);
+        }
+        for (probe, target) in placed {
+            if let (Some(hook), false) = (&target.hook, failed.contains(&probe)) {
+                self.stands_for(hook);
+            }
+        }
+        Ok(())
+    }
+
+    fn has(&self, target: &Target) -> bool {
+        self.attached.iter().any(|one| one.name == target.name && one.how != Rung::Tracepoint.name())
+    }
+
+    /// The rows of the table in the groups that were asked for, and the user's own.
+    fn wanted(&self) -> Vec<Wanted> {
+        let version = host::driver_version();
+        let rows = hooks::table(version.as_deref()).into_iter();
+        let mut wanted: Vec<Wanted> =
+            rows.filter(|hook| self.choice.takes(hook)).map(|hook| Wanted::Hook(Box::new(hook))).collect();
+        let own = self.choice.hooks.iter().filter(|name| !events::is_event(name));
+        wanted.extend(own.map(|name| Wanted::Named(name.clone())));
+        wanted
+    }
+
+    fn place(&mut self, target: Box<Target>, places: &mut Vec<Place>, to: &mut dyn Announce) {
+        let target: Arc<Target> = target.into();
+        let line = target.hook.as_ref().map_or(target.name.as_str(), |hook| hook.line);
+        let config = bpf_hook(&target);
+        let Some(probe) = to.number(line, Beneath::Function(target.clone())) else {
+            return self
+                .refuse(&target.name, format!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1));
+        };
+        let set = find_map(&self.maps, "hooks")
+            .and_then(|map| Ok(map.update(&probe.to_ne_bytes(), wire::bytes(&config), MapFlags::ANY)?));
+        match set {
+            Ok(()) => places.push(Place { target, probe }),
+            Err(error) => self.refuse(&target.name, format!("{error:#}")),
+        }
+    }
+
+    /// A hooked function makes the tracepoint superfluous that would tell the same.
+    fn stands_for(&mut self, hook: &Hook) {
+        let family = |module: &str| match module {
+            "nvidia_uvm" => Family::Uvm as u32,
+            _ => Family::Nvidia as u32,
+        };
+        match (hook.role, hook.line) {
+            (Role::Ioctl, _) => {
+                let special = hook.name.contains("tools") || hook.name.starts_with("nvkms");
+                let bit = if special { wire::SPECIAL_BY_FUNCTION } else { wire::BY_FUNCTION };
+                *self.by_function.entry(family(hook.module)).or_insert(0) |= bit;
+            }
+            (Role::File, "nvidia_open") => self.numbers.open = 0,
+            (Role::File, "nvidia_close") => self.numbers.close = 0,
+            (Role::File, "nvidia_mmap") => self.numbers.mmap = 0,
+            (Role::Xid, _) => self.numbers.pad = 1,
+            _ if hook.name.starts_with("nvidia_isr") && hook.top_half => self.numbers.irq = 0,
+            _ => {}
+        }
+    }
+
+    fn events(&mut self, to: &mut dyn Announce) {
+        let wanted: Vec<String> =
+            self.choice.hooks.iter().filter(|name| events::is_event(name)).cloned().collect();
+        for name in wanted {
+            match events::find(&name) {
+                Ok(found) => found.into_iter().for_each(|event| self.event(event, to)),
+                Err(error) => self.refuse(&name, format!("{error:#}")),
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event, to: &mut dyn Announce) {
+        let name = event.name.clone();
+        // Interrupts and the driver's errors come in whatever thread is there.
+        let scope = match name.split(':').next() {
+            Some("irq" | "nvidia" | "irq_vectors") => wire::EVERYBODY,
+            _ => wire::TARGETS,
+        };
+        let config = wire::Hook {
+            scope,
+            context: event.size.min(wire::HOOK_PIECE.into()) as u16,
+            ..wire::Hook::default()
+        };
+        let result = self.attach_event(event, &config, to);
+        match result {
+            Ok(()) => self.attached.push(Attached { name, how: "tracepoint", symbol: None, note: None }),
+            Err(error) => self.refuse(&name, format!("{error:#}")),
+        }
+    }
+
+    fn attach_event(&mut self, event: Event, config: &wire::Hook, to: &mut dyn Announce) -> Result<()> {
+        let (category, name) = event.name.split_once(':').ok_or_else(|| anyhow!("no category:event"))?;
+        let id = tracepoint::id(category, name)?;
+        let full = event.name.clone();
+        let probe = to
+            .number(&full, Beneath::Event(Arc::new(event)))
+            .ok_or_else(|| anyhow!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1))?;
+        find_map(&self.maps, "hooks")?.update(&probe.to_ne_bytes(), wire::bytes(config), MapFlags::ANY)?;
+        to.announce();
+        let object = self.load_more(&["any_tracepoint"], 0, None)?;
+        let link = tracepoint::attach(&program(&object, "any_tracepoint")?, id, probe.into())?;
+        self.keep(object, [Hold::Link(link)]);
+        Ok(())
+    }
+
+    /// The system calls on the driver's files: ioctls unless functions show them, waiting
+    /// in poll always, the others where their functions could not be hooked.
+    fn system_calls(&mut self) {
+        if !self.wants(Group::Ioctl) {
+            return;
+        }
+        let n = self.numbers;
+        let mut calls = vec![
+            ("nvidia_ioctl", "ioctl", "ioctl"),
+            ("nvidia_poll", "poll", "poll"),
+            ("nvidia_poll", "ppoll", "ppoll"),
+        ];
+        let optional = [
+            (n.open, "nvidia_open", "openat", "open"),
+            (n.close, "nvidia_close", "close", "close"),
+            (n.mmap, "nvidia_mmap", "mmap", "mmap"),
+        ];
+        calls.extend(
+            optional.iter().filter(|o| o.0 != 0).map(|(_, name, call, program)| (*name, *call, *program)),
+        );
+        for (name, call, base) in calls {
+            match self.system_call(call, base) {
+                Ok(()) if call == "ppoll" => {}
+                Ok(()) => self.attached.push(Attached {
+                    name: name.to_owned(),
+                    how: "tracepoint",
+                    symbol: Some(format!("syscalls:sys_enter_{call}")),
+                    note: None,
+                }),
+                // Not every machine has it: ppoll is the same.
+                Err(_) if call == "poll" && cfg!(not(target_arch = "x86_64")) => {}
+                Err(error) => self.refuse(name, format!("{error:#}")),
+            }
+        }
+    }
+
+    fn system_call(&mut self, call: &str, base: &str) -> Result<()> {
+        let (enter, exit) = (format!("syscall_{base}_enter"), format!("syscall_{base}_exit"));
+        let ids = [
+            tracepoint::id("syscalls", &format!("sys_enter_{call}"))?,
+            tracepoint::id("syscalls", &format!("sys_exit_{call}"))?,
+        ];
+        let object = self.load_more(&[&enter, &exit], 0, None)?;
+        let end = tracepoint::attach(&program(&object, &exit)?, ids[1], 0)?;
+        let begin = tracepoint::attach(&program(&object, &enter)?, ids[0], 0)?;
+        self.keep(object, [Hold::Link(begin), Hold::Link(end)]);
+        Ok(())
+    }
+
+    fn others(&mut self) {
+        if self.numbers.irq != 0 {
+            self.traced("nvidia_irq", "irq:irq_handler_entry", &["irq_entry", "irq_exit"]);
+        }
+        if self.numbers.off_cpu != 0 {
+            self.traced("off_cpu", "sched:sched_switch", &["sched_switch"]);
+        }
+        self.xid();
+    }
+
+    fn traced(&mut self, name: &str, symbol: &str, programs: &[&str]) {
+        let attach = |driver: &mut Driver| -> Result<()> {
+            let object = driver.load_more(programs, 0, None)?;
+            let links = programs
+                .iter()
+                .map(|name| {
+                    Ok(Hold::Link(program(&object, name)?.attach_trace().map_err(|e| anyhow!("{e}"))?))
+                })
+                .collect::<Result<Vec<_>>>()?;
+            driver.keep(object, links);
+            Ok(())
+        };
+        match attach(self) {
+            Ok(()) => self.attached.push(Attached {
+                name: name.to_owned(),
+                how: "tracepoint",
+                symbol: Some(symbol.to_owned()),
+                note: None,
+            }),
+            Err(error) => self.refuse(name, format!("{error:#}")),
+        }
+    }
+
+    /// The driver's own tracepoint, or the function that reports errors.
+    fn xid(&mut self) {
+        if self.attached.iter().any(|one| one.name == "xid") {
+            return;
+        }
+        self.refused.retain(|refused| refused.name != "xid");
+        let attach = |driver: &mut Driver| -> Result<()> {
+            let object = driver.load_more(&["xid"], 0, None)?;
+            let link = program(&object, "xid")?
+                .attach_raw_tracepoint("nvidia_dev_xid")
+                .map_err(|e| anyhow!("{e}"))?;
+            driver.keep(object, [Hold::Link(link)]);
+            Ok(())
+        };
+        let symbol = Some("nvidia:nvidia_dev_xid".to_owned());
+        match attach(self) {
+            Ok(()) => self.attached.push(Attached { name: "xid".to_owned(), how: "tracepoint", symbol, note: None }),
+            Err(_) if self.numbers.pad != 0 => {}
+            Err(_) if !self.modules[0] => {
+                self.refuse("xid", "nvidia is not loaded: errors it reports are seen once it is");
+            }
+            Err(error) => self.refuse(
+                "xid",
+                format!("drivers before 575 have no tracepoint for it, and nv_report_error is not hooked ({error:#}); see the kernel log: dmesg | grep Xid"),
+            ),
+        }
+    }
+}
+
+/// A module came or went while recording.
+pub struct Change {
+    pub modules: String,
+    pub came: bool,
+    pub hooked: usize,
+    pub refused: Vec<Refused>,
+}
+
+fn modules() -> [bool; MODULES.len()] {
+    MODULES.map(|name| Path::new("/sys/module").join(name).join("initstate").exists())
+}
+
+/// A tracepoint stands for it, and is there anyway.
+fn only_tracepoint(target: &Target) -> bool {
+    target.usable().all(|rung| rung == Rung::Tracepoint)
+}
+
+/// What BPF shall do at a function.
+fn bpf_hook(target: &Target) -> wire::Hook {
+    let of_driver = target.module.as_ref().is_some_and(|module| module.starts_with("nvidia"));
+    let scope = if of_driver { wire::DRIVER } else { wire::TARGETS };
+    let role = match &target.hook {
+        Some(hook) if hook.top_half => wire::ROLE_TOP_HALF,
+        Some(hook) => match hook.role {
+            Role::Ioctl if hook.operation.file == Some(1) => wire::ROLE_IOCTL_INODE,
+            Role::Ioctl => wire::ROLE_IOCTL,
+            Role::Xid => wire::ROLE_XID,
+            Role::File | Role::Function => wire::ROLE_FUNCTION,
+        },
+        None => wire::ROLE_FUNCTION,
+    };
+    let mut config = wire::Hook { role, scope, ..wire::Hook::default() };
+    let size = |size: u16| size.min(wire::HOOK_PIECE);
+    for (slot, read) in config.entry.iter_mut().zip(target.entry()) {
+        (slot.source, slot.source_offset) = source(read.source);
+        slot.size = size(read.size);
+        config.entry_reads += 1;
+    }
+    for (slot, read) in config.exit.iter_mut().zip(target.exit()) {
+        (slot.source, slot.source_offset) = source(read.source);
+        slot.size = size(read.size);
+        config.exit_reads += 1;
+    }
+    config
+}
+
+fn source(source: hooks::Source) -> (u8, u16) {
+    match source {
+        hooks::Source::Register(register) => (register, 0),
+        hooks::Source::Inside { piece, offset } => (piece | wire::INSIDE, offset),
+    }
+}
+
+fn recursion_misses(fd: i32) -> u64 {
+    use libbpf_rs::libbpf_sys::{bpf_prog_get_info_by_fd, bpf_prog_info};
+    let mut info = bpf_prog_info::default();
+    let mut size = size_of::<bpf_prog_info>() as u32;
+    // SAFETY: info is as large as size says.
+    let result = unsafe { bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut size) };
+    if result == 0 { info.recursion_misses } else { 0 }
+}
+
+/// Numbers in order, from a counter that others use too.
+pub struct Numbering<'a> {
+    pub next: &'a Cell<u32>,
+    pub waiting: Vec<Probe>,
+    pub tell: &'a mut dyn FnMut(&[Probe]),
+}
+
+impl Announce for Numbering<'_> {
+    fn number(&mut self, name: &str, what: Beneath) -> Option<u32> {
+        let id = self.next.get();
+        if id >= wire::MAX_PROBES {
+            return None;
+        }
+        self.next.set(id + 1);
+        self.waiting.push(Probe { id, name: name.to_owned(), signature: None, beneath: Some(what) });
+        Some(id)
+    }
+
+    fn announce(&mut self) {
+        if !self.waiting.is_empty() {
+            (self.tell)(&std::mem::take(&mut self.waiting));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What the user wants of the kernel. In: words of the command line. Out: which rows of
+//! the hook table are taken. Pure.
+
+use super::Rung;
+use crate::driver::hooks::{Group, Hook};
+
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// None: of every group what is on by default.
+    pub groups: Option<Vec<Group>>,
+    /// Functions, globs and tracepoints beside the table.
+    pub hooks: Vec<String>,
+    /// Tests only: no other rung than this.
+    pub rung: Option<Rung>,
+}
+
+impl Choice {
+    /// `ioctl,memory`, `irq`, `all`.
+    pub fn parse(groups: &str) -> Result<Option<Vec<Group>>, String> {
+        let mut list = Vec::new();
+        for name in groups.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            match (name, Group::from_name(name)) {
+                ("all", _) => return Ok(Some(Group::ALL.to_vec())),
+                (_, Some(group)) => list.push(group),
+                _ => {
+                    let names: Vec<&str> = Group::ALL.into_iter().map(Group::name).collect();
+                    return Err(format!("{name} is no group: there are {}, irq and all", names.join(", ")));
+                }
+            }
+        }
+        Ok((!list.is_empty()).then_some(list))
+    }
+
+    /// ioctls are what everything else lies beneath: they are always recorded.
+    pub fn wants(&self, group: Group) -> bool {
+        group == Group::Ioctl || self.groups.as_ref().is_none_or(|groups| groups.contains(&group))
+    }
+
+    /// Of a group that was named all rows are taken, also those of a high rate.
+    pub fn takes(&self, hook: &Hook) -> bool {
+        match &self.groups {
+            Some(groups) if groups.contains(&hook.group) => true,
+            Some(_) => hook.group == Group::Ioctl && hook.on,
+            None => hook.on,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Functions that must not be hooked: those the kernel would deadlock or crash on, and
+//! those that run because of a hook, which would see itself. Pure.
+
+use super::symbols::{Symbol, Symbols};
+
+/// What gpurec's own programs run through, by how the names begin.
+const OWN_PATH: [&str; 30] = [
+    "bpf_",
+    "__bpf_",
+    "___bpf_",
+    "rcu_",
+    "__rcu_",
+    "srcu_",
+    "__srcu_",
+    "perf_trace_",
+    "perf_event_",
+    "__perf_event_",
+    "perf_tp_",
+    "perf_swevent_",
+    "trace_call_bpf",
+    "trace_event_",
+    "__traceiter_",
+    "ftrace_",
+    "__ftrace_",
+    "arch_ftrace_",
+    "ring_buffer_",
+    "htab_",
+    "__htab_",
+    "array_map_",
+    "percpu_array_",
+    "migrate_disable",
+    "migrate_enable",
+    "irq_work_",
+    "copy_from_kernel_nofault",
+    "copy_from_user_nofault",
+    "ktime_get_mono_fast_ns",
+    "this_cpu_",
+];
+
+/// What the kernel itself does to hook something.
+const TRACING: [&str; 19] = [
+    "kprobe_",
+    "__kprobe",
+    "kretprobe_",
+    "__kretprobe_",
+    "arch_kprobe",
+    "arch_rethook",
+    "rethook_",
+    "fprobe_",
+    "optimized_callback",
+    "text_poke",
+    "smp_text_poke",
+    "int3_",
+    "do_int3",
+    "exc_",
+    "asm_exc_",
+    "asm_",
+    "sysvec_",
+    "notify_die",
+    "__fentry__",
+];
+
+/// Not functions that anybody calls: padding, thunks and the like.
+const STUBS: [&str; 6] = ["__pfx_", "__cfi_", "__SCT__", "__SCK__", "__x86_", "__kstrtab"];
+
+/// Why it must not be hooked; None: it may.
+pub fn reason(symbol: &Symbol, symbols: &Symbols) -> Option<&'static str> {
+    let begins = |list: &[&str]| list.iter().any(|start| symbol.name.starts_with(start));
+    if begins(&STUBS) || is_cold(symbol.name) {
+        Some("it is padding or a part that the compiler split off, not a function that is called")
+    } else if symbol.module == "bpf" || symbol.module.starts_with("__builtin__") {
+        Some("it is BPF or a trampoline, which hooks are made of")
+    } else if begins(&OWN_PATH) {
+        Some("gpurec's own hooks run through it and would see themselves")
+    } else if begins(&TRACING) {
+        Some("the kernel runs it to serve a hook")
+    } else if symbols.blacklist.contains(symbol.name) {
+        Some("the kernel forbids probes in it")
+    } else if symbol.address.is_some_and(|address| symbols.kallsyms.is_forbidden(address)) {
+        Some("it is code that must not be interrupted (noinstr)")
+    } else {
+        None
+    }
+}
+
+/// The rarely used part of a function, behind a `.cold` label.
+pub fn is_cold(name: &str) -> bool {
+    name.split('.').skip(1).any(|part| part == "cold")
+}

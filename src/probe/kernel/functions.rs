@@ -1,0 +1,270 @@
+//! Functions of the kernel, each by the best rung that takes it. In: targets with the rungs
+//! that may work. Out: links, how each was hooked, and of those that could not be, why.
+//! What one function is refused for says nothing of the others, unless the rung is refused
+//! as such. Not here: which functions are wanted, what a hit means.
+
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use libbpf_rs::libbpf_sys::{
+    BPF_TRACE_KPROBE_MULTI, BPF_TRACE_KPROBE_SESSION, bpf_link_create, bpf_link_create_opts,
+};
+use libbpf_rs::{Link, Object, ProgramMut};
+
+use super::attach::{Attached, Driver, Hold};
+use super::{Rung, Target};
+use crate::probe::objects::session_takes_context;
+use crate::probe::tracepoint;
+
+const RETURN: u32 = 1;
+
+/// One function to hook, under its number.
+pub struct Place {
+    pub target: Arc<Target>,
+    pub probe: u32,
+}
+
+/// Tries the rungs from the best down. What is left at the end is refused, with the reason
+/// of the last rung tried.
+pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Rung>) -> Vec<(Place, String)> {
+    let mut reasons: Vec<String> = Vec::new();
+    for rung in [Rung::Fentry, Rung::Session, Rung::Multi, Rung::Kprobe] {
+        if only.is_some_and(|only| only != rung) {
+            continue;
+        }
+        let may = |place: &Place| place.target.usable().any(|usable| usable == rung);
+        let (now, mut later): (Vec<Place>, Vec<Place>) = places.into_iter().partition(may);
+        if !now.is_empty() {
+            let refused = match rung {
+                Rung::Fentry => driver.fentry(now),
+                Rung::Session | Rung::Multi => driver.bulk(rung, now),
+                _ => driver.single(now),
+            };
+            for (place, reason) in refused {
+                reasons.push(format!("{}: {reason}", rung.name()));
+                later.push(place);
+            }
+        }
+        places = later;
+        if places.is_empty() {
+            return Vec::new();
+        }
+    }
+    places.into_iter().map(|place| explain(place, &reasons, only)).collect()
+}
+
+fn explain(place: Place, tried: &[String], only: Option<Rung>) -> (Place, String) {
+    let against: Vec<String> = place
+        .target
+        .rungs
+        .iter()
+        .filter(|(rung, _)| only.is_none_or(|only| only == *rung) && *rung != Rung::Tracepoint)
+        .filter_map(|(rung, why)| Some(format!("{}: {}", rung.name(), why.as_ref()?)))
+        .collect();
+    let mut all: Vec<&str> = against.iter().map(String::as_str).collect();
+    for reason in tried {
+        if !all.contains(&reason.as_str()) && all.len() < 5 {
+            all.push(reason);
+        }
+    }
+    (place, if all.is_empty() { "no way of hooking it was allowed".to_owned() } else { all.join("; ") })
+}
+
+impl Driver {
+    fn fentry(&mut self, places: Vec<Place>) -> Vec<(Place, String)> {
+        let mut refused = Vec::new();
+        let mut dead: Option<String> = None;
+        for place in places {
+            if let Some(why) = &dead {
+                refused.push((place, why.clone()));
+                continue;
+            }
+            match self.one_fentry(&place) {
+                Ok(()) => self.note(&place, Rung::Fentry),
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    // No right to do it at all: the others need not be tried.
+                    if self.count_of(Rung::Fentry) == 0 && not_permitted(&error) {
+                        dead = Some(why.clone());
+                    }
+                    refused.push((place, why));
+                }
+            }
+        }
+        refused
+    }
+
+    fn one_fentry(&mut self, place: &Place) -> Result<()> {
+        let programs = ["function_fentry", "function_fexit"];
+        let function = place.target.symbol.as_str();
+        let object = self.load_more(&programs, place.probe, Some(function))?;
+        // The exit first: a function that is seen to begin has its end hooked already.
+        let exit = program(&object, "function_fexit")?.attach_trace().map_err(|e| anyhow!("{e}"))?;
+        let entry = program(&object, "function_fentry")?.attach_trace().map_err(|e| anyhow!("{e}"))?;
+        self.keep(object, [Hold::Link(entry), Hold::Link(exit)]);
+        Ok(())
+    }
+
+    /// All in one link; where the kernel takes no such list, halves are tried, down to the
+    /// one function that it does not take.
+    fn bulk(&mut self, rung: Rung, places: Vec<Place>) -> Vec<(Place, String)> {
+        let programs: &[&str] = match rung {
+            Rung::Session if session_takes_context("bpf_session_is_return") => &["session_ctx"],
+            Rung::Session => &["session"],
+            _ => &["multi_entry", "multi_return"],
+        };
+        let object = match self.load_more(programs, 0, None) {
+            Ok(object) => object,
+            Err(error) => return all_refused(places, &error),
+        };
+        let mut refused = Vec::new();
+        let mut holds = Vec::new();
+        self.halve(&object, rung, programs, places, &mut holds, &mut refused);
+        self.keep(object, holds);
+        refused
+    }
+
+    fn halve(
+        &mut self,
+        object: &Object,
+        rung: Rung,
+        programs: &[&str],
+        places: Vec<Place>,
+        holds: &mut Vec<Hold>,
+        refused: &mut Vec<(Place, String)>,
+    ) {
+        match multi(object, rung, programs, &places) {
+            Ok(links) => {
+                holds.extend(links.into_iter().map(Hold::Fd));
+                for place in &places {
+                    self.note(place, rung);
+                }
+            }
+            Err(error) if places.len() == 1 || unsupported(&error) => {
+                refused.extend(all_refused(places, &error));
+            }
+            Err(_) => {
+                let mut first = places;
+                let second = first.split_off(first.len() / 2);
+                self.halve(object, rung, programs, first, holds, refused);
+                self.halve(object, rung, programs, second, holds, refused);
+            }
+        }
+    }
+
+    fn single(&mut self, places: Vec<Place>) -> Vec<(Place, String)> {
+        let object = match self.load_more(&["single_entry", "single_return"], 0, None) {
+            Ok(object) => object,
+            Err(error) => return all_refused(places, &error),
+        };
+        let mut refused = Vec::new();
+        let mut holds = Vec::new();
+        for place in places {
+            match one_kprobe(&object, &place) {
+                Ok(links) => {
+                    holds.extend(links.map(Hold::Link));
+                    self.note(&place, Rung::Kprobe);
+                }
+                Err(error) => refused.push((place, format!("{error:#}"))),
+            }
+        }
+        self.keep(object, holds);
+        refused
+    }
+
+    fn note(&mut self, place: &Place, rung: Rung) {
+        self.attached.push(Attached {
+            name: place.target.name.clone(),
+            how: rung.name(),
+            symbol: (place.target.symbol != place.target.name).then(|| place.target.symbol.clone()),
+            note: place.target.note.clone(),
+        });
+    }
+
+    fn count_of(&self, rung: Rung) -> usize {
+        self.attached.iter().filter(|one| one.how == rung.name()).count()
+    }
+}
+
+fn one_kprobe(object: &Object, place: &Place) -> Result<[Link; 2]> {
+    let Target { symbol, address, .. } = &*place.target;
+    let attach = |name: &str, retprobe| {
+        tracepoint::attach_kprobe(&program(object, name)?, symbol, *address, retprobe, place.probe.into())
+    };
+    let exit = attach("single_return", true)?;
+    Ok([attach("single_entry", false)?, exit])
+}
+
+fn multi(object: &Object, rung: Rung, programs: &[&str], places: &[Place]) -> Result<Vec<OwnedFd>> {
+    match programs {
+        [entry, exit] => {
+            let returns = multi_link(&program(object, exit)?, rung, RETURN, places)?;
+            Ok(vec![multi_link(&program(object, entry)?, rung, 0, places)?, returns])
+        }
+        _ => {
+            let name = programs.first().context("no program")?;
+            Ok(vec![multi_link(&program(object, name)?, rung, 0, places)?])
+        }
+    }
+}
+
+/// By addresses where they are known: names of modules' functions are not unique.
+fn multi_link(program: &ProgramMut, rung: Rung, flags: u32, places: &[Place]) -> Result<OwnedFd> {
+    let cookies: Vec<u64> = places.iter().map(|place| place.probe.into()).collect();
+    let addresses: Option<Vec<u64>> = places.iter().map(|place| place.target.address).collect();
+    let names = places
+        .iter()
+        .map(|place| std::ffi::CString::new(place.target.symbol.as_str()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+    let mut options = bpf_link_create_opts {
+        sz: size_of::<bpf_link_create_opts>() as _,
+        ..bpf_link_create_opts::default()
+    };
+    let kind = if rung == Rung::Session { BPF_TRACE_KPROBE_SESSION } else { BPF_TRACE_KPROBE_MULTI };
+    let multi = libbpf_rs::libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 {
+        flags,
+        cnt: places.len() as u32,
+        syms: if addresses.is_none() { names.as_mut_ptr().cast() } else { std::ptr::null_mut() },
+        addrs: addresses.as_ref().map_or(std::ptr::null(), |list| list.as_ptr().cast()),
+        cookies: cookies.as_ptr(),
+    };
+    options.__bindgen_anon_1.kprobe_multi = multi;
+    // SAFETY: a loaded program, and options whose lists live until the call is over.
+    let fd = unsafe { bpf_link_create(program.as_fd().as_raw_fd(), 0, kind, &raw const options) };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd).into());
+    }
+    // SAFETY: a descriptor just made, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
+    object.progs_mut().find(|p| p.name() == name).with_context(|| format!("no BPF program {name}"))
+}
+
+fn all_refused(places: Vec<Place>, error: &anyhow::Error) -> Vec<(Place, String)> {
+    let why = format!("{error:#}");
+    places.into_iter().map(|place| (place, why.clone())).collect()
+}
+
+fn errno(error: &anyhow::Error) -> Option<i32> {
+    error.chain().find_map(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        io.or_else(|| {
+            let text = cause.to_string();
+            (text.contains("Operation not permitted") || text.contains("Permission denied"))
+                .then_some(libc::EPERM)
+        })
+    })
+}
+
+fn not_permitted(error: &anyhow::Error) -> bool {
+    errno(error).is_some_and(|errno| errno == libc::EPERM || errno == libc::EACCES)
+}
+
+/// The kernel knows no such links: no smaller list will do.
+fn unsupported(error: &anyhow::Error) -> bool {
+    errno(error).is_some_and(|errno| matches!(errno, libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS))
+}

@@ -1,0 +1,30 @@
+//! Hooks in the kernel. In: rows of the hook table and names that the user gave. Out: for
+//! each its symbol, address and the rungs of the ladder that may work, or the reason why it
+//! is not to be had; lists to read; and, of what is chosen, hooks in place.
+//!
+//! symbols (facts) → resolve, rungs (pure) → attach, functions, events (libbpf).
+//! Not here: what a hit means.
+
+mod attach;
+mod btf;
+mod choice;
+mod events;
+mod forbidden;
+mod functions;
+mod list;
+mod near;
+mod resolve;
+mod rungs;
+mod symbols;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use attach::{Change, Driver, Numbering};
+pub use choice::Choice;
+pub use events::Event;
+pub use list::list;
+pub use resolve::{Planned, Wanted, plan};
+pub use rungs::Rung;
+pub use symbols::{Scope, Symbols};
+pub use target::Target;

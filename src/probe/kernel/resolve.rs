@@ -1,0 +1,399 @@
+//! Which functions are hooked, and by which rungs; what is not, and why. In: what is
+//! wanted, and the facts. Out: a target or a refusal for everything wanted. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use glob::Pattern;
+
+use super::forbidden;
+use super::near::{hint, is_glob};
+use super::rungs::{self, Function};
+use super::symbols::{NVIDIA, Symbol, Symbols, VMLINUX};
+use super::target::Target;
+use crate::driver::hooks::{self, Hook, Role};
+
+/// More functions than that are not hooked for the user's names together.
+pub const MOST: usize = 1000;
+
+pub enum Wanted {
+    /// A row of the hook table.
+    Hook(Box<Hook>),
+    /// A kernel function's name, or a pattern of names; not a tracepoint.
+    Named(String),
+}
+
+pub enum Planned {
+    Take(Box<Target>),
+    Refused { name: String, reason: String },
+}
+
+pub fn plan(wanted: &[Wanted], symbols: &Symbols) -> Vec<Planned> {
+    let everything = wanted.iter().any(|one| matches!(one, Wanted::Named(_)));
+    let mut planner = Planner::new(symbols, everything);
+    for one in wanted {
+        match one {
+            Wanted::Hook(hook) => planner.hook(hook, false),
+            Wanted::Named(name) if is_glob(name) => planner.glob(name),
+            Wanted::Named(name) => planner.named(name),
+        }
+    }
+    planner.finish()
+}
+
+/// Everything that matches, however much: a list to read, not to hook.
+pub fn examine(symbols: &Symbols, matches: impl Fn(&Symbol) -> bool) -> Vec<(&str, Planned)> {
+    let mut planner = Planner::new(symbols, true);
+    let mut found = Vec::new();
+    for symbol in symbols.kallsyms.iter().filter(|symbol| whole(symbol.name) && matches(symbol)) {
+        match forbidden::reason(&symbol, symbols) {
+            Some(why) => planner.refuse(symbol.name, why.to_owned()),
+            None => planner.take_known(symbol),
+        }
+        found.extend(planner.planned.drain(..).map(|planned| (symbol.module, planned)));
+    }
+    found
+}
+
+struct Planner<'a> {
+    symbols: &'a Symbols,
+    /// By the name up to the first dot.
+    index: HashMap<&'a str, Vec<Symbol<'a>>>,
+    /// Functions with a `__pfx_` twin, and the modules that have such.
+    padded: HashSet<(&'a str, &'a str)>,
+    padded_modules: HashSet<&'a str>,
+    table: Vec<Hook>,
+    seen: HashSet<(&'a str, &'a str, Option<u64>)>,
+    /// Rows of the table that no function was found for, and whether the user asked.
+    absent: Vec<(Hook, bool)>,
+    named: usize,
+    planned: Vec<Planned>,
+}
+
+/// What the compiler did to a function, from its name.
+#[derive(Clone, Copy, Default)]
+struct Renamed {
+    /// Arguments may be gone or moved.
+    arguments: bool,
+    part: bool,
+}
+
+impl<'a> Planner<'a> {
+    fn new(symbols: &'a Symbols, everything: bool) -> Planner<'a> {
+        let mut planner = Planner {
+            symbols,
+            index: HashMap::new(),
+            padded: HashSet::new(),
+            padded_modules: HashSet::new(),
+            table: hooks::table(symbols.machine.driver.as_deref()),
+            seen: HashSet::new(),
+            absent: Vec::new(),
+            named: 0,
+            planned: Vec::new(),
+        };
+        for symbol in symbols.kallsyms.iter() {
+            if !everything && !NVIDIA.contains(&symbol.module) {
+                continue;
+            }
+            if let Some(name) = symbol.name.strip_prefix("__pfx_") {
+                planner.padded.insert((symbol.module, name));
+                planner.padded_modules.insert(symbol.module);
+            } else if !forbidden::is_cold(symbol.name) {
+                planner.index.entry(base(symbol.name)).or_default().push(symbol);
+            }
+        }
+        planner
+    }
+
+    fn refuse(&mut self, name: &str, reason: String) {
+        self.planned.push(Planned::Refused { name: name.to_owned(), reason });
+    }
+
+    /// A row of the table: in its own module, under its own name or what became of it.
+    fn hook(&mut self, hook: &Hook, asked: bool) {
+        let found = self.find(hook.name, hook.module);
+        let known = |(other, _): &(Hook, bool)| other.name == hook.name && other.module == hook.module;
+        if found.is_empty() && !self.absent.iter().any(known) {
+            self.absent.push((hook.clone(), asked));
+        }
+        for symbol in found {
+            self.take(hook.name, symbol, Some(hook), asked);
+        }
+    }
+
+    /// The whole function if there is one, else its clones, else its parts.
+    fn find(&self, name: &str, module: &str) -> Vec<Symbol<'a>> {
+        let all = self.index.get(base(name)).map(Vec::as_slice).unwrap_or_default();
+        let all = || all.iter().filter(|symbol| symbol.module == module).copied();
+        let exact: Vec<_> = all().filter(|symbol| symbol.name == name).collect();
+        if !exact.is_empty() || name.contains('.') {
+            return exact;
+        }
+        let of = |part: bool| all().filter(move |s| renamed(s.name).is_some_and(|r| r.part == part));
+        let clones: Vec<_> = of(false).collect();
+        if clones.is_empty() { of(true).collect() } else { clones }
+    }
+
+    fn take(&mut self, name: &str, symbol: Symbol<'a>, hook: Option<&Hook>, asked: bool) {
+        if !self.seen.insert((symbol.module, symbol.name, symbol.address)) {
+            return;
+        }
+        let changed = renamed(symbol.name);
+        let function = Function {
+            symbol,
+            shared: self.is_shared(symbol),
+            renamed: changed.is_some(),
+            padded: self
+                .padded_modules
+                .contains(symbol.module)
+                .then(|| self.padded.contains(&(symbol.module, symbol.name))),
+            proto: self.symbols.protos.get(symbol.module).and_then(|protos| protos.get(base(symbol.name))),
+            hook,
+        };
+        let ladder = rungs::ladder(&function, self.symbols);
+        if ladder.iter().all(|(_, against)| against.is_some()) {
+            let reason = rungs::refusal(&ladder, &self.symbols.machine);
+            return self.refuse(name, reason);
+        }
+        let target = Target {
+            name: name.to_owned(),
+            symbol: symbol.name.to_owned(),
+            module: (symbol.module != VMLINUX).then(|| symbol.module.to_owned()),
+            address: symbol.address,
+            rungs: ladder,
+            hook: hook.cloned(),
+            proto: function.proto.cloned(),
+            asked,
+            arguments: !changed.unwrap_or_default().arguments,
+            note: note(symbol.name, changed),
+        };
+        self.planned.push(Planned::Take(Box::new(target)));
+    }
+
+    fn is_shared(&self, symbol: Symbol) -> bool {
+        let same = |other: &&Symbol| other.name == symbol.name && other.module == symbol.module;
+        self.index.get(base(symbol.name)).is_some_and(|all| all.iter().filter(same).count() > 1)
+    }
+
+    /// A function the user named: in every module that has it.
+    fn named(&mut self, name: &str) {
+        if let Some(text) = hooks::folklore(name) {
+            return self.refuse(name, text.to_owned());
+        }
+        let rows: Vec<Hook> = self.table.iter().filter(|row| row.name == name).cloned().collect();
+        for row in &rows {
+            self.hook(row, true);
+        }
+        if !rows.is_empty() {
+            return;
+        }
+        let all = self.index.get(base(name)).map(Vec::as_slice).unwrap_or_default();
+        let modules: Vec<&str> = unique(all.iter().map(|symbol| symbol.module));
+        let found: Vec<Symbol> = modules.iter().flat_map(|module| self.find(name, module)).collect();
+        if found.is_empty() {
+            return self.refuse(name, self.missing(name));
+        }
+        for symbol in found {
+            match forbidden::reason(&symbol, self.symbols) {
+                Some(why) => self.refuse(name, format!("it must not be hooked: {why}")),
+                None if self.named == MOST => return self.refuse(name, too_many(MOST + 1)),
+                None => {
+                    self.named += 1;
+                    self.take(symbol.name, symbol, None, true);
+                }
+            }
+        }
+    }
+
+    fn missing(&self, name: &str) -> String {
+        if self.symbols.kallsyms.is_empty() {
+            return "the kernel's list of functions cannot be read; run gpurec as root".to_owned();
+        }
+        format!(
+            "no function of the kernel or a loaded module has this name{}",
+            hint(name, &self.symbols.kallsyms)
+        )
+    }
+
+    fn glob(&mut self, glob: &str) {
+        let pattern = match Pattern::new(glob) {
+            Ok(pattern) => pattern,
+            Err(error) => return self.refuse(glob, format!("not a pattern: {error}; use *, ? and [a-z]")),
+        };
+        let symbols = self.symbols;
+        let matches = symbols
+            .kallsyms
+            .iter()
+            .filter(|s| whole(s.name) && (pattern.matches(s.name) || pattern.matches(base(s.name))));
+        let (mut wanted, mut kept_out) = (Vec::new(), Vec::new());
+        for symbol in matches {
+            match forbidden::reason(&symbol, symbols) {
+                Some(why) => kept_out.push((symbol.name, why)),
+                None => wanted.push(symbol),
+            }
+        }
+        if self.named + wanted.len() > MOST {
+            return self.refuse(glob, too_many(self.named + wanted.len()));
+        }
+        if let Some((name, why)) = kept_out.first() {
+            let these = if wanted.is_empty() { "everything" } else { "some of what" };
+            let reason = format!(
+                "{these} it matches must not be hooked ({} functions), such as {name}: {why}",
+                kept_out.len()
+            );
+            self.refuse(glob, reason);
+        } else if wanted.is_empty() {
+            let hint = hint(glob, &symbols.kallsyms);
+            return self
+                .refuse(glob, format!("it matches no function of the kernel or a loaded module{hint}"));
+        }
+        self.named += wanted.len();
+        for symbol in wanted {
+            self.take_known(symbol);
+        }
+    }
+
+    /// With what the table knows of it.
+    fn take_known(&mut self, symbol: Symbol<'a>) {
+        let is_it = |row: &&Hook| row.name == base(symbol.name) && row.module == symbol.module;
+        let row = self.table.iter().find(is_it).cloned();
+        self.take(row.as_ref().map_or(symbol.name, |row| row.name), symbol, row.as_ref(), true);
+    }
+
+    fn finish(mut self) -> Vec<Planned> {
+        for (hook, asked) in std::mem::take(&mut self.absent) {
+            self.stand_in(hook, asked);
+        }
+        one_ioctl(&mut self.planned);
+        self.planned
+    }
+
+    /// The function is not there. Where a tracepoint sees the same, and nothing else does yet, it is taken.
+    fn stand_in(&mut self, hook: Hook, asked: bool) {
+        let why = self.why_absent(&hook);
+        let ladder = rungs::ladder_without(&hook, &self.symbols.machine, &why);
+        if ladder.iter().all(|(_, against)| against.is_some()) {
+            return self.refuse(hook.name, why);
+        }
+        let same = |planned: &Planned| match planned {
+            Planned::Take(target) => target.hook.as_ref().is_some_and(|other| {
+                other.line == hook.line && other.module == hook.module && other.tracepoint == hook.tracepoint
+            }),
+            Planned::Refused { .. } => false,
+        };
+        if let Some(Planned::Take(other)) = self.planned.iter().find(|planned| same(planned)) {
+            let reason = format!("{why}; {} does the same", other.name);
+            return self.refuse(hook.name, reason);
+        }
+        let target = Target {
+            name: hook.name.to_owned(),
+            symbol: hook.name.to_owned(),
+            module: None,
+            address: None,
+            rungs: ladder,
+            proto: None,
+            asked,
+            arguments: true,
+            note: Some(why),
+            hook: Some(hook),
+        };
+        self.planned.push(Planned::Take(Box::new(target)));
+    }
+
+    fn why_absent(&self, hook: &Hook) -> String {
+        let module = hook.module;
+        let loaded = match &self.symbols.modules {
+            Some(modules) => modules.iter().any(|name| name == module),
+            None => false,
+        };
+        if self.symbols.kallsyms.is_empty() {
+            return "the kernel's list of functions cannot be read; run gpurec as root".to_owned();
+        }
+        if !loaded && !self.symbols.kallsyms.has_module(module) {
+            return format!(
+                "the module {module} is not loaded; load it first: sudo modprobe {}",
+                dashed(module)
+            );
+        }
+        if hook.open_only && self.symbols.machine.driver_is_open == Some(false) {
+            return "the proprietary driver does not have this name; the open kernel modules do".to_owned();
+        }
+        let version = self.symbols.machine.driver.as_deref().map(|v| format!(" {v}")).unwrap_or_default();
+        format!(
+            "{module}{version} has no function of this name: the compiler or the driver's branch left it out"
+        )
+    }
+}
+
+/// Of the functions that an RM ioctl passes through, the outermost is the ioctl; one inside
+/// it is a function like others.
+fn one_ioctl(planned: &mut [Planned]) {
+    let mut entries: Vec<&mut Hook> = planned
+        .iter_mut()
+        .filter_map(|planned| match planned {
+            Planned::Take(target) => target.hook.as_mut(),
+            Planned::Refused { .. } => None,
+        })
+        .filter(|hook| hook.role == Role::Ioctl && hook.module == "nvidia")
+        .collect();
+    // The inner one takes the inode before the file.
+    entries.sort_by_key(|hook| hook.operation.file);
+    for inner in entries.into_iter().skip(1) {
+        inner.role = Role::Function;
+        inner.line = inner.name;
+    }
+}
+
+/// `foo` of `foo.isra.0`.
+fn base(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+/// Not a part or padding that stands beside a function of this name.
+fn whole(name: &str) -> bool {
+    !forbidden::is_cold(name) && !name.starts_with("__pfx_")
+}
+
+/// None: the name is the source's own.
+fn renamed(name: &str) -> Option<Renamed> {
+    let (_, suffix) = name.split_once('.')?;
+    let mut renamed = Renamed::default();
+    for word in suffix.split('.') {
+        match word {
+            "isra" | "constprop" => renamed.arguments = true,
+            "part" => renamed = Renamed { arguments: true, part: true },
+            _ => {}
+        }
+    }
+    Some(renamed)
+}
+
+fn note(symbol: &str, changed: Option<Renamed>) -> Option<String> {
+    let changed = changed?;
+    Some(if changed.part {
+        format!(
+            "{symbol} is a part that the compiler took out of the function: calls that do not reach it are not seen, and its arguments are its own"
+        )
+    } else if changed.arguments {
+        format!("the compiler made {symbol} of it and may have dropped arguments: they are not shown")
+    } else {
+        format!("the compiler calls it {symbol}")
+    })
+}
+
+fn too_many(count: usize) -> String {
+    format!("it makes {count} functions, and {MOST} are hooked at most; use a narrower pattern")
+}
+
+fn dashed(module: &str) -> String {
+    module.replace('_', "-")
+}
+
+fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for name in names {
+        if !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    found
+}

@@ -1,0 +1,193 @@
+//! The ladder for one function: which ways of hooking it may work, and what speaks against
+//! the others. Pure. A rung is ruled out only by a fact that is known; the rest is tried.
+
+use super::btf::Proto;
+use super::symbols::{Machine, Symbol, Symbols, VMLINUX};
+use crate::driver::hooks::Hook;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rung {
+    /// A trampoline at the function's ftrace entry and exit.
+    Fentry,
+    /// One link for many functions, entry and exit in one session.
+    Session,
+    Multi,
+    /// A breakpoint, one function at a time.
+    Kprobe,
+    /// Not the function itself, but an event of the kernel's that goes with it.
+    Tracepoint,
+}
+
+impl Rung {
+    pub const ALL: [Rung; 5] = [Rung::Fentry, Rung::Session, Rung::Multi, Rung::Kprobe, Rung::Tracepoint];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Rung::Fentry => "fentry",
+            Rung::Session => "kprobe.session",
+            Rung::Multi => "kprobe.multi",
+            Rung::Kprobe => "kprobe",
+            Rung::Tracepoint => "tracepoint",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Rung> {
+        Rung::ALL.into_iter().find(|rung| rung.name() == name)
+    }
+}
+
+/// Best first, each with the reason why it cannot work, if it cannot.
+pub type Ladder = Vec<(Rung, Option<String>)>;
+
+/// A function as it was found, and what is known about it.
+pub struct Function<'a> {
+    pub symbol: Symbol<'a>,
+    /// Others in its module have the same name.
+    pub shared: bool,
+    /// It has not the name that its source gave it.
+    pub renamed: bool,
+    /// A `__pfx_` twin shows that it was built with an ftrace entry; None: nothing in this
+    /// module has one, so that says nothing.
+    pub padded: Option<bool>,
+    pub proto: Option<&'a Proto>,
+    pub hook: Option<&'a Hook>,
+}
+
+const CORE: &str = "it is in the RM core, which has no ftrace entries";
+const HIDDEN: &str = "several functions have this name, and the kernel hides their addresses";
+
+pub fn ladder(function: &Function, symbols: &Symbols) -> Ladder {
+    let against = |rung| match rung {
+        Rung::Fentry => against_fentry(function, symbols),
+        Rung::Session if symbols.machine.session == Some(false) => {
+            Some("this kernel has no kprobe sessions, new in Linux 6.10".to_owned())
+        }
+        Rung::Session | Rung::Multi => against_multi(function, symbols),
+        Rung::Kprobe => against_kprobe(function, &symbols.machine),
+        Rung::Tracepoint => against_tracepoint(function.hook, &symbols.machine),
+    };
+    Rung::ALL.into_iter().map(|rung| (rung, against(rung))).collect()
+}
+
+/// Of something that is not there: only a tracepoint can stand for it.
+pub fn ladder_without(hook: &Hook, machine: &Machine, why: &str) -> Ladder {
+    let against = |rung| match rung {
+        Rung::Tracepoint => against_tracepoint(Some(hook), machine),
+        _ => Some(why.to_owned()),
+    };
+    Rung::ALL.into_iter().map(|rung| (rung, against(rung))).collect()
+}
+
+fn against_fentry(function: &Function, symbols: &Symbols) -> Option<String> {
+    let module = function.symbol.module;
+    let machine = &symbols.machine;
+    if machine.trampolines == Some(false) {
+        return Some("this kernel has no BPF trampolines on ftrace entries".to_owned());
+    }
+    if function.shared {
+        return Some("several functions have this name".to_owned());
+    }
+    if function.renamed {
+        return Some("the compiler renamed it".to_owned());
+    }
+    match (function.proto, ftrace_entry(function, symbols)) {
+        (_, Some(false)) => Some(no_entry(function)),
+        (Some(proto), _) => proto.against_trampoline().map(str::to_owned),
+        (None, _) if symbols.protos.contains_key(module) => {
+            Some(format!("the type information of {module} does not have it"))
+        }
+        _ if module != VMLINUX && machine.module_btf == Some(false) => {
+            Some("this kernel has no type information of modules (CONFIG_DEBUG_INFO_BTF_MODULES)".to_owned())
+        }
+        _ => Some(format!("{module} was built without type information (no /sys/kernel/btf/{module})")),
+    }
+}
+
+fn against_multi(function: &Function, symbols: &Symbols) -> Option<String> {
+    if symbols.machine.fprobe == Some(false) {
+        return Some("this kernel has no fprobe (CONFIG_FPROBE, new in Linux 5.18)".to_owned());
+    }
+    if let Some(why) = against_locked(&symbols.machine) {
+        return Some(why);
+    }
+    if function.shared {
+        return Some("several functions have this name".to_owned());
+    }
+    match ftrace_entry(function, symbols) {
+        Some(true) => None,
+        Some(false) => Some(no_entry(function)),
+        // One function without an entry spoils a link for many: in nvidia.ko most have none.
+        None if function.symbol.module == "nvidia" => {
+            Some("nothing tells whether it has an ftrace entry".to_owned())
+        }
+        None => None,
+    }
+}
+
+fn against_kprobe(function: &Function, machine: &Machine) -> Option<String> {
+    if machine.kprobes == Some(false) {
+        return Some("this kernel has no kprobes (CONFIG_KPROBES)".to_owned());
+    }
+    if let Some(why) = against_locked(machine) {
+        return Some(why);
+    }
+    (function.shared && function.symbol.address.is_none()).then(|| HIDDEN.to_owned())
+}
+
+fn against_locked(machine: &Machine) -> Option<String> {
+    (machine.lockdown.as_deref() == Some("confidentiality"))
+        .then(|| "the kernel is locked down to confidentiality".to_owned())
+}
+
+fn against_tracepoint(hook: Option<&Hook>, machine: &Machine) -> Option<String> {
+    let Some(tracepoint) = hook.and_then(|hook| hook.tracepoint) else {
+        return Some("no tracepoint stands for it".to_owned());
+    };
+    let driver = machine.driver.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    (tracepoint.starts_with("nvidia:") && driver.is_some_and(|major| major < 575))
+        .then(|| format!("{tracepoint} is new in driver 575"))
+}
+
+fn no_entry(function: &Function) -> String {
+    match function.hook {
+        Some(hook) if hook.core => CORE.to_owned(),
+        _ if function.symbol.module == "nvidia" && function.padded == Some(false) => CORE.to_owned(),
+        _ => "it has no ftrace entry".to_owned(),
+    }
+}
+
+/// What ftrace says itself, else what the build left behind, else what the table knows.
+fn ftrace_entry(function: &Function, symbols: &Symbols) -> Option<bool> {
+    let symbol = &function.symbol;
+    if let Some(list) = &symbols.traceable {
+        return Some(match symbol.module {
+            VMLINUX => list.contains(symbol.name),
+            module => list.contains(&format!("{} [{module}]", symbol.name)),
+        });
+    }
+    if function.proto.is_some() && !function.renamed {
+        return Some(true);
+    }
+    function.padded.or_else(|| function.hook.map(|hook| !hook.core))
+}
+
+/// One sentence, with the remedy where there is one.
+pub fn refusal(ladder: &Ladder, machine: &Machine) -> String {
+    let why = |wanted: Rung| {
+        let (rung, why) = ladder.iter().find(|(rung, _)| *rung == wanted)?;
+        Some(format!("{}: {}", rung.name(), why.as_deref()?))
+    };
+    let reasons: Vec<String> =
+        [Rung::Fentry, Rung::Multi, Rung::Kprobe].into_iter().filter_map(why).collect();
+    let kprobe = ladder.iter().find(|(rung, _)| *rung == Rung::Kprobe).and_then(|(_, why)| why.as_deref());
+    let remedy = if machine.kprobes == Some(false) {
+        "; use a kernel built with CONFIG_KPROBES=y"
+    } else if against_locked(machine).is_some() {
+        "; boot with lockdown=integrity or without lockdown"
+    } else if kprobe == Some(HIDDEN) {
+        "; run gpurec as root, with kernel.kptr_restrict at 0 or 1"
+    } else {
+        ""
+    };
+    format!("no way to hook it here ({}){remedy}", reasons.join("; "))
+}

@@ -1,0 +1,269 @@
+//! Facts about what can be hooked in the running kernel. In: /proc/kallsyms, /proc/modules,
+//! /sys/kernel/btf, tracefs, the facts of the host. Out: `Symbols`. A fact that could not
+//! be found out is None, never "no". Nothing is concluded here.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+
+use super::btf::{Btf, Protos};
+use crate::host::Facts;
+use crate::probe::tracefs;
+
+/// The kernel itself, among the modules.
+pub const VMLINUX: &str = "vmlinux";
+/// The modules whose functions are looked at whatever is asked for.
+pub const NVIDIA: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
+
+#[derive(Default)]
+pub struct Symbols {
+    pub kallsyms: Kallsyms,
+    /// The functions in the type information, by module.
+    pub protos: HashMap<String, Protos>,
+    /// Loaded, and not about to go.
+    pub modules: Option<Vec<String>>,
+    pub machine: Machine,
+    /// What ftrace can enter, each as `function` or `function [module]`.
+    pub traceable: Option<HashSet<String>>,
+    /// What the kernel says must not be probed.
+    pub blacklist: HashSet<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    pub kprobes: Option<bool>,
+    pub fprobe: Option<bool>,
+    /// kprobe.multi with sessions, new in Linux 6.10.
+    pub session: Option<bool>,
+    /// BPF trampolines on ftrace entries.
+    pub trampolines: Option<bool>,
+    /// Type information of modules at all.
+    pub module_btf: Option<bool>,
+    pub lockdown: Option<String>,
+    pub driver: Option<String>,
+    pub driver_is_open: Option<bool>,
+}
+
+/// How much to look at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The nvidia modules' functions.
+    Driver,
+    /// Every function: somebody asks by name.
+    Everything,
+}
+
+impl Symbols {
+    pub fn gather(facts: &Facts, scope: Scope) -> Symbols {
+        let mut symbols = Symbols {
+            kallsyms: fs::read("/proc/kallsyms").map(Kallsyms::parse).unwrap_or_default(),
+            modules: modules(),
+            machine: Machine {
+                kprobes: facts.kprobes,
+                fprobe: facts.fprobe,
+                lockdown: facts.lockdown.clone(),
+                driver: facts.driver.clone(),
+                driver_is_open: facts.driver_is_open,
+                ..Machine::default()
+            },
+            ..Symbols::default()
+        };
+        symbols.types(scope);
+        if scope == Scope::Everything {
+            symbols.traceable = traceable();
+            symbols.blacklist = blacklist();
+        }
+        symbols
+    }
+
+    fn types(&mut self, scope: Scope) {
+        let Ok(bytes) = fs::read(format!("/sys/kernel/btf/{VMLINUX}")) else { return };
+        let Some(base) = Btf::parse(&bytes, None) else { return };
+        let machine = &mut self.machine;
+        machine.session = Some(base.has_enumerator("bpf_attach_type", "BPF_TRACE_KPROBE_SESSION"));
+        machine.trampolines = Some(base.has_function("register_ftrace_direct"));
+        machine.module_btf = Some(base.has_function("btf_module_notify") || any_module_btf());
+        let names = match scope {
+            Scope::Driver => NVIDIA.map(str::to_owned).to_vec(),
+            Scope::Everything => files_in("/sys/kernel/btf"),
+        };
+        for name in names.into_iter().filter(|name| name != VMLINUX) {
+            let Ok(bytes) = fs::read(format!("/sys/kernel/btf/{name}")) else { continue };
+            let Some(module) = Btf::parse(&bytes, Some(&base)) else { continue };
+            self.protos.insert(name, module.functions(|_| true));
+        }
+        if scope == Scope::Everything {
+            self.protos.insert(VMLINUX.to_owned(), base.functions(|_| true));
+        }
+    }
+}
+
+fn any_module_btf() -> bool {
+    files_in("/sys/kernel/btf").iter().any(|name| name != VMLINUX)
+}
+
+fn files_in(folder: &str) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Those whose fifth word says that they are there to stay.
+fn modules() -> Option<Vec<String>> {
+    let text = fs::read_to_string("/proc/modules").ok()?;
+    Some(modules_in(&text))
+}
+
+pub(super) fn modules_in(text: &str) -> Vec<String> {
+    let live = |line: &str| {
+        let mut words = line.split(' ');
+        let name = words.next()?.to_owned();
+        words.nth(3).is_none_or(|state| state == "Live").then_some(name)
+    };
+    text.lines().filter_map(live).collect()
+}
+
+fn traceable() -> Option<HashSet<String>> {
+    Some(traceable_in(&tracefs::read("available_filter_functions").ok()?))
+}
+
+/// `name`, or `name [module]`; in between newer kernels may say more.
+pub(super) fn traceable_in(text: &str) -> HashSet<String> {
+    let entry = |line: &str| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let module = words.find(|word| word.starts_with('['));
+        Some(module.map_or_else(|| name.to_owned(), |module| format!("{name} {module}")))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+fn blacklist() -> HashSet<String> {
+    let text = fs::read_to_string("/sys/kernel/debug/kprobes/blacklist").unwrap_or_default();
+    text.lines().filter_map(|line| Some(line.split_whitespace().nth(1)?.to_owned())).collect()
+}
+
+/// The functions of the kernel and of its modules, in the order of /proc/kallsyms.
+#[derive(Default)]
+pub struct Kallsyms {
+    text: Vec<u8>,
+    entries: Vec<Entry>,
+    modules: Vec<String>,
+    /// Addresses are there, so they tell.
+    addresses: bool,
+    /// Where code lies that nothing may hook.
+    forbidden: Vec<(u64, u64)>,
+}
+
+struct Entry {
+    address: u64,
+    name: u32,
+    length: u16,
+    module: u16,
+}
+
+/// A function, as /proc/kallsyms has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Symbol<'a> {
+    pub name: &'a str,
+    pub module: &'a str,
+    /// None: hidden by kptr_restrict, or from this user.
+    pub address: Option<u64>,
+}
+
+/// Sections whose bounds are symbols: code that runs before tracing may, or in it.
+const FORBIDDEN: [(&str, &str); 3] = [
+    ("__noinstr_text_start", "__noinstr_text_end"),
+    ("__entry_text_start", "__entry_text_end"),
+    ("__kprobes_text_start", "__kprobes_text_end"),
+];
+
+impl Kallsyms {
+    pub fn parse(text: Vec<u8>) -> Kallsyms {
+        let mut all = Kallsyms { modules: vec![VMLINUX.to_owned()], ..Kallsyms::default() };
+        let mut bounds = HashMap::new();
+        let mut start = 0;
+        while start < text.len() {
+            let end = memchr::memchr(b'\n', text.get(start..).unwrap_or_default())
+                .map_or(text.len(), |length| start + length);
+            if let Some(line) = text.get(start..end) {
+                all.add(line, start, &mut bounds);
+            }
+            start = end + 1;
+        }
+        all.addresses = all.entries.iter().any(|entry| entry.address != 0);
+        all.forbidden = FORBIDDEN
+            .iter()
+            .filter_map(|(from, to)| Some((*bounds.get(from)?, *bounds.get(to)?)))
+            .filter(|(from, to)| from < to)
+            .collect();
+        all.text = text;
+        all
+    }
+
+    /// `ffffffff81000000 T name` and, of a module's, a tab and `[module]`.
+    fn add(&mut self, line: &[u8], start: usize, bounds: &mut HashMap<&'static str, u64>) -> Option<()> {
+        let space = memchr::memchr(b' ', line)?;
+        let kind = *line.get(space + 1)?;
+        if !matches!(kind, b't' | b'T' | b'w' | b'W') {
+            return None;
+        }
+        let rest = line.get(space + 3..)?;
+        let length = memchr::memchr2(b'\t', b' ', rest).unwrap_or(rest.len());
+        let name = std::str::from_utf8(rest.get(..length)?).ok()?;
+        let address = hex(line.get(..space)?)?;
+        let module = self.module(rest.get(length..).unwrap_or_default())?;
+        if let Some(bound) = FORBIDDEN.iter().flat_map(|(a, b)| [*a, *b]).find(|bound| *bound == name) {
+            bounds.insert(bound, address);
+        }
+        self.entries.push(Entry {
+            address,
+            name: u32::try_from(start + space + 3).ok()?,
+            length: u16::try_from(length).ok()?,
+            module,
+        });
+        Some(())
+    }
+
+    /// Its number. A module's functions stand together, so the last one is tried first.
+    fn module(&mut self, text: &[u8]) -> Option<u16> {
+        let text = std::str::from_utf8(text).ok()?.trim();
+        let name = match text.strip_prefix('[') {
+            Some(name) => name.strip_suffix(']')?,
+            None => VMLINUX,
+        };
+        let index = self.modules.iter().rposition(|known| known == name).unwrap_or_else(|| {
+            self.modules.push(name.to_owned());
+            self.modules.len() - 1
+        });
+        u16::try_from(index).ok()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
+        self.entries.iter().filter_map(|entry| self.symbol(entry))
+    }
+
+    fn symbol(&self, entry: &Entry) -> Option<Symbol<'_>> {
+        let start = entry.name as usize;
+        let name = self.text.get(start..start + usize::from(entry.length))?;
+        Some(Symbol {
+            name: std::str::from_utf8(name).ok()?,
+            module: self.modules.get(usize::from(entry.module))?,
+            address: (self.addresses && entry.address != 0).then_some(entry.address),
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn has_module(&self, name: &str) -> bool {
+        self.modules.iter().any(|known| known == name)
+    }
+
+    pub fn is_forbidden(&self, address: u64) -> bool {
+        self.forbidden.iter().any(|(from, to)| (*from..*to).contains(&address))
+    }
+}
+
+fn hex(digits: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}

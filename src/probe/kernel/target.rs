@@ -1,0 +1,111 @@
+//! A function to hook: where it is, how, and what its arguments mean. Pure.
+
+use std::borrow::Cow;
+
+use super::btf::{Proto, Type};
+use super::rungs::{Ladder, Rung};
+use crate::driver::hooks::{Hook, Read, Returns};
+use crate::trace::{Arg, Args, List, Value};
+
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// What the user or the table calls it.
+    pub name: String,
+    pub symbol: String,
+    /// None: the kernel itself, or nothing was found and only a tracepoint stands for it.
+    pub module: Option<String>,
+    /// Where several have the name, the only way to tell them apart.
+    pub address: Option<u64>,
+    pub rungs: Ladder,
+    pub hook: Option<Hook>,
+    pub proto: Option<Proto>,
+    /// The user named it.
+    pub asked: bool,
+    /// The compiler left its arguments where the source has them.
+    pub arguments: bool,
+    /// What is to be said about it, such as that it is a part only.
+    pub note: Option<String>,
+}
+
+impl Target {
+    /// The rungs to try, best first.
+    pub fn usable(&self) -> impl Iterator<Item = Rung> {
+        self.rungs.iter().filter(|(_, against)| against.is_none()).map(|(rung, _)| *rung)
+    }
+
+    /// What to read at entry.
+    pub fn entry(&self) -> &[Read] {
+        match &self.hook {
+            Some(hook) if self.arguments => hook.entry(),
+            _ => &[],
+        }
+    }
+
+    /// What to read at return.
+    pub fn exit(&self) -> &[Read] {
+        match &self.hook {
+            Some(hook) if self.arguments => hook.exit(),
+            _ => &[],
+        }
+    }
+
+    /// By the hook table, else by the type information; the plain registers where neither
+    /// knows and the user asked.
+    pub fn args(&self, registers: &[u64; 6], pieces: &[Option<&[u8]>]) -> Args<'static> {
+        let named = |list| Args::Named(List::Owned(list));
+        if !self.arguments {
+            return named(Vec::new());
+        }
+        match (&self.hook, &self.proto) {
+            (Some(hook), _) if hook.has_args() => named(hook.args(registers, pieces)),
+            (_, Some(proto)) if self.asked => named(by_type(proto, registers)),
+            (None, None) => Args::raw(registers),
+            _ => named(Vec::new()),
+        }
+    }
+
+    pub fn out(&self, pieces: &[Option<&[u8]>]) -> Vec<Arg<'static>> {
+        match &self.hook {
+            Some(hook) if self.arguments => hook.out(pieces),
+            _ => Vec::new(),
+        }
+    }
+
+    pub fn returns(&self) -> Returns {
+        match (&self.hook, &self.proto) {
+            (Some(hook), _) => hook.returns,
+            (None, Some(proto)) => match proto.returns {
+                Type::Void => Returns::Void,
+                Type::Bool => Returns::Bool,
+                // Of a kernel function, an int is most often an errno, and shown as a number all the same.
+                Type::Signed(_) => Returns::Errno,
+                Type::Pointer => Returns::Pointer,
+                Type::Unsigned(_) | Type::Struct(_) | Type::Other => Returns::Number,
+            },
+            (None, None) => Returns::Pointer,
+        }
+    }
+}
+
+fn by_type(proto: &Proto, registers: &[u64; 6]) -> Vec<Arg<'static>> {
+    let places = proto.registers();
+    let args = places.into_iter().filter_map(|(param, register)| {
+        let value = typed(param.kind, *registers.get(usize::from(register))?);
+        Some(Arg { name: Cow::Owned(param.name.clone()), value })
+    });
+    args.collect()
+}
+
+/// Only the low bytes of a register belong to a short number.
+fn typed(kind: Type, register: u64) -> Value<'static> {
+    let shift = |size: u32| 64 - 8 * size.clamp(1, 8);
+    match kind {
+        Type::Bool => Value::Bool(register & 0xff != 0),
+        Type::Unsigned(size) => Value::Number(register << shift(size) >> shift(size)),
+        Type::Signed(size) => match (register << shift(size)) as i64 >> shift(size) {
+            negative @ ..0 => Value::Signed(negative),
+            number => Value::Number(number as u64),
+        },
+        Type::Void | Type::Pointer | Type::Struct(_) | Type::Other => Value::Hex(register),
+    }
+}

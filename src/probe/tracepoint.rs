@@ -1,0 +1,112 @@
+//! Tracepoints and kprobes as perf events. In: names, addresses. Out: links, and what
+//! tracefs says of an event.
+//! Not here: which events are wanted, what they mean.
+
+use std::io;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+
+use anyhow::{Context, Result, anyhow};
+use libbpf_rs::{Link, PerfEventOpts, ProgramMut};
+
+use super::tracefs;
+
+/// The number by which perf knows a tracepoint.
+pub fn id(category: &str, event: &str) -> Result<u32> {
+    let path = format!("events/{category}/{event}/id");
+    let text =
+        tracefs::read(&path).with_context(|| format!("this kernel has no tracepoint {category}:{event}"))?;
+    text.trim().parse().with_context(|| format!("{path} of tracefs holds no number"))
+}
+
+/// What an event consists of, as the kernel describes it.
+pub fn format(category: &str, event: &str) -> Result<String> {
+    tracefs::read(&format!("events/{category}/{event}/format"))
+        .with_context(|| format!("this kernel has no tracepoint {category}:{event}"))
+}
+
+/// Every `category:event`.
+pub fn all() -> io::Result<Vec<String>> {
+    Ok(tracefs::read("available_events")?.lines().map(str::to_owned).collect())
+}
+
+/// Attaches to the tracepoint with this number.
+pub fn attach(program: &ProgramMut, id: u32, cookie: u64) -> Result<Link> {
+    // The link closes the event when it goes.
+    let event = perf::tracepoint(id).context("perf_event_open")?;
+    attach_event(program, event, cookie)
+}
+
+/// Attaches to a function of the kernel's, by its address or else by its name.
+pub fn attach_kprobe(
+    program: &ProgramMut,
+    symbol: &str,
+    address: Option<u64>,
+    retprobe: bool,
+    cookie: u64,
+) -> Result<Link> {
+    attach_event(program, perf::kprobe(symbol, address, retprobe)?, cookie)
+}
+
+fn attach_event(program: &ProgramMut, event: OwnedFd, cookie: u64) -> Result<Link> {
+    let options = PerfEventOpts { cookie, ..PerfEventOpts::default() };
+    let link = match cookie {
+        0 => program.attach_perf_event(event.as_raw_fd()),
+        _ => program.attach_perf_event_with_opts(event.as_raw_fd(), options),
+    };
+    let link = link.map_err(|error| anyhow!("{error}"))?;
+    // It is the link's from here on.
+    let _ = event.into_raw_fd();
+    Ok(link)
+}
+
+/// Events of perf, since libbpf looks them up by paths and names of its own.
+mod perf {
+    use std::ffi::CString;
+    use std::fs;
+    use std::io;
+    use std::os::fd::{FromRawFd, OwnedFd};
+
+    use anyhow::{Context, Result};
+    use libbpf_rs::libbpf_sys::perf_event_attr;
+
+    const PERF_TYPE_TRACEPOINT: u32 = 2;
+    const PERF_FLAG_FD_CLOEXEC: u64 = 8;
+    const KPROBES: &str = "/sys/bus/event_source/devices/kprobe";
+
+    pub fn tracepoint(id: u32) -> io::Result<OwnedFd> {
+        open(&perf_event_attr {
+            type_: PERF_TYPE_TRACEPOINT,
+            config: id.into(),
+            ..perf_event_attr::default()
+        })
+    }
+
+    pub fn kprobe(symbol: &str, address: Option<u64>, retprobe: bool) -> Result<OwnedFd> {
+        let kind = fs::read_to_string(format!("{KPROBES}/type"))
+            .context("this kernel has no kprobes (CONFIG_KPROBE_EVENTS)")?;
+        let kind = kind.trim().parse().with_context(|| format!("{KPROBES}/type holds no number"))?;
+        let name = CString::new(symbol).context("a symbol with a zero in its name")?;
+        let mut attr = perf_event_attr { type_: kind, config: retprobe.into(), ..perf_event_attr::default() };
+        // A name that two functions have is told apart by the address.
+        match address {
+            Some(address) => attr.__bindgen_anon_4.kprobe_addr = address,
+            None => attr.__bindgen_anon_3.kprobe_func = name.as_ptr() as u64,
+        }
+        open(&attr).with_context(|| format!("the kernel refused a probe at {symbol}"))
+    }
+
+    fn open(attr: &perf_event_attr) -> io::Result<OwnedFd> {
+        let attr = perf_event_attr { size: size_of::<perf_event_attr>() as u32, ..*attr };
+        // SAFETY: attr is a valid perf_event_attr of the size it says, and what it points to
+        // lives until the call is over; any process, CPU 0, no group: a tracepoint's BPF
+        // program runs on every CPU whatever the event's CPU.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor just made, owned by nobody else.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+}
