@@ -1,28 +1,58 @@
 /*
  * Reading the target's memory, by a table that the recorder made from the functions'
  * signatures. In: the registers and a plan. Out: stack words and pieces, one after the
- * other, in the thread's scratch memory; from there they go into the ring in one copy, so
+ * other, in scratch memory; from there they go into the ring in one copy, so
  * that a record's place in the ring is never held while a page is fetched.
  * A read that fails is told as such: never a wrong value.
  */
 #ifndef GPUREC_CAPTURE_H
 #define GPUREC_CAPTURE_H
 
-/* Where a thread's record is put together. */
+/* Where a record is put together. The record comes first: it is copied from here. */
 struct scratch {
 	union {
 		struct gpurec_call call;
 		struct gpurec_return ret;
 	};
 	u8 payload[GPUREC_PAYLOAD + GPUREC_PIECE + 512]; /* the last piece may begin anywhere before its end */
+	u32 taken;
+	u32 pad;
 };
 
+/* Some for all threads, since one is in use for a moment only, and too large for what
+ * kernels keep with a thread. The recorder makes as many as the CPUs can need. */
 struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 64);
+	__type(key, u32);
 	__type(value, struct scratch);
 } scratches SEC(".maps");
+
+#define SCRATCH_TRIES 16
+
+/* Takes a free one: its number, or all of them for none. A thread that sleeps over a page
+ * has its own as long; that many do at one time is against all likelihood. Not static:
+ * verified once, by itself. */
+__attribute__((noinline)) u32 free_scratch(u32 at)
+{
+	u32 i;
+
+	for (i = 0; i < SCRATCH_TRIES; i++) {
+		u32 key = (at + i) % config.scratches;
+		struct scratch *s = bpf_map_lookup_elem(&scratches, &key);
+
+		if (s && !s->taken && !__sync_val_compare_and_swap(&s->taken, 0, 1))
+			return key;
+	}
+	return config.scratches;
+}
+
+static __always_inline struct scratch *take_scratch(void)
+{
+	u32 key = free_scratch((u32)bpf_get_current_pid_tgid());
+
+	return bpf_map_lookup_elem(&scratches, &key);
+}
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

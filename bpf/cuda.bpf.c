@@ -169,6 +169,32 @@ static __noinline int read_exit(const struct gpurec_capture *plan, struct scratc
 	return 0;
 }
 
+/* How many frames lie above a stack pointer, or began before a time: they are in order, so
+ * a few steps of halving find it. Not static: verified once, by themselves, where a loop
+ * in every program that asks would be too much for older kernels. */
+#define FRAMES_WHILE(condition)                                                     \
+	struct frames *open_ = bpf_task_storage_get(&frames, bpf_get_current_task_btf(), 0, 0); \
+	u32 count_ = 0, step_;                                                      \
+	if (!open_)                                                                 \
+		return 0;                                                           \
+	for (step_ = GPUREC_MAX_FRAMES; step_; step_ >>= 1) {                       \
+		u32 next_ = count_ + step_;                                         \
+		struct frame *frame = &open_->at[(next_ - 1) & (GPUREC_MAX_FRAMES - 1)]; \
+		if (next_ <= open_->depth && (condition))                           \
+			count_ = next_;                                             \
+	}                                                                           \
+	return count_
+
+__attribute__((noinline)) u32 frames_above(u64 sp)
+{
+	FRAMES_WHILE(frame->sp > sp);
+}
+
+__attribute__((noinline)) u32 frames_before(u64 ts)
+{
+	FRAMES_WHILE(frame->ts < ts);
+}
+
 /* Dead frames go; the new one is kept, if it was recorded. */
 static __always_inline void keep_frame(struct task_struct *task, u64 sp, bool chained, u64 ts, const struct place *exits)
 {
@@ -178,13 +204,8 @@ static __always_inline void keep_frame(struct task_struct *task, u64 sp, bool ch
 
 	if (!open)
 		return;
-	for (i = 0; i < GPUREC_MAX_FRAMES && open->depth; i++) {
-		u64 at = open->at[(open->depth - 1) & (GPUREC_MAX_FRAMES - 1)].sp;
-
-		if (chained ? at >= sp : at > sp)
-			break;
-		open->depth--;
-	}
+	/* A function reached by a tail call shares its frame with the one before. */
+	open->depth = frames_above(chained ? sp - 1 : sp);
 	if (!ts || open->depth >= GPUREC_MAX_FRAMES)
 		return;
 	top = &open->at[open->depth & (GPUREC_MAX_FRAMES - 1)];
@@ -200,20 +221,17 @@ static __always_inline void keep_frame(struct task_struct *task, u64 sp, bool ch
 static __always_inline struct frame *frame_of(struct task_struct *task, u64 ts)
 {
 	struct frames *open = bpf_task_storage_get(&frames, task, 0, 0);
-	u32 i;
+	struct frame *frame;
+	u32 before;
 
 	if (!open)
 		return NULL;
-	for (i = 0; i < GPUREC_MAX_FRAMES && open->depth; i++) {
-		struct frame *top = &open->at[(open->depth - 1) & (GPUREC_MAX_FRAMES - 1)];
-
-		if (top->ts < ts)
-			return NULL;
-		open->depth--;
-		if (top->ts == ts)
-			return top;
-	}
-	return NULL;
+	before = frames_before(ts);
+	if (before >= open->depth)
+		return NULL;
+	open->depth = before;
+	frame = &open->at[before & (GPUREC_MAX_FRAMES - 1)];
+	return frame->ts == ts ? frame : NULL;
 }
 
 /* The stack pointer that a function had at its entry, at its return. */
@@ -251,12 +269,13 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	plan = bpf_map_lookup_elem(&captures, &probe);
 	more = plan && (plan->words || plan->entry_reads || plan->exit_reads);
 	if (more) {
-		struct scratch *s = bpf_task_storage_get(&scratches, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		struct scratch *s = take_scratch();
 
 		if (s) {
 			fill_call(&s->call, regs, probe, t->seq, chained);
 			read_entry(regs, plan, s, exits);
 			ts = send_call(s, sizeof(s->call) + s->call.payload);
+			s->taken = 0;
 		}
 	} else {
 		call = reserve_call(sizeof(*call));
@@ -293,7 +312,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	plan = bpf_map_lookup_elem(&captures, &probe);
 	/* What a call that failed left behind its pointers is nobody's business. */
 	if (plan && plan->exit_reads && frame && (int)PT_REGS_RC(regs) == 0)
-		s = bpf_task_storage_get(&scratches, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		s = take_scratch();
 	if (s) {
 		fill_head(&s->ret.head, GPUREC_RETURN, probe, t->seq);
 		s->ret.begin = begin;
@@ -302,6 +321,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 		read_exit(plan, s, frame->exit);
 		if (!send_return(s, sizeof(s->call) + s->ret.payload))
 			count_lost_return(probe);
+		s->taken = 0;
 		return;
 	}
 	ret = reserve(sizeof(*ret));
@@ -364,21 +384,21 @@ int cuda_return(struct pt_regs *regs)
 	u32 probe = bpf_get_attach_cookie(regs);
 	struct frames *open = bpf_task_storage_get(&frames, task, 0, 0);
 	u64 sp = entry_sp(regs);
-	u32 i;
+	struct frame *frame;
+	u32 count;
 
 	if (!open)
 		return 0;
-	for (i = 0; i < GPUREC_MAX_FRAMES && open->depth; i++) {
-		struct frame *top = &open->at[(open->depth - 1) & (GPUREC_MAX_FRAMES - 1)];
-
-		if (top->sp > sp)
-			return 0; /* its call was lost: nothing to end */
-		open->depth--;
-		if (top->sp == sp) {
-			leave(regs, task, probe, top->ts, top);
-			return 0;
-		}
-	}
+	/* Of frames that tail calls share, the last comes back first. */
+	count = frames_above(sp - 1);
+	open->depth = count;
+	if (!count)
+		return 0;
+	frame = &open->at[(count - 1) & (GPUREC_MAX_FRAMES - 1)];
+	if (frame->sp != sp)
+		return 0; /* its call was lost: nothing to end */
+	open->depth = count - 1;
+	leave(regs, task, probe, frame->ts, frame);
 	return 0;
 }
 

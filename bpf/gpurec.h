@@ -207,6 +207,8 @@ struct gpurec_config {
 	unsigned long long call_limit; /* bytes of a ring that calls may fill */
 	unsigned int may_sleep;   /* the CUDA programs were loaded sleepable */
 	unsigned int probe;       /* fentry: the one function that these programs are for */
+	unsigned int scratches;   /* how many there are */
+	unsigned int pad;
 };
 
 /* What is shared by all programs while they run. */

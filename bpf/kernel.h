@@ -12,7 +12,8 @@
 #define PF_KTHREAD 0x00200000
 #define STACK_BITS 14            /* x86-64 and arm64: 16 KiB */
 #define SYSTEM_CALL (~0ULL)      /* the `sp` of a system call: above every function in it */
-#define PAYLOAD 1280             /* all of a kernel hook's pieces with their heads */
+#define PAYLOAD 1016             /* all of a kernel hook's pieces with their heads */
+#define PAYLOAD_MASK 1023        /* a bound that verifiers see */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -217,12 +218,12 @@ static __noinline u32 add_piece(struct kernel_scratch *s, u32 used, u64 pointer,
 /* Four or eight bytes out of what has been read, 0 if it has not. */
 static __always_inline u64 read_back(struct kernel_scratch *s, u32 piece, u32 offset, u32 size)
 {
-	struct gpurec_piece *head = (struct gpurec_piece *)(s->payload + (piece <= PAYLOAD ? piece : 0));
+	struct gpurec_piece *head = (struct gpurec_piece *)(s->payload + (piece & PAYLOAD_MASK));
 	u64 value = 0;
 
-	if ((head->state != GPUREC_PIECE_READ && head->state != GPUREC_PIECE_CUT) || offset + size > head->length || piece + offset > PAYLOAD)
+	if ((head->state != GPUREC_PIECE_READ && head->state != GPUREC_PIECE_CUT) || offset + size > head->length)
 		return 0;
-	bpf_probe_read_kernel(&value, size == 8 ? 8 : 4, s->payload + piece + offset + sizeof(*head));
+	bpf_probe_read_kernel(&value, size == 8 ? 8 : 4, (u8 *)(head + 1) + offset);
 	return value;
 }
 

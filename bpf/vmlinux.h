@@ -51,10 +51,8 @@ enum {
 	BPF_RB_AVAIL_DATA = 0,
 };
 
-#ifndef BPF_NO_PRESERVE_ACCESS_INDEX
-#pragma clang attribute push (__attribute__((preserve_access_index)), apply_to = record)
-#endif
-
+/* What programs are handed: of a fixed layout, and older kernels let no program compute
+ * an address in it, as a moved access may. */
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
@@ -90,6 +88,14 @@ struct trace_event_raw_sys_exit {
 	long id;
 	long ret;
 };
+
+struct bpf_raw_tracepoint_args {
+	__u64 args[0];
+};
+
+#ifndef BPF_NO_PRESERVE_ACCESS_INDEX
+#pragma clang attribute push (__attribute__((preserve_access_index)), apply_to = record)
+#endif
 
 struct super_block {
 	__u32 s_dev;
@@ -174,9 +180,6 @@ struct irqaction {
 	const char *name;
 };
 
-struct bpf_raw_tracepoint_args {
-	__u64 args[0];
-};
 
 #ifndef BPF_NO_PRESERVE_ACCESS_INDEX
 #pragma clang attribute pop

@@ -2,9 +2,12 @@
 //! it could not be found out. Nothing is concluded here.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use libbpf_rs::btf::{Btf, types};
+
+use crate::probe::tracefs;
 
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
@@ -53,6 +56,7 @@ impl Facts {
                 .ok()
                 .map(|text| text.contains("Open Kernel Module")),
             devices: devices(),
+            syscall_tracepoints: tracepoint("syscalls", "sys_enter_mmap"),
             ..Facts::default()
         };
         facts.capabilities();
@@ -83,8 +87,16 @@ impl Facts {
         self.uprobe_multi = has_struct("bpf_uprobe_multi_link");
         self.fprobe = has_struct("bpf_kprobe_multi_link");
         self.kprobes = has_struct("kprobe_insn_cache");
-        self.syscall_tracepoints = has_struct("syscall_trace_enter");
         self.uprobe_session = Some(has_enumerator(&btf, "bpf_attach_type", "BPF_TRACE_UPROBE_SESSION"));
+    }
+}
+
+/// Asked of tracefs: what a kernel's type information has of it differs.
+fn tracepoint(category: &str, event: &str) -> Option<bool> {
+    match tracefs::read(&format!("events/{category}/{event}/id")) {
+        Ok(_) => Some(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(false),
+        Err(_) => None,
     }
 }
 

@@ -90,6 +90,8 @@ pub struct Worker {
     told_other: HashMap<&'static str, u64>,
     lost: u64,
     undecoded: u64,
+    /// Libraries that could not be hooked: their calls are not in the trace.
+    not_hooked: Vec<String>,
     missed: u64,
     state: Arc<State>,
     /// The rings were left unread at the end.
@@ -126,6 +128,7 @@ impl Worker {
             told_other: HashMap::new(),
             lost: 0,
             undecoded: 0,
+            not_hooked: Vec::new(),
             missed: 0,
             state,
             abandoned: false,
@@ -195,7 +198,12 @@ impl Worker {
             match message.what {
                 Told::Names(probes) => self.lines.add_probes(&probes),
                 Told::Missed(count) => self.missed = count,
-                _ => self.waiting.push_back(message),
+                _ => {
+                    if let Told::Failed { path, .. } = &message.what {
+                        self.not_hooked.push(path.display().to_string());
+                    }
+                    self.waiting.push_back(message);
+                }
             }
         }
     }
@@ -287,6 +295,14 @@ impl Worker {
         }
         if self.undecoded > 0 {
             because.push(format!("{} records could not be decoded", self.undecoded));
+        }
+        if let Some(first) = self.not_hooked.first() {
+            because.push(match self.not_hooked.len() {
+                1 => format!("{first} could not be hooked, its calls were not seen"),
+                n => format!(
+                    "{n} libraries could not be hooked, their calls were not seen: {first} and others"
+                ),
+            });
         }
         if self.missed > 0 {
             because.push(format!(

@@ -58,7 +58,7 @@ fn multi(
         session,
         ..UprobeMultiOpts::default()
     };
-    program.attach_uprobe_multi_with_opts(ANYONE, path, "", options).map_err(|e| anyhow!("{e}"))
+    program.attach_uprobe_multi_with_opts(ANYONE, path, "", options).map_err(|e| anyhow!("{e:#}"))
 }
 
 fn single(object: &Object, path: &PathBuf, places: &[Place]) -> Result<Vec<Link>> {
@@ -73,7 +73,7 @@ fn single(object: &Object, path: &PathBuf, places: &[Place]) -> Result<Vec<Link>
                 Ok(link) => links.push(link),
                 Err(error) => {
                     detach(links);
-                    return Err(anyhow!("{error}"));
+                    return Err(anyhow!("{error:#}"));
                 }
             }
         }

@@ -14,7 +14,7 @@ mod process;
 mod select;
 #[cfg(test)]
 mod tests;
-mod tracefs;
+pub mod tracefs;
 mod tracepoint;
 pub mod wire;
 

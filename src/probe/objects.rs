@@ -17,6 +17,9 @@ const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 /// The maps that every object shares with the first.
 const SHARED: [&str; 7] = ["rings", "control", "targets", "threads", "lost", "lost_total", "state"];
 
+/// Records that can be in the making on one CPU: one runs, others sleep over a page.
+const SCRATCHES_A_CPU: usize = 16;
+
 /// How CUDA functions are hooked, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
@@ -71,6 +74,8 @@ impl Base {
             call_limit: (settings.ring - settings.ring / 8) as u64,
             may_sleep: 0,
             probe: 0,
+            scratches: (cpus * SCRATCHES_A_CPU) as u32,
+            pad: 0,
         };
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &config)?;
@@ -90,6 +95,9 @@ impl Base {
         let mut open = open(CUDA, "cuda")?;
         configure(&mut open, &wire::Config { may_sleep: may_sleep.into(), ..self.config })?;
         self.share(&mut open, None)?;
+        for mut map in open.maps_mut().filter(|map| map.name() == "scratches") {
+            map.set_max_entries(self.config.scratches)?;
+        }
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             program.set_autoload(wanted.contains(&name.as_str()));
@@ -161,8 +169,9 @@ pub fn session_takes_context(function: &str) -> bool {
 
 fn open(bytes: &[u8], name: &str) -> Result<OpenObject> {
     let mut builder = ObjectBuilder::default();
-    builder.debug(std::env::var_os("GPUREC_DEBUG_TMP").is_some());
-    builder.name(name).map_err(|e| anyhow!("{e}"))?;
+    // A rung that the kernel refuses is no news, and what libbpf says of it is for nobody.
+    libbpf_rs::set_print(None);
+    builder.name(name).map_err(|e| anyhow!("{e:#}"))?;
     builder.open_memory(bytes).context("gpurec's own BPF object cannot be read")
 }
 

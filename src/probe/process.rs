@@ -12,7 +12,7 @@ pub fn attach(object: &Object) -> Result<Vec<Link>> {
         let name = program.name().to_string_lossy().into_owned();
         let link = match program.prog_type() {
             ProgramType::Tracepoint => syscall_tracepoint(&program, &name),
-            _ => program.attach().map_err(|e| anyhow!("{e}")),
+            _ => program.attach().map_err(|e| anyhow!("{e:#}")),
         };
         links.push(link.with_context(|| format!("the kernel refused the hook {name}"))?);
     }

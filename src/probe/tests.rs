@@ -126,7 +126,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_new_file" NewFile { head, pid, fd, address, file }
         "gpurec_lost" Lost { calls, returns }
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
-        "gpurec_config" Config { everyone, follow, call_limit, may_sleep, probe }
+        "gpurec_config" Config { everyone, follow, call_limit, may_sleep, probe, scratches, pad }
         "gpurec_instant" Instant { head, pid, cpu, duration, args, payload, pad }
         "gpurec_hook" Hook { role, scope, entry_reads, exit_reads, context, pad, entry, exit }
         "gpurec_driver" Driver {

@@ -53,7 +53,7 @@ fn attach_event(program: &ProgramMut, event: OwnedFd, cookie: u64) -> Result<Lin
         0 => program.attach_perf_event(event.as_raw_fd()),
         _ => program.attach_perf_event_with_opts(event.as_raw_fd(), options),
     };
-    let link = link.map_err(|error| anyhow!("{error}"))?;
+    let link = link.map_err(|error| anyhow!("{error:#}"))?;
     // It is the link's from here on.
     let _ = event.into_raw_fd();
     Ok(link)

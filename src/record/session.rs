@@ -26,6 +26,7 @@ use crate::probe::wire::{self, NewFile};
 use crate::probe::{LossCounters, Probe, Probes, Settings};
 use crate::report;
 use crate::target::attach::{self, Attached};
+use crate::target::fds;
 use crate::target::guardian::{self, Guardian};
 use crate::target::identity::{self, EnvSource, Identity};
 use crate::target::launch::{self, Gated, Launch, Running};
@@ -76,6 +77,7 @@ enum Why {
 
 pub fn run(config: &Config) -> Result<u8> {
     let plan = crate::host::ready()?;
+    fds::raise_limit();
     let user = identity::invoking_user();
     let user_env = environment(config, &user);
     // Told at once, before anything is set up: a command that does not exist, a process

@@ -1,7 +1,7 @@
 //! The code between fork and exec. The parent may have threads, so nothing here allocates, locks or
 //! panics: system calls on memory that was prepared before the fork, and one word back on a socket.
 
-use super::fds::close_all_except;
+use super::fds::{close_all_except, restore_limit};
 use super::identity::Identity;
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
@@ -171,6 +171,7 @@ impl Prepared {
 
     fn become_ready(&self) -> Result<u32, Word> {
         close_all_except(&self.keep);
+        restore_limit();
         reset_signals();
         if let Some(rights) = &self.rights {
             take_on(rights).map_err(|errno| Word { stage: Stage::Identity, errno, index: 0 })?;

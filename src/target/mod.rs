@@ -8,7 +8,7 @@
 
 pub mod attach;
 mod child;
-mod fds;
+pub mod fds;
 pub mod guardian;
 pub mod identity;
 pub mod launch;

@@ -16,6 +16,7 @@ enum {
     INVALID_MEMCPY_DIRECTION = 21, /* runtime only */
     INSUFFICIENT_DRIVER = 35,      /* runtime only */
     INVALID_DEVICE_FUNCTION = 98,  /* runtime only */
+    NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201,

@@ -1,5 +1,5 @@
 /* Stands in for copies, sets and prefetches. */
-#include "driver.h"
+#include "door.h"
 
 #include <string.h>
 
@@ -286,6 +286,9 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, handle stream)
     if (!bytes)
         return INVALID_VALUE;
     TRY(check(pointer, pointer, bytes, TO_DEVICE));
+    gate_lock();
+    door_migrate(pointer, bytes);
+    gate_unlock();
     struct work work = {.kind = WORK_EMPTY, .ns = copy_ns(bytes)};
     return work_submit(stream, &work, false);
 }

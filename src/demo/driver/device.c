@@ -1,6 +1,6 @@
 /* Stands in for initialisation, the one device and its contexts. */
 #define _GNU_SOURCE
-#include "driver.h"
+#include "door.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,8 +60,11 @@ DRIVER(cuInit)(unsigned flags)
         return DEINITIALIZED;
     if (forked)
         return NOT_INITIALIZED;
-    initialised = true;
-    return SUCCESS;
+    gate_lock();
+    CUresult result = door_init();
+    gate_unlock();
+    initialised = result == SUCCESS;
+    return result;
 }
 
 DRIVER(cuDriverGetVersion)(int *version)
@@ -176,6 +179,7 @@ static struct context *context_new(unsigned flags)
     context->flags = flags;
     context->id = next_context++;
     context->null_stream = stream_new(context, 0, 0);
+    door_context_new(context);
     return context;
 }
 
@@ -196,6 +200,7 @@ DRIVER(cuDevicePrimaryCtxRetain)(struct context **out, CUdevice device)
 static void primary_end(void)
 {
     arena_forget(primary);
+    door_context_end(primary);
     object_forget(primary);
     primary = NULL;
     primary_users = 0;
@@ -296,6 +301,7 @@ DRIVER(cuCtxDestroy_v2)(struct context *context)
     bool known = object_is(context, CONTEXT) && context != primary;
     if (known) {
         arena_forget(context);
+        door_context_end(context);
         object_forget(context);
     }
     gate_unlock();

@@ -1,6 +1,6 @@
 /* Stands in for pinned host memory: allocated by the driver or registered. */
 #define _GNU_SOURCE
-#include "driver.h"
+#include "door.h"
 
 #include <sys/mman.h>
 
@@ -62,6 +62,8 @@ DRIVER(cuMemHostRegister_v2)(void *pointer, size_t size, unsigned flags)
     gate_lock();
     CUresult result = range_add((struct range){.start = (uint64_t)pointer, .size = size,
                                                .space = HOST_REGISTERED, .flags = flags, .context = current});
+    if (!result && (result = door_register((uint64_t)pointer, size)))
+        range_remove(range_at((uint64_t)pointer));
     gate_unlock();
     return result;
 }
@@ -73,8 +75,10 @@ DRIVER(cuMemHostUnregister)(void *pointer)
     gate_lock();
     struct range *range = range_at((uint64_t)pointer);
     bool ours = range && range->start == (uint64_t)pointer && range->space == HOST_REGISTERED;
-    if (ours)
+    if (ours) {
         range_remove(range);
+        door_unregister((uint64_t)pointer);
+    }
     gate_unlock();
     return ours ? SUCCESS : HOST_MEMORY_NOT_REGISTERED;
 }

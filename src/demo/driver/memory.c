@@ -1,7 +1,7 @@
 /* Stands in for device memory: one reserved arena of addresses that looks like
  * the device's, backed by ordinary pages, with a budget of a pretend 8 GiB. */
 #define _GNU_SOURCE
-#include "driver.h"
+#include "door.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,9 +114,9 @@ static CUresult arena_reserve(void)
 }
 
 /* First fit; 0 if there is no gap. */
-static uint64_t arena_gap(uint64_t size)
+static uint64_t arena_gap(uint64_t size, uint64_t grain)
 {
-    uint64_t align = size >= LARGE ? 2 * LARGE : GRAIN;
+    uint64_t align = size >= LARGE ? 2 * LARGE : grain;
     uint64_t at = round_up(arena, align);
     for (size_t i = range_index(arena); i < range_count; i++) {
         if (ranges[i].start >= at + size)
@@ -142,14 +142,20 @@ CUresult arena_alloc(struct context *context, enum space space, uint64_t size, C
 {
     if (!out || !size)
         return INVALID_VALUE;
-    if (size > ARENA_BYTES)
+    if (size > ARENA_BYTES) {
+        door_memory_refused(size);
         return OUT_OF_MEMORY;
+    }
     TRY(arena_reserve());
-    uint64_t whole = round_up(size, GRAIN);
+    /* The driver maps managed memory in pages. */
+    uint64_t grain = space == MANAGED && door_on() ? (uint64_t)getpagesize() : GRAIN;
+    uint64_t whole = round_up(size, grain);
     bool counted = space == DEVICE;
-    if (counted && !budget_take(whole))
+    if (counted && !budget_take(whole)) {
+        door_memory_refused(whole);
         return OUT_OF_MEMORY;
-    uint64_t at = arena_gap(whole);
+    }
+    uint64_t at = arena_gap(whole, grain);
     struct range range = {.start = at, .size = whole, .space = space, .context = context};
     CUresult result = at ? range_add(range) : OUT_OF_MEMORY;
     if (result) {
@@ -159,7 +165,10 @@ CUresult arena_alloc(struct context *context, enum space space, uint64_t size, C
     }
     commit(at, whole, true);
     *out = at;
-    return SUCCESS;
+    result = counted ? door_memory_new(at, whole, arena) : door_managed_new(at, whole);
+    if (result)
+        arena_free(at);
+    return result;
 }
 
 CUresult arena_free(CUdeviceptr pointer)
@@ -167,8 +176,12 @@ CUresult arena_free(CUdeviceptr pointer)
     struct range *range = range_at(pointer);
     if (!range || range->start != pointer || (range->space != DEVICE && range->space != MANAGED))
         return INVALID_VALUE;
-    if (range->space == DEVICE)
+    if (range->space == DEVICE) {
         budget_give(range->size);
+        door_memory_end(range->start, range->size);
+    } else {
+        door_managed_end(range->start, range->size);
+    }
     commit(range->start, range->size, false);
     range_remove(range);
     return SUCCESS;

@@ -287,7 +287,7 @@ impl Driver {
         let set = find_map(&self.maps, "hooks")
             .and_then(|map| Ok(map.update(&probe.to_ne_bytes(), wire::bytes(&config), MapFlags::ANY)?));
         match set {
-            Ok(()) => places.push(Place { target, probe }),
+            Ok(()) => places.push(Place::new(target, probe)),
             Err(error) => self.refuse(&target.name, format!("{error:#}")),
         }
     }
@@ -423,7 +423,7 @@ impl Driver {
             let links = programs
                 .iter()
                 .map(|name| {
-                    Ok(Hold::Link(program(&object, name)?.attach_trace().map_err(|e| anyhow!("{e}"))?))
+                    Ok(Hold::Link(program(&object, name)?.attach_trace().map_err(|e| anyhow!("{e:#}"))?))
                 })
                 .collect::<Result<Vec<_>>>()?;
             driver.keep(object, links);
@@ -450,7 +450,7 @@ impl Driver {
             let object = driver.load_more(&["xid"], 0, None)?;
             let link = program(&object, "xid")?
                 .attach_raw_tracepoint("nvidia_dev_xid")
-                .map_err(|e| anyhow!("{e}"))?;
+                .map_err(|e| anyhow!("{e:#}"))?;
             driver.keep(object, [Hold::Link(link)]);
             Ok(())
         };

@@ -23,12 +23,40 @@ const RETURN: u32 = 1;
 pub struct Place {
     pub target: Arc<Target>,
     pub probe: u32,
+    /// What spoke against it, rung by rung.
+    tried: Vec<(Rung, String)>,
 }
 
-/// Tries the rungs from the best down. What is left at the end is refused, with the reason
-/// of the last rung tried.
+impl Place {
+    pub fn new(target: Arc<Target>, probe: u32) -> Place {
+        Place { target, probe, tried: Vec::new() }
+    }
+
+    /// Every rung with what speaks against it, those with the same reason together.
+    fn reason(&self, only: Option<Rung>) -> String {
+        let known = self.target.rungs.iter().filter_map(|(rung, why)| Some((*rung, why.as_deref()?)));
+        let tried = self.tried.iter().map(|(rung, why)| (*rung, why.as_str()));
+        let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
+        for (rung, why) in known.chain(tried) {
+            if rung == Rung::Tracepoint || only.is_some_and(|only| only != rung) {
+                continue;
+            }
+            match reasons.iter_mut().find(|(_, known)| *known == why) {
+                Some((rungs, _)) => rungs.push(rung.name()),
+                None => reasons.push((vec![rung.name()], why)),
+            }
+        }
+        if reasons.is_empty() {
+            return "no way of hooking it was allowed".to_owned();
+        }
+        let told: Vec<String> =
+            reasons.iter().map(|(rungs, why)| format!("{}: {why}", rungs.join(", "))).collect();
+        told.join("; ")
+    }
+}
+
+/// Tries the rungs from the best down. What is left at the end is refused, with the reasons.
 pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Rung>) -> Vec<(Place, String)> {
-    let mut reasons: Vec<String> = Vec::new();
     for rung in [Rung::Fentry, Rung::Session, Rung::Multi, Rung::Kprobe] {
         if only.is_some_and(|only| only != rung) {
             continue;
@@ -41,34 +69,20 @@ pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Rung>) -
                 Rung::Session | Rung::Multi => driver.bulk(rung, now),
                 _ => driver.single(now),
             };
-            for (place, reason) in refused {
-                reasons.push(format!("{}: {reason}", rung.name()));
+            for (mut place, reason) in refused {
+                place.tried.push((rung, reason));
                 later.push(place);
             }
         }
         places = later;
-        if places.is_empty() {
-            return Vec::new();
-        }
     }
-    places.into_iter().map(|place| explain(place, &reasons, only)).collect()
-}
-
-fn explain(place: Place, tried: &[String], only: Option<Rung>) -> (Place, String) {
-    let against: Vec<String> = place
-        .target
-        .rungs
-        .iter()
-        .filter(|(rung, _)| only.is_none_or(|only| only == *rung) && *rung != Rung::Tracepoint)
-        .filter_map(|(rung, why)| Some(format!("{}: {}", rung.name(), why.as_ref()?)))
-        .collect();
-    let mut all: Vec<&str> = against.iter().map(String::as_str).collect();
-    for reason in tried {
-        if !all.contains(&reason.as_str()) && all.len() < 5 {
-            all.push(reason);
-        }
-    }
-    (place, if all.is_empty() { "no way of hooking it was allowed".to_owned() } else { all.join("; ") })
+    places
+        .into_iter()
+        .map(|place| {
+            let reason = place.reason(only);
+            (place, reason)
+        })
+        .collect()
 }
 
 impl Driver {
@@ -100,8 +114,8 @@ impl Driver {
         let function = place.target.symbol.as_str();
         let object = self.load_more(&programs, place.probe, Some(function))?;
         // The exit first: a function that is seen to begin has its end hooked already.
-        let exit = program(&object, "function_fexit")?.attach_trace().map_err(|e| anyhow!("{e}"))?;
-        let entry = program(&object, "function_fentry")?.attach_trace().map_err(|e| anyhow!("{e}"))?;
+        let exit = program(&object, "function_fexit")?.attach_trace().map_err(|e| anyhow!("{e:#}"))?;
+        let entry = program(&object, "function_fentry")?.attach_trace().map_err(|e| anyhow!("{e:#}"))?;
         self.keep(object, [Hold::Link(entry), Hold::Link(exit)]);
         Ok(())
     }
@@ -166,7 +180,10 @@ impl Driver {
                     holds.extend(links.map(Hold::Link));
                     self.note(&place, Rung::Kprobe);
                 }
-                Err(error) => refused.push((place, format!("{error:#}"))),
+                Err(error) => {
+                    let reason = against_kprobe(&place, &error);
+                    refused.push((place, reason));
+                }
             }
         }
         self.keep(object, holds);
@@ -185,6 +202,17 @@ impl Driver {
     fn count_of(&self, rung: Rung) -> usize {
         self.attached.iter().filter(|one| one.how == rung.name()).count()
     }
+}
+
+/// Kernels are built to refuse what ftrace cannot enter, and say only that it is invalid.
+fn against_kprobe(place: &Place, error: &anyhow::Error) -> String {
+    let core = place.target.hook.as_ref().is_some_and(|hook| hook.core);
+    if core && errno(error) == Some(libc::EINVAL) {
+        return "this kernel takes no probes at functions without an ftrace entry \
+                (CONFIG_KPROBE_EVENTS_ON_NOTRACE is not set)"
+            .to_owned();
+    }
+    format!("{error:#}")
 }
 
 fn one_kprobe(object: &Object, place: &Place) -> Result<[Link; 2]> {
