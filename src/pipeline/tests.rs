@@ -2,6 +2,7 @@
 //! by hand, and a ring that the test itself fills as the kernel would.
 
 mod decode;
+mod kernel;
 mod loss;
 mod model;
 mod order;

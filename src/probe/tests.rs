@@ -171,6 +171,21 @@ fn kinds_and_flags_are_those_of_the_header() {
         ("GPUREC_INSIDE", wire::INSIDE.into()),
         ("GPUREC_READS", wire::READS as u32),
         ("GPUREC_WORDS", wire::WORDS.into()),
+        ("GPUREC_KERNEL", wire::KERNEL.into()),
+        ("GPUREC_KERNEL_THREAD", wire::KERNEL_THREAD.into()),
+        ("GPUREC_WRAPPED", wire::WRAPPED.into()),
+        ("GPUREC_INSTANT", wire::INSTANT.into()),
+        ("GPUREC_TARGETS", wire::TARGETS.into()),
+        ("GPUREC_DRIVER", wire::DRIVER.into()),
+        ("GPUREC_EVERYBODY", wire::EVERYBODY.into()),
+        ("GPUREC_FUNCTION", wire::ROLE_FUNCTION.into()),
+        ("GPUREC_IOCTL", wire::ROLE_IOCTL.into()),
+        ("GPUREC_IOCTL_INODE", wire::ROLE_IOCTL_INODE.into()),
+        ("GPUREC_XID", wire::ROLE_XID.into()),
+        ("GPUREC_TOP_HALF", wire::ROLE_TOP_HALF.into()),
+        ("GPUREC_BY_FUNCTION", wire::BY_FUNCTION),
+        ("GPUREC_SPECIAL_BY_FUNCTION", wire::SPECIAL_BY_FUNCTION),
+        ("GPUREC_HOOK_PIECE", wire::HOOK_PIECE.into()),
         ("GPUREC_MAX_PROBES", wire::MAX_PROBES),
         ("GPUREC_MAX_CPUS", wire::MAX_CPUS),
     ];
@@ -197,7 +212,13 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 16);
     assert_eq!(size_of::<wire::Lost>(), 16);
     assert_eq!(size_of::<wire::LostTotal>(), 48);
-    assert_eq!(size_of::<wire::Config>(), 24);
+    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 8 + 4 * 4);
+    assert_eq!(size_of::<wire::Instant>(), head + 4 + 4 + 8 + 6 * 8 + 4 + 4);
+    assert_eq!(size_of::<wire::Hook>(), 4 + 2 * 2 + 6 * size_of::<wire::Read>());
+    assert_eq!(size_of::<wire::Driver>(), 12 * 4);
+    assert_eq!(size_of::<wire::IoctlKey>(), 4 + 4);
+    assert_eq!(size_of::<wire::IoctlShape>(), 6 * 2 + 4);
+    assert_eq!(size_of::<wire::State>(), 4 + 4);
     assert_eq!(size_of::<wire::Pulse>(), 16);
 }
 

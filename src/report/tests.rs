@@ -496,3 +496,28 @@ fn a_real_trace_has_the_figures_that_its_recorder_printed() {
     let end: serde_json::Value = serde_json::from_str(&last).unwrap();
     assert_eq!(Figures::from_json(&end["summary"]).unwrap(), figures);
 }
+
+/// A CUDA context on an H200, made and destroyed, down to its ioctls.
+#[test]
+fn a_real_kernel_trace_has_its_ioctls_in_their_calls() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/context_h200.jsonl.zst");
+    let mut reader = crate::trace::open(std::path::Path::new(path)).unwrap();
+    let mut summary = Summary::new();
+    let mut stored = None;
+    while let Some(line) = reader.next().unwrap() {
+        match &line.body {
+            Body::KernelBegin(begin) if begin.ioctl.is_some() => {
+                assert!(begin.parent.is_some(), "event {} stands alone", line.event_id);
+            }
+            Body::Finish(finish) => stored = Figures::from_json(&finish.summary).ok(),
+            _ => {}
+        }
+        summary.add(&line);
+    }
+    let figures = summary.of_file(reader.notes());
+    let kernel = figures.kernel_space.as_ref().unwrap();
+    assert!(figures.complete);
+    assert_eq!((figures.cuda_calls, kernel.ioctls, kernel.unknown_ioctls), (5, 675, 3));
+    assert!(kernel.requests.iter().all(|request| request.failed == 0));
+    assert_eq!(stored.as_ref(), Some(&figures));
+}

@@ -22,6 +22,8 @@ mod everyone;
 mod figures;
 #[path = "live/hostile.rs"]
 mod hostile;
+#[path = "live/kernel.rs"]
+mod kernel;
 #[path = "live/manners.rs"]
 mod manners;
 #[path = "live/must_show.rs"]

@@ -73,8 +73,15 @@ impl Recording {
         for hook in self.layer()["hooks"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let name = text(hook, "name");
             // gpurec reads the driver's version itself, before it records.
-            if hook["how"] != "tracepoint" && name != "nv_report_error" && !name.starts_with("nv_procfs") {
-                let line = names.get(name).map_or(name, String::as_str);
+            let line = names.get(name).map_or(name, String::as_str);
+            // ioctls and errors are compared by themselves; poll is told as a system call too.
+            let compared = !line.ends_with("nvidia_ioctl")
+                && !line.ends_with("_uvm_ioctl")
+                && !line.ends_with("_modeset_ioctl")
+                && name != "nv_report_error"
+                && name != "nvidia_poll"
+                && !name.starts_with("nv_procfs");
+            if hook["how"] != "tracepoint" && compared {
                 symbols.entry(line).or_default().insert(hook["symbol"].as_str().unwrap_or(name));
             }
         }
