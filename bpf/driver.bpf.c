@@ -494,7 +494,7 @@ static __always_inline void interrupt_begin(u32 probe, u64 arg0, u64 arg1)
 	struct pendings *p = bpf_map_lookup_elem(&interrupts, &zero);
 	struct pending *one;
 
-	if (!p || phase_now() != GPUREC_RECORDING)
+	if (!p || !kernel_begins())
 		return;
 	if (p->depth >= 8)
 		p->depth = 0;
@@ -856,7 +856,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	n = numbers();
 	if (!t || !t->off_since || !n)
 		return 0;
-	if (phase_now() == GPUREC_RECORDING) {
+	if (kernel_begins()) {
 		r = reserve_call(sizeof(*r));
 		if (r) {
 			kernel_head(&r->head, GPUREC_INSTANT, n->off_cpu, GPUREC_KERNEL);
@@ -900,7 +900,7 @@ int any_tracepoint(void *ctx)
 	struct event_record *r;
 	u32 size;
 
-	if (!hook || phase_now() != GPUREC_RECORDING)
+	if (!hook || !kernel_begins())
 		return 0;
 	if (hook->scope != GPUREC_EVERYBODY && !recorded(task, hook->scope))
 		return 0;

@@ -15,6 +15,15 @@ static __always_inline u32 phase_now(void)
 	return s ? s->phase : GPUREC_SILENT;
 }
 
+/* Does what lies beneath the calls begin to be recorded? */
+static __always_inline bool kernel_begins(void)
+{
+	u32 zero = 0;
+	struct gpurec_state *s = bpf_map_lookup_elem(&state, &zero);
+
+	return s && s->kernel && s->phase == GPUREC_RECORDING;
+}
+
 static __always_inline bool is_target(u32 pid)
 {
 	return config.everyone || bpf_map_lookup_elem(&targets, &pid);

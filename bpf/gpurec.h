@@ -214,7 +214,7 @@ struct gpurec_config {
 /* What is shared by all programs while they run. */
 struct gpurec_state {
 	unsigned int phase;       /* enum gpurec_phase */
-	unsigned int pad;
+	unsigned int kernel;      /* what lies beneath is recorded: not before the calls are */
 };
 
 /* Whose hits of a kernel hook are recorded. */

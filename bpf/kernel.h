@@ -90,7 +90,7 @@ static __always_inline u32 recorded(struct task_struct *task, u32 scope)
 {
 	struct thread *t;
 
-	if (phase_now() != GPUREC_RECORDING)
+	if (!kernel_begins())
 		return 0;
 	if (task->flags & PF_KTHREAD)
 		return scope == GPUREC_TARGETS ? 0 : GPUREC_KERNEL | GPUREC_KERNEL_THREAD;

@@ -252,6 +252,11 @@ impl Probes {
         })
     }
 
+    /// The calls are hooked: what lies beneath them is recorded from here on.
+    pub fn begin_kernel(&self) -> Result<()> {
+        self.set_phase(wire::RECORDING)
+    }
+
     /// No new calls, but those under way may still return.
     pub fn returns_only(&self) -> Result<()> {
         self.set_phase(wire::RETURNS_ONLY)
@@ -263,7 +268,7 @@ impl Probes {
     }
 
     fn set_phase(&self, phase: u32) -> Result<()> {
-        let state = wire::State { phase, pad: 0 };
+        let state = wire::State { phase, kernel: 1 };
         Ok(self.base.map("state")?.update(&0u32.to_ne_bytes(), wire::bytes(&state), MapFlags::ANY)?)
     }
 

@@ -136,7 +136,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_ioctl_shape" IoctlShape {
             entry, exit, second_at, second_size, status, has_status, second_inline
         }
-        "gpurec_state" State { phase, pad }
+        "gpurec_state" State { phase, kernel }
         "gpurec_pulse" Pulse { alive_ns, stop_allowed }
     };
     let folder = Folder::new();

@@ -76,6 +76,7 @@ pub const BY_FUNCTION: u32 = gpurec_family::GPUREC_BY_FUNCTION.0;
 pub const SPECIAL_BY_FUNCTION: u32 = gpurec_family::GPUREC_SPECIAL_BY_FUNCTION.0;
 pub const HOOK_PIECE: u16 = gpurec_limit::GPUREC_HOOK_PIECE.0 as u16;
 
+pub const RECORDING: u32 = gpurec_phase::GPUREC_RECORDING.0;
 pub const RETURNS_ONLY: u32 = gpurec_phase::GPUREC_RETURNS_ONLY.0;
 pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
 

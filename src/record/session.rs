@@ -113,6 +113,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let mut session =
         Session { config, probes, tracker, messages, control, control_map, has_file, who: Who::All };
     session.take_targets(gated.as_ref(), &attached)?;
+    session.probes.begin_kernel()?;
     let header = header::header(config, &session.probes, &user, wall);
     let recorder = start_recorder(output, rings, start, config, receiver, &session.probes, header)?;
     session.who = match gated {

@@ -54,7 +54,7 @@ fn a_device_that_cannot_be_opened_is_told_with_its_error() {
         let of = |phase: &str| {
             lines.iter().find(|line| line["name"] == "nvidia_open" && line["phase"] == phase).unwrap()
         };
-        assert_eq!(of("B")["args"]["path"], "/dev/nvidia-that-is-not-th");
+        assert_eq!(of("B")["args"]["path"], "/dev/nvidia-that-is-not-there");
         assert_eq!((&of("E")["retval"], &of("E")["error"]), (&(-2).into(), &"ENOENT".into()));
         assert_eq!(of("E")["begin"], of("B")["event_id"]);
     });
