@@ -12,7 +12,7 @@ use crate::probe;
 pub fn doctor() -> Result<u8> {
     let facts = Facts::gather();
     let plan = plan(&facts);
-    let text = machine(&facts) + &recording(&plan) + &nvidia(&facts);
+    let text = machine(&facts) + &recording(&plan) + &kernel(&facts) + &nvidia(&facts);
     io::stdout().lock().write_all(text.as_bytes())?;
     Ok(if plan.problems.iter().any(|problem| problem.fatal) { 1 } else { 0 })
 }
@@ -67,6 +67,15 @@ fn recording(plan: &Plan) -> String {
             ));
         }
         Err(error) => text.push_str(&format!("  not possible: {error:#}\n")),
+    }
+    text
+}
+
+fn kernel(facts: &Facts) -> String {
+    let mut text =
+        "Recording the driver (--kernel)\n  ioctls, waits and mappings: by system-call tracepoints at least\n".to_owned();
+    for line in probe::kernel::survey(facts) {
+        text.push_str(&format!("  {line}\n"));
     }
     text
 }

@@ -15,6 +15,7 @@ mod list;
 mod near;
 mod resolve;
 mod rungs;
+mod survey;
 mod symbols;
 mod target;
 #[cfg(test)]
@@ -26,5 +27,6 @@ pub use events::Event;
 pub use list::list;
 pub use resolve::{Planned, Wanted, plan};
 pub use rungs::Rung;
+pub use survey::survey;
 pub use symbols::{Scope, Symbols};
 pub use target::Target;

@@ -1,0 +1,48 @@
+//! For `gpurec doctor`: how much of a plain `--kernel` is to be had here. In: facts. Out:
+//! sentences. Attaches nothing, so what the kernel would still refuse does not show.
+
+use std::collections::BTreeMap;
+
+use super::{Planned, Rung, Scope, Symbols, Wanted, plan};
+use crate::driver::hooks;
+use crate::host::Facts;
+
+/// Reasons listed; the rest is counted.
+const SHOWN: usize = 6;
+
+pub fn survey(facts: &Facts) -> Vec<String> {
+    let symbols = Symbols::gather(facts, Scope::Driver);
+    let rows = hooks::table(facts.driver.as_deref()).into_iter().filter(|hook| hook.on);
+    let wanted: Vec<Wanted> = rows.map(|hook| Wanted::Hook(Box::new(hook))).collect();
+    let mut by_rung: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for planned in plan(&wanted, &symbols) {
+        match planned {
+            Planned::Take(target) => {
+                let best = target.usable().next();
+                let place = Rung::ALL.iter().position(|rung| Some(*rung) == best);
+                *by_rung.entry(place.unwrap_or(Rung::ALL.len())).or_default() += 1;
+            }
+            Planned::Refused { name, reason } => by_reason.entry(reason).or_default().push(name),
+        }
+    }
+    let rungs = by_rung.iter().filter_map(|(place, count)| Some((Rung::ALL.get(*place)?.name(), count)));
+    let mut lines: Vec<String> = rungs
+        .map(|(rung, count)| format!("{rung}: may work for {count} of {} default hooks", wanted.len()))
+        .collect();
+    let mut reasons: Vec<_> = by_reason.into_iter().collect();
+    reasons.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+    let more = reasons.len().saturating_sub(SHOWN);
+    for (reason, names) in reasons.into_iter().take(SHOWN) {
+        let first = names.first().map_or("", String::as_str);
+        lines.push(format!(
+            "not hooked: {} ({first}{}): {reason}",
+            names.len(),
+            if names.len() > 1 { ", …" } else { "" }
+        ));
+    }
+    if more > 0 {
+        lines.push(format!("and {more} more reasons; `gpurec probes --kernel` has them all"));
+    }
+    lines
+}
