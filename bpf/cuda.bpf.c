@@ -355,16 +355,20 @@ static __always_inline int session(struct pt_regs *regs, u64 *begin, bool is_ret
 SEC("uprobe.session.s")
 int cuda_session(struct pt_regs *regs)
 {
-	u64 *begin = bpf_session_cookie();
+	u64 *begin;
 
+	keep_own_stack(regs);
+	begin = bpf_session_cookie();
 	return begin ? session(regs, begin, bpf_session_is_return()) : 1;
 }
 
 SEC("uprobe.session.s")
 int cuda_session_ctx(struct pt_regs *regs)
 {
-	u64 *begin = bpf_session_cookie___ctx(regs);
+	u64 *begin;
 
+	keep_own_stack(regs);
+	begin = bpf_session_cookie___ctx(regs);
 	return begin ? session(regs, begin, bpf_session_is_return___ctx(regs)) : 1;
 }
 
@@ -373,6 +377,7 @@ int cuda_session_ctx(struct pt_regs *regs)
 SEC("uprobe.s")
 int cuda_entry(struct pt_regs *regs)
 {
+	keep_own_stack(regs);
 	enter(regs, bpf_get_current_task_btf(), bpf_get_attach_cookie(regs), true);
 	return 0;
 }
@@ -387,6 +392,7 @@ int cuda_return(struct pt_regs *regs)
 	struct frame *frame;
 	u32 count;
 
+	keep_own_stack(regs);
 	if (!open)
 		return 0;
 	/* Of frames that tail calls share, the last comes back first. */

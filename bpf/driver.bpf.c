@@ -114,6 +114,8 @@ static __always_inline void unwrap(struct request *r)
 	r->size = r->cmd >> 16 & 0x3fff;
 	if (r->family != GPUREC_NVIDIA || r->minor == MODESET_MINOR || r->nr != XFER_COMMAND)
 		return;
+	if (r->size != sizeof(wrapped))
+		return;
 	if (bpf_probe_read_user(&wrapped, sizeof(wrapped), (void *)r->payload))
 		return;
 	r->nr = wrapped.nr;
@@ -249,6 +251,7 @@ int syscall_ioctl_enter(struct trace_event_raw_sys_enter *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct file *file;
 
+	keep_own_stack(ctx);
 	if (!is_target(task->tgid))
 		return 0;
 	file = file_of(task, (int)ctx->args[0]);
@@ -260,6 +263,7 @@ int syscall_ioctl_enter(struct trace_event_raw_sys_enter *ctx)
 SEC("tracepoint/syscalls/sys_exit_ioctl")
 int syscall_ioctl_exit(struct trace_event_raw_sys_exit *ctx)
 {
+	keep_own_stack(ctx);
 	ioctl_leave(bpf_get_current_task_btf(), ctx->ret);
 	return 0;
 }
@@ -296,9 +300,10 @@ static __always_inline void syscall_end(struct task_struct *task, u32 probe, u64
 	plain_return(probe, flags_at_return(task), frame.ts, value);
 }
 
-/* A system call on a descriptor, if that is one of the driver's files. That is asked before
- * the thread is given a state: with --all everybody is a target. */
-static __always_inline void on_descriptor(u32 probe, int fd, u64 *args)
+/* A system call on a descriptor, if that is one of the driver's files and no function tells
+ * the same of it. That is asked before the thread is given a state: with --all everybody is
+ * a target. */
+static __always_inline void on_descriptor(u32 probe, u32 by_function, int fd, u64 *args)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 flags, family, minor = 0;
@@ -306,7 +311,7 @@ static __always_inline void on_descriptor(u32 probe, int fd, u64 *args)
 	if (!probe || !is_target(task->tgid))
 		return;
 	family = family_of_fd(task, fd, &minor);
-	if (!family)
+	if (!family || (by_function && family == GPUREC_NVIDIA))
 		return;
 	flags = recorded(task, GPUREC_TARGETS);
 	if (!flags)
@@ -321,8 +326,9 @@ int syscall_mmap_enter(struct trace_event_raw_sys_enter *ctx)
 	struct gpurec_driver *n = numbers();
 	u64 args[6] = {0, ctx->args[0], ctx->args[1], ctx->args[2], ctx->args[3], ctx->args[5]};
 
+	keep_own_stack(ctx);
 	if (n && (int)ctx->args[4] >= 0)
-		on_descriptor(n->mmap, (int)ctx->args[4], args);
+		on_descriptor(n->mmap, n->by_function & GPUREC_MMAP_BY_FUNCTION, (int)ctx->args[4], args);
 	return 0;
 }
 
@@ -331,6 +337,7 @@ int syscall_mmap_exit(struct trace_event_raw_sys_exit *ctx)
 {
 	struct gpurec_driver *n = numbers();
 
+	keep_own_stack(ctx);
 	if (n)
 		syscall_end(bpf_get_current_task_btf(), n->mmap, ctx->ret);
 	return 0;
@@ -342,8 +349,9 @@ int syscall_close_enter(struct trace_event_raw_sys_enter *ctx)
 	struct gpurec_driver *n = numbers();
 	u64 args[6] = {0, ctx->args[0]};
 
+	keep_own_stack(ctx);
 	if (n)
-		on_descriptor(n->close, (int)ctx->args[0], args);
+		on_descriptor(n->close, n->by_function & GPUREC_CLOSE_BY_FUNCTION, (int)ctx->args[0], args);
 	return 0;
 }
 
@@ -352,6 +360,7 @@ int syscall_close_exit(struct trace_event_raw_sys_exit *ctx)
 {
 	struct gpurec_driver *n = numbers();
 
+	keep_own_stack(ctx);
 	if (n)
 		syscall_end(bpf_get_current_task_btf(), n->close, ctx->ret);
 	return 0;
@@ -367,6 +376,7 @@ int syscall_open_enter(struct trace_event_raw_sys_enter *ctx)
 	u64 args[6] = {0, ctx->args[2]};
 	u32 flags, i;
 
+	keep_own_stack(ctx);
 	if (!n || !n->open || !is_target(task->tgid))
 		return 0;
 	if (bpf_probe_read_user_str(name, sizeof(name), (void *)ctx->args[1]) < 0)
@@ -376,6 +386,8 @@ int syscall_open_enter(struct trace_event_raw_sys_enter *ctx)
 		if (name[i] != prefix[i])
 			return 0;
 	}
+	if ((n->by_function & GPUREC_OPEN_BY_FUNCTION) && (name[i] != '-' || name[i + 1] != 'u'))
+		return 0;
 	/* The name, eight bytes an argument: what a record without pieces has room for. */
 	__builtin_memcpy(&args[2], name, sizeof(name));
 	flags = recorded(task, GPUREC_TARGETS);
@@ -390,6 +402,7 @@ int syscall_open_exit(struct trace_event_raw_sys_exit *ctx)
 {
 	struct gpurec_driver *n = numbers();
 
+	keep_own_stack(ctx);
 	if (n)
 		syscall_end(bpf_get_current_task_btf(), n->open, ctx->ret);
 	return 0;
@@ -437,6 +450,7 @@ static __always_inline int poll_end(s64 value)
 SEC("tracepoint/syscalls/sys_enter_poll")
 int syscall_poll_enter(struct trace_event_raw_sys_enter *ctx)
 {
+	keep_own_stack(ctx);
 	poll_begin(ctx->args[0], ctx->args[1], (int)ctx->args[2]);
 	return 0;
 }
@@ -444,6 +458,7 @@ int syscall_poll_enter(struct trace_event_raw_sys_enter *ctx)
 SEC("tracepoint/syscalls/sys_exit_poll")
 int syscall_poll_exit(struct trace_event_raw_sys_exit *ctx)
 {
+	keep_own_stack(ctx);
 	return poll_end(ctx->ret);
 }
 
@@ -455,6 +470,7 @@ int syscall_ppoll_enter(struct trace_event_raw_sys_enter *ctx)
 	} limit = {};
 	s64 timeout = -1;
 
+	keep_own_stack(ctx);
 	if (ctx->args[2] && !bpf_probe_read_user(&limit, sizeof(limit), (void *)ctx->args[2]))
 		timeout = limit.sec * 1000 + (u64)limit.nsec / 1000000;
 	poll_begin(ctx->args[0], ctx->args[1], timeout);
@@ -464,6 +480,7 @@ int syscall_ppoll_enter(struct trace_event_raw_sys_enter *ctx)
 SEC("tracepoint/syscalls/sys_exit_ppoll")
 int syscall_ppoll_exit(struct trace_event_raw_sys_exit *ctx)
 {
+	keep_own_stack(ctx);
 	return poll_end(ctx->ret);
 }
 
@@ -737,36 +754,42 @@ static __always_inline int leave_with_registers(struct pt_regs *regs)
 SEC("kprobe")
 int single_entry(struct pt_regs *regs)
 {
+	keep_own_stack(regs);
 	return enter_with_registers(regs);
 }
 
 SEC("kretprobe")
 int single_return(struct pt_regs *regs)
 {
+	keep_own_stack(regs);
 	return leave_with_registers(regs);
 }
 
 SEC("kprobe.multi")
 int multi_entry(struct pt_regs *regs)
 {
+	keep_own_stack(regs);
 	return enter_with_registers(regs);
 }
 
 SEC("kretprobe.multi")
 int multi_return(struct pt_regs *regs)
 {
+	keep_own_stack(regs);
 	return leave_with_registers(regs);
 }
 
 SEC("kprobe.session")
 int session(struct pt_regs *regs)
 {
+	keep_own_stack(regs);
 	return bpf_session_is_return() ? leave_with_registers(regs) : enter_with_registers(regs);
 }
 
 SEC("kprobe.session")
 int session_ctx(struct pt_regs *regs)
 {
+	keep_own_stack(regs);
 	return bpf_session_is_return___ctx(regs) ? leave_with_registers(regs) : enter_with_registers(regs);
 }
 
@@ -900,6 +923,7 @@ int any_tracepoint(void *ctx)
 	struct event_record *r;
 	u32 size;
 
+	keep_own_stack(ctx);
 	if (!hook || !kernel_begins())
 		return 0;
 	if (hook->scope != GPUREC_EVERYBODY && !recorded(task, hook->scope))

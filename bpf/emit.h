@@ -6,6 +6,18 @@
 
 const volatile struct gpurec_config config = {};
 
+const volatile u32 never = 0; /* a value that only the verifier knows */
+
+/* Kernels from 6.13 on give some programs a stack of their own, one for each CPU and not for
+ * each run. Programs at uprobes can be preempted, and sleep, so a second thread on the CPU
+ * would run on the same stack. A program with a tail call keeps to the thread's stack, also
+ * if it can never be made. */
+static __always_inline void keep_own_stack(void *ctx)
+{
+	if (never)
+		bpf_tail_call(ctx, (void *)0, 0);
+}
+
 /* enum gpurec_phase, written by the recorder. */
 static __always_inline u32 phase_now(void)
 {

@@ -275,7 +275,14 @@ struct gpurec_ioctl_shape {
 struct gpurec_driver {
 	unsigned int ioctl, uvm_ioctl, modeset_ioctl, other_ioctl;
 	unsigned int open, close, mmap, poll;
-	unsigned int irq, off_cpu, xid, pad;
+	unsigned int irq, off_cpu, xid;
+	unsigned int by_function; /* what functions of nvidia.ko tell: GPUREC_..._BY_FUNCTION */
+};
+
+enum gpurec_told_by_function {
+	GPUREC_OPEN_BY_FUNCTION = 1,
+	GPUREC_CLOSE_BY_FUNCTION = 2,
+	GPUREC_MMAP_BY_FUNCTION = 4,
 };
 
 /* Written by the recorder a few times a second. A process is only ever stopped while

@@ -49,6 +49,7 @@ enum gpurec_phase type_phase;
 enum gpurec_scope type_scope;
 enum gpurec_role type_role;
 enum gpurec_family type_family;
+enum gpurec_told_by_function type_told;
 struct gpurec_instant *type_instant;
 struct gpurec_hook *type_hook;
 struct gpurec_driver *type_driver;
@@ -141,6 +142,7 @@ int mmap_enter(struct trace_event_raw_sys_enter *ctx)
 	u32 tid = (u32)bpf_get_current_pid_tgid();
 	unsigned int max;
 
+	keep_own_stack(ctx);
 	if (!(ctx->args[2] & PROT_EXEC) || (ctx->args[3] & MAP_ANONYMOUS))
 		return 0;
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
@@ -165,8 +167,10 @@ SEC("tracepoint/syscalls/sys_exit_mmap")
 int mmap_exit(struct trace_event_raw_sys_exit *ctx)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct gpurec_new_file *what = bpf_map_lookup_elem(&mapping, &tid);
+	struct gpurec_new_file *what;
 
+	keep_own_stack(ctx);
+	what = bpf_map_lookup_elem(&mapping, &tid);
 	if (!what)
 		return 0;
 	what->address = ctx->ret;

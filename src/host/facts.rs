@@ -30,6 +30,7 @@ pub struct Facts {
     pub btf: Option<bool>,
     pub ring_buffer: Option<bool>,
     pub task_storage: Option<bool>,
+    pub cookies: Option<bool>,
     pub uprobe_multi: Option<bool>,
     pub uprobe_session: Option<bool>,
     pub syscall_tracepoints: Option<bool>,
@@ -87,6 +88,7 @@ impl Facts {
         self.uprobe_multi = has_struct("bpf_uprobe_multi_link");
         self.fprobe = has_struct("bpf_kprobe_multi_link");
         self.kprobes = has_struct("kprobe_insn_cache");
+        self.cookies = Some(has_enumerator(&btf, "bpf_func_id", "BPF_FUNC_get_attach_cookie"));
         self.uprobe_session = Some(has_enumerator(&btf, "bpf_attach_type", "BPF_TRACE_UPROBE_SESSION"));
     }
 }

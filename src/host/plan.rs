@@ -69,6 +69,12 @@ fn problems(facts: &Facts) -> Vec<Problem> {
     add(facts.ring_buffer, true, "the kernel has no BPF ring buffers", "use Linux 5.8 or newer");
     add(facts.task_storage, true, "the kernel has no BPF task storage", "use Linux 5.11 or newer");
     add(
+        facts.cookies,
+        true,
+        "the kernel has no BPF cookies, by which a hook knows at which function it is",
+        "use Linux 5.15 or newer",
+    );
+    add(
         facts.syscall_tracepoints,
         true,
         "the kernel has no system-call tracepoints, by which gpurec sees a library being loaded",

@@ -130,7 +130,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_instant" Instant { head, pid, cpu, duration, args, payload, pad }
         "gpurec_hook" Hook { role, scope, entry_reads, exit_reads, context, pad, entry, exit }
         "gpurec_driver" Driver {
-            ioctl, uvm_ioctl, modeset_ioctl, other_ioctl, open, close, mmap, poll, irq, off_cpu, xid, pad
+            ioctl, uvm_ioctl, modeset_ioctl, other_ioctl, open, close, mmap, poll, irq, off_cpu, xid, by_function
         }
         "gpurec_ioctl_key" IoctlKey { family, nr }
         "gpurec_ioctl_shape" IoctlShape {

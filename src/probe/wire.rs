@@ -32,7 +32,7 @@ pub use skeleton::types::gpurec_state as State;
 
 use skeleton::types::{
     gpurec_family, gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase, gpurec_piece_state,
-    gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source,
+    gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function,
 };
 
 pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
@@ -74,6 +74,9 @@ pub const ROLE_XID: u8 = gpurec_role::GPUREC_XID.0 as u8;
 pub const ROLE_TOP_HALF: u8 = gpurec_role::GPUREC_TOP_HALF.0 as u8;
 pub const BY_FUNCTION: u32 = gpurec_family::GPUREC_BY_FUNCTION.0;
 pub const SPECIAL_BY_FUNCTION: u32 = gpurec_family::GPUREC_SPECIAL_BY_FUNCTION.0;
+pub const OPEN_BY_FUNCTION: u32 = gpurec_told_by_function::GPUREC_OPEN_BY_FUNCTION.0;
+pub const CLOSE_BY_FUNCTION: u32 = gpurec_told_by_function::GPUREC_CLOSE_BY_FUNCTION.0;
+pub const MMAP_BY_FUNCTION: u32 = gpurec_told_by_function::GPUREC_MMAP_BY_FUNCTION.0;
 pub const HOOK_PIECE: u16 = gpurec_limit::GPUREC_HOOK_PIECE.0 as u16;
 
 pub const RECORDING: u32 = gpurec_phase::GPUREC_RECORDING.0;

@@ -91,12 +91,12 @@ impl Driver {
         };
         driver.set_shapes()?;
         driver.number_all(to);
+        driver.xid();
         driver.functions(to)?;
         driver.events(to);
         driver.set_majors()?;
         to.announce();
-        let zero = 0u32.to_ne_bytes();
-        find_map(&driver.maps, "driver")?.update(&zero, wire::bytes(&driver.numbers), MapFlags::ANY)?;
+        driver.set_numbers()?;
         driver.system_calls();
         driver.others();
         Ok(driver)
@@ -109,21 +109,22 @@ impl Driver {
             return Ok(None);
         }
         let before = std::mem::replace(&mut self.modules, now);
-        let (had, refused) = (self.attached.len(), self.refused.len());
+        let had = self.attached.len();
         let pairs = || MODULES.iter().zip(before.iter().zip(&now));
         let came: Vec<&str> = pairs().filter(|(_, (b, n))| !**b && **n).map(|(name, _)| *name).collect();
         let went: Vec<&str> = pairs().filter(|(_, (b, n))| **b && !**n).map(|(name, _)| *name).collect();
         if !came.is_empty() {
             self.set_shapes()?;
-            self.functions(to)?;
             self.xid();
+            self.functions(to)?;
+            self.set_numbers()?;
         }
         self.set_majors()?;
         Ok(Some(Change {
             modules: if came.is_empty() { went.join(", ") } else { came.join(", ") },
             came: !came.is_empty(),
             hooked: self.attached.len() - had,
-            refused: self.refused.get(refused..).unwrap_or_default().to_vec(),
+            refused: self.refused.clone(),
         }))
     }
 
@@ -192,6 +193,11 @@ impl Driver {
         Ok(())
     }
 
+    fn set_numbers(&self) -> Result<()> {
+        let zero = 0u32.to_ne_bytes();
+        Ok(find_map(&self.maps, "driver")?.update(&zero, wire::bytes(&self.numbers), MapFlags::ANY)?)
+    }
+
     fn set_majors(&self) -> Result<()> {
         let table = find_map(&self.maps, "majors")?;
         let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
@@ -237,7 +243,7 @@ impl Driver {
         let scope = if own { Scope::Everything } else { Scope::Driver };
         let symbols = Symbols::gather(&host::Facts::gather(), scope);
         // Hooks that were refused for a missing module are judged anew.
-        self.refused.clear();
+        self.refused.retain(|refused| refused.name == "xid");
         let mut places = Vec::new();
         for planned in plan(&wanted, &symbols) {
             match planned {
@@ -269,11 +275,22 @@ impl Driver {
     fn wanted(&self) -> Vec<Wanted> {
         let version = host::driver_version();
         let rows = hooks::table(version.as_deref()).into_iter();
-        let mut wanted: Vec<Wanted> =
-            rows.filter(|hook| self.choice.takes(hook)).map(|hook| Wanted::Hook(Box::new(hook))).collect();
+        let mut wanted: Vec<Wanted> = rows
+            .filter(|hook| self.choice.takes(hook) && !self.told_otherwise(hook))
+            .map(|hook| Wanted::Hook(Box::new(hook)))
+            .collect();
         let own = self.choice.hooks.iter().filter(|name| !events::is_event(name));
         wanted.extend(own.map(|name| Wanted::Named(name.clone())));
         wanted
+    }
+
+    /// Waiting in poll is a system call's, and errors have a tracepoint from 575 on.
+    fn told_otherwise(&self, hook: &Hook) -> bool {
+        hook.line == "nvidia_poll" || (hook.role == Role::Xid && self.has_xid())
+    }
+
+    fn has_xid(&self) -> bool {
+        self.attached.iter().any(|one| one.name == "xid")
     }
 
     fn place(&mut self, target: Box<Target>, places: &mut Vec<Place>, to: &mut dyn Announce) {
@@ -304,10 +321,10 @@ impl Driver {
                 let bit = if special { wire::SPECIAL_BY_FUNCTION } else { wire::BY_FUNCTION };
                 *self.by_function.entry(family(hook.module)).or_insert(0) |= bit;
             }
-            (Role::File, "nvidia_open") => self.numbers.open = 0,
-            (Role::File, "nvidia_close") => self.numbers.close = 0,
-            (Role::File, "nvidia_mmap") => self.numbers.mmap = 0,
-            (Role::Xid, _) => self.numbers.pad = 1,
+            (Role::File, _) if hook.module != "nvidia" => {}
+            (Role::File, "nvidia_open") => self.numbers.by_function |= wire::OPEN_BY_FUNCTION,
+            (Role::File, "nvidia_close") => self.numbers.by_function |= wire::CLOSE_BY_FUNCTION,
+            (Role::File, "nvidia_mmap") => self.numbers.by_function |= wire::MMAP_BY_FUNCTION,
             _ if hook.name.starts_with("nvidia_isr") && hook.top_half => self.numbers.irq = 0,
             _ => {}
         }
@@ -414,7 +431,6 @@ impl Driver {
         if self.numbers.off_cpu != 0 {
             self.traced("off_cpu", "sched:sched_switch", &["sched_switch"]);
         }
-        self.xid();
     }
 
     fn traced(&mut self, name: &str, symbol: &str, programs: &[&str]) {
@@ -442,7 +458,7 @@ impl Driver {
 
     /// The driver's own tracepoint, or the function that reports errors.
     fn xid(&mut self) {
-        if self.attached.iter().any(|one| one.name == "xid") {
+        if self.has_xid() {
             return;
         }
         self.refused.retain(|refused| refused.name != "xid");
@@ -457,13 +473,12 @@ impl Driver {
         let symbol = Some("nvidia:nvidia_dev_xid".to_owned());
         match attach(self) {
             Ok(()) => self.attached.push(Attached { name: "xid".to_owned(), how: "tracepoint", symbol, note: None }),
-            Err(_) if self.numbers.pad != 0 => {}
             Err(_) if !self.modules[0] => {
                 self.refuse("xid", "nvidia is not loaded: errors it reports are seen once it is");
             }
             Err(error) => self.refuse(
                 "xid",
-                format!("drivers before 575 have no tracepoint for it, and nv_report_error is not hooked ({error:#}); see the kernel log: dmesg | grep Xid"),
+                format!("drivers before 575 have no tracepoint for it ({error:#}); where nv_report_error is hooked it tells the number, else see the kernel log: dmesg | grep Xid"),
             ),
         }
     }

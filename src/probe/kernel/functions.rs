@@ -97,7 +97,7 @@ impl Driver {
             match self.one_fentry(&place) {
                 Ok(()) => self.note(&place, Rung::Fentry),
                 Err(error) => {
-                    let why = format!("{error:#}");
+                    let why = against_fentry(&error);
                     // No right to do it at all: the others need not be tried.
                     if self.count_of(Rung::Fentry) == 0 && not_permitted(&error) {
                         dead = Some(why.clone());
@@ -201,6 +201,15 @@ impl Driver {
 
     fn count_of(&self, rung: Rung) -> usize {
         self.attached.iter().filter(|one| one.how == rung.name()).count()
+    }
+}
+
+fn against_fentry(error: &anyhow::Error) -> String {
+    let why = format!("{error:#}");
+    // ENOTSUPP is of the kernel's own, it has no text.
+    match why.contains("524") {
+        true => "this kernel's trampolines take no function with as many arguments (ENOTSUPP)".to_owned(),
+        false => why,
     }
 }
 

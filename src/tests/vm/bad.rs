@@ -70,7 +70,7 @@ fn own_hooks(visit: &Visit) {
     own.has_functions_as_counted();
     for (name, arg) in [
         ("uvm_migrate", "length"),
-        ("uvm_api_migrate", "params"),
+        ("uvm_api_migrate", "length"),
         ("nvidia_mmap", "start"),
         ("irq:irq_handler_entry", "irq"),
         ("nv_add_mapping_context_to_file", "prot"),
