@@ -23,6 +23,7 @@
 #define DEFAULT_PAYLOAD 64
 #define POLLED 16         /* descriptors looked at in one poll */
 #define DEVICE_PREFIX "/dev/nvidia"
+#define WAITED 0x10000    /* beside a state: it left the CPU by itself, whatever its state is by now */
 
 extern bool bpf_session_is_return(void) __weak __ksym;
 extern bool bpf_session_is_return___ctx(void *ctx) __weak __ksym;
@@ -159,9 +160,9 @@ static __noinline int ioctl_begin(struct kernel_thread *k, const struct request 
 		frame->ts = send_kernel_call(s, sizeof(s->call) + used);
 		k->busy = 0;
 	}
-	if (frame->ts)
-		k->depth++;
-	else
+	/* Also one that found no room: its return must not end the call around it. */
+	k->depth++;
+	if (!frame->ts)
 		count_lost_call(probe);
 	return 0;
 }
@@ -173,7 +174,7 @@ static __noinline int ioctl_end(struct kernel_thread *k, u32 probe, u64 value, u
 	struct kernel_frame frame;
 	u32 used = 0, again;
 
-	if (!close_frame(k, probe, &frame))
+	if (!close_frame(k, probe, &frame) || !frame.ts)
 		return 0;
 	key.family = (u32)frame.place[1];
 	key.nr = frame.place[1] >> 32;
@@ -192,6 +193,17 @@ static __noinline int ioctl_end(struct kernel_thread *k, u32 probe, u64 value, u
 	return 0;
 }
 
+/* While functions are being hooked, one ioctl can be seen in both ways. */
+static __always_inline bool told_as_system_call(struct kernel_thread *k, u32 probe)
+{
+	struct kernel_frame *top;
+
+	if (!k->depth)
+		return false;
+	top = &k->at[(k->depth - 1) & (GPUREC_KERNEL_FRAMES - 1)];
+	return top->sp == SYSTEM_CALL && top->probe == probe;
+}
+
 static __always_inline void ioctl_enter(struct task_struct *task, struct file *file, u32 fd, u32 cmd, u64 payload, u64 sp)
 {
 	struct request r = {.cmd = cmd, .payload = payload, .fd = fd};
@@ -202,7 +214,7 @@ static __always_inline void ioctl_enter(struct task_struct *task, struct file *f
 	r.family = family_of(file, &r.minor);
 	if (!r.family)
 		return;
-	r.flags = recorded(task, GPUREC_TARGETS);
+	r.flags = recorded(task, GPUREC_TARGETS, true);
 	if (!r.flags)
 		return;
 	unwrap(&r);
@@ -214,11 +226,13 @@ static __always_inline void ioctl_enter(struct task_struct *task, struct file *f
 		count_lost_call(probe);
 		return;
 	}
-	drop_dead(k, task, sp);
+	if (sp != SYSTEM_CALL && told_as_system_call(k, probe))
+		return;
+	drop_dead(k, task, probe, sp);
 	ioctl_begin(k, &r, probe, sp);
 	t = bpf_task_storage_get(&threads, task, 0, 0);
 	if (t)
-		t->in_ioctl = 1;
+		t->in_ioctl = k->depth > 0;
 }
 
 /* Which of the ioctl probes it was, the frame tells. */
@@ -229,6 +243,9 @@ static __always_inline void ioctl_leave(struct task_struct *task, u64 value)
 	struct thread *t;
 	u32 flags, i;
 
+	t = bpf_task_storage_get(&threads, task, 0, 0);
+	if (t)
+		t->in_ioctl = 0;
 	if (!k || !n || !k->depth || phase_now() == GPUREC_SILENT)
 		return;
 	flags = flags_at_return(task);
@@ -240,9 +257,6 @@ static __always_inline void ioctl_leave(struct task_struct *task, u64 value)
 			break;
 		}
 	}
-	t = bpf_task_storage_get(&threads, task, 0, 0);
-	if (t)
-		t->in_ioctl = 0;
 }
 
 SEC("tracepoint/syscalls/sys_enter_ioctl")
@@ -279,14 +293,13 @@ static __always_inline void syscall_begin(struct task_struct *task, u32 flags, u
 		count_lost_call(probe);
 		return;
 	}
-	drop_dead(k, task, SYSTEM_CALL);
+	drop_dead(k, task, probe, SYSTEM_CALL);
 	frame = open_frame(k, probe, SYSTEM_CALL);
 	if (!frame)
 		return;
 	frame->ts = plain_call(probe, flags, k->depth, args);
-	if (frame->ts)
-		k->depth++;
-	else
+	k->depth++;
+	if (!frame->ts)
 		count_lost_call(probe);
 }
 
@@ -295,7 +308,7 @@ static __always_inline void syscall_end(struct task_struct *task, u32 probe, u64
 	struct kernel_thread *k = bpf_task_storage_get(&kernel_threads, task, 0, 0);
 	struct kernel_frame frame;
 
-	if (!k || !k->depth || phase_now() == GPUREC_SILENT || !close_frame(k, probe, &frame))
+	if (!k || !k->depth || phase_now() == GPUREC_SILENT || !close_frame(k, probe, &frame) || !frame.ts)
 		return;
 	plain_return(probe, flags_at_return(task), frame.ts, value);
 }
@@ -311,9 +324,9 @@ static __always_inline void on_descriptor(u32 probe, u32 by_function, int fd, u6
 	if (!probe || !is_target(task->tgid))
 		return;
 	family = family_of_fd(task, fd, &minor);
-	if (!family || (by_function && family == GPUREC_NVIDIA))
+	if (!family || (by_function && family == GPUREC_NVIDIA && minor != MODESET_MINOR))
 		return;
-	flags = recorded(task, GPUREC_TARGETS);
+	flags = recorded(task, GPUREC_TARGETS, true);
 	if (!flags)
 		return;
 	args[0] = family | (u64)minor << 32;
@@ -386,11 +399,12 @@ int syscall_open_enter(struct trace_event_raw_sys_enter *ctx)
 		if (name[i] != prefix[i])
 			return 0;
 	}
-	if ((n->by_function & GPUREC_OPEN_BY_FUNCTION) && (name[i] != '-' || name[i + 1] != 'u'))
+	/* nvidia_open serves /dev/nvidiactl and /dev/nvidiaN. */
+	if ((n->by_function & GPUREC_OPEN_BY_FUNCTION) && name[i] != '-')
 		return 0;
 	/* The name, eight bytes an argument: what a record without pieces has room for. */
 	__builtin_memcpy(&args[2], name, sizeof(name));
-	flags = recorded(task, GPUREC_TARGETS);
+	flags = recorded(task, GPUREC_TARGETS, true);
 	if (!flags)
 		return 0;
 	syscall_begin(task, flags, n->open, args);
@@ -431,7 +445,7 @@ static __always_inline void poll_begin(u64 fds, u64 count, s64 timeout)
 			continue;
 		args[0] = family | (u64)minor << 32;
 		args[3] = one.fd;
-		flags = recorded(task, GPUREC_TARGETS);
+		flags = recorded(task, GPUREC_TARGETS, true);
 		if (flags)
 			syscall_begin(task, flags, n->poll, args);
 		return;
@@ -488,6 +502,7 @@ int syscall_ppoll_exit(struct trace_event_raw_sys_exit *ctx)
 
 struct pending {
 	u64 ts;
+	u64 task; /* whoever goes on elsewhere ends nothing here */
 	u32 probe, pad;
 	u64 args[2];
 };
@@ -518,6 +533,7 @@ static __always_inline void interrupt_begin(u32 probe, u64 arg0, u64 arg1)
 	one = &p->at[p->depth & 7];
 	one->ts = bpf_ktime_get_ns();
 	one->probe = probe;
+	one->task = (u64)bpf_get_current_task();
 	one->args[0] = arg0;
 	one->args[1] = arg1;
 	p->depth++;
@@ -545,19 +561,22 @@ static __always_inline void interrupt_end(u32 probe, u64 value)
 	u32 zero = 0, i;
 	struct pendings *p = bpf_map_lookup_elem(&interrupts, &zero);
 	struct gpurec_instant *r;
-	struct pending one;
+	struct pending one = {};
+	u32 depth;
 
 	if (!p || phase_now() == GPUREC_SILENT)
 		return;
-	for (i = 0; i < 8 && p->depth; i++) {
-		p->depth--;
-		one = p->at[p->depth & 7];
-		if (one.probe == probe)
+	depth = p->depth;
+	for (i = 0; i < 8 && depth; i++) {
+		depth--;
+		one = p->at[depth & 7];
+		if (one.probe == probe && one.task == (u64)bpf_get_current_task())
 			break;
 		one.ts = 0;
 	}
-	if (i == 8 || one.probe != probe || !one.ts)
+	if (!one.ts)
 		return;
+	p->depth = depth;
 	r = reserve_call(sizeof(*r));
 	if (!r) {
 		count_lost_call(probe);
@@ -649,9 +668,8 @@ static __noinline int function_begin(struct kernel_thread *k, const struct gpure
 		frame->ts = send_kernel_call(s, sizeof(s->call) + used);
 		k->busy = 0;
 	}
-	if (frame->ts)
-		k->depth++;
-	else
+	k->depth++;
+	if (!frame->ts)
 		count_lost_call(like->probe);
 	return 0;
 }
@@ -679,7 +697,7 @@ static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args)
 		interrupt_begin(probe, args[0], args[1]);
 		return;
 	}
-	like.size = recorded(task, hook->scope);
+	like.size = recorded(task, hook->scope, false);
 	if (!like.size)
 		return;
 	k = kernel_thread(task);
@@ -687,7 +705,7 @@ static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args)
 		count_lost_call(probe);
 		return;
 	}
-	drop_dead(k, task, sp);
+	drop_dead(k, task, probe, sp);
 	function_begin(k, hook, &like, args);
 }
 
@@ -696,7 +714,7 @@ static __noinline int function_end(struct kernel_thread *k, const struct gpurec_
 	struct kernel_frame frame;
 	u32 used = 0, i;
 
-	if (!close_frame(k, probe, &frame))
+	if (!close_frame(k, probe, &frame) || !frame.ts)
 		return 0;
 	if (k->busy || !hook->exit_reads) {
 		plain_return(probe, flags, frame.ts, value);
@@ -828,7 +846,7 @@ int BPF_PROG(irq_entry, int irq, struct irqaction *action)
 	char name[8] = {}, wanted[] = "nvidia";
 	u32 i;
 
-	if (!n || bpf_probe_read_kernel_str(name, sizeof(name), action->name) < 0)
+	if (!n || !n->irq || bpf_probe_read_kernel_str(name, sizeof(name), action->name) < 0)
 		return 0;
 #pragma unroll
 	for (i = 0; i < sizeof(wanted) - 1; i++) {
@@ -846,7 +864,7 @@ int BPF_PROG(irq_exit, int irq, struct irqaction *action, int handled)
 	u32 zero = 0;
 	struct pendings *p = bpf_map_lookup_elem(&interrupts, &zero);
 
-	if (n && p && p->depth)
+	if (n && n->irq && p && p->depth)
 		interrupt_end(n->irq, handled);
 	return 0;
 }
@@ -869,7 +887,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	if (!(prev->flags & PF_KTHREAD)) {
 		t = bpf_task_storage_get(&threads, prev, 0, 0);
 		if (t && t->traced && (t->outermost || t->in_ioctl)) {
-			t->off_state = preempt ? 0 : state_of(prev);
+			t->off_state = preempt ? 0 : state_of(prev) | WAITED;
 			t->off_since = bpf_ktime_get_ns();
 		}
 	}
@@ -926,7 +944,7 @@ int any_tracepoint(void *ctx)
 	keep_own_stack(ctx);
 	if (!hook || !kernel_begins())
 		return 0;
-	if (hook->scope != GPUREC_EVERYBODY && !recorded(task, hook->scope))
+	if (hook->scope != GPUREC_EVERYBODY && !recorded(task, hook->scope, false))
 		return 0;
 	r = reserve_call(sizeof(*r));
 	if (!r) {

@@ -85,19 +85,22 @@ static __always_inline struct gpurec_driver *numbers(void)
 	return bpf_map_lookup_elem(&driver, &zero);
 }
 
-/* The flags of records of the current thread, 0 if it is not recorded. */
-static __always_inline u32 recorded(struct task_struct *task, u32 scope)
+/* The flags of records of the current thread, 0 if it is not recorded. Only who uses the
+ * driver's files is given a state; with --all nobody else is recorded at all. */
+static __always_inline u32 recorded(struct task_struct *task, u32 scope, bool uses_driver)
 {
 	struct thread *t;
 
-	if (!kernel_begins())
+	if (!kernel_begins() || !task->pid)
 		return 0;
 	if (task->flags & PF_KTHREAD)
 		return scope == GPUREC_TARGETS ? 0 : GPUREC_KERNEL | GPUREC_KERNEL_THREAD;
-	t = thread_state(task);
-	if (t ? t->traced : is_target(task->tgid))
-		return GPUREC_KERNEL;
-	return 0;
+	t = uses_driver ? thread_state(task) : bpf_task_storage_get(&threads, task, 0, 0);
+	if (t)
+		return t->traced ? GPUREC_KERNEL : 0;
+	if (config.everyone && scope == GPUREC_TARGETS && !uses_driver)
+		return 0;
+	return is_target(task->tgid) ? GPUREC_KERNEL : 0;
 }
 
 static __always_inline bool same_stack(u64 a, u64 b)
@@ -106,8 +109,9 @@ static __always_inline bool same_stack(u64 a, u64 b)
 }
 
 /* Frames that can't be open any more go: at or below the new one on the same stack, or on
- * an interrupt's stack when the thread itself goes on. A new system call ends all. */
-static __always_inline void drop_dead(struct kernel_thread *k, struct task_struct *task, u64 sp)
+ * an interrupt's stack when the thread itself goes on. A new system call ends all. A function
+ * reached by a tail call shares its frame with the one before, which is still open. */
+static __always_inline void drop_dead(struct kernel_thread *k, struct task_struct *task, u32 probe, u64 sp)
 {
 	u64 stack = (u64)BPF_CORE_READ(task, stack);
 	bool on_own = same_stack(stack, sp);
@@ -118,9 +122,12 @@ static __always_inline void drop_dead(struct kernel_thread *k, struct task_struc
 		return;
 	}
 	for (i = 0; i < GPUREC_KERNEL_FRAMES && k->depth; i++) {
-		u64 top = k->at[(k->depth - 1) & (GPUREC_KERNEL_FRAMES - 1)].sp;
+		struct kernel_frame *frame = &k->at[(k->depth - 1) & (GPUREC_KERNEL_FRAMES - 1)];
+		u64 top = frame->sp;
 
 		if (top == SYSTEM_CALL || (same_stack(top, sp) ? top > sp : !on_own))
+			break;
+		if (top == sp && frame->probe != probe)
 			break;
 		k->depth--;
 	}

@@ -113,7 +113,11 @@ fn line(path: &str) -> Option<String> {
 
 /// The file lists every mode, the one in force in brackets.
 fn lockdown() -> Option<String> {
-    let text = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
+    let Ok(text) = fs::read_to_string("/sys/kernel/security/lockdown") else {
+        // securityfs need not be mounted: then what the kernel was booted with says it.
+        let words = fs::read_to_string("/proc/cmdline").ok()?;
+        return words.split_whitespace().find_map(|word| word.strip_prefix("lockdown=")).map(str::to_owned);
+    };
     Some(text.split('[').nth(1)?.split(']').next()?.to_owned())
 }
 

@@ -14,6 +14,7 @@ fn capable() -> Facts {
         btf: Some(true),
         ring_buffer: Some(true),
         task_storage: Some(true),
+        cookies: Some(true),
         uprobe_multi: Some(true),
         uprobe_session: Some(true),
         syscall_tracepoints: Some(true),
@@ -43,13 +44,14 @@ fn unknown_is_not_no() {
 #[test]
 fn each_missing_fact_is_one_problem_with_a_remedy() {
     type Remove = fn(&mut Facts);
-    let cases: [(Remove, bool); 8] = [
+    let cases: [(Remove, bool); 9] = [
         (|f| f.can_load_bpf = Some(false), true),
         (|f| f.can_read_processes = Some(false), false),
         (|f| f.lockdown = Some("confidentiality".into()), true),
         (|f| f.btf = Some(false), true),
         (|f| f.ring_buffer = Some(false), true),
         (|f| f.task_storage = Some(false), true),
+        (|f| f.cookies = Some(false), true),
         (|f| f.syscall_tracepoints = Some(false), true),
         (|f| f.first_pid_namespace = Some(false), true),
     ];

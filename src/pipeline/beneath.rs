@@ -341,8 +341,9 @@ fn errno(returned: i64) -> Option<Cow<'static, str>> {
 /// A task's state as the scheduler left it.
 fn state(state: u64) -> &'static str {
     match state & 0xff {
-        0 => "preempted",
-        1 => "sleeping",
+        0 if state == 0 => "preempted",
+        // Woken already when it was looked at.
+        0 | 1 => "sleeping",
         2 => "disk",
         4 => "stopped",
         8 => "traced",

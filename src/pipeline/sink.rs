@@ -49,6 +49,8 @@ pub struct Lines {
     last: u64,
     /// Calls that died with their threads.
     died: Vec<InFlight>,
+    /// Returns of kernel functions that never came.
+    pub returns_missed: u64,
     /// Set once: the output cannot take more.
     pub failed: Option<io::Error>,
 }
@@ -69,6 +71,7 @@ impl Lines {
             start,
             last: start,
             died: Vec::new(),
+            returns_missed: 0,
             failed: None,
         }
     }
@@ -260,6 +263,7 @@ impl Sink for Lines {
         let probes = std::mem::take(&mut self.probes);
         let facts = probes.get(call.probe as usize);
         if let Some((what, name)) = facts.and_then(Facts::beneath) {
+            self.returns_missed += u64::from(outcome == Outcome::Lost);
             let body = self.below.end(what, name, ts, call, outcome, pieces);
             self.line(ts, body);
             self.probes = probes;

@@ -310,6 +310,12 @@ impl Worker {
                 self.missed
             ));
         }
+        if self.lines.returns_missed > 0 {
+            because.push(format!(
+                "{} returns of kernel functions were not seen: their ends say \"lost\"",
+                self.lines.returns_missed
+            ));
+        }
         if self.lines.forgotten_objects() > 0 {
             because.push(format!(
                 "{} objects of the driver were too many to remember: requests on them are shown without a class",

@@ -39,6 +39,8 @@ pub struct Attached {
     pub how: &'static str,
     pub symbol: Option<String>,
     pub note: Option<String>,
+    /// It goes with its module.
+    pub module: Option<String>,
 }
 
 impl Attached {
@@ -113,6 +115,8 @@ impl Driver {
         let pairs = || MODULES.iter().zip(before.iter().zip(&now));
         let came: Vec<&str> = pairs().filter(|(_, (b, n))| !**b && **n).map(|(name, _)| *name).collect();
         let went: Vec<&str> = pairs().filter(|(_, (b, n))| **b && !**n).map(|(name, _)| *name).collect();
+        self.forget(&went);
+        self.set_majors()?;
         if !came.is_empty() {
             self.set_shapes()?;
             self.xid();
@@ -126,6 +130,26 @@ impl Driver {
             hooked: self.attached.len() - had,
             refused: self.refused.clone(),
         }))
+    }
+
+    /// The hooks in a module that went are gone: should it come back, they are made anew, and
+    /// until then tracepoints tell what they told.
+    fn forget(&mut self, went: &[&str]) {
+        let gone = |one: &Attached| one.module.as_deref().is_some_and(|module| went.contains(&module));
+        self.attached.retain(|one| !gone(one));
+        for module in went {
+            match *module {
+                "nvidia" => {
+                    self.by_function.remove(&(Family::Nvidia as u32));
+                    self.numbers.by_function = 0;
+                    self.attached.retain(|one| one.name != "xid");
+                }
+                "nvidia_uvm" => _ = self.by_function.remove(&(Family::Uvm as u32)),
+                _ => {}
+            }
+        }
+        // A failure leaves what was there; the next change tries again.
+        let _ = self.set_numbers();
     }
 
     /// For the trace's header.
@@ -201,7 +225,12 @@ impl Driver {
     fn set_majors(&self) -> Result<()> {
         let table = find_map(&self.maps, "majors")?;
         let devices = fs::read_to_string("/proc/devices").unwrap_or_default();
-        for (major, family) in majors(&devices) {
+        let now = majors(&devices);
+        let keys: Vec<Vec<u8>> = table.keys().collect();
+        for key in keys.iter().filter(|key| !now.iter().any(|(major, _)| major.to_ne_bytes() == key[..])) {
+            table.delete(key)?;
+        }
+        for (major, family) in now {
             let family = family as u32;
             let value = family | self.by_function.get(&family).copied().unwrap_or(0);
             table.update(&major.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)?;
@@ -268,7 +297,8 @@ impl Driver {
     }
 
     fn has(&self, target: &Target) -> bool {
-        self.attached.iter().any(|one| one.name == target.name && one.how != Rung::Tracepoint.name())
+        let same = |one: &Attached| one.name == target.name && one.module == target.module;
+        self.attached.iter().any(|one| same(one) && one.how != Rung::Tracepoint.name())
     }
 
     /// The rows of the table in the groups that were asked for, and the user's own.
@@ -355,7 +385,13 @@ impl Driver {
         };
         let result = self.attach_event(event, &config, to);
         match result {
-            Ok(()) => self.attached.push(Attached { name, how: "tracepoint", symbol: None, note: None }),
+            Ok(()) => self.attached.push(Attached {
+                name,
+                how: "tracepoint",
+                symbol: None,
+                note: None,
+                module: None,
+            }),
             Err(error) => self.refuse(&name, format!("{error:#}")),
         }
     }
@@ -403,6 +439,7 @@ impl Driver {
                     how: "tracepoint",
                     symbol: Some(format!("syscalls:sys_enter_{call}")),
                     note: None,
+                    module: None,
                 }),
                 // Not every machine has it: ppoll is the same.
                 Err(_) if call == "poll" && cfg!(not(target_arch = "x86_64")) => {}
@@ -451,6 +488,7 @@ impl Driver {
                 how: "tracepoint",
                 symbol: Some(symbol.to_owned()),
                 note: None,
+                module: None,
             }),
             Err(error) => self.refuse(name, format!("{error:#}")),
         }
@@ -472,7 +510,7 @@ impl Driver {
         };
         let symbol = Some("nvidia:nvidia_dev_xid".to_owned());
         match attach(self) {
-            Ok(()) => self.attached.push(Attached { name: "xid".to_owned(), how: "tracepoint", symbol, note: None }),
+            Ok(()) => self.attached.push(Attached { name: "xid".to_owned(), how: "tracepoint", symbol, note: None, module: None }),
             Err(_) if !self.modules[0] => {
                 self.refuse("xid", "nvidia is not loaded: errors it reports are seen once it is");
             }
@@ -506,7 +544,7 @@ fn bpf_hook(target: &Target) -> wire::Hook {
     let of_driver = target.module.as_ref().is_some_and(|module| module.starts_with("nvidia"));
     let scope = if of_driver { wire::DRIVER } else { wire::TARGETS };
     let role = match &target.hook {
-        Some(hook) if hook.top_half => wire::ROLE_TOP_HALF,
+        Some(hook) if hook.top_half && hook.role != Role::Xid => wire::ROLE_TOP_HALF,
         Some(hook) => match hook.role {
             Role::Ioctl if hook.operation.file == Some(1) => wire::ROLE_IOCTL_INODE,
             Role::Ioctl => wire::ROLE_IOCTL,

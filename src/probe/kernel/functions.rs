@@ -196,6 +196,7 @@ impl Driver {
             how: rung.name(),
             symbol: (place.target.symbol != place.target.name).then(|| place.target.symbol.clone()),
             note: place.target.note.clone(),
+            module: place.target.module.clone(),
         });
     }
 

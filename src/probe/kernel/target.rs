@@ -78,6 +78,7 @@ impl Target {
                 Type::Void => Returns::Void,
                 Type::Bool => Returns::Bool,
                 // Of a kernel function, an int is most often an errno, and shown as a number all the same.
+                Type::Signed(8..) => Returns::Number,
                 Type::Signed(_) => Returns::Errno,
                 Type::Pointer => Returns::Pointer,
                 Type::Unsigned(_) | Type::Struct(_) | Type::Other => Returns::Number,

@@ -77,7 +77,11 @@ impl Recording {
         let end = self.lines.last().unwrap();
         assert_eq!(text(end, "type"), "end", "{}", self.about);
         assert_eq!(end["lost"], 0, "{}: {end}", self.about);
-        assert_eq!(end["complete"], true, "{}: {}", self.about, end["incomplete_because"]);
+        // A hook that the kernel skipped need not have been one of ours to record, so gpurec cannot say that it has
+        // all; the counts that are compared after this can.
+        let skipped = |why: &Value| why.as_str().is_some_and(|why| why.contains("passed over by the kernel"));
+        let only_skipped = end["incomplete_because"].as_array().is_some_and(|all| all.iter().all(skipped));
+        assert!(end["complete"] == true || only_skipped, "{}: {}", self.about, end["incomplete_because"]);
     }
 
     /// Each once, with its name, status and duration.
