@@ -15,6 +15,7 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
+use super::config::bpf_hook;
 use super::events::{self, Event};
 use super::functions::{self, Place, program};
 use super::{Choice, Planned, Rung, Scope, Symbols, Target, Wanted, plan};
@@ -537,42 +538,6 @@ fn modules() -> [bool; MODULES.len()] {
 /// A tracepoint stands for it, and is there anyway.
 fn only_tracepoint(target: &Target) -> bool {
     target.usable().all(|rung| rung == Rung::Tracepoint)
-}
-
-/// What BPF shall do at a function.
-fn bpf_hook(target: &Target) -> wire::Hook {
-    let of_driver = target.module.as_ref().is_some_and(|module| module.starts_with("nvidia"));
-    let scope = if of_driver { wire::DRIVER } else { wire::TARGETS };
-    let role = match &target.hook {
-        Some(hook) if hook.top_half && hook.role != Role::Xid => wire::ROLE_TOP_HALF,
-        Some(hook) => match hook.role {
-            Role::Ioctl if hook.operation.file == Some(1) => wire::ROLE_IOCTL_INODE,
-            Role::Ioctl => wire::ROLE_IOCTL,
-            Role::Xid => wire::ROLE_XID,
-            Role::File | Role::Function => wire::ROLE_FUNCTION,
-        },
-        None => wire::ROLE_FUNCTION,
-    };
-    let mut config = wire::Hook { role, scope, ..wire::Hook::default() };
-    let size = |size: u16| size.min(wire::HOOK_PIECE);
-    for (slot, read) in config.entry.iter_mut().zip(target.entry()) {
-        (slot.source, slot.source_offset) = source(read.source);
-        slot.size = size(read.size);
-        config.entry_reads += 1;
-    }
-    for (slot, read) in config.exit.iter_mut().zip(target.exit()) {
-        (slot.source, slot.source_offset) = source(read.source);
-        slot.size = size(read.size);
-        config.exit_reads += 1;
-    }
-    config
-}
-
-fn source(source: hooks::Source) -> (u8, u16) {
-    match source {
-        hooks::Source::Register(register) => (register, 0),
-        hooks::Source::Inside { piece, offset } => (piece | wire::INSIDE, offset),
-    }
 }
 
 fn recursion_misses(fd: i32) -> u64 {

@@ -8,6 +8,7 @@
 mod attach;
 mod btf;
 mod choice;
+mod config;
 mod events;
 mod forbidden;
 mod functions;
