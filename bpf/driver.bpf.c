@@ -71,7 +71,7 @@ static __always_inline void fill_instant(struct gpurec_instant *i, u32 probe, u6
 
 	kernel_head(&i->head, GPUREC_INSTANT, probe, GPUREC_KERNEL);
 	i->pid = 0;
-	if (t && t->traced)
+	if (t ? t->traced : !config.everyone && is_target(task->tgid))
 		i->pid = task->tgid;
 	else
 		i->head.tid = 0;
