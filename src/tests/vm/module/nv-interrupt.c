@@ -9,8 +9,13 @@
 #include <linux/irqdesc.h>
 #include <linux/workqueue.h>
 
+/* New in 575. */
+#ifdef STANDIN_535
+#define trace_nvidia_dev_xid(dev, number, text) ((void)(dev), (void)(text))
+#else
 #define CREATE_TRACE_POINTS
 #include "nv-trace.h"
+#endif
 
 static struct irq_work raise_work;
 static struct delayed_work soon_work;
