@@ -277,7 +277,11 @@ impl Driver {
         let mut places = Vec::new();
         for planned in plan(&wanted, &symbols) {
             match planned {
-                Planned::Take(target) if self.has(&target) || only_tracepoint(&target) => {}
+                Planned::Take(target) if self.has(&target) => {}
+                Planned::Take(target) if only_tracepoint(&target) => {
+                    let place = Place::new(target.into(), 0);
+                    self.refuse(&place.target.name, place.reason(self.choice.rung));
+                }
                 Planned::Take(target) => self.place(target, &mut places, to),
                 Planned::Refused { name, reason } => self.refuse(&name, reason),
             }

@@ -33,7 +33,7 @@ impl Place {
     }
 
     /// Every rung with what speaks against it, those with the same reason together.
-    fn reason(&self, only: Option<Rung>) -> String {
+    pub fn reason(&self, only: Option<Rung>) -> String {
         let known = self.target.rungs.iter().filter_map(|(rung, why)| Some((*rung, why.as_deref()?)));
         let tried = self.tried.iter().map(|(rung, why)| (*rung, why.as_str()));
         let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
