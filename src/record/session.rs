@@ -304,7 +304,7 @@ impl Session<'_> {
             if self.handle_control() == 0 {
                 self.tracker.release_overdue(false);
             }
-            self.follow_modules()?;
+            self.follow_modules();
             if let Some(why) = self.handle_signals(signals)? {
                 return Ok(why);
             }
@@ -320,13 +320,20 @@ impl Session<'_> {
         }
     }
 
-    fn follow_modules(&mut self) -> Result<()> {
+    fn follow_modules(&mut self) {
         let messages = &self.messages;
-        if let Some(change) = self.probes.refresh_kernel(&mut |probes| tell_names(messages, probes))? {
-            let message = Message { ts: monotonic_ns(), pid: 0, what: Told::Module(change) };
-            let _ = self.messages.send(message);
+        match self.probes.refresh_kernel(&mut |probes| tell_names(messages, probes)) {
+            Ok(None) => {}
+            Ok(Some(change)) => {
+                let message = Message { ts: monotonic_ns(), pid: 0, what: Told::Module(change) };
+                let _ = self.messages.send(message);
+            }
+            // The rest of the recording goes on.
+            Err(error) if !self.config.quiet => {
+                eprintln!("gpurec: a driver module came or went, and its hooks could not follow: {error:#}");
+            }
+            Err(_) => {}
         }
-        Ok(())
     }
 
     fn sleep(&self, deadline: Option<Instant>, signals: &Signals) -> Result<()> {

@@ -112,11 +112,11 @@ impl Driver {
             return Ok(None);
         }
         let before = std::mem::replace(&mut self.modules, now);
-        let had = self.attached.len();
         let pairs = || MODULES.iter().zip(before.iter().zip(&now));
         let came: Vec<&str> = pairs().filter(|(_, (b, n))| !**b && **n).map(|(name, _)| *name).collect();
         let went: Vec<&str> = pairs().filter(|(_, (b, n))| **b && !**n).map(|(name, _)| *name).collect();
         self.forget(&went);
+        let had = self.attached.len();
         self.set_majors()?;
         if !came.is_empty() {
             self.set_shapes()?;
