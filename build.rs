@@ -13,10 +13,12 @@ mod demo;
 
 const OBJECTS: [&str; 3] = ["process", "cuda", "driver"];
 
-fn main() -> Result<()> {
+pub fn main() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=bpf");
+    // The fuzz crate includes this file, and runs it here too.
+    let here = env::current_dir()?;
+    println!("cargo:rerun-if-changed={}", here.join("build.rs").display());
+    println!("cargo:rerun-if-changed={}", here.join("bpf").display());
     demo::build(&out);
     for object in OBJECTS {
         skeleton(object, &out)?;

@@ -15,6 +15,7 @@
 #include "maps.h"
 #include "emit.h"
 #include "capture.h"
+#include "budget.h"
 
 /* The kernel's own memory between a call's entry and its return. The newer form takes
  * the context; both are weak, and the programs of the other rungs use neither. */
@@ -46,18 +47,6 @@ struct {
 	__type(value, struct frames);
 } frames SEC(".maps");
 
-/* Is the return address the uretprobe trampoline? Then this function was reached by a
- * tail call, and its frame shares the stack slot of the one before. */
-static __always_inline bool is_chained(struct task_struct *task, u64 return_address)
-{
-	struct xol_area *area = NULL;
-
-	if (!bpf_core_field_exists(area->vaddr))
-		return false;
-	area = task->mm->uprobes_state.xol_area;
-	return area && area->vaddr == return_address;
-}
-
 static __always_inline u64 return_address(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -68,6 +57,20 @@ static __always_inline u64 return_address(struct pt_regs *regs)
 #else
 	return PT_REGS_RET(regs);
 #endif
+}
+
+/* Is the return address the uretprobe trampoline? Then this function was reached by a
+ * tail call, and its frame shares the stack slot of the one before. Reading what the target
+ * has on its stack is the dearest part of a hit, so that is done only where there may be
+ * such a frame. */
+static __always_inline bool is_chained(struct task_struct *task, struct thread *t, struct pt_regs *regs)
+{
+	struct xol_area *area = NULL;
+
+	if (PT_REGS_SP(regs) <= t->open_above || !bpf_core_field_exists(area->vaddr))
+		return false;
+	area = task->mm->uprobes_state.xol_area;
+	return area && area->vaddr == return_address(regs);
 }
 
 /* Sizes of records with something behind them. Room in a ring is asked for in sizes that
@@ -113,7 +116,7 @@ static __always_inline void fill_call(struct gpurec_call *call, struct pt_regs *
 	fill_head(&call->head, GPUREC_CALL, probe, seq);
 	if (chained)
 		call->head.flags = GPUREC_CHAINED;
-	call->pid = bpf_get_current_pid_tgid() >> 32;
+	call->pid = bpf_get_current_task_btf()->tgid;
 	call->payload = 0;
 	call->words = 0;
 	call->sp = PT_REGS_SP(regs);
@@ -258,16 +261,18 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 		return 0;
 	t = thread_state(task);
 	if (!t) {
-		if (is_target(bpf_get_current_pid_tgid() >> 32))
+		if (is_target(task->tgid))
 			count_lost_call(probe);
 		return 0;
 	}
-	if (!t->traced)
+	if (!t->traced || budget_counts(probe))
 		return 0;
-	chained = is_chained(task, return_address(regs));
+	chained = is_chained(task, t, regs);
+	/* A frame at this very place may be shared by what is reached from it by a tail call. */
+	t->open_above = PT_REGS_SP(regs) - 1;
 	t->seq++;
 	plan = bpf_map_lookup_elem(&captures, &probe);
-	more = plan && (plan->words || plan->entry_reads || plan->exit_reads);
+	more = plan && !plan->simple && (plan->words || plan->entry_reads || plan->exit_reads);
 	if (more) {
 		struct scratch *s = take_scratch();
 
@@ -282,6 +287,8 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 		if (call) {
 			fill_call(call, regs, probe, t->seq, chained);
 			ts = call->head.ts;
+			if (plan && plan->simple && plan->exit[0].source < 6)
+				exits[0].pointer = call->args[plan->exit[0].source];
 			submit(call);
 		}
 	}
@@ -294,7 +301,33 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	return ts;
 }
 
-static __always_inline void leave(struct pt_regs *regs, struct task_struct *task, u32 probe, u64 begin, struct frame *frame)
+/* A return with the one small thing that its call left behind a pointer, which is almost
+ * always there: the function has just written it. */
+struct small_return {
+	struct gpurec_return ret;
+	u8 pad[sizeof(struct gpurec_call) - sizeof(struct gpurec_return)];
+	struct gpurec_piece piece;
+	u8 bytes[GPUREC_SMALL];
+};
+
+/* Returns whether it could be read without waiting for a page. */
+static __always_inline bool leave_simply(struct small_return *r, u32 size, u64 pointer)
+{
+	r->ret.payload = sizeof(r->piece);
+	r->piece.pad = 0;
+	r->piece.length = 0;
+	r->piece.state = GPUREC_PIECE_NULL;
+	if (!pointer)
+		return true;
+	if (size > sizeof(r->bytes) || bpf_probe_read_user(r->bytes, size, (void *)pointer))
+		return false;
+	r->ret.payload += (size + 7) & ~7U;
+	r->piece.state = GPUREC_PIECE_READ;
+	r->piece.length = size;
+	return true;
+}
+
+static __always_inline void leave(struct pt_regs *regs, struct task_struct *task, u32 probe, u64 begin, struct frame *frame, bool kept)
 {
 	const struct gpurec_capture *plan;
 	struct gpurec_return *ret;
@@ -306,14 +339,38 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	t = thread_state(task);
 	if (!t || !t->traced)
 		return;
+	budget_returned(probe);
 	t->seq++;
 	if (entry_sp(regs) >= t->outermost)
 		t->outermost = 0;
+	t->open_above = entry_sp(regs);
 	plan = bpf_map_lookup_elem(&captures, &probe);
 	/* What a call that failed left behind its pointers is nobody's business. */
-	if (plan && plan->exit_reads && frame && (int)PT_REGS_RC(regs) == 0)
-		s = take_scratch();
-	if (s) {
+	if (plan && plan->exit_reads && (int)PT_REGS_RC(regs) == 0) {
+		if (!kept)
+			frame = frame_of(task, begin);
+		if (frame && plan->simple) {
+			struct small_return *small = reserve(sizeof(*small));
+
+			if (!small) {
+				count_lost_return(probe);
+				return;
+			}
+			fill_head(&small->ret.head, GPUREC_RETURN, probe, t->seq);
+			small->ret.begin = begin;
+			small->ret.value = PT_REGS_RC(regs);
+			small->ret.pad = 0;
+			if (leave_simply(small, plan->exit[0].size, frame->exit[0].pointer)) {
+				submit(small);
+				return;
+			}
+			small->ret.head.kind = GPUREC_NOTHING;
+			submit(small);
+		}
+		if (frame)
+			s = take_scratch();
+	}
+	if (s && frame) {
 		fill_head(&s->ret.head, GPUREC_RETURN, probe, t->seq);
 		s->ret.begin = begin;
 		s->ret.value = PT_REGS_RC(regs);
@@ -345,7 +402,7 @@ static __always_inline int session(struct pt_regs *regs, u64 *begin, bool is_ret
 	u32 probe = bpf_get_attach_cookie(regs);
 
 	if (is_return) {
-		leave(regs, task, probe, *begin, frame_of(task, *begin));
+		leave(regs, task, probe, *begin, NULL, false);
 		return 0;
 	}
 	*begin = enter(regs, task, probe, false);
@@ -404,7 +461,7 @@ int cuda_return(struct pt_regs *regs)
 	if (frame->sp != sp)
 		return 0; /* its call was lost: nothing to end */
 	open->depth = count - 1;
-	leave(regs, task, probe, frame->ts, frame);
+	leave(regs, task, probe, frame->ts, frame, true);
 	return 0;
 }
 

@@ -199,7 +199,8 @@ static __noinline int function_begin(struct kernel_thread *k, const struct gpure
 	return 0;
 }
 
-static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args)
+/* Of copies, which are told apart by number, those that find the hit told leave it. */
+static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args, u32 copy)
 {
 	struct gpurec_hook *hook = bpf_map_lookup_elem(&hooks, &probe);
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -210,16 +211,18 @@ static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args)
 		return;
 	switch (hook->role) {
 	case GPUREC_IOCTL:
-		ioctl_enter(task, (struct file *)args[0], -1, args[1], args[2], sp);
+		ioctl_enter(task, (struct file *)args[0], -1, args[1], args[2], sp, copy);
 		return;
 	case GPUREC_IOCTL_INODE:
-		ioctl_enter(task, (struct file *)args[1], -1, args[2], args[3], sp);
+		ioctl_enter(task, (struct file *)args[1], -1, args[2], args[3], sp, copy);
 		return;
 	case GPUREC_XID:
-		report_xid((struct pci_dev *)args[0], args[1], (const char *)args[2]);
+		if (!copy)
+			report_xid((struct pci_dev *)args[0], args[1], (const char *)args[2]);
 		return;
 	case GPUREC_TOP_HALF:
-		interrupt_begin(probe, args[0], args[1]);
+		if (!copy)
+			interrupt_begin(probe, args[0], args[1]);
 		return;
 	}
 	like.size = recorded(task, hook->scope, false);
@@ -230,16 +233,19 @@ static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args)
 		count_lost_call(probe);
 		return;
 	}
+	if (is_told(k, probe, sp, copy))
+		return;
 	drop_dead(k, task, probe, sp);
 	function_begin(k, hook, &like, args);
 }
 
-static __noinline int function_end(struct kernel_thread *k, const struct gpurec_hook *hook, u32 probe, u64 value, u32 flags)
+static __noinline int function_end(struct kernel_thread *k, const struct gpurec_hook *hook, u32 probe, u64 value, u64 sp)
 {
+	u32 flags = flags_at_return(bpf_get_current_task_btf());
 	struct kernel_frame frame;
 	u32 used = 0, i;
 
-	if (!close_frame(k, probe, &frame) || !frame.ts)
+	if (!close_frame(k, probe, sp, &frame) || !frame.ts)
 		return 0;
 	if (k->busy || !hook->exit_reads) {
 		plain_return(probe, flags, frame.ts, value);
@@ -253,7 +259,8 @@ static __noinline int function_end(struct kernel_thread *k, const struct gpurec_
 	return 0;
 }
 
-static __always_inline void function_leave(u32 probe, u64 value)
+/* Where copies see the return, the place says whose it is: the first of them has closed the frame. */
+static __always_inline void function_leave(u32 probe, u64 value, u64 sp, u32 copy)
 {
 	struct gpurec_hook *hook = bpf_map_lookup_elem(&hooks, &probe);
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -264,17 +271,18 @@ static __always_inline void function_leave(u32 probe, u64 value)
 	switch (hook->role) {
 	case GPUREC_IOCTL:
 	case GPUREC_IOCTL_INODE:
-		ioctl_leave(task, value);
+		ioctl_leave(task, value, sp);
 		return;
 	case GPUREC_XID:
 		return;
 	case GPUREC_TOP_HALF:
-		interrupt_end(probe, value);
+		if (!copy)
+			interrupt_end(probe, value);
 		return;
 	}
 	k = bpf_task_storage_get(&kernel_threads, task, 0, 0);
 	if (k && k->depth && phase_now() != GPUREC_SILENT)
-		function_end(k, hook, probe, value, flags_at_return(task));
+		function_end(k, hook, probe, value, sp);
 }
 
 static __always_inline int enter_with_registers(struct pt_regs *regs)
@@ -284,13 +292,13 @@ static __always_inline int enter_with_registers(struct pt_regs *regs)
 		PT_REGS_PARM4(regs), PT_REGS_PARM5(regs), PT_REGS_PARM6(regs),
 	};
 
-	function_enter(bpf_get_attach_cookie(regs), PT_REGS_SP(regs), args);
+	function_enter(bpf_get_attach_cookie(regs), PT_REGS_SP(regs), args, 0);
 	return 0;
 }
 
 static __always_inline int leave_with_registers(struct pt_regs *regs)
 {
-	function_leave(bpf_get_attach_cookie(regs), PT_REGS_RC(regs));
+	function_leave(bpf_get_attach_cookie(regs), PT_REGS_RC(regs), 0, 0);
 	return 0;
 }
 
@@ -336,31 +344,52 @@ int session_ctx(struct pt_regs *regs)
 	return bpf_session_is_return___ctx(regs) ? leave_with_registers(regs) : enter_with_registers(regs);
 }
 
-/* The trampoline keeps the arguments on the thread's own stack: their address stands for
- * the stack pointer. */
-SEC("fentry")
-int function_fentry(u64 *ctx)
+/* The trampoline keeps the arguments on the thread's own stack, at the function's begin and
+ * at its end: their address stands for the stack pointer. */
+static __always_inline u64 place_of(u64 *ctx)
 {
-	u64 args[6] = {}, *place = ctx, sp = 0;
+	u64 *place = ctx, sp = 0;
+
+	/* The verifier lets nobody count with this pointer; read back it is a number. */
+	bpf_probe_read_kernel(&sp, sizeof(sp), &place);
+	return sp;
+}
+
+static __always_inline int enter_by_trampoline(u64 *ctx, u32 copy)
+{
+	u64 args[6] = {};
 	u32 i, count = bpf_get_func_arg_cnt(ctx);
 
 	for (i = 0; i < 6 && i < count; i++)
 		bpf_get_func_arg(ctx, i, &args[i]);
-	/* The verifier lets nobody count with this pointer; read back it is a number. */
-	bpf_probe_read_kernel(&sp, sizeof(sp), &place);
-	function_enter(config.probe, sp, args);
+	function_enter(config.probe, place_of(ctx), args, copy);
 	return 0;
 }
 
-SEC("fexit")
-int function_fexit(u64 *ctx)
+static __always_inline int leave_by_trampoline(u64 *ctx, u32 copy)
 {
 	u64 value = 0;
 
 	bpf_get_func_ret(ctx, &value);
-	function_leave(config.probe, value);
+	function_leave(config.probe, value, place_of(ctx), copy);
 	return 0;
 }
+
+#define BY_TRAMPOLINE(copy)                                   \
+	SEC("fentry")                                         \
+	int function_fentry_##copy(u64 *ctx)                  \
+	{                                                     \
+		return enter_by_trampoline(ctx, copy);        \
+	}                                                     \
+	SEC("fexit")                                          \
+	int function_fexit_##copy(u64 *ctx)                   \
+	{                                                     \
+		return leave_by_trampoline(ctx, copy);        \
+	}
+
+BY_TRAMPOLINE(0)
+BY_TRAMPOLINE(1)
+BY_TRAMPOLINE(2)
 
 /* --- tracepoints --- */
 

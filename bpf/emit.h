@@ -52,43 +52,97 @@ static __always_inline struct thread *thread_state(struct task_struct *task)
 		t = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!t)
 			return NULL;
-		t->traced = is_target(bpf_get_current_pid_tgid() >> 32);
+		t->traced = is_target(task->tgid);
+		t->open_above = ~0ULL;
 	}
 	return t;
 }
 
-/* Room in this CPU's ring. The timestamp is taken after this succeeds: then no record
- * with an earlier time can appear in a ring that was read empty at a later one. */
-static __always_inline void *reserve(u64 size)
+/* Room in one of the two rings, as where it is in the CPU's part; 0: there is none. Whatever
+ * else comes in between on this CPU, a program that was preempted or interrupts it, takes its
+ * room in the same way. */
+static __always_inline u64 room_in(void *part, u64 which, u64 data, u64 size, u64 limit, u32 length)
 {
-	u32 cpu = bpf_get_smp_processor_id();
-	void *ring = bpf_map_lookup_elem(&rings, &cpu);
+	struct gpurec_positions *at = part + which * sizeof(*at);
+	u64 room = ((u64)length + GPUREC_RING_HEADER + 7) & ~7ULL;
+	u64 head = *(volatile u64 *)&at->head, seen;
+	u32 i;
 
-	return ring ? bpf_ringbuf_reserve(ring, size, 0) : NULL;
+#pragma unroll
+	for (i = 0; i < 3; i++) {
+		if (head + room - *(volatile u64 *)&at->tail > limit)
+			return 0;
+		seen = __sync_val_compare_and_swap(&at->head, head, head + room);
+		if (seen == head) {
+			u64 place = data + (head & (size - 1));
+
+			/* As it will be, but for every bit. */
+			*(u64 *)(part + place) = ~((head ^ config.secret) << 16 | length);
+			return place + GPUREC_RING_HEADER;
+		}
+		head = seen;
+	}
+	return 0;
 }
 
-/* The same for a call, which may only fill the ring to the reserve kept for what cannot
- * be declined any more: the returns of recorded calls, forks, execs and exits. */
-static __always_inline void *reserve_call(u64 size)
+/* Not static: verified once, and what comes after knows of one place, not of one in each ring. */
+__attribute__((noinline)) u64 find_room(u32 cpu, u32 length, u64 limit)
+{
+	void *part = bpf_map_lookup_elem(&rings, &cpu);
+	u64 at;
+
+	if (!part)
+		return 0;
+	at = room_in(part, 0, GPUREC_RING_DATA, config.near_size, config.near_size, length);
+	return at ? at : room_in(part, 1, config.far_at, config.far_size, limit, length);
+}
+
+/* Room for a record. The timestamp is taken after this succeeds: then no record with an
+ * earlier time can appear in a ring that was read empty at a later one. */
+static __always_inline void *reserve_up_to(u64 limit, u32 length)
 {
 	u32 cpu = bpf_get_smp_processor_id();
-	void *ring = bpf_map_lookup_elem(&rings, &cpu);
+	void *part = bpf_map_lookup_elem(&rings, &cpu);
+	u64 at;
 
-	if (!ring || bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) > config.call_limit)
+	if (!part)
 		return NULL;
-	return bpf_ringbuf_reserve(ring, size, 0);
+	at = find_room(cpu, length, limit);
+	if (at < GPUREC_RING_DATA || at > config.far_at + config.far_size)
+		return NULL;
+	return part + at;
+}
+
+static __always_inline void *reserve(u32 length)
+{
+	return reserve_up_to(config.far_size, length);
+}
+
+/* The same for a call, which may only fill the rings to the reserve kept for what cannot
+ * be declined any more: the returns of recorded calls, forks, execs and exits. */
+static __always_inline void *reserve_call(u32 length)
+{
+	return reserve_up_to(config.call_limit, length);
 }
 
 /* The reader looks every few milliseconds by itself: waking it costs more than a record. */
-static __always_inline void submit(void *record)
+static __always_inline void submit(void *written)
 {
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	u64 *header = written - GPUREC_RING_HEADER;
+
+#if defined(__TARGET_ARCH_x86)
+	/* Stores are seen in their order here. */
+	barrier();
+	*(volatile u64 *)header = ~*header;
+#else
+	__sync_lock_test_and_set(header, ~*header);
+#endif
 }
 
 static __always_inline void fill_head(struct gpurec_head *head, u16 kind, u32 probe, u32 seq)
 {
 	head->ts = bpf_ktime_get_ns();
-	head->tid = (u32)bpf_get_current_pid_tgid();
+	head->tid = bpf_get_current_task_btf()->pid;
 	head->seq = seq;
 	head->kind = kind;
 	head->flags = 0;

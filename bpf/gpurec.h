@@ -14,15 +14,20 @@ enum gpurec_limit {
 	GPUREC_MAX_PROBES = 16384,    /* probe ids: index of the loss counters */
 	GPUREC_MAX_TARGETS = 65536,   /* traced processes alive at one time */
 	GPUREC_MAX_FILES = 65536,     /* executable files already looked at */
+	GPUREC_MAX_SPENDERS = 32768,  /* threads times functions that --budget watches */
 	GPUREC_MAX_FRAMES = 64,       /* nested calls a thread (the kernel's own limit for uretprobes) */
 	GPUREC_COMMAND = 4096,        /* bytes of a command line kept */
 	GPUREC_READS = 4,             /* pieces of memory read at a call's entry, and at its return */
 	GPUREC_WORDS = 16,            /* stack words read at a call's entry */
+	GPUREC_SMALL = 64,            /* bytes of what is read at the return of a simple one */
 	GPUREC_PIECE = 4096,          /* bytes of the longest piece */
 	GPUREC_PAYLOAD = 8192,        /* bytes of all of a call's pieces */
 	GPUREC_HOOK_EXITS = 2,        /* pieces read at a kernel function's return */
 	GPUREC_HOOK_PIECE = 256,      /* bytes of the longest piece of a kernel hook */
 	GPUREC_KERNEL_FRAMES = 32,    /* nested kernel functions a thread */
+	GPUREC_RING_HEADER = 8,
+	GPUREC_RING_DATA = 4096,      /* where the first ring of a CPU begins: positions lie before */
+	GPUREC_RING_SLACK = 16384,    /* behind a ring's end: the last record may begin anywhere before it */
 	GPUREC_KERNEL_TOP = 4096,     /* `sp` of a thread's outermost kernel frame: below every user stack */
 };
 
@@ -33,6 +38,7 @@ enum gpurec_kind {
 	GPUREC_EXEC = 4,       /* struct gpurec_exec */
 	GPUREC_EXIT = 5,       /* struct gpurec_exit: a thread ended, perhaps its process with it */
 	GPUREC_NEW_FILE = 6,   /* struct gpurec_new_file, control ring only */
+	GPUREC_NOTHING = 8,    /* given up while it was made: to be passed over */
 	GPUREC_INSTANT = 7,    /* struct gpurec_instant: something in the kernel that is told once */
 };
 
@@ -87,7 +93,8 @@ struct gpurec_capture {
 	unsigned char words;         /* of the stack, at entry */
 	unsigned char entry_reads;
 	unsigned char exit_reads;
-	unsigned char pad[5];
+	unsigned char simple;        /* nothing at entry, and at exit a few bytes that a register pointed to */
+	unsigned char pad[4];
 	struct gpurec_read entry[GPUREC_READS];
 	struct gpurec_read exit[GPUREC_READS];
 };
@@ -200,14 +207,54 @@ enum gpurec_phase {
 	GPUREC_SILENT = 2,
 };
 
+/* The rings. Each CPU has two, in one element of an array that both sides map: a near one,
+ * small enough to stay in the CPU's cache while the recorder keeps up, and a far one for
+ * bursts, which takes what finds no room in the near one. Positions only grow; a record lies
+ * at its position modulo the ring's size, in one piece: it may reach into the slack behind
+ * the end. Before it is its header: in the lower 16 bits its length, above them its position
+ * mixed with the recording's secret. It is written last, and until then there is something
+ * else in its place: what an earlier record left there, which may be a target's own data, but
+ * no target knows the secret. So nobody has to wipe what was read. */
+struct gpurec_positions {
+	unsigned long long head;  /* programs: where the next record goes */
+	unsigned long long pad[7];
+	unsigned long long tail;  /* the recorder: where it reads next */
+	unsigned long long pad2[7];
+};
+
 /* Read-only configuration, set before load. */
 struct gpurec_config {
 	unsigned int everyone;    /* --all: no target set */
 	unsigned int follow;      /* children of targets are targets */
-	unsigned long long call_limit; /* bytes of a ring that calls may fill */
+	unsigned long long call_limit; /* bytes of the far ring that calls may fill */
+	unsigned long long near_size;  /* of the rings, powers of two */
+	unsigned long long far_size;
+	unsigned long long far_at;     /* where in a CPU's part the far ring begins */
+	unsigned long long secret;     /* see gpurec_positions */
 	unsigned int may_sleep;   /* the CUDA programs were loaded sleepable */
 	unsigned int probe;       /* fentry: the one function that these programs are for */
 	unsigned int scratches;   /* how many there are */
+	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
+};
+
+/* What becomes of a function's hits under --budget. */
+enum gpurec_level {
+	GPUREC_RECORDED = 0,
+	GPUREC_COUNTED = 1,
+};
+
+/* Who pays, and where. */
+struct gpurec_spender {
+	unsigned int tid;
+	unsigned int probe;
+};
+
+/* Hits of one thread at one probe, since the first. */
+struct gpurec_spent {
+	unsigned long long entered;   /* to be recorded, found room or not */
+	unsigned long long returned;  /* of those */
+	unsigned long long counted;
+	unsigned int pid;
 	unsigned int pad;
 };
 
@@ -292,6 +339,8 @@ struct gpurec_pulse {
 	unsigned long long stop_allowed;
 };
 
+_Static_assert(sizeof(struct gpurec_positions) == 128, "positions");
+_Static_assert(GPUREC_PAYLOAD + GPUREC_COMMAND < GPUREC_RING_SLACK, "slack");
 _Static_assert(sizeof(struct gpurec_head) == 24, "head");
 _Static_assert(sizeof(struct gpurec_call) == 88, "call");
 _Static_assert(sizeof(struct gpurec_return) == 48, "return");
@@ -302,6 +351,7 @@ _Static_assert(sizeof(struct gpurec_instant) == 96, "instant");
 _Static_assert(sizeof(struct gpurec_hook) == 8 + 6 * 12, "hook");
 _Static_assert(sizeof(struct gpurec_ioctl_shape) == 16, "shape");
 _Static_assert(sizeof(struct gpurec_driver) == 48, "driver");
+_Static_assert(sizeof(struct gpurec_spent) == 32, "spent");
 _Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
 _Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
 _Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");

@@ -51,6 +51,7 @@ struct kernel_frame {
 	u64 ts;
 	u32 probe;
 	u32 size;
+	u64 seen; /* by which copies of the program, a bit for each */
 	u64 place[GPUREC_HOOK_EXITS];
 };
 
@@ -64,6 +65,7 @@ struct kernel_scratch {
 };
 
 struct kernel_thread {
+	u64 copy;  /* a bit for the copy of a program that tells what it sees now */
 	u32 depth;
 	u32 busy;  /* the scratch memory is in use: an interrupt came in between */
 	u64 registers[8]; /* of the call that begins, where a number can point to one */
@@ -144,12 +146,34 @@ static __always_inline struct kernel_frame *open_frame(struct kernel_thread *k, 
 	frame->probe = probe;
 	frame->ts = 0;
 	frame->size = 0;
+	frame->seen = k->copy;
 	return frame;
 }
 
-/* The innermost frame of this probe is closed, with all that was opened after it: their
- * returns were missed. */
-static __always_inline bool close_frame(struct kernel_thread *k, u32 probe, struct kernel_frame *to)
+static __always_inline struct kernel_frame *top_frame(struct kernel_thread *k, u32 probe, u64 sp)
+{
+	struct kernel_frame *top = &k->at[(k->depth - 1) & (GPUREC_KERNEL_FRAMES - 1)];
+
+	return k->depth && top->sp == sp && top->probe == probe ? top : NULL;
+}
+
+/* Where several copies of a program are at one hook, each of them sees the hit: the frame that
+ * one has opened tells it to the others. A copy that finds what it has seen before finds
+ * something left over, and the hit is a new one. */
+static __always_inline bool is_told(struct kernel_thread *k, u32 probe, u64 sp, u32 copy)
+{
+	struct kernel_frame *top = top_frame(k, probe, sp);
+
+	k->copy = 1 << (copy & 31);
+	if (!top || top->seen & k->copy)
+		return false;
+	top->seen |= k->copy;
+	return true;
+}
+
+/* The innermost frame of this probe, or the one at this place, is closed, with all that was
+ * opened after it: their returns were missed. */
+static __always_inline bool close_frame(struct kernel_thread *k, u32 probe, u64 sp, struct kernel_frame *to)
 {
 	u32 i, depth = k->depth;
 
@@ -157,7 +181,7 @@ static __always_inline bool close_frame(struct kernel_thread *k, u32 probe, stru
 		struct kernel_frame *frame = &k->at[(depth - 1) & (GPUREC_KERNEL_FRAMES - 1)];
 
 		depth--;
-		if (frame->probe == probe) {
+		if (frame->probe == probe && (!sp || frame->sp == sp)) {
 			k->depth = depth;
 			*to = *frame;
 			return true;

@@ -11,9 +11,12 @@ struct thread {
 	u32 traced;
 	u32 seq;
 	u64 outermost;  /* the stack pointer of the outermost call under way, 0: in none */
+	u64 open_above; /* where the calls under way have their frames: above this stack pointer */
 	u64 off_since;  /* when it left the CPU inside a call or an ioctl */
 	u32 off_state;
 	u32 in_ioctl;
+	u32 child;      /* the one it forked last */
+	u32 exited;
 };
 
 struct {
@@ -23,16 +26,15 @@ struct {
 	__type(value, struct gpurec_state);
 } state SEC(".maps");
 
-/* One ring a CPU: a single ring serialises every CPU on its lock. The recorder fills
- * this array with rings of the size that the user asked for. */
+/* For each CPU its rings (struct gpurec_positions): one for all would serialise every CPU on
+ * it. Not the kernel's own ring buffer: that takes a lock and two helpers for each record, and
+ * is always as cold as it is large. The recorder sets the sizes. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, GPUREC_MAX_CPUS);
-	__type(key, u32);
-	__array(values, struct {
-		__uint(type, BPF_MAP_TYPE_RINGBUF);
-		__uint(max_entries, 4096);
-	});
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, 4096);
 } rings SEC(".maps");
 
 /* What the recorder must act on at once, while a process waits. */

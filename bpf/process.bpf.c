@@ -18,6 +18,7 @@
 
 #define SIGSTOP 19
 #define SIGNAL_GROUP_EXIT 4
+#define EEXIST 17
 #define PROT_EXEC 4
 #define MAP_ANONYMOUS 0x20
 #define PULSE_LIMIT_NS 2000000000ULL
@@ -31,6 +32,7 @@ struct {
 
 /* Never used: they carry the record types into this object's BTF, from which the
  * recorder's own types are generated. */
+struct gpurec_positions *type_positions;
 struct gpurec_call *type_call;
 struct gpurec_return *type_return;
 struct gpurec_fork *type_fork;
@@ -56,6 +58,9 @@ struct gpurec_driver *type_driver;
 struct gpurec_ioctl_key *type_ioctl_key;
 struct gpurec_ioctl_shape *type_ioctl_shape;
 struct gpurec_state *type_state;
+struct gpurec_spender *type_spender;
+struct gpurec_spent *type_spent;
+enum gpurec_level type_level;
 
 /* Files that were looked at: nobody needs to stop for them again. */
 struct {
@@ -133,8 +138,7 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
 
-SEC("tracepoint/syscalls/sys_enter_mmap")
-int mmap_enter(struct trace_event_raw_sys_enter *ctx)
+static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 {
 	struct gpurec_new_file what = {};
 	struct task_struct *task;
@@ -163,8 +167,7 @@ int mmap_enter(struct trace_event_raw_sys_enter *ctx)
 	return 0;
 }
 
-SEC("tracepoint/syscalls/sys_exit_mmap")
-int mmap_exit(struct trace_event_raw_sys_exit *ctx)
+static __always_inline int mmap_ends(struct trace_event_raw_sys_exit *ctx)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
 	struct gpurec_new_file *what;
@@ -180,20 +183,24 @@ int mmap_exit(struct trace_event_raw_sys_exit *ctx)
 	return 0;
 }
 
-SEC("tp_btf/sched_process_fork")
-int BPF_PROG(process_fork, struct task_struct *parent, struct task_struct *child)
+static __always_inline int forks(struct task_struct *parent, struct task_struct *child)
 {
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
 	struct gpurec_fork *r;
+	struct thread *t;
 
 	if (pid == new_pid)
 		return 0; /* a thread */
 	if (!config.everyone) {
 		if (!config.follow || !is_target(pid))
 			return 0;
-		bpf_map_update_elem(&targets, &new_pid, &one, BPF_ANY);
-	} else if (!bpf_task_storage_get(&threads, parent, 0, 0)) {
-		return 0; /* --all: only processes that were seen to use CUDA */
+		if (bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST) == -EEXIST)
+			return 0; /* another copy told it */
+	} else {
+		t = bpf_task_storage_get(&threads, parent, 0, 0);
+		if (!t || t->child == new_pid)
+			return 0; /* --all: only processes that were seen to use CUDA */
+		t->child = new_pid;
 	}
 	r = reserve(sizeof(*r));
 	if (!r) {
@@ -247,14 +254,19 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exit")
-int BPF_PROG(process_exit, struct task_struct *task)
+static __always_inline int ends(struct task_struct *task)
 {
 	bool ended = task->signal->live.counter == 0;
-	bool known = bpf_task_storage_get(&threads, task, 0, 0) != NULL;
+	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
+	bool known = t != NULL;
 	u32 pid = task->tgid;
 	struct gpurec_exit *r;
 
+	if (t) {
+		if (t->exited)
+			return 0; /* another copy told it */
+		t->exited = 1;
+	}
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
 	if (ended && !config.everyone) {
@@ -279,5 +291,33 @@ int BPF_PROG(process_exit, struct task_struct *task)
 	submit(r);
 	return 0;
 }
+
+/* A thread can be preempted in one of these, and the kernel passes the same program over for
+ * whatever else happens on that CPU meanwhile: what one copy is passed over for another sees. */
+#define COPY(copy)                                                                        \
+	SEC("tracepoint/syscalls/sys_enter_mmap")                                         \
+	int mmap_enter_##copy(struct trace_event_raw_sys_enter *ctx)                      \
+	{                                                                                 \
+		return mmap_begins(ctx);                                                  \
+	}                                                                                 \
+	SEC("tracepoint/syscalls/sys_exit_mmap")                                          \
+	int mmap_exit_##copy(struct trace_event_raw_sys_exit *ctx)                        \
+	{                                                                                 \
+		return mmap_ends(ctx);                                                    \
+	}                                                                                 \
+	SEC("tp_btf/sched_process_fork")                                                  \
+	int BPF_PROG(process_fork_##copy, struct task_struct *parent, struct task_struct *child) \
+	{                                                                                 \
+		return forks(parent, child);                                              \
+	}                                                                                 \
+	SEC("tp_btf/sched_process_exit")                                                  \
+	int BPF_PROG(process_exit_##copy, struct task_struct *task)                       \
+	{                                                                                 \
+		return ends(task);                                                        \
+	}
+
+COPY(0)
+COPY(1)
+COPY(2)
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -153,14 +153,14 @@ static __noinline int ioctl_begin(struct kernel_thread *k, const struct request 
 	return 0;
 }
 
-static __noinline int ioctl_end(struct kernel_thread *k, u32 probe, u64 value, u32 flags)
+static __noinline int ioctl_end(struct kernel_thread *k, u32 probe, u64 value, u32 flags, u64 sp)
 {
 	struct gpurec_ioctl_shape *shape;
 	struct gpurec_ioctl_key key;
 	struct kernel_frame frame;
 	u32 used = 0, again;
 
-	if (!close_frame(k, probe, &frame) || !frame.ts)
+	if (!close_frame(k, probe, sp, &frame) || !frame.ts)
 		return 0;
 	key.family = (u32)frame.place[1];
 	key.nr = frame.place[1] >> 32;
@@ -179,18 +179,7 @@ static __noinline int ioctl_end(struct kernel_thread *k, u32 probe, u64 value, u
 	return 0;
 }
 
-/* While functions are being hooked, one ioctl can be seen in both ways. */
-static __always_inline bool told_as_system_call(struct kernel_thread *k, u32 probe)
-{
-	struct kernel_frame *top;
-
-	if (!k->depth)
-		return false;
-	top = &k->at[(k->depth - 1) & (GPUREC_KERNEL_FRAMES - 1)];
-	return top->sp == SYSTEM_CALL && top->probe == probe;
-}
-
-static __always_inline void ioctl_enter(struct task_struct *task, struct file *file, u32 fd, u32 cmd, u64 payload, u64 sp)
+static __always_inline void ioctl_enter(struct task_struct *task, struct file *file, u32 fd, u32 cmd, u64 payload, u64 sp, u64 copy)
 {
 	struct request r = {.cmd = cmd, .payload = payload, .fd = fd};
 	struct kernel_thread *k;
@@ -212,7 +201,10 @@ static __always_inline void ioctl_enter(struct task_struct *task, struct file *f
 		count_lost_call(probe);
 		return;
 	}
-	if (sp != SYSTEM_CALL && told_as_system_call(k, probe))
+	/* While functions are being hooked, one ioctl can be seen in both ways. */
+	if (sp != SYSTEM_CALL && top_frame(k, probe, SYSTEM_CALL))
+		return;
+	if (is_told(k, probe, sp, copy))
 		return;
 	drop_dead(k, task, probe, sp);
 	ioctl_begin(k, &r, probe, sp);
@@ -221,8 +213,8 @@ static __always_inline void ioctl_enter(struct task_struct *task, struct file *f
 		t->in_ioctl = k->depth > 0;
 }
 
-/* Which of the ioctl probes it was, the frame tells. */
-static __always_inline void ioctl_leave(struct task_struct *task, u64 value)
+/* Which of the ioctl probes it was, the frame tells: the one at this place, or the innermost. */
+static __always_inline void ioctl_leave(struct task_struct *task, u64 value, u64 sp)
 {
 	struct kernel_thread *k = bpf_task_storage_get(&kernel_threads, task, 0, 0);
 	struct gpurec_driver *n = numbers();
@@ -236,10 +228,13 @@ static __always_inline void ioctl_leave(struct task_struct *task, u64 value)
 		return;
 	flags = flags_at_return(task);
 	for (i = 0; i < GPUREC_KERNEL_FRAMES && i < k->depth; i++) {
-		u32 probe = k->at[(k->depth - 1 - i) & (GPUREC_KERNEL_FRAMES - 1)].probe;
+		struct kernel_frame *frame = &k->at[(k->depth - 1 - i) & (GPUREC_KERNEL_FRAMES - 1)];
+		u32 probe = frame->probe;
 
+		if (sp && frame->sp != sp)
+			continue;
 		if (probe == n->ioctl || probe == n->uvm_ioctl || probe == n->modeset_ioctl || probe == n->other_ioctl) {
-			ioctl_end(k, probe, value, flags);
+			ioctl_end(k, probe, value, flags, sp);
 			break;
 		}
 	}
@@ -256,7 +251,7 @@ int syscall_ioctl_enter(struct trace_event_raw_sys_enter *ctx)
 		return 0;
 	file = file_of(task, (int)ctx->args[0]);
 	if (file && !by_function(file))
-		ioctl_enter(task, file, ctx->args[0], ctx->args[1], ctx->args[2], SYSTEM_CALL);
+		ioctl_enter(task, file, ctx->args[0], ctx->args[1], ctx->args[2], SYSTEM_CALL, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
@@ -264,13 +259,13 @@ SEC("tracepoint/syscalls/sys_exit_ioctl")
 int syscall_ioctl_exit(struct trace_event_raw_sys_exit *ctx)
 {
 	keep_own_stack(ctx);
-	ioctl_leave(bpf_get_current_task_btf(), ctx->ret);
+	ioctl_leave(bpf_get_current_task_btf(), ctx->ret, 0);
 	return 0;
 }
 
 /* --- other system calls on the driver's files --- */
 
-static __always_inline void syscall_begin(struct task_struct *task, u32 flags, u32 probe, const u64 *args)
+static __always_inline void syscall_begin(struct task_struct *task, u32 flags, u32 probe, const u64 *args, u64 copy)
 {
 	struct kernel_thread *k = kernel_thread(task);
 	struct kernel_frame *frame;
@@ -279,6 +274,8 @@ static __always_inline void syscall_begin(struct task_struct *task, u32 flags, u
 		count_lost_call(probe);
 		return;
 	}
+	if (is_told(k, probe, SYSTEM_CALL, copy))
+		return;
 	drop_dead(k, task, probe, SYSTEM_CALL);
 	frame = open_frame(k, probe, SYSTEM_CALL);
 	if (!frame)
@@ -294,7 +291,7 @@ static __always_inline void syscall_end(struct task_struct *task, u32 probe, u64
 	struct kernel_thread *k = bpf_task_storage_get(&kernel_threads, task, 0, 0);
 	struct kernel_frame frame;
 
-	if (!k || !k->depth || phase_now() == GPUREC_SILENT || !close_frame(k, probe, &frame) || !frame.ts)
+	if (!k || !k->depth || phase_now() == GPUREC_SILENT || !close_frame(k, probe, 0, &frame) || !frame.ts)
 		return;
 	plain_return(probe, flags_at_return(task), frame.ts, value);
 }
@@ -302,7 +299,7 @@ static __always_inline void syscall_end(struct task_struct *task, u32 probe, u64
 /* A system call on a descriptor, if that is one of the driver's files and no function tells
  * the same of it. That is asked before the thread is given a state: with --all everybody is
  * a target. */
-static __always_inline void on_descriptor(u32 probe, u32 by_function, int fd, u64 *args)
+static __always_inline void on_descriptor(u32 probe, u32 by_function, int fd, u64 *args, u64 copy)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 flags, family, minor = 0;
@@ -316,7 +313,7 @@ static __always_inline void on_descriptor(u32 probe, u32 by_function, int fd, u6
 	if (!flags)
 		return;
 	args[0] = family | (u64)minor << 32;
-	syscall_begin(task, flags, probe, args);
+	syscall_begin(task, flags, probe, args, copy);
 }
 
 SEC("tracepoint/syscalls/sys_enter_mmap")
@@ -327,7 +324,7 @@ int syscall_mmap_enter(struct trace_event_raw_sys_enter *ctx)
 
 	keep_own_stack(ctx);
 	if (n && (int)ctx->args[4] >= 0)
-		on_descriptor(n->mmap, n->by_function & GPUREC_MMAP_BY_FUNCTION, (int)ctx->args[4], args);
+		on_descriptor(n->mmap, n->by_function & GPUREC_MMAP_BY_FUNCTION, (int)ctx->args[4], args, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
@@ -350,7 +347,7 @@ int syscall_close_enter(struct trace_event_raw_sys_enter *ctx)
 
 	keep_own_stack(ctx);
 	if (n)
-		on_descriptor(n->close, n->by_function & GPUREC_CLOSE_BY_FUNCTION, (int)ctx->args[0], args);
+		on_descriptor(n->close, n->by_function & GPUREC_CLOSE_BY_FUNCTION, (int)ctx->args[0], args, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
@@ -393,7 +390,7 @@ int syscall_open_enter(struct trace_event_raw_sys_enter *ctx)
 	flags = recorded(task, GPUREC_TARGETS, true);
 	if (!flags)
 		return 0;
-	syscall_begin(task, flags, n->open, args);
+	syscall_begin(task, flags, n->open, args, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
@@ -413,7 +410,7 @@ struct polled {
 	short events, got;
 };
 
-static __always_inline void poll_begin(u64 fds, u64 count, s64 timeout)
+static __always_inline void poll_begin(u64 fds, u64 count, s64 timeout, u64 copy)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct gpurec_driver *n = numbers();
@@ -433,7 +430,7 @@ static __always_inline void poll_begin(u64 fds, u64 count, s64 timeout)
 		args[3] = one.fd;
 		flags = recorded(task, GPUREC_TARGETS, true);
 		if (flags)
-			syscall_begin(task, flags, n->poll, args);
+			syscall_begin(task, flags, n->poll, args, copy);
 		return;
 	}
 }
@@ -451,7 +448,7 @@ SEC("tracepoint/syscalls/sys_enter_poll")
 int syscall_poll_enter(struct trace_event_raw_sys_enter *ctx)
 {
 	keep_own_stack(ctx);
-	poll_begin(ctx->args[0], ctx->args[1], (int)ctx->args[2]);
+	poll_begin(ctx->args[0], ctx->args[1], (int)ctx->args[2], bpf_get_attach_cookie(ctx));
 	return 0;
 }
 
@@ -473,7 +470,7 @@ int syscall_ppoll_enter(struct trace_event_raw_sys_enter *ctx)
 	keep_own_stack(ctx);
 	if (ctx->args[2] && !bpf_probe_read_user(&limit, sizeof(limit), (void *)ctx->args[2]))
 		timeout = limit.sec * 1000 + (u64)limit.nsec / 1000000;
-	poll_begin(ctx->args[0], ctx->args[1], timeout);
+	poll_begin(ctx->args[0], ctx->args[1], timeout, bpf_get_attach_cookie(ctx));
 	return 0;
 }
 

@@ -1,6 +1,10 @@
 //! gpurec records what a program asks of an NVIDIA GPU. This file parses, dispatches and
 //! turns the result into an exit status; everything else has a room of its own.
 
+// They panic where nobody listens: crate::say does not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
+mod budget;
 mod cli;
 mod cuda;
 mod demo;
@@ -12,6 +16,7 @@ mod pipeline;
 mod probe;
 mod record;
 mod report;
+mod say;
 mod target;
 mod trace;
 
@@ -29,7 +34,7 @@ fn main() -> ExitCode {
         Ok(status) => status.into(),
         Err(error) if reader_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gpurec: {error:#}");
+            say::say(&format!("{error:#}"));
             status_of(&error).into()
         }
     }
@@ -39,9 +44,15 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
     match task {
         Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),
         Task::Summary { files, json } => report::summary(&files, json),
+        Task::Timeline(config) => report::timeline::timeline(&config),
+        Task::Report(config) => report::views::report(&config),
+        Task::Export(config) => report::export::export(&config),
+        Task::Diff(config) => report::diff::diff(&config),
+        Task::Check(config) => report::check::check(&config),
         Task::Doctor => host::doctor(),
         Task::Demo { config, args } => demo::run(record::Config { keep_fds, ..*config }, &args),
         Task::KernelProbes { glob } => probe::kernel::list(glob.as_ref()),
+        Task::Print(page) => cli::print(&page),
         Task::Probes { glob, selection, pid } => probe::list(&glob, &selection, pid),
     }
 }

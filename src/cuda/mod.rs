@@ -26,7 +26,7 @@ use std::sync::LazyLock;
 #[cfg(test)]
 pub use table::all;
 use table::function;
-pub use table::{Signature, signature};
+pub use table::{Signature, function_names, signature};
 
 /// The library a function belongs to, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

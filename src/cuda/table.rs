@@ -126,6 +126,15 @@ pub fn rows() -> &'static [Row] {
     &ROWS
 }
 
+/// Every function that is known, once.
+pub fn function_names() -> impl Iterator<Item = &'static str> {
+    let repeated = |pair: &[Row]| matches!(pair, [a, b] if a.name == b.name);
+    ROWS.iter()
+        .enumerate()
+        .filter(move |(at, _)| !ROWS.get(*at..at + 2).is_some_and(repeated))
+        .map(|(_, row)| row.name)
+}
+
 pub fn function(name: &str) -> Option<&'static Function> {
     let at = ROWS.binary_search_by_key(&name, |r| r.name).ok()?;
     ROWS.get(at).map(|r| &r.function)

@@ -5,6 +5,7 @@
 //! that later ioctls speak of. Nothing that was read is trusted.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::fields::{Args, Known, View, append, append_class, arg, hex};
 use super::handles::{self, Handles};
@@ -17,7 +18,7 @@ use crate::trace::{Arg, Value};
 /// Turns ioctls into names. One for the whole machine: RM's client handles are unique on it.
 pub struct Decoder {
     layouts: Layouts,
-    names: Names,
+    names: Arc<Names>,
     handles: Handles,
 }
 

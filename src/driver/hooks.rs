@@ -191,7 +191,7 @@ enum Kind {
 /// Of an unknown version: every row, with the arguments of the newest.
 pub fn table(version: Option<&str>) -> Vec<Hook> {
     let version = version.and_then(Version::parse);
-    let driver = Driver(Arc::new(Names::of(version.unwrap_or(Version::NEWEST))));
+    let driver = Driver(Names::of(version.unwrap_or(Version::NEWEST)));
     rows().filter_map(|row| hook(&row, version, &driver)).flatten().collect()
 }
 

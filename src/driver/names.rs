@@ -5,7 +5,7 @@
 //! a look-up is a binary search.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::version::{Span, Version, choose};
 use crate::trace::Value;
@@ -39,7 +39,19 @@ const ENGINES: &str = "NULL GR0 GR1 GR2 GR3 GR4 GR5 GR6 GR7 \
 static ENGINE: LazyLock<Vec<&'static str>> = LazyLock::new(|| ENGINES.split_whitespace().collect());
 
 impl Names {
-    pub fn of(version: Version) -> Names {
+    /// Made once for each driver: that takes a millisecond, and several ask.
+    pub fn of(version: Version) -> Arc<Names> {
+        static MADE: Mutex<Vec<(Version, Arc<Names>)>> = Mutex::new(Vec::new());
+        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, names)) = made.iter().find(|(known, _)| *known == version) {
+            return names.clone();
+        }
+        let names = Arc::new(Names::made(version));
+        made.push((version, names.clone()));
+        names
+    }
+
+    fn made(version: Version) -> Names {
         Names {
             commands: resolved(include_str!("commands.txt"), version, named),
             classes: resolved(include_str!("classes.txt"), version, class),

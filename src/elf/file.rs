@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::Refused;
 
-/// No part of a file that is held in memory at once may be larger.
+/// No table of a file may be larger.
 const MOST: u64 = 256 << 20;
 
 pub struct Source<'f> {
@@ -30,9 +30,7 @@ impl<'f> Source<'f> {
         if !inside {
             return Err(Refused::Malformed(format!("its {what} would lie beyond its end")));
         }
-        if size > MOST {
-            return Err(Refused::Malformed(format!("its {what} would take {} MiB", size >> 20)));
-        }
+        Self::bounded(size, what)?;
         let mut bytes = vec![0; size as usize];
         match self.file.read_exact_at(&mut bytes, offset) {
             Ok(()) => Ok(bytes),
@@ -41,6 +39,15 @@ impl<'f> Source<'f> {
             }
             Err(error) => Err(Refused::Io(error)),
         }
+    }
+
+    /// Refuses what is larger than anything of a real file, whether it is read at once or in pieces: a sparse file
+    /// of any size costs nothing to make.
+    pub fn bounded(size: u64, what: &str) -> Result<(), Refused> {
+        if size > MOST {
+            return Err(Refused::Malformed(format!("its {what} would take {} MiB", size >> 20)));
+        }
+        Ok(())
     }
 
     /// Up to `size` bytes at `offset`, fewer where the file ends.

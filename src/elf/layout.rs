@@ -29,6 +29,10 @@ const LONGEST_NAME: u64 = 4096;
 const MOST_DYNAMIC: u64 = 64 << 10;
 const MOST_NOTES: u64 = 64 << 10;
 const MOST_SECTIONS: u64 = 1 << 20;
+/// Every address is looked for in all of them. Real files have about ten.
+const MOST_SEGMENTS: u16 = 1024;
+/// Where a build id is looked for: it is among the first, or nowhere.
+const MOST_NOTE_TABLES: usize = 64;
 const LONGEST_BUILD_ID: usize = 64;
 const NT_GNU_BUILD_ID: u32 = 3;
 
@@ -176,13 +180,15 @@ impl<'f> Layout<'f> {
     }
 
     pub fn build_id(&self) -> Result<Option<String>, Refused> {
-        for segment in self.segments.iter().filter(|segment| segment.p_type == PT_NOTE) {
+        let segments = self.segments.iter().filter(|segment| segment.p_type == PT_NOTE);
+        for segment in segments.take(MOST_NOTE_TABLES) {
             let bytes = self.file.at_most(segment.p_offset, segment.p_filesz.min(MOST_NOTES), "notes")?;
             if let Some(id) = build_id_in(&bytes, segment.p_align) {
                 return Ok(Some(id));
             }
         }
-        for section in self.sections()?.iter().filter(|section| section.sh_type == SHT_NOTE) {
+        let sections = self.sections()?;
+        for section in sections.iter().filter(|section| section.sh_type == SHT_NOTE).take(MOST_NOTE_TABLES) {
             let bytes = self.file.at_most(section.sh_offset, section.sh_size.min(MOST_NOTES), "notes")?;
             if let Some(id) = build_id_in(&bytes, section.sh_addralign) {
                 return Ok(Some(id));
@@ -224,6 +230,9 @@ fn segments(file: &Source, head: &[u8], header: &Header) -> Result<Vec<ProgramHe
     let count = header.e_phnum;
     if count == 0 {
         return Ok(Vec::new());
+    }
+    if count > MOST_SEGMENTS {
+        return Err(Refused::Malformed(format!("it claims {count} segments")));
     }
     if u64::from(header.e_phentsize) != SEGMENT {
         return Err(Refused::Malformed("its program headers have a wrong size".to_owned()));

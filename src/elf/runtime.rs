@@ -6,8 +6,9 @@ use goblin::elf::sym::STT_FUNC;
 use goblin::elf::{SectionHeader, Sym};
 use memchr::memmem::Finder;
 
+use super::file::Source;
 use super::layout::Layout;
-use super::symbols::{self, Candidate, Table, candidate, is_defined};
+use super::symbols::{self, Candidate, Table, are_too_many, candidate, is_defined};
 use super::{Kind, NotHooked, Refused, is_runtime_prefixed, kind_of};
 
 pub enum Found {
@@ -61,6 +62,7 @@ fn without_symbols(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Resu
 }
 
 fn mentions_cuda(layout: &Layout, table: Table) -> Result<bool, Refused> {
+    Source::bounded(table.names_size, "symbol names")?;
     let finder = Finder::new(NEEDLE);
     let mut done = 0;
     while done < table.names_size {
@@ -86,7 +88,7 @@ fn functions(
     let mut found = Vec::new();
     let mut imports = false;
     symbols::walk(layout, table, &mut |symbol: Sym| {
-        if !is_prefixed(&names, &symbol) {
+        if !is_prefixed(&names, &symbol) || are_too_many(&found) {
             return;
         }
         if !is_defined(&symbol) {

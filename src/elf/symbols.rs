@@ -4,7 +4,7 @@ use goblin::elf::section_header::{SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_LOCAL, STT_FUNC, STV_HIDDEN, STV_INTERNAL};
 use goblin::elf::{SectionHeader, Sym};
 
-use super::file::{text, u32_at};
+use super::file::{Source, text, u32_at};
 use super::layout::{CTX, Layout, malformed};
 use super::{NotHooked, Refused, Symbol};
 
@@ -13,6 +13,8 @@ const PIECE: u64 = 8192;
 const LONGEST_NAME: usize = 4096;
 /// More hooks in one file than this are no recording but an accident (or an attack).
 const MOST_HOOKS: usize = 1 << 16;
+/// Of all functions' names together: many symbols may share one long name.
+const MOST_NAMES: usize = 64 << 20;
 
 pub struct Candidate {
     pub name: String,
@@ -89,6 +91,7 @@ fn count_by_gnu_hash(layout: &Layout, address: u64) -> Result<u64, Refused> {
     }
     let mut count = u64::from(last);
     loop {
+        Source::bounded(count * SYMBOL, "symbol table")?;
         let piece = layout.file.at_most(chains_at + (count - u64::from(first)) * 4, 4096, "hash table")?;
         if piece.len() < 4 {
             return Err(Refused::Malformed("its hash table has no end".to_owned()));
@@ -108,6 +111,7 @@ fn no_hash() -> Refused {
 
 /// Calls `each` for every symbol of `table`.
 pub fn walk(layout: &Layout, table: Table, each: &mut dyn FnMut(Sym)) -> Result<(), Refused> {
+    Source::bounded(table.count.saturating_mul(SYMBOL), "symbol table")?;
     let mut done = 0;
     while done < table.count {
         let count = PIECE.min(table.count - done);
@@ -141,7 +145,7 @@ pub fn exported(layout: &Layout, accepts: &dyn Fn(&str) -> bool) -> Result<Vec<C
     let names = names(layout, table)?;
     let mut found = Vec::new();
     walk(layout, table, &mut |symbol| {
-        if found.len() <= MOST_HOOKS && is_defined(&symbol) && is_visible(&symbol) {
+        if !are_too_many(&found) && is_defined(&symbol) && is_visible(&symbol) {
             found.extend(candidate(&names, symbol, accepts));
         }
     })?;
@@ -155,6 +159,11 @@ pub fn candidate(names: &[u8], symbol: Sym, accepts: &dyn Fn(&str) -> bool) -> O
 
 fn is_visible(symbol: &Sym) -> bool {
     symbol.st_bind() != STB_LOCAL && !matches!(symbol.st_visibility(), STV_HIDDEN | STV_INTERNAL)
+}
+
+/// One more than the limit, so that `cut` sees that there are more.
+pub fn are_too_many(candidates: &[Candidate]) -> bool {
+    candidates.len() > MOST_HOOKS
 }
 
 /// Holds `candidates` to the limit; says so where that leaves some out.
@@ -177,13 +186,15 @@ pub fn functions(layout: &Layout) -> Result<Vec<Symbol>, Refused> {
     let Some(table) = table else { return Ok(Vec::new()) };
     let strings = names(layout, table)?;
     let mut found = Vec::new();
+    let mut held = 0;
     walk(layout, table, &mut |symbol| {
-        if !is_defined(&symbol) || symbol.st_type() != STT_FUNC {
+        if !is_defined(&symbol) || symbol.st_type() != STT_FUNC || held > MOST_NAMES {
             return;
         }
-        if let (Some(name), Some((offset, _))) =
+        if let (Some(name), Some((offset, 1..))) =
             (name(&strings, &symbol), layout.locate(symbol.st_value, true))
         {
+            held += name.len();
             found.push(Symbol { offset, name: name.to_owned() });
         }
     })?;

@@ -13,7 +13,7 @@ pub fn doctor() -> Result<u8> {
     let facts = Facts::gather();
     let plan = plan(&facts);
     let text = machine(&facts) + &recording(&plan) + &kernel(&facts) + &nvidia(&facts);
-    io::stdout().lock().write_all(text.as_bytes())?;
+    io::stdout().lock().write_all(crate::say::clean_lines(&text).as_bytes())?;
     Ok(if plan.problems.iter().any(|problem| problem.fatal) { 1 } else { 0 })
 }
 

@@ -5,8 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use libbpf_rs::btf::{Btf, types};
-
+use super::types::types;
 use crate::probe::tracefs;
 
 const CAP_SYS_PTRACE: u32 = 19;
@@ -78,18 +77,16 @@ impl Facts {
         self.can_read_processes = has(CAP_SYS_PTRACE);
     }
 
-    /// What the kernel has shows in its type information, whatever its version says.
     fn types(&mut self) {
         self.btf = Some(Path::new("/sys/kernel/btf/vmlinux").exists());
-        let Ok(btf) = Btf::from_vmlinux() else { return };
-        let has_struct = |name: &str| Some(btf.type_by_name::<types::Struct>(name).is_some());
-        self.ring_buffer = has_struct("bpf_ringbuf");
-        self.task_storage = has_struct("bpf_local_storage");
-        self.uprobe_multi = has_struct("bpf_uprobe_multi_link");
-        self.fprobe = has_struct("bpf_kprobe_multi_link");
-        self.kprobes = has_struct("kprobe_insn_cache");
-        self.cookies = Some(has_enumerator(&btf, "bpf_func_id", "BPF_FUNC_get_attach_cookie"));
-        self.uprobe_session = Some(has_enumerator(&btf, "bpf_attach_type", "BPF_TRACE_UPROBE_SESSION"));
+        let Some(types) = types() else { return };
+        self.ring_buffer = Some(types.ring_buffer);
+        self.task_storage = Some(types.task_storage);
+        self.uprobe_multi = Some(types.uprobe_multi);
+        self.uprobe_session = Some(types.uprobe_session);
+        self.fprobe = Some(types.fprobe);
+        self.kprobes = Some(types.kprobes);
+        self.cookies = Some(types.cookies);
     }
 }
 
@@ -100,11 +97,6 @@ fn tracepoint(category: &str, event: &str) -> Option<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Some(false),
         Err(_) => None,
     }
-}
-
-fn has_enumerator(btf: &Btf, name: &str, member: &str) -> bool {
-    let Some(known) = btf.type_by_name::<types::Enum>(name) else { return false };
-    known.iter().any(|one| one.name.is_some_and(|n| n == member))
 }
 
 fn line(path: &str) -> Option<String> {

@@ -9,6 +9,7 @@ mod libraries;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod types;
 
 use anyhow::{Result, bail};
 
@@ -16,6 +17,7 @@ pub use doctor::doctor;
 pub use facts::{Facts, driver_version};
 pub use libraries::cuda_libraries;
 pub use plan::{Plan, plan};
+pub use types::types;
 
 /// What this machine can do for a recording; an error if it can do nothing.
 pub fn ready() -> Result<Plan> {

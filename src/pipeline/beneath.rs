@@ -327,9 +327,13 @@ fn xid(pid: u32, tid: u32, number: u64, message: Option<&[u8]>, device: Option<&
     Xid { pid, tid, xid: number as u32, message: text(message), device: text(device) }
 }
 
+/// What the kernel says to itself: the call was interrupted and is made again, or becomes EINTR.
+/// ERESTARTSYS to ERESTARTNOHAND, and ERESTART_RESTARTBLOCK.
+const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
+
 /// A system call's failure, by name.
 fn errno(returned: i64) -> Option<Cow<'static, str>> {
-    if !(-4095..0).contains(&returned) {
+    if !(-4095..0).contains(&returned) || RESTARTS.contains(&returned) {
         return None;
     }
     match Errno::from_raw(-returned as i32) {

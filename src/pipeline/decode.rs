@@ -122,6 +122,11 @@ pub fn pieces(mut bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
+/// A record that was given up while it was made: another says the same.
+pub fn is_nothing(bytes: &[u8]) -> bool {
+    wire::read::<Head>(bytes).is_some_and(|head| head.kind == wire::NOTHING)
+}
+
 pub fn decode(bytes: &[u8]) -> Option<Item> {
     let head: Head = wire::read(bytes)?;
     let what = match head.kind {

@@ -1,33 +1,81 @@
-//! A BPF ring buffer, read in place. In: the map's descriptor. Out: each record's bytes,
-//! in order. The position moves on only when the caller says so, so a record is read
-//! where the kernel put it, without a copy and without a call into libbpf.
+//! A CPU's rings, read in place (their layout: gpurec_positions in bpf/gpurec.h). In: the map
+//! of rings. Out: each record's bytes, in order. A record is read where the program put it,
+//! without a copy.
 //! What may not be done here: interpret a record.
 
 use std::io;
+use std::mem::offset_of;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-const BUSY: u32 = 1 << 31;
-const DISCARDED: u32 = 1 << 30;
-const HEADER: usize = 8;
-/// While a long backlog is read, room is given back to the kernel in steps of this size.
-const FREE_EVERY: usize = 64 << 10;
+use crate::probe::wire;
 
-pub struct Ring {
-    consumer: NonNull<AtomicUsize>,
-    producer: NonNull<AtomicUsize>,
-    data: NonNull<u8>,
-    size: usize,
-    page: usize,
+const LENGTH: u64 = 0xffff;
+const LONGEST: usize = wire::RING_SLACK - wire::RING_HEADER;
+/// While a long backlog is read, room is given back in steps of this size.
+const FREE_EVERY: u64 = 64 << 10;
+/// The near ring: what a busy thread fills in a few milliseconds, and what its CPU's cache holds.
+const NEAR: usize = 1 << 20;
+
+/// The sizes of every CPU's two rings, and where they are in its part of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub near: usize,
+    pub far: usize,
+    /// What tells a header from anything that a target could have left in its place.
+    pub secret: u64,
 }
 
-// SAFETY: the pointers are to shared memory that this Ring alone maps; it has one reader,
-// and what the kernel writes concurrently is accessed through atomics.
-unsafe impl Send for Ring {}
+impl Layout {
+    /// For `size` bytes a CPU, a power of two and several pages.
+    pub fn of(size: usize, secret: u64) -> Layout {
+        Layout { near: NEAR.min(size / 4), far: size, secret }
+    }
+
+    pub fn far_at(self) -> usize {
+        wire::RING_DATA + self.near + wire::RING_SLACK
+    }
+
+    /// Bytes of a CPU's part of the map.
+    pub fn part(self) -> usize {
+        self.far_at() + self.far + wire::RING_SLACK
+    }
+}
+
+/// One CPU's part of the map, as long as a ring in it is in use.
+struct Part {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: shared memory, in which positions and headers are accessed through atomics and
+// records belong to one Ring.
+unsafe impl Send for Part {}
+// SAFETY: as above.
+unsafe impl Sync for Part {}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this length by Ring::map.
+        let _ = unsafe { munmap(self.start.cast(), self.length) };
+    }
+}
+
+pub struct Ring {
+    part: Arc<Part>,
+    /// Where its positions and its data are in the part.
+    positions: usize,
+    data: usize,
+    size: usize,
+    secret: u64,
+    /// Bytes waiting that make it urgent to read.
+    many: usize,
+}
 
 /// Why reading stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,77 +87,78 @@ pub enum Stopped {
 }
 
 impl Ring {
-    /// `size` is the map's max_entries, a power of two and a multiple of the page size.
-    pub fn map(fd: impl AsFd, size: usize) -> io::Result<Ring> {
-        // SAFETY: sysconf has no preconditions.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        let one = NonZeroUsize::new(page).ok_or(io::ErrorKind::InvalidInput)?;
-        let rest = NonZeroUsize::new(page + 2 * size).ok_or(io::ErrorKind::InvalidInput)?;
+    /// The near and the far ring of a CPU.
+    pub fn map(fd: impl AsFd, layout: Layout, cpu: usize) -> io::Result<[Ring; 2]> {
+        let length = NonZeroUsize::new(layout.part()).ok_or(io::ErrorKind::InvalidInput)?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: new mappings at an address of the kernel's choice.
-        let consumer = unsafe { mmap(None, one, both, MapFlags::MAP_SHARED, fd.as_fd(), 0)? };
-        // SAFETY: as above; the data pages follow the producer page, twice in a row.
-        let producer = unsafe {
-            let offset = page as libc::off_t;
-            mmap(None, rest, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, fd.as_fd(), offset)
+        let offset = (cpu * layout.part()) as libc::off_t;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { mmap(None, length, both, MapFlags::MAP_SHARED, fd, offset)? };
+        let part = Arc::new(Part { start: start.cast(), length: layout.part() });
+        let ring = |number: usize, data, size| Ring {
+            part: part.clone(),
+            positions: number * size_of::<wire::Positions>(),
+            data,
+            size,
+            secret: layout.secret,
+            many: layout.far / 8,
         };
-        let producer = producer.inspect_err(|_| {
-            // SAFETY: mapped above with this length, used by nobody yet.
-            let _ = unsafe { munmap(consumer, page) };
-        })?;
-        // SAFETY: page is inside the mapping of page + 2 * size bytes.
-        let data = unsafe { producer.cast::<u8>().add(page) };
-        Ok(Ring { consumer: consumer.cast(), producer: producer.cast(), data, size, page })
+        Ok([ring(0, wire::RING_DATA, layout.near), ring(1, layout.far_at(), layout.far)])
+    }
+
+    fn position(&self, field: usize) -> &AtomicU64 {
+        // SAFETY: an aligned word in the part's first page, which only atomics touch.
+        unsafe { &*self.part.start.as_ptr().add(self.positions + field).cast::<AtomicU64>() }
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        self.position(offset_of!(wire::Positions, head))
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        self.position(offset_of!(wire::Positions, tail))
     }
 
     /// Reads what was produced before this call, giving each record to `each`.
     pub fn read(&mut self, mut each: impl FnMut(&[u8])) -> Stopped {
-        // SAFETY: both positions are aligned words at the start of their mapped pages.
-        let (consumer, producer) = unsafe { (self.consumer.as_ref(), self.producer.as_ref()) };
-        let end = producer.load(Ordering::Acquire);
-        let mut at = consumer.load(Ordering::Relaxed);
+        let end = self.head().load(Ordering::Acquire);
+        let mut at = self.tail().load(Ordering::Relaxed);
         let mut freed = at;
         let mut stopped = Stopped::Drained;
         while at < end {
-            let offset = at & (self.size - 1);
-            // SAFETY: the data is mapped twice in a row, so a record that begins below
-            // size is contiguous; headers are 8-byte aligned.
-            let header = unsafe { &*self.data.add(offset).as_ptr().cast::<AtomicU32>() };
-            let length = header.load(Ordering::Acquire);
-            if length & BUSY != 0 {
+            let offset = at as usize & (self.size - 1);
+            // SAFETY: the record begins below the ring's size, and the slack behind it holds the
+            // longest; headers are aligned to 8 bytes.
+            let header = unsafe { self.part.start.as_ptr().add(self.data + offset) };
+            // SAFETY: as above; programs write it while we read.
+            let mark = unsafe { &*header.cast::<AtomicU64>() }.load(Ordering::Acquire);
+            let length = (mark & LENGTH) as usize;
+            if mark & !LENGTH != (at ^ self.secret) << LENGTH.count_ones() || length > LONGEST {
                 stopped = Stopped::Busy;
                 break;
             }
-            let bytes = (length & !DISCARDED) as usize;
-            if length & DISCARDED == 0 {
-                // SAFETY: the kernel wrote this many bytes after the header, and leaves
-                // them alone until the consumer position passes them.
-                each(unsafe { std::slice::from_raw_parts(self.data.add(offset + HEADER).as_ptr(), bytes) });
-            }
-            at += (bytes + HEADER).next_multiple_of(8);
+            // SAFETY: the program wrote this many bytes behind the header before the header, and
+            // nobody writes there again before the tail passes them.
+            each(unsafe { std::slice::from_raw_parts(header.add(wire::RING_HEADER), length) });
+            let room = (length + wire::RING_HEADER).next_multiple_of(8);
+            at += room as u64;
             if at - freed >= FREE_EVERY {
-                consumer.store(at, Ordering::Release);
+                self.tail().store(at, Ordering::Release);
                 freed = at;
             }
         }
-        consumer.store(at, Ordering::Release);
+        self.tail().store(at, Ordering::Release);
         stopped
+    }
+
+    /// So much waits that whoever reads has work, and nothing else comes before it.
+    pub fn fills(&self) -> bool {
+        self.waiting() > self.many
     }
 
     /// Bytes waiting to be read.
     pub fn waiting(&self) -> usize {
-        // SAFETY: as in read.
-        let (consumer, producer) = unsafe { (self.consumer.as_ref(), self.producer.as_ref()) };
-        producer.load(Ordering::Acquire).saturating_sub(consumer.load(Ordering::Relaxed))
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: both mappings are ours, with these lengths.
-        unsafe {
-            let _ = munmap(self.consumer.cast(), self.page);
-            let _ = munmap(self.producer.cast(), self.page + 2 * self.size);
-        }
+        let end = self.head().load(Ordering::Acquire);
+        end.saturating_sub(self.tail().load(Ordering::Relaxed)) as usize
     }
 }

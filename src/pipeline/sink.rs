@@ -39,6 +39,8 @@ pub struct Lines {
     /// Reused from call to call.
     effects: Vec<Effect>,
     live: Option<Live>,
+    /// The rings fill: what is only for a person to look at has to wait.
+    pub hurry: bool,
     /// False with --summary-only: calls are counted, not written.
     pub write_calls: bool,
     next_id: u64,
@@ -65,6 +67,7 @@ impl Lines {
             below: Below::new(crate::host::driver_version().as_deref()),
             effects: Vec::new(),
             live,
+            hurry: false,
             write_calls: true,
             next_id: 0,
             written_ids: 0,
@@ -128,7 +131,7 @@ impl Lines {
         let mut line = Line { event_id: id, ts_ns: self.last - self.start, body };
         self.summary.add(&line);
         if let Some(live) = &mut self.live {
-            live.line(&line);
+            live.line(&line, self.hurry);
         }
         let frequent = matches!(
             line.body,
@@ -149,6 +152,23 @@ impl Lines {
         id
     }
 
+    /// How many lines there were, written or only counted.
+    pub fn count(&self) -> u64 {
+        self.next_id
+    }
+
+    /// CLOCK_MONOTONIC ns as time since the beginning.
+    pub fn since_start(&self, ts: u64) -> u64 {
+        ts.saturating_sub(self.start)
+    }
+
+    /// A person sees the rows of the last moments.
+    pub fn show(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.flush();
+        }
+    }
+
     pub fn written_so_far(&self) -> u64 {
         self.written_ids
     }
@@ -160,9 +180,7 @@ impl Lines {
     }
 
     pub fn flush(&mut self) {
-        if let Some(live) = &mut self.live {
-            live.flush();
-        }
+        self.show();
         if let (Some(writer), None) = (&mut self.writer, &self.failed) {
             self.failed = writer.flush().err();
         }

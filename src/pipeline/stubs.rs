@@ -12,11 +12,14 @@ use crate::target::maps;
 
 /// More than a program has kernels, less than a hostile one could make us look up.
 const MOST: usize = 100_000;
+/// Of all files together.
+const MOST_SYMBOLS: usize = 4_000_000;
 
 #[derive(Default)]
 pub struct Stubs {
     known: HashMap<(u32, u64), Option<String>>,
     files: HashMap<(u64, u64), Vec<elf::Symbol>>,
+    symbols: usize,
 }
 
 impl Names for Stubs {
@@ -45,6 +48,15 @@ impl Stubs {
 
     fn symbols(&mut self, file: &File) -> Option<&Vec<elf::Symbol>> {
         let meta = file.metadata().ok()?;
-        Some(self.files.entry((meta.dev(), meta.ino())).or_insert_with(|| elf::function_symbols(file)))
+        let key = (meta.dev(), meta.ino());
+        if !self.files.contains_key(&key) {
+            let symbols = elf::function_symbols(file);
+            // A program could map one large file after another.
+            let room = MOST_SYMBOLS.saturating_sub(self.symbols);
+            let symbols = if symbols.len() <= room { symbols } else { Vec::new() };
+            self.symbols += symbols.len();
+            self.files.insert(key, symbols);
+        }
+        self.files.get(&key)
     }
 }

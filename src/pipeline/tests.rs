@@ -2,6 +2,7 @@
 //! by hand, and a ring that the test itself fills as the kernel would.
 
 mod decode;
+mod interleave;
 mod kernel;
 mod loss;
 mod model;
@@ -14,13 +15,14 @@ mod sink;
 mod worker;
 
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::decode::{Item, What};
-use super::ring::Ring;
-use crate::probe::wire;
+use super::ring::{Layout, Ring};
+use crate::probe::{Probe, wire};
 
 pub struct Random(u64);
 
@@ -68,38 +70,44 @@ pub fn exit_item(ts: u64, pid: u32, tid: u32, process: bool) -> Item {
     Item { ts, tid, seq: 0, what: What::Exit { pid, status: 0, process } }
 }
 
-/// A file laid out as the kernel shows a ring buffer: the consumer's page, the producer's
-/// page, and the data, twice in a row.
+/// Numbered from 1, in this order. What each argument is called is not asked here.
+pub fn probes_named(names: &[&str]) -> Vec<Probe> {
+    let probe =
+        |(id, name): (u32, &&str)| Probe { id, name: name.to_string(), signature: None, beneath: None };
+    (1..).zip(names).map(probe).collect()
+}
+
+/// A file laid out as a CPU's part of the map of rings, of which the near one is filled.
 pub struct FakeRing {
     file: File,
-    page: u64,
-    size: u64,
+    layout: Layout,
     produced: u64,
 }
 
-pub const BUSY: u32 = 1 << 31;
-pub const DISCARDED: u32 = 1 << 30;
+const SECRET: u64 = 0x1234_5678_9abc_def0;
+const HEAD: u64 = offset_of!(wire::Positions, head) as u64;
+const TAIL: u64 = offset_of!(wire::Positions, tail) as u64;
 
 impl FakeRing {
     /// Both positions begin at `start`, as after a while of use.
     pub fn new(size: usize, start: u64) -> FakeRing {
-        let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).unwrap().unwrap() as u64;
         let file = File::from(memfd_create("gpurec-test-ring", MFdFlags::MFD_CLOEXEC).unwrap());
-        let size = size as u64;
-        file.set_len(2 * page + 2 * size).unwrap();
-        let mut ring = FakeRing { file, page, size, produced: start };
-        ring.write_word(0, start);
+        let layout = Layout { near: size, far: size, secret: SECRET };
+        file.set_len(layout.part() as u64).unwrap();
+        let mut ring = FakeRing { file, layout, produced: start };
+        ring.write_word(TAIL, start);
         ring.produce(0);
         ring
     }
 
     pub fn map(&self) -> Ring {
-        Ring::map(&self.file, self.size as usize).unwrap()
+        let [near, _] = Ring::map(&self.file, self.layout, 0).unwrap();
+        near
     }
 
     pub fn consumed(&self) -> u64 {
         let mut word = [0; 8];
-        self.file.read_exact_at(&mut word, 0).unwrap();
+        self.file.read_exact_at(&mut word, TAIL).unwrap();
         u64::from_ne_bytes(word)
     }
 
@@ -108,43 +116,51 @@ impl FakeRing {
     }
 
     pub fn has_room(&self, length: usize) -> bool {
-        self.produced + room(length) - self.consumed() < self.size
+        self.produced + room(length) - self.consumed() < self.layout.near as u64
     }
 
     pub fn put(&mut self, record: &[u8]) {
-        self.put_as(record, 0);
+        let at = self.put_unfinished(record);
+        self.finish(at, record.len());
     }
 
-    /// Returns where the record is, for `set_flags`.
-    pub fn put_as(&mut self, record: &[u8], flags: u32) -> u64 {
+    /// Room is taken, the header is still to be written. Returns where the record is, for `finish`.
+    pub fn put_unfinished(&mut self, record: &[u8]) -> u64 {
         assert!(self.has_room(record.len()), "the test fills the ring");
         let at = self.produced;
-        self.write_data(at, &(record.len() as u32 | flags).to_ne_bytes());
-        self.write_data(at + 8, record);
+        self.write_word(self.place(at), !header(at, record.len()));
+        self.file.write_all_at(record, self.place(at) + wire::RING_HEADER as u64).unwrap();
         self.produce(room(record.len()));
         at
     }
 
-    pub fn set_flags(&self, at: u64, length: usize, flags: u32) {
-        self.write_data(at, &(length as u32 | flags).to_ne_bytes());
+    /// Room is taken, and nothing was written there yet.
+    pub fn take_room(&mut self, length: usize) -> u64 {
+        let at = self.produced;
+        self.produce(room(length));
+        at
+    }
+
+    pub fn finish(&self, at: u64, length: usize) {
+        self.write_word(self.place(at), header(at, length));
+    }
+
+    fn place(&self, at: u64) -> u64 {
+        wire::RING_DATA as u64 + at % self.layout.near as u64
     }
 
     fn produce(&mut self, more: u64) {
         self.produced += more;
-        self.write_word(self.page, self.produced);
+        self.write_word(HEAD, self.produced);
     }
 
     fn write_word(&self, offset: u64, value: u64) {
         self.file.write_all_at(&value.to_ne_bytes(), offset).unwrap();
     }
+}
 
-    fn write_data(&self, at: u64, bytes: &[u8]) {
-        for (i, byte) in bytes.iter().enumerate() {
-            let offset = 2 * self.page + (at + i as u64) % self.size;
-            self.file.write_all_at(&[*byte], offset).unwrap();
-            self.file.write_all_at(&[*byte], offset + self.size).unwrap();
-        }
-    }
+fn header(at: u64, length: usize) -> u64 {
+    (at ^ SECRET) << 16 | length as u64
 }
 
 /// What a record takes in a ring, with its header.

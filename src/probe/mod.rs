@@ -6,9 +6,13 @@
 mod attach;
 mod calibrate;
 mod capture;
+pub mod control;
+mod hit_costs;
 pub mod kernel;
+pub mod levers;
 mod list;
 mod loss;
+mod missed;
 mod objects;
 mod process;
 mod select;
@@ -33,10 +37,13 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use crate::cuda::{self, Signature};
 use crate::elf::{self, Image, NotHooked, Want};
 use crate::host::Plan;
+use crate::pipeline::ring::Ring;
 use attach::Place;
-use kernel::{Change, Choice, Driver, Numbering};
+use kernel::{Change, Choice, Driver, Hold, Numbering};
+use levers::Levers;
 pub use list::list;
 pub use loss::LossCounters;
+use missed::Missed;
 pub use objects::{Base, Rung, Settings};
 pub use select::{ApiChoice, LibRule, Selection};
 
@@ -100,10 +107,13 @@ pub struct Probes {
     cuda: Object,
     selection: Selection,
     links: Vec<Link>,
+    /// With --budget, which holds the links then.
+    levers: Option<Levers>,
     /// The process programs' own.
     process_links: Vec<Link>,
     next_id: Cell<u32>,
     driver: Option<Driver>,
+    missed_before: Missed,
     hooked: HashMap<(u64, u64), ()>,
     pub attached: usize,
 }
@@ -127,8 +137,9 @@ impl Probes {
                 refused.push((rung, why.clone()));
                 continue;
             }
-            match try_rung(&base, rung, settings.ring) {
+            match try_rung(&base, rung) {
                 Ok((cuda, ns_per_call)) => {
+                    let levers = settings.budget.then(|| levers(&base, &cuda, rung)).transpose()?;
                     return Ok(Probes {
                         base,
                         rung,
@@ -137,9 +148,11 @@ impl Probes {
                         cuda,
                         selection,
                         links: Vec::new(),
+                        levers,
                         process_links: Vec::new(),
                         next_id: Cell::new(calibrate::COOKIE as u32 + 1),
                         driver: None,
+                        missed_before: Missed::default(),
                         hooked: HashMap::new(),
                         attached: 0,
                     });
@@ -236,10 +249,15 @@ impl Probes {
         self.next_id.set(next_id + probes.len() as u32);
         announce(&probes);
         if !places.is_empty() {
-            let links = attach::attach(&self.cuda, self.rung, file, &places).with_context(|| {
+            let attached = match &mut self.levers {
+                Some(levers) => levers.attach(&self.cuda, self.rung, file, &probes, &places, &image),
+                None => {
+                    attach::attach(&self.cuda, self.rung, file, &places).map(|links| self.links.extend(links))
+                }
+            };
+            attached.with_context(|| {
                 format!("the kernel refused {} hooks in {}", places.len(), path.display())
             })?;
-            self.links.extend(links);
         }
         self.attached += probes.len();
         Ok(Library {
@@ -253,8 +271,25 @@ impl Probes {
     }
 
     /// The calls are hooked: what lies beneath them is recorded from here on.
-    pub fn begin_kernel(&self) -> Result<()> {
+    pub fn begin_kernel(&mut self) -> Result<()> {
+        self.missed_before = self.process_missed();
+        if let Some(driver) = &mut self.driver {
+            driver.recording_begins();
+        }
         self.set_phase(wire::RECORDING)
+    }
+
+    /// Why hits in the kernel are missing, if any are. Uprobes have no such gaps.
+    pub fn missed(&self) -> Option<String> {
+        let processes = self.process_missed().since(&self.missed_before);
+        let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
+        processes.and(driver).sentence()
+    }
+
+    fn process_missed(&self) -> Missed {
+        let mut missed = Missed::default();
+        missed.add_programs([&self.base.object]);
+        missed
     }
 
     /// No new calls, but those under way may still return.
@@ -274,32 +309,67 @@ impl Probes {
 
     /// Removes every hook. After this no new record is produced. Returns how long it took.
     pub fn detach(&mut self) -> Duration {
-        let mut took = attach::detach(std::mem::take(&mut self.links));
+        let mut links = std::mem::take(&mut self.links);
+        links.extend(self.levers.iter_mut().flat_map(Levers::take_links));
+        let mut hooks: Vec<Hold> = links.into_iter().map(Hold::Link).collect();
         if let Some(driver) = &mut self.driver {
-            took += attach::detach(driver.take_holds());
+            hooks.extend(driver.take_holds());
         }
-        self.process_links.clear();
+        let processes = std::mem::take(&mut self.process_links);
+        // Nobody needs these any more, and the kernel takes its time with each.
+        let took = std::thread::scope(|scope| {
+            scope.spawn(|| attach::detach(processes));
+            attach::detach(hooks)
+        });
         Duration::from_secs_f64(took)
     }
 
     /// How long detaching will take about, where it is long enough to be worth a warning:
     /// single uprobes wait for a grace period of the kernel each.
     pub fn slow_stop(&self) -> Option<Duration> {
-        (self.rung == Rung::Single).then(|| Duration::from_millis(40 * self.links.len() as u64))
+        (self.rung == Rung::Single).then(|| Duration::from_millis(40 * self.links() as u64))
     }
 
-    pub fn rings(&self) -> &[MapHandle] {
-        &self.base.rings
+    pub fn levers_mut(&mut self) -> Option<&mut Levers> {
+        self.levers.as_mut()
+    }
+
+    pub fn levers(&self) -> Option<&Levers> {
+        self.levers.as_ref()
+    }
+
+    /// What a call costs that --budget has only counted.
+    pub fn ns_per_counted(&self) -> Option<u64> {
+        Some(self.levers.as_ref()?.costs.counted)
+    }
+
+    /// Hooks a function again that --budget had unhooked.
+    pub fn hook_again(&mut self, probe: u32) -> Result<()> {
+        let levers = self.levers.as_mut().context("there is no budget")?;
+        levers.hook(&self.cuda, self.rung, probe)
+    }
+
+    fn links(&self) -> usize {
+        self.links.len() + self.levers.as_ref().map_or(0, Levers::links)
+    }
+
+    pub fn rings(&self) -> Result<Vec<Ring>> {
+        self.base.rings()
     }
 }
 
-fn try_rung(base: &Base, rung: Rung, ring: usize) -> Result<(Object, u64)> {
+fn try_rung(base: &Base, rung: Rung) -> Result<(Object, u64)> {
     let attempt = |may_sleep| {
         let cuda = base.load_cuda(rung, may_sleep)?;
-        let ns = calibrate::measure(base, &cuda, rung, ring)?;
+        let ns = calibrate::measure(base, &cuda, rung)?;
         Ok((cuda, ns))
     };
     attempt(true).or_else(|_: anyhow::Error| attempt(false))
+}
+
+fn levers(base: &Base, cuda: &Object, rung: Rung) -> Result<Levers> {
+    let costs = hit_costs::measure(base, cuda, rung)?;
+    Levers::new(cuda, MapHandle::try_from(&base.map("lost")?)?, costs)
 }
 
 /// How hooking works here, found out by doing it.
@@ -310,7 +380,7 @@ pub struct Trial {
 }
 
 pub fn trial(plan: &Plan) -> Result<Trial> {
-    let settings = Settings { everyone: false, follow: false, ring: 1 << 20 };
+    let settings = Settings { everyone: false, follow: false, ring: 1 << 20, budget: false };
     let probes = Probes::load(&settings, plan, None, Selection::default())?;
     Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })
 }

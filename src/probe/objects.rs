@@ -1,14 +1,14 @@
 //! The BPF objects: opened, configured, loaded. In: the options and the rung to try.
 //! Out: loaded programs that share one set of maps. Nothing is attached here.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::{
-    Map, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, ProgramAttachType,
-};
+use libbpf_rs::{Map, MapCore, Object, ObjectBuilder, OpenObject, ProgramAttachType};
 
 use super::wire;
+use crate::host::types;
+use crate::pipeline::ring::{Layout, Ring};
 
 const PROCESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process.bpf.o"));
 const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
@@ -17,8 +17,14 @@ const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 /// The maps that every object shares with the first.
 const SHARED: [&str; 7] = ["rings", "control", "targets", "threads", "lost", "lost_total", "state"];
 
+/// The maps that only --budget needs.
+const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
+
 /// Records that can be in the making on one CPU: one runs, others sleep over a page.
 const SCRATCHES_A_CPU: usize = 16;
+
+/// The verifier follows a place in a map no further.
+const MOST_A_RING: usize = 256 << 20;
 
 /// How CUDA functions are hooked, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +58,15 @@ pub struct Settings {
     pub follow: bool,
     /// Bytes of each CPU's ring: a power of two, at least a page.
     pub ring: usize,
+    /// Hits are counted for --budget.
+    pub budget: bool,
 }
 
 /// The process object with the shared maps, and the rings.
 pub struct Base {
     pub object: Object,
-    pub rings: Vec<MapHandle>,
+    pub layout: Layout,
+    pub cpus: usize,
     config: wire::Config,
 }
 
@@ -67,25 +76,55 @@ impl Base {
         if cpus > wire::MAX_CPUS as usize {
             bail!("this machine may have {cpus} CPUs, gpurec knows {} at most", wire::MAX_CPUS);
         }
+        if settings.ring > MOST_A_RING {
+            bail!("a ring has {} MiB at most for each CPU; try a smaller --ring", MOST_A_RING >> 20);
+        }
+        let layout = Layout::of(settings.ring, secret()?);
         let config = wire::Config {
             everyone: settings.everyone.into(),
             follow: settings.follow.into(),
             // An eighth stays free for what cannot be declined any more (see emit.h).
-            call_limit: (settings.ring - settings.ring / 8) as u64,
+            call_limit: (layout.far - layout.far / 8) as u64,
+            near_size: layout.near as u64,
+            far_size: layout.far as u64,
+            far_at: layout.far_at() as u64,
+            secret: layout.secret,
             may_sleep: 0,
             probe: 0,
             scratches: (cpus * SCRATCHES_A_CPU) as u32,
-            pad: 0,
+            budget: settings.budget.into(),
         };
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &config)?;
-        let object = open.load().context("the kernel refused gpurec's process programs")?;
-        let rings = make_rings(&object, cpus, settings.ring)?;
-        Ok(Base { object, rings, config })
+        for mut map in open.maps_mut().filter(|map| map.name() == "rings") {
+            map.set_value_size(layout.part() as u32)?;
+            map.set_max_entries(cpus as u32)?;
+        }
+        let mappings = copies_at_system_calls();
+        for mut program in open.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            if let (true, (_, copy)) = (name.starts_with("mmap"), copy_of(&name)) {
+                program.set_autoload((copy as usize) < mappings);
+            }
+        }
+        let object = open.load().with_context(|| {
+            format!(
+                "the kernel refused gpurec's process programs, or its rings of {} KiB for each CPU (then try a smaller --ring)",
+                settings.ring >> 10
+            )
+        })?;
+        Ok(Base { object, layout, cpus, config })
     }
 
     pub fn map(&self, name: &str) -> Result<Map<'_>> {
         find_map(&self.object, name)
+    }
+
+    /// The rings of all CPUs, to be read.
+    pub fn rings(&self) -> Result<Vec<Ring>> {
+        let map = self.map("rings")?;
+        let each = (0..self.cpus).map(|cpu| Ring::map(map.as_fd(), self.layout, cpu));
+        Ok(each.collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// The CUDA programs of one rung. `may_sleep`: so that they can fetch pages that nobody
@@ -97,6 +136,10 @@ impl Base {
         self.share(&mut open, None)?;
         for mut map in open.maps_mut().filter(|map| map.name() == "scratches") {
             map.set_max_entries(self.config.scratches)?;
+        }
+        let unused = |name: &str| self.config.budget == 0 && BUDGET.contains(&name);
+        for mut map in open.maps_mut().filter(|map| unused(&map.name().to_string_lossy())) {
+            map.set_max_entries(1)?;
         }
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -119,16 +162,16 @@ impl Base {
         &self,
         programs: &[&str],
         before: Option<&Object>,
-        probe: u32,
-        function: Option<&str>,
+        only: Option<Only>,
     ) -> Result<Object> {
         let mut open = open(DRIVER, "driver")?;
+        let Only { function, probe } = only.unwrap_or_default();
         configure(&mut open, &wire::Config { probe, ..self.config })?;
         self.share(&mut open, before)?;
         for mut program in open.progs_mut() {
             let wanted = programs.contains(&program.name().to_string_lossy().as_ref());
             program.set_autoload(wanted);
-            if let (true, Some(function)) = (wanted, function) {
+            if let (true, Some(function)) = (wanted, only.map(|_| function)) {
                 program.set_attach_target(0, Some(function.to_owned()))?;
             }
         }
@@ -148,23 +191,61 @@ impl Base {
     }
 }
 
+fn secret() -> Result<u64> {
+    let mut bytes = [0; 8];
+    // SAFETY: a buffer of this length.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != bytes.len() as isize {
+        bail!("no random number to be had: {}", std::io::Error::last_os_error());
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Programs for one function, under its number.
+#[derive(Clone, Copy, Default)]
+pub struct Only<'a> {
+    pub function: &'a str,
+    pub probe: u32,
+}
+
 /// The programs of a rung. Kernels that hand the context to the session helpers need the
 /// other form; which one this is shows in the kernel's BTF.
 fn cuda_programs(rung: Rung) -> &'static [&'static str] {
     match rung {
-        Rung::Session if session_takes_context("bpf_session_cookie") => &["cuda_session_ctx"],
+        Rung::Session if types().is_some_and(|types| types.session_cookie_takes_context) => {
+            &["cuda_session_ctx"]
+        }
         Rung::Session => &["cuda_session"],
         Rung::Multi | Rung::Single => &["cuda_entry", "cuda_return"],
     }
 }
 
-pub fn session_takes_context(function: &str) -> bool {
-    use libbpf_rs::ReferencesType as _;
-    use libbpf_rs::btf::{Btf, types};
-    let Ok(btf) = Btf::from_vmlinux() else { return false };
-    btf.type_by_name::<types::Func>(function)
-        .and_then(|func| types::FuncProto::try_from(func.referenced_type()).ok())
-        .is_some_and(|proto| proto.iter().len() > 0)
+/// A thread can be preempted in a BPF program, and the kernel then passes over whatever others do on
+/// that CPU to hit the same program. What one copy of a program passes over another has; they see
+/// from the thread's state that a hit was told.
+const COPIES: usize = 3;
+
+/// "mmap_enter_2" is the copy 2 of "mmap_enter".
+pub fn copy_of(program: &str) -> (&str, u32) {
+    let numbered = program.rsplit_once('_').and_then(|(name, copy)| Some((name, copy.parse().ok()?)));
+    numbered.unwrap_or((program, 0))
+}
+
+/// How many copies to put at a system call's tracepoint: before Linux 7.1 nothing is preempted there.
+pub fn copies_at_system_calls() -> usize {
+    if types().is_some_and(|types| types.faultable_tracepoints) { COPIES } else { 1 }
+}
+
+/// How many copies to put at a function by fentry, whose programs are preempted wherever the kernel is.
+/// Which kind of preemption is in force only debugfs tells; a kernel that may have it is taken to.
+pub fn copies_at_functions() -> usize {
+    let in_force = std::fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
+    let preempted = match in_force.split_once('(').and_then(|(_, rest)| rest.split_once(')')) {
+        Some((kind, _)) => !matches!(kind, "none" | "voluntary"),
+        None => nix::sys::utsname::uname()
+            .map_or(true, |name| name.version().to_string_lossy().contains("PREEMPT")),
+    };
+    if preempted { COPIES } else { 1 }
 }
 
 fn open(bytes: &[u8], name: &str) -> Result<OpenObject> {
@@ -189,26 +270,4 @@ fn configure(open: &mut OpenObject, config: &wire::Config) -> Result<()> {
 
 pub fn find_map<'a>(object: &'a Object, name: &str) -> Result<Map<'a>> {
     object.maps().find(|map| map.name() == name).with_context(|| format!("no BPF map {name}"))
-}
-
-fn make_rings(object: &Object, cpus: usize, size: usize) -> Result<Vec<MapHandle>> {
-    let array = find_map(object, "rings")?;
-    (0..cpus as u32)
-        .map(|cpu| {
-            let ring = make_ring(size)?;
-            let fd = ring.as_fd().as_raw_fd().to_ne_bytes();
-            array.update(&cpu.to_ne_bytes(), &fd, MapFlags::ANY)?;
-            Ok(ring)
-        })
-        .collect()
-}
-
-fn make_ring(size: usize) -> Result<MapHandle> {
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        ..Default::default()
-    };
-    MapHandle::create(MapType::RingBuf, Some("gpurec_ring"), 0, 0, size as u32, &options).with_context(|| {
-        format!("cannot make a ring of {} KiB for each CPU; try a smaller --ring", size >> 10)
-    })
 }

@@ -1,14 +1,15 @@
 //! The process programs: attached before anything is recorded, detached at the end.
-//! In: the loaded object. Out: links.
+//! In: the loaded objects. Out: links.
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, Object, ProgramType};
 
+use super::objects::copy_of;
 use super::tracepoint;
 
 pub fn attach(object: &Object) -> Result<Vec<Link>> {
     let mut links = Vec::new();
-    for program in object.progs_mut() {
+    for program in object.progs_mut().filter(|program| program.autoload()) {
         let name = program.name().to_string_lossy().into_owned();
         let link = match program.prog_type() {
             ProgramType::Tracepoint => syscall_tracepoint(&program, &name),
@@ -20,7 +21,7 @@ pub fn attach(object: &Object) -> Result<Vec<Link>> {
 }
 
 fn syscall_tracepoint(program: &libbpf_rs::ProgramMut, name: &str) -> Result<Link> {
-    let event = match name {
+    let event = match copy_of(name).0 {
         "mmap_enter" => "sys_enter_mmap",
         "mmap_exit" => "sys_exit_mmap",
         other => return Err(anyhow!("gpurec does not know where {other} goes")),

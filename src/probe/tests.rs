@@ -117,7 +117,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_call" Call { head, pid, payload, words, sp, args }
         "gpurec_return" Return { head, begin, value, payload, pad }
         "gpurec_read" Read { kind, source, count, pad, source_offset, count_offset, size, each }
-        "gpurec_capture" Capture { words, entry_reads, exit_reads, pad, entry, exit }
+        "gpurec_capture" Capture { words, entry_reads, exit_reads, simple, pad, entry, exit }
         "gpurec_piece" Piece { state, length, pad }
         "gpurec_fork" Fork { head, pid, child }
         "gpurec_exit" Exit { head, pid, status }
@@ -126,7 +126,10 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_new_file" NewFile { head, pid, fd, address, file }
         "gpurec_lost" Lost { calls, returns }
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
-        "gpurec_config" Config { everyone, follow, call_limit, may_sleep, probe, scratches, pad }
+        "gpurec_config" Config {
+            everyone, follow, call_limit, near_size, far_size, far_at, secret, may_sleep, probe, scratches, budget
+        }
+        "gpurec_positions" Positions { head, pad, tail, pad2 }
         "gpurec_instant" Instant { head, pid, cpu, duration, args, payload, pad }
         "gpurec_hook" Hook { role, scope, entry_reads, exit_reads, context, pad, entry, exit }
         "gpurec_driver" Driver {
@@ -212,7 +215,7 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 16);
     assert_eq!(size_of::<wire::Lost>(), 16);
     assert_eq!(size_of::<wire::LostTotal>(), 48);
-    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 8 + 4 * 4);
+    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 5 * 8 + 4 * 4);
     assert_eq!(size_of::<wire::Instant>(), head + 4 + 4 + 8 + 6 * 8 + 4 + 4);
     assert_eq!(size_of::<wire::Hook>(), 4 + 2 * 2 + 6 * size_of::<wire::Read>());
     assert_eq!(size_of::<wire::Driver>(), 12 * 4);
@@ -220,6 +223,7 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::IoctlShape>(), 6 * 2 + 4);
     assert_eq!(size_of::<wire::State>(), 4 + 4);
     assert_eq!(size_of::<wire::Pulse>(), 16);
+    assert_eq!(size_of::<wire::Positions>(), 16 * 8);
 }
 
 #[test]

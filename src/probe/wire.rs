@@ -25,13 +25,16 @@ pub use skeleton::types::gpurec_lost as Lost;
 pub use skeleton::types::gpurec_lost_total as LostTotal;
 pub use skeleton::types::gpurec_new_file as NewFile;
 pub use skeleton::types::gpurec_piece as Piece;
+pub use skeleton::types::gpurec_positions as Positions;
 pub use skeleton::types::gpurec_pulse as Pulse;
 pub use skeleton::types::gpurec_read as Read;
 pub use skeleton::types::gpurec_return as Return;
+pub use skeleton::types::gpurec_spender as Spender;
+pub use skeleton::types::gpurec_spent as Spent;
 pub use skeleton::types::gpurec_state as State;
 
 use skeleton::types::{
-    gpurec_family, gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase, gpurec_piece_state,
+    gpurec_family, gpurec_flag, gpurec_kind, gpurec_level, gpurec_limit, gpurec_phase, gpurec_piece_state,
     gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function,
 };
 
@@ -40,6 +43,7 @@ pub const RETURN: u16 = gpurec_kind::GPUREC_RETURN.0 as u16;
 pub const FORK: u16 = gpurec_kind::GPUREC_FORK.0 as u16;
 pub const EXEC: u16 = gpurec_kind::GPUREC_EXEC.0 as u16;
 pub const EXIT: u16 = gpurec_kind::GPUREC_EXIT.0 as u16;
+pub const NOTHING: u16 = gpurec_kind::GPUREC_NOTHING.0 as u16;
 pub const INSTANT: u16 = gpurec_kind::GPUREC_INSTANT.0 as u16;
 
 pub const CHAINED: u16 = gpurec_flag::GPUREC_CHAINED.0 as u16;
@@ -61,6 +65,7 @@ pub const READ_COUNTED: u8 = gpurec_read_kind::GPUREC_READ_COUNTED.0 as u8;
 pub const READ_TEXT: u8 = gpurec_read_kind::GPUREC_READ_TEXT.0 as u8;
 pub const READ_TEXT_THROUGH: u8 = gpurec_read_kind::GPUREC_READ_TEXT_THROUGH.0 as u8;
 pub const INSIDE: u8 = gpurec_source::GPUREC_INSIDE.0 as u8;
+pub const SMALL: u16 = gpurec_limit::GPUREC_SMALL.0 as u16;
 pub const READS: usize = gpurec_limit::GPUREC_READS.0 as usize;
 pub const WORDS: u8 = gpurec_limit::GPUREC_WORDS.0 as u8;
 
@@ -83,7 +88,13 @@ pub const RECORDING: u32 = gpurec_phase::GPUREC_RECORDING.0;
 pub const RETURNS_ONLY: u32 = gpurec_phase::GPUREC_RETURNS_ONLY.0;
 pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
 
+pub const RECORDED: u32 = gpurec_level::GPUREC_RECORDED.0;
+pub const COUNTED: u32 = gpurec_level::GPUREC_COUNTED.0;
+
 pub const MAX_PROBES: u32 = gpurec_limit::GPUREC_MAX_PROBES.0;
+pub const RING_HEADER: usize = gpurec_limit::GPUREC_RING_HEADER.0 as usize;
+pub const RING_DATA: usize = gpurec_limit::GPUREC_RING_DATA.0 as usize;
+pub const RING_SLACK: usize = gpurec_limit::GPUREC_RING_SLACK.0 as usize;
 pub const MAX_CPUS: u32 = gpurec_limit::GPUREC_MAX_CPUS.0;
 
 /// A plain struct of integers that a ring or a map carries.
@@ -127,6 +138,10 @@ unsafe impl Wire for Driver {}
 unsafe impl Wire for IoctlKey {}
 // SAFETY: as above.
 unsafe impl Wire for IoctlShape {}
+// SAFETY: as above.
+unsafe impl Wire for Spender {}
+// SAFETY: as above.
+unsafe impl Wire for Spent {}
 // SAFETY: as above.
 unsafe impl Wire for State {}
 // SAFETY: as above.

@@ -21,6 +21,7 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
         options: config.options.clone(),
         hooks: BTreeMap::from([("userspace".to_owned(), layer(probes))]),
         ns_per_call: Some(probes.ns_per_call),
+        ns_per_counted: probes.ns_per_counted(),
         ..Header::default()
     };
     if let Some(driver) = probes.driver() {

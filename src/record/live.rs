@@ -1,164 +1,403 @@
-//! `--live`: one readable line a call, on standard error. In: lines of the trace. Out:
-//! TIME(ms) PROCESS PID EVENT DETAILS. A call is shown when it ends, with what it did.
+//! `--live`: one readable row for each thing that happened, on standard error. In: lines of the trace. Out:
+//! TIME(ms) PROCESS PID EVENT DETAILS. A call is shown when it ends, with what it did; what follows from it
+//! (memory, copies) is a row of its own, right after it.
+//!
+//! The trace comes first: where the screen or the recorder itself cannot keep up, rows are left out without
+//! being made, and a row says how many.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
+use super::screen::{NOT_SHOWN, Voice};
+use crate::say::is_unsafe;
 use crate::target::proc;
-use crate::trace::{Body, End, Ended, KernelBegin, KernelEnd, Line, Process, Retval, Value};
+use crate::trace::{
+    Args, Begin, Body, Budget, End, Ended, ExitStatus, Instant, KernelBegin, KernelEnd, Launch, Level, Line,
+    Memory, Op, Process, Retval, Transfer, Value, signal_name,
+};
 
-/// How many ioctls now open are remembered; more are only left by ends that were lost.
+/// How many calls and ioctls now open are remembered; more are only left by ends that were lost.
 const MOST_OPEN: usize = 65_536;
 
-#[derive(Default)]
+/// How many processes' names are known at a time.
+const MOST_NAMES: usize = 65_536;
+
+/// What goes to the screen at once.
+const CHUNK: usize = 16 << 10;
+
 pub struct Live {
+    voice: Voice,
     buffer: String,
+    rows: u64,
     names: HashMap<u32, String>,
-    /// What the ioctls now open ask for, by event_id.
-    requests: HashMap<u64, String>,
+    /// What the launches and ioctls now open ask for, by event_id.
+    asked: HashMap<u64, String>,
+}
+
+/// The first two columns of a row, and whether there is one.
+struct Row<'a> {
+    pid: Option<u32>,
+    event: &'a str,
 }
 
 impl Live {
-    pub fn new() -> Live {
-        let mut live = Live::default();
-        live.row("TIME(ms)", "PROCESS", "PID", "EVENT", "DETAILS");
+    pub fn new(voice: Voice) -> Live {
+        let (buffer, names, asked) = Default::default();
+        let mut live = Live { voice, buffer, rows: 0, names, asked };
+        live.columns("TIME(ms)", "PROCESS", "PID", "EVENT");
+        live.buffer.push_str("DETAILS\n");
         live
     }
 
-    pub fn line(&mut self, line: &Line) {
-        let time = format!("{}.{:03}", line.ts_ns / 1_000_000, line.ts_ns / 1000 % 1000);
-        let (pid, event, details) = match &line.body {
-            Body::End(end) => (end.pid, end.name.as_ref(), call(end)),
-            Body::KernelBegin(begin) => return self.asked(line.event_id, begin),
-            Body::KernelEnd(end) => (end.pid, end.name.as_ref(), self.driver_call(end)),
-            Body::Xid(xid) => (xid.pid, "XID", format!("{} on {}: {}", xid.xid, xid.device, xid.message)),
-            Body::Process(Process::Exec(p)) => {
-                self.names.remove(&p.pid);
-                (p.pid, "exec", p.command.join(" "))
-            }
-            Body::Process(Process::Fork(p)) => (p.pid, "fork", format!("child {}", p.child)),
-            Body::Process(Process::Exit(p)) => (p.pid, "exit", format!("{:?}", p.status)),
-            Body::Process(Process::Library(p)) => {
-                (p.pid, "library", format!("{} ({} functions)", p.path, p.functions))
-            }
-            Body::Lost(lost) => (0, "LOST", format!("{} records", lost.count)),
-            _ => return,
-        };
-        let name = self.name(pid);
-        self.row(&time, &name, &pid.to_string(), event, &details);
-    }
-
-    fn asked(&mut self, event_id: u64, begin: &KernelBegin) {
-        let Some(ioctl) = &begin.ioctl else { return };
-        if self.requests.len() >= MOST_OPEN {
+    /// With `hurry` it only costs what it must to stay right.
+    pub fn line(&mut self, line: &Line, hurry: bool) {
+        self.remember(line, hurry);
+        let Some(row) = row_of(&line.body) else { return };
+        if hurry || !self.has_room() {
+            self.forget(&line.body);
+            self.voice.missed(1);
             return;
         }
-        let mut text = ioctl.request.to_string();
-        match ioctl.detail.get("command").or_else(|| ioctl.detail.get("class")) {
-            Some(Value::Text(what)) => _ = write!(text, " {what}"),
-            Some(Value::Hex(what)) => _ = write!(text, " {what:#x}"),
-            Some(Value::Number(what)) => _ = write!(text, " {what}"),
-            _ => {}
-        }
-        self.requests.insert(event_id, text);
+        self.tell_missed();
+        let time = (line.ts_ns / 1_000_000, line.ts_ns / 1000 % 1000);
+        self.start(format_args!("{}.{:03}", time.0, time.1), row.pid, row.event);
+        let from = self.buffer.len();
+        self.details(&line.body);
+        self.finish_row(from);
     }
 
-    fn driver_call(&mut self, end: &KernelEnd) -> String {
-        let mut text = took(end.duration_ns);
-        if let Some(request) = self.requests.remove(&end.begin) {
-            _ = write!(text, "  {request}");
-        }
-        for said in [&end.status, &end.error].into_iter().flatten() {
-            _ = write!(text, "  {said}");
-        }
-        if end.ended == Ended::Returned
-            && let (None, Some(Retval::Number(n))) = (&end.status, end.retval)
-            && n != 0
-        {
-            _ = write!(text, "  = {n}");
-        }
-        text
-    }
-
-    /// What a terminal can't take is lost to it, never to the trace.
+    /// To the screen, if it has room; else the rows stay, and newer ones are left out.
     pub fn flush(&mut self) {
-        let _ = io::stderr().lock().write_all(self.buffer.as_bytes());
-        self.buffer.clear();
+        if self.buffer.is_empty() {
+            return;
+        }
+        match self.voice.say(std::mem::take(&mut self.buffer), self.rows) {
+            Ok(()) => self.rows = 0,
+            Err(back) => self.buffer = back,
+        }
     }
 
-    fn row(&mut self, time: &str, process: &str, pid: &str, event: &str, details: &str) {
-        let clean: String = details.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        let _ = writeln!(self.buffer, "{time:>12} {process:<16} {pid:>8} {event:<32} {clean}");
-        if self.buffer.len() > 1 << 16 {
+    fn has_room(&mut self) -> bool {
+        if self.buffer.len() >= CHUNK && self.voice.has_room() {
             self.flush();
         }
+        self.buffer.len() < CHUNK
+    }
+
+    /// What a later row needs to know of this line.
+    fn remember(&mut self, line: &Line, hurry: bool) {
+        match &line.body {
+            Body::Begin(Begin { launch: Some(launch), .. }) if !hurry => {
+                self.ask(line.event_id, launched(launch))
+            }
+            Body::KernelBegin(begin) if !hurry => {
+                if let Some(text) = requested(begin) {
+                    self.ask(line.event_id, text);
+                }
+            }
+            Body::Process(Process::Exec(exec)) => {
+                // As the kernel names it: a script by its own name, and no longer than this.
+                let first = exec.command.first().map_or("", String::as_str);
+                let base = first.rsplit('/').next().unwrap_or(first);
+                let name = read_name(exec.pid).unwrap_or_else(|| base.chars().take(15).collect());
+                self.know(exec.pid, name);
+            }
+            Body::Process(Process::Fork(fork)) => {
+                let name = self.name(fork.pid);
+                self.know(fork.child, name);
+            }
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self, body: &Body) {
+        match body {
+            Body::End(end) => _ = self.asked.remove(&end.begin),
+            Body::KernelEnd(end) => _ = self.asked.remove(&end.begin),
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, event_id: u64, text: String) {
+        if self.asked.len() < MOST_OPEN {
+            self.asked.insert(event_id, text);
+        }
+    }
+
+    fn tell_missed(&mut self) {
+        let missed = self.voice.take_missed();
+        if missed == 0 {
+            return;
+        }
+        self.start(format_args!(""), None, NOT_SHOWN);
+        let from = self.buffer.len();
+        let _ = write!(self.buffer, "{missed} rows: they came faster than they could be shown");
+        self.finish_row(from);
+        // It is no row of the trace's.
+        self.rows -= 1;
+    }
+
+    fn details(&mut self, body: &Body) {
+        let asked = match body {
+            Body::End(end) => self.asked.remove(&end.begin),
+            Body::KernelEnd(end) => self.asked.remove(&end.begin),
+            _ => None,
+        };
+        let to = &mut self.buffer;
+        match body {
+            Body::End(end) => call(to, end, asked.as_deref()),
+            Body::KernelEnd(end) => driver_call(to, end, asked.as_deref()),
+            Body::Memory(one) => memory(to, one),
+            Body::Transfer(one) => transfer(to, one),
+            Body::Instant(one) => instant(to, one),
+            Body::Xid(xid) => _ = write!(to, "{} on {}: {}", xid.xid, xid.device, xid.message),
+            Body::Process(one) => process(to, one),
+            Body::Budget(line) => budget(to, line),
+            Body::Lost(lost) => _ = write!(to, "{} records", lost.count),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, time: std::fmt::Arguments, pid: Option<u32>, event: &str) {
+        let time = time.to_string();
+        match pid {
+            Some(pid) => {
+                let name = self.name(pid);
+                self.columns(&time, &name, &pid.to_string(), event);
+            }
+            None => self.columns(&time, "", "", event),
+        }
+    }
+
+    fn columns(&mut self, time: &str, process: &str, pid: &str, event: &str) {
+        // Any file may be hooked, and the names of its functions are its own.
+        let plain_event: String;
+        let event = if event.contains(is_unsafe) {
+            plain_event = event.chars().map(plain).collect();
+            &plain_event
+        } else {
+            event
+        };
+        let _ = write!(self.buffer, "{time:>12} {process:<16} {pid:>8} {event:<32} ");
+    }
+
+    /// Names and messages come from the programs recorded: nothing in them may reach a terminal as a command.
+    fn finish_row(&mut self, from: usize) {
+        if self.buffer.get(from..).is_some_and(|details| details.contains(is_unsafe)) {
+            let clean: String = self.buffer.drain(from..).map(plain).collect();
+            self.buffer.push_str(&clean);
+        }
+        self.buffer.truncate(self.buffer.trim_end_matches(' ').len());
+        self.buffer.push('\n');
+        self.rows += 1;
     }
 
     fn name(&mut self, pid: u32) -> String {
-        let read = || proc::stat(pid).map_or_else(|_| "?".to_owned(), |stat| stat.comm);
-        let name = self.names.entry(pid).or_insert_with(read);
-        name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+        if let Some(known) = self.names.get(&pid) {
+            return known.clone();
+        }
+        let name = read_name(pid).unwrap_or_else(|| "?".to_owned());
+        self.know(pid, name.clone());
+        name
+    }
+
+    fn know(&mut self, pid: u32, name: String) {
+        if self.names.len() >= MOST_NAMES {
+            self.names.clear();
+        }
+        self.names.insert(pid, name.chars().map(plain).collect());
     }
 }
 
-fn call(end: &End) -> String {
-    let mut text = took(end.duration_ns);
-    match (&end.error, end.retval, end.ended) {
-        (Some(error), _, _) => _ = write!(text, "  {error}"),
-        (None, Some(Retval::Number(0)) | None, Ended::Returned) => {}
-        (None, Some(Retval::Number(n)), _) => _ = write!(text, "  = {n}"),
-        (None, Some(Retval::Pointer(p)), _) => _ = write!(text, "  = {p:#x}"),
-        (None, None, Ended::Unwound) => text.push_str("  left without returning"),
-        (None, None, Ended::Lost) => {}
+impl Drop for Live {
+    /// What found no room to the end is told by whoever has the screen.
+    fn drop(&mut self) {
+        self.flush();
+        self.voice.missed(if self.buffer.is_empty() { 0 } else { self.rows });
+    }
+}
+
+fn plain(c: char) -> char {
+    if is_unsafe(c) { '?' } else { c }
+}
+
+fn read_name(pid: u32) -> Option<String> {
+    proc::stat(pid).ok().map(|stat| stat.comm)
+}
+
+/// None for a line that has no row.
+fn row_of<'a>(body: &'a Body) -> Option<Row<'a>> {
+    let row = |pid: u32, event: &'a str| Some(Row { pid: Some(pid), event });
+    match body {
+        Body::End(end) => row(end.pid, &end.name),
+        Body::KernelEnd(end) => row(end.pid, &end.name),
+        Body::Instant(one) => row(one.pid, &one.name),
+        Body::Memory(one) if one.op == Op::Alloc => row(one.pid, "alloc"),
+        Body::Memory(one) => row(one.pid, "free"),
+        Body::Transfer(one) if one.direction == "set" => row(one.pid, "set"),
+        Body::Transfer(one) => row(one.pid, "copy"),
+        Body::Xid(xid) => row(xid.pid, "XID"),
+        Body::Process(Process::Exec(p)) => row(p.pid, "exec"),
+        Body::Process(Process::Fork(p)) => row(p.pid, "fork"),
+        Body::Process(Process::Exit(p)) => row(p.pid, "exit"),
+        Body::Process(Process::Library(p)) => row(p.pid, "library"),
+        Body::Budget(line) => Some(Row { pid: line.why.map(|why| why.pid), event: "BUDGET" }),
+        Body::Lost(_) => Some(Row { pid: None, event: "LOST" }),
+        _ => None,
+    }
+}
+
+fn launched(launch: &Launch) -> String {
+    let mut text = launch.kernel.as_deref().unwrap_or("?").to_owned();
+    for (what, dims) in [("grid", launch.grid), ("block", launch.block), ("cluster", launch.cluster)] {
+        if let Some([x, y, z]) = dims {
+            let _ = write!(text, " {what} {x}x{y}x{z}");
+        }
+    }
+    if let Some(shared) = launch.shared.filter(|bytes| *bytes > 0) {
+        let _ = write!(text, " shared {shared}");
+    }
+    if let Some(nodes) = launch.nodes {
+        // A graph has no kernel of its own.
+        text = format!("graph of {nodes} nodes");
+    }
+    if let Some(stream) = launch.stream.filter(|stream| *stream > 0) {
+        let _ = write!(text, " stream {stream:#x}");
     }
     text
 }
 
-fn took(duration_ns: Option<u64>) -> String {
-    match duration_ns {
-        Some(ns) => format!("{}.{:03} us", ns / 1000, ns % 1000),
-        None => "its return was lost".to_owned(),
+fn requested(begin: &KernelBegin) -> Option<String> {
+    let ioctl = begin.ioctl.as_ref()?;
+    let mut text = ioctl.request.to_string();
+    match ioctl.detail.get("command").or_else(|| ioctl.detail.get("class")) {
+        Some(Value::Text(what)) => _ = write!(text, " {what}"),
+        Some(Value::Hex(what)) => _ = write!(text, " {what:#x}"),
+        Some(Value::Number(what)) => _ = write!(text, " {what}"),
+        _ => {}
     }
+    Some(text)
+}
+
+fn call(to: &mut String, end: &End, launch: Option<&str>) {
+    took(to, end.duration_ns);
+    if let Some(launch) = launch {
+        let _ = write!(to, "  {launch}");
+    }
+    match (&end.error, end.retval, end.ended) {
+        (Some(error), _, _) => _ = write!(to, "  {error}"),
+        (None, Some(Retval::Number(0)) | None, Ended::Returned) => {}
+        (None, Some(Retval::Number(n)), _) => _ = write!(to, "  = {n}"),
+        (None, Some(Retval::Pointer(p)), _) => _ = write!(to, "  = {p:#x}"),
+        (None, None, Ended::Unwound) => to.push_str("  left without returning"),
+        (None, None, Ended::Lost) => {}
+    }
+}
+
+fn driver_call(to: &mut String, end: &KernelEnd, request: Option<&str>) {
+    took(to, end.duration_ns);
+    for said in [request, end.status.as_deref(), end.error.as_deref()].into_iter().flatten() {
+        let _ = write!(to, "  {said}");
+    }
+    if end.ended == Ended::Returned
+        && let (None, Some(Retval::Number(n))) = (&end.status, end.retval)
+        && n != 0
+    {
+        let _ = write!(to, "  = {n}");
+    }
+}
+
+fn took(to: &mut String, duration_ns: Option<u64>) {
+    match duration_ns {
+        Some(ns) => _ = write!(to, "{}.{:03} us", ns / 1000, ns % 1000),
+        None => to.push_str("its return was lost"),
+    }
+}
+
+fn memory(to: &mut String, memory: &Memory) {
+    match memory.size {
+        Some(size) => _ = write!(to, "{size} bytes"),
+        None => to.push_str("unknown size"),
+    }
+    let _ = write!(to, "  {} {:#x}  {} bytes held", memory.space, memory.ptr, memory.total_allocated);
+}
+
+fn transfer(to: &mut String, transfer: &Transfer) {
+    let least = if transfer.partial { "at least " } else { "" };
+    let _ = write!(to, "{least}{} bytes", transfer.size);
+    if transfer.direction != "set" {
+        let _ = write!(to, "  {}", transfer.direction);
+    }
+    if let Some(rate) = transfer.bytes_per_sec() {
+        let hundredths = rate / 10_000_000;
+        let _ = write!(to, "  {}.{:02} GB/s", hundredths / 100, hundredths % 100);
+    }
+    if transfer.is_async {
+        to.push_str("  asynchronous");
+    }
+    if transfer.pageable {
+        to.push_str("  pageable");
+    }
+}
+
+/// An interrupt, time off the CPU, a tracepoint.
+fn instant(to: &mut String, instant: &Instant) {
+    let mut between = "";
+    if instant.duration_ns.is_some() {
+        took(to, instant.duration_ns);
+        between = "  ";
+    }
+    if let Some(cpu) = instant.cpu {
+        let _ = write!(to, "{between}cpu {cpu}");
+        between = "  ";
+    }
+    if let Some(Args::Named(args)) = &instant.args {
+        for arg in args.iter() {
+            let _ = write!(to, "{between}{} ", arg.name);
+            value(to, &arg.value);
+            between = "  ";
+        }
+    }
+}
+
+fn value(to: &mut String, value: &Value) {
+    let _ = match value {
+        Value::Null => write!(to, "?"),
+        Value::Bool(it) => write!(to, "{it}"),
+        Value::Number(n) => write!(to, "{n}"),
+        Value::Signed(n) => write!(to, "{n}"),
+        Value::Float(n) => write!(to, "{n}"),
+        Value::Hex(n) => write!(to, "{n:#x}"),
+        Value::Text(text) => write!(to, "{text}"),
+        // Only calls have such, and their arguments are not shown.
+        Value::Array(_) | Value::Object(_) => write!(to, "…"),
+    };
+}
+
+fn budget(to: &mut String, line: &Budget) {
+    let what = match line.level {
+        Level::Recorded => "recorded",
+        Level::Counted => "counted",
+        Level::Unhooked => "unhooked",
+    };
+    let _ = write!(to, "{} {what}", line.function);
+    if let Some(why) = &line.why {
+        let _ = write!(to, "  {} % of thread {}  {} calls/s", why.percent, why.tid, why.hits_per_sec);
+    }
+}
+
+fn process(to: &mut String, process: &Process) {
+    let _ = match process {
+        Process::Exec(exec) => write!(to, "{}", exec.command.join(" ")),
+        Process::Fork(fork) => write!(to, "child {}", fork.child),
+        Process::Exit(exit) => match exit.status {
+            ExitStatus::Code(code) => write!(to, "status {code}"),
+            ExitStatus::Signal(number) => write!(to, "killed by {}", signal_name(number)),
+        },
+        Process::Library(library) => write!(to, "{} ({} functions)", library.path, library.functions),
+    };
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::trace::Reader;
-
-    /// Two ioctls, one inside the other's function, as their ends come.
-    #[test]
-    fn the_end_of_an_ioctl_says_what_was_asked() {
-        let trace = concat!(
-            r#"{"event_id":0,"ts":0.1,"type":"header","name":"gpurec","schema":1,"version":"","start":"","host":"","kernel":"","user":""}"#,
-            "\n",
-            r#"{"event_id":1,"ts":0.1,"type":"kernel","name":"nvidia_ioctl","phase":"B","pid":4294967295,"tid":1,"depth":0,"device":"nvidiactl","cmd":"0x2a","request":"NV_ESC_RM_CONTROL","detail":{"command":"0x20801234"}}"#,
-            "\n",
-            r#"{"event_id":2,"ts":0.1,"type":"kernel","name":"rm_ioctl","phase":"B","pid":4294967295,"tid":1,"depth":1,"parent":1}"#,
-            "\n",
-            r#"{"event_id":3,"ts":0.1,"type":"kernel","name":"rm_ioctl","phase":"E","pid":4294967295,"tid":1,"begin":2,"duration_us":1.500,"retval":-22}"#,
-            "\n",
-            r#"{"event_id":4,"ts":0.1,"type":"kernel","name":"nvidia_ioctl","phase":"E","pid":4294967295,"tid":1,"begin":1,"duration_us":2.500,"retval":0,"status":"NV_ERR_NOT_SUPPORTED"}"#,
-            "\n",
-            r#"{"event_id":5,"ts":0.1,"type":"xid","name":"xid","pid":4294967295,"tid":1,"xid":31,"message":"a\nb","device":"0000:3b:00.0"}"#,
-            "\n",
-        );
-        let mut live = Live::new();
-        let mut reader = Reader::new(trace.as_bytes());
-        while let Some(line) = reader.next().unwrap() {
-            live.line(&line);
-        }
-        let details: Vec<&str> = live.buffer.lines().map(|row| row.get(71..).unwrap_or("").trim()).collect();
-        assert_eq!(
-            details,
-            [
-                "DETAILS",
-                "1.500 us  = -22",
-                "2.500 us  NV_ESC_RM_CONTROL 0x20801234  NV_ERR_NOT_SUPPORTED",
-                "31 on 0000:3b:00.0: a?b",
-            ]
-        );
-        assert!(live.requests.is_empty());
-    }
-}
+#[path = "live_tests.rs"]
+mod tests;

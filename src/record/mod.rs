@@ -5,8 +5,12 @@
 
 mod header;
 pub mod live;
+pub mod screen;
 mod session;
+mod status;
 mod tracker;
+pub mod watch;
+mod who;
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -34,7 +38,11 @@ pub struct Config {
     pub follow: bool,
     pub as_root: bool,
     pub summary_only: bool,
+    /// Percent of any thread's time that recording may cost it.
+    pub budget: Option<f64>,
     pub live: bool,
+    /// How often the running totals are printed.
+    pub interval: Option<Duration>,
     /// Bytes for all rings together; None: by the number of CPUs.
     pub ring: Option<usize>,
     pub quiet: bool,

@@ -2,7 +2,7 @@
 //! hooked before the output is open, nobody runs before the hooks are in, nobody stays
 //! stopped, nothing is read before the hooks are gone at the end.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,26 +11,31 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Sender, unbounded};
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::MapHandle;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::live::Live;
+use super::screen::Screen;
+use super::status::Status;
 use super::tracker::{Tracker, stopped_processes};
+use super::watch::Watch;
+use super::who::{attached, command, environment};
 use super::{Config, Target, header};
+use crate::budget::Governor;
 use crate::pipeline::handoff::{self, Writer};
 use crate::pipeline::ring::Ring;
 use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
-use crate::probe::kernel::Driver;
-use crate::probe::wire::{self, NewFile};
+use crate::probe::control::Control;
 use crate::probe::{LossCounters, Probe, Probes, Settings};
 use crate::report;
+use crate::say;
 use crate::target::attach::{self, Attached};
 use crate::target::fds;
 use crate::target::guardian::{self, Guardian};
-use crate::target::identity::{self, EnvSource, Identity};
-use crate::target::launch::{self, Gated, Launch, Running};
-use crate::target::proc::{self, Env};
+use crate::target::identity::{self, Identity};
+use crate::target::launch::{self, Gated, Running};
+use crate::target::proc;
 use crate::target::signals::{Mode, Recording, Signals, on_signal};
 use crate::trace::LineWriter;
 use crate::trace::output::{self, Output, Owner};
@@ -52,11 +57,14 @@ struct Session<'a> {
     probes: Probes,
     tracker: Tracker,
     messages: Sender<Message>,
-    control: Ring,
-    control_map: MapHandle,
+    /// Of --budget.
+    governor: Option<Governor>,
+    control: Control,
     /// The trace goes into a file, not to standard output.
     has_file: bool,
     who: Who,
+    /// Standard error while the recording goes on: nobody writes to it past this.
+    screen: Screen,
 }
 
 /// Whom we wait for.
@@ -95,10 +103,8 @@ pub fn run(config: &Config) -> Result<u8> {
         probes.hook_kernel(choice, &mut |probes| tell_names(&messages, probes))?;
     }
     let tracker = Tracker::new(&probes, messages.clone())?;
-    let rings =
-        probes.rings().iter().map(|map| Ring::map(map, settings.ring)).collect::<io::Result<Vec<_>>>()?;
-    let control_map = MapHandle::try_from(&probes.base.map("control")?)?;
-    let control = Ring::map(&control_map, control_map.max_entries() as usize)?;
+    let rings = probes.rings()?;
+    let control = Control::open(&probes.base)?;
 
     let start = monotonic_ns();
     let wall = SystemTime::now();
@@ -110,12 +116,18 @@ pub fn run(config: &Config) -> Result<u8> {
     };
     let path = output.as_ref().and_then(|o| o.path.clone());
     let has_file = path.is_some();
+    let status = status(config, gated.as_ref(), path.as_deref());
+    let has_status = status.is_some();
+    let screen = Screen::start(status)?;
+    let who = Who::All;
     let mut session =
-        Session { config, probes, tracker, messages, control, control_map, has_file, who: Who::All };
+        Session { config, probes, tracker, messages, governor: None, control, has_file, who, screen };
     session.take_targets(gated.as_ref(), &attached)?;
     session.probes.begin_kernel()?;
+    session.governor =
+        config.budget.and_then(|percent| Governor::new(percent, &session.probes, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, wall);
-    let recorder = start_recorder(output, rings, start, config, receiver, &session.probes, header)?;
+    let recorder = start_recorder(output, rings, start, receiver, &session, has_status, header)?;
     session.who = match gated {
         Some(gated) => Who::Command(gated.go()?),
         None if attached.is_empty() => Who::All,
@@ -141,50 +153,6 @@ struct Ended {
     write_error: Option<io::Error>,
 }
 
-fn environment(config: &Config, user: &Identity) -> Env {
-    let mut env = if config.as_root {
-        identity::own_environment()
-    } else {
-        let (env, source) = identity::user_environment(user);
-        let told = match source {
-            EnvSource::Own { .. } => !config.quiet,
-            _ => config.verbose,
-        };
-        if told {
-            eprintln!("gpurec: the command gets {source}");
-        }
-        env
-    };
-    for (name, value) in &config.environment {
-        env.retain(|(have, _)| have != name);
-        env.push((name.clone(), value.clone()));
-    }
-    env
-}
-
-fn command(config: &Config, user: &Identity, env: Env) -> Result<Option<Launch>> {
-    let Target::Command(words) = &config.target else { return Ok(None) };
-    let identity = (!config.as_root).then(|| user.clone());
-    let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
-    let first = words.first().context("no command given after --")?;
-    launch::resolve(first, path.as_deref(), identity.as_ref())?;
-    let keep_fds = config.keep_fds.clone();
-    Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, keep_fds }))
-}
-
-fn attached(config: &Config) -> Result<Vec<Attached>> {
-    let Target::Pids(pids) = &config.target else { return Ok(Vec::new()) };
-    let mut all = Vec::new();
-    for pid in pids {
-        let one = attach::check(*pid)?;
-        if let Some(note) = one.note().filter(|_| !config.quiet) {
-            eprintln!("gpurec: {note}");
-        }
-        all.push(one);
-    }
-    Ok(all)
-}
-
 fn open_output(config: &Config, user: &Identity) -> Result<Option<Output>> {
     if config.summary_only && config.output.is_none() {
         return Ok(None);
@@ -192,7 +160,7 @@ fn open_output(config: &Config, user: &Identity) -> Result<Option<Output>> {
     let owner = Owner { uid: user.uid, gid: user.gid };
     let output = output::open(config.output.as_deref(), Some(owner), SystemTime::now())?;
     if let Some(warning) = output.warning.as_ref().filter(|_| !config.quiet) {
-        eprintln!("gpurec: {warning}");
+        say::say(warning);
     }
     Ok(Some(output))
 }
@@ -210,6 +178,7 @@ fn settings(config: &Config) -> Result<Settings> {
         everyone: matches!(config.target, Target::All),
         follow: config.follow,
         ring: ring.min(1 << 30),
+        budget: config.budget.is_some(),
     })
 }
 
@@ -219,15 +188,30 @@ fn start_guardian(probes: &Probes) -> Result<Guardian> {
     guardian::spawn(move || stopped_processes(&stopped), &[fd]).context("cannot start the guardian process")
 }
 
+/// The status line, where there is a terminal for it.
+fn status(config: &Config, gated: Option<&Gated>, path: Option<&std::path::Path>) -> Option<Status> {
+    if config.quiet {
+        return None;
+    }
+    let roots = match &config.target {
+        Target::Command(_) => Some(gated.iter().map(|gated| gated.pid()).collect()),
+        Target::Pids(pids) => Some(pids.clone()),
+        Target::All => None,
+    };
+    let on_stdout = path.is_none() && config.output.is_some();
+    Status::new(roots, path.map(Into::into), on_stdout)
+}
+
 fn start_recorder(
     output: Option<Output>,
     rings: Vec<Ring>,
     start: u64,
-    config: &Config,
     receiver: crossbeam_channel::Receiver<Message>,
-    probes: &Probes,
+    session: &Session,
+    has_status: bool,
     header: crate::trace::Header,
 ) -> Result<Recorder> {
+    let (config, probes, voice) = (session.config, &session.probes, session.screen.voice());
     let (line_writer, writer) = match output {
         Some(output) => {
             let (handoff, writer) = handoff::start(output)?;
@@ -235,13 +219,18 @@ fn start_recorder(
         }
         None => (None, None),
     };
-    let mut lines = Lines::new(line_writer, config.live.then(Live::new), start);
+    let mut lines = Lines::new(line_writer, config.live.then(|| Live::new(voice.clone())), start);
     lines.write_calls = !config.summary_only;
     if config.selection.leaves_out() {
         lines.calls_missing();
     }
     let state = Arc::new(State::default());
-    let worker = Worker::new(rings, lines, receiver, LossCounters::new(&probes.base)?, state.clone())?;
+    let mut worker = Worker::new(rings, lines, receiver, LossCounters::new(&probes.base)?, state.clone())?;
+    if has_status || config.interval.is_some() {
+        let everyone = matches!(config.target, Target::All);
+        let width = report::width_of(libc::STDERR_FILENO);
+        worker = worker.watched_by(Watch::new(voice, config.interval, has_status, everyone, width));
+    }
     let worker = std::thread::Builder::new().name("gpurec-work".into()).spawn(move || worker.run(header))?;
     Ok(Recorder { worker, writer, state })
 }
@@ -304,6 +293,7 @@ impl Session<'_> {
             if self.handle_control() == 0 {
                 self.tracker.release_overdue(false);
             }
+            self.govern();
             self.follow_modules();
             if let Some(why) = self.handle_signals(signals)? {
                 return Ok(why);
@@ -320,6 +310,13 @@ impl Session<'_> {
         }
     }
 
+    fn govern(&mut self) {
+        let Some(governor) = &mut self.governor else { return };
+        if let Err(error) = governor.look(&mut self.probes) {
+            self.screen.line(&format!("the budget is not kept from here on: {error:#}"));
+        }
+    }
+
     fn follow_modules(&mut self) {
         let messages = &self.messages;
         match self.probes.refresh_kernel(&mut |probes| tell_names(messages, probes)) {
@@ -330,7 +327,9 @@ impl Session<'_> {
             }
             // The rest of the recording goes on.
             Err(error) if !self.config.quiet => {
-                eprintln!("gpurec: a driver module came or went, and its hooks could not follow: {error:#}");
+                self.screen.line(&format!(
+                    "a driver module came or went, and its hooks could not follow: {error:#}"
+                ));
             }
             Err(_) => {}
         }
@@ -341,11 +340,12 @@ impl Session<'_> {
             (deadline.saturating_duration_since(Instant::now()).as_millis() as u16).saturating_add(1)
         });
         let mut fds = vec![
-            PollFd::new(self.control_map.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.control.fd(), PollFlags::POLLIN),
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
         ];
         fds.extend(self.ends().into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        match poll(&mut fds, PollTimeout::from(left.min(TICK))) {
+        let rest = self.governor.as_ref().map_or(TICK, |governor| governor.rest().as_millis() as u16 + 1);
+        match poll(&mut fds, PollTimeout::from(left.min(rest))) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
             Err(errno) => Err(anyhow!("poll: {errno}")),
         }
@@ -374,8 +374,7 @@ impl Session<'_> {
     }
 
     fn handle_control(&mut self) -> usize {
-        let mut records: Vec<NewFile> = Vec::new();
-        self.control.read(|bytes| records.extend(wire::read::<NewFile>(bytes)));
+        let records = self.control.take();
         for record in &records {
             self.tracker.new_file(record, &mut self.probes);
         }
@@ -430,20 +429,25 @@ impl Session<'_> {
         self.probes.returns_only()?;
         std::thread::sleep(LAST_RETURNS);
         self.probes.silence()?;
-        recorder.state.cut(monotonic_ns());
+        let cut = monotonic_ns();
+        recorder.state.cut(cut);
         if let Some(long) = self.probes.slow_stop().filter(|t| t.as_secs() >= 2 && !self.config.quiet) {
-            eprintln!(
-                "gpurec: removing the hooks one by one, about {} s on this kernel (6.6 and newer do it at once)",
+            self.screen.line(&format!(
+                "removing the hooks one by one, about {} s on this kernel (6.6 and newer do it at once)",
                 long.as_secs()
-            );
+            ));
         }
-        if let Some(missed) = self.probes.driver().map(Driver::missed) {
+        if let Some(missed) = self.probes.missed() {
             let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed) });
         }
         let attached = self.probes.attached;
         let took = self.probes.detach();
+        if let Some(governor) = &mut self.governor {
+            governor.finish(&mut self.probes, cut);
+        }
         if self.config.verbose {
-            eprintln!("gpurec: detached {attached} functions in {:.1} ms", took.as_secs_f64() * 1e3);
+            let took = took.as_secs_f64() * 1e3;
+            self.screen.line(&format!("detached {attached} functions in {took:.1} ms"));
         }
         // A process may have been stopped by a program that was still running.
         self.handle_control();
@@ -457,6 +461,8 @@ impl Session<'_> {
         let reader_left = |error: &io::Error| !self.has_file && error.kind() == io::ErrorKind::BrokenPipe;
         let mut outcome = outcome;
         let mut write_error = recorder.writer.and_then(|writer| writer.join().err());
+        // After the file: a screen may be slow.
+        self.screen.finish();
         if write_error.as_ref().is_some_and(reader_left) {
             // Somebody had enough of our standard output: as for any filter, no error.
             (write_error, outcome.failed) = (None, None);
@@ -469,17 +475,17 @@ impl Session<'_> {
             self.say_details();
         }
         if let Some(error) = &ended.write_error {
-            let place = path.map_or("standard output".into(), |p| p.display().to_string());
-            eprintln!(
-                "gpurec: {place} could not be written: {error}; the recording was ended, its file is incomplete"
-            );
+            let place = path.map_or("standard output".into(), say::name);
+            say::say(&format!(
+                "{place} could not be written: {error}; the recording was ended, its file is incomplete"
+            ));
         }
         if self.config.quiet {
             return;
         }
         let mut text = report::text::print(&ended.outcome.figures, report::width_of(libc::STDERR_FILENO));
         if let Some(path) = path {
-            text.push_str(&format!("\nTrace: {}\n", path.display()));
+            text.push_str(&format!("\nTrace: {}\n", say::name(path)));
         }
         if let (Who::Command(running), Why::Duration) = (&self.who, why) {
             text.push_str(&format!(
@@ -487,28 +493,31 @@ impl Session<'_> {
                 running.pid()
             ));
         }
-        let _ = io::stderr().lock().write_all(text.as_bytes());
+        say::text(&text);
     }
 
     fn say_details(&self) {
+        if let Some(levers) = self.probes.levers() {
+            say::say(&levers.weights());
+        }
         for library in &self.tracker.libraries {
-            eprintln!(
-                "gpurec: attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",
+            say::say(&format!(
+                "attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",
                 library.probes.len(),
-                library.path.display(),
+                say::name(&library.path),
                 library.took.as_secs_f64() * 1e3,
                 library.slow,
                 library.not_hooked.len(),
-            );
+            ));
         }
-        eprintln!(
-            "gpurec: hooks by {}, about {} ns a call; {} files examined, {} stops of {:.1} ms in all",
+        say::say(&format!(
+            "hooks by {}, about {} ns a call; {} files examined, {} stops of {:.1} ms in all",
             self.probes.rung.name(),
             self.probes.ns_per_call,
             self.tracker.files_examined,
             self.tracker.stops,
             self.tracker.stopped_for.as_secs_f64() * 1e3,
-        );
+        ));
     }
 
     fn exit_status(&mut self, ended: &Ended, why: &Why, leave: &AtomicBool) -> u8 {

@@ -1,10 +1,13 @@
 //! Lines of `--kernel` to figures. What is kept grows with the names seen and the spans now open.
 //! Which CUDA call encloses a span is the business of beneath.rs, which has both.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
+use super::deaths::{Deaths, Life};
 use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidSeen};
 use super::rows::{Rows, Sort};
+use crate::trace::hash::Map;
 use crate::trace::{Header, InFlight, Instant, KernelBegin, Kind, Value, Xid};
 
 /// The name of an instant that tells of time off the CPU.
@@ -32,7 +35,7 @@ pub struct Span {
     /// An ioctl inside it has been told already.
     pub has_ioctl: bool,
     pub off_cpu_ns: u64,
-    pub died_ns: Option<u64>,
+    pub life: Life,
 }
 
 /// What happened in the kernel inside one CUDA call.
@@ -71,11 +74,12 @@ pub struct Slow {
 pub struct Driver {
     /// The recording was made with --kernel.
     pub seen: bool,
-    pub open: HashMap<u64, Span>,
+    pub open: Map<u64, Span>,
+    deaths: Deaths,
     pub rows: Rows,
     /// The longest first.
     slowest: Vec<Slow>,
-    states: HashMap<Box<str>, (u64, u64)>,
+    states: Map<Box<str>, (u64, u64)>,
     figures: KernelSpace,
 }
 
@@ -114,7 +118,7 @@ impl Driver {
             is_ioctl: begin.ioctl.is_some(),
             has_ioctl: false,
             off_cpu_ns: 0,
-            died_ns: None,
+            life: self.deaths.born(),
         };
         self.open.insert(event_id, span);
     }
@@ -154,9 +158,10 @@ impl Driver {
         off.count += 1;
         off.total_ns = off.total_ns.saturating_add(ns);
         let state = match instant.args.as_ref().and_then(|args| args.get("state")) {
-            Some(Value::Text(state)) => state.as_ref(),
-            _ => "unknown",
+            Some(Value::Text(state)) => state,
+            _ => Cow::Borrowed("unknown"),
         };
+        let state = state.as_ref();
         if !self.states.contains_key(state) && self.states.len() < STATES {
             self.states.insert(state.into(), (0, 0));
         }
@@ -198,20 +203,26 @@ impl Driver {
     }
 
     pub fn died(&mut self, pid: u32, ts_ns: u64) {
-        for span in self.open.values_mut().filter(|span| span.pid == pid) {
-            span.died_ns.get_or_insert(ts_ns);
+        if self.deaths.died(pid, ts_ns, self.open.len()) {
+            for span in self.open.values_mut() {
+                span.life = self.deaths.of(span.pid, span.life);
+            }
+            self.deaths.told();
         }
     }
 
     pub fn in_flight(&self, at_ns: u64, calls: &mut Vec<InFlight>) {
         let name = |span: &Span| self.rows.get(span.row).map(|row| row.name.to_string());
-        calls.extend(self.open.iter().map(|(begin, span)| InFlight {
-            pid: span.pid,
-            tid: span.tid,
-            name: name(span).unwrap_or_default(),
-            begin: *begin,
-            duration_ns: span.died_ns.unwrap_or(at_ns).saturating_sub(span.ts_ns),
-            died: span.died_ns.is_some(),
+        calls.extend(self.open.iter().map(|(begin, span)| {
+            let died_ns = self.deaths.of(span.pid, span.life).died_ns();
+            InFlight {
+                pid: span.pid,
+                tid: span.tid,
+                name: name(span).unwrap_or_default(),
+                begin: *begin,
+                duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(span.ts_ns),
+                died: died_ns.is_some(),
+            }
         }));
     }
 

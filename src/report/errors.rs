@@ -3,11 +3,11 @@
 //! synchronisation and the call that failed. Contexts are kept apart as far
 //! as the calls say which one a thread works with.
 
-use std::collections::HashMap;
-
+use super::by_process::ByProcess;
 use super::figures::{ErrorWindow, LaunchCount, SyncSeen};
 use crate::cuda;
-use crate::trace::{Args, Begin, End, List, Retval, Value};
+use crate::trace::hash::Map;
+use crate::trace::{Args, Begin, End, Retval, Value};
 
 /// How many contexts are told apart.
 const MOST: usize = 65_536;
@@ -24,10 +24,10 @@ const ASYNCHRONOUS: [i64; 10] = [214, 700, 702, 710, 714, 715, 716, 717, 718, 71
 #[derive(Default)]
 pub struct Errors {
     /// By process and context; 0 as long as no context is known.
-    contexts: HashMap<(u32, u64), Since>,
+    contexts: ByProcess<u64, Since>,
     /// The first context each process was seen to work with.
-    first: HashMap<u32, u64>,
-    current: HashMap<(u32, u32), Vec<u64>>,
+    first: Map<u32, u64>,
+    current: ByProcess<u32, Vec<u64>>,
     windows: Vec<ErrorWindow>,
 }
 
@@ -44,12 +44,9 @@ struct Since {
 
 impl Errors {
     fn since(&mut self, pid: u32, tid: u32) -> Option<&mut Since> {
-        let current = self.current.get(&(pid, tid)).and_then(|stack| stack.last());
+        let current = self.current.get(pid, &tid).and_then(|stack| stack.last());
         let context = current.or_else(|| self.first.get(&pid)).copied().unwrap_or(0);
-        if self.contexts.len() >= MOST && !self.contexts.contains_key(&(pid, context)) {
-            return None;
-        }
-        Some(self.contexts.entry((pid, context)).or_default())
+        self.contexts.entry(pid, context, MOST)
     }
 
     pub fn synchronised(&mut self, end: &End, ts_ns: u64) {
@@ -79,7 +76,7 @@ impl Errors {
             _ => None,
         };
         let asynchronous = code.is_some_and(|code| ASYNCHRONOUS.contains(&code));
-        let context = self.current.get(&(end.pid, end.tid)).and_then(|stack| stack.last()).copied();
+        let context = self.current.get(end.pid, &end.tid).and_then(|stack| stack.last()).copied();
         let Some(since) = self.since(end.pid, end.tid) else { return };
         if (since.failed && !asynchronous) || since.failed_asynchronously {
             return;
@@ -121,25 +118,22 @@ impl Errors {
     pub fn switched(&mut self, end: &End, asked: Option<u64>) {
         let made = || end.out.as_ref().and_then(first);
         let thread = (end.pid, end.tid);
-        if self.current.len() >= MOST && !self.current.contains_key(&thread) {
-            return;
-        }
+        let Some(stack) = self.current.entry(thread.0, thread.1, MOST) else { return };
         match cuda::base_name(&end.name) {
             "cuCtxSetCurrent" => {
-                let stack = self.current.entry(thread).or_default();
                 stack.pop();
                 self.now_in(thread, asked);
             }
             "cuCtxPushCurrent" => self.now_in(thread, asked),
             "cuCtxCreate" => self.now_in(thread, made()),
-            "cuCtxPopCurrent" => _ = self.current.entry(thread).or_default().pop(),
+            "cuCtxPopCurrent" => _ = stack.pop(),
             _ => {}
         }
     }
 
     fn now_in(&mut self, thread: (u32, u32), context: Option<u64>) {
         let Some(context) = context.filter(|context| *context != 0) else { return };
-        let stack = self.current.entry(thread).or_default();
+        let Some(stack) = self.current.entry(thread.0, thread.1, MOST) else { return };
         if stack.len() < 64 {
             stack.push(context);
         }
@@ -147,16 +141,18 @@ impl Errors {
         if let std::collections::hash_map::Entry::Vacant(vacant) = self.first.entry(pid) {
             vacant.insert(context);
             // What came before was in this one too, as far as anybody knows.
-            if let Some(since) = self.contexts.remove(&(pid, 0)) {
-                self.contexts.insert((pid, context), since);
+            if let Some(since) = self.contexts.remove(pid, &0)
+                && let Some(now) = self.contexts.entry(pid, context, MOST)
+            {
+                *now = since;
             }
         }
     }
 
     /// The process ended, or became another program.
     pub fn ended(&mut self, pid: u32) {
-        self.contexts.retain(|(known, _), _| *known != pid);
-        self.current.retain(|(known, _), _| *known != pid);
+        self.contexts.ended(pid);
+        self.current.ended(pid);
         self.first.remove(&pid);
     }
 
@@ -167,16 +163,8 @@ impl Errors {
 
 /// The first argument, a pointer.
 fn first(args: &Args) -> Option<u64> {
-    match args {
-        Args::Raw(registers) => registers.first().copied(),
-        Args::Named(List::Borrowed(args)) => pointer(args.first().map(|arg| &arg.value)),
-        Args::Named(List::Owned(args)) => pointer(args.first().map(|arg| &arg.value)),
-    }
-}
-
-fn pointer(value: Option<&Value>) -> Option<u64> {
-    match value {
-        Some(Value::Hex(n)) => Some(*n),
+    match args.first() {
+        Some(Value::Hex(n)) => Some(n),
         _ => None,
     }
 }

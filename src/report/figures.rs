@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::budget::BudgetFigures;
 pub use super::driver_figures::KernelSpace;
 use crate::trace::{InFlight, Refused};
 
@@ -59,6 +60,9 @@ pub struct Figures {
     pub refused: BTreeMap<String, Vec<Refused>>,
     pub lost: u64,
     pub lost_by_probe: BTreeMap<String, u64>,
+    /// Of a recording that gave something up for --budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
 }
@@ -81,6 +85,9 @@ pub struct Function {
     pub kernel_ns: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_cpu_ns: Option<u64>,
+    /// The total less what recording the calls inside has cost: only where there were such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corrected_ns: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

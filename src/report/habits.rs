@@ -1,10 +1,9 @@
 //! What threads do around their calls: waiting for one call at a time, and
 //! errors that nobody can have seen.
 
-use std::collections::HashMap;
-
 use super::figures::Finding;
 use super::tally::Tally;
+use crate::trace::hash::Map;
 
 /// How many threads are watched.
 const MOST: usize = 65_536;
@@ -16,11 +15,11 @@ const WAITED_NS: u64 = 1_000_000;
 
 #[derive(Default)]
 pub struct Habits {
-    threads: HashMap<(u32, u32), Habit>,
+    threads: Map<(u32, u32), Habit>,
     /// By the two functions: how often, and how long the waits took.
-    pairs: HashMap<(usize, usize), (u64, u64)>,
+    pairs: Map<(usize, usize), (u64, u64)>,
     /// Launches of each process since anything could report their errors.
-    unsynced: HashMap<u32, u64>,
+    unsynced: Map<u32, u64>,
     /// Of processes that ended well.
     never_synced: u64,
 }

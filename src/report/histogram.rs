@@ -3,27 +3,81 @@
 //! Each power of two is divided into 64 buckets, so a bucket is at most 1/64
 //! of its lower bound wide and its middle at most 0.8 % from any value in it.
 //! Below 128 every value has its own. At most 3,776 buckets (30 KB), of which
-//! only those up to the largest value exist.
+//! only those up to the largest value exist, and as long as few are in use
+//! only these: most functions of a program are called a few times.
 
 const BITS: u32 = 6;
 const PER_OCTAVE: u64 = 1 << BITS;
 
-#[derive(Default)]
+/// How many buckets are kept by number. More have their place in a row of all.
+const FEW: usize = 32;
+
+#[derive(Clone, Debug, Default)]
 pub struct Histogram {
+    /// The numbers of the buckets in use, until they are no longer few.
+    few: Vec<u16>,
+    /// What is in those, or in all of them in a row.
     buckets: Vec<u64>,
     count: u64,
 }
 
 impl Histogram {
     pub fn add(&mut self, value: u64) {
-        let at = bucket(value);
+        self.add_to(bucket(value), 1);
+    }
+
+    fn add_to(&mut self, at: usize, more: u64) {
+        self.count += more;
+        if self.buckets.len() == self.few.len() {
+            if let Some(known) = self.few.iter().position(|few| usize::from(*few) == at) {
+                if let Some(count) = self.buckets.get_mut(known) {
+                    *count += more;
+                }
+                return;
+            }
+            if self.few.len() < FEW {
+                // There are 3,776.
+                self.few.push(at as u16);
+                self.buckets.push(more);
+                return;
+            }
+            self.lay_out();
+        }
         if at >= self.buckets.len() {
             self.buckets.resize(at + 1, 0);
         }
         if let Some(count) = self.buckets.get_mut(at) {
-            *count += 1;
+            *count += more;
         }
-        self.count += 1;
+    }
+
+    fn lay_out(&mut self) {
+        let counts = std::mem::take(&mut self.buckets);
+        let few = std::mem::take(&mut self.few);
+        self.buckets = vec![0; few.iter().max().map_or(0, |most| usize::from(*most) + 1)];
+        for (at, count) in few.iter().zip(counts) {
+            if let Some(bucket) = self.buckets.get_mut(usize::from(*at)) {
+                *bucket = count;
+            }
+        }
+    }
+
+    /// Each bucket that may be in use with what is in it, the lowest first.
+    fn each(&self) -> Vec<(usize, u64)> {
+        if self.few.is_empty() {
+            return self.buckets.iter().copied().enumerate().collect();
+        }
+        let mut all: Vec<(usize, u64)> =
+            self.few.iter().map(|at| usize::from(*at)).zip(self.buckets.iter().copied()).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// As if the other's values had been added here.
+    pub fn merge(&mut self, other: &Histogram) {
+        for (at, count) in other.each().into_iter().filter(|(_, count)| *count > 0) {
+            self.add_to(at, count);
+        }
     }
 
     /// Of an even number of values, half way between the two in the middle.
@@ -37,9 +91,9 @@ impl Histogram {
     }
 
     /// The value with `rank` smaller ones before it.
-    fn value_at(&self, rank: u64) -> u64 {
+    pub fn value_at(&self, rank: u64) -> u64 {
         let mut before = 0;
-        for (at, count) in self.buckets.iter().enumerate() {
+        for (at, count) in self.each() {
             before += count;
             if before > rank {
                 return middle(at as u64);
@@ -77,6 +131,35 @@ mod tests {
         }
         assert!(middle(bucket(u64::MAX) as u64) > u64::MAX / 128 * 127);
         assert_eq!(bucket(u64::MAX), 3775);
+    }
+
+    #[test]
+    fn few_or_many_buckets_say_the_same() {
+        let mut all = Histogram::default();
+        let mut parts = [Histogram::default(), Histogram::default()];
+        let mut values: Vec<u64> = Vec::new();
+        for i in 0..200u64 {
+            let value = i * 7919 % 97;
+            values.push(value);
+            values.sort_unstable();
+            all.add(value);
+            parts[(i % 2) as usize].add(value);
+            for (rank, value) in values.iter().enumerate() {
+                assert_eq!(all.value_at(rank as u64), *value, "{i}");
+            }
+        }
+        assert!(all.few.is_empty());
+        let mut few = Histogram::default();
+        few.add(u64::MAX);
+        few.add(3);
+        assert!((few.few.len(), few.buckets.len()) == (2, 2) && few.value_at(0) == 3);
+        let [mut merged, other] = parts;
+        merged.merge(&other);
+        for rank in 0..200 {
+            assert_eq!(merged.value_at(rank), all.value_at(rank));
+        }
+        merged.merge(&few);
+        assert_eq!(merged.value_at(201), few.value_at(1));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Launches by kernel, and how close they come.
 
-use std::collections::HashMap;
-
 use super::figures::{Finding, KernelSeen};
 use crate::trace::Launch;
+use crate::trace::hash::Map;
 
 /// How many kernels are told apart, and how many the figures list.
 const MOST: usize = 65_536;
@@ -23,17 +22,17 @@ pub type Shape = (Option<[u32; 3]>, Option<[u32; 3]>);
 
 #[derive(Default)]
 pub struct Kernels {
-    by_name: HashMap<Box<str>, usize>,
+    by_name: Map<Box<str>, usize>,
     kernels: Vec<Kernel>,
     /// Launches of kernels beyond `MOST`.
     others: u64,
-    threads: HashMap<(u32, u32), Pace>,
+    threads: Map<(u32, u32), Pace>,
 }
 
 struct Kernel {
     name: Box<str>,
     launches: u64,
-    shapes: HashMap<Shape, u64>,
+    shapes: Map<Shape, u64>,
 }
 
 #[derive(Default)]
@@ -55,7 +54,7 @@ impl Kernels {
             return None;
         }
         let index = self.kernels.len();
-        self.kernels.push(Kernel { name: name.into(), launches: 0, shapes: HashMap::new() });
+        self.kernels.push(Kernel { name: name.into(), launches: 0, shapes: Map::default() });
         self.by_name.insert(name.into(), index);
         Some(index)
     }

@@ -1,13 +1,20 @@
 //! `memory` lines to figures: what was allocated and freed, what is still
 //! live, and sizes that are allocated again and again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, SpaceSeen};
+use crate::trace::hash::Map;
 use crate::trace::{Memory, Op};
 
 /// How many leaks the figures list.
 const LISTED: usize = 100;
+
+/// How many spaces are told apart (there are seven), and functions that allocate. The last of each
+/// stands for all others.
+const SPACES: usize = 32;
+const FUNCTIONS: usize = 65_536;
+const OTHERS: &str = "(others)";
 
 /// How many sizes are watched for loops.
 const SIZES: usize = 65_536;
@@ -26,45 +33,78 @@ const RESERVED: [&str; 2] = ["device", "virtual"];
 
 #[derive(Default)]
 pub struct Memories {
-    by_space: BTreeMap<Box<str>, SpaceSeen>,
-    processes: HashMap<u32, Holding>,
+    names: Names,
+    /// By the number of the space.
+    by_space: Vec<SpaceSeen>,
+    processes: Map<u32, Holding>,
     peaks: BTreeMap<u32, u64>,
     runtime_peaks: BTreeMap<u32, u64>,
     gone: Gone,
-    loops: HashMap<(u32, Box<str>, u64), Loop>,
+    loops: Map<(u32, u8, u64), Loop>,
     figures: MemoryFigures,
 }
 
-/// What one process holds, by space and pointer.
+/// Spaces and functions, of which every allocation has one: it has their numbers.
+#[derive(Default)]
+struct Names {
+    spaces: Vec<Box<str>>,
+    functions: Vec<Box<str>>,
+    by_function: Map<Box<str>, u32>,
+}
+
+/// What one process holds. One number may be an address and a handle: so by space, too.
 #[derive(Default)]
 struct Holding {
-    live: HashMap<u64, Vec<Live>>,
+    live: Map<(u64, u8), Live>,
     reserved: [u64; RESERVED.len()],
     /// Of it what was asked for through the runtime, by pointer.
-    by_runtime: HashMap<u64, u64>,
+    by_runtime: Map<u64, u64>,
     runtime_live: u64,
 }
 
-#[derive(Clone)]
-struct Live {
-    space: Box<str>,
-    size: u64,
-    since_ns: u64,
-    function: Box<str>,
-    begin: u64,
+/// What is held now, by all processes together.
+#[derive(Default)]
+pub struct Held {
+    pub count: u64,
+    pub bytes: u64,
+    /// Of equals the oldest first.
+    pub largest: Vec<Leak>,
+    /// Of processes that have ended.
+    pub gone: u64,
+    pub gone_bytes: u64,
 }
 
-/// What was live when its process ended.
+#[derive(Clone, Copy)]
+struct Live {
+    size: u64,
+    since_ns: u64,
+    begin: u64,
+    function: u32,
+}
+
+/// What was live at the end of its process, or of the recording.
+#[derive(Clone, Copy)]
+struct Left {
+    pid: u32,
+    ptr: u64,
+    space: u8,
+    live: Live,
+    at_ns: u64,
+    at_exit: bool,
+}
+
+/// The largest of what was left, and how much of each space, by its number.
 #[derive(Clone, Default)]
 struct Gone {
-    by_space: BTreeMap<Box<str>, LeakSpace>,
-    largest: Vec<Leak>,
+    by_space: Vec<LeakSpace>,
+    largest: Vec<Left>,
 }
 
 /// What happens to one size in one space.
 #[derive(Default)]
 struct Loop {
-    function: Box<str>,
+    /// The first that allocated.
+    function: Option<u32>,
     /// Given back and not allocated again yet.
     free: u64,
     again: u64,
@@ -75,11 +115,13 @@ impl Memories {
     /// `ns` is how long the call took, if that is known.
     pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: u64) {
         let size = memory.size.unwrap_or(0);
-        let space = memory.space.as_ref();
-        if !self.by_space.contains_key(space) {
-            self.by_space.insert(space.into(), SpaceSeen { space: space.to_owned(), ..SpaceSeen::default() });
+        let space = self.names.space(&memory.space);
+        if self.by_space.len() <= usize::from(space) {
+            let name = self.names.of_space(space).to_owned();
+            self.by_space.push(SpaceSeen { space: name, ..SpaceSeen::default() });
         }
-        let Some(seen) = self.by_space.get_mut(space) else { return };
+        let function = if memory.op == Op::Alloc { self.names.function(&memory.name) } else { 0 };
+        let Some(seen) = self.by_space.get_mut(usize::from(space)) else { return };
         match memory.op {
             Op::Alloc => {
                 seen.allocations += 1;
@@ -94,11 +136,12 @@ impl Memories {
                 self.figures.freed_bytes = self.figures.freed_bytes.saturating_add(size);
             }
         }
-        self.processes.entry(memory.pid).or_default().add(ts_ns, memory, size);
+        let live = Live { size, since_ns: ts_ns, begin: memory.begin, function };
+        self.processes.entry(memory.pid).or_default().add(memory, space, live);
         self.reserved(memory);
         self.through_runtime(memory, size);
-        if space != "pool" && size > 0 {
-            self.looped(memory, size, ns);
+        if memory.space != "pool" && size > 0 {
+            self.looped(memory, (memory.pid, space, size), function, ns);
         }
     }
 
@@ -131,8 +174,7 @@ impl Memories {
         }
     }
 
-    fn looped(&mut self, memory: &Memory, size: u64, ns: u64) {
-        let key = (memory.pid, Box::from(memory.space.as_ref()), size);
+    fn looped(&mut self, memory: &Memory, key: (u32, u8, u64), function: u32, ns: u64) {
         if self.loops.len() >= SIZES && !self.loops.contains_key(&key) {
             return;
         }
@@ -145,9 +187,7 @@ impl Memories {
                     seen.free -= 1;
                     seen.again += 1;
                 }
-                if seen.function.is_empty() {
-                    seen.function = memory.name.as_ref().into();
-                }
+                seen.function.get_or_insert(function);
             }
         }
     }
@@ -155,7 +195,7 @@ impl Memories {
     /// The process ended, or became another program.
     pub fn ended(&mut self, pid: u32, ts_ns: u64) {
         if let Some(holding) = self.processes.remove(&pid) {
-            self.gone.add(pid, holding.live, ts_ns, true);
+            self.gone.add(&self.names, pid, &holding, ts_ns, true);
         }
     }
 
@@ -174,92 +214,171 @@ impl Memories {
         pids.sort();
         for pid in pids {
             if let Some(holding) = self.processes.get(pid) {
-                gone.add(*pid, holding.live.clone(), at_ns, false);
+                gone.add(&self.names, *pid, holding, at_ns, false);
             }
         }
         let mut figures = self.figures.clone();
-        figures.by_space = self.by_space.values().cloned().collect();
-        figures.leaks = gone.figures();
+        figures.by_space = self.by_space.clone();
+        figures.by_space.sort_by(|a, b| a.space.cmp(&b.space));
+        figures.leaks = gone.figures(&self.names);
         figures
+    }
+
+    /// What is held at `at_ns`, of which the `listed` largest are told. Looks at all of it, but copies none.
+    pub fn held(&self, at_ns: u64, listed: usize) -> Held {
+        let mut held = Held::default();
+        let mut largest: Vec<Left> = Vec::new();
+        for left in self.processes.iter().flat_map(|(pid, holding)| holding.left(*pid, at_ns, false)) {
+            held.count += 1;
+            held.bytes = held.bytes.saturating_add(left.live.size);
+            largest.push(left);
+            if largest.len() >= 2 * listed + 100 {
+                keep_largest(&mut largest, listed);
+            }
+        }
+        keep_largest(&mut largest, listed);
+        held.largest = largest.iter().map(|left| left.leak(&self.names)).collect();
+        held.gone = self.gone.by_space.iter().map(|space| space.count).sum();
+        held.gone_bytes = self.gone.by_space.iter().fold(0, |sum, space| sum.saturating_add(space.bytes));
+        held
     }
 
     /// The sizes that cost most by being given back and allocated again.
     pub fn findings(&self) -> Vec<Finding> {
         let mut loops: Vec<_> = self.loops.iter().filter(|(_, seen)| seen.again >= AGAIN).collect();
-        loops.sort_by(|(a, x), (b, y)| (y.ns, y.again, *a).cmp(&(x.ns, x.again, *b)));
-        let finding = |((pid, space, size), seen): (&(u32, Box<str>, u64), &Loop)| Finding {
-            what: format!(
-                "pid {pid} gives back {size} bytes of {space} memory and allocates them again ({})",
-                seen.function
-            ),
-            times: seen.again,
-            cost_ns: Some(seen.ns),
-            advice: match space.as_ref() {
-                "device" => "keep the buffer, or use cudaMallocAsync, whose pool keeps it",
-                _ => "keep the buffer",
+        let name = |(pid, space, size): &(u32, u8, u64)| (*pid, self.names.of_space(*space), *size);
+        loops.sort_by(|(a, x), (b, y)| (y.ns, y.again, name(a)).cmp(&(x.ns, x.again, name(b))));
+        let finding = |(key, seen): (&(u32, u8, u64), &Loop)| {
+            let (pid, space, size) = name(key);
+            Finding {
+                what: format!(
+                    "pid {pid} gives back {size} bytes of {space} memory and allocates them again ({})",
+                    seen.function.map_or("", |function| self.names.of_function(function))
+                ),
+                times: seen.again,
+                cost_ns: Some(seen.ns),
+                advice: match space {
+                    "device" => "keep the buffer, or use cudaMallocAsync, whose pool keeps it",
+                    _ => "keep the buffer",
+                }
+                .to_owned(),
             }
-            .to_owned(),
         };
         loops.into_iter().take(LOOPS).map(finding).collect()
     }
 }
 
+impl Names {
+    fn space(&mut self, name: &str) -> u8 {
+        let known = self.spaces.iter().position(|known| **known == *name);
+        let at = known.unwrap_or_else(|| {
+            if self.spaces.len() < SPACES {
+                let last = self.spaces.len() + 1 == SPACES;
+                self.spaces.push(if last { OTHERS } else { name }.into());
+            }
+            self.spaces.len() - 1
+        });
+        // There are 32.
+        at as u8
+    }
+
+    fn of_space(&self, space: u8) -> &str {
+        self.spaces.get(usize::from(space)).map_or("?", |name| name)
+    }
+
+    fn function(&mut self, name: &str) -> u32 {
+        if let Some(known) = self.by_function.get(name) {
+            return *known;
+        }
+        let name = if self.functions.len() + 1 < FUNCTIONS { name } else { OTHERS };
+        if let Some(known) = self.by_function.get(name) {
+            return *known;
+        }
+        let at = self.functions.len() as u32;
+        self.functions.push(name.into());
+        self.by_function.insert(name.into(), at);
+        at
+    }
+
+    fn of_function(&self, function: u32) -> &str {
+        self.functions.get(function as usize).map_or("?", |name| name)
+    }
+}
+
 impl Holding {
-    fn add(&mut self, ts_ns: u64, memory: &Memory, size: u64) {
+    fn add(&mut self, memory: &Memory, space: u8, live: Live) {
         if memory.space == NOT_ITS_OWN {
             return;
         }
-        let at = self.live.entry(memory.ptr).or_default();
-        // One number may be an address and a handle.
-        if let Some(index) = at.iter().position(|live| *live.space == *memory.space) {
-            at.swap_remove(index);
-        }
         match memory.op {
-            Op::Alloc => at.push(Live {
-                space: memory.space.as_ref().into(),
-                size,
-                since_ns: ts_ns,
-                function: memory.name.as_ref().into(),
-                begin: memory.begin,
-            }),
-            Op::Free if at.is_empty() => _ = self.live.remove(&memory.ptr),
-            Op::Free => {}
+            Op::Alloc => _ = self.live.insert((memory.ptr, space), live),
+            Op::Free => _ = self.live.remove(&(memory.ptr, space)),
+        }
+    }
+
+    fn left(&self, pid: u32, at_ns: u64, at_exit: bool) -> impl Iterator<Item = Left> {
+        self.live.iter().map(move |((ptr, space), live)| Left {
+            pid,
+            ptr: *ptr,
+            space: *space,
+            live: *live,
+            at_ns,
+            at_exit,
+        })
+    }
+}
+
+impl Left {
+    fn leak(&self, names: &Names) -> Leak {
+        Leak {
+            pid: self.pid,
+            space: names.of_space(self.space).to_owned(),
+            ptr: format!("{:#x}", self.ptr),
+            size: self.live.size,
+            age_ns: self.at_ns.saturating_sub(self.live.since_ns),
+            function: names.of_function(self.live.function).to_owned(),
+            begin: self.live.begin,
+            at_exit: self.at_exit,
         }
     }
 }
 
+/// The largest first, of equals the oldest.
+fn keep_largest(all: &mut Vec<Left>, listed: usize) {
+    all.sort_by_key(|left| {
+        (std::cmp::Reverse(left.live.size), left.live.begin, left.pid, left.ptr, left.space)
+    });
+    all.truncate(listed);
+}
+
 impl Gone {
-    fn add(&mut self, pid: u32, live: HashMap<u64, Vec<Live>>, at_ns: u64, at_exit: bool) {
-        let all = live.into_iter().flat_map(|(ptr, at)| at.into_iter().map(move |live| (ptr, live)));
-        for (ptr, live) in all {
-            let space = self.by_space.entry(live.space.clone()).or_default();
-            space.space = live.space.to_string();
+    fn add(&mut self, names: &Names, pid: u32, holding: &Holding, at_ns: u64, at_exit: bool) {
+        for left in holding.left(pid, at_ns, at_exit) {
+            while self.by_space.len() <= usize::from(left.space) {
+                let space = names.of_space(self.by_space.len() as u8).to_owned();
+                self.by_space.push(LeakSpace { space, ..LeakSpace::default() });
+            }
+            let Some(space) = self.by_space.get_mut(usize::from(left.space)) else { continue };
             space.count += 1;
-            space.bytes = space.bytes.saturating_add(live.size);
+            space.bytes = space.bytes.saturating_add(left.live.size);
             space.at_exit += u64::from(at_exit);
-            self.largest.push(Leak {
-                pid,
-                space: live.space.into(),
-                ptr: format!("{ptr:#x}"),
-                size: live.size,
-                age_ns: at_ns.saturating_sub(live.since_ns),
-                function: live.function.into(),
-                begin: live.begin,
-                at_exit,
-            });
+            self.largest.push(left);
+            if self.largest.len() >= 4 * LISTED {
+                keep_largest(&mut self.largest, LISTED);
+            }
         }
-        // The largest first, of equals the oldest.
-        self.largest.sort_by(|a, b| (b.size, a.begin, a.pid).cmp(&(a.size, b.begin, b.pid)));
-        self.largest.truncate(LISTED);
     }
 
-    fn figures(self) -> Leaks {
-        let by_space: Vec<LeakSpace> = self.by_space.into_values().collect();
+    fn figures(mut self, names: &Names) -> Leaks {
+        keep_largest(&mut self.largest, LISTED);
+        let mut by_space: Vec<LeakSpace> =
+            self.by_space.into_iter().filter(|space| space.count > 0).collect();
+        by_space.sort_by(|a, b| a.space.cmp(&b.space));
         Leaks {
             count: by_space.iter().map(|s| s.count).sum(),
             bytes: by_space.iter().fold(0, |sum: u64, s| sum.saturating_add(s.bytes)),
             by_space,
-            largest: self.largest,
+            largest: self.largest.iter().map(|left| left.leak(names)).collect(),
         }
     }
 }

@@ -5,56 +5,66 @@
 //! root, BPF or a GPU, and nothing is read but the reader that was given.
 
 mod beneath;
+mod budget;
+mod by_process;
+pub mod check;
+mod deaths;
+pub mod diff;
 mod driver;
 mod driver_figures;
 mod driver_text;
 mod errors;
+pub mod export;
 pub mod figures;
+#[cfg(test)]
+pub mod golden;
 mod habits;
 mod histogram;
 mod kernels;
+pub mod measure;
 mod memory;
+pub mod read;
 mod rows;
+pub mod running;
 mod sections;
 pub mod summary;
+mod table;
 mod tally;
 #[cfg(test)]
 mod tests;
 pub mod text;
+pub mod timeline;
 mod transfers;
+pub mod views;
 
-use std::io::{BufRead, Write};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::trace::{self, ReadError, Reader};
-
+use crate::say;
 pub use figures::Figures;
+pub use measure::nearest;
 pub use summary::Summary;
 
 /// The figures of a whole trace: what `gpurec summary FILE` prints.
-pub fn summary_of<R: BufRead>(mut reader: Reader<R>) -> Result<Figures, ReadError> {
+pub fn summary_of(file: &Path) -> Result<Figures> {
     let mut summary = Summary::new();
-    while let Some(line) = reader.next()? {
-        summary.add(&line);
-    }
-    Ok(summary.of_file(reader.notes()))
+    let notes = read::each(file, |line| summary.add(line))?;
+    Ok(summary.of_file(&notes))
 }
 
 /// `gpurec summary`: of the newest trace if none is named.
 pub fn summary(files: &[PathBuf], json: bool) -> Result<u8> {
-    let newest = [PathBuf::from("traces/latest")];
-    let files = if files.is_empty() { &newest } else { files };
-    for file in files {
-        let named = || file.display().to_string();
-        let figures = summary_of(trace::open(file).with_context(named)?).with_context(named)?;
+    let files = read::or_newest(files);
+    for file in &files {
+        let figures = summary_of(file)?;
         let mut text = String::new();
         if json {
-            text = serde_json::to_string(&figures)? + "\n";
+            text = say::json(&figures)? + "\n";
         } else {
             if files.len() > 1 {
-                text = format!("{}:\n", file.display());
+                text = format!("{}:\n", say::name(file));
             }
             text.push_str(&text::print(&figures, width_of(libc::STDOUT_FILENO)));
         }

@@ -1,10 +1,11 @@
 //! Sums over the lines of `--kernel` that are told apart by name: requests with their RM command
 //! or class, functions, interrupts, tracepoints.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::driver_figures::{DriverSeen, RequestSeen};
+use crate::trace::hash::Map;
 use crate::trace::{Ioctl, KernelEnd, Value};
 
 /// How many are told apart, and how many of each sort the figures list.
@@ -42,7 +43,7 @@ pub struct Row {
 
 #[derive(Default)]
 pub struct Rows {
-    by_key: HashMap<Box<str>, usize>,
+    by_key: Map<Box<str>, usize>,
     rows: Vec<Row>,
     /// To look a row up without an allocation.
     key: String,
@@ -73,7 +74,7 @@ impl Rows {
         self.key.push('\0');
         let before = self.key.len();
         match ioctl.detail.get("command").or_else(|| ioctl.detail.get("class")) {
-            Some(Value::Text(text)) => self.key.push_str(text),
+            Some(Value::Text(text)) => self.key.push_str(&text),
             Some(Value::Hex(number)) => _ = write!(self.key, "{number:#x}"),
             Some(Value::Number(number)) => _ = write!(self.key, "{number}"),
             _ => {}

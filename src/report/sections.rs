@@ -57,7 +57,7 @@ pub fn leaks(page: &mut Page, figures: &Figures) {
     page.more(leaks.count as usize, TOP.min(leaks.largest.len()), "allocations");
 }
 
-fn one_leak(leak: &Leak) -> String {
+pub(super) fn one_leak(leak: &Leak) -> String {
     format!(
         "  {:>14}  {:>12} bytes, {} old, by {} in pid {} (event {})",
         leak.ptr,
@@ -120,7 +120,7 @@ fn bandwidth(seen: &DirectionSeen) -> String {
     match rate {
         None => String::new(),
         Some(rate) => {
-            let hundredths = rate / 10_000_000;
+            let hundredths = (rate + 5_000_000) / 10_000_000;
             format!(
                 ", {} synchronous at {}.{:02} GB/s",
                 seen.waited_count,

@@ -2,8 +2,10 @@
 //! processes and libraries seen and with the calls now open, not with the
 //! length of the recording.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use super::budget::{Budget, BudgetFigures};
+use super::deaths::{Deaths, Life};
 use super::driver::{Driver, Within};
 use super::errors::Errors;
 use super::figures::{
@@ -12,9 +14,10 @@ use super::figures::{
 use super::habits::{Habits, Returned};
 use super::kernels::{Kernels, Shape};
 use super::memory::Memories;
-use super::tally::{Role, Tally};
+use super::tally::{self, Role, Tally};
 use super::transfers::Transfers;
 use crate::cuda::Api;
+use crate::trace::hash::Map;
 use crate::trace::{
     Begin, Body, End, Ended, Exit, ExitStatus, Finish, Header, InFlight, Library, Line, Notes, Process,
     Retval, signal_name,
@@ -35,14 +38,15 @@ pub(super) struct Open {
     tid: u32,
     pub(super) ts_ns: u64,
     pub(super) parent: Option<u64>,
+    /// Recorded calls inside.
+    nested: u64,
     /// The roles of the calls nested in it, by `Role::bit`.
     inside: u8,
     kernel: Option<usize>,
     shape: Shape,
     /// The context it is about to make its thread's.
     context: Option<u64>,
-    /// When its process ended inside it.
-    died_ns: Option<u64>,
+    life: Life,
     /// What the kernel did in it, if it did anything.
     pub(super) within: Option<Box<Within>>,
 }
@@ -50,26 +54,30 @@ pub(super) struct Open {
 #[derive(Default)]
 pub struct Summary {
     pub(super) functions: Vec<Tally>,
-    by_name: HashMap<Box<str>, usize>,
-    pub(super) open: HashMap<u64, Open>,
+    by_name: Map<Box<str>, usize>,
+    pub(super) open: Map<u64, Open>,
+    deaths: Deaths,
     pub(super) driver: Driver,
-    calls_by_thread: HashMap<(u32, u32), u64>,
-    processes: BTreeMap<u32, ProcessSeen>,
+    pub(super) calls_by_thread: Map<(u32, u32), u64>,
+    pub(super) processes: BTreeMap<u32, ProcessSeen>,
     /// The threads recorded beyond `MOST`, in one.
     other_threads: u64,
-    failures: HashMap<(usize, Option<i64>), usize>,
-    ns_per_call: Option<u64>,
+    /// By path and build id.
+    by_library: Map<(Box<str>, Option<String>), usize>,
+    failures: Map<(usize, Option<i64>), usize>,
+    pub(super) ns_per_call: Option<u64>,
     last_ns: u64,
     ended: bool,
     /// What the recorder knows better: a thread's end has no line of its own.
     told_in_flight: Option<Vec<InFlight>>,
     /// The figures in the `end` line, for a trace that has no events.
     stored: Option<serde_json::Value>,
-    memories: Memories,
-    transfers: Transfers,
-    kernels: Kernels,
+    pub(super) memories: Memories,
+    pub(super) transfers: Transfers,
+    pub(super) kernels: Kernels,
     errors: Errors,
     habits: Habits,
+    budget: Budget,
     /// The call that ended last and how long it took: what follows from a
     /// call is told right after its end.
     last_call: Option<(u64, u64)>,
@@ -90,9 +98,11 @@ impl Summary {
             Body::Lost(lost) => {
                 self.figures.lost = self.figures.lost.saturating_add(lost.count);
                 for (probe, count) in &lost.by_probe {
-                    *self.figures.lost_by_probe.entry(probe.clone()).or_default() += count;
+                    let sum = self.figures.lost_by_probe.entry(probe.clone()).or_default();
+                    *sum = sum.saturating_add(*count);
                 }
             }
+            Body::Budget(budget) => self.budget.add(line.ts_ns, budget),
             Body::Finish(finish) => self.finished(finish),
             Body::Memory(memory) => self.memories.add(line.ts_ns, memory, self.took(memory.begin)),
             Body::Transfer(transfer) => self.transfers.add(transfer, self.took(transfer.begin)),
@@ -146,11 +156,12 @@ impl Summary {
                 tid: begin.tid,
                 ts_ns: line.ts_ns,
                 parent: begin.parent,
+                nested: 0,
                 inside: 0,
                 kernel,
                 shape: launch.map_or((None, None), |launch| (launch.grid, launch.block)),
                 context,
-                died_ns: None,
+                life: self.deaths.born(),
                 within: None,
             },
         );
@@ -178,12 +189,18 @@ impl Summary {
         };
         if let Some(ns) = end.duration_ns {
             tally.add(ns);
+            tally.nested += open.as_ref().map_or(0, |open| open.nested);
             self.last_call = Some((end.begin, ns));
             if let Some(within) = open.as_ref().and_then(|open| open.within.as_ref()) {
                 tally.add_within(within.kernel_ns, within.off_cpu_ns);
             }
         }
         let (role, switches) = (tally.role, tally.marks.switches);
+        if let Some(open) = &open
+            && let Some(caller) = open.parent.and_then(|parent| self.open.get_mut(&parent))
+        {
+            caller.nested += open.nested + 1;
+        }
         if let (Some(open), Some(ns)) = (&mut open, end.duration_ns) {
             self.maybe_slow(end, open, ns);
         }
@@ -261,10 +278,19 @@ impl Summary {
         if let Some(known) = self.by_name.get(name) {
             return *known;
         }
-        let index = self.functions.len();
-        self.functions.push(Tally::new(name));
-        self.by_name.insert(name.into(), index);
-        index
+        let mut tally = Tally::new(name);
+        if self.by_name.len() < MOST {
+            self.by_name.insert(name.into(), self.functions.len());
+        } else {
+            // Those beyond have no names of their own, but a launch is a launch.
+            tally.name = tally::others(tally.role).into();
+            let others = self.functions.iter().enumerate().skip(MOST);
+            if let Some((known, _)) = { others }.find(|(_, known)| known.is_like(&tally)) {
+                return known;
+            }
+        }
+        self.functions.push(tally);
+        self.functions.len() - 1
     }
 
     fn count_thread(&mut self, pid: u32, tid: u32) {
@@ -308,6 +334,7 @@ impl Summary {
     fn header(&mut self, header: &Header) {
         self.ns_per_call = header.ns_per_call;
         self.driver.header(header);
+        self.budget.header(header);
         for (layer, hooks) in &header.hooks {
             if !hooks.refused.is_empty() {
                 self.figures.refused.insert(layer.clone(), hooks.refused.clone());
@@ -357,8 +384,11 @@ impl Summary {
     }
 
     fn died(&mut self, pid: u32, ts_ns: u64) {
-        for open in self.open.values_mut().filter(|open| open.pid == pid) {
-            open.died_ns.get_or_insert(ts_ns);
+        if self.deaths.died(pid, ts_ns, self.open.len()) {
+            for open in self.open.values_mut() {
+                open.life = self.deaths.of(open.pid, open.life);
+            }
+            self.deaths.told();
         }
         self.driver.died(pid, ts_ns);
     }
@@ -374,10 +404,13 @@ impl Summary {
     fn library(&mut self, library: &Library) {
         self.seen(library.pid);
         let known = &mut self.figures.libraries;
-        let same = |seen: &&mut LibrarySeen| seen.path == library.path && seen.build_id == library.build_id;
-        if let Some(seen) = known.iter_mut().find(same) {
-            seen.functions = seen.functions.max(library.functions);
+        let key = (library.path.as_ref().into(), library.build_id.clone());
+        if let Some(at) = self.by_library.get(&key) {
+            if let Some(seen) = known.get_mut(*at) {
+                seen.functions = seen.functions.max(library.functions);
+            }
         } else if known.len() < MOST {
+            self.by_library.insert(key, known.len());
             known.push(LibrarySeen {
                 path: library.path.to_string(),
                 build_id: library.build_id.clone(),
@@ -414,9 +447,17 @@ impl Summary {
                 figures.incomplete_because.push(reason);
             }
         }
+        figures.budget = self.budget.finish(at_ns);
+        if let Some(reason) = figures.budget.as_ref().map(BudgetFigures::reason)
+            && !figures.incomplete_because.contains(&reason)
+        {
+            figures.incomplete_because.push(reason);
+        }
         figures.complete = figures.incomplete_because.is_empty();
         let with_kernel = self.driver.seen;
-        figures.functions = self.functions.iter().filter_map(|tally| tally.figures(with_kernel)).collect();
+        let others = self.other_functions();
+        let all = self.functions.iter().take(MOST).chain(&others);
+        figures.functions = all.filter_map(|tally| tally.figures(with_kernel, self.ns_per_call)).collect();
         figures.kernel_space = self.driver.finish(|function| self.function_name(function));
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
         figures.sync.by_function = self.sync_functions(&figures);
@@ -431,11 +472,29 @@ impl Summary {
         figures
     }
 
+    /// The functions beyond `MOST`, one of each name.
+    fn other_functions(&self) -> Vec<Tally> {
+        let mut named: Vec<Tally> = Vec::new();
+        for tally in self.functions.iter().skip(MOST) {
+            let at = named.iter().position(|known| known.name == tally.name).unwrap_or_else(|| {
+                named.push(Tally::new(&tally.name));
+                named.len() - 1
+            });
+            if let Some(sum) = named.get_mut(at) {
+                sum.merge(tally);
+            }
+        }
+        named
+    }
+
     fn findings(&self) -> Vec<Finding> {
         let mut all = self.memories.findings();
         all.extend(self.kernels.findings());
         all.extend(self.transfers.findings());
-        all.extend(self.habits.findings(&self.functions));
+        // They conclude from calls that were not made.
+        if !self.budget.left_out() {
+            all.extend(self.habits.findings(&self.functions));
+        }
         all
     }
 
@@ -458,7 +517,7 @@ impl Summary {
     fn sync_functions(&self, figures: &Figures) -> Vec<SyncFunction> {
         let is_sync = |name: &str| {
             let index = self.by_name.get(name);
-            index.and_then(|i| self.functions.get(*i)?.role) == Some(Role::Sync)
+            index.and_then(|i| self.functions.get(*i)?.role) == Some(Role::Sync) || name == tally::OTHER_SYNC
         };
         let sync = figures.functions.iter().filter(|f| is_sync(&f.name));
         sync.map(|f| SyncFunction { name: f.name.clone(), calls: f.calls, total_ns: f.total_ns }).collect()
@@ -472,13 +531,16 @@ impl Summary {
         let mut calls: Vec<InFlight> = self
             .open
             .iter()
-            .map(|(begin, open)| InFlight {
-                pid: open.pid,
-                tid: open.tid,
-                name: self.function_name(open.function),
-                begin: *begin,
-                duration_ns: open.died_ns.unwrap_or(at_ns).saturating_sub(open.ts_ns),
-                died: open.died_ns.is_some(),
+            .map(|(begin, open)| {
+                let died_ns = self.deaths.of(open.pid, open.life).died_ns();
+                InFlight {
+                    pid: open.pid,
+                    tid: open.tid,
+                    name: self.function_name(open.function),
+                    begin: *begin,
+                    duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(open.ts_ns),
+                    died: died_ns.is_some(),
+                }
             })
             .collect();
         self.driver.in_flight(at_ns, &mut calls);

@@ -6,7 +6,7 @@ use crate::cuda::{self, Api, Category};
 
 /// What a call is counted as beside being a call. A call nested in another of
 /// the same role is the one that counts.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     KernelLaunch,
     GraphLaunch,
@@ -84,7 +84,21 @@ pub struct Tally {
     durations: Histogram,
     kernel_ns: u64,
     off_cpu_ns: u64,
+    /// Recorded calls inside those that were timed.
+    pub nested: u64,
 }
+
+/// The name of functions beyond those that are told apart, by what they are counted as.
+pub fn others(role: Option<Role>) -> &'static str {
+    match role {
+        None => "(other functions)",
+        Some(Role::KernelLaunch) => "(other kernel launches)",
+        Some(Role::GraphLaunch) => "(other graph launches)",
+        Some(Role::Sync) => OTHER_SYNC,
+    }
+}
+
+pub const OTHER_SYNC: &str = "(other synchronisations)";
 
 impl Tally {
     pub fn new(name: &str) -> Tally {
@@ -102,6 +116,7 @@ impl Tally {
             durations: Histogram::default(),
             kernel_ns: 0,
             off_cpu_ns: 0,
+            nested: 0,
         }
     }
 
@@ -115,13 +130,36 @@ impl Tally {
         self.durations.add(ns);
     }
 
+    /// Calls of functions that are not told apart, under one name.
+    pub fn is_like(&self, other: &Tally) -> bool {
+        (self.api, self.role, self.marks) == (other.api, other.role, other.marks)
+    }
+
+    /// As if the other's calls had been this one's.
+    pub fn merge(&mut self, other: &Tally) {
+        self.calls += other.calls;
+        self.total += other.total;
+        self.squares = self.squares.saturating_add(other.squares);
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+        self.durations.merge(&other.durations);
+        self.add_within(other.kernel_ns, other.off_cpu_ns);
+        self.nested += other.nested;
+    }
+
     pub fn add_within(&mut self, kernel_ns: u64, off_cpu_ns: u64) {
         self.kernel_ns = self.kernel_ns.saturating_add(kernel_ns);
         self.off_cpu_ns = self.off_cpu_ns.saturating_add(off_cpu_ns);
     }
 
+    /// What recording the calls inside has added to the time of these.
+    fn cost_of_nested(&self, ns_per_call: Option<u64>) -> Option<u128> {
+        let ns = u128::from(ns_per_call?) * u128::from(self.nested);
+        (self.nested > 0).then_some(ns)
+    }
+
     /// None if no call has returned.
-    pub fn figures(&self, with_kernel: bool) -> Option<Function> {
+    pub fn figures(&self, with_kernel: bool, ns_per_call: Option<u64>) -> Option<Function> {
         let calls = u128::from(self.calls);
         let average = self.total.checked_div(calls)?;
         Some(Function {
@@ -136,6 +174,9 @@ impl Tally {
             stddev_ns: self.deviation(),
             kernel_ns: with_kernel.then_some(self.kernel_ns),
             off_cpu_ns: with_kernel.then_some(self.off_cpu_ns),
+            corrected_ns: self
+                .cost_of_nested(ns_per_call)
+                .map(|cost| narrow(self.total.saturating_sub(cost))),
         })
     }
 

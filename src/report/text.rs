@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
-use super::{driver_text, sections};
+use super::{budget, driver_text, sections};
+pub(super) use crate::say::clean;
+use crate::say::clean_lines;
 
 const TOP_FUNCTIONS: usize = 20;
 const TOP_PROCESSES: usize = 10;
@@ -12,7 +14,7 @@ const TOP_OTHERS: usize = 10;
 
 /// The summary, with lines of prose and lists no wider than `width`.
 pub fn print(figures: &Figures, width: usize) -> String {
-    let mut page = Page { text: String::new(), width: width.max(40) };
+    let mut page = Page::new(width);
     page.line("=== TRACE SUMMARY ===");
     userspace(&mut page, figures);
     driver_text::kernel_space(&mut page, figures);
@@ -30,6 +32,7 @@ pub fn print(figures: &Figures, width: usize) -> String {
     libraries(&mut page, figures);
     not_hooked(&mut page, figures);
     lost(&mut page, figures);
+    budget::section(&mut page, figures);
     if let Some(cost) = &figures.cost {
         own_cost(&mut page, cost, figures.duration_ns);
     }
@@ -43,8 +46,23 @@ pub(super) struct Page {
 }
 
 impl Page {
+    pub(super) fn new(width: usize) -> Page {
+        Page { text: String::new(), width: width.max(40) }
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+
+    /// A line that is cut rather than broken.
+    pub(super) fn cut(&mut self, line: &str) {
+        let line = shortened(line, self.width);
+        self.line(&line);
+    }
+
+    /// Its names are clean as a rule; what was forgotten is no command to a terminal either.
     pub(super) fn line(&mut self, line: &str) {
-        self.text.push_str(line);
+        self.text.push_str(&clean_lines(line));
         self.text.push('\n');
     }
 
@@ -103,7 +121,10 @@ fn userspace(page: &mut Page, figures: &Figures) {
     }
     let hooked = figures.libraries.iter().any(|l| l.functions > 0);
     if figures.cuda_calls == 0 && !hooked {
-        page.line("  No CUDA library was loaded.");
+        page.line(match figures.libraries.is_empty() {
+            true => "  No CUDA library was loaded.",
+            false => "  CUDA libraries were loaded, but no function of theirs was hooked: look at --only, --skip and --api.",
+        });
     }
 }
 
@@ -115,8 +136,9 @@ fn functions(page: &mut Page, figures: &Figures) {
     let total = sum(&figures.functions);
     page.section("Top functions by time:");
     let with_kernel = figures.kernel_space.is_some();
+    let is_corrected = figures.functions.iter().take(TOP_FUNCTIONS).any(|f| f.corrected_ns.is_some());
     page.line(&format!(
-        "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}{}  Name",
+        "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}{}{}  Name",
         "Time (%)",
         "Total Time (us)",
         "Num Calls",
@@ -125,11 +147,12 @@ fn functions(page: &mut Page, figures: &Figures) {
         "Min (us)",
         "Max (us)",
         "StdDev (us)",
+        if is_corrected { format!("  {:>14}", "Corrected (us)") } else { String::new() },
         if with_kernel { format!("  {:>15}", "Driver (us)") } else { String::new() },
     ));
     for f in figures.functions.iter().take(TOP_FUNCTIONS) {
         page.line(&format!(
-            "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}{}  {}",
+            "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}{}{}  {}",
             percent(u128::from(f.total_ns), total),
             micros(f.total_ns),
             f.calls,
@@ -138,6 +161,10 @@ fn functions(page: &mut Page, figures: &Figures) {
             micros(f.min_ns),
             micros(f.max_ns),
             micros(f.stddev_ns),
+            match is_corrected {
+                true => format!("  {:>14}", micros(f.corrected_ns.unwrap_or(f.total_ns))),
+                false => String::new(),
+            },
             f.kernel_ns.map(|ns| format!("  {:>15}", micros(ns))).unwrap_or_default(),
             clean(&f.name),
         ));
@@ -152,6 +179,12 @@ fn functions(page: &mut Page, figures: &Figures) {
         "  ",
         "Time (%) is of the sum of Total Time over all functions. A call made inside another counts in both, as cuLaunchKernel does inside cudaLaunchKernel, so the sum is more than the time spent. Med is within 1 %.",
     );
+    if is_corrected {
+        page.wrapped(
+            "  ",
+            "Corrected is Total Time less what recording the calls inside has added to it (see the cost below).",
+        );
+    }
     if with_kernel {
         page.wrapped(
             "  ",
@@ -355,20 +388,6 @@ fn recording(page: &mut Page, figures: &Figures) {
     for sentence in figures.incomplete_because.iter().chain(&figures.notes) {
         page.wrapped("  - ", &clean(sentence));
     }
-}
-
-/// Names come from the programs recorded: nothing in them may reach a
-/// terminal as a command.
-pub(super) fn clean(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
 }
 
 pub(super) fn shortened(line: &str, width: usize) -> String {

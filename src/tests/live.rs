@@ -6,6 +6,8 @@
 //! One test at a time, each in a folder of its own; nothing stays behind, and that is checked too.
 //! Not here: asserts on time. A condition is waited for, with a generous limit.
 
+#[path = "live/budget.rs"]
+mod budget;
 #[path = "live/capture.rs"]
 mod capture;
 #[path = "live/cases.rs"]
@@ -34,6 +36,8 @@ mod needs;
 mod room;
 #[path = "live/run.rs"]
 mod run;
+#[path = "live/shown.rs"]
+mod shown;
 #[path = "live/signals.rs"]
 mod signals;
 #[path = "live/table.rs"]

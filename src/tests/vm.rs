@@ -27,6 +27,9 @@ fn record(machine: Machine, rungs: &[&str], more: &str) -> Option<(Visit, Vec<Re
     let settings = format!("RUNGS='{}' MORE='{more}'", rungs.join(" "));
     let visit = machine.visit(&format!("{settings}\n{}", include_str!("vm/guest/rungs.sh")))?;
     let read = |rung: &&str| {
+        for attempt in visit.names(&format!("{rung}.passed"), ".jsonl") {
+            compare::says_what_was_passed_over(&visit, &attempt);
+        }
         let recording = Recording::read(&visit, rung);
         recording.is_complete();
         recording.has_what_the_driver_counted();

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::args::Args;
+use super::budget::Budget;
 use super::kernel::{Instant, KernelBegin, KernelEnd, Xid};
-use super::value::Args;
 
 /// The version of the schema. Keys may be added under the same number; it
 /// grows when a reader of the old one would be misled.
@@ -38,6 +39,7 @@ pub enum Body<'a> {
     Instant(Instant<'a>),
     Xid(Xid<'a>),
     Lost(Lost),
+    Budget(Budget),
     Finish(Box<Finish>),
     /// A type this version does not know: of a newer gpurec.
     Unknown(Unknown<'a>),
@@ -302,6 +304,9 @@ pub struct Header {
     /// What recording one call costs the thread that makes it, in nanoseconds.
     #[serde(default)]
     pub ns_per_call: Option<u64>,
+    /// With --budget: what a call costs that is only counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns_per_counted: Option<u64>,
 }
 
 /// How one layer is hooked.

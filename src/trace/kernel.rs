@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use super::args::Args;
 use super::event::{Ended, Retval};
-use super::value::Args;
 
 /// The `type` of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,20 @@
 //! schema. Nothing is decided here about what an event means, nothing is
 //! reordered and nothing is left out: what comes in goes out.
 
+mod args;
+mod budget;
 mod event;
-mod json;
+pub mod fast;
+pub mod hash;
+pub mod json;
 mod kernel;
+mod lines;
+mod nesting;
+mod notes;
 pub mod output;
-mod parse;
+pub mod parse;
 mod reader;
+mod scan;
 #[cfg(test)]
 mod tests;
 pub mod time;
@@ -19,6 +27,8 @@ mod value;
 mod writer;
 mod writer_kernel;
 
+pub use args::Args;
+pub use budget::{Action, Budget, Level, Why};
 #[cfg(test)]
 use event::Unknown;
 pub use event::{
@@ -26,8 +36,11 @@ pub use event::{
     Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA, Transfer, signal_name,
 };
 pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
-pub use reader::{Notes, ReadError, Reader, open};
-pub use value::{Arg, Args, List, Value};
+pub use notes::Notes;
+#[cfg(test)]
+pub use reader::Reader;
+pub use reader::open;
+pub use value::{Arg, List, Value};
 pub use writer::LineWriter;
 
 /// Text from bytes that should be UTF-8, such as a name in another program's

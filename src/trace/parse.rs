@@ -6,9 +6,12 @@ use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer, Unknown};
+use super::args::Args;
+use super::event::{
+    Begin, Body, End, Ended, Header, Launch, Line, Memory, Op, Process, Retval, SCHEMA, Transfer, Unknown,
+};
 use super::kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind};
-use super::value::{Args, Text, Value};
+use super::value::{Text, Value};
 
 /// An event, and how many keys of its line were not known.
 pub struct Parsed<'a> {
@@ -16,9 +19,10 @@ pub struct Parsed<'a> {
     pub unknown_keys: u64,
 }
 
-pub fn parse(text: &[u8]) -> Result<Parsed<'_>, String> {
+/// A line of any program, or of a newer gpurec.
+pub fn any_order(text: &[u8]) -> Result<Parsed<'_>, String> {
     let exact_ts = exact_ts(text);
-    let fields = read_fields(text, exact_ts.is_some()).map_err(|e| e.to_string())?;
+    let fields = read_fields(text, exact_ts.is_some()).map_err(why)?;
     let event_id = fields.event_id.ok_or("it has no event_id")?;
     let ts_ns = exact_ts.or(fields.ts.map(to_ns)).ok_or("it has no ts")?;
     let kind = fields.kind.as_deref().ok_or("it has no type")?;
@@ -158,7 +162,7 @@ struct MemoryKeys<'a> {
 }
 
 fn memory<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Memory<'a>, String> {
-    let keys: MemoryKeys = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let keys: MemoryKeys = serde_json::from_slice(text).map_err(why)?;
     let (op, size) = match keys.op.as_ref() {
         "alloc" => (Op::Alloc, keys.size),
         "free" => (Op::Free, keys.freed),
@@ -197,7 +201,7 @@ struct TransferKeys<'a> {
 }
 
 fn transfer<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Transfer<'a>, String> {
-    let keys: TransferKeys = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let keys: TransferKeys = serde_json::from_slice(text).map_err(why)?;
     Ok(Transfer {
         name: fields.name.ok_or("it has no name")?,
         pid: keys.pid,
@@ -215,21 +219,41 @@ fn transfer<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Transfer<'a>, Stri
 /// The rare types, read again, each as what it is.
 fn cold<'a>(text: &'a [u8], fields: Fields<'a>) -> Result<Body<'a>, String> {
     fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, String> {
-        serde_json::from_slice(text).map_err(|e| e.to_string())
+        serde_json::from_slice(text).map_err(why)
     }
     let name = fields.name.unwrap_or_default();
     let kind = fields.kind.unwrap_or_default();
     Ok(match (kind.as_ref(), name.as_ref()) {
-        ("header", _) => Body::Header(read(text)?),
+        ("header", _) => Body::Header(read(text).or_else(|reason| newer_header(text).ok_or(reason))?),
         ("process", "exec") => Body::Process(Process::Exec(read(text)?)),
         ("process", "fork") => Body::Process(Process::Fork(read(text)?)),
         ("process", "exit") => Body::Process(Process::Exit(read(text)?)),
         ("process", "library") => Body::Process(Process::Library(read(text)?)),
         ("xid", _) => Body::Xid(read(text)?),
         ("lost", _) => Body::Lost(read(text)?),
+        ("budget", _) => Body::Budget(read(text)?),
         ("end", _) => Body::Finish(read(text)?),
         _ => Body::Unknown(Unknown { kind, name }),
     })
+}
+
+/// Of a newer gpurec: what is to be said about it is that it is newer.
+fn newer_header(text: &[u8]) -> Option<Box<Header>> {
+    #[derive(serde::Deserialize)]
+    struct Schema {
+        schema: u32,
+    }
+    let Schema { schema } = serde_json::from_slice(text).ok()?;
+    (schema > SCHEMA).then(|| Box::new(Header { schema, ..Header::default() }))
+}
+
+/// The parser counts lines of its own, which has just one.
+fn why(error: serde_json::Error) -> String {
+    let said = error.to_string();
+    match said.split_once(" at line 1 column ") {
+        Some((what, column)) => format!("{what} in column {column}"),
+        None => said,
+    }
 }
 
 fn to_ns(seconds: f64) -> u64 {

@@ -1,13 +1,16 @@
+mod bad;
 mod by_serde;
 mod by_serde_kernel;
+mod fast;
 mod kernel;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
 
 use serde_json::json;
 
+use super::reader::ReadError;
 use super::*;
 
 /// A small generator, so that a failing case is the same one every time.
@@ -27,10 +30,12 @@ impl Random {
 
     /// Small, medium and extreme numbers alike.
     fn number(&mut self) -> u64 {
-        match self.below(8) {
+        match self.below(9) {
             0 => 0,
             1 => u64::MAX,
             2 => 1 << 53,
+            // Where a number gets a digit more.
+            3 => 10u64.pow(self.below(20) as u32).wrapping_add(self.below(3)).wrapping_sub(1),
             _ => {
                 let shift = self.below(64);
                 self.next() >> shift
@@ -41,7 +46,7 @@ impl Random {
     fn text(&mut self) -> String {
         const ODD: [char; 12] =
             ['"', '\\', '\n', '\r', '\t', '\u{8}', '\u{c}', '\0', '\u{1f}', '\u{7f}', 'é', '\u{1f600}'];
-        let length = self.below(24);
+        let length = if self.below(200) == 0 { self.below(5000) } else { self.below(24) };
         (0..length)
             .map(|_| match self.below(3) {
                 0 => ODD[self.below(12) as usize],
@@ -284,6 +289,24 @@ fn cold_lines() -> Vec<Line<'static>> {
         exit(ExitStatus::Signal(9)),
         exit(ExitStatus::Signal(40)),
         Body::Lost(Lost { count: u64::MAX, by_probe: BTreeMap::from([("cuInit".to_string(), u64::MAX)]) }),
+        Body::Budget(Budget {
+            action: Action::GiveUp,
+            function: "cudaGetDevice".into(),
+            probe: 3,
+            level: Level::Counted,
+            before: Level::Recorded,
+            counted: u64::MAX,
+            why: Some(Why { pid: 7, tid: 8, percent: 37.2, hits_per_sec: 210_000 }),
+        }),
+        Body::Budget(Budget {
+            action: Action::End,
+            function: "cudaGetDevice".into(),
+            probe: 3,
+            level: Level::Unhooked,
+            before: Level::Unhooked,
+            counted: 0,
+            why: None,
+        }),
         Body::Finish(Box::new(Finish {
             events: 8,
             lost: 1,
@@ -330,7 +353,13 @@ fn cold_lines_have_the_keys_of_the_contract() {
     );
     assert_eq!((&values[5]["status"], &values[5]["signal"]), (&json!(137), &json!("SIGKILL")));
     assert_eq!(values[6]["signal"], "SIG40");
-    assert_eq!(values[8]["in_flight"][0]["duration_us"], 12345.678);
+    let budget = &values[8];
+    assert_eq!((&budget["type"], &budget["name"]), (&json!("budget"), &json!("budget")));
+    assert_eq!((&budget["action"], &budget["function"]), (&json!("give_up"), &json!("cudaGetDevice")));
+    assert_eq!((&budget["before"], &budget["level"]), (&json!("recorded"), &json!("counted")));
+    assert_eq!((&budget["percent"], &budget["tid"]), (&json!(37.2), &json!(8)));
+    assert!(values[9]["percent"].is_null() && values[9]["pid"].is_null());
+    assert_eq!(values[10]["in_flight"][0]["duration_us"], 12345.678);
     assert!(text.starts_with("{\"event_id\":0,\"ts\":0.000000000,\"type\":\"header\""));
 }
 
@@ -391,7 +420,11 @@ fn a_cut_trace_is_read_up_to_the_cut() {
     let whole = written(&cold_lines());
     let starts: Vec<usize> =
         std::iter::once(0).chain((1..whole.len()).filter(|i| whole[i - 1] == b'\n')).collect();
-    for length in 20..whole.len() {
+    for length in 0..starts[1] - 1 {
+        let error = Reader::new(&whole[..length]).next().unwrap_err();
+        assert!(matches!(error, ReadError::Empty) || length < 20, "{length}: {error}");
+    }
+    for length in starts[1] - 1..whole.len() {
         let (lines, notes) = read_all(&whole[..length]);
         let begun = starts.iter().filter(|s| **s < length).count();
         // A line that lacks only its line feed is whole.
@@ -437,8 +470,7 @@ fn what_is_no_trace_is_refused() {
     assert!(refused(b"hello\nworld\n").contains("not a gpurec trace"));
     assert!(refused(b"{\"a\":1}\n").contains("no event_id"));
     assert!(refused(&[0u8; 4096]).contains("not a gpurec trace"));
-    let (lines, notes) = read_all(b"{\"event_id\":0,\"ts\":0.0");
-    assert!(lines.is_empty() && notes.cut.is_some());
+    assert!(refused(b"{\"event_id\":0,\"ts\":0.0").contains("empty"));
 }
 
 #[test]

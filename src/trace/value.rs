@@ -1,30 +1,10 @@
-//! The arguments of a call, as they are written and read.
+//! The values of arguments, as they are written and read.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-
-/// How many registers carry arguments.
-pub const MAX_RAW: usize = 6;
-
-/// The names of arguments that nothing is known about.
-pub(super) const RAW_NAMES: [&str; MAX_RAW] = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Args<'a> {
-    /// Registers of a call whose signature is not known: `arg0`, `arg1`…
-    Raw(Raw),
-    Named(List<'a, Arg<'a>>),
-}
-
-/// Up to six registers, held in place so that a call costs no allocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Raw {
-    registers: [u64; MAX_RAW],
-    count: u8,
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arg<'a> {
@@ -73,118 +53,54 @@ impl<T: PartialEq> PartialEq for List<'_, T> {
     }
 }
 
-impl Raw {
-    /// The first six of `registers`.
-    pub fn new(registers: &[u64]) -> Raw {
-        let mut raw = Raw::default();
-        for value in registers.iter().take(MAX_RAW) {
-            raw.push(*value);
-        }
-        raw
+impl<'a> Value<'a> {
+    /// A string of a file, in which pointers are strings.
+    pub(super) fn of_text(text: &'a str) -> Value<'a> {
+        parse_hex(text).map_or(Value::Text(Cow::Borrowed(text)), Value::Hex)
     }
 
-    fn push(&mut self, value: u64) -> bool {
-        let Some(slot) = self.registers.get_mut(usize::from(self.count)) else {
-            return false;
-        };
-        *slot = value;
-        self.count += 1;
-        true
-    }
-}
-
-impl Deref for Raw {
-    type Target = [u64];
-    fn deref(&self) -> &[u64] {
-        self.registers.get(..usize::from(self.count)).unwrap_or(&self.registers)
-    }
-}
-
-impl Default for Args<'_> {
-    fn default() -> Self {
-        Args::Raw(Raw::default())
-    }
-}
-
-impl<'a> Args<'a> {
-    pub fn raw(registers: &[u64]) -> Args<'a> {
-        Args::Raw(Raw::new(registers))
-    }
-
-    pub fn is_empty(&self) -> bool {
+    /// The same, borrowed.
+    pub fn lent(&self) -> Value<'_> {
         match self {
-            Args::Raw(raw) => raw.is_empty(),
-            Args::Named(args) => args.is_empty(),
-        }
-    }
-
-    /// The value of a named argument.
-    pub fn get(&self, name: &str) -> Option<&Value<'a>> {
-        match self {
-            Args::Raw(_) => None,
-            Args::Named(List::Borrowed(args)) => args.iter().find(|arg| arg.name == name).map(|a| &a.value),
-            Args::Named(List::Owned(args)) => args.iter().find(|arg| arg.name == name).map(|a| &a.value),
+            Value::Null => Value::Null,
+            Value::Bool(b) => Value::Bool(*b),
+            Value::Number(n) => Value::Number(*n),
+            Value::Signed(n) => Value::Signed(*n),
+            Value::Float(n) => Value::Float(*n),
+            Value::Hex(n) => Value::Hex(*n),
+            Value::Text(text) => Value::Text(Cow::Borrowed(text)),
+            Value::Array(items) => Value::Array(List::Borrowed(items)),
+            Value::Object(items) => Value::Object(List::Borrowed(items)),
         }
     }
 }
 
 /// The number in a string written by `json::hex`, and in no other.
 pub(super) fn parse_hex(text: &str) -> Option<u64> {
-    let digits = text.strip_prefix("0x")?;
-    let canonical = digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-        && (digits == "0" || !digits.starts_with('0'));
-    if !canonical {
+    parse_hex_digits(text.strip_prefix("0x")?)
+}
+
+/// Lower case, no leading zeros, no more than a u64 has.
+pub(super) fn parse_hex_digits(digits: &str) -> Option<u64> {
+    let leading = digits.len() > 1 && digits.starts_with('0');
+    if digits.is_empty() || digits.len() > 16 || leading {
         return None;
     }
-    u64::from_str_radix(digits, 16).ok()
+    let mut value = 0;
+    for byte in digits.bytes() {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => return None,
+        };
+        value = (value << 4) | u64::from(digit);
+    }
+    Some(value)
 }
 
-impl<'de> Deserialize<'de> for Args<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(ArgsVisitor)
-    }
-}
-
-struct ArgsVisitor;
-
-impl<'de> Visitor<'de> for ArgsVisitor {
-    type Value = Args<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("arguments by name")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Args<'de>, A::Error> {
-        let mut raw = Raw::default();
-        while let Some((name, value)) = next_pair(&mut map)? {
-            let expected = RAW_NAMES.get(usize::from(raw.count));
-            if let Value::Hex(register) = value
-                && expected == Some(&name.as_ref())
-                && raw.push(register)
-            {
-                continue;
-            }
-            return named(raw, Arg { name, value }, map).map(|l| Args::Named(List::Owned(l)));
-        }
-        Ok(Args::Raw(raw))
-    }
-}
-
-/// The list, once something came that is not the next raw register.
-fn named<'de, A: MapAccess<'de>>(raw: Raw, other: Arg<'de>, mut map: A) -> Result<Vec<Arg<'de>>, A::Error> {
-    let mut list: Vec<Arg> = RAW_NAMES
-        .iter()
-        .zip(raw.iter())
-        .map(|(name, value)| Arg { name: Cow::Borrowed(*name), value: Value::Hex(*value) })
-        .collect();
-    list.push(other);
-    while let Some((name, value)) = next_pair(&mut map)? {
-        list.push(Arg { name, value });
-    }
-    Ok(list)
-}
-
-fn next_pair<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<(Cow<'de, str>, Value<'de>)>, A::Error> {
+pub(super) fn next_pair<'de, A: MapAccess<'de>>(
+    map: &mut A,
+) -> Result<Option<(Cow<'de, str>, Value<'de>)>, A::Error> {
     match map.next_key::<Text>()? {
         Some(Text(name)) => Ok(Some((name, map.next_value()?))),
         None => Ok(None),
@@ -221,10 +137,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(Value::Float(n))
     }
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Value<'de>, E> {
-        Ok(match parse_hex(text) {
-            Some(number) => Value::Hex(number),
-            None => Value::Text(Cow::Borrowed(text)),
-        })
+        Ok(Value::of_text(text))
     }
     fn visit_str<E>(self, text: &str) -> Result<Value<'de>, E> {
         Ok(match parse_hex(text) {

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::args::MAX_RAW;
 use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer};
 use super::json;
-use super::value::{Args, MAX_RAW};
 use super::writer_kernel;
 
 /// Written out when this much is waiting, or at `flush`.
@@ -78,6 +78,7 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
         Body::Process(Process::Exit(p)) => cold(out, line, "process", "exit", p)?,
         Body::Process(Process::Library(p)) => cold(out, line, "process", "library", p)?,
         Body::Lost(lost) => cold(out, line, "lost", "lost", lost)?,
+        Body::Budget(budget) => cold(out, line, "budget", "budget", budget)?,
         Body::Finish(finish) => cold(out, line, "end", "end", finish)?,
         Body::Unknown(unknown) => {
             head(out, line, &unknown.kind, &unknown.name);
@@ -136,18 +137,11 @@ fn append_begin(out: &mut Vec<u8>, line: &Line, begin: &Begin) {
         json::number(out, parent);
     }
     out.extend_from_slice(b",\"args\":");
-    args(out, &begin.args);
+    begin.args.write_json(out);
     if let Some(started) = &begin.launch {
         launch(out, started);
     }
     out.push(b'}');
-}
-
-pub(super) fn args(out: &mut Vec<u8>, args: &Args) {
-    match args {
-        Args::Raw(registers) => raw(out, registers),
-        Args::Named(args) => json::object(out, args),
-    }
 }
 
 fn launch(out: &mut Vec<u8>, launch: &Launch) {
@@ -274,7 +268,7 @@ fn append_end(out: &mut Vec<u8>, line: &Line, end: &End) {
     }
     if let Some(written) = &end.out {
         out.extend_from_slice(b",\"out\":");
-        args(out, written);
+        written.write_json(out);
     }
     match end.ended {
         Ended::Returned => {}
@@ -298,7 +292,7 @@ pub(super) fn retval(out: &mut Vec<u8>, retval: Option<Retval>) {
     }
 }
 
-fn raw(out: &mut Vec<u8>, registers: &[u64]) {
+pub(super) fn raw(out: &mut Vec<u8>, registers: &[u64]) {
     const BEFORE: [&[u8; 11]; MAX_RAW] = [
         b"{\"arg0\":\"0x",
         b",\"arg1\":\"0x",

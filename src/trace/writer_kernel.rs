@@ -1,10 +1,10 @@
 //! The frequent lines of `--kernel`, formatted by hand into the writer's buffer.
 
+use super::args::Args;
 use super::event::{Ended, Line};
 use super::json;
 use super::kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind};
-use super::value::Args;
-use super::writer::{args, place, retval};
+use super::writer::{place, retval};
 
 pub fn begin(out: &mut Vec<u8>, line: &Line, begin: &KernelBegin) {
     head(out, line, begin.kind, &begin.name);
@@ -107,6 +107,6 @@ fn duration(out: &mut Vec<u8>, ns: Option<u64>) {
 fn optional(out: &mut Vec<u8>, before: &[u8], values: Option<&Args>) {
     if let Some(values) = values {
         out.extend_from_slice(before);
-        args(out, values);
+        values.write_json(out);
     }
 }

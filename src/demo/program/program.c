@@ -17,7 +17,7 @@ enum { WIDTH = 256, LAYERS = 8, MATRIX = WIDTH * WIDTH, LEAK = 8 << 20, MOST_THR
 
 static struct {
     long loops, threads, burst, sleep_ms, exit_code;
-    int fork, crash;
+    int fork, crash, needless;
 } flags = {.loops = 90, .threads = 1};
 
 static float *weights[LAYERS], *gain;
@@ -129,6 +129,11 @@ static void *infer(void *argument)
         MUST(cudaStreamWaitEvent(stream, copied, 0));
         MUST(cudaMallocAsync(&y, size, stream));
         MUST(cudaMemsetAsync(y, 0, size, stream));
+        if (flags.needless) { /* what somebody may write, and a comparison of two traces finds */
+            float *again;
+            MUST(cudaMalloc(&again, size));
+            MUST(cudaFree(again));
+        }
         run_layers(x, y, stream);
         MUST(cudaGraphLaunch(last_step, stream));
         MUST(cudaFreeAsync(y, stream));
@@ -236,9 +241,11 @@ static void read_flags(char **arguments)
             flags.fork = 1;
         } else if (!strcmp(*a, "--crash")) {
             flags.crash = 1;
+        } else if (!strcmp(*a, "--needless")) {
+            flags.needless = 1;
         } else {
             fprintf(stderr, "demo program: unknown flag %s: use --loops N, --threads N, --burst N, --sleep MS, "
-                            "--exit N, --fork, --crash\n", *a);
+                            "--exit N, --fork, --crash, --needless\n", *a);
             exit(2);
         }
     }

@@ -1,13 +1,14 @@
 //! The tables say what the facts say.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::super::layouts::{MAX_ENTRY, MAX_EXIT};
 use super::super::names::Names;
 use super::super::version::{Span, Version, choose};
 use super::*;
 
-fn names(version: &str) -> Names {
+fn names(version: &str) -> Arc<Names> {
     Names::of(Version::of(Some(version)))
 }
 

@@ -5,7 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::super::{Want, read};
+use super::super::layout::{Layout, Machine};
+use super::super::{Want, function_symbols, read, symbols};
 use super::{Folder, runtime_name};
 
 const SOURCE: &str = "int cudaMalloc(void) { return 1; } int cudaLaunchKernel(void) { return cudaMalloc(); } \
@@ -125,4 +126,110 @@ fn huge_claims() {
     file.write_all_at(&[0, 0], 0x3c).unwrap();
     file.write_all_at(&u64::MAX.to_le_bytes(), sections + 32).unwrap();
     assert!(survive(&file) < Duration::from_secs(20));
+}
+
+/// Where a section's header has its fields.
+fn header_of(bytes: &[u8], kind: u32) -> usize {
+    let start = u64::from_le_bytes(bytes[0x28..0x30].try_into().unwrap()) as usize;
+    let count = usize::from(u16::from_le_bytes(bytes[0x3c..0x3e].try_into().unwrap()));
+    let mut headers = (0..count).map(|section| start + section * 64);
+    headers.find(|at| bytes[at + 4..at + 8] == kind.to_le_bytes()).expect("such a section")
+}
+
+/// The code of a function may lie behind the end of the file: no address of the file is that function's.
+#[test]
+fn a_symbol_outside_the_file_names_nothing() {
+    let folder = Folder::new();
+    let mut bytes = small(&folder, "libother.so");
+    let segments = u64::from_le_bytes(bytes[0x20..0x28].try_into().unwrap()) as usize;
+    let count = usize::from(u16::from_le_bytes(bytes[0x38..0x3a].try_into().unwrap()));
+    let path = folder.path("outside");
+    let file = open(&path);
+    file.write_all_at(&bytes, 0).unwrap();
+    assert_eq!(function_symbols(&file).len(), 2);
+    // Executable segments that are long in memory and far behind the end of the file.
+    for segment in (0..count).map(|segment| segments + segment * 56) {
+        bytes[segment + 8..segment + 16].copy_from_slice(&(1u64 << 50).to_le_bytes());
+        bytes[segment + 40..segment + 48].copy_from_slice(&(1u64 << 50).to_le_bytes());
+    }
+    file.write_all_at(&bytes, 0).unwrap();
+    assert_eq!(function_symbols(&file), []);
+}
+
+/// Many symbols may share one long name: what is kept of them has an end.
+#[test]
+fn names_that_are_shared_take_bounded_memory() {
+    let folder = Folder::new();
+    let mut bytes = small(&folder, "libother.so");
+    let section = header_of(&bytes, 2);
+    let names = usize::from(bytes[section + 40]);
+    let start = u64::from_le_bytes(bytes[0x28..0x30].try_into().unwrap()) as usize;
+    let place = |bytes: &mut Vec<u8>, at: usize, offset: u64, size: u64| {
+        bytes[at + 24..at + 32].copy_from_slice(&offset.to_le_bytes());
+        bytes[at + 32..at + 40].copy_from_slice(&size.to_le_bytes());
+    };
+    let field = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let table = field(section + 24) as usize;
+    let symbols = &bytes[table..table + field(section + 32) as usize];
+    let function = symbols.chunks(24).find(|s| s[4] & 15 == 2 && s[6] != 0).unwrap().to_vec();
+    let count = 100_000u64;
+    let (at, text) = (1u64 << 20, [vec![0], vec![b'x'; 4000], vec![0]].concat());
+    let mut many = Vec::new();
+    for number in 0..count {
+        let mut symbol = function.clone();
+        symbol[..4].copy_from_slice(&1u32.to_le_bytes());
+        let address = u64::from_le_bytes(symbol[8..16].try_into().unwrap()) + number;
+        symbol[8..16].copy_from_slice(&address.to_le_bytes());
+        many.extend(symbol);
+    }
+    place(&mut bytes, section, at, count * 24);
+    let segments = u64::from_le_bytes(bytes[0x20..0x28].try_into().unwrap()) as usize;
+    for segment in (0..usize::from(bytes[0x38])).map(|segment| segments + segment * 56) {
+        bytes[segment + 32..segment + 40].copy_from_slice(&at.to_le_bytes());
+        bytes[segment + 40..segment + 48].copy_from_slice(&at.to_le_bytes());
+    }
+    place(&mut bytes, start + names * 64, 2 * at + count * 24, text.len() as u64);
+    let file = open(&folder.path("many"));
+    file.write_all_at(&bytes, 0).unwrap();
+    file.write_all_at(&many, at).unwrap();
+    file.write_all_at(&text, 2 * at + count * 24).unwrap();
+    let layout = Layout::read(&file, Machine::here().unwrap()).unwrap();
+    let found = symbols::functions(&layout).unwrap().len();
+    assert!((16_000..17_000).contains(&found), "{found} names of 4,000 bytes");
+}
+
+/// A sparse file may be of any size: its tables are refused before they are read through.
+#[test]
+fn tables_of_holes_are_refused_at_once() {
+    let folder = Folder::new();
+    let bytes = small(&folder, "libother.so");
+    let file = open(&folder.path("holes"));
+    file.set_len(1 << 42).unwrap();
+    let symbols = header_of(&bytes, 2);
+    let names = header_of(&bytes, 0) + 64 * usize::from(bytes[symbols + 40]);
+    for table in [symbols, names, header_of(&bytes, 11)] {
+        let mut bytes = bytes.clone();
+        bytes[table + 24..table + 32].copy_from_slice(&(1u64 << 20).to_le_bytes());
+        bytes[table + 32..table + 40].copy_from_slice(&(1u64 << 41).to_le_bytes());
+        file.write_all_at(&bytes, 0).unwrap();
+        let took = survive(&file);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        assert!(function_symbols(&file).len() <= 2);
+    }
+}
+
+/// Real files have about ten segments, and every address is looked for in all of them.
+#[test]
+fn a_file_of_very_many_segments_is_refused() {
+    let folder = Folder::new();
+    let mut bytes = small(&folder, "libcudart.so.12");
+    bytes[0x38..0x3a].copy_from_slice(&1025u16.to_le_bytes());
+    bytes.resize(bytes.len() + 1025 * 56, 0);
+    let file = open(&folder.path("segments"));
+    file.write_all_at(&bytes, 0).unwrap();
+    let refused = read(&file, "libcudart.so", &Want::Cuda, &runtime_name).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "this ELF file is damaged: it claims 1025 segments; fetch or build it again"
+    );
 }

@@ -10,8 +10,7 @@ use super::super::handoff::{self, Writer};
 use super::super::pair::Pairing;
 use super::super::sink::Lines;
 use super::pair::{call, returned};
-use super::{Random, exit_item};
-use crate::probe::Probe;
+use super::{Random, exit_item, probes_named};
 use crate::trace::{Body, LineWriter, Lost, Notes, Reader, output};
 
 /// A folder of its own that goes away with the test.
@@ -57,20 +56,12 @@ const NAMES: [&str; 7] = [
     "__cudaUnregisterFatBinary",
 ];
 
-/// Numbered from 1, in the order of NAMES. What each argument is called is not asked here.
-fn probes() -> Vec<Probe> {
-    (1..)
-        .zip(NAMES)
-        .map(|(id, name)| Probe { id, name: name.to_owned(), signature: None, beneath: None })
-        .collect()
-}
-
 /// Feeds items to a sink with a header and NAMES, and gives the lines after the header.
 fn lines_of(name: &str, items: &[Item]) -> Vec<Value> {
     let folder = Folder::new(name);
     let (mut lines, writer) = folder.lines(1000);
     lines.line(0, Body::Header(Box::default()));
-    lines.add_probes(&probes());
+    lines.add_probes(&probes_named(&NAMES));
     let mut pairing = Pairing::default();
     for item in items {
         pairing.feed(item, &mut lines);
@@ -201,7 +192,7 @@ fn random_trace(folder: &Folder, seed: u64, write_calls: bool) -> u64 {
     let (mut lines, writer) = folder.lines(5000);
     lines.write_calls = write_calls;
     lines.line(0, Body::Header(Box::default()));
-    lines.add_probes(&probes());
+    lines.add_probes(&probes_named(&NAMES));
     let mut pairing = Pairing::default();
     let mut seq = [0; 4];
     let mut open: [Vec<u64>; 4] = Default::default();
@@ -269,7 +260,7 @@ fn notes(folder: &Folder) -> Notes {
 fn calls_in_flight_are_those_that_died_and_those_still_open() {
     let folder = Folder::new("flight");
     let (mut lines, writer) = folder.lines(1000);
-    lines.add_probes(&probes());
+    lines.add_probes(&probes_named(&NAMES));
     let mut pairing = Pairing::default();
     pairing.feed(&call(2000, 7, 8, 1, 1, 900, false), &mut lines);
     pairing.feed(&call(2100, 7, 9, 1, 2, 900, false), &mut lines);

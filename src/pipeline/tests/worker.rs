@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::super::handoff::Writer;
 use super::super::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use super::sink::Folder;
-use super::{BUSY, FakeRing, call_record, return_record};
+use super::{FakeRing, call_record, return_record};
 use crate::probe::{Base, Library, LossCounters, Probe, Settings};
 use crate::trace::Header;
 
@@ -32,7 +32,8 @@ impl Recording {
     fn new(name: &str, rings: usize) -> Recording {
         let folder = Folder::new(name);
         let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(RING, 0)).collect();
-        let base = Base::load(&Settings { everyone: false, follow: false, ring: RING }).expect("needs root");
+        let base = Base::load(&Settings { everyone: false, follow: false, ring: RING, budget: false })
+            .expect("needs root");
         let (lines, writer) = folder.lines(1000);
         let (messages, receiver) = unbounded();
         let state = Arc::new(State::default());
@@ -123,7 +124,7 @@ fn a_record_unfinished_at_the_end_is_not_passed_over_in_silence() {
     let mut recording = Recording::new("unfinished", 1);
     recording.hook(1500, 1, "cuA");
     recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
-    recording.rings[0].put_as(&return_record(2500, 8, 2, 1, 2000, 0), BUSY);
+    recording.rings[0].put_unfinished(&return_record(2500, 8, 2, 1, 2000, 0));
     recording.rings[0].put(&call_record(3000, 8, 3, 1, 900));
     let (lines, _) = recording.run();
     assert_eq!(lines.last().unwrap()["complete"], false, "{lines:#?}");
@@ -135,11 +136,11 @@ fn an_unfinished_record_at_the_end_is_waited_for() {
     recording.hook(1500, 1, "cuA");
     recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
     let record = return_record(2500, 8, 2, 1, 2000, 0);
-    let at = recording.rings[0].put_as(&record, BUSY);
+    let at = recording.rings[0].put_unfinished(&record);
     let ring = recording.rings.pop().unwrap();
     let finisher = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(5));
-        ring.set_flags(at, record.len(), 0);
+        ring.finish(at, record.len());
         ring
     });
     let (lines, _) = recording.run();

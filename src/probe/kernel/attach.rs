@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use super::{Choice, Planned, Rung, Scope, Symbols, Target, Wanted, plan};
 use crate::driver::hooks::{self, Group, Hook, Role};
 use crate::driver::{Family, Layouts, majors};
 use crate::host;
-use crate::probe::objects::{Base, find_map};
+use crate::probe::missed::Missed;
+use crate::probe::objects::{Base, Only, copies_at_system_calls, find_map};
 use crate::probe::{Beneath, Probe, tracepoint, wire};
 use crate::trace::{Hooked, Layer, Refused};
 
@@ -31,8 +32,8 @@ const MODULES: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 
 /// Something attached: it goes when this goes.
 pub enum Hold {
-    Link(#[allow(dead_code, reason = "held")] Link),
-    Fd(#[allow(dead_code, reason = "held")] OwnedFd),
+    Link(Link),
+    Fd(OwnedFd),
 }
 
 pub struct Attached {
@@ -60,8 +61,10 @@ pub struct Driver {
     choice: Choice,
     /// Loaded without programs: the maps that all the others share.
     maps: Object,
-    objects: Vec<Object>,
+    /// Those that are together are copies, at the same hooks.
+    objects: Vec<Vec<Object>>,
     holds: Vec<Hold>,
+    missed_before: Missed,
     pub attached: Vec<Attached>,
     pub refused: Vec<Refused>,
     numbers: wire::Driver,
@@ -79,13 +82,14 @@ pub trait Announce {
 
 impl Driver {
     pub fn start(base: Rc<Base>, choice: Choice, to: &mut dyn Announce) -> Result<Driver> {
-        let maps = base.load_driver(&[], None, 0, None)?;
+        let maps = base.load_driver(&[], None, None)?;
         let mut driver = Driver {
             base,
             choice,
             maps,
             objects: Vec::new(),
             holds: Vec::new(),
+            missed_before: Missed::default(),
             attached: Vec::new(),
             refused: Vec::new(),
             numbers: wire::Driver::default(),
@@ -169,24 +173,41 @@ impl Driver {
         }
     }
 
-    /// How often the kernel did not run a program since another was just running on that CPU.
-    pub fn missed(&self) -> u64 {
-        use std::os::fd::{AsFd, AsRawFd};
-        let programs = self.objects.iter().flat_map(|object| object.progs());
-        programs.filter(|p| p.autoload()).map(|p| recursion_misses(p.as_fd().as_raw_fd())).sum()
+    /// Hits that the kernel passed over since `recording_begins`.
+    pub fn missed(&self) -> Missed {
+        self.all_missed().since(&self.missed_before)
+    }
+
+    /// What was passed over until now, while hooking, was nobody's.
+    pub fn recording_begins(&mut self) {
+        self.missed_before = self.all_missed();
+    }
+
+    fn all_missed(&self) -> Missed {
+        let mut missed = Missed::default();
+        for copies in &self.objects {
+            missed.add_programs(copies);
+        }
+        for hold in &self.holds {
+            missed.add_link(match hold {
+                Hold::Link(link) => link.as_fd().as_raw_fd(),
+                Hold::Fd(fd) => fd.as_raw_fd(),
+            });
+        }
+        missed
     }
 
     pub fn take_holds(&mut self) -> Vec<Hold> {
         std::mem::take(&mut self.holds)
     }
 
-    pub(super) fn load_more(&self, programs: &[&str], probe: u32, function: Option<&str>) -> Result<Object> {
-        self.base.load_driver(programs, Some(&self.maps), probe, function)
+    pub(super) fn load_more(&self, programs: &[&str], only: Option<Only>) -> Result<Object> {
+        self.base.load_driver(programs, Some(&self.maps), only)
     }
 
     pub(super) fn keep(&mut self, object: Object, holds: impl IntoIterator<Item = Hold>) {
         self.holds.extend(holds);
-        self.objects.push(object);
+        self.objects.push(vec![object]);
     }
 
     fn wants(&self, group: Group) -> bool {
@@ -410,7 +431,7 @@ impl Driver {
             .ok_or_else(|| anyhow!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1))?;
         find_map(&self.maps, "hooks")?.update(&probe.to_ne_bytes(), wire::bytes(config), MapFlags::ANY)?;
         to.announce();
-        let object = self.load_more(&["any_tracepoint"], 0, None)?;
+        let object = self.load_more(&["any_tracepoint"], None)?;
         let link = tracepoint::attach(&program(&object, "any_tracepoint")?, id, probe.into())?;
         self.keep(object, [Hold::Link(link)]);
         Ok(())
@@ -459,10 +480,14 @@ impl Driver {
             tracepoint::id("syscalls", &format!("sys_enter_{call}"))?,
             tracepoint::id("syscalls", &format!("sys_exit_{call}"))?,
         ];
-        let object = self.load_more(&[&enter, &exit], 0, None)?;
-        let end = tracepoint::attach(&program(&object, &exit)?, ids[1], 0)?;
-        let begin = tracepoint::attach(&program(&object, &enter)?, ids[0], 0)?;
-        self.keep(object, [Hold::Link(begin), Hold::Link(end)]);
+        let mut copies = Vec::new();
+        for copy in 0..copies_at_system_calls() as u64 {
+            let object = self.load_more(&[&enter, &exit], None)?;
+            self.holds.push(Hold::Link(tracepoint::attach(&program(&object, &exit)?, ids[1], copy)?));
+            self.holds.push(Hold::Link(tracepoint::attach(&program(&object, &enter)?, ids[0], copy)?));
+            copies.push(object);
+        }
+        self.objects.push(copies);
         Ok(())
     }
 
@@ -477,7 +502,7 @@ impl Driver {
 
     fn traced(&mut self, name: &str, symbol: &str, programs: &[&str]) {
         let attach = |driver: &mut Driver| -> Result<()> {
-            let object = driver.load_more(programs, 0, None)?;
+            let object = driver.load_more(programs, None)?;
             let links = programs
                 .iter()
                 .map(|name| {
@@ -506,7 +531,7 @@ impl Driver {
         }
         self.refused.retain(|refused| refused.name != "xid");
         let attach = |driver: &mut Driver| -> Result<()> {
-            let object = driver.load_more(&["xid"], 0, None)?;
+            let object = driver.load_more(&["xid"], None)?;
             let link = program(&object, "xid")?
                 .attach_raw_tracepoint("nvidia_dev_xid")
                 .map_err(|e| anyhow!("{e:#}"))?;
@@ -542,15 +567,6 @@ fn modules() -> [bool; MODULES.len()] {
 /// A tracepoint stands for it, and is there anyway.
 fn only_tracepoint(target: &Target) -> bool {
     target.usable().all(|rung| rung == Rung::Tracepoint)
-}
-
-fn recursion_misses(fd: i32) -> u64 {
-    use libbpf_rs::libbpf_sys::{bpf_prog_get_info_by_fd, bpf_prog_info};
-    let mut info = bpf_prog_info::default();
-    let mut size = size_of::<bpf_prog_info>() as u32;
-    // SAFETY: info is as large as size says.
-    let result = unsafe { bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut size) };
-    if result == 0 { info.recursion_misses } else { 0 }
 }
 
 /// Numbers in order, from a counter that others use too.

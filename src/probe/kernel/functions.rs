@@ -14,7 +14,8 @@ use libbpf_rs::{Link, Object, ProgramMut};
 
 use super::attach::{Attached, Driver, Hold};
 use super::{Rung, Target};
-use crate::probe::objects::session_takes_context;
+use crate::host::types;
+use crate::probe::objects::{Only, copies_at_functions};
 use crate::probe::tracepoint;
 
 const RETURN: u32 = 1;
@@ -110,13 +111,17 @@ impl Driver {
     }
 
     fn one_fentry(&mut self, place: &Place) -> Result<()> {
-        let programs = ["function_fentry", "function_fexit"];
         let function = place.target.symbol.as_str();
-        let object = self.load_more(&programs, place.probe, Some(function))?;
-        // The exit first: a function that is seen to begin has its end hooked already.
-        let exit = program(&object, "function_fexit")?.attach_trace().map_err(|e| anyhow!("{e:#}"))?;
-        let entry = program(&object, "function_fentry")?.attach_trace().map_err(|e| anyhow!("{e:#}"))?;
-        self.keep(object, [Hold::Link(entry), Hold::Link(exit)]);
+        // The exits first: a function that is seen to begin has its end hooked already.
+        let programs: Vec<String> = ["function_fexit", "function_fentry"]
+            .iter()
+            .flat_map(|name| (0..copies_at_functions()).map(move |copy| format!("{name}_{copy}")))
+            .collect();
+        let names: Vec<&str> = programs.iter().map(String::as_str).collect();
+        let object = self.load_more(&names, Some(Only { function, probe: place.probe }))?;
+        let attach = |name: &&str| program(&object, name)?.attach_trace().map_err(|e| anyhow!("{e:#}"));
+        let links = names.iter().map(attach).collect::<Result<Vec<Link>>>()?;
+        self.keep(object, links.into_iter().map(Hold::Link));
         Ok(())
     }
 
@@ -124,11 +129,13 @@ impl Driver {
     /// one function that it does not take.
     fn bulk(&mut self, rung: Rung, places: Vec<Place>) -> Vec<(Place, String)> {
         let programs: &[&str] = match rung {
-            Rung::Session if session_takes_context("bpf_session_is_return") => &["session_ctx"],
+            Rung::Session if types().is_some_and(|types| types.session_is_return_takes_context) => {
+                &["session_ctx"]
+            }
             Rung::Session => &["session"],
             _ => &["multi_entry", "multi_return"],
         };
-        let object = match self.load_more(programs, 0, None) {
+        let object = match self.load_more(programs, None) {
             Ok(object) => object,
             Err(error) => return all_refused(places, &error),
         };
@@ -168,7 +175,7 @@ impl Driver {
     }
 
     fn single(&mut self, places: Vec<Place>) -> Vec<(Place, String)> {
-        let object = match self.load_more(&["single_entry", "single_return"], 0, None) {
+        let object = match self.load_more(&["single_entry", "single_return"], None) {
             Ok(object) => object,
             Err(error) => return all_refused(places, &error),
         };

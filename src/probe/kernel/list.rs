@@ -22,7 +22,7 @@ pub fn list(glob: Option<&Pattern>) -> Result<u8> {
         Some(glob) => functions(glob, &Symbols::gather(&Facts::gather(), Scope::Everything))?,
         None => table(&Symbols::gather(&Facts::gather(), Scope::Driver)),
     };
-    io::stdout().lock().write_all(text.as_bytes())?;
+    io::stdout().lock().write_all(crate::say::clean_lines(&text).as_bytes())?;
     Ok(0)
 }
 

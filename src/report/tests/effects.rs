@@ -235,3 +235,98 @@ fn hostile_figures_do_not_overflow() {
     assert!(printed.contains("a\\nb\\u{1b}[31m") && !printed.contains('\u{1b}'));
     assert!(printed.contains("17592186044416.00 MB"));
 }
+
+/// More names than are told apart: launches and waits among the others are counted all the same.
+#[test]
+fn functions_without_end_are_summed_as_others() {
+    let mut summary = Summary::new();
+    let mut add = |id: u64, name: String| {
+        let begin = Begin {
+            name: Cow::Owned(name.clone()),
+            pid: 1,
+            tid: 1,
+            depth: 0,
+            parent: None,
+            args: Args::raw(&[]),
+            launch: None,
+        };
+        summary.add(&Line { event_id: 2 * id, ts_ns: id, body: Body::Begin(begin) });
+        let end = End {
+            name: Cow::Owned(name),
+            pid: 1,
+            tid: 1,
+            begin: 2 * id,
+            duration_ns: Some(5),
+            retval: None,
+            error: None,
+            out: None,
+            ended: Ended::Returned,
+        };
+        summary.add(&Line { event_id: 2 * id + 1, ts_ns: id, body: Body::End(end) });
+    };
+    for i in 0..65_536 {
+        add(i, format!("cuNamed{i}"));
+    }
+    for i in 0..1000 {
+        add(65_536 + 3 * i, format!("cuFurther{i}"));
+        add(65_537 + 3 * i, "cudaDeviceSynchronize".to_owned());
+        add(65_538 + 3 * i, "cuLaunchKernel".to_owned());
+    }
+    let figures = summary.finish(1_000_000);
+    assert_eq!((figures.functions.len(), figures.cuda_calls), (65_539, 68_536));
+    for name in ["(other functions)", "(other synchronisations)", "(other kernel launches)"] {
+        let other = figures.functions.iter().find(|f| f.name == name).unwrap();
+        assert_eq!((other.calls, other.total_ns, other.med_ns), (1000, 5000, 5), "{name}");
+    }
+    assert_eq!((figures.kernel_launches, figures.sync.calls), (1000, 1000));
+    assert_eq!(figures.sync.by_function.len(), 1);
+}
+
+/// As many ends of processes as calls that are open: no look at all of these at each of those.
+#[test]
+fn calls_die_with_their_own_process() {
+    let mut s = Script::new();
+    let first = s.begin("cuInit", None);
+    s.exit(0);
+    let second = s.begin("cuInit", None);
+    let mut summary = Summary::new();
+    s.lines.iter().for_each(|line| summary.add(line));
+    let base = s.lines.len() as u64;
+    let ns = s.ns;
+    for i in 0..200_000 {
+        let exit = Exit { pid: 1000 + i, tid: 1000 + i, status: ExitStatus::Code(0) };
+        let body = Body::Process(Process::Exit(exit));
+        summary.add(&Line { event_id: base + u64::from(i), ts_ns: ns, body });
+    }
+    let in_flight = summary.finish(ns + 7000).in_flight;
+    let told: Vec<(u64, bool)> = in_flight.iter().map(|call| (call.begin, call.died)).collect();
+    assert_eq!(told, [(first, true), (second, false)]);
+    assert_eq!(in_flight[1].duration_ns, 7000);
+}
+
+/// More spaces than are told apart have one name, and no allocation is lost.
+#[test]
+fn spaces_without_end_are_one() {
+    let mut summary = Summary::new();
+    for i in 0..1000u64 {
+        let memory = Memory {
+            name: "cuMemAlloc_v2".into(),
+            pid: 1,
+            tid: 1,
+            begin: i,
+            op: Op::Alloc,
+            space: format!("space{i}").into(),
+            ptr: i,
+            size: Some(10),
+            total_allocated: 10,
+            missed: false,
+            runtime: false,
+        };
+        summary.add(&Line { event_id: i, ts_ns: i, body: Body::Memory(memory) });
+    }
+    let memory = summary.finish(1000).memory;
+    assert_eq!((memory.by_space.len(), memory.leaks.by_space.len()), (32, 32));
+    assert_eq!((memory.leaks.count, memory.leaks.bytes, memory.leaks.largest.len()), (1000, 10_000, 100));
+    assert_eq!((memory.by_space[0].space.as_str(), memory.by_space[0].allocations), ("(others)", 969));
+    assert_eq!((memory.leaks.largest[0].begin, memory.leaks.largest[99].begin), (0, 99));
+}

@@ -158,3 +158,25 @@ fn the_exit_status_is_the_programs_own() {
         assert_eq!(exits.last().expect("an end")["status"], 9);
     });
 }
+
+/// Two recordings, one with a needless cudaMalloc in the loop: what differs, and a budget that one of them keeps.
+#[test]
+fn a_needless_allocation_is_found_by_comparing() {
+    live(|room| {
+        let (before, after) = (room.text("before.jsonl"), room.text("after.jsonl"));
+        let demo = ["demo", "-o"];
+        room.run(room.gpurec(&[&demo[..], &[&before, "--", "--loops", "10"]].concat())).exited(0);
+        room.run(room.gpurec(&[&demo[..], &[&after, "--", "--loops", "10", "--needless"]].concat()))
+            .exited(0);
+        let done = room.run(room.gpurec(&["diff", &before, &after]));
+        let text = done.exited(0).text();
+        let first = text.lines().skip_while(|line| !line.trim_start().starts_with("Calls")).nth(1).unwrap();
+        assert!(first.ends_with(" cudaMalloc"), "{text}");
+        let threshold = "cudaMalloc.calls=10%";
+        room.run(room.gpurec(&["diff", "--fail-over", threshold, &before, &after])).exited(1);
+        room.run(room.gpurec(&["diff", "--fail-over", threshold, &before, &before])).exited(0);
+        let budget = "cudaMalloc.calls==0 after 32 launches";
+        room.run(room.gpurec(&["check", "--budget", budget, &before])).exited(0);
+        room.run(room.gpurec(&["check", "--budget", budget, &after])).exited(1);
+    });
+}

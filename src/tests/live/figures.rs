@@ -1,12 +1,14 @@
-//! The figures of a trace: those in its `end` line, those that `gpurec summary FILE` computes from the
-//! file alone, and those that this suite counts itself. All three must be the same.
+//! The figures of a trace: those in its `end` line, those that the recording printed, those that
+//! `gpurec summary FILE` computes from the file alone, and those that this suite counts itself. All must be
+//! the same. `Started::done` sees to the first three for every recording, `Trace::checked` to the last.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::room::Room;
-use crate::trace::{InFlight, Trace};
+use crate::trace::{InFlight, Trace, text_of};
 
 pub fn check(room: &Room, file: &str, trace: &Trace) {
     let stored = &trace.end["summary"];
@@ -20,10 +22,31 @@ pub fn check(room: &Room, file: &str, trace: &Trace) {
     if !trace.has_no_calls() {
         counted(trace, stored);
     }
-    let text = room.run(room.gpurec(&["summary", file]));
-    text.exited(0);
-    let total = format!("Total CUDA API calls: {}\n", stored["cuda_calls"]);
-    assert!(text.text().contains(&total), "{}", text.text());
+}
+
+/// The recording of `file` said `stderr`: the summary in it is, word for word, what `gpurec summary` says of
+/// the file, and the file's last line has the same figures.
+pub fn printed_is_read(room: &Room, file: &str, stderr: &str) {
+    let read = room.run(room.gpurec(&["summary", file]));
+    let printed = printed(stderr).unwrap_or_else(|| panic!("{file}: no summary was printed:\n{stderr}"));
+    assert_eq!(printed, read.exited(0).text(), "{file}: as printed, and of the file alone");
+    stored_is_read(room, file);
+}
+
+/// The same for a recording that printed nothing.
+pub fn stored_is_read(room: &Room, file: &str) {
+    let text = text_of(Path::new(file));
+    let end: Value = serde_json::from_str(text.lines().next_back().expect("a line")).expect("JSON");
+    let read = room.run(room.gpurec(&["summary", "--json", file]));
+    let read: Value = serde_json::from_slice(&read.exited(0).stdout).expect("summary --json");
+    same(&end["summary"], &read);
+}
+
+/// The summary in what a recording said, without the sentences that follow it.
+pub fn printed(stderr: &str) -> Option<&str> {
+    let text = &stderr[stderr.find("=== TRACE SUMMARY ===")?..];
+    let ends = ["\n\nTrace: ", "\n\nThe recording is over"].map(|end| text.find(end).map(|at| at + 1));
+    Some(&text[..ends.into_iter().flatten().min().unwrap_or(text.len())])
 }
 
 /// Field by field, so that a failure names the field.

@@ -34,6 +34,7 @@ pub fn live(body: impl FnOnce(&Room)) {
         return;
     }
     let room = Room::new();
+    take_interrupts();
     let result = catch_unwind(AssertUnwindSafe(|| body(&room)));
     let left = room.left_behind();
     room.clear();
@@ -41,6 +42,14 @@ pub fn live(body: impl FnOnce(&Room)) {
         resume_unwind(panic);
     }
     assert!(left.is_empty(), "left behind: {left:#?}");
+}
+
+/// A shell has what it starts with `&` ignore them, and so would all that we start.
+fn take_interrupts() {
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: the default is no function of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// The same with the folder of NVIDIA's libraries.

@@ -11,13 +11,17 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::figures;
 use crate::room::{Room, TAG, eventually, within};
 use crate::trace::Trace;
 
 /// No single recording here takes longer, however slow the machine.
 const LIMIT: Duration = Duration::from_secs(150);
 
-pub struct Started {
+pub struct Started<'a> {
+    room: &'a Room,
+    /// The trace that it writes, if it is a recording.
+    recording: Option<Recording>,
     child: Child,
     line: String,
     out: PathBuf,
@@ -49,14 +53,15 @@ impl Room {
         command
     }
 
-    pub fn start(&self, mut command: Command) -> Started {
+    pub fn start(&self, mut command: Command) -> Started<'_> {
+        let recording = Recording::of(self, &command);
         let number = self.number();
         let (out, err) = (self.path(&format!("out-{number}")), self.path(&format!("err-{number}")));
         let line = format!("{command:?}");
         command.stdin(std::process::Stdio::null());
         command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
         let child = command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"));
-        Started { child, line, out, err }
+        Started { room: self, recording, child, line, out, err }
     }
 
     pub fn run(&self, command: Command) -> Done {
@@ -73,14 +78,14 @@ impl Room {
     }
 
     /// A program as a test starts it to be attached to.
-    pub fn target(&self, words: &[&str]) -> Started {
+    pub fn target(&self, words: &[&str]) -> Started<'_> {
         let mut command = self.command(words[0]);
         command.args(&words[1..]);
         self.start(command)
     }
 }
 
-impl Started {
+impl Started<'_> {
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -95,6 +100,11 @@ impl Started {
 
     pub fn stdout(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.out).unwrap()).into_owned()
+    }
+
+    /// What is written there after this process is gone too, by others that it left.
+    pub fn stdout_file(&self) -> PathBuf {
+        self.out.clone()
     }
 
     pub fn stderr(&self) -> String {
@@ -116,13 +126,97 @@ impl Started {
             panic!("{} did not end in {LIMIT:?}: {}", self.line, self.stderr());
         }
         let status = self.child.wait().unwrap();
-        Done { status, stdout: fs::read(&self.out).unwrap(), stderr: self.stderr(), line: self.line }
+        let (stdout, stderr) = (fs::read(&self.out).unwrap(), self.stderr());
+        let done = Done { status, stdout, stderr, line: self.line };
+        if let Some(recording) = &self.recording {
+            recording.check(self.room, &done);
+        }
+        done
     }
 
     pub fn kill(self) -> Done {
         self.signal(Signal::SIGKILL);
         self.done()
     }
+}
+
+/// What a gpurec that was started is to write.
+struct Recording {
+    /// None: nothing, or its standard output.
+    file: Option<PathBuf>,
+    on_stdout: bool,
+    quiet: bool,
+}
+
+impl Recording {
+    fn of(room: &Room, command: &Command) -> Option<Recording> {
+        const READERS: [&str; 10] = [
+            "summary",
+            "timeline",
+            "report",
+            "export",
+            "diff",
+            "check",
+            "probes",
+            "doctor",
+            "completions",
+            "man",
+        ];
+        if command.get_program() != env!("CARGO_BIN_EXE_gpurec") {
+            return None;
+        }
+        let words: Vec<&str> = command
+            .get_args()
+            .map(|word| word.to_str().unwrap_or(""))
+            .take_while(|word| *word != "--")
+            .collect();
+        if words.first().is_some_and(|first| READERS.contains(first)) {
+            return None;
+        }
+        let given = words.iter().position(|word| *word == "-o").and_then(|at| words.get(at + 1));
+        let on_stdout = given == Some(&"-");
+        let file = match given {
+            Some(path) => Some(room.cwd().join(path)).filter(|_| !on_stdout),
+            None if words.contains(&"--summary-only") => None,
+            None => Some(room.cwd().join("traces/latest")),
+        };
+        Some(Recording { file, on_stdout, quiet: words.contains(&"-q") })
+    }
+
+    /// Of every recording: what it printed is what its file says. Left out are those that were killed on
+    /// purpose (SIGKILL: they print nothing, and their file has no end), those that failed (125 and its like:
+    /// they recorded nothing, or could not write it, and a disk that is full has only a part), and those
+    /// without a trace (--summary-only).
+    fn check(&self, room: &Room, done: &Done) {
+        let failed = done.status.code().is_some_and(|code| [2, 125, 126, 127].contains(&code));
+        let said = figures::printed(&done.stderr).is_some();
+        if done.status.signal() == Some(libc::SIGKILL) || done.status.code() == Some(125) || (failed && !said)
+        {
+            return;
+        }
+        assert!(self.quiet || said, "{} printed no summary:\n{}", done.line, done.stderr);
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None if self.on_stdout => trace_in(room, done),
+            None => return,
+        };
+        let file = file.to_str().expect("a name of ours");
+        if self.quiet {
+            figures::stored_is_read(room, file);
+        } else {
+            figures::printed_is_read(room, file, &done.stderr);
+        }
+    }
+}
+
+/// The trace that was written to standard output, between the command's own lines.
+fn trace_in(room: &Room, done: &Done) -> PathBuf {
+    let path = room.path(&format!("stdout-{}.jsonl", room.number()));
+    let text = done.text();
+    let lines = text.lines().filter(|line| line.starts_with("{\"event_id\":"));
+    let trace: String = lines.flat_map(|line| [line, "\n"]).collect();
+    fs::write(&path, trace).unwrap();
+    path
 }
 
 impl Done {

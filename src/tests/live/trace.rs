@@ -87,8 +87,8 @@ impl InFlight {
     }
 }
 
-const TYPES: [&str; 9] =
-    ["header", "process", "userspace", "memory", "transfer", "kernel", "scheduler", "lost", "end"];
+const TYPES: [&str; 10] =
+    ["header", "process", "userspace", "memory", "transfer", "kernel", "scheduler", "lost", "budget", "end"];
 
 impl Trace {
     /// Reads a file and checks every promise, those of `gpurec summary FILE` too.

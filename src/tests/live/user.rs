@@ -50,7 +50,23 @@ impl User {
             format!("cd; GPUREC={binary}; export VIRTUAL_ENV=$HOME/venv PATH=$HOME/venv/bin:$PATH; {line}");
         let mut command = room.command("su");
         command.args(["-s", "/bin/bash", &self.name, "-c", &line]);
-        room.run(command)
+        let done = room.run(command);
+        self.check(room, &line, &done);
+        done
+    }
+
+    /// As of every recording (see `Recording::check`): here the shell started it.
+    fn check(&self, room: &Room, line: &str, done: &Done) {
+        let Some((_, words)) = line.split_once("sudo $GPUREC") else { return };
+        let file =
+            words.split_once("-o ").map_or("traces/latest", |(_, rest)| rest.split(' ').next().unwrap());
+        let file = self.home.join(file);
+        if words.contains(" -q ") {
+            crate::figures::stored_is_read(room, file.to_str().unwrap());
+        } else {
+            // Under a pty lines end in CR LF.
+            crate::figures::printed_is_read(room, file.to_str().unwrap(), &done.stderr.replace('\r', ""));
+        }
     }
 
     fn owns(&self, path: &Path) {

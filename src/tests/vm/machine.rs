@@ -86,6 +86,16 @@ impl Visit {
         String::from_utf8_lossy(&fs::read(self.folder.join("out").join(name)).unwrap_or_default())
             .into_owned()
     }
+
+    /// Files that the script left, without their ending.
+    pub fn names(&self, begin: &str, ending: &str) -> Vec<String> {
+        let files = fs::read_dir(self.folder.join("out")).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().to_string_lossy().into_owned());
+        names
+            .filter_map(|name| Some(name.strip_suffix(ending)?.to_owned()))
+            .filter(|name| name.starts_with(begin))
+            .collect()
+    }
 }
 
 impl fmt::Display for Visit {

@@ -99,6 +99,7 @@ pub fn of_args<'a>(args: &'a Args<'a>) -> Object<'a> {
             Object(names.into_iter().zip(hex).collect())
         }
         Args::Named(args) => object(args),
+        Args::Json(_) => unreachable!("only a reader makes one"),
     }
 }
 

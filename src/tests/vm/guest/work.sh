@@ -8,3 +8,5 @@ export STANDIN_KERNEL_US=400 GPUREC_STANDIN_DRIVER=1
 echo 'xid 31 MMU Fault, in the test' > $truth
 echo fault > $truth
 echo interrupt > $truth
+# Its bottom half comes when the kernel gets to it, and a recording ends with its command.
+usleep 300000

@@ -1,92 +1,34 @@
-//! The command line. In: words. Out: plain configuration; no other room sees clap.
+//! What is recorded, and how: the options of a recording.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
-use glob::Pattern;
+use clap::{ArgAction, Args, ValueEnum};
 
+use super::{Usage, libs, patterns, positive_span};
 use crate::probe::kernel::{self, Choice};
-use crate::probe::{ApiChoice, LibRule, Rung, Selection};
+use crate::probe::{ApiChoice, Rung, Selection};
 use crate::record::{Config, Target};
 
-const EXAMPLES: &str = "\
+pub const DEMO: &str = "\
 Examples:
-  sudo gpurec -- python inference.py          record a program from its start
-  sudo gpurec --pid 1234 --duration 10        record a running process for 10 s
-  sudo gpurec --kernel -- python inference.py the ioctls beneath each call too
-  sudo gpurec --only 'cuLaunch*' -- ./train   launches only
-  sudo gpurec -o run.jsonl.zst -- ./train     a compressed trace
-  gpurec summary traces/latest                the figures of a trace
-  sudo gpurec demo                            try it without a GPU";
-
-/// Records every CUDA call a program makes, and what it cost: no change to the program, no CUPTI, no restart.
-#[derive(Parser)]
-#[command(
-    name = "gpurec",
-    version,
-    after_help = EXAMPLES,
-    args_conflicts_with_subcommands = true,
-    override_usage = "gpurec [OPTIONS] -- COMMAND [ARG]...\n       gpurec [OPTIONS] --pid PID[,PID]...\n       gpurec [OPTIONS] --all\n       gpurec summary|probes|doctor|demo ..."
-)]
-pub struct Cli {
-    #[command(subcommand)]
-    command: Option<Command>,
-    #[command(flatten)]
-    target: TargetArgs,
-    #[command(flatten)]
-    options: Options,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Print the figures of a trace: no root, no GPU
-    Summary(SummaryArgs),
-    /// List what can be hooked, where and how
-    Probes(ProbesArgs),
-    /// Say what this machine supports, what is missing and how to get it
-    Doctor,
-    /// Record a stand-in CUDA program: no GPU needed
-    Demo(DemoArgs),
-}
+  sudo gpurec demo                             record it as it is
+  sudo gpurec demo --live -o demo.jsonl        a line a call
+  sudo gpurec demo -- --threads 4 --loops 200  with arguments of its own";
 
 #[derive(Args)]
-struct SummaryArgs {
-    /// Traces, plain or .zst; the newest one (traces/latest) if none is given
-    files: Vec<PathBuf>,
-    /// The figures as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Args)]
-struct ProbesArgs {
-    /// What can be hooked in the kernel instead: functions, and tracepoints as category:event
-    #[arg(short, long, conflicts_with_all = ["libs", "pid"])]
-    kernel: bool,
-    /// Functions to list [default: all; of the kernel, those that gpurec knows]
-    glob: Option<String>,
-    /// A library to look into, instead of those found on this machine; repeatable
-    #[arg(long = "lib", value_name = "PATH[:GLOB]")]
-    libs: Vec<String>,
-    /// The libraries that this process has mapped
-    #[arg(long)]
-    pid: Option<u32>,
-}
-
-#[derive(Args)]
-struct DemoArgs {
+pub struct DemoArgs {
     #[command(flatten)]
-    options: Options,
+    pub options: Options,
     /// Arguments for the demo program
     #[arg(last = true)]
-    args: Vec<OsString>,
+    pub args: Vec<OsString>,
 }
 
 #[derive(Args)]
-struct TargetArgs {
+pub struct TargetArgs {
     /// Record running processes, and what they start
     #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["all", "words"])]
     pid: Vec<u32>,
@@ -99,7 +41,7 @@ struct TargetArgs {
 }
 
 #[derive(Args)]
-struct Options {
+pub struct Options {
     /// Trace file; `-` is standard output; `.zst` compresses [default: traces/trace_YYYYMMDD_HHMMSS.jsonl]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
@@ -123,7 +65,7 @@ struct Options {
     #[arg(long, value_name = "PATH[:GLOB]")]
     lib: Vec<String>,
     /// Stop recording after that long
-    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    #[arg(long, value_name = "SECS", value_parser = positive_span)]
     duration: Option<Duration>,
     /// Leave children alone
     #[arg(long)]
@@ -134,9 +76,16 @@ struct Options {
     /// Count and sum in memory, write no events
     #[arg(long)]
     summary_only: bool,
+    /// Keep gpurec's own cost under PCT percent of each thread's time: what tells least is counted instead of
+    /// recorded, then not hooked; the trace and the summary say what
+    #[arg(long, value_name = "PCT", value_parser = percent)]
+    budget: Option<f64>,
     /// One readable line a call on standard error
     #[arg(long)]
     live: bool,
+    /// Print what is held, launched and copied that often, on standard error
+    #[arg(long, value_name = "SECS", value_parser = interval)]
+    interval: Option<Duration>,
     /// Size of the ring buffers together [default: 16 for each CPU, at least 128, at most 512]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ring: Option<u32>,
@@ -161,43 +110,7 @@ enum ApiArg {
     Runtime,
 }
 
-/// What is to be done.
-pub enum Task {
-    Record(Box<Config>),
-    Demo { config: Box<Config>, args: Vec<OsString> },
-    Summary { files: Vec<PathBuf>, json: bool },
-    Probes { glob: Pattern, selection: Selection, pid: Option<u32> },
-    KernelProbes { glob: Option<Pattern> },
-    Doctor,
-}
-
-/// Reads our own command line. Does not return on --help, --version and usage errors.
-pub fn parse() -> Result<Task> {
-    let cli = Cli::parse();
-    match cli.command {
-        Some(Command::Summary(args)) => Ok(Task::Summary { files: args.files, json: args.json }),
-        Some(Command::Doctor) => Ok(Task::Doctor),
-        Some(Command::Probes(args)) if args.kernel => {
-            let glob = args.glob.as_deref().map(|glob| pattern("GLOB", glob)).transpose()?;
-            Ok(Task::KernelProbes { glob })
-        }
-        Some(Command::Probes(args)) => {
-            let selection = Selection { libs: libs(&args.libs)?, ..Selection::default() };
-            Ok(Task::Probes {
-                glob: pattern("GLOB", args.glob.as_deref().unwrap_or("*"))?,
-                selection,
-                pid: args.pid,
-            })
-        }
-        Some(Command::Demo(args)) => {
-            let config = Box::new(config(args.options, Target::Command(Vec::new()))?);
-            Ok(Task::Demo { config, args: args.args })
-        }
-        None => Ok(Task::Record(Box::new(config(cli.options, target(cli.target)?)?))),
-    }
-}
-
-fn target(args: TargetArgs) -> Result<Target> {
+pub fn target(args: TargetArgs) -> Result<Target> {
     if args.all {
         Ok(Target::All)
     } else if !args.pid.is_empty() {
@@ -211,12 +124,7 @@ fn target(args: TargetArgs) -> Result<Target> {
     }
 }
 
-/// An error of the caller's: exit status 2.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Usage(pub String);
-
-fn config(options: Options, target: Target) -> Result<Config> {
+pub fn config(options: Options, target: Target) -> Result<Config> {
     let told = told(&options);
     let selection = Selection {
         only: patterns("--only", &options.only)?,
@@ -238,7 +146,9 @@ fn config(options: Options, target: Target) -> Result<Config> {
         follow: !options.no_follow,
         as_root: options.as_root,
         summary_only: options.summary_only,
+        budget: options.budget,
         live: options.live,
+        interval: options.interval,
         ring: options.ring.map(|mib| (mib as usize) << 20),
         quiet: options.quiet,
         verbose: options.verbose,
@@ -295,6 +205,12 @@ fn told(options: &Options) -> serde_json::Value {
     if let Some(duration) = options.duration {
         tell("duration", duration.as_secs_f64().into());
     }
+    if let Some(interval) = options.interval {
+        tell("interval", interval.as_secs_f64().into());
+    }
+    if let Some(budget) = options.budget {
+        tell("budget", budget.into());
+    }
     if let Some(ring) = options.ring {
         tell("ring", ring.into());
     }
@@ -304,26 +220,20 @@ fn told(options: &Options) -> serde_json::Value {
     told.into()
 }
 
-fn libs(rules: &[String]) -> Result<Vec<LibRule>> {
-    let usage = |error: anyhow::Error| Usage(format!("{error:#}")).into();
-    rules.iter().map(|rule| LibRule::parse(rule).map_err(usage)).collect()
-}
-
-fn patterns(option: &str, globs: &[String]) -> Result<Vec<Pattern>> {
-    globs.iter().map(|glob| pattern(option, glob)).collect()
-}
-
-fn pattern(option: &str, glob: &str) -> Result<Pattern> {
-    Ok(Pattern::new(glob)
-        .map_err(|error| Usage(format!("{option} {glob}: not a pattern: {error}; use *, ? and [a-z]")))?)
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    if !(seconds > 0.0 && seconds < 1e9) {
-        return Err("must be more than 0".to_owned());
+/// Often enough for a person, and seldom enough for the recorder.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = positive_span(text)?;
+    if interval < Duration::from_millis(100) {
+        return Err("must be 0.1 s or more".to_owned());
     }
-    Ok(Duration::from_secs_f64(seconds))
+    Ok(interval)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse() {
+        Ok(percent) if (0.1..=100.0).contains(&percent) => Ok(percent),
+        _ => Err("must be a number of percent, from 0.1 to 100".to_owned()),
+    }
 }
 
 fn rung(text: &str) -> Result<Rung, String> {

@@ -1,0 +1,64 @@
+//! What a usage error probably comes from. In: the words given, and what clap says of them. Out: a sentence for the end
+//! of its message, if there is one to say. Nothing here decides what a word means.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::error::ErrorKind;
+
+use crate::report::nearest;
+
+pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<String> {
+    let wrong =
+        matches!(kind, ErrorKind::InvalidValue | ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand);
+    let first = words.get(1).filter(|_| wrong)?.to_string_lossy();
+    if first == "report" {
+        let name = words.get(2)?.to_string_lossy();
+        return is_trace(&name).then(|| format!("name the question first, as in `gpurec report api {name}`"));
+    }
+    if first == "diff" && kind == ErrorKind::UnknownArgument {
+        return Some("it compares two traces: `gpurec diff BEFORE AFTER`".to_owned());
+    }
+    if first.starts_with('-') || commands.iter().any(|command| *command == first) {
+        return None;
+    }
+    if is_trace(&first) {
+        return Some(format!("to read a trace: `gpurec summary {first}`"));
+    }
+    if let Some(near) = nearest(&first, commands.iter().map(String::as_str)).first() {
+        return Some(format!("did you mean `gpurec {near}`?"));
+    }
+    let program: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    Some(format!("to record a program put -- before it: `sudo gpurec -- {}`", program.join(" ")))
+}
+
+fn is_trace(name: &str) -> bool {
+    name.ends_with(".jsonl") || name.ends_with(".zst") || Path::new(name).is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(line: &str, kind: ErrorKind) -> Option<String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        hint(&words, kind, &["summary".to_owned(), "report".to_owned(), "diff".to_owned()])
+    }
+
+    #[test]
+    fn what_people_forget_is_named() {
+        let unknown = ErrorKind::UnknownArgument;
+        let says = |line, kind, text: &str| {
+            let hint = said(line, kind).unwrap_or_default();
+            assert!(hint.contains(text), "{line}: {hint}");
+        };
+        says("gpurec python3 x.py", unknown, "`sudo gpurec -- python3 x.py`");
+        says("gpurec sumary T", unknown, "`gpurec summary`");
+        says("gpurec run.jsonl.zst", unknown, "`gpurec summary run.jsonl.zst`");
+        says("gpurec report run.jsonl leaks", ErrorKind::InvalidValue, "`gpurec report api run.jsonl`");
+        says("gpurec diff A B C", unknown, "two traces");
+        assert_eq!(said("gpurec report leek", ErrorKind::InvalidValue), None);
+        assert_eq!(said("gpurec --onyl x", unknown), None);
+        assert_eq!(said("gpurec summary --help", ErrorKind::DisplayHelp), None);
+    }
+}

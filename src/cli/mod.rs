@@ -1,0 +1,236 @@
+//! The command line. In: words. Out: plain configuration; no other room sees clap.
+//! `record` has what is recorded, `read` what is read, `pages` completions and the manual. All of it,
+//! completions, manual and --help, comes from the one definition here.
+
+mod hint;
+mod pages;
+mod read;
+mod record;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, Parser, Subcommand};
+use glob::Pattern;
+
+use crate::probe::{LibRule, Selection};
+use crate::record::{Config, Target};
+use crate::report::check::CheckConfig;
+use crate::report::diff::DiffConfig;
+use crate::report::export::ExportConfig;
+use crate::report::timeline::TimelineConfig;
+use crate::report::views::ReportConfig;
+use crate::say;
+
+pub use pages::{Page, print};
+
+const EXAMPLES: &str = "\
+Examples:
+  sudo gpurec -- python inference.py           record a program from its start
+  sudo gpurec --pid 1234 --duration 10         record a running process for 10 s
+  sudo gpurec --kernel -- python inference.py  the ioctls beneath each call too
+  sudo gpurec --only 'cuLaunch*' -- ./train    launches only
+  sudo gpurec --live -- ./train                a readable line a call, as it happens
+  sudo gpurec --interval 5 --pid 1234          what is held, launched, copied, every 5 s
+  sudo gpurec -o run.jsonl.zst -- ./train      a compressed trace
+  sudo gpurec demo                             try it without a GPU
+  gpurec summary                               the figures of the newest trace
+  gpurec report leaks run.jsonl.zst            one question to a trace
+  gpurec help export                           more about a command";
+
+/// Records every CUDA call a program makes, and what it cost: no change to the program, no CUPTI, no restart.
+#[derive(Parser)]
+#[command(
+    name = "gpurec",
+    version,
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    override_usage = "gpurec [OPTIONS] -- COMMAND [ARG]...\n       gpurec [OPTIONS] --pid PID[,PID]...\n       gpurec [OPTIONS] --all\n       gpurec summary|timeline|report|export|diff|check|probes|doctor|demo ..."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    target: record::TargetArgs,
+    #[command(flatten)]
+    options: record::Options,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the figures of a trace: no root, no GPU
+    #[command(after_help = read::SUMMARY)]
+    Summary(read::SummaryArgs),
+    /// Draw a trace: a lane a thread, time across
+    #[command(after_help = read::TIMELINE)]
+    Timeline(read::TimelineArgs),
+    /// Answer one question about a trace; without a name, list the questions
+    #[command(after_help = read::REPORT)]
+    Report(read::ReportArgs),
+    /// Convert a trace for other programs: Chrome and Perfetto, spreadsheets
+    #[command(after_help = read::EXPORT)]
+    Export(read::ExportArgs),
+    /// Compare two traces: what changed most comes first
+    #[command(after_help = read::DIFF)]
+    Diff(read::DiffArgs),
+    /// Hold a trace against a budget: exit status 1 if it is exceeded
+    #[command(after_help = read::CHECK)]
+    Check(read::CheckArgs),
+    /// List what can be hooked, where and how
+    #[command(after_help = PROBES)]
+    Probes(ProbesArgs),
+    /// Say what this machine supports, what is missing and how to get it
+    #[command(after_help = "Examples:\n  sudo gpurec doctor")]
+    Doctor,
+    /// Record a stand-in CUDA program: no GPU needed
+    #[command(after_help = record::DEMO)]
+    Demo(record::DemoArgs),
+    /// Print what makes a shell complete gpurec's words
+    #[command(after_help = pages::COMPLETIONS)]
+    Completions(pages::CompletionsArgs),
+    /// Print the manual page, for man
+    #[command(after_help = pages::MAN)]
+    Man,
+}
+
+const PROBES: &str = "\
+Examples:
+  gpurec probes                        every CUDA function of the libraries found here
+  gpurec probes 'cuMemAlloc*'          some of them
+  gpurec probes --pid 1234             of the libraries that a process has mapped
+  sudo gpurec probes --kernel 'uvm_*'  functions of the driver";
+
+#[derive(Args)]
+struct ProbesArgs {
+    /// What can be hooked in the kernel instead: functions, and tracepoints as category:event
+    #[arg(short, long, conflicts_with_all = ["libs", "pid"])]
+    kernel: bool,
+    /// Functions to list [default: all; of the kernel, those that gpurec knows]
+    glob: Option<String>,
+    /// A library to look into, instead of those found on this machine; repeatable
+    #[arg(long = "lib", value_name = "PATH[:GLOB]")]
+    libs: Vec<String>,
+    /// The libraries that this process has mapped
+    #[arg(long)]
+    pid: Option<u32>,
+}
+
+/// What is to be done.
+pub enum Task {
+    Record(Box<Config>),
+    Demo { config: Box<Config>, args: Vec<std::ffi::OsString> },
+    Summary { files: Vec<std::path::PathBuf>, json: bool },
+    Timeline(TimelineConfig),
+    Report(ReportConfig),
+    Export(ExportConfig),
+    Diff(DiffConfig),
+    Check(CheckConfig),
+    Probes { glob: Pattern, selection: Selection, pid: Option<u32> },
+    KernelProbes { glob: Option<Pattern> },
+    Doctor,
+    Print(Page),
+}
+
+/// An error of the caller's: exit status 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Reads our own command line. Does not return on --help, --version and usage errors.
+pub fn parse() -> Result<Task> {
+    task(Cli::try_parse().unwrap_or_else(|error| refuse(error)))
+}
+
+/// --help and --version come this way too.
+fn refuse(mut error: clap::Error) -> ! {
+    use clap::CommandFactory;
+    use clap::error::{ContextKind, ContextValue};
+    let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let commands: Vec<String> =
+        Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    if let Some(hint) = hint::hint(&words, error.kind(), &commands) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    }
+    // A word that is not understood is shown, and may be a file's name.
+    let text = error.render().to_string();
+    if text.contains(|c| c != '\n' && say::is_unsafe(c)) {
+        say::text(&text);
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
+}
+
+fn task(cli: Cli) -> Result<Task> {
+    Ok(match cli.command {
+        None => Task::Record(Box::new(record::config(cli.options, record::target(cli.target)?)?)),
+        Some(Command::Summary(args)) => Task::Summary { files: args.files, json: args.json },
+        Some(Command::Timeline(args)) => Task::Timeline(args.config()?),
+        Some(Command::Report(args)) => Task::Report(args.config()),
+        Some(Command::Export(args)) => Task::Export(args.config()),
+        Some(Command::Diff(args)) => Task::Diff(args.config()),
+        Some(Command::Check(args)) => Task::Check(args.config()),
+        Some(Command::Doctor) => Task::Doctor,
+        Some(Command::Probes(args)) => probes(args)?,
+        Some(Command::Demo(args)) => {
+            let config = Box::new(record::config(args.options, Target::Command(Vec::new()))?);
+            Task::Demo { config, args: args.args }
+        }
+        Some(Command::Completions(args)) => Task::Print(Page::Completions(args.shell)),
+        Some(Command::Man) => Task::Print(Page::Manual),
+    })
+}
+
+fn probes(args: ProbesArgs) -> Result<Task> {
+    if args.kernel {
+        let glob = args.glob.as_deref().map(|glob| pattern("GLOB", glob)).transpose()?;
+        return Ok(Task::KernelProbes { glob });
+    }
+    let selection = Selection { libs: libs(&args.libs)?, ..Selection::default() };
+    let glob = pattern("GLOB", args.glob.as_deref().unwrap_or("*"))?;
+    Ok(Task::Probes { glob, selection, pid: args.pid })
+}
+
+fn libs(rules: &[String]) -> Result<Vec<LibRule>> {
+    let usage = |error: anyhow::Error| Usage(format!("{error:#}")).into();
+    rules.iter().map(|rule| LibRule::parse(rule).map_err(usage)).collect()
+}
+
+fn patterns(option: &str, globs: &[String]) -> Result<Vec<Pattern>> {
+    globs.iter().map(|glob| pattern(option, glob)).collect()
+}
+
+fn pattern(option: &str, glob: &str) -> Result<Pattern> {
+    match Pattern::new(glob) {
+        Ok(pattern) => Ok(pattern),
+        Err(error) => {
+            bail!(Usage(format!("{option} {glob}: not a pattern: {error}; use *, ? and [a-z]")))
+        }
+    }
+}
+
+/// Seconds, or a number with a unit: `10`, `0.5`, `500ms`, `2m`.
+fn span(text: &str) -> Result<Duration, String> {
+    const UNITS: [(&str, f64); 6] =
+        [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text.get(digits.len()..).unwrap_or_default();
+    let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
+        Some((_, scale)) => *scale,
+        None if unit.is_empty() => 1.0,
+        None => return Err("the unit is one of ns, us, ms, s, m, h; without one it is seconds".to_owned()),
+    };
+    let number: f64 = digits.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if !(0.0..1e9).contains(&(number * scale)) {
+        return Err("must be 0 or more".to_owned());
+    }
+    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+}
+
+fn positive_span(text: &str) -> Result<Duration, String> {
+    match span(text)? {
+        Duration::ZERO => Err("must be more than 0".to_owned()),
+        span => Ok(span),
+    }
+}

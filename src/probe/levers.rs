@@ -1,0 +1,186 @@
+//! What `--budget` moves: whether a function is recorded, only counted, or not hooked at all;
+//! and what it reads: who paid how much. In: hooks to hold, a function's number. Out: links
+//! made and dropped, counters. What to give up is decided elsewhere (src/budget).
+//!
+//! Each function has links of its own, so that it can be unhooked alone: the hooks of a link
+//! for many go together, and a second link for those to keep would have every call seen twice
+//! until the first is gone.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+
+use super::Probe;
+use super::attach::{self, Place};
+use super::capture;
+use super::hit_costs::HitCosts;
+use super::objects::{self, Rung};
+use super::wire::{self, Spender, Spent};
+use crate::elf::Image;
+
+/// Entries read at a time.
+const BATCH: u32 = 4096;
+
+pub struct Levers {
+    levels: MapHandle,
+    counted: MapHandle,
+    spent: MapHandle,
+    lost: MapHandle,
+    pub costs: HitCosts,
+    held: HashMap<u32, Held>,
+    /// Links on their way out: each waits for the kernel.
+    going: Vec<JoinHandle<f64>>,
+}
+
+struct Held {
+    name: String,
+    file: Rc<File>,
+    offset: u64,
+    /// The kernel single-steps its first instruction.
+    stepped: bool,
+    /// Memory is read at its calls.
+    reads: bool,
+    /// None while it is unhooked.
+    links: Vec<Link>,
+}
+
+impl Levers {
+    pub fn new(cuda: &Object, lost: MapHandle, costs: HitCosts) -> Result<Levers> {
+        let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&objects::find_map(cuda, name)?)?) };
+        Ok(Levers {
+            levels: map("levels")?,
+            counted: map("counted")?,
+            spent: map("spent")?,
+            lost,
+            costs,
+            held: HashMap::new(),
+            going: Vec::new(),
+        })
+    }
+
+    /// Hooks all of them, each by itself, or none.
+    pub(super) fn attach(
+        &mut self,
+        cuda: &Object,
+        rung: Rung,
+        file: &File,
+        probes: &[Probe],
+        places: &[Place],
+        image: &Image,
+    ) -> Result<()> {
+        let links = attach::attach_each(cuda, rung, file, places)?;
+        let file = Rc::new(file.try_clone().context("too many open files")?);
+        for (((probe, place), function), links) in probes.iter().zip(places).zip(&image.functions).zip(links)
+        {
+            let held = Held {
+                name: probe.name.clone(),
+                file: file.clone(),
+                offset: place.offset,
+                stepped: !function.emulated,
+                reads: probe.signature.is_some_and(|s| capture::capture(&s.plan).is_some()),
+                links,
+            };
+            self.held.insert(probe.id, held);
+        }
+        Ok(())
+    }
+
+    pub fn name(&self, probe: u32) -> Option<&str> {
+        self.held.get(&probe).map(|held| held.name.as_str())
+    }
+
+    /// What hits weigh, for a person.
+    pub fn weights(&self) -> String {
+        let HitCosts { recorded, reading, counted, stepping } = self.costs;
+        format!(
+            "the budget weighs a recorded call as {recorded} ns, {reading} where memory is read, a counted one \
+             as {counted}, and {stepping} more where the kernel single-steps"
+        )
+    }
+
+    /// What a hit costs in nanoseconds: recorded, and counted.
+    pub fn cost(&self, probe: u32) -> (u64, u64) {
+        let HitCosts { recorded, reading, counted, stepping } = self.costs;
+        let (reads, stepped) =
+            self.held.get(&probe).map_or((false, false), |held| (held.reads, held.stepped));
+        let more = if stepped { stepping } else { 0 };
+        (if reads { reading } else { recorded } + more, counted + more)
+    }
+
+    /// From the next hit on.
+    pub fn count_only(&self, probe: u32, counted: bool) -> Result<()> {
+        let level = if counted { wire::COUNTED } else { wire::RECORDED };
+        Ok(self.levels.update(&probe.to_ne_bytes(), &level.to_ne_bytes(), MapFlags::ANY)?)
+    }
+
+    /// Removes the hooks of some functions. The kernel takes its time over what is left of them.
+    pub fn unhook(&mut self, probes: &[u32]) {
+        let mut links = Vec::new();
+        for probe in probes {
+            links.extend(
+                self.held.get_mut(probe).map(|held| std::mem::take(&mut held.links)).unwrap_or_default(),
+            );
+        }
+        self.going.retain(|thread| !thread.is_finished());
+        if !links.is_empty() {
+            self.going.push(std::thread::spawn(move || attach::detach(links)));
+        }
+    }
+
+    pub(super) fn hook(&mut self, cuda: &Object, rung: Rung, probe: u32) -> Result<()> {
+        let held = self.held.get_mut(&probe).context("no such function")?;
+        if held.links.is_empty() {
+            let place = Place { offset: held.offset, cookie: probe.into() };
+            held.links = attach::attach(cuda, rung, &held.file, &[place])?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn links(&self) -> usize {
+        self.held.values().map(|held| held.links.len()).sum()
+    }
+
+    /// Every link, to be removed at the end; those on their way are waited for.
+    pub(super) fn take_links(&mut self) -> Vec<Link> {
+        for thread in self.going.drain(..) {
+            let _ = thread.join();
+        }
+        self.held.drain().flat_map(|(_, held)| held.links).collect()
+    }
+
+    /// Who has paid how much since they began.
+    pub fn spent(&self) -> Result<Vec<(Spender, Spent)>> {
+        let all = self.spent.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
+        Ok(all.filter_map(|(key, value)| Some((wire::read(&key)?, wire::read(&value)?))).collect())
+    }
+
+    /// Of threads that make no calls any more.
+    pub fn forget(&self, spender: &Spender) {
+        let _ = self.spent.delete(wire::bytes(spender));
+    }
+
+    /// Calls that were counted and not recorded.
+    pub fn counted(&self, probe: u32) -> u64 {
+        let cpus = self.counted.lookup_percpu(&probe.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        cpus.iter()
+            .flatten()
+            .filter_map(|value| Some(u64::from_ne_bytes(value.as_slice().try_into().ok()?)))
+            .sum()
+    }
+
+    /// Calls that found no room in a ring: they are not followed to their return.
+    pub fn lost(&self, probe: u32) -> u64 {
+        let cpus = self.lost.lookup_percpu(&probe.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        cpus.iter().flatten().filter_map(|value| Some(wire::read::<wire::Lost>(value)?.calls)).sum()
+    }
+}
+
+/// A thread that is no more will not return from anything.
+pub fn lives(spent: &Spent, spender: &Spender) -> bool {
+    Path::new(&format!("/proc/{}/task/{}", spent.pid, spender.tid)).exists()
+}

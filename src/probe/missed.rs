@@ -1,0 +1,146 @@
+//! Hits of hooks that the kernel passed over: it runs no probe while it is in another one, and no
+//! BPF program while another, or the same one for a thread that was preempted in it, runs on the
+//! same CPU. In: programs and links. Out: how many, and of what. Whose hits they were the kernel
+//! does not say.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::Object;
+
+use super::objects::copy_of;
+use libbpf_rs::libbpf_sys::{
+    BPF_LINK_TYPE_KPROBE_MULTI, BPF_LINK_TYPE_PERF_EVENT, BPF_PERF_EVENT_KPROBE, BPF_PERF_EVENT_KRETPROBE,
+    bpf_link_get_info_by_fd, bpf_link_info, bpf_prog_get_info_by_fd, bpf_prog_info,
+};
+
+/// Counters by what they belong to: a function, or a program that many share. They only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missed(BTreeMap<String, u64>);
+
+impl Missed {
+    /// Of the programs of an object, since a BPF program was running. Of copies that are at the same
+    /// hooks a hit is missing only if all have passed over it: as often, at most, as the one that
+    /// passed over fewest.
+    pub fn add_programs<'a>(&mut self, copies: impl IntoIterator<Item = &'a Object>) {
+        let mut fewest: BTreeMap<String, u64> = BTreeMap::new();
+        for program in copies.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
+            let missed = of_program(program.as_fd().as_raw_fd());
+            let name = program.name().to_string_lossy().into_owned();
+            let known = fewest.entry(copy_of(&name).0.to_owned()).or_insert(missed);
+            *known = missed.min(*known);
+        }
+        for (name, missed) in fewest {
+            self.add(format!("program {name}"), missed);
+        }
+    }
+
+    /// Of a link, since another probe was running; kernels before 6.7 do not tell it.
+    pub fn add_link(&mut self, fd: i32) {
+        let mut name = [0u8; 128];
+        let Some(info) = link_info(fd, &mut name) else { return };
+        if info.type_ == BPF_LINK_TYPE_KPROBE_MULTI {
+            // SAFETY: the type says which member the kernel has filled; the rest is zeroes.
+            let missed = unsafe { info.__bindgen_anon_1.kprobe_multi.missed };
+            self.add("functions hooked together".to_owned(), missed);
+        } else if is_kprobe(&info) {
+            // SAFETY: as above.
+            let missed = unsafe { info.__bindgen_anon_1.perf_event.__bindgen_anon_1.kprobe.missed };
+            let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+            self.add(name.to_string_lossy().into_owned(), missed);
+        }
+    }
+
+    fn add(&mut self, what: String, count: u64) {
+        if count > 0 {
+            *self.0.entry(what).or_default() += count;
+        }
+    }
+
+    /// What came since an earlier look.
+    pub fn since(mut self, earlier: &Missed) -> Missed {
+        for (what, count) in &mut self.0 {
+            *count = count.saturating_sub(earlier.0.get(what).copied().unwrap_or(0));
+        }
+        self.0.retain(|_, count| *count > 0);
+        self
+    }
+
+    pub fn and(mut self, other: Missed) -> Missed {
+        for (what, count) in other.0 {
+            self.add(what, count);
+        }
+        self
+    }
+
+    /// For the reasons why a recording is not complete.
+    pub fn sentence(&self) -> Option<String> {
+        let total: u64 = self.0.values().sum();
+        let of: Vec<String> = self.0.iter().map(|(what, count)| format!("{what}: {count}")).collect();
+        (total > 0).then(|| {
+            format!(
+                "{total} hits of hooks in the kernel were passed over, since another probe or BPF program was running on that CPU ({})",
+                of.join(", ")
+            )
+        })
+    }
+}
+
+fn of_program(fd: i32) -> u64 {
+    let mut info = bpf_prog_info::default();
+    let mut size = size_of::<bpf_prog_info>() as u32;
+    // SAFETY: info is as large as size says.
+    let result = unsafe { bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut size) };
+    if result == 0 { info.recursion_misses } else { 0 }
+}
+
+/// A kprobe's function is written into `name`.
+fn link_info(fd: i32, name: &mut [u8; 128]) -> Option<bpf_link_info> {
+    let mut info = ask(fd, bpf_link_info::default())?;
+    if is_kprobe(&info) {
+        let mut again = bpf_link_info::default();
+        // SAFETY: the type was told just now; writing a plain member of a union.
+        unsafe {
+            let kprobe = &mut again.__bindgen_anon_1.perf_event.__bindgen_anon_1.kprobe;
+            kprobe.func_name = name.as_mut_ptr() as u64;
+            kprobe.name_len = name.len() as u32;
+        }
+        info = ask(fd, again)?;
+    }
+    Some(info)
+}
+
+fn ask(fd: i32, mut info: bpf_link_info) -> Option<bpf_link_info> {
+    let mut size = size_of::<bpf_link_info>() as u32;
+    // SAFETY: info is as large as size says, and a buffer that it names is as large as it says.
+    let result = unsafe { bpf_link_get_info_by_fd(fd, &raw mut info, &raw mut size) };
+    (result == 0).then_some(info)
+}
+
+fn is_kprobe(info: &bpf_link_info) -> bool {
+    // SAFETY: of that type of link; older kernels leave zeroes, which is no kprobe.
+    let kind = || unsafe { info.__bindgen_anon_1.perf_event.type_ };
+    info.type_ == BPF_LINK_TYPE_PERF_EVENT
+        && matches!(kind(), BPF_PERF_EVENT_KPROBE | BPF_PERF_EVENT_KRETPROBE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missed(of: &[(&str, u64)]) -> Missed {
+        Missed(of.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect())
+    }
+
+    #[test]
+    fn what_was_there_before_does_not_count() {
+        let before = missed(&[("nvidia_isr", 2), ("program xid", 1)]);
+        let now = missed(&[("nvidia_isr", 5), ("program xid", 1), ("rm_isr", 1)]);
+        let since = now.since(&before);
+        assert_eq!(since, missed(&[("nvidia_isr", 3), ("rm_isr", 1)]));
+        let said = since.sentence().unwrap();
+        assert!(said.starts_with("4 hits") && said.ends_with("(nvidia_isr: 3, rm_isr: 1)"), "{said}");
+        assert_eq!(missed(&[]).sentence(), None);
+    }
+}

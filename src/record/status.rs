@@ -1,0 +1,259 @@
+//! The status line: one line on a terminal, drawn over itself. In: totals, twice a second. Out: its text, or
+//! nothing where it might mix with what somebody else writes.
+//!
+//! The target writes to the terminal by itself, in the middle of a line if it likes, and nobody tells us
+//! when. So two writers never share the terminal: the line is shown only while no process of the target has
+//! this terminal open (its standard input aside, which nobody writes to). A launched command usually has it,
+//! unless it redirects both outputs; a process that runs elsewhere (--pid) usually has not. What was tried in
+//! thought and left: a scroll region or saving the cursor (a sequence of ours in the midst of one of the
+//! target's breaks both), a terminal of its own for the command (it would no longer run as without gpurec).
+//! A process that opens the terminal by its name gets at most half a second of our line.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::report;
+use crate::target::proc;
+
+/// From the line's beginning on nothing is left.
+pub const ERASE: &str = "\r\x1b[K";
+
+/// How often it is drawn.
+pub const EVERY: Duration = Duration::from_millis(500);
+
+/// More processes or descriptors than are looked through: then nothing is shown.
+const MOST_PROCESSES: usize = 256;
+const MOST_DESCRIPTORS: usize = 4096;
+
+/// How far the recording is.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    pub at_ns: u64,
+    pub events: u64,
+    pub lost: u64,
+    /// What recording has cost the thread that it cost most.
+    pub cost_ns: u64,
+    /// With --all: the processes seen.
+    pub pids: Vec<u32>,
+}
+
+pub struct Status {
+    /// Device numbers of this terminal; sudo may have put one of its own before the person's.
+    terminals: HashSet<u64>,
+    /// None: with --all, where the totals say them.
+    roots: Option<Vec<u32>>,
+    /// The trace, for its size.
+    file: Option<PathBuf>,
+    before: Totals,
+    cpu_before: Duration,
+}
+
+impl Status {
+    /// None if there is no terminal for it.
+    pub fn new(roots: Option<Vec<u32>>, file: Option<PathBuf>, trace_on_stdout: bool) -> Option<Status> {
+        let stderr = io::stderr();
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
+        if dumb || !stderr.is_terminal() || (trace_on_stdout && io::stdout().is_terminal()) {
+            return None;
+        }
+        let mut terminals = terminals_above();
+        terminals.insert(nix::sys::stat::fstat(stderr.as_fd()).ok()?.st_rdev);
+        Some(Status { terminals, roots, file, before: Totals::default(), cpu_before: cpu_time() })
+    }
+
+    /// The line, no longer than the terminal is wide; none while the terminal is not ours alone.
+    pub fn line(&mut self, totals: &Totals) -> Option<String> {
+        let cpu = cpu_time();
+        let passed = Duration::from_nanos(totals.at_ns.saturating_sub(self.before.at_ns));
+        let size = self.file.as_ref().and_then(|file| fs::metadata(file).ok());
+        let parts = parts(&Shown {
+            totals,
+            new_events: totals.events.saturating_sub(self.before.events),
+            passed,
+            cpu: cpu.saturating_sub(self.cpu_before),
+            bytes: size.filter(fs::Metadata::is_file).map(|about| about.len()),
+        });
+        if passed > Duration::ZERO {
+            self.before = totals.clone();
+            self.cpu_before = cpu;
+        }
+        let ours = in_foreground() && !self.is_shared(&totals.pids);
+        ours.then(|| fitted(&parts, report::width_of(libc::STDERR_FILENO)))
+    }
+
+    fn is_shared(&self, seen: &[u32]) -> bool {
+        let pids: Vec<u32> = match &self.roots {
+            Some(roots) => roots.iter().flat_map(|root| proc::process_tree(*root)).collect(),
+            None => seen.to_vec(),
+        };
+        pids.len() > MOST_PROCESSES || pids.iter().any(|pid| has_open(*pid, &self.terminals))
+    }
+}
+
+struct Shown<'a> {
+    totals: &'a Totals,
+    new_events: u64,
+    passed: Duration,
+    cpu: Duration,
+    bytes: Option<u64>,
+}
+
+/// The most important first.
+fn parts(shown: &Shown) -> Vec<String> {
+    let totals = shown.totals;
+    let rate = u128::from(shown.new_events) * 1_000_000_000 / shown.passed.as_nanos().max(1);
+    let tenths = |part: u128, whole: u128| {
+        let permille = (part * 1000).checked_div(whole).unwrap_or(0);
+        format!("{}.{} %", permille / 10, permille % 10)
+    };
+    let mut parts = vec![
+        format!("gpurec: {}.{} s", totals.at_ns / 1_000_000_000, totals.at_ns / 100_000_000 % 10),
+        format!("{rate} events/s"),
+        format!("{} lost", totals.lost),
+    ];
+    if let Some(bytes) = shown.bytes {
+        let tenths = (u128::from(bytes) * 10) >> 20;
+        parts.push(format!("{}.{} MB", tenths / 10, tenths % 10));
+    }
+    parts.push(format!("cost {} of a thread", tenths(totals.cost_ns.into(), totals.at_ns.into())));
+    parts.push(format!("recorder {} of a CPU", tenths(shown.cpu.as_nanos(), shown.passed.as_nanos())));
+    parts
+}
+
+/// As many parts as fit in a line, one column of which stays free: in the last one a terminal may wrap.
+fn fitted(parts: &[String], width: usize) -> String {
+    let mut line = String::new();
+    for part in parts {
+        let between = if line.is_empty() { "" } else { " | " };
+        if line.len() + between.len() + part.len() >= width {
+            break;
+        }
+        line.push_str(between);
+        line.push_str(part);
+    }
+    line
+}
+
+/// gpurec's own time on the CPU, all its threads together.
+fn cpu_time() -> Duration {
+    let id = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
+    nix::time::clock_gettime(id).map_or(Duration::ZERO, Duration::from)
+}
+
+/// A job in the background does not draw on the terminal.
+fn in_foreground() -> bool {
+    let stderr = io::stderr();
+    // A terminal that does not control us has no say in it.
+    nix::unistd::tcgetpgrp(stderr.as_fd()).map_or(true, |group| group == nix::unistd::getpgrp())
+}
+
+/// The terminals that control our ancestors: under sudo the person's own is one of them.
+fn terminals_above() -> HashSet<u64> {
+    let mut found = HashSet::new();
+    let mut pid = std::process::id();
+    // /proc may change meanwhile; nobody has so many ancestors.
+    for _ in 0..64 {
+        let Ok(bytes) = fs::read(format!("/proc/{pid}/stat")) else { break };
+        let Some(stat) = proc::parse_stat(&bytes) else { break };
+        found.extend(terminal_in(&bytes));
+        if stat.ppid <= 1 {
+            break;
+        }
+        pid = stat.ppid;
+    }
+    found
+}
+
+/// Field 7 of /proc/PID/stat, as st_rdev has it.
+fn terminal_in(stat: &[u8]) -> Option<u64> {
+    let close = memchr::memrchr(b')', stat)?;
+    let rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
+    let number: i32 = rest.split_ascii_whitespace().nth(4)?.parse().ok()?;
+    let number = number as u32;
+    let (major, minor) = ((number >> 8) & 0xfff, (number & 0xff) | ((number >> 12) & 0xf_ff00));
+    (number != 0).then(|| libc::makedev(major, minor))
+}
+
+/// Whether a process could write to one of the terminals. One that is gone could not.
+fn has_open(pid: u32, terminals: &HashSet<u64>) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    for (count, entry) in entries.flatten().enumerate() {
+        if count >= MOST_DESCRIPTORS {
+            return true;
+        }
+        if entry.file_name() == "0" {
+            continue;
+        }
+        // Only of what has a name in /dev a look is worth its time.
+        let path = entry.path();
+        let device = fs::read_link(&path).is_ok_and(|to| to.starts_with("/dev"));
+        if device && fs::metadata(&path).is_ok_and(|about| terminals.contains(&about.rdev())) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(totals: &Totals) -> Shown<'_> {
+        Shown {
+            totals,
+            new_events: 22_560,
+            passed: Duration::from_millis(500),
+            cpu: Duration::from_millis(15),
+            bytes: Some(129_449_000),
+        }
+    }
+
+    #[test]
+    fn what_matters_fits_on_any_terminal() {
+        let totals =
+            Totals { at_ns: 12_345_678_901, events: 500_000, cost_ns: 150_000_000, ..Totals::default() };
+        let parts = parts(&shown(&totals));
+        assert_eq!(
+            fitted(&parts, 120),
+            "gpurec: 12.3 s | 45120 events/s | 0 lost | 123.4 MB | cost 1.2 % of a thread | recorder 3.0 % of a CPU"
+        );
+        assert_eq!(
+            fitted(&parts, 80),
+            "gpurec: 12.3 s | 45120 events/s | 0 lost | 123.4 MB | cost 1.2 % of a thread"
+        );
+        assert_eq!(fitted(&parts, 30), "gpurec: 12.3 s");
+        for width in 0..200 {
+            assert!(fitted(&parts, width).len() < width.max(1));
+        }
+    }
+
+    #[test]
+    fn nothing_recorded_is_no_division_by_nothing() {
+        let totals = Totals::default();
+        let shown = Shown { passed: Duration::ZERO, cpu: Duration::ZERO, new_events: 0, ..shown(&totals) };
+        assert!(parts(&shown).join(" ").starts_with("gpurec: 0.0 s 0 events/s"));
+    }
+
+    #[test]
+    fn the_terminal_of_a_process_is_a_device_number() {
+        let stat = b"1234 (a) R 1 b) S 1 1234 1234 34819 1234 4194304 1 2";
+        assert_eq!(terminal_in(stat), Some(libc::makedev(136, 3)));
+        assert_eq!(terminal_in(b"1 (x) S 0 1 1 0 -1 1"), None);
+        assert_eq!(terminal_in(b"1 (x) S"), None);
+    }
+
+    #[test]
+    fn who_has_a_device_open_is_known() {
+        let null = fs::File::open("/dev/null").unwrap();
+        let number = null.metadata().unwrap().rdev();
+        assert!(has_open(std::process::id(), &HashSet::from([number])));
+        drop(null);
+        assert!(!has_open(std::process::id(), &HashSet::from([libc::makedev(511, 77)])));
+        assert!(!has_open(u32::MAX, &HashSet::from([number])));
+    }
+}

@@ -1,0 +1,104 @@
+//! What is told of a recording from time to time: the reports of --interval and the totals of the status
+//! line. In: the recorder's lines, when it has a moment. Out: texts for the screen. Whatever finds no room
+//! there is left out, and the next one says so.
+
+use std::time::{Duration, Instant};
+
+use super::screen::Voice;
+use super::status::{self, Totals};
+use crate::pipeline::sink::Lines;
+use crate::report::running::Now;
+
+pub struct Watch {
+    voice: Voice,
+    report: Option<Timer>,
+    status: Option<Timer>,
+    /// The processes seen are of interest: nobody knows them otherwise.
+    everyone: bool,
+    width: usize,
+    /// At the last report.
+    events: u64,
+    at_ns: u64,
+    /// Reports that found no room.
+    skipped: u64,
+}
+
+struct Timer {
+    every: Duration,
+    next: Instant,
+}
+
+impl Timer {
+    fn new(every: Duration) -> Timer {
+        Timer { every, next: Instant::now() + every }
+    }
+
+    /// Whether it is time. What was missed is not made up for.
+    fn rings(&mut self) -> bool {
+        let now = Instant::now();
+        if now < self.next {
+            return false;
+        }
+        while self.next <= now {
+            self.next += self.every;
+        }
+        true
+    }
+}
+
+impl Watch {
+    pub fn new(
+        voice: Voice,
+        interval: Option<Duration>,
+        status: bool,
+        everyone: bool,
+        width: usize,
+    ) -> Watch {
+        Watch {
+            voice,
+            report: interval.map(Timer::new),
+            status: status.then(|| Timer::new(status::EVERY)),
+            everyone,
+            width,
+            events: 0,
+            at_ns: 0,
+            skipped: 0,
+        }
+    }
+
+    /// What is to be told now: a report, the status.
+    pub fn due(&mut self) -> (bool, bool) {
+        let rings = |timer: &mut Option<Timer>| timer.as_mut().is_some_and(Timer::rings);
+        (rings(&mut self.report), rings(&mut self.status))
+    }
+
+    pub fn report(&mut self, lines: &Lines, at_ns: u64, lost: u64) {
+        if !self.voice.has_room() {
+            self.skipped += 1;
+            return;
+        }
+        let events = lines.count();
+        let now = Now {
+            at_ns,
+            events,
+            new_events: events - self.events,
+            passed_ns: at_ns.saturating_sub(self.at_ns),
+            lost,
+            skipped: std::mem::take(&mut self.skipped),
+        };
+        (self.events, self.at_ns) = (events, at_ns);
+        if self.voice.say(lines.summary.running(&now, self.width), 0).is_err() {
+            self.skipped = now.skipped + 1;
+        }
+    }
+
+    pub fn status(&self, lines: &Lines, at_ns: u64, lost: u64) {
+        self.voice.status(Totals {
+            at_ns,
+            events: lines.count(),
+            lost,
+            cost_ns: lines.summary.highest_cost(),
+            pids: if self.everyone { lines.summary.pids() } else { Vec::new() },
+        });
+    }
+}

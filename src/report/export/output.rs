@@ -1,0 +1,96 @@
+//! Where an export goes. In: a buffer that is filled. Out: a file or standard output. The file is
+//! made when there is something to write, so that a trace which cannot be read leaves an older
+//! export alone.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write, stdin, stdout};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::cli::Usage;
+use crate::say;
+
+/// Written away when so much is waiting.
+const BUFFER: usize = 256 * 1024;
+
+pub struct Output {
+    path: Option<PathBuf>,
+    to: Option<Box<dyn Write>>,
+}
+
+impl Output {
+    pub fn new(path: Option<&Path>, inputs: &[PathBuf]) -> Result<Output> {
+        let to = match path {
+            Some(path) => fs::metadata(path).ok().and_then(|about| identity(&about)),
+            None => standard(stdout()),
+        };
+        if to.is_some() && inputs.iter().any(|input| of_input(input) == to) {
+            let what = path.map_or("standard output".to_owned(), say::name);
+            let text = format!("{what} is the trace itself: give another file to -o");
+            return Err(Usage(text).into());
+        }
+        Ok(Output { path: path.map(Path::to_path_buf), to: None })
+    }
+
+    /// Writes the buffer away if it is full.
+    pub fn take(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        if buffer.len() < BUFFER {
+            return Ok(());
+        }
+        self.write(buffer)
+    }
+
+    pub fn finish(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        self.write(buffer)?;
+        self.to.as_mut().map_or(Ok(()), |to| to.flush())
+    }
+
+    fn write(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let to = match &mut self.to {
+            Some(to) => to,
+            None => self.to.insert(open(self.path.as_deref())?),
+        };
+        to.write_all(buffer).map_err(|error| self.explained(error))?;
+        buffer.clear();
+        Ok(())
+    }
+
+    fn explained(&self, error: io::Error) -> io::Error {
+        match &self.path {
+            Some(path) => explain(path, &error),
+            None => error,
+        }
+    }
+}
+
+fn open(path: Option<&Path>) -> io::Result<Box<dyn Write>> {
+    match path {
+        None => Ok(Box::new(stdout().lock())),
+        Some(path) => Ok(Box::new(File::create(path).map_err(|error| explain(path, &error))?)),
+    }
+}
+
+fn explain(path: &Path, error: &io::Error) -> io::Error {
+    let text = format!("{} cannot be written ({error}): give another place to -o", say::name(path));
+    io::Error::new(error.kind(), text)
+}
+
+/// Which file it is; none of what is no file, which nobody reads and writes at once.
+fn identity(about: &Metadata) -> Option<(u64, u64)> {
+    about.is_file().then(|| (about.dev(), about.ino()))
+}
+
+fn of_input(input: &Path) -> Option<(u64, u64)> {
+    if input == Path::new("-") {
+        return standard(stdin());
+    }
+    fs::metadata(input).ok().and_then(|about| identity(&about))
+}
+
+fn standard(fd: impl AsFd) -> Option<(u64, u64)> {
+    let fd: OwnedFd = fd.as_fd().try_clone_to_owned().ok()?;
+    identity(&File::from(fd).metadata().ok()?)
+}

@@ -1,0 +1,444 @@
+//! A term and a trace to a value. In: what was gathered. Out: the value and what must be said with it,
+//! or why there is none. A gate that passes because nothing was recorded is worse than one that fails.
+
+use std::cmp::Ordering;
+
+use glob::Pattern;
+
+use super::gather::{Edge, Gathered, Seen, Window};
+use super::language::{Op, Term};
+use super::metric::{Copied, Field, Heap, Metric, TOTALS, copied};
+use super::names::{did_you_mean, fits_function, is_pattern, matches, nearest};
+use super::sample::{First, Percentile, Sample};
+use super::value::{Unit, Value};
+use crate::cuda::{self, Api};
+use crate::report::text::duration;
+use crate::trace::Header;
+
+#[derive(Debug)]
+pub struct Found {
+    pub value: Value,
+    /// What makes the value less than it seems.
+    pub notes: Vec<String>,
+    /// The first of what is counted.
+    pub first: Option<First>,
+    /// What a percentile is taken from.
+    percentile: Option<(Percentile, Sample)>,
+}
+
+#[derive(Debug)]
+pub enum Missing {
+    /// Nothing is called so: the expression is wrong. At which column of it.
+    Unknown { column: usize, reason: String },
+    /// The name is right and the trace cannot tell.
+    NoValue(String),
+}
+
+pub fn evaluate(term: &Term, gathered: &Gathered) -> Result<Found, Missing> {
+    let seen = gathered.seen(&term.window);
+    if gathered.without_events && term.window != Window::default() {
+        return Err(Missing::NoValue(
+            "the recording was made with --summary-only and has no events to look into".into(),
+        ));
+    }
+    let mut found = metric(&term.metric, seen, gathered).map_err(|e| e.at(term.column))?;
+    if let Some(per) = &term.per {
+        let below = metric(per, seen, gathered).map_err(|e| e.at(term.per_column))?;
+        found.notes.extend(below.notes);
+        found.value = found.value.over(below.value).ok_or_else(|| {
+            Missing::NoValue(match below.value.is_zero() {
+                true => "it cannot be divided by 0".into(),
+                false => "the numbers are too large".into(),
+            })
+        })?;
+        (found.first, found.percentile) = (None, None);
+    }
+    if !seen.opened {
+        let length = duration(gathered.whole.duration_ns);
+        let launches = gathered.whole.calls.launches;
+        found.notes.push(match term.window.from {
+            Edge::Launches(_) => format!("the trace has only {launches} launches: nothing was looked at"),
+            _ => format!("the trace is only {length} long: nothing was looked at"),
+        });
+    }
+    Ok(found)
+}
+
+/// Whether the value is as the budget wants it.
+pub fn decide(found: &Found, op: Op, limit: &Value) -> bool {
+    let exact = found.percentile.as_ref().and_then(|(of, sample)| sample.compare(*of, limit));
+    let order = exact.unwrap_or_else(|| found.value.compare(limit));
+    match op {
+        Op::Less => order == Ordering::Less,
+        Op::AtMost => order != Ordering::Greater,
+        Op::More => order == Ordering::Greater,
+        Op::AtLeast => order != Ordering::Less,
+        Op::Is => order == Ordering::Equal,
+        Op::IsNot => order != Ordering::Equal,
+    }
+}
+
+impl Found {
+    fn of(value: Value) -> Found {
+        Found { value, notes: Vec::new(), first: None, percentile: None }
+    }
+
+    /// For a person: a percentile is known to 1 %, but on which side of the limit it lies exactly,
+    /// and what is printed may not contradict that.
+    pub fn shown(&self, limit: &Value) -> Value {
+        let Some((of, sample)) = &self.percentile else { return self.value };
+        let whole = |n: u64| Value::whole(n, Unit::Time);
+        let (floor, exact) = limit.floor();
+        match (sample.compare(*of, limit), self.value.compare(limit)) {
+            (Some(Ordering::Less), Ordering::Equal | Ordering::Greater) => {
+                whole(if exact { floor.saturating_sub(1) } else { floor })
+            }
+            (Some(Ordering::Greater), Ordering::Equal | Ordering::Less) => whole(floor.saturating_add(1)),
+            (Some(Ordering::Equal), _) => *limit,
+            _ => self.value,
+        }
+    }
+}
+
+/// An error before it is known where in the expression it stands.
+enum Lacking {
+    Unknown(String),
+    NoValue(String),
+}
+
+impl Lacking {
+    fn at(self, column: usize) -> Missing {
+        match self {
+            Lacking::Unknown(reason) => Missing::Unknown { column, reason },
+            Lacking::NoValue(reason) => Missing::NoValue(reason),
+        }
+    }
+}
+
+fn metric(metric: &Metric, seen: &Seen, gathered: &Gathered) -> Result<Found, Lacking> {
+    let unit = metric.unit();
+    if let Some(why) = nobody_looked(metric, gathered) {
+        return Err(Lacking::NoValue(why));
+    }
+    match metric {
+        Metric::Total(total) => {
+            let value = (total.of)(seen).ok_or_else(|| {
+                Lacking::NoValue(match total.name {
+                    "overhead" => "the trace does not say what recording a call cost".into(),
+                    _ => WITHOUT_KERNEL.into(),
+                })
+            })?;
+            Ok(Found { first: first_of(total.name, seen), ..Found::of(Value::whole(value, unit)) })
+        }
+        Metric::Memory { space, field } => Ok(Found::of(Value::whole(heap(space, *field, seen), unit))),
+        Metric::Copies { direction, field } => copies(direction.as_deref(), *field, seen),
+        Metric::Function { name, field } => function(name, *field, seen, gathered),
+        Metric::Kernel { name, field } => kernel(name, *field, seen, gathered),
+        Metric::Ioctl { name, field } => ioctl(name, *field, seen),
+    }
+}
+
+const LAUNCHES: &[&str] = &["cuLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernel"];
+const GRAPHS: &[&str] = &["cuGraphLaunch", "cudaGraphLaunch"];
+const MEMORY: &[&str] = &["cuMemAlloc_v2", "cuMemAllocAsync", "cuMemCreate", "cudaMalloc", "cudaMallocAsync"];
+const COPIES: &[&str] = &["cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2", "cudaMemcpy", "cudaMemcpyAsync"];
+const WAITS: &[&str] =
+    &["cuStreamSynchronize", "cuCtxSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize"];
+
+/// A total of functions that were all left out of the recording is not 0: nobody looked.
+fn nobody_looked(metric: &Metric, gathered: &Gathered) -> Option<String> {
+    let options = left_out_by(gathered.header.as_ref()?)?;
+    let any = |functions: &[&str]| functions.iter().any(|name| options.records(name));
+    let looked = match metric {
+        Metric::Total(total) => match total.name.split('.').next()? {
+            "calls" | "errors" | "shutdown_errors" => {
+                cuda::function_names().any(|name| options.records(name))
+            }
+            "launches" => any(LAUNCHES),
+            "graph_launches" => any(GRAPHS),
+            "memory" => any(MEMORY),
+            "sync" => any(WAITS),
+            _ => true,
+        },
+        Metric::Memory { .. } => any(MEMORY),
+        Metric::Copies { .. } => any(COPIES),
+        Metric::Kernel { .. } => any(LAUNCHES),
+        Metric::Function { .. } | Metric::Ioctl { .. } => true,
+    };
+    (!looked).then(|| format!("nothing of it was recorded ({})", options.text))
+}
+
+const WITHOUT_KERNEL: &str = "the trace was recorded without --kernel";
+
+/// Where something that there should be none of first was.
+fn first_of(total: &str, seen: &Seen) -> Option<First> {
+    match total {
+        "errors" => seen.figures.failures.first.as_ref().map(|first| First {
+            event_id: 0,
+            ts_ns: first.ts_ns,
+            pid: first.pid,
+            tid: first.tid,
+        }),
+        _ => None,
+    }
+}
+
+fn heap(space: &str, field: Heap, seen: &Seen) -> u64 {
+    let memory = &seen.figures.memory;
+    let of = memory.by_space.iter().find(|s| s.space == space);
+    let leaks = memory.leaks.by_space.iter().find(|s| s.space == space);
+    match field {
+        Heap::Allocations => of.map_or(0, |s| s.allocations),
+        Heap::Allocated => of.map_or(0, |s| s.allocated_bytes),
+        Heap::Frees => of.map_or(0, |s| s.frees),
+        Heap::Freed => of.map_or(0, |s| s.freed_bytes),
+        Heap::Leaks => leaks.map_or(0, |s| s.count),
+        Heap::Leaked => leaks.map_or(0, |s| s.bytes),
+    }
+}
+
+fn copies(direction: Option<&str>, field: Copied, seen: &Seen) -> Result<Found, Lacking> {
+    // What is only set is no copy.
+    let wanted = |name: &str| direction.map_or(name != "set", |direction| direction == name);
+    let sum = copied(seen.figures.transfers.by_direction.iter().filter(|d| wanted(&d.direction)));
+    let value = match field {
+        Copied::Calls => Some(Value::whole(sum.count, Unit::Count)),
+        Copied::Bytes => Some(Value::whole(sum.bytes, Unit::Bytes)),
+        Copied::Pageable => Some(Value::whole(sum.pageable_bytes, Unit::Bytes)),
+        Copied::Rate => {
+            Value::fraction(u128::from(sum.waited_bytes) * 1_000_000_000, sum.waited_ns.into(), Unit::Rate)
+        }
+    };
+    let value = value.ok_or_else(|| {
+        Lacking::NoValue("no call waited for such a copy, and only those have a rate".into())
+    })?;
+    let mut found = Found::of(value);
+    if sum.partial && field != Copied::Calls {
+        found.notes.push("some sizes could not be read: there were more bytes".into());
+    }
+    Ok(found)
+}
+
+fn function(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Result<Found, Lacking> {
+    let whole = &gathered.whole.calls.functions.list;
+    let in_trace = whole.iter().any(|s| fits_function(name, &s.name));
+    let known: Vec<&str> = cuda::function_names().filter(|known| fits_function(name, known)).collect();
+    if !in_trace {
+        if known.is_empty() {
+            let seen = whole.iter().map(|s| s.name.to_string());
+            let totals = TOTALS.iter().filter_map(|total| total.name.split('.').next());
+            let names: Vec<String> =
+                seen.chain(cuda::function_names().chain(totals).map(str::to_owned)).collect();
+            let near = nearest(name, names.iter().map(String::as_str));
+            return Err(Lacking::Unknown(format!(
+                "no CUDA function and nothing in the trace is called {name}{}",
+                did_you_mean(&near)
+            )));
+        }
+        not_recorded(name, &known, gathered)?;
+    }
+    let sample = sum(seen.calls.functions.list.iter().filter(|s| fits_function(name, &s.name)));
+    let mut found = of_sample(sample, field, name, gathered)?;
+    if !in_trace {
+        found.notes.extend(unseen_api(&known, gathered));
+    }
+    Ok(found)
+}
+
+/// A function that nobody looked at was not called 0 times.
+fn not_recorded(name: &str, known: &[&str], gathered: &Gathered) -> Result<(), Lacking> {
+    if let Some(header) = &gathered.header
+        && let Some(options) = left_out_by(header)
+        && !known.iter().any(|name| options.records(name))
+    {
+        return Err(Lacking::NoValue(format!("{name} was not recorded ({})", options.text)));
+    }
+    let figures = &gathered.whole.figures;
+    let not_hooked =
+        figures.libraries.iter().flat_map(|l| &l.not_hooked).chain(figures.refused.values().flatten());
+    let refused = not_hooked.into_iter().find(|refused| known.contains(&refused.name.as_str()));
+    match refused {
+        Some(refused) => {
+            Err(Lacking::NoValue(format!("{} could not be hooked: {}", refused.name, refused.reason)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// 0 calls mean little where the trace has no call of that library at all.
+fn unseen_api(known: &[&str], gathered: &Gathered) -> Option<String> {
+    let api = cuda::api(known.first()?);
+    let seen = gathered.whole.calls.functions.list.iter().any(|s| cuda::api(&s.name) == api);
+    (!seen).then(|| match api {
+        Api::Runtime => "the trace has no call of the CUDA runtime at all".to_owned(),
+        _ => "the trace has no call of the CUDA driver at all".to_owned(),
+    })
+}
+
+fn kernel(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Result<Found, Lacking> {
+    let all = &gathered.whole.calls.kernels.list;
+    let exact = all.iter().any(|s| *s.name == *name);
+    let fits = |s: &&Sample| if exact { *s.name == *name } else { matches(name, &s.name) };
+    let mut notes = Vec::new();
+    if gathered.without_events && gathered.whole.figures.more_kernels > 0 {
+        notes.push("the recording was made with --summary-only and names only some of its kernels".into());
+    }
+    if !all.iter().any(|s| fits(&s)) {
+        absent("kernel", name, all.iter().map(|s| &*s.name), &mut notes)?;
+    }
+    let sample = sum(seen.calls.kernels.list.iter().filter(fits));
+    let found = of_sample(sample, field, name, gathered)?;
+    Ok(Found { notes: [notes, found.notes].concat(), ..found })
+}
+
+fn ioctl(name: &str, field: Field, seen: &Seen) -> Result<Found, Lacking> {
+    let Some(space) = &seen.figures.kernel_space else {
+        return Err(Lacking::NoValue(WITHOUT_KERNEL.into()));
+    };
+    let names = |request: &crate::report::driver_figures::RequestSeen| {
+        let detail = request.detail.clone().unwrap_or_default();
+        [request.request.clone(), format!("{} {detail}", request.request).trim().to_owned(), detail]
+    };
+    let fits: Vec<_> = space
+        .requests
+        .iter()
+        .filter(|r| names(r).iter().any(|known| !known.is_empty() && matches(name, known)))
+        .collect();
+    let mut notes = Vec::new();
+    if space.more_requests > 0 {
+        notes.push("the summary lists only some of the requests".into());
+    }
+    if fits.is_empty() {
+        let all: Vec<String> = space.requests.iter().flat_map(names).collect();
+        absent("request", name, all.iter().map(String::as_str), &mut notes)?;
+    }
+    let total =
+        |of: fn(&crate::report::driver_figures::RequestSeen) -> u64| fits.iter().map(|r| of(r)).sum::<u64>();
+    let calls = total(|r| r.calls);
+    let value = match field {
+        Field::Calls => Some(Value::whole(calls, Unit::Count)),
+        Field::Errors => Some(Value::whole(total(|r| r.failed), Unit::Count)),
+        Field::Time => Some(Value::whole(total(|r| r.total_ns), Unit::Time)),
+        Field::Max => fits.iter().map(|r| r.max_ns).max().map(|ns| Value::whole(ns, Unit::Time)),
+        _ => Value::fraction(total(|r| r.total_ns).into(), calls.into(), Unit::Time),
+    };
+    let value = value.ok_or_else(|| Lacking::NoValue(format!("no request {name} was made")))?;
+    Ok(Found { notes, ..Found::of(value) })
+}
+
+/// A name must be there; a pattern may fit nothing, which is said.
+fn absent<'a>(
+    what: &str,
+    name: &str,
+    all: impl Iterator<Item = &'a str>,
+    notes: &mut Vec<String>,
+) -> Result<(), Lacking> {
+    let hint = did_you_mean(&nearest(name, all));
+    if is_pattern(name) {
+        notes.push(format!("no {what} of the trace fits{hint}"));
+        return Ok(());
+    }
+    Err(Lacking::Unknown(format!(
+        "no {what} of the trace is called {name:?}{hint}; where there may be none, write a pattern: \"{name}*\""
+    )))
+}
+
+fn sum<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
+    let samples: Vec<&Sample> = samples.collect();
+    match samples.as_slice() {
+        [one] => (*one).clone(),
+        many => many.iter().fold(Sample::default(), |mut sum, one| {
+            sum.merge(one);
+            sum
+        }),
+    }
+}
+
+fn of_sample(sample: Sample, field: Field, name: &str, gathered: &Gathered) -> Result<Found, Lacking> {
+    let time = |ns: u64| (sample.timed > 0).then(|| Value::whole(ns, Unit::Time));
+    let value = match field {
+        Field::Calls => Some(Value::whole(sample.calls, Unit::Count)),
+        Field::Errors => Some(Value::whole(sample.errors, Unit::Count)),
+        Field::Bytes if gathered.without_events => None,
+        Field::Bytes => Some(Value::whole(sample.bytes, Unit::Bytes)),
+        Field::Time => Value::fraction(sample.total_ns, 1, Unit::Time),
+        Field::Avg => Value::fraction(sample.total_ns, sample.timed.into(), Unit::Time),
+        Field::Min => time(sample.min_ns),
+        Field::Max => time(sample.max_ns),
+        Field::Percentile(of) => sample.percentile(of).and_then(time),
+    };
+    let value = value.ok_or_else(|| {
+        Lacking::NoValue(match gathered.without_events && sample.calls > 0 {
+            true => "the recording was made with --summary-only, which does not keep that".into(),
+            false => format!("{name} was never called, so it has no times"),
+        })
+    })?;
+    let first = sample.first;
+    let percentile = match field {
+        Field::Percentile(of) if of < 100_000 && sample.med_ns.is_none() => Some((of, sample)),
+        _ => None,
+    };
+    Ok(Found { value, notes: Vec::new(), first, percentile })
+}
+
+/// Of options that leave calls out, what they leave.
+struct LeftOut {
+    only: Vec<Pattern>,
+    skip: Vec<Pattern>,
+    api: Option<Api>,
+    text: String,
+}
+
+impl LeftOut {
+    fn records(&self, name: &str) -> bool {
+        (self.only.is_empty() || self.only.iter().any(|p| p.matches(name)))
+            && !self.skip.iter().any(|p| p.matches(name))
+            && self.api.is_none_or(|api| api == cuda::api(name))
+    }
+}
+
+/// What the recording was told not to record; `None` if nothing.
+fn left_out_by(header: &Header) -> Option<LeftOut> {
+    let words = |key: &str| -> Vec<&str> {
+        let list = header.options.get(key).and_then(|list| list.as_array());
+        list.into_iter().flatten().filter_map(|word| word.as_str()).collect()
+    };
+    let patterns =
+        |key: &str| words(key).iter().filter_map(|word| Pattern::new(word).ok()).collect::<Vec<_>>();
+    let mut said: Vec<String> = Vec::new();
+    for key in ["only", "skip"] {
+        let words = words(key);
+        if !words.is_empty() {
+            let more = words
+                .get(3..)
+                .filter(|more| !more.is_empty())
+                .map(|more| format!(" and {} more", more.len()));
+            let first = words.get(..3).unwrap_or(&words).join(" ");
+            said.push(format!("--{key} {first}{}", more.unwrap_or_default()));
+        }
+    }
+    let api = match header.options.get("api").and_then(|api| api.as_str()) {
+        Some("driver") => Some(Api::Driver),
+        Some("runtime") => Some(Api::Runtime),
+        _ => None,
+    };
+    if let Some(api) = header.options.get("api").and_then(|api| api.as_str()) {
+        said.push(format!("--api {api}"));
+    }
+    (!said.is_empty()).then(|| LeftOut {
+        only: patterns("only"),
+        skip: patterns("skip"),
+        api,
+        text: format!("the recording had {}", said.join(", ")),
+    })
+}
+
+/// What the recording was told to leave out, in words.
+pub fn options_that_leave_out(header: Option<&Header>) -> Option<String> {
+    left_out_by(header?).map(|options| options.text)
+}
+
+/// Whether a function would have been recorded.
+pub fn recorded(header: Option<&Header>, name: &str) -> bool {
+    header.and_then(left_out_by).is_none_or(|options| options.records(name))
+}

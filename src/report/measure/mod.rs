@@ -1,0 +1,29 @@
+//! Figures by name, for the gates `check` and `diff`.
+//!
+//! In: the lines of a trace, and metrics such as `cudaMalloc.calls` as a person writes them. Out:
+//! exact values with their units, or the reason why there is none. What `summary` has is taken from
+//! it and never counted a second way. A metric that is not there is never 0.
+
+mod calls;
+mod eval;
+mod gather;
+mod language;
+mod metric;
+mod names;
+mod prose;
+mod sample;
+#[cfg(test)]
+pub mod script;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use calls::NAMELESS;
+pub use eval::{Missing, decide, evaluate, options_that_leave_out, recorded};
+pub use gather::{Asks, Gathered, Seen, gather};
+pub use language::{Fault, Op, Term, Threshold, budget, threshold};
+pub use metric::{Better, copied};
+pub use names::nearest;
+pub use prose::wrapped;
+pub use sample::{First, Sample};
+pub use value::{Unit, Value};

@@ -1,0 +1,34 @@
+//! The files that a view reads. In: the names given on the command line. Out: their lines, one by
+//! one, and errors that say which file. No view opens a file by itself.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::say;
+use crate::trace::{self, Line, Notes};
+
+/// The newest trace, if none is named.
+pub fn or_newest(files: &[PathBuf]) -> Vec<PathBuf> {
+    if files.is_empty() { vec![PathBuf::from("traces/latest")] } else { files.to_vec() }
+}
+
+/// Every line of a trace, and what was odd in it.
+pub fn each(file: &Path, mut take: impl FnMut(&Line)) -> Result<Notes> {
+    let named = || say::name(file);
+    let mut reader = trace::open(file).with_context(named)?;
+    while let Some(line) = reader.next().with_context(named)? {
+        take(&line);
+    }
+    Ok(reader.notes().clone())
+}
+
+/// The same, as long as there is no error.
+pub fn try_each(file: &Path, mut take: impl FnMut(&Line) -> std::io::Result<()>) -> Result<Notes> {
+    let named = || say::name(file);
+    let mut reader = trace::open(file).with_context(named)?;
+    while let Some(line) = reader.next().with_context(named)? {
+        take(&line)?;
+    }
+    Ok(reader.notes().clone())
+}

@@ -1,0 +1,89 @@
+//! The figures of a recording that goes on: what `--interval` prints, in the words of the summary. Called on
+//! the thread that records, so nothing is copied here but what is shown.
+
+use super::figures::Figures;
+use super::sections;
+use super::summary::Summary;
+use super::text::{Page, plural};
+
+/// How many allocations and kernels are listed.
+const LISTED: usize = 10;
+
+/// How far the recording is.
+pub struct Now {
+    pub at_ns: u64,
+    pub events: u64,
+    /// Since the last report, and how long ago that was.
+    pub new_events: u64,
+    pub passed_ns: u64,
+    pub lost: u64,
+    /// Reports before this one that could not be shown.
+    pub skipped: u64,
+}
+
+impl Summary {
+    /// Memory held, launches by kernel, copies by direction.
+    pub fn running(&self, now: &Now, width: usize) -> String {
+        let mut page = Page::new(width);
+        let rate = u128::from(now.new_events) * 1_000_000_000 / u128::from(now.passed_ns.max(1));
+        let ms = now.at_ns / 1_000_000;
+        page.line(&format!(
+            "=== gpurec at {}.{:03} s: {}, {rate} a second, {} lost ===",
+            ms / 1000,
+            ms % 1000,
+            plural(now.events, "event"),
+            now.lost
+        ));
+        if now.skipped > 0 {
+            let said = plural(now.skipped, "report");
+            page.line(&format!("{said} before this one could not be shown: standard error was too slow"));
+        }
+        self.held(&mut page, now.at_ns);
+        let mut figures = Figures { transfers: self.transfers.finish(), ..Figures::default() };
+        (figures.kernels, figures.more_kernels) = self.kernels.finish();
+        if figures.kernels.is_empty() {
+            page.section("Launches by kernel: none");
+        }
+        sections::kernels(&mut page, &figures);
+        if figures.transfers.by_direction.is_empty() {
+            page.section("Copies by direction: none");
+        }
+        sections::copies(&mut page, &figures);
+        page.line("");
+        page.into_text()
+    }
+
+    fn held(&self, page: &mut Page, at_ns: u64) {
+        let held = self.memories.held(at_ns, LISTED);
+        match held.count {
+            0 => page.section("Memory held: none"),
+            n => page.section(&format!(
+                "Memory held: {} in {}",
+                sections::bytes(held.bytes),
+                plural(n, "allocation")
+            )),
+        }
+        for leak in &held.largest {
+            page.cut(&sections::one_leak(leak));
+        }
+        page.more(held.count as usize, held.largest.len(), "allocations");
+        if held.gone > 0 {
+            page.line(&format!(
+                "  and {} that {} left when their processes ended",
+                sections::bytes(held.gone_bytes),
+                plural(held.gone, "allocation")
+            ));
+        }
+    }
+
+    /// What recording has cost the thread that it cost most.
+    pub fn highest_cost(&self) -> u64 {
+        let calls = self.calls_by_thread.values().copied().max().unwrap_or(0);
+        calls.saturating_mul(self.ns_per_call.unwrap_or(0))
+    }
+
+    /// The processes seen.
+    pub fn pids(&self) -> Vec<u32> {
+        self.processes.keys().copied().collect()
+    }
+}

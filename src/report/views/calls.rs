@@ -1,0 +1,265 @@
+//! The calls that threads are in. In: begins and ends, as they come. Out: each call with what encloses it.
+//!
+//! B and E nest in each thread, so a stack for each thread is all that is kept. A trace that says otherwise (an E
+//! without its B, an end that was lost) leaves calls out and never a wrong one in.
+
+use std::collections::HashMap;
+
+use crate::cuda::{self, Category};
+use crate::report::by_process::ByProcess;
+use crate::report::tally::{Marks, Role, Tally};
+use crate::trace::{Args, Value};
+
+/// How many functions are told apart, how many threads may be in calls at once, and how deep calls nest.
+pub const MOST: usize = 65_536;
+const DEEPEST: usize = 1024;
+
+/// Threads that are in no call are remembered up to here, so that their next call costs less.
+const IDLE: usize = 1024;
+
+/// A process and one of its threads.
+pub type Thread = (u32, u32);
+
+pub struct Function {
+    pub name: Box<str>,
+    pub role: Option<Role>,
+    pub marks: Marks,
+    pub category: Category,
+}
+
+impl Function {
+    fn is_like(&self, other: &Function) -> bool {
+        (self.role, self.marks, self.category) == (other.role, other.marks, other.category)
+    }
+}
+
+/// What the functions of a trace are, looked up once for each.
+#[derive(Default)]
+pub struct Functions {
+    by_name: HashMap<Box<str>, usize>,
+    all: Vec<Function>,
+}
+
+impl Functions {
+    pub fn index(&mut self, name: &str) -> usize {
+        if let Some(known) = self.by_name.get(name) {
+            return *known;
+        }
+        let Tally { role, marks, .. } = Tally::new(name);
+        let category = cuda::category(name);
+        let mut function = Function { name: name.into(), role, marks, category };
+        if self.by_name.len() < MOST {
+            self.by_name.insert(name.into(), self.all.len());
+        } else {
+            // Those beyond have no names of their own, but a wait is a wait.
+            function.name = "others".into();
+            let others = self.all.iter().enumerate().skip(MOST);
+            if let Some((known, _)) = { others }.find(|(_, known)| known.is_like(&function)) {
+                return known;
+            }
+        }
+        self.all.push(function);
+        self.all.len() - 1
+    }
+
+    pub fn get(&self, index: usize) -> Option<&Function> {
+        self.all.get(index)
+    }
+
+    pub fn name(&self, index: usize) -> &str {
+        self.all.get(index).map_or("?", |function| &function.name)
+    }
+
+    pub fn role(&self, index: usize) -> Option<Role> {
+        self.all.get(index).and_then(|function| function.role)
+    }
+}
+
+/// A call, or a span of the driver, that has begun.
+pub struct Frame<T> {
+    /// Its event_id.
+    pub id: u64,
+    pub ts_ns: u64,
+    pub function: usize,
+    /// A span of the driver and no call.
+    pub driver: bool,
+    /// The roles of the calls nested in it, by `Role::bit`.
+    pub inside: u8,
+    pub of: T,
+}
+
+impl<T> Frame<T> {
+    pub fn has_inside(&self, role: Role) -> bool {
+        self.inside & role.bit() != 0
+    }
+}
+
+pub struct Stacks<T> {
+    threads: ByProcess<u32, Vec<Frame<T>>>,
+    left_out: u64,
+}
+
+impl<T> Default for Stacks<T> {
+    fn default() -> Self {
+        Stacks { threads: ByProcess::default(), left_out: 0 }
+    }
+}
+
+impl<T> Stacks<T> {
+    /// `depth` is how many enclose it: what is above has ended unseen.
+    pub fn push(&mut self, thread: Thread, depth: u32, role: Option<Role>, frame: Frame<T>) {
+        let Some(stack) = self.threads.entry(thread.0, thread.1, MOST) else {
+            self.left_out = self.left_out.saturating_add(1);
+            return;
+        };
+        stack.truncate(usize::try_from(depth).unwrap_or(DEEPEST));
+        if let Some(role) = role {
+            for outer in stack.iter_mut() {
+                outer.inside |= role.bit();
+            }
+        }
+        if stack.len() < DEEPEST {
+            stack.push(frame);
+        } else {
+            self.left_out = self.left_out.saturating_add(1);
+        }
+    }
+
+    /// The call that began with event `begin`. What is above it has ended unseen.
+    pub fn pop(&mut self, thread: Thread, begin: u64) -> Option<Frame<T>> {
+        let stack = self.threads.get_mut(thread.0, &thread.1)?;
+        let at = stack.iter().rposition(|frame| frame.id == begin)?;
+        stack.truncate(at + 1);
+        let frame = stack.pop();
+        // A program may make threads without end: those that are in no call must not fill the room.
+        if stack.is_empty() && self.threads.len() > IDLE {
+            self.threads.remove(thread.0, &thread.1);
+        }
+        frame
+    }
+
+    pub fn innermost(&mut self, thread: Thread) -> Option<&mut Frame<T>> {
+        self.threads.get_mut(thread.0, &thread.1)?.last_mut()
+    }
+
+    /// What a thread is in, the outermost first.
+    pub fn of(&self, thread: Thread) -> &[Frame<T>] {
+        self.threads.get(thread.0, &thread.1).map_or(&[], Vec::as_slice)
+    }
+
+    /// The threads of a process that may be in calls.
+    pub fn threads_of(&self, pid: u32) -> Vec<Thread> {
+        self.threads.keys_of(pid).map(|tid| (pid, *tid)).collect()
+    }
+
+    /// What is to be said of calls that could not be followed, if there were any.
+    pub fn left_out(&self) -> Option<String> {
+        (self.left_out > 0).then(|| {
+            format!(
+                "{} of these figures: more than {MOST} threads were in calls at once, or calls lay more than {DEEPEST} deep.",
+                match self.left_out {
+                    1 => "1 call is left out".to_owned(),
+                    n => format!("{n} calls are left out"),
+                }
+            )
+        })
+    }
+
+    /// The calls of a process that is over will not end.
+    pub fn ended(&mut self, pid: u32) {
+        self.threads.ended(pid);
+    }
+}
+
+/// An argument that is a pointer or a handle. (All that the views ask of arguments.)
+pub fn handle(args: &Args, names: &[&str]) -> Option<u64> {
+    names.iter().find_map(|name| match args.get(name) {
+        Some(Value::Hex(handle)) => Some(handle),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(id: u64) -> Frame<()> {
+        Frame { id, ts_ns: id, function: 0, driver: false, inside: 0, of: () }
+    }
+
+    fn ids(stacks: &Stacks<()>, thread: Thread) -> Vec<u64> {
+        stacks.of(thread).iter().map(|frame| frame.id).collect()
+    }
+
+    #[test]
+    fn calls_nest_in_each_thread() {
+        let mut stacks = Stacks::default();
+        stacks.push((1, 1), 0, None, frame(1));
+        stacks.push((1, 2), 0, None, frame(2));
+        stacks.push((1, 1), 1, Some(Role::KernelLaunch), frame(3));
+        assert_eq!((ids(&stacks, (1, 1)), ids(&stacks, (1, 2))), (vec![1, 3], vec![2]));
+        assert!(stacks.pop((1, 1), 2).is_none(), "of another thread");
+        assert_eq!(stacks.pop((1, 1), 3).map(|f| f.id), Some(3));
+        let outer = stacks.pop((1, 1), 1).unwrap();
+        assert!(outer.has_inside(Role::KernelLaunch) && !outer.has_inside(Role::Sync));
+        assert!(stacks.pop((1, 1), 1).is_none(), "an end without its beginning");
+        stacks.ended(1);
+        assert!(ids(&stacks, (1, 2)).is_empty());
+    }
+
+    #[test]
+    fn ends_that_were_lost_leave_nothing_behind() {
+        let mut stacks = Stacks::default();
+        for (depth, id) in [(0, 1), (1, 2), (2, 3)] {
+            stacks.push((1, 1), depth, None, frame(id));
+        }
+        assert_eq!(stacks.pop((1, 1), 2).map(|f| f.id), Some(2), "3 never ended");
+        assert_eq!(ids(&stacks, (1, 1)), [1]);
+        stacks.push((1, 1), 0, None, frame(4));
+        assert_eq!(ids(&stacks, (1, 1)), [4], "a call of depth 0: 1 never ended");
+        for id in 5..5000 {
+            stacks.push((1, 1), u32::MAX, None, frame(id));
+        }
+        assert_eq!(stacks.of((1, 1)).len(), DEEPEST);
+    }
+
+    /// Threads that came and went must not take the room of those that come.
+    #[test]
+    fn threads_without_end_are_all_followed() {
+        let mut stacks = Stacks::default();
+        for tid in 0..MOST as u32 + 10_000 {
+            stacks.push((1, tid), 0, None, frame(u64::from(tid)));
+            assert_eq!(stacks.pop((1, tid), u64::from(tid)).map(|f| f.id), Some(u64::from(tid)));
+        }
+        assert!(stacks.left_out().is_none() && stacks.threads.len() <= IDLE + 1);
+        for tid in 0..MOST as u32 + 10 {
+            stacks.push((2, tid), 0, None, frame(1));
+        }
+        let said = stacks.left_out().unwrap();
+        assert!(said.contains("calls are left out of these figures"), "{said}");
+        // The end of one process costs nothing for those of another.
+        for pid in 3..100_000 {
+            stacks.ended(pid);
+        }
+        stacks.ended(2);
+        assert!(stacks.threads.len() <= IDLE + 1);
+    }
+
+    #[test]
+    fn functions_are_bounded() {
+        let mut functions = Functions::default();
+        let launch = functions.index("cuLaunchKernel");
+        assert!(
+            functions.role(launch) == Some(Role::KernelLaunch) && functions.index("cuLaunchKernel") == launch
+        );
+        for i in 0..MOST + 10 {
+            functions.index(&format!("f{i}"));
+        }
+        let (one, other) = (functions.index("one more"), functions.index("another"));
+        assert_eq!((functions.name(one), one), ("others", other));
+        let (wait, launch) = (functions.index("cudaDeviceSynchronize"), functions.index("cudaLaunchKernel"));
+        assert_eq!((functions.name(wait), functions.role(wait)), ("others", Some(Role::Sync)));
+        assert_eq!(functions.role(launch), Some(Role::KernelLaunch));
+        assert_eq!(functions.index("cuCtxSynchronize"), wait);
+    }
+}

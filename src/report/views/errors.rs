@@ -1,0 +1,319 @@
+//! `report errors`: what failed, what failed first, and what came before that.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::calls::{Functions, Thread};
+use super::output::Report;
+use super::{ReportConfig, Told, View};
+use crate::report::Summary;
+use crate::report::figures::{ErrorWindow, Figures};
+use crate::report::table::{Cell, Column, Table, data, long, number, text};
+use crate::report::text::{clean, plural};
+use crate::trace::{Begin, Body, End, Line, Process, Retval};
+
+const KINDS: &[Column] = &[
+    number("Count", "count"),
+    number("First at (s)", "first_ns"),
+    number("Last at (s)", "last_ns"),
+    number("Code", "code"),
+    text("Error", "error"),
+    text("Call", "function"),
+    data("api"),
+];
+
+const WINDOWS: &[Column] = &[
+    number("", "ts_ns"),
+    number("", "pid"),
+    number("", "tid"),
+    text("", "function"),
+    text("", "error"),
+    number("", "begin"),
+    number("", "asynchronous"),
+    text("", "last_sync"),
+    number("", "last_sync_ns"),
+    number("", "launches"),
+];
+
+const SUSPECTS: &[Column] = &[data("window_begin"), number("Launches", "launches"), long("Kernel", "kernel")];
+
+const CALLS: &[Column] = &[
+    number("At (s)", "ts_ns"),
+    number("Event", "event"),
+    number("us", "duration_ns"),
+    text("Call", "function"),
+    text("Result", "result"),
+];
+
+const XIDS: &[Column] = &[
+    number("At (s)", "ts_ns"),
+    number("Xid", "xid"),
+    number("PID", "pid"),
+    text("Device", "device"),
+    long("Message", "message"),
+];
+
+/// So many calls before the first failure are shown, and so many threads are watched for it.
+const BEFORE: usize = 8;
+const MOST: usize = 65_536;
+
+/// What an error means where its name does not say what to do.
+const HINTS: [(i64, &str); 8] = [
+    (2, "out of memory: `gpurec report memory` says who held it"),
+    (
+        4,
+        "the driver was shut down already: as a rule a library that cleans up at the process's exit, and harmless",
+    ),
+    (209, "no kernel image for this GPU: the binary was not built for its architecture"),
+    (214, "an uncorrectable ECC error: the GPU, not the program"),
+    (700, "a kernel used an address that is not its own: run under compute-sanitizer"),
+    (702, "a kernel ran longer than the watchdog lets it"),
+    (716, "a kernel used a misaligned address: run under compute-sanitizer"),
+    (719, "a kernel crashed: run under compute-sanitizer"),
+];
+
+pub fn make(_: &ReportConfig) -> Box<dyn View> {
+    Box::new(Errors::default())
+}
+
+#[derive(Default)]
+struct Errors {
+    summary: Summary,
+    functions: Functions,
+    kinds: HashMap<(usize, Option<i64>), (u64, u64)>,
+    /// The last calls of each thread, as long as nothing has failed.
+    before: HashMap<Thread, VecDeque<Past>>,
+    /// The first failure and the calls of its thread before it.
+    first: Option<VecDeque<Past>>,
+}
+
+struct Past {
+    event: u64,
+    ts_ns: u64,
+    function: usize,
+    duration_ns: Option<u64>,
+    error: Option<Box<str>>,
+}
+
+impl View for Errors {
+    fn line(&mut self, line: &Line) {
+        self.summary.add(line);
+        match &line.body {
+            Body::Begin(begin) => self.begin(line, begin),
+            Body::End(end) => self.end(line, end),
+            Body::Process(Process::Exit(exit)) => self.ended(exit.pid),
+            Body::Process(Process::Exec(exec)) => self.ended(exec.pid),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, told: &Told) -> Report {
+        let figures = self.summary.of_file(&told.notes);
+        let mut report = Report::default();
+        report.fact("failed_calls", figures.failures.calls);
+        xids(&mut report, &figures);
+        if figures.failures.calls == 0 {
+            report.title("No CUDA call failed.");
+            report.data(Table::new("errors", "kinds", KINDS));
+        } else {
+            self.kinds(&mut report, &figures);
+            self.calls_before(&mut report);
+            windows(&mut report, &figures);
+        }
+        ioctls(&mut report, &figures);
+        report
+    }
+}
+
+impl Errors {
+    fn begin(&mut self, line: &Line, begin: &Begin) {
+        if self.first.is_some() {
+            return;
+        }
+        let thread = (begin.pid, begin.tid);
+        if self.before.len() >= MOST && !self.before.contains_key(&thread) {
+            return;
+        }
+        let function = self.functions.index(&begin.name);
+        let calls = self.before.entry(thread).or_default();
+        if calls.len() > BEFORE {
+            calls.pop_front();
+        }
+        let (event, ts_ns) = (line.event_id, line.ts_ns);
+        calls.push_back(Past { event, ts_ns, function, duration_ns: None, error: None });
+    }
+
+    fn end(&mut self, line: &Line, end: &End) {
+        if self.first.is_none() {
+            let calls = self.before.get_mut(&(end.pid, end.tid));
+            let call = calls.and_then(|calls| calls.iter_mut().find(|call| call.event == end.begin));
+            if let Some(call) = call {
+                call.duration_ns = end.duration_ns;
+                call.error = end.error.as_deref().map(Box::from);
+            }
+        }
+        if end.error.is_none() {
+            return;
+        }
+        let code = match end.retval {
+            Some(Retval::Number(code)) => Some(code),
+            _ => None,
+        };
+        let key = (self.functions.index(&end.name), code);
+        if self.kinds.len() < MOST || self.kinds.contains_key(&key) {
+            self.kinds.entry(key).or_insert((line.ts_ns, line.ts_ns)).1 = line.ts_ns;
+        }
+        if self.first.is_none() {
+            let calls = std::mem::take(&mut self.before).remove(&(end.pid, end.tid));
+            self.first = Some(calls.unwrap_or_default());
+        }
+    }
+
+    fn ended(&mut self, pid: u32) {
+        self.before.retain(|(of, _), _| *of != pid);
+    }
+
+    fn kinds(&mut self, report: &mut Report, figures: &Figures) {
+        let failures = &figures.failures;
+        report.title(format!("{}, by error, the first one first", plural(failures.calls, "failed call")));
+        let mut table = Table::new("errors", "kinds", KINDS);
+        for kind in &failures.by_error {
+            let seen = self.kinds.get(&(self.functions.index(&kind.function), kind.code)).copied();
+            table.row(vec![
+                Cell::Count(kind.count),
+                Cell::optional(seen.map(|seen| seen.0), Cell::At),
+                Cell::optional(seen.map(|seen| seen.1), Cell::At),
+                Cell::optional(kind.code.and_then(|code| u64::try_from(code).ok()), Cell::Count),
+                kind.error.as_str().into(),
+                kind.function.as_str().into(),
+                kind.api.as_str().into(),
+            ]);
+        }
+        report.table(table);
+        for (code, hint) in HINTS {
+            if failures.by_error.iter().any(|kind| kind.code == Some(code) && kind.api != "other") {
+                report.words(format!("{code}: {hint}."));
+            }
+        }
+    }
+
+    fn calls_before(&self, report: &mut Report) {
+        let Some(first) = self.first.as_ref().filter(|calls| !calls.is_empty()) else { return };
+        report.title("The last calls of its thread up to the first failure");
+        let mut table = Table::new("before_first", "calls", CALLS);
+        for call in first {
+            let result = match (&call.error, call.duration_ns) {
+                (Some(error), _) => error.as_ref(),
+                (None, Some(_)) => "ok",
+                (None, None) => "not yet returned",
+            };
+            table.row(vec![
+                Cell::At(call.ts_ns),
+                Cell::Count(call.event),
+                Cell::optional(call.duration_ns, Cell::Micros),
+                self.functions.name(call.function).into(),
+                result.into(),
+            ]);
+        }
+        report.table(table);
+    }
+}
+
+/// For each context the first failure: what was launched since it was last known to be well.
+fn windows(report: &mut Report, figures: &Figures) {
+    let mut data = Table::new("windows", "windows", WINDOWS);
+    for window in &figures.error_windows {
+        data.row(vec![
+            Cell::At(window.ts_ns),
+            Cell::Count(window.pid.into()),
+            Cell::Count(window.tid.into()),
+            window.function.as_str().into(),
+            window.error.as_str().into(),
+            Cell::Count(window.begin),
+            Cell::Count(u64::from(window.asynchronous)),
+            Cell::optional(window.last_sync.as_ref(), |sync| sync.function.as_str().into()),
+            Cell::optional(window.last_sync.as_ref(), |sync| Cell::At(sync.ts_ns)),
+            Cell::Count(window.launches),
+        ]);
+        report.title(window_title(window));
+        let since = match &window.last_sync {
+            Some(sync) => {
+                let at = Cell::At(sync.ts_ns);
+                format!(
+                    "{}, the last synchronisation that succeeded, at {}",
+                    clean(&sync.function),
+                    shown(at)
+                )
+            }
+            None => "the beginning: no synchronisation had succeeded".to_owned(),
+        };
+        let launches = match window.launches {
+            1 => "1 launch".to_owned(),
+            n => format!("{n} launches"),
+        };
+        let hint = match (window.asynchronous, window.launches) {
+            (true, 1..) => ". The error comes from the device: its cause is most likely one of them",
+            (true, 0) => ". The error comes from the device: its cause lies before",
+            (false, _) => ". The error is of the call itself, and not of an earlier kernel",
+        };
+        report.words(format!("{launches} since {since}{hint}."));
+        let mut table = Table::new("suspects", "kernels", SUSPECTS);
+        for kernel in window.kernels.iter().filter(|_| window.asynchronous) {
+            let name = Cell::Kernel(kernel.kernel.clone());
+            table.row(vec![Cell::Count(window.begin), Cell::Count(kernel.launches), name]);
+        }
+        if !table.is_empty() {
+            report.table(table);
+        }
+    }
+    report.data(data);
+}
+
+fn window_title(window: &ErrorWindow) -> String {
+    let context = window.context.as_ref().map(|c| format!(" in context {}", clean(c))).unwrap_or_default();
+    format!(
+        "First failure of pid {}{context}: {} returned {} at {} (thread {}, event {})",
+        window.pid,
+        clean(&window.function),
+        clean(&window.error),
+        shown(Cell::At(window.ts_ns)),
+        window.tid,
+        window.begin
+    )
+}
+
+fn shown(at: Cell) -> String {
+    match at {
+        Cell::At(ns) => format!("{} s", crate::report::text::seconds(ns)),
+        _ => String::new(),
+    }
+}
+
+fn xids(report: &mut Report, figures: &Figures) {
+    let Some(kernel) = figures.kernel_space.as_ref().filter(|kernel| kernel.xid_count > 0) else { return };
+    report.title(format!("The driver reported {} (Xid)", plural(kernel.xid_count, "error")));
+    let mut table = Table::new("xids", "Xids", XIDS);
+    for xid in &kernel.xids {
+        table.row(vec![
+            Cell::At(xid.ts_ns),
+            Cell::Count(xid.xid.into()),
+            Cell::some(xid.pid.into()),
+            xid.device.as_str().into(),
+            xid.message.trim().into(),
+        ]);
+    }
+    table.more(kernel.xid_count.saturating_sub(kernel.xids.len() as u64));
+    report.table(table);
+}
+
+fn ioctls(report: &mut Report, figures: &Figures) {
+    if let Some(kernel) = figures.kernel_space.as_ref().filter(|kernel| kernel.failed_ioctls > 0) {
+        report.fact("failed_ioctls", kernel.failed_ioctls);
+        report.title(format!(
+            "{} failed, too: see `gpurec report ioctl`",
+            plural(kernel.failed_ioctls, "ioctl")
+        ));
+        report.words(
+            "A driver probes for what the GPU can do: such failures are often no error of the program's.",
+        );
+    }
+}

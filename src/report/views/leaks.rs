@@ -1,0 +1,294 @@
+//! `report leaks`: what was allocated and never freed, as bcc's memleak has it: grouped, then one by one.
+//!
+//! What is kept grows with the allocations that are live at one time; of those whose process is over only sums and
+//! the largest stay.
+
+use std::collections::HashMap;
+
+use super::output::Report;
+use super::{ReportConfig, Told, View};
+use crate::report::Summary;
+use crate::report::table::{Cell, Column, Table, number, size, text};
+use crate::report::text::{duration, plural};
+use crate::trace::{Body, Line, Memory, Op, Process};
+
+const GROUPS: &[Column] = &[
+    number("Bytes", "bytes"),
+    number("Count", "count"),
+    number("Each", "each_bytes"),
+    number("Oldest (s)", "oldest_ns"),
+    number("Newest (s)", "newest_ns"),
+    number("PID", "pid"),
+    text("Space", "space"),
+    text("Allocated by", "function"),
+];
+
+const SINGLE: &[Column] = &[
+    number("Address", "ptr"),
+    number("Bytes", "bytes"),
+    number("Age (s)", "age_ns"),
+    number("PID", "pid"),
+    text("Space", "space"),
+    text("Allocated by", "function"),
+    number("Event", "begin"),
+    text("Live", "live"),
+];
+
+/// How many groups are told apart, and how many allocations are listed at most.
+const MOST_GROUPS: usize = 65_536;
+const MOST_LISTED: usize = 10_000;
+
+/// Memory of another process is no leak of this one.
+const NOT_ITS_OWN: &str = "ipc";
+
+pub fn make(config: &ReportConfig) -> Box<dyn View> {
+    let older_ns = config.older_than.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+    Box::new(Leaks { older_ns, ..Leaks::default() })
+}
+
+#[derive(Default)]
+struct Leaks {
+    older_ns: u64,
+    /// Only for a trace that has no events.
+    summary: Summary,
+    live: HashMap<(u32, u64), Vec<Live>>,
+    gone: Gone,
+}
+
+#[derive(Clone)]
+struct Live {
+    space: Box<str>,
+    size: Option<u64>,
+    since_ns: u64,
+    function: Box<str>,
+    begin: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    pid: u32,
+    function: Box<str>,
+    space: Box<str>,
+    size: Option<u64>,
+}
+
+#[derive(Clone, Default)]
+struct Group {
+    count: u64,
+    oldest_ns: u64,
+    newest_ns: u64,
+}
+
+struct Leak {
+    pid: u32,
+    ptr: u64,
+    age_ns: u64,
+    at_exit: bool,
+    live: Live,
+}
+
+/// What was never freed, as far as it is old enough.
+#[derive(Default)]
+struct Gone {
+    groups: HashMap<Key, Group>,
+    more_groups: u64,
+    largest: Vec<Leak>,
+    count: u64,
+    bytes: u64,
+    younger: u64,
+}
+
+impl View for Leaks {
+    fn line(&mut self, line: &Line) {
+        self.summary.add(line);
+        match &line.body {
+            Body::Memory(memory) => self.memory(line.ts_ns, memory),
+            Body::Process(Process::Exit(exit)) => self.over(line.ts_ns, true, |pid| pid == exit.pid),
+            Body::Process(Process::Exec(exec)) => self.over(line.ts_ns, true, |pid| pid == exec.pid),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, told: &Told) -> Report {
+        if told.only_figures() {
+            return self.stored(told);
+        }
+        self.over(told.last_ns, false, |_| true);
+        self.gone.report(self.older_ns)
+    }
+}
+
+impl Leaks {
+    fn memory(&mut self, ts_ns: u64, memory: &Memory) {
+        if memory.space == NOT_ITS_OWN {
+            return;
+        }
+        let key = (memory.pid, memory.ptr);
+        // One number may be an address and a handle.
+        let at = self.live.entry(key).or_default();
+        at.retain(|live| *live.space != *memory.space);
+        match memory.op {
+            Op::Alloc => at.push(Live {
+                space: memory.space.as_ref().into(),
+                size: memory.size,
+                since_ns: ts_ns,
+                function: memory.name.as_ref().into(),
+                begin: memory.begin,
+            }),
+            Op::Free if at.is_empty() => _ = self.live.remove(&key),
+            Op::Free => {}
+        }
+    }
+
+    /// Some processes are over, or their recording is.
+    fn over(&mut self, at_ns: u64, at_exit: bool, is_over: impl Fn(u32) -> bool) {
+        let (gone, older_ns) = (&mut self.gone, self.older_ns);
+        self.live.retain(|(pid, ptr), at| {
+            let is_over = is_over(*pid);
+            if is_over {
+                gone.add(older_ns, *pid, *ptr, std::mem::take(at), at_ns, at_exit);
+            }
+            !is_over
+        });
+    }
+
+    /// Without events there are the largest that the summary kept.
+    fn stored(&mut self, told: &Told) -> Report {
+        let leaks = self.summary.of_file(&told.notes).memory.leaks;
+        let hidden = leaks.count.saturating_sub(leaks.largest.len() as u64);
+        for leak in leaks.largest {
+            let live = Live {
+                space: leak.space.into(),
+                size: Some(leak.size),
+                since_ns: 0,
+                function: leak.function.into(),
+                begin: leak.begin,
+            };
+            let digits = leak.ptr.strip_prefix("0x").unwrap_or(&leak.ptr);
+            let ptr = u64::from_str_radix(digits, 16).unwrap_or(0);
+            self.gone.add(self.older_ns, leak.pid, ptr, vec![live], leak.age_ns, leak.at_exit);
+        }
+        let mut report = self.gone.report(self.older_ns);
+        if hidden > 0 {
+            report.words(format!("{hidden} smaller ones are not in the summary of this trace."));
+        }
+        report
+    }
+}
+
+impl Gone {
+    fn add(&mut self, older_ns: u64, pid: u32, ptr: u64, at: Vec<Live>, at_ns: u64, at_exit: bool) {
+        for live in at {
+            let age_ns = at_ns.saturating_sub(live.since_ns);
+            if age_ns < older_ns {
+                self.younger += 1;
+                continue;
+            }
+            self.count += 1;
+            self.bytes = self.bytes.saturating_add(live.size.unwrap_or(0));
+            self.group(pid, &live, age_ns);
+            self.largest.push(Leak { pid, ptr, age_ns, at_exit, live });
+            if self.largest.len() >= 2 * MOST_LISTED {
+                self.sort();
+            }
+        }
+    }
+
+    fn group(&mut self, pid: u32, live: &Live, age_ns: u64) {
+        let key = Key { pid, function: live.function.clone(), space: live.space.clone(), size: live.size };
+        if self.groups.len() >= MOST_GROUPS && !self.groups.contains_key(&key) {
+            self.more_groups += 1;
+            return;
+        }
+        let group = self.groups.entry(key).or_insert(Group { newest_ns: u64::MAX, ..Group::default() });
+        group.count += 1;
+        group.oldest_ns = group.oldest_ns.max(age_ns);
+        group.newest_ns = group.newest_ns.min(age_ns);
+    }
+
+    /// The largest first, of equals the oldest.
+    fn sort(&mut self) {
+        let key = |leak: &Leak| {
+            (std::cmp::Reverse(leak.live.size), leak.live.begin, leak.pid, leak.ptr, leak.live.space.clone())
+        };
+        self.largest.sort_by_cached_key(key);
+        self.largest.truncate(MOST_LISTED);
+    }
+
+    fn report(&mut self, older_ns: u64) -> Report {
+        self.sort();
+        let mut report = Report::default();
+        report.fact("count", self.count);
+        report.fact("bytes", self.bytes);
+        report.fact("younger", self.younger);
+        let older =
+            if older_ns > 0 { format!(" for {} and longer", duration(older_ns)) } else { String::new() };
+        if self.count == 0 {
+            report.title(format!("Nothing was left allocated{older}."));
+            self.grouped(&mut report);
+            self.single(&mut report);
+            self.younger(&mut report);
+            return report;
+        }
+        report.title(format!(
+            "Never freed{older}: {} in {}, by where they come from",
+            size(self.bytes),
+            plural(self.count, "allocation")
+        ));
+        self.grouped(&mut report);
+        report.title("The largest");
+        self.single(&mut report);
+        self.younger(&mut report);
+        if self.largest.iter().all(|leak| leak.at_exit) {
+            report.words(
+                "All of it was live when its process ended, which frees it. A group whose count grows with the run is a leak; buffers and caches made once are not.",
+            );
+        }
+        report
+    }
+
+    fn younger(&self, report: &mut Report) {
+        if self.younger > 0 {
+            report.words(format!("{} younger than that are left out.", plural(self.younger, "allocation")));
+        }
+    }
+
+    fn grouped(&self, report: &mut Report) {
+        let mut table = Table::new("groups", "groups", GROUPS);
+        let mut groups: Vec<(&Key, &Group)> = self.groups.iter().collect();
+        let bytes = |key: &Key, group: &Group| key.size.unwrap_or(0).saturating_mul(group.count);
+        groups.sort_by(|(a, x), (b, y)| (bytes(b, y), y.count, *a).cmp(&(bytes(a, x), x.count, *b)));
+        for (key, group) in groups {
+            table.row(vec![
+                Cell::optional(key.size.map(|_| bytes(key, group)), Cell::Bytes),
+                Cell::Count(group.count),
+                Cell::optional(key.size, Cell::Bytes),
+                Cell::At(group.oldest_ns),
+                Cell::At(group.newest_ns),
+                Cell::Count(key.pid.into()),
+                key.space.as_ref().into(),
+                key.function.as_ref().into(),
+            ]);
+        }
+        table.more(self.more_groups);
+        report.table(table);
+    }
+
+    fn single(&self, report: &mut Report) {
+        let mut table = Table::new("allocations", "allocations", SINGLE);
+        for leak in &self.largest {
+            table.row(vec![
+                Cell::Text(format!("{:#x}", leak.ptr)),
+                Cell::optional(leak.live.size, Cell::Bytes),
+                Cell::At(leak.age_ns),
+                Cell::Count(leak.pid.into()),
+                leak.live.space.as_ref().into(),
+                leak.live.function.as_ref().into(),
+                Cell::Count(leak.live.begin),
+                if leak.at_exit { "at exit" } else { "at the end" }.into(),
+            ]);
+        }
+        table.more(self.count.saturating_sub(self.largest.len() as u64));
+        report.table(table);
+    }
+}

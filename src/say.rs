@@ -1,0 +1,107 @@
+//! What gpurec says to a person. In: sentences and names; the names come from the programs recorded, from their
+//! files and from traces, which may hold anything. Out: text in which nothing is a command to a terminal, and
+//! standard error.
+//!
+//! Nobody writes to standard error past this (but the thread of `record::screen`, which waits for slow readers):
+//! `eprintln!` panics where standard error is full or closed, and a recording is worth more than what is said of it.
+
+use std::io::Write;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// A control character; or one that is not seen and changes the order or the look of others.
+pub fn is_unsafe(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// A name in a line: what is unsafe is shown as an escape.
+pub fn clean(text: &str) -> String {
+    escaped(text, is_unsafe)
+}
+
+/// Several lines, which stay lines.
+pub fn clean_lines(text: &str) -> String {
+    escaped(text, |c| c != '\n' && is_unsafe(c))
+}
+
+fn escaped(text: &str, which: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if which(c) {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// The name of a file.
+pub fn name(file: &Path) -> String {
+    clean(&file.display().to_string())
+}
+
+/// A document in one line, which may be looked at in a terminal: what is unsafe is an escape of JSON's.
+pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
+    let text = serde_json::to_string(value)?;
+    if !text.contains(is_unsafe) {
+        return Ok(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        // It can only be inside a string, and none of them is above U+FFFF.
+        if is_unsafe(c) {
+            safe.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            safe.push(c);
+        }
+    }
+    Ok(safe)
+}
+
+/// A sentence of gpurec's, on standard error.
+pub fn say(sentence: &str) {
+    text(&format!("gpurec: {sentence}\n"));
+}
+
+/// What was odd in a file.
+pub fn of_file(file: &Path, sentences: &[String]) {
+    for sentence in sentences {
+        say(&format!("{}: {}", name(file), clean(sentence)));
+    }
+}
+
+/// Lines on standard error. Nobody can be told if it is gone.
+pub fn text(text: &str) {
+    let _ = std::io::stderr().lock().write_all(clean_lines(text).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &str =
+        "a\u{7}\u{7f}\u{1b}[31m\u{9b}31m\u{61c}\u{200b}\u{200f}\u{2028}\u{202e}\u{2060}\u{2069}\u{feff}\nz";
+
+    #[test]
+    fn nothing_unsafe_is_left() {
+        let shown = clean(ALL);
+        assert!(!shown.contains(is_unsafe) && shown.starts_with("a\\u{7}\\u{7f}\\u{1b}[31m"), "{shown}");
+        assert_eq!(clean_lines("a\n\u{202e}b\r\n"), "a\n\\u{202e}b\\r\n");
+        let harmless = "void f<é>(int*) … ░▏ 漢字 🙂";
+        assert_eq!((clean(harmless).as_str(), clean_lines(harmless).as_str()), (harmless, harmless));
+        for c in ['\u{61b}', '\u{200a}', '\u{2010}', '\u{2027}', '\u{202f}', '\u{205f}', '\u{206a}'] {
+            assert!(!is_unsafe(c), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn json_is_the_same_value_and_safe() {
+        let value = serde_json::json!({ ALL: [ALL, 1, "é"] });
+        let text = json(&value).unwrap();
+        assert!(!text.contains(is_unsafe) && text.contains("\\u202e\\u2060") && text.contains('é'), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+}

@@ -1,0 +1,101 @@
+"""Work for a GPU, by PyTorch. In: lines "run WORK" or "profile WORK" on standard input. Out: a JSON object a line; the
+first says what there is, each other one the seconds that a loop took, from synchronised to synchronised, warm. Run by
+gpu.py with the Python that has torch; needs nothing else of this tree.
+"""
+
+import json
+import os
+import sys
+import time
+
+# Lines on standard output are ours alone: whatever else prints there, also while torch is loaded, prints elsewhere.
+ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
+os.dup2(2, 1)
+
+import torch  # noqa: E402
+
+# What a loop should take with nothing attached. torch.profiler needs ten times as long afterwards.
+SECONDS = {"launch": 0.3, "inference": 0.7, "training": 0.7}
+
+
+def launch():
+    """A tiny kernel, launched again and again: what PyTorch asks of both libraries for it is about ten calls."""
+    numbers = torch.zeros(1024, device="cuda")
+
+    def step():
+        numbers.add_(1.0)
+
+    return step
+
+
+def encoder(width, heads, layers, **kind):
+    kind = {"dropout": 0.0, "batch_first": True, "device": "cuda", **kind}
+    layer = torch.nn.TransformerEncoderLayer(width, heads, 4 * width, **kind)
+    return torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def inference():
+    """64 sequences of 256 at once: the GPU has milliseconds of work while the host is done with the launches."""
+    model = encoder(1024, 16, 6, dtype=torch.float16).eval()
+    batch = torch.randn(64, 256, 1024, device="cuda", dtype=torch.float16)
+
+    def step():
+        with torch.inference_mode():
+            model(batch)
+
+    return step
+
+
+def training():
+    model = encoder(512, 8, 4)
+    batch = torch.randn(32, 128, 512, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        (model(batch) - batch).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def timed(step, times):
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(times):
+        step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def calibrated(step, seconds):
+    """How many steps take about so long."""
+    timed(step, 20)
+    times = 5
+    while (took := timed(step, times)) < seconds / 4:
+        times *= 2
+    return max(3, round(times * seconds / took))
+
+
+def profiled(step, times):
+    """As a user has it on for a part of the run. What it does with its records afterwards is not in the time."""
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds):
+        return timed(step, times)
+
+
+def main():
+    if not torch.cuda.is_available():
+        sys.exit("torch sees no GPU")
+    steps = {work.__name__: work() for work in (launch, inference, training)}
+    times = {name: calibrated(step, SECONDS[name]) for name, step in steps.items()}
+    about = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "steps": times}
+    print(json.dumps(about), file=ANSWERS)
+    for line in sys.stdin:
+        how, name = line.split()
+        took = (profiled if how == "profile" else timed)(steps[name], times[name])
+        print(json.dumps({"seconds": took}), file=ANSWERS)
+
+
+if __name__ == "__main__":
+    main()

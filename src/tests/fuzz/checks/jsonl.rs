@@ -1,0 +1,117 @@
+//! Reading a trace and what the views make of it. In: a choice of view, and a file. Held: an answer comes
+//! whatever the file, every event is read the same in both ways of reading and written back the same, and
+//! the figures survive their way through JSON.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{choice, with_file};
+use crate::report::diff::{DiffConfig, diff};
+use crate::report::export::{ExportConfig, ExportFormat, export};
+use crate::report::timeline::{TimelineConfig, timeline};
+use crate::report::views::{Format, ReportConfig, report};
+use crate::report::{Figures, summary_of, text};
+use crate::trace::{self, Body, Line, LineWriter, fast, parse};
+
+const VIEWS: [&str; 11] =
+    ["api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "ioctl", "threads", "waste"];
+
+pub fn jsonl(data: &[u8]) {
+    let (how, text) = choice(data);
+    for line in text.split(|b| *b == b'\n') {
+        both_ways(line);
+    }
+    with_file(text, |scratch| {
+        // One view of each input: the more inputs, the better.
+        match (read(&scratch.path), how % 64) {
+            (true, 0..48) => view(how % 64, &scratch.path),
+            _ => figures(&scratch.path),
+        }
+    });
+}
+
+/// What the quick reader takes, the thorough one takes too, and finds the same.
+fn both_ways(text: &[u8]) {
+    let slow = parse::any_order(text);
+    if let Some(quick) = fast::line(text) {
+        let slow = slow.as_ref().expect("one reader takes it and the other does not");
+        assert_eq!((&quick, 0), (&slow.line, slow.unknown_keys));
+    }
+    let Ok(parsed) = slow else { return };
+    if !matches!(parsed.line.body, Body::Unknown(_)) {
+        written_back(&parsed.line);
+    }
+}
+
+fn written_back(line: &Line) {
+    let mut written = Vec::new();
+    let mut writer = LineWriter::new(&mut written);
+    let done = writer.write(line).and_then(|()| writer.flush());
+    drop(writer);
+    // A number that JSON cannot hold.
+    if done.is_err() {
+        return;
+    }
+    let text = written.trim_ascii_end();
+    assert!(!text.contains(&b'\n'), "two lines of one");
+    let again = parse::any_order(text).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(text)));
+    assert_eq!(&again.line, line, "{}", String::from_utf8_lossy(text));
+}
+
+/// Whether it is a trace at all.
+fn read(path: &Path) -> bool {
+    let Ok(mut reader) = trace::open(path) else { return false };
+    let mut events = 0u64;
+    loop {
+        match reader.next() {
+            Ok(Some(_)) => events += 1,
+            Ok(None) => break,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                return false;
+            }
+        }
+    }
+    let notes = reader.notes();
+    assert!(notes.is_whole() || !notes.sentences().is_empty(), "nothing is said about {notes:?}");
+    assert!(events > 0);
+    true
+}
+
+fn figures(path: &Path) {
+    let Ok(figures) = summary_of(path) else { return };
+    assert!(!text::print(&figures, 100).is_empty());
+    let json = figures.to_json();
+    let again = Figures::from_json(&json).expect("figures from their own JSON");
+    assert_eq!(again.to_json(), json);
+}
+
+fn view(how: u8, path: &Path) {
+    let files = vec![path.to_owned()];
+    let format = [Format::Text, Format::Json, Format::Csv][usize::from(how / 16) % 3];
+    let done = match usize::from(how % 16) {
+        at @ 0..=10 => {
+            let view = Some(VIEWS[at].to_owned());
+            report(&ReportConfig { view, files, format, older_than: None, top: None })
+        }
+        11 => {
+            let (from, to) = (Some(Duration::from_nanos(5)), None);
+            timeline(&TimelineConfig { files, from, to, tids: Vec::new(), width: Some(80) })
+        }
+        at @ 12..=14 => {
+            let format = [ExportFormat::Chrome, ExportFormat::Csv, ExportFormat::Perfetto][at - 12];
+            export(&ExportConfig { files, format, output: Some("/dev/null".into()) })
+        }
+        _ => diff(&DiffConfig {
+            before: path.to_owned(),
+            after: path.to_owned(),
+            json: how & 16 != 0,
+            top: None,
+            fail_over: vec!["launches=0".to_owned()],
+        })
+        .inspect(|status| assert_eq!(*status, 0, "a trace differs from itself")),
+    };
+    if let Err(error) = done {
+        assert!(!format!("{error:#}").is_empty());
+    }
+}

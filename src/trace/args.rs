@@ -1,0 +1,213 @@
+//! The arguments of a call: what the recorder captured, or what a file has of them.
+//!
+//! In a file they are half of the text, and most readers look at one of them or at none. So a line
+//! that gpurec wrote keeps their text, known to be well-formed, and `get` reads in it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+
+use super::json;
+use super::scan::Scan;
+use super::value::{Arg, List, Value, next_pair};
+use super::writer;
+
+/// How many registers carry arguments.
+pub const MAX_RAW: usize = 6;
+
+/// The names of arguments that nothing is known about.
+const RAW_NAMES: [&str; MAX_RAW] = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
+
+#[derive(Clone, Debug)]
+pub enum Args<'a> {
+    /// Registers of a call whose signature is not known: `arg0`, `arg1`…
+    Raw(Raw),
+    Named(List<'a, Arg<'a>>),
+    /// As they stand in the file.
+    Json(Json<'a>),
+}
+
+/// Up to six registers, held in place so that a call costs no allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Raw {
+    registers: [u64; MAX_RAW],
+    count: u8,
+}
+
+/// The text of an object, well-formed and plain (see scan.rs): nobody else can make one.
+#[derive(Clone, Copy, Debug)]
+pub struct Json<'a>(&'a str);
+
+impl Raw {
+    /// The first six of `registers`.
+    pub fn new(registers: &[u64]) -> Raw {
+        let mut raw = Raw::default();
+        for value in registers.iter().take(MAX_RAW) {
+            raw.push(*value);
+        }
+        raw
+    }
+
+    fn push(&mut self, value: u64) -> bool {
+        let Some(slot) = self.registers.get_mut(usize::from(self.count)) else {
+            return false;
+        };
+        *slot = value;
+        self.count += 1;
+        true
+    }
+
+    fn get(&self, name: &str) -> Option<u64> {
+        RAW_NAMES.iter().zip(self.iter()).find(|(known, _)| **known == name).map(|(_, value)| *value)
+    }
+}
+
+impl Deref for Raw {
+    type Target = [u64];
+    fn deref(&self) -> &[u64] {
+        self.registers.get(..usize::from(self.count)).unwrap_or(&self.registers)
+    }
+}
+
+impl Default for Args<'_> {
+    fn default() -> Self {
+        Args::Raw(Raw::default())
+    }
+}
+
+/// By what they say, not by how they are held.
+impl PartialEq for Args<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Args::Raw(a), Args::Raw(b)) => a == b,
+            (Args::Named(a), Args::Named(b)) => a == b,
+            (Args::Json(_), _) | (_, Args::Json(_)) => self.parsed() == other.parsed(),
+            (Args::Raw(_), Args::Named(_)) | (Args::Named(_), Args::Raw(_)) => false,
+        }
+    }
+}
+
+impl<'a> Args<'a> {
+    pub fn raw(registers: &[u64]) -> Args<'a> {
+        Args::Raw(Raw::new(registers))
+    }
+
+    pub(super) fn json(text: &'a str) -> Args<'a> {
+        Args::Json(Json(text))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Args::Raw(raw) => raw.is_empty(),
+            Args::Named(args) => args.is_empty(),
+            Args::Json(Json(text)) => *text == "{}",
+        }
+    }
+
+    /// The value of a named argument.
+    pub fn get(&self, name: &str) -> Option<Value<'_>> {
+        match self {
+            Args::Raw(raw) => raw.get(name).map(Value::Hex),
+            Args::Named(args) => args.iter().find(|arg| arg.name == name).map(|arg| arg.value.lent()),
+            Args::Json(json) => json.pairs().find(|(key, _)| *key == name).and_then(|(_, text)| value(text)),
+        }
+    }
+
+    /// The value of the first.
+    pub fn first(&self) -> Option<Value<'_>> {
+        match self {
+            Args::Raw(raw) => raw.first().copied().map(Value::Hex),
+            Args::Named(args) => args.first().map(|arg| arg.value.lent()),
+            Args::Json(json) => json.pairs().next().and_then(|(_, text)| value(text)),
+        }
+    }
+
+    /// Appends them as a JSON object; from a file as they stand there.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        match self {
+            Args::Raw(registers) => writer::raw(out, registers),
+            Args::Named(args) => json::object(out, args),
+            Args::Json(Json(text)) => out.extend_from_slice(text.as_bytes()),
+        }
+    }
+
+    /// All of them, each as a value.
+    pub fn parsed(&self) -> Cow<'_, Args<'a>> {
+        match self {
+            // Its text was checked, so that there is no error.
+            Args::Json(Json(text)) => Cow::Owned(serde_json::from_str(text).unwrap_or_default()),
+            known => Cow::Borrowed(known),
+        }
+    }
+}
+
+impl<'a> Json<'a> {
+    /// Each name with the text of its value.
+    fn pairs(self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let mut scan = Scan::new(self.0);
+        std::iter::from_fn(move || {
+            // A brace before the first, a comma before the others.
+            if !scan.eat(b"{\"") && !scan.eat(b",\"") {
+                return None;
+            }
+            let name = scan.string()?;
+            scan.eat(b":").then_some(())?;
+            Some((name, scan.value()?))
+        })
+    }
+}
+
+/// What the text of a value says, which is plain and well-formed.
+fn value(text: &str) -> Option<Value<'_>> {
+    match text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(string) => Some(Value::of_text(string)),
+        None => serde_json::from_str(text).ok(),
+    }
+}
+
+impl<'de> Deserialize<'de> for Args<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(ArgsVisitor)
+    }
+}
+
+struct ArgsVisitor;
+
+impl<'de> Visitor<'de> for ArgsVisitor {
+    type Value = Args<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("arguments by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Args<'de>, A::Error> {
+        let mut raw = Raw::default();
+        while let Some((name, value)) = next_pair(&mut map)? {
+            let expected = RAW_NAMES.get(usize::from(raw.count));
+            if let Value::Hex(register) = value
+                && expected == Some(&name.as_ref())
+                && raw.push(register)
+            {
+                continue;
+            }
+            return named(raw, Arg { name, value }, map).map(|l| Args::Named(List::Owned(l)));
+        }
+        Ok(Args::Raw(raw))
+    }
+}
+
+/// The list, once something came that is not the next raw register.
+fn named<'de, A: MapAccess<'de>>(raw: Raw, other: Arg<'de>, mut map: A) -> Result<Vec<Arg<'de>>, A::Error> {
+    let mut list: Vec<Arg> = RAW_NAMES
+        .iter()
+        .zip(raw.iter())
+        .map(|(name, value)| Arg { name: Cow::Borrowed(*name), value: Value::Hex(*value) })
+        .collect();
+    list.push(other);
+    while let Some((name, value)) = next_pair(&mut map)? {
+        list.push(Arg { name, value });
+    }
+    Ok(list)
+}

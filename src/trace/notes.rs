@@ -1,0 +1,138 @@
+//! What was odd in a trace. In: the reader's findings. Out: sentences for a person, and whether the
+//! figures are those of a whole recording. Nothing here stops the reading.
+
+use super::event::SCHEMA;
+use super::nesting::Odd;
+
+/// A line, and what is to be said about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub line: u64,
+    pub reason: String,
+}
+
+/// How many lines, and the first of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub count: u64,
+    pub first_line: u64,
+}
+
+impl Counted {
+    fn add(&mut self, line: u64) {
+        if self.count == 0 {
+            self.first_line = line;
+        }
+        self.count += 1;
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    pub header_missing: bool,
+    /// The schema of the trace, if newer than this program's.
+    pub newer_schema: Option<u32>,
+    /// Lines of a type, and keys, that this version does not know.
+    pub unknown_lines: u64,
+    pub unknown_keys: u64,
+    /// Lines that are no event, and the first of them.
+    pub bad_lines: u64,
+    pub first_bad: Option<Place>,
+    /// Events missing by their event_id.
+    pub missing_events: u64,
+    /// Lines whose event_id or time is not above that of a line before.
+    pub disorder: Counted,
+    /// Ends without a begin, and ends that do not lie inside what encloses them.
+    pub unmatched_ends: Counted,
+    pub crossed_ends: Counted,
+    pub cut: Option<Place>,
+    /// From where on the file is not part of this trace.
+    pub unread: Option<Place>,
+}
+
+impl Notes {
+    pub(super) fn disorder(&mut self, line: u64) {
+        self.disorder.add(line);
+    }
+
+    pub(super) fn odd(&mut self, odd: Odd, line: u64) {
+        match odd {
+            Odd::NoBegin => self.unmatched_ends.add(line),
+            Odd::Crossed => self.crossed_ends.add(line),
+        }
+    }
+
+    /// Whether every line of the recording was there and was understood.
+    pub fn is_whole(&self) -> bool {
+        let counts = [self.bad_lines, self.missing_events, self.disorder.count];
+        let ends = [self.unmatched_ends.count, self.crossed_ends.count];
+        let told = self.cut.is_some() || self.unread.is_some() || self.newer_schema.is_some();
+        !self.header_missing && !told && counts.iter().chain(&ends).all(|count| *count == 0)
+    }
+
+    /// In sentences, for a person.
+    pub fn sentences(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if let Some(schema) = self.newer_schema {
+            said.push(format!(
+                "the trace has schema {schema} and this gpurec knows {SCHEMA}, so figures may be missing or wrong: \
+                 use the gpurec that wrote it, or a newer one"
+            ));
+        }
+        if self.header_missing {
+            said.push("the trace has no header: its beginning is missing".to_string());
+        }
+        self.lines(&mut said);
+        if let Some(cut) = &self.cut {
+            said.push(format!("the trace is cut at line {}: {}", cut.line, cut.reason));
+        }
+        if let Some(unread) = &self.unread {
+            let Place { line, reason } = unread;
+            said.push(format!(
+                "{reason} at line {line}, and nothing was read from there on: to read it as a trace of its own, \
+                 cut it off with tail -n +{line}"
+            ));
+        }
+        said
+    }
+
+    fn lines(&self, said: &mut Vec<String>) {
+        if let Some(Place { line, reason }) = &self.first_bad {
+            said.push(match self.bad_lines {
+                1 => format!("line {line} is no event and was skipped: {reason}"),
+                n => format!("{n} lines are no events and were skipped; the first is line {line}: {reason}"),
+            });
+        }
+        match self.missing_events {
+            0 => {}
+            1 => said.push("1 event is missing, going by event_id".to_string()),
+            n => said.push(format!("{n} events are missing, going by event_id")),
+        }
+        let mut counted = |what: Counted, one: &str, more: &str| match what.count {
+            0 => {}
+            1 => said.push(format!("line {} {one}", what.first_line)),
+            n => said.push(format!("{n} lines {more}; the first is line {}", what.first_line)),
+        };
+        counted(
+            self.disorder,
+            "is out of order: its event_id or its time is not above the line before",
+            "are out of order: their event_id or their time is not above the line before",
+        );
+        counted(
+            self.unmatched_ends,
+            "ends a call that did not begin in its thread",
+            "end calls that did not begin in their thread",
+        );
+        counted(
+            self.crossed_ends,
+            "ends a call before a call inside it has ended",
+            "end calls before a call inside them has ended",
+        );
+        if self.unknown_lines > 0 || self.unknown_keys > 0 {
+            said.push(format!(
+                "{} lines of unknown type and {} unknown keys were skipped",
+                self.unknown_lines, self.unknown_keys
+            ));
+        }
+    }
+}
