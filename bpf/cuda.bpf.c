@@ -247,6 +247,21 @@ static __always_inline u64 entry_sp(struct pt_regs *regs)
 #endif
 }
 
+/* Has the program of the other reach told this hit? Whichever comes first does. */
+static __always_inline bool is_told_already(struct thread *t, u32 probe, u64 sp)
+{
+	if (config.reach == GPUREC_ALWAYS_EVERYBODY)
+		return false;
+	if (t->told_by && t->told_by != config.reach && t->told_probe == probe && t->told_sp == sp) {
+		t->told_by = 0;
+		return true;
+	}
+	t->told_by = config.reach;
+	t->told_probe = probe;
+	t->told_sp = sp;
+	return false;
+}
+
 /* Records the entry. Returns its timestamp, 0 if it isn't recorded. */
 static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u32 probe, bool keep_always)
 {
@@ -265,7 +280,7 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 			count_lost_call(probe);
 		return 0;
 	}
-	if (!t->traced || budget_counts(probe))
+	if (!t->traced || budget_counts(probe) || is_told_already(t, probe, PT_REGS_SP(regs)))
 		return 0;
 	chained = is_chained(task, t, regs);
 	/* A frame at this very place may be shared by what is reached from it by a tail call. */

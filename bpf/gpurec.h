@@ -61,6 +61,9 @@ enum gpurec_flag {
 	GPUREC_KERNEL_THREAD = 64,
 	/* An ioctl that came wrapped in NV_ESC_IOCTL_XFER_CMD. */
 	GPUREC_WRAPPED = 128,
+	/* gpurec_new_file: no file. Hooks for one process see less from here on: it forked, or
+	 * the kernel knows it by a thread that is gone. */
+	GPUREC_ALONE = 256,
 };
 
 /* How a piece of the target's memory is read. */
@@ -235,6 +238,16 @@ struct gpurec_config {
 	unsigned int probe;       /* fentry: the one function that these programs are for */
 	unsigned int scratches;   /* how many there are */
 	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
+	unsigned int reach;       /* enum gpurec_reach of the CUDA programs */
+	unsigned int pad;
+};
+
+/* Whom hooks are for. Where there are hooks of both kinds in one process, both see its calls,
+ * and one of them tells. */
+enum gpurec_reach {
+	GPUREC_ALWAYS_EVERYBODY = 0, /* there are no others */
+	GPUREC_ONE_PROCESS = 1,
+	GPUREC_EVERYBODY_SINCE = 2,  /* since one process is not enough */
 };
 
 /* What becomes of a function's hits under --budget. */
@@ -262,6 +275,8 @@ struct gpurec_spent {
 struct gpurec_state {
 	unsigned int phase;       /* enum gpurec_phase */
 	unsigned int kernel;      /* what lies beneath is recorded: not before the calls are */
+	unsigned int only;        /* the process that the hooks are for, 0: for everybody */
+	unsigned int pad;
 };
 
 /* Whose hits of a kernel hook are recorded. */

@@ -17,6 +17,9 @@ struct thread {
 	u32 in_ioctl;
 	u32 child;      /* the one it forked last */
 	u32 exited;
+	u64 told_sp;    /* of a hit that programs of two reaches see, what the first of them saw */
+	u32 told_probe;
+	u32 told_by;
 };
 
 struct {

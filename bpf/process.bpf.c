@@ -22,6 +22,11 @@
 #define PROT_EXEC 4
 #define MAP_ANONYMOUS 0x20
 #define PULSE_LIMIT_NS 2000000000ULL
+#define PF_EXITING 4
+
+/* Linux 6.13. Where it is missing, hooks are for everybody and no child is stopped at birth. */
+enum pid_type { PIDTYPE_PID, PIDTYPE_TGID };
+extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -61,8 +66,10 @@ struct gpurec_state *type_state;
 struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
 enum gpurec_level type_level;
+enum gpurec_reach type_reach;
 
-/* Files that were looked at: nobody needs to stop for them again. */
+/* Files that were looked at: nobody needs to stop for them again, or one process does not,
+ * whose hooks are in it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GPUREC_MAX_FILES);
@@ -105,8 +112,7 @@ static __always_inline bool may_stop(void)
 	return p && p->stop_allowed && bpf_ktime_get_ns() - p->alive_ns < PULSE_LIMIT_NS;
 }
 
-/* The signal goes before the record: the recorder's SIGCONT must never overtake it. */
-static __always_inline bool stop_current(u32 pid)
+static __always_inline bool waits(u32 pid)
 {
 	u64 one = 1, *count;
 
@@ -117,7 +123,56 @@ static __always_inline bool stop_current(u32 pid)
 		__sync_fetch_and_add(count, 1);
 	else if (bpf_map_update_elem(&stopped, &pid, &one, BPF_ANY))
 		return false;
-	return bpf_send_signal(SIGSTOP) == 0;
+	return true;
+}
+
+/* The signal goes before the record: the recorder's SIGCONT must never overtake it. */
+static __always_inline bool stop_current(u32 pid)
+{
+	return waits(pid) && bpf_send_signal(SIGSTOP) == 0;
+}
+
+/* Before it has run at all. */
+static __always_inline bool stop_child(struct task_struct *child)
+{
+	if (!bpf_ksym_exists(bpf_send_signal_task) || !waits(child->tgid))
+		return false;
+	return bpf_send_signal_task(child, SIGSTOP, PIDTYPE_TGID, 0) == 0;
+}
+
+/* The kernel tells whose hooks they are by the process's first thread, while that lives. */
+static __always_inline bool is_seen(const struct gpurec_file *file)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 *only = bpf_map_lookup_elem(&seen, file);
+
+	if (!only)
+		return false;
+	return !*only || (*only == (u32)task->tgid && !(BPF_CORE_READ(task, group_leader, flags) & PF_EXITING));
+}
+
+/* Are the hooks for this process, and nobody else? */
+static __always_inline bool is_the_only(u32 pid)
+{
+	u32 zero = 0;
+	struct gpurec_state *s = bpf_map_lookup_elem(&state, &zero);
+
+	return s && s->only == pid;
+}
+
+static __always_inline void report_alone(u32 pid, bool is_stopped)
+{
+	struct gpurec_new_file *r = bpf_ringbuf_reserve(&control, sizeof(*r), 0);
+
+	if (!r) {
+		COUNT_LOST(file);
+		return;
+	}
+	__builtin_memset(r, 0, sizeof(*r));
+	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
+	r->head.flags = GPUREC_ALONE | (is_stopped ? GPUREC_STOPPED : 0);
+	r->pid = pid;
+	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
 
 static __always_inline void report_file(const struct gpurec_new_file *what, u16 flags)
@@ -161,7 +216,7 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	if (!file)
 		return 0;
 	read_file(&what.file, file);
-	if (bpf_map_lookup_elem(&seen, &what.file))
+	if (is_seen(&what.file))
 		return 0;
 	bpf_map_update_elem(&mapping, &tid, &what, BPF_ANY);
 	return 0;
@@ -196,6 +251,9 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 			return 0;
 		if (bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST) == -EEXIST)
 			return 0; /* another copy told it */
+		/* It has the hooks' breakpoints with its parent's memory, and nobody behind them. */
+		if (is_the_only(pid) && child->mm != parent->mm)
+			report_alone(new_pid, stop_child(child));
 	} else {
 		t = bpf_task_storage_get(&threads, parent, 0, 0);
 		if (!t || t->child == new_pid)
@@ -249,7 +307,10 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 	if (!config.everyone)
 		record_exec(task, old_pid);
 	read_file(&what.file, bprm->file);
-	if (!bpf_map_lookup_elem(&seen, &what.file))
+	/* Where not the first thread did it, that one is gone, though its number is not. */
+	if (is_the_only(task->tgid) && old_pid != task->pid)
+		report_alone(task->tgid, stop_current(task->tgid));
+	if (!is_seen(&what.file))
 		report_file(&what, GPUREC_PROGRAM);
 	return 0;
 }
@@ -267,6 +328,9 @@ static __always_inline int ends(struct task_struct *task)
 			return 0; /* another copy told it */
 		t->exited = 1;
 	}
+	/* Files that the others map are not hooked by the kernel itself any more. */
+	if (!ended && task->pid == task->tgid && is_the_only(pid))
+		report_alone(pid, false);
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
 	if (ended && !config.everyone) {

@@ -152,6 +152,7 @@ struct task_struct {
 	int exit_code;
 	unsigned int flags;
 	struct task_struct *real_parent;
+	struct task_struct *group_leader;
 	struct mm_struct *mm;
 	struct files_struct *files;
 	struct signal_struct *signal;

@@ -18,6 +18,8 @@ pub struct Types {
     /// Of the functions that session programs call: whether they are handed the context.
     pub session_cookie_takes_context: bool,
     pub session_is_return_takes_context: bool,
+    /// Programs can send signals to others than whoever runs.
+    pub signals_to_tasks: bool,
     /// Programs at system calls' tracepoints can be preempted.
     pub faultable_tracepoints: bool,
 }
@@ -41,6 +43,7 @@ impl Types {
             cookies: has_enumerator(btf, "bpf_func_id", "BPF_FUNC_get_attach_cookie"),
             session_cookie_takes_context: takes_something(btf, "bpf_session_cookie"),
             session_is_return_takes_context: takes_something(btf, "bpf_session_is_return"),
+            signals_to_tasks: btf.type_by_name::<types::Func>("bpf_send_signal_task").is_some(),
             faultable_tracepoints: btf.type_by_name::<types::Func>("trace_call_bpf_faultable").is_some(),
         }
     }

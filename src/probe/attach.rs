@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::objects::Rung;
 
-/// Everybody: who is traced is decided in BPF. The kernel's own filter took a thread for
-/// a process before 6.10.
-const ANYONE: i32 = -1;
+/// Everybody: who is traced is decided in BPF.
+pub const ANYONE: i32 = -1;
 
 /// Threads that detach at the same time, each waiting for the kernel, which lets all go that
 /// wait when a grace period ends: 1,019 links took 1,237 ms with 64 threads, 138 ms with this.
@@ -25,21 +25,24 @@ pub struct Place {
     pub cookie: u64,
 }
 
-/// Attaches all places or none.
-pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place]) -> Result<Vec<Link>> {
+/// Attaches all places or none. `whom` is a process, or anyone; one process only on the first
+/// rung: before 6.10 the kernel took a thread for a process.
+pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place], whom: i32) -> Result<Vec<Link>> {
     // Through our own descriptor: the file that was examined is the file that is hooked,
     // whatever its path has become and in whichever mount namespace it lies.
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     match rung {
         Rung::Session => {
             let program = session_program(object)?;
-            Ok(vec![multi(&program, &path, places, false, true)?])
+            let options = UprobeMultiOpts { session: true, ..options(places) };
+            Ok(vec![multi(&program, &path, options, whom)?])
         }
         Rung::Multi => {
             // Returns first: an entry that is seen has its return hooked already. The
             // return program ignores a call whose entry it doesn't know.
-            let returns = multi(&program(object, "cuda_return")?, &path, places, true, false)?;
-            let entries = multi(&program(object, "cuda_entry")?, &path, places, false, false)?;
+            let options_of_returns = UprobeMultiOpts { retprobe: true, ..options(places) };
+            let returns = multi(&program(object, "cuda_return")?, &path, options_of_returns, ANYONE)?;
+            let entries = multi(&program(object, "cuda_entry")?, &path, options(places), ANYONE)?;
             Ok(vec![entries, returns])
         }
         Rung::Single => single(object, &path, places),
@@ -48,25 +51,20 @@ pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place]) -> Res
 
 /// Attaches each place by itself, so that each can be detached by itself; all or none.
 pub fn attach_each(object: &Object, rung: Rung, file: &File, places: &[Place]) -> Result<Vec<Vec<Link>>> {
-    let each = |place: &Place| attach(object, rung, file, std::slice::from_ref(place));
+    let each = |place: &Place| attach(object, rung, file, std::slice::from_ref(place), ANYONE);
     places.iter().map(each).collect()
 }
 
-fn multi(
-    program: &ProgramMut,
-    path: &PathBuf,
-    places: &[Place],
-    retprobe: bool,
-    session: bool,
-) -> Result<Link> {
-    let options = UprobeMultiOpts {
+fn options(places: &[Place]) -> UprobeMultiOpts {
+    UprobeMultiOpts {
         offsets: places.iter().map(|place| place.offset as usize).collect(),
         cookies: places.iter().map(|place| place.cookie).collect(),
-        retprobe,
-        session,
         ..UprobeMultiOpts::default()
-    };
-    program.attach_uprobe_multi_with_opts(ANYONE, path, "", options).map_err(|e| anyhow!("{e:#}"))
+    }
+}
+
+fn multi(program: &ProgramMut, path: &PathBuf, options: UprobeMultiOpts, whom: i32) -> Result<Link> {
+    program.attach_uprobe_multi_with_opts(whom, path, "", options).map_err(|e| anyhow!("{e:#}"))
 }
 
 fn single(object: &Object, path: &PathBuf, places: &[Place]) -> Result<Vec<Link>> {
@@ -99,6 +97,17 @@ fn session_program(object: &Object) -> Result<ProgramMut<'_>> {
         .progs_mut()
         .find(|p| p.name().to_string_lossy().starts_with("cuda_session") && p.autoload())
         .context("no session program is loaded")
+}
+
+/// Detaches while others go on: the kernel takes its time to remove a hook. The thread takes no signals: those are
+/// for whoever records, who may come to block them only later.
+pub fn detach_aside(links: Vec<Link>) {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    std::thread::spawn(move || detach(links));
+    if let Ok(before) = before {
+        // Fails for no mask that was in force.
+        let _ = before.thread_set_mask();
+    }
 }
 
 /// Detaches. Each link waits for the kernel by itself, so they wait at the same time.

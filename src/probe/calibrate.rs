@@ -8,10 +8,10 @@ use std::io;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::{Link, MapCore, MapFlags, Object};
+use libbpf_rs::{MapCore, MapFlags, Object};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
-use super::attach::{self, Place};
+use super::attach::{self, ANYONE, Place};
 use super::objects::{Base, Rung};
 
 /// Probe id 0 is this room's: no function of a library has it.
@@ -52,7 +52,9 @@ unsafe extern "C" {
     fn gpurec_calibration() -> u64;
 }
 
-pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<u64> {
+/// `alone`: the hook is for this process, and the calls are those of a second thread: a kernel
+/// that takes its first thread for all of it sees none of them.
+pub fn measure(base: &Base, cuda: &Object, rung: Rung, alone: bool) -> Result<u64> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let address = gpurec_calibration as *const () as u64;
     let place = Place { offset: file_offset(address)?, cookie: COOKIE };
@@ -60,9 +62,10 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<u64> {
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
     let plain = cheapest(&mut || ());
-    let hooked = attach::attach(cuda, rung, &exe, &[place]).map(|links| {
-        let hooked = measure_hooked(base);
-        detach_aside(links);
+    let whom = if alone { std::process::id() as i32 } else { ANYONE };
+    let hooked = attach::attach(cuda, rung, &exe, &[place], whom).map(|links| {
+        let hooked = if alone { in_a_thread(|| measure_hooked(base)) } else { measure_hooked(base) };
+        attach::detach_aside(links);
         hooked
     });
     targets.delete(&me)?;
@@ -71,6 +74,16 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<u64> {
         bail!("the hook was attached but recorded nothing");
     }
     Ok(hooked.saturating_sub(plain))
+}
+
+/// Which takes no signals, as those of detach_aside.
+fn in_a_thread(work: impl FnOnce() -> Result<(u64, u64)> + Send) -> Result<(u64, u64)> {
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    let done = std::thread::scope(|scope| scope.spawn(work).join());
+    if let Ok(before) = before {
+        let _ = before.thread_set_mask();
+    }
+    done.unwrap_or_else(|_| bail!("the calibration panicked"))
 }
 
 fn measure_hooked(base: &Base) -> Result<(u64, u64)> {
@@ -83,17 +96,6 @@ fn measure_hooked(base: &Base) -> Result<(u64, u64)> {
     };
     let ns = cheapest(&mut empty);
     Ok((ns, records))
-}
-
-/// The kernel takes its time to remove a hook; nothing needs to wait for it. The thread takes no signals: those are
-/// for whoever records, which comes to block them only later.
-fn detach_aside(links: Vec<Link>) {
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-    std::thread::spawn(move || attach::detach(links));
-    if let Ok(before) = before {
-        // Fails for no mask that was in force.
-        let _ = before.thread_set_mask();
-    }
 }
 
 /// The cheapest of a few rounds, in ns a call: noise only ever adds.

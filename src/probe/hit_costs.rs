@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
-use super::attach::{self, Place};
+use super::attach::{self, ANYONE, Place};
 use super::calibrate::{COOKIE, file_offset};
 use super::objects::{self, Base, Rung};
 use super::wire;
@@ -87,7 +87,7 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<HitCosts> {
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
     let plain = cheapest(gpurec_hit, &mut rings);
-    let links = attach::attach(cuda, rung, &exe, &places)?;
+    let links = attach::attach(cuda, rung, &exe, &places, ANYONE)?;
     let costs = measure_hooked(cuda, plain, &mut rings);
     attach::detach(links);
     targets.delete(&me)?;

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use super::Probe;
-use super::attach::{self, Place};
+use super::attach::{self, ANYONE, Place};
 use super::capture;
 use super::hit_costs::HitCosts;
 use super::objects::{self, Rung};
@@ -136,7 +136,7 @@ impl Levers {
         let held = self.held.get_mut(&probe).context("no such function")?;
         if held.links.is_empty() {
             let place = Place { offset: held.offset, cookie: probe.into() };
-            held.links = attach::attach(cuda, rung, &held.file, &[place])?;
+            held.links = attach::attach(cuda, rung, &held.file, &[place], ANYONE)?;
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ mod loss;
 mod missed;
 mod objects;
 mod process;
+mod reach;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ pub use list::list;
 pub use loss::LossCounters;
 use missed::Missed;
 pub use objects::{Base, Rung, Settings};
+use reach::Reach;
 pub use select::{ApiChoice, LibRule, Selection};
 
 /// A hooked function. Its number is its place in this list, and what BPF calls it.
@@ -104,9 +106,9 @@ pub struct Probes {
     /// Better rungs that this machine does not have, and why.
     pub refused: Vec<(Rung, String)>,
     pub ns_per_call: u64,
-    cuda: Object,
+    cuda: Rc<Object>,
     selection: Selection,
-    links: Vec<Link>,
+    reach: Reach,
     /// With --budget, which holds the links then.
     levers: Option<Levers>,
     /// The process programs' own.
@@ -137,17 +139,19 @@ impl Probes {
                 refused.push((rung, why.clone()));
                 continue;
             }
-            match try_rung(&base, rung) {
-                Ok((cuda, ns_per_call)) => {
+            match try_rung(&base, rung, settings.may_be_for_one(rung)) {
+                Ok(works) => {
+                    let cuda = Rc::new(works.cuda);
                     let levers = settings.budget.then(|| levers(&base, &cuda, rung)).transpose()?;
+                    let Way { may_sleep, alone } = works.way;
                     return Ok(Probes {
+                        reach: Reach::new(base.clone(), rung, cuda.clone(), may_sleep, alone),
                         base,
                         rung,
                         refused,
-                        ns_per_call,
+                        ns_per_call: works.ns_per_call,
                         cuda,
                         selection,
-                        links: Vec::new(),
                         levers,
                         process_links: Vec::new(),
                         next_id: Cell::new(calibrate::COOKIE as u32 + 1),
@@ -198,16 +202,16 @@ impl Probes {
         self.driver.as_ref()
     }
 
-    /// Examines a file and hooks what is wanted in it. Safe to call again with the same file.
-    /// `announce` hears of the probes before the first of them can be hit.
-    pub fn look(&mut self, file: &File, path: &Path, announce: &mut dyn FnMut(&[Probe])) -> Looked {
+    /// Examines a file that a process has mapped, and hooks what is wanted in it. Safe to call again
+    /// with the same file. `announce` hears of the probes before the first of them can be hit.
+    pub fn look(&mut self, pid: u32, file: &File, path: &Path, announce: &mut dyn FnMut(&[Probe])) -> Looked {
         let start = Instant::now();
-        let key = match file.metadata() {
-            Ok(meta) if meta.is_file() => (meta.dev(), meta.ino()),
-            _ => return Looked::Nothing,
-        };
+        let Some(key) = key_of(file) else { return Looked::Nothing };
         if self.hooked.contains_key(&key) {
-            return Looked::Nothing;
+            return match self.reach.also_for(pid, key) {
+                Ok(()) => Looked::Nothing,
+                Err(error) => Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") },
+            };
         }
         let image = match self.selection.examine(file, path) {
             Ok(Some(image)) => image,
@@ -215,14 +219,30 @@ impl Probes {
             Err(reason) => return Looked::Failed { path: path.to_owned(), reason },
         };
         self.hooked.insert(key, ());
-        match self.hook(file, path, image, announce) {
+        match self.hook(pid, file, path, image, announce) {
             Ok(library) => Looked::Hooked(Library { took: start.elapsed(), ..library }),
             Err(error) => Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") },
         }
     }
 
+    /// The process that need not be stopped for this file again, while others must; 0: nobody.
+    pub fn only(&self, file: &File) -> u32 {
+        key_of(file).map_or(0, |key| self.reach.only(key))
+    }
+
+    /// Hooks for one process are not enough any more.
+    pub fn widen(&mut self) -> Result<()> {
+        self.reach.widen()
+    }
+
+    /// For a person: who pays for the hooks.
+    pub fn whose(&self) -> String {
+        self.reach.sentence()
+    }
+
     fn hook(
         &mut self,
+        pid: u32,
         file: &File,
         path: &Path,
         mut image: Image,
@@ -251,12 +271,13 @@ impl Probes {
         if !places.is_empty() {
             let attached = match &mut self.levers {
                 Some(levers) => levers.attach(&self.cuda, self.rung, file, &probes, &places, &image),
-                None => {
-                    attach::attach(&self.cuda, self.rung, file, &places).map(|links| self.links.extend(links))
-                }
+                None => match key_of(file) {
+                    Some(key) => self.reach.attach(pid, key, file, places),
+                    None => bail!("the file is no regular file any more"),
+                },
             };
             attached.with_context(|| {
-                format!("the kernel refused {} hooks in {}", places.len(), path.display())
+                format!("the kernel refused {} hooks in {}", probes.len(), path.display())
             })?;
         }
         self.attached += probes.len();
@@ -276,7 +297,7 @@ impl Probes {
         if let Some(driver) = &mut self.driver {
             driver.recording_begins();
         }
-        self.set_phase(wire::RECORDING)
+        self.reach.set_phase(wire::RECORDING)
     }
 
     /// Why hits in the kernel are missing, if any are. Uprobes have no such gaps.
@@ -293,23 +314,18 @@ impl Probes {
     }
 
     /// No new calls, but those under way may still return.
-    pub fn returns_only(&self) -> Result<()> {
-        self.set_phase(wire::RETURNS_ONLY)
+    pub fn returns_only(&mut self) -> Result<()> {
+        self.reach.set_phase(wire::RETURNS_ONLY)
     }
 
     /// No hook records anything from here on: the recording's end, in every library at once.
-    pub fn silence(&self) -> Result<()> {
-        self.set_phase(wire::SILENT)
-    }
-
-    fn set_phase(&self, phase: u32) -> Result<()> {
-        let state = wire::State { phase, kernel: 1 };
-        Ok(self.base.map("state")?.update(&0u32.to_ne_bytes(), wire::bytes(&state), MapFlags::ANY)?)
+    pub fn silence(&mut self) -> Result<()> {
+        self.reach.set_phase(wire::SILENT)
     }
 
     /// Removes every hook. After this no new record is produced. Returns how long it took.
     pub fn detach(&mut self) -> Duration {
-        let mut links = std::mem::take(&mut self.links);
+        let mut links = self.reach.take_links();
         links.extend(self.levers.iter_mut().flat_map(Levers::take_links));
         let mut hooks: Vec<Hold> = links.into_iter().map(Hold::Link).collect();
         if let Some(driver) = &mut self.driver {
@@ -350,7 +366,7 @@ impl Probes {
     }
 
     fn links(&self) -> usize {
-        self.links.len() + self.levers.as_ref().map_or(0, Levers::links)
+        self.reach.links() + self.levers.as_ref().map_or(0, Levers::links)
     }
 
     pub fn rings(&self) -> Result<Vec<Ring>> {
@@ -358,13 +374,40 @@ impl Probes {
     }
 }
 
-fn try_rung(base: &Base, rung: Rung) -> Result<(Object, u64)> {
-    let attempt = |may_sleep| {
-        let cuda = base.load_cuda(rung, may_sleep)?;
-        let ns = calibrate::measure(base, &cuda, rung)?;
-        Ok((cuda, ns))
+/// How programs are loaded and hooked.
+#[derive(Clone, Copy)]
+struct Way {
+    may_sleep: bool,
+    /// For one process, as long as that is enough.
+    alone: bool,
+}
+
+struct Works {
+    cuda: Object,
+    ns_per_call: u64,
+    way: Way,
+}
+
+/// The best way that is seen to work.
+fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
+    let attempt = |way: Way| -> Result<Works> {
+        let reach = if way.alone { wire::ONE_PROCESS } else { wire::ALWAYS_EVERYBODY };
+        let cuda = base.load_cuda(rung, way.may_sleep, reach, None)?;
+        let ns_per_call = calibrate::measure(base, &cuda, rung, way.alone)?;
+        Ok(Works { cuda, ns_per_call, way })
     };
-    attempt(true).or_else(|_: anyhow::Error| attempt(false))
+    let everybody = |_| {
+        let sleepless = |_| attempt(Way { may_sleep: false, alone: false });
+        attempt(Way { may_sleep: true, alone: false }).or_else(sleepless)
+    };
+    match may_be_for_one {
+        true => attempt(Way { may_sleep: true, alone: true }).or_else(everybody),
+        false => everybody(anyhow::Error::msg("")),
+    }
+}
+
+fn key_of(file: &File) -> Option<(u64, u64)> {
+    file.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
 }
 
 fn levers(base: &Base, cuda: &Object, rung: Rung) -> Result<Levers> {

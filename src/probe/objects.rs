@@ -62,6 +62,15 @@ pub struct Settings {
     pub budget: bool,
 }
 
+impl Settings {
+    /// Can the hooks be for one process? A child that is forked has its parent's breakpoints and
+    /// nobody behind them, so it must be stopped before it runs; a budget moves hooks one by one.
+    pub fn may_be_for_one(&self, rung: Rung) -> bool {
+        let stops_children = types().is_some_and(|types| types.signals_to_tasks);
+        rung == Rung::Session && stops_children && !self.everyone && !self.budget
+    }
+}
+
 /// The process object with the shared maps, and the rings.
 pub struct Base {
     pub object: Object,
@@ -93,6 +102,8 @@ impl Base {
             probe: 0,
             scratches: (cpus * SCRATCHES_A_CPU) as u32,
             budget: settings.budget.into(),
+            reach: wire::ALWAYS_EVERYBODY,
+            pad: 0,
         };
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &config)?;
@@ -128,18 +139,21 @@ impl Base {
     }
 
     /// The CUDA programs of one rung. `may_sleep`: so that they can fetch pages that nobody
-    /// has touched yet; kernels before 6.0 refuse that.
-    pub fn load_cuda(&self, rung: Rung, may_sleep: bool) -> Result<Object> {
+    /// has touched yet; kernels before 6.0 refuse that. `reach`: whom they are hooked for; those
+    /// of a second reach take over the maps of the first.
+    pub fn load_cuda(
+        &self,
+        rung: Rung,
+        may_sleep: bool,
+        reach: u32,
+        before: Option<&Object>,
+    ) -> Result<Object> {
         let wanted = cuda_programs(rung);
         let mut open = open(CUDA, "cuda")?;
-        configure(&mut open, &wire::Config { may_sleep: may_sleep.into(), ..self.config })?;
-        self.share(&mut open, None)?;
-        for mut map in open.maps_mut().filter(|map| map.name() == "scratches") {
-            map.set_max_entries(self.config.scratches)?;
-        }
-        let unused = |name: &str| self.config.budget == 0 && BUDGET.contains(&name);
-        for mut map in open.maps_mut().filter(|map| unused(&map.name().to_string_lossy())) {
-            map.set_max_entries(1)?;
+        configure(&mut open, &wire::Config { may_sleep: may_sleep.into(), reach, ..self.config })?;
+        self.share(&mut open, before)?;
+        if before.is_none() {
+            self.size_maps(&mut open)?;
         }
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -152,6 +166,18 @@ impl Base {
             }
         }
         open.load().with_context(|| format!("the kernel refused the {} programs", rung.name()))
+    }
+
+    fn size_maps(&self, open: &mut OpenObject) -> Result<()> {
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if name == "scratches" {
+                map.set_max_entries(self.config.scratches)?;
+            } else if self.config.budget == 0 && BUDGET.contains(&name.as_str()) {
+                map.set_max_entries(1)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -518,6 +518,7 @@ impl Session<'_> {
             self.tracker.stops,
             self.tracker.stopped_for.as_secs_f64() * 1e3,
         ));
+        say::say(&self.probes.whose());
     }
 
     fn exit_status(&mut self, ended: &Ended, why: &Why, leave: &AtomicBool) -> u8 {

@@ -67,11 +67,17 @@ impl Tracker {
     }
 
     pub fn new_file(&mut self, record: &NewFile, probes: &mut Probes) {
-        if let Ok((file, path)) = open(record) {
-            self.look(record.pid, &file, &path, probes);
+        if record.head.flags & wire::ALONE != 0 {
+            self.widen(record.pid, probes);
+        } else {
+            let mut only = 0u32;
+            if let Ok((file, path)) = open(record) {
+                self.look(record.pid, &file, &path, probes);
+                only = probes.only(&file);
+            }
+            // If the table is full, the file will be looked at again, which costs time only.
+            let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
         }
-        // If the table is full, the file will be looked at again, which costs time only.
-        let _ = self.seen.update(wire::bytes(&record.file), &1u32.to_ne_bytes(), MapFlags::ANY);
         if record.head.flags & wire::STOPPED != 0 {
             self.stops += 1;
             self.stopped_for += Duration::from_nanos(monotonic_ns().saturating_sub(record.head.ts));
@@ -94,7 +100,7 @@ impl Tracker {
         let ts = monotonic_ns();
         // The worker outlives us; if it is gone, the recording is over.
         let send = |what| _ = self.messages.send(Message { ts, pid, what });
-        let what = match probes.look(file, path, &mut |probes| send(Told::Names(probes.to_vec()))) {
+        let what = match probes.look(pid, file, path, &mut |probes| send(Told::Names(probes.to_vec()))) {
             Looked::Nothing => return,
             Looked::Hooked(library) => {
                 self.libraries.push(library.clone());
@@ -106,6 +112,17 @@ impl Tracker {
             }
         };
         send(what);
+    }
+
+    /// A process needs hooks that are for one process now, and is not that one.
+    fn widen(&mut self, pid: u32, probes: &mut Probes) {
+        if let Err(error) = probes.widen() {
+            let path = PathBuf::from(format!("(every library, for process {pid})"));
+            let reason = format!("{error:#}");
+            self.failures.push((path.clone(), reason.clone()));
+            let _ =
+                self.messages.send(Message { ts: monotonic_ns(), pid, what: Told::Failed { path, reason } });
+        }
     }
 
     fn let_go(&mut self, pid: u32) {
@@ -151,9 +168,9 @@ pub fn stopped_processes(map: &MapHandle) -> Vec<u32> {
 }
 
 /// The file of a record. It was opened by the process, so it is opened through the
-/// process: no path is followed.
+/// process: no path is followed. Through the thread that did it: the first one may be gone.
 fn open(record: &NewFile) -> io::Result<(File, PathBuf)> {
-    let pid = record.pid;
+    let pid = record.head.tid;
     if record.head.flags & wire::PROGRAM != 0 {
         let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         return Ok((maps::open_exe(pid)?, path));

@@ -32,6 +32,8 @@ mod manners;
 mod must_show;
 #[path = "live/needs.rs"]
 mod needs;
+#[path = "live/reach.rs"]
+mod reach;
 #[path = "live/room.rs"]
 mod room;
 #[path = "live/run.rs"]
