@@ -26,6 +26,7 @@ pub mod wire;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -331,13 +332,14 @@ impl Probes {
         if let Some(driver) = &mut self.driver {
             hooks.extend(driver.take_holds());
         }
-        let processes = std::mem::take(&mut self.process_links);
-        // Nobody needs these any more, and the kernel takes its time with each.
-        let took = std::thread::scope(|scope| {
-            scope.spawn(|| attach::detach(processes));
-            attach::detach(hooks)
-        });
-        Duration::from_secs_f64(took)
+        Duration::from_secs_f64(attach::detach(hooks))
+    }
+
+    /// The process programs, which have nothing to do any more, to be closed by whoever has the
+    /// time: a tracepoint of a system call takes a tenth of a second.
+    pub fn take_process_links(&mut self) -> Vec<OwnedFd> {
+        let links = std::mem::take(&mut self.process_links);
+        links.iter().filter_map(|link| link.as_fd().try_clone_to_owned().ok()).collect()
     }
 
     /// How long detaching will take about, where it is long enough to be worth a warning:

@@ -452,7 +452,7 @@ impl Session<'_> {
         // A process may have been stopped by a program that was still running.
         self.handle_control();
         self.tracker.release_overdue(true);
-        guardian.dismiss();
+        guardian.dismiss(self.probes.take_process_links());
         match why {
             Why::SignalNow => recorder.state.stop(),
             _ => recorder.state.drain(),

@@ -2,15 +2,21 @@
 //!
 //! In: a way to ask which processes are stopped (a BPF map read through a kept descriptor). Out:
 //! SIGCONT to them if gpurec dies. It holds nothing open but its pipe and the kept descriptors, so
-//! that links are detached and pipelines end without it.
+//! that links are detached and pipelines end without it. At the end it can be handed what takes the
+//! kernel long to close: nobody waits for a process that has nothing to say any more.
 
 use super::fds::close_all_except;
 use super::{Pid, proc};
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg};
+
+/// The kernel passes no more at once.
+const MOST_FDS: usize = 253;
 const QUIET: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_millis(10);
 /// If somebody else keeps stopping them, it is no longer our business.
@@ -48,20 +54,38 @@ impl Guardian {
         self.pid
     }
 
-    /// Nothing is stopped any more: it ends at once.
-    pub fn dismiss(self) {
-        let byte = 1u8;
-        let (fd, quiet) = (self.pipe.as_raw_fd(), libc::MSG_NOSIGNAL);
-        // SAFETY: one byte of our own stack.
-        let written = unsafe { libc::send(fd, (&raw const byte).cast(), 1, quiet) } == 1;
-        // Only a guardian that got the word ends at once; another is left to end by itself.
-        let flags = if written { 0 } else { libc::WNOHANG };
-        let mut status = 0;
-        // SAFETY: a child of ours, and an int to fill.
-        while unsafe { libc::waitpid(self.pid as libc::pid_t, &mut status, flags) } < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+    /// Nothing is stopped any more: it ends, and closes what it is given, as the last to do so.
+    pub fn dismiss(self, last: Vec<OwnedFd>) {
+        let Guardian { pid, pipe } = self;
+        let written = send_word(&pipe, &last);
+        let takes_time = !last.is_empty();
+        drop(last);
+        // By this it knows that it is the last.
+        drop(pipe);
+        // Only a guardian that got the word ends; another is left to end by itself.
+        if written && takes_time {
+            std::thread::spawn(move || reap(pid, 0));
+        } else {
+            reap(pid, if written { 0 } else { libc::WNOHANG });
+        }
     }
+}
+
+fn reap(pid: Pid, flags: libc::c_int) {
+    let mut status = 0;
+    // SAFETY: a child of ours, and an int to fill.
+    while unsafe { libc::waitpid(pid as libc::pid_t, &mut status, flags) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
+/// The word by which it is dismissed: one byte, with descriptors if there are any.
+fn send_word(pipe: &OwnedFd, last: &[OwnedFd]) -> bool {
+    let fds: Vec<RawFd> = last.iter().take(MOST_FDS).map(AsRawFd::as_raw_fd).collect();
+    let word = [IoSlice::new(&[1u8])];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let rights = if fds.is_empty() { &[][..] } else { &rights[..] };
+    sendmsg::<()>(pipe.as_raw_fd(), &word, rights, MsgFlags::MSG_NOSIGNAL, None) == Ok(1)
 }
 
 /// A socket, not a pipe: it can be written to without SIGPIPE.
@@ -80,7 +104,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn guard(pipe: RawFd, mut stopped: impl FnMut() -> Vec<Pid>, keep_fds: &[RawFd]) {
     detach(pipe, keep_fds);
-    if gpurec_died(pipe) {
+    if !dismissed(pipe) {
         let_go(&mut stopped);
     }
 }
@@ -109,16 +133,18 @@ fn detach(pipe: RawFd, keep_fds: &[RawFd]) {
     close_all_except(&keep);
 }
 
-/// True at end of file; false when dismissed.
-fn gpurec_died(pipe: RawFd) -> bool {
-    let mut byte = 0u8;
+/// Reads to the end of the file: whether the word came first. The descriptors that come with it
+/// stay open until this process ends.
+fn dismissed(pipe: RawFd) -> bool {
+    let mut dismissed = false;
+    let mut room = nix::cmsg_space!([RawFd; MOST_FDS]);
     loop {
-        // SAFETY: one byte of our own stack.
-        let n = unsafe { libc::read(pipe, (&raw mut byte).cast(), 1) };
-        match n {
-            1 => return false,
-            n if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-            _ => return true,
+        let mut byte = [0u8];
+        let mut word = [IoSliceMut::new(&mut byte)];
+        match recvmsg::<()>(pipe, &mut word, Some(&mut room), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Ok(message) if message.bytes == 1 => dismissed = true,
+            Err(Errno::EINTR) => {}
+            _ => return dismissed,
         }
     }
 }
