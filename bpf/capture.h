@@ -61,12 +61,6 @@ struct {
 	__type(value, struct gpurec_capture);
 } captures SEC(".maps");
 
-/* What a piece is read from, known at entry and, for exit pieces, kept until the return. */
-struct place {
-	u64 pointer;
-	u64 count;
-};
-
 struct reader {
 	struct scratch *scratch;
 		u32 words;

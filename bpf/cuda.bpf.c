@@ -24,29 +24,6 @@ extern u64 *bpf_session_cookie(void) __weak __ksym;
 extern bool bpf_session_is_return___ctx(void *ctx) __weak __ksym;
 extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 
-/* Open calls of a thread: for the rungs without session memory all of them, else those
- * from which something is to be read at the return, when the registers that told where
- * are long overwritten. Dropped frames follow the kernel's own rule for uretprobes: a
- * frame at or below the new one is dead. */
-struct frame {
-	u64 sp;
-	u64 ts;
-	struct place exit[GPUREC_READS];
-};
-
-struct frames {
-	u32 depth;
-	u32 pad;
-	struct frame at[GPUREC_MAX_FRAMES];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct frames);
-} frames SEC(".maps");
-
 static __always_inline u64 return_address(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)

@@ -239,7 +239,7 @@ struct gpurec_config {
 	unsigned int scratches;   /* how many there are */
 	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
 	unsigned int reach;       /* enum gpurec_reach of the CUDA programs */
-	unsigned int pad;
+	unsigned int early_frames; /* threads are given their open calls' memory when they begin */
 };
 
 /* Whom hooks are for. Where there are hooks of both kinds in one process, both see its calls,

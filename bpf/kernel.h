@@ -98,6 +98,8 @@ static __always_inline u32 recorded(struct task_struct *task, u32 scope, bool us
 	if (task->flags & PF_KTHREAD)
 		return scope == GPUREC_TARGETS ? 0 : GPUREC_KERNEL | GPUREC_KERNEL_THREAD;
 	t = uses_driver ? thread_state(task) : bpf_task_storage_get(&threads, task, 0, 0);
+	if (t && uses_driver)
+		t->uses_driver = 1;
 	if (t)
 		return t->traced ? GPUREC_KERNEL : 0;
 	if (config.everyone && scope == GPUREC_TARGETS && !uses_driver)

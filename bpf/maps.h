@@ -17,6 +17,8 @@ struct thread {
 	u32 in_ioctl;
 	u32 child;      /* the one it forked last */
 	u32 exited;
+	u32 uses_driver;
+	u32 pad;
 	u64 told_sp;    /* of a hit that programs of two reaches see, what the first of them saw */
 	u32 told_probe;
 	u32 told_by;
@@ -59,6 +61,35 @@ struct {
 	__type(key, int);
 	__type(value, struct thread);
 } threads SEC(".maps");
+
+/* What a piece is read from, known at entry and, for exit pieces, kept until the return. */
+struct place {
+	u64 pointer;
+	u64 count;
+};
+
+/* Open calls of a thread: for the rungs without session memory all of them, else those
+ * from which something is to be read at the return, when the registers that told where
+ * are long overwritten. Dropped frames follow the kernel's own rule for uretprobes: a
+ * frame at or below the new one is dead. */
+struct frame {
+	u64 sp;
+	u64 ts;
+	struct place exit[GPUREC_READS];
+};
+
+struct frames {
+	u32 depth;
+	u32 pad;
+	struct frame at[GPUREC_MAX_FRAMES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct frames);
+} frames SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

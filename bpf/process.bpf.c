@@ -238,19 +238,35 @@ static __always_inline int mmap_ends(struct trace_event_raw_sys_exit *ctx)
 	return 0;
 }
 
+/* A target's thread is given its state when it begins: this program cannot sleep. A program at
+ * a uprobe can, over the memory for it, and as long as it does kernels before 6.19 refuse every
+ * program on that CPU a new state, and those before 6.2 one that is there. */
+static __always_inline void give_state(struct task_struct *task)
+{
+	if (config.everyone)
+		return;
+	thread_state(task);
+	if (config.early_frames)
+		bpf_task_storage_get(&frames, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
 static __always_inline int forks(struct task_struct *parent, struct task_struct *child)
 {
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
 	struct gpurec_fork *r;
 	struct thread *t;
 
-	if (pid == new_pid)
+	if (pid == new_pid) {
+		if (is_target(pid))
+			give_state(child);
 		return 0; /* a thread */
+	}
 	if (!config.everyone) {
 		if (!config.follow || !is_target(pid))
 			return 0;
 		if (bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST) == -EEXIST)
 			return 0; /* another copy told it */
+		give_state(child);
 		/* It has the hooks' breakpoints with its parent's memory, and nobody behind them. */
 		if (is_the_only(pid) && child->mm != parent->mm)
 			report_alone(new_pid, stop_child(child));
@@ -304,6 +320,7 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 
 	if (!is_target(task->tgid))
 		return 0;
+	give_state(task);
 	if (!config.everyone)
 		record_exec(task, old_pid);
 	read_file(&what.file, bprm->file);
@@ -319,7 +336,8 @@ static __always_inline int ends(struct task_struct *task)
 {
 	bool ended = task->signal->live.counter == 0;
 	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
-	bool known = t != NULL;
+	/* It made calls, or has begun to. */
+	bool known = t && (config.everyone || t->seq || t->uses_driver);
 	u32 pid = task->tgid;
 	struct gpurec_exit *r;
 

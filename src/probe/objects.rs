@@ -15,7 +15,7 @@ const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 
 /// The maps that every object shares with the first.
-const SHARED: [&str; 7] = ["rings", "control", "targets", "threads", "lost", "lost_total", "state"];
+const SHARED: [&str; 8] = ["rings", "control", "targets", "threads", "frames", "lost", "lost_total", "state"];
 
 /// The maps that only --budget needs.
 const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
@@ -103,7 +103,8 @@ impl Base {
             scratches: (cpus * SCRATCHES_A_CPU) as u32,
             budget: settings.budget.into(),
             reach: wire::ALWAYS_EVERYBODY,
-            pad: 0,
+            // Where there are sessions, few calls need it.
+            early_frames: types().is_none_or(|types| !types.uprobe_session).into(),
         };
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &config)?;

@@ -26,6 +26,8 @@ mod figures;
 mod hostile;
 #[path = "live/kernel.rs"]
 mod kernel;
+#[path = "live/killed.rs"]
+mod killed;
 #[path = "live/manners.rs"]
 mod manners;
 #[path = "live/must_show.rs"]

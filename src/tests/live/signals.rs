@@ -1,14 +1,10 @@
-//! Signals to gpurec: passed on, or the end of the recording; and what becomes of everybody when it is
-//! killed without warning.
+//! Signals to gpurec: passed on, or the end of the recording. Killed without warning: killed.rs.
 
 use std::fs;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::disorder::X;
-use crate::room::{Room, eventually, live, within};
+use crate::room::{eventually, live};
 use crate::trace::Trace;
 
 #[test]
@@ -83,47 +79,4 @@ fn an_interrupt_ends_the_recording_of_a_running_process_which_runs_on() {
             target.kill();
         }
     });
-}
-
-#[test]
-fn gpurec_is_killed_while_the_command_loads_libraries() {
-    live(|room| {
-        let x = X::new(room);
-        let libraries: Vec<String> = (0..60)
-            .map(|i| {
-                let copy = room.text(&format!("copy-{i}.so"));
-                fs::copy(&x.library, &copy).unwrap();
-                copy
-            })
-            .collect();
-        for round in 0..10 {
-            killed(room, &x, &libraries, round);
-        }
-    });
-}
-
-/// At a random instant; in every other round surely after the command has begun to load.
-fn killed(room: &Room, x: &X, libraries: &[String], round: u32) {
-    let (start, file) = (room.text(&format!("start-{round}")), room.text(&format!("{round}.jsonl")));
-    let lib = x.lib();
-    let mut words: Vec<&str> = vec!["--lib", &lib, "-o", &file, "--", &x.program, "load", &start];
-    words.extend(libraries.iter().map(String::as_str));
-    let recording = room.start(room.gpurec(&words));
-    let begun = round & 1 == 0;
-    if begun {
-        eventually("the command's beginning", || fs::exists(&start).unwrap());
-    }
-    let random = RandomState::new().build_hasher().finish();
-    let limit = if begun { 60_000 } else { 400_000 };
-    std::thread::sleep(Duration::from_micros(random % limit));
-    recording.signal(Signal::SIGKILL);
-    let stdout = recording.stdout_file();
-    let done = recording.done();
-    let gone = within(Duration::from_secs(10), || room.processes().is_empty());
-    assert!(gone, "round {round}, {} us: {:?}", random, room.processes());
-    if fs::exists(&start).unwrap() {
-        // The command outlives gpurec: what it said is all there only now.
-        let said = fs::read_to_string(stdout).unwrap();
-        assert_eq!(said, "loaded\n", "round {round}: the command ran to its end: {}", done.stderr);
-    }
 }

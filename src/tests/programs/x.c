@@ -138,11 +138,13 @@ static void *exec_in_thread(void *unused)
 }
 
 // load START FILE...: says in START that it runs, opens each library, and calls.
-static void load(void)
+static void load(int pause_us)
 {
 	CHECK(fopen(words[2], "w"));
-	for (char **file = words + 3; *file; file++)
+	for (char **file = words + 3; *file; file++) {
 		CHECK(dlopen(*file, RTLD_NOW | RTLD_LOCAL));
+		usleep(pause_us);
+	}
 	leaves(1);
 	puts("loaded");
 }
@@ -192,7 +194,9 @@ static void mode(const char *name)
 		leaves(number(3));
 		puts("called");
 	} else if (!strcmp(name, "load"))
-		load();
+		load(0);
+	else if (!strcmp(name, "load-slowly"))
+		load(5000);
 	else
 		CHECK(!"a mode");
 }

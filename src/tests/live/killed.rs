@@ -1,0 +1,143 @@
+//! gpurec killed without warning (SIGKILL), at random instants, while what it records loads libraries: everybody runs
+//! on and comes to the right end, nobody stays stopped, nothing stays in the kernel.
+//! GPUREC_TEST_KILLS says how often (20).
+
+use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
+use std::time::Duration;
+
+use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
+use nix::sys::signal::Signal;
+
+use crate::disorder::X;
+use crate::room::{Room, eventually, live, within};
+use crate::run::Started;
+
+const LIBRARIES: usize = 60;
+/// For whatever outlives gpurec to have done its work: much longer than it takes.
+const AFTERWARDS: Duration = Duration::from_secs(10);
+
+struct Stage<'a> {
+    room: &'a Room,
+    x: X,
+    libraries: Vec<String>,
+    /// What the kernel had before.
+    programs: Vec<u32>,
+    links: Vec<u32>,
+}
+
+#[test]
+fn gpurec_is_killed_while_libraries_are_loaded() {
+    live(|room| {
+        let x = X::new(room);
+        let copy = |i| {
+            let copy = room.text(&format!("copy-{i}.so"));
+            fs::copy(&x.library, &copy).unwrap();
+            copy
+        };
+        let libraries = (0..LIBRARIES).map(copy).collect();
+        let (programs, links) = (programs(), links());
+        let stage = Stage { room, x, libraries, programs, links };
+        let kills = std::env::var("GPUREC_TEST_KILLS").map_or(20, |text| text.parse().unwrap());
+        for round in 0..kills {
+            match round % 3 {
+                0 => stage.a_command(round, true),
+                1 => stage.a_command(round, false),
+                _ => stage.a_running_process(round),
+            }
+        }
+    });
+}
+
+fn programs() -> Vec<u32> {
+    ProgInfoIter::default().map(|program| program.id).collect()
+}
+
+fn links() -> Vec<u32> {
+    LinkInfoIter::default().map(|link| link.id).collect()
+}
+
+/// Microseconds, up to a limit.
+fn random(limit: u64) -> Duration {
+    Duration::from_micros(RandomState::new().build_hasher().finish() % limit)
+}
+
+impl Stage<'_> {
+    /// What loads the libraries and says in a file when it begins; one that takes its time can be attached to.
+    fn words<'a>(&'a self, how: &'a str, start: &'a str) -> Vec<&'a str> {
+        let mut words = vec![self.x.program.as_str(), how, start];
+        words.extend(self.libraries.iter().map(String::as_str));
+        words
+    }
+
+    /// At any instant, or surely after the command has begun to load.
+    fn a_command(&self, round: u32, begun: bool) {
+        let start = self.room.text(&format!("start-{round}"));
+        let (lib, file) = (self.x.lib(), self.room.text(&format!("{round}.jsonl")));
+        let words = [vec!["--lib", &lib, "-o", &file, "--"], self.words("load", &start)].concat();
+        let recording = self.room.start(self.room.gpurec(&words));
+        if begun {
+            eventually("the command's beginning", || fs::exists(&start).unwrap());
+        }
+        let waited = random(if begun { 60_000 } else { 400_000 });
+        std::thread::sleep(waited);
+        recording.signal(Signal::SIGKILL);
+        let said = recording.stdout_file();
+        recording.done();
+        self.nothing_is_left(round, waited);
+        // Killed before it had started the command, it never will.
+        if fs::exists(&start).unwrap() {
+            has_loaded(&said, round);
+        }
+    }
+
+    fn a_running_process(&self, round: u32) {
+        let start = self.room.text(&format!("start-{round}"));
+        let target = self.room.target(&self.words("load-slowly", &start));
+        eventually("the target's beginning", || fs::exists(&start).unwrap());
+        let recording = self.attach(&target, round);
+        let waited = random(400_000);
+        std::thread::sleep(waited);
+        recording.signal(Signal::SIGKILL);
+        recording.done();
+        let said = target.stdout_file();
+        target.done().exited(0);
+        self.nothing_is_left(round, waited);
+        has_loaded(&said, round);
+    }
+
+    fn attach(&self, target: &Started, round: u32) -> Started<'_> {
+        let (lib, file) = (self.x.lib(), self.room.text(&format!("{round}.jsonl")));
+        let pid = target.pid().to_string();
+        self.room.start(self.room.gpurec(&["--lib", &lib, "-o", &file, "--pid", &pid]))
+    }
+
+    /// No process, stopped or running, no guardian; no program and no link of BPF.
+    fn nothing_is_left(&self, round: u32, waited: Duration) {
+        let gone = within(AFTERWARDS, || self.room.processes().is_empty());
+        assert!(gone, "round {round}, killed after {waited:?}: {:?}", self.room.processes());
+        let more = |now: Vec<u32>, before: &[u32], held: &str| {
+            let held = held_by_processes(held);
+            now.into_iter().any(|id| !before.contains(&id) && !held.contains(&id))
+        };
+        let clean =
+            || !more(programs(), &self.programs, "prog_id:") && !more(links(), &self.links, "link_id:");
+        assert!(within(AFTERWARDS, clean), "round {round}: BPF programs or links are left");
+    }
+}
+
+/// What a process has open is in somebody's hands, and goes with it: other recordings on the same machine.
+fn held_by_processes(key: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let descriptors = processes.filter_map(|one| fs::read_dir(one.path().join("fdinfo")).ok()).flatten();
+    let texts = descriptors.filter_map(|one| fs::read_to_string(one.ok()?.path()).ok());
+    texts
+        .filter_map(|text| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok()))
+        .collect()
+}
+
+fn has_loaded(said: &Path, round: u32) {
+    let said = fs::read_to_string(said).unwrap();
+    assert_eq!(said, "loaded\n", "round {round}: to its end");
+}
