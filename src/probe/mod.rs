@@ -21,6 +21,7 @@ mod select;
 mod tests;
 pub mod tracefs;
 mod tracepoint;
+mod verified;
 pub mod wire;
 
 use std::cell::Cell;
@@ -49,6 +50,7 @@ use missed::Missed;
 pub use objects::{Base, Rung, Settings};
 use reach::Reach;
 pub use select::{ApiChoice, LibRule, Selection};
+use verified::Verified;
 
 /// A hooked function. Its number is its place in this list, and what BPF calls it.
 #[derive(Clone, Debug)]
@@ -306,6 +308,16 @@ impl Probes {
         let processes = self.process_missed().since(&self.missed_before);
         let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
         processes.and(driver).sentence()
+    }
+
+    /// For a person: what the programs are to the kernel's verifier.
+    pub fn verified(&self) -> Option<String> {
+        let mut verified = Verified::default();
+        verified.add_programs([&self.base.object, &self.cuda]);
+        if let Some(driver) = &self.driver {
+            verified.add_programs(driver.objects());
+        }
+        verified.sentence()
     }
 
     fn process_missed(&self) -> Missed {

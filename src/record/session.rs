@@ -519,6 +519,9 @@ impl Session<'_> {
             self.tracker.stopped_for.as_secs_f64() * 1e3,
         ));
         say::say(&self.probes.whose());
+        if let Some(verified) = self.probes.verified() {
+            say::say(&verified);
+        }
     }
 
     fn exit_status(&mut self, ended: &Ended, why: &Why, leave: &AtomicBool) -> u8 {

@@ -16,6 +16,8 @@ mod functions;
 mod machine;
 #[path = "vm/truth.rs"]
 mod truth;
+#[path = "vm/verified.rs"]
+mod verified;
 
 use compare::Recording;
 use machine::{Machine, Visit};
@@ -45,7 +47,9 @@ fn record(machine: Machine, rungs: &[&str], more: &str) -> Option<(Visit, Vec<Re
 
 /// Every rung, forced. Those that the kernel has not are refused by name, and nothing else is missing.
 fn every_rung(machine: Machine, offered: &[&str], more: &str) {
-    let Some((_, recordings)) = record(machine, &RUNGS, more) else { return };
+    let Some((visit, recordings)) = record(machine, &RUNGS, more) else { return };
+    let said: Vec<String> = RUNGS.iter().map(|rung| visit.text(&format!("{rung}.txt"))).collect();
+    verified::compare(machine.kernel, &said);
     for (rung, recording) in RUNGS.iter().zip(&recordings) {
         recording.keeps_to(rung, offered.contains(rung));
     }

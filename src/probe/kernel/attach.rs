@@ -197,6 +197,10 @@ impl Driver {
         missed
     }
 
+    pub fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.objects.iter().flatten()
+    }
+
     pub fn take_holds(&mut self) -> Vec<Hold> {
         std::mem::take(&mut self.holds)
     }

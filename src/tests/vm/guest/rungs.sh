@@ -6,7 +6,7 @@ for rung in $RUNGS; do
     if [ "$rung" = ladder ]; then only=; fi
     for attempt in 1 2 3 4; do
         echo reset > $truth
-        gpurec --kernel $MORE $only -o /out/$rung.jsonl -- sh /vm/work.sh > /out/$rung.txt 2>&1
+        gpurec -v --kernel $MORE $only -o /out/$rung.jsonl -- sh /vm/work.sh > /out/$rung.txt 2>&1
         echo "$rung $? at $(cut -d' ' -f1 /proc/uptime) s"
         cp $truth /out/$rung.truth
         tail -n 1 /out/$rung.jsonl | grep -q 'were passed over' || break

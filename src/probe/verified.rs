@@ -1,0 +1,40 @@
+//! How much work each program was to the kernel's verifier, which refuses what takes it too long:
+//! kernels differ, and what one takes easily may be near another's limit. In: loaded programs.
+//! Out: instructions that it went through, by program. Kernels before 5.16 do not tell.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::Object;
+use libbpf_rs::libbpf_sys::{bpf_prog_get_info_by_fd, bpf_prog_info};
+
+use super::objects::copy_of;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified(BTreeMap<String, u32>);
+
+impl Verified {
+    /// Of several programs with one name, which are copies or for one function each, the most.
+    pub fn add_programs<'a>(&mut self, objects: impl IntoIterator<Item = &'a Object>) {
+        for program in objects.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
+            let name = program.name().to_string_lossy().into_owned();
+            let most = self.0.entry(copy_of(&name).0.to_owned()).or_default();
+            *most = of_program(program.as_fd().as_raw_fd()).max(*most);
+        }
+    }
+
+    /// For a person, and for whoever compares kernels.
+    pub fn sentence(&self) -> Option<String> {
+        let of: Vec<String> = self.0.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        (self.0.values().any(|count| *count > 0))
+            .then(|| format!("instructions that the kernel's verifier went through: {}", of.join(", ")))
+    }
+}
+
+fn of_program(fd: i32) -> u32 {
+    let mut info = bpf_prog_info::default();
+    let mut size = size_of::<bpf_prog_info>() as u32;
+    // SAFETY: info is as large as size says.
+    let result = unsafe { bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut size) };
+    if result == 0 { info.verified_insns } else { 0 }
+}
