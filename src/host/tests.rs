@@ -8,6 +8,8 @@ fn capable() -> Facts {
         kernel: Some("6.18.0".into()),
         machine: Some("x86_64".into()),
         can_load_bpf: Some(true),
+        lacking: Vec::new(),
+        can_signal: Some(true),
         can_read_processes: Some(true),
         lockdown: Some("none".into()),
         first_pid_namespace: Some(true),
@@ -19,6 +21,7 @@ fn capable() -> Facts {
         uprobe_session: Some(true),
         syscall_tracepoints: Some(true),
         tracefs_mounted: Some(true),
+        can_read_tracefs: Some(true),
         kprobes: Some(true),
         fprobe: Some(true),
         driver: Some("580.159.04".into()),
@@ -44,8 +47,11 @@ fn unknown_is_not_no() {
 #[test]
 fn each_missing_fact_is_one_problem_with_a_remedy() {
     type Remove = fn(&mut Facts);
-    let cases: [(Remove, bool); 9] = [
+    let cases: [(Remove, bool); 12] = [
         (|f| f.can_load_bpf = Some(false), true),
+        (|f| f.can_signal = Some(false), true),
+        (|f| f.can_read_tracefs = Some(false), true),
+        (|f| (f.tracefs_mounted, f.can_read_tracefs) = (Some(false), Some(false)), true),
         (|f| f.can_read_processes = Some(false), false),
         (|f| f.lockdown = Some("confidentiality".into()), true),
         (|f| f.btf = Some(false), true),
@@ -63,6 +69,13 @@ fn each_missing_fact_is_one_problem_with_a_remedy() {
         assert_eq!(problems[0].fatal, fatal, "{problems:?}");
         assert!(!problems[0].remedy.is_empty());
     }
+}
+
+#[test]
+fn what_is_lacking_is_named() {
+    let lacking = vec!["CAP_BPF", "CAP_PERFMON"];
+    let problems = plan(&Facts { can_load_bpf: Some(false), lacking, ..capable() }).problems;
+    assert!(problems[0].what.ends_with("it lacks CAP_BPF and CAP_PERFMON"), "{problems:?}");
 }
 
 #[test]

@@ -318,7 +318,9 @@ impl Probes {
         let processes = std::mem::take(&mut self.process_links);
         // Nobody needs these any more, and the kernel takes its time with each.
         let took = std::thread::scope(|scope| {
-            scope.spawn(|| attach::detach(processes));
+            // Where no thread can be had, they are dropped here.
+            let thread = std::thread::Builder::new();
+            let _ = thread.spawn_scoped(scope, move || attach::detach(processes));
             attach::detach(hooks)
         });
         Duration::from_secs_f64(took)

@@ -5,6 +5,7 @@
 //! that links are detached and pipelines end without it.
 
 use super::fds::close_all_except;
+use super::rights::keep_what_guarding_needs;
 use super::{Pid, proc};
 use std::collections::HashSet;
 use std::io;
@@ -80,6 +81,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn guard(pipe: RawFd, mut stopped: impl FnMut() -> Vec<Pid>, keep_fds: &[RawFd]) {
     detach(pipe, keep_fds);
+    keep_what_guarding_needs();
     if gpurec_died(pipe) {
         let_go(&mut stopped);
     }

@@ -7,6 +7,7 @@ use nix::sys::signal::{SigSet, Signal as Number};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// `from_terminal`: typed at the terminal, which sends it to the whole foreground group, the launched
 /// command included.
@@ -88,6 +89,43 @@ pub fn on_signal(mode: Mode, count: u32, signal: Signal) -> Action {
         _ => Recording::Abandon,
     };
     Action { forward, recording }
+}
+
+/// What our caller had blocked, signal N at bit N - 1, and whether SIGPIPE was ignored: the command shall have the
+/// same. Found before main, for Rust's start-up ignores SIGPIPE.
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = look_at_signals;
+
+/// The bytes of the kernel's own set of signals.
+const KERNEL_SET: usize = 8;
+
+extern "C" fn look_at_signals() {
+    let mut mask = 0u64;
+    let nothing = std::ptr::null::<u64>();
+    // SAFETY: asks only, and fills eight bytes of our own.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, nothing, &raw mut mask, KERNEL_SET);
+    }
+    BLOCKED.store(mask, Ordering::Relaxed);
+    PIPE_IGNORED.store(ignored(Number::SIGPIPE), Ordering::Relaxed);
+}
+
+/// For the child: the mask that our caller had. No allocation, no locks.
+pub(super) fn restore_mask() {
+    let mask = BLOCKED.load(Ordering::Relaxed);
+    let nothing = std::ptr::null_mut::<u64>();
+    // SAFETY: eight bytes of our own stack.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, nothing, KERNEL_SET);
+    }
+}
+
+pub(super) fn pipe_was_ignored() -> bool {
+    PIPE_IGNORED.load(Ordering::Relaxed)
 }
 
 /// Holds the signals back from their default effect.
