@@ -3,7 +3,7 @@
 
 use super::fds::{close_all_except, restore_limit};
 use super::rights::Rights;
-use super::signals::{pipe_was_ignored, restore_mask};
+use super::signals;
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
 
@@ -153,7 +153,8 @@ impl Prepared {
     fn become_ready(&self) -> Result<u32, Word> {
         close_all_except(&self.keep);
         restore_limit();
-        reset_signals();
+        // What our caller ignored (nohup, a shell's `&`) or blocked stays so, as it would without us.
+        signals::restore();
         if let Some(rights) = &self.rights {
             rights.take_on().map_err(|errno| Word { stage: Stage::Identity, errno, index: 0 })?;
         }
@@ -268,25 +269,4 @@ fn may_execute(path: &CStr) -> Result<(), i32> {
         }
         check(libc::access(path.as_ptr(), libc::X_OK).into())
     }
-}
-
-/// Handlers would go at exec anyway. What our caller ignored (nohup, a shell's `&`) stays ignored, as
-/// it would without us, and what they had blocked stays blocked; SIGPIPE may be ignored by Rust's start-up only.
-fn reset_signals() {
-    // SAFETY: sigaction on structs of our own stack.
-    unsafe {
-        for signal in 1..=libc::SIGRTMAX() {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
-                continue;
-            }
-            let rusts = signal == libc::SIGPIPE && !pipe_was_ignored();
-            if action.sa_sigaction != libc::SIG_IGN || rusts {
-                let mut default: libc::sigaction = std::mem::zeroed();
-                default.sa_sigaction = libc::SIG_DFL;
-                libc::sigaction(signal, &default, std::ptr::null_mut());
-            }
-        }
-    }
-    restore_mask();
 }

@@ -12,6 +12,8 @@ mod budget;
 mod capture;
 #[path = "live/cases.rs"]
 mod cases;
+#[path = "live/child.rs"]
+mod child;
 #[path = "live/demo.rs"]
 mod demo;
 #[path = "live/disk.rs"]
@@ -32,6 +34,10 @@ mod manners;
 mod must_show;
 #[path = "live/needs.rs"]
 mod needs;
+#[path = "live/privileges.rs"]
+mod privileges;
+#[path = "live/rights.rs"]
+mod rights;
 #[path = "live/room.rs"]
 mod room;
 #[path = "live/run.rs"]
