@@ -23,6 +23,8 @@ pub struct Facts {
     /// Of those that loading takes, if it may not.
     pub lacking: Vec<&'static str>,
     pub can_signal: Option<bool>,
+    /// Holds CAP_SYS_ADMIN.
+    pub is_admin: Option<bool>,
     pub can_read_processes: Option<bool>,
     /// `none`, `integrity` or `confidentiality`.
     pub lockdown: Option<String>,
@@ -73,6 +75,7 @@ impl Facts {
         if !have.has(caps::SYS_ADMIN) {
             self.lacking = lacking.map(caps::Cap::name).collect();
         }
+        self.is_admin = Some(have.has(caps::SYS_ADMIN));
         self.can_load_bpf = Some(self.lacking.is_empty());
         self.can_read_processes = Some(have.has(caps::SYS_PTRACE));
         self.can_signal = Some(have.has(caps::KILL));

@@ -27,12 +27,14 @@ pub fn plan(facts: &Facts) -> Plan {
 }
 
 fn against(rung: Rung, facts: &Facts) -> Option<String> {
-    let (known, needs) = match rung {
-        Rung::Session => (facts.uprobe_session, "uprobe sessions, new in Linux 6.13"),
-        Rung::Multi => (facts.uprobe_multi, "uprobe.multi links, new in Linux 6.6"),
-        Rung::Single => (None, ""),
+    let (known, why) = match rung {
+        Rung::Session => (facts.uprobe_session, "this kernel has no uprobe sessions, new in Linux 6.13"),
+        Rung::Multi => (facts.uprobe_multi, "this kernel has no uprobe.multi links, new in Linux 6.6"),
+        Rung::Single => {
+            (facts.is_admin, "gpurec lacks CAP_SYS_ADMIN, without which the kernel takes no single uprobe")
+        }
     };
-    (known == Some(false)).then(|| format!("this kernel has no {needs}"))
+    (known == Some(false)).then(|| why.to_owned())
 }
 
 /// For a command of one's own; for processes of others CAP_SYS_PTRACE too.

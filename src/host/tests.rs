@@ -10,6 +10,7 @@ fn capable() -> Facts {
         can_load_bpf: Some(true),
         lacking: Vec::new(),
         can_signal: Some(true),
+        is_admin: Some(true),
         can_read_processes: Some(true),
         lockdown: Some("none".into()),
         first_pid_namespace: Some(true),
@@ -93,6 +94,8 @@ fn each_older_kernel_loses_a_rung() {
     assert_eq!(usable(&facts), [Rung::Multi, Rung::Single]);
     facts.uprobe_multi = Some(false);
     assert_eq!(usable(&facts), [Rung::Single]);
+    facts.is_admin = Some(false);
+    assert_eq!(usable(&facts), []);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::pipeline::ring::Ring;
 use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use crate::probe::control::Control;
-use crate::probe::{LossCounters, Probe, Probes, Settings};
+use crate::probe::{LossCounters, Probe, Probes, Rung, Settings};
 use crate::report;
 use crate::say;
 use crate::target::attach::{self, Attached};
@@ -115,7 +115,9 @@ pub fn run(config: &Config) -> Result<u8> {
         Some(launch) => Some(launch::start(launch)?),
         None => None,
     };
-    rights::keep_what_recording_needs(&user, config.kernel.is_some())
+    let recording =
+        rights::Recording { kernel: config.kernel.is_some(), single_uprobes: probes.rung == Rung::Single };
+    rights::keep_what_recording_needs(&user, recording)
         .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());
     let has_file = path.is_some();

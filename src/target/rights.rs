@@ -91,8 +91,17 @@ pub fn become_caller() -> io::Result<()> {
     rights.take_on().map_err(io::Error::from_raw_os_error)
 }
 
+/// What a recording does that takes more than others.
+#[derive(Clone, Copy, Debug)]
+pub struct Recording {
+    /// Hooks the driver.
+    pub kernel: bool,
+    /// Hooks functions one by one.
+    pub single_uprobes: bool,
+}
+
 /// What a recording needs once its command has been forked and its files are open.
-fn needed(kernel: bool) -> Set {
+fn needed(recording: Recording) -> Set {
     let always = Set::of(&[
         // Hooks in libraries that are loaded later.
         caps::BPF,
@@ -106,18 +115,25 @@ fn needed(kernel: bool) -> Set {
         // The recorder goes before what it records.
         caps::SYS_NICE,
     ]);
-    // A module may come: its addresses, its types (which have numbers for SYS_ADMIN only), tracefs where it is not
-    // mounted.
-    let of_kernel = Set::of(&[caps::SYSLOG, caps::SYS_ADMIN]);
-    if kernel { always.or(of_kernel) } else { always }
+    let mut set = always;
+    if recording.kernel {
+        // A module may come: its addresses, its types (which have numbers for SYS_ADMIN only), tracefs where it is
+        // not mounted.
+        set = set.or(Set::of(&[caps::SYSLOG, caps::SYS_ADMIN]));
+    }
+    if recording.single_uprobes {
+        // The kernel takes PERFMON for many uprobes at once, and not for one.
+        set = set.or(Set::of(&[caps::SYS_ADMIN]));
+    }
+    set
 }
 
 /// The recorder gives up root: it is the caller from here on, with what recording needs and nothing else, and what
 /// it might execute has nothing at all. To be called when the command waits at its gate and no thread of the
 /// recorder's has been started: they inherit it.
-pub fn keep_what_recording_needs(user: &Identity, kernel: bool) -> io::Result<()> {
+pub fn keep_what_recording_needs(user: &Identity, recording: Recording) -> io::Result<()> {
     let have = caps::permitted()?;
-    let mut kept = have.and(needed(kernel));
+    let mut kept = have.and(needed(recording));
     if !kept.has(caps::BPF) || !kept.has(caps::PERFMON) {
         // Which stands for both.
         kept = kept.or(have.and(Set::of(&[caps::SYS_ADMIN])));

@@ -111,7 +111,7 @@ const KEPT_OF_GUARDIAN: [u32; 2] = [5, 39];
 #[test]
 fn root_keeps_only_what_recording_needs() {
     live(|room| {
-        for (option, more) in [("-v", &[][..]), ("--kernel", &[21, 34])] {
+        for (option, more) in [("-v", &[][..]), ("--kernel", &[21, 34]), ("--backend=uprobe", &[21])] {
             let file = room.text(&format!("t{option}.jsonl"));
             let started = room.start(room.gpurec(&[option, "-o", &file, "--", "sleep", "30"]));
             room.wait_until_recording(&file);
