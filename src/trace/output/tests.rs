@@ -136,7 +136,7 @@ fn only_links_of_root_and_of_ones_own_are_followed() {
     assert_eq!(fs::read(&target).unwrap(), b"");
     if is_root() {
         fs::write(&target, "old").unwrap();
-        std::os::unix::fs::lchown(&link, Some(65534)).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
         assert!(error(&link).contains("symbolic link of someone else"));
         assert_eq!(fs::read(&target).unwrap(), b"old");
     }
@@ -155,7 +155,7 @@ fn a_folder_of_traces_behind_a_link_of_someone_else_is_refused() {
     }
     if is_root() {
         let link = folder.0.join("traces");
-        std::os::unix::fs::lchown(&link, Some(65534)).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
         assert!(default_file(&folder.0, at(0)).is_err());
     }
 }
