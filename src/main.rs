@@ -23,10 +23,11 @@ mod trace;
 use std::io;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use cli::{Task, Usage};
 use target::launch::{self, LaunchError};
+use target::rights;
 
 fn main() -> ExitCode {
     let inherited = launch::inherited_fds();
@@ -41,6 +42,10 @@ fn main() -> ExitCode {
 }
 
 fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
+    if task.needs_no_rights() {
+        // What is read and written there are files that somebody named.
+        rights::become_caller().context("gpurec could not take on the rights of who typed sudo")?;
+    }
     match task {
         Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),
         Task::Summary { files, json } => report::summary(&files, json),

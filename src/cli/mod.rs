@@ -133,6 +133,24 @@ pub enum Task {
     Print(Page),
 }
 
+impl Task {
+    /// Everything but recording, and asking what can be recorded.
+    pub fn needs_no_rights(&self) -> bool {
+        match self {
+            Task::Record(_) | Task::Demo { .. } | Task::KernelProbes { .. } | Task::Doctor => false,
+            // Another process's libraries.
+            Task::Probes { pid, .. } => pid.is_none(),
+            Task::Summary { .. }
+            | Task::Timeline(_)
+            | Task::Report(_)
+            | Task::Export(_)
+            | Task::Diff(_)
+            | Task::Check(_)
+            | Task::Print(_) => true,
+        }
+    }
+}
+
 /// An error of the caller's: exit status 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]

@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::record::{self, Config, Target};
+use crate::target::identity::invoking_user;
+use crate::target::rights::as_caller;
 
 #[cfg(test)]
 mod tests;
@@ -99,7 +101,8 @@ impl Unpacked {
 
 /// `gpurec demo`: the program, recorded.
 pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
-    let unpacked = unpack()?;
+    // In a folder that others may write to, so not with root's rights.
+    let unpacked = as_caller(&invoking_user(), unpack).context("cannot unpack as who typed sudo")??;
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let environment = unpacked.environment();
     record::run(&Config { target: Target::Command(unpacked.command(&args)), environment, ..config })
@@ -108,6 +111,6 @@ pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
 impl Drop for Unpacked {
     fn drop(&mut self) {
         // Nothing can be done about a failure here, and nothing depends on it.
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = as_caller(&invoking_user(), || fs::remove_dir_all(&self.dir));
     }
 }

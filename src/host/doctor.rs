@@ -7,6 +7,8 @@ use anyhow::Result;
 
 use super::{Facts, Plan, cuda_libraries, plan};
 use crate::probe;
+use crate::target::identity::invoking_user;
+use crate::target::rights::as_caller;
 
 /// Exit status 0 if something can be recorded here.
 pub fn doctor() -> Result<u8> {
@@ -91,7 +93,8 @@ fn nvidia(facts: &Facts) -> String {
             "  no driver is loaded: CUDA programs will fail here, but what they call is recorded (try: sudo gpurec demo)\n",
         ),
     }
-    let libraries = cuda_libraries();
+    // Folders that the environment names.
+    let libraries = as_caller(&invoking_user(), cuda_libraries).unwrap_or_default();
     if libraries.is_empty() {
         text.push_str(
             "  no CUDA library in the usual places; those that a program loads are found when it does\n",

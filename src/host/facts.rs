@@ -7,11 +7,10 @@ use std::path::Path;
 
 use super::types::types;
 use crate::probe::tracefs;
+use crate::target::capabilities as caps;
 
-const CAP_SYS_PTRACE: u32 = 19;
-const CAP_SYS_ADMIN: u32 = 21;
-const CAP_PERFMON: u32 = 38;
-const CAP_BPF: u32 = 39;
+/// What statfs says of tracefs.
+const TRACEFS: i64 = 0x7472_6163;
 
 /// The first PID namespace has this inode on every kernel.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -21,6 +20,11 @@ pub struct Facts {
     pub kernel: Option<String>,
     pub machine: Option<String>,
     pub can_load_bpf: Option<bool>,
+    /// Of those that loading takes, if it may not.
+    pub lacking: Vec<&'static str>,
+    pub can_signal: Option<bool>,
+    /// Holds CAP_SYS_ADMIN.
+    pub is_admin: Option<bool>,
     pub can_read_processes: Option<bool>,
     /// `none`, `integrity` or `confidentiality`.
     pub lockdown: Option<String>,
@@ -34,6 +38,7 @@ pub struct Facts {
     pub uprobe_session: Option<bool>,
     pub syscall_tracepoints: Option<bool>,
     pub tracefs_mounted: Option<bool>,
+    pub can_read_tracefs: Option<bool>,
     pub kprobes: Option<bool>,
     pub fprobe: Option<bool>,
     pub driver: Option<String>,
@@ -50,31 +55,42 @@ impl Facts {
             first_pid_namespace: fs::read_link("/proc/self/ns/pid")
                 .ok()
                 .map(|link| link == Path::new(FIRST_PID_NAMESPACE)),
-            tracefs_mounted: Some(Path::new("/sys/kernel/tracing/events").exists()),
+            tracefs_mounted: tracefs_mounted(),
             driver: driver_version(),
             driver_is_open: fs::read_to_string("/proc/driver/nvidia/version")
                 .ok()
                 .map(|text| text.contains("Open Kernel Module")),
             devices: devices(),
-            syscall_tracepoints: tracepoint("syscalls", "sys_enter_mmap"),
             ..Facts::default()
         };
+        facts.tracepoints();
         facts.capabilities();
         facts.types();
         facts
     }
 
     fn capabilities(&mut self) {
-        let Ok(status) = fs::read_to_string("/proc/self/status") else { return };
-        let effective = status
-            .lines()
-            .find_map(|line| line.strip_prefix("CapEff:"))
-            .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-        let has = |cap: u32| effective.map(|set| set >> cap & 1 == 1);
-        let all = has(CAP_SYS_ADMIN);
-        let both = has(CAP_BPF).zip(has(CAP_PERFMON)).map(|(bpf, perf)| bpf && perf);
-        self.can_load_bpf = all.zip(both).map(|(all, both)| all || both);
-        self.can_read_processes = has(CAP_SYS_PTRACE);
+        let Ok(have) = caps::effective() else { return };
+        let lacking = [caps::BPF, caps::PERFMON].into_iter().filter(|cap| !have.has(*cap));
+        if !have.has(caps::SYS_ADMIN) {
+            self.lacking = lacking.map(caps::Cap::name).collect();
+        }
+        self.is_admin = Some(have.has(caps::SYS_ADMIN));
+        self.can_load_bpf = Some(self.lacking.is_empty());
+        self.can_read_processes = Some(have.has(caps::SYS_PTRACE));
+        self.can_signal = Some(have.has(caps::KILL));
+    }
+
+    /// Asked of tracefs: what a kernel's type information has of them differs.
+    fn tracepoints(&mut self) {
+        let answer = tracefs::read("events/syscalls/sys_enter_mmap/id");
+        let kind = answer.err().map(|error| error.kind());
+        self.syscall_tracepoints = match kind {
+            None => Some(true),
+            Some(io::ErrorKind::NotFound) => Some(false),
+            Some(_) => None,
+        };
+        self.can_read_tracefs = Some(kind != Some(io::ErrorKind::PermissionDenied));
     }
 
     fn types(&mut self) {
@@ -90,13 +106,11 @@ impl Facts {
     }
 }
 
-/// Asked of tracefs: what a kernel's type information has of it differs.
-fn tracepoint(category: &str, event: &str) -> Option<bool> {
-    match tracefs::read(&format!("events/{category}/{event}/id")) {
-        Ok(_) => Some(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(false),
-        Err(_) => None,
-    }
+/// Also where its folders may not be entered.
+fn tracefs_mounted() -> Option<bool> {
+    let about = nix::sys::statfs::statfs("/sys/kernel/tracing").ok()?;
+    #[allow(clippy::unnecessary_cast)] // of another width elsewhere
+    Some(about.filesystem_type().0 as i64 == TRACEFS)
 }
 
 fn line(path: &str) -> Option<String> {

@@ -27,13 +27,18 @@ pub fn plan(facts: &Facts) -> Plan {
 }
 
 fn against(rung: Rung, facts: &Facts) -> Option<String> {
-    let (known, needs) = match rung {
-        Rung::Session => (facts.uprobe_session, "uprobe sessions, new in Linux 6.13"),
-        Rung::Multi => (facts.uprobe_multi, "uprobe.multi links, new in Linux 6.6"),
-        Rung::Single => (None, ""),
+    let (known, why) = match rung {
+        Rung::Session => (facts.uprobe_session, "this kernel has no uprobe sessions, new in Linux 6.13"),
+        Rung::Multi => (facts.uprobe_multi, "this kernel has no uprobe.multi links, new in Linux 6.6"),
+        Rung::Single => {
+            (facts.is_admin, "gpurec lacks CAP_SYS_ADMIN, without which the kernel takes no single uprobe")
+        }
     };
-    (known == Some(false)).then(|| format!("this kernel has no {needs}"))
+    (known == Some(false)).then(|| why.to_owned())
 }
+
+/// For a command of one's own; for processes of others CAP_SYS_PTRACE too.
+const SUFFICE: &str = "CAP_BPF, CAP_PERFMON, CAP_KILL, CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE suffice";
 
 fn problems(facts: &Facts) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -45,14 +50,31 @@ fn problems(facts: &Facts) -> Vec<Problem> {
     add(
         facts.can_load_bpf,
         true,
-        "gpurec may not load BPF programs as this user",
-        "run it as root: sudo gpurec ... (CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE suffice)",
+        &format!("gpurec may not load BPF programs as this user: it lacks {}", facts.lacking.join(" and ")),
+        &format!("run it as root: sudo gpurec ... ({SUFFICE})"),
     );
+    add(
+        facts.can_signal,
+        true,
+        "gpurec could not let processes of other users go on that it stops: it lacks CAP_KILL",
+        &format!("run it as root: sudo gpurec ... ({SUFFICE})"),
+    );
+    let (what, remedy) = match facts.tracefs_mounted {
+        Some(false) => (
+            "tracefs is not mounted, and gpurec may not mount it: it lacks CAP_SYS_ADMIN",
+            "run it as root: sudo gpurec ..., or have it mounted: mount -t tracefs nodev /sys/kernel/tracing",
+        ),
+        _ => (
+            "gpurec may not read /sys/kernel/tracing: it lacks CAP_DAC_READ_SEARCH",
+            "run it as root: sudo gpurec ..., or with this capability",
+        ),
+    };
+    add(facts.can_read_tracefs, true, what, remedy);
     add(
         facts.can_read_processes,
         false,
-        "gpurec may not look into other users' processes",
-        "run it as root, or with CAP_SYS_PTRACE",
+        "gpurec may not look into other users' processes: it lacks CAP_SYS_PTRACE",
+        "run it as root, or with this capability",
     );
     add(
         facts.lockdown.as_deref().map(|mode| mode != "confidentiality"),

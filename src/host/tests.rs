@@ -8,6 +8,9 @@ fn capable() -> Facts {
         kernel: Some("6.18.0".into()),
         machine: Some("x86_64".into()),
         can_load_bpf: Some(true),
+        lacking: Vec::new(),
+        can_signal: Some(true),
+        is_admin: Some(true),
         can_read_processes: Some(true),
         lockdown: Some("none".into()),
         first_pid_namespace: Some(true),
@@ -19,6 +22,7 @@ fn capable() -> Facts {
         uprobe_session: Some(true),
         syscall_tracepoints: Some(true),
         tracefs_mounted: Some(true),
+        can_read_tracefs: Some(true),
         kprobes: Some(true),
         fprobe: Some(true),
         driver: Some("580.159.04".into()),
@@ -44,8 +48,11 @@ fn unknown_is_not_no() {
 #[test]
 fn each_missing_fact_is_one_problem_with_a_remedy() {
     type Remove = fn(&mut Facts);
-    let cases: [(Remove, bool); 9] = [
+    let cases: [(Remove, bool); 12] = [
         (|f| f.can_load_bpf = Some(false), true),
+        (|f| f.can_signal = Some(false), true),
+        (|f| f.can_read_tracefs = Some(false), true),
+        (|f| (f.tracefs_mounted, f.can_read_tracefs) = (Some(false), Some(false)), true),
         (|f| f.can_read_processes = Some(false), false),
         (|f| f.lockdown = Some("confidentiality".into()), true),
         (|f| f.btf = Some(false), true),
@@ -66,6 +73,13 @@ fn each_missing_fact_is_one_problem_with_a_remedy() {
 }
 
 #[test]
+fn what_is_lacking_is_named() {
+    let lacking = vec!["CAP_BPF", "CAP_PERFMON"];
+    let problems = plan(&Facts { can_load_bpf: Some(false), lacking, ..capable() }).problems;
+    assert!(problems[0].what.ends_with("it lacks CAP_BPF and CAP_PERFMON"), "{problems:?}");
+}
+
+#[test]
 fn lockdown_to_integrity_is_no_problem() {
     assert!(plan(&Facts { lockdown: Some("integrity".into()), ..capable() }).problems.is_empty());
 }
@@ -80,6 +94,8 @@ fn each_older_kernel_loses_a_rung() {
     assert_eq!(usable(&facts), [Rung::Multi, Rung::Single]);
     facts.uprobe_multi = Some(false);
     assert_eq!(usable(&facts), [Rung::Single]);
+    facts.is_admin = Some(false);
+    assert_eq!(usable(&facts), []);
 }
 
 #[test]

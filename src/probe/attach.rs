@@ -103,7 +103,8 @@ fn session_program(object: &Object) -> Result<ProgramMut<'_>> {
 /// for whoever records, who may come to block them only later.
 pub fn detach_aside(links: Vec<Link>) {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-    std::thread::spawn(move || detach(links));
+    // Where no thread can be had, they go here.
+    let _ = std::thread::Builder::new().spawn(move || detach(links));
     if let Ok(before) = before {
         // Fails for no mask that was in force.
         let _ = before.thread_set_mask();

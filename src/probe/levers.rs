@@ -128,7 +128,8 @@ impl Levers {
         }
         self.going.retain(|thread| !thread.is_finished());
         if !links.is_empty() {
-            self.going.push(std::thread::spawn(move || attach::detach(links)));
+            // Where no thread can be had, they are dropped here.
+            self.going.extend(std::thread::Builder::new().spawn(move || attach::detach(links)));
         }
     }
 

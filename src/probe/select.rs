@@ -11,6 +11,8 @@ use glob::Pattern;
 use super::read_image;
 use crate::cuda::{self, Api};
 use crate::elf::{self, Image, Kind, NotHooked, Want};
+use crate::target::identity::invoking_user;
+use crate::target::rights::as_caller;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApiChoice {
@@ -41,7 +43,7 @@ impl LibRule {
     pub fn parse(text: &str) -> Result<LibRule> {
         let (path, functions) = match text.rsplit_once(':') {
             // A file of that name wins over a pattern.
-            _ if text.contains('/') && Path::new(text).exists() => (text, "*"),
+            _ if text.contains('/') && seen_by_caller(Path::new(text)) => (text, "*"),
             Some((path, functions)) if !functions.contains('/') => (path, functions),
             _ => (text, "*"),
         };
@@ -53,7 +55,7 @@ impl LibRule {
         let path = PathBuf::from(path);
         let mut identity = None;
         if path.components().count() > 1 {
-            let meta = path.metadata().with_context(|| {
+            let meta = as_caller(&invoking_user(), || path.metadata())?.with_context(|| {
                 format!(
                     "--lib {}: cannot open it; a bare file name is looked for as the program finds it",
                     path.display()
@@ -73,6 +75,10 @@ impl LibRule {
             }
         }
     }
+}
+
+fn seen_by_caller(path: &Path) -> bool {
+    as_caller(&invoking_user(), || path.exists()).unwrap_or(false)
 }
 
 impl Selection {

@@ -1,6 +1,6 @@
 //! One recording, start to end. The order matters and is told at each step: nothing is
-//! hooked before the output is open, nobody runs before the hooks are in, nobody stays
-//! stopped, nothing is read before the hooks are gone at the end.
+//! hooked before the output is open, nobody runs before the hooks are in and root's rights
+//! are given up, nobody stays stopped, nothing is read before the hooks are gone at the end.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ use crate::pipeline::ring::Ring;
 use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use crate::probe::control::Control;
-use crate::probe::{LossCounters, Probe, Probes, Settings};
+use crate::probe::{LossCounters, Probe, Probes, Rung, Settings};
 use crate::report;
 use crate::say;
 use crate::target::attach::{self, Attached};
@@ -36,9 +36,10 @@ use crate::target::guardian::{self, Guardian};
 use crate::target::identity::{self, Identity};
 use crate::target::launch::{self, Gated, Running};
 use crate::target::proc;
+use crate::target::rights;
 use crate::target::signals::{Mode, Recording, Signals, on_signal};
 use crate::trace::LineWriter;
-use crate::trace::output::{self, Output, Owner};
+use crate::trace::output::{self, Output};
 
 /// How often the recorder looks around when nothing happens.
 const TICK: u16 = 100;
@@ -114,6 +115,10 @@ pub fn run(config: &Config) -> Result<u8> {
         Some(launch) => Some(launch::start(launch)?),
         None => None,
     };
+    let recording =
+        rights::Recording { kernel: config.kernel.is_some(), single_uprobes: probes.rung == Rung::Single };
+    rights::keep_what_recording_needs(&user, recording)
+        .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());
     let has_file = path.is_some();
     let status = status(config, gated.as_ref(), path.as_deref());
@@ -157,8 +162,13 @@ fn open_output(config: &Config, user: &Identity) -> Result<Option<Output>> {
     if config.summary_only && config.output.is_none() {
         return Ok(None);
     }
-    let owner = Owner { uid: user.uid, gid: user.gid };
-    let output = output::open(config.output.as_deref(), Some(owner), SystemTime::now())?;
+    let open = || output::open(config.output.as_deref(), SystemTime::now());
+    let output = rights::as_caller(user, open).with_context(|| {
+        format!(
+            "gpurec could not take on the rights of {} to open the trace; run it from a root shell",
+            user.user
+        )
+    })??;
     if let Some(warning) = output.warning.as_ref().filter(|_| !config.quiet) {
         say::say(warning);
     }

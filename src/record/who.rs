@@ -9,6 +9,7 @@ use crate::say;
 use crate::target::attach::{self, Attached};
 use crate::target::identity::{self, EnvSource, Identity};
 use crate::target::launch::{self, Launch};
+use crate::target::permit;
 use crate::target::proc::Env;
 
 pub fn environment(config: &Config, user: &Identity) -> Env {
@@ -37,7 +38,10 @@ pub fn command(config: &Config, user: &Identity, env: Env) -> Result<Option<Laun
     let identity = (!config.as_root).then(|| user.clone());
     let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
     let first = words.first().context("no command given after --")?;
-    launch::resolve(first, path.as_deref(), identity.as_ref())?;
+    let program = launch::resolve(first, path.as_deref(), identity.as_ref())?;
+    if config.as_root {
+        permit::as_root(user, &program, words)?;
+    }
     let keep_fds = config.keep_fds.clone();
     Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, keep_fds }))
 }

@@ -46,7 +46,7 @@ pub enum AttachError {
     Ourselves(Pid),
     #[error("process {0} ended while gpurec was attaching to it; start it again under: gpurec -- COMMAND")]
     Ended(Pid),
-    #[error("process {pid} cannot be examined: {source}; run gpurec as root, with the capability SYS_PTRACE")]
+    #[error("process {pid} cannot be examined: {source}; run gpurec as root, or with CAP_SYS_PTRACE")]
     Denied { pid: Pid, source: io::Error },
 }
 

@@ -2,7 +2,8 @@
 //! panics: system calls on memory that was prepared before the fork, and one word back on a socket.
 
 use super::fds::{close_all_except, restore_limit};
-use super::identity::Identity;
+use super::rights::Rights;
+use super::signals;
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
 
@@ -54,26 +55,6 @@ impl Word {
             errno: i32::from_ne_bytes(*middle),
             index: u32::from_ne_bytes(*end.first_chunk::<4>()?),
         })
-    }
-}
-
-/// The rights to take on, in the form the kernel wants them.
-pub(super) struct Rights {
-    uid: u32,
-    gid: u32,
-    groups: Vec<u32>,
-    /// Only root can change to them; anybody else already is who they are.
-    change: bool,
-}
-
-impl Rights {
-    pub fn of(identity: &Identity) -> Rights {
-        Rights {
-            uid: identity.uid,
-            gid: identity.gid,
-            groups: identity.groups.clone(),
-            change: nix::unistd::geteuid().is_root(),
-        }
     }
 }
 
@@ -172,9 +153,10 @@ impl Prepared {
     fn become_ready(&self) -> Result<u32, Word> {
         close_all_except(&self.keep);
         restore_limit();
-        reset_signals();
+        // What our caller ignored (nohup, a shell's `&`) or blocked stays so, as it would without us.
+        signals::restore();
         if let Some(rights) = &self.rights {
-            take_on(rights).map_err(|errno| Word { stage: Stage::Identity, errno, index: 0 })?;
+            rights.take_on().map_err(|errno| Word { stage: Stage::Identity, errno, index: 0 })?;
         }
         if let Some(cwd) = &self.cwd {
             // SAFETY: a valid C string.
@@ -286,81 +268,5 @@ fn may_execute(path: &CStr) -> Result<(), i32> {
             return Err(libc::EACCES);
         }
         check(libc::access(path.as_ptr(), libc::X_OK).into())
-    }
-}
-
-/// Handlers would go at exec anyway. What our caller ignored (nohup, a shell's `&`) stays ignored, as
-/// it would without us; SIGPIPE is the one that Rust's start-up ignored.
-fn reset_signals() {
-    // SAFETY: sigaction and sigprocmask on structs of our own stack.
-    unsafe {
-        for signal in 1..=libc::SIGRTMAX() {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 {
-                continue;
-            }
-            if action.sa_sigaction != libc::SIG_IGN || signal == libc::SIGPIPE {
-                let mut default: libc::sigaction = std::mem::zeroed();
-                default.sa_sigaction = libc::SIG_DFL;
-                libc::sigaction(signal, &default, std::ptr::null_mut());
-            }
-        }
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-    }
-}
-
-#[repr(C)]
-struct CapHeader {
-    version: u32,
-    pid: i32,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct CapSets {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
-}
-
-/// _LINUX_CAPABILITY_VERSION_3: sixty-four capabilities in two halves.
-const CAP_VERSION: u32 = 0x2008_0522;
-
-/// Become the user for good. Bare system calls: the C library's wrappers would signal the threads
-/// that were in the parent.
-fn take_on(rights: &Rights) -> Result<(), i32> {
-    let (uid, gid) = (rights.uid, rights.gid);
-    if rights.change {
-        let (count, list) = (rights.groups.len(), rights.groups.as_ptr());
-        // SAFETY: a list of `count` group ids, and plain integers.
-        unsafe {
-            check(libc::syscall(libc::SYS_setgroups, count, list))?;
-            check(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
-            check(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
-        }
-    }
-    if uid == 0 {
-        return Ok(());
-    }
-    drop_capabilities()?;
-    // SAFETY: plain integers; these must fail, or the user's program could be root again.
-    let regained = unsafe {
-        libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0
-            || (gid != 0 && libc::syscall(libc::SYS_setresgid, 0, 0, 0) == 0)
-    };
-    if regained { Err(libc::EPERM) } else { Ok(()) }
-}
-
-/// The change of uid clears most, but not what was inheritable, nor anything under odd secure bits.
-/// The bounding set stays: the user's own sudo must still work in what they run.
-fn drop_capabilities() -> Result<(), i32> {
-    let none = [CapSets { effective: 0, permitted: 0, inheritable: 0 }; 2];
-    let header = CapHeader { version: CAP_VERSION, pid: 0 };
-    // SAFETY: the header and the two halves that version 3 reads.
-    unsafe {
-        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-        check(libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()))
     }
 }

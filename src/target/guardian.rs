@@ -6,6 +6,7 @@
 //! kernel long to close: nobody waits for a process that has nothing to say any more.
 
 use super::fds::close_all_except;
+use super::rights::keep_what_guarding_needs;
 use super::{Pid, proc};
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -64,7 +65,8 @@ impl Guardian {
         drop(pipe);
         // Only a guardian that got the word ends; another is left to end by itself.
         if written && takes_time {
-            std::thread::spawn(move || reap(pid, 0));
+            // Where no thread can be had, it is reaped when we are.
+            let _ = std::thread::Builder::new().spawn(move || reap(pid, 0));
         } else {
             reap(pid, if written { 0 } else { libc::WNOHANG });
         }
@@ -104,6 +106,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn guard(pipe: RawFd, mut stopped: impl FnMut() -> Vec<Pid>, keep_fds: &[RawFd]) {
     detach(pipe, keep_fds);
+    keep_what_guarding_needs();
     if !dismissed(pipe) {
         let_go(&mut stopped);
     }

@@ -61,7 +61,16 @@ pub fn elevated() -> bool {
 fn caller() -> Option<CallerIds> {
     // Only real root has these from sudo; under a set-user-id bit the caller could have written them.
     let trusted = unistd::getuid().is_root() && unistd::geteuid().is_root();
-    caller_ids(trusted, |name| std::env::var(name).ok())
+    let var = |name: &str| std::env::var(name).ok();
+    // sudo sets its variables itself, whatever its caller had; doas may leave those of its caller (keepenv), who
+    // could name anybody in them.
+    let sudos = var("DOAS_USER").is_none() || elevator().is_some_and(|(name, _)| name != "doas");
+    caller_ids(trusted, |name| var(name).filter(|_| sudos || !name.starts_with("SUDO_")))
+}
+
+/// The name and process of the program that made us root, if it is still there.
+pub(super) fn elevator() -> Option<(String, Pid)> {
+    find_caller(std::process::id(), &LiveProcesses)
 }
 
 /// Ours, for --as-root.
@@ -158,8 +167,7 @@ pub fn user_environment(identity: &Identity) -> (Env, EnvSource) {
 }
 
 fn caller_environment() -> Result<(String, Pid, Env), String> {
-    let caller =
-        find_caller(std::process::id(), &LiveProcesses).ok_or("no sudo among its parent processes")?;
+    let caller = elevator().ok_or("no sudo among its parent processes")?;
     let env = proc::environ(caller.1)
         .map_err(|e| format!("the environment of {} ({}): {e}", caller.0, caller.1))?;
     Ok((caller.0, caller.1, env))

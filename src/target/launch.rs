@@ -4,9 +4,10 @@
 //! and has found its program; then the running program, its exit status.
 
 use super::Pid;
-use super::child::{Prepared, Rights, Stage, WORD_LEN, Word};
+use super::child::{Prepared, Stage, WORD_LEN, Word};
 use super::identity::Identity;
 use super::proc::{self, Env};
+use super::rights::Rights;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

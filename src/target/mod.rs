@@ -7,13 +7,16 @@
 //! name, its maps, its environment) may make this room panic or follow a path it has not verified.
 
 pub mod attach;
+pub mod capabilities;
 mod child;
 pub mod fds;
 pub mod guardian;
 pub mod identity;
 pub mod launch;
 pub mod maps;
+pub mod permit;
 pub mod proc;
+pub mod rights;
 pub mod signals;
 #[cfg(test)]
 mod tests;

@@ -193,6 +193,12 @@ pub fn pidfd_ended(pidfd: RawFd, timeout_ms: i32) -> bool {
     unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
 }
 
+/// Whose process it is, whatever rights it has now.
+pub fn real_uid(pid: Pid) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
+}
+
 /// The last component of a path as text, without the mark of a file that was replaced.
 pub fn program_name(path: &std::path::Path) -> String {
     let bytes = path.as_os_str().as_bytes();

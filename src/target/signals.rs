@@ -7,6 +7,7 @@ use nix::sys::signal::{SigSet, Signal as Number};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `from_terminal`: typed at the terminal, which sends it to the whole foreground group, the launched
 /// command included.
@@ -88,6 +89,63 @@ pub fn on_signal(mode: Mode, count: u32, signal: Signal) -> Action {
         _ => Recording::Abandon,
     };
     Action { forward, recording }
+}
+
+/// What our caller had blocked and what they had ignored, signal N at bit N - 1: the command shall have the same.
+/// Found before main, for Rust's start-up ignores SIGPIPE, and the C library takes signals for its threads.
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+static IGNORED: AtomicU64 = AtomicU64::new(0);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = look_at_signals;
+
+/// The bytes of the kernel's own set of signals.
+const KERNEL_SET: usize = 8;
+
+/// The kernel's own sigaction, in which the handler comes first. The C library would not tell of its own signals.
+type KernelAction = [usize; 4];
+
+extern "C" fn look_at_signals() {
+    let mut mask = 0u64;
+    let nothing = std::ptr::null::<u64>();
+    // SAFETY: asks only, and fills eight bytes of our own.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, nothing, &raw mut mask, KERNEL_SET);
+    }
+    BLOCKED.store(mask, Ordering::Relaxed);
+    let mut set = 0;
+    for signal in 1..=64 {
+        let mut action: KernelAction = [0; 4];
+        let nothing = std::ptr::null::<KernelAction>();
+        // SAFETY: asks only, and fills what is large enough for every architecture's.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, nothing, &raw mut action, KERNEL_SET);
+        }
+        let [handler, ..] = action;
+        set |= u64::from(handler == libc::SIG_IGN) << (signal - 1);
+    }
+    IGNORED.store(set, Ordering::Relaxed);
+}
+
+/// For the child: every signal as our caller had it. No allocation, no locks.
+pub(super) fn restore() {
+    let ignored = IGNORED.load(Ordering::Relaxed);
+    for signal in 1..=64 {
+        let was_ignored = ignored >> (signal - 1) & 1 == 1;
+        let action: KernelAction = [if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL }, 0, 0, 0];
+        let nothing = std::ptr::null_mut::<KernelAction>();
+        // SAFETY: no handler of ours; those that cannot be set are refused.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, nothing, KERNEL_SET);
+        }
+    }
+    let mask = BLOCKED.load(Ordering::Relaxed);
+    let nothing = std::ptr::null_mut::<u64>();
+    // SAFETY: eight bytes of our own stack.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, nothing, KERNEL_SET);
+    }
 }
 
 /// Holds the signals back from their default effect.

@@ -12,6 +12,8 @@ mod budget;
 mod capture;
 #[path = "live/cases.rs"]
 mod cases;
+#[path = "live/child.rs"]
+mod child;
 #[path = "live/demo.rs"]
 mod demo;
 #[path = "live/disk.rs"]
@@ -34,8 +36,12 @@ mod manners;
 mod must_show;
 #[path = "live/needs.rs"]
 mod needs;
+#[path = "live/privileges.rs"]
+mod privileges;
 #[path = "live/reach.rs"]
 mod reach;
+#[path = "live/rights.rs"]
+mod rights;
 #[path = "live/room.rs"]
 mod room;
 #[path = "live/run.rs"]

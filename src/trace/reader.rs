@@ -46,6 +46,9 @@ impl fmt::Display for ReadError {
             ReadError::Empty => f.write_str(
                 "the trace is empty: the recording was killed before its first write; record again",
             ),
+            ReadError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "the trace is not yours to read ({error}); ask its owner for a copy")
+            }
             ReadError::Io(error) => {
                 write!(f, "the trace cannot be read ({error}); check the file and its disk")
             }

@@ -1,11 +1,11 @@
 //! Where an export goes. In: a buffer that is filled. Out: a file or standard output. The file is
 //! made when there is something to write, so that a trace which cannot be read leaves an older
-//! export alone.
+//! export alone. Opened with the rights of who called gpurec: main took them on.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write, stdin, stdout};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -69,7 +69,11 @@ impl Output {
 fn open(path: Option<&Path>) -> io::Result<Box<dyn Write>> {
     match path {
         None => Ok(Box::new(stdout().lock())),
-        Some(path) => Ok(Box::new(File::create(path).map_err(|error| explain(path, &error))?)),
+        // As a trace: it tells of processes what only their owner knows.
+        Some(path) => {
+            let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+            Ok(Box::new(file.map_err(|error| explain(path, &error))?))
+        }
     }
 }
 

@@ -11,13 +11,13 @@ use crate::run::Done;
 use crate::trace::Trace;
 
 /// Somebody who may use sudo, with a home in the room; gone at the end.
-struct User {
-    name: String,
+pub struct User {
+    pub name: String,
     rule: PathBuf,
-    home: PathBuf,
+    pub home: PathBuf,
 }
 
-fn ran(program: &str, args: &[&str]) -> bool {
+pub fn ran(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }
 
@@ -38,21 +38,35 @@ impl User {
             User { rule: PathBuf::from(format!("/etc/sudoers.d/{name}")), home: room.path(&name), name };
         let home = user.home.to_str().unwrap();
         assert!(ran("useradd", &["-m", "-d", home, "-s", "/bin/bash", &user.name]), "useradd");
-        let rule = format!("Defaults:{0} {pty}\n{0} ALL=(root) NOPASSWD: ALL\n", user.name);
-        fs::write(&user.rule, rule).unwrap();
+        user.may_run(pty, "ALL");
         user
+    }
+
+    /// By sudo, without a password.
+    pub fn may_run(&self, pty: &str, commands: &str) {
+        let rule = format!("Defaults:{0} {pty}\n{0} ALL=(root) NOPASSWD: {commands}\n", self.name);
+        fs::write(&self.rule, rule).unwrap();
     }
 
     /// A line for this person's shell, in which `$GPUREC` is the binary.
     fn shell(&self, room: &Room, line: &str) -> Done {
+        let done = self.types(room, line);
+        self.check(room, line, &done);
+        done
+    }
+
+    /// The same, whatever comes of it.
+    pub fn types(&self, room: &Room, line: &str) -> Done {
+        room.run(self.command(room, line))
+    }
+
+    pub fn command(&self, room: &Room, line: &str) -> Command {
         let binary = env!("CARGO_BIN_EXE_gpurec");
         let line =
             format!("cd; GPUREC={binary}; export VIRTUAL_ENV=$HOME/venv PATH=$HOME/venv/bin:$PATH; {line}");
         let mut command = room.command("su");
         command.args(["-s", "/bin/bash", &self.name, "-c", &line]);
-        let done = room.run(command);
-        self.check(room, &line, &done);
-        done
+        command
     }
 
     /// As of every recording (see `Recording::check`): here the shell started it.
@@ -69,7 +83,7 @@ impl User {
         }
     }
 
-    fn owns(&self, path: &Path) {
+    pub fn owns(&self, path: &Path) {
         let home = self.home.metadata().unwrap();
         let about = fs::symlink_metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         assert_eq!((about.uid(), about.gid()), (home.uid(), home.gid()), "{}", path.display());
@@ -84,7 +98,7 @@ impl Drop for User {
     }
 }
 
-fn as_user(body: impl Fn(&Room, &User)) {
+pub fn as_user(body: impl Fn(&Room, &User)) {
     live(|room| {
         if has_sudo() {
             for pty in ["!use_pty", "use_pty"] {

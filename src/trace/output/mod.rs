@@ -1,8 +1,9 @@
 //! Where a trace is written: a file, a compressed file or standard output.
 //!
-//! gpurec runs as root in folders that belong to others, so no file is opened
-//! through a symbolic link of someone else, a default name never meets an
-//! existing file, and what is created is given to the person who typed sudo.
+//! In: a path, followed with the rights of the calling thread, which are to be those of the person who
+//! named it (`target::rights`) and not root's by sudo: so it is theirs what is created, and nothing else
+//! can be opened. No file is opened through a symbolic link of someone else, a default name never meets
+//! an existing file, and nobody else may read a new one: it tells of processes what only their owner knows.
 
 #[cfg(test)]
 mod tests;
@@ -18,20 +19,13 @@ use std::time::SystemTime;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, ftruncate, geteuid, symlinkat, unlinkat};
+use nix::unistd::{UnlinkatFlags, ftruncate, geteuid, symlinkat, unlinkat};
 
 use super::time;
 
 const FOLDER: &str = "traces";
 const LATEST: &str = "latest";
 const ZSTD_LEVEL: i32 = 3;
-
-/// Who is to own what is created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
-    pub uid: u32,
-    pub gid: u32,
-}
 
 /// A sentence: what cannot be written, why, and what to do.
 #[derive(Debug)]
@@ -100,11 +94,11 @@ impl Output {
 /// Opens the trace to write: `given` by the user (`-` is standard output), or
 /// by default `traces/trace_YYYYMMDD_HHMMSS.jsonl` with `traces/latest` as a
 /// link to it. A regular file that exists is emptied if it was `given`.
-pub fn open(given: Option<&Path>, owner: Option<Owner>, now: SystemTime) -> Result<Output, OpenError> {
+pub fn open(given: Option<&Path>, now: SystemTime) -> Result<Output, OpenError> {
     match given {
         Some(path) if path == Path::new("-") || path == Path::new("/dev/stdout") => stdout(),
-        Some(path) => given_file(path, owner),
-        None => default_file(Path::new("."), owner, now),
+        Some(path) => given_file(path),
+        None => default_file(Path::new("."), now),
     }
 }
 
@@ -117,7 +111,7 @@ fn stdout() -> Result<Output, OpenError> {
     Ok(Output { sink: Sink::Plain(File::from(fd)), path: None, warning: None })
 }
 
-fn given_file(path: &Path, owner: Option<Owner>) -> Result<Output, OpenError> {
+fn given_file(path: &Path) -> Result<Output, OpenError> {
     let Some(name) = path.file_name() else {
         return Err(refused(path, Errno::EISDIR));
     };
@@ -128,8 +122,8 @@ fn given_file(path: &Path, owner: Option<Owner>) -> Result<Output, OpenError> {
     let folder =
         openat(AT_FDCWD, parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
             .map_err(|errno| no_folder(path, parent, errno))?;
-    let file = match create(&folder, name, owner) {
-        Err(Errno::EEXIST) => empty_existing(&folder, name, owner),
+    let file = match create(&folder, name) {
+        Err(Errno::EEXIST) => empty_existing(&folder, name),
         other => other,
     }
     .map_err(|errno| refused(path, errno))?;
@@ -137,15 +131,15 @@ fn given_file(path: &Path, owner: Option<Owner>) -> Result<Output, OpenError> {
 }
 
 /// The default file in `base`, the current folder outside of tests.
-pub(super) fn default_file(base: &Path, owner: Option<Owner>, now: SystemTime) -> Result<Output, OpenError> {
+pub(super) fn default_file(base: &Path, now: SystemTime) -> Result<Output, OpenError> {
     // Named to the user as `traces/…`, not `./traces/…`.
     let traces = base.strip_prefix(".").unwrap_or(base).join(FOLDER);
-    let folder = traces_folder(base, owner).map_err(|errno| refused(&traces, errno))?;
+    let folder = traces_folder(base).map_err(|errno| refused(&traces, errno))?;
     let stamp = time::stamp(now);
     let mut name = format!("trace_{stamp}.jsonl");
     let mut clashes = 0;
     let file = loop {
-        match create(&folder, OsStr::new(&name), owner) {
+        match create(&folder, OsStr::new(&name)) {
             Err(Errno::EEXIST) if clashes < 1000 => {
                 clashes += 1;
                 name = format!("trace_{stamp}_{clashes}.jsonl");
@@ -153,39 +147,35 @@ pub(super) fn default_file(base: &Path, owner: Option<Owner>, now: SystemTime) -
             other => break other.map_err(|errno| refused(&traces.join(&name), errno))?,
         }
     };
-    let warning = link_latest(&folder, &name, owner)
+    let warning = link_latest(&folder, &name)
         .err()
         .map(|why| format!("{} was not renewed: {why}", traces.join(LATEST).display()));
     Output::file(file, traces.join(name), warning)
 }
 
 /// The folder of traces in `base`, made if it is not there.
-fn traces_folder(base: &Path, owner: Option<Owner>) -> nix::Result<OwnedFd> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+fn traces_folder(base: &Path) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let base = openat(AT_FDCWD, base, flags, Mode::empty())?;
     match mkdirat(&base, FOLDER, Mode::from_bits_truncate(0o755)) {
         Ok(()) => {
             let flags = flags | OFlag::O_NOFOLLOW;
-            let folder = openat(&base, FOLDER, flags, Mode::empty())?;
-            give(&folder, owner)?;
-            Ok(folder)
+            openat(&base, FOLDER, flags, Mode::empty())
         }
-        Err(Errno::EEXIST) => open_trusted(&base, OsStr::new(FOLDER), flags, owner),
+        Err(Errno::EEXIST) => open_trusted(&base, OsStr::new(FOLDER), flags),
         Err(errno) => Err(errno),
     }
 }
 
-/// A new file, which belongs to `owner`.
-fn create(folder: &OwnedFd, name: &OsStr, owner: Option<Owner>) -> nix::Result<File> {
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-    let fd = openat(folder, name, flags, Mode::from_bits_truncate(0o644))?;
-    give(&fd, owner)?;
-    Ok(File::from(fd))
+/// A new file, also where a link of that name points to none.
+fn create(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    openat(folder, name, flags, Mode::from_bits_truncate(0o600)).map(File::from)
 }
 
 /// A file that exists, emptied; a pipe or a device as it is.
-fn empty_existing(folder: &OwnedFd, name: &OsStr, owner: Option<Owner>) -> nix::Result<File> {
-    let fd = open_trusted(folder, name, OFlag::O_WRONLY | OFlag::O_CLOEXEC, owner)?;
+fn empty_existing(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
+    let fd = open_trusted(folder, name, OFlag::O_WRONLY | OFlag::O_CLOEXEC)?;
     let kind = SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT;
     if kind == SFlag::S_IFREG {
         ftruncate(&fd, 0)?;
@@ -195,8 +185,8 @@ fn empty_existing(folder: &OwnedFd, name: &OsStr, owner: Option<Owner>) -> nix::
 
 /// Opens what exists, through a symbolic link only if the link was made by
 /// root or by the person recording, and through no second one. ELOOP if not.
-fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag, owner: Option<Owner>) -> nix::Result<OwnedFd> {
-    let flags = flags | OFlag::O_NOFOLLOW;
+fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY;
     let first = openat(folder, name, flags, Mode::empty());
     // A link asked for as a folder is ENOTDIR.
     if !matches!(first, Err(Errno::ELOOP | Errno::ENOTDIR)) {
@@ -207,10 +197,7 @@ fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag, owner: Option<Owne
     if SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK {
         return first;
     }
-    let trusted = about.st_uid == 0
-        || about.st_uid == geteuid().as_raw()
-        || owner.is_some_and(|owner| owner.uid == about.st_uid);
-    if !trusted {
+    if about.st_uid != 0 && about.st_uid != geteuid().as_raw() {
         return Err(Errno::ELOOP);
     }
     // Asked of the link that was looked at, not of its name.
@@ -218,15 +205,8 @@ fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag, owner: Option<Owne
     openat(folder, target.as_os_str(), flags, Mode::empty())
 }
 
-fn give(fd: &OwnedFd, owner: Option<Owner>) -> nix::Result<()> {
-    match owner {
-        Some(owner) => fchown(fd, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid))),
-        None => Ok(()),
-    }
-}
-
 /// Points `latest` at `name` in one step, so that it never points nowhere.
-fn link_latest(folder: &OwnedFd, name: &str, owner: Option<Owner>) -> Result<(), String> {
+fn link_latest(folder: &OwnedFd, name: &str) -> Result<(), String> {
     let said = |errno: Errno| errno.desc().to_string();
     let latest = fstatat(folder, LATEST, AtFlags::AT_SYMLINK_NOFOLLOW);
     if let Ok(about) = latest
@@ -242,16 +222,6 @@ fn link_latest(folder: &OwnedFd, name: &str, owner: Option<Owner>) -> Result<(),
             symlinkat(name, folder, temporary.as_os_str()).map_err(said)?;
         }
         other => other.map_err(said)?,
-    }
-    if let Some(owner) = owner {
-        fchownat(
-            folder,
-            temporary.as_os_str(),
-            Some(Uid::from_raw(owner.uid)),
-            Some(Gid::from_raw(owner.gid)),
-            AtFlags::AT_SYMLINK_NOFOLLOW,
-        )
-        .map_err(said)?;
     }
     renameat(folder, temporary.as_os_str(), folder, LATEST).map_err(said)
 }
@@ -276,7 +246,11 @@ fn refused(path: &Path, errno: Errno) -> OpenError {
         Errno::ELOOP => format!(
             "{path} is a symbolic link of someone else, or to another link, which gpurec does not follow; give -o the file it points to"
         ),
-        Errno::EACCES | Errno::EPERM | Errno::EROFS => {
+        Errno::EACCES | Errno::EPERM => format!(
+            "{path} is not yours to write ({}); give -o a place where you may write yourself, without sudo",
+            errno.desc()
+        ),
+        Errno::EROFS => {
             format!("cannot write {path}: {}; give -o a folder you can write to", errno.desc())
         }
         Errno::ENOSPC | Errno::EDQUOT => {

@@ -1,11 +1,13 @@
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
+use crate::target::identity::Identity;
+use crate::target::rights::as_caller;
 use crate::trace::{Body, Finish, Header, Line, LineWriter, open as read};
 
 /// A folder of its own for a test, gone afterwards.
@@ -37,7 +39,7 @@ fn is_root() -> bool {
 }
 
 fn error(path: &Path) -> String {
-    match given_file(path, None) {
+    match given_file(path) {
         Err(error) => error.to_string(),
         Ok(_) => panic!("{} was opened", path.display()),
     }
@@ -46,8 +48,8 @@ fn error(path: &Path) -> String {
 #[test]
 fn the_default_file_is_new_and_latest_points_to_it() {
     let folder = Folder::new();
-    let first = default_file(&folder.0, None, at(1_000_000_000)).unwrap();
-    let second = default_file(&folder.0, None, at(1_000_000_000)).unwrap();
+    let first = default_file(&folder.0, at(1_000_000_000)).unwrap();
+    let second = default_file(&folder.0, at(1_000_000_000)).unwrap();
     let latest = folder.0.join("traces/latest");
     let (first, second) = (first.path.unwrap(), second.path.unwrap());
     let name = first.file_name().unwrap().to_str().unwrap();
@@ -60,20 +62,54 @@ fn the_default_file_is_new_and_latest_points_to_it() {
 }
 
 #[test]
-fn what_is_created_belongs_to_the_owner() {
+fn what_is_created_is_for_its_owner_alone() {
+    let folder = Folder::new();
+    let output = default_file(&folder.0, at(0)).unwrap();
+    let given = given_file(&folder.0.join("t.jsonl")).unwrap();
+    for path in [output.path.unwrap(), given.path.unwrap()] {
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "{}", path.display());
+    }
+}
+
+/// As the session opens it: with the rights of somebody else.
+#[test]
+fn a_caller_gets_what_they_could_open_themselves() {
     if !is_root() {
         return;
     }
     let folder = Folder::new();
-    let owner = Owner { uid: 65534, gid: 65533 };
-    let output = default_file(&folder.0, Some(owner), at(0)).unwrap();
-    let given = given_file(&folder.0.join("t.jsonl"), Some(owner)).unwrap();
-    for path in
-        [folder.0.join("traces"), folder.0.join("traces/latest"), output.path.unwrap(), given.path.unwrap()]
-    {
-        let about = fs::symlink_metadata(&path).unwrap();
-        assert_eq!((about.uid(), about.gid()), (65534, 65533), "{}", path.display());
+    let (open, closed, link) = (folder.0.join("open"), folder.0.join("closed"), folder.0.join("open/link"));
+    for (path, mode) in [(&folder.0, 0o755), (&open, 0o777), (&closed, 0o755)] {
+        let _ = fs::create_dir(path);
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
+    fs::write(closed.join("t"), "old").unwrap();
+    symlink("../closed/t", &link).unwrap();
+    fs::hard_link(closed.join("t"), open.join("hard")).unwrap();
+    let somebody = Identity {
+        uid: 65534,
+        gid: 65533,
+        groups: vec![65533],
+        user: "somebody".into(),
+        home: "/".into(),
+        shell: "/bin/sh".into(),
+    };
+    let try_it = |path: &Path| as_caller(&somebody, || given_file(path).map(drop)).unwrap();
+    for path in [closed.join("t"), closed.join("new"), link.clone(), open.join("hard")] {
+        let said = try_it(&path).unwrap_err().to_string();
+        assert!(said.contains("is not yours to write"), "{said}");
+        // A link of somebody's own leads no further.
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+    }
+    // By the effective user id alone this would be root's to write; by CAP_SYS_PTRACE these could be reached.
+    for path in ["/proc/sys/kernel/core_pattern", "/proc/1/root/tmp/t", "/proc/1/cwd/t"] {
+        assert!(try_it(Path::new(path)).is_err(), "{path}");
+    }
+    assert_eq!(fs::read(closed.join("t")).unwrap(), b"old");
+    try_it(&open.join("new")).unwrap();
+    let about = fs::metadata(open.join("new")).unwrap();
+    assert_eq!((about.uid(), about.gid(), about.mode() & 0o777), (65534, 65533, 0o600));
+    assert!(geteuid().is_root(), "the other threads are who they were");
 }
 
 #[test]
@@ -82,8 +118,7 @@ fn a_file_that_exists_is_emptied_and_keeps_its_owner() {
     let path = folder.0.join("t.jsonl");
     fs::write(&path, "old").unwrap();
     let before = fs::metadata(&path).unwrap();
-    let owner = Owner { uid: 65534, gid: 65534 };
-    let mut output = given_file(&path, Some(owner)).unwrap();
+    let mut output = given_file(&path).unwrap();
     output.write_all(b"new\n").unwrap();
     output.finish().unwrap();
     let after = fs::metadata(&path).unwrap();
@@ -92,20 +127,18 @@ fn a_file_that_exists_is_emptied_and_keeps_its_owner() {
 }
 
 #[test]
-fn only_links_of_root_and_of_the_owner_are_followed() {
+fn only_links_of_root_and_of_ones_own_are_followed() {
     let folder = Folder::new();
     let (target, link) = (folder.0.join("target"), folder.0.join("link"));
     fs::write(&target, "old").unwrap();
     symlink("target", &link).unwrap();
-    given_file(&link, None).unwrap();
+    given_file(&link).unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"");
     if is_root() {
         fs::write(&target, "old").unwrap();
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
         assert!(error(&link).contains("symbolic link of someone else"));
         assert_eq!(fs::read(&target).unwrap(), b"old");
-        let owner = Owner { uid: 65534, gid: 0 };
-        assert!(given_file(&link, Some(owner)).is_ok());
     }
 }
 
@@ -116,14 +149,14 @@ fn a_folder_of_traces_behind_a_link_of_someone_else_is_refused() {
     symlink("elsewhere", folder.0.join("traces")).unwrap();
     // Relative to the link, not to the current folder.
     let here = folder.0.join("elsewhere");
-    match default_file(&folder.0, None, at(0)) {
+    match default_file(&folder.0, at(0)) {
         Ok(_) => assert_eq!(fs::read_dir(&here).unwrap().count(), 2),
         Err(error) => panic!("{error}"),
     }
     if is_root() {
         let link = folder.0.join("traces");
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
-        assert!(default_file(&folder.0, None, at(0)).is_err());
+        assert!(default_file(&folder.0, at(0)).is_err());
     }
 }
 
@@ -132,7 +165,7 @@ fn latest_that_is_no_link_is_left_alone() {
     let folder = Folder::new();
     fs::create_dir(folder.0.join("traces")).unwrap();
     fs::write(folder.0.join("traces/latest"), "mine").unwrap();
-    let output = default_file(&folder.0, None, at(0)).unwrap();
+    let output = default_file(&folder.0, at(0)).unwrap();
     assert!(output.warning.unwrap().contains("latest"));
     assert_eq!(fs::read(folder.0.join("traces/latest")).unwrap(), b"mine");
 }
@@ -151,7 +184,7 @@ fn errors_say_what_to_do() {
 
 #[test]
 fn devices_are_written_as_they_are() {
-    let mut output = given_file(Path::new("/dev/null"), None).unwrap();
+    let mut output = given_file(Path::new("/dev/null")).unwrap();
     output.write_all(b"x\n").unwrap();
     output.finish().unwrap();
 }
@@ -164,7 +197,7 @@ fn line(event_id: u64, body: Body<'static>) -> Line<'static> {
 fn a_compressed_recording_that_was_killed_is_read_up_to_its_last_flush() {
     let folder = Folder::new();
     let path = folder.0.join("t.jsonl.zst");
-    let mut writer = LineWriter::new(given_file(&path, None).unwrap());
+    let mut writer = LineWriter::new(given_file(&path).unwrap());
     let header = Header::default();
     writer.write(&line(0, Body::Header(Box::new(header)))).unwrap();
     writer.flush().unwrap();

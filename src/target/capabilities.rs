@@ -1,0 +1,128 @@
+//! The kernel's pieces of root's power. In: those of the calling thread. Out: sets, names, and the thread with fewer
+//! of them. Bare system calls: a set is a thread's own, and the child between fork and exec uses them too, so
+//! nothing here that takes from a thread allocates or locks. Not here: which are needed, and when they go.
+
+use std::io;
+
+/// A number as linux/capability.h has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cap(u32);
+
+pub const DAC_READ_SEARCH: Cap = Cap(2);
+pub const KILL: Cap = Cap(5);
+pub const SYS_PTRACE: Cap = Cap(19);
+pub const SYS_ADMIN: Cap = Cap(21);
+pub const SYS_NICE: Cap = Cap(23);
+pub const SYSLOG: Cap = Cap(34);
+pub const PERFMON: Cap = Cap(38);
+pub const BPF: Cap = Cap(39);
+pub const CHECKPOINT_RESTORE: Cap = Cap(40);
+
+impl Cap {
+    pub fn name(self) -> &'static str {
+        match self {
+            DAC_READ_SEARCH => "CAP_DAC_READ_SEARCH",
+            KILL => "CAP_KILL",
+            SYS_PTRACE => "CAP_SYS_PTRACE",
+            SYS_ADMIN => "CAP_SYS_ADMIN",
+            SYS_NICE => "CAP_SYS_NICE",
+            SYSLOG => "CAP_SYSLOG",
+            PERFMON => "CAP_PERFMON",
+            BPF => "CAP_BPF",
+            CHECKPOINT_RESTORE => "CAP_CHECKPOINT_RESTORE",
+            _ => "a capability",
+        }
+    }
+}
+
+/// Sixty-four bits, one for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Set(u64);
+
+impl Set {
+    pub const NONE: Set = Set(0);
+
+    pub fn of(caps: &[Cap]) -> Set {
+        Set(caps.iter().fold(0, |bits, cap| bits | 1 << cap.0))
+    }
+
+    pub fn has(self, cap: Cap) -> bool {
+        self.0 >> cap.0 & 1 == 1
+    }
+
+    pub fn and(self, other: Set) -> Set {
+        Set(self.0 & other.0)
+    }
+
+    pub fn or(self, other: Set) -> Set {
+        Set(self.0 | other.0)
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Half {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// _LINUX_CAPABILITY_VERSION_3: sixty-four capabilities in two halves. Process 0 is the calling thread.
+const HEADER: Header = Header { version: 0x2008_0522, pid: 0 };
+
+/// What the calling thread may use now, and what it could take up.
+pub fn effective() -> io::Result<Set> {
+    Ok(get()?.0)
+}
+
+pub fn permitted() -> io::Result<Set> {
+    Ok(get()?.1)
+}
+
+fn get() -> io::Result<(Set, Set)> {
+    let mut header = HEADER;
+    let mut halves = [Half::default(); 2];
+    // SAFETY: the header, and the two halves that version 3 fills.
+    if unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let [low, high] = halves;
+    let whole = |low: u32, high: u32| Set(u64::from(low) | u64::from(high) << 32);
+    Ok((whole(low.effective, high.effective), whole(low.permitted, high.permitted)))
+}
+
+/// These and no others, for the calling thread; what it executes inherits none. Fails with an errno.
+pub fn keep(set: Set) -> Result<(), i32> {
+    let half = |bits: u64| Half { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
+    let (header, halves) = (HEADER, [half(set.0), half(set.0 >> 32)]);
+    // SAFETY: plain integers; the header, and the two halves that version 3 reads.
+    let rc = unsafe {
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+        libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr())
+    };
+    // SAFETY: errno's address is valid for the calling thread.
+    if rc < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
+}
+
+/// Nothing that the calling thread executes from here on can have others. Where the thread may not say so
+/// (CAP_SETPCAP), it has to be seen to otherwise.
+pub fn bound(set: Set) {
+    for cap in 0..64 {
+        // SAFETY: plain integers; a number that the kernel does not know is refused.
+        unsafe {
+            if set.0 >> cap & 1 == 0 && libc::prctl(libc::PR_CAPBSET_READ, cap, 0, 0, 0) == 1 {
+                libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The capabilities: those that README.md says suffice do, without root; those that a recording has kept are these
+//! and no others; and who lacks one reads which.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use nix::sys::signal::Signal;
+
+use crate::room::{Room, eventually, live};
+use crate::trace::Trace;
+use crate::user::as_user;
+
+const BPF: &str = "bpf";
+const OF_OWN: [&str; 4] = [BPF, "perfmon", "kill", "dac_read_search"];
+
+/// gpurec as a user who is nobody, with these capabilities and no others, and with tracefs mounted as systemd does.
+fn with_capabilities(room: &Room, caps: &[&str], words: &[&str]) -> Command {
+    let sets = caps.iter().fold("-all".to_owned(), |sets, cap| format!("{sets},+{cap}"));
+    let script = "mount -t tracefs -o mode=700 nodev /sys/kernel/tracing && \
+         exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps $0 --ambient-caps $0 --bounding-set $0 -- \"$@\"";
+    let mut command = room.command("unshare");
+    command.args(["-m", "sh", "-c", script, &sets, env!("CARGO_BIN_EXE_gpurec")]).args(words);
+    command
+}
+
+#[test]
+fn these_suffice_without_root() {
+    live(|room| {
+        let file = room.path("tmp/t.jsonl");
+        let file = file.to_str().unwrap();
+        let words = ["demo", "-o", file, "--", "--loops", "2"];
+        room.run(with_capabilities(room, &OF_OWN, &words)).exited(0);
+        assert!(Trace::checked(room, file).is_whole().calls.len() > 100);
+        fs::remove_file(file).unwrap();
+        for (missing, name) in
+            OF_OWN.iter().zip(["CAP_BPF", "CAP_PERFMON", "CAP_KILL", "CAP_DAC_READ_SEARCH"])
+        {
+            let others: Vec<&str> = OF_OWN.into_iter().filter(|cap| cap != missing).collect();
+            let done = room.run(with_capabilities(room, &others, &words));
+            done.exited(125).said(&format!("it lacks {name};")).one_sentence();
+        }
+        assert!(!fs::exists(file).unwrap());
+    });
+}
+
+/// A process of root's, which is stopped whenever it executes a program for the first time, and let go on.
+#[test]
+fn these_suffice_for_processes_of_others() {
+    live(|room| {
+        let file = room.path("tmp/t.jsonl");
+        let file = file.to_str().unwrap();
+        let copies =
+            "n=0; while sleep 0.05; do n=$((n+1)); cp /bin/true copy$n; ./copy$n && echo ran$n; done";
+        let mut target = room.target(&["sh", "-c", copies]);
+        target.wait_for_stdout("ran2");
+        let pid = target.pid().to_string();
+        let words = ["--pid", &pid, "-o", file, "--duration", "1"];
+        let done = room.run(with_capabilities(room, &OF_OWN, &words));
+        done.exited(125).said("CAP_SYS_PTRACE").one_sentence();
+        let all = [OF_OWN.as_slice(), &["sys_ptrace"]].concat();
+        let before = target.stdout().lines().count();
+        room.run(with_capabilities(room, &all, &words)).exited(0);
+        let after = target.stdout().lines().count();
+        assert!(after > before + 3, "it ran {before} programs before and {after} after");
+        let trace = Trace::checked(room, file);
+        assert!(!trace.is_whole().process_events("exec").is_empty());
+        fs::remove_file(file).unwrap();
+        target.signal(Signal::SIGTERM);
+        target.done();
+    });
+}
+
+/// The lines of /proc/PID/status of each thread that begin with one of these words.
+fn statuses(pid: u32, words: &[&str]) -> Vec<Vec<String>> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let read = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+    read.map(|text| {
+        words
+            .iter()
+            .map(|word| {
+                let line = text.lines().find_map(|line| line.strip_prefix(&format!("{word}:")));
+                line.unwrap_or_else(|| panic!("no {word} in {text}"))
+                    .split_whitespace()
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            })
+            .collect()
+    })
+    .collect()
+}
+
+const LOOKED_AT: [&str; 8] = ["Uid", "Gid", "NoNewPrivs", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+
+/// Every thread of a recorder is `id`, and has these capabilities if this machine's root has them.
+#[track_caller]
+fn has_kept(pid: u32, id: u32, caps: &[u32]) {
+    let own = statuses(std::process::id(), &["CapPrm"]).remove(0).remove(0);
+    let own = u64::from_str_radix(&own, 16).unwrap();
+    let kept = format!("{:016x}", caps.iter().fold(0, |set, cap| set | 1u64 << cap) & own);
+    let none = "0".repeat(16);
+    let ids = vec![id.to_string(); 4].join(" ");
+    let expected = [ids.as_str(), &ids, "1", &none, &kept, &kept, &kept, &none];
+    // The thread that takes the hooks of the calibration away may have more for a moment.
+    eventually("the rights of every thread", || statuses(pid, &LOOKED_AT).iter().all(|one| one == &expected));
+}
+
+const KEPT: [u32; 7] = [2, 5, 19, 23, 38, 39, 40];
+const KEPT_OF_GUARDIAN: [u32; 2] = [5, 39];
+
+#[test]
+fn root_keeps_only_what_recording_needs() {
+    live(|room| {
+        for (option, more) in [("-v", &[][..]), ("--kernel", &[21, 34]), ("--backend=uprobe", &[21])] {
+            let file = room.text(&format!("t{option}.jsonl"));
+            let started = room.start(room.gpurec(&[option, "-o", &file, "--", "sleep", "30"]));
+            room.wait_until_recording(&file);
+            has_kept(started.pid(), 0, &[&KEPT, more].concat());
+            let processes = room.processes();
+            let guardian = processes.iter().find(|process| process.name == "gpurec-guard").unwrap();
+            has_kept(guardian.pid, 0, &KEPT_OF_GUARDIAN);
+            let mut sleep = None;
+            eventually("the command", || {
+                sleep = room.processes().into_iter().find(|process| process.name == "sleep");
+                sleep.is_some()
+            });
+            let plain = statuses(std::process::id(), &LOOKED_AT).remove(0);
+            assert_eq!(statuses(sleep.unwrap().pid, &LOOKED_AT), [plain], "the command's");
+            started.signal(Signal::SIGTERM);
+            started.done().exited(143);
+        }
+    });
+}
+
+#[test]
+fn by_sudo_the_recorder_is_no_root() {
+    as_user(|room, user| {
+        let mut started =
+            room.start(user.command(room, "sudo $GPUREC -q -o t.jsonl -- sh -c 'echo $PPID; exec sleep 30'"));
+        started.wait_for_stdout("\n");
+        let pid: u32 = started.stdout().trim().parse().unwrap();
+        let id = std::os::unix::fs::MetadataExt::uid(&user.home.metadata().unwrap());
+        room.wait_until_recording(user.home.join("t.jsonl").to_str().unwrap());
+        has_kept(pid, id, &KEPT);
+        // Not to be looked into by other processes of the user's, nor by gdb.
+        let mode = fs::metadata(format!("/proc/{pid}/mem")).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&mode), 0, "{:o}", mode.permissions().mode());
+        user.types(room, &format!("cat /proc/{pid}/environ")).exited(1);
+        // But to be ended by them, as any program of theirs.
+        user.types(room, &format!("kill -TERM {pid}")).exited(0);
+        started.done();
+    });
+}

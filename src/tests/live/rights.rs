@@ -1,0 +1,187 @@
+//! What `sudo gpurec` opens, by somebody who may run gpurec as root and nothing else: what they could open without
+//! sudo. Each case with what they read about it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::path::Path;
+
+use crate::room::{Room, live};
+use crate::trace::Trace;
+use crate::user::{User, as_user, ran};
+
+const NOBODY: Option<u32> = Some(65534);
+
+/// Somebody with a rule for gpurec alone, and a folder of root's that anybody may look into.
+fn with_gpurec_alone(body: impl Fn(&Room, &User, &Path)) {
+    as_user(|room, user| {
+        user.may_run("use_pty", env!("CARGO_BIN_EXE_gpurec"));
+        let roots = room.path(&format!("roots-{}", user.name));
+        fs::create_dir(&roots).unwrap();
+        fs::write(roots.join("passwd"), "old").unwrap();
+        fs::write(roots.join("secret"), "launches < hunter2").unwrap();
+        fs::set_permissions(roots.join("secret"), Permissions::from_mode(0o600)).unwrap();
+        body(room, user, &roots);
+        assert_eq!(fs::read(roots.join("passwd")).unwrap(), b"old");
+        assert!(!roots.join("new").exists());
+    });
+}
+
+fn refused(room: &Room, user: &User, line: &str, why: &str) {
+    user.types(room, line).exited(125).said(why).one_sentence();
+    assert!(!user.home.join("ran").exists(), "{line} ran its command");
+}
+
+#[test]
+fn what_root_may_write_and_the_person_not_is_left_alone() {
+    with_gpurec_alone(|room, user, roots| {
+        let home = &user.home;
+        symlink(roots.join("passwd"), home.join("link")).unwrap();
+        symlink(roots.join("new"), home.join("dangling")).unwrap();
+        symlink(roots, home.join("folder")).unwrap();
+        lchown(home.join("link"), Some(home.metadata().unwrap().uid()), None).unwrap();
+        fs::hard_link(roots.join("passwd"), home.join("hard")).unwrap();
+        assert!(ran("mkfifo", &["-m", "600", roots.join("fifo").to_str().unwrap()]));
+        let roots = roots.display();
+        for output in [
+            &format!("{roots}/passwd"),
+            &format!("{roots}/new"),
+            &format!("{roots}/fifo"),
+            "/etc/gpurec-live-test",
+            "/dev/kmsg",
+            "/proc/sys/kernel/core_pattern",
+            "link",
+            "hard",
+            "folder/passwd",
+            "folder/new",
+        ] {
+            refused(room, user, &format!("sudo $GPUREC -o {output} -- touch ran"), "is not yours to write");
+        }
+        // Through root's processes nobody gets further than by themselves.
+        for output in ["/proc/1/root/etc/gpurec-live-test", "/proc/1/cwd/t"] {
+            refused(
+                room,
+                user,
+                &format!("sudo $GPUREC -o {output} -- touch ran"),
+                "Permission denied; give -o",
+            );
+        }
+        refused(room, user, "sudo $GPUREC -o dangling -- touch ran", "give -o");
+        assert!(!Path::new("/etc/gpurec-live-test").exists());
+    });
+}
+
+#[test]
+fn what_is_theirs_is_written() {
+    with_gpurec_alone(|room, user, _| {
+        let line = "mkfifo -m 600 fifo; cat fifo >got & sudo $GPUREC -q -o fifo -- true; wait";
+        user.types(room, line).exited(0);
+        Trace::checked(room, user.home.join("got").to_str().unwrap());
+        user.types(room, "sudo $GPUREC -q -o /dev/null -- true").exited(0);
+        user.types(room, "ln -s mine.jsonl own; echo >mine.jsonl; sudo $GPUREC -q -o own -- true").exited(0);
+        Trace::checked(room, user.home.join("mine.jsonl").to_str().unwrap());
+        user.types(room, "umask 077; sudo $GPUREC -q -o new.jsonl -- true").exited(0);
+        let new = user.home.join("new.jsonl");
+        user.owns(&new);
+        assert_eq!(new.metadata().unwrap().mode() & 0o777, 0o600);
+    });
+}
+
+#[test]
+fn the_folder_of_traces_may_be_no_way_elsewhere() {
+    with_gpurec_alone(|room, user, roots| {
+        let traces = user.home.join("traces");
+        symlink(roots, &traces).unwrap();
+        let line = "sudo $GPUREC -- touch ran";
+        lchown(&traces, Some(user.home.metadata().unwrap().uid()), None).unwrap();
+        refused(room, user, line, "is not yours to write");
+        // Where the person could write, but somebody else has laid the link.
+        let open = room.path(&format!("open-{}", user.name));
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        fs::remove_file(&traces).unwrap();
+        symlink(&open, &traces).unwrap();
+        lchown(&traces, NOBODY, None).unwrap();
+        refused(room, user, line, "is a symbolic link of someone else");
+        assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn latest_is_replaced_and_never_followed() {
+    with_gpurec_alone(|room, user, roots| {
+        let traces = user.home.join("traces");
+        user.types(room, "sudo $GPUREC -q -- true").exited(0);
+        let latest = traces.join("latest");
+        fs::remove_file(&latest).unwrap();
+        symlink(roots.join("passwd"), &latest).unwrap();
+        lchown(&latest, NOBODY, None).unwrap();
+        user.types(room, "sudo $GPUREC -q -- true").exited(0);
+        user.owns(&latest);
+        assert!(fs::read_link(&latest).unwrap().as_os_str().as_bytes().starts_with(b"trace_"));
+        // In a folder such as /tmp nobody removes another one's link: the trace is written, and it is told.
+        fs::remove_file(&latest).unwrap();
+        symlink(roots.join("passwd"), &latest).unwrap();
+        lchown(&latest, NOBODY, None).unwrap();
+        std::os::unix::fs::chown(&traces, Some(0), None).unwrap();
+        fs::set_permissions(&traces, Permissions::from_mode(0o1777)).unwrap();
+        let done = user.types(room, "sudo $GPUREC -- true");
+        done.exited(0).said("traces/latest was not renewed").said("=== TRACE SUMMARY ===");
+        assert_eq!(fs::read_link(&latest).unwrap(), roots.join("passwd"));
+    });
+}
+
+#[test]
+fn what_only_root_may_read_is_not_shown() {
+    with_gpurec_alone(|room, user, roots| {
+        user.types(room, "sudo $GPUREC -q -o t.jsonl -- true").exited(0);
+        let secret = roots.join("secret");
+        let secret = secret.display();
+        for (line, status) in [
+            (format!("check --budget {secret} t.jsonl"), 2),
+            (format!("summary {secret}"), 125),
+            (format!("report api {secret}"), 125),
+            (format!("diff {secret} t.jsonl"), 125),
+            (format!("probes --lib {secret}"), 125),
+            (format!("export --format csv -o {}/new t.jsonl", roots.display()), 125),
+            (format!("export --format csv -o {}/passwd t.jsonl", roots.display()), 125),
+        ] {
+            let done = user.types(room, &format!("sudo $GPUREC {line}"));
+            done.exited(status).said("Permission denied").one_sentence();
+            assert!(!done.stderr.contains("hunter") && done.stdout.is_empty(), "{}", done.stderr);
+        }
+        user.types(room, "sudo $GPUREC export --format csv -o t.csv t.jsonl").exited(0);
+        user.owns(&user.home.join("t.csv"));
+    });
+}
+
+#[test]
+fn gpurec_alone_is_no_root_shell() {
+    with_gpurec_alone(|room, user, _| {
+        let line = "sudo $GPUREC --as-root -q -o t.jsonl -- touch ran";
+        user.types(room, line).exited(126).said("sudo does not let").one_sentence();
+        assert!(!user.home.join("ran").exists() && !user.home.join("t.jsonl").exists());
+        // Cut off from sudo there is nobody to ask.
+        let script = "#!/bin/sh\n(setsid -f \"$@\") | cat\n";
+        let away = room.path(&format!("away-{}", user.name));
+        fs::write(&away, script).unwrap();
+        fs::set_permissions(&away, Permissions::from_mode(0o755)).unwrap();
+        user.may_run("!use_pty", away.to_str().unwrap());
+        let line = format!("sudo {} $GPUREC --as-root -q -o t.jsonl -- touch ran", away.display());
+        user.types(room, &line).said("found no sudo among its parents").one_sentence();
+        assert!(!user.home.join("ran").exists());
+        // A command that they may run as root anyway, with these arguments.
+        user.may_run("use_pty", &format!("{}, /usr/bin/id -u", env!("CARGO_BIN_EXE_gpurec")));
+        let line = "sudo $GPUREC --as-root -q -o t.jsonl -- id -u";
+        assert_eq!(user.types(room, line).exited(0).text().trim(), "0");
+        user.types(room, "sudo $GPUREC --as-root -q -o t.jsonl -- id").exited(126);
+    });
+}
+
+#[test]
+fn roots_own_traces_are_for_root_alone() {
+    live(|room| {
+        room.run(room.gpurec(&["-q", "-o", "t.jsonl", "--", "true"])).exited(0);
+        assert_eq!(room.cwd().join("t.jsonl").metadata().unwrap().mode() & 0o777, 0o600);
+    });
+}
