@@ -14,6 +14,7 @@ mod list;
 mod loss;
 mod missed;
 mod objects;
+pub mod pauses;
 mod process;
 mod select;
 #[cfg(test)]
@@ -178,7 +179,7 @@ impl Probes {
     /// From here on targets are followed, and stopped where they load something new.
     pub fn follow_processes(&mut self) -> Result<()> {
         self.process_links = process::attach(&self.base.object)?;
-        Ok(())
+        self.set_state(wire::RECORDING, 0)
     }
 
     /// Hooks what lies beneath the calls. Probes are announced before they can be hit.
@@ -303,7 +304,13 @@ impl Probes {
     }
 
     fn set_phase(&self, phase: u32) -> Result<()> {
-        let state = wire::State { phase, kernel: 1 };
+        self.set_state(phase, 1)
+    }
+
+    /// Nobody is paused but while a recording goes on, and somebody is there to let him go.
+    fn set_state(&self, phase: u32, kernel: u32) -> Result<()> {
+        let may_pause = (phase == wire::RECORDING).into();
+        let state = wire::State { phase, kernel, may_pause, pad: 0 };
         Ok(self.base.map("state")?.update(&0u32.to_ne_bytes(), wire::bytes(&state), MapFlags::ANY)?)
     }
 
@@ -380,7 +387,7 @@ pub struct Trial {
 }
 
 pub fn trial(plan: &Plan) -> Result<Trial> {
-    let settings = Settings { everyone: false, follow: false, ring: 1 << 20, budget: false };
+    let settings = Settings { everyone: false, follow: false, ring: 1 << 20, budget: false, lossless: false };
     let probes = Probes::load(&settings, plan, None, Selection::default())?;
     Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::budget::BudgetFigures;
 pub use super::driver_figures::KernelSpace;
+pub use super::pauses::PauseFigures;
 use crate::trace::{InFlight, Refused};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,9 @@ pub struct Figures {
     /// Of a recording that gave something up for --budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetFigures>,
+    /// Of a recording with --lossless.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pauses: Option<PauseFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
 }

@@ -32,14 +32,15 @@ impl Recording {
     fn new(name: &str, rings: usize) -> Recording {
         let folder = Folder::new(name);
         let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(RING, 0)).collect();
-        let base = Base::load(&Settings { everyone: false, follow: false, ring: RING, budget: false })
-            .expect("needs root");
+        let settings =
+            Settings { everyone: false, follow: false, ring: RING, budget: false, lossless: false };
+        let base = Base::load(&settings).expect("needs root");
         let (lines, writer) = folder.lines(1000);
         let (messages, receiver) = unbounded();
         let state = Arc::new(State::default());
         let mapped = rings.iter().map(FakeRing::map).collect();
         let loss = LossCounters::new(&base).unwrap();
-        let worker = Worker::new(mapped, lines, receiver, loss, state.clone()).unwrap();
+        let worker = Worker::new(mapped, lines, receiver, loss, state.clone());
         Recording { folder, rings, messages, state, worker: Some(worker), writer, base }
     }
 
