@@ -20,12 +20,16 @@ mod disk;
 mod disorder;
 #[path = "live/everyone.rs"]
 mod everyone;
+#[path = "live/faults.rs"]
+mod faults;
 #[path = "live/figures.rs"]
 mod figures;
 #[path = "live/hostile.rs"]
 mod hostile;
 #[path = "live/kernel.rs"]
 mod kernel;
+#[path = "live/lossless.rs"]
+mod lossless;
 #[path = "live/manners.rs"]
 mod manners;
 #[path = "live/must_show.rs"]
@@ -44,5 +48,7 @@ mod signals;
 mod table;
 #[path = "live/trace.rs"]
 mod trace;
+#[path = "live/truth.rs"]
+mod truth;
 #[path = "live/user.rs"]
 mod user;
