@@ -188,14 +188,21 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
 	struct gpurec_fork *r;
 	struct thread *t;
+	long error;
 
 	if (pid == new_pid)
 		return 0; /* a thread */
 	if (!config.everyone) {
 		if (!config.follow || !is_target(pid))
 			return 0;
-		if (bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST) == -EEXIST)
+		error = bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST);
+		if (error == -EEXIST)
 			return 0; /* another copy told it */
+		if (error) {
+			/* The table is full: no call of the child's will be seen. */
+			COUNT_LOST(fork);
+			return 0;
+		}
 	} else {
 		t = bpf_task_storage_get(&threads, parent, 0, 0);
 		if (!t || t->child == new_pid)

@@ -27,7 +27,15 @@ fn failed(done: &Done, why: &str) {
 
 #[test]
 fn a_device_without_room() {
-    live(|room| failed(&burst(room, &X::new(room), "\"$@\"", "/dev/full"), "No space left"));
+    live(|room| {
+        let x = X::new(room);
+        failed(&burst(room, &x, "\"$@\"", "/dev/full"), "No space left");
+        // Nobody waits for a writer that has failed.
+        failed(
+            &burst(room, &x, "gpurec=$1; shift; \"$gpurec\" --lossless --ring 1 \"$@\"", "/dev/full"),
+            "No space left",
+        );
+    });
 }
 
 /// By SIGXFSZ, if it were let in, gpurec would die without a word.
