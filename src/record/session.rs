@@ -450,9 +450,9 @@ impl Session<'_> {
         // From here on BPF stops nobody; whoever is stopped goes on before the hooks go,
         // which can take long.
         self.tracker.beat(false)?;
+        self.probes.returns_only()?;
         self.handle_control();
         self.tracker.release_overdue(true);
-        self.probes.returns_only()?;
         std::thread::sleep(LAST_RETURNS);
         self.probes.silence()?;
         let cut = monotonic_ns();
