@@ -487,6 +487,9 @@ impl Session<'_> {
         let reader_left = |error: &io::Error| !self.has_file && error.kind() == io::ErrorKind::BrokenPipe;
         let mut outcome = outcome;
         let mut write_error = recorder.writer.and_then(|writer| writer.join().err());
+        if let Some(error) = &write_error {
+            outcome.figures.not_written(error);
+        }
         // After the file: a screen may be slow.
         self.screen.finish();
         if write_error.as_ref().is_some_and(reader_left) {

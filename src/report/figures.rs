@@ -327,6 +327,15 @@ impl Figures {
         serde_json::to_value(self).unwrap_or_default()
     }
 
+    /// The file has less than these figures: what the worker was told of it was not the reason,
+    /// or too late to be heard.
+    pub fn not_written(&mut self, why: &std::io::Error) {
+        const BEGINNING: &str = "the trace could not be written";
+        self.complete = false;
+        self.incomplete_because.retain(|reason| !reason.starts_with(BEGINNING));
+        self.incomplete_because.push(format!("{BEGINNING}: {why}"));
+    }
+
     pub fn from_json(json: &serde_json::Value) -> Result<Figures, serde_json::Error> {
         Figures::deserialize(json)
     }

@@ -236,18 +236,20 @@ impl Plan {
         let mut random = Random(seed << 32);
         let rungs = rungs();
         let threads = 1 + random.below(8);
+        let killed_after = random.one_in(4).then(|| random.below(120_000));
         Plan {
             seed,
             rung: rungs[random.below(rungs.len() as u64) as usize],
             threads,
-            calls: (500 + random.below(16_000)) / threads,
+            // One that is to be killed is not to end before.
+            calls: (500 + random.below(16_000)) * if killed_after.is_some() { 8 } else { 1 } / threads,
             lossless: random.one_in(2),
             summary_only: random.one_in(5),
             storm: random.one_in(4),
             stalls: random.below(4),
             stall_ms: 1 + random.below(150),
             slow_reader: random.one_in(4).then(|| 1 + random.below(30)),
-            killed_after: random.one_in(4).then(|| random.below(120_000)),
+            killed_after,
         }
     }
 
