@@ -175,19 +175,20 @@ __attribute__((noinline)) u32 frames_before(u64 ts)
 	FRAMES_WHILE(frame->ts < ts);
 }
 
-/* Dead frames go; the new one is kept, if it was recorded. */
-static __always_inline void keep_frame(struct task_struct *task, u64 sp, bool chained, u64 ts, const struct place *exits)
+/* Dead frames go; the new one is kept, if it was recorded. False: there was no memory for it.
+ * Of calls nested more deeply than this the kernel does not see the return either. */
+static __always_inline bool keep_frame(struct task_struct *task, u64 sp, bool chained, u64 ts, const struct place *exits)
 {
 	struct frames *open = bpf_task_storage_get(&frames, task, 0, ts ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	struct frame *top;
 	u32 i;
 
 	if (!open)
-		return;
+		return !ts;
 	/* A function reached by a tail call shares its frame with the one before. */
 	open->depth = frames_above(chained ? sp - 1 : sp);
 	if (!ts || open->depth >= GPUREC_MAX_FRAMES)
-		return;
+		return true;
 	top = &open->at[open->depth & (GPUREC_MAX_FRAMES - 1)];
 	top->sp = sp;
 	top->ts = ts;
@@ -195,6 +196,7 @@ static __always_inline void keep_frame(struct task_struct *task, u64 sp, bool ch
 	for (i = 0; i < GPUREC_READS; i++)
 		top->exit[i] = exits[i];
 	open->depth++;
+	return true;
 }
 
 /* The frame of the call that began at `ts`, if it was kept. What was opened after it is dead. */
@@ -288,8 +290,10 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 		count_lost_call(probe);
 	else if (PT_REGS_SP(regs) >= t->outermost)
 		t->outermost = PT_REGS_SP(regs);
-	if (keep_always || (plan && plan->exit_reads))
-		keep_frame(task, PT_REGS_SP(regs), chained, ts, exits);
+	/* Without its frame a pair's return is not known as this call's. */
+	if ((keep_always || (plan && plan->exit_reads)) &&
+	    !keep_frame(task, PT_REGS_SP(regs), chained, ts, exits) && keep_always)
+		count_lost_return(probe);
 	return ts;
 }
 
@@ -325,11 +329,17 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	struct gpurec_return *ret;
 	struct scratch *s = NULL;
 	struct thread *t;
+	bool cut = false;
 
 	if (phase_now() == GPUREC_SILENT)
 		return;
 	t = thread_state(task);
-	if (!t || !t->traced)
+	if (!t) {
+		/* Only a recorded call has a return. */
+		count_lost_return(probe);
+		return;
+	}
+	if (!t->traced)
 		return;
 	budget_returned(probe);
 	t->seq++;
@@ -361,6 +371,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 		}
 		if (frame)
 			s = take_scratch();
+		cut = !s;
 	}
 	if (s && frame) {
 		fill_head(&s->ret.head, GPUREC_RETURN, probe, t->seq);
@@ -379,6 +390,8 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 		return;
 	}
 	fill_head(&ret->head, GPUREC_RETURN, probe, t->seq);
+	if (cut)
+		ret->head.flags = GPUREC_CUT;
 	ret->begin = begin;
 	ret->value = PT_REGS_RC(regs);
 	ret->payload = 0;

@@ -47,14 +47,18 @@ struct {
 
 static __always_inline void interrupt_begin(u32 probe, u64 arg0, u64 arg1)
 {
-	u32 zero = 0;
+	u32 zero = 0, i;
 	struct pendings *p = bpf_map_lookup_elem(&interrupts, &zero);
 	struct pending *one;
 
 	if (!p || !kernel_begins())
 		return;
-	if (p->depth >= 8)
+	if (p->depth >= 8) {
+		/* No CPU is in so many: their ends were not seen. */
+		for (i = 0; i < 8; i++)
+			count_lost_call(p->at[i].probe);
 		p->depth = 0;
+	}
 	one = &p->at[p->depth & 7];
 	one->ts = bpf_ktime_get_ns();
 	one->probe = probe;
@@ -101,6 +105,9 @@ static __always_inline void interrupt_end(u32 probe, u64 value)
 	}
 	if (!one.ts)
 		return;
+	/* What began after it ended where nobody saw it. */
+	for (i = 1; i < 8 && depth + i < p->depth; i++)
+		count_lost_call(p->at[(depth + i) & 7].probe);
 	p->depth = depth;
 	r = reserve_call(sizeof(*r));
 	if (!r) {
@@ -174,7 +181,7 @@ static __noinline int function_begin(struct kernel_thread *k, const struct gpure
 	for (i = 0; i < GPUREC_HOOK_EXITS; i++)
 		frame->place[i] = i < hook->exit_reads ? k->registers[hook->exit[i].source & 7] : 0;
 	if (k->busy || !hook->entry_reads) {
-		frame->ts = plain_call(like->probe, like->size, k->depth, args);
+		frame->ts = plain_call(like->probe, hook->entry_reads ? like->size | GPUREC_CUT : like->size, k->depth, args);
 	} else {
 		k->busy = 1;
 		kernel_call(&s->call, like->probe, like->size, k->depth, args);
@@ -248,7 +255,7 @@ static __noinline int function_end(struct kernel_thread *k, const struct gpurec_
 	if (!close_frame(k, probe, sp, &frame) || !frame.ts)
 		return 0;
 	if (k->busy || !hook->exit_reads) {
-		plain_return(probe, flags, frame.ts, value);
+		plain_return(probe, hook->exit_reads ? flags | GPUREC_CUT : flags, frame.ts, value);
 		return 0;
 	}
 	k->busy = 1;

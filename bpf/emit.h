@@ -58,6 +58,8 @@ static __always_inline struct thread *thread_state(struct task_struct *task)
 	return t;
 }
 
+#include "pause.h"
+
 /* Room in one of the two rings, as where it is in the CPU's part; 0: there is none. Whatever
  * else comes in between on this CPU, a program that was preempted or interrupts it, takes its
  * room in the same way. */
@@ -89,12 +91,19 @@ static __always_inline u64 room_in(void *part, u64 which, u64 data, u64 size, u6
 __attribute__((noinline)) u64 find_room(u32 cpu, u32 length, u64 limit)
 {
 	void *part = bpf_map_lookup_elem(&rings, &cpu);
+	struct gpurec_positions *far;
 	u64 at;
 
 	if (!part)
 		return 0;
 	at = room_in(part, 0, GPUREC_RING_DATA, config.near_size, config.near_size, length);
-	return at ? at : room_in(part, 1, config.far_at, config.far_size, limit, length);
+	if (at)
+		return at;
+	at = room_in(part, 1, config.far_at, config.far_size, limit, length);
+	far = part + sizeof(*far);
+	if (config.pause_at && *(volatile u64 *)&far->head - *(volatile u64 *)&far->tail > config.pause_at)
+		pause_current();
+	return at;
 }
 
 /* Room for a record. The timestamp is taken after this succeeds: then no record with an

@@ -48,7 +48,8 @@ enum gpurec_flag {
 	GPUREC_CHAINED = 1,
 	/* gpurec_exit: the whole process ended. */
 	GPUREC_PROCESS_ENDED = 2,
-	/* gpurec_exec: the command line is cut. */
+	/* gpurec_exec: the command line is cut. Calls and returns: the memory that was to be read
+	 * with them was not. */
 	GPUREC_CUT = 4,
 	/* gpurec_new_file: the process waits (SIGSTOP) until the recorder lets it go on. */
 	GPUREC_STOPPED = 8,
@@ -230,6 +231,7 @@ struct gpurec_config {
 	unsigned int everyone;    /* --all: no target set */
 	unsigned int follow;      /* children of targets are targets */
 	unsigned long long call_limit; /* bytes of the far ring that calls may fill */
+	unsigned long long pause_at;   /* bytes of it beyond which --lossless pauses; 0: never */
 	unsigned long long near_size;  /* of the rings, powers of two */
 	unsigned long long far_size;
 	unsigned long long far_at;     /* where in a CPU's part the far ring begins */
@@ -276,7 +278,7 @@ struct gpurec_state {
 	unsigned int phase;       /* enum gpurec_phase */
 	unsigned int kernel;      /* what lies beneath is recorded: not before the calls are */
 	unsigned int only;        /* the process that the hooks are for, 0: for everybody */
-	unsigned int pad;
+	unsigned int may_pause;   /* somebody reads the rings, and lets go whom --lossless pauses */
 };
 
 /* Whose hits of a kernel hook are recorded. */

@@ -55,6 +55,15 @@ struct {
 	__type(value, u32);
 } targets SEC(".maps");
 
+/* Processes stopped for --lossless, and since when (pause.h). What outlives the recorder reads
+ * this too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GPUREC_MAX_TARGETS);
+	__type(key, u32);
+	__type(value, u64);
+} paused SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

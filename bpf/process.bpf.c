@@ -255,6 +255,7 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
 	struct gpurec_fork *r;
 	struct thread *t;
+	long error;
 
 	if (pid == new_pid) {
 		if (is_target(pid))
@@ -264,8 +265,14 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 	if (!config.everyone) {
 		if (!config.follow || !is_target(pid))
 			return 0;
-		if (bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST) == -EEXIST)
+		error = bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST);
+		if (error == -EEXIST)
 			return 0; /* another copy told it */
+		if (error) {
+			/* The table is full: no call of the child's will be seen. */
+			COUNT_LOST(fork);
+			return 0;
+		}
 		give_state(child);
 		/* It has the hooks' breakpoints with its parent's memory, and nobody behind them. */
 		if (is_the_only(pid) && child->mm != parent->mm)

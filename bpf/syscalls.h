@@ -130,7 +130,7 @@ static __noinline int ioctl_begin(struct kernel_thread *k, const struct request 
 	if (r->size && r->size < entry)
 		entry = r->size;
 	if (k->busy) {
-		frame->ts = plain_call(probe, r->flags, k->depth, args);
+		frame->ts = plain_call(probe, r->flags | GPUREC_CUT, k->depth, args);
 	} else {
 		k->busy = 1;
 		kernel_call(&s->call, probe, r->flags, k->depth, args);
@@ -166,7 +166,7 @@ static __noinline int ioctl_end(struct kernel_thread *k, u32 probe, u64 value, u
 	key.nr = frame.place[1] >> 32;
 	shape = bpf_map_lookup_elem(&shapes, &key);
 	if (!shape || k->busy) {
-		plain_return(probe, flags, frame.ts, value);
+		plain_return(probe, shape ? flags | GPUREC_CUT : flags, frame.ts, value);
 		return 0;
 	}
 	k->busy = 1;
@@ -278,8 +278,10 @@ static __always_inline void syscall_begin(struct task_struct *task, u32 flags, u
 		return;
 	drop_dead(k, task, probe, SYSTEM_CALL);
 	frame = open_frame(k, probe, SYSTEM_CALL);
-	if (!frame)
+	if (!frame) {
+		count_lost_call(probe);
 		return;
+	}
 	frame->ts = plain_call(probe, flags, k->depth, args);
 	k->depth++;
 	if (!frame->ts)

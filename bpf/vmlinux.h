@@ -148,6 +148,7 @@ struct signal_struct {
 struct task_struct {
 	unsigned int __state;
 	void *stack;
+	unsigned long jobctl;
 	int pid, tgid;
 	int exit_code;
 	unsigned int flags;

@@ -80,6 +80,10 @@ pub struct Options {
     /// recorded, then not hooked; the trace and the summary say what
     #[arg(long, value_name = "PCT", value_parser = percent)]
     budget: Option<f64>,
+    /// Pause the target rather than lose an event: it is stopped where a ring buffer fills, and goes on once that
+    /// is empty
+    #[arg(long)]
+    lossless: bool,
     /// One readable line a call on standard error
     #[arg(long)]
     live: bool,
@@ -126,6 +130,12 @@ pub fn target(args: TargetArgs) -> Result<Target> {
 
 pub fn config(options: Options, target: Target) -> Result<Config> {
     let told = told(&options);
+    if options.lossless && matches!(target, Target::All) {
+        bail!(Usage(
+            "--lossless pauses the processes that are recorded, which --all never does: give `-- COMMAND` or `--pid PID`"
+                .into()
+        ));
+    }
     let selection = Selection {
         only: patterns("--only", &options.only)?,
         skip: patterns("--skip", &options.skip)?,
@@ -146,6 +156,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         follow: !options.no_follow,
         as_root: options.as_root,
         summary_only: options.summary_only,
+        lossless: options.lossless,
         budget: options.budget,
         live: options.live,
         interval: options.interval,
@@ -183,6 +194,7 @@ fn told(options: &Options) -> serde_json::Value {
         ("no_follow", options.no_follow),
         ("as_root", options.as_root),
         ("summary_only", options.summary_only),
+        ("lossless", options.lossless),
         ("live", options.live),
     ] {
         if set {

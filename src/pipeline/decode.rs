@@ -127,6 +127,12 @@ pub fn is_nothing(bytes: &[u8]) -> bool {
     wire::read::<Head>(bytes).is_some_and(|head| head.kind == wire::NOTHING)
 }
 
+/// A call or return without the memory that was to be read with it.
+pub fn is_cut(bytes: &[u8]) -> bool {
+    wire::read::<Head>(bytes)
+        .is_some_and(|head| matches!(head.kind, wire::CALL | wire::RETURN) && head.flags & wire::CUT != 0)
+}
+
 pub fn decode(bytes: &[u8]) -> Option<Item> {
     let head: Head = wire::read(bytes)?;
     let what = match head.kind {

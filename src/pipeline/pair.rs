@@ -7,13 +7,15 @@
 //! pair is never a guess. Calls that never return are closed when the thread shows that
 //! they are gone: an outer call returns (longjmp or an exception passed over them), or a
 //! new call's frame lies at or above theirs on the stack. A gap in the thread's sequence
-//! numbers tells a lost return from a skipped one. What the thread does in the kernel nests
+//! numbers tells a lost return from a skipped one; of calls nested more deeply than the kernel
+//! follows them no return comes, and that is a loss too. What the thread does in the kernel nests
 //! in its calls by the same rules: BPF gives it stack pointers below every user stack.
 //! Pure: no I/O, no clock.
 
 use std::collections::HashMap;
 
 use super::decode::{Captured, Item, Origin, What};
+use crate::probe::wire;
 
 /// A call as the sink knows it.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +71,11 @@ pub struct Pairing {
     threads: HashMap<u32, Thread, BuildHasher>,
     /// Returns of calls that were already closed: none is expected.
     pub orphans: u64,
+    /// By probe, calls nested so deeply that the kernel does not see their returns.
+    pub too_deep: TooDeep,
 }
+
+pub type TooDeep = HashMap<u32, u64, BuildHasher>;
 
 impl Pairing {
     pub fn feed(&mut self, item: &Item, sink: &mut impl Sink) {
@@ -110,7 +116,7 @@ impl Pairing {
         thread.count(item.seq, origin);
         // The kernel's own rule for which uretprobes are still alive.
         while thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp }) {
-            thread.close_top(item.ts, sink);
+            thread.close_top(item.ts, &mut self.too_deep, sink);
         }
         let mut call = Open {
             pid,
@@ -144,7 +150,7 @@ impl Pairing {
             // A child that was forked inside a call returns from it too: that call is its
             // parent's, and older than the child. What the child had open inside it is gone.
             while !thread.open.is_empty() {
-                thread.close_top(item.ts, sink);
+                thread.close_top(item.ts, &mut self.too_deep, sink);
             }
             return;
         }
@@ -153,7 +159,7 @@ impl Pairing {
             return;
         }
         while thread.open.last().is_some_and(|top| top.ts != begin) {
-            thread.close_top(item.ts, sink);
+            thread.close_top(item.ts, &mut self.too_deep, sink);
         }
         if let Some(call) = thread.open.pop() {
             sink.end(item.ts, &call, Outcome::Returned(value), pieces);
@@ -199,10 +205,14 @@ impl Thread {
         self.seq = seq;
     }
 
-    fn close_top(&mut self, ts: u64, sink: &mut impl Sink) {
+    fn close_top(&mut self, ts: u64, too_deep: &mut TooDeep, sink: &mut impl Sink) {
         if let Some(call) = self.open.pop() {
+            let deep = call.depth >= wire::MAX_FRAMES && !call.origin.kernel;
+            if deep {
+                *too_deep.entry(call.probe).or_default() += 1;
+            }
             // Nothing in the kernel is left but by its return.
-            let unwound = self.gaps == call.gaps && !call.origin.kernel;
+            let unwound = self.gaps == call.gaps && !call.origin.kernel && !deep;
             let outcome = if unwound { Outcome::Unwound } else { Outcome::Lost };
             sink.end(ts, &call, outcome, &[]);
         }

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use crossbeam_channel::Receiver;
 
 use super::decode::{self, Item};
@@ -17,6 +16,7 @@ use super::pair::Pairing;
 use super::ring::{Ring, Stopped};
 use super::sink::Lines;
 use crate::probe::kernel::Change;
+use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, LostTotal};
 use crate::probe::{Library, LossCounters, Probe};
 use crate::record::watch::Watch;
@@ -48,7 +48,7 @@ pub enum Told {
     },
     /// A module of the driver's came or went.
     Module(Change),
-    /// Why hits of kernel hooks are missing.
+    /// Why hits are missing of which nobody knows how many.
     Missed(String),
     /// A function was given up for --budget, or taken back.
     Budget(trace::Budget),
@@ -97,7 +97,10 @@ pub struct Worker {
     undecoded: u64,
     /// Libraries that could not be hooked: their calls are not in the trace.
     not_hooked: Vec<String>,
-    missed: Option<String>,
+    missed: Vec<String>,
+    /// Records without the memory that was to be read with them.
+    cut: u64,
+    pauses: Option<Arc<Pauses>>,
     state: Arc<State>,
     watch: Option<Watch>,
     /// The rings were left unread at the end.
@@ -117,11 +120,10 @@ impl Worker {
         messages: Receiver<Message>,
         loss: LossCounters,
         state: Arc<State>,
-    ) -> Result<Worker> {
+    ) -> Worker {
         let order = Order::new(rings.len());
-        // The calibration may have filled a small ring.
-        let lost_before = loss.total()?;
-        Ok(Worker {
+        let lost_before = loss.before;
+        Worker {
             rings,
             order,
             pairing: Pairing::default(),
@@ -135,11 +137,18 @@ impl Worker {
             lost: 0,
             undecoded: 0,
             not_hooked: Vec::new(),
-            missed: None,
+            missed: Vec::new(),
+            cut: 0,
+            pauses: None,
             state,
             watch: None,
             abandoned: false,
-        })
+        }
+    }
+
+    /// Lets go who waits for the rings to be emptied.
+    pub fn letting_go(self, pauses: Option<Arc<Pauses>>) -> Worker {
+        Worker { pauses, ..self }
     }
 
     /// With somebody who is told of it from time to time.
@@ -209,9 +218,10 @@ impl Worker {
         let mut records = 0;
         self.lines.hurry = self.rings.iter().any(Ring::fills);
         for (i, ring) in self.rings.iter_mut().enumerate() {
-            let (order, undecoded) = (&mut self.order, &mut self.undecoded);
+            let (order, undecoded, cut) = (&mut self.order, &mut self.undecoded, &mut self.cut);
             let stopped = ring.read(|bytes| {
                 records += 1;
+                *cut += u64::from(decode::is_cut(bytes));
                 match decode::decode(bytes) {
                     Some(item) => order.push(i, item),
                     None if decode::is_nothing(bytes) => {}
@@ -221,6 +231,13 @@ impl Worker {
             if stopped == Stopped::Drained {
                 self.order.complete(i, now);
             }
+        }
+        // It goes on while its records are written. If writing waits, so does this thread, and then
+        // whoever fills the rings again.
+        if let Some(pauses) = &self.pauses
+            && self.rings.iter().all(|ring| ring.waiting() <= pauses.low)
+        {
+            pauses.let_go();
         }
         // Sent before a stopped process was let go: so before any call that it makes possible.
         self.receive();
@@ -233,7 +250,8 @@ impl Worker {
         for message in self.messages.try_iter() {
             match message.what {
                 Told::Names(probes) => self.lines.add_probes(&probes),
-                Told::Missed(why) => self.missed = Some(why),
+                Told::Missed(why) if self.missed.contains(&why) => {}
+                Told::Missed(why) => self.missed.push(why),
                 _ => {
                     if let Told::Failed { path, .. } = &message.what {
                         self.not_hooked.push(path.display().to_string());
@@ -256,10 +274,14 @@ impl Worker {
     fn tell_losses(&mut self) {
         let Ok(total) = self.loss.total() else { return };
         self.receive();
-        if wire::bytes(&total) == wire::bytes(&self.lost_before) {
+        let too_deep = std::mem::take(&mut self.pairing.too_deep);
+        if wire::bytes(&total) == wire::bytes(&self.lost_before) && too_deep.is_empty() {
             return;
         }
         let mut by_probe = BTreeMap::new();
+        for (id, count) in too_deep {
+            by_probe.insert(format!("{} (return)", self.lines.probe_name(id)), count);
+        }
         for id in self.lines.probe_ids() {
             let Ok(lost) = self.loss.of_probe(id) else { continue };
             for (key, name, count) in [
@@ -306,6 +328,10 @@ impl Worker {
         let now = self.lines.now_is(cut);
         let in_flight = self.lines.in_flight(&self.pairing.in_flight());
         self.lines.summary.in_flight_is(&in_flight);
+        if let Some(pauses) = &self.pauses {
+            let (count, total_ns) = pauses.so_far();
+            self.lines.summary.paused(count, total_ns);
+        }
         for reason in self.incomplete_because() {
             self.lines.summary.incomplete(&reason);
         }
@@ -340,7 +366,19 @@ impl Worker {
                 ),
             });
         }
-        because.extend(self.missed.clone());
+        if self.cut > 0 {
+            because.push(format!(
+                "{} records are without the memory that was to be read with them: nothing was free to put it together in",
+                self.cut
+            ));
+        }
+        if self.lost > 0 && self.pauses.is_some() {
+            because.push(
+                "--lossless pauses only the processes that are recorded, where they make calls: try a larger --ring"
+                    .to_owned(),
+            );
+        }
+        because.extend(self.missed.iter().cloned());
         if self.lines.returns_missed > 0 {
             because.push(format!(
                 "{} returns of kernel functions were not seen: their ends say \"lost\"",

@@ -1,5 +1,6 @@
 //! What found no room in a ring, from BPF's counters. In: the maps. Out: the sums over
-//! the CPUs. The counters only grow; the caller keeps what it has told already.
+//! the CPUs. The counters only grow; the caller keeps what it has told already. To be made before
+//! anything is hooked: what is lost before the first record is read was lost too.
 
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -10,13 +11,17 @@ use super::wire::{self, Lost, LostTotal};
 pub struct LossCounters {
     by_probe: MapHandle,
     total: MapHandle,
+    /// The calibration may have filled a small ring.
+    pub before: LostTotal,
 }
 
 impl LossCounters {
     pub fn new(base: &Base) -> Result<LossCounters> {
         let by_probe = MapHandle::try_from(&base.map("lost")?)?;
         let total = MapHandle::try_from(&base.map("lost_total")?)?;
-        Ok(LossCounters { by_probe, total })
+        let mut counters = LossCounters { by_probe, total, before: LostTotal::default() };
+        counters.before = counters.total()?;
+        Ok(counters)
     }
 
     pub fn total(&self) -> Result<LostTotal> {

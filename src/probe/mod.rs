@@ -14,6 +14,7 @@ mod list;
 mod loss;
 mod missed;
 mod objects;
+pub mod pauses;
 mod process;
 mod reach;
 mod select;
@@ -185,7 +186,7 @@ impl Probes {
     /// From here on targets are followed, and stopped where they load something new.
     pub fn follow_processes(&mut self) -> Result<()> {
         self.process_links = process::attach(&self.base.object)?;
-        Ok(())
+        self.reach.allow_pauses()
     }
 
     /// Hooks what lies beneath the calls. Probes are announced before they can be hit.
@@ -437,7 +438,7 @@ pub struct Trial {
 }
 
 pub fn trial(plan: &Plan) -> Result<Trial> {
-    let settings = Settings { everyone: false, follow: false, ring: 1 << 20, budget: false };
+    let settings = Settings { everyone: false, follow: false, ring: 1 << 20, budget: false, lossless: false };
     let probes = Probes::load(&settings, plan, None, Selection::default())?;
     Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })
 }

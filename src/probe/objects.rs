@@ -15,7 +15,8 @@ const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 
 /// The maps that every object shares with the first.
-const SHARED: [&str; 8] = ["rings", "control", "targets", "threads", "frames", "lost", "lost_total", "state"];
+const SHARED: [&str; 9] =
+    ["rings", "control", "targets", "paused", "threads", "frames", "lost", "lost_total", "state"];
 
 /// The maps that only --budget needs.
 const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
@@ -60,6 +61,8 @@ pub struct Settings {
     pub ring: usize,
     /// Hits are counted for --budget.
     pub budget: bool,
+    /// Whoever fills a ring is paused.
+    pub lossless: bool,
 }
 
 impl Settings {
@@ -94,6 +97,8 @@ impl Base {
             follow: settings.follow.into(),
             // An eighth stays free for what cannot be declined any more (see emit.h).
             call_limit: (layout.far - layout.far / 8) as u64,
+            // Above it is room for what comes until all are stopped (see pause.h).
+            pause_at: if settings.lossless { layout.far as u64 / 2 } else { 0 },
             near_size: layout.near as u64,
             far_size: layout.far as u64,
             far_at: layout.far_at() as u64,
@@ -130,6 +135,16 @@ impl Base {
 
     pub fn map(&self, name: &str) -> Result<Map<'_>> {
         find_map(&self.object, name)
+    }
+
+    /// Is whoever fills a ring paused?
+    pub fn is_lossless(&self) -> bool {
+        self.config.pause_at > 0
+    }
+
+    /// Is everybody recorded, and nobody stopped?
+    pub fn is_for_everyone(&self) -> bool {
+        self.config.everyone != 0
     }
 
     /// The rings of all CPUs, to be read.

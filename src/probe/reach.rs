@@ -28,7 +28,7 @@ pub struct Reach {
     whose: Whose,
     held: Vec<Held>,
     links: Vec<Link>,
-    phase: Option<u32>,
+    state: wire::State,
 }
 
 enum Whose {
@@ -58,8 +58,9 @@ struct Held {
 
 impl Reach {
     pub fn new(base: Rc<Base>, rung: Rung, cuda: Rc<Object>, may_sleep: bool, narrow: bool) -> Reach {
+        let state = wire::State { phase: wire::RECORDING, kernel: 0, only: 0, may_pause: 0 };
         let whose = if narrow { Whose::Nobodys } else { Whose::Everybodys };
-        Reach { base, rung, cuda, may_sleep, whose, held: Vec::new(), links: Vec::new(), phase: None }
+        Reach { base, rung, cuda, may_sleep, whose, held: Vec::new(), links: Vec::new(), state }
     }
 
     /// Hooks a file that the process has mapped: all places or none.
@@ -83,8 +84,8 @@ impl Reach {
         }
         self.be_for(pid)?;
         let mut all = std::mem::take(&mut self.held);
-        let wanted = all.iter_mut().filter(|held| held.key == key && !held.attached);
-        let done = wanted.map(|held| self.attach_held(held)).collect();
+        let mut wanted = all.iter_mut().filter(|held| held.key == key && !held.attached);
+        let done = wanted.try_for_each(|held| self.attach_held(held));
         self.held = all;
         done
     }
@@ -108,15 +109,23 @@ impl Reach {
         let more = self.base.load_cuda(self.rung, self.may_sleep, wire::EVERYBODY_SINCE, Some(&self.cuda))?;
         self.whose = Whose::EverybodysSince(more);
         let mut all = std::mem::take(&mut self.held);
-        let done = all.iter_mut().map(|held| self.attach_held(held)).collect();
+        let done = all.iter_mut().try_for_each(|held| self.attach_held(held));
         self.held = all;
         self.tell()?;
         done
     }
 
-    /// Told to the programs: whether calls are recorded, once that was said, and whose hooks these are.
+    /// Somebody is there who lets go whom --lossless pauses.
+    pub fn allow_pauses(&mut self) -> Result<()> {
+        self.state.may_pause = 1;
+        self.tell()
+    }
+
+    /// From here on also what lies beneath the calls is recorded, or no more. Nobody is paused but
+    /// while a recording goes on.
     pub fn set_phase(&mut self, phase: u32) -> Result<()> {
-        self.phase = Some(phase);
+        let may_pause = (phase == wire::RECORDING).into();
+        self.state = wire::State { phase, kernel: 1, may_pause, ..self.state };
         self.tell()
     }
 
@@ -183,14 +192,13 @@ impl Reach {
         Ok(())
     }
 
-    fn tell(&self) -> Result<()> {
-        let only = match &self.whose {
+    /// The programs what they must know.
+    fn tell(&mut self) -> Result<()> {
+        self.state.only = match &self.whose {
             Whose::Of(owner) => owner.pid,
             _ => 0,
         };
-        let kernel = self.phase.is_some().into();
-        let state = wire::State { phase: self.phase.unwrap_or(wire::RECORDING), kernel, only, pad: 0 };
-        Ok(self.base.map("state")?.update(&0u32.to_ne_bytes(), wire::bytes(&state), MapFlags::ANY)?)
+        Ok(self.base.map("state")?.update(&0u32.to_ne_bytes(), wire::bytes(&self.state), MapFlags::ANY)?)
     }
 }
 

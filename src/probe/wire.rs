@@ -100,6 +100,7 @@ pub const MAX_PROBES: u32 = gpurec_limit::GPUREC_MAX_PROBES.0;
 pub const RING_HEADER: usize = gpurec_limit::GPUREC_RING_HEADER.0 as usize;
 pub const RING_DATA: usize = gpurec_limit::GPUREC_RING_DATA.0 as usize;
 pub const RING_SLACK: usize = gpurec_limit::GPUREC_RING_SLACK.0 as usize;
+pub const MAX_FRAMES: u32 = gpurec_limit::GPUREC_MAX_FRAMES.0;
 pub const MAX_CPUS: u32 = gpurec_limit::GPUREC_MAX_CPUS.0;
 
 /// A plain struct of integers that a ring or a map carries.

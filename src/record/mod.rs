@@ -38,6 +38,8 @@ pub struct Config {
     pub follow: bool,
     pub as_root: bool,
     pub summary_only: bool,
+    /// Whoever fills a ring is paused until it is empty.
+    pub lossless: bool,
     /// Percent of any thread's time that recording may cost it.
     pub budget: Option<f64>,
     pub live: bool,

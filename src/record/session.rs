@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
-use crossbeam_channel::{Sender, unbounded};
-use libbpf_rs::MapHandle;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::live::Live;
@@ -27,7 +27,8 @@ use crate::pipeline::ring::Ring;
 use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use crate::probe::control::Control;
-use crate::probe::{LossCounters, Probe, Probes, Rung, Settings};
+use crate::probe::pauses::Pauses;
+use crate::probe::{LossCounters, Probe, Probes, Rung, Settings, wire};
 use crate::report;
 use crate::say;
 use crate::target::attach::{self, Attached};
@@ -95,6 +96,8 @@ pub fn run(config: &Config) -> Result<u8> {
     let attached = attached(config)?;
     let settings = settings(config)?;
     let mut probes = Probes::load(&settings, &plan, config.rung, config.selection.clone())?;
+    let loss = LossCounters::new(&probes.base)?;
+    let pauses = Pauses::new(&probes.base)?.map(Arc::new);
     let output = open_output(config, &user)?;
     // Before any thread is started, so that every thread has them blocked.
     let mut signals = Signals::block().context("cannot take over the signals")?;
@@ -103,7 +106,7 @@ pub fn run(config: &Config) -> Result<u8> {
     if let Some(choice) = &config.kernel {
         probes.hook_kernel(choice, &mut |probes| tell_names(&messages, probes))?;
     }
-    let tracker = Tracker::new(&probes, messages.clone())?;
+    let tracker = Tracker::new(&probes, messages.clone(), pauses.clone())?;
     let rings = probes.rings()?;
     let control = Control::open(&probes.base)?;
 
@@ -132,7 +135,14 @@ pub fn run(config: &Config) -> Result<u8> {
     session.governor =
         config.budget.and_then(|percent| Governor::new(percent, &session.probes, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, wall);
-    let recorder = start_recorder(output, rings, start, receiver, &session, has_status, header)?;
+    let recorder = start_recorder(
+        output,
+        Sources { rings, receiver, loss, pauses },
+        start,
+        &session,
+        has_status,
+        header,
+    )?;
     session.who = match gated {
         Some(gated) => Who::Command(gated.go()?),
         None if attached.is_empty() => Who::All,
@@ -151,6 +161,14 @@ struct Recorder {
     worker: JoinHandle<Outcome>,
     writer: Option<Writer>,
     state: Arc<State>,
+}
+
+/// What the worker reads.
+struct Sources {
+    rings: Vec<Ring>,
+    receiver: Receiver<Message>,
+    loss: LossCounters,
+    pauses: Option<Arc<Pauses>>,
 }
 
 struct Ended {
@@ -189,13 +207,21 @@ fn settings(config: &Config) -> Result<Settings> {
         follow: config.follow,
         ring: ring.min(1 << 30),
         budget: config.budget.is_some(),
+        lossless: config.lossless,
     })
 }
 
 fn start_guardian(probes: &Probes) -> Result<Guardian> {
-    let stopped = MapHandle::try_from(&probes.base.map("stopped")?)?;
-    let fd = stopped.as_fd().as_raw_fd();
-    guardian::spawn(move || stopped_processes(&stopped), &[fd]).context("cannot start the guardian process")
+    let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
+    let (stopped, paused, state) = (map("stopped")?, map("paused")?, map("state")?);
+    let fds = [&stopped, &paused, &state].map(|map| map.as_fd().as_raw_fd());
+    let who = move || {
+        // Hooks can outlive gpurec for a while: they record nothing more, and pause nobody.
+        let silent = wire::State { phase: wire::SILENT, ..wire::State::default() };
+        let _ = state.update(&0u32.to_ne_bytes(), wire::bytes(&silent), MapFlags::ANY);
+        [stopped_processes(&stopped), stopped_processes(&paused)].concat()
+    };
+    guardian::spawn(who, &fds).context("cannot start the guardian process")
 }
 
 /// The status line, where there is a terminal for it.
@@ -214,14 +240,13 @@ fn status(config: &Config, gated: Option<&Gated>, path: Option<&std::path::Path>
 
 fn start_recorder(
     output: Option<Output>,
-    rings: Vec<Ring>,
+    from: Sources,
     start: u64,
-    receiver: crossbeam_channel::Receiver<Message>,
     session: &Session,
     has_status: bool,
     header: crate::trace::Header,
 ) -> Result<Recorder> {
-    let (config, probes, voice) = (session.config, &session.probes, session.screen.voice());
+    let (config, voice) = (session.config, session.screen.voice());
     let (line_writer, writer) = match output {
         Some(output) => {
             let (handoff, writer) = handoff::start(output)?;
@@ -235,7 +260,8 @@ fn start_recorder(
         lines.calls_missing();
     }
     let state = Arc::new(State::default());
-    let mut worker = Worker::new(rings, lines, receiver, LossCounters::new(&probes.base)?, state.clone())?;
+    let mut worker =
+        Worker::new(from.rings, lines, from.receiver, from.loss, state.clone()).letting_go(from.pauses);
     if has_status || config.interval.is_some() {
         let everyone = matches!(config.target, Target::All);
         let width = report::width_of(libc::STDERR_FILENO);
@@ -434,9 +460,9 @@ impl Session<'_> {
         // From here on BPF stops nobody; whoever is stopped goes on before the hooks go,
         // which can take long.
         self.tracker.beat(false)?;
+        self.probes.returns_only()?;
         self.handle_control();
         self.tracker.release_overdue(true);
-        self.probes.returns_only()?;
         std::thread::sleep(LAST_RETURNS);
         self.probes.silence()?;
         let cut = monotonic_ns();
@@ -471,6 +497,9 @@ impl Session<'_> {
         let reader_left = |error: &io::Error| !self.has_file && error.kind() == io::ErrorKind::BrokenPipe;
         let mut outcome = outcome;
         let mut write_error = recorder.writer.and_then(|writer| writer.join().err());
+        if let Some(error) = &write_error {
+            outcome.figures.not_written(error);
+        }
         // After the file: a screen may be slow.
         self.screen.finish();
         if write_error.as_ref().is_some_and(reader_left) {

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -16,6 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::pipeline::worker::{Message, Told, monotonic_ns};
+use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, FileKey, NewFile, Pulse};
 use crate::probe::{Library, Looked, Probes};
 use crate::target::maps::{self, Mapping};
@@ -26,6 +28,10 @@ pub struct Tracker {
     targets: MapHandle,
     pulse: MapHandle,
     messages: Sender<Message>,
+    /// Those that wait for the rings to be emptied.
+    pauses: Option<Arc<Pauses>>,
+    /// Nobody is stopped, and that is known.
+    everyone: bool,
     /// New files dealt with, for each process that waits for several.
     handled: HashMap<u32, u64>,
     /// Processes found stopped with nothing left to do for them.
@@ -38,7 +44,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    pub fn new(probes: &Probes, messages: Sender<Message>) -> Result<Tracker> {
+    pub fn new(probes: &Probes, messages: Sender<Message>, pauses: Option<Arc<Pauses>>) -> Result<Tracker> {
         let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
         Ok(Tracker {
             seen: map("seen")?,
@@ -46,6 +52,8 @@ impl Tracker {
             targets: map("targets")?,
             pulse: map("pulse")?,
             messages,
+            pauses,
+            everyone: probes.base.is_for_everyone(),
             handled: HashMap::new(),
             overdue: HashMap::new(),
             libraries: Vec::new(),
@@ -67,18 +75,13 @@ impl Tracker {
     }
 
     pub fn new_file(&mut self, record: &NewFile, probes: &mut Probes) {
+        let stopped = record.head.flags & wire::STOPPED != 0;
         if record.head.flags & wire::ALONE != 0 {
             self.widen(record.pid, probes);
         } else {
-            let mut only = 0u32;
-            if let Ok((file, path)) = open(record) {
-                self.look(record.pid, &file, &path, probes);
-                only = probes.only(&file);
-            }
-            // If the table is full, the file will be looked at again, which costs time only.
-            let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
+            self.new_mapping(record, stopped, probes);
         }
-        if record.head.flags & wire::STOPPED != 0 {
+        if stopped {
             self.stops += 1;
             self.stopped_for += Duration::from_nanos(monotonic_ns().saturating_sub(record.head.ts));
             self.let_go(record.pid);
@@ -95,13 +98,14 @@ impl Tracker {
         Ok(())
     }
 
-    fn look(&mut self, pid: u32, file: &File, path: &Path, probes: &mut Probes) {
+    /// True if something was hooked.
+    fn look(&mut self, pid: u32, file: &File, path: &Path, probes: &mut Probes) -> bool {
         self.files_examined += 1;
         let ts = monotonic_ns();
         // The worker outlives us; if it is gone, the recording is over.
         let send = |what| _ = self.messages.send(Message { ts, pid, what });
         let what = match probes.look(pid, file, path, &mut |probes| send(Told::Names(probes.to_vec()))) {
-            Looked::Nothing => return,
+            Looked::Nothing => return false,
             Looked::Hooked(library) => {
                 self.libraries.push(library.clone());
                 Told::Hooked(library)
@@ -111,7 +115,26 @@ impl Tracker {
                 Told::Failed { path, reason }
             }
         };
+        let hooked = matches!(what, Told::Hooked(_));
         send(what);
+        hooked
+    }
+
+    fn new_mapping(&mut self, record: &NewFile, stopped: bool, probes: &mut Probes) {
+        let mut only = 0u32;
+        if let Ok((file, path)) = open(record) {
+            let hooked = self.look(record.pid, &file, &path, probes);
+            only = probes.only(&file);
+            if hooked && !stopped && !self.everyone {
+                let why = format!(
+                    "{} could not be hooked before its process went on: its first calls may not have been seen",
+                    path.display()
+                );
+                let _ = self.messages.send(Message { ts: 0, pid: 0, what: Told::Missed(why) });
+            }
+        }
+        // If the table is full, the file will be looked at again, which costs time only.
+        let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
     }
 
     /// A process needs hooks that are for one process now, and is not that one.
@@ -148,6 +171,10 @@ impl Tracker {
     /// Called when the control ring is empty: whoever is still stopped by us after a while
     /// was missed, and is let go.
     pub fn release_overdue(&mut self, at_once: bool) {
+        // Those are let go by whoever empties the rings, but at the end.
+        if let (Some(pauses), true) = (&self.pauses, at_once) {
+            pauses.let_go();
+        }
         let now = Instant::now();
         let stopped: Vec<u32> = stopped_processes(&self.stopped);
         self.overdue.retain(|pid, _| stopped.contains(pid));

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::budget::BudgetFigures;
 pub use super::driver_figures::KernelSpace;
+pub use super::pauses::PauseFigures;
 use crate::trace::{InFlight, Refused};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,9 @@ pub struct Figures {
     /// Of a recording that gave something up for --budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetFigures>,
+    /// Of a recording with --lossless.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pauses: Option<PauseFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
 }
@@ -321,6 +325,15 @@ impl Figures {
     /// For the `summary` of the `end` line.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
+    }
+
+    /// The file has less than these figures: what the worker was told of it was not the reason,
+    /// or too late to be heard.
+    pub fn not_written(&mut self, why: &std::io::Error) {
+        const BEGINNING: &str = "the trace could not be written";
+        self.complete = false;
+        self.incomplete_because.retain(|reason| !reason.starts_with(BEGINNING));
+        self.incomplete_because.push(format!("{BEGINNING}: {why}"));
     }
 
     pub fn from_json(json: &serde_json::Value) -> Result<Figures, serde_json::Error> {

@@ -23,6 +23,7 @@ mod histogram;
 mod kernels;
 pub mod measure;
 mod memory;
+mod pauses;
 pub mod read;
 mod rows;
 pub mod running;

@@ -9,7 +9,8 @@ use super::deaths::{Deaths, Life};
 use super::driver::{Driver, Within};
 use super::errors::Errors;
 use super::figures::{
-    Cost, FailureKind, Figures, Finding, FirstFailure, LibrarySeen, ProcessSeen, SyncFunction, ThreadCost,
+    Cost, FailureKind, Figures, Finding, FirstFailure, LibrarySeen, PauseFigures, ProcessSeen, SyncFunction,
+    ThreadCost,
 };
 use super::habits::{Habits, Returned};
 use super::kernels::{Kernels, Shape};
@@ -81,7 +82,7 @@ pub struct Summary {
     /// The call that ended last and how long it took: what follows from a
     /// call is told right after its end.
     last_call: Option<(u64, u64)>,
-    figures: Figures,
+    pub(super) figures: Figures,
 }
 
 impl Summary {
@@ -430,6 +431,7 @@ impl Summary {
             self.incomplete("the recorder says so, without a reason");
         }
         self.in_flight_is(&finish.in_flight);
+        self.figures.pauses = PauseFigures::stored(&finish.summary);
         self.stored = Some(finish.summary.clone());
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
-use super::{budget, driver_text, sections};
+use super::{budget, driver_text, pauses, sections};
 pub(super) use crate::say::clean;
 use crate::say::clean_lines;
 
@@ -32,6 +32,7 @@ pub fn print(figures: &Figures, width: usize) -> String {
     libraries(&mut page, figures);
     not_hooked(&mut page, figures);
     lost(&mut page, figures);
+    pauses::section(&mut page, figures);
     budget::section(&mut page, figures);
     if let Some(cost) = &figures.cost {
         own_cost(&mut page, cost, figures.duration_ns);

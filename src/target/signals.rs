@@ -167,6 +167,9 @@ impl Signals {
             }
         }
         set.thread_block()?;
+        // A trace beyond RLIMIT_FSIZE is an error to be told (EFBIG), not to die of. Blocked and not
+        // ignored: what is ignored the command would ignore too.
+        SigSet::from(Number::SIGXFSZ).thread_block()?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Signals { fd, set, count: 0 })
     }

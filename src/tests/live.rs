@@ -22,6 +22,8 @@ mod disk;
 mod disorder;
 #[path = "live/everyone.rs"]
 mod everyone;
+#[path = "live/faults.rs"]
+mod faults;
 #[path = "live/figures.rs"]
 mod figures;
 #[path = "live/hostile.rs"]
@@ -30,6 +32,8 @@ mod hostile;
 mod kernel;
 #[path = "live/killed.rs"]
 mod killed;
+#[path = "live/lossless.rs"]
+mod lossless;
 #[path = "live/manners.rs"]
 mod manners;
 #[path = "live/must_show.rs"]
@@ -54,5 +58,7 @@ mod signals;
 mod table;
 #[path = "live/trace.rs"]
 mod trace;
+#[path = "live/truth.rs"]
+mod truth;
 #[path = "live/user.rs"]
 mod user;

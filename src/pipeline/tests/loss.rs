@@ -1,6 +1,7 @@
 //! Pairing where records were lost: nothing is taken for what it is not.
 
 use super::pair::{Story, call, returned};
+use crate::probe::wire;
 
 #[test]
 fn a_lost_return_is_lost_and_not_unwound() {
@@ -9,6 +10,20 @@ fn a_lost_return_is_lost_and_not_unwound() {
     // 2, the return, was lost.
     story.call(12, 3, 2, 900);
     assert_eq!(story.take()[1..], ["Lost 1", "begin 2 at 0 in None"]);
+}
+
+/// The kernel follows so many to their returns, and no more.
+#[test]
+fn a_return_too_deep_to_be_seen_is_lost_and_not_unwound() {
+    let mut story = Story::default();
+    let most = u64::from(wire::MAX_FRAMES);
+    for depth in 0..=most {
+        story.call(10 + depth, depth as u32 + 1, 1, 9000 - 10 * depth);
+    }
+    story.returned(200, most as u32 + 2, 10 + most - 1, 0);
+    let told = story.take();
+    assert_eq!(told[most as usize + 1..], ["Lost 1", "Returned(0) 1"]);
+    assert_eq!(story.too_deep(), [(1, 1)]);
 }
 
 #[test]

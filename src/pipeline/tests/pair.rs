@@ -58,6 +58,10 @@ impl Story {
         self.pairing.as_ref().map_or(0, |pairing| pairing.orphans)
     }
 
+    pub fn too_deep(&self) -> Vec<(u32, u64)> {
+        self.pairing.iter().flat_map(|p| p.too_deep.iter().map(|(probe, count)| (*probe, *count))).collect()
+    }
+
     /// A call by thread 7 of process 7.
     pub fn call(&mut self, ts: u64, seq: u32, probe: u32, sp: u64) {
         self.feed(&call(ts, 7, 7, seq, probe, sp, false));

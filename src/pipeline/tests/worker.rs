@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
+use libbpf_rs::{MapCore, MapFlags};
 use serde_json::Value;
 
 use super::super::handoff::Writer;
 use super::super::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use super::sink::Folder;
 use super::{FakeRing, call_record, return_record};
-use crate::probe::{Base, Library, LossCounters, Probe, Settings};
+use crate::probe::{Base, Library, LossCounters, Probe, Settings, wire};
 use crate::trace::Header;
 
 const RING: usize = 65536;
@@ -32,14 +33,15 @@ impl Recording {
     fn new(name: &str, rings: usize) -> Recording {
         let folder = Folder::new(name);
         let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(RING, 0)).collect();
-        let base = Base::load(&Settings { everyone: false, follow: false, ring: RING, budget: false })
-            .expect("needs root");
+        let settings =
+            Settings { everyone: false, follow: false, ring: RING, budget: false, lossless: false };
+        let base = Base::load(&settings).expect("needs root");
         let (lines, writer) = folder.lines(1000);
         let (messages, receiver) = unbounded();
         let state = Arc::new(State::default());
         let mapped = rings.iter().map(FakeRing::map).collect();
         let loss = LossCounters::new(&base).unwrap();
-        let worker = Worker::new(mapped, lines, receiver, loss, state.clone()).unwrap();
+        let worker = Worker::new(mapped, lines, receiver, loss, state.clone());
         Recording { folder, rings, messages, state, worker: Some(worker), writer, base }
     }
 
@@ -115,6 +117,44 @@ fn what_is_no_record_is_counted() {
     assert_eq!(end["complete"], false);
     assert!(end["incomplete_because"][0].as_str().unwrap().starts_with("2 records"), "{end}");
     assert!(!outcome.figures.complete);
+}
+
+/// Libraries are hooked before the first record is read.
+#[test]
+fn what_was_lost_before_the_worker_began_is_told() {
+    let recording = Recording::new("before", 1);
+    recording.hook(1500, 1, "cuA");
+    let zero = 0u32.to_ne_bytes();
+    let calls = |n: u64| [n.to_ne_bytes(), 0u64.to_ne_bytes()].concat();
+    let total = |n: u64| [calls(n), vec![0; 32]].concat();
+    let each = |value: Vec<u8>| -> Vec<Vec<u8>> {
+        let cpus = libbpf_rs::num_possible_cpus().unwrap();
+        (0..cpus).map(|cpu| if cpu == 0 { value.clone() } else { vec![0; value.len()] }).collect()
+    };
+    let set = |map: &str, key: &[u8], value| {
+        recording.base.map(map).unwrap().update_percpu(key, &each(value), MapFlags::ANY).unwrap();
+    };
+    set("lost", &1u32.to_ne_bytes(), calls(3));
+    set("lost_total", &zero, total(3));
+    let (lines, outcome) = recording.run();
+    let lost = lines.iter().find(|line| line["type"] == "lost").unwrap();
+    assert_eq!((&lost["count"], &lost["by_probe"]["cuA"]), (&3.into(), &3.into()));
+    assert!(!outcome.figures.complete && outcome.figures.lost == 3);
+}
+
+#[test]
+fn memory_that_was_not_read_is_said() {
+    let mut recording = Recording::new("cut", 1);
+    recording.hook(1500, 1, "cuA");
+    recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
+    let mut record = return_record(3000, 8, 2, 1, 2000, 0);
+    let flags = std::mem::offset_of!(wire::Head, flags);
+    record[flags..flags + 2].copy_from_slice(&wire::CUT.to_ne_bytes());
+    recording.rings[0].put(&record);
+    let (lines, outcome) = recording.run();
+    assert_eq!(lines.iter().filter(|line| line["phase"] == "E").count(), 1);
+    assert!(!outcome.figures.complete);
+    assert!(outcome.figures.incomplete_because[0].starts_with("1 records are without the memory"));
 }
 
 /// Whoever was writing it may have been preempted: it is waited for, or the trace says

@@ -72,6 +72,26 @@ fn recursion_forty_deep() {
     });
 }
 
+/// The kernel follows 64 calls to their returns; what lies deeper has none, and that is said.
+#[test]
+fn recursion_deeper_than_the_kernel_follows() {
+    live(|room| {
+        let x = X::new(room);
+        for rung in rungs() {
+            let options = ["--backend", rung, "--lib", &x.lib()];
+            let (done, trace) = room.record(&options, &[&x.program, "down", "70", "3"]);
+            done.exited(0).said("18 events were lost");
+            trace.by(rung).has_calls(&[("x_down", 210)]);
+            let lost: Vec<&Call> =
+                trace.calls.iter().filter(|call| call.end.as_ref().is_some_and(|end| end.lost)).collect();
+            assert!(lost.len() == 18 && lost.iter().all(|call| call.depth >= 64), "{lost:?}");
+            assert!(trace.calls.iter().all(|call| !unwound(call)));
+            assert_eq!(trace.end["summary"]["lost_by_probe"]["x_down (return)"], 18);
+            assert!(!trace.complete());
+        }
+    });
+}
+
 #[test]
 fn a_jump_out_of_one_call() {
     each_rung("jump 1 300", |done, trace| {

@@ -1,0 +1,100 @@
+//! --lossless: the processes that bpf/pause.h has stopped because a ring filled. In: the maps of
+//! who waits. Out: they go on, when whoever empties the rings says so; how often and how long
+//! they have waited.
+//! Never let go here: who is stopped for a new library, which is the tracker's, or by somebody
+//! who has nothing to do with us.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::objects::Base;
+use crate::pipeline::worker::monotonic_ns;
+use crate::target::proc;
+
+/// Signals that stop a process, if it doesn't take them.
+const STOPS: [Signal; 4] = [Signal::SIGSTOP, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+
+pub struct Pauses {
+    paused: MapHandle,
+    stopped: MapHandle,
+    targets: MapHandle,
+    /// So much may wait in a ring when they go on.
+    pub low: usize,
+    count: AtomicU64,
+    total_ns: AtomicU64,
+}
+
+impl Pauses {
+    /// None without --lossless.
+    pub fn new(base: &Base) -> Result<Option<Pauses>> {
+        if !base.is_lossless() {
+            return Ok(None);
+        }
+        let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&base.map(name)?)?) };
+        Ok(Some(Pauses {
+            paused: map("paused")?,
+            stopped: map("stopped")?,
+            targets: map("targets")?,
+            low: base.layout.far / 8,
+            count: AtomicU64::new(0),
+            total_ns: AtomicU64::new(0),
+        }))
+    }
+
+    /// Everybody goes on. Whoever is stopped just now comes into the map after that.
+    pub fn let_go(&self) {
+        for key in self.paused.keys() {
+            let since = number(self.paused.lookup(&key, MapFlags::ANY).ok().flatten());
+            let waited = since.map_or(0, |since| monotonic_ns().saturating_sub(since));
+            // Before the signal: what is put there afterwards is of a later stop.
+            let _ = self.paused.delete(&key);
+            self.count.fetch_add(1, Ordering::Relaxed);
+            self.total_ns.fetch_add(waited, Ordering::Relaxed);
+            self.resume(&key);
+        }
+    }
+
+    /// How often processes have waited, and how long together.
+    pub fn so_far(&self) -> (u64, u64) {
+        (self.count.load(Ordering::Relaxed), self.total_ns.load(Ordering::Relaxed))
+    }
+
+    fn resume(&self, key: &[u8]) {
+        let has = |map: &MapHandle| map.lookup(key, MapFlags::ANY).is_ok_and(|value| value.is_some());
+        let Ok(bytes) = key.try_into() else { return };
+        let pid = u32::from_ne_bytes(bytes);
+        // One that ended is no target, and its number may be another's by now.
+        if !has(&self.targets) || has(&self.stopped) {
+            return;
+        }
+        let others = stops_waiting(pid);
+        let pid = Pid::from_raw(pid as i32);
+        let _ = kill(pid, Signal::SIGCONT);
+        // That undid what somebody else had asked for meanwhile.
+        for signal in others {
+            let _ = kill(pid, signal);
+        }
+        if has(&self.stopped) {
+            // It was stopped for a library just then. If the tracker has let it go meanwhile,
+            // it is let go again from here.
+            let _ = self.paused.update(key, &monotonic_ns().to_ne_bytes(), MapFlags::ANY);
+            let _ = kill(pid, Signal::SIGSTOP);
+        }
+    }
+}
+
+fn number(value: Option<Vec<u8>>) -> Option<u64> {
+    Some(u64::from_ne_bytes(value?.try_into().ok()?))
+}
+
+/// Stop signals that were sent to a stopped process wait until it goes on. Ours is not among
+/// them: it was sent to a thread.
+fn stops_waiting(pid: u32) -> Vec<Signal> {
+    let pending = proc::status_field(pid, "ShdPnd").ok();
+    let bits = pending.and_then(|text| u64::from_str_radix(&text, 16).ok()).unwrap_or(0);
+    STOPS.into_iter().filter(|signal| bits >> (*signal as u32 - 1) & 1 == 1).collect()
+}

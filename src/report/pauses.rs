@@ -1,0 +1,39 @@
+//! What --lossless made processes wait. The recorder knows it, and a reader has it from the `end` line:
+//! from there to figures, and from them to text.
+
+use serde::{Deserialize, Serialize};
+
+use super::Summary;
+use super::figures::Figures;
+use super::text::{Page, duration, plural};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseFigures {
+    pub count: u64,
+    /// Of all processes together.
+    pub total_ns: u64,
+}
+
+impl PauseFigures {
+    /// In the figures that a recording has left in its `end` line.
+    pub fn stored(figures: &serde_json::Value) -> Option<PauseFigures> {
+        PauseFigures::deserialize(figures.get("pauses")?).ok()
+    }
+}
+
+impl Summary {
+    /// The recorder's own count.
+    pub fn paused(&mut self, count: u64, total_ns: u64) {
+        self.figures.pauses = Some(PauseFigures { count, total_ns });
+    }
+}
+
+pub(super) fn section(page: &mut Page, figures: &Figures) {
+    let Some(pauses) = figures.pauses.as_ref().filter(|pauses| pauses.count > 0) else { return };
+    page.section(&format!(
+        "Paused for --lossless: {}, {} in all",
+        plural(pauses.count, "time"),
+        duration(pauses.total_ns)
+    ));
+    page.wrapped("  ", "Calls that were under way then, and gaps between calls, are longer by that.");
+}

@@ -1,0 +1,397 @@
+//! A recording against what the stand-in library counted itself, with losses forced: tiny rings, a recorder that is
+//! stopped, a reader that is slow, targets that are killed. In: a seed (GPUREC_SEED, else the clock) and how many
+//! recordings (GPUREC_RECORDINGS, else as many as fit into half a minute). Out: of each function recorded and lost
+//! are all that were made, and `complete` is true exactly when nothing is missing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{Read, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::needs::rungs;
+use crate::room::{Room, eventually, live, within};
+use crate::trace::Trace;
+
+/// In the order of programs/truth.c.
+pub const NAMES: [&str; 8] = [
+    "cuDriverGetVersion",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuCtxGetCurrent",
+    "cuGetErrorName",
+];
+
+/// One run of programs/truth.c.
+pub struct Truth {
+    pub program: String,
+    pub words: Vec<String>,
+    counts: PathBuf,
+    by_library: String,
+}
+
+/// Of one function: how many calls the program began, and how many ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Made {
+    pub begun: u64,
+    pub ended: u64,
+}
+
+impl Truth {
+    /// The program is built once for a room.
+    pub fn new(room: &Room, seed: u64, threads: u64, calls: u64, storm: bool) -> Truth {
+        let program = room.text("truth");
+        if !fs::exists(&program).unwrap() {
+            room.compile("truth.c", "truth", &[]);
+        }
+        let run = room.number();
+        let counts = room.path(&format!("made-{run}"));
+        let library = concat!(env!("OUT_DIR"), "/demo/libcuda.so.1").to_owned();
+        let mut words = vec![program.clone(), library, counts.to_str().unwrap().to_owned()];
+        words.extend([seed & 0xffff, threads, calls].map(|n| n.to_string()));
+        if storm {
+            words.push("storm".to_owned());
+        }
+        Truth { program, words, counts, by_library: room.text(&format!("library-{run}")) }
+    }
+
+    /// `gpurec OPTIONS --only EACH -o FILE -- truth…`
+    pub fn recording(&self, room: &Room, options: &[&str], file: &str) -> Command {
+        let mut command = room.gpurec(options);
+        for name in NAMES {
+            command.args(["--only", name]);
+        }
+        command.args(["-o", file, "--"]).args(&self.words).env("STANDIN_COUNTS", &self.by_library);
+        command
+    }
+
+    /// The program by itself, as a target to be attached to.
+    pub fn command(&self, room: &Room) -> Command {
+        let mut command = room.command(&self.program);
+        command.args(&self.words[1..]).env("STANDIN_COUNTS", &self.by_library);
+        command
+    }
+
+    fn number(&self, index: usize) -> u64 {
+        let bytes = fs::read(&self.counts).unwrap_or_default();
+        bytes.get(index * 8..index * 8 + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().unwrap()))
+    }
+
+    /// Its number, once it begins to make calls.
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.number(0) as u32).filter(|pid| *pid > 0)
+    }
+
+    pub fn has_finished(&self) -> bool {
+        self.number(1) == 1
+    }
+
+    pub fn made(&self) -> [Made; NAMES.len()] {
+        std::array::from_fn(|i| Made { begun: self.number(2 + 2 * i), ended: self.number(3 + 2 * i) })
+    }
+
+    /// The library's own count of each function; None if the process was killed.
+    pub fn counted(&self) -> Option<BTreeMap<String, u64>> {
+        let text = fs::read_to_string(format!("{}.cuda", self.by_library)).ok()?;
+        let line = |line: &str| {
+            let (name, count) = line.split_once(' ').unwrap();
+            (name.to_owned(), count.parse().unwrap())
+        };
+        Some(text.lines().map(line).collect())
+    }
+
+    /// Holds a trace against the truth. Returns calls recorded and calls lost.
+    pub fn holds(&self, trace: &Trace, threads: u64) -> (u64, u64) {
+        let counted = self.counted();
+        let mut sums = (0, 0);
+        for (name, made) in NAMES.iter().zip(self.made()) {
+            let (lost, lost_returns) = (lost(trace, name), lost(trace, &format!("{name} (return)")));
+            let Seen { recorded, unreturned, died } = seen(trace, name);
+            let all = recorded + lost;
+            match &counted {
+                Some(counted) => {
+                    let truth = counted.get(*name).copied().unwrap_or(0);
+                    assert_eq!(
+                        (made.begun, made.ended),
+                        (truth, truth),
+                        "{name}: the program and the library"
+                    );
+                    assert_eq!(
+                        all, truth,
+                        "{name}: recorded {recorded} and lost {lost}, of the library's own count"
+                    );
+                    assert_eq!((unreturned, died), (lost_returns, 0), "{name}: returns");
+                }
+                // A thread that is killed may have been before or behind the hook.
+                None => {
+                    let made = made.ended..=made.begun;
+                    assert!(made.contains(&all), "{name}: recorded {recorded}, lost {lost}, made {made:?}");
+                    let returns = lost_returns..=lost_returns + threads;
+                    assert!(
+                        returns.contains(&(unreturned + died)),
+                        "{name}: {unreturned} {died} {returns:?}"
+                    );
+                }
+            }
+            sums = (sums.0 + recorded, sums.1 + lost);
+        }
+        self.is_complete_if_whole(trace, sums, counted);
+        sums
+    }
+
+    /// `complete` is true exactly when nothing is missing.
+    fn is_complete_if_whole(&self, trace: &Trace, sums: (u64, u64), counted: Option<BTreeMap<String, u64>>) {
+        let returns: u64 = NAMES.iter().map(|name| lost(trace, &format!("{name} (return)"))).sum();
+        let made = counted.map(|c| NAMES.iter().filter_map(|name| c.get(*name)).sum());
+        let calls_missing = sums.0 != made.unwrap_or(sums.0 + sums.1);
+        let processes = ["exec", "exit", "library"].map(|event| trace.process_events(event).len());
+        let processes_missing = processes[0] != 1 || processes[1] != 1 || processes[2] == 0;
+        let missing = calls_missing || returns > 0 || processes_missing;
+        assert_eq!(
+            trace.complete(),
+            !missing,
+            "complete, with calls missing: {calls_missing}, returns: {returns}, exec, exit, library: {processes:?}; {}",
+            trace.end["incomplete_because"]
+        );
+        assert_eq!(trace.complete(), trace.lost() == 0);
+    }
+}
+
+fn lost(trace: &Trace, name: &str) -> u64 {
+    trace.of_type("lost").filter_map(|line| line["by_probe"][name].as_u64()).sum()
+}
+
+/// What a trace says of a function.
+struct Seen {
+    recorded: u64,
+    /// Of those, whose return is not there.
+    unreturned: u64,
+    died: u64,
+}
+
+fn seen(trace: &Trace, name: &str) -> Seen {
+    let in_flight: Vec<_> = trace.in_flight().into_iter().filter(|call| call.name == name).collect();
+    let died = in_flight.iter().filter(|call| call.died).count() as u64;
+    let open = in_flight.len() as u64 - died;
+    if !trace.has_no_calls() {
+        let calls = trace.named(name);
+        let lost = calls.iter().filter(|call| call.end.as_ref().is_some_and(|end| end.lost)).count() as u64;
+        assert!(calls.iter().all(|call| call.end.as_ref().is_none_or(|end| !end.unwound)), "{name}");
+        return Seen { recorded: calls.len() as u64, unreturned: lost + open, died };
+    }
+    // Only counted: the figures have those that returned, and the rest is known by its loss.
+    let functions = trace.end["summary"]["functions"].as_array().unwrap();
+    let returned = functions.iter().find(|f| f["name"] == name).map_or(0, |f| f["calls"].as_u64().unwrap());
+    let unreturned = lost(trace, &format!("{name} (return)"));
+    Seen { recorded: returned + unreturned + died, unreturned, died }
+}
+
+/// A generator as good as its seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % limit
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// What is done to one recording.
+#[derive(Debug)]
+struct Plan {
+    seed: u64,
+    rung: &'static str,
+    threads: u64,
+    calls: u64,
+    lossless: bool,
+    summary_only: bool,
+    storm: bool,
+    /// The recorder is stopped so often, each time so many ms.
+    stalls: u64,
+    stall_ms: u64,
+    /// Its reader sleeps so long after each piece, in ms.
+    slow_reader: Option<u64>,
+    /// After so many us the target is killed.
+    killed_after: Option<u64>,
+}
+
+impl Plan {
+    fn new(seed: u64) -> Plan {
+        // Seeds that follow each other have nothing in common.
+        let mut random = Random(seed << 32);
+        let rungs = rungs();
+        let threads = 1 + random.below(8);
+        let killed_after = random.one_in(4).then(|| random.below(120_000));
+        Plan {
+            seed,
+            rung: rungs[random.below(rungs.len() as u64) as usize],
+            threads,
+            // One that is to be killed is not to end before.
+            calls: (500 + random.below(16_000)) * if killed_after.is_some() { 8 } else { 1 } / threads,
+            lossless: random.one_in(2),
+            summary_only: random.one_in(5),
+            storm: random.one_in(4),
+            stalls: random.below(4),
+            stall_ms: 1 + random.below(150),
+            slow_reader: random.one_in(4).then(|| 1 + random.below(30)),
+            killed_after,
+        }
+    }
+
+    fn options(&self) -> Vec<&str> {
+        let mut options = vec!["-q", "--backend", self.rung, "--ring", "1"];
+        options.extend(self.lossless.then_some("--lossless"));
+        options.extend(self.summary_only.then_some("--summary-only"));
+        options
+    }
+}
+
+/// Copies what comes through a pipe into a file, slowly.
+fn read_slowly(from: PathBuf, to: PathBuf, ms: u64) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let (mut from, mut to) = (File::open(from).unwrap(), File::create(to).unwrap());
+        let mut bytes = vec![0; 64 << 10];
+        loop {
+            let length = from.read(&mut bytes).unwrap();
+            if length == 0 {
+                return;
+            }
+            to.write_all(&bytes[..length]).unwrap();
+            std::thread::sleep(Duration::from_millis(ms));
+        }
+    })
+}
+
+struct Recorded {
+    trace: Trace,
+    truth: Truth,
+    status: Option<i32>,
+}
+
+fn record(room: &Room, plan: &Plan) -> Recorded {
+    let truth = Truth::new(room, plan.seed, plan.threads, plan.calls, plan.storm);
+    let file = room.path(&format!("{}.jsonl", plan.seed));
+    let errors = room.path(&format!("{}.err", plan.seed));
+    let pipe = room.path(&format!("{}.pipe", plan.seed));
+    let reader = plan.slow_reader.map(|ms| {
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        read_slowly(pipe.clone(), file.clone(), ms)
+    });
+    let output = if reader.is_some() { &pipe } else { &file };
+    let mut command = truth.recording(room, &plan.options(), output.to_str().unwrap());
+    command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+    let mut child = command.stderr(File::create(&errors).unwrap()).spawn().unwrap();
+    disturb(&mut child, plan, &truth);
+    let ended = within(Duration::from_secs(120), || child.try_wait().unwrap().is_some());
+    assert!(ended, "it does not end; {:?}", room.processes());
+    if let Some(reader) = reader {
+        reader.join().unwrap();
+    }
+    let status = child.wait().unwrap().code();
+    let said = fs::read_to_string(&errors).unwrap();
+    assert!(said.is_empty(), "it said {said}");
+    let trace = Trace::checked(room, file.to_str().unwrap());
+    for path in [file, errors, pipe] {
+        let _ = fs::remove_file(path);
+    }
+    Recorded { trace, truth, status }
+}
+
+/// Stops the recorder and kills the target, as the plan has it.
+fn disturb(recorder: &mut Child, plan: &Plan, truth: &Truth) {
+    let recorder_pid = Pid::from_raw(recorder.id() as i32);
+    eventually("the first call", || truth.pid().is_some() || recorder.try_wait().unwrap().is_some());
+    let Some(target) = truth.pid() else { return };
+    let mut random = Random(plan.seed ^ 0x5555);
+    for _ in 0..plan.stalls {
+        std::thread::sleep(Duration::from_micros(random.below(20_000)));
+        kill(recorder_pid, Signal::SIGSTOP).unwrap();
+        std::thread::sleep(Duration::from_millis(plan.stall_ms));
+        kill(recorder_pid, Signal::SIGCONT).unwrap();
+    }
+    if let Some(us) = plan.killed_after {
+        std::thread::sleep(Duration::from_micros(us));
+        // The recorder reaps it: until it does, the number is the target's.
+        if !truth.has_finished() && recorder.try_wait().unwrap().is_none() {
+            let _ = kill(Pid::from_raw(target as i32), Signal::SIGKILL);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    recordings: u64,
+    killed: u64,
+    lossless: u64,
+    with_loss: u64,
+    paused: u64,
+    pauses: u64,
+    recorded: u64,
+    lost: u64,
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+#[test]
+fn recorded_and_lost_are_all_that_the_library_counted() {
+    let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let first = variable("GPUREC_SEED").unwrap_or_else(|| clock() % 1_000_000_000);
+    let count = variable("GPUREC_RECORDINGS").unwrap_or(25);
+    live(|room| {
+        let (mut sums, began) = (Sums::default(), Instant::now());
+        for seed in first..first + count {
+            let plan = Plan::new(seed);
+            println!("GPUREC_SEED={seed} GPUREC_RECORDINGS=1: {plan:?}");
+            add(&mut sums, &plan, record(room, &plan));
+        }
+        println!("{}", said(&sums, began.elapsed()));
+    });
+}
+
+fn add(sums: &mut Sums, plan: &Plan, done: Recorded) {
+    let (recorded, lost) = done.truth.holds(&done.trace, plan.threads + 1);
+    let killed = done.truth.counted().is_none();
+    assert_eq!(done.status, Some(if killed { 137 } else { 0 }), "its own end");
+    assert!(!killed || plan.killed_after.is_some());
+    let pauses = done.trace.end["summary"]["pauses"]["count"].as_u64();
+    assert_eq!(pauses.is_some(), plan.lossless);
+    if plan.lossless {
+        assert_eq!(done.trace.lost(), 0, "--lossless: {}", done.trace.end["summary"]["lost_by_probe"]);
+    }
+    sums.recordings += 1;
+    sums.killed += u64::from(killed);
+    sums.lossless += u64::from(plan.lossless);
+    sums.with_loss += u64::from(done.trace.lost() > 0);
+    sums.paused += u64::from(pauses.is_some_and(|count| count > 0));
+    sums.pauses += pauses.unwrap_or(0);
+    sums.recorded += recorded;
+    sums.lost += lost;
+}
+
+fn said(sums: &Sums, took: Duration) -> String {
+    let Sums { recordings, killed, lossless, with_loss, paused, pauses, recorded, lost } = sums;
+    let mut text = format!(
+        "{recordings} recordings in {} s: {killed} killed, {with_loss} with losses, ",
+        took.as_secs()
+    );
+    let _ = write!(text, "{recorded} calls recorded, {lost} lost; ");
+    let _ = write!(text, "{lossless} with --lossless, of which {paused} paused, {pauses} times");
+    text
+}
