@@ -354,7 +354,7 @@ static __always_inline int ends(struct task_struct *task)
 		t->exited = 1;
 	}
 	/* Files that the others map are not hooked by the kernel itself any more. */
-	if (!ended && task->pid == task->tgid && is_the_only(pid))
+	if (!ended && task->pid == task->tgid && is_the_only(pid) && !(task->signal->flags & SIGNAL_GROUP_EXIT))
 		report_alone(pid, false);
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
