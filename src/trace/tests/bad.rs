@@ -326,3 +326,15 @@ fn a_file_without_an_event_is_refused_as_empty() {
     // A header alone is an event: what was recorded is nothing, and cut.
     assert_eq!(read_of(HEADER.as_bytes()).unwrap().0, 1);
 }
+
+/// Found by scripts/fuzz: a number with more digits than a double has came back as its neighbour.
+#[test]
+fn a_number_is_read_as_the_nearest_that_there_is() {
+    let text = br#"{"event_id":46,"ts":0.001173000,"type":"kernel","name":"irq:irq_handler_entry","pid":0,"tid":0,"depth":0,"cpu":1,"args":{"irq":555555555555555555555555555555555555555555555555555555555142}}"#;
+    let line = super::super::parse::any_order(text).unwrap().line;
+    let mut written = Vec::new();
+    let mut writer = LineWriter::new(&mut written);
+    writer.write(&line).and_then(|()| writer.flush()).unwrap();
+    drop(writer);
+    assert_eq!(super::super::parse::any_order(written.trim_ascii_end()).unwrap().line, line);
+}
