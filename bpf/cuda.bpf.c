@@ -43,11 +43,14 @@ static __always_inline u64 return_address(struct pt_regs *regs)
 static __always_inline bool is_chained(struct task_struct *task, struct thread *t, struct pt_regs *regs)
 {
 	struct xol_area *area = NULL;
+	u64 vaddr = 0;
 
 	if (PT_REGS_SP(regs) <= t->open_above || !bpf_core_field_exists(area->vaddr))
 		return false;
-	area = task->mm->uprobes_state.xol_area;
-	return area && area->vaddr == return_address(regs);
+	area = BPF_CORE_READ(task, mm, uprobes_state.xol_area);
+	if (area)
+		vaddr = BPF_CORE_READ(area, vaddr);
+	return vaddr && vaddr == return_address(regs);
 }
 
 /* Sizes of records with something behind them. Room in a ring is asked for in sizes that

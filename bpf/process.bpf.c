@@ -95,6 +95,8 @@ struct {
 	__type(value, struct gpurec_new_file);
 } mapping SEC(".maps");
 
+/* Pointers are followed by copies throughout: where they are followed directly the verifier looks
+ * each of them up by name in all of the kernel's types, a millisecond a time. */
 static __always_inline void read_file(struct gpurec_file *id, struct file *file)
 {
 	struct inode *inode = BPF_CORE_READ(file, f_inode);
@@ -275,7 +277,7 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 		}
 		give_state(child);
 		/* It has the hooks' breakpoints with its parent's memory, and nobody behind them. */
-		if (is_the_only(pid) && child->mm != parent->mm)
+		if (is_the_only(pid) && BPF_CORE_READ(child, mm) != BPF_CORE_READ(parent, mm))
 			report_alone(new_pid, stop_child(child));
 	} else {
 		t = bpf_task_storage_get(&threads, parent, 0, 0);
@@ -306,8 +308,8 @@ static __always_inline void record_exec(struct task_struct *task, u32 old_tid)
 	}
 	fill_head(&r->head, GPUREC_EXEC, old_tid, 0);
 	r->pid = task->tgid;
-	start = task->mm->arg_start;
-	length = task->mm->arg_end - start;
+	start = BPF_CORE_READ(task, mm, arg_start);
+	length = BPF_CORE_READ(task, mm, arg_end) - start;
 	if (length > GPUREC_COMMAND) {
 		length = GPUREC_COMMAND;
 		r->head.flags |= GPUREC_CUT;
@@ -330,7 +332,7 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 	give_state(task);
 	if (!config.everyone)
 		record_exec(task, old_pid);
-	read_file(&what.file, bprm->file);
+	read_file(&what.file, BPF_CORE_READ(bprm, file));
 	/* Where not the first thread did it, that one is gone, though its number is not. */
 	if (is_the_only(task->tgid) && old_pid != task->pid)
 		report_alone(task->tgid, stop_current(task->tgid));
@@ -341,7 +343,7 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 
 static __always_inline int ends(struct task_struct *task)
 {
-	bool ended = task->signal->live.counter == 0;
+	bool ended = BPF_CORE_READ(task, signal, live.counter) == 0;
 	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
 	/* It made calls, or has begun to. */
 	bool known = t && (config.everyone || t->seq || t->uses_driver);
@@ -354,7 +356,7 @@ static __always_inline int ends(struct task_struct *task)
 		t->exited = 1;
 	}
 	/* Files that the others map are not hooked by the kernel itself any more. */
-	if (!ended && task->pid == task->tgid && is_the_only(pid) && !(task->signal->flags & SIGNAL_GROUP_EXIT))
+	if (!ended && task->pid == task->tgid && is_the_only(pid) && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
 		report_alone(pid, false);
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
@@ -374,8 +376,8 @@ static __always_inline int ends(struct task_struct *task)
 	r->status = task->exit_code;
 	if (ended) {
 		r->head.flags = GPUREC_PROCESS_ENDED;
-		if (task->signal->flags & SIGNAL_GROUP_EXIT)
-			r->status = task->signal->group_exit_code;
+		if (BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT)
+			r->status = BPF_CORE_READ(task, signal, group_exit_code);
 	}
 	submit(r);
 	return 0;

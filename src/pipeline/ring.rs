@@ -89,12 +89,23 @@ pub enum Stopped {
 impl Ring {
     /// The near and the far ring of a CPU.
     pub fn map(fd: impl AsFd, layout: Layout, cpu: usize) -> io::Result<[Ring; 2]> {
-        let length = NonZeroUsize::new(layout.part()).ok_or(io::ErrorKind::InvalidInput)?;
+        Ring::map_bytes(fd, layout, cpu, layout.part())
+    }
+
+    /// The near ring alone: the kernel takes its time to map each page of a far one.
+    pub fn map_near(fd: impl AsFd, layout: Layout, cpu: usize) -> io::Result<Ring> {
+        let [near, _] = Ring::map_bytes(fd, layout, cpu, layout.far_at())?;
+        Ok(near)
+    }
+
+    /// So many bytes of the part; a ring that lies beyond them must not be read.
+    fn map_bytes(fd: impl AsFd, layout: Layout, cpu: usize, bytes: usize) -> io::Result<[Ring; 2]> {
+        let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let offset = (cpu * layout.part()) as libc::off_t;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { mmap(None, length, both, MapFlags::MAP_SHARED, fd, offset)? };
-        let part = Arc::new(Part { start: start.cast(), length: layout.part() });
+        let part = Arc::new(Part { start: start.cast(), length: bytes });
         let ring = |number: usize, data, size| Ring {
             part: part.clone(),
             positions: number * size_of::<wire::Positions>(),

@@ -87,7 +87,7 @@ fn in_a_thread(work: impl FnOnce() -> Result<(u64, u64)> + Send) -> Result<(u64,
 }
 
 fn measure_hooked(base: &Base) -> Result<(u64, u64)> {
-    let mut rings = base.rings()?;
+    let mut rings = base.near_rings()?;
     let mut records = 0;
     let mut empty = || {
         for ring in &mut rings {

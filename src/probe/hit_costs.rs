@@ -82,7 +82,7 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<HitCosts> {
     for address in addresses {
         places.push(Place { offset: file_offset(address)?, cookie: COOKIE });
     }
-    let mut rings = base.rings()?;
+    let mut rings = base.near_rings()?;
     let me = std::process::id().to_ne_bytes();
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;

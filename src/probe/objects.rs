@@ -24,6 +24,9 @@ const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
 /// Records that can be in the making on one CPU: one runs, others sleep over a page.
 const SCRATCHES_A_CPU: usize = 16;
 
+/// Bytes of a near ring that hold a round of calls with room to spare (calibrate.rs, hit_costs.rs).
+const ENOUGH_TO_MEASURE: usize = 512 << 10;
+
 /// The verifier follows a place in a map no further.
 const MOST_A_RING: usize = 256 << 20;
 
@@ -152,6 +155,16 @@ impl Base {
         let map = self.map("rings")?;
         let each = (0..self.cpus).map(|cpu| Ring::map(map.as_fd(), self.layout, cpu));
         Ok(each.collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// As many of them as gpurec's own calls fill, while it measures what a call costs.
+    pub fn near_rings(&self) -> Result<Vec<Ring>> {
+        if self.layout.near < ENOUGH_TO_MEASURE {
+            return self.rings();
+        }
+        let map = self.map("rings")?;
+        let each = (0..self.cpus).map(|cpu| Ring::map_near(map.as_fd(), self.layout, cpu));
+        Ok(each.collect::<std::io::Result<Vec<_>>>()?)
     }
 
     /// The CUDA programs of one rung. `may_sleep`: so that they can fetch pages that nobody
