@@ -34,7 +34,7 @@ __attribute__((noinline)) u32 pause_current(void)
 	u32 pid = bpf_get_current_pid_tgid() >> 32, zero = 0;
 	struct gpurec_state *s = bpf_map_lookup_elem(&state, &zero);
 	u64 now = bpf_ktime_get_ns();
-	long error;
+	int error; /* not long: kernels before 6.4 leave the upper half as it was */
 
 	if (!s || !s->may_pause || !bpf_map_lookup_elem(&targets, &pid))
 		return 0;

@@ -257,7 +257,7 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
 	struct gpurec_fork *r;
 	struct thread *t;
-	long error;
+	int error; /* not long: kernels before 6.4 leave the upper half as it was */
 
 	if (pid == new_pid) {
 		if (is_target(pid))
