@@ -87,6 +87,15 @@ struct {
 	__type(value, u64);
 } stopped SEC(".maps");
 
+/* Those that the recorder lets go just now: no program looks here. Between taking one from the
+ * others and its SIGCONT the recorder may be killed; what outlives it reads this too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u32);
+} going SEC(".maps");
+
 /* An executable mapping under way, from the entry of mmap to its exit. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

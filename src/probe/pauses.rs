@@ -20,6 +20,7 @@ const STOPS: [Signal; 4] = [Signal::SIGSTOP, Signal::SIGTSTP, Signal::SIGTTIN, S
 
 pub struct Pauses {
     paused: MapHandle,
+    going: MapHandle,
     stopped: MapHandle,
     targets: MapHandle,
     /// So much may wait in a ring when they go on.
@@ -37,6 +38,7 @@ impl Pauses {
         let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&base.map(name)?)?) };
         Ok(Some(Pauses {
             paused: map("paused")?,
+            going: map("going")?,
             stopped: map("stopped")?,
             targets: map("targets")?,
             low: base.layout.far / 8,
@@ -50,11 +52,13 @@ impl Pauses {
         for key in self.paused.keys() {
             let since = number(self.paused.lookup(&key, MapFlags::ANY).ok().flatten());
             let waited = since.map_or(0, |since| monotonic_ns().saturating_sub(since));
+            let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
             // Before the signal: what is put there afterwards is of a later stop.
             let _ = self.paused.delete(&key);
             self.count.fetch_add(1, Ordering::Relaxed);
             self.total_ns.fetch_add(waited, Ordering::Relaxed);
             self.resume(&key);
+            let _ = self.going.delete(&key);
         }
     }
 

@@ -213,13 +213,13 @@ fn settings(config: &Config) -> Result<Settings> {
 
 fn start_guardian(probes: &Probes) -> Result<Guardian> {
     let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
-    let (stopped, paused, state) = (map("stopped")?, map("paused")?, map("state")?);
-    let fds = [&stopped, &paused, &state].map(|map| map.as_fd().as_raw_fd());
+    let (stopped, paused, going, state) = (map("stopped")?, map("paused")?, map("going")?, map("state")?);
+    let fds = [&stopped, &paused, &going, &state].map(|map| map.as_fd().as_raw_fd());
     let who = move || {
         // Hooks can outlive gpurec for a while: they record nothing more, and pause nobody.
         let silent = wire::State { phase: wire::SILENT, ..wire::State::default() };
         let _ = state.update(&0u32.to_ne_bytes(), wire::bytes(&silent), MapFlags::ANY);
-        [stopped_processes(&stopped), stopped_processes(&paused)].concat()
+        [&stopped, &paused, &going].map(stopped_processes).concat()
     };
     guardian::spawn(who, &fds).context("cannot start the guardian process")
 }

@@ -25,6 +25,7 @@ use crate::target::maps::{self, Mapping};
 pub struct Tracker {
     seen: MapHandle,
     stopped: MapHandle,
+    going: MapHandle,
     targets: MapHandle,
     pulse: MapHandle,
     messages: Sender<Message>,
@@ -49,6 +50,7 @@ impl Tracker {
         Ok(Tracker {
             seen: map("seen")?,
             stopped: map("stopped")?,
+            going: map("going")?,
             targets: map("targets")?,
             pulse: map("pulse")?,
             messages,
@@ -159,8 +161,12 @@ impl Tracker {
     }
 
     fn resume(&self, pid: u32) {
-        let _ = self.stopped.delete(&pid.to_ne_bytes());
+        let key = pid.to_ne_bytes();
+        // The guardian finds it there if this is the last that we do.
+        let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
+        let _ = self.stopped.delete(&key);
         let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
+        let _ = self.going.delete(&key);
     }
 
     fn waiting_for(&self, pid: u32) -> u64 {
