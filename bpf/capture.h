@@ -47,13 +47,6 @@ __attribute__((noinline)) u32 free_scratch(u32 at)
 	return config.scratches;
 }
 
-static __always_inline struct scratch *take_scratch(void)
-{
-	u32 key = free_scratch((u32)bpf_get_current_pid_tgid());
-
-	return bpf_map_lookup_elem(&scratches, &key);
-}
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GPUREC_MAX_PROBES);
@@ -62,49 +55,59 @@ struct {
 } captures SEC(".maps");
 
 struct reader {
-	struct scratch *scratch;
-		u32 words;
+	u32 key; /* of its scratch memory */
+	u32 words;
 	u32 used;
 	u32 at[GPUREC_READS]; /* where each piece's bytes begin */
 };
 
-static __always_inline u64 word(struct reader *r, u32 index)
+static __always_inline u64 word(const struct reader *r, const struct scratch *s, u32 index)
 {
 	if (index < 6)
-		return r->scratch->call.args[index];
+		return s->call.args[index];
 	index -= 6;
 	if (index >= r->words || index >= GPUREC_WORDS)
 		return 0;
-	return ((u64 *)r->scratch->payload)[index];
+	return ((u64 *)s->payload)[index];
 }
 
 /* Eight or four bytes out of an earlier piece. */
-static __always_inline u64 inside(struct reader *r, u32 piece, u32 offset, bool wide)
+static __always_inline u64 inside(const struct reader *r, const struct scratch *s, u32 piece, u32 offset, bool wide)
 {
 	u64 value = 0;
 	u32 at = r->at[piece & (GPUREC_READS - 1)] + offset;
 
 	if (!r->at[piece & (GPUREC_READS - 1)] || at > GPUREC_PAYLOAD)
 		return 0;
-	bpf_probe_read_kernel(&value, wide ? 8 : 4, r->scratch->payload + at);
+	bpf_probe_read_kernel(&value, wide ? 8 : 4, s->payload + at);
 	return value;
 }
 
-static __always_inline struct place find(struct reader *r, const struct gpurec_read *read)
+/* Where a piece is. Not static, as below: verified once, by itself, and not in each turn of
+ * each loop that asks. */
+__attribute__((noinline)) int find_place(struct reader *r, const struct gpurec_read *read, struct place *place)
 {
-	struct place place = {.count = 1};
+	struct scratch *s;
+	u32 key;
 
+	if (!r || !read || !place)
+		return 0;
+	key = r->key;
+	s = bpf_map_lookup_elem(&scratches, &key);
+	if (!s)
+		return 0;
+	place->count = 1;
 	if (read->source & GPUREC_INSIDE)
-		place.pointer = inside(r, read->source & ~GPUREC_INSIDE, read->source_offset, true);
+		place->pointer = inside(r, s, read->source & ~GPUREC_INSIDE, read->source_offset, true);
 	else
-		place.pointer = word(r, read->source);
+		place->pointer = word(r, s, read->source);
 	if (read->kind == GPUREC_READ_COUNTED) {
 		if (read->count & GPUREC_INSIDE)
-			place.count = inside(r, read->count & ~GPUREC_INSIDE, read->count_offset, false);
+			place->count = inside(r, s, read->count & ~GPUREC_INSIDE, read->count_offset, false);
 		else
-			place.count = word(r, read->count);
+			place->count = word(r, s, read->count);
 	}
-	return place;
+	return 0;
 }
 
 /* Pages that nobody has touched yet are no error: a name in a library's constants is
@@ -143,17 +146,24 @@ static __always_inline long read_text(void *to, u32 size, u64 from)
 }
 
 /* `index` is where later pieces look for this one; GPUREC_READS if none does. */
-static __noinline int read_piece(struct reader *r, const struct gpurec_read *read, const struct place *place, u32 index)
+__attribute__((noinline)) int read_piece(struct reader *r, const struct gpurec_read *read, struct place *place, u32 index)
 {
-	struct scratch *s = r->scratch;
-	u32 used = r->used, size = read->size;
 	struct gpurec_piece *piece;
-	u64 pointer = place->pointer;
+	u32 key, used, size;
+	struct scratch *s;
 	long length = 0;
+	u64 pointer;
 	void *to;
 
-	if (used > GPUREC_PAYLOAD - sizeof(*piece))
+	if (!r || !read || !place)
 		return 0;
+	key = r->key;
+	s = bpf_map_lookup_elem(&scratches, &key);
+	used = r->used;
+	if (!s || used > GPUREC_PAYLOAD - sizeof(*piece))
+		return 0;
+	size = read->size;
+	pointer = place->pointer;
 	piece = (struct gpurec_piece *)(s->payload + used);
 	to = s->payload + used + sizeof(*piece);
 	piece->pad = 0;
@@ -198,8 +208,10 @@ static __noinline int read_piece(struct reader *r, const struct gpurec_read *rea
 		if (length > GPUREC_PIECE)
 			length = GPUREC_PIECE;
 		piece->length = length;
-		if (length && index < GPUREC_READS)
-			r->at[index] = used + sizeof(*piece);
+		if (length && index < GPUREC_READS) {
+			barrier_var(index); /* the verifier wants to see it bounded */
+			r->at[index & (GPUREC_READS - 1)] = used + sizeof(*piece);
+		}
 	}
 	r->used = used + sizeof(*piece) + ((length + 7) & ~7UL);
 	return 0;

@@ -19,9 +19,7 @@
 
 /* The kernel's own memory between a call's entry and its return. The newer form takes
  * the context; both are weak, and the programs of the other rungs use neither. */
-extern bool bpf_session_is_return(void) __weak __ksym;
 extern u64 *bpf_session_cookie(void) __weak __ksym;
-extern bool bpf_session_is_return___ctx(void *ctx) __weak __ksym;
 extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 
 static __always_inline u64 return_address(struct pt_regs *regs)
@@ -91,12 +89,12 @@ static __always_inline u64 send_return(const struct scratch *s, u32 size)
 	return 0;
 }
 
-static __always_inline void fill_call(struct gpurec_call *call, struct pt_regs *regs, u32 probe, u32 seq, bool chained)
+static __always_inline void fill_call(struct gpurec_call *call, struct task_struct *task, struct pt_regs *regs, u32 probe, u32 seq, bool chained)
 {
-	fill_head(&call->head, GPUREC_CALL, probe, seq);
+	fill_head_of(&call->head, task, GPUREC_CALL, probe, seq);
 	if (chained)
 		call->head.flags = GPUREC_CHAINED;
-	call->pid = bpf_get_current_task_btf()->tgid;
+	call->pid = task->tgid;
 	call->payload = 0;
 	call->words = 0;
 	call->sp = PT_REGS_SP(regs);
@@ -110,9 +108,9 @@ static __always_inline void fill_call(struct gpurec_call *call, struct pt_regs *
 
 /* Reads what the plan wants at entry behind the call in the scratch memory, and notes
  * where it wants to read at the return. */
-static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_capture *plan, struct scratch *s, struct place *exits)
+static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_capture *plan, struct scratch *s, struct place *exits, u32 key)
 {
-	struct reader r = {.scratch = s};
+	struct reader r = {.key = key};
 	u32 bytes = plan->words * 8;
 	u64 stack = PT_REGS_SP(regs);
 	u32 i;
@@ -127,55 +125,62 @@ static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_captu
 		r.used = bytes;
 	}
 	for (i = 0; i < GPUREC_READS && i < plan->entry_reads; i++) {
-		struct place place = find(&r, &plan->entry[i]);
+		struct place place = {};
 
+		find_place(&r, &plan->entry[i], &place);
 		read_piece(&r, &plan->entry[i], &place, i);
 	}
 	for (i = 0; i < GPUREC_READS && i < plan->exit_reads; i++)
-		exits[i] = find(&r, &plan->exit[i]);
+		find_place(&r, &plan->exit[i], &exits[i]);
 	s->call.payload = r.used;
 	s->call.words = r.words;
 	return 0;
 }
 
-static __noinline int read_exit(const struct gpurec_capture *plan, struct scratch *s, const struct place *exits)
+static __noinline int read_exit(const struct gpurec_capture *plan, struct scratch *s, struct place *exits, u32 key)
 {
-	struct reader r = {.scratch = s};
+	struct reader r = {.key = key};
 	u32 i;
 
-	for (i = 0; i < GPUREC_READS && i < plan->exit_reads; i++) {
-		struct place place = exits[i];
-
-		read_piece(&r, &plan->exit[i], &place, GPUREC_READS);
-	}
+	for (i = 0; i < GPUREC_READS && i < plan->exit_reads; i++)
+		read_piece(&r, &plan->exit[i], &exits[i], GPUREC_READS);
 	s->ret.payload = r.used;
 	return 0;
 }
 
+/* 1 if `a` is less than `b`, else 0: without a branch, each of which would double what the
+ * verifier has to go through. For numbers below 2^63, as stack pointers and times are. */
+static __always_inline u64 is_less(u64 a, u64 b)
+{
+	u64 difference = a - b;
+
+	barrier_var(difference);
+	return difference >> 63;
+}
+
 /* How many frames lie above a stack pointer, or began before a time: they are in order, so
- * a few steps of halving find it. Not static: verified once, by themselves, where a loop
- * in every program that asks would be too much for older kernels. */
-#define FRAMES_WHILE(condition)                                                     \
+ * a few steps of halving find it. Not static: verified once, by themselves. */
+#define FRAMES_WHILE(less)                                                          \
 	struct frames *open_ = bpf_task_storage_get(&frames, bpf_get_current_task_btf(), 0, 0); \
-	u32 count_ = 0, step_;                                                      \
+	u64 count_ = 0, step_;                                                      \
 	if (!open_)                                                                 \
 		return 0;                                                           \
+	_Pragma("unroll")                                                           \
 	for (step_ = GPUREC_MAX_FRAMES; step_; step_ >>= 1) {                       \
-		u32 next_ = count_ + step_;                                         \
+		u64 next_ = count_ + step_;                                         \
 		struct frame *frame = &open_->at[(next_ - 1) & (GPUREC_MAX_FRAMES - 1)]; \
-		if (next_ <= open_->depth && (condition))                           \
-			count_ = next_;                                             \
+		count_ += (is_less(next_, open_->depth + 1ULL) & (less)) * step_;   \
 	}                                                                           \
 	return count_
 
 __attribute__((noinline)) u32 frames_above(u64 sp)
 {
-	FRAMES_WHILE(frame->sp > sp);
+	FRAMES_WHILE(is_less(sp, frame->sp));
 }
 
 __attribute__((noinline)) u32 frames_before(u64 ts)
 {
-	FRAMES_WHILE(frame->ts < ts);
+	FRAMES_WHILE(is_less(frame->ts, ts));
 }
 
 /* Dead frames go; the new one is kept, if it was recorded. False: there was no memory for it.
@@ -271,18 +276,19 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	plan = bpf_map_lookup_elem(&captures, &probe);
 	more = plan && !plan->simple && (plan->words || plan->entry_reads || plan->exit_reads);
 	if (more) {
-		struct scratch *s = take_scratch();
+		u32 key = free_scratch(task->pid);
+		struct scratch *s = bpf_map_lookup_elem(&scratches, &key);
 
 		if (s) {
-			fill_call(&s->call, regs, probe, t->seq, chained);
-			read_entry(regs, plan, s, exits);
+			fill_call(&s->call, task, regs, probe, t->seq, chained);
+			read_entry(regs, plan, s, exits, key);
 			ts = send_call(s, sizeof(s->call) + s->call.payload);
 			s->taken = 0;
 		}
 	} else {
 		call = reserve_call(sizeof(*call));
 		if (call) {
-			fill_call(call, regs, probe, t->seq, chained);
+			fill_call(call, task, regs, probe, t->seq, chained);
 			ts = call->head.ts;
 			if (plan && plan->simple && plan->exit[0].source < 6)
 				exits[0].pointer = call->args[plan->exit[0].source];
@@ -333,6 +339,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	struct scratch *s = NULL;
 	struct thread *t;
 	bool cut = false;
+	u32 key = 0;
 
 	if (phase_now() == GPUREC_SILENT)
 		return;
@@ -361,7 +368,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 				count_lost_return(probe);
 				return;
 			}
-			fill_head(&small->ret.head, GPUREC_RETURN, probe, t->seq);
+			fill_head_of(&small->ret.head, task, GPUREC_RETURN, probe, t->seq);
 			small->ret.begin = begin;
 			small->ret.value = PT_REGS_RC(regs);
 			small->ret.pad = 0;
@@ -372,16 +379,18 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 			small->ret.head.kind = GPUREC_NOTHING;
 			submit(small);
 		}
-		if (frame)
-			s = take_scratch();
+		if (frame) {
+			key = free_scratch(task->pid);
+			s = bpf_map_lookup_elem(&scratches, &key);
+		}
 		cut = !s;
 	}
 	if (s && frame) {
-		fill_head(&s->ret.head, GPUREC_RETURN, probe, t->seq);
+		fill_head_of(&s->ret.head, task, GPUREC_RETURN, probe, t->seq);
 		s->ret.begin = begin;
 		s->ret.value = PT_REGS_RC(regs);
 		s->ret.pad = 0;
-		read_exit(plan, s, frame->exit);
+		read_exit(plan, s, frame->exit, key);
 		if (!send_return(s, sizeof(s->call) + s->ret.payload))
 			count_lost_return(probe);
 		s->taken = 0;
@@ -392,7 +401,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 		count_lost_return(probe);
 		return;
 	}
-	fill_head(&ret->head, GPUREC_RETURN, probe, t->seq);
+	fill_head_of(&ret->head, task, GPUREC_RETURN, probe, t->seq);
 	if (cut)
 		ret->head.flags = GPUREC_CUT;
 	ret->begin = begin;
@@ -404,12 +413,14 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 
 /* A call that found no room is not followed to its return: returning 1 tells the kernel
  * not to hijack the return address. So a return always has its call in the trace. */
-static __always_inline int session(struct pt_regs *regs, u64 *begin, bool is_return)
+static __always_inline int session(struct pt_regs *regs, u64 *begin)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 probe = bpf_get_attach_cookie(regs);
 
-	if (is_return) {
+	/* The kernel hands a session zeroed memory at the entry, and no return comes without a
+	 * time in it: asking the kernel which of the two this is would cost a call more. */
+	if (*begin) {
 		leave(regs, task, probe, *begin, NULL, false);
 		return 0;
 	}
@@ -424,7 +435,7 @@ int cuda_session(struct pt_regs *regs)
 
 	keep_own_stack(regs);
 	begin = bpf_session_cookie();
-	return begin ? session(regs, begin, bpf_session_is_return()) : 1;
+	return begin ? session(regs, begin) : 1;
 }
 
 SEC("uprobe.session.s")
@@ -434,7 +445,7 @@ int cuda_session_ctx(struct pt_regs *regs)
 
 	keep_own_stack(regs);
 	begin = bpf_session_cookie___ctx(regs);
-	return begin ? session(regs, begin, bpf_session_is_return___ctx(regs)) : 1;
+	return begin ? session(regs, begin) : 1;
 }
 
 /* The pair without session memory: also for single uprobes, where the recorder gives

@@ -106,6 +106,24 @@ __attribute__((noinline)) u64 find_room(u32 cpu, u32 length, u64 limit)
 	return at;
 }
 
+/* What is almost always so: the near ring has room, and nobody comes between. 0: it is not.
+ * Inline, since a call and its return cost as much as the rest. The verifier is kept from
+ * knowing which ring it is (`nothing`), so that it goes through what comes after once. */
+static __always_inline u64 room_nearby(void *part, u32 length)
+{
+	struct gpurec_positions *at = part;
+	u64 room = ((u64)length + GPUREC_RING_HEADER + 7) & ~7ULL;
+	u64 head = *(volatile u64 *)&at->head;
+	u64 place = GPUREC_RING_DATA + (head & (config.near_size - 1));
+
+	if (head + room - *(volatile u64 *)&at->tail > config.near_size)
+		return 0;
+	if (__sync_val_compare_and_swap(&at->head, head, head + room) != head)
+		return 0;
+	*(u64 *)(part + place) = ~((head ^ config.secret) << 16 | length);
+	return (place + GPUREC_RING_HEADER) ^ *(volatile u64 *)&at->nothing;
+}
+
 /* Room for a record. The timestamp is taken after this succeeds: then no record with an
  * earlier time can appear in a ring that was read empty at a later one. */
 static __always_inline void *reserve_up_to(u64 limit, u32 length)
@@ -116,7 +134,9 @@ static __always_inline void *reserve_up_to(u64 limit, u32 length)
 
 	if (!part)
 		return NULL;
-	at = find_room(cpu, length, limit);
+	at = room_nearby(part, length);
+	if (!at)
+		at = find_room(cpu, length, limit);
 	if (at < GPUREC_RING_DATA || at > config.far_at + config.far_size)
 		return NULL;
 	return part + at;
@@ -148,14 +168,20 @@ static __always_inline void submit(void *written)
 #endif
 }
 
-static __always_inline void fill_head(struct gpurec_head *head, u16 kind, u32 probe, u32 seq)
+/* `task` is the current one: asking for it again would cost a call. */
+static __always_inline void fill_head_of(struct gpurec_head *head, struct task_struct *task, u16 kind, u32 probe, u32 seq)
 {
 	head->ts = bpf_ktime_get_ns();
-	head->tid = bpf_get_current_task_btf()->pid;
+	head->tid = task->pid;
 	head->seq = seq;
 	head->kind = kind;
 	head->flags = 0;
 	head->probe = probe;
+}
+
+static __always_inline void fill_head(struct gpurec_head *head, u16 kind, u32 probe, u32 seq)
+{
+	fill_head_of(head, bpf_get_current_task_btf(), kind, probe, seq);
 }
 
 /* Counts what found no room, in the total and, for a call or return, for its probe. */

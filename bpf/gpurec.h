@@ -221,7 +221,8 @@ enum gpurec_phase {
  * no target knows the secret. So nobody has to wipe what was read. */
 struct gpurec_positions {
 	unsigned long long head;  /* programs: where the next record goes */
-	unsigned long long pad[7];
+	unsigned long long nothing; /* always 0, which the verifier cannot know */
+	unsigned long long pad[6];
 	unsigned long long tail;  /* the recorder: where it reads next */
 	unsigned long long pad2[7];
 };
