@@ -78,6 +78,7 @@ impl Governor {
 
     fn look_now(&mut self, probes: &mut Probes) -> Result<()> {
         let levers = levers_of(probes)?;
+        let reading = monotonic_ns();
         let spent = levers.spent()?;
         let now = monotonic_ns();
         self.looked_ns = now;
@@ -95,9 +96,10 @@ impl Governor {
         }
         let decisions = self.policy.decide(now, elapsed, &hits);
         self.begin_interval(&spent, levers);
-        self.carry_out(probes, decisions, &spent)?;
-        self.since_ns = monotonic_ns();
-        Ok(())
+        // From here on hits count as the next interval's, also those while hooks are moved, which takes
+        // a while: were its time to begin after that, a few would look like a storm.
+        self.since_ns = reading;
+        self.carry_out(probes, decisions, &spent)
     }
 
     /// The hooks are gone: what was counted since the last lines.
