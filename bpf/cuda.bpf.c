@@ -15,6 +15,7 @@
 #include "maps.h"
 #include "emit.h"
 #include "capture.h"
+#include "frames.h"
 #include "budget.h"
 
 /* The kernel's own memory between a call's entry and its return. The newer form takes
@@ -72,10 +73,10 @@ static __always_inline bool is_chained(struct task_struct *task, struct thread *
 
 #define SEND_CALL(limit)                            \
 	if (size <= (limit))                        \
-		return SEND(limit, reserve_call);
+		return SEND(limit, reserve_call_seldom);
 #define SEND_RETURN(limit)                          \
 	if (size <= (limit))                        \
-		return SEND(limit, reserve);
+		return SEND(limit, reserve_seldom);
 
 static __always_inline u64 send_call(const struct scratch *s, u32 size)
 {
@@ -148,82 +149,6 @@ static __noinline int read_exit(const struct gpurec_capture *plan, struct scratc
 	return 0;
 }
 
-/* 1 if `a` is less than `b`, else 0: without a branch, each of which would double what the
- * verifier has to go through. For numbers below 2^63, as stack pointers and times are. */
-static __always_inline u64 is_less(u64 a, u64 b)
-{
-	u64 difference = a - b;
-
-	barrier_var(difference);
-	return difference >> 63;
-}
-
-/* How many frames lie above a stack pointer, or began before a time: they are in order, so
- * a few steps of halving find it. Not static: verified once, by themselves. */
-#define FRAMES_WHILE(less)                                                          \
-	struct frames *open_ = bpf_task_storage_get(&frames, bpf_get_current_task_btf(), 0, 0); \
-	u64 count_ = 0, step_;                                                      \
-	if (!open_)                                                                 \
-		return 0;                                                           \
-	_Pragma("unroll")                                                           \
-	for (step_ = GPUREC_MAX_FRAMES; step_; step_ >>= 1) {                       \
-		u64 next_ = count_ + step_;                                         \
-		struct frame *frame = &open_->at[(next_ - 1) & (GPUREC_MAX_FRAMES - 1)]; \
-		count_ += (is_less(next_, open_->depth + 1ULL) & (less)) * step_;   \
-	}                                                                           \
-	return count_
-
-__attribute__((noinline)) u32 frames_above(u64 sp)
-{
-	FRAMES_WHILE(is_less(sp, frame->sp));
-}
-
-__attribute__((noinline)) u32 frames_before(u64 ts)
-{
-	FRAMES_WHILE(is_less(frame->ts, ts));
-}
-
-/* Dead frames go; the new one is kept, if it was recorded. False: there was no memory for it.
- * Of calls nested more deeply than this the kernel does not see the return either. */
-static __always_inline bool keep_frame(struct task_struct *task, u64 sp, bool chained, u64 ts, const struct place *exits)
-{
-	struct frames *open = bpf_task_storage_get(&frames, task, 0, ts ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
-	struct frame *top;
-	u32 i;
-
-	if (!open)
-		return !ts;
-	/* A function reached by a tail call shares its frame with the one before. */
-	open->depth = frames_above(chained ? sp - 1 : sp);
-	if (!ts || open->depth >= GPUREC_MAX_FRAMES)
-		return true;
-	top = &open->at[open->depth & (GPUREC_MAX_FRAMES - 1)];
-	top->sp = sp;
-	top->ts = ts;
-#pragma unroll
-	for (i = 0; i < GPUREC_READS; i++)
-		top->exit[i] = exits[i];
-	open->depth++;
-	return true;
-}
-
-/* The frame of the call that began at `ts`, if it was kept. What was opened after it is dead. */
-static __always_inline struct frame *frame_of(struct task_struct *task, u64 ts)
-{
-	struct frames *open = bpf_task_storage_get(&frames, task, 0, 0);
-	struct frame *frame;
-	u32 before;
-
-	if (!open)
-		return NULL;
-	before = frames_before(ts);
-	if (before >= open->depth)
-		return NULL;
-	open->depth = before;
-	frame = &open->at[before & (GPUREC_MAX_FRAMES - 1)];
-	return frame->ts == ts ? frame : NULL;
-}
-
 /* The stack pointer that a function had at its entry, at its return. */
 static __always_inline u64 entry_sp(struct pt_regs *regs)
 {
@@ -249,15 +174,110 @@ static __always_inline bool is_told_already(struct thread *t, u32 probe, u64 sp)
 	return false;
 }
 
-/* Records the entry. Returns its timestamp, 0 if it isn't recorded. */
-static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u32 probe, bool keep_always)
+/* What a hook's cookie says (enum gpurec_wants). */
+static __always_inline u32 wants_of(u64 cookie)
 {
-	const struct gpurec_capture *plan;
+	return (u8)(cookie >> 32);
+}
+
+static __always_inline u32 word_of(u64 cookie)
+{
+	return (u8)(cookie >> 40);
+}
+
+/* A call with a few words of its stack, which is always there: straight into the ring. */
+struct call_with_words {
+	struct gpurec_call call;
+	u64 words[GPUREC_FEW_WORDS];
+};
+
+static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_struct *task, u64 cookie, u32 seq, bool chained)
+{
+	struct call_with_words *with = reserve_call(sizeof(*with));
+	u32 bytes = word_of(cookie) * 8;
+	u64 stack = PT_REGS_SP(regs), ts;
+
+	if (!with)
+		return 0;
+#if defined(__TARGET_ARCH_x86)
+	stack += 8; /* over the return address */
+#endif
+	if (bytes > sizeof(with->words))
+		bytes = sizeof(with->words);
+	fill_call(&with->call, task, regs, cookie, seq, chained);
+	if (!bpf_probe_read_user(with->words, bytes, (void *)stack)) {
+		with->call.payload = bytes;
+		with->call.words = bytes / 8;
+	}
+	ts = with->call.head.ts;
+	submit(with);
+	return ts;
+}
+
+/* `word`: of its registers, one that the caller wants. */
+static __always_inline u64 send_plain_call(struct pt_regs *regs, struct task_struct *task, u32 probe, u32 seq, bool chained, u64 *word)
+{
+	struct gpurec_call *call = reserve_call(sizeof(*call));
+	u64 ts;
+
+	if (!call)
+		return 0;
+	fill_call(call, task, regs, probe, seq, chained);
+	ts = call->head.ts;
+	if (*word < 6)
+		*word = call->args[*word];
+	submit(call);
+	return ts;
+}
+
+/* A call whose wants the table knows. Here and below, `noinline`: what few calls need lies apart
+ * from what every call runs through. */
+static __noinline u64 enter_by_table(struct pt_regs *regs, u32 probe, u32 seq, bool chained, bool keep_always)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
 	struct place exits[GPUREC_READS] = {};
-	struct gpurec_call *call;
-	struct thread *t;
 	u64 ts = 0;
-	bool chained, more;
+
+	if (plan && (plan->words || plan->entry_reads || plan->exit_reads)) {
+		u32 key = free_scratch(task->pid);
+		struct scratch *s = bpf_map_lookup_elem(&scratches, &key);
+
+		if (s) {
+			fill_call(&s->call, task, regs, probe, seq, chained);
+			read_entry(regs, plan, s, exits, key);
+			ts = send_call(s, sizeof(s->call) + s->call.payload);
+			s->taken = 0;
+		}
+	} else {
+		u64 none = 0;
+
+		ts = send_plain_call(regs, task, probe, seq, chained, &none);
+	}
+	/* Without its frame a pair's return is not known as this call's. */
+	if ((keep_always || (plan && plan->exit_reads)) &&
+	    !keep_frame(task, PT_REGS_SP(regs), chained, ts, exits) && keep_always)
+		count_lost_return(probe);
+	return ts;
+}
+
+/* A call of which the cookie says all, among the frames. */
+static __noinline bool keep_call(struct pt_regs *regs, u64 ts, bool chained, u64 pointer)
+{
+	struct place exits[GPUREC_READS] = {};
+
+	exits[0].pointer = pointer;
+	exits[0].count = 1;
+	return keep_frame(bpf_get_current_task_btf(), PT_REGS_SP(regs), chained, ts, exits);
+}
+
+/* Records the entry. Returns its timestamp, 0 if it isn't recorded. */
+static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u64 cookie, bool keep_always)
+{
+	u32 probe = cookie, wants = wants_of(cookie);
+	u64 ts, pointer = word_of(cookie);
+	struct thread *t;
+	bool chained, keep = keep_always;
 
 	if (phase_now() != GPUREC_RECORDING)
 		return 0;
@@ -273,50 +293,50 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	/* A frame at this very place may be shared by what is reached from it by a tail call. */
 	t->open_above = PT_REGS_SP(regs) - 1;
 	t->seq++;
-	plan = bpf_map_lookup_elem(&captures, &probe);
-	more = plan && !plan->simple && (plan->words || plan->entry_reads || plan->exit_reads);
-	if (more) {
-		u32 key = free_scratch(task->pid);
-		struct scratch *s = bpf_map_lookup_elem(&scratches, &key);
-
-		if (s) {
-			fill_call(&s->call, task, regs, probe, t->seq, chained);
-			read_entry(regs, plan, s, exits, key);
-			ts = send_call(s, sizeof(s->call) + s->call.payload);
-			s->taken = 0;
-		}
+	if (wants == GPUREC_WANTS_CAPTURE) {
+		ts = enter_by_table(regs, probe, t->seq, chained, keep_always);
+		keep = false;
+	} else if (wants == GPUREC_WANTS_WORDS) {
+		ts = send_with_words(regs, task, cookie, t->seq, chained);
 	} else {
-		call = reserve_call(sizeof(*call));
-		if (call) {
-			fill_call(call, task, regs, probe, t->seq, chained);
-			ts = call->head.ts;
-			if (plan && plan->simple && plan->exit[0].source < 6)
-				exits[0].pointer = call->args[plan->exit[0].source];
-			submit(call);
-		}
+		ts = send_plain_call(regs, task, cookie, t->seq, chained, &pointer);
 	}
 	if (!ts)
 		count_lost_call(probe);
 	else if (PT_REGS_SP(regs) >= t->outermost)
 		t->outermost = PT_REGS_SP(regs);
-	/* Without its frame a pair's return is not known as this call's. */
-	if ((keep_always || (plan && plan->exit_reads)) &&
-	    !keep_frame(task, PT_REGS_SP(regs), chained, ts, exits) && keep_always)
+	if (wants == GPUREC_WANTS_OUT && !keep_always)
+		keep = ts && !await(t, PT_REGS_SP(regs), chained, ts, pointer);
+	if (keep && !keep_call(regs, ts, chained, pointer) && keep_always)
 		count_lost_return(probe);
 	return ts;
 }
 
 /* A return with the one small thing that its call left behind a pointer, which is almost
- * always there: the function has just written it. */
-struct small_return {
+ * always there: the function has just written it. Most are a handle or a number. */
+struct out_return {
 	struct gpurec_return ret;
 	u8 pad[sizeof(struct gpurec_call) - sizeof(struct gpurec_return)];
 	struct gpurec_piece piece;
-	u8 bytes[GPUREC_SMALL];
+	u8 bytes[8];
 };
 
-/* Returns whether it could be read without waiting for a page. */
-static __always_inline bool leave_simply(struct small_return *r, u32 size, u64 pointer)
+struct large_out_return {
+	struct out_return out;
+	u8 more[GPUREC_SMALL - 8];
+};
+
+static __always_inline void fill_return(struct gpurec_return *ret, struct pt_regs *regs, struct task_struct *task, u32 probe, u32 seq, u64 begin)
+{
+	fill_head_of(&ret->head, task, GPUREC_RETURN, probe, seq);
+	ret->begin = begin;
+	ret->value = PT_REGS_RC(regs);
+	ret->payload = 0;
+	ret->pad = 0;
+}
+
+/* Reads it into the record. Returns whether it could be read without waiting for a page. */
+static __always_inline bool read_out(struct out_return *r, u32 size, u64 pointer)
 {
 	r->ret.payload = sizeof(r->piece);
 	r->piece.pad = 0;
@@ -324,7 +344,7 @@ static __always_inline bool leave_simply(struct small_return *r, u32 size, u64 p
 	r->piece.state = GPUREC_PIECE_NULL;
 	if (!pointer)
 		return true;
-	if (size > sizeof(r->bytes) || bpf_probe_read_user(r->bytes, size, (void *)pointer))
+	if (bpf_probe_read_user(r->bytes, size, (void *)pointer))
 		return false;
 	r->ret.payload += (size + 7) & ~7U;
 	r->piece.state = GPUREC_PIECE_READ;
@@ -332,14 +352,119 @@ static __always_inline bool leave_simply(struct small_return *r, u32 size, u64 p
 	return true;
 }
 
-static __always_inline void leave(struct pt_regs *regs, struct task_struct *task, u32 probe, u64 begin, struct frame *frame, bool kept)
+enum sent { SENT, NO_ROOM, NOT_THERE };
+
+#define SEND_OUT(type, most, room)                                                  \
+	({                                                                    \
+		struct type *room_ = room(sizeof(*room_));                    \
+		struct out_return *out_ = (struct out_return *)room_;         \
+		enum sent sent_ = NO_ROOM;                                    \
+		if (room_) {                                                  \
+			fill_return(&out_->ret, regs, task, cookie, seq, begin); \
+			sent_ = read_out(out_, size > (most) ? (most) : size, pointer) ? SENT : NOT_THERE; \
+			if (sent_ == NOT_THERE)                               \
+				out_->ret.head.kind = GPUREC_NOTHING;         \
+			submit(out_);                                         \
+		}                                                             \
+		sent_;                                                        \
+	})
+
+static __noinline enum sent send_large_out(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, u64 pointer)
 {
-	const struct gpurec_capture *plan;
-	struct gpurec_return *ret;
-	struct scratch *s = NULL;
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 size = cookie >> 48;
+
+	return SEND_OUT(large_out_return, GPUREC_SMALL, reserve_seldom);
+}
+
+static __always_inline enum sent send_out(struct pt_regs *regs, struct task_struct *task, u64 cookie, u32 seq, u64 begin, u64 pointer)
+{
+	u32 size = cookie >> 48;
+
+	if (size > 8)
+		return send_large_out(regs, cookie, seq, begin, pointer);
+	return SEND_OUT(out_return, 8, reserve);
+}
+
+/* What waits for a page, or of which more is read. Returns whether it was told. */
+static __noinline bool send_with_pieces(struct pt_regs *regs, struct place *exits, u32 probe, u32 seq, u64 begin)
+{
+	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 key = free_scratch(task->pid);
+	struct scratch *s = bpf_map_lookup_elem(&scratches, &key);
+
+	if (!plan || !s)
+		return false;
+	fill_return(&s->ret, regs, task, probe, seq, begin);
+	read_exit(plan, s, exits, key);
+	if (!send_return(s, sizeof(s->call) + s->ret.payload))
+		count_lost_return(probe);
+	s->taken = 0;
+	return true;
+}
+
+static __always_inline void send_plain_return(struct pt_regs *regs, struct task_struct *task, u32 probe, u32 seq, u64 begin, u16 flags)
+{
+	struct gpurec_return *ret = reserve(sizeof(*ret));
+
+	if (!ret) {
+		count_lost_return(probe);
+		return;
+	}
+	fill_return(ret, regs, task, probe, seq, begin);
+	ret->head.flags = flags;
+	submit(ret);
+}
+
+/* The return of a call whose wants the table knows. */
+static __noinline int leave_by_table(struct pt_regs *regs, u32 probe, u32 seq, u64 begin, struct frame *frame)
+{
+	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
+	struct task_struct *task = bpf_get_current_task_btf();
+	u16 flags = 0;
+
+	if (plan && plan->exit_reads && (int)PT_REGS_RC(regs) == 0) {
+		if (!frame)
+			frame = frame_of(task, begin);
+		if (frame && send_with_pieces(regs, frame->exit, probe, seq, begin))
+			return 0;
+		flags = GPUREC_CUT;
+	}
+	send_plain_return(regs, task, probe, seq, begin, flags);
+	return 0;
+}
+
+/* That of a call which left one small thing behind, if it stands among the frames or waits for a page. */
+static __noinline int leave_with_late_out(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, struct frame *frame)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (!frame)
+		frame = frame_of(task, begin);
+	if (!frame || !send_with_pieces(regs, frame->exit, cookie, seq, begin))
+		send_plain_return(regs, task, cookie, seq, begin, GPUREC_CUT);
+	return 0;
+}
+
+static __noinline int leave_with_page(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, u64 pointer)
+{
+	struct place exits[GPUREC_READS] = {};
+
+	exits[0].pointer = pointer;
+	exits[0].count = 1;
+	if (!send_with_pieces(regs, exits, cookie, seq, begin))
+		send_plain_return(regs, bpf_get_current_task_btf(), cookie, seq, begin, GPUREC_CUT);
+	return 0;
+}
+
+/* `frame`: where it is known. */
+static __always_inline void leave(struct pt_regs *regs, struct task_struct *task, u64 cookie, u64 begin, struct frame *frame)
+{
+	u32 probe = cookie, wants = wants_of(cookie), seq;
+	bool noted = false;
 	struct thread *t;
-	bool cut = false;
-	u32 key = 0;
+	u64 pointer = 0;
 
 	if (phase_now() == GPUREC_SILENT)
 		return;
@@ -352,63 +477,29 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	if (!t->traced)
 		return;
 	budget_returned(probe);
-	t->seq++;
+	seq = ++t->seq;
 	if (entry_sp(regs) >= t->outermost)
 		t->outermost = 0;
 	t->open_above = entry_sp(regs);
-	plan = bpf_map_lookup_elem(&captures, &probe);
+	if (wants == GPUREC_WANTS_CAPTURE) {
+		leave_by_table(regs, probe, seq, begin, frame);
+		return;
+	}
+	if (wants == GPUREC_WANTS_OUT)
+		noted = !frame && awaited_from(t, begin, &pointer);
 	/* What a call that failed left behind its pointers is nobody's business. */
-	if (plan && plan->exit_reads && (int)PT_REGS_RC(regs) == 0) {
-		if (!kept)
-			frame = frame_of(task, begin);
-		if (frame && plan->simple) {
-			struct small_return *small = reserve(sizeof(*small));
+	if (wants != GPUREC_WANTS_OUT || (int)PT_REGS_RC(regs) != 0) {
+		send_plain_return(regs, task, probe, seq, begin, 0);
+	} else if (!noted) {
+		leave_with_late_out(regs, cookie, seq, begin, frame);
+	} else {
+		enum sent sent = send_out(regs, task, cookie, seq, begin, pointer);
 
-			if (!small) {
-				count_lost_return(probe);
-				return;
-			}
-			fill_head_of(&small->ret.head, task, GPUREC_RETURN, probe, t->seq);
-			small->ret.begin = begin;
-			small->ret.value = PT_REGS_RC(regs);
-			small->ret.pad = 0;
-			if (leave_simply(small, plan->exit[0].size, frame->exit[0].pointer)) {
-				submit(small);
-				return;
-			}
-			small->ret.head.kind = GPUREC_NOTHING;
-			submit(small);
-		}
-		if (frame) {
-			key = free_scratch(task->pid);
-			s = bpf_map_lookup_elem(&scratches, &key);
-		}
-		cut = !s;
-	}
-	if (s && frame) {
-		fill_head_of(&s->ret.head, task, GPUREC_RETURN, probe, t->seq);
-		s->ret.begin = begin;
-		s->ret.value = PT_REGS_RC(regs);
-		s->ret.pad = 0;
-		read_exit(plan, s, frame->exit, key);
-		if (!send_return(s, sizeof(s->call) + s->ret.payload))
+		if (sent == NO_ROOM)
 			count_lost_return(probe);
-		s->taken = 0;
-		return;
+		else if (sent == NOT_THERE)
+			leave_with_page(regs, cookie, seq, begin, pointer);
 	}
-	ret = reserve(sizeof(*ret));
-	if (!ret) {
-		count_lost_return(probe);
-		return;
-	}
-	fill_head_of(&ret->head, task, GPUREC_RETURN, probe, t->seq);
-	if (cut)
-		ret->head.flags = GPUREC_CUT;
-	ret->begin = begin;
-	ret->value = PT_REGS_RC(regs);
-	ret->payload = 0;
-	ret->pad = 0;
-	submit(ret);
 }
 
 /* A call that found no room is not followed to its return: returning 1 tells the kernel
@@ -416,15 +507,15 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 static __always_inline int session(struct pt_regs *regs, u64 *begin)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	u32 probe = bpf_get_attach_cookie(regs);
+	u64 cookie = bpf_get_attach_cookie(regs);
 
 	/* The kernel hands a session zeroed memory at the entry, and no return comes without a
 	 * time in it: asking the kernel which of the two this is would cost a call more. */
 	if (*begin) {
-		leave(regs, task, probe, *begin, NULL, false);
+		leave(regs, task, cookie, *begin, NULL);
 		return 0;
 	}
-	*begin = enter(regs, task, probe, false);
+	*begin = enter(regs, task, cookie, false);
 	return *begin == 0;
 }
 
@@ -462,7 +553,7 @@ SEC("uretprobe.s")
 int cuda_return(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	u32 probe = bpf_get_attach_cookie(regs);
+	u64 cookie = bpf_get_attach_cookie(regs);
 	struct frames *open = bpf_task_storage_get(&frames, task, 0, 0);
 	u64 sp = entry_sp(regs);
 	struct frame *frame;
@@ -480,7 +571,7 @@ int cuda_return(struct pt_regs *regs)
 	if (frame->sp != sp)
 		return 0; /* its call was lost: nothing to end */
 	open->depth = count - 1;
-	leave(regs, task, probe, frame->ts, frame, true);
+	leave(regs, task, cookie, frame->ts, frame);
 	return 0;
 }
 

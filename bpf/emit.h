@@ -126,7 +126,7 @@ static __always_inline u64 room_nearby(void *part, u32 length)
 
 /* Room for a record. The timestamp is taken after this succeeds: then no record with an
  * earlier time can appear in a ring that was read empty at a later one. */
-static __always_inline void *reserve_up_to(u64 limit, u32 length)
+static __always_inline void *reserve_up_to(u64 limit, u32 length, bool often)
 {
 	u32 cpu = bpf_get_smp_processor_id();
 	void *part = bpf_map_lookup_elem(&rings, &cpu);
@@ -134,7 +134,7 @@ static __always_inline void *reserve_up_to(u64 limit, u32 length)
 
 	if (!part)
 		return NULL;
-	at = room_nearby(part, length);
+	at = often ? room_nearby(part, length) : 0;
 	if (!at)
 		at = find_room(cpu, length, limit);
 	if (at < GPUREC_RING_DATA || at > config.far_at + config.far_size)
@@ -144,14 +144,25 @@ static __always_inline void *reserve_up_to(u64 limit, u32 length)
 
 static __always_inline void *reserve(u32 length)
 {
-	return reserve_up_to(config.far_size, length);
+	return reserve_up_to(config.far_size, length, true);
+}
+
+/* The same in less code, for what is not in the way of every call. */
+static __always_inline void *reserve_seldom(u32 length)
+{
+	return reserve_up_to(config.far_size, length, false);
 }
 
 /* The same for a call, which may only fill the rings to the reserve kept for what cannot
  * be declined any more: the returns of recorded calls, forks, execs and exits. */
 static __always_inline void *reserve_call(u32 length)
 {
-	return reserve_up_to(config.call_limit, length);
+	return reserve_up_to(config.call_limit, length, true);
+}
+
+static __always_inline void *reserve_call_seldom(u32 length)
+{
+	return reserve_up_to(config.call_limit, length, false);
 }
 
 /* The reader looks every few milliseconds by itself: waking it costs more than a record. */

@@ -19,7 +19,8 @@ enum gpurec_limit {
 	GPUREC_COMMAND = 4096,        /* bytes of a command line kept */
 	GPUREC_READS = 4,             /* pieces of memory read at a call's entry, and at its return */
 	GPUREC_WORDS = 16,            /* stack words read at a call's entry */
-	GPUREC_SMALL = 64,            /* bytes of what is read at the return of a simple one */
+	GPUREC_FEW_WORDS = 6,         /* of these, read straight into the ring */
+	GPUREC_SMALL = 64,            /* bytes of a single thing that is read at a return */
 	GPUREC_PIECE = 4096,          /* bytes of the longest piece */
 	GPUREC_PAYLOAD = 8192,        /* bytes of all of a call's pieces */
 	GPUREC_HOOK_EXITS = 2,        /* pieces read at a kernel function's return */
@@ -97,10 +98,19 @@ struct gpurec_capture {
 	unsigned char words;         /* of the stack, at entry */
 	unsigned char entry_reads;
 	unsigned char exit_reads;
-	unsigned char simple;        /* nothing at entry, and at exit a few bytes that a register pointed to */
-	unsigned char pad[4];
+	unsigned char pad[5];
 	struct gpurec_read entry[GPUREC_READS];
 	struct gpurec_read exit[GPUREC_READS];
+};
+
+/* A hook's cookie: the probe's number, from bit 32 on what its hits want, from bit 40 a word's
+ * number or how many, from bit 48 a size. Most functions want so little that it stands here, and
+ * their hits need not look into the table of captures. */
+enum gpurec_wants {
+	GPUREC_WANTS_CAPTURE = 0,  /* what the table says */
+	GPUREC_WANTS_NOTHING = 1,  /* beyond registers and return value */
+	GPUREC_WANTS_OUT = 2,      /* GPUREC_SMALL bytes at most that a register pointed to, at the return */
+	GPUREC_WANTS_WORDS = 3,    /* GPUREC_FEW_WORDS words at most of the stack, at entry */
 };
 
 /* What follows a call or return record: the stack words of a call, then each piece. */

@@ -5,6 +5,16 @@
 #ifndef GPUREC_MAPS_H
 #define GPUREC_MAPS_H
 
+/* A call under way that leaves one thing behind a pointer. */
+struct awaited {
+	u64 begin; /* its time, 0: nobody's */
+	u64 sp;
+	u64 pointer;
+};
+
+/* As many as are nested in most programs; those beyond are kept among the frames. */
+#define GPUREC_AWAITED 4
+
 /* The recorder's hold on a thread. Having one at all means that the question
  * "is this thread traced?" was answered. */
 struct thread {
@@ -22,6 +32,7 @@ struct thread {
 	u64 told_sp;    /* of a hit that programs of two reaches see, what the first of them saw */
 	u32 told_probe;
 	u32 told_by;
+	struct awaited awaited[GPUREC_AWAITED];
 };
 
 struct {

@@ -20,6 +20,7 @@ pub const ANYONE: i32 = -1;
 const DETACHERS: usize = 1024;
 const DETACHERS_STACK: usize = 64 << 10;
 
+#[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub offset: u64,
     pub cookie: u64,

@@ -12,6 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, Object};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::attach::{self, ANYONE, Place};
+use super::capture;
 use super::objects::{Base, Rung};
 
 /// Probe id 0 is this room's: no function of a library has it.
@@ -57,7 +58,7 @@ unsafe extern "C" {
 pub fn measure(base: &Base, cuda: &Object, rung: Rung, alone: bool) -> Result<u64> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let address = gpurec_calibration as *const () as u64;
-    let place = Place { offset: file_offset(address)?, cookie: COOKIE };
+    let place = Place { offset: file_offset(address)?, cookie: capture::cookie(COOKIE as u32, None) };
     let me = std::process::id().to_ne_bytes();
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;

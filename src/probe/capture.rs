@@ -21,17 +21,31 @@ pub fn capture(plan: &Plan) -> Option<wire::Capture> {
     for (slot, wanted) in capture.exit.iter_mut().zip(&plan.exit) {
         *slot = read(wanted);
     }
-    capture.simple = is_simple(plan).into();
     Some(capture)
 }
 
-/// Most functions with an out-pointer: one, in a register, to a number or a handle.
-fn is_simple(plan: &Plan) -> bool {
-    let one = match plan.exit.as_slice() {
-        [Read { from: Source::Word(word), what: What::Bytes(size), .. }] => *word < 6 && *size <= wire::SMALL,
-        _ => false,
+/// What a hook's cookie says, so that few hits have to look into the table.
+pub fn cookie(probe: u32, plan: Option<&Plan>) -> u64 {
+    let (wants, word, size) = match plan {
+        None => (wire::WANTS_NOTHING, 0, 0),
+        Some(plan) => wants(plan),
     };
-    one && plan.stack_words == 0 && plan.entry.is_empty()
+    u64::from(probe) | u64::from(wants) << 32 | u64::from(word) << 40 | u64::from(size) << 48
+}
+
+fn wants(plan: &Plan) -> (u8, u8, u16) {
+    match (plan.stack_words, plan.entry.as_slice(), plan.exit.as_slice()) {
+        (0, [], []) => (wire::WANTS_NOTHING, 0, 0),
+        // Most functions with an out-pointer: one, in a register, to a number or a handle.
+        (0, [], [Read { from: Source::Word(word), what: What::Bytes(size), .. }])
+            if *word < 6 && *size <= wire::SMALL =>
+        {
+            (wire::WANTS_OUT, *word, *size)
+        }
+        // Launches.
+        (words, [], []) if words <= wire::FEW_WORDS => (wire::WANTS_WORDS, words, 0),
+        _ => (wire::WANTS_CAPTURE, 0, 0),
+    }
 }
 
 fn read(wanted: &Read) -> wire::Read {

@@ -40,7 +40,7 @@ pub struct Levers {
 struct Held {
     name: String,
     file: Rc<File>,
-    offset: u64,
+    place: Place,
     /// The kernel single-steps its first instruction.
     stepped: bool,
     /// Memory is read at its calls.
@@ -80,7 +80,7 @@ impl Levers {
             let held = Held {
                 name: probe.name.clone(),
                 file: file.clone(),
-                offset: place.offset,
+                place: *place,
                 stepped: !function.emulated,
                 reads: probe.signature.is_some_and(|s| capture::capture(&s.plan).is_some()),
                 links,
@@ -136,8 +136,7 @@ impl Levers {
     pub(super) fn hook(&mut self, cuda: &Object, rung: Rung, probe: u32) -> Result<()> {
         let held = self.held.get_mut(&probe).context("no such function")?;
         if held.links.is_empty() {
-            let place = Place { offset: held.offset, cookie: probe.into() };
-            held.links = attach::attach(cuda, rung, &held.file, &[place], ANYONE)?;
+            held.links = attach::attach(cuda, rung, &held.file, &[held.place], ANYONE)?;
         }
         Ok(())
     }

@@ -264,8 +264,9 @@ impl Probes {
         let mut probes = Vec::with_capacity(image.functions.len());
         let mut places = Vec::with_capacity(image.functions.len());
         for (function, id) in image.functions.iter().zip(next_id..) {
-            places.push(Place { offset: function.site, cookie: id.into() });
             let signature = cuda::signature(&function.name, major);
+            let cookie = capture::cookie(id, signature.map(|s| &s.plan));
+            places.push(Place { offset: function.site, cookie });
             probes.push(Probe { id, name: function.name.clone(), signature, beneath: None });
         }
         self.set_captures(&probes)?;

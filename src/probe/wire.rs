@@ -36,6 +36,7 @@ pub use skeleton::types::gpurec_state as State;
 use skeleton::types::{
     gpurec_family, gpurec_flag, gpurec_kind, gpurec_level, gpurec_limit, gpurec_phase, gpurec_piece_state,
     gpurec_reach, gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function,
+    gpurec_wants,
 };
 
 pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
@@ -68,7 +69,13 @@ pub const READ_TEXT_THROUGH: u8 = gpurec_read_kind::GPUREC_READ_TEXT_THROUGH.0 a
 pub const INSIDE: u8 = gpurec_source::GPUREC_INSIDE.0 as u8;
 pub const SMALL: u16 = gpurec_limit::GPUREC_SMALL.0 as u16;
 pub const READS: usize = gpurec_limit::GPUREC_READS.0 as usize;
+pub const FEW_WORDS: u8 = gpurec_limit::GPUREC_FEW_WORDS.0 as u8;
 pub const WORDS: u8 = gpurec_limit::GPUREC_WORDS.0 as u8;
+
+pub const WANTS_CAPTURE: u8 = gpurec_wants::GPUREC_WANTS_CAPTURE.0 as u8;
+pub const WANTS_NOTHING: u8 = gpurec_wants::GPUREC_WANTS_NOTHING.0 as u8;
+pub const WANTS_OUT: u8 = gpurec_wants::GPUREC_WANTS_OUT.0 as u8;
+pub const WANTS_WORDS: u8 = gpurec_wants::GPUREC_WANTS_WORDS.0 as u8;
 
 pub const TARGETS: u8 = gpurec_scope::GPUREC_TARGETS.0 as u8;
 pub const DRIVER: u8 = gpurec_scope::GPUREC_DRIVER.0 as u8;

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from .frame import Failed, Figure, Sample, part
 from .hooks import CPU, WALL, batches, samples
-from .tools import Programs, Recorder, cpus, end_line, recorded
+from .tools import Empty, Programs, Recorder, cpus, end_line, recorded
 
 WORKS = ["launch", "inference", "training"]
 MINUTES = 6.5  # no round begins that would end later
 MS = "ms a step"
+EMPTY = "empty program"  # on all the functions that gpurec hooks: what no recorder can go below
 RECORDING = {
     "gpurec": [],
     "gpurec --kernel": ["--kernel"],
@@ -82,7 +83,10 @@ def gpu(bench):
     for worker in [plain, profiled]:
         about = worker.ready()
         bench.say(f"{about['gpu']}, torch {about['torch']}, steps a loop {about['steps']}")
-    yield from one_against_many(bench)
+    programs = compiled(bench)
+    if not programs:
+        tools.remove(EMPTY)
+    yield from one_against_many(bench, programs)
     longest = 0
     for number in bench.each_round():
         start = time.monotonic()
@@ -94,7 +98,10 @@ def gpu(bench):
                 yield from profiler_round(bench, profiled)
             else:
                 try:
-                    yield from gpurec_round(bench, plain, tool)
+                    if tool == EMPTY:
+                        yield from empty_round(bench, programs, plain)
+                    else:
+                        yield from gpurec_round(bench, plain, tool)
                 except Failed as failed:
                     bench.missing(f"{tool}: {failed}")
                     tools.remove(tool)
@@ -105,12 +112,21 @@ def gpu(bench):
 
 
 def list_of_tools(bench):
-    tools = ["nothing", *RECORDING, "torch.profiler"]
+    tools = ["nothing", EMPTY, *RECORDING, "torch.profiler"]
     said = subprocess.run([bench.gpurec, "--help"], capture_output=True, text=True).stdout
     if not re.search(r"^\s+(-\w, )?--budget\b", said, re.M):
         bench.say("this gpurec has no --budget: left out")
         tools.remove("gpurec --budget 5")
     return tools
+
+
+def compiled(bench):
+    """The programs in C, if they can be had."""
+    try:
+        return Programs(bench)
+    except Failed as failed:
+        bench.missing(str(failed))
+        return None
 
 
 def loops(worker, tool):
@@ -122,6 +138,14 @@ def loops(worker, tool):
             worker.run(work)
         times = [worker.run(work) for _ in range(8 if governed else 1)]
         yield Sample(work, tool, MS, sum(times) / len(times))
+
+
+def empty_round(bench, programs, worker):
+    hooks = Empty(bench, programs, worker.process.pid)
+    try:
+        yield from loops(worker, EMPTY)
+    finally:
+        hooks.finish()
 
 
 def gpurec_round(bench, worker, tool):
@@ -183,15 +207,11 @@ def profiler_round(bench, worker):
         yield Sample(work, "torch.profiler", MS, worker.run(work, "profile"))
 
 
-def one_against_many(bench):
+def one_against_many(bench, programs):
     """A hit's cost with 14 threads at it, on the stand-in library."""
     if cpus() < 16:
         bench.say(f"{cpus()} CPUs: 14 threads against one need 16, left out")
-        return
-    try:
-        programs = Programs(bench)
-    except Failed as failed:
-        bench.missing(str(failed))
+    if cpus() < 16 or not programs:
         return
     for _ in range(5):
         trace = bench.folder / "hits.jsonl"
@@ -211,5 +231,6 @@ def figures(tools):
             if tool != "nothing":
                 target = TARGETS.get((work, tool), "")
                 yield Figure(f"{work}: {tool} ÷ nothing", (work, tool, MS), over=(work, beside, MS), target=target)
+        yield Figure(f"{work}: gpurec ÷ {EMPTY}", (work, "gpurec", MS), over=(work, EMPTY, MS))
     yield Figure("launch: API calls a launch", ("launch", "gpurec", "API calls a launch"))
     yield Figure("events lost, everything recorded", ("all loops", "gpurec", "lost"), target="<= 0")

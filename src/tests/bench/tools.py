@@ -174,6 +174,39 @@ def site(bench, library):
     return int(found[1])
 
 
+class Empty:
+    """An empty session program at all the places in a process that gpurec hooks: the floor of what recording costs."""
+
+    def __init__(self, bench, programs, pid):
+        words = []
+        for number, (library, addresses) in enumerate(sites_in(bench, pid).items()):
+            listed = bench.folder / f"addresses.{number}"
+            listed.write_text("".join(f"{address:x}\n" for address in addresses))
+            words += [library, listed]
+        pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
+        self.process = bench.start([programs.empty, "-a", *words], text=True, **pipes)
+        if self.process.stdout.readline().strip() != "ready":
+            raise Failed(f"no empty session program can be attached (Linux 6.13?): {self.process.stderr.read().strip()}")
+
+    def finish(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def sites_in(bench, pid):
+    """By library of the process, where gpurec hooks its functions."""
+    done = subprocess.run([bench.gpurec, "probes", "--pid", str(pid)], capture_output=True, text=True)
+    found, library = {}, None
+    for line in done.stdout.splitlines():
+        if line.startswith("/"):
+            library = line.partition(" (")[0]
+        elif place := re.match(r"\s+cu\w+\s+(0x[0-9a-f]+) \+(\d+)", line):
+            found.setdefault(library, set()).add(int(place[1], 16) + int(place[2]))
+    if not found:
+        raise Failed(f"gpurec probes does not say where it hooks process {pid}: {done.stdout[-300:]}{done.stderr[-300:]}")
+    return found
+
+
 # --- bpftrace --------------------------------------------------------------------------------------------------
 
 # The lines of gpurec, as a user of bpftrace would have them. A pattern that fits two functions takes its cheaper hooks.

@@ -1,7 +1,10 @@
-/* The least that a hook can cost: a session program that does nothing, at the entry and the return of a function.
+/* The least that a hook can cost: a session program that does nothing, at the entry and the return of functions.
  * Usage: empty FUNCTION LIBRARY[+BYTES]...   prints "ready", stays until its standard input ends. BYTES: how far
- * behind the function's begin. Needs Linux 6.13 and root. Headers may be older than the kernel: what is asked of it
- * stands here (include/uapi/linux/bpf.h). */
+ *                                            behind the function's begin
+ *        empty -a LIBRARY ADDRESSES...       many functions: a file for each library, of their addresses in it, in
+ *                                            hexadecimal, one a line
+ * Needs Linux 6.13 and root. Headers may be older than the kernel: what is asked of it stands here
+ * (include/uapi/linux/bpf.h). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -13,6 +16,9 @@
 #include <unistd.h>
 
 enum { PROG_LOAD = 5, LINK_CREATE = 28, TYPE_KPROBE = 2, UPROBE_SESSION = 57 };
+
+/* Functions of a library, and bytes of a file in which its headers lie. */
+enum { MOST = 8192, HEAD = 65536 };
 
 struct load {
     uint32_t type, count;
@@ -70,19 +76,14 @@ static uint64_t file_offset(const char *library, const char *function)
     exit(2);
 }
 
-static void attach(int program, const char *function, char *library)
+static void attach_at(int program, const char *library, const uint64_t *offsets, unsigned count)
 {
-    char *plus = strrchr(library, '+');
-    uint64_t more = plus ? strtoul(plus + 1, NULL, 10) : 0;
-    if (plus)
-        *plus = 0;
-    uint64_t offset = file_offset(library, function) + more;
     struct create create = {
         .program = (uint32_t)program,
         .attach_type = UPROBE_SESSION,
         .path = (uintptr_t)library,
-        .offsets = (uintptr_t)&offset,
-        .count = 1,
+        .offsets = (uintptr_t)offsets,
+        .count = count,
     };
     if (bpf(LINK_CREATE, &create, sizeof create) < 0) {
         perror("empty: attaching");
@@ -90,10 +91,47 @@ static void attach(int program, const char *function, char *library)
     }
 }
 
+static void attach(int program, const char *function, char *library)
+{
+    char *plus = strrchr(library, '+');
+    uint64_t more = plus ? strtoul(plus + 1, NULL, 10) : 0;
+    if (plus)
+        *plus = 0;
+    uint64_t offset = file_offset(library, function) + more;
+    attach_at(program, library, &offset, 1);
+}
+
+static void attach_all(int program, const char *library, const char *addresses)
+{
+    static uint64_t offsets[MOST];
+    static unsigned char head[HEAD];
+    FILE *file = fopen(library, "r"), *list = fopen(addresses, "r");
+    if (!file || !list || fread(head, 1, sizeof head, file) < sizeof(ElfW(Ehdr))) {
+        fprintf(stderr, "empty: %s or %s cannot be read\n", library, addresses);
+        exit(2);
+    }
+    const ElfW(Ehdr) *elf = (const void *)head;
+    const ElfW(Phdr) *part = (const void *)(head + elf->e_phoff);
+    if (elf->e_phoff + elf->e_phnum * sizeof *part > sizeof head) {
+        fprintf(stderr, "empty: the headers of %s lie too far in\n", library);
+        exit(2);
+    }
+    unsigned long address;
+    unsigned count = 0;
+    while (count < MOST && fscanf(list, "%lx", &address) == 1)
+        for (int i = 0; i < elf->e_phnum; i++)
+            if (part[i].p_type == PT_LOAD && address - part[i].p_vaddr < part[i].p_filesz) {
+                offsets[count++] = address - part[i].p_vaddr + part[i].p_offset;
+                break;
+            }
+    attach_at(program, library, offsets, count);
+}
+
 int main(int count, char **words)
 {
-    if (count < 3) {
-        fprintf(stderr, "usage: empty FUNCTION LIBRARY[+BYTES]...\n");
+    int all = count > 1 && !strcmp(words[1], "-a");
+    if (count < 3 || (all && count % 2)) {
+        fprintf(stderr, "usage: empty FUNCTION LIBRARY[+BYTES]... or empty -a LIBRARY ADDRESSES...\n");
         return 2;
     }
     int program = load();
@@ -101,8 +139,11 @@ int main(int count, char **words)
         perror("empty: loading a session program");
         return 3;
     }
-    for (int i = 2; i < count; i++)
-        attach(program, words[1], words[i]);
+    for (int i = 2; i < count; i += 1 + all)
+        if (all)
+            attach_all(program, words[i], words[i + 1]);
+        else
+            attach(program, words[1], words[i]);
     puts("ready");
     fflush(stdout);
     while (getchar() != EOF)
