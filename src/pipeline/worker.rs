@@ -422,7 +422,7 @@ fn tell(message: Message, lines: &mut Lines) {
         }
         Told::Hooked(library) => {
             let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
-            (library.path, library.build_id, library.probes.len() as u64, not_hooked)
+            (library.path, library.build_id, library.functions as u64, not_hooked)
         }
         Told::Module(change) => {
             let went = refused(&change.modules, "the module was unloaded, its hooks are gone");

@@ -2,6 +2,7 @@
 //! it. Out: links. What a place means is the registry's business.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::objects::Rung;
+use crate::target::fds;
 
 /// Everybody: who is traced is decided in BPF.
 pub const ANYONE: i32 = -1;
@@ -50,12 +52,6 @@ pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place], whom: 
     }
 }
 
-/// Attaches each place by itself, so that each can be detached by itself; all or none.
-pub fn attach_each(object: &Object, rung: Rung, file: &File, places: &[Place]) -> Result<Vec<Vec<Link>>> {
-    let each = |place: &Place| attach(object, rung, file, std::slice::from_ref(place), ANYONE);
-    places.iter().map(each).collect()
-}
-
 fn options(places: &[Place]) -> UprobeMultiOpts {
     UprobeMultiOpts {
         offsets: places.iter().map(|place| place.offset as usize).collect(),
@@ -65,7 +61,7 @@ fn options(places: &[Place]) -> UprobeMultiOpts {
 }
 
 fn multi(program: &ProgramMut, path: &PathBuf, options: UprobeMultiOpts, whom: i32) -> Result<Link> {
-    program.attach_uprobe_multi_with_opts(whom, path, "", options).map_err(|e| anyhow!("{e:#}"))
+    program.attach_uprobe_multi_with_opts(whom, path, "", options).map_err(|error| why(&error))
 }
 
 fn single(object: &Object, path: &PathBuf, places: &[Place]) -> Result<Vec<Link>> {
@@ -80,12 +76,21 @@ fn single(object: &Object, path: &PathBuf, places: &[Place]) -> Result<Vec<Link>
                 Ok(link) => links.push(link),
                 Err(error) => {
                     detach(links);
-                    return Err(anyhow!("{error:#}"));
+                    return Err(why(&error));
                 }
             }
         }
     }
     Ok(links)
+}
+
+/// What the kernel said, with what a person can do about it.
+fn why(error: &libbpf_rs::Error) -> anyhow::Error {
+    let said = format!("{error:#}");
+    match said.contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string()) {
+        true => anyhow!("{}", fds::too_few()),
+        false => anyhow!(said),
+    }
 }
 
 fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {

@@ -15,13 +15,14 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
-use super::Probe;
 use super::attach::{self, ANYONE, Place};
 use super::capture;
 use super::hit_costs::HitCosts;
 use super::objects::{self, Rung};
 use super::wire::{self, Spender, Spent};
+use super::{FileId, Probe};
 use crate::elf::Image;
+use crate::target::fds;
 
 /// Entries read at a time.
 const BATCH: u32 = 4096;
@@ -39,12 +40,19 @@ pub struct Levers {
 
 struct Held {
     name: String,
-    file: Rc<File>,
-    place: Place,
-    /// The kernel single-steps its first instruction.
+    /// The kernel single-steps its first instruction, in one of the files.
     stepped: bool,
     /// Memory is read at its calls.
     reads: bool,
+    hooked: bool,
+    places: Vec<Spot>,
+}
+
+/// Where it is in a file.
+struct Spot {
+    key: FileId,
+    file: Rc<File>,
+    place: Place,
     /// None while it is unhooked.
     links: Vec<Link>,
 }
@@ -63,31 +71,63 @@ impl Levers {
         })
     }
 
-    /// Hooks all of them, each by itself, or none.
+    /// Hooks all of them, each by itself, or none. Those that were given up in other files are not
+    /// hooked in this one either, until they are taken back.
     pub(super) fn attach(
         &mut self,
         cuda: &Object,
         rung: Rung,
+        key: FileId,
         file: &File,
         probes: &[Probe],
-        places: &[Place],
         image: &Image,
     ) -> Result<()> {
-        let links = attach::attach_each(cuda, rung, file, places)?;
-        let file = Rc::new(file.try_clone().context("too many open files")?);
-        for (((probe, place), function), links) in probes.iter().zip(places).zip(&image.functions).zip(links)
-        {
-            let held = Held {
-                name: probe.name.clone(),
-                file: file.clone(),
-                place: *place,
-                stepped: !function.emulated,
-                reads: probe.signature.is_some_and(|s| capture::capture(&s.plan).is_some()),
-                links,
+        let shared = Rc::new(file.try_clone().with_context(fds::too_few)?);
+        let is_given_up = |probe: &Probe| self.held.get(&probe.id).is_some_and(|held| !held.hooked);
+        let mut spots = Vec::with_capacity(probes.len());
+        for (probe, function) in probes.iter().zip(&image.functions) {
+            let place = probe.place(function.site);
+            let links = match is_given_up(probe) {
+                true => Vec::new(),
+                false => attach::attach(cuda, rung, file, &[place], ANYONE)?,
             };
-            self.held.insert(probe.id, held);
+            spots.push(Spot { key, file: shared.clone(), place, links });
+        }
+        for ((probe, spot), function) in probes.iter().zip(spots).zip(&image.functions) {
+            let held = self.held.entry(probe.id).or_insert_with(|| Held {
+                name: probe.name.clone(),
+                stepped: false,
+                reads: probe.signature.is_some_and(|s| capture::capture(&s.plan).is_some()),
+                hooked: true,
+                places: Vec::new(),
+            });
+            held.stepped |= !function.emulated;
+            held.places.push(spot);
         }
         Ok(())
+    }
+
+    pub(super) fn files(&self) -> Vec<(FileId, &File)> {
+        let mut files = HashMap::new();
+        for spot in self.held.values().flat_map(|held| &held.places) {
+            files.entry(spot.key).or_insert(&*spot.file);
+        }
+        files.into_iter().collect()
+    }
+
+    /// How many are hooked, those aside that were given up.
+    pub(super) fn functions(&self) -> usize {
+        self.held.values().flat_map(|held| &held.places).filter(|spot| !spot.links.is_empty()).count()
+    }
+
+    /// Forgets a file. Its links, to be removed.
+    pub(super) fn let_go(&mut self, key: FileId) -> Vec<Link> {
+        let mut links = Vec::new();
+        for held in self.held.values_mut() {
+            let gone = held.places.extract_if(.., |spot| spot.key == key);
+            links.extend(gone.flat_map(|spot| spot.links));
+        }
+        links
     }
 
     pub fn name(&self, probe: u32) -> Option<&str> {
@@ -122,9 +162,9 @@ impl Levers {
     pub fn unhook(&mut self, probes: &[u32]) {
         let mut links = Vec::new();
         for probe in probes {
-            links.extend(
-                self.held.get_mut(probe).map(|held| std::mem::take(&mut held.links)).unwrap_or_default(),
-            );
+            let Some(held) = self.held.get_mut(probe) else { continue };
+            held.hooked = false;
+            links.extend(held.places.iter_mut().flat_map(|spot| std::mem::take(&mut spot.links)));
         }
         self.going.retain(|thread| !thread.is_finished());
         if !links.is_empty() {
@@ -135,14 +175,15 @@ impl Levers {
 
     pub(super) fn hook(&mut self, cuda: &Object, rung: Rung, probe: u32) -> Result<()> {
         let held = self.held.get_mut(&probe).context("no such function")?;
-        if held.links.is_empty() {
-            held.links = attach::attach(cuda, rung, &held.file, &[held.place], ANYONE)?;
+        for spot in held.places.iter_mut().filter(|spot| spot.links.is_empty()) {
+            spot.links = attach::attach(cuda, rung, &spot.file, &[spot.place], ANYONE)?;
         }
+        held.hooked = true;
         Ok(())
     }
 
     pub(super) fn links(&self) -> usize {
-        self.held.values().map(|held| held.links.len()).sum()
+        self.held.values().flat_map(|held| &held.places).map(|spot| spot.links.len()).sum()
     }
 
     /// Every link, to be removed at the end; those on their way are waited for.
@@ -150,7 +191,7 @@ impl Levers {
         for thread in self.going.drain(..) {
             let _ = thread.join();
         }
-        self.held.drain().flat_map(|(_, held)| held.links).collect()
+        self.held.drain().flat_map(|(_, held)| held.places).flat_map(|spot| spot.links).collect()
     }
 
     /// Who has paid how much since they began.

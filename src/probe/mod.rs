@@ -13,6 +13,7 @@ pub mod levers;
 mod list;
 mod loss;
 mod missed;
+mod numbers;
 mod objects;
 pub mod pauses;
 mod process;
@@ -25,8 +26,7 @@ mod tracepoint;
 mod verified;
 pub mod wire;
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -39,7 +39,7 @@ use anyhow::{Context, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::cuda::{self, Signature};
-use crate::elf::{self, Image, NotHooked, Want};
+use crate::elf::{self, Function, Image, NotHooked, Want};
 use crate::host::Plan;
 use crate::pipeline::ring::Ring;
 use attach::Place;
@@ -48,12 +48,13 @@ use levers::Levers;
 pub use list::list;
 pub use loss::LossCounters;
 use missed::Missed;
+use numbers::Numbers;
 pub use objects::{Base, Rung, Settings};
 use reach::Reach;
 pub use select::{ApiChoice, LibRule, Selection};
 use verified::Verified;
 
-/// A hooked function. Its number is its place in this list, and what BPF calls it.
+/// A hooked function. Its number is what BPF calls it (see numbers.rs).
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub id: u32,
@@ -86,9 +87,12 @@ pub enum Beneath {
 pub struct Library {
     pub path: PathBuf,
     pub build_id: Option<String>,
-    pub probes: Vec<Probe>,
+    /// How many functions are hooked.
+    pub functions: usize,
     pub not_hooked: Vec<NotHooked>,
-    /// How many of the probes the kernel must single-step.
+    /// How many were to be, and there were no numbers for them.
+    pub beyond: usize,
+    /// How many of those hooked the kernel must single-step.
     pub slow: usize,
     pub took: Duration,
 }
@@ -117,11 +121,17 @@ pub struct Probes {
     levers: Option<Levers>,
     /// The process programs' own.
     process_links: Vec<Link>,
-    next_id: Cell<u32>,
+    numbers: Numbers,
     driver: Option<Driver>,
     missed_before: Missed,
-    hooked: HashMap<(u64, u64), ()>,
-    pub attached: usize,
+    hooked: HashSet<FileId>,
+}
+
+impl Probe {
+    /// Its hook in a file.
+    fn place(&self, offset: u64) -> Place {
+        Place { offset, cookie: capture::cookie(self.id, self.signature.map(|s| &s.plan)) }
+    }
 }
 
 impl Probes {
@@ -158,11 +168,10 @@ impl Probes {
                         selection,
                         levers,
                         process_links: Vec::new(),
-                        next_id: Cell::new(calibrate::COOKIE as u32 + 1),
+                        numbers: Numbers::new(),
                         driver: None,
                         missed_before: Missed::default(),
-                        hooked: HashMap::new(),
-                        attached: 0,
+                        hooked: HashSet::new(),
                     });
                 }
                 Err(error) => refused.push((rung, format!("{error:#}"))),
@@ -191,7 +200,7 @@ impl Probes {
 
     /// Hooks what lies beneath the calls. Probes are announced before they can be hit.
     pub fn hook_kernel(&mut self, choice: &Choice, tell: &mut dyn FnMut(&[Probe])) -> Result<()> {
-        let mut numbering = Numbering { next: &self.next_id, waiting: Vec::new(), tell };
+        let mut numbering = Numbering { next: &self.numbers.next, waiting: Vec::new(), tell };
         self.driver = Some(Driver::start(self.base.clone(), choice.clone(), &mut numbering)?);
         Ok(())
     }
@@ -199,7 +208,7 @@ impl Probes {
     /// If a module of the driver's came or went, what follows from it.
     pub fn refresh_kernel(&mut self, tell: &mut dyn FnMut(&[Probe])) -> Result<Option<Change>> {
         let Some(driver) = &mut self.driver else { return Ok(None) };
-        driver.refresh(&mut Numbering { next: &self.next_id, waiting: Vec::new(), tell })
+        driver.refresh(&mut Numbering { next: &self.numbers.next, waiting: Vec::new(), tell })
     }
 
     pub fn driver(&self) -> Option<&Driver> {
@@ -211,7 +220,7 @@ impl Probes {
     pub fn look(&mut self, pid: u32, file: &File, path: &Path, announce: &mut dyn FnMut(&[Probe])) -> Looked {
         let start = Instant::now();
         let Some(key) = key_of(file) else { return Looked::Nothing };
-        if self.hooked.contains_key(&key) {
+        if self.hooked.contains(&key) {
             return match self.reach.also_for(pid, key) {
                 Ok(()) => Looked::Nothing,
                 Err(error) => Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") },
@@ -222,10 +231,14 @@ impl Probes {
             Ok(None) => return Looked::Nothing,
             Err(reason) => return Looked::Failed { path: path.to_owned(), reason },
         };
-        self.hooked.insert(key, ());
-        match self.hook(pid, file, path, image, announce) {
+        self.hooked.insert(key);
+        match self.hook(pid, key, file, path, image, announce) {
             Ok(library) => Looked::Hooked(Library { took: start.elapsed(), ..library }),
-            Err(error) => Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") },
+            Err(error) => {
+                // Nothing holds the file, so another one may get its number.
+                self.hooked.remove(&key);
+                Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") }
+            }
         }
     }
 
@@ -247,53 +260,89 @@ impl Probes {
     fn hook(
         &mut self,
         pid: u32,
+        key: FileId,
         file: &File,
         path: &Path,
         mut image: Image,
         announce: &mut dyn FnMut(&[Probe]),
     ) -> Result<Library> {
-        let major = image.soname.as_deref().and_then(soname_major);
-        let next_id = self.next_id.get();
-        let room = (wire::MAX_PROBES - next_id) as usize;
-        if image.functions.len() > room {
-            for function in image.functions.drain(room..) {
-                let reason = format!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1);
-                image.not_hooked.push(NotHooked { name: function.name, reason });
-            }
-        }
-        let mut probes = Vec::with_capacity(image.functions.len());
-        let mut places = Vec::with_capacity(image.functions.len());
-        for (function, id) in image.functions.iter().zip(next_id..) {
-            let signature = cuda::signature(&function.name, major);
-            let cookie = capture::cookie(id, signature.map(|s| &s.plan));
-            places.push(Place { offset: function.site, cookie });
-            probes.push(Probe { id, name: function.name.clone(), signature, beneath: None });
-        }
+        let wanted = image.functions.len();
+        let probes = self.number(&mut image);
         self.set_captures(&probes)?;
-        // Numbers are not used again, also if the attachment fails.
-        self.next_id.set(next_id + probes.len() as u32);
         announce(&probes);
-        if !places.is_empty() {
+        if !probes.is_empty() {
+            let place = |(function, probe): (&Function, &Probe)| probe.place(function.site);
             let attached = match &mut self.levers {
-                Some(levers) => levers.attach(&self.cuda, self.rung, file, &probes, &places, &image),
-                None => match key_of(file) {
-                    Some(key) => self.reach.attach(pid, key, file, places),
-                    None => bail!("the file is no regular file any more"),
-                },
+                Some(levers) => levers.attach(&self.cuda, self.rung, key, file, &probes, &image),
+                None => {
+                    let places = image.functions.iter().zip(&probes).map(place).collect();
+                    self.reach.attach(pid, key, file, places)
+                }
             };
-            attached.with_context(|| {
-                format!("the kernel refused {} hooks in {}", probes.len(), path.display())
-            })?;
+            attached.with_context(|| format!("the kernel refused {} hooks", probes.len()))?;
         }
-        self.attached += probes.len();
         Ok(Library {
             path: path.to_owned(),
             build_id: image.build_id,
             slow: image.functions.iter().filter(|f| !f.emulated).count(),
-            probes,
+            functions: probes.len(),
+            beyond: wanted - probes.len(),
             not_hooked: image.not_hooked,
             took: Duration::ZERO,
         })
+    }
+
+    /// A probe for each function. Those that there is no number for are moved to what is not hooked.
+    fn number(&mut self, image: &mut Image) -> Vec<Probe> {
+        let major = image.soname.as_deref().and_then(soname_major);
+        let (numbers, not_hooked) = (&mut self.numbers, &mut image.not_hooked);
+        let mut probes = Vec::with_capacity(image.functions.len());
+        image.functions.retain(|function| {
+            let (name, signature) = (function.name.clone(), cuda::signature(&function.name, major));
+            match numbers.of(&name, signature) {
+                Some(id) => probes.push(Probe { id, name, signature, beneath: None }),
+                None => {
+                    let reason = format!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1);
+                    not_hooked.push(NotHooked { name, reason });
+                    return false;
+                }
+            }
+            true
+        });
+        probes
+    }
+
+    /// Deleted files that have hooks that can be removed while others are made. Nobody can load them by a name any
+    /// more. Single uprobes stay: the kernel removes one after the other, and makes no new ones meanwhile.
+    pub fn deleted(&self) -> Vec<FileId> {
+        if self.rung == Rung::Single {
+            return Vec::new();
+        }
+        let files = self.levers.as_ref().map_or_else(|| self.reach.files(), Levers::files);
+        let gone = |file: &File| file.metadata().is_ok_and(|meta| meta.nlink() == 0);
+        files.into_iter().filter(|(_, file)| gone(file)).map(|(key, _)| key).collect()
+    }
+
+    pub fn has(&self, key: &FileId) -> bool {
+        self.hooked.contains(key)
+    }
+
+    /// How many functions have hooks now.
+    pub fn attached(&self) -> usize {
+        self.reach.functions() + self.levers.as_ref().map_or(0, Levers::functions)
+    }
+
+    /// How many files have hooks.
+    pub fn files(&self) -> usize {
+        self.hooked.len()
+    }
+
+    /// Removes the hooks of a file that nobody has mapped. If somebody maps it again, it is a new one.
+    pub fn let_go(&mut self, key: FileId) {
+        self.hooked.remove(&key);
+        let mut links = self.reach.let_go(key);
+        links.extend(self.levers.iter_mut().flat_map(|levers| levers.let_go(key)));
+        attach::detach_aside(links);
     }
 
     /// The calls are hooked: what lies beneath them is recorded from here on.
@@ -422,7 +471,10 @@ fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
     }
 }
 
-fn key_of(file: &File) -> Option<(u64, u64)> {
+/// Device and inode, as stat() has them. As long as it has hooks no other file can have the same.
+pub type FileId = (u64, u64);
+
+pub fn key_of(file: &File) -> Option<FileId> {
     file.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
 }
 

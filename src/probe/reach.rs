@@ -15,10 +15,11 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
+use super::FileId;
 use super::attach::{self, ANYONE, Place};
 use super::objects::{Base, Rung};
 use super::wire;
-use crate::target::proc;
+use crate::target::{fds, proc};
 
 pub struct Reach {
     base: Rc<Base>,
@@ -27,7 +28,6 @@ pub struct Reach {
     may_sleep: bool,
     whose: Whose,
     held: Vec<Held>,
-    links: Vec<Link>,
     state: wire::State,
 }
 
@@ -44,41 +44,50 @@ enum Whose {
 struct Owner {
     pid: u32,
     pidfd: OwnedFd,
-    links: Vec<Link>,
 }
 
 /// A file that was hooked.
 struct Held {
-    key: (u64, u64),
+    key: FileId,
     file: File,
     places: Vec<Place>,
     /// For the owner that there is now.
     attached: bool,
+    links: Vec<Link>,
 }
 
 impl Reach {
     pub fn new(base: Rc<Base>, rung: Rung, cuda: Rc<Object>, may_sleep: bool, narrow: bool) -> Reach {
         let state = wire::State { phase: wire::RECORDING, kernel: 0, only: 0, may_pause: 0 };
         let whose = if narrow { Whose::Nobodys } else { Whose::Everybodys };
-        Reach { base, rung, cuda, may_sleep, whose, held: Vec::new(), links: Vec::new(), state }
+        Reach { base, rung, cuda, may_sleep, whose, held: Vec::new(), state }
     }
 
     /// Hooks a file that the process has mapped: all places or none.
-    pub fn attach(&mut self, pid: u32, key: (u64, u64), file: &File, places: Vec<Place>) -> Result<()> {
-        if matches!(self.whose, Whose::Everybodys) {
-            self.links.extend(attach::attach(&self.cuda, self.rung, file, &places, ANYONE)?);
-            return Ok(());
-        }
+    pub fn attach(&mut self, pid: u32, key: FileId, file: &File, places: Vec<Place>) -> Result<()> {
         self.be_for(pid)?;
-        let file = file.try_clone().context("too many open files")?;
-        let mut held = Held { key, file, places, attached: false };
+        let file = file.try_clone().with_context(fds::too_few)?;
+        let mut held = Held { key, file, places, attached: false, links: Vec::new() };
         self.attach_held(&mut held)?;
         self.held.push(held);
         Ok(())
     }
 
+    pub fn files(&self) -> Vec<(FileId, &File)> {
+        self.held.iter().map(|held| (held.key, &held.file)).collect()
+    }
+
+    pub fn functions(&self) -> usize {
+        self.held.iter().map(|held| held.places.len()).sum()
+    }
+
+    /// Forgets a file. Its links, to be removed.
+    pub fn let_go(&mut self, key: FileId) -> Vec<Link> {
+        self.held.extract_if(.., |held| held.key == key).flat_map(|held| held.links).collect()
+    }
+
     /// The process has mapped a file that was hooked before, perhaps for another one.
-    pub fn also_for(&mut self, pid: u32, key: (u64, u64)) -> Result<()> {
+    pub fn also_for(&mut self, pid: u32, key: FileId) -> Result<()> {
         if !self.held.iter().any(|held| held.key == key) {
             return Ok(());
         }
@@ -91,7 +100,7 @@ impl Reach {
     }
 
     /// The process that needs not stop for this file again, while others do; 0: nobody does.
-    pub fn only(&self, key: (u64, u64)) -> u32 {
+    pub fn only(&self, key: FileId) -> u32 {
         match &self.whose {
             Whose::Of(owner) if self.held.iter().any(|held| held.key == key) => owner.pid,
             _ => 0,
@@ -100,12 +109,9 @@ impl Reach {
 
     /// One process is not enough any more: everybody's calls are seen from here on.
     pub fn widen(&mut self) -> Result<()> {
-        let links = match &mut self.whose {
-            Whose::Everybodys | Whose::EverybodysSince(_) => return Ok(()),
-            Whose::Nobodys => Vec::new(),
-            Whose::Of(owner) => std::mem::take(&mut owner.links),
-        };
-        self.links.extend(links);
+        if matches!(self.whose, Whose::Everybodys | Whose::EverybodysSince(_)) {
+            return Ok(());
+        }
         let more = self.base.load_cuda(self.rung, self.may_sleep, wire::EVERYBODY_SINCE, Some(&self.cuda))?;
         self.whose = Whose::EverybodysSince(more);
         let mut all = std::mem::take(&mut self.held);
@@ -130,20 +136,12 @@ impl Reach {
     }
 
     pub fn links(&self) -> usize {
-        let owned = match &self.whose {
-            Whose::Of(owner) => owner.links.len(),
-            _ => 0,
-        };
-        self.links.len() + owned
+        self.held.iter().map(|held| held.links.len()).sum()
     }
 
     /// Every link, to be removed.
     pub fn take_links(&mut self) -> Vec<Link> {
-        let mut links = std::mem::take(&mut self.links);
-        if let Whose::Of(owner) = &mut self.whose {
-            links.append(&mut owner.links);
-        }
-        links
+        self.held.iter_mut().flat_map(|held| std::mem::take(&mut held.links)).collect()
     }
 
     /// For a person: whose calls pay for the hooks.
@@ -163,7 +161,7 @@ impl Reach {
             Whose::Everybodys | Whose::EverybodysSince(_) => return Ok(()),
             Whose::Of(owner) if owner.pid == pid && !owner.ended() => return Ok(()),
             Whose::Of(owner) if !owner.ended() => return self.widen(),
-            Whose::Of(owner) => attach::detach_aside(std::mem::take(&mut owner.links)),
+            Whose::Of(_) => attach::detach_aside(self.take_links()),
             Whose::Nobodys => {}
         }
         self.held.iter_mut().for_each(|held| held.attached = false);
@@ -172,22 +170,17 @@ impl Reach {
             Ok(pidfd) if proc::stat(pid).is_ok_and(|stat| !stat.ended()) => pidfd,
             _ => return self.widen(),
         };
-        self.whose = Whose::Of(Owner { pid, pidfd, links: Vec::new() });
+        self.whose = Whose::Of(Owner { pid, pidfd });
         self.tell()
     }
 
-    fn attach_held(&mut self, held: &mut Held) -> Result<()> {
-        match &mut self.whose {
-            Whose::Of(owner) => {
-                let links =
-                    attach::attach(&self.cuda, self.rung, &held.file, &held.places, owner.pid as i32)?;
-                owner.links.extend(links);
-            }
-            Whose::EverybodysSince(more) => {
-                self.links.extend(attach::attach(more, self.rung, &held.file, &held.places, ANYONE)?);
-            }
-            Whose::Everybodys | Whose::Nobodys => {}
-        }
+    fn attach_held(&self, held: &mut Held) -> Result<()> {
+        let (programs, whom) = match &self.whose {
+            Whose::Of(owner) => (&*self.cuda, owner.pid as i32),
+            Whose::EverybodysSince(more) => (more, ANYONE),
+            Whose::Everybodys | Whose::Nobodys => (&*self.cuda, ANYONE),
+        };
+        held.links.extend(attach::attach(programs, self.rung, &held.file, &held.places, whom)?);
         held.attached = true;
         Ok(())
     }

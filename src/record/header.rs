@@ -45,7 +45,7 @@ fn layer(probes: &Probes) -> Layer {
         .map(|(rung, why)| Refused { name: rung.name().to_owned(), reason: why.clone() })
         .collect();
     let backend = probes.rung.name().to_owned();
-    Layer { backend, attached: probes.attached as u64, refused, ..Layer::default() }
+    Layer { backend, attached: probes.attached() as u64, refused, ..Layer::default() }
 }
 
 fn proc_line(path: &str) -> Option<String> {

@@ -329,6 +329,7 @@ impl Session<'_> {
             if self.handle_control() == 0 {
                 self.tracker.release_overdue(false);
             }
+            self.tracker.tidy(&mut self.probes);
             self.govern();
             self.follow_modules();
             if let Some(why) = self.handle_signals(signals)? {
@@ -476,7 +477,7 @@ impl Session<'_> {
         if let Some(missed) = self.probes.missed() {
             let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed) });
         }
-        let attached = self.probes.attached;
+        let attached = self.probes.attached();
         let took = self.probes.detach();
         if let Some(governor) = &mut self.governor {
             governor.finish(&mut self.probes, cut);
@@ -542,7 +543,7 @@ impl Session<'_> {
         for library in &self.tracker.libraries {
             say::say(&format!(
                 "attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",
-                library.probes.len(),
+                library.functions,
                 say::name(&library.path),
                 library.took.as_secs_f64() * 1e3,
                 library.slow,

@@ -3,7 +3,7 @@
 //! trace, and the process let go.
 //! Nothing here may take long or fail: whatever happens, the process goes on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,17 @@ use nix::unistd::Pid;
 use crate::pipeline::worker::{Message, Told, monotonic_ns};
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, FileKey, NewFile, Pulse};
-use crate::probe::{Library, Looked, Probes};
+use crate::probe::{FileId, Library, Looked, Probes, key_of};
 use crate::target::maps::{self, Mapping};
+use crate::target::{fds, proc};
+
+/// Libraries that are listed with -v.
+const LISTED: usize = 1000;
+
+/// So many files with hooks are no burden, gone or not.
+const FEW_FILES: usize = 8;
+
+const BEYOND: &str = "there were more different functions to hook than gpurec hooks: those that are listed as not hooked were not seen";
 
 pub struct Tracker {
     seen: MapHandle,
@@ -37,8 +46,12 @@ pub struct Tracker {
     handled: HashMap<u32, u64>,
     /// Processes found stopped with nothing left to do for them.
     overdue: HashMap<u32, Instant>,
+    /// The first of those hooked, for a person.
     pub libraries: Vec<Library>,
-    pub failures: Vec<(PathBuf, String)>,
+    /// What BPF calls files that have hooks.
+    names: HashMap<FileId, FileKey>,
+    /// When there are hooks in so many files, it is asked which of them are gone.
+    tidy_at: usize,
     pub files_examined: u64,
     pub stops: u64,
     pub stopped_for: Duration,
@@ -59,7 +72,8 @@ impl Tracker {
             handled: HashMap::new(),
             overdue: HashMap::new(),
             libraries: Vec::new(),
-            failures: Vec::new(),
+            names: HashMap::new(),
+            tidy_at: FEW_FILES,
             files_examined: 0,
             stops: 0,
             stopped_for: Duration::ZERO,
@@ -93,8 +107,9 @@ impl Tracker {
     /// Hooks what a running process has mapped already.
     pub fn scan(&mut self, pid: u32, probes: &mut Probes) -> io::Result<()> {
         for mapping in maps::executable_files(pid)? {
-            if let Ok(file) = maps::open_mapped(pid, &mapping) {
-                self.look(pid, &file, &mapping.path, probes);
+            match maps::open_mapped(pid, &mapping) {
+                Ok(file) => _ = self.look(pid, &file, &mapping.path, probes),
+                Err(error) => self.not_opened(pid, &mapping.path, &error),
             }
         }
         Ok(())
@@ -109,24 +124,41 @@ impl Tracker {
         let what = match probes.look(pid, file, path, &mut |probes| send(Told::Names(probes.to_vec()))) {
             Looked::Nothing => return false,
             Looked::Hooked(library) => {
-                self.libraries.push(library.clone());
+                if self.libraries.len() < LISTED {
+                    self.libraries.push(library.clone());
+                }
+                if library.beyond > 0 {
+                    send(Told::Missed(BEYOND.to_owned()));
+                }
                 Told::Hooked(library)
             }
-            Looked::Failed { path, reason } => {
-                self.failures.push((path.clone(), reason.clone()));
-                Told::Failed { path, reason }
-            }
+            Looked::Failed { path, reason } => Told::Failed { path, reason },
         };
         let hooked = matches!(what, Told::Hooked(_));
         send(what);
         hooked
     }
 
+    /// A process or a mapping that is gone needs no hooks. For lack of descriptors nobody knows what is missing.
+    fn not_opened(&self, pid: u32, path: &Path, error: &io::Error) {
+        if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+            let what = Told::Failed { path: path.to_owned(), reason: fds::too_few() };
+            let _ = self.messages.send(Message { ts: monotonic_ns(), pid, what });
+        }
+    }
+
     fn new_mapping(&mut self, record: &NewFile, stopped: bool, probes: &mut Probes) {
         let mut only = 0u32;
-        if let Ok((file, path)) = open(record) {
+        let opened = open(record);
+        if let Err(error) = &opened {
+            self.not_opened(record.pid, Path::new("(a file that was loaded)"), error);
+        }
+        if let Ok((file, path)) = opened {
             let hooked = self.look(record.pid, &file, &path, probes);
             only = probes.only(&file);
+            if let Some(id) = key_of(&file).filter(|id| probes.has(id)) {
+                self.names.insert(id, record.file);
+            }
             if hooked && !stopped && !self.everyone {
                 let why = format!(
                     "{} could not be hooked before its process went on: its first calls may not have been seen",
@@ -144,9 +176,50 @@ impl Tracker {
         if let Err(error) = probes.widen() {
             let path = PathBuf::from(format!("(every library, for process {pid})"));
             let reason = format!("{error:#}");
-            self.failures.push((path.clone(), reason.clone()));
             let _ =
                 self.messages.send(Message { ts: monotonic_ns(), pid, what: Told::Failed { path, reason } });
+        }
+    }
+
+    /// Removes the hooks of files that were deleted and are mapped by nobody: a process that loads one
+    /// library after the other, or one that is replaced again and again, does not fill us up.
+    pub fn tidy(&mut self, probes: &mut Probes) {
+        if probes.files() < self.tidy_at {
+            return;
+        }
+        let deleted = probes.deleted();
+        // First: whoever maps one from here on is heard of, and its file is looked at again.
+        for name in deleted.iter().filter_map(|id| self.names.get(id)) {
+            let _ = self.seen.delete(wire::bytes(name));
+        }
+        let still = if deleted.is_empty() { Some(HashSet::new()) } else { self.mapped_by_anybody() };
+        if let Some(still) = still {
+            for id in deleted.into_iter().filter(|(_, inode)| !still.contains(inode)) {
+                self.names.remove(&id);
+                probes.let_go(id);
+            }
+        }
+        // Not asked again before much has come.
+        self.tidy_at = FEW_FILES.max(2 * probes.files());
+    }
+
+    /// The inodes of all files that traced processes execute; None if that cannot be known.
+    fn mapped_by_anybody(&self) -> Option<HashSet<u64>> {
+        let (mut asked, mut inodes) = (HashSet::new(), HashSet::new());
+        loop {
+            let processes = if self.everyone { proc::all_processes() } else { pids_of(&self.targets) };
+            // One that was forked meanwhile may have what its parent has let go.
+            let new: Vec<u32> = processes.into_iter().filter(|pid| asked.insert(*pid)).collect();
+            if new.is_empty() {
+                return Some(inodes);
+            }
+            for pid in new {
+                match maps::executable_files(pid) {
+                    Ok(files) => inodes.extend(files.iter().map(|file| file.inode)),
+                    Err(_) if proc::stat(pid).is_ok_and(|stat| !stat.ended()) => return None,
+                    Err(_) => {}
+                }
+            }
         }
     }
 
@@ -197,6 +270,10 @@ impl Tracker {
 
 /// The processes that BPF has stopped. Also what the guardian asks.
 pub fn stopped_processes(map: &MapHandle) -> Vec<u32> {
+    pids_of(map)
+}
+
+fn pids_of(map: &MapHandle) -> Vec<u32> {
     map.keys().filter_map(|key| Some(u32::from_ne_bytes(key.try_into().ok()?))).collect()
 }
 

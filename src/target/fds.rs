@@ -28,6 +28,17 @@ pub fn raise_limit() {
     }
 }
 
+/// What a person can do where there are not enough.
+pub fn too_few() -> String {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid rlimit to fill.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    format!(
+        "gpurec may have {} files open, which is too few: raise that limit (`ulimit -n`) before it is started",
+        limit.rlim_cur
+    )
+}
+
 /// For the child, before it becomes the command.
 pub(super) fn restore_limit() {
     if let Some(limit) = INHERITED.get() {

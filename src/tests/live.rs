@@ -36,6 +36,8 @@ mod killed;
 mod lossless;
 #[path = "live/manners.rs"]
 mod manners;
+#[path = "live/many.rs"]
+mod many;
 #[path = "live/must_show.rs"]
 mod must_show;
 #[path = "live/needs.rs"]

@@ -27,7 +27,7 @@ pub enum Level {
 pub struct Budget {
     pub action: Action,
     pub function: String,
-    /// Tells functions of the same name in different libraries apart.
+    /// Functions of the same name share it, if they are called alike.
     pub probe: u32,
     /// From here on.
     pub level: Level,

@@ -51,8 +51,9 @@ impl Recording {
         let library = Library {
             path: PathBuf::from(format!("/lib/{name}.so")),
             build_id: None,
-            probes: vec![Probe { id, name: name.to_owned(), signature: None, beneath: None }],
+            functions: 1,
             not_hooked: Vec::new(),
+            beyond: 0,
             slow: 0,
             took: Duration::ZERO,
         };

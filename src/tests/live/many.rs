@@ -1,0 +1,199 @@
+//! Much of something: threads, libraries, and libraries that come and go. What was called is known exactly, and all of
+//! it is in the trace; where a limit is met, that is said.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::needs::rungs;
+use crate::room::{Room, live};
+use crate::run::Done;
+use crate::trace::Trace;
+
+const CALL: &str = "cuDriverGetVersion";
+
+struct Stage {
+    program: String,
+    /// The smallest library that there is, to be copied.
+    library: String,
+}
+
+impl Stage {
+    fn new(room: &Room) -> Stage {
+        let flags = ["-DLIBRARY", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+        let library = room.compile("long.c", "libcuda.so.1", &flags);
+        Stage { program: room.compile("long.c", "long", &[]), library }
+    }
+
+    /// Files of their own, as containers and environments have them.
+    fn copies(&self, room: &Room, count: usize) -> Vec<String> {
+        let copy = |i| {
+            let path = room.text(&format!("libcuda.so.1.{i}"));
+            fs::copy(&self.library, &path).unwrap();
+            path
+        };
+        (0..count).map(copy).collect()
+    }
+}
+
+/// So many descriptors, and no right to more.
+fn with_few_files(mut command: Command, files: u64) -> Command {
+    const CAP_SYS_RESOURCE: libc::c_ulong = 24;
+    let limit = move || {
+        // SAFETY: system calls on constants.
+        unsafe {
+            libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: files, rlim_max: files });
+        }
+        Ok(())
+    };
+    // SAFETY: what the closure does is safe after a fork: system calls.
+    unsafe { command.pre_exec(limit) };
+    command
+}
+
+/// A summary's sentences go over several lines.
+fn in_one_line(done: &Done) -> String {
+    done.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_thousand_threads_that_call_at_once() {
+    live(|room| {
+        let stage = Stage::new(room);
+        for rung in rungs() {
+            let words = [&stage.program, "at-once", &stage.library, "1000", "20"];
+            let (done, trace) = room.record(&["--backend", rung], &words);
+            done.exited(0);
+            trace.is_whole().by(rung).has_calls(&[(CALL, 20_000)]);
+        }
+    });
+}
+
+#[test]
+fn a_thousand_threads_that_come_and_go() {
+    live(|room| {
+        let stage = Stage::new(room);
+        let words = [&stage.program, "born", &stage.library, "1000", "20", "10"];
+        let (done, trace) = room.record(&[], &words);
+        done.exited(0);
+        trace.is_whole().has_calls(&[(CALL, 20_000)]);
+    });
+}
+
+/// A process that runs already: its thousand threads begin while it is recorded.
+#[test]
+fn a_thousand_threads_of_a_process_that_runs() {
+    live(|room| {
+        let stage = Stage::new(room);
+        let (go, file) = (room.text("go"), room.text("t.jsonl"));
+        let script = format!(
+            "until [ -e {go} ]; do sleep 0.01; done; exec {} born {} 1000 20 50",
+            stage.program, stage.library
+        );
+        let target = room.target(&["sh", "-c", &script]);
+        let recording = room.start(room.gpurec(&["-o", &file, "--pid", &target.pid().to_string()]));
+        room.wait_until_recording(&file);
+        fs::write(&go, "").unwrap();
+        target.done().exited(0);
+        recording.done().exited(0);
+        Trace::checked(room, &file).is_whole().has_calls(&[(CALL, 20_000)]);
+    });
+}
+
+#[test]
+fn five_hundred_libraries() {
+    live(|room| {
+        let stage = Stage::new(room);
+        let copies = stage.copies(room, 500);
+        let words: Vec<&str> =
+            [&stage.program, "open", "3"].into_iter().chain(copies.iter().map(String::as_str)).collect();
+        let (done, trace) = room.record(&[], &words);
+        done.exited(0);
+        trace.is_whole().has_calls(&[(CALL, 1500)]);
+        assert_eq!(trace.process_events("library").len(), 500);
+    });
+}
+
+/// What cannot be had is said, with what to do, and the program runs on.
+#[test]
+fn more_libraries_than_files_can_be_open() {
+    live(|room| {
+        let stage = Stage::new(room);
+        let copies = stage.copies(room, 200);
+        let file = room.text("t.jsonl");
+        let mut words = vec!["-o", &file, "--", &stage.program, "open", "3"];
+        words.extend(copies.iter().map(String::as_str));
+        let done = room.run(with_few_files(room.gpurec(&words), 200));
+        done.exited(0).said("NOT complete:");
+        let said = in_one_line(&done);
+        assert!(
+            said.contains("gpurec may have 200 files open, which is too few: raise that limit (`ulimit -n`)"),
+            "{said}"
+        );
+        assert!(said.contains("libraries could not be hooked, their calls were not seen"), "{said}");
+        let trace = Trace::checked(room, &file);
+        let hooked = trace.process_events("library").iter().filter(|line| line["functions"] == 2).count();
+        assert!((40..150).contains(&hooked), "{hooked} hooked");
+        trace.has_calls(&[(CALL, 3 * hooked as u64)]);
+    });
+}
+
+#[test]
+fn a_library_that_is_loaded_again_and_again() {
+    live(|room| {
+        let stage = Stage::new(room);
+        for rung in rungs() {
+            let words = [&stage.program, "reopen", &stage.library, "1000", "3"];
+            let (done, trace) = room.record(&["--backend", rung], &words);
+            done.exited(0);
+            trace.is_whole().has_calls(&[(CALL, 3000)]);
+            assert_eq!(trace.process_events("library").len(), 1);
+        }
+    });
+}
+
+/// Each time as another file: what is gone is let go, or the descriptors would not suffice.
+#[test]
+fn a_library_that_is_replaced_again_and_again() {
+    live(|room| {
+        let stage = Stage::new(room);
+        // Single uprobes stay, which takes four descriptors a library: the kernel is slow to remove them.
+        let rungs = rungs().into_iter().filter(|rung| *rung != "uprobe");
+        let by_rung = rungs.map(|rung| vec!["--backend", rung]);
+        for options in by_rung.chain([vec!["--budget", "50"]]) {
+            stage.copies(room, 300);
+            let next = room.text("libcuda.so.1.%d");
+            let file = room.text("t.jsonl");
+            let run = ["-o", &file, "--", &stage.program, "reopen", &stage.library, "300", "3", &next];
+            let done = room.run(with_few_files(room.gpurec(&[&options[..], &run].concat()), 400));
+            done.exited(0);
+            let trace = Trace::checked(room, &file);
+            trace.is_whole().has_calls(&[(CALL, 900)]);
+            assert_eq!(trace.process_events("library").len(), 300, "{options:?}");
+        }
+    });
+}
+
+/// More different functions than there are numbers for.
+#[test]
+fn functions_that_are_too_many_are_told() {
+    live(|room| {
+        let source = room.path("many.c");
+        let functions: String =
+            (0..17_000).map(|i| format!("int many_{i}(void) {{ return {i}; }}\n")).collect();
+        fs::write(&source, functions).unwrap();
+        let library = room.text("libmany.so");
+        let flags = ["-O0", "-shared", "-fPIC", "-o", &library, source.to_str().unwrap()];
+        assert!(Command::new("cc").args(flags).status().unwrap().success());
+        let (file, lib) = (room.text("t.jsonl"), format!("{library}:many_*"));
+        let x = crate::disorder::X::new(room);
+        let load = [&x.program, "load", &room.text("started"), &library];
+        let words = [&["--lib", &lib, "-o", &file, "--"][..], &load].concat();
+        let done = room.run(room.gpurec(&words));
+        done.exited(0).said("NOT complete:");
+        let said = in_one_line(&done);
+        assert!(said.contains("gpurec hooks 16383 functions at most"), "{said}");
+        assert!(said.contains("there were more different functions to hook than gpurec hooks"), "{said}");
+    });
+}
