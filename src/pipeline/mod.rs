@@ -12,6 +12,7 @@ pub mod order;
 pub mod pair;
 pub mod ring;
 pub mod sink;
+mod sleeps;
 mod stubs;
 #[cfg(test)]
 mod tests;

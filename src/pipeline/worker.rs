@@ -15,6 +15,7 @@ use super::order::Order;
 use super::pair::Pairing;
 use super::ring::{Ring, Stopped};
 use super::sink::Lines;
+use super::sleeps::{Reading, Sleeps};
 use crate::probe::kernel::Change;
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, LostTotal};
@@ -52,6 +53,8 @@ pub enum Told {
     Missed(String),
     /// A function was given up for --budget, or taken back.
     Budget(trace::Budget),
+    /// The machine was suspended.
+    Slept(trace::Suspend),
 }
 
 /// How far the recording is, for all threads.
@@ -103,6 +106,7 @@ pub struct Worker {
     pauses: Option<Arc<Pauses>>,
     state: Arc<State>,
     watch: Option<Watch>,
+    sleeps: Sleeps,
     /// The rings were left unread at the end.
     abandoned: bool,
 }
@@ -142,6 +146,7 @@ impl Worker {
             pauses: None,
             state,
             watch: None,
+            sleeps: Sleeps::default(),
             abandoned: false,
         }
     }
@@ -158,6 +163,7 @@ impl Worker {
 
     pub fn run(mut self, header: Header) -> Outcome {
         go_first();
+        self.look_at_clocks();
         self.lines.line(0, Body::Header(Box::new(header)));
         self.lines.flush();
         let mut flushed = Instant::now();
@@ -177,6 +183,7 @@ impl Worker {
             }
             if shown.elapsed() >= SHOW {
                 self.lines.show();
+                self.look_at_clocks();
                 shown = Instant::now();
             }
             self.tell_watch();
@@ -194,6 +201,14 @@ impl Worker {
             }
         }
         self.finish()
+    }
+
+    /// Told when it is noticed: a moment after the machine woke up.
+    fn look_at_clocks(&mut self) {
+        if let Some(slept_ns) = self.sleeps.look(Reading::now()) {
+            let what = Told::Slept(trace::Suspend { slept_ns });
+            self.waiting.push_back(Message { ts: monotonic_ns(), pid: 0, what });
+        }
     }
 
     fn tell_watch(&mut self) {
@@ -318,6 +333,7 @@ impl Worker {
 
     fn finish(mut self) -> Outcome {
         self.receive();
+        self.look_at_clocks();
         self.release(Order::release_all);
         tell_until(u64::MAX, &mut self.waiting, &mut self.lines);
         self.tell_losses();
@@ -418,6 +434,10 @@ fn tell(message: Message, lines: &mut Lines) {
         Told::Budget(line) => {
             lines.calls_missing();
             lines.line(ts, Body::Budget(line));
+            return;
+        }
+        Told::Slept(suspend) => {
+            lines.line(ts, Body::Suspend(suspend));
             return;
         }
         Told::Hooked(library) => {

@@ -154,6 +154,7 @@ impl Live {
             Body::Process(one) => process(to, one),
             Body::Budget(line) => budget(to, line),
             Body::Lost(lost) => _ = write!(to, "{} records", lost.count),
+            Body::Suspend(one) => _ = write!(to, "the machine slept for {} ms", one.slept_ns / 1_000_000),
             _ => {}
         }
     }
@@ -243,6 +244,7 @@ fn row_of<'a>(body: &'a Body) -> Option<Row<'a>> {
         Body::Process(Process::Library(p)) => row(p.pid, "library"),
         Body::Budget(line) => Some(Row { pid: line.why.map(|why| why.pid), event: "BUDGET" }),
         Body::Lost(_) => Some(Row { pid: None, event: "LOST" }),
+        Body::Suspend(_) => Some(Row { pid: None, event: "SUSPEND" }),
         _ => None,
     }
 }

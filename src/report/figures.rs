@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub use super::budget::BudgetFigures;
 pub use super::driver_figures::KernelSpace;
 pub use super::pauses::PauseFigures;
+pub use super::sleeps::SleepFigures;
 use crate::trace::{InFlight, Refused};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,9 @@ pub struct Figures {
     /// Of a recording with --lossless.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pauses: Option<PauseFigures>,
+    /// When the machine was suspended, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sleeps: Option<SleepFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
 }

@@ -28,6 +28,7 @@ pub mod read;
 mod rows;
 pub mod running;
 mod sections;
+mod sleeps;
 pub mod summary;
 mod table;
 mod tally;

@@ -104,6 +104,7 @@ impl Summary {
                 }
             }
             Body::Budget(budget) => self.budget.add(line.ts_ns, budget),
+            Body::Suspend(suspend) => self.slept(line.ts_ns, suspend),
             Body::Finish(finish) => self.finished(finish),
             Body::Memory(memory) => self.memories.add(line.ts_ns, memory, self.took(memory.begin)),
             Body::Transfer(transfer) => self.transfers.add(transfer, self.took(transfer.begin)),

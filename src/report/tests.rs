@@ -3,6 +3,7 @@ mod effects;
 mod kernel;
 mod ledger;
 mod recipes;
+mod sleeps;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

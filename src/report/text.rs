@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
-use super::{budget, driver_text, pauses, sections};
+use super::{budget, driver_text, pauses, sections, sleeps};
 pub(super) use crate::say::clean;
 use crate::say::clean_lines;
 
@@ -33,6 +33,7 @@ pub fn print(figures: &Figures, width: usize) -> String {
     not_hooked(&mut page, figures);
     lost(&mut page, figures);
     pauses::section(&mut page, figures);
+    sleeps::section(&mut page, figures);
     budget::section(&mut page, figures);
     if let Some(cost) = &figures.cost {
         own_cost(&mut page, cost, figures.duration_ns);
@@ -329,10 +330,7 @@ fn not_hooked(page: &mut Page, figures: &Figures) {
         page.wrapped("  ", &format!("{}: {}", words.join("; "), clean(reason)));
     }
     if more_hooks > 0 {
-        let line = format!(
-            "and {more_hooks} more for {} other reasons, which the header of the trace has",
-            more.len()
-        );
+        let line = format!("and {more_hooks} more for {} other reasons, which the trace has", more.len());
         page.wrapped("  ", &line);
     }
 }

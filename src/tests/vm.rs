@@ -14,6 +14,8 @@ mod compare;
 mod functions;
 #[path = "vm/machine.rs"]
 mod machine;
+#[path = "vm/sleep.rs"]
+mod sleep;
 #[path = "vm/truth.rs"]
 mod truth;
 #[path = "vm/verified.rs"]

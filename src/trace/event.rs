@@ -40,6 +40,7 @@ pub enum Body<'a> {
     Xid(Xid<'a>),
     Lost(Lost),
     Budget(Budget),
+    Suspend(Suspend),
     Finish(Box<Finish>),
     /// A type this version does not know: of a newer gpurec.
     Unknown(Unknown<'a>),
@@ -341,6 +342,13 @@ pub struct Lost {
     pub count: u64,
     #[serde(default)]
     pub by_probe: BTreeMap<String, u64>,
+}
+
+/// The machine was suspended, and all times of a trace stood still.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspend {
+    #[serde(rename = "slept_us", with = "micros")]
+    pub slept_ns: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

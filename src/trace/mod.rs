@@ -33,7 +33,7 @@ pub use budget::{Action, Budget, Level, Why};
 use event::Unknown;
 pub use event::{
     Begin, Body, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Header, Hooked, InFlight, Launch, Layer,
-    Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA, Transfer, signal_name,
+    Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA, Suspend, Transfer, signal_name,
 };
 pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
 pub use notes::Notes;

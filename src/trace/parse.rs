@@ -232,6 +232,7 @@ fn cold<'a>(text: &'a [u8], fields: Fields<'a>) -> Result<Body<'a>, String> {
         ("xid", _) => Body::Xid(read(text)?),
         ("lost", _) => Body::Lost(read(text)?),
         ("budget", _) => Body::Budget(read(text)?),
+        ("suspend", _) => Body::Suspend(read(text)?),
         ("end", _) => Body::Finish(read(text)?),
         _ => Body::Unknown(Unknown { kind, name }),
     })

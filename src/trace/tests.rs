@@ -307,6 +307,7 @@ fn cold_lines() -> Vec<Line<'static>> {
             counted: 0,
             why: None,
         }),
+        Body::Suspend(Suspend { slept_ns: 30_012_345_678_901 }),
         Body::Finish(Box::new(Finish {
             events: 8,
             lost: 1,
@@ -359,7 +360,9 @@ fn cold_lines_have_the_keys_of_the_contract() {
     assert_eq!((&budget["before"], &budget["level"]), (&json!("recorded"), &json!("counted")));
     assert_eq!((&budget["percent"], &budget["tid"]), (&json!(37.2), &json!(8)));
     assert!(values[9]["percent"].is_null() && values[9]["pid"].is_null());
-    assert_eq!(values[10]["in_flight"][0]["duration_us"], 12345.678);
+    let suspend = json!({"event_id": 10, "ts": values[10]["ts"], "type": "suspend", "name": "suspend", "slept_us": 30_012_345_678.901});
+    assert_eq!(values[10], suspend);
+    assert_eq!(values[11]["in_flight"][0]["duration_us"], 12345.678);
     assert!(text.starts_with("{\"event_id\":0,\"ts\":0.000000000,\"type\":\"header\""));
 }
 

@@ -79,6 +79,7 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
         Body::Process(Process::Library(p)) => cold(out, line, "process", "library", p)?,
         Body::Lost(lost) => cold(out, line, "lost", "lost", lost)?,
         Body::Budget(budget) => cold(out, line, "budget", "budget", budget)?,
+        Body::Suspend(suspend) => cold(out, line, "suspend", "suspend", suspend)?,
         Body::Finish(finish) => cold(out, line, "end", "end", finish)?,
         Body::Unknown(unknown) => {
             head(out, line, &unknown.kind, &unknown.name);

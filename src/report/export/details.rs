@@ -40,6 +40,7 @@ fn rest(object: &mut Object, body: &Body) {
             object.other("by_probe", &lost.by_probe);
         }
         Body::Budget(line) => budget(object, line),
+        Body::Suspend(suspend) => object.number("slept_ns", suspend.slept_ns),
         Body::Process(process) => self::process(object, process),
         Body::Header(header) => self::header(object, header),
         Body::Finish(finish) => self::finish(object, finish),

@@ -111,7 +111,7 @@ impl<S: Sink> Walk<S> {
             Body::Xid(_) => self.in_lane(ts_ns, line, Lane::Xid, None),
             Body::Lost(_) => self.in_lane(ts_ns, line, Lane::Lost, None),
             Body::Process(process) => self.process(ts_ns, line, process),
-            Body::Budget(_) => self.in_lane(ts_ns, line, Lane::Recording, None),
+            Body::Budget(_) | Body::Suspend(_) => self.in_lane(ts_ns, line, Lane::Recording, None),
             Body::Header(header) => self.header(line, header),
             Body::Finish(_) => self.in_lane(ts_ns, line, Lane::Recording, None),
             Body::Unknown(_) => {}

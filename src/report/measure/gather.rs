@@ -151,7 +151,7 @@ impl Scope {
             Body::Transfer(transfer) => within(transfer.begin),
             // Who is there is told before the window opens; who goes after it has closed is still there.
             Body::Process(_) => self.end.is_none(),
-            Body::Header(_) | Body::Lost(_) | Body::Budget(_) => true,
+            Body::Header(_) | Body::Lost(_) | Body::Budget(_) | Body::Suspend(_) => true,
             // It has the figures of the whole.
             Body::Finish(_) | Body::Unknown(_) => false,
         }
