@@ -32,7 +32,7 @@ pub struct Open {
     pub origin: Origin,
     sp: u64,
     /// The thread's count of gaps when it began.
-    gaps: u32,
+    gaps: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,9 @@ pub trait Sink {
 #[derive(Default)]
 struct Thread {
     open: Vec<Open>,
+    /// Of its last hit. It goes round after 2^32 of them: only differences count.
     seq: u32,
-    gaps: u32,
+    gaps: u64,
     /// When it was first heard of.
     since: u64,
     pid: u32,

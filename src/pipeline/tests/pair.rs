@@ -261,3 +261,38 @@ fn after_the_last_number_comes_zero_and_one() {
     story.returned(15, 3, 10, 9);
     assert_eq!(story.take(), ["Returned(0) 3", "Returned(9) 1"]);
 }
+
+#[test]
+fn a_thread_may_make_more_hits_than_a_number_has() {
+    // 2^32 hits take an hour at a million a second. An outer call is open over all of them.
+    let mut story = Story::default();
+    story.call(1, u32::MAX - 4, 1, 900);
+    story.take();
+    let mut seq = u32::MAX - 4;
+    for turn in 1..=4u64 {
+        seq = seq.wrapping_add(1);
+        story.call(turn * 10, seq, 2, 800);
+        seq = seq.wrapping_add(1);
+        story.returned(turn * 10 + 5, seq, turn * 10, 0);
+        assert_eq!(story.take(), ["begin 2 at 1 in Some(1)", "Returned(0) 2"], "at {seq}");
+    }
+    assert_eq!(seq, 3);
+    // No gap was seen: what is skipped now was left by a jump, not lost.
+    story.call(100, 4, 3, 700);
+    story.returned(101, 5, 1, 0);
+    assert_eq!(story.take(), ["begin 3 at 1 in Some(1)", "Unwound 3", "Returned(0) 1"]);
+    assert_eq!((story.orphans(), story.in_flight().len()), (0, 0));
+}
+
+#[test]
+fn hits_lost_where_the_number_goes_round_are_a_gap() {
+    let mut story = Story::default();
+    story.call(1, u32::MAX - 1, 1, 900);
+    // Its return, with the number u32::MAX, was lost; so was the hit with the number 0.
+    story.call(10, 1, 2, 900);
+    story.returned(20, 2, 10, 0);
+    assert_eq!(story.take()[1..], ["Lost 1", "begin 2 at 0 in None", "Returned(0) 2"]);
+    // A number that went back is another thread's all the same.
+    story.call(30, u32::MAX, 3, 900);
+    assert_eq!(story.take(), ["begin 3 at 0 in None"]);
+}
