@@ -11,6 +11,10 @@ use std::collections::VecDeque;
 
 use super::decode::Item;
 
+/// Items that an empty queue keeps room for. What a backlog took beyond is given back when it has been read, or a
+/// moment without CPU would be held for the rest of a long recording.
+const ROOM: usize = 8 << 10;
+
 pub struct Order {
     rings: Vec<Queue>,
 }
@@ -40,6 +44,12 @@ impl Order {
     pub fn release(&mut self, each: &mut dyn FnMut(Item)) {
         let watermark = self.rings.iter().map(|q| q.complete_to).min().unwrap_or(u64::MAX);
         self.release_to(watermark, each);
+        self.rings.iter_mut().for_each(Queue::give_back);
+    }
+
+    #[cfg(test)]
+    pub fn room(&self) -> usize {
+        self.rings.iter().map(|queue| queue.items.capacity()).sum()
     }
 
     /// Gives everything that is left, for the end of a recording.
@@ -80,6 +90,12 @@ impl Order {
 }
 
 impl Queue {
+    fn give_back(&mut self) {
+        if self.items.len() < ROOM && self.items.capacity() > 4 * ROOM {
+            self.items.shrink_to(ROOM);
+        }
+    }
+
     /// Almost always at the end. A record can be older than its neighbour when a thread
     /// was preempted between getting its room and reading the clock.
     fn push(&mut self, item: Item) {

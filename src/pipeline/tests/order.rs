@@ -198,3 +198,24 @@ fn what_is_released_is_sorted_complete_and_never_early() {
         play(seed);
     }
 }
+
+#[test]
+fn a_backlog_holds_no_memory_when_it_has_been_read() {
+    let mut order = Order::new(2);
+    for round in 1..=3 {
+        let begin = round * 1_000_000;
+        for ts in begin..begin + 200_000 {
+            order.push((ts % 2) as usize, item(ts, 0));
+        }
+        assert!(order.room() >= 200_000);
+        for ring in 0..2 {
+            order.complete(ring, begin + 199_000);
+        }
+        assert_eq!(times(&mut order).len(), 199_001);
+        assert!(order.room() < 40_000, "{}", order.room());
+        for ring in 0..2 {
+            order.complete(ring, begin + 200_000);
+        }
+        assert_eq!(times(&mut order).len(), 999);
+    }
+}
