@@ -56,6 +56,8 @@ mod run;
 mod shown;
 #[path = "live/signals.rs"]
 mod signals;
+#[path = "live/soak.rs"]
+mod soak;
 #[path = "live/table.rs"]
 mod table;
 #[path = "live/trace.rs"]
