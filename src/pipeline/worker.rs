@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::decode::{self, Item};
+use super::decode::{self, Item, What};
 use super::order::Order;
 use super::pair::Pairing;
 use super::ring::{Ring, Stopped};
@@ -42,6 +42,8 @@ pub struct Message {
 pub enum Told {
     /// Probes that will be hit: told before they can be.
     Names(Vec<Probe>),
+    /// A library that is being hooked: its calls may come before it is `Hooked`, or `Failed`.
+    Coming(Library, Vec<Probe>),
     Hooked(Library),
     Failed {
         path: PathBuf,
@@ -92,6 +94,7 @@ pub struct Worker {
     lines: Lines,
     messages: Receiver<Message>,
     waiting: VecDeque<Message>,
+    coming: Coming,
     loss: LossCounters,
     lost_before: LostTotal,
     told: HashMap<u32, u64>,
@@ -134,6 +137,7 @@ impl Worker {
             lines,
             messages,
             waiting: VecDeque::new(),
+            coming: Coming::default(),
             loss,
             lost_before,
             told: HashMap::new(),
@@ -267,8 +271,14 @@ impl Worker {
                 Told::Names(probes) => self.lines.add_probes(&probes),
                 Told::Missed(why) if self.missed.contains(&why) => {}
                 Told::Missed(why) => self.missed.push(why),
+                Told::Coming(_, ref probes) => {
+                    self.lines.add_probes(probes);
+                    self.coming.untold.push(message);
+                }
+                Told::Hooked(_) if self.coming.is_told(&message) => {}
                 _ => {
                     if let Told::Failed { path, .. } = &message.what {
+                        self.coming.is_told(&message);
                         self.not_hooked.push(path.display().to_string());
                     }
                     self.waiting.push_back(message);
@@ -279,8 +289,10 @@ impl Worker {
 
     fn release(&mut self, release: impl FnOnce(&mut Order, &mut dyn FnMut(Item))) {
         let (pairing, lines, waiting) = (&mut self.pairing, &mut self.lines, &mut self.waiting);
+        let coming = &mut self.coming;
         release(&mut self.order, &mut |item| {
             tell_until(item.ts, waiting, lines);
+            coming.tell_before(&item, lines);
             pairing.feed(&item, lines);
         });
     }
@@ -417,6 +429,37 @@ impl Worker {
     }
 }
 
+/// Libraries that are being hooked while who calls them is not stopped (--all). A call proves that one is.
+#[derive(Default)]
+struct Coming {
+    untold: Vec<Message>,
+    /// What is to be told no more, by time and process.
+    told: Vec<(u64, u32)>,
+}
+
+impl Coming {
+    fn tell_before(&mut self, item: &Item, lines: &mut Lines) {
+        if self.untold.is_empty() {
+            return;
+        }
+        let What::Call { probe, .. } = item.what else { return };
+        let is_of = |message: &Message| matches!(&message.what, Told::Coming(_, probes) if probes.iter().any(|p| p.id == probe));
+        if let Some(at) = self.untold.iter().position(is_of) {
+            let message = self.untold.remove(at);
+            self.told.push((message.ts, message.pid));
+            tell(message, lines);
+        }
+    }
+
+    /// It has been hooked, or not: was it told before?
+    fn is_told(&mut self, end: &Message) -> bool {
+        let key = (end.ts, end.pid);
+        self.untold.retain(|message| (message.ts, message.pid) != key);
+        let told = self.told.iter().position(|told| *told == key);
+        told.map(|at| self.told.remove(at)).is_some()
+    }
+}
+
 fn tell_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut Lines) {
     while waiting.front().is_some_and(|message| message.ts <= ts) {
         if let Some(message) = waiting.pop_front() {
@@ -440,7 +483,7 @@ fn tell(message: Message, lines: &mut Lines) {
             lines.line(ts, Body::Suspend(suspend));
             return;
         }
-        Told::Hooked(library) => {
+        Told::Coming(library, _) | Told::Hooked(library) => {
             let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
             (library.path, library.build_id, library.functions as u64, not_hooked)
         }

@@ -216,8 +216,14 @@ impl Probes {
     }
 
     /// Examines a file that a process has mapped, and hooks what is wanted in it. Safe to call again
-    /// with the same file. `announce` hears of the probes before the first of them can be hit.
-    pub fn look(&mut self, pid: u32, file: &File, path: &Path, announce: &mut dyn FnMut(&[Probe])) -> Looked {
+    /// with the same file. `announce` hears of the library before the first of its probes can be hit.
+    pub fn look(
+        &mut self,
+        pid: u32,
+        file: &File,
+        path: &Path,
+        announce: &mut dyn FnMut(&Library, &[Probe]),
+    ) -> Looked {
         let start = Instant::now();
         let Some(key) = key_of(file) else { return Looked::Nothing };
         if self.hooked.contains(&key) {
@@ -264,12 +270,21 @@ impl Probes {
         file: &File,
         path: &Path,
         mut image: Image,
-        announce: &mut dyn FnMut(&[Probe]),
+        announce: &mut dyn FnMut(&Library, &[Probe]),
     ) -> Result<Library> {
         let wanted = image.functions.len();
         let probes = self.number(&mut image);
         self.set_captures(&probes)?;
-        announce(&probes);
+        let library = Library {
+            path: path.to_owned(),
+            build_id: image.build_id.clone(),
+            slow: image.functions.iter().filter(|f| !f.emulated).count(),
+            functions: probes.len(),
+            beyond: wanted - probes.len(),
+            not_hooked: std::mem::take(&mut image.not_hooked),
+            took: Duration::ZERO,
+        };
+        announce(&library, &probes);
         if !probes.is_empty() {
             let place = |(function, probe): (&Function, &Probe)| probe.place(function.site);
             let attached = match &mut self.levers {
@@ -281,15 +296,7 @@ impl Probes {
             };
             attached.with_context(|| format!("the kernel refused {} hooks", probes.len()))?;
         }
-        Ok(Library {
-            path: path.to_owned(),
-            build_id: image.build_id,
-            slow: image.functions.iter().filter(|f| !f.emulated).count(),
-            functions: probes.len(),
-            beyond: wanted - probes.len(),
-            not_hooked: image.not_hooked,
-            took: Duration::ZERO,
-        })
+        Ok(library)
     }
 
     /// A probe for each function. Those that there is no number for are moved to what is not hooked.

@@ -121,7 +121,9 @@ impl Tracker {
         let ts = monotonic_ns();
         // The worker outlives us; if it is gone, the recording is over.
         let send = |what| _ = self.messages.send(Message { ts, pid, what });
-        let what = match probes.look(pid, file, path, &mut |probes| send(Told::Names(probes.to_vec()))) {
+        let what = match probes.look(pid, file, path, &mut |library, probes| {
+            send(Told::Coming(library.clone(), probes.to_vec()))
+        }) {
             Looked::Nothing => return false,
             Looked::Hooked(library) => {
                 if self.libraries.len() < LISTED {

@@ -46,17 +46,8 @@ impl Recording {
     }
 
     fn hook(&self, ts: u64, id: u32, name: &str) {
-        let probes = vec![Probe { id, name: name.to_owned(), signature: None, beneath: None }];
-        self.messages.send(Message { ts, pid: 1, what: Told::Names(probes) }).unwrap();
-        let library = Library {
-            path: PathBuf::from(format!("/lib/{name}.so")),
-            build_id: None,
-            functions: 1,
-            not_hooked: Vec::new(),
-            beyond: 0,
-            slow: 0,
-            took: Duration::ZERO,
-        };
+        let (library, probes) = library(id, name);
+        self.messages.send(Message { ts, pid: 1, what: Told::Coming(library.clone(), probes) }).unwrap();
         self.messages.send(Message { ts, pid: 1, what: Told::Hooked(library) }).unwrap();
     }
 
@@ -68,6 +59,19 @@ impl Recording {
         self.writer.join().unwrap();
         (self.folder.read(), outcome)
     }
+}
+
+fn library(id: u32, name: &str) -> (Library, Vec<Probe>) {
+    let library = Library {
+        path: PathBuf::from(format!("/lib/{name}.so")),
+        build_id: None,
+        functions: 1,
+        not_hooked: Vec::new(),
+        beyond: 0,
+        slow: 0,
+        took: Duration::ZERO,
+    };
+    (library, vec![Probe { id, name: name.to_owned(), signature: None, beneath: None }])
 }
 
 fn names(lines: &[Value]) -> Vec<String> {
@@ -106,6 +110,28 @@ fn a_call_recorded_while_its_library_was_hooked_has_its_name() {
     let calls: Vec<&Value> = lines.iter().filter(|line| line["type"] == "userspace").collect();
     let names: Vec<&Value> = calls.iter().map(|line| &line["name"]).collect();
     assert_eq!(names, ["cuA", "cuA"], "{lines:#?}");
+}
+
+/// The same, and the recorder takes long to say so: the library is told before its first call, and once.
+#[test]
+fn a_library_is_told_before_calls_that_come_while_it_is_hooked() {
+    let mut recording = Recording::new("coming", 1);
+    recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
+    let send = |what| recording.messages.send(Message { ts: 1500, pid: 1, what }).unwrap();
+    let (library, probes) = library(1, "cuA");
+    send(Told::Coming(library.clone(), probes));
+    let (messages, state) = (recording.messages.clone(), recording.state.clone());
+    let worker = recording.worker.take().unwrap();
+    let worker = std::thread::spawn(move || worker.run(Header::default()));
+    // By then it has told of the call.
+    std::thread::sleep(Duration::from_millis(100));
+    messages.send(Message { ts: 1500, pid: 1, what: Told::Hooked(library) }).unwrap();
+    state.drain();
+    worker.join().unwrap();
+    recording.writer.join().unwrap();
+    let lines = recording.folder.read();
+    assert_eq!(names(&lines)[1..3], ["process library", "userspace cuA"]);
+    assert_eq!(lines.iter().filter(|line| line["name"] == "library").count(), 1);
 }
 
 #[test]
