@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::needs::rungs;
-use crate::room::{Room, live};
+use crate::room::{Room, live, slow};
 use crate::run::Done;
 use crate::trace::Trace;
 
@@ -38,7 +38,9 @@ fn hot(room: &Room) -> Hot {
 impl Hot {
     fn record(&self, room: &Room, options: &[&str], words: &[&str]) -> (Done, Trace) {
         let options = [&["--lib", &self.library], options].concat();
-        let (done, trace) = room.record(&options, &[&[self.program.as_str()], words].concat());
+        // Launches are well within the budget, whatever a hit costs here.
+        let pause = (2 * slow()).to_string();
+        let (done, trace) = room.record(&options, &[&[self.program.as_str(), &pause], words].concat());
         done.exited(0);
         check_lines(&trace);
         (done, trace)

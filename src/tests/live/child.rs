@@ -80,13 +80,13 @@ fn the_command_is_as_without_gpurec() {
 }
 
 /// By sudo the command is as it would be without sudo, but for what sudo itself takes: its terminal's descriptors, and
-/// core dumps.
+/// core dumps. (And it gives a TERM to who has none.)
 #[test]
 fn the_command_of_a_person_is_as_without_sudo() {
     as_user(|room, user| {
         fs::write(room.path("tell"), TELL).unwrap();
         let told = |before: &str| {
-            let line = format!("export ODD='a b'; umask 027; {before} sh {}", room.text("tell"));
+            let line = format!("export ODD='a b' TERM=xterm; umask 027; {before} sh {}", room.text("tell"));
             user.types(room, &line).exited(0).text().replace('\r', "")
         };
         same(&told("sudo $GPUREC -q -o t.jsonl --"), &told(""), &[" -> ", "Max core file size"]);

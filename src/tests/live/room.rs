@@ -64,7 +64,14 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!(within(PATIENCE, &mut is_so), "waited {PATIENCE:?} in vain: {what}");
 }
 
+/// How many times slower than a machine this one is, where its processors are emulated: GPUREC_SLOW.
+pub fn slow() -> u32 {
+    std::env::var("GPUREC_SLOW").map_or(1, |factor| factor.parse().expect("GPUREC_SLOW"))
+}
+
+/// The one place where a limit is kept.
 pub fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let limit = limit * slow();
     let begin = Instant::now();
     while !is_so() {
         if begin.elapsed() > limit {

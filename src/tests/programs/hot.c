@@ -1,5 +1,5 @@
-// hot HOT_MS QUIET_MS [open]: asks without a pause for the first time, then now and then; a launch every
-// 2 ms in both. With `open` a second thread stays inside cudaGetDevice. Out: how often it called what, by name.
+// hot PAUSE_MS HOT_MS QUIET_MS [open]: asks without a pause for the first time, then now and then; a launch after each
+// pause in both. With `open` a second thread stays inside cudaGetDevice. Out: how often it called what, by name.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,27 +49,28 @@ static void *stay(void *unused)
 
 int main(int argc, char **argv)
 {
-	struct timespec pause = {0, 2000000}, start = {0, 100000000};
+	struct timespec pause = {0, 0}, start = {0, 100000000};
 	pthread_t other;
 
-	if (argc < 3)
+	if (argc < 4)
 		return 2;
-	if (argc > 3) {
+	pause.tv_nsec = atoi(argv[1]) * 1000000L;
+	if (argc > 4) {
 		if (pthread_create(&other, NULL, stay, NULL))
 			return 3;
 		nanosleep(&start, NULL);
 		asked++;
 	}
 	double begin = now(), last = begin;
-	while (now() < begin + atoi(argv[1])) {
+	while (now() < begin + atoi(argv[2])) {
 		ask();
-		if (now() >= last + 2) {
+		if (now() >= last + atoi(argv[1])) {
 			last = now();
 			launch();
 		}
 	}
 	begin = now();
-	while (now() < begin + atoi(argv[2])) {
+	while (now() < begin + atoi(argv[3])) {
 		ask();
 		launch();
 		nanosleep(&pause, NULL);
