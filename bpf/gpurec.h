@@ -66,6 +66,9 @@ enum gpurec_flag {
 	/* gpurec_new_file: no file. Hooks for one process see less from here on: it forked, or
 	 * the kernel knows it by a thread that is gone. */
 	GPUREC_ALONE = 256,
+	/* gpurec_new_file: not stopped, since somebody would take the stop for one of their own: a
+	 * shell with job control, a debugger. */
+	GPUREC_WATCHED = 512,
 };
 
 /* How a piece of the target's memory is read. */

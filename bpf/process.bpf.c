@@ -6,7 +6,8 @@
  * the CPU's ring (for the trace), new-file records in the control ring (to act on).
  * A target that maps a new executable file, or executes one, is stopped on its way back
  * to user mode; the recorder hooks what the file holds and lets it go on. Nobody is
- * stopped under --all, nor while the recorder's pulse is missing.
+ * stopped under --all, nor while the recorder's pulse is missing, nor where somebody else
+ * would take the stop for one of their own.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -17,6 +18,8 @@
 #include "emit.h"
 
 #define SIGSTOP 19
+#define PT_PTRACED 1
+#define PT_SEIZED 0x10000
 #define SIGNAL_GROUP_EXIT 4
 #define EEXIST 17
 #define PROT_EXEC 4
@@ -25,7 +28,6 @@
 #define PF_EXITING 4
 
 /* Linux 6.13. Where it is missing, hooks are for everybody and no child is stopped at birth. */
-enum pid_type { PIDTYPE_PID, PIDTYPE_TGID };
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
 
 struct {
@@ -138,10 +140,40 @@ static __always_inline bool waits(u32 pid)
 	return true;
 }
 
-/* The signal goes before the record: the recorder's SIGCONT must never overtake it. */
+/* A debugger that has attached by the old way (gdb) would stop in our signal. Those that seize (strace) pass it on. */
+static __always_inline bool is_debugged(struct task_struct *task)
+{
+	return (BPF_CORE_READ(task, ptrace) & (PT_PTRACED | PT_SEIZED)) == PT_PTRACED;
+}
+
+/* Or by a shell with job control, which gives each job a group of its own on the terminal that they share: it waits
+ * for the job's stops, and would take the job for suspended. */
+static __always_inline bool is_watched(struct task_struct *task)
+{
+	struct signal_struct *own = BPF_CORE_READ(task, signal);
+	struct signal_struct *parents = BPF_CORE_READ(task, real_parent, signal);
+	struct tty_struct *tty = BPF_CORE_READ(own, tty);
+
+	if (is_debugged(task))
+		return true;
+	return tty && tty == BPF_CORE_READ(parents, tty) &&
+	       BPF_CORE_READ(own, pids[PIDTYPE_PGID]) != BPF_CORE_READ(parents, pids[PIDTYPE_PGID]);
+}
+
+/* A stop of somebody else's has begun: it is not ours to end. */
+static __always_inline bool others_stop(u32 pid)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+
+	return (BPF_CORE_READ(task, jobctl) & JOBCTL_STOP_PENDING) && !bpf_map_lookup_elem(&stopped, &pid) &&
+	       !bpf_map_lookup_elem(&paused, &pid);
+}
+
+/* The signal goes before the record: the recorder's SIGCONT must never overtake it. To the thread: one that waits
+ * for the process is then somebody else's, and stays in force when the recorder lets it go on. */
 static __always_inline bool stop_current(u32 pid)
 {
-	return waits(pid) && bpf_send_signal(SIGSTOP) == 0;
+	return !others_stop(pid) && waits(pid) && bpf_send_signal_thread(SIGSTOP) == 0;
 }
 
 /* Before it has run at all. */
@@ -149,7 +181,20 @@ static __always_inline bool stop_child(struct task_struct *child)
 {
 	if (!bpf_ksym_exists(bpf_send_signal_task) || !waits(child->tgid))
 		return false;
-	return bpf_send_signal_task(child, SIGSTOP, PIDTYPE_TGID, 0) == 0;
+	return bpf_send_signal_task(child, SIGSTOP, PIDTYPE_PID, 0) == 0;
+}
+
+/* The flags to tell the recorder of it with. */
+static __always_inline u16 wait_current(u32 pid)
+{
+	return stop_current(pid) ? GPUREC_STOPPED : 0;
+}
+
+static __always_inline u16 wait_child(struct task_struct *child)
+{
+	if (is_debugged(child))
+		return GPUREC_WATCHED;
+	return stop_child(child) ? GPUREC_STOPPED : 0;
 }
 
 /* The kernel tells whose hooks they are by the process's first thread, while that lives. */
@@ -172,7 +217,7 @@ static __always_inline bool is_the_only(u32 pid)
 	return s && s->only == pid;
 }
 
-static __always_inline void report_alone(u32 pid, bool is_stopped)
+static __always_inline void report_alone(u32 pid, u16 flags)
 {
 	struct gpurec_new_file *r = bpf_ringbuf_reserve(&control, sizeof(*r), 0);
 
@@ -182,7 +227,7 @@ static __always_inline void report_alone(u32 pid, bool is_stopped)
 	}
 	__builtin_memset(r, 0, sizeof(*r));
 	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
-	r->head.flags = GPUREC_ALONE | (is_stopped ? GPUREC_STOPPED : 0);
+	r->head.flags = GPUREC_ALONE | flags;
 	r->pid = pid;
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
@@ -191,6 +236,7 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 {
 	u32 pid = bpf_get_current_pid_tgid() >> 32;
 	struct gpurec_new_file *r = bpf_ringbuf_reserve(&control, sizeof(*r), 0);
+	u16 watched = what->head.flags;
 
 	if (!r) {
 		COUNT_LOST(file);
@@ -200,8 +246,8 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
 	r->pid = pid;
 	r->head.flags = flags;
-	if (!config.everyone && stop_current(pid))
-		r->head.flags |= GPUREC_STOPPED;
+	if (!config.everyone)
+		r->head.flags |= watched ? watched : wait_current(pid);
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
 
@@ -230,6 +276,8 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	read_file(&what.file, file);
 	if (is_seen(&what.file))
 		return 0;
+	if (is_watched(task))
+		what.head.flags = GPUREC_WATCHED;
 	bpf_map_update_elem(&mapping, &tid, &what, BPF_ANY);
 	return 0;
 }
@@ -288,7 +336,7 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 		give_state(child);
 		/* It has the hooks' breakpoints with its parent's memory, and nobody behind them. */
 		if (is_the_only(pid) && BPF_CORE_READ(child, mm) != BPF_CORE_READ(parent, mm))
-			report_alone(new_pid, stop_child(child));
+			report_alone(new_pid, wait_child(child));
 	} else {
 		t = bpf_task_storage_get(&threads, parent, 0, 0);
 		if (!t || t->child == new_pid)
@@ -344,8 +392,10 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 		record_exec(task, old_pid);
 	read_file(&what.file, BPF_CORE_READ(bprm, file));
 	/* Where not the first thread did it, that one is gone, though its number is not. */
+	if (is_watched(task))
+		what.head.flags = GPUREC_WATCHED;
 	if (is_the_only(task->tgid) && old_pid != task->pid)
-		report_alone(task->tgid, stop_current(task->tgid));
+		report_alone(task->tgid, what.head.flags ? what.head.flags : wait_current(task->tgid));
 	if (!is_seen(&what.file))
 		report_file(&what, GPUREC_PROGRAM);
 	return 0;
@@ -367,7 +417,7 @@ static __always_inline int ends(struct task_struct *task)
 	}
 	/* Files that the others map are not hooked by the kernel itself any more. */
 	if (!ended && task->pid == task->tgid && is_the_only(pid) && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
-		report_alone(pid, false);
+		report_alone(pid, 0);
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
 	if (ended && !config.everyone) {

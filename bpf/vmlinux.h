@@ -139,16 +139,24 @@ typedef struct {
 	int counter;
 } atomic_t;
 
+enum pid_type { PIDTYPE_PID, PIDTYPE_TGID, PIDTYPE_PGID, PIDTYPE_SID, PIDTYPE_MAX };
+
+struct pid;
+struct tty_struct;
+
 struct signal_struct {
 	atomic_t live;
 	int group_exit_code;
 	unsigned int flags;
+	struct pid *pids[PIDTYPE_MAX];
+	struct tty_struct *tty;
 };
 
 struct task_struct {
 	unsigned int __state;
 	void *stack;
 	unsigned long jobctl;
+	unsigned int ptrace;
 	int pid, tgid;
 	int exit_code;
 	unsigned int flags;

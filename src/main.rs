@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         Ok(status) => status.into(),
         Err(error) if reader_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            say::say(&format!("{error:#}"));
+            say::say(&say::with_remedy(format!("{error:#}")));
             status_of(&error).into()
         }
     }

@@ -61,6 +61,34 @@ pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(safe)
 }
 
+/// An error that ends with the kernel's own word, and what to do about it. Of many errors the libraries between keep
+/// nothing but the text.
+pub fn with_remedy(text: String) -> String {
+    let number =
+        text.strip_suffix(')').and_then(|text| text.rsplit_once(" (os error ")).map(|(_, number)| number);
+    match number.and_then(|number| remedy(number.parse().ok()?)) {
+        Some(remedy) => format!("{text}; {remedy}"),
+        None => text,
+    }
+}
+
+fn remedy(errno: i32) -> Option<&'static str> {
+    Some(match errno {
+        libc::EAGAIN => {
+            "no more processes or threads are allowed here: raise ulimit -u, or pids.max of the cgroup"
+        }
+        libc::EMFILE => "raise the limit on open files: ulimit -n 65536",
+        libc::ENFILE => "raise the machine's limit on open files: sysctl fs.file-max",
+        libc::ENOMEM => {
+            "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring"
+        }
+        libc::EPERM | libc::EACCES | libc::ENOSYS => {
+            "in a container, its seccomp filter may forbid it: run gpurec on the host, or the container with --privileged"
+        }
+        _ => return None,
+    })
+}
+
 /// A sentence of gpurec's, on standard error.
 pub fn say(sentence: &str) {
     text(&format!("gpurec: {sentence}\n"));
@@ -94,6 +122,29 @@ mod tests {
         assert_eq!((clean(harmless).as_str(), clean_lines(harmless).as_str()), (harmless, harmless));
         for c in ['\u{61b}', '\u{200a}', '\u{2010}', '\u{2027}', '\u{202f}', '\u{205f}', '\u{206a}'] {
             assert!(!is_unsafe(c), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_comes_with_a_remedy() {
+        let told = |text: &str| with_remedy(text.to_owned());
+        assert_eq!(
+            told("fork: Resource temporarily unavailable (os error 11)"),
+            "fork: Resource temporarily unavailable (os error 11); no more processes or threads are allowed here: \
+             raise ulimit -u, or pids.max of the cgroup"
+        );
+        assert!(
+            told("a: Too many open files (os error 24)")
+                .ends_with("; raise the limit on open files: ulimit -n 65536")
+        );
+        for same in [
+            "a: File exists (os error 17)",
+            "a (os error 24); do this",
+            "a (os error x)",
+            "(os error 24)",
+            "",
+        ] {
+            assert_eq!(told(same), same);
         }
     }
 

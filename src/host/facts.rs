@@ -30,6 +30,8 @@ pub struct Facts {
     pub lockdown: Option<String>,
     /// Numbers of processes mean the same to us and to the kernel.
     pub first_pid_namespace: Option<bool>,
+    /// /proc is there.
+    pub proc: Option<bool>,
     pub btf: Option<bool>,
     pub ring_buffer: Option<bool>,
     pub task_storage: Option<bool>,
@@ -52,6 +54,7 @@ impl Facts {
             kernel: line("/proc/sys/kernel/osrelease"),
             machine: Some(std::env::consts::ARCH.to_owned()),
             lockdown: lockdown(),
+            proc: Some(Path::new("/proc/self/maps").exists()),
             first_pid_namespace: fs::read_link("/proc/self/ns/pid")
                 .ok()
                 .map(|link| link == Path::new(FIRST_PID_NAMESPACE)),

@@ -48,6 +48,12 @@ fn problems(facts: &Facts) -> Vec<Problem> {
         }
     };
     add(
+        facts.proc,
+        true,
+        "/proc is not mounted here, by which gpurec finds what processes have mapped",
+        "mount it: mount -t proc proc /proc",
+    );
+    add(
         facts.can_load_bpf,
         true,
         &format!("gpurec may not load BPF programs as this user: it lacks {}", facts.lacking.join(" and ")),

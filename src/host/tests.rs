@@ -14,6 +14,7 @@ fn capable() -> Facts {
         can_read_processes: Some(true),
         lockdown: Some("none".into()),
         first_pid_namespace: Some(true),
+        proc: Some(true),
         btf: Some(true),
         ring_buffer: Some(true),
         task_storage: Some(true),
@@ -48,7 +49,8 @@ fn unknown_is_not_no() {
 #[test]
 fn each_missing_fact_is_one_problem_with_a_remedy() {
     type Remove = fn(&mut Facts);
-    let cases: [(Remove, bool); 12] = [
+    let cases: [(Remove, bool); 13] = [
+        (|f| f.proc = Some(false), true),
         (|f| f.can_load_bpf = Some(false), true),
         (|f| f.can_signal = Some(false), true),
         (|f| f.can_read_tracefs = Some(false), true),

@@ -27,6 +27,8 @@ pub struct Types {
 /// None if the kernel has no BTF that can be read.
 pub fn types() -> Option<&'static Types> {
     static TYPES: OnceLock<Option<Types>> = OnceLock::new();
+    // What libbpf says of a kernel without them is for nobody: gpurec says it.
+    libbpf_rs::set_print(None);
     TYPES.get_or_init(|| Some(Types::read(&Btf::from_vmlinux().ok()?))).as_ref()
 }
 

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -509,7 +509,22 @@ fn go_first() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
 }
 
+/// The clock that BPF's records have, also where a time namespace gives gpurec another one.
 pub fn monotonic_ns() -> u64 {
+    static AHEAD: OnceLock<i64> = OnceLock::new();
+    let ahead = *AHEAD.get_or_init(|| namespace_ns(&std::fs::read_to_string(OFFSETS).unwrap_or_default()));
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+    let ns = time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64);
+    ns.wrapping_sub(ahead as u64)
+}
+
+const OFFSETS: &str = "/proc/self/timens_offsets";
+
+/// By how much the monotonic clock of a time namespace is ahead of the kernel's own.
+pub(super) fn namespace_ns(offsets: &str) -> i64 {
+    let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic"));
+    let mut numbers =
+        line.into_iter().flat_map(str::split_whitespace).map_while(|word| word.parse::<i64>().ok());
+    let (seconds, ns) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
 }

@@ -3,11 +3,12 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
@@ -21,6 +22,10 @@ pub const ANYONE: i32 = -1;
 /// wait when a grace period ends: 1,019 links took 1,237 ms with 64 threads, 138 ms with this.
 const DETACHERS: usize = 1024;
 const DETACHERS_STACK: usize = 64 << 10;
+
+/// Single places that are refused until the rest is not tried any more: each try costs, and where everything is
+/// refused there may be a thousand of them.
+const MOST_REFUSED: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -49,6 +54,76 @@ pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place], whom: 
             Ok(vec![entries, returns])
         }
         Rung::Single => single(object, &path, places),
+    }
+}
+
+/// A place that the kernel refused, by where it is among the places.
+#[derive(Debug, PartialEq)]
+pub struct Refused {
+    pub index: usize,
+    pub why: String,
+}
+
+/// What came of attaching: links, each with the places that it is for.
+#[derive(Debug, PartialEq)]
+pub struct Parts<L> {
+    pub taken: Vec<(Range<usize>, Vec<L>)>,
+    pub refused: Vec<Refused>,
+}
+
+impl<L> Parts<L> {
+    pub fn links(self) -> (Vec<L>, Vec<Refused>) {
+        (self.taken.into_iter().flat_map(|(_, links)| links).collect(), self.refused)
+    }
+}
+
+/// Attaches what the kernel takes: what it refuses of many is looked for by halves. An error if it takes nothing.
+pub fn attach_most(
+    object: &Object,
+    rung: Rung,
+    file: &File,
+    places: &[Place],
+    whom: i32,
+) -> Result<Parts<Link>> {
+    let each = rung == Rung::Single;
+    attach_parts(places.len(), each, &mut |part| attach(object, rung, file, &places[part], whom))
+}
+
+/// `each`: each place by itself, so that each can be detached by itself.
+pub(super) fn attach_parts<L>(
+    places: usize,
+    each: bool,
+    attach: &mut dyn FnMut(Range<usize>) -> Result<Vec<L>>,
+) -> Result<Parts<L>> {
+    let mut parts = Parts { taken: Vec::new(), refused: Vec::new() };
+    // The last one is next.
+    let mut waiting: Vec<Range<usize>> = if each {
+        (0..places).rev().map(|i| i..i + 1).collect()
+    } else {
+        std::iter::once(0..places).collect()
+    };
+    let mut last = String::new();
+    while let Some(part) = waiting.pop() {
+        if parts.refused.len() >= MOST_REFUSED {
+            let why = format!("not tried after {MOST_REFUSED} others were refused: {last}");
+            parts.refused.extend(part.map(|index| Refused { index, why: why.clone() }));
+            continue;
+        }
+        match attach(part.clone()) {
+            Ok(links) => parts.taken.push((part, links)),
+            Err(error) if part.len() == 1 => {
+                last = format!("{error:#}");
+                parts.refused.push(Refused { index: part.start, why: last.clone() });
+            }
+            Err(_) => {
+                let middle = part.start + part.len() / 2;
+                waiting.extend([middle..part.end, part.start..middle]);
+            }
+        }
+    }
+    match parts.refused.first() {
+        Some(first) if parts.taken.is_empty() => bail!("{}", first.why),
+        _ => Ok(parts),
     }
 }
 

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
-use super::attach::{self, ANYONE, Place};
+use super::attach::{self, ANYONE, Place, Refused};
 use super::capture;
 use super::hit_costs::HitCosts;
 use super::objects::{self, Rung};
@@ -71,8 +71,8 @@ impl Levers {
         })
     }
 
-    /// Hooks all of them, each by itself, or none. Those that were given up in other files are not
-    /// hooked in this one either, until they are taken back.
+    /// Hooks them, each by itself. Those that were given up in other files are not hooked in this one either,
+    /// until they are taken back. Out: those that the kernel refused, if it took any.
     pub(super) fn attach(
         &mut self,
         cuda: &Object,
@@ -81,19 +81,18 @@ impl Levers {
         file: &File,
         probes: &[Probe],
         image: &Image,
-    ) -> Result<()> {
+    ) -> Result<Vec<Refused>> {
         let shared = Rc::new(file.try_clone().with_context(fds::too_few)?);
+        let places: Vec<Place> = probes.iter().zip(&image.functions).map(|(p, f)| p.place(f.site)).collect();
         let is_given_up = |probe: &Probe| self.held.get(&probe.id).is_some_and(|held| !held.hooked);
-        let mut spots = Vec::with_capacity(probes.len());
-        for (probe, function) in probes.iter().zip(&image.functions) {
-            let place = probe.place(function.site);
-            let links = match is_given_up(probe) {
-                true => Vec::new(),
-                false => attach::attach(cuda, rung, file, &[place], ANYONE)?,
-            };
-            spots.push(Spot { key, file: shared.clone(), place, links });
-        }
-        for ((probe, spot), function) in probes.iter().zip(spots).zip(&image.functions) {
+        let parts =
+            attach::attach_parts(places.len(), true, &mut |part| match is_given_up(&probes[part.start]) {
+                true => Ok(Vec::new()),
+                false => attach::attach(cuda, rung, file, &places[part], ANYONE),
+            })?;
+        for (part, links) in parts.taken {
+            let (probe, function) = (&probes[part.start], &image.functions[part.start]);
+            let spot = Spot { key, file: shared.clone(), place: places[part.start], links };
             let held = self.held.entry(probe.id).or_insert_with(|| Held {
                 name: probe.name.clone(),
                 stepped: false,
@@ -104,7 +103,7 @@ impl Levers {
             held.stepped |= !function.emulated;
             held.places.push(spot);
         }
-        Ok(())
+        Ok(parts.refused)
     }
 
     pub(super) fn files(&self) -> Vec<(FileId, &File)> {

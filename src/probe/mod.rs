@@ -42,6 +42,7 @@ use crate::cuda::{self, Signature};
 use crate::elf::{self, Function, Image, NotHooked, Want};
 use crate::host::Plan;
 use crate::pipeline::ring::Ring;
+use crate::say;
 use attach::Place;
 use kernel::{Change, Choice, Driver, Hold, Numbering};
 use levers::Levers;
@@ -94,11 +95,15 @@ pub struct Library {
     pub beyond: usize,
     /// How many of those hooked the kernel must single-step.
     pub slow: usize,
+    /// How many more the kernel did not take; they are in `not_hooked`.
+    pub refused: usize,
     pub took: Duration,
 }
 
 pub enum Looked {
     Hooked(Library),
+    /// Hooked before, and now for this process too.
+    Also,
     /// Nothing wanted in it, or hooked before.
     Nothing,
     /// It looked like something wanted, but could not be read or hooked.
@@ -228,8 +233,9 @@ impl Probes {
         let Some(key) = key_of(file) else { return Looked::Nothing };
         if self.hooked.contains(&key) {
             return match self.reach.also_for(pid, key) {
-                Ok(()) => Looked::Nothing,
-                Err(error) => Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") },
+                Ok(true) => Looked::Also,
+                Ok(false) => Looked::Nothing,
+                Err(error) => failed(path, &error),
             };
         }
         let image = match self.selection.examine(file, path) {
@@ -243,7 +249,7 @@ impl Probes {
             Err(error) => {
                 // Nothing holds the file, so another one may get its number.
                 self.hooked.remove(&key);
-                Looked::Failed { path: path.to_owned(), reason: format!("{error:#}") }
+                failed(path, &error)
             }
         }
     }
@@ -275,12 +281,13 @@ impl Probes {
         let wanted = image.functions.len();
         let probes = self.number(&mut image);
         self.set_captures(&probes)?;
-        let library = Library {
+        let mut library = Library {
             path: path.to_owned(),
             build_id: image.build_id.clone(),
             slow: image.functions.iter().filter(|f| !f.emulated).count(),
             functions: probes.len(),
             beyond: wanted - probes.len(),
+            refused: 0,
             not_hooked: std::mem::take(&mut image.not_hooked),
             took: Duration::ZERO,
         };
@@ -294,7 +301,8 @@ impl Probes {
                     self.reach.attach(pid, key, file, places)
                 }
             };
-            attached.with_context(|| format!("the kernel refused {} hooks", probes.len()))?;
+            let refused = attached.with_context(|| format!("the kernel refused {} hooks", probes.len()))?;
+            leave_out(&refused, &mut library, &mut image);
         }
         Ok(library)
     }
@@ -476,6 +484,23 @@ fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
         true => attempt(Way { may_sleep: true, alone: true }).or_else(everybody),
         false => everybody(anyhow::Error::msg("")),
     }
+}
+
+fn failed(path: &Path, error: &anyhow::Error) -> Looked {
+    Looked::Failed { path: path.to_owned(), reason: say::with_remedy(format!("{error:#}")) }
+}
+
+/// What the kernel did not take is among what is not hooked.
+fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Image) {
+    for one in refused {
+        let reason = say::with_remedy(format!("the kernel refused it: {}", one.why));
+        library.not_hooked.push(NotHooked { name: image.functions[one.index].name.clone(), reason });
+    }
+    let mut index = 0..;
+    image.functions.retain(|_| index.next().is_some_and(|i| refused.iter().all(|one| one.index != i)));
+    library.refused = refused.len();
+    library.functions = image.functions.len();
+    library.slow = image.functions.iter().filter(|f| !f.emulated).count();
 }
 
 /// Device and inode, as stat() has them. As long as it has hooks no other file can have the same.

@@ -128,10 +128,8 @@ impl Base {
             }
         }
         let object = open.load().with_context(|| {
-            format!(
-                "the kernel refused gpurec's process programs, or its rings of {} KiB for each CPU (then try a smaller --ring)",
-                settings.ring >> 10
-            )
+            let ring = settings.ring >> 10;
+            format!("the kernel refused gpurec's process programs, or its rings of {ring} KiB for each CPU")
         })?;
         Ok(Base { object, layout, cpus, config })
     }
@@ -154,7 +152,8 @@ impl Base {
     pub fn rings(&self) -> Result<Vec<Ring>> {
         let map = self.map("rings")?;
         let each = (0..self.cpus).map(|cpu| Ring::map(map.as_fd(), self.layout, cpu));
-        Ok(each.collect::<std::io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+        let rings = each.collect::<std::io::Result<Vec<_>>>().with_context(|| self.unmapped())?;
+        Ok(rings.into_iter().flatten().collect())
     }
 
     /// As many of them as gpurec's own calls fill, while it measures what a call costs.
@@ -164,7 +163,11 @@ impl Base {
         }
         let map = self.map("rings")?;
         let each = (0..self.cpus).map(|cpu| Ring::map_near(map.as_fd(), self.layout, cpu));
-        Ok(each.collect::<std::io::Result<Vec<_>>>()?)
+        each.collect::<std::io::Result<Vec<_>>>().with_context(|| self.unmapped())
+    }
+
+    fn unmapped(&self) -> String {
+        format!("gpurec cannot map its rings of {} KiB for each CPU", self.layout.part() >> 10)
     }
 
     /// The CUDA programs of one rung. `may_sleep`: so that they can fetch pages that nobody

@@ -13,10 +13,7 @@ use nix::unistd::Pid;
 
 use super::objects::Base;
 use crate::pipeline::worker::monotonic_ns;
-use crate::target::proc;
-
-/// Signals that stop a process, if it doesn't take them.
-const STOPS: [Signal; 4] = [Signal::SIGSTOP, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+use crate::target::stops;
 
 pub struct Pauses {
     paused: MapHandle,
@@ -75,30 +72,16 @@ impl Pauses {
         if !has(&self.targets) || has(&self.stopped) {
             return;
         }
-        let others = stops_waiting(pid);
-        let pid = Pid::from_raw(pid as i32);
-        let _ = kill(pid, Signal::SIGCONT);
-        // That undid what somebody else had asked for meanwhile.
-        for signal in others {
-            let _ = kill(pid, signal);
-        }
+        stops::go_on(pid);
         if has(&self.stopped) {
             // It was stopped for a library just then. If the tracker has let it go meanwhile,
             // it is let go again from here.
             let _ = self.paused.update(key, &monotonic_ns().to_ne_bytes(), MapFlags::ANY);
-            let _ = kill(pid, Signal::SIGSTOP);
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGSTOP);
         }
     }
 }
 
 fn number(value: Option<Vec<u8>>) -> Option<u64> {
     Some(u64::from_ne_bytes(value?.try_into().ok()?))
-}
-
-/// Stop signals that were sent to a stopped process wait until it goes on. Ours is not among
-/// them: it was sent to a thread.
-fn stops_waiting(pid: u32) -> Vec<Signal> {
-    let pending = proc::status_field(pid, "ShdPnd").ok();
-    let bits = pending.and_then(|text| u64::from_str_radix(&text, 16).ok()).unwrap_or(0);
-    STOPS.into_iter().filter(|signal| bits >> (*signal as u32 - 1) & 1 == 1).collect()
 }

@@ -27,6 +27,6 @@ fn syscall_tracepoint(program: &libbpf_rs::ProgramMut, name: &str) -> Result<Lin
         other => return Err(anyhow!("gpurec does not know where {other} goes")),
     };
     let id = tracepoint::id("syscalls", event)
-        .context("gpurec needs the system-call tracepoints (CONFIG_FTRACE_SYSCALLS) to see libraries as they are loaded")?;
+        .context("gpurec needs the system-call tracepoints to see libraries as they are loaded")?;
     tracepoint::attach(program, id, 0).with_context(|| format!("syscalls:{event}"))
 }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
 use super::FileId;
-use super::attach::{self, ANYONE, Place};
+use super::attach::{self, ANYONE, Place, Refused};
 use super::objects::{Base, Rung};
 use super::wire;
 use crate::target::{fds, proc};
@@ -63,14 +63,22 @@ impl Reach {
         Reach { base, rung, cuda, may_sleep, whose, held: Vec::new(), state }
     }
 
-    /// Hooks a file that the process has mapped: all places or none.
-    pub fn attach(&mut self, pid: u32, key: FileId, file: &File, places: Vec<Place>) -> Result<()> {
+    /// Hooks a file that the process has mapped. Out: the places that the kernel refused, if it took any.
+    pub fn attach(
+        &mut self,
+        pid: u32,
+        key: FileId,
+        file: &File,
+        mut places: Vec<Place>,
+    ) -> Result<Vec<Refused>> {
         self.be_for(pid)?;
         let file = file.try_clone().with_context(fds::too_few)?;
-        let mut held = Held { key, file, places, attached: false, links: Vec::new() };
-        self.attach_held(&mut held)?;
-        self.held.push(held);
-        Ok(())
+        let (programs, whom) = self.programs();
+        let (links, refused) = attach::attach_most(programs, self.rung, &file, &places, whom)?.links();
+        let mut index = 0..;
+        places.retain(|_| index.next().is_some_and(|i| refused.iter().all(|one| one.index != i)));
+        self.held.push(Held { key, file, places, attached: true, links });
+        Ok(refused)
     }
 
     pub fn files(&self) -> Vec<(FileId, &File)> {
@@ -86,17 +94,28 @@ impl Reach {
         self.held.extract_if(.., |held| held.key == key).flat_map(|held| held.links).collect()
     }
 
-    /// The process has mapped a file that was hooked before, perhaps for another one.
-    pub fn also_for(&mut self, pid: u32, key: FileId) -> Result<()> {
+    /// The process has mapped a file that was hooked before, perhaps for another one. True if it was hooked anew.
+    pub fn also_for(&mut self, pid: u32, key: FileId) -> Result<bool> {
         if !self.held.iter().any(|held| held.key == key) {
-            return Ok(());
+            return Ok(false);
         }
+        let before = self.tells();
         self.be_for(pid)?;
         let mut all = std::mem::take(&mut self.held);
-        let mut wanted = all.iter_mut().filter(|held| held.key == key && !held.attached);
-        let done = wanted.try_for_each(|held| self.attach_held(held));
+        let mut wanted: Vec<_> = all.iter_mut().filter(|held| held.key == key && !held.attached).collect();
+        let anew = !wanted.is_empty() || self.tells() != before;
+        let done = wanted.iter_mut().try_for_each(|held| self.attach_held(held));
         self.held = all;
-        done
+        done.map(|()| anew)
+    }
+
+    /// Whom the hooks are for, as a number: nobody, everybody, or a process.
+    fn tells(&self) -> (u8, u32) {
+        match &self.whose {
+            Whose::Nobodys => (0, 0),
+            Whose::Everybodys | Whose::EverybodysSince(_) => (1, 0),
+            Whose::Of(owner) => (2, owner.pid),
+        }
     }
 
     /// The process that needs not stop for this file again, while others do; 0: nobody does.
@@ -174,12 +193,17 @@ impl Reach {
         self.tell()
     }
 
-    fn attach_held(&self, held: &mut Held) -> Result<()> {
-        let (programs, whom) = match &self.whose {
-            Whose::Of(owner) => (&*self.cuda, owner.pid as i32),
+    /// What is attached now, and for whom.
+    fn programs(&self) -> (&Object, i32) {
+        match &self.whose {
+            Whose::Of(owner) => (&self.cuda, owner.pid as i32),
             Whose::EverybodysSince(more) => (more, ANYONE),
-            Whose::Everybodys | Whose::Nobodys => (&*self.cuda, ANYONE),
-        };
+            Whose::Everybodys | Whose::Nobodys => (&self.cuda, ANYONE),
+        }
+    }
+
+    fn attach_held(&self, held: &mut Held) -> Result<()> {
+        let (programs, whom) = self.programs();
         held.links.extend(attach::attach(programs, self.rung, &held.file, &held.places, whom)?);
         held.attached = true;
         Ok(())

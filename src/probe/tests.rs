@@ -165,6 +165,7 @@ fn kinds_and_flags_are_those_of_the_header() {
         ("GPUREC_CUT", wire::CUT.into()),
         ("GPUREC_STOPPED", wire::STOPPED.into()),
         ("GPUREC_PROGRAM", wire::PROGRAM.into()),
+        ("GPUREC_WATCHED", wire::WATCHED.into()),
         ("GPUREC_PIECE_READ", wire::PIECE_READ.into()),
         ("GPUREC_PIECE_NULL", wire::PIECE_NULL.into()),
         ("GPUREC_PIECE_CUT", wire::PIECE_CUT.into()),
@@ -559,4 +560,45 @@ fn a_function_is_never_hooked_twice() {
     let selection = selection(&[], &[], ApiChoice::All, &["libcuda.so.1:x*"]);
     let functions = examine(&selection, &driver).unwrap().functions;
     assert_eq!(functions.len(), 1, "{functions:#?}");
+}
+
+/// Places that the kernel takes but for some, attached in parts: what was taken, what was refused, in how many tries.
+fn parts(places: usize, each: bool, bad: &[usize]) -> (usize, Vec<usize>, usize) {
+    let mut tries = 0;
+    let done = super::attach::attach_parts(places, each, &mut |part| {
+        tries += 1;
+        anyhow::ensure!(!part.clone().any(|place| bad.contains(&place)), "no");
+        Ok(part.collect::<Vec<usize>>())
+    });
+    let Ok(done) = done else { return (0, (0..places).collect(), tries) };
+    let (mut taken, refused) = done.links();
+    let mut refused: Vec<usize> = refused.iter().map(|one| one.index).collect();
+    let count = taken.len();
+    taken.append(&mut refused.clone());
+    taken.sort_unstable();
+    assert_eq!(taken, (0..places).collect::<Vec<_>>(), "each place once");
+    refused.sort_unstable();
+    (count, refused, tries)
+}
+
+#[test]
+fn what_is_refused_among_many_is_found_and_the_rest_attached() {
+    assert_eq!(parts(1000, false, &[]), (1000, vec![], 1));
+    let (taken, refused, tries) = parts(1000, false, &[17, 500, 999]);
+    assert_eq!((taken, refused), (997, vec![17, 500, 999]));
+    assert!(tries < 70, "{tries}");
+    assert_eq!(parts(5, true, &[4]), (4, vec![4], 5));
+    assert_eq!(parts(1, false, &[0]), (0, vec![0], 1));
+}
+
+#[test]
+fn where_everything_is_refused_not_everything_is_tried() {
+    let all: Vec<usize> = (0..1000).collect();
+    for each in [false, true] {
+        let (taken, refused, tries) = parts(1000, each, &all);
+        assert!(taken == 0 && refused.len() == 1000 && tries < 50, "{tries}");
+    }
+    // What was taken before stays.
+    let (taken, refused, _) = parts(1000, true, &all[100..]);
+    assert_eq!((taken, refused.len()), (100, 900));
 }

@@ -13,15 +13,22 @@ use super::tracefs;
 /// The number by which perf knows a tracepoint.
 pub fn id(category: &str, event: &str) -> Result<u32> {
     let path = format!("events/{category}/{event}/id");
-    let text =
-        tracefs::read(&path).with_context(|| format!("this kernel has no tracepoint {category}:{event}"))?;
+    let text = tracefs::read(&path).map_err(|error| why_not(error, category, event))?;
     text.trim().parse().with_context(|| format!("{path} of tracefs holds no number"))
 }
 
 /// What an event consists of, as the kernel describes it.
 pub fn format(category: &str, event: &str) -> Result<String> {
     tracefs::read(&format!("events/{category}/{event}/format"))
-        .with_context(|| format!("this kernel has no tracepoint {category}:{event}"))
+        .map_err(|error| why_not(error, category, event))
+}
+
+fn why_not(error: io::Error, category: &str, event: &str) -> anyhow::Error {
+    let what = match error.kind() {
+        io::ErrorKind::NotFound => format!("this kernel has no tracepoint {category}:{event}"),
+        _ => format!("the tracepoint {category}:{event} cannot be looked up in tracefs"),
+    };
+    anyhow::Error::new(error).context(what)
 }
 
 /// Every `category:event`.

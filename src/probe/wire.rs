@@ -53,6 +53,7 @@ pub const CUT: u16 = gpurec_flag::GPUREC_CUT.0 as u16;
 pub const STOPPED: u16 = gpurec_flag::GPUREC_STOPPED.0 as u16;
 pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
 pub const ALONE: u16 = gpurec_flag::GPUREC_ALONE.0 as u16;
+pub const WATCHED: u16 = gpurec_flag::GPUREC_WATCHED.0 as u16;
 
 pub const KERNEL: u16 = gpurec_flag::GPUREC_KERNEL.0 as u16;
 pub const KERNEL_THREAD: u16 = gpurec_flag::GPUREC_KERNEL_THREAD.0 as u16;

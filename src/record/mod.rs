@@ -17,8 +17,10 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Result;
+
 use crate::probe::kernel::Choice;
-use crate::probe::{Rung, Selection};
+use crate::probe::{Rung, Selection, Settings};
 
 pub use session::{FAILED, run};
 
@@ -57,4 +59,24 @@ pub struct Config {
     pub options: serde_json::Value,
     /// Descriptors that the command shall have (see `target::launch::inherited_fds`).
     pub keep_fds: Vec<RawFd>,
+}
+
+impl Config {
+    /// A ring for each CPU. One busy thread fills one CPU's ring, so each must be able to
+    /// hold a burst; many CPUs are rarely all busy, so the sum is bounded.
+    pub fn settings(&self) -> Result<Settings> {
+        const MIB: usize = 1 << 20;
+        let cpus = libbpf_rs::num_possible_cpus()?;
+        let total = self.ring.unwrap_or_else(|| (cpus * 16 * MIB).clamp(128 * MIB, 512 * MIB));
+        let share = (total / cpus).max(64 << 10);
+        // The largest power of two that fits.
+        let ring = 1 << share.ilog2();
+        Ok(Settings {
+            everyone: matches!(self.target, Target::All),
+            follow: self.follow,
+            ring: ring.min(1 << 30),
+            budget: self.budget.is_some(),
+            lossless: self.lossless,
+        })
+    }
 }

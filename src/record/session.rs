@@ -28,7 +28,7 @@ use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
-use crate::probe::{LossCounters, Probe, Probes, Rung, Settings, wire};
+use crate::probe::{LossCounters, Probe, Probes, Rung, wire};
 use crate::report;
 use crate::say;
 use crate::target::attach::{self, Attached};
@@ -53,6 +53,10 @@ pub const FAILED: u8 = 125;
 
 /// Told to leave while the command still runs: 128 + SIGINT, as a shell says it.
 const INTERRUPTED: u8 = 130;
+
+/// What could not be done, where the kernel says only why.
+const MAPS: &str = "gpurec cannot use its own BPF maps";
+const THREAD: &str = "gpurec cannot start a thread";
 
 struct Session<'a> {
     config: &'a Config,
@@ -94,10 +98,10 @@ pub fn run(config: &Config) -> Result<u8> {
     // that cannot be recorded, a file that cannot be written.
     let launch = command(config, &user, user_env)?;
     let attached = attached(config)?;
-    let settings = settings(config)?;
+    let settings = config.settings()?;
     let mut probes = Probes::load(&settings, &plan, config.rung, config.selection.clone())?;
-    let loss = LossCounters::new(&probes.base)?;
-    let pauses = Pauses::new(&probes.base)?.map(Arc::new);
+    let loss = LossCounters::new(&probes.base).context(MAPS)?;
+    let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
     let output = open_output(config, &user)?;
     // Before any thread is started, so that every thread has them blocked.
     let mut signals = Signals::block().context("cannot take over the signals")?;
@@ -106,13 +110,13 @@ pub fn run(config: &Config) -> Result<u8> {
     if let Some(choice) = &config.kernel {
         probes.hook_kernel(choice, &mut |probes| tell_names(&messages, probes))?;
     }
-    let tracker = Tracker::new(&probes, messages.clone(), pauses.clone())?;
+    let tracker = Tracker::new(&probes, messages.clone(), pauses.clone()).context(MAPS)?;
     let rings = probes.rings()?;
-    let control = Control::open(&probes.base)?;
+    let control = Control::open(&probes.base).context(MAPS)?;
 
     let start = monotonic_ns();
     let wall = SystemTime::now();
-    tracker.beat(true)?;
+    tracker.beat(true).context(MAPS)?;
     probes.follow_processes()?;
     let gated = match &launch {
         Some(launch) => Some(launch::start(launch)?),
@@ -126,12 +130,12 @@ pub fn run(config: &Config) -> Result<u8> {
     let has_file = path.is_some();
     let status = status(config, gated.as_ref(), path.as_deref());
     let has_status = status.is_some();
-    let screen = Screen::start(status)?;
+    let screen = Screen::start(status).context(THREAD)?;
     let who = Who::All;
     let mut session =
         Session { config, probes, tracker, messages, governor: None, control, has_file, who, screen };
     session.take_targets(gated.as_ref(), &attached)?;
-    session.probes.begin_kernel()?;
+    session.probes.begin_kernel().context(MAPS)?;
     session.governor =
         config.budget.and_then(|percent| Governor::new(percent, &session.probes, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, wall);
@@ -193,24 +197,6 @@ fn open_output(config: &Config, user: &Identity) -> Result<Option<Output>> {
     Ok(Some(output))
 }
 
-/// A ring for each CPU. One busy thread fills one CPU's ring, so each must be able to
-/// hold a burst; many CPUs are rarely all busy, so the sum is bounded.
-fn settings(config: &Config) -> Result<Settings> {
-    const MIB: usize = 1 << 20;
-    let cpus = libbpf_rs::num_possible_cpus()?;
-    let total = config.ring.unwrap_or_else(|| (cpus * 16 * MIB).clamp(128 * MIB, 512 * MIB));
-    let share = (total / cpus).max(64 << 10);
-    // The largest power of two that fits.
-    let ring = 1 << share.ilog2();
-    Ok(Settings {
-        everyone: matches!(config.target, Target::All),
-        follow: config.follow,
-        ring: ring.min(1 << 30),
-        budget: config.budget.is_some(),
-        lossless: config.lossless,
-    })
-}
-
 fn start_guardian(probes: &Probes) -> Result<Guardian> {
     let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
     let (stopped, paused, going, state) = (map("stopped")?, map("paused")?, map("going")?, map("state")?);
@@ -221,7 +207,7 @@ fn start_guardian(probes: &Probes) -> Result<Guardian> {
         let _ = state.update(&0u32.to_ne_bytes(), wire::bytes(&silent), MapFlags::ANY);
         [&stopped, &paused, &going].map(stopped_processes).concat()
     };
-    guardian::spawn(who, &fds).context("cannot start the guardian process")
+    guardian::spawn(who, &fds).context("gpurec cannot start its guardian process")
 }
 
 /// The status line, where there is a terminal for it.
@@ -249,7 +235,7 @@ fn start_recorder(
     let (config, voice) = (session.config, session.screen.voice());
     let (line_writer, writer) = match output {
         Some(output) => {
-            let (handoff, writer) = handoff::start(output)?;
+            let (handoff, writer) = handoff::start(output).context(THREAD)?;
             (Some(LineWriter::new(handoff)), Some(writer))
         }
         None => (None, None),
@@ -267,7 +253,8 @@ fn start_recorder(
         let width = report::width_of(libc::STDERR_FILENO);
         worker = worker.watched_by(Watch::new(voice, config.interval, has_status, everyone, width));
     }
-    let worker = std::thread::Builder::new().name("gpurec-work".into()).spawn(move || worker.run(header))?;
+    let thread = std::thread::Builder::new().name("gpurec-work".into());
+    let worker = thread.spawn(move || worker.run(header)).context(THREAD)?;
     Ok(Recorder { worker, writer, state })
 }
 
@@ -276,7 +263,7 @@ impl Session<'_> {
     /// what they map meanwhile is then reported, what they mapped before is found.
     fn take_targets(&mut self, gated: Option<&Gated>, attached: &[Attached]) -> Result<()> {
         if let Some(gated) = gated {
-            self.tracker.add_target(gated.pid())?;
+            self.tracker.add_target(gated.pid()).context(MAPS)?;
         }
         for one in attached {
             for pid in self.adopt(one)? {
@@ -302,7 +289,7 @@ impl Session<'_> {
     /// one, its children are too; those forked just before show when the tree is read again.
     fn adopt(&self, one: &Attached) -> Result<Vec<u32>> {
         let mut known = vec![one.pid];
-        self.tracker.add_target(one.pid)?;
+        self.tracker.add_target(one.pid).context(MAPS)?;
         if !self.config.follow {
             return Ok(known);
         }
@@ -310,7 +297,7 @@ impl Session<'_> {
             let before = known.len();
             for pid in proc::process_tree(one.pid) {
                 if !known.contains(&pid) {
-                    self.tracker.add_target(pid)?;
+                    self.tracker.add_target(pid).context(MAPS)?;
                     known.push(pid);
                 }
             }
@@ -324,7 +311,8 @@ impl Session<'_> {
     fn wait(&mut self, recorder: &Recorder, signals: &mut Signals) -> Result<Why> {
         let deadline = self.config.duration.map(|duration| Instant::now() + duration);
         loop {
-            self.tracker.beat(true)?;
+            // Where it fails nobody is stopped any more, and what that misses is told.
+            let _ = self.tracker.beat(true);
             self.sleep(deadline, signals)?;
             if self.handle_control() == 0 {
                 self.tracker.release_overdue(false);
@@ -436,14 +424,14 @@ impl Session<'_> {
 
     /// A signal while the recording is being ended: a command that still runs gets it, and
     /// nothing more is read from the rings if there is nobody to pass it to, or at the second.
-    fn watch_signals(&self, signals: Signals, why: &Why, state: Arc<State>) -> Result<Arc<AtomicBool>> {
+    fn watch_signals(&mut self, signals: Signals, why: &Why, state: Arc<State>) -> Result<Arc<AtomicBool>> {
         let leave = Arc::new(AtomicBool::new(false));
         let told = leave.clone();
         let command = match &self.who {
             Who::Command(running) if *why != Why::TargetEnded => Some(running.as_fd().try_clone_to_owned()?),
             _ => None,
         };
-        signals.watch(move |count, signal| {
+        let watched = signals.watch(move |count, signal| {
             let action = on_signal(Mode::Launch, count, signal);
             if let (Some(number), Some(command)) = (action.forward, &command) {
                 let _ = proc::pidfd_signal(command.as_raw_fd(), number);
@@ -452,7 +440,11 @@ impl Session<'_> {
                 state.stop();
                 told.store(true, Ordering::Release);
             }
-        })?;
+        });
+        // The recording is ended in good order all the same.
+        if let (Err(error), false) = (watched, self.config.quiet) {
+            self.screen.line(&format!("{THREAD} for signals ({error}): one now ends gpurec at once"));
+        }
         Ok(leave)
     }
 
@@ -460,12 +452,12 @@ impl Session<'_> {
     fn end(&mut self, recorder: Recorder, why: &Why, guardian: Guardian) -> Result<Ended> {
         // From here on BPF stops nobody; whoever is stopped goes on before the hooks go,
         // which can take long.
-        self.tracker.beat(false)?;
-        self.probes.returns_only()?;
+        self.tracker.beat(false).context(MAPS)?;
+        self.probes.returns_only().context(MAPS)?;
         self.handle_control();
         self.tracker.release_overdue(true);
         std::thread::sleep(LAST_RETURNS);
-        self.probes.silence()?;
+        self.probes.silence().context(MAPS)?;
         let cut = monotonic_ns();
         recorder.state.cut(cut);
         if let Some(long) = self.probes.slow_stop().filter(|t| t.as_secs() >= 2 && !self.config.quiet) {

@@ -13,15 +13,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use crossbeam_channel::Sender;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::pipeline::worker::{Message, Told, monotonic_ns};
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, FileKey, NewFile, Pulse};
 use crate::probe::{FileId, Library, Looked, Probes, key_of};
 use crate::target::maps::{self, Mapping};
-use crate::target::{fds, proc};
+use crate::target::{fds, proc, stops};
 
 /// Libraries that are listed with -v.
 const LISTED: usize = 1000;
@@ -30,6 +28,12 @@ const LISTED: usize = 1000;
 const FEW_FILES: usize = 8;
 
 const BEYOND: &str = "there were more different functions to hook than gpurec hooks: those that are listed as not hooked were not seen";
+
+const GONE: &str = "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
+
+/// Why a process was not stopped.
+const WATCHED: &str =
+    "it was not stopped, for its shell or debugger would have taken that for a stop of its own";
 
 pub struct Tracker {
     seen: MapHandle,
@@ -94,6 +98,12 @@ impl Tracker {
         let stopped = record.head.flags & wire::STOPPED != 0;
         if record.head.flags & wire::ALONE != 0 {
             self.widen(record.pid, probes);
+            if record.head.flags & wire::WATCHED != 0 {
+                self.missed(format!(
+                    "the first calls of process {} may not have been seen: {WATCHED}",
+                    record.pid
+                ));
+            }
         } else {
             self.new_mapping(record, stopped, probes);
         }
@@ -125,12 +135,21 @@ impl Tracker {
             send(Told::Coming(library.clone(), probes.to_vec()))
         }) {
             Looked::Nothing => return false,
+            Looked::Also => return true,
             Looked::Hooked(library) => {
                 if self.libraries.len() < LISTED {
                     self.libraries.push(library.clone());
                 }
                 if library.beyond > 0 {
                     send(Told::Missed(BEYOND.to_owned()));
+                }
+                if library.refused > 0 {
+                    let (refused, all) = (library.refused, library.refused + library.functions);
+                    let path = path.display();
+                    let why = format!(
+                        "{refused} of {all} functions of {path} could not be hooked, their calls were not seen"
+                    );
+                    send(Told::Missed(why));
                 }
                 Told::Hooked(library)
             }
@@ -154,6 +173,13 @@ impl Tracker {
         let opened = open(record);
         if let Err(error) = &opened {
             self.not_opened(record.pid, Path::new("(a file that was loaded)"), error);
+            if proc::stat(record.pid).map_or(true, |stat| stat.ended()) {
+                // The next process that maps the file is asked.
+                if !stopped && !self.everyone {
+                    self.missed(GONE.to_owned());
+                }
+                return;
+            }
         }
         if let Ok((file, path)) = opened {
             let hooked = self.look(record.pid, &file, &path, probes);
@@ -162,15 +188,30 @@ impl Tracker {
                 self.names.insert(id, record.file);
             }
             if hooked && !stopped && !self.everyone {
-                let why = format!(
-                    "{} could not be hooked before its process went on: its first calls may not have been seen",
-                    path.display()
-                );
-                let _ = self.messages.send(Message { ts: 0, pid: 0, what: Told::Missed(why) });
+                only = self.came_late(record, &path, probes);
             }
         }
         // If the table is full, the file will be looked at again, which costs time only.
         let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
+    }
+
+    /// The process went on while its file was hooked: that is told, and the next one that maps the file finds the hooks
+    /// in place. Out: who needs not stop for it again; 0 is everybody.
+    fn came_late(&mut self, record: &NewFile, path: &Path, probes: &mut Probes) -> u32 {
+        let mut why = format!(
+            "{} could not be hooked before its process went on: its first calls may not have been seen",
+            path.display()
+        );
+        if record.head.flags & wire::WATCHED != 0 {
+            why.push_str(&format!(" ({WATCHED})"));
+        }
+        self.missed(why);
+        self.widen(record.pid, probes);
+        0
+    }
+
+    fn missed(&self, why: String) {
+        let _ = self.messages.send(Message { ts: 0, pid: 0, what: Told::Missed(why) });
     }
 
     /// A process needs hooks that are for one process now, and is not that one.
@@ -240,7 +281,7 @@ impl Tracker {
         // The guardian finds it there if this is the last that we do.
         let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
         let _ = self.stopped.delete(&key);
-        let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
+        stops::go_on(pid);
         let _ = self.going.delete(&key);
     }
 

@@ -123,8 +123,10 @@ fn userspace(page: &mut Page, figures: &Figures) {
     }
     let hooked = figures.libraries.iter().any(|l| l.functions > 0);
     if figures.cuda_calls == 0 && !hooked {
+        let refused = figures.libraries.iter().any(|l| !l.not_hooked.is_empty());
         page.line(match figures.libraries.is_empty() {
             true => "  No CUDA library was loaded.",
+            false if refused => "  CUDA libraries were loaded, but no function of theirs was hooked: \"Not hooked\" says why.",
             false => "  CUDA libraries were loaded, but no function of theirs was hooked: look at --only, --skip and --api.",
         });
     }

@@ -7,7 +7,7 @@
 
 use super::fds::close_all_except;
 use super::rights::keep_what_guarding_needs;
-use super::{Pid, proc};
+use super::{Pid, proc, stops};
 use std::collections::HashSet;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -156,14 +156,17 @@ fn let_go(stopped: &mut impl FnMut() -> Vec<Pid>) {
     let begin = Instant::now();
     let mut quiet_since = begin;
     let mut told = HashSet::new();
+    // Whom somebody else keeps stopped.
+    let mut others = HashSet::new();
     while quiet_since.elapsed() < QUIET && begin.elapsed() < AT_MOST {
         for pid in stopped() {
             // Once in any case: a SIGSTOP that is pending (the process is inside a long ioctl) is
             // cancelled by it. Afterwards only whoever really is stopped.
             let needed = told.insert(pid) || proc::stat(pid).is_ok_and(|s| s.stopped());
-            if needed && pid > 0 && pid <= i32::MAX as u32 {
-                // SAFETY: plain integers; the pid is positive, so one process.
-                unsafe { libc::kill(pid as libc::pid_t, libc::SIGCONT) };
+            if needed && !others.contains(&pid) {
+                if !stops::go_on(pid) {
+                    others.insert(pid);
+                }
                 quiet_since = Instant::now();
             }
         }

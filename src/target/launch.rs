@@ -118,7 +118,7 @@ pub fn resolve(
     match word.map_err(|e| internal("reading from the child", e))? {
         Some(Word { stage: Stage::Ready, index, .. }) => Ok(context.names.candidate(index)),
         Some(word) => Err(context.names.error(word)),
-        None => Err(LaunchError::Internal("the look-up ended early".into())),
+        None => Err(LaunchError::Internal("the process that looks for its program was killed".into())),
     }
 }
 
@@ -135,7 +135,10 @@ pub fn start(launch: &Launch) -> Result<Gated, LaunchError> {
         Some(word) => return Err(gated.names.error(word)),
         None => {
             let exit = gated.end();
-            let why = format!("the child ended before it was ready ({exit:?})");
+            let why = match exit {
+                Exit::Signal(signal) => format!("the process made for it was killed by signal {signal}"),
+                Exit::Code(code) => format!("the process made for it ended with status {code}"),
+            };
             return Err(LaunchError::Internal(why));
         }
     }

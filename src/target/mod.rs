@@ -18,6 +18,7 @@ pub mod permit;
 pub mod proc;
 pub mod rights;
 pub mod signals;
+pub mod stops;
 #[cfg(test)]
 mod tests;
 

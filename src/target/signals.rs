@@ -192,6 +192,7 @@ impl Signals {
 
     /// Read in a thread of its own, which no long detach can hold up.
     pub fn watch(mut self, mut act: impl FnMut(u32, Signal) + Send + 'static) -> io::Result<()> {
+        let set = self.set;
         let body = move || {
             while wait_readable(self.fd.as_fd()).is_ok() {
                 if let Ok(Some((count, signal))) = self.read() {
@@ -207,7 +208,10 @@ impl Signals {
             }
         };
         let builder = std::thread::Builder::new().name("signals".into());
-        builder.spawn(body).map(drop)
+        builder.spawn(body).map(drop).inspect_err(|_| {
+            // Nobody reads them then: they have their default effect.
+            let _ = set.thread_unblock();
+        })
     }
 }
 

@@ -46,6 +46,10 @@ mod needs;
 mod privileges;
 #[path = "live/reach.rs"]
 mod reach;
+#[path = "live/refuse.rs"]
+mod refuse;
+#[path = "live/refused.rs"]
+mod refused;
 #[path = "live/rights.rs"]
 mod rights;
 #[path = "live/room.rs"]
@@ -64,5 +68,9 @@ mod table;
 mod trace;
 #[path = "live/truth.rs"]
 mod truth;
+#[path = "live/unharmed.rs"]
+mod unharmed;
 #[path = "live/user.rs"]
 mod user;
+#[path = "live/vanish.rs"]
+mod vanish;

@@ -1,0 +1,190 @@
+//! Hooks, programs, processes and threads that the kernel refuses gpurec: what the person reads, that what can be
+//! recorded still is, that the command ends as ever, and that nothing is left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::disorder::X;
+use crate::needs::rungs;
+use crate::refuse::{BPF_LINK_CREATE, BPF_MAP_CREATE, BPF_PROG_LOAD, Call};
+use crate::room::{Room, live};
+use crate::run::Done;
+use crate::trace::Trace;
+
+const BPF: [libc::c_long; 1] = [libc::SYS_bpf];
+const HOOKS: [libc::c_long; 2] = [libc::SYS_bpf, libc::SYS_perf_event_open];
+const FORKS: [libc::c_long; 2] = [libc::SYS_clone, libc::SYS_clone3];
+
+/// Where gpurec hooks a function of the library.
+fn place_of(room: &Room, x: &X, function: &str) -> u64 {
+    let listed = room.run(room.gpurec(&["probes", "--lib", &format!("{}:{function}", x.library)])).text();
+    let line = listed.lines().find(|line| line.trim_start().starts_with(function)).expect("the function");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+    number(words[1]) + words[2].trim_start_matches('+').parse::<u64>().unwrap()
+}
+
+/// Records `x tail 200` while the rule refuses what it likes.
+fn record(
+    room: &Room,
+    x: &X,
+    options: &[&str],
+    calls: &[libc::c_long],
+    rule: impl FnMut(&Call) -> Option<i32> + Send + 'static,
+) -> (Done, String) {
+    let (file, lib) = (room.text(&format!("{}.jsonl", room.number())), x.lib());
+    let words = [options, &["--lib", &lib, "-o", &file, "--", &x.program, "tail", "200"]].concat();
+    (room.start_refusing(room.gpurec(&words), calls, rule).done(), file)
+}
+
+/// gpurec failed with this sentence, and the command never ran.
+#[track_caller]
+fn failed(done: &Done, sentence: &str) {
+    done.exited(125).one_sentence();
+    assert_eq!(done.stderr, format!("gpurec: {sentence}\n"));
+}
+
+#[test]
+fn a_hook_that_is_refused_among_others() {
+    live(|room| {
+        let x = X::new(room);
+        let place = place_of(room, &x, "x_tail");
+        for rung in rungs() {
+            let rule = move |call: &Call| call.places().contains(&place).then_some(libc::EBUSY);
+            let (done, file) = record(room, &x, &["--backend", rung], &HOOKS, rule);
+            let path = &x.library;
+            done.exited(0).said("Not hooked:\n").said("x_tail in ");
+            let printed = done.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+            let why = if rung == "uprobe" { "attach uprobe" } else { "attach uprobe multi" };
+            let reason =
+                format!("the kernel refused it: failed to {why}: Device or resource busy (os error 16)");
+            assert!(printed.contains(&format!("{path}: {reason}")), "{printed}");
+            assert!(printed.contains(&format!(
+                "NOT complete: - 1 of 13 functions of {path} could not be hooked, their calls were not seen"
+            )));
+            let trace = Trace::checked(room, &file);
+            trace.by(rung).has_calls(&[("x_tail2", 200), ("x_leaf", 400)]);
+            let library = trace.process_events("library")[0];
+            assert_eq!(library["functions"], 12);
+            assert_eq!(library["not_hooked"], serde_json::json!([{"name": "x_tail", "reason": reason}]));
+            assert!(!trace.complete() && trace.lost() == 0);
+        }
+    });
+}
+
+/// So it is with a limit that is reached in the middle, and where nothing can be hooked.
+#[test]
+fn a_library_whose_hooks_are_all_refused() {
+    live(|room| {
+        let x = X::new(room);
+        for rung in rungs() {
+            // The first are gpurec's own, to measure with.
+            let own = if rung == "uprobe.session" { 1 } else { 2 };
+            let mut links = 0;
+            let rule = move |call: &Call| {
+                let hooks = !call.places().is_empty();
+                links += i32::from(hooks);
+                (hooks && links > own).then_some(libc::EMFILE)
+            };
+            let (done, file) = record(room, &x, &["--backend", rung], &HOOKS, rule);
+            let printed = done.exited(0).stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(
+                printed.contains("no function of theirs was hooked: \"Not hooked\" says why."),
+                "{printed}"
+            );
+            let why = "Too many open files (os error 24); raise the limit on open files: ulimit -n 65536";
+            assert!(printed.contains(why), "{printed}");
+            let trace = Trace::checked(room, &file);
+            trace.has_calls(&[]);
+            let because = format!("{} could not be hooked, its calls were not seen", x.library);
+            assert_eq!(trace.end["incomplete_because"], serde_json::json!([because]));
+        }
+    });
+}
+
+#[test]
+fn programs_that_are_refused() {
+    live(|room| {
+        let x = X::new(room);
+        if rungs().contains(&"uprobe.session") {
+            // The next way to hook is taken.
+            let rule = |call: &Call| call.program().starts_with("cuda_session").then_some(libc::EPERM);
+            let (done, file) = record(room, &x, &[], &BPF, rule);
+            done.exited(0);
+            let trace = Trace::checked(room, &file);
+            trace.is_whole().by("uprobe.multi");
+            let refused = &trace.header["hooks"]["userspace"]["refused"][0];
+            assert_eq!(refused["name"], "uprobe.session");
+            assert_eq!(
+                refused["reason"],
+                "the kernel refused the uprobe.session programs: Operation not permitted (os error 1)"
+            );
+        }
+        let rule = |call: &Call| call.program().starts_with("cuda_").then_some(libc::EPERM);
+        let (done, _) = record(room, &x, &[], &BPF, rule);
+        done.exited(125).one_sentence().said("no way to hook functions works on this machine (");
+        done.said("uprobe: the kernel refused the uprobe programs: Operation not permitted (os error 1)");
+        done.said("; run `gpurec doctor`");
+
+        let rule = |call: &Call| (call.program() == "process_exec").then_some(libc::EPERM);
+        let (done, _) = record(room, &x, &["--ring", "4"], &BPF, rule);
+        let rings = (4 << 10) / libbpf_rs::num_possible_cpus().unwrap();
+        let rings = 1 << rings.ilog2();
+        let refused =
+            format!("the kernel refused gpurec's process programs, or its rings of {rings} KiB for each CPU");
+        let container = "in a container, its seccomp filter may forbid it: run gpurec on the host, or the container with --privileged";
+        failed(&done, &format!("{refused}: Operation not permitted (os error 1); {container}"));
+
+        let rule = |_: &Call| Some(libc::ENOSYS);
+        let (done, _) = record(room, &x, &["--ring", "4"], &BPF, rule);
+        failed(&done, &format!("{refused}: Function not implemented (os error 38); {container}"));
+
+        let rule = |call: &Call| call.is_bpf(BPF_MAP_CREATE).then_some(libc::ENOMEM);
+        let (done, _) = record(room, &x, &["--ring", "4"], &BPF, rule);
+        let memory = "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring";
+        failed(&done, &format!("{refused}: Cannot allocate memory (os error 12); {memory}"));
+
+        let rule = |call: &Call| call.is_bpf(BPF_LINK_CREATE).then_some(libc::EACCES);
+        let (done, _) = record(room, &x, &[], &BPF, rule);
+        done.exited(125).one_sentence().said("the kernel refused the hook process_exec: ").said(container);
+        let rule = |call: &Call| (call.is_bpf(BPF_PROG_LOAD) && call.program() == "nothing").then_some(1);
+        record(room, &x, &[], &BPF, rule).0.exited(0);
+    });
+}
+
+/// Each process and each thread that gpurec starts, refused once; then all from the first, from the second and so on.
+#[test]
+fn processes_and_threads_that_cannot_be_started() {
+    live(|room| {
+        let x = X::new(room);
+        for all in [false, true] {
+            let (mut failures, mut n) = (0, 1);
+            loop {
+                let asked = Arc::new(AtomicU32::new(0));
+                let counted = asked.clone();
+                let rule = move |call: &Call| {
+                    if !call.is_by_the_recorder() {
+                        return None;
+                    }
+                    let number = counted.fetch_add(1, Ordering::Relaxed) + 1;
+                    (number == n || all && number > n).then_some(libc::EAGAIN)
+                };
+                let (done, file) = record(room, &x, &[], &FORKS, rule);
+                if done.status.code() == Some(0) {
+                    Trace::checked(room, &file).is_whole();
+                } else {
+                    done.exited(125).one_sentence().said("gpurec c").said(
+                        "Resource temporarily unavailable (os error 11); no more processes or threads are allowed here: \
+                         raise ulimit -u, or pids.max of the cgroup",
+                    );
+                    failures += 1;
+                }
+                if asked.load(Ordering::Relaxed) < n {
+                    break;
+                }
+                n += 1;
+            }
+            assert!(failures >= 4 && n > 6, "{failures} failures of {n}");
+        }
+    });
+}

@@ -1,0 +1,331 @@
+//! Programs that live in ways which a recorder could disturb: every call of theirs is recorded, they come to their right
+//! end, and whoever else looks after them (a shell, a debugger, a sandbox) sees nothing that would not be without gpurec.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::disorder::X;
+use crate::needs::rungs;
+use crate::room::{Process, Room, eventually, live, within};
+use crate::trace::Trace;
+use crate::truth::Truth;
+use crate::user::as_user;
+
+/// The programs, and copies of the library that nobody has mapped yet.
+struct Odd {
+    x: X,
+    program: String,
+    copies: Vec<String>,
+}
+
+impl Odd {
+    fn new(room: &Room) -> Odd {
+        let x = X::new(room);
+        let program = room.compile("odd.c", "odd", &[&x.library, "-Wl,-rpath,$ORIGIN"]);
+        let copy = |i: usize| {
+            let copy = room.text(&format!("copy-{i}.so"));
+            fs::copy(&x.library, &copy).unwrap();
+            copy
+        };
+        let copies = (0..3).map(copy).collect();
+        Odd { x, program, copies }
+    }
+}
+
+fn is_stopped(pid: u32) -> bool {
+    Process::of(pid).is_some_and(|process| process.state == 'T')
+}
+
+/// The kernel makes a system call of its own where a hooked function returns.
+#[test]
+fn a_sandbox_that_kills_at_unknown_system_calls() {
+    live(|room| {
+        let odd = Odd::new(room);
+        for rung in rungs() {
+            for how in ["strict", "filter"] {
+                let options = ["--backend", rung, "--lib", &odd.x.lib()];
+                let (done, trace) = room.record(&options, &[&odd.program, how]);
+                assert_eq!(done.exited(0).text(), "locked\n", "{rung} {how}");
+                trace.by(rung).is_whole().has_calls(&[("x_leaf", 1001)]);
+            }
+        }
+    });
+}
+
+/// A stop of gpurec's is no SIGTSTP, and goes by a SIGCONT for each library, as README.md says.
+#[test]
+fn a_program_with_handlers_of_its_own_for_stops() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let words = [vec![odd.program.as_str(), "signals"], odd.copies.iter().map(String::as_str).collect()];
+        let (done, trace) = room.record(&["--lib", "libx.so.1:x_*"], &words.concat());
+        assert_eq!(done.exited(0).text(), "continued 3 stopped 0\n");
+        trace.is_whole().has_calls(&[("x_leaf", 1)]);
+    });
+}
+
+/// The target waits for gpurec to look into its library; meanwhile somebody else stops it too.
+#[test]
+fn who_is_stopped_by_somebody_else_meanwhile_stays_stopped() {
+    live(|room| {
+        let odd = Odd::new(room);
+        for (killed, copy) in [false, true].into_iter().zip(&odd.copies) {
+            let (file, go) = (room.text(&format!("{killed}.jsonl")), room.text(&format!("go-{killed}")));
+            let mut target = room.target(&[&odd.program, "wait", &go, copy]);
+            target.wait_for_stdout("waiting");
+            let pid = target.pid();
+            let words = ["--lib", "libx.so.1:x_*", "-o", &file, "--pid", &pid.to_string()];
+            let recording = room.start(room.gpurec(&words));
+            room.wait_until_recording(&file);
+            recording.signal(Signal::SIGSTOP);
+            fs::write(&go, "").unwrap();
+            // Only while the recorder's pulse is there does BPF stop anybody.
+            eventually("it waits for gpurec", || is_stopped(pid));
+            target.signal(Signal::SIGSTOP);
+            let goes_on = || {
+                assert!(is_stopped(pid) && target.stdout() == "waiting\n", "it was let go");
+                target.signal(Signal::SIGCONT);
+            };
+            if killed {
+                recording.signal(Signal::SIGKILL);
+                recording.done();
+                let guards = |process: &Process| process.name == "gpurec-guard";
+                eventually("the guardian's end", || !room.processes().iter().any(guards));
+                goes_on();
+                target.done().exited(0);
+            } else {
+                recording.signal(Signal::SIGCONT);
+                std::thread::sleep(Duration::from_millis(700));
+                goes_on();
+                target.done().exited(0);
+                recording.done().exited(0);
+                Trace::checked(room, &file).is_whole().has_calls(&[("x_leaf", 1)]);
+            }
+        }
+    });
+}
+
+/// A shell with job control on a terminal of its own. In: lines. Out: what the terminal shows.
+fn on_a_terminal(room: &Room, words: &[&str], lines: &[&str]) -> String {
+    let pair = nix::pty::openpty(None, None).unwrap();
+    let mut command = room.command("setsid");
+    command.args(["--ctty", "--wait"]).args(words).env("PS1", "@ ").env("TERM", "dumb");
+    let side = || Stdio::from(pair.slave.try_clone().unwrap());
+    let mut child = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
+    drop(command);
+    drop(pair.slave);
+    let mut keys = File::from(pair.master);
+    let mut screen = keys.try_clone().unwrap();
+    let shown = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let into = shown.clone();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = screen.read(&mut bytes) {
+            into.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
+        }
+    });
+    // Each line is typed when the one before has had its prompt.
+    for (i, line) in lines.iter().chain(&["exit"]).enumerate() {
+        let prompts = || shown.lock().unwrap().matches("@ ").count();
+        assert!(within(Duration::from_secs(30), || prompts() > i), "{:?}", shown.lock().unwrap());
+        keys.write_all(line.as_bytes()).unwrap();
+        if !line.starts_with('\x1a') {
+            keys.write_all(b"\n").unwrap();
+        }
+    }
+    eventually("the shell's end", || child.try_wait().unwrap().is_some());
+    reader.join().unwrap();
+    drop(keys);
+    shown.lock().unwrap().replace('\r', "")
+}
+
+/// Ctrl-Z stops gpurec and its command together, `fg` lets them go on.
+#[test]
+fn a_recording_that_its_shell_suspends() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let (file, lib, go) = (room.text("t.jsonl"), odd.x.lib(), room.text("go"));
+        let shell = ["bash", "--norc", "--noprofile", "--noediting", "-i"];
+        let gpurec = env!("CARGO_BIN_EXE_gpurec");
+        let record =
+            format!("{gpurec} -q --lib '{lib}' -o {file} -- {} wait-then-leaf {go} 100", odd.x.program);
+        let suspend = format!(
+            "(until grep -q x_wait {file} 2>/dev/null; do sleep 0.02; done; kill -TSTP -$(pgrep -f 'wait-then-leaf {go}' | head -n 1)) & {record}"
+        );
+        let shown = on_a_terminal(room, &shell, &[&suspend, &format!("touch {go}; fg"), "echo status $?"]);
+        assert!(shown.contains("Stopped") && shown.contains("status 0\n"), "{shown}");
+        Trace::checked(room, &file).is_whole().has_calls(&[("x_wait", 1), ("x_leaf", 100)]);
+    });
+}
+
+#[test]
+fn a_program_that_is_traced() {
+    live(|room| {
+        let odd = Odd::new(room);
+        // By its SONAME: the copies too.
+        let lib = "libx.so.1:x_*";
+        // As gdb does: it would stop in each of gpurec's signals, so there are none, and that is said.
+        let (done, trace) =
+            room.record(&["--lib", lib], &[&odd.program, "traced", &odd.x.program, "leaf", "50"]);
+        assert_eq!(done.exited(0).text(), "continued 0 stopped 0 status 0\n");
+        assert_eq!(trace.lost(), 0);
+        // `odd` has mapped the library, so it was hooked before its child began.
+        trace.is_whole().has_calls(&[("x_leaf", 50)]);
+        let traced =
+            [odd.program.as_str(), "traced", odd.x.program.as_str(), "load", "/dev/null", &odd.copies[0]];
+        let (done, trace) = room.record(&["--lib", lib], &traced);
+        assert_eq!(done.exited(0).text(), "loaded\ncontinued 0 stopped 0 status 0\n");
+        let why = trace.end["incomplete_because"][0].as_str().unwrap();
+        assert!(why.ends_with("its shell or debugger would have taken that for a stop of its own)"), "{why}");
+
+        // As strace does, which passes them on.
+        let seized =
+            [odd.program.as_str(), "seized", odd.x.program.as_str(), "load", "/dev/null", &odd.copies[1]];
+        let (done, trace) = room.record(&["--lib", lib], &seized);
+        assert!(done.exited(0).text().starts_with("loaded\ncontinued "), "{}", done.text());
+        assert!(done.text().ends_with(" status 0\n"));
+        trace.is_whole().has_calls(&[("x_leaf", 1)]);
+
+        // It is traced already when gpurec comes.
+        let (file, go) = (room.text("t.jsonl"), room.text("go"));
+        let mut tracer = room.target(&[&odd.program, "seized", &odd.x.program, "wait-then-leaf", &go, "60"]);
+        tracer.wait_for_stdout("inside");
+        let mut asking = room.command("pgrep");
+        asking.args(["-P", &tracer.pid().to_string()]);
+        let pid = room.run(asking).text();
+        let recording = room.start(room.gpurec(&["--lib", lib, "-o", &file, "--pid", pid.trim()]));
+        room.wait_until_recording(&file);
+        fs::write(&go, "").unwrap();
+        assert_eq!(tracer.done().exited(0).text(), "inside\ncalled\ncontinued 0 stopped 0 status 0\n");
+        recording.done().exited(0);
+        Trace::checked(room, &file).is_whole().has_calls(&[("x_leaf", 60)]);
+    });
+}
+
+/// Numbers of its own for processes, a root that cannot be written, and another root with a library of its own.
+#[test]
+fn a_command_in_a_container() {
+    live(|room| {
+        let odd = Odd::new(room);
+        // Where there is no /proc the loader does not know where the program lies.
+        let inside = |path: &str| format!("export LD_LIBRARY_PATH={path}; exec \"$@\"");
+        let chroot = format!(
+            "mount --bind / /mnt && mount -o remount,bind,ro /mnt && exec chroot /mnt {} leaf 30",
+            odd.x.program
+        );
+        let own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"];
+        let folder = inside(room.dir.to_str().unwrap());
+        let words = [&["sh", "-c", &folder, "sh"], &own[..], &["sh", "-c", &chroot]].concat();
+        let (done, trace) = room.record(&["--lib", &odd.x.lib()], &words);
+        done.exited(0);
+        trace.is_whole().has_calls(&[("x_leaf", 30)]);
+
+        let root = room.text("root");
+        let copy = "ldd $0 | grep -o '/[^ ]*' | while read f; do mkdir -p $1${f%/*}; cp $f $1$f; done; \
+                    mkdir -p $1/opt; cp $0 ${0%/*}/libx.so.1 $1/opt; rm -f $1${0%/*}/libx.so.1";
+        let mut copying = room.command("sh");
+        copying.args(["-c", copy, &odd.x.program, &root]);
+        room.run(copying).exited(0);
+        let folder = inside("/opt");
+        let own = ["unshare", "--mount", "--pid", "--fork", "--root", &root, "/opt/x", "leaf", "40"];
+        let words = [&["sh", "-c", &folder, "sh"], &own[..]].concat();
+        let (done, trace) = room.record(&["--lib", "libx.so.1:x_*"], &words);
+        done.exited(0);
+        trace.is_whole().has_calls(&[("x_leaf", 40)]);
+    });
+}
+
+#[test]
+fn a_command_that_becomes_another_user() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let (done, trace) =
+            room.record(&["--lib", "libx.so.1:x_*"], &[&odd.program, "other-user", &odd.copies[0]]);
+        done.exited(0);
+        trace.is_whole().has_calls(&[("x_leaf", 10)]);
+    });
+}
+
+/// As without gpurec, and unlike under strace of somebody who is not root.
+#[test]
+fn a_set_uid_program_is_one() {
+    as_user(|room, user| {
+        let copy = room.path(&format!("id-{}", user.name));
+        fs::copy("/usr/bin/id", &copy).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o4755)).unwrap();
+        let line = format!("sudo $GPUREC -q -o t.jsonl -- {} -u", copy.display());
+        assert_eq!(user.types(room, &line).exited(0).text().trim(), "0");
+        Trace::checked(room, user.home.join("t.jsonl").to_str().unwrap()).is_whole();
+    });
+}
+
+#[test]
+fn a_recording_that_ends_in_the_middle_of_the_calls_of_64_threads() {
+    live(|room| {
+        for (round, options) in [&["--lossless"][..], &["--lossless", "--duration", "0.3"]].iter().enumerate()
+        {
+            let file = room.text(&format!("{round}.jsonl"));
+            let truth = Truth::new(room, 40 + round as u64, 64, 100_000, false);
+            let mut target = room.start(truth.command(room));
+            eventually("its first call", || truth.pid().is_some());
+            let pid = target.pid().to_string();
+            let only = ["-q", "--only", "cuDriverGetVersion", "--pid", &pid, "-o", &file];
+            let words = [options, &only[..]].concat();
+            let recording = room.start(room.gpurec(&words));
+            room.wait_until_recording(&file);
+            let before = truth.made()[0].ended;
+            let made = || truth.made()[0].ended;
+            eventually("calls", || made() > before + 100 || !target.is_running());
+            if round == 0 {
+                recording.signal(Signal::SIGINT);
+            }
+            recording.done().exited(0);
+            assert_eq!(target.done().exited(0).text(), "finished\n");
+            assert!(truth.has_finished());
+            // What the program has counted is what the library has.
+            let (made, counted) = (truth.made(), truth.counted().expect("the library's own count"));
+            for (name, made) in crate::truth::NAMES.iter().zip(&made) {
+                let counted = counted.get(*name).copied().unwrap_or(0);
+                assert_eq!((made.begun, made.ended), (counted, counted), "{name}");
+            }
+            let trace = Trace::checked(room, &file);
+            assert!(trace.lost() == 0 && trace.complete(), "{}", trace.end["incomplete_because"]);
+            // Every call has its end, but for one at most of each thread at the cut.
+            assert!(trace.in_flight().len() <= 64);
+            let seen = trace.named("cuDriverGetVersion").len() as u64;
+            assert!(seen > 0 && seen <= made[0].ended, "{seen} of {}", made[0].ended);
+        }
+    });
+}
+
+/// In turn and many at a time. Their numbers come again, and nothing is kept of those that are gone.
+#[test]
+fn ten_thousand_children_that_live_shortly() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let file = room.text("t.jsonl");
+        let script = format!("{0} children 2000 1; {0} children 8000 40", odd.program);
+        let words = ["--lib", &odd.x.lib(), "-o", &file, "--", "sh", "-c", &script];
+        let mut recording = room.start(room.gpurec(&words));
+        let mut most = 0;
+        while recording.is_running() {
+            let status = fs::read_to_string(format!("/proc/{}/status", recording.pid())).unwrap_or_default();
+            let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+            let kib = own.and_then(|text| text.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+            most = kib.unwrap_or(0).max(most);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        recording.done().exited(0);
+        let trace = Trace::checked(room, &file);
+        trace.is_whole().has_calls(&[("x_leaf", 1000)]);
+        // And the shell's own two.
+        assert_eq!(trace.process_events("fork").len(), 10_002);
+        assert_eq!(trace.process_events("exit").len(), 10_003);
+        assert!(most < 100 << 10, "{most} KiB of its own");
+    });
+}

@@ -1,0 +1,270 @@
+//! Processes that go away at the worst moment, and a machine that lacks something: what the person reads, and that what
+//! can be recorded still is.
+
+use std::fs;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime, clock_settime};
+use nix::unistd::Pid;
+
+use crate::disorder::X;
+use crate::refuse::Call;
+use crate::room::{Room, eventually, live};
+use crate::trace::Trace;
+
+fn end(pid: u32) {
+    let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+}
+
+/// Made by gpurec's child on its way to the command, never by gpurec itself.
+fn is_by_the_child(call: &Call, recorder: &mut Option<u32>) -> bool {
+    *recorder.get_or_insert(call.tid) != call.tid
+}
+
+#[test]
+fn a_command_that_dies_before_it_runs() {
+    live(|room| {
+        let x = X::new(room);
+        let (file, lib) = (room.text("t.jsonl"), x.lib());
+        let words = ["--lib", &lib, "-o", &file, "--", &x.program, "leaf", "5"];
+        // Between the gate and the program: it is told as any command's end.
+        let mut recorder = None;
+        let rule = move |call: &Call| {
+            if is_by_the_child(call, &mut recorder) {
+                end(call.tid);
+            }
+            None
+        };
+        let done = room.start_refusing(room.gpurec(&words), &[libc::SYS_execve], rule).done();
+        done.exited(128 + 9).said("killed by SIGKILL");
+        let trace = Trace::checked(room, &file);
+        trace.is_whole().has_calls(&[]);
+        assert!(trace.process_events("exec").is_empty());
+        let exit = trace.process_events("exit")[0];
+        assert!(exit["status"] == 137 && exit["signal"] == "SIGKILL", "{exit}");
+
+        // Before it was ready.
+        fs::remove_file(&file).unwrap();
+        let mut children = Vec::new();
+        let rule = move |call: &Call| {
+            let name = fs::read_to_string(format!("/proc/{}/comm", call.tid)).unwrap_or_default();
+            if name == "gpurec\n" && !children.contains(&call.tid) {
+                children.push(call.tid);
+            }
+            // The first one looks the command up.
+            if children.len() == 2 {
+                end(call.tid);
+            }
+            None
+        };
+        let done = room.start_refusing(room.gpurec(&words), &[libc::SYS_close_range], rule).done();
+        done.exited(125).one_sentence();
+        assert_eq!(
+            done.stderr,
+            "gpurec: gpurec could not start the command: the process made for it was killed by signal 9\n"
+        );
+    });
+}
+
+/// It is killed when gpurec asks what it has mapped.
+#[test]
+fn a_process_that_ends_while_gpurec_attaches() {
+    live(|room| {
+        let x = X::new(room);
+        let target = room.target(&[&x.program, "wait", &room.text("never")]);
+        let (pid, lib) = (target.pid(), x.lib());
+        let file = room.text("t.jsonl");
+        let words = ["--lib", &lib, "-o", &file, "--pid", &pid.to_string()];
+        let maps = format!("/proc/{pid}/maps");
+        let rule = move |call: &Call| {
+            if call.text(call.args[1]) == maps {
+                end(pid);
+                // A zombie has no maps.
+                eventually("its end", || fs::read(&maps).is_ok_and(|bytes| bytes.is_empty()));
+            }
+            None
+        };
+        let done = room.start_refusing(room.gpurec(&words), &[libc::SYS_openat], rule).done();
+        done.exited(125).one_sentence();
+        assert_eq!(
+            done.stderr,
+            format!(
+                "gpurec: process {pid} ended while gpurec was attaching to it; start it again under: gpurec -- COMMAND\n"
+            )
+        );
+        target.done();
+    });
+}
+
+/// It is killed while it waits for gpurec to look into its new library.
+#[test]
+fn a_process_that_ends_while_its_library_is_looked_at() {
+    live(|room| {
+        let x = X::new(room);
+        let (file, start, lib) = (room.text("t.jsonl"), room.text("start"), x.lib());
+        let copy = room.text("copy.so");
+        fs::copy(&x.library, &copy).unwrap();
+        let script = format!("{} load {start} {copy}; echo $?; {} leaf 7", x.program, x.program);
+        let words = ["--lib", &lib, "-o", &file, "--", "sh", "-c", &script];
+        let mut killed = false;
+        let begun = room.path("start");
+        let rule = move |call: &Call| {
+            let path = call.text(call.args[1]);
+            let pid = path.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/maps"));
+            if let (Some(pid), true, false) = (pid.and_then(|pid| pid.parse().ok()), begun.exists(), killed) {
+                end(pid);
+                killed = true;
+            }
+            None
+        };
+        let done = room.start_refusing(room.gpurec(&words), &[libc::SYS_openat], rule).done();
+        assert_eq!(done.exited(0).text(), "137\n");
+        let trace = Trace::checked(room, &file);
+        trace.is_whole().has_calls(&[("x_leaf", 7)]);
+        assert!(trace.process_events("exit").iter().any(|line| line["signal"] == "SIGKILL"));
+    });
+}
+
+/// The machine's clock, wrong for a moment; set right when this goes.
+struct Wrong {
+    before: libc::timespec,
+    since: std::time::Instant,
+}
+
+impl Wrong {
+    fn by(seconds: i64) -> Wrong {
+        let now = clock_gettime(ClockId::CLOCK_REALTIME).unwrap();
+        let wrong = Wrong { before: *now.as_ref(), since: std::time::Instant::now() };
+        clock_settime(ClockId::CLOCK_REALTIME, (now.tv_sec() + seconds, now.tv_nsec()).into_timespec())
+            .unwrap();
+        wrong
+    }
+}
+
+trait IntoTimespec {
+    fn into_timespec(self) -> nix::sys::time::TimeSpec;
+}
+
+impl IntoTimespec for (i64, i64) {
+    fn into_timespec(self) -> nix::sys::time::TimeSpec {
+        nix::sys::time::TimeSpec::new(self.0, self.1)
+    }
+}
+
+impl Drop for Wrong {
+    fn drop(&mut self) {
+        let ns = self.before.tv_nsec as i128 + self.since.elapsed().as_nanos() as i128;
+        let right = (self.before.tv_sec + (ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
+        clock_settime(ClockId::CLOCK_REALTIME, right.into_timespec()).unwrap();
+    }
+}
+
+/// Times in a trace are of a clock that nobody sets. The beginning is what the machine's clock said then.
+#[test]
+fn a_clock_that_is_set_while_recording() {
+    live(|room| {
+        let x = X::new(room);
+        let seconds = || {
+            let now = clock_gettime(ClockId::CLOCK_REALTIME).unwrap();
+            now.tv_sec()
+        };
+        for step in [-4, 4] {
+            let (file, go) = (room.text(&format!("{step}.jsonl")), room.text(&format!("go{step}")));
+            let lib = x.lib();
+            let words = ["--lib", &lib, "-o", &file, "--", &x.program, "wait-then-leaf", &go, "500"];
+            let before = seconds();
+            let mut recording = room.start(room.gpurec(&words));
+            recording.wait_for_stdout("inside");
+            let after = seconds();
+            let wrong = Wrong::by(step);
+            fs::write(&go, "").unwrap();
+            recording.wait_for_stdout("called");
+            drop(wrong);
+            recording.done().exited(0);
+            // Trace::checked sees to it that time never goes back.
+            let trace = Trace::checked(room, &file);
+            trace.is_whole().has_calls(&[("x_wait", 1), ("x_leaf", 500)]);
+            let whole = trace.last_ns / 1_000_000_000;
+            assert!(whole <= (seconds() - before) as u64 + 1, "{whole} s");
+            let start = trace.header["start"].as_str().unwrap().to_owned();
+            let mut date = Command::new("date");
+            let said = date.args(["+%s", "-d", &start]).output().unwrap().stdout;
+            let said: i64 = String::from_utf8_lossy(&said).trim().parse().unwrap();
+            assert!((before..=after).contains(&said), "{start}: {said} of {before} to {after}");
+        }
+    });
+}
+
+/// There CLOCK_MONOTONIC is another one than the kernel's own.
+#[test]
+fn a_time_namespace_around_the_command_and_around_gpurec() {
+    live(|room| {
+        let x = X::new(room);
+        let (file, lib) = (room.text("t.jsonl"), x.lib());
+        let gpurec = [env!("CARGO_BIN_EXE_gpurec"), "--lib", &lib, "-o", &file, "--"];
+        for offset in ["100000", "-20"] {
+            let space = ["unshare", "--time", "--fork", "--monotonic", offset, "--boottime", offset, "--"];
+            let command = [x.program.as_str(), "leaf", "300"];
+            for words in [[&gpurec[..], &space, &command].concat(), [&space[..], &gpurec, &command].concat()]
+            {
+                let mut with = room.command(words[0]);
+                with.args(&words[1..]);
+                room.run(with).exited(0);
+                let trace = Trace::checked(room, &file);
+                trace.is_whole().has_calls(&[("x_leaf", 300)]);
+                assert!(trace.last_ns < 60_000_000_000, "{} ns", trace.last_ns);
+            }
+        }
+    });
+}
+
+/// Runs gpurec by a shell line in which `$@` is the recording.
+fn by_shell(room: &Room, x: &X, line: &str, file: &str) -> crate::run::Done {
+    let lib = x.lib();
+    let gpurec = env!("CARGO_BIN_EXE_gpurec");
+    let mut command = room.command("unshare");
+    command
+        .args(["--mount", "sh", "-c", line, "sh", gpurec, "--ring", "128", "--lib", &lib, "-o", file, "--"]);
+    command.args([&x.program, "leaf", "20"]);
+    room.run(command)
+}
+
+#[test]
+fn a_machine_that_lacks_something() {
+    live(|room| {
+        let (x, file) = (X::new(room), room.text("t.jsonl"));
+        for (line, sentence) in [
+            (
+                "umount -l /proc && exec \"$@\"",
+                "/proc is not mounted here, by which gpurec finds what processes have mapped; mount it: mount -t proc proc /proc"
+                    .to_owned(),
+            ),
+            (
+                "umount -l /sys && exec \"$@\"",
+                "the kernel has no type information (/sys/kernel/btf/vmlinux); use a kernel built with CONFIG_DEBUG_INFO_BTF=y"
+                    .to_owned(),
+            ),
+            (
+                "ulimit -v 150000; exec \"$@\"",
+                "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring"
+                    .to_owned(),
+            ),
+        ] {
+            let done = by_shell(room, &x, line, &file);
+            done.exited(125).one_sentence().said(&sentence);
+            assert!(fs::read(&file).unwrap_or_default().is_empty());
+            let _ = fs::remove_file(&file);
+        }
+        // These are none.
+        for line in [
+            // Another one: that of the machine is everybody's.
+            "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"",
+            "ulimit -l 64; exec \"$@\"",
+            "umount -l /sys/kernel/tracing 2>/dev/null; umount -l /sys/kernel/debug 2>/dev/null; exec \"$@\"",
+        ] {
+            by_shell(room, &x, line, &file).exited(0);
+            Trace::checked(room, &file).is_whole().has_calls(&[("x_leaf", 20)]);
+        }
+    });
+}
