@@ -100,7 +100,7 @@ fn problems(facts: &Facts) -> Vec<Problem> {
         facts.cookies,
         true,
         "the kernel has no BPF cookies, by which a hook knows at which function it is",
-        "use Linux 5.15 or newer",
+        "use Linux 6.1 or newer",
     );
     add(
         facts.syscall_tracepoints,

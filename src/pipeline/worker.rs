@@ -443,7 +443,11 @@ impl Coming {
             return;
         }
         let What::Call { probe, .. } = item.what else { return };
-        let is_of = |message: &Message| matches!(&message.what, Told::Coming(_, probes) if probes.iter().any(|p| p.id == probe));
+        // An earlier one is of another file that has a function of that name: they share a number.
+        let is_of = |message: &Message| {
+            matches!(&message.what, Told::Coming(_, probes) if probes.iter().any(|p| p.id == probe))
+                && message.ts <= item.ts
+        };
         if let Some(at) = self.untold.iter().position(is_of) {
             let message = self.untold.remove(at);
             self.told.push((message.ts, message.pid));

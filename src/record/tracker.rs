@@ -3,6 +3,7 @@
 //! trace, and the process let go.
 //! Nothing here may take long or fail: whatever happens, the process goes on.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
@@ -58,6 +59,8 @@ pub struct Tracker {
     tidy_at: usize,
     pub files_examined: u64,
     pub stops: u64,
+    /// When nobody was to be stopped any more.
+    ends: Cell<u64>,
     pub stopped_for: Duration,
 }
 
@@ -80,6 +83,7 @@ impl Tracker {
             tidy_at: FEW_FILES,
             files_examined: 0,
             stops: 0,
+            ends: Cell::new(u64::MAX),
             stopped_for: Duration::ZERO,
         })
     }
@@ -90,7 +94,9 @@ impl Tracker {
 
     /// Tells BPF that somebody is here to let stopped processes go on; or, at the end, not.
     pub fn beat(&self, stop_allowed: bool) -> Result<()> {
-        let pulse = Pulse { alive_ns: monotonic_ns(), stop_allowed: stop_allowed.into() };
+        let now = monotonic_ns();
+        self.ends.set(if stop_allowed { u64::MAX } else { now });
+        let pulse = Pulse { alive_ns: now, stop_allowed: stop_allowed.into() };
         Ok(self.pulse.update(&0u32.to_ne_bytes(), wire::bytes(&pulse), MapFlags::ANY)?)
     }
 
@@ -175,7 +181,7 @@ impl Tracker {
             self.not_opened(record.pid, Path::new("(a file that was loaded)"), error);
             if proc::stat(record.pid).map_or(true, |stat| stat.ended()) {
                 // The next process that maps the file is asked.
-                if !stopped && !self.everyone {
+                if !stopped && self.is_to_be_seen(record) {
                     self.missed(GONE.to_owned());
                 }
                 return;
@@ -187,12 +193,17 @@ impl Tracker {
             if let Some(id) = key_of(&file).filter(|id| probes.has(id)) {
                 self.names.insert(id, record.file);
             }
-            if hooked && !stopped && !self.everyone {
+            if hooked && !stopped && self.is_to_be_seen(record) {
                 only = self.came_late(record, &path, probes);
             }
         }
         // If the table is full, the file will be looked at again, which costs time only.
         let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
+    }
+
+    /// Its process was to be stopped, so that no call is missed: nobody is under --all, nor when the recording ends.
+    fn is_to_be_seen(&self, record: &NewFile) -> bool {
+        !self.everyone && record.head.ts < self.ends.get()
     }
 
     /// The process went on while its file was hooked: that is told, and the next one that maps the file finds the hooks

@@ -85,6 +85,11 @@ impl Call {
         if self.is_bpf(BPF_PROG_LOAD) { self.text(self.args[1] + 48) } else { String::new() }
     }
 
+    /// Of one that attaches a program: at what, else 0.
+    pub fn link_type(&self) -> u32 {
+        if self.is_bpf(BPF_LINK_CREATE) { self.number_at(self.args[1] + 8) as u32 } else { 0 }
+    }
+
     /// Of a system call that hooks functions of a file: their places in it.
     pub fn places(&self) -> Vec<u64> {
         let attributes = self.args[usize::from(i64::from(self.number) == libc::SYS_bpf)];
@@ -107,6 +112,8 @@ const PERF_TYPE_BREAKPOINT: u32 = 5;
 pub const BPF_MAP_CREATE: u64 = 0;
 pub const BPF_PROG_LOAD: u64 = 5;
 pub const BPF_LINK_CREATE: u64 = 28;
+/// A link type: a BTF tracepoint.
+pub const BPF_TRACE_RAW_TP: u32 = 23;
 /// BPF_TRACE_UPROBE_MULTI, BPF_TRACE_UPROBE_SESSION.
 const UPROBE_MULTI: [u32; 2] = [48, 57];
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::disorder::X;
 use crate::needs::rungs;
-use crate::refuse::{BPF_LINK_CREATE, BPF_MAP_CREATE, BPF_PROG_LOAD, Call};
+use crate::refuse::{BPF_LINK_CREATE, BPF_MAP_CREATE, BPF_PROG_LOAD, BPF_TRACE_RAW_TP, Call};
 use crate::room::{Room, live};
 use crate::run::Done;
 use crate::trace::Trace;
@@ -92,8 +92,10 @@ fn a_library_whose_hooks_are_all_refused() {
                 printed.contains("no function of theirs was hooked: \"Not hooked\" says why."),
                 "{printed}"
             );
-            let why = "Too many open files (os error 24); raise the limit on open files: ulimit -n 65536";
-            assert!(printed.contains(why), "{printed}");
+            assert!(
+                printed.contains("files open, which is too few: raise that limit (`ulimit -n`)"),
+                "{printed}"
+            );
             let trace = Trace::checked(room, &file);
             trace.has_calls(&[]);
             let because = format!("{} could not be hooked, its calls were not seen", x.library);
@@ -145,6 +147,11 @@ fn programs_that_are_refused() {
         failed(&done, &format!("{refused}: Cannot allocate memory (os error 12); {memory}"));
 
         let rule = |call: &Call| call.is_bpf(BPF_LINK_CREATE).then_some(libc::EACCES);
+        let (done, _) = record(room, &x, &[], &BPF, rule);
+        done.exited(125)
+            .one_sentence()
+            .said("failed to attach uprobe multi: Permission denied (os error 13)");
+        let rule = |call: &Call| (call.link_type() == BPF_TRACE_RAW_TP).then_some(libc::EACCES);
         let (done, _) = record(room, &x, &[], &BPF, rule);
         done.exited(125).one_sentence().said("the kernel refused the hook process_exec: ").said(container);
         let rule = |call: &Call| (call.is_bpf(BPF_PROG_LOAD) && call.program() == "nothing").then_some(1);
