@@ -27,8 +27,10 @@ static __always_inline u64 is_less(u64 a, u64 b)
 		return 0;                                                           \
 	_Pragma("unroll")                                                           \
 	for (step_ = GPUREC_MAX_FRAMES; step_; step_ >>= 1) {                       \
-		u64 next_ = count_ + step_;                                         \
-		struct frame *frame = &open_->at[(next_ - 1) & (GPUREC_MAX_FRAMES - 1)]; \
+		u64 next_ = count_ + step_, index_ = next_ - 1;                     \
+		struct frame *frame;                                                \
+		barrier_var(index_); /* older verifiers want to see it bounded */   \
+		frame = &open_->at[index_ & (GPUREC_MAX_FRAMES - 1)];               \
 		count_ += (is_less(next_, open_->depth + 1ULL) & (less)) * step_;   \
 	}                                                                           \
 	return count_

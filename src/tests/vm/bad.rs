@@ -146,7 +146,7 @@ fn without_a_driver_the_rest_is_recorded() {
 fn a_kernel_that_cannot_be_had_is_told_in_a_sentence() {
     for (machine, sentence) in [
         (Machine::of("6.12").with_words("lockdown=confidentiality"), "lockdown"),
-        (Machine::of("5.10").with_driver("none", ""), "Linux 5.1"),
+        (Machine::of("5.10").with_driver("none", ""), "Linux 6.1"),
     ] {
         let script = "gpurec --kernel -o /out/demo.jsonl -- ./program --loops 1 > /out/demo.txt 2>&1";
         let Some(visit) = machine.visit(script) else { continue };
