@@ -66,13 +66,13 @@ pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
 pub fn with_remedy(text: String) -> String {
     let number =
         text.strip_suffix(')').and_then(|text| text.rsplit_once(" (os error ")).map(|(_, number)| number);
-    match number.and_then(|number| remedy(number.parse().ok()?)) {
+    match number.and_then(|number| remedy(number.parse().ok()?, &text)) {
         Some(remedy) => format!("{text}; {remedy}"),
         None => text,
     }
 }
 
-fn remedy(errno: i32) -> Option<&'static str> {
+fn remedy(errno: i32, text: &str) -> Option<&'static str> {
     Some(match errno {
         libc::EAGAIN => {
             "no more processes or threads are allowed here: raise ulimit -u, or pids.max of the cgroup"
@@ -82,7 +82,8 @@ fn remedy(errno: i32) -> Option<&'static str> {
         libc::ENOMEM => {
             "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring"
         }
-        libc::EPERM | libc::EACCES | libc::ENOSYS => {
+        // Of a file it is the file's own permissions that say no.
+        libc::EPERM | libc::EACCES | libc::ENOSYS if text.contains("the kernel refused") => {
             "in a container, its seccomp filter may forbid it: run gpurec on the host, or the container with --privileged"
         }
         _ => return None,
@@ -137,8 +138,10 @@ mod tests {
             told("a: Too many open files (os error 24)")
                 .ends_with("; raise the limit on open files: ulimit -n 65536")
         );
+        assert!(told("the kernel refused a: Permission denied (os error 13)").ends_with(" --privileged"));
         for same in [
             "a: File exists (os error 17)",
+            "cannot open a: Permission denied (os error 13)",
             "a (os error 24); do this",
             "a (os error x)",
             "(os error 24)",
