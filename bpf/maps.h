@@ -44,7 +44,7 @@ struct {
 
 /* For each CPU its rings (struct gpurec_positions): one for all would serialise every CPU on
  * it. Not the kernel's own ring buffer: that takes a lock and two helpers for each record, and
- * is always as cold as it is large. The recorder sets the sizes. */
+ * is always as cold as it is large. The recorder makes this map, of its own sizes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -111,8 +111,10 @@ struct {
 	__type(value, struct frames);
 } frames SEC(".maps");
 
+/* Not one for each CPU: the kernel would allocate each entry by itself, and what is lost is
+ * counted seldom. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GPUREC_MAX_PROBES);
 	__type(key, u32);
 	__type(value, struct gpurec_lost);

@@ -2,10 +2,15 @@
 //! kernel's BTF. Out: answers, found once, since reading it takes milliseconds.
 //! Not here: what follows from an answer.
 
+use std::fs::File;
+use std::io::Read;
+use std::num::NonZeroUsize;
+use std::slice;
 use std::sync::OnceLock;
 
-use libbpf_rs::ReferencesType as _;
-use libbpf_rs::btf::{Btf, types};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::probe::kernel::btf::Btf;
 
 pub struct Types {
     pub ring_buffer: bool,
@@ -27,37 +32,55 @@ pub struct Types {
 /// None if the kernel has no BTF that can be read.
 pub fn types() -> Option<&'static Types> {
     static TYPES: OnceLock<Option<Types>> = OnceLock::new();
-    // What libbpf says of a kernel without them is for nobody: gpurec says it.
-    libbpf_rs::set_print(None);
-    TYPES.get_or_init(|| Some(Types::read(&Btf::from_vmlinux().ok()?))).as_ref()
+    TYPES.get_or_init(|| with_bytes(|bytes| Some(Types::read(&Btf::parse(bytes, None)?)))?).as_ref()
 }
+
+/// The kernel's BTF, megabytes: mapped, and before Linux 6.16, which cannot, read.
+fn with_bytes<T>(with: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    let mut file = File::open("/sys/kernel/btf/vmlinux").ok()?;
+    let length = NonZeroUsize::new(file.metadata().ok()?.len() as usize)?;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let mapped = unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE, &file, 0) };
+    let Ok(start) = mapped else {
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).ok()?;
+        return Some(with(&bytes));
+    };
+    // SAFETY: mapped with this length, of a file that nobody can write or shorten.
+    let done = with(unsafe { slice::from_raw_parts(start.cast().as_ptr(), length.get()) });
+    // SAFETY: as above, and what was made of it does not borrow from it.
+    let _ = unsafe { munmap(start, length.get()) };
+    Some(done)
+}
+
+/// The structures and functions that are asked for.
+const STRUCTS: [&str; 5] = [
+    "bpf_ringbuf",
+    "bpf_local_storage",
+    "bpf_uprobe_multi_link",
+    "bpf_kprobe_multi_link",
+    "kprobe_insn_cache",
+];
+const FUNCTIONS: [&str; 4] =
+    ["bpf_session_cookie", "bpf_session_is_return", "bpf_send_signal_task", "trace_call_bpf_faultable"];
 
 impl Types {
     fn read(btf: &Btf) -> Types {
-        let has_struct = |name: &str| btf.type_by_name::<types::Struct>(name).is_some();
+        let structs = btf.structs(&STRUCTS);
+        let functions = btf.functions(|name| FUNCTIONS.contains(&name));
+        let takes_something = |name| functions.get(name).is_some_and(|proto| !proto.params.is_empty());
         Types {
-            ring_buffer: has_struct("bpf_ringbuf"),
-            task_storage: has_struct("bpf_local_storage"),
-            uprobe_multi: has_struct("bpf_uprobe_multi_link"),
-            uprobe_session: has_enumerator(btf, "bpf_attach_type", "BPF_TRACE_UPROBE_SESSION"),
-            fprobe: has_struct("bpf_kprobe_multi_link"),
-            kprobes: has_struct("kprobe_insn_cache"),
-            cookies: has_enumerator(btf, "bpf_func_id", "BPF_FUNC_get_attach_cookie"),
-            session_cookie_takes_context: takes_something(btf, "bpf_session_cookie"),
-            session_is_return_takes_context: takes_something(btf, "bpf_session_is_return"),
-            signals_to_tasks: btf.type_by_name::<types::Func>("bpf_send_signal_task").is_some(),
-            faultable_tracepoints: btf.type_by_name::<types::Func>("trace_call_bpf_faultable").is_some(),
+            ring_buffer: structs.contains("bpf_ringbuf"),
+            task_storage: structs.contains("bpf_local_storage"),
+            uprobe_multi: structs.contains("bpf_uprobe_multi_link"),
+            uprobe_session: btf.has_enumerator("bpf_attach_type", "BPF_TRACE_UPROBE_SESSION"),
+            fprobe: structs.contains("bpf_kprobe_multi_link"),
+            kprobes: structs.contains("kprobe_insn_cache"),
+            cookies: btf.has_enumerator("bpf_func_id", "BPF_FUNC_get_attach_cookie"),
+            session_cookie_takes_context: takes_something("bpf_session_cookie"),
+            session_is_return_takes_context: takes_something("bpf_session_is_return"),
+            signals_to_tasks: functions.contains_key("bpf_send_signal_task"),
+            faultable_tracepoints: functions.contains_key("trace_call_bpf_faultable"),
         }
     }
-}
-
-fn has_enumerator(btf: &Btf, name: &str, member: &str) -> bool {
-    let Some(known) = btf.type_by_name::<types::Enum>(name) else { return false };
-    known.iter().any(|one| one.name.is_some_and(|n| n == member))
-}
-
-fn takes_something(btf: &Btf, function: &str) -> bool {
-    btf.type_by_name::<types::Func>(function)
-        .and_then(|func| types::FuncProto::try_from(func.referenced_type()).ok())
-        .is_some_and(|proto| proto.iter().len() > 0)
 }

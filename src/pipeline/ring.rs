@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 use crate::probe::wire;
 
@@ -106,6 +106,10 @@ impl Ring {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { mmap(None, length, both, MapFlags::MAP_SHARED, fd, offset)? };
         let part = Arc::new(Part { start: start.cast(), length: bytes });
+        // A fork would take its time to go through these pages, for children that need none of them. Where it
+        // fails they have them.
+        // SAFETY: the mapping of above, and no child of ours uses it.
+        let _ = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
         let ring = |number: usize, data, size| Ring {
             part: part.clone(),
             positions: number * size_of::<wire::Positions>(),

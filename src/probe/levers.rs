@@ -18,6 +18,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use super::attach::{self, ANYONE, Place, Refused};
 use super::capture;
 use super::hit_costs::HitCosts;
+use super::loss;
 use super::objects::{self, Rung};
 use super::wire::{self, Spender, Spent};
 use super::{FileId, Probe};
@@ -215,8 +216,7 @@ impl Levers {
 
     /// Calls that found no room in a ring: they are not followed to their return.
     pub fn lost(&self, probe: u32) -> u64 {
-        let cpus = self.lost.lookup_percpu(&probe.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        cpus.iter().flatten().filter_map(|value| Some(wire::read::<wire::Lost>(value)?.calls)).sum()
+        loss::of_probe(&self.lost, probe).map_or(0, |lost| lost.calls)
     }
 }
 

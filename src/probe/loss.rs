@@ -1,6 +1,6 @@
-//! What found no room in a ring, from BPF's counters. In: the maps. Out: the sums over
-//! the CPUs. The counters only grow; the caller keeps what it has told already. To be made before
-//! anything is hooked: what is lost before the first record is read was lost too.
+//! What found no room in a ring, from BPF's counters. In: the maps. Out: sums. The counters only
+//! grow; the caller keeps what it has told already. To be made before anything is hooked: what is
+//! lost before the first record is read was lost too.
 
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -38,13 +38,14 @@ impl LossCounters {
     }
 
     pub fn of_probe(&self, probe: u32) -> Result<Lost> {
-        let mut sum = Lost::default();
-        for cpu in per_cpu::<Lost>(&self.by_probe, probe)? {
-            sum.calls += cpu.calls;
-            sum.returns += cpu.returns;
-        }
-        Ok(sum)
+        of_probe(&self.by_probe, probe)
     }
+}
+
+/// `lost`: the map of this name.
+pub fn of_probe(lost: &MapHandle, probe: u32) -> Result<Lost> {
+    let value = lost.lookup(&probe.to_ne_bytes(), MapFlags::ANY)?;
+    Ok(value.and_then(|value| wire::read(&value)).unwrap_or_default())
 }
 
 fn per_cpu<T: wire::Wire>(map: &MapHandle, key: u32) -> Result<Vec<T>> {

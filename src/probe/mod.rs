@@ -18,6 +18,7 @@ mod objects;
 pub mod pauses;
 mod process;
 mod reach;
+pub mod rings;
 mod select;
 #[cfg(test)]
 mod tests;
@@ -143,11 +144,12 @@ impl Probes {
     /// Loads the programs of the best rung of the plan that works here; `force` allows only one.
     pub fn load(
         settings: &Settings,
+        making: rings::Making,
         plan: &Plan,
         force: Option<Rung>,
         selection: Selection,
     ) -> Result<Probes> {
-        let base = Rc::new(Base::load(settings)?);
+        let base = Rc::new(Base::load(settings, making)?);
         let mut refused = Vec::new();
         for (rung, against) in &plan.rungs {
             let rung = *rung;
@@ -524,7 +526,8 @@ pub struct Trial {
 
 pub fn trial(plan: &Plan) -> Result<Trial> {
     let settings = Settings { everyone: false, follow: false, ring: 1 << 20, budget: false, lossless: false };
-    let probes = Probes::load(&settings, plan, None, Selection::default())?;
+    let making = rings::begin(settings.ring)?;
+    let probes = Probes::load(&settings, making, plan, None, Selection::default())?;
     Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })
 }
 

@@ -3,9 +3,10 @@
 
 use std::os::fd::AsFd;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Map, MapCore, Object, ObjectBuilder, OpenObject, ProgramAttachType};
 
+use super::rings::Making;
 use super::wire;
 use crate::host::types;
 use crate::pipeline::ring::{Layout, Ring};
@@ -23,12 +24,6 @@ const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
 
 /// Records that can be in the making on one CPU: one runs, others sleep over a page.
 const SCRATCHES_A_CPU: usize = 16;
-
-/// Bytes of a near ring that hold a round of calls with room to spare (calibrate.rs, hit_costs.rs).
-const ENOUGH_TO_MEASURE: usize = 512 << 10;
-
-/// The verifier follows a place in a map no further.
-const MOST_A_RING: usize = 256 << 20;
 
 /// How CUDA functions are hooked, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,21 +75,13 @@ impl Settings {
 /// The process object with the shared maps, and the rings.
 pub struct Base {
     pub object: Object,
-    pub layout: Layout,
-    pub cpus: usize,
+    making: Making,
     config: wire::Config,
 }
 
 impl Base {
-    pub fn load(settings: &Settings) -> Result<Base> {
-        let cpus = libbpf_rs::num_possible_cpus()?;
-        if cpus > wire::MAX_CPUS as usize {
-            bail!("this machine may have {cpus} CPUs, gpurec knows {} at most", wire::MAX_CPUS);
-        }
-        if settings.ring > MOST_A_RING {
-            bail!("a ring has {} MiB at most for each CPU; try a smaller --ring", MOST_A_RING >> 20);
-        }
-        let layout = Layout::of(settings.ring, secret()?);
+    pub fn load(settings: &Settings, making: Making) -> Result<Base> {
+        let (layout, cpus) = (making.layout, making.cpus);
         let config = wire::Config {
             everyone: settings.everyone.into(),
             follow: settings.follow.into(),
@@ -116,10 +103,6 @@ impl Base {
         };
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &config)?;
-        for mut map in open.maps_mut().filter(|map| map.name() == "rings") {
-            map.set_value_size(layout.part() as u32)?;
-            map.set_max_entries(cpus as u32)?;
-        }
         let mappings = copies_at_system_calls();
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
@@ -127,11 +110,16 @@ impl Base {
                 program.set_autoload((copy as usize) < mappings);
             }
         }
-        let object = open.load().with_context(|| {
-            let ring = settings.ring >> 10;
+        let ring = settings.ring >> 10;
+        let refused = || {
             format!("the kernel refused gpurec's process programs, or its rings of {ring} KiB for each CPU")
-        })?;
-        Ok(Base { object, layout, cpus, config })
+        };
+        let rings = making.map().with_context(refused)?;
+        for mut map in open.maps_mut().filter(|map| map.name() == "rings") {
+            map.reuse_fd(rings.as_fd())?;
+        }
+        let object = open.load().with_context(refused)?;
+        Ok(Base { object, making, config })
     }
 
     pub fn map(&self, name: &str) -> Result<Map<'_>> {
@@ -148,26 +136,17 @@ impl Base {
         self.config.everyone != 0
     }
 
-    /// The rings of all CPUs, to be read.
+    pub fn layout(&self) -> Layout {
+        self.making.layout
+    }
+
+    /// The rings of all CPUs, to be read by one.
     pub fn rings(&self) -> Result<Vec<Ring>> {
-        let map = self.map("rings")?;
-        let each = (0..self.cpus).map(|cpu| Ring::map(map.as_fd(), self.layout, cpu));
-        let rings = each.collect::<std::io::Result<Vec<_>>>().with_context(|| self.unmapped())?;
-        Ok(rings.into_iter().flatten().collect())
+        self.making.rings(self.map("rings")?.as_fd())
     }
 
-    /// As many of them as gpurec's own calls fill, while it measures what a call costs.
     pub fn near_rings(&self) -> Result<Vec<Ring>> {
-        if self.layout.near < ENOUGH_TO_MEASURE {
-            return self.rings();
-        }
-        let map = self.map("rings")?;
-        let each = (0..self.cpus).map(|cpu| Ring::map_near(map.as_fd(), self.layout, cpu));
-        each.collect::<std::io::Result<Vec<_>>>().with_context(|| self.unmapped())
-    }
-
-    fn unmapped(&self) -> String {
-        format!("gpurec cannot map its rings of {} KiB for each CPU", self.layout.part() >> 10)
+        self.making.near(self.map("rings")?.as_fd())
     }
 
     /// The CUDA programs of one rung. `may_sleep`: so that they can fetch pages that nobody
@@ -247,16 +226,6 @@ impl Base {
         }
         Ok(())
     }
-}
-
-fn secret() -> Result<u64> {
-    let mut bytes = [0; 8];
-    // SAFETY: a buffer of this length.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != bytes.len() as isize {
-        bail!("no random number to be had: {}", std::io::Error::last_os_error());
-    }
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Programs for one function, under its number.

@@ -38,7 +38,7 @@ impl Pauses {
             going: map("going")?,
             stopped: map("stopped")?,
             targets: map("targets")?,
-            low: base.layout.far / 8,
+            low: base.layout().far / 8,
             count: AtomicU64::new(0),
             total_ns: AtomicU64::new(0),
         }))

@@ -28,7 +28,7 @@ use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
-use crate::probe::{LossCounters, Probe, Probes, Rung, wire};
+use crate::probe::{LossCounters, Probe, Probes, Rung, rings, wire};
 use crate::report;
 use crate::say;
 use crate::target::attach::{self, Attached};
@@ -90,6 +90,8 @@ enum Why {
 }
 
 pub fn run(config: &Config) -> Result<u8> {
+    let settings = config.settings()?;
+    let making = rings::begin(settings.ring)?;
     let plan = crate::host::ready()?;
     fds::raise_limit();
     let user = identity::invoking_user();
@@ -98,8 +100,7 @@ pub fn run(config: &Config) -> Result<u8> {
     // that cannot be recorded, a file that cannot be written.
     let launch = command(config, &user, user_env)?;
     let attached = attached(config)?;
-    let settings = config.settings()?;
-    let mut probes = Probes::load(&settings, &plan, config.rung, config.selection.clone())?;
+    let mut probes = Probes::load(&settings, making, &plan, config.rung, config.selection.clone())?;
     let loss = LossCounters::new(&probes.base).context(MAPS)?;
     let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
     let output = open_output(config, &user)?;

@@ -13,7 +13,7 @@ use super::super::handoff::Writer;
 use super::super::worker::{Message, Outcome, State, Told, Worker, monotonic_ns, namespace_ns};
 use super::sink::Folder;
 use super::{FakeRing, call_record, return_record};
-use crate::probe::{Base, Library, LossCounters, Probe, Settings, wire};
+use crate::probe::{Base, Library, LossCounters, Probe, Settings, rings, wire};
 use crate::trace::Header;
 
 const RING: usize = 65536;
@@ -35,7 +35,7 @@ impl Recording {
         let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(RING, 0)).collect();
         let settings =
             Settings { everyone: false, follow: false, ring: RING, budget: false, lossless: false };
-        let base = Base::load(&settings).expect("needs root");
+        let base = Base::load(&settings, rings::begin(RING).unwrap()).expect("needs root");
         let (lines, writer) = folder.lines(1000);
         let (messages, receiver) = unbounded();
         let state = Arc::new(State::default());
@@ -155,15 +155,11 @@ fn what_was_lost_before_the_worker_began_is_told() {
     let zero = 0u32.to_ne_bytes();
     let calls = |n: u64| [n.to_ne_bytes(), 0u64.to_ne_bytes()].concat();
     let total = |n: u64| [calls(n), vec![0; 32]].concat();
-    let each = |value: Vec<u8>| -> Vec<Vec<u8>> {
-        let cpus = libbpf_rs::num_possible_cpus().unwrap();
-        (0..cpus).map(|cpu| if cpu == 0 { value.clone() } else { vec![0; value.len()] }).collect()
-    };
-    let set = |map: &str, key: &[u8], value| {
-        recording.base.map(map).unwrap().update_percpu(key, &each(value), MapFlags::ANY).unwrap();
-    };
-    set("lost", &1u32.to_ne_bytes(), calls(3));
-    set("lost_total", &zero, total(3));
+    let map = |name| recording.base.map(name).unwrap();
+    map("lost").update(&1u32.to_ne_bytes(), &calls(3), MapFlags::ANY).unwrap();
+    let cpus = libbpf_rs::num_possible_cpus().unwrap();
+    let each: Vec<_> = (0..cpus).map(|cpu| total(if cpu == 0 { 3 } else { 0 })).collect();
+    map("lost_total").update_percpu(&zero, &each, MapFlags::ANY).unwrap();
     let (lines, outcome) = recording.run();
     let lost = lines.iter().find(|line| line["type"] == "lost").unwrap();
     assert_eq!((&lost["count"], &lost["by_probe"]["cuA"]), (&3.into(), &3.into()));

@@ -3,7 +3,7 @@
 //! names, parameters and return types. Pure; bytes that are no BTF give None, and a kind
 //! of type that is not known ends the reading where it stands.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Type {
@@ -47,6 +47,7 @@ pub struct Btf<'a> {
 const MAGIC: u16 = 0xeb9f;
 /// How many names, qualifiers and typedefs a type may be wrapped in.
 const DEEPEST: usize = 32;
+const STRUCT: u32 = 4;
 const FUNC: u32 = 12;
 
 #[derive(Clone, Copy)]
@@ -121,6 +122,12 @@ impl<'a> Btf<'a> {
         std::str::from_utf8(rest.get(..memchr::memchr(0, rest)?)?).ok()
     }
 
+    /// Whether this is the text there: quicker than to look for its end.
+    fn is(&self, offset: u32, text: &str) -> bool {
+        let rest = offset.checked_sub(self.first_string).and_then(|at| self.strings.get(at as usize..));
+        rest.is_some_and(|rest| rest.starts_with(text.as_bytes()) && rest.get(text.len()) == Some(&0))
+    }
+
     /// Of this file, not of its base.
     fn own(&self) -> impl Iterator<Item = Header> {
         self.types.iter().filter_map(|at| header_at(self.bytes, *at as usize))
@@ -142,6 +149,12 @@ impl<'a> Btf<'a> {
                 .or_insert(proto);
         }
         found.into_iter().filter_map(|(name, proto)| Some((name, proto?))).collect()
+    }
+
+    /// Which of these structures there are.
+    pub fn structs<'n>(&self, names: &[&'n str]) -> HashSet<&'n str> {
+        let structs = self.own().filter(|header| header.kind == STRUCT);
+        structs.filter_map(|header| names.iter().copied().find(|name| self.is(header.name, name))).collect()
     }
 
     pub fn has_function(&self, name: &str) -> bool {

@@ -6,7 +6,7 @@
 //! Not here: what a hit means.
 
 mod attach;
-mod btf;
+pub mod btf;
 mod choice;
 mod config;
 mod events;

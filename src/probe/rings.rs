@@ -1,0 +1,109 @@
+//! The map of the rings, made and mapped by a thread of its own: the kernel takes its time to find, clear and map
+//! each page, and what else a recording needs can be read and loaded meanwhile.
+//! In: how large. Out: the map, for the programs; the rings, for whoever reads them.
+//! What may not be done here: load or read anything.
+
+use std::os::fd::AsFd;
+
+use anyhow::{Context, Result, bail};
+use crossbeam_channel::{Receiver, bounded};
+use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
+use libbpf_rs::{MapHandle, MapType};
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+use super::wire;
+use crate::pipeline::ring::{Layout, Ring};
+
+/// The verifier follows a place in a map no further.
+const MOST_A_RING: usize = 256 << 20;
+
+/// Bytes of a near ring that hold a round of calls with room to spare (calibrate.rs, hit_costs.rs).
+const ENOUGH_TO_MEASURE: usize = 512 << 10;
+
+/// What the thread is at.
+pub struct Making {
+    pub layout: Layout,
+    pub cpus: usize,
+    map: Receiver<libbpf_rs::Result<MapHandle>>,
+    rings: Receiver<Result<Vec<Ring>>>,
+}
+
+/// `ring`: bytes of each CPU's.
+pub fn begin(ring: usize) -> Result<Making> {
+    let cpus = libbpf_rs::num_possible_cpus()?;
+    if cpus > wire::MAX_CPUS as usize {
+        bail!("this machine may have {cpus} CPUs, gpurec knows {} at most", wire::MAX_CPUS);
+    }
+    if ring > MOST_A_RING {
+        bail!("a ring has {} MiB at most for each CPU; try a smaller --ring", MOST_A_RING >> 20);
+    }
+    let layout = Layout::of(ring, secret()?);
+    let (send_map, map) = bounded(1);
+    let (send_rings, rings) = bounded(1);
+    let work = move || {
+        let made = create(layout, cpus);
+        let ours = made.as_ref().ok().and_then(|map| map.as_fd().try_clone_to_owned().ok());
+        // Nobody listens where the recording does not begin.
+        let _ = send_map.send(made);
+        if let Some(map) = ours {
+            let _ = send_rings.send(map_all(map, layout, cpus));
+        }
+    };
+    // It takes no signals: those are for whoever records, who blocks them later.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+    // Where no thread can be had, whoever asks does the work.
+    let _ = std::thread::Builder::new().name("gpurec-rings".into()).spawn(work);
+    if let Ok(before) = before {
+        // Fails for no mask that was in force.
+        let _ = before.thread_set_mask();
+    }
+    Ok(Making { layout, cpus, map, rings })
+}
+
+impl Making {
+    /// The map, for programs that are about to be loaded.
+    pub fn map(&self) -> libbpf_rs::Result<MapHandle> {
+        self.map.recv().unwrap_or_else(|_| create(self.layout, self.cpus))
+    }
+
+    /// The rings of all CPUs, to be read; `map` is what they are in.
+    pub fn rings(&self, map: impl AsFd) -> Result<Vec<Ring>> {
+        self.rings.recv().unwrap_or_else(|_| map_all(map, self.layout, self.cpus))
+    }
+
+    /// As many of them as gpurec's own calls fill, while it measures what a call costs. They are mapped
+    /// a second time.
+    pub fn near(&self, map: impl AsFd) -> Result<Vec<Ring>> {
+        if self.layout.near < ENOUGH_TO_MEASURE {
+            return map_all(map, self.layout, self.cpus);
+        }
+        let each = (0..self.cpus).map(|cpu| Ring::map_near(&map, self.layout, cpu));
+        each.collect::<std::io::Result<Vec<_>>>().with_context(|| unmapped(self.layout))
+    }
+}
+
+fn create(layout: Layout, cpus: usize) -> libbpf_rs::Result<MapHandle> {
+    let size = size_of::<bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t;
+    let options = bpf_map_create_opts { sz: size, map_flags: BPF_F_MMAPABLE, ..Default::default() };
+    MapHandle::create(MapType::Array, Some("rings"), 4, layout.part() as u32, cpus as u32, &options)
+}
+
+fn map_all(map: impl AsFd, layout: Layout, cpus: usize) -> Result<Vec<Ring>> {
+    let each = (0..cpus).map(|cpu| Ring::map(&map, layout, cpu));
+    let rings = each.collect::<std::io::Result<Vec<_>>>().with_context(|| unmapped(layout))?;
+    Ok(rings.into_iter().flatten().collect())
+}
+
+fn unmapped(layout: Layout) -> String {
+    format!("gpurec cannot map its rings of {} KiB for each CPU", layout.part() >> 10)
+}
+
+fn secret() -> Result<u64> {
+    let mut bytes = [0; 8];
+    // SAFETY: a buffer of this length.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != bytes.len() as isize {
+        bail!("no random number to be had: {}", std::io::Error::last_os_error());
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
