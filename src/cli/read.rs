@@ -112,7 +112,7 @@ pub struct ExportArgs {
     /// For whom
     #[arg(long, value_enum)]
     format: ExportArg,
-    /// Where to; `-` is standard output [default: standard output]
+    /// Where to, packed if it ends in .zst; `-` is standard output [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
     /// Traces, plain or .zst, which become one; the newest (traces/latest) if none is given

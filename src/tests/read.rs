@@ -414,3 +414,17 @@ fn an_export_is_not_appended_to_its_own_trace() {
         assert!(fs::read(&file).unwrap() == before, "the trace is as it was");
     }
 }
+
+#[test]
+fn an_export_is_packed_if_it_is_named_so() {
+    let folder = Folder::new();
+    let demo = trace(TRACES[2]);
+    let (plain, packed) = (folder.file("t.csv"), folder.file("t.csv.zst"));
+    for file in [&plain, &packed] {
+        let done = run(&["export", "--format", "csv", "-o", file, &demo]);
+        assert!(done.status.success(), "{}", said(&done));
+    }
+    let unpacked = Command::new("zstd").args(["-dc", &packed]).output().unwrap();
+    assert!(unpacked.status.success(), "{}", said(&unpacked));
+    assert!(unpacked.stdout == fs::read(&plain).unwrap(), "the same rows");
+}

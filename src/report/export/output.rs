@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use zstd::stream::write::Encoder;
 
 use crate::cli::Usage;
 use crate::say;
@@ -18,7 +19,13 @@ const BUFFER: usize = 256 * 1024;
 
 pub struct Output {
     path: Option<PathBuf>,
-    to: Option<Box<dyn Write>>,
+    to: Option<To>,
+}
+
+enum To {
+    Plain(Box<dyn Write>),
+    /// By its name, as a trace is.
+    Zstd(Encoder<'static, File>),
 }
 
 impl Output {
@@ -45,7 +52,12 @@ impl Output {
 
     pub fn finish(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
         self.write(buffer)?;
-        self.to.as_mut().map_or(Ok(()), |to| to.flush())
+        let done = match self.to.take() {
+            Some(To::Zstd(to)) => to.finish().map(drop),
+            Some(To::Plain(mut to)) => to.flush(),
+            None => Ok(()),
+        };
+        done.map_err(|error| self.explained(error))
     }
 
     fn write(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
@@ -53,7 +65,11 @@ impl Output {
             Some(to) => to,
             None => self.to.insert(open(self.path.as_deref())?),
         };
-        to.write_all(buffer).map_err(|error| self.explained(error))?;
+        let written = match to {
+            To::Plain(to) => to.write_all(buffer),
+            To::Zstd(to) => to.write_all(buffer),
+        };
+        written.map_err(|error| self.explained(error))?;
         buffer.clear();
         Ok(())
     }
@@ -66,14 +82,14 @@ impl Output {
     }
 }
 
-fn open(path: Option<&Path>) -> io::Result<Box<dyn Write>> {
-    match path {
-        None => Ok(Box::new(stdout().lock())),
-        // As a trace: it tells of processes what only their owner knows.
-        Some(path) => {
-            let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-            Ok(Box::new(file.map_err(|error| explain(path, &error))?))
-        }
+fn open(path: Option<&Path>) -> io::Result<To> {
+    let Some(path) = path else { return Ok(To::Plain(Box::new(stdout().lock()))) };
+    // As a trace: it tells of processes what only their owner knows.
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let file = file.map_err(|error| explain(path, &error))?;
+    match path.extension().is_some_and(|extension| extension == "zst") {
+        true => Ok(To::Zstd(Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)),
+        false => Ok(To::Plain(Box::new(file))),
     }
 }
 
