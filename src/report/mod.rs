@@ -59,7 +59,7 @@ pub fn summary_of(file: &Path) -> Result<Figures> {
 /// `gpurec summary`: of the newest trace if none is named.
 pub fn summary(files: &[PathBuf], json: bool) -> Result<u8> {
     let files = read::or_newest(files);
-    for file in &files {
+    read::of_each(&files, |_, file| {
         let figures = summary_of(file)?;
         let mut text = String::new();
         if json {
@@ -71,8 +71,8 @@ pub fn summary(files: &[PathBuf], json: bool) -> Result<u8> {
             text.push_str(&text::print(&figures, width_of(libc::STDOUT_FILENO)));
         }
         std::io::stdout().lock().write_all(text.as_bytes())?;
-    }
-    Ok(0)
+        Ok(0)
+    })
 }
 
 /// The columns of the terminal behind a descriptor; else of a page that fits any.

@@ -428,3 +428,18 @@ fn an_export_is_packed_if_it_is_named_so() {
     assert!(unpacked.status.success(), "{}", said(&unpacked));
     assert!(unpacked.stdout == fs::read(&plain).unwrap(), "the same rows");
 }
+
+#[test]
+fn a_file_that_cannot_be_read_does_not_hide_the_others() {
+    let demo = trace(TRACES[2]);
+    let all: [&[&str]; 4] =
+        [&["summary"], &["report", "api"], &["timeline"], &["check", "--budget", "complete"]];
+    for words in all {
+        let alone = run(&[words, &[demo.as_str()]].concat());
+        let done = run(&[words, &["/nowhere.jsonl", demo.as_str()]].concat());
+        assert_eq!(done.status.code(), Some(125), "{}", said(&done));
+        assert!(said(&done).contains("/nowhere.jsonl: "), "{}", said(&done));
+        let last = said(&alone).trim_end().lines().last().unwrap().to_owned();
+        assert!(said(&done).contains(&last), "{}", said(&done));
+    }
+}

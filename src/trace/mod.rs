@@ -39,7 +39,7 @@ pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
 pub use notes::Notes;
 #[cfg(test)]
 pub use reader::Reader;
-pub use reader::open;
+pub use reader::{ReadError, open};
 pub use value::{Arg, List, Value};
 pub use writer::LineWriter;
 

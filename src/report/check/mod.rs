@@ -52,11 +52,10 @@ pub fn check(config: &CheckConfig) -> Result<u8> {
     }
     let files = read::or_newest(&config.files);
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let mut status = 0;
-    for file in &files {
+    read::of_each(&files, |_, file| {
         let gathered = gather(file, &asks)?;
         let outcomes: Vec<Outcome> = budgets.iter().map(|budget| judge(budget, &gathered)).collect();
-        status = outcomes.iter().map(|outcome| outcome.verdict.status()).fold(status, u8::max);
+        let status = outcomes.iter().map(|outcome| outcome.verdict.status()).max().unwrap_or(0);
         if config.json {
             writeln!(out, "{}", say::json(&to_json(file, &gathered, &outcomes))?)?;
         } else {
@@ -65,8 +64,8 @@ pub fn check(config: &CheckConfig) -> Result<u8> {
             out.write_all(text::print(file, &gathered, &outcomes, width_of(libc::STDOUT_FILENO)).as_bytes())?;
         }
         out.flush()?;
-    }
-    Ok(status)
+        Ok(status)
+    })
 }
 
 impl Verdict {

@@ -49,7 +49,7 @@ pub fn timeline(config: &TimelineConfig) -> Result<u8> {
     let style = Style { width: width.clamp(NARROWEST, WIDEST), colour };
     let files = read::or_newest(&config.files);
     let mut out = BufWriter::new(stdout.lock());
-    for (index, file) in files.iter().enumerate() {
+    read::of_each(&files, |index, file| {
         let (text, told) = draw(file, config, &style)?;
         if files.len() > 1 {
             let gap = if index > 0 { "\n" } else { "" };
@@ -58,8 +58,8 @@ pub fn timeline(config: &TimelineConfig) -> Result<u8> {
         out.write_all(text.as_bytes())?;
         out.flush()?;
         say::of_file(file, &told.sentences());
-    }
-    Ok(0)
+        Ok(0)
+    })
 }
 
 fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, Told)> {

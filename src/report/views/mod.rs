@@ -173,13 +173,13 @@ pub fn report(config: &ReportConfig) -> Result<u8> {
     }
     let files = read::or_newest(&config.files);
     let width = super::width_of(libc::STDOUT_FILENO);
-    for (index, file) in files.iter().enumerate() {
+    read::of_each(&files, |index, file| {
         let (report, told) = run(kind, file, config)?;
         let shown = Shown { kind, file, several: files.len() > 1, first: index == 0, width };
         write(&mut out, &shown, report, &told, config.format)?;
         out.flush()?;
-    }
-    Ok(0)
+        Ok(0)
+    })
 }
 
 struct Shown<'a> {
