@@ -6,10 +6,9 @@ calls that a reader counts are those that were made, or it is no figure. Takes 4
 import json
 import os
 import subprocess
-import time
 
 from .frame import ROOT, Failed, Figure, Sample, part
-from .reading import resident
+from .reading import run
 
 SOURCE = ROOT / "src/tests/programs/long.c"
 FUNCTION = "cuDriverGetVersion"
@@ -62,27 +61,15 @@ def told(figures, calls):
 
 def samples(bench, tool, command, into=os.devnull, pipe=None):
     bench.say(tool)
-    words = [str(word) for word in command]
-    began = time.monotonic()
     with open(into, "wb") as out:
         taker = subprocess.Popen(["sh", "-c", pipe], stdin=subprocess.PIPE) if pipe else None
-        process = bench.start(words, stdout=taker.stdin if taker else out)
-        if taker:
-            taker.stdin.close()
-        peak = 0
-        while True:
-            peak = max(peak, resident(process.pid))
-            pid, status, used = os.wait4(process.pid, os.WNOHANG)
-            if pid:
-                break
-            time.sleep(0.05)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if taker:
-        taker.wait()
-    if process.returncode:
-        raise Failed(f"{' '.join(words)} failed with {process.returncode}")
-    yield Sample(CASE, tool, "s by the clock", time.monotonic() - began)
-    yield Sample(CASE, tool, "s of CPU", used.ru_utime + used.ru_stime)
+        try:
+            cpu, wall, peak = run(command, bench.start, 0.05, stdout=taker.stdin if taker else out)
+        finally:
+            if taker:
+                taker.communicate()
+    yield Sample(CASE, tool, "s by the clock", wall)
+    yield Sample(CASE, tool, "s of CPU", cpu)
     yield Sample(CASE, tool, "peak MB", peak / 1000)
 
 

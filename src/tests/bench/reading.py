@@ -123,10 +123,11 @@ def shorten(trace, piece, size):
         out.write(lines.read(size) + lines.readline())
 
 
-def run(command, **options):
-    """(CPU seconds, wall seconds, peak kB) of a command that must succeed."""
+def run(command, start=subprocess.Popen, rest=0.01, **options):
+    """(CPU seconds, wall seconds, peak kB) of a command that must succeed; it is looked at after each rest."""
+    words = [str(word) for word in command]
     began = time.monotonic()
-    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL, **options)
+    process = start(words, **{"stdout": subprocess.DEVNULL, **options})
     peak = 0
     while True:
         # What wait4 says of memory counts the time before exec, when the process was this one.
@@ -134,10 +135,10 @@ def run(command, **options):
         pid, status, used = os.wait4(process.pid, os.WNOHANG)
         if pid:
             break
-        time.sleep(0.01)
+        time.sleep(rest)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise Failed(f"{' '.join(map(str, command))} failed with {process.returncode}")
+        raise Failed(f"{' '.join(words)} failed with {process.returncode}")
     return used.ru_utime + used.ru_stime, time.monotonic() - began, peak
 
 
