@@ -18,6 +18,11 @@
 #include "emit.h"
 
 #define SIGSTOP 19
+#define SIGTSTP 20
+#define SIGTTOU 22
+#define SIG_IGN 1
+#define WUNTRACED 2
+#define MOST_WAITING 4
 #define PT_PTRACED 1
 #define PT_SEIZED 0x10000
 #define SIGNAL_GROUP_EXIT 4
@@ -146,18 +151,41 @@ static __always_inline bool is_debugged(struct task_struct *task)
 	return (BPF_CORE_READ(task, ptrace) & (PT_PTRACED | PT_SEIZED)) == PT_PTRACED;
 }
 
-/* Or by a shell with job control, which gives each job a group of its own on the terminal that they share: it waits
- * for the job's stops, and would take the job for suspended. */
-static __always_inline bool is_watched(struct task_struct *task)
+/* Waits for its children just now, and wants to hear of stops (su, runuser, nsenter, a shell with a job in the
+ * foreground). A few of its threads may wait. */
+static __always_inline bool waits_for_stops(struct task_struct *parent)
 {
-	struct signal_struct *own = BPF_CORE_READ(task, signal);
-	struct signal_struct *parents = BPF_CORE_READ(task, real_parent, signal);
-	struct tty_struct *tty = BPF_CORE_READ(own, tty);
+	void *all = (void *)BPF_CORE_READ(parent, signal);
+	struct list_head *first = all + bpf_core_field_offset(struct signal_struct, wait_chldexit.head);
+	struct list_head *at = BPF_CORE_READ(first, next);
+	struct wait_opts *one;
 
-	if (is_debugged(task))
-		return true;
-	return tty && tty == BPF_CORE_READ(parents, tty) &&
-	       BPF_CORE_READ(own, pids[PIDTYPE_PGID]) != BPF_CORE_READ(parents, pids[PIDTYPE_PGID]);
+	for (int i = 0; i < MOST_WAITING && at && at != first; i++) {
+		one = (void *)at - bpf_core_field_offset(struct wait_opts, child_wait.entry);
+		if (BPF_CORE_READ(one, wo_flags) & WUNTRACED)
+			return true;
+		at = BPF_CORE_READ(at, next);
+	}
+	return false;
+}
+
+/* Is there somebody to whom a stop would be one of their own, which they show, or stop themselves by? A shell with job
+ * control gives each job a group of its own on the terminal that they share; without a terminal, it is known by that it
+ * must not be stopped by what comes of such groups (SIGTTOU). Who gives its child a terminal stands between two (script,
+ * sudo). Who stays in one group with its child, and goes into a stop after it, takes SIGTSTP. Others that start processes
+ * in groups of their own (mpirun without a terminal) do not hear of stops. Not static: verified once. */
+__attribute__((noinline)) u32 is_watched(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *parent = BPF_CORE_READ(task, real_parent);
+	struct pid *own = BPF_CORE_READ(task, signal, pids[PIDTYPE_PGID]);
+	struct sighand_struct *takes = BPF_CORE_READ(parent, sighand);
+
+	if (is_debugged(task) || waits_for_stops(parent))
+		return 1;
+	if (own == BPF_CORE_READ(parent, signal, pids[PIDTYPE_PGID]))
+		return (unsigned long)BPF_CORE_READ(takes, action[SIGTSTP - 1].sa.sa_handler) > SIG_IGN;
+	return BPF_CORE_READ(task, signal, tty) || BPF_CORE_READ(takes, action[SIGTTOU - 1].sa.sa_handler);
 }
 
 /* A stop of somebody else's has begun: it is not ours to end. */
@@ -276,7 +304,7 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	read_file(&what.file, file);
 	if (is_seen(&what.file))
 		return 0;
-	if (is_watched(task))
+	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;
 	bpf_map_update_elem(&mapping, &tid, &what, BPF_ANY);
 	return 0;
@@ -392,7 +420,7 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 		record_exec(task, old_pid);
 	read_file(&what.file, BPF_CORE_READ(bprm, file));
 	/* Where not the first thread did it, that one is gone, though its number is not. */
-	if (is_watched(task))
+	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;
 	if (is_the_only(task->tgid) && old_pid != task->pid)
 		report_alone(task->tgid, what.head.flags ? what.head.flags : wait_current(task->tgid));

@@ -144,8 +144,39 @@ enum pid_type { PIDTYPE_PID, PIDTYPE_TGID, PIDTYPE_PGID, PIDTYPE_SID, PIDTYPE_MA
 struct pid;
 struct tty_struct;
 
+struct list_head {
+	struct list_head *next;
+};
+
+struct wait_queue_head {
+	struct list_head head;
+};
+
+struct wait_queue_entry {
+	struct list_head entry;
+};
+
+/* A thread that waits for children: what of, and where it is among those that do. */
+struct wait_opts {
+	int wo_flags;
+	struct wait_queue_entry child_wait;
+};
+
+struct sigaction {
+	void *sa_handler;
+};
+
+struct k_sigaction {
+	struct sigaction sa;
+};
+
+struct sighand_struct {
+	struct k_sigaction action[64];
+};
+
 struct signal_struct {
 	atomic_t live;
+	struct wait_queue_head wait_chldexit;
 	int group_exit_code;
 	unsigned int flags;
 	struct pid *pids[PIDTYPE_MAX];
@@ -165,6 +196,7 @@ struct task_struct {
 	struct mm_struct *mm;
 	struct files_struct *files;
 	struct signal_struct *signal;
+	struct sighand_struct *sighand;
 };
 
 struct task_struct___before_5_14 {

@@ -28,6 +28,8 @@ mod faults;
 mod figures;
 #[path = "live/hostile.rs"]
 mod hostile;
+#[path = "live/jobs.rs"]
+mod jobs;
 #[path = "live/kernel.rs"]
 mod kernel;
 #[path = "live/killed.rs"]

@@ -1,30 +1,29 @@
 //! Programs that live in ways which a recorder could disturb: every call of theirs is recorded, they come to their right
-//! end, and whoever else looks after them (a shell, a debugger, a sandbox) sees nothing that would not be without gpurec.
+//! end, and whoever else looks after them (a debugger, a sandbox; for shells see jobs.rs) sees nothing that would not be
+//! without gpurec.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::disorder::X;
 use crate::needs::rungs;
-use crate::room::{Process, Room, eventually, live, within};
+use crate::room::{Process, Room, eventually, live};
 use crate::trace::Trace;
 use crate::truth::Truth;
 use crate::user::as_user;
 
 /// The programs, and copies of the library that nobody has mapped yet.
-struct Odd {
-    x: X,
-    program: String,
-    copies: Vec<String>,
+pub struct Odd {
+    pub x: X,
+    pub program: String,
+    pub copies: Vec<String>,
 }
 
 impl Odd {
-    fn new(room: &Room) -> Odd {
+    pub fn new(room: &Room) -> Odd {
         let x = X::new(room);
         let program = room.compile("odd.c", "odd", &[&x.library, "-Wl,-rpath,$ORIGIN"]);
         let copy = |i: usize| {
@@ -107,59 +106,6 @@ fn who_is_stopped_by_somebody_else_meanwhile_stays_stopped() {
                 Trace::checked(room, &file).is_whole().has_calls(&[("x_leaf", 1)]);
             }
         }
-    });
-}
-
-/// A shell with job control on a terminal of its own. In: lines. Out: what the terminal shows.
-fn on_a_terminal(room: &Room, words: &[&str], lines: &[&str]) -> String {
-    let pair = nix::pty::openpty(None, None).unwrap();
-    let mut command = room.command("setsid");
-    command.args(["--ctty", "--wait"]).args(words).env("PS1", "@ ").env("TERM", "dumb");
-    let side = || Stdio::from(pair.slave.try_clone().unwrap());
-    let mut child = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
-    drop(command);
-    drop(pair.slave);
-    let mut keys = File::from(pair.master);
-    let mut screen = keys.try_clone().unwrap();
-    let shown = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
-    let into = shown.clone();
-    let reader = std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(length @ 1..) = screen.read(&mut bytes) {
-            into.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]));
-        }
-    });
-    // Each line is typed when the one before has had its prompt.
-    for (i, line) in lines.iter().chain(&["exit"]).enumerate() {
-        let prompts = || shown.lock().unwrap().matches("@ ").count();
-        assert!(within(Duration::from_secs(30), || prompts() > i), "{:?}", shown.lock().unwrap());
-        keys.write_all(line.as_bytes()).unwrap();
-        if !line.starts_with('\x1a') {
-            keys.write_all(b"\n").unwrap();
-        }
-    }
-    eventually("the shell's end", || child.try_wait().unwrap().is_some());
-    reader.join().unwrap();
-    drop(keys);
-    shown.lock().unwrap().replace('\r', "")
-}
-
-/// Ctrl-Z stops gpurec and its command together, `fg` lets them go on.
-#[test]
-fn a_recording_that_its_shell_suspends() {
-    live(|room| {
-        let odd = Odd::new(room);
-        let (file, lib, go) = (room.text("t.jsonl"), odd.x.lib(), room.text("go"));
-        let shell = ["bash", "--norc", "--noprofile", "--noediting", "-i"];
-        let gpurec = env!("CARGO_BIN_EXE_gpurec");
-        let record =
-            format!("{gpurec} -q --lib '{lib}' -o {file} -- {} wait-then-leaf {go} 100", odd.x.program);
-        let suspend = format!(
-            "(until grep -q x_wait {file} 2>/dev/null; do sleep 0.02; done; kill -TSTP -$(pgrep -f 'wait-then-leaf {go}' | head -n 1)) & {record}"
-        );
-        let shown = on_a_terminal(room, &shell, &[&suspend, &format!("touch {go}; fg"), "echo status $?"]);
-        assert!(shown.contains("Stopped") && shown.contains("status 0\n"), "{shown}");
-        Trace::checked(room, &file).is_whole().has_calls(&[("x_wait", 1), ("x_leaf", 100)]);
     });
 }
 

@@ -1,0 +1,168 @@
+//! Whoever waits for a process to stop (a shell with job control, sudo, su, script) is not to take gpurec's own stops for
+//! theirs: the shell would call the job suspended, the others would stop themselves and never go on.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::needs;
+use crate::room::{Room, eventually, live, within};
+use crate::trace::Trace;
+use crate::unharmed::Odd;
+
+const LIB: &str = "libx.so.1:x_*";
+const SHELL: [&str; 5] = ["bash", "--norc", "--noprofile", "--noediting", "-i"];
+const CTRL_Z: &str = "\x1a";
+const PROMPT: &str = "@ ";
+
+/// Runs a program on a terminal of its own. In: what is typed, each when what stands before it is shown, after all that
+/// was waited for before. Out: what the terminal shows.
+fn on_a_terminal(room: &Room, words: &[&str], typed: &[(&str, &str)]) -> String {
+    let pair = nix::pty::openpty(None, None).unwrap();
+    let mut command = room.command("setsid");
+    command.args(["--ctty", "--wait"]).args(words).env("PS1", PROMPT).env("TERM", "dumb");
+    let side = || Stdio::from(pair.slave.try_clone().unwrap());
+    let mut child = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
+    drop(command);
+    drop(pair.slave);
+    let mut keys = File::from(pair.master);
+    let mut screen = keys.try_clone().unwrap();
+    let shown = Arc::new(Mutex::new(String::new()));
+    let into = shown.clone();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = screen.read(&mut bytes) {
+            into.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..length]).replace('\r', ""));
+        }
+    });
+    let mut seen = 0;
+    for (before, text) in typed {
+        let found = || shown.lock().unwrap()[seen..].find(before).map(|at| seen + at + before.len());
+        assert!(within(Duration::from_secs(30), || found().is_some()), "{before:?} in {:?}", shown.lock());
+        seen = found().unwrap();
+        keys.write_all(text.as_bytes()).unwrap();
+    }
+    eventually("the program's end", || child.try_wait().unwrap().is_some());
+    reader.join().unwrap();
+    drop(keys);
+    shown.lock().unwrap().clone()
+}
+
+/// As the trace says that a library has hooks.
+const HOOKED: &str = "\"name\":\"library\"";
+
+/// A line for a shell: until the first library has hooks.
+fn until_hooked(file: &str) -> String {
+    format!("until grep -q '{HOOKED}' {file} 2>/dev/null; do sleep 0.02; done")
+}
+
+/// Ctrl-Z stops gpurec and its command together, `fg` lets them go on; libraries come after that.
+#[test]
+fn a_recording_that_its_shell_suspends() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let (file, go, gpurec) = (room.text("t.jsonl"), room.text("go"), env!("CARGO_BIN_EXE_gpurec"));
+        let record = format!(
+            "{gpurec} -q --lib '{LIB}' -o {file} -- {} wait {go} {}\n",
+            odd.program,
+            odd.copies.join(" ")
+        );
+        // Where nobody beats its pulse BPF stops nobody: gpurec gets a moment to be there again.
+        let on = format!("(sleep 0.5; touch {go}) & fg %1\n");
+        let typed = [
+            (PROMPT, &*record),
+            ("waiting\n", CTRL_Z),
+            (PROMPT, &on),
+            ("opened\n", "echo status $?; exit\n"),
+        ];
+        let shown = on_a_terminal(room, &SHELL, &typed);
+        assert!(shown.contains("status 0\n") && shown.matches("Stopped").count() == 1, "{shown}");
+        let trace = Trace::checked(room, &file);
+        trace.is_whole().has_calls(&[("x_leaf", 1)]);
+        assert_eq!(trace.process_events("library").len(), 4);
+    });
+}
+
+/// The jobs of a shell that is recorded: theirs are their own stops only.
+#[test]
+fn a_shell_with_job_control_that_is_recorded() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let (file, go, copies) = (room.text("t.jsonl"), room.text("go"), odd.copies.join(" "));
+        let words =
+            [&[env!("CARGO_BIN_EXE_gpurec"), "-q", "--lib", LIB, "-o", &file, "--"], &SHELL[..]].concat();
+        let first = format!("{} wait {go} {copies}\n", odd.program);
+        let on = format!("{}; touch {go}; fg\n", until_hooked(&file));
+        // Another process: it needs hooks for everybody, which come a moment after those of the first.
+        let again = format!("sleep 1; {} leaf 30; echo status $?\n", odd.x.program);
+        let typed = [
+            (PROMPT, &*first),
+            ("waiting\n", CTRL_Z),
+            (PROMPT, &on),
+            ("opened\n", "echo status $?\n"),
+            ("status 0\n", &again),
+            ("status 0\n", "exit\n"),
+        ];
+        let shown = on_a_terminal(room, &words, &typed);
+        assert_eq!(shown.matches("Stopped").count(), 1, "{shown}");
+        let trace = Trace::checked(room, &file);
+        assert_eq!(trace.lost(), 0);
+        trace.has_calls(&[("x_leaf", 31)]);
+        let why = trace.end["incomplete_because"].as_array().unwrap();
+        // Of the first library, and of those that came after `fg`.
+        let watched = "its shell or debugger would have taken that for a stop of its own)";
+        let gone = "a process that was not stopped ended before gpurec could look into a file";
+        let is_said = |one: &str| one.ends_with(watched) || one.starts_with(gone);
+        assert!(!why.is_empty() && why.iter().all(|one| is_said(one.as_str().unwrap())), "{why:?}");
+    });
+}
+
+/// As the shell of a container's first program often is.
+#[test]
+fn a_script_with_job_control_and_no_terminal() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let file = room.text("t.jsonl");
+        let load = format!("{} load /dev/null {}", odd.x.program, odd.copies.join(" "));
+        let script = format!(
+            "set -m; {load} & wait $!; echo status $?; {}; sleep 1; {} leaf 20; echo status $?; jobs",
+            until_hooked(&file),
+            odd.x.program
+        );
+        let done = room.run(room.gpurec(&["--lib", LIB, "-o", &file, "--", "setsid", "bash", "-c", &script]));
+        assert_eq!(done.exited(0).text(), "loaded\nstatus 0\nstatus 0\n");
+        let trace = Trace::checked(room, &file);
+        let calls = trace.named("x_leaf").len();
+        assert!(trace.lost() == 0 && [20, 21].contains(&calls), "{calls}");
+    });
+}
+
+/// Each of them would stop itself.
+#[test]
+fn programs_that_stop_with_their_child() {
+    live(|room| {
+        assert!(needs::program("sudo") || needs::skip("install sudo"));
+        let odd = Odd::new(room);
+        let copy = |i: usize| room.text(&format!("new-{i}.so"));
+        for (i, before) in ["runuser -u root --", "sudo -n", "script -qec"].into_iter().enumerate() {
+            fs::copy(&odd.x.library, copy(i)).unwrap();
+            let (file, go) = (room.text(&format!("{i}.jsonl")), room.text(&format!("go-{i}")));
+            let run = format!("{} wait {go} {}", odd.program, copy(i));
+            let mut words = ["--lib", LIB, "-o", &file, "--"].map(str::to_owned).to_vec();
+            words.extend(before.split(' ').map(str::to_owned));
+            match before.starts_with("script") {
+                true => words.extend([run, "/dev/null".to_owned()]),
+                false => words.extend(run.split(' ').map(str::to_owned)),
+            }
+            let mut recording = room.start(room.gpurec(&words));
+            recording.wait_for_stdout("waiting");
+            eventually("its first library's hooks", || fs::read_to_string(&file).unwrap().contains(HOOKED));
+            fs::write(&go, "").unwrap();
+            recording.wait_for_stdout("opened");
+            recording.done().exited(0);
+            Trace::checked(room, &file).has_calls(&[("x_leaf", 1)]);
+        }
+    });
+}
