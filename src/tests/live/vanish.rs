@@ -12,6 +12,7 @@ use crate::disorder::X;
 use crate::refuse::Call;
 use crate::room::{Room, eventually, live};
 use crate::trace::Trace;
+use crate::unharmed::Odd;
 
 fn end(pid: u32) {
     let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
@@ -123,6 +124,40 @@ fn a_process_that_ends_while_its_library_is_looked_at() {
         let trace = Trace::checked(room, &file);
         trace.is_whole().has_calls(&[("x_leaf", 7)]);
         assert!(trace.process_events("exit").iter().any(|line| line["signal"] == "SIGKILL"));
+    });
+}
+
+/// It was not stopped, since it was traced as gdb does. Its file is looked at when the next process maps it, and that one
+/// is recorded from its first call.
+#[test]
+fn a_process_that_is_gone_before_its_library_is_looked_at() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let (file, first, second) = (room.text("t.jsonl"), room.text("first"), room.text("second"));
+        let (program, copy) = (&odd.program, &odd.copies[0]);
+        let script = format!(
+            "{program} traced {program} wait {first} {copy}; until [ -e {second} ]; do sleep 0.01; done; \
+             LD_PRELOAD={copy} {} leaf 7",
+            odd.x.program
+        );
+        let words = ["--lib", "libx.so.1:x_*", "-o", &file, "--", "sh", "-c", &script];
+        let mut recording = room.start(room.gpurec(&words));
+        recording.wait_for_stdout("waiting");
+        recording.signal(Signal::SIGSTOP);
+        fs::write(&first, "").unwrap();
+        recording.wait_for_stdout("status 0");
+        recording.signal(Signal::SIGCONT);
+        fs::write(&second, "").unwrap();
+        recording.done().exited(0);
+        let trace = Trace::checked(room, &file);
+        trace.has_calls(&[("x_leaf", 8)]);
+        assert_eq!(
+            trace.end["incomplete_because"],
+            serde_json::json!([
+                "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen"
+            ])
+        );
+        assert!(trace.process_events("library").iter().any(|line| line["path"] == copy.as_str()));
     });
 }
 
