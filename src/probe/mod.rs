@@ -18,6 +18,7 @@ mod objects;
 pub mod pauses;
 mod process;
 mod reach;
+mod rewritten;
 pub mod rings;
 mod select;
 #[cfg(test)]
@@ -29,14 +30,14 @@ pub mod wire;
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::cuda::{self, Signature};
@@ -53,6 +54,7 @@ use missed::Missed;
 use numbers::Numbers;
 pub use objects::{Base, Rung, Settings};
 use reach::Reach;
+use rewritten::Rewritten;
 pub use select::{ApiChoice, LibRule, Selection};
 use verified::Verified;
 
@@ -131,6 +133,7 @@ pub struct Probes {
     driver: Option<Driver>,
     missed_before: Missed,
     hooked: HashSet<FileId>,
+    rewritten: Rewritten,
 }
 
 impl Probe {
@@ -179,6 +182,7 @@ impl Probes {
                         driver: None,
                         missed_before: Missed::default(),
                         hooked: HashSet::new(),
+                        rewritten: Rewritten::new(),
                     });
                 }
                 Err(error) => refused.push((rung, format!("{error:#}"))),
@@ -240,20 +244,24 @@ impl Probes {
                 Err(error) => failed(path, &error),
             };
         }
-        let image = match self.selection.examine(file, path) {
-            Ok(Some(image)) => image,
-            Ok(None) => return Looked::Nothing,
-            Err(reason) => return Looked::Failed { path: path.to_owned(), reason },
-        };
-        self.hooked.insert(key);
-        match self.hook(pid, key, file, path, image, announce) {
-            Ok(library) => Looked::Hooked(Library { took: start.elapsed(), ..library }),
-            Err(error) => {
-                // Nothing holds the file, so another one may get its number.
-                self.hooked.remove(&key);
-                failed(path, &error)
+        self.rewritten.watch(key, file);
+        let looked = match self.selection.examine(file, path) {
+            Ok(Some(image)) => {
+                self.hooked.insert(key);
+                match self.hook(pid, key, file, path, image, announce) {
+                    Ok(_) if self.rewritten.is(key) => failed(path, &anyhow!("{REWRITTEN}")),
+                    Ok(library) => Looked::Hooked(Library { took: start.elapsed(), ..library }),
+                    Err(error) => failed(path, &error),
+                }
             }
+            Ok(None) => Looked::Nothing,
+            Err(reason) => Looked::Failed { path: path.to_owned(), reason },
+        };
+        if !matches!(looked, Looked::Hooked(_)) {
+            // Nothing holds the file any more, so another one may get its number.
+            self.let_go_now(key);
         }
+        looked
     }
 
     /// The process that need not be stopped for this file again, while others must; 0: nobody.
@@ -356,10 +364,33 @@ impl Probes {
 
     /// Removes the hooks of a file that nobody has mapped. If somebody maps it again, it is a new one.
     pub fn let_go(&mut self, key: FileId) {
+        attach::detach_aside(self.forget(key));
+    }
+
+    /// The same, and the hooks are gone when this returns.
+    fn let_go_now(&mut self, key: FileId) {
+        attach::detach(self.forget(key));
+    }
+
+    fn forget(&mut self, key: FileId) -> Vec<Link> {
         self.hooked.remove(&key);
+        self.rewritten.forget(key);
         let mut links = self.reach.let_go(key);
         links.extend(self.levers.iter_mut().flat_map(|levers| levers.let_go(key)));
-        attach::detach_aside(links);
+        links
+    }
+
+    /// Readable when a file that has hooks was written to.
+    pub fn rewritten_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.rewritten.fd()
+    }
+
+    /// Files that have hooks and were written to. They have none any more: whoever maps one from here on is to be looked
+    /// at as if it were new.
+    pub fn take_rewritten(&mut self) -> Vec<FileId> {
+        let all = self.rewritten.all();
+        all.iter().for_each(|key| self.let_go_now(*key));
+        all
     }
 
     /// The calls are hooked: what lies beneath them is recorded from here on.
@@ -491,6 +522,8 @@ fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
 fn failed(path: &Path, error: &anyhow::Error) -> Looked {
     Looked::Failed { path: path.to_owned(), reason: say::with_remedy(format!("{error:#}")) }
 }
+
+const REWRITTEN: &str = "it was written to while gpurec looked into it: replace a library by another file of its name, as package managers do";
 
 /// What the kernel did not take is among what is not hooked.
 fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Image) {

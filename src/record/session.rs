@@ -318,6 +318,7 @@ impl Session<'_> {
             if self.handle_control() == 0 {
                 self.tracker.release_overdue(false);
             }
+            self.tracker.follow_rewritten(&mut self.probes);
             self.tracker.tidy(&mut self.probes);
             self.govern();
             self.follow_modules();
@@ -369,6 +370,7 @@ impl Session<'_> {
             PollFd::new(self.control.fd(), PollFlags::POLLIN),
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
         ];
+        fds.extend(self.probes.rewritten_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(self.ends().into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let rest = self.governor.as_ref().map_or(TICK, |governor| governor.rest().as_millis() as u16 + 1);
         match poll(&mut fds, PollTimeout::from(left.min(rest))) {

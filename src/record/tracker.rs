@@ -32,6 +32,8 @@ const BEYOND: &str = "there were more different functions to hook than gpurec ho
 
 const GONE: &str = "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
 
+const REWRITTEN: &str = "a library was written to while a process had it loaded, and gpurec removed its hooks: that process's calls were not seen from then on";
+
 /// Why a process was not stopped.
 const WATCHED: &str =
     "it was not stopped, for its shell or debugger would have taken that for a stop of its own";
@@ -274,6 +276,22 @@ impl Tracker {
                     Err(_) => {}
                 }
             }
+        }
+    }
+
+    /// Files that were written to have no hooks any more. Whoever has one mapped goes on without; whoever maps it from here
+    /// on is heard of, and it is looked at again.
+    pub fn follow_rewritten(&mut self, probes: &mut Probes) {
+        let rewritten = probes.take_rewritten();
+        if rewritten.is_empty() {
+            return;
+        }
+        for name in rewritten.iter().filter_map(|id| self.names.remove(id)) {
+            let _ = self.seen.delete(wire::bytes(&name));
+        }
+        let mapped = self.mapped_by_anybody();
+        if rewritten.iter().any(|(_, inode)| mapped.as_ref().is_none_or(|mapped| mapped.contains(inode))) {
+            self.missed(REWRITTEN.to_owned());
         }
     }
 

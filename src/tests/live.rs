@@ -54,6 +54,8 @@ mod reach;
 mod refuse;
 #[path = "live/refused.rs"]
 mod refused;
+#[path = "live/rewritten.rs"]
+mod rewritten;
 #[path = "live/rights.rs"]
 mod rights;
 #[path = "live/room.rs"]

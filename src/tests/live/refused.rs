@@ -12,11 +12,11 @@ use crate::run::Done;
 use crate::trace::Trace;
 
 const BPF: [libc::c_long; 1] = [libc::SYS_bpf];
-const HOOKS: [libc::c_long; 2] = [libc::SYS_bpf, libc::SYS_perf_event_open];
+pub const HOOKS: [libc::c_long; 2] = [libc::SYS_bpf, libc::SYS_perf_event_open];
 const FORKS: [libc::c_long; 2] = [libc::SYS_clone, libc::SYS_clone3];
 
 /// Where gpurec hooks a function of the library.
-fn place_of(room: &Room, x: &X, function: &str) -> u64 {
+pub fn place_of(room: &Room, x: &X, function: &str) -> u64 {
     let listed = room.run(room.gpurec(&["probes", "--lib", &format!("{}:{function}", x.library)])).text();
     let line = listed.lines().find(|line| line.trim_start().starts_with(function)).expect("the function");
     let words: Vec<&str> = line.split_whitespace().collect();

@@ -1,0 +1,105 @@
+//! Libraries that become something else while gpurec has to do with them: replaced by another file, or written to. A hook
+//! at a place of what a file was may lie in the midst of an instruction of what it is.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+
+use crate::disorder::X;
+use crate::refuse::Call;
+use crate::refused::{HOOKS, place_of};
+use crate::room::{Room, live};
+use crate::trace::Trace;
+
+/// The same library with all of its code elsewhere.
+fn moved(room: &Room) -> Vec<u8> {
+    let flags = ["-O1", "-falign-functions=512", "-shared", "-fPIC", "-Wl,-soname,libx.so.1"];
+    fs::read(room.compile("libx.c", "moved", &flags)).unwrap()
+}
+
+/// Into the file that is there, as `cp` does it.
+fn write_into(path: &str, bytes: &[u8]) {
+    OpenOptions::new().write(true).truncate(true).open(path).unwrap().write_all(bytes).unwrap();
+}
+
+/// Records `x leaf 9` with something done between reading its library and hooking it.
+fn with_meanwhile(room: &Room, x: &X, rung: &str, mut meanwhile: impl FnMut() + Send + 'static) -> Trace {
+    let place = place_of(room, x, "x_leaf");
+    let file = room.text(&format!("{}.jsonl", room.number()));
+    let (lib, mut before) = (x.lib(), true);
+    let words = ["--backend", rung, "--lib", &lib, "-o", &file, "--", &x.program, "leaf", "9"];
+    let rule = move |call: &Call| {
+        if before && call.places().contains(&place) {
+            before = false;
+            meanwhile();
+        }
+        None
+    };
+    room.start_refusing(room.gpurec(&words), &HOOKS, rule).done().exited(0);
+    assert!(fs::exists(&file).unwrap());
+    Trace::checked(room, &file)
+}
+
+/// The file that was read is the one that is hooked, whatever has its name by then.
+#[test]
+fn a_library_that_is_replaced_while_it_is_hooked() {
+    live(|room| {
+        for rung in crate::needs::rungs() {
+            let (x, other) = (X::new(room), room.text("other"));
+            fs::write(&other, moved(room)).unwrap();
+            let library = x.library.clone();
+            let trace = with_meanwhile(room, &x, rung, move || fs::rename(&other, &library).unwrap());
+            trace.is_whole().by(rung).has_calls(&[("x_leaf", 9)]);
+            // The other one is another library.
+            let (done, trace) =
+                room.record(&["--backend", rung, "--lib", &x.lib()], &[&x.program, "leaf", "5"]);
+            done.exited(0);
+            trace.is_whole().has_calls(&[("x_leaf", 5)]);
+        }
+    });
+}
+
+/// With what is in it already, so that the program is none the worse: it runs on, without hooks, and that is said.
+#[test]
+fn a_library_that_is_written_to_while_it_is_hooked() {
+    live(|room| {
+        for rung in crate::needs::rungs() {
+            let x = X::new(room);
+            let (library, bytes) = (x.library.clone(), fs::read(&x.library).unwrap());
+            let again =
+                move || OpenOptions::new().write(true).open(&library).unwrap().write_all(&bytes).unwrap();
+            let trace = with_meanwhile(room, &x, rung, again);
+            trace.by(rung).has_calls(&[]);
+            let why = trace.end["incomplete_because"][0].as_str().unwrap();
+            assert!(why.contains("could not be hooked"), "{why}");
+            let failed = &trace.process_events("library")[0]["not_hooked"][0]["reason"];
+            assert!(failed.as_str().unwrap().starts_with("it was written to while gpurec"), "{failed}");
+        }
+    });
+}
+
+/// The next process that loads it is recorded from its first call, by hooks at the new places.
+#[test]
+fn a_library_that_is_written_to_between_two_processes() {
+    live(|room| {
+        for rung in crate::needs::rungs() {
+            let (x, new) = (X::new(room), moved(room));
+            let (file, go, lib) =
+                (room.text(&format!("{rung}.jsonl")), room.text(&format!("go-{rung}")), x.lib());
+            let script = format!(
+                "{0} leaf 9; echo first; until [ -e {go} ]; do sleep 0.01; done; {0} leaf 7; echo $?; {0} down 3 4; echo $?",
+                x.program
+            );
+            let words = ["--backend", rung, "--lib", &lib, "-o", &file, "--", "sh", "-c", &script];
+            let mut recording = room.start(room.gpurec(&words));
+            recording.wait_for_stdout("first");
+            write_into(&x.library, &new);
+            // The recorder hears of it at once, but it is no race that is tested here.
+            std::thread::sleep(std::time::Duration::from_millis(if rung == "uprobe" { 3000 } else { 300 }));
+            fs::write(&go, "").unwrap();
+            assert_eq!(recording.done().exited(0).text(), "first\n0\n0\n");
+            let trace = Trace::checked(room, &file);
+            trace.is_whole().by(rung).has_calls(&[("x_leaf", 16), ("x_down", 12)]);
+            assert_eq!(trace.process_events("library").len(), 2);
+        }
+    });
+}
