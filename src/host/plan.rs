@@ -38,9 +38,14 @@ fn against(rung: Rung, facts: &Facts) -> Option<String> {
 }
 
 /// For a command of one's own; for processes of others CAP_SYS_PTRACE too.
-const SUFFICE: &str = "CAP_BPF, CAP_PERFMON, CAP_KILL, CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE suffice";
+fn what_suffices(facts: &Facts) -> String {
+    // The kernel takes no single uprobe without it, and no other right to load programs with it.
+    let hooks = if facts.uprobe_multi == Some(false) { "CAP_SYS_ADMIN" } else { "CAP_BPF, CAP_PERFMON" };
+    format!("{hooks}, CAP_KILL, CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE suffice")
+}
 
 fn problems(facts: &Facts) -> Vec<Problem> {
+    let suffice = what_suffices(facts);
     let mut problems = Vec::new();
     let mut add = |fact: Option<bool>, fatal, what: &str, remedy: &str| {
         if fact == Some(false) {
@@ -57,13 +62,13 @@ fn problems(facts: &Facts) -> Vec<Problem> {
         facts.can_load_bpf,
         true,
         &format!("gpurec may not load BPF programs as this user: it lacks {}", facts.lacking.join(" and ")),
-        &format!("run it as root: sudo gpurec ... ({SUFFICE})"),
+        &format!("run it as root: sudo gpurec ... ({suffice})"),
     );
     add(
         facts.can_signal,
         true,
         "gpurec could not let processes of other users go on that it stops: it lacks CAP_KILL",
-        &format!("run it as root: sudo gpurec ... ({SUFFICE})"),
+        &format!("run it as root: sudo gpurec ... ({suffice})"),
     );
     let (what, remedy) = match facts.tracefs_mounted {
         Some(false) => (

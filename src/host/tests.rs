@@ -82,6 +82,16 @@ fn what_is_lacking_is_named() {
 }
 
 #[test]
+fn what_suffices_without_root_is_what_this_kernel_takes() {
+    let remedy = |uprobe_multi| {
+        let facts = Facts { can_signal: Some(false), uprobe_multi: Some(uprobe_multi), ..capable() };
+        plan(&facts).problems.remove(0).remedy
+    };
+    assert!(remedy(true).contains("(CAP_BPF, CAP_PERFMON, CAP_KILL,"), "{}", remedy(true));
+    assert!(remedy(false).contains("(CAP_SYS_ADMIN, CAP_KILL,"), "{}", remedy(false));
+}
+
+#[test]
 fn lockdown_to_integrity_is_no_problem() {
     assert!(plan(&Facts { lockdown: Some("integrity".into()), ..capable() }).problems.is_empty());
 }
