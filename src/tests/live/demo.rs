@@ -6,7 +6,7 @@ use std::fs;
 
 use glob::Pattern;
 
-use crate::needs::rungs;
+use crate::needs::rungs_for_many;
 use crate::room::{Room, live};
 use crate::run::Done;
 use crate::trace::Trace;
@@ -72,7 +72,7 @@ impl Demo {
 #[test]
 fn every_function_is_counted_as_its_library_counts() {
     live(|room| {
-        for rung in rungs().into_iter().filter(|rung| *rung != "uprobe") {
+        for rung in rungs_for_many() {
             let demo = demo(room, &["--backend", rung], &[]);
             demo.trace.by(rung);
             demo.agrees(true, true, |_| true);

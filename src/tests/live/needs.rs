@@ -58,21 +58,40 @@ pub fn nvidia() -> Option<PathBuf> {
     }
 }
 
+const RUNGS: [(&str, (u32, u32)); 3] =
+    [("uprobe.session", (6, 13)), ("uprobe.multi", (6, 6)), ("uprobe", (0, 0))];
+
+fn release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+fn has(since: (u32, u32)) -> bool {
+    let release = release();
+    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= since
+}
+
 /// The ways of hooking that this kernel has, best first. An older kernel is no failure, but is told.
 pub fn rungs() -> Vec<&'static str> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let all = [("uprobe.session", (6, 13)), ("uprobe.multi", (6, 6)), ("uprobe", (0, 0))];
-    all.into_iter()
-        .filter(|(rung, since)| {
-            if version < *since {
-                let _ = writeln!(std::io::stderr(), "NOT TRIED: {rung} on kernel {}", release.trim());
-            }
-            version >= *since
-        })
-        .map(|(rung, _)| rung)
-        .collect()
+    let told = |(rung, since): &(&str, (u32, u32))| {
+        let has = has(*since);
+        if !has {
+            let _ = writeln!(std::io::stderr(), "NOT TRIED: {rung} on kernel {}", release());
+        }
+        has
+    };
+    RUNGS.into_iter().filter(told).map(|(rung, _)| rung).collect()
+}
+
+/// Before Linux 6.6 each hook is one by itself, which takes more descriptors, a right more and far more time.
+pub fn single_uprobes_only() -> bool {
+    !RUNGS[..2].iter().any(|(_, since)| has(*since))
+}
+
+/// Those by which a thousand functions are hooked in a moment; single uprobes only where there is nothing else.
+pub fn rungs_for_many() -> Vec<&'static str> {
+    let single = single_uprobes_only();
+    rungs().into_iter().filter(|rung| single || *rung != "uprobe").collect()
 }
 
 /// The first path at which the shell finds a program.

@@ -7,17 +7,32 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use crate::room::{Room, eventually, live};
+use crate::needs::single_uprobes_only;
+use crate::room::{Room, eventually, live, slow};
 use crate::trace::Trace;
 use crate::user::as_user;
 
-const BPF: &str = "bpf";
-const OF_OWN: [&str; 4] = [BPF, "perfmon", "kill", "dac_read_search"];
+const OF_OWN: [&str; 4] = ["bpf", "perfmon", "kill", "dac_read_search"];
 
-/// gpurec as a user who is nobody, with these capabilities and no others, and with tracefs mounted as systemd does.
+/// And what is said where one is missing. Single uprobes take one that stands for the first two.
+fn of_own() -> Vec<(&'static str, &'static str)> {
+    let hooks: &[_] = if single_uprobes_only() {
+        &[("sys_admin", "CAP_BPF and CAP_PERFMON")]
+    } else {
+        &[("bpf", "CAP_BPF"), ("perfmon", "CAP_PERFMON")]
+    };
+    [hooks, &[("kill", "CAP_KILL"), ("dac_read_search", "CAP_DAC_READ_SEARCH")]].concat()
+}
+
+fn of_own_but(missing: Option<&str>) -> Vec<&'static str> {
+    of_own().iter().map(|(cap, _)| *cap).filter(|cap| Some(*cap) != missing).collect()
+}
+
+/// gpurec as a user who is nobody, with these capabilities and no others, and with tracefs mounted as systemd does, where
+/// it is not.
 fn with_capabilities(room: &Room, caps: &[&str], words: &[&str]) -> Command {
     let sets = caps.iter().fold("-all".to_owned(), |sets, cap| format!("{sets},+{cap}"));
-    let script = "mount -t tracefs -o mode=700 nodev /sys/kernel/tracing && \
+    let script = "{ [ -e /sys/kernel/tracing/events ] || mount -t tracefs -o mode=700 nodev /sys/kernel/tracing; } && \
          exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps $0 --ambient-caps $0 --bounding-set $0 -- \"$@\"";
     let mut command = room.command("unshare");
     command.args(["-m", "sh", "-c", script, &sets, env!("CARGO_BIN_EXE_gpurec")]).args(words);
@@ -30,15 +45,16 @@ fn these_suffice_without_root() {
         let file = room.path("tmp/t.jsonl");
         let file = file.to_str().unwrap();
         let words = ["demo", "-o", file, "--", "--loops", "2"];
-        room.run(with_capabilities(room, &OF_OWN, &words)).exited(0);
+        room.run(with_capabilities(room, &of_own_but(None), &words)).exited(0);
         assert!(Trace::checked(room, file).is_whole().calls.len() > 100);
         fs::remove_file(file).unwrap();
-        for (missing, name) in
-            OF_OWN.iter().zip(["CAP_BPF", "CAP_PERFMON", "CAP_KILL", "CAP_DAC_READ_SEARCH"])
-        {
-            let others: Vec<&str> = OF_OWN.into_iter().filter(|cap| cap != missing).collect();
-            let done = room.run(with_capabilities(room, &others, &words));
-            done.exited(125).said(&format!("it lacks {name};")).one_sentence();
+        for (missing, names) in of_own() {
+            let done = room.run(with_capabilities(room, &of_own_but(Some(missing)), &words));
+            done.exited(125).said(&format!("it lacks {names};")).one_sentence();
+        }
+        if single_uprobes_only() {
+            let done = room.run(with_capabilities(room, &OF_OWN, &words));
+            done.exited(125).said("uprobe: gpurec lacks CAP_SYS_ADMIN, without which").one_sentence();
         }
         assert!(!fs::exists(file).unwrap());
     });
@@ -56,9 +72,9 @@ fn these_suffice_for_processes_of_others() {
         target.wait_for_stdout("ran2");
         let pid = target.pid().to_string();
         let words = ["--pid", &pid, "-o", file, "--duration", "1"];
-        let done = room.run(with_capabilities(room, &OF_OWN, &words));
+        let done = room.run(with_capabilities(room, &of_own_but(None), &words));
         done.exited(125).said("CAP_SYS_PTRACE").one_sentence();
-        let all = [OF_OWN.as_slice(), &["sys_ptrace"]].concat();
+        let all = [of_own_but(None).as_slice(), &["sys_ptrace"]].concat();
         let before = target.stdout().lines().count();
         room.run(with_capabilities(room, &all, &words)).exited(0);
         let after = target.stdout().lines().count();
@@ -105,17 +121,31 @@ fn has_kept(pid: u32, id: u32, caps: &[u32]) {
     eventually("the rights of every thread", || statuses(pid, &LOOKED_AT).iter().all(|one| one == &expected));
 }
 
-const KEPT: [u32; 7] = [2, 5, 19, 23, 38, 39, 40];
+const SYS_ADMIN: u32 = 21;
+const KEPT_BY_ALL: [u32; 7] = [2, 5, 19, 23, 38, 39, 40];
+
+fn kept() -> Vec<u32> {
+    let more: &[u32] = if single_uprobes_only() { &[SYS_ADMIN] } else { &[] };
+    [&KEPT_BY_ALL, more].concat()
+}
+
 const KEPT_OF_GUARDIAN: [u32; 2] = [5, 39];
+
+/// Seconds for `sleep`: until it is looked at.
+fn a_while() -> String {
+    (30 * slow()).to_string()
+}
 
 #[test]
 fn root_keeps_only_what_recording_needs() {
     live(|room| {
-        for (option, more) in [("-v", &[][..]), ("--kernel", &[21, 34]), ("--backend=uprobe", &[21])] {
+        for (option, more) in
+            [("-v", &[][..]), ("--kernel", &[SYS_ADMIN, 34]), ("--backend=uprobe", &[SYS_ADMIN])]
+        {
             let file = room.text(&format!("t{option}.jsonl"));
-            let started = room.start(room.gpurec(&[option, "-o", &file, "--", "sleep", "30"]));
+            let started = room.start(room.gpurec(&[option, "-o", &file, "--", "sleep", &a_while()]));
             room.wait_until_recording(&file);
-            has_kept(started.pid(), 0, &[&KEPT, more].concat());
+            has_kept(started.pid(), 0, &[&kept(), more].concat());
             let processes = room.processes();
             let guardian = processes.iter().find(|process| process.name == "gpurec-guard").unwrap();
             has_kept(guardian.pid, 0, &KEPT_OF_GUARDIAN);
@@ -135,13 +165,13 @@ fn root_keeps_only_what_recording_needs() {
 #[test]
 fn by_sudo_the_recorder_is_no_root() {
     as_user(|room, user| {
-        let mut started =
-            room.start(user.command(room, "sudo $GPUREC -q -o t.jsonl -- sh -c 'echo $PPID; exec sleep 30'"));
+        let line = format!("sudo $GPUREC -q -o t.jsonl -- sh -c 'echo $PPID; exec sleep {}'", a_while());
+        let mut started = room.start(user.command(room, &line));
         started.wait_for_stdout("\n");
         let pid: u32 = started.stdout().trim().parse().unwrap();
         let id = std::os::unix::fs::MetadataExt::uid(&user.home.metadata().unwrap());
         room.wait_until_recording(user.home.join("t.jsonl").to_str().unwrap());
-        has_kept(pid, id, &KEPT);
+        has_kept(pid, id, &kept());
         // Not to be looked into by other processes of the user's, nor by gdb.
         let mode = fs::metadata(format!("/proc/{pid}/mem")).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&mode), 0, "{:o}", mode.permissions().mode());
