@@ -5,13 +5,18 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::needs::rungs;
+use crate::needs::{rungs, single_uprobes_only};
 use crate::room::{Room, live_nvidia};
 use crate::run::Started;
 
 const CALL: &str = "cuDriverGetVersion";
 /// As often as each step of src/tests/programs/reach.c calls it.
 const CALLS: u64 = 2000;
+
+/// Single uprobes take long to come and to go, so there is one of them.
+fn options() -> &'static [&'static str] {
+    if single_uprobes_only() { &["--only", CALL] } else { &[] }
+}
 
 /// A process that has the library open and is not recorded, and the code of a function in it.
 struct Bystander<'a> {
@@ -79,7 +84,7 @@ fn code_in_the_middle(room: &Room, stage: &Stage, command: &str) -> bool {
         let _ = fs::remove_file(old);
     }
     let script = format!("{command}; : > {here}; until [ -e {go} ]; do sleep 0.01; done");
-    let recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", &script]));
+    let recording = room.start(room.gpurec(&[options(), &["-o", &file, "--", "sh", "-c", &script]].concat()));
     crate::room::eventually("the middle", || Path::new(&here).exists());
     let untouched = bystander.is_untouched();
     fs::write(&go, "").unwrap();
@@ -111,15 +116,16 @@ fn calls_of_processes_that_come_from_each_other_are_told_once() {
     live_nvidia(|room, libraries| {
         let stage = Stage::new(room, libraries);
         for _ in 0..3 {
-            let (done, trace) = room.record(&[], &stage.words("forks"));
+            let (done, trace) = room.record(options(), &stage.words("forks"));
             done.exited(0);
             trace.is_whole().has_calls(&[(CALL, 6 * CALLS)]);
         }
         let once = stage.words("once").join(" ");
-        let (done, trace) = room.record(&[], &["sh", "-c", &format!("{once} & {once} & {once} & wait")]);
+        let (done, trace) =
+            room.record(options(), &["sh", "-c", &format!("{once} & {once} & {once} & wait")]);
         done.exited(0);
         trace.is_whole().has_calls(&[(CALL, 3 * CALLS)]);
-        let (done, trace) = room.record(&[], &["sh", "-c", &format!("{once}; {once}; {once}")]);
+        let (done, trace) = room.record(options(), &["sh", "-c", &format!("{once}; {once}; {once}")]);
         done.exited(0);
         trace.is_whole().has_calls(&[(CALL, 3 * CALLS)]);
     });
@@ -130,7 +136,7 @@ fn a_process_whose_first_thread_is_gone_is_seen_on() {
     live_nvidia(|room, libraries| {
         let stage = Stage::new(room, libraries);
         for what in ["executes", "ends"] {
-            let (done, trace) = room.record(&[], &stage.words(what));
+            let (done, trace) = room.record(options(), &stage.words(what));
             done.exited(0);
             trace.is_whole().has_calls(&[(CALL, 2 * CALLS)]);
         }
