@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::needs::{rungs, rungs_for_many, single_uprobes_only};
+use crate::needs::{rungs, single_uprobes_only};
 use crate::room::{Room, live};
 use crate::run::Done;
 use crate::trace::Trace;
