@@ -159,19 +159,27 @@ static __always_inline u64 entry_sp(struct pt_regs *regs)
 #endif
 }
 
-/* Has the program of the other reach told this hit? Whichever comes first does. */
-static __always_inline bool is_told_already(struct thread *t, u32 probe, u64 sp)
+/* Has the program of the other reach told this hit? Whichever comes first does. Not the probe: functions of
+ * two files may share one. */
+static __always_inline bool is_told_already(struct thread *t, struct pt_regs *regs)
 {
 	if (config.reach == GPUREC_ALWAYS_EVERYBODY)
 		return false;
-	if (t->told_by && t->told_by != config.reach && t->told_probe == probe && t->told_sp == sp) {
+	if (t->told_by && t->told_by != config.reach && t->told_ip == PT_REGS_IP(regs) && t->told_sp == PT_REGS_SP(regs)) {
 		t->told_by = 0;
 		return true;
 	}
 	t->told_by = config.reach;
-	t->told_probe = probe;
-	t->told_sp = sp;
+	t->told_ip = PT_REGS_IP(regs);
+	t->told_sp = PT_REGS_SP(regs);
 	return false;
+}
+
+/* Once it returns, the same place is hit by another call. */
+static __always_inline void forget_told(struct thread *t)
+{
+	if (config.reach != GPUREC_ALWAYS_EVERYBODY)
+		t->told_by = 0;
 }
 
 /* What a hook's cookie says (enum gpurec_wants). */
@@ -287,7 +295,7 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 			count_lost_call(probe);
 		return 0;
 	}
-	if (!t->traced || budget_counts(probe) || is_told_already(t, probe, PT_REGS_SP(regs)))
+	if (!t->traced || budget_counts(probe) || is_told_already(t, regs))
 		return 0;
 	chained = is_chained(task, t, regs);
 	/* A frame at this very place may be shared by what is reached from it by a tail call. */
@@ -477,6 +485,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	if (!t->traced)
 		return;
 	budget_returned(probe);
+	forget_told(t);
 	seq = ++t->seq;
 	if (entry_sp(regs) >= t->outermost)
 		t->outermost = 0;

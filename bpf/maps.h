@@ -28,10 +28,9 @@ struct thread {
 	u32 child;      /* the one it forked last */
 	u32 exited;
 	u32 uses_driver;
-	u32 pad;
-	u64 told_sp;    /* of a hit that programs of two reaches see, what the first of them saw */
-	u32 told_probe;
-	u32 told_by;
+	u32 told_by;    /* of a hit that programs of two reaches see, what the first of them saw */
+	u64 told_sp;
+	u64 told_ip;
 	struct awaited awaited[GPUREC_AWAITED];
 };
 
