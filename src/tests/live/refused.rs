@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::disorder::X;
-use crate::needs::rungs;
+use crate::needs::{rungs, single_uprobes_only};
 use crate::refuse::{BPF_LINK_CREATE, BPF_MAP_CREATE, BPF_PROG_LOAD, BPF_TRACE_RAW_TP, Call};
 use crate::room::{Room, live};
 use crate::run::Done;
@@ -148,9 +148,13 @@ fn programs_that_are_refused() {
 
         let rule = |call: &Call| call.is_bpf(BPF_LINK_CREATE).then_some(libc::EACCES);
         let (done, _) = record(room, &x, &[], &BPF, rule);
-        done.exited(125)
-            .one_sentence()
-            .said("failed to attach uprobe multi: Permission denied (os error 13)");
+        // For single uprobes libbpf takes a refusal for a kernel that has no such links.
+        let why = if single_uprobes_only() {
+            "failed to attach uprobe: Operation not supported (os error 95)"
+        } else {
+            "failed to attach uprobe multi: Permission denied (os error 13)"
+        };
+        done.exited(125).one_sentence().said(why);
         let rule = |call: &Call| (call.link_type() == BPF_TRACE_RAW_TP).then_some(libc::EACCES);
         let (done, _) = record(room, &x, &[], &BPF, rule);
         done.exited(125).one_sentence().said("the kernel refused the hook process_exec: ").said(container);
