@@ -32,7 +32,7 @@ fn of_own_but(missing: Option<&str>) -> Vec<&'static str> {
 /// not mounted, and as many files as single uprobes take.
 fn with_capabilities(room: &Room, caps: &[&str], words: &[&str]) -> Command {
     let sets = caps.iter().fold("-all".to_owned(), |sets, cap| format!("{sets},+{cap}"));
-    let script = "ulimit -n 65536; { [ -e /sys/kernel/tracing/events ] || mount -t tracefs -o mode=700 nodev /sys/kernel/tracing; } && \
+    let script = "ulimit -n 65536 2> /dev/null; { [ -e /sys/kernel/tracing/events ] || mount -t tracefs -o mode=700 nodev /sys/kernel/tracing; } && \
          exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps $0 --ambient-caps $0 --bounding-set $0 -- \"$@\"";
     let mut command = room.command("unshare");
     command.args(["-m", "sh", "-c", script, &sets, env!("CARGO_BIN_EXE_gpurec")]).args(words);

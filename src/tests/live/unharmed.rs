@@ -160,8 +160,10 @@ fn a_command_in_a_container() {
         let odd = Odd::new(room);
         // Where there is no /proc the loader does not know where the program lies.
         let inside = |path: &str| format!("export LD_LIBRARY_PATH={path}; exec \"$@\"");
+        // And with what the room lies on, where that is a mount by itself.
         let chroot = format!(
-            "mount --bind / /mnt && mount -o remount,bind,ro /mnt && exec chroot /mnt {} leaf 30",
+            "mount --bind / /mnt && at=$(findmnt -no TARGET --target {0}) && mount --bind $at /mnt$at && \
+             mount -o remount,bind,ro /mnt && exec chroot /mnt {0} leaf 30",
             odd.x.program
         );
         let own = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"];
