@@ -39,8 +39,24 @@ pub fn all() -> io::Result<Vec<String>> {
 /// Attaches to the tracepoint with this number.
 pub fn attach(program: &ProgramMut, id: u32, cookie: u64) -> Result<Link> {
     // The link closes the event when it goes.
-    let event = perf::tracepoint(id).context("perf_event_open")?;
+    let event = perf::tracepoint(id).map_err(|error| denied(error, paranoid()))?;
     attach_event(program, event, cookie)
+}
+
+fn paranoid() -> Option<i32> {
+    std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
+}
+
+/// Levels above 2 are Debian's and Ubuntu's own, and Debian's is 3 unless somebody has set it: CAP_PERFMON is not enough
+/// there.
+fn denied(error: io::Error, paranoid: Option<i32>) -> anyhow::Error {
+    match paranoid {
+        Some(level) if level > 2 && error.raw_os_error() == Some(libc::EACCES) => anyhow!(
+            "perf_event_open: {error}; kernel.perf_event_paranoid is {level}, and above 2 this kernel wants CAP_SYS_ADMIN: \
+             run gpurec as root, or set that to 2 by sysctl"
+        ),
+        _ => anyhow::Error::new(error).context("perf_event_open"),
+    }
 }
 
 /// Attaches to a function of the kernel's, by its address or else by its name.
@@ -115,5 +131,22 @@ mod perf {
         }
         // SAFETY: a descriptor just made, owned by nobody else.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_of_the_distributions_own_is_named() {
+        let told = |errno, level| format!("{:#}", denied(io::Error::from_raw_os_error(errno), level));
+        let plain = "perf_event_open: Permission denied (os error 13)";
+        assert_eq!(told(libc::EACCES, None), plain);
+        assert_eq!(told(libc::EACCES, Some(2)), plain);
+        assert!(
+            told(libc::EACCES, Some(3)).starts_with(&format!("{plain}; kernel.perf_event_paranoid is 3, "))
+        );
+        assert!(told(libc::EMFILE, Some(3)).ends_with("(os error 24)"));
     }
 }
