@@ -66,6 +66,8 @@ impl Config {
     /// hold a burst; many CPUs are rarely all busy, so the sum is bounded.
     pub fn settings(&self) -> Result<Settings> {
         const MIB: usize = 1 << 20;
+        // What libbpf says is for nobody: gpurec says it.
+        libbpf_rs::set_print(None);
         let cpus = libbpf_rs::num_possible_cpus()?;
         let total = self.ring.unwrap_or_else(|| (cpus * 16 * MIB).clamp(128 * MIB, 512 * MIB));
         let share = (total / cpus).max(64 << 10);

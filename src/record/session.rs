@@ -28,7 +28,7 @@ use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
-use crate::probe::{LossCounters, Probe, Probes, Rung, rings, wire};
+use crate::probe::{LossCounters, Probe, Probes, Rung, Settings, rings, wire};
 use crate::report;
 use crate::say;
 use crate::target::attach::{self, Attached};
@@ -90,9 +90,9 @@ enum Why {
 }
 
 pub fn run(config: &Config) -> Result<u8> {
-    let settings = config.settings()?;
-    let making = rings::begin(settings.ring)?;
+    let begun = begin(config);
     let plan = crate::host::ready()?;
+    let (settings, making) = begun?;
     fds::raise_limit();
     let user = identity::invoking_user();
     let user_env = environment(config, &user);
@@ -159,6 +159,13 @@ pub fn run(config: &Config) -> Result<u8> {
     let ended = session.end(recorder, &why, guardian)?;
     session.say_goodbye(&ended, path.as_deref(), &why);
     Ok(session.exit_status(&ended, &why, &leave))
+}
+
+/// What takes its time goes on while it is looked at what this machine lacks; that is told first.
+fn begin(config: &Config) -> Result<(Settings, rings::Making)> {
+    let settings = config.settings()?;
+    let making = rings::begin(settings.ring)?;
+    Ok((settings, making))
 }
 
 /// The threads that turn rings into a file.
