@@ -13,8 +13,13 @@ pub fn go_on(pid: Pid) -> bool {
         return true;
     }
     let others = stops_waiting(pid);
+    // It is stopped, and whoever wants that ends it. A SIGCONT of ours and that signal anew would let it run between.
+    if others.contains(&libc::SIGSTOP) {
+        return false;
+    }
     send(pid, libc::SIGCONT);
-    // That undid what somebody else had asked for meanwhile.
+    // That undid what somebody else had asked for meanwhile. It runs for a moment: whether it takes such a signal, or
+    // stops by it at all, is for the kernel to say.
     for signal in &others {
         send(pid, *signal);
     }
