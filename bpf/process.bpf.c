@@ -15,6 +15,7 @@
 #include <bpf/bpf_core_read.h>
 #include "gpurec.h"
 #include "maps.h"
+#include "following.h"
 #include "emit.h"
 
 #define SIGSTOP 19
@@ -34,13 +35,6 @@
 
 /* Linux 6.13. Where it is missing, hooks are for everybody and no child is stopped at birth. */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct gpurec_pulse);
-} pulse SEC(".maps");
 
 /* Never used: they carry the record types into this object's BTF, from which the
  * recorder's own types are generated. */
@@ -75,34 +69,6 @@ struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
 enum gpurec_level type_level;
 enum gpurec_reach type_reach;
-
-/* Files that were looked at: nobody needs to stop for them again, or one process does not,
- * whose hooks are in it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, GPUREC_MAX_FILES);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gpurec_file);
-	__type(value, u32);
-} seen SEC(".maps");
-
-/* Processes stopped by us, each with the number of new files that it waits for. What
- * outlives the recorder reads this too. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, GPUREC_MAX_TARGETS);
-	__type(key, u32);
-	__type(value, u64);
-} stopped SEC(".maps");
-
-/* Those that the recorder lets go just now: no program looks here. Between taking one from the
- * others and its SIGCONT the recorder may be killed; what outlives it reads this too. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, u32);
-	__type(value, u32);
-} going SEC(".maps");
 
 /* An executable mapping under way, from the entry of mmap to its exit. */
 struct {

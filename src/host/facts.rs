@@ -54,7 +54,7 @@ impl Facts {
             kernel: line("/proc/sys/kernel/osrelease"),
             machine: Some(std::env::consts::ARCH.to_owned()),
             lockdown: lockdown(),
-            proc: Some(Path::new("/proc/self/maps").exists()),
+            proc: Some(has_proc()),
             first_pid_namespace: fs::read_link("/proc/self/ns/pid")
                 .ok()
                 .map(|link| link == Path::new(FIRST_PID_NAMESPACE)),
@@ -107,6 +107,12 @@ impl Facts {
         self.kprobes = Some(types.kprobes);
         self.cookies = Some(types.cookies);
     }
+}
+
+/// Not somebody else's files in its place.
+fn has_proc() -> bool {
+    use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
+    statfs("/proc").is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
 }
 
 /// Also where its folders may not be entered.

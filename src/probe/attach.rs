@@ -1,18 +1,24 @@
 //! Hooks in one library: attached in bulk, detached in bulk. In: a file and the places in
 //! it. Out: links. What a place means is the registry's business.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::{Link, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
-use nix::sys::signal::{SigSet, SigmaskHow};
+use libbpf_rs::libbpf_sys::{
+    BPF_F_UPROBE_MULTI_RETURN, BPF_TRACE_UPROBE_MULTI, BPF_TRACE_UPROBE_SESSION, bpf_link_create,
+    bpf_link_create_opts, bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 as UprobeMulti,
+};
+use libbpf_rs::{Object, ProgramMut, UprobeOpts};
 
+use super::aside::without_signals;
 use super::objects::Rung;
+use super::shield::{Hook, shielded};
 use crate::target::fds;
 
 /// Everybody: who is traced is decided in BPF.
@@ -35,25 +41,23 @@ pub struct Place {
 
 /// Attaches all places or none. `whom` is a process, or anyone; one process only on the first
 /// rung: before 6.10 the kernel took a thread for a process.
-pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place], whom: i32) -> Result<Vec<Link>> {
-    // Through our own descriptor: the file that was examined is the file that is hooked,
-    // whatever its path has become and in whichever mount namespace it lies.
-    let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place], whom: i32) -> Result<Vec<Hook>> {
     match rung {
         Rung::Session => {
             let program = session_program(object)?;
-            let options = UprobeMultiOpts { session: true, ..options(places) };
-            Ok(vec![multi(&program, &path, options, whom)?])
+            Ok(vec![multi(&program, file, places, BPF_TRACE_UPROBE_SESSION, 0, whom)?])
         }
         Rung::Multi => {
             // Returns first: an entry that is seen has its return hooked already. The
             // return program ignores a call whose entry it doesn't know.
-            let options_of_returns = UprobeMultiOpts { retprobe: true, ..options(places) };
-            let returns = multi(&program(object, "cuda_return")?, &path, options_of_returns, ANYONE)?;
-            let entries = multi(&program(object, "cuda_entry")?, &path, options(places), ANYONE)?;
-            Ok(vec![entries, returns])
+            let of_returns = BPF_F_UPROBE_MULTI_RETURN;
+            let hook = |name, flags| {
+                multi(&program(object, name)?, file, places, BPF_TRACE_UPROBE_MULTI, flags, ANYONE)
+            };
+            let returns = hook("cuda_return", of_returns)?;
+            Ok(vec![hook("cuda_entry", 0)?, returns])
         }
-        Rung::Single => single(object, &path, places),
+        Rung::Single => single(object, file, places),
     }
 }
 
@@ -84,7 +88,7 @@ pub fn attach_most(
     file: &File,
     places: &[Place],
     whom: i32,
-) -> Result<Parts<Link>> {
+) -> Result<Parts<Hook>> {
     let each = rung == Rung::Single;
     attach_parts(places.len(), each, &mut |part| attach(object, rung, file, &places[part], whom))
 }
@@ -127,31 +131,67 @@ pub(super) fn attach_parts<L>(
     }
 }
 
-fn options(places: &[Place]) -> UprobeMultiOpts {
-    UprobeMultiOpts {
-        offsets: places.iter().map(|place| place.offset as usize).collect(),
-        cookies: places.iter().map(|place| place.cookie).collect(),
-        ..UprobeMultiOpts::default()
+/// Through our own descriptor: the file that was examined is the file that is hooked, whatever its path has become and
+/// in whichever mount namespace it lies.
+fn path_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// By the system call itself: libbpf's own function takes memory on the way.
+fn multi(
+    program: &ProgramMut,
+    file: &File,
+    places: &[Place],
+    kind: u32,
+    flags: u32,
+    whom: i32,
+) -> Result<Hook> {
+    let path = CString::new(path_of(file))?;
+    let offsets: Vec<_> = places.iter().map(|place| place.offset).collect();
+    let cookies: Vec<u64> = places.iter().map(|place| place.cookie).collect();
+    let mut options =
+        bpf_link_create_opts { sz: size_of::<bpf_link_create_opts>() as _, ..Default::default() };
+    let multi = UprobeMulti {
+        flags,
+        cnt: u32::try_from(places.len())?,
+        path: path.as_ptr(),
+        offsets: offsets.as_ptr(),
+        cookies: cookies.as_ptr(),
+        // 0 is everybody.
+        pid: u32::try_from(whom).unwrap_or(0),
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.uprobe_multi = multi;
+    let program = program.as_fd().as_raw_fd();
+    let mut made = None;
+    shielded(&mut || {
+        // SAFETY: what the options point to outlives the call.
+        made.get_or_insert_with(|| unsafe { bpf_link_create(program, 0, kind, &options) });
+    });
+    match made {
+        // SAFETY: a descriptor just made, owned by nobody else.
+        Some(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into()),
+        error => {
+            let error = io::Error::from_raw_os_error(error.map_or(libc::EINTR, |error| -error));
+            Err(why(&format!("failed to attach uprobe multi: {error}")))
+        }
     }
 }
 
-fn multi(program: &ProgramMut, path: &PathBuf, options: UprobeMultiOpts, whom: i32) -> Result<Link> {
-    program.attach_uprobe_multi_with_opts(whom, path, "", options).map_err(|error| why(&error))
-}
-
-fn single(object: &Object, path: &PathBuf, places: &[Place]) -> Result<Vec<Link>> {
+fn single(object: &Object, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
+    let path = PathBuf::from(path_of(file));
     let entry = program(object, "cuda_entry")?;
     let exit = program(object, "cuda_return")?;
     let mut links = Vec::with_capacity(places.len() * 2);
     for place in places {
         for (program, retprobe) in [(&exit, true), (&entry, false)] {
             let options = UprobeOpts { cookie: place.cookie, retprobe, ..UprobeOpts::default() };
-            let link = program.attach_uprobe_with_opts(ANYONE, path, place.offset as usize, options);
+            let link = program.attach_uprobe_with_opts(ANYONE, &path, place.offset as usize, options);
             match link {
-                Ok(link) => links.push(link),
+                Ok(link) => links.push(link.into()),
                 Err(error) => {
                     detach(links);
-                    return Err(why(&error));
+                    return Err(why(&format!("{error:#}")));
                 }
             }
         }
@@ -160,11 +200,10 @@ fn single(object: &Object, path: &PathBuf, places: &[Place]) -> Result<Vec<Link>
 }
 
 /// What the kernel said, with what a person can do about it.
-fn why(error: &libbpf_rs::Error) -> anyhow::Error {
-    let said = format!("{error:#}");
+fn why(said: &str) -> anyhow::Error {
     match said.contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string()) {
         true => anyhow!("{}", fds::too_few()),
-        false => anyhow!(said),
+        false => anyhow!("{said}"),
     }
 }
 
@@ -180,16 +219,10 @@ fn session_program(object: &Object) -> Result<ProgramMut<'_>> {
         .context("no session program is loaded")
 }
 
-/// Detaches while others go on: the kernel takes its time to remove a hook. The thread takes no signals: those are
-/// for whoever records, who may come to block them only later.
-pub fn detach_aside(links: Vec<Link>) {
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+/// Detaches while others go on: the kernel takes its time to remove a hook.
+pub fn detach_aside(links: Vec<Hook>) {
     // Where no thread can be had, they go here.
-    let _ = std::thread::Builder::new().spawn(move || detach(links));
-    if let Ok(before) = before {
-        // Fails for no mask that was in force.
-        let _ = before.thread_set_mask();
-    }
+    let _ = without_signals(|| std::thread::Builder::new().spawn(move || detach(links)));
 }
 
 /// Detaches. Each link waits for the kernel by itself, so they wait at the same time.

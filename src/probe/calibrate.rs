@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, Object};
-use nix::sys::signal::{SigSet, SigmaskHow};
 
+use super::aside::without_signals;
 use super::attach::{self, ANYONE, Place};
 use super::capture;
 use super::objects::{Base, Rung};
@@ -77,18 +77,12 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung, alone: bool) -> Result<u6
     Ok(hooked.saturating_sub(plain))
 }
 
-/// Which takes no signals, as those of detach_aside.
 fn in_a_thread(work: impl FnOnce() -> Result<(u64, u64)> + Send) -> Result<(u64, u64)> {
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-    let done = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+    std::thread::scope(|scope| {
+        let thread = without_signals(|| std::thread::Builder::new().spawn_scoped(scope, work));
         let thread = thread.context("gpurec cannot start a thread")?;
         thread.join().unwrap_or_else(|_| bail!("the calibration panicked"))
-    });
-    if let Ok(before) = before {
-        let _ = before.thread_set_mask();
-    }
-    done
+    })
 }
 
 fn measure_hooked(base: &Base) -> Result<(u64, u64)> {

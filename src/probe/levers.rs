@@ -13,13 +13,14 @@ use std::rc::Rc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use super::attach::{self, ANYONE, Place, Refused};
 use super::capture;
 use super::hit_costs::HitCosts;
 use super::loss;
 use super::objects::{self, Rung};
+use super::shield::Hook;
 use super::wire::{self, Spender, Spent};
 use super::{FileId, Probe};
 use crate::elf::Image;
@@ -55,7 +56,7 @@ struct Spot {
     file: Rc<File>,
     place: Place,
     /// None while it is unhooked.
-    links: Vec<Link>,
+    links: Vec<Hook>,
 }
 
 impl Levers {
@@ -121,7 +122,7 @@ impl Levers {
     }
 
     /// Forgets a file. Its links, to be removed.
-    pub(super) fn let_go(&mut self, key: FileId) -> Vec<Link> {
+    pub(super) fn let_go(&mut self, key: FileId) -> Vec<Hook> {
         let mut links = Vec::new();
         for held in self.held.values_mut() {
             let gone = held.places.extract_if(.., |spot| spot.key == key);
@@ -187,7 +188,7 @@ impl Levers {
     }
 
     /// Every link, to be removed at the end; those on their way are waited for.
-    pub(super) fn take_links(&mut self) -> Vec<Link> {
+    pub(super) fn take_links(&mut self) -> Vec<Hook> {
         for thread in self.going.drain(..) {
             let _ = thread.join();
         }

@@ -3,6 +3,7 @@
 //! and why. The only room that talks to libbpf.
 //! Not here: which process maps what (target, record), what a record means (pipeline).
 
+mod aside;
 mod attach;
 mod calibrate;
 mod capture;
@@ -11,6 +12,7 @@ mod hit_costs;
 pub mod kernel;
 pub mod levers;
 mod list;
+mod loading;
 mod loss;
 mod missed;
 mod numbers;
@@ -21,6 +23,7 @@ mod reach;
 mod rewritten;
 pub mod rings;
 mod select;
+mod shield;
 #[cfg(test)]
 mod tests;
 pub mod tracefs;
@@ -37,7 +40,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::cuda::{self, Signature};
@@ -46,9 +49,10 @@ use crate::host::Plan;
 use crate::pipeline::ring::Ring;
 use crate::say;
 use attach::Place;
-use kernel::{Change, Choice, Driver, Hold, Numbering};
+use kernel::{Change, Choice, Driver, Numbering};
 use levers::Levers;
 pub use list::list;
+use loading::Works;
 pub use loss::LossCounters;
 use missed::Missed;
 use numbers::Numbers;
@@ -56,6 +60,7 @@ pub use objects::{Base, Rung, Settings};
 use reach::Reach;
 use rewritten::Rewritten;
 pub use select::{ApiChoice, LibRule, Selection};
+use shield::Hook;
 use verified::Verified;
 
 /// A hooked function. Its number is what BPF calls it (see numbers.rs).
@@ -122,6 +127,7 @@ pub struct Probes {
     /// Better rungs that this machine does not have, and why.
     pub refused: Vec<(Rung, String)>,
     pub ns_per_call: u64,
+    process: Object,
     cuda: Rc<Object>,
     selection: Selection,
     reach: Reach,
@@ -153,43 +159,27 @@ impl Probes {
         selection: Selection,
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
-        let mut refused = Vec::new();
-        for (rung, against) in &plan.rungs {
-            let rung = *rung;
-            if force.is_some_and(|only| only != rung) {
-                continue;
-            }
-            if let Some(why) = against {
-                refused.push((rung, why.clone()));
-                continue;
-            }
-            match try_rung(&base, rung, settings.may_be_for_one(rung)) {
-                Ok(works) => {
-                    let cuda = Rc::new(works.cuda);
-                    let levers = settings.budget.then(|| levers(&base, &cuda, rung)).transpose()?;
-                    let Way { may_sleep, alone } = works.way;
-                    return Ok(Probes {
-                        reach: Reach::new(base.clone(), rung, cuda.clone(), may_sleep, alone),
-                        base,
-                        rung,
-                        refused,
-                        ns_per_call: works.ns_per_call,
-                        cuda,
-                        selection,
-                        levers,
-                        process_links: Vec::new(),
-                        numbers: Numbers::new(),
-                        driver: None,
-                        missed_before: Missed::default(),
-                        hooked: HashSet::new(),
-                        rewritten: Rewritten::new(),
-                    });
-                }
-                Err(error) => refused.push((rung, format!("{error:#}"))),
-            }
-        }
-        let reasons: Vec<String> = refused.iter().map(|(r, why)| format!("{}: {why}", r.name())).collect();
-        bail!("no way to hook functions works on this machine ({}); run `gpurec doctor`", reasons.join("; "))
+        let (process, Works { rung, refused, cuda, ns_per_call, may_sleep, alone }) =
+            loading::all(&base, settings, plan, force)?;
+        let cuda = Rc::new(cuda);
+        let levers = settings.budget.then(|| levers(&base, &cuda, rung)).transpose()?;
+        Ok(Probes {
+            reach: Reach::new(base.clone(), rung, cuda.clone(), may_sleep, alone),
+            base,
+            rung,
+            refused,
+            ns_per_call,
+            process,
+            cuda,
+            selection,
+            levers,
+            process_links: Vec::new(),
+            numbers: Numbers::new(),
+            driver: None,
+            missed_before: Missed::default(),
+            hooked: HashSet::new(),
+            rewritten: Rewritten::new(),
+        })
     }
 
     /// Before its first hit, BPF knows what to read of each call.
@@ -205,7 +195,7 @@ impl Probes {
 
     /// From here on targets are followed, and stopped where they load something new.
     pub fn follow_processes(&mut self) -> Result<()> {
-        self.process_links = process::attach(&self.base.object)?;
+        self.process_links = process::attach(&self.process)?;
         self.reach.allow_pauses()
     }
 
@@ -372,7 +362,7 @@ impl Probes {
         attach::detach(self.forget(key));
     }
 
-    fn forget(&mut self, key: FileId) -> Vec<Link> {
+    fn forget(&mut self, key: FileId) -> Vec<Hook> {
         self.hooked.remove(&key);
         self.rewritten.forget(key);
         let mut links = self.reach.let_go(key);
@@ -412,7 +402,7 @@ impl Probes {
     /// For a person: what the programs are to the kernel's verifier.
     pub fn verified(&self) -> Option<String> {
         let mut verified = Verified::default();
-        verified.add_programs([&self.base.object, &self.cuda]);
+        verified.add_programs([&self.process, &self.cuda]);
         if let Some(driver) = &self.driver {
             verified.add_programs(driver.objects());
         }
@@ -421,7 +411,7 @@ impl Probes {
 
     fn process_missed(&self) -> Missed {
         let mut missed = Missed::default();
-        missed.add_programs([&self.base.object]);
+        missed.add_programs([&self.process]);
         missed
     }
 
@@ -439,9 +429,9 @@ impl Probes {
     pub fn detach(&mut self) -> Duration {
         let mut links = self.reach.take_links();
         links.extend(self.levers.iter_mut().flat_map(Levers::take_links));
-        let mut hooks: Vec<Hold> = links.into_iter().map(Hold::Link).collect();
+        let mut hooks: Vec<Box<dyn Send>> = links.into_iter().map(|hook| Box::new(hook) as _).collect();
         if let Some(driver) = &mut self.driver {
-            hooks.extend(driver.take_holds());
+            hooks.extend(driver.take_holds().into_iter().map(|hold| Box::new(hold) as _));
         }
         Duration::from_secs_f64(attach::detach(hooks))
     }
@@ -484,38 +474,6 @@ impl Probes {
 
     pub fn rings(&self) -> Result<Vec<Ring>> {
         self.base.rings()
-    }
-}
-
-/// How programs are loaded and hooked.
-#[derive(Clone, Copy)]
-struct Way {
-    may_sleep: bool,
-    /// For one process, as long as that is enough.
-    alone: bool,
-}
-
-struct Works {
-    cuda: Object,
-    ns_per_call: u64,
-    way: Way,
-}
-
-/// The best way that is seen to work.
-fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
-    let attempt = |way: Way| -> Result<Works> {
-        let reach = if way.alone { wire::ONE_PROCESS } else { wire::ALWAYS_EVERYBODY };
-        let cuda = base.load_cuda(rung, way.may_sleep, reach, None)?;
-        let ns_per_call = calibrate::measure(base, &cuda, rung, way.alone)?;
-        Ok(Works { cuda, ns_per_call, way })
-    };
-    let everybody = |_| {
-        let sleepless = |_| attempt(Way { may_sleep: false, alone: false });
-        attempt(Way { may_sleep: true, alone: false }).or_else(sleepless)
-    };
-    match may_be_for_one {
-        true => attempt(Way { may_sleep: true, alone: true }).or_else(everybody),
-        false => everybody(anyhow::Error::msg("")),
     }
 }
 

@@ -11,13 +11,10 @@ use super::wire;
 use crate::host::types;
 use crate::pipeline::ring::{Layout, Ring};
 
+const BASE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/base.bpf.o"));
 const PROCESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process.bpf.o"));
 const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
-
-/// The maps that every object shares with the first.
-const SHARED: [&str; 9] =
-    ["rings", "control", "targets", "paused", "threads", "frames", "lost", "lost_total", "state"];
 
 /// The maps that only --budget needs.
 const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
@@ -72,9 +69,9 @@ impl Settings {
     }
 }
 
-/// The process object with the shared maps, and the rings.
+/// The maps that all objects share, and the rings.
 pub struct Base {
-    pub object: Object,
+    maps: Object,
     making: Making,
     config: wire::Config,
 }
@@ -101,29 +98,19 @@ impl Base {
             // Where there are sessions, few calls need it.
             early_frames: types().is_none_or(|types| !types.uprobe_session).into(),
         };
-        let mut open = open(PROCESS, "process")?;
-        configure(&mut open, &config)?;
-        let mappings = copies_at_system_calls();
-        for mut program in open.progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            if let (true, (_, copy)) = (name.starts_with("mmap"), copy_of(&name)) {
-                program.set_autoload((copy as usize) < mappings);
-            }
-        }
+        let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
-        let refused = || {
-            format!("the kernel refused gpurec's process programs, or its rings of {ring} KiB for each CPU")
-        };
+        let refused = || format!("the kernel refused gpurec's maps, or its rings of {ring} KiB for each CPU");
         let rings = making.map().with_context(refused)?;
         for mut map in open.maps_mut().filter(|map| map.name() == "rings") {
             map.reuse_fd(rings.as_fd())?;
         }
-        let object = open.load().with_context(refused)?;
-        Ok(Base { object, making, config })
+        let maps = open.load().with_context(refused)?;
+        Ok(Base { maps, making, config })
     }
 
     pub fn map(&self, name: &str) -> Result<Map<'_>> {
-        find_map(&self.object, name)
+        find_map(&self.maps, name)
     }
 
     /// Is whoever fills a ring paused?
@@ -147,6 +134,21 @@ impl Base {
 
     pub fn near_rings(&self) -> Result<Vec<Ring>> {
         self.making.near(self.map("rings")?.as_fd())
+    }
+
+    /// The programs that follow processes.
+    pub fn load_process(&self) -> Result<Object> {
+        let mut open = open(PROCESS, "process")?;
+        configure(&mut open, &self.config)?;
+        self.share(&mut open, None)?;
+        let mappings = copies_at_system_calls();
+        for mut program in open.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            if let (true, (_, copy)) = (name.starts_with("mmap"), copy_of(&name)) {
+                program.set_autoload((copy as usize) < mappings);
+            }
+        }
+        open.load().context("the kernel refused gpurec's process programs")
     }
 
     /// The CUDA programs of one rung. `may_sleep`: so that they can fetch pages that nobody
@@ -218,8 +220,8 @@ impl Base {
     fn share(&self, open: &mut OpenObject, before: Option<&Object>) -> Result<()> {
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            if SHARED.contains(&name.as_str()) {
-                map.reuse_fd(self.map(&name)?.as_fd())?;
+            if let Ok(shared) = self.map(&name) {
+                map.reuse_fd(shared.as_fd())?;
             } else if let (Some(before), false) = (before, name.contains(".rodata")) {
                 map.reuse_fd(find_map(before, &name)?.as_fd())?;
             }

@@ -13,11 +13,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use libbpf_rs::{Link, MapCore, MapFlags, Object};
+use libbpf_rs::{MapCore, MapFlags, Object};
 
 use super::FileId;
 use super::attach::{self, ANYONE, Place, Refused};
 use super::objects::{Base, Rung};
+use super::shield::Hook;
 use super::wire;
 use crate::target::{fds, proc};
 
@@ -53,7 +54,7 @@ struct Held {
     places: Vec<Place>,
     /// For the owner that there is now.
     attached: bool,
-    links: Vec<Link>,
+    links: Vec<Hook>,
 }
 
 impl Reach {
@@ -90,7 +91,7 @@ impl Reach {
     }
 
     /// Forgets a file. Its links, to be removed.
-    pub fn let_go(&mut self, key: FileId) -> Vec<Link> {
+    pub fn let_go(&mut self, key: FileId) -> Vec<Hook> {
         self.held.extract_if(.., |held| held.key == key).flat_map(|held| held.links).collect()
     }
 
@@ -159,7 +160,7 @@ impl Reach {
     }
 
     /// Every link, to be removed.
-    pub fn take_links(&mut self) -> Vec<Link> {
+    pub fn take_links(&mut self) -> Vec<Hook> {
         self.held.iter_mut().flat_map(|held| std::mem::take(&mut held.links)).collect()
     }
 

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use crossbeam_channel::{Receiver, bounded};
 use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapHandle, MapType};
-use nix::sys::signal::{SigSet, SigmaskHow};
 
+use super::aside::without_signals;
 use super::wire;
 use crate::pipeline::ring::{Layout, Ring};
 
@@ -49,14 +49,8 @@ pub fn begin(ring: usize) -> Result<Making> {
             let _ = send_rings.send(map_all(map, layout, cpus));
         }
     };
-    // It takes no signals: those are for whoever records, who blocks them later.
-    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
     // Where no thread can be had, whoever asks does the work.
-    let _ = std::thread::Builder::new().name("gpurec-rings".into()).spawn(work);
-    if let Ok(before) = before {
-        // Fails for no mask that was in force.
-        let _ = before.thread_set_mask();
-    }
+    let _ = without_signals(|| std::thread::Builder::new().name("gpurec-rings".into()).spawn(work));
     Ok(Making { layout, cpus, map, rings })
 }
 

@@ -22,7 +22,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use attach::{Change, Driver, Hold, Numbering};
+pub use attach::{Change, Driver, Numbering};
 pub use choice::Choice;
 pub use events::Event;
 pub use list::list;

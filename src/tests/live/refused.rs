@@ -132,10 +132,10 @@ fn programs_that_are_refused() {
         let (done, _) = record(room, &x, &["--ring", "4"], &BPF, rule);
         let rings = (4 << 10) / libbpf_rs::num_possible_cpus().unwrap();
         let rings = 1 << rings.ilog2();
-        let refused =
-            format!("the kernel refused gpurec's process programs, or its rings of {rings} KiB for each CPU");
+        let refused = format!("the kernel refused gpurec's maps, or its rings of {rings} KiB for each CPU");
         let container = "in a container, its seccomp filter may forbid it: run gpurec on the host, or the container with --privileged";
-        failed(&done, &format!("{refused}: Operation not permitted (os error 1); {container}"));
+        let programs = "the kernel refused gpurec's process programs";
+        failed(&done, &format!("{programs}: Operation not permitted (os error 1); {container}"));
 
         let rule = |_: &Call| Some(libc::ENOSYS);
         let (done, _) = record(room, &x, &["--ring", "4"], &BPF, rule);

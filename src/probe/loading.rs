@@ -1,0 +1,72 @@
+//! Loading the programs. In: the shared maps, the plan of what this machine may have. Out: the process programs, and
+//! those of the best rung that is seen to work here.
+
+use anyhow::{Error, Result, bail};
+use libbpf_rs::Object;
+
+use super::aside::without_signals;
+use super::objects::{Base, Rung, Settings};
+use super::{calibrate, wire};
+use crate::host::Plan;
+
+pub struct Works {
+    pub rung: Rung,
+    /// Better ones, and why not.
+    pub refused: Vec<(Rung, String)>,
+    pub cuda: Object,
+    pub ns_per_call: u64,
+    pub may_sleep: bool,
+    /// For one process, as long as that is enough.
+    pub alone: bool,
+}
+
+/// The kernel takes as long over the process programs as over finding the rung, so they are loaded by a thread meanwhile.
+/// `force` allows only one rung.
+pub fn all(base: &Base, settings: &Settings, plan: &Plan, force: Option<Rung>) -> Result<(Object, Works)> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("gpurec-process".into());
+        let loading = without_signals(|| thread.spawn_scoped(scope, || base.load_process()));
+        let works = best_rung(base, settings, plan, force);
+        let process = match loading {
+            Ok(thread) => thread.join().unwrap_or_else(|_| bail!("loading the process programs panicked")),
+            // Where no thread can be had, it is done here.
+            Err(_) => base.load_process(),
+        };
+        Ok((process?, works?))
+    })
+}
+
+fn best_rung(base: &Base, settings: &Settings, plan: &Plan, force: Option<Rung>) -> Result<Works> {
+    let mut refused = Vec::new();
+    for (rung, against) in &plan.rungs {
+        let rung = *rung;
+        if force.is_some_and(|only| only != rung) {
+            continue;
+        }
+        if let Some(why) = against {
+            refused.push((rung, why.clone()));
+            continue;
+        }
+        match try_rung(base, rung, settings.may_be_for_one(rung)) {
+            Ok(works) => return Ok(Works { refused, ..works }),
+            Err(error) => refused.push((rung, format!("{error:#}"))),
+        }
+    }
+    let reasons: Vec<String> = refused.iter().map(|(r, why)| format!("{}: {why}", r.name())).collect();
+    bail!("no way to hook functions works on this machine ({}); run `gpurec doctor`", reasons.join("; "))
+}
+
+/// The best way that is seen to work.
+fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
+    let attempt = |may_sleep: bool, alone: bool| -> Result<Works> {
+        let reach = if alone { wire::ONE_PROCESS } else { wire::ALWAYS_EVERYBODY };
+        let cuda = base.load_cuda(rung, may_sleep, reach, None)?;
+        let ns_per_call = calibrate::measure(base, &cuda, rung, alone)?;
+        Ok(Works { rung, refused: Vec::new(), cuda, ns_per_call, may_sleep, alone })
+    };
+    let everybody = |_| attempt(true, false).or_else(|_| attempt(false, false));
+    match may_be_for_one {
+        true => attempt(true, true).or_else(everybody),
+        false => everybody(Error::msg("")),
+    }
+}
