@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
 use nix::sys::signal::Signal;
 
 use crate::disorder::X;
-use crate::room::{Room, eventually, live, within};
+use crate::room::{Room, eventually, live, live_nvidia, within};
 use crate::run::Started;
 
 const LIBRARIES: usize = 60;
@@ -125,6 +126,54 @@ impl Stage<'_> {
             || !more(programs(), &self.programs, "prog_id:") && !more(links(), &self.links, "link_id:");
         assert!(within(AFTERWARDS, clean), "round {round}: BPF programs or links are left");
     }
+}
+
+/// A thread that a SIGKILL has reached cannot take a breakpoint out of another process any more.
+#[test]
+fn gpurec_is_killed_while_hooks_come_and_go() {
+    live_nvidia(|room, libraries| {
+        // Large, so that both take their time.
+        let library = room.text("libcuda.so.1");
+        fs::copy(libraries.join("libcuda.so.1"), &library).unwrap();
+        let target = room.target(&["env", &format!("LD_PRELOAD={library}"), "sleep", "1000"]);
+        let pid = target.pid();
+        eventually("the library", || !code(pid, &library).is_empty());
+        let before = code(pid, &library);
+        for round in 0..12 {
+            let file = room.text(&format!("{round}.jsonl"));
+            let recording = room.start(room.gpurec(&["-o", &file, "--pid", &pid.to_string()]));
+            let waited = if round % 2 == 0 {
+                room.wait_until_recording(&file);
+                recording.signal(Signal::SIGINT);
+                Duration::from_millis(5) + random(35_000)
+            } else {
+                Duration::from_millis(100) + random(300_000)
+            };
+            std::thread::sleep(waited);
+            recording.signal(Signal::SIGKILL);
+            recording.done();
+            let restored = within(AFTERWARDS, || code(pid, &library) == before);
+            assert!(restored, "round {round}, killed after {waited:?}: the target has breakpoints");
+        }
+        target.signal(Signal::SIGTERM);
+        target.done();
+    });
+}
+
+/// The code of a library as a process has it.
+fn code(pid: u32, library: &str) -> Vec<u8> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let mut code = Vec::new();
+    for line in maps.lines().filter(|line| line.ends_with(library) && line.contains(" r-xp ")) {
+        let (start, rest) = line.split_once('-').unwrap();
+        let address = |text| u64::from_str_radix(text, 16).unwrap();
+        let (start, end) = (address(start), address(rest.split_once(' ').unwrap().0));
+        let mut bytes = vec![0; (end - start) as usize];
+        memory.read_exact_at(&mut bytes, start).unwrap();
+        code.extend(bytes);
+    }
+    code
 }
 
 /// What a process has open is in somebody's hands, and goes with it: other recordings on the same machine.

@@ -164,7 +164,7 @@ fn a_library_that_is_replaced_again_and_again() {
         for options in by_rung.chain([vec!["--budget", "50"]]) {
             // Single uprobes stay, which takes three descriptors a library; and the kernel removes one after the other,
             // a tenth of a second each.
-            let times = if options[1] == "uprobe" || single_uprobes_only() { 64 } else { 300 };
+            let times = if options[1] == "uprobe" || single_uprobes_only() { 60 } else { 300 };
             stage.copies(room, times);
             let next = room.text("libcuda.so.1.%d");
             let file = room.text("t.jsonl");

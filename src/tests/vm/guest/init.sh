@@ -33,6 +33,8 @@ mount -t overlay -o lowerdir=/lower,upperdir=/layer/up,workdir=/layer/work overl
 for name in fd:fd stdin:fd/0 stdout:fd/1 stderr:fd/2; do ln -sf "/proc/self/${name#*:}" "/dev/${name%%:*}"; done
 mkdir -p /new/.vm/bin /new/host
 cp /bin/busybox /rest.sh /new/.vm/
+# What lies beneath is the other kernel's: whoever takes these away is to see nothing.
+for name in proc sys; do mount -t tmpfs nothing /new/$name; done
 for name in proc sys dev host; do mount --move /$name /new/$name; done
 chroot /new /.vm/busybox --install -s /.vm/bin
 mount -t tmpfs -o mode=755 tmpfs /new/run
