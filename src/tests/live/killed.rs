@@ -144,8 +144,10 @@ fn gpurec_is_killed_while_hooks_come_and_go() {
             let recording = room.start(room.gpurec(&["-o", &file, "--pid", &pid.to_string()]));
             let waited = if round % 2 == 0 {
                 room.wait_until_recording(&file);
+                std::thread::sleep(Duration::from_millis(300));
                 recording.signal(Signal::SIGINT);
-                Duration::from_millis(5) + random(35_000)
+                // Then it waits 5 ms for the last returns.
+                Duration::from_millis(5) + random(10_000)
             } else {
                 Duration::from_millis(100) + random(300_000)
             };
