@@ -87,6 +87,11 @@ impl Status {
     }
 
     fn is_shared(&self, seen: &[u32]) -> bool {
+        // Then the recording is about to end, or whom they have left behind is not to be found.
+        let ended = |root: &u32| proc::stat(*root).map_or(true, |stat| stat.ended());
+        if self.roots.as_ref().is_some_and(|roots| roots.iter().all(ended)) {
+            return true;
+        }
         let pids: Vec<u32> = match &self.roots {
             Some(roots) => roots.iter().flat_map(|root| proc::process_tree(*root)).collect(),
             None => seen.to_vec(),

@@ -128,14 +128,18 @@ fn a_script_with_job_control_and_no_terminal() {
         let (go, hooked) = (room.text("go"), until_hooked(&file));
         let wait = format!("{} wait {go} {}", odd.program, odd.copies.join(" "));
         let script = format!(
-            "set -m; {wait} & {hooked}; touch {go}; wait $!; echo status $?; sleep 1; {} leaf 20; echo status $?; jobs",
+            "set -m; {wait} & p=$!; {hooked}; (sleep 0.5; touch {go}) & wait $p; echo status $?; sleep 1; {} leaf 20; echo status $?; jobs",
             odd.x.program
         );
         let done = room.run(room.gpurec(&["--lib", LIB, "-o", &file, "--", "setsid", "bash", "-c", &script]));
         assert_eq!(done.exited(0).text(), "waiting\nopened\nstatus 0\nstatus 0\n");
         let trace = Trace::checked(room, &file);
         assert_eq!(trace.lost(), 0);
-        trace.has_calls(&[("x_leaf", 21)]);
+        // The last one is not stopped either, and may call before its hooks are in: then that is said.
+        let calls = trace.counts()["x_leaf"];
+        let why = trace.end["incomplete_because"].to_string();
+        let is_told = why.contains("its shell or debugger would have taken that for a stop of its own)");
+        assert!((1..=21).contains(&calls) && (calls == 21 || is_told), "{calls} calls, {why}");
     });
 }
 
@@ -146,15 +150,18 @@ fn programs_that_stop_with_their_child() {
         assert!(needs::program("sudo") || needs::skip("install sudo"));
         let odd = Odd::new(room);
         let copy = |i: usize| room.text(&format!("new-{i}.so"));
-        for (i, before) in ["runuser -u root --", "sudo -n", "script -qec"].into_iter().enumerate() {
+        let nsenter = "nsenter --pid=/proc/self/ns/pid --";
+        let programs = ["runuser -u root --", "sudo -n", nsenter, "su root -c", "script -qec"];
+        for (i, before) in programs.into_iter().enumerate() {
             fs::copy(&odd.x.library, copy(i)).unwrap();
             let (file, go) = (room.text(&format!("{i}.jsonl")), room.text(&format!("go-{i}")));
             let run = format!("{} wait {go} {}", odd.program, copy(i));
             let mut words = ["--lib", LIB, "-o", &file, "--"].map(str::to_owned).to_vec();
             words.extend(before.split(' ').map(str::to_owned));
-            match before.starts_with("script") {
-                true => words.extend([run, "/dev/null".to_owned()]),
-                false => words.extend(run.split(' ').map(str::to_owned)),
+            match before.split_once(' ').unwrap().0 {
+                "script" => words.extend([run, "/dev/null".to_owned()]),
+                "su" => words.push(run),
+                _ => words.extend(run.split(' ').map(str::to_owned)),
             }
             let mut recording = room.start(room.gpurec(&words));
             recording.wait_for_stdout("waiting");

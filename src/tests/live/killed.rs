@@ -12,6 +12,7 @@ use libbpf_rs::query::{LinkInfoIter, ProgInfoIter};
 use nix::sys::signal::Signal;
 
 use crate::disorder::X;
+use crate::needs::single_uprobes_only;
 use crate::room::{Room, eventually, live, live_nvidia, within};
 use crate::run::Started;
 
@@ -141,7 +142,10 @@ fn gpurec_is_killed_while_hooks_come_and_go() {
         let before = code(pid, &library);
         for round in 0..12 {
             let file = room.text(&format!("{round}.jsonl"));
-            let recording = room.start(room.gpurec(&["-o", &file, "--pid", &pid.to_string()]));
+            // Single uprobes take the kernel a tenth of a second each.
+            let only = if single_uprobes_only() { "cuMemcpy*" } else { "cu*" };
+            let words = ["-o", &file, "--only", only, "--pid", &pid.to_string()];
+            let recording = room.start(room.gpurec(&words));
             let waited = if round % 2 == 0 {
                 room.wait_until_recording(&file);
                 std::thread::sleep(Duration::from_millis(300));
