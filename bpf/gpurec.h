@@ -14,6 +14,7 @@ enum gpurec_limit {
 	GPUREC_MAX_PROBES = 16384,    /* probe ids: index of the loss counters */
 	GPUREC_MAX_TARGETS = 65536,   /* traced processes alive at one time */
 	GPUREC_MAX_FILES = 65536,     /* executable files already looked at */
+	GPUREC_MAX_MARKS = 16384,     /* forks, execs and exits that not all copies of a program have seen */
 	GPUREC_MAX_SPENDERS = 32768,  /* threads times functions that --budget watches */
 	GPUREC_MAX_FRAMES = 64,       /* nested calls a thread (the kernel's own limit for uretprobes) */
 	GPUREC_COMMAND = 4096,        /* bytes of a command line kept */
@@ -256,6 +257,16 @@ struct gpurec_config {
 	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
 	unsigned int reach;       /* enum gpurec_reach of the CUDA programs */
 	unsigned int early_frames; /* threads are given their open calls' memory when they begin */
+	unsigned int copies;      /* of the programs at forks, execs and exits (see copies.h) */
+	unsigned int pad;
+};
+
+/* What they see; the recorder knows them by these numbers. */
+enum gpurec_copied {
+	GPUREC_COPIED_FORK = 0,
+	GPUREC_COPIED_EXEC = 1,
+	GPUREC_COPIED_EXIT = 2,
+	GPUREC_COPIED = 3,
 };
 
 /* Whom hooks are for. Where there are hooks of both kinds in one process, both see its calls,

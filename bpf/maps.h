@@ -25,8 +25,6 @@ struct thread {
 	u64 off_since;  /* when it left the CPU inside a call or an ioctl */
 	u32 off_state;
 	u32 in_ioctl;
-	u32 child;      /* the one it forked last */
-	u32 exited;
 	u32 uses_driver;
 	u32 told_by;    /* of a hit that programs of two reaches see, what the first of them saw */
 	u64 told_sp;

@@ -17,6 +17,7 @@
 #include "maps.h"
 #include "following.h"
 #include "emit.h"
+#include "copies.h"
 
 #define SIGSTOP 19
 #define SIGTSTP 20
@@ -27,7 +28,6 @@
 #define PT_PTRACED 1
 #define PT_SEIZED 0x10000
 #define SIGNAL_GROUP_EXIT 4
-#define EEXIST 17
 #define PROT_EXEC 4
 #define MAP_ANONYMOUS 0x20
 #define PULSE_LIMIT_NS 2000000000ULL
@@ -69,6 +69,7 @@ struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
 enum gpurec_level type_level;
 enum gpurec_reach type_reach;
+enum gpurec_copied type_copied;
 
 /* An executable mapping under way, from the entry of mmap to its exit. */
 struct {
@@ -304,13 +305,14 @@ static __always_inline void give_state(struct task_struct *task)
 		bpf_task_storage_get(&frames, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
-static __always_inline int forks(struct task_struct *parent, struct task_struct *child)
+static __always_inline int forks(u32 copy, struct task_struct *parent, struct task_struct *child)
 {
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
 	struct gpurec_fork *r;
-	struct thread *t;
 	int error; /* not long: kernels before 6.4 leave the upper half as it was */
 
+	if (is_told(copy, GPUREC_COPIED_FORK, child))
+		return 0;
 	if (pid == new_pid) {
 		if (is_target(pid))
 			give_state(child);
@@ -319,9 +321,7 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 	if (!config.everyone) {
 		if (!config.follow || !is_target(pid))
 			return 0;
-		error = bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST);
-		if (error == -EEXIST)
-			return 0; /* another copy told it */
+		error = bpf_map_update_elem(&targets, &new_pid, &one, BPF_ANY);
 		if (error) {
 			/* The table is full: no call of the child's will be seen. */
 			COUNT_LOST(fork);
@@ -331,11 +331,8 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 		/* It has the hooks' breakpoints with its parent's memory, and nobody behind them. */
 		if (is_the_only(pid) && BPF_CORE_READ(child, mm) != BPF_CORE_READ(parent, mm))
 			report_alone(new_pid, wait_child(child));
-	} else {
-		t = bpf_task_storage_get(&threads, parent, 0, 0);
-		if (!t || t->child == new_pid)
-			return 0; /* --all: only processes that were seen to use CUDA */
-		t->child = new_pid;
+	} else if (!bpf_task_storage_get(&threads, parent, 0, 0)) {
+		return 0; /* --all: only processes that were seen to use CUDA */
 	}
 	r = reserve(sizeof(*r));
 	if (!r) {
@@ -374,11 +371,12 @@ static __always_inline void record_exec(struct task_struct *task, u32 old_tid)
 	submit(r);
 }
 
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+static __always_inline int execs(u32 copy, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	struct gpurec_new_file what = {.fd = -1};
 
+	if (is_told(copy, GPUREC_COPIED_EXEC, task))
+		return 0;
 	if (!is_target(task->tgid))
 		return 0;
 	give_state(task);
@@ -395,20 +393,19 @@ int BPF_PROG(process_exec, struct task_struct *task, int old_pid, struct linux_b
 	return 0;
 }
 
-static __always_inline int ends(struct task_struct *task)
+static __always_inline int ends(u32 copy, struct task_struct *task)
 {
-	bool ended = BPF_CORE_READ(task, signal, live.counter) == 0;
-	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
-	/* It made calls, or has begun to. */
-	bool known = t && (config.everyone || t->seq || t->uses_driver);
 	u32 pid = task->tgid;
 	struct gpurec_exit *r;
+	bool ended, known;
+	struct thread *t;
 
-	if (t) {
-		if (t->exited)
-			return 0; /* another copy told it */
-		t->exited = 1;
-	}
+	if (is_told(copy, GPUREC_COPIED_EXIT, task))
+		return 0;
+	ended = BPF_CORE_READ(task, signal, live.counter) == 0;
+	t = bpf_task_storage_get(&threads, task, 0, 0);
+	/* It made calls, or has begun to. */
+	known = t && (config.everyone || t->seq || t->uses_driver);
 	/* Files that the others map are not hooked by the kernel itself any more. */
 	if (!ended && task->pid == task->tgid && is_the_only(pid) && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
 		report_alone(pid, 0);
@@ -437,9 +434,8 @@ static __always_inline int ends(struct task_struct *task)
 	return 0;
 }
 
-/* A thread can be preempted in one of these, and the kernel passes the same program over for
- * whatever else happens on that CPU meanwhile: what one copy is passed over for another sees. */
-#define COPY(copy)                                                                        \
+/* The copy that takes the note of a mapping tells it. */
+#define AT_MMAP(copy)                                                                     \
 	SEC("tracepoint/syscalls/sys_enter_mmap")                                         \
 	int mmap_enter_##copy(struct trace_event_raw_sys_enter *ctx)                      \
 	{                                                                                 \
@@ -449,20 +445,34 @@ static __always_inline int ends(struct task_struct *task)
 	int mmap_exit_##copy(struct trace_event_raw_sys_exit *ctx)                        \
 	{                                                                                 \
 		return mmap_ends(ctx);                                                    \
-	}                                                                                 \
+	}
+
+#define AT_PROCESSES(copy)                                                                \
 	SEC("tp_btf/sched_process_fork")                                                  \
 	int BPF_PROG(process_fork_##copy, struct task_struct *parent, struct task_struct *child) \
 	{                                                                                 \
-		return forks(parent, child);                                              \
+		return forks(copy, parent, child);                                        \
+	}                                                                                 \
+	SEC("tp_btf/sched_process_exec")                                                  \
+	int BPF_PROG(process_exec_##copy, struct task_struct *task, int old_pid, struct linux_binprm *bprm) \
+	{                                                                                 \
+		return execs(copy, task, old_pid, bprm);                                  \
 	}                                                                                 \
 	SEC("tp_btf/sched_process_exit")                                                  \
 	int BPF_PROG(process_exit_##copy, struct task_struct *task)                       \
 	{                                                                                 \
-		return ends(task);                                                        \
+		return ends(copy, task);                                                  \
 	}
 
-COPY(0)
-COPY(1)
-COPY(2)
+AT_MMAP(0)
+AT_MMAP(1)
+AT_MMAP(2)
+
+AT_PROCESSES(0)
+AT_PROCESSES(1)
+AT_PROCESSES(2)
+AT_PROCESSES(3)
+AT_PROCESSES(4)
+AT_PROCESSES(5)
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

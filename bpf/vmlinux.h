@@ -191,6 +191,8 @@ struct task_struct {
 	int pid, tgid;
 	int exit_code;
 	unsigned int flags;
+	u64 start_time;
+	u64 self_exec_id; /* before 5.7: 32 bits */
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
 	struct mm_struct *mm;

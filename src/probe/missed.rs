@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::Object;
+use libbpf_rs::{MapCore, MapFlags, Object, Program};
 
-use super::objects::copy_of;
+use super::objects::{copy_of, find_map};
 use libbpf_rs::libbpf_sys::{
     BPF_LINK_TYPE_KPROBE_MULTI, BPF_LINK_TYPE_PERF_EVENT, BPF_PERF_EVENT_KPROBE, BPF_PERF_EVENT_KRETPROBE,
     bpf_link_get_info_by_fd, bpf_link_info, bpf_prog_get_info_by_fd, bpf_prog_info,
 };
+
+/// In the order of enum gpurec_copied.
+const COVERED: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
 
 /// Counters by what they belong to: a function, or a program that many share. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,14 +29,37 @@ impl Missed {
     pub fn add_programs<'a>(&mut self, copies: impl IntoIterator<Item = &'a Object>) {
         let mut fewest: BTreeMap<String, u64> = BTreeMap::new();
         for program in copies.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
-            let missed = of_program(program.as_fd().as_raw_fd());
             let name = program.name().to_string_lossy().into_owned();
-            let known = fewest.entry(copy_of(&name).0.to_owned()).or_insert(missed);
-            *known = missed.min(*known);
+            let (name, _) = copy_of(&name);
+            if !COVERED.contains(&name) {
+                let missed = of_program(program.as_fd().as_raw_fd());
+                let known = fewest.entry(name.to_owned()).or_insert(missed);
+                *known = missed.min(*known);
+            }
         }
         for (name, missed) in fewest {
             self.add(format!("program {name}"), missed);
         }
+    }
+
+    /// Of the programs at forks, execs and exits, since they were hooked: what the first copy was passed over for,
+    /// less what the others have counted that they told in its place (bpf/copies.h).
+    pub fn add_process_programs(&mut self, object: &Object) {
+        let first = |program: &Program| copy_of(&program.name().to_string_lossy()).1 == 0;
+        for program in object.progs().filter(first) {
+            let name = program.name().to_string_lossy().into_owned();
+            let (of, _) = copy_of(&name);
+            if let Some(what) = COVERED.iter().position(|covered| *covered == of) {
+                // This first: it follows the other, and what is seen of only one of them must not hide a hit.
+                let told = covered(object, what as u32);
+                let missed = of_program(program.as_fd().as_raw_fd()) as i64;
+                self.add(format!("program {of}"), (missed - told).max(0) as u64);
+            }
+        }
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Of a link, since another probe was running; kernels before 6.7 do not tell it.
@@ -85,6 +111,13 @@ impl Missed {
             )
         })
     }
+}
+
+/// Negative: of some the first copy could not say that it had told them.
+fn covered(object: &Object, what: u32) -> i64 {
+    let map = find_map(object, "covered");
+    let value = map.ok().and_then(|map| map.lookup(&what.to_ne_bytes(), MapFlags::ANY).ok().flatten());
+    value.and_then(|value| value.try_into().ok()).map_or(0, i64::from_ne_bytes)
 }
 
 fn of_program(fd: i32) -> u64 {

@@ -385,7 +385,7 @@ impl Probes {
 
     /// The calls are hooked: what lies beneath them is recorded from here on.
     pub fn begin_kernel(&mut self) -> Result<()> {
-        self.missed_before = self.process_missed();
+        self.missed_before = self.mappings_missed();
         if let Some(driver) = &mut self.driver {
             driver.recording_begins();
         }
@@ -394,9 +394,9 @@ impl Probes {
 
     /// Why hits in the kernel are missing, if any are. Uprobes have no such gaps.
     pub fn missed(&self) -> Option<String> {
-        let processes = self.process_missed().since(&self.missed_before);
+        let mappings = self.mappings_missed().since(&self.missed_before);
         let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
-        processes.and(driver).sentence()
+        self.processes_missed().and(mappings).and(driver).sentence()
     }
 
     /// For a person: what the programs are to the kernel's verifier.
@@ -409,10 +409,24 @@ impl Probes {
         verified.sentence()
     }
 
-    fn process_missed(&self) -> Missed {
+    fn mappings_missed(&self) -> Missed {
         let mut missed = Missed::default();
         missed.add_programs([&self.process]);
         missed
+    }
+
+    /// What the first copy of a program was passed over for just now, another is about to tell: whoever is preempted
+    /// between the two is waited for.
+    fn processes_missed(&self) -> Missed {
+        let started = Instant::now();
+        loop {
+            let mut missed = Missed::default();
+            missed.add_process_programs(&self.process);
+            if missed.is_none() || started.elapsed() > COPIES_FOLLOW {
+                return missed;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// No new calls, but those under way may still return.
@@ -480,6 +494,9 @@ impl Probes {
 fn failed(path: &Path, error: &anyhow::Error) -> Looked {
     Looked::Failed { path: path.to_owned(), reason: say::with_remedy(format!("{error:#}")) }
 }
+
+/// How long somebody may be preempted between two programs at one hook.
+const COPIES_FOLLOW: Duration = Duration::from_millis(200);
 
 const REWRITTEN: &str = "it was written to while gpurec looked into it: replace a library by another file of its name, as package managers do";
 

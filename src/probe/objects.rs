@@ -97,6 +97,8 @@ impl Base {
             reach: wire::ALWAYS_EVERYBODY,
             // Where there are sessions, few calls need it.
             early_frames: types().is_none_or(|types| !types.uprobe_session).into(),
+            copies: copies_at_processes(),
+            pad: 0,
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
@@ -141,12 +143,14 @@ impl Base {
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &self.config)?;
         self.share(&mut open, None)?;
-        let mappings = copies_at_system_calls();
+        let mappings = copies_at_system_calls() as u32;
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            if let (true, (_, copy)) = (name.starts_with("mmap"), copy_of(&name)) {
-                program.set_autoload((copy as usize) < mappings);
-            }
+            let copies = if name.starts_with("mmap") { mappings } else { self.config.copies };
+            program.set_autoload(copy_of(&name).1 < copies);
+        }
+        for mut map in open.maps_mut().filter(|map| map.name() == "marks" && self.config.copies == 1) {
+            map.set_max_entries(1)?;
         }
         open.load().context("the kernel refused gpurec's process programs")
     }
@@ -254,6 +258,9 @@ fn cuda_programs(rung: Rung) -> &'static [&'static str] {
 /// from the thread's state that a hit was told.
 const COPIES: usize = 3;
 
+/// A thread that ends may be preempted for as long as hundreds of others need to run, and they may end too.
+const COPIES_AT_PROCESSES: u32 = 6;
+
 /// "mmap_enter_2" is the copy 2 of "mmap_enter".
 pub fn copy_of(program: &str) -> (&str, u32) {
     let numbered = program.rsplit_once('_').and_then(|(name, copy)| Some((name, copy.parse().ok()?)));
@@ -263,6 +270,11 @@ pub fn copy_of(program: &str) -> (&str, u32) {
 /// How many copies to put at a system call's tracepoint: before Linux 7.1 nothing is preempted there.
 pub fn copies_at_system_calls() -> usize {
     if types().is_some_and(|types| types.faultable_tracepoints) { COPIES } else { 1 }
+}
+
+/// How many copies to put at forks, execs and exits: the same.
+fn copies_at_processes() -> u32 {
+    if copies_at_system_calls() > 1 { COPIES_AT_PROCESSES } else { 1 }
 }
 
 /// How many copies to put at a function by fentry, whose programs are preempted wherever the kernel is.

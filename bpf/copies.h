@@ -1,0 +1,58 @@
+/*
+ * Programs in copies. A thread can be preempted in a program (Linux 7.1), and as long as it is the kernel passes the
+ * program over for whoever else hits it on that CPU: what one copy is passed over for another sees.
+ * In: a hit, and which copy. Out: whether another has told it; and the hits that the first was passed over for and
+ * another told, so that the recorder knows how many were seen by none.
+ */
+#ifndef GPUREC_COPIES_H
+#define GPUREC_COPIES_H
+
+/* One fork, exec or exit: by which thread, and when that began. */
+struct mark {
+	u32 tid;
+	u32 what;
+	u64 when;
+};
+
+/* Hits of which not all copies have run yet. One that the last copy was passed over for stays. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GPUREC_MAX_MARKS);
+	__type(key, struct mark);
+	__type(value, u32);
+} marks SEC(".maps");
+
+/* By enum gpurec_copied. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GPUREC_COPIED);
+	__type(key, u32);
+	__type(value, u64);
+} covered SEC(".maps");
+
+/* Also of whoever is not traced: the kernel's own count does not tell them apart. What cannot be marked, since the table
+ * is full, is told by the first copy alone, and counts as one that nobody saw: that is more than there are, not less. */
+static __always_inline bool is_told(u32 copy, u32 what, struct task_struct *task)
+{
+	struct mark mark = {.what = what};
+	u64 *count;
+	int error; /* not long: see forks */
+
+	if (config.copies <= 1)
+		return false;
+	mark.tid = BPF_CORE_READ(task, pid);
+	mark.when = BPF_CORE_READ(task, start_time);
+	if (what == GPUREC_COPIED_EXEC)
+		mark.when += BPF_CORE_READ(task, self_exec_id);
+	error = bpf_map_update_elem(&marks, &mark, &copy, BPF_NOEXIST);
+	if (copy ? !error : error != 0) {
+		count = bpf_map_lookup_elem(&covered, &what);
+		if (count)
+			__sync_fetch_and_add(count, copy ? 1ULL : -1ULL);
+	}
+	if (copy + 1 == config.copies)
+		bpf_map_delete_elem(&marks, &mark);
+	return copy && error;
+}
+
+#endif
