@@ -215,7 +215,11 @@ impl Worker {
         }
     }
 
+    /// Not once the recording is over: hooks may take long to be removed.
     fn tell_watch(&mut self) {
+        if self.state.cut.load(Ordering::SeqCst) != 0 {
+            return;
+        }
         let Some(mut watch) = self.watch.take() else { return };
         let (report, status) = watch.due();
         if report || status {

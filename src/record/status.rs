@@ -87,8 +87,9 @@ impl Status {
     }
 
     fn is_shared(&self, seen: &[u32]) -> bool {
-        // Then the recording is about to end, or whom they have left behind is not to be found.
-        let ended = |root: &u32| proc::stat(*root).map_or(true, |stat| stat.ended());
+        // Then the recording is about to end, or whom they have left behind is not to be found. Whoever ends closes
+        // all files first.
+        let ended = |root: &u32| proc::stat(*root).map_or(true, |stat| stat.ended()) || has_none_open(*root);
         if self.roots.as_ref().is_some_and(|roots| roots.iter().all(ended)) {
             return true;
         }
@@ -184,6 +185,10 @@ fn terminal_in(stat: &[u8]) -> Option<u64> {
     (number != 0).then(|| libc::makedev(major, minor))
 }
 
+fn has_none_open(pid: u32) -> bool {
+    fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut entries| entries.next().is_none())
+}
+
 /// Whether a process could write to one of the terminals. One that is gone could not.
 fn has_open(pid: u32, terminals: &HashSet<u64>) -> bool {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
@@ -260,5 +265,6 @@ mod tests {
         drop(null);
         assert!(!has_open(std::process::id(), &HashSet::from([libc::makedev(511, 77)])));
         assert!(!has_open(u32::MAX, &HashSet::from([number])));
+        assert!(!has_none_open(std::process::id()));
     }
 }

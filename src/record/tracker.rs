@@ -38,6 +38,10 @@ const REWRITTEN: &str = "a library was written to while a process had it loaded,
 const WATCHED: &str =
     "it was not stopped, for its shell or debugger would have taken that for a stop of its own";
 
+/// As `fg` does with a job that gpurec has stopped.
+const LET_GO: &str =
+    "when somebody else let its process go on (SIGCONT): its first calls may not have been seen";
+
 pub struct Tracker {
     seen: MapHandle,
     stopped: MapHandle,
@@ -197,6 +201,8 @@ impl Tracker {
             }
             if hooked && !stopped && self.is_to_be_seen(record) {
                 only = self.came_late(record, &path, probes);
+            } else if hooked && stopped && !stops::holds(record.head.tid) {
+                self.missed(format!("{} was being hooked {LET_GO}", path.display()));
             }
         }
         // If the table is full, the file will be looked at again, which costs time only.

@@ -2,7 +2,12 @@
 //! that stop is in force from here on. gpurec's own stops are sent to a thread, so what waits for the process is
 //! another's.
 
+use std::time::{Duration, Instant};
+
 use super::{Pid, proc};
+
+/// From taking a signal to being stopped by it; longer where the thread is not given a processor.
+const ON_ITS_WAY: Duration = Duration::from_millis(20);
 
 /// Signals that stop a process, if it doesn't take them.
 const STOPS: [libc::c_int; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
@@ -24,6 +29,39 @@ pub fn go_on(pid: Pid) -> bool {
         send(pid, *signal);
     }
     others.is_empty()
+}
+
+/// Is a thread to which gpurec has sent a stop still kept by it? It stops on its way back to the program: for that moment
+/// it runs, and the signal is not pending any more.
+pub fn holds(tid: Pid) -> bool {
+    let begun = Instant::now();
+    loop {
+        match is_kept(tid) {
+            // Of whom nothing is left it is not known.
+            None | Some(true) => return true,
+            Some(false) if begun.elapsed() > ON_ITS_WAY => return false,
+            Some(false) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+fn is_kept(tid: Pid) -> Option<bool> {
+    let waits = |name| {
+        let bits = u64::from_str_radix(&proc::status_field(tid, name).ok()?, 16).ok()?;
+        Some(bits >> (libc::SIGSTOP - 1) & 1 == 1)
+    };
+    let state = proc::status_field(tid, "State").ok()?;
+    match state.as_bytes().first()? {
+        b'Z' | b'X' => ended_by(tid).map(|signal| signal == libc::SIGKILL),
+        state => Some(matches!(state, b'T' | b't') || waits("SigPnd")?),
+    }
+}
+
+/// The last field of /proc/PID/stat, of a process that has ended.
+fn ended_by(pid: Pid) -> Option<libc::c_int> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let status: libc::c_int = text.split_ascii_whitespace().last()?.parse().ok()?;
+    Some(status & 0x7f)
 }
 
 /// Stop signals that were sent to a stopped process wait until it goes on.

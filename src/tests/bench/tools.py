@@ -200,7 +200,7 @@ def sites_in(bench, pid):
     for line in done.stdout.splitlines():
         if line.startswith("/"):
             library = line.partition(" (")[0]
-        elif place := re.match(r"\s+cu\w+\s+(0x[0-9a-f]+) \+(\d+)", line):
+        elif place := re.match(r"\s+(?:__)?cu\w+\s+(0x[0-9a-f]+) \+(\d+)", line):
             found.setdefault(library, set()).add(int(place[1], 16) + int(place[2]))
     if not found:
         raise Failed(f"gpurec probes does not say where it hooks process {pid}: {done.stdout[-300:]}{done.stderr[-300:]}")

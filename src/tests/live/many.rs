@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::needs::{rungs, single_uprobes_only};
 use crate::room::{Room, live};
 use crate::run::Done;
@@ -133,7 +135,12 @@ fn more_libraries_than_files_can_be_open() {
         );
         assert!(said.contains("libraries could not be hooked, their calls were not seen"), "{said}");
         let trace = Trace::checked(room, &file);
-        let hooked = trace.process_events("library").iter().filter(|line| line["functions"] == 2).count();
+        // The last one may have found room for one of its two.
+        let named = |line: &Value| {
+            line["not_hooked"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == CALL))
+        };
+        let has_call = |line: &&&Value| line["functions"].as_u64() > Some(0) && !named(line);
+        let hooked = trace.process_events("library").iter().filter(has_call).count();
         // Of two functions: one each, or one for each entry, for each return, and for each hook's own event.
         let expected = if single_uprobes_only() { 8..25 } else { 40..150 };
         assert!(expected.contains(&hooked), "{hooked} hooked");

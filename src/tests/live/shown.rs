@@ -42,6 +42,9 @@ fn rows(stderr: &str) -> Vec<Row<'_>> {
         .collect()
 }
 
+/// The event of a row that says how many others are left out.
+const NOT_SHOWN: &str = "NOT_SHOWN";
+
 /// What --live should have shown, by event.
 fn expected(trace: &[Value]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
@@ -70,10 +73,20 @@ fn every_line_of_the_trace_has_its_row() {
         let trace = lines_of(&file);
         let rows = rows(&done.stderr);
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-        for row in &rows {
+        let (left_out, shown): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.event == NOT_SHOWN);
+        for row in &shown {
             *counts.entry(row.event.to_owned()).or_insert(0) += 1;
         }
-        assert_eq!(counts, expected(&trace), "rows by event, and lines of the trace");
+        let expected = expected(&trace);
+        if slow() > 1 && !left_out.is_empty() {
+            // An emulated machine shows them more slowly than they come: as many as it says.
+            let told = |row: &&Row| row.details.split(' ').next().unwrap().parse::<u64>().unwrap();
+            let sum = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
+            assert_eq!(sum(&counts) + left_out.iter().map(told).sum::<u64>(), sum(&expected));
+            assert!(counts.iter().all(|(event, count)| Some(count) <= expected.get(event)), "{counts:?}");
+        } else {
+            assert_eq!(counts, expected, "rows by event, and lines of the trace");
+        }
         let pid = trace.iter().find(|line| line["name"] == "cudaMalloc").unwrap()["pid"].to_string();
         let of = |event: &str| rows.iter().find(|row| row.event == event && row.pid == pid).unwrap();
         let launch = of("cuLaunchKernel");

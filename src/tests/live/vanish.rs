@@ -77,12 +77,14 @@ fn a_process_that_ends_while_gpurec_attaches() {
         let (pid, lib) = (target.pid(), x.lib());
         let file = room.text("t.jsonl");
         let words = ["--lib", &lib, "-o", &file, "--pid", &pid.to_string()];
-        let maps = format!("/proc/{pid}/maps");
+        let (maps, stat) = (format!("/proc/{pid}/maps"), format!("/proc/{pid}/stat"));
         let rule = move |call: &Call| {
             if call.text(call.args[1]) == maps {
                 end(pid);
-                // A zombie has no maps.
-                eventually("its end", || fs::read(&maps).is_ok_and(|bytes| bytes.is_empty()));
+                // It has no maps before it is one.
+                eventually("its being a zombie", || {
+                    fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z "))
+                });
             }
             None
         };
@@ -158,6 +160,42 @@ fn a_process_that_is_gone_before_its_library_is_looked_at() {
             ])
         );
         assert!(trace.process_events("library").iter().any(|line| line["path"] == copy.as_str()));
+    });
+}
+
+/// As `fg` does with a job: gpurec had stopped it, and has not looked at its library yet.
+#[test]
+fn a_process_that_somebody_lets_go_before_its_library_is_looked_at() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let (file, first, last) = (room.text("t.jsonl"), room.text("first"), room.text("last"));
+        let words = [
+            "--lib",
+            "copy-0.so:x_*",
+            "-o",
+            &file,
+            "--",
+            &odd.program,
+            "stay",
+            &first,
+            &last,
+            &odd.copies[0],
+        ];
+        let mut recording = room.start(room.gpurec(&words));
+        recording.wait_for_stdout("waiting");
+        recording.signal(Signal::SIGSTOP);
+        fs::write(&first, "").unwrap();
+        let target = || room.processes().into_iter().find(|one| one.name == "odd");
+        eventually("its stop", || target().is_some_and(|one| one.state == 'T'));
+        kill(Pid::from_raw(target().unwrap().pid as i32), Signal::SIGCONT).unwrap();
+        recording.wait_for_stdout("opened");
+        recording.signal(Signal::SIGCONT);
+        let looked = || fs::read_to_string(&file).is_ok_and(|text| text.contains("\"name\":\"library\""));
+        eventually("the library's line", looked);
+        fs::write(&last, "").unwrap();
+        recording.done().exited(0);
+        let why = Trace::checked(room, &file).end["incomplete_because"][0].to_string();
+        assert!(why.contains("copy-0.so was being hooked when somebody else let its process go on"), "{why}");
     });
 }
 

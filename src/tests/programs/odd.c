@@ -1,6 +1,7 @@
 // odd MODE [ARGS]: lives in a way that a recorder must not disturb, and calls libx meanwhile.
 // strict, filter: under seccomp, which kills at any system call but a few. signals LIBRARY...: with handlers of its own
-// for stop signals, opens each library. wait FILE LIBRARY: until there is FILE, then opens the library.
+// for stop signals, opens each library. wait FILE LIBRARY: until there is FILE, then opens the library. stay FILE LAST
+// LIBRARY: the same, and stays until there is LAST.
 // other-user LIBRARY: as another user. children TOTAL AT_ONCE: every tenth calls.
 // traced PROGRAM ARGS, seized PROGRAM ARGS: traces a program by the old way (as gdb) or the new one (as strace), passing
 // its signals on. What goes out: what it counted; the exit status, 0 if every call gave what it should.
@@ -157,6 +158,24 @@ static void traced(char **words, int seize)
 	printf("continued %d stopped %d status %d\n", conts, stops, WEXITSTATUS(status));
 }
 
+static void until(const char *file)
+{
+	while (access(file, F_OK))
+		usleep(1000);
+}
+
+static void come_late(char **words, int stays)
+{
+	puts("waiting");
+	fflush(stdout);
+	until(words[0]);
+	open_all(words + 1 + stays);
+	puts("opened");
+	fflush(stdout);
+	if (stays)
+		until(words[1]);
+}
+
 int main(int count, char **words)
 {
 	CHECK(count > 1);
@@ -164,14 +183,9 @@ int main(int count, char **words)
 		lock(words[1][0] == 's');
 	else if (!strcmp(words[1], "signals"))
 		signals(words + 2);
-	else if (!strcmp(words[1], "wait")) {
-		puts("waiting");
-		fflush(stdout);
-		while (access(words[2], F_OK))
-			usleep(1000);
-		open_all(words + 3);
-		puts("opened");
-	} else if (!strcmp(words[1], "other-user"))
+	else if (!strcmp(words[1], "wait") || !strcmp(words[1], "stay"))
+		come_late(words + 2, words[1][0] == 's');
+	else if (!strcmp(words[1], "other-user"))
 		other_user(words + 2);
 	else if (!strcmp(words[1], "children"))
 		children(atoi(words[2]), atoi(words[3]));
