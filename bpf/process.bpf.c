@@ -309,15 +309,17 @@ static __always_inline int forks(u32 copy, struct task_struct *parent, struct ta
 {
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
 	struct gpurec_fork *r;
+	bool told = is_told(copy, GPUREC_COPIED_FORK, child);
 	int error; /* not long: kernels before 6.4 leave the upper half as it was */
 
-	if (is_told(copy, GPUREC_COPIED_FORK, child))
-		return 0;
 	if (pid == new_pid) {
+		/* A thread. There may be no memory just now: every copy tries. */
 		if (is_target(pid))
 			give_state(child);
-		return 0; /* a thread */
+		return 0;
 	}
+	if (told)
+		return 0;
 	if (!config.everyone) {
 		if (!config.follow || !is_target(pid))
 			return 0;

@@ -175,11 +175,12 @@ def site(bench, library):
 
 
 class Empty:
-    """An empty session program at all the places in a process that gpurec hooks: the floor of what recording costs."""
+    """An empty session program at all the places in a process that gpurec hooks, or would with `only`: the floor of
+    what recording costs."""
 
-    def __init__(self, bench, programs, pid):
+    def __init__(self, bench, programs, pid, only):
         words = []
-        for number, (library, addresses) in enumerate(sites_in(bench, pid).items()):
+        for number, (library, addresses) in enumerate(sites_in(bench, pid, only).items()):
             listed = bench.folder / f"addresses.{number}"
             listed.write_text("".join(f"{address:x}\n" for address in addresses))
             words += [library, listed]
@@ -193,9 +194,9 @@ class Empty:
         self.process.wait()
 
 
-def sites_in(bench, pid):
-    """By library of the process, where gpurec hooks its functions."""
-    done = subprocess.run([bench.gpurec, "probes", "--pid", str(pid)], capture_output=True, text=True)
+def sites_in(bench, pid, only):
+    """By library of the process, where gpurec hooks its functions, or those that a pattern fits."""
+    done = subprocess.run([bench.gpurec, "probes", *only, "--pid", str(pid)], capture_output=True, text=True)
     found, library = {}, None
     for line in done.stdout.splitlines():
         if line.startswith("/"):

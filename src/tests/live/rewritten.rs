@@ -9,6 +9,7 @@ use crate::refuse::Call;
 use crate::refused::{HOOKS, place_of};
 use crate::room::{Room, live};
 use crate::trace::Trace;
+use crate::unharmed::Odd;
 
 /// The same library with all of its code elsewhere.
 fn moved(room: &Room) -> Vec<u8> {
@@ -100,6 +101,32 @@ fn a_library_that_is_written_to_between_two_processes() {
             let trace = Trace::checked(room, &file);
             trace.is_whole().by(rung).has_calls(&[("x_leaf", 16), ("x_down", 12)]);
             assert_eq!(trace.process_events("library").len(), 2);
+        }
+    });
+}
+
+/// With what is in it already. Its hooks go, and what that misses is said; the process runs on.
+#[test]
+fn a_library_that_is_written_to_while_it_is_loaded() {
+    live(|room| {
+        for rung in crate::needs::rungs() {
+            let odd = Odd::new(room);
+            let [file, first, last] =
+                ["t.jsonl", "first", "last"].map(|name| room.text(&format!("{rung}-{name}")));
+            let (copy, lib) = (&odd.copies[0], format!("{}:x_*", odd.copies[0]));
+            fs::write(&first, "").unwrap();
+            let options = ["--backend", rung, "--lib", &lib, "-o", &file, "--"];
+            let words = [&options[..], &[&odd.program, "stay", &first, &last, copy]].concat();
+            let mut recording = room.start(room.gpurec(&words));
+            recording.wait_for_stdout("opened");
+            let bytes = fs::read(copy).unwrap();
+            OpenOptions::new().write(true).open(copy).unwrap().write_all(&bytes).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(if rung == "uprobe" { 3000 } else { 300 }));
+            fs::write(&last, "").unwrap();
+            recording.done().exited(0);
+            let trace = Trace::checked(room, &file);
+            let why = trace.by(rung).end["incomplete_because"][0].as_str().unwrap();
+            assert!(why.starts_with("a library was written to while a process had it loaded"), "{why}");
         }
     });
 }
