@@ -258,7 +258,7 @@ struct gpurec_config {
 	unsigned int reach;       /* enum gpurec_reach of the CUDA programs */
 	unsigned int early_frames; /* threads are given their open calls' memory when they begin */
 	unsigned int copies;      /* of the programs at forks, execs and exits (see copies.h) */
-	unsigned int pad;
+	int recorder;             /* its process */
 };
 
 /* What they see; the recorder knows them by these numbers. */

@@ -119,17 +119,24 @@ static __always_inline bool is_debugged(struct task_struct *task)
 }
 
 /* Waits for its children just now, and wants to hear of stops (su, runuser, nsenter, a shell with a job in the
- * foreground). A few of its threads may wait. */
+ * foreground). A few of its threads may wait. What says so lies on their stacks, where something else may lie by the time
+ * that it is read: then it does not name one of them. */
 static __always_inline bool waits_for_stops(struct task_struct *parent)
 {
 	void *all = (void *)BPF_CORE_READ(parent, signal);
 	struct list_head *first = all + bpf_core_field_offset(struct signal_struct, wait_chldexit.head);
 	struct list_head *at = BPF_CORE_READ(first, next);
+	int tgid = BPF_CORE_READ(parent, tgid), flags;
+	struct task_struct *waiter;
 	struct wait_opts *one;
 
 	for (int i = 0; i < MOST_WAITING && at && at != first; i++) {
 		one = (void *)at - bpf_core_field_offset(struct wait_opts, child_wait.entry);
-		if (BPF_CORE_READ(one, wo_flags) & WUNTRACED)
+		flags = BPF_CORE_READ(one, wo_flags);
+		waiter = BPF_CORE_READ(one, child_wait.private);
+		if (BPF_CORE_READ(waiter, tgid) != tgid)
+			return false;
+		if (flags & WUNTRACED)
 			return true;
 		at = BPF_CORE_READ(at, next);
 	}
@@ -148,7 +155,11 @@ __attribute__((noinline)) u32 is_watched(void)
 	struct pid *own = BPF_CORE_READ(task, signal, pids[PIDTYPE_PGID]);
 	struct sighand_struct *takes = BPF_CORE_READ(parent, sighand);
 
-	if (is_debugged(task) || waits_for_stops(parent))
+	if (is_debugged(task))
+		return 1;
+	if (BPF_CORE_READ(parent, tgid) == config.recorder)
+		return 0; /* it waits for others of its children too */
+	if (waits_for_stops(parent))
 		return 1;
 	if (own == BPF_CORE_READ(parent, signal, pids[PIDTYPE_PGID]))
 		return (unsigned long)BPF_CORE_READ(takes, action[SIGTSTP - 1].sa.sa_handler) > SIG_IGN;

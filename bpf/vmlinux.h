@@ -153,6 +153,7 @@ struct wait_queue_head {
 };
 
 struct wait_queue_entry {
+	void *private; /* the thread */
 	struct list_head entry;
 };
 

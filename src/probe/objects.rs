@@ -98,7 +98,7 @@ impl Base {
             // Where there are sessions, few calls need it.
             early_frames: types().is_none_or(|types| !types.uprobe_session).into(),
             copies: copies_at_processes(),
-            pad: 0,
+            recorder: std::process::id() as i32,
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;

@@ -235,7 +235,13 @@ impl Trace {
     /// Nothing is missing, and every call returned.
     #[track_caller]
     pub fn is_whole(&self) -> &Trace {
-        assert_eq!(self.lost(), 0, "lost");
+        assert_eq!(
+            self.lost(),
+            0,
+            "lost: {:?}, {}",
+            self.of_type("lost").collect::<Vec<_>>(),
+            self.end["incomplete_because"]
+        );
         assert!(self.complete(), "{}", self.end["incomplete_because"]);
         assert!(self.in_flight().is_empty(), "{:?}", self.in_flight());
         assert!(self.ends().all(|end| !end.unwound && !end.lost && end.duration_ns.is_some()));
