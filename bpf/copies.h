@@ -44,7 +44,10 @@ static __always_inline bool is_told(u32 copy, u32 what, struct task_struct *task
 	mark.when = BPF_CORE_READ(task, start_time);
 	if (what == GPUREC_COPIED_EXEC)
 		mark.when += BPF_CORE_READ(task, self_exec_id);
-	error = bpf_map_update_elem(&marks, &mark, &copy, BPF_NOEXIST);
+	/* Looking is done sooner: the shorter this is, the less often somebody is preempted in it. */
+	error = -1;
+	if (!copy || !bpf_map_lookup_elem(&marks, &mark))
+		error = bpf_map_update_elem(&marks, &mark, &copy, BPF_NOEXIST);
 	if (copy ? !error : error != 0) {
 		count = bpf_map_lookup_elem(&covered, &what);
 		if (count)

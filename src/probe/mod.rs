@@ -533,7 +533,14 @@ pub struct Trial {
 }
 
 pub fn trial(plan: &Plan) -> Result<Trial> {
-    let settings = Settings { everyone: false, follow: false, ring: 1 << 20, budget: false, lossless: false };
+    let settings = Settings {
+        everyone: false,
+        follow: false,
+        ring: 1 << 20,
+        budget: false,
+        lossless: false,
+        no_sessions: false,
+    };
     let making = rings::begin(settings.ring)?;
     let probes = Probes::load(&settings, making, plan, None, Selection::default())?;
     Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })

@@ -58,6 +58,8 @@ pub struct Settings {
     pub budget: bool,
     /// Whoever fills a ring is paused.
     pub lossless: bool,
+    /// Functions are to be hooked in another way.
+    pub no_sessions: bool,
 }
 
 impl Settings {
@@ -95,8 +97,8 @@ impl Base {
             scratches: (cpus * SCRATCHES_A_CPU) as u32,
             budget: settings.budget.into(),
             reach: wire::ALWAYS_EVERYBODY,
-            // Where there are sessions, few calls need it.
-            early_frames: types().is_none_or(|types| !types.uprobe_session).into(),
+            // With sessions few calls need it.
+            early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
             copies: copies_at_processes(),
             recorder: std::process::id() as i32,
         };
@@ -259,7 +261,7 @@ fn cuda_programs(rung: Rung) -> &'static [&'static str] {
 const COPIES: usize = 3;
 
 /// A thread that ends may be preempted for as long as hundreds of others need to run, and they may end too.
-const COPIES_AT_PROCESSES: u32 = 6;
+const COPIES_AT_PROCESSES: u32 = 8;
 
 /// "mmap_enter_2" is the copy 2 of "mmap_enter".
 pub fn copy_of(program: &str) -> (&str, u32) {

@@ -79,6 +79,7 @@ impl Config {
             ring: ring.min(1 << 30),
             budget: self.budget.is_some(),
             lossless: self.lossless,
+            no_sessions: self.rung.is_some_and(|rung| rung != Rung::Session),
         })
     }
 }

@@ -33,8 +33,14 @@ impl Recording {
     fn new(name: &str, rings: usize) -> Recording {
         let folder = Folder::new(name);
         let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(RING, 0)).collect();
-        let settings =
-            Settings { everyone: false, follow: false, ring: RING, budget: false, lossless: false };
+        let settings = Settings {
+            everyone: false,
+            follow: false,
+            ring: RING,
+            budget: false,
+            lossless: false,
+            no_sessions: false,
+        };
         let base = Base::load(&settings, rings::begin(RING).unwrap()).expect("needs root");
         let (lines, writer) = folder.lines(1000);
         let (messages, receiver) = unbounded();
