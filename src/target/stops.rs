@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::{Pid, proc};
 
-/// From taking a signal to being stopped by it; longer where the thread is not given a processor.
-const ON_ITS_WAY: Duration = Duration::from_millis(20);
+/// From taking a signal to being stopped by it: microseconds, if the thread is given a processor.
+const ON_ITS_WAY: Duration = Duration::from_millis(500);
 
 /// Signals that stop a process, if it doesn't take them.
 const STOPS: [libc::c_int; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
@@ -32,7 +32,7 @@ pub fn go_on(pid: Pid) -> bool {
 }
 
 /// Is a thread to which gpurec has sent a stop still kept by it? It stops on its way back to the program: for that moment
-/// it runs, and the signal is not pending any more.
+/// it runs, and the signal is not pending any more. Waits for as long as that may take, which is seldom needed.
 pub fn holds(tid: Pid) -> bool {
     let begun = Instant::now();
     loop {
@@ -46,14 +46,14 @@ pub fn holds(tid: Pid) -> bool {
 }
 
 fn is_kept(tid: Pid) -> Option<bool> {
-    let waits = |name| {
-        let bits = u64::from_str_radix(&proc::status_field(tid, name).ok()?, 16).ok()?;
-        Some(bits >> (libc::SIGSTOP - 1) & 1 == 1)
-    };
     let state = proc::status_field(tid, "State").ok()?;
     match state.as_bytes().first()? {
         b'Z' | b'X' => ended_by(tid).map(|signal| signal == libc::SIGKILL),
-        state => Some(matches!(state, b'T' | b't') || waits("SigPnd")?),
+        b'T' | b't' => Some(true),
+        _ => {
+            let waiting = u64::from_str_radix(&proc::status_field(tid, "SigPnd").ok()?, 16).ok()?;
+            Some(waiting >> (libc::SIGSTOP - 1) & 1 == 1)
+        }
     }
 }
 
