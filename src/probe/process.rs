@@ -15,7 +15,7 @@ pub fn attach(object: &Object) -> Result<Vec<Link>> {
             ProgramType::Tracepoint => syscall_tracepoint(&program, &name),
             _ => program.attach().map_err(|e| anyhow!("{e:#}")),
         };
-        links.push(link.with_context(|| format!("the kernel refused the hook {name}"))?);
+        links.push(link.with_context(|| format!("the kernel refused the hook {}", copy_of(&name).0))?);
     }
     Ok(links)
 }

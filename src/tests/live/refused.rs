@@ -157,7 +157,7 @@ fn programs_that_are_refused() {
         done.exited(125).one_sentence().said(why);
         let rule = |call: &Call| (call.link_type() == BPF_TRACE_RAW_TP).then_some(libc::EACCES);
         let (done, _) = record(room, &x, &[], &BPF, rule);
-        done.exited(125).one_sentence().said("the kernel refused the hook process_exec: ").said(container);
+        done.exited(125).one_sentence().said("the kernel refused the hook process_fork: ").said(container);
         let rule = |call: &Call| (call.is_bpf(BPF_PROG_LOAD) && call.program() == "nothing").then_some(1);
         record(room, &x, &[], &BPF, rule).0.exited(0);
     });
