@@ -30,8 +30,11 @@ struct {
 	__type(value, u64);
 } covered SEC(".maps");
 
-/* Also of whoever is not traced: the kernel's own count does not tell them apart. What cannot be marked, since the table
- * is full, is told by the first copy alone, and counts as one that nobody saw: that is more than there are, not less. */
+/* A hit could not be marked: the table is full. From then on the first copy alone tells, since another would not
+ * know what it has told. */
+u32 first_alone = 0;
+
+/* Also of whoever is not traced: the kernel's own count does not tell them apart. */
 static __always_inline bool is_told(u32 copy, u32 what, struct task_struct *task)
 {
 	struct mark mark = {.what = what};
@@ -40,6 +43,8 @@ static __always_inline bool is_told(u32 copy, u32 what, struct task_struct *task
 
 	if (config.copies <= 1)
 		return false;
+	if (copy && *(volatile u32 *)&first_alone)
+		return true;
 	mark.tid = BPF_CORE_READ(task, pid);
 	mark.when = BPF_CORE_READ(task, start_time);
 	if (what == GPUREC_COPIED_EXEC)
@@ -48,10 +53,12 @@ static __always_inline bool is_told(u32 copy, u32 what, struct task_struct *task
 	error = -1;
 	if (!copy || !bpf_map_lookup_elem(&marks, &mark))
 		error = bpf_map_update_elem(&marks, &mark, &copy, BPF_NOEXIST);
-	if (copy ? !error : error != 0) {
+	if (!copy && error)
+		*(volatile u32 *)&first_alone = 1;
+	if (copy && !error) {
 		count = bpf_map_lookup_elem(&covered, &what);
 		if (count)
-			__sync_fetch_and_add(count, copy ? 1ULL : -1ULL);
+			__sync_fetch_and_add(count, 1);
 	}
 	if (copy + 1 == config.copies)
 		bpf_map_delete_elem(&marks, &mark);

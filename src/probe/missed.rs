@@ -113,7 +113,6 @@ impl Missed {
     }
 }
 
-/// Negative: of some the first copy could not say that it had told them.
 fn covered(object: &Object, what: u32) -> i64 {
     let map = find_map(object, "covered");
     let value = map.ok().and_then(|map| map.lookup(&what.to_ne_bytes(), MapFlags::ANY).ok().flatten());

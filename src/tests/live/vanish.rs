@@ -4,6 +4,8 @@
 use std::fs;
 use std::process::Command;
 
+use libbpf_rs::query::{MapInfo, MapInfoIter};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime, clock_settime};
 use nix::unistd::Pid;
@@ -290,6 +292,46 @@ fn a_time_namespace_around_the_command_and_around_gpurec() {
             }
         }
     });
+}
+
+/// Where a process that comes or goes cannot be marked as told (bpf/copies.h), it is still told once.
+#[test]
+fn processes_when_no_more_of_them_can_be_marked() {
+    const BUSY: &str =
+        "until [ -e \"$1\" ]; do sleep 0.1; done; i=0; while [ $i -lt 200 ]; do (:); i=$((i+1)); done";
+    live(|room| {
+        let (file, start) = (room.text("t.jsonl"), room.text("start"));
+        let before: Vec<u32> = maps_of_marks().map(|map| map.id).collect();
+        let recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", BUSY, "sh", &start]));
+        room.wait_until_recording(&file);
+        for map in maps_of_marks().filter(|map| !before.contains(&map.id)) {
+            let marks = MapHandle::from_map_id(map.id).unwrap();
+            // Its last element is another's where a program is being told just now.
+            for key in 0..u64::from(map.max_entries) {
+                let _ = marks.update(
+                    &[u64::MAX.to_ne_bytes(), key.to_ne_bytes()].concat(),
+                    &[0; 4],
+                    MapFlags::ANY,
+                );
+            }
+        }
+        fs::write(&start, "").unwrap();
+        recording.done().exited(0);
+        let trace = Trace::checked(room, &file);
+        for (name, whose) in [("fork", "child"), ("exit", "pid")] {
+            let mut told: Vec<u64> =
+                trace.process_events(name).iter().map(|event| event[whose].as_u64().unwrap()).collect();
+            let count = told.len();
+            told.sort_unstable();
+            told.dedup();
+            assert_eq!(told.len(), count, "a {name} is told twice");
+            assert!(count >= 200 || !trace.complete(), "{count} of {name} told");
+        }
+    });
+}
+
+fn maps_of_marks() -> impl Iterator<Item = MapInfo> {
+    MapInfoIter::default().filter(|map| map.name.to_string_lossy() == "marks")
 }
 
 /// Runs gpurec by a shell line in which `$@` is the recording.
