@@ -22,8 +22,9 @@ struct {
 	__type(value, u32);
 } seen SEC(".maps");
 
-/* Processes stopped by us, each with the number of new files that it waits for. What
- * outlives the recorder reads this too. */
+/* Processes stopped by us, each with the number of new files that it waits for, and above
+ * GPUREC_STOP_COUNT bits since when (ms), which tells one stop from the next. What outlives the
+ * recorder reads this too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GPUREC_MAX_TARGETS);

@@ -17,6 +17,7 @@ enum gpurec_limit {
 	GPUREC_MAX_MARKS = 16384,     /* forks, execs and exits that not all copies of a program have seen */
 	GPUREC_MAX_SPENDERS = 32768,  /* threads times functions that --budget watches */
 	GPUREC_MAX_FRAMES = 64,       /* nested calls a thread (the kernel's own limit for uretprobes) */
+	GPUREC_STOP_COUNT = 24,       /* bits of a number of files that a stopped process waits for */
 	GPUREC_COMMAND = 4096,        /* bytes of a command line kept */
 	GPUREC_READS = 4,             /* pieces of memory read at a call's entry, and at its return */
 	GPUREC_WORDS = 16,            /* stack words read at a call's entry */
@@ -257,7 +258,7 @@ struct gpurec_config {
 	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
 	unsigned int reach;       /* enum gpurec_reach of the CUDA programs */
 	unsigned int early_frames; /* threads are given their open calls' memory when they begin */
-	unsigned int copies;      /* of the programs at forks, execs and exits (see copies.h) */
+	unsigned int copies;      /* of the programs at forks, execs, exits and mappings (see copies.h) */
 	int recorder;             /* its process */
 };
 
@@ -266,7 +267,9 @@ enum gpurec_copied {
 	GPUREC_COPIED_FORK = 0,
 	GPUREC_COPIED_EXEC = 1,
 	GPUREC_COPIED_EXIT = 2,
-	GPUREC_COPIED = 3,
+	GPUREC_COPIED_MMAP_ENTER = 3,
+	GPUREC_COPIED_MMAP_EXIT = 4,
+	GPUREC_COPIED = 5,
 };
 
 /* Whom hooks are for. Where there are hooks of both kinds in one process, both see its calls,

@@ -100,14 +100,17 @@ static __always_inline bool may_stop(void)
 
 static __always_inline bool waits(u32 pid)
 {
-	u64 one = 1, *count;
+	u64 first, *known;
 
 	if (!may_stop())
 		return false;
-	count = bpf_map_lookup_elem(&stopped, &pid);
-	if (count)
-		__sync_fetch_and_add(count, 1);
-	else if (bpf_map_update_elem(&stopped, &pid, &one, BPF_ANY))
+	known = bpf_map_lookup_elem(&stopped, &pid);
+	if (known) {
+		__sync_fetch_and_add(known, 1);
+		return true;
+	}
+	first = (bpf_ktime_get_ns() / 1000000) << GPUREC_STOP_COUNT | 1;
+	if (bpf_map_update_elem(&stopped, &pid, &first, BPF_ANY))
 		return false;
 	return true;
 }
@@ -257,7 +260,7 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
 
-static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
+static __always_inline int mmap_begins(u32 copy, struct trace_event_raw_sys_enter *ctx)
 {
 	struct gpurec_new_file what = {};
 	struct task_struct *task;
@@ -266,6 +269,7 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	unsigned int max;
 
 	keep_own_stack(ctx);
+	cover_mapping(copy, GPUREC_COPIED_MMAP_ENTER);
 	if (!(ctx->args[2] & PROT_EXEC) || (ctx->args[3] & MAP_ANONYMOUS))
 		return 0;
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
@@ -288,12 +292,13 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	return 0;
 }
 
-static __always_inline int mmap_ends(struct trace_event_raw_sys_exit *ctx)
+static __always_inline int mmap_ends(u32 copy, struct trace_event_raw_sys_exit *ctx)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
 	struct gpurec_new_file *what;
 
 	keep_own_stack(ctx);
+	cover_mapping(copy, GPUREC_COPIED_MMAP_EXIT);
 	what = bpf_map_lookup_elem(&mapping, &tid);
 	if (!what)
 		return 0;
@@ -452,12 +457,12 @@ static __always_inline int ends(u32 copy, struct task_struct *task)
 	SEC("tracepoint/syscalls/sys_enter_mmap")                                         \
 	int mmap_enter_##copy(struct trace_event_raw_sys_enter *ctx)                      \
 	{                                                                                 \
-		return mmap_begins(ctx);                                                  \
+		return mmap_begins(copy, ctx);                                            \
 	}                                                                                 \
 	SEC("tracepoint/syscalls/sys_exit_mmap")                                          \
 	int mmap_exit_##copy(struct trace_event_raw_sys_exit *ctx)                        \
 	{                                                                                 \
-		return mmap_ends(ctx);                                                    \
+		return mmap_ends(copy, ctx);                                              \
 	}
 
 #define AT_PROCESSES(copy)                                                                \

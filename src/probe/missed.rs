@@ -16,7 +16,7 @@ use libbpf_rs::libbpf_sys::{
 };
 
 /// In the order of enum gpurec_copied.
-const COVERED: [&str; 3] = ["process_fork", "process_exec", "process_exit"];
+const COVERED: [&str; 5] = ["process_fork", "process_exec", "process_exit", "mmap_enter", "mmap_exit"];
 
 /// Counters by what they belong to: a function, or a program that many share. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,19 +31,17 @@ impl Missed {
         for program in copies.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
             let name = program.name().to_string_lossy().into_owned();
             let (name, _) = copy_of(&name);
-            if !COVERED.contains(&name) {
-                let missed = of_program(program.as_fd().as_raw_fd());
-                let known = fewest.entry(name.to_owned()).or_insert(missed);
-                *known = missed.min(*known);
-            }
+            let missed = of_program(program.as_fd().as_raw_fd());
+            let known = fewest.entry(name.to_owned()).or_insert(missed);
+            *known = missed.min(*known);
         }
         for (name, missed) in fewest {
             self.add(format!("program {name}"), missed);
         }
     }
 
-    /// Of the programs at forks, execs and exits, since they were hooked: what the first copy was passed over for,
-    /// less what the others have counted that they told in its place (bpf/copies.h).
+    /// Of the programs at forks, execs, exits and mappings, since they were hooked: what the first copy was passed over
+    /// for, less what the others have counted that they saw in its place (bpf/copies.h).
     pub fn add_process_programs(&mut self, object: &Object) {
         let first = |program: &Program| copy_of(&program.name().to_string_lossy()).1 == 0;
         for program in object.progs().filter(first) {

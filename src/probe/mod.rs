@@ -137,7 +137,6 @@ pub struct Probes {
     process_links: Vec<Link>,
     numbers: Numbers,
     driver: Option<Driver>,
-    missed_before: Missed,
     hooked: HashSet<FileId>,
     rewritten: Rewritten,
 }
@@ -176,7 +175,6 @@ impl Probes {
             process_links: Vec::new(),
             numbers: Numbers::new(),
             driver: None,
-            missed_before: Missed::default(),
             hooked: HashSet::new(),
             rewritten: Rewritten::new(),
         })
@@ -385,7 +383,6 @@ impl Probes {
 
     /// The calls are hooked: what lies beneath them is recorded from here on.
     pub fn begin_kernel(&mut self) -> Result<()> {
-        self.missed_before = self.mappings_missed();
         if let Some(driver) = &mut self.driver {
             driver.recording_begins();
         }
@@ -394,9 +391,8 @@ impl Probes {
 
     /// Why hits in the kernel are missing, if any are. Uprobes have no such gaps.
     pub fn missed(&self) -> Option<String> {
-        let mappings = self.mappings_missed().since(&self.missed_before);
         let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
-        self.processes_missed().and(mappings).and(driver).sentence()
+        self.processes_missed().and(driver).sentence()
     }
 
     /// For a person: what the programs are to the kernel's verifier.
@@ -407,12 +403,6 @@ impl Probes {
             verified.add_programs(driver.objects());
         }
         verified.sentence()
-    }
-
-    fn mappings_missed(&self) -> Missed {
-        let mut missed = Missed::default();
-        missed.add_programs([&self.process]);
-        missed
     }
 
     /// What the first copy of a program was passed over for just now, another is about to tell: whoever is preempted

@@ -70,6 +70,7 @@ pub const READ_TEXT_THROUGH: u8 = gpurec_read_kind::GPUREC_READ_TEXT_THROUGH.0 a
 pub const INSIDE: u8 = gpurec_source::GPUREC_INSIDE.0 as u8;
 pub const SMALL: u16 = gpurec_limit::GPUREC_SMALL.0 as u16;
 pub const READS: usize = gpurec_limit::GPUREC_READS.0 as usize;
+pub const STOP_COUNT: u32 = gpurec_limit::GPUREC_STOP_COUNT.0;
 pub const FEW_WORDS: u8 = gpurec_limit::GPUREC_FEW_WORDS.0 as u8;
 pub const WORDS: u8 = gpurec_limit::GPUREC_WORDS.0 as u8;
 

@@ -32,6 +32,14 @@ const BEYOND: &str = "there were more different functions to hook than gpurec ho
 
 const GONE: &str = "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
 
+const NOT_OPENED: &str = "a process that was not stopped had already let go of a file that it had mapped when gpurec looked: if that was a CUDA library, its calls were not seen";
+
+/// So long a stopped process is waited for that nothing was heard of.
+const OVERDUE: Duration = Duration::from_millis(200);
+
+/// So long it may take a record from being begun to being read.
+const ON_ITS_WAY: u64 = 2_000_000_000;
+
 const REWRITTEN: &str = "a library was written to while a process had it loaded, and gpurec removed its hooks: that process's calls were not seen from then on";
 
 /// Why a process was not stopped.
@@ -53,10 +61,12 @@ pub struct Tracker {
     pauses: Option<Arc<Pauses>>,
     /// Nobody is stopped, and that is known.
     everyone: bool,
-    /// New files dealt with, for each process that waits for several.
-    handled: HashMap<u32, u64>,
-    /// Processes found stopped with nothing left to do for them.
-    overdue: HashMap<u32, Instant>,
+    /// Threads whose new files were dealt with, for each process that waits for several.
+    handled: HashMap<u32, Vec<u32>>,
+    /// When threads that had been stopped were let go.
+    went_on: HashMap<u32, u64>,
+    /// Processes found stopped with nothing left to do for them: by which of their stops, and when that was seen first.
+    overdue: HashMap<u32, (u64, Instant)>,
     /// The first of those hooked, for a person.
     pub libraries: Vec<Library>,
     /// What BPF calls files that have hooks.
@@ -83,6 +93,7 @@ impl Tracker {
             pauses,
             everyone: probes.base.is_for_everyone(),
             handled: HashMap::new(),
+            went_on: HashMap::new(),
             overdue: HashMap::new(),
             libraries: Vec::new(),
             names: HashMap::new(),
@@ -117,12 +128,18 @@ impl Tracker {
                 ));
             }
         } else {
+            // A thread that maps something has gone on since it mapped what it was stopped for.
+            let tid = record.head.tid;
+            let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid));
+            if waits || self.went_on.get(&tid).is_some_and(|ts| record.head.ts < *ts) {
+                self.missed(format!("a file that a process had mapped was being looked at {LET_GO}"));
+            }
             self.new_mapping(record, stopped, probes);
         }
         if stopped {
             self.stops += 1;
             self.stopped_for += Duration::from_nanos(monotonic_ns().saturating_sub(record.head.ts));
-            self.let_go(record.pid);
+            self.let_go(record);
         }
     }
 
@@ -185,11 +202,17 @@ impl Tracker {
         let opened = open(record);
         if let Err(error) = &opened {
             self.not_opened(record.pid, Path::new("(a file that was loaded)"), error);
-            if proc::stat(record.pid).map_or(true, |stat| stat.ended()) {
-                // The next process that maps the file is asked.
-                if !stopped && self.is_to_be_seen(record) {
-                    self.missed(GONE.to_owned());
-                }
+            let ended = proc::stat(record.pid).map_or(true, |stat| stat.ended());
+            let gone = ended || error.kind() == io::ErrorKind::NotFound;
+            if gone && !stopped && self.is_to_be_seen(record) {
+                self.missed(if ended { GONE } else { NOT_OPENED }.to_owned());
+            }
+            let ran = stopped && !stops::holds(record.head.tid);
+            if ran {
+                self.missed(format!("a file that a process had mapped was being looked at {LET_GO}"));
+            }
+            // The next process that maps the file is asked, or this one.
+            if ended || ran || gone && !stopped {
                 return;
             }
         }
@@ -301,12 +324,15 @@ impl Tracker {
         }
     }
 
-    fn let_go(&mut self, pid: u32) {
-        let handled = self.handled.entry(pid).or_insert(0);
-        *handled += 1;
-        let waiting_for = self.waiting_for(pid);
-        if self.handled.get(&pid).is_some_and(|handled| *handled >= waiting_for) {
-            self.handled.remove(&pid);
+    fn let_go(&mut self, record: &NewFile) {
+        let pid = record.pid;
+        let handled = self.handled.entry(pid).or_default();
+        // One that is told to be alone is another's child, or goes on to map its program.
+        handled.push(if record.head.flags & wire::ALONE == 0 { record.head.tid } else { 0 });
+        if handled.len() as u64 >= self.waiting_for(pid) {
+            let now = monotonic_ns();
+            let handled = self.handled.remove(&pid).unwrap_or_default();
+            self.went_on.extend(handled.into_iter().map(|tid| (tid, now)));
             self.resume(pid);
         }
     }
@@ -321,26 +347,42 @@ impl Tracker {
     }
 
     fn waiting_for(&self, pid: u32) -> u64 {
-        let value = self.stopped.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        value.and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?))).unwrap_or(0)
+        self.stop_of(pid).map_or(0, |stop| stop & ((1 << wire::STOP_COUNT) - 1))
     }
 
-    /// Called when the control ring is empty: whoever is still stopped by us after a while
-    /// was missed, and is let go.
+    /// Since when, and for how many files: bpf/following.h.
+    fn stop_of(&self, pid: u32) -> Option<u64> {
+        let value = self.stopped.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok().flatten()?;
+        Some(u64::from_ne_bytes(value.try_into().ok()?))
+    }
+
+    /// Called when the control ring is empty: whoever is still stopped by us after a while, and by that same stop, was
+    /// missed, and is let go.
     pub fn release_overdue(&mut self, at_once: bool) {
         // Those are let go by whoever empties the rings, but at the end.
         if let (Some(pauses), true) = (&self.pauses, at_once) {
             pauses.let_go();
         }
-        let now = Instant::now();
-        let stopped: Vec<u32> = stopped_processes(&self.stopped);
+        let (now, ts) = (Instant::now(), monotonic_ns());
+        self.went_on.retain(|_, since| ts.saturating_sub(*since) < ON_ITS_WAY);
+        let stopped = stopped_processes(&self.stopped);
         self.overdue.retain(|pid, _| stopped.contains(pid));
         for pid in stopped {
-            let since = *self.overdue.entry(pid).or_insert(now);
-            if at_once || now - since > Duration::from_millis(200) {
+            let Some(stop) = self.stop_of(pid).map(|stop| stop >> wire::STOP_COUNT) else { continue };
+            let seen = self.overdue.entry(pid).or_insert((stop, now));
+            if seen.0 != stop {
+                *seen = (stop, now);
+            }
+            let overdue = now - seen.1 > OVERDUE;
+            if overdue || at_once {
                 self.overdue.remove(&pid);
                 self.handled.remove(&pid);
                 self.resume(pid);
+            }
+            if overdue && !at_once && proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
+                self.missed(format!(
+                    "process {pid} was stopped for a file that it had mapped, and let go without a look at that: if it was a CUDA library, its first calls may not have been seen"
+                ));
             }
         }
     }
@@ -368,7 +410,12 @@ fn open(record: &NewFile) -> io::Result<(File, PathBuf)> {
         .and_then(|mapping| Ok((maps::open_mapped(pid, &mapping)?, mapping.path)));
     mapped.or_else(|_| {
         let path = std::fs::read_link(format!("/proc/{pid}/fd/{}", record.fd)).unwrap_or_default();
-        Ok((maps::open_fd(pid, record.fd)?, path))
+        let opened = maps::open_fd(pid, record.fd)?;
+        // Asked afterwards: the number may stand for another file by now.
+        match maps::inode_of_fd(pid, record.fd) {
+            Some(inode) if inode != record.file.inode => Err(io::ErrorKind::NotFound.into()),
+            _ => Ok((opened, path)),
+        }
     })
 }
 

@@ -180,6 +180,12 @@ pub fn open_fd(pid: Pid, fd: i32) -> io::Result<File> {
     open_regular(Path::new(&format!("/proc/{pid}/fd/{fd}")))
 }
 
+/// As the kernel knows it, which may be another number than stat() tells (overlayfs). Linux 5.14.
+pub fn inode_of_fd(pid: Pid, fd: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("ino:"))?.trim().parse().ok()
+}
+
 /// The program it executes.
 pub fn open_exe(pid: Pid) -> io::Result<File> {
     open_regular(Path::new(&format!("/proc/{pid}/exe")))

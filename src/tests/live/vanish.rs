@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use libbpf_rs::query::{MapInfo, MapInfoIter};
+use libbpf_rs::query::{MapInfoIter, ProgInfoIter};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime, clock_settime};
@@ -201,6 +201,42 @@ fn a_process_that_somebody_lets_go_before_its_library_is_looked_at() {
     });
 }
 
+/// It goes on to its next library, and is stopped there: that it is stopped when the first one is looked at says nothing.
+#[test]
+fn a_process_that_somebody_lets_go_is_stopped_at_its_next_library() {
+    live(|room| {
+        let odd = Odd::new(room);
+        let (file, first) = (room.text("t.jsonl"), room.text("first"));
+        let libraries = format!("{} {}", odd.copies[0], odd.copies[1]);
+        let script = format!(
+            "sleep 0; echo waiting; until [ -e {first} ]; do sleep 0.05; done; LD_PRELOAD='{libraries}' exec sleep 1000"
+        );
+        let words = ["--lib", "copy-*.so:x_*", "-o", &file, "--", "sh", "-c", &script];
+        let mut recording = room.start(room.gpurec(&words));
+        recording.wait_for_stdout("waiting");
+        // Its own programs and libraries have been looked at by then.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        recording.signal(Signal::SIGSTOP);
+        fs::write(&first, "").unwrap();
+        let target = || room.processes().into_iter().find(|one| one.name == "sleep" && one.state == 'T');
+        let pid = || target().map(|one| one.pid);
+        let maps = |pid: u32, library: &str| {
+            fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default().contains(library)
+        };
+        eventually("its first stop", || pid().is_some_and(|pid| maps(pid, &odd.copies[0])));
+        let pid = pid().unwrap();
+        assert!(!maps(pid, &odd.copies[1]));
+        kill(Pid::from_raw(pid as i32), Signal::SIGCONT).unwrap();
+        eventually("its second stop", || target().is_some() && maps(pid, &odd.copies[1]));
+        recording.signal(Signal::SIGCONT);
+        eventually("its going on", || target().is_none());
+        kill(Pid::from_raw(pid as i32), Signal::SIGTERM).unwrap();
+        recording.done();
+        let why = Trace::checked(room, &file).end["incomplete_because"][0].to_string();
+        assert!(why.contains("was being looked at when somebody else let its process go on"), "{why}");
+    });
+}
+
 /// The machine's clock, wrong for a moment; set right when this goes.
 struct Wrong {
     before: libc::timespec,
@@ -301,13 +337,12 @@ fn processes_when_no_more_of_them_can_be_marked() {
         "until [ -e \"$1\" ]; do sleep 0.1; done; i=0; while [ $i -lt 200 ]; do (:); i=$((i+1)); done";
     live(|room| {
         let (file, start) = (room.text("t.jsonl"), room.text("start"));
-        let before: Vec<u32> = maps_of_marks().map(|map| map.id).collect();
+        let before = ids_of_maps("marks");
         let recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", BUSY, "sh", &start]));
         room.wait_until_recording(&file);
-        for map in maps_of_marks().filter(|map| !before.contains(&map.id)) {
-            let marks = MapHandle::from_map_id(map.id).unwrap();
-            // Its last element is another's where a program is being told just now.
-            for key in 0..u64::from(map.max_entries) {
+        for id in ids_of_maps("marks").into_iter().filter(|id| !before.contains(id)) {
+            let marks = MapHandle::from_map_id(id).unwrap();
+            for key in 0..u64::from(marks.max_entries()) {
                 let _ = marks.update(
                     &[u64::MAX.to_ne_bytes(), key.to_ne_bytes()].concat(),
                     &[0; 4],
@@ -330,8 +365,59 @@ fn processes_when_no_more_of_them_can_be_marked() {
     });
 }
 
-fn maps_of_marks() -> impl Iterator<Item = MapInfo> {
-    MapInfoIter::default().filter(|map| map.name.to_string_lossy() == "marks")
+/// What later copies of a program saw in place of the first is subtracted from what that one was passed over for: it must
+/// never be more, or a gap would be hidden.
+#[test]
+fn copies_of_a_program_see_no_more_than_the_first_did_not() {
+    const BUSY: &str = "storm() { i=0; while [ $i -lt 150 ]; do /bin/true; i=$((i+1)); done; }; \
+                        storm & storm & storm & storm & wait";
+    live(|room| {
+        let file = room.text("t.jsonl");
+        // The kernel frees the last recording's a moment later.
+        eventually("no other gpurec", || first_copies().is_empty());
+        let maps = ids_of_maps("covered");
+        let mut recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", BUSY]));
+        room.wait_until_recording(&file);
+        let ids: Vec<u32> = ids_of_maps("covered").into_iter().filter(|id| !maps.contains(id)).collect();
+        let covered: Vec<MapHandle> = ids.iter().map(|id| MapHandle::from_map_id(*id).unwrap()).collect();
+        let (mut looks, mut most) = (0, 0);
+        while recording.is_running() {
+            let seen: Vec<u64> =
+                (0..5).map(|what| covered.iter().map(|map| count(map, what)).sum()).collect();
+            // Afterwards, since it comes before.
+            let first = first_copies();
+            for (what, name) in FIRST_COPIES.iter().enumerate() {
+                let Some((_, missed)) = first.iter().find(|(program, _)| program == name) else { continue };
+                assert!(seen[what] <= *missed, "{name}: {} of {missed}", seen[what]);
+                most = most.max(*missed);
+                looks += 1;
+            }
+        }
+        recording.done().exited(0);
+        println!("{looks} looks; passed over for {most} hits at most");
+        assert!(looks > 0);
+        Trace::checked(room, &file);
+    });
+}
+
+/// In the order of enum gpurec_copied.
+const FIRST_COPIES: [&str; 5] =
+    ["process_fork_0", "process_exec_0", "process_exit_0", "mmap_enter_0", "mmap_exit_0"];
+
+/// With how many hits each was passed over for.
+fn first_copies() -> Vec<(String, u64)> {
+    let programs =
+        ProgInfoIter::default().map(|p| (p.name.to_string_lossy().into_owned(), p.recursion_misses));
+    programs.filter(|(name, _)| FIRST_COPIES.contains(&name.as_str())).collect()
+}
+
+fn ids_of_maps(name: &str) -> Vec<u32> {
+    MapInfoIter::default().filter(|map| map.name.to_string_lossy() == name).map(|map| map.id).collect()
+}
+
+fn count(map: &MapHandle, key: u32) -> u64 {
+    let value = map.lookup(&key.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    u64::from_ne_bytes(value.try_into().unwrap())
 }
 
 /// Runs gpurec by a shell line in which `$@` is the recording.
