@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::{MapCore, MapFlags, Object, Program};
+use libbpf_rs::{MapCore, MapFlags, Object};
 
 use super::objects::{copy_of, find_map};
 use libbpf_rs::libbpf_sys::{
@@ -43,17 +43,24 @@ impl Missed {
     /// Of the programs at forks, execs, exits and mappings, since they were hooked: what the first copy was passed over
     /// for, less what the others have counted that they saw in its place (bpf/copies.h).
     pub fn add_process_programs(&mut self, object: &Object) {
-        let first = |program: &Program| copy_of(&program.name().to_string_lossy()).1 == 0;
-        for program in object.progs().filter(first) {
-            let name = program.name().to_string_lossy().into_owned();
-            let (of, _) = copy_of(&name);
-            if let Some(what) = COVERED.iter().position(|covered| *covered == of) {
-                // This first: it follows the other, and what is seen of only one of them must not hide a hit.
-                let told = covered(object, what as u32);
-                let missed = of_program(program.as_fd().as_raw_fd()) as i64;
-                self.add(format!("program {of}"), (missed - told).max(0) as u64);
-            }
+        for (what, name, fd) in first_copies(object) {
+            // This first: it follows the other, and what is seen of only one of them must not hide a hit.
+            let told = covered(object, what);
+            let missed = of_program(fd) as i64;
+            self.add(format!("program {name}"), (missed - told).max(0) as u64);
         }
+    }
+
+    /// Those at mappings, until the recording begins: gpurec's own calls of bpf(2) are the reason for most of them. The
+    /// other way round here, since what is taken off later must not be too much.
+    pub fn at_mappings(object: &Object) -> Missed {
+        let mut all = Missed::default();
+        for (what, name, fd) in first_copies(object).filter(|(_, name, _)| name.starts_with("mmap")) {
+            let missed = of_program(fd) as i64;
+            let told = covered(object, what);
+            all.add(format!("program {name}"), (missed - told).max(0) as u64);
+        }
+        all
     }
 
     pub fn is_none(&self) -> bool {
@@ -109,6 +116,16 @@ impl Missed {
             )
         })
     }
+}
+
+/// With its number in COVERED, its name, and its descriptor.
+fn first_copies(object: &Object) -> impl Iterator<Item = (u32, &'static str, i32)> {
+    object.progs().filter_map(|program| {
+        let name = program.name().to_string_lossy().into_owned();
+        let (of, copy) = copy_of(&name);
+        let what = COVERED.iter().position(|covered| copy == 0 && *covered == of)?;
+        Some((what as u32, COVERED[what], program.as_fd().as_raw_fd()))
+    })
 }
 
 fn covered(object: &Object, what: u32) -> i64 {

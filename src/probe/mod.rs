@@ -137,6 +137,7 @@ pub struct Probes {
     process_links: Vec<Link>,
     numbers: Numbers,
     driver: Option<Driver>,
+    missed_before: Missed,
     hooked: HashSet<FileId>,
     rewritten: Rewritten,
 }
@@ -175,6 +176,7 @@ impl Probes {
             process_links: Vec::new(),
             numbers: Numbers::new(),
             driver: None,
+            missed_before: Missed::default(),
             hooked: HashSet::new(),
             rewritten: Rewritten::new(),
         })
@@ -383,6 +385,7 @@ impl Probes {
 
     /// The calls are hooked: what lies beneath them is recorded from here on.
     pub fn begin_kernel(&mut self) -> Result<()> {
+        self.missed_before = Missed::at_mappings(&self.process);
         if let Some(driver) = &mut self.driver {
             driver.recording_begins();
         }
@@ -412,6 +415,7 @@ impl Probes {
         loop {
             let mut missed = Missed::default();
             missed.add_process_programs(&self.process);
+            let missed = missed.since(&self.missed_before);
             if missed.is_none() || started.elapsed() > COPIES_FOLLOW {
                 return missed;
             }
