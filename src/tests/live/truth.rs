@@ -126,7 +126,8 @@ impl Truth {
                     );
                     assert_eq!(
                         all, truth,
-                        "{name}: recorded {recorded} and lost {lost}, of the library's own count"
+                        "{name}: recorded {recorded} and lost {lost}, of the library's own count; incomplete because {}",
+                        trace.end["incomplete_because"]
                     );
                     assert_eq!((unreturned, died), (lost_returns, 0), "{name}: returns");
                 }
