@@ -330,6 +330,10 @@ impl Tracker {
         // One that is told to be alone is another's child, or goes on to map its program.
         handled.push(if record.head.flags & wire::ALONE == 0 { record.head.tid } else { 0 });
         if handled.len() as u64 >= self.waiting_for(pid) {
+            // What it was stopped for may have taken longer than BPF takes us to be alive, and its next library is near.
+            if self.ends.get() == u64::MAX {
+                let _ = self.beat(true);
+            }
             let now = monotonic_ns();
             let handled = self.handled.remove(&pid).unwrap_or_default();
             self.went_on.extend(handled.into_iter().map(|tid| (tid, now)));

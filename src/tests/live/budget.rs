@@ -38,8 +38,9 @@ fn hot(room: &Room) -> Hot {
 impl Hot {
     fn record(&self, room: &Room, options: &[&str], words: &[&str]) -> (Done, Trace) {
         let options = [&["--lib", &self.library], options].concat();
-        // Launches are well within the budget, whatever a hit costs here.
-        let pause = (2 * slow()).to_string();
+        // Launches, and what asks with them, are well within the budget where a hit costs most: the functions are so
+        // short that each is stepped over, which takes 2 to 20 us.
+        let pause = (10 * slow()).to_string();
         let (done, trace) = room.record(&options, &[&[self.program.as_str(), &pause], words].concat());
         done.exited(0);
         check_lines(&trace);
