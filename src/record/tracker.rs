@@ -197,24 +197,35 @@ impl Tracker {
         }
     }
 
+    /// Tells it where calls may be missing. Out: is the next process that maps the file asked, or this one again?
+    fn could_not_open(&self, record: &NewFile, stopped: bool, error: &io::Error) -> bool {
+        self.not_opened(record.pid, Path::new("(a file that was loaded)"), error);
+        let ended = proc::stat(record.pid).map_or(true, |stat| stat.ended());
+        if !stopped && (ended || error.kind() == io::ErrorKind::NotFound) {
+            if self.is_to_be_seen(record) {
+                self.missed(if ended { GONE } else { NOT_OPENED }.to_owned());
+            }
+            return true;
+        }
+        if stopped && !stops::holds(record.head.tid) {
+            self.missed(format!("a file that a process had mapped was being looked at {LET_GO}"));
+            return true;
+        }
+        if !ended && !is_no_library(error) && record.head.ts < self.ends.get() {
+            self.missed(format!(
+                "a file that a process had mapped could not be opened ({error}): if that was a CUDA library, its calls were not seen"
+            ));
+        }
+        ended
+    }
+
     fn new_mapping(&mut self, record: &NewFile, stopped: bool, probes: &mut Probes) {
         let mut only = 0u32;
         let opened = open(record);
-        if let Err(error) = &opened {
-            self.not_opened(record.pid, Path::new("(a file that was loaded)"), error);
-            let ended = proc::stat(record.pid).map_or(true, |stat| stat.ended());
-            let gone = ended || error.kind() == io::ErrorKind::NotFound;
-            if gone && !stopped && self.is_to_be_seen(record) {
-                self.missed(if ended { GONE } else { NOT_OPENED }.to_owned());
-            }
-            let ran = stopped && !stops::holds(record.head.tid);
-            if ran {
-                self.missed(format!("a file that a process had mapped was being looked at {LET_GO}"));
-            }
-            // The next process that maps the file is asked, or this one.
-            if ended || ran || gone && !stopped {
-                return;
-            }
+        if let Err(error) = &opened
+            && self.could_not_open(record, stopped, error)
+        {
+            return;
         }
         if let Ok((file, path)) = opened {
             let hooked = self.look(record.pid, &file, &path, probes);
@@ -412,15 +423,23 @@ fn open(record: &NewFile) -> io::Result<(File, PathBuf)> {
     // The mapping is what counts; the descriptor may have been closed since.
     let mapped = mapping_at(pid, record.address, &record.file)
         .and_then(|mapping| Ok((maps::open_mapped(pid, &mapping)?, mapping.path)));
-    mapped.or_else(|_| {
+    mapped.or_else(|error| {
         let path = std::fs::read_link(format!("/proc/{pid}/fd/{}", record.fd)).unwrap_or_default();
-        let opened = maps::open_fd(pid, record.fd)?;
+        let opened = maps::open_fd(pid, record.fd);
         // Asked afterwards: the number may stand for another file by now.
-        match maps::inode_of_fd(pid, record.fd) {
-            Some(inode) if inode != record.file.inode => Err(io::ErrorKind::NotFound.into()),
-            _ => Ok((opened, path)),
+        let is_other = maps::inode_of_fd(pid, record.fd).is_some_and(|inode| inode != record.file.inode);
+        match opened {
+            Ok(file) if !is_other => Ok((file, path)),
+            Err(why) if !is_other && why.kind() != io::ErrorKind::NotFound => Err(why),
+            _ => Err(error),
         }
     })
+}
+
+/// A device and the like, or what has its own line.
+fn is_no_library(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Other
+        || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENXIO | libc::ENODEV))
 }
 
 fn mapping_at(pid: u32, address: u64, key: &FileKey) -> io::Result<Mapping> {

@@ -102,6 +102,32 @@ fn a_process_that_ends_while_gpurec_attaches() {
     });
 }
 
+/// As on a file system whose server answers its owner alone, or nobody any more.
+#[test]
+fn a_library_that_cannot_be_opened_is_told() {
+    live(|room| {
+        let x = X::new(room);
+        let (file, start, lib, copy) =
+            (room.text("t.jsonl"), room.text("start"), x.lib(), room.text("copy.so"));
+        fs::copy(&x.library, &copy).unwrap();
+        let words = ["--lib", &lib, "-o", &file, "--", &x.program, "load", &start, &copy];
+        let (begun, by_path) = (room.path("start"), copy.clone());
+        let rule = move |call: &Call| {
+            let path = call.text(call.args[1]);
+            let through_it = ["/map_files/", "/fd/", "/root/"].iter().any(|part| path.contains(part));
+            let is_theirs =
+                fs::read_to_string(format!("/proc/{}/comm", call.tid)).is_ok_and(|name| name == "x\n");
+            (begun.exists() && !is_theirs && (through_it || path == by_path)).then_some(libc::EIO)
+        };
+        let done = room.start_refusing(room.gpurec(&words), &[libc::SYS_openat], rule).done();
+        done.exited(0).said("NOT complete");
+        let trace = Trace::checked(room, &file);
+        assert_eq!(trace.lost(), 0);
+        let why = "a file that a process had mapped could not be opened (Input/output error (os error 5)): if that was a CUDA library, its calls were not seen";
+        assert_eq!(trace.end["incomplete_because"], serde_json::json!([why]));
+    });
+}
+
 /// It is killed while it waits for gpurec to look into its new library.
 #[test]
 fn a_process_that_ends_while_its_library_is_looked_at() {
