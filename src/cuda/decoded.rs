@@ -54,6 +54,9 @@ impl Doubts {
     }
 
     fn into<'a>(self, into: &mut Vec<Arg<'a>>) {
+        if self.unreadable.is_empty() && self.cut.is_empty() {
+            return;
+        }
         for (name, list) in [("unreadable", self.unreadable), ("cut", self.cut)] {
             if !list.is_empty() {
                 into.push(arg(name, Value::Array(List::Owned(list))));

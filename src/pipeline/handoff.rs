@@ -12,8 +12,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::trace::output::Output;
 
-/// Buffers on their way to the writer.
-const WAITING: usize = 64;
+/// Buffers on their way to the writer, and back: they are used again, so what they are made of stays in the cache.
+const WAITING: usize = 16;
 
 enum Work {
     Bytes(Vec<u8>),
@@ -24,6 +24,7 @@ enum Work {
 /// is reported by the next write.
 pub struct Handoff {
     work: Sender<Work>,
+    written: Receiver<Vec<u8>>,
     failed: Arc<AtomicBool>,
 }
 
@@ -34,21 +35,25 @@ pub struct Writer {
 
 pub fn start(output: Output) -> io::Result<(Handoff, Writer)> {
     let (sender, receiver) = bounded(WAITING);
+    let (back, written) = bounded(WAITING);
     let failed = Arc::new(AtomicBool::new(false));
     let flag = failed.clone();
     let thread = thread::Builder::new().name("gpurec-write".into()).spawn(move || {
-        let result = write_all(output, &receiver);
+        let result = write_all(output, &receiver, &back);
         flag.store(result.is_err(), Ordering::Release);
         result
     })?;
-    Ok((Handoff { work: sender, failed: failed.clone() }, Writer { thread, failed }))
+    Ok((Handoff { work: sender, written, failed: failed.clone() }, Writer { thread, failed }))
 }
 
-fn write_all(mut output: Output, work: &Receiver<Work>) -> io::Result<()> {
+fn write_all(mut output: Output, work: &Receiver<Work>, back: &Sender<Vec<u8>>) -> io::Result<()> {
     let mut flushed = Instant::now();
     for item in work {
         match item {
-            Work::Bytes(bytes) => output.write_all(&bytes)?,
+            Work::Bytes(bytes) => {
+                output.write_all(&bytes)?;
+                let _ = back.try_send(bytes);
+            }
             // A compressed stream pays for each flush: once a second is what is promised.
             Work::Flush if flushed.elapsed().as_millis() >= 500 => {
                 output.flush()?;
@@ -82,7 +87,10 @@ impl Handoff {
 
 impl Write for Handoff {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.send(Work::Bytes(bytes.to_vec()))?;
+        let mut buffer = self.written.try_recv().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        self.send(Work::Bytes(buffer))?;
         Ok(bytes.len())
     }
 

@@ -84,6 +84,8 @@ pub enum Stopped {
     Drained,
     /// A record is still being written.
     Busy,
+    /// As many as were wanted were read.
+    Many,
 }
 
 impl Ring {
@@ -134,13 +136,19 @@ impl Ring {
         self.position(offset_of!(wire::Positions, tail))
     }
 
-    /// Reads what was produced before this call, giving each record to `each`.
-    pub fn read(&mut self, mut each: impl FnMut(&[u8])) -> Stopped {
+    /// Reads what was produced before this call, but not more than so many records, giving each to `each`.
+    pub fn read(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> Stopped {
         let end = self.head().load(Ordering::Acquire);
         let mut at = self.tail().load(Ordering::Relaxed);
         let mut freed = at;
         let mut stopped = Stopped::Drained;
+        let mut left = most;
         while at < end {
+            if left == 0 {
+                stopped = Stopped::Many;
+                break;
+            }
+            left -= 1;
             let offset = at as usize & (self.size - 1);
             // SAFETY: the record begins below the ring's size, and the slack behind it holds the
             // longest; headers are aligned to 8 bytes.

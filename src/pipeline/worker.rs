@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::decode::{self, Item, What};
-use super::order::Order;
+use super::order::{self, Order};
 use super::pair::Pairing;
 use super::ring::{Ring, Stopped};
 use super::sink::Lines;
@@ -238,11 +238,14 @@ impl Worker {
     /// One look at every ring. Returns whether there was much to do.
     fn round(&mut self) -> bool {
         let now = monotonic_ns();
-        let mut records = 0;
+        let (mut records, mut more) = (0, false);
         self.lines.hurry = self.rings.iter().any(Ring::fills);
         for (i, ring) in self.rings.iter_mut().enumerate() {
+            if !self.order.wants(i) {
+                continue;
+            }
             let (order, undecoded, cut) = (&mut self.order, &mut self.undecoded, &mut self.cut);
-            let stopped = ring.read(|bytes| {
+            let stopped = ring.read(order::PART, |bytes| {
                 records += 1;
                 *cut += u64::from(decode::is_cut(bytes));
                 match decode::decode(bytes) {
@@ -251,9 +254,12 @@ impl Worker {
                     None => *undecoded += 1,
                 }
             });
-            if stopped == Stopped::Drained {
-                self.order.complete(i, now);
+            match stopped {
+                Stopped::Drained => self.order.complete(i, now),
+                Stopped::Busy => self.order.is_held_up(i),
+                Stopped::Many => self.order.has_more(i),
             }
+            more |= stopped == Stopped::Many;
         }
         // It goes on while its records are written. If writing waits, so does this thread, and then
         // whoever fills the rings again.
@@ -264,9 +270,10 @@ impl Worker {
         }
         // Sent before a stopped process was let go: so before any call that it makes possible.
         self.receive();
-        self.release(Order::release);
-        tell_until(now, &mut self.waiting, &mut self.lines);
-        records > 1000
+        let told_to = self.release(Order::release);
+        // What happened later is told when all before it is.
+        tell_until(now.min(told_to), &mut self.waiting, &mut self.lines);
+        more || records > 1000
     }
 
     fn receive(&mut self) {
@@ -291,14 +298,14 @@ impl Worker {
         }
     }
 
-    fn release(&mut self, release: impl FnOnce(&mut Order, &mut dyn FnMut(Item))) {
+    fn release<T>(&mut self, release: impl FnOnce(&mut Order, &mut dyn FnMut(Item)) -> T) -> T {
         let (pairing, lines, waiting) = (&mut self.pairing, &mut self.lines, &mut self.waiting);
         let coming = &mut self.coming;
         release(&mut self.order, &mut |item| {
             tell_until(item.ts, waiting, lines);
             coming.tell_before(&item, lines);
             pairing.feed(&item, lines);
-        });
+        })
     }
 
     /// A `lost` line for what was lost since the last one.

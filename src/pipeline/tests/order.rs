@@ -1,10 +1,19 @@
 //! Order against a model of the protocol: writers get room, take the time and submit, each
 //! step at any moment and with other steps between; a reader makes its rounds meanwhile.
 
-use super::super::decode::{Item, What};
-use super::super::order::Order;
+use super::super::decode::{Item, Origin, What};
+use super::super::order::{Order, PART};
+use super::super::ring::Stopped;
 use super::Random;
 
+/// A hit of user space.
+fn hit(ts: u64, tid: u32) -> Item {
+    let what =
+        What::Return { probe: 0, begin: 0, value: 0, pieces: Box::default(), origin: Origin::default() };
+    Item { ts, tid, seq: 0, what }
+}
+
+/// What may come in the middle of a thread's hit.
 fn item(ts: u64, tid: u32) -> Item {
     Item { ts, tid, seq: 0, what: What::Fork { pid: 0, child: 0 } }
 }
@@ -67,7 +76,60 @@ fn at_the_end_everything_comes_even_from_rings_never_completed() {
     Order::new(0).release_all(&mut |_| panic!("there is no ring"));
 }
 
+#[test]
+fn a_part_of_a_ring_is_complete_to_the_time_of_the_last_thread_that_hit_twice() {
+    let mut order = Order::new(1);
+    let mut next = |items: &[Item]| {
+        items.iter().for_each(|item| order.push(0, item.clone()));
+        order.has_more(0);
+        times(&mut order)
+    };
+    // One that was preempted before it took the time may come behind these.
+    assert!(next(&[hit(10, 1), hit(20, 2)]).is_empty());
+    // Its second hit had its room after its first one's time.
+    assert_eq!(next(&[hit(30, 1)]), [10]);
+    assert!(next(&[item(31, 2), item(32, 1)]).is_empty(), "what is told in the kernel says nothing");
+    assert_eq!(next(&[hit(50, 2)]), [20]);
+    assert_eq!(next(&[hit(45, 2)]), [30, 31, 32, 45, 50]);
+}
+
+/// All that is in them waits where it has its room, in the rings.
+#[test]
+fn a_ring_whose_items_wait_for_a_backlog_is_left_alone() {
+    let mut order = Order::new(2);
+    let many = PART as u64;
+    let (mut behind, mut ahead, mut most) = (0, 0, 0);
+    while behind < 100 * many {
+        for ring in 0..2 {
+            if !order.wants(ring) {
+                continue;
+            }
+            let from = if ring == 0 { &mut behind } else { &mut ahead };
+            let at = if ring == 0 { 0 } else { 1000 * many };
+            for ts in *from..*from + many {
+                order.push(ring, hit(at + ts, ring as u32));
+            }
+            *from += many;
+            order.has_more(ring);
+        }
+        times(&mut order);
+        most = most.max(order.room());
+    }
+    assert_eq!(ahead, many, "once it is full it is not read");
+    assert!(most <= 4 * PART, "{most}");
+    order.complete(0, 2000 * many);
+    let last = order.release(&mut |_| ());
+    assert_eq!(
+        last,
+        1000 * many + many - 2,
+        "of the ring ahead, whose last hit may be followed by an older one"
+    );
+    assert!(order.wants(1));
+}
+
 struct Slot {
+    /// None in the kernel, where it says nothing of others.
+    tid: Option<u32>,
     ts: Option<u64>,
     submitted: bool,
 }
@@ -81,6 +143,8 @@ struct Machine {
     /// Rings with a writer that is preempted for long.
     stalled: u64,
     written: Vec<u64>,
+    /// Threads that are inside a hit, on whatever CPU.
+    inside: Vec<bool>,
 }
 
 impl Machine {
@@ -89,7 +153,8 @@ impl Machine {
         let count = 1 + random.below(16) as usize;
         let stalled = if random.percent(50) { random.next() & random.next() & random.next() } else { 0 };
         let rings = (0..count).map(|_| Vec::new()).collect();
-        Machine { random, clock: 1000, rings, read_to: vec![0; count], stalled, written: Vec::new() }
+        let inside = vec![false; 1 + random.below(40) as usize];
+        Machine { random, clock: 1000, rings, read_to: vec![0; count], stalled, written: Vec::new(), inside }
     }
 
     /// One step of one writer: room in a ring, or the time, or the submission.
@@ -102,7 +167,12 @@ impl Machine {
             (read_to..self.rings[ring].len()).filter(|i| !self.rings[ring][*i].submitted).collect();
         // A thread can be preempted inside, and its CPU's next thread be too.
         if open.is_empty() || (open.len() < 4 && self.random.percent(30)) {
-            self.rings[ring].push(Slot { ts: None, submitted: false });
+            let tid = self.random.below(self.inside.len() as u64) as usize;
+            let kernel = self.random.percent(10);
+            if kernel || !std::mem::replace(&mut self.inside[tid], true) {
+                let tid = (!kernel).then_some(tid as u32);
+                self.rings[ring].push(Slot { tid, ts: None, submitted: false });
+            }
             return;
         }
         let which = open[self.random.below(open.len() as u64) as usize];
@@ -114,7 +184,12 @@ impl Machine {
                 self.written.push(self.clock);
             }
             Some(_) if stalls => {}
-            Some(_) => slot.submitted = true,
+            Some(_) => {
+                slot.submitted = true;
+                if let Some(tid) = slot.tid {
+                    self.inside[tid as usize] = false;
+                }
+            }
         }
     }
 
@@ -124,19 +199,31 @@ impl Machine {
         }
     }
 
-    /// As Ring::read: up to what was produced at the beginning. True if it was drained.
-    fn read(&mut self, ring: usize, each: &mut dyn FnMut(u64)) -> bool {
+    /// As Ring::read: up to what was produced at the beginning.
+    fn read(&mut self, ring: usize, most: u64, each: &mut dyn FnMut(Item)) -> Stopped {
         let end = self.rings[ring].len();
+        let mut left = most;
         while self.read_to[ring] < end {
             let slot = &self.rings[ring][self.read_to[ring]];
-            if !slot.submitted {
-                return false;
+            if left == 0 {
+                return Stopped::Many;
             }
-            each(slot.ts.unwrap());
+            left -= 1;
+            if !slot.submitted {
+                return Stopped::Busy;
+            }
+            each(slot.item(ring));
             self.read_to[ring] += 1;
             self.run(2);
         }
-        true
+        Stopped::Drained
+    }
+}
+
+impl Slot {
+    fn item(&self, ring: usize) -> Item {
+        let ts = self.ts.unwrap();
+        self.tid.map_or_else(|| item(ts, ring as u32), |tid| hit(ts, tid))
     }
 }
 
@@ -144,26 +231,32 @@ fn play(seed: u64) {
     let mut machine = Machine::new(seed);
     let count = machine.rings.len();
     let mut order = Order::new(count);
-    let mut complete_to = vec![0; count];
+    // Always to the end, or in parts that are small beside what comes meanwhile.
+    let most = if machine.random.percent(30) { u64::MAX } else { 1 + machine.random.below(12) };
+    let mut watermark = 0;
     let mut pushed: Vec<u64> = Vec::new();
     let mut released: Vec<u64> = Vec::new();
     for _ in 0..60 {
         machine.run(40);
         let now = machine.clock;
-        for (ring, complete_to) in complete_to.iter_mut().enumerate() {
+        for ring in 0..count {
             machine.run(5);
-            let drained = machine.read(ring, &mut |ts| {
-                pushed.push(ts);
-                order.push(ring, item(ts, ring as u32));
+            if !order.wants(ring) {
+                continue;
+            }
+            let stopped = machine.read(ring, most, &mut |item| {
+                assert!(item.ts >= watermark, "seed {seed}: it was said that all before was there");
+                pushed.push(item.ts);
+                order.push(ring, item);
             });
-            if drained {
-                order.complete(ring, now);
-                *complete_to = now;
+            match stopped {
+                Stopped::Drained => order.complete(ring, now),
+                Stopped::Busy => order.is_held_up(ring),
+                Stopped::Many => order.has_more(ring),
             }
         }
-        let watermark = *complete_to.iter().min().unwrap();
         let before = released.len();
-        order.release(&mut |item| released.push(item.ts));
+        watermark = order.release(&mut |item| released.push(item.ts));
         assert!(released[before..].iter().all(|ts| *ts <= watermark), "seed {seed}: released too early");
         assert!(released.is_sorted(), "seed {seed}: not in time's order");
         let due = pushed.iter().filter(|ts| **ts <= watermark).count();
@@ -183,7 +276,7 @@ fn play(seed: u64) {
     }
     for ring in 0..count {
         for slot in &machine.rings[ring][machine.read_to[ring]..] {
-            order.push(ring, item(slot.ts.unwrap(), ring as u32));
+            order.push(ring, slot.item(ring));
         }
     }
     order.release_all(&mut |item| released.push(item.ts));

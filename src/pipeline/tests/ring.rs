@@ -7,7 +7,7 @@ const SIZE: usize = 8192;
 
 fn read(ring: &mut super::Ring) -> (Vec<Vec<u8>>, Stopped) {
     let mut records = Vec::new();
-    let stopped = ring.read(|bytes| records.push(bytes.to_vec()));
+    let stopped = ring.read(usize::MAX, |bytes| records.push(bytes.to_vec()));
     (records, stopped)
 }
 
@@ -100,12 +100,27 @@ fn what_comes_while_reading_is_left_for_the_next_time() {
     let mut ring = fake.map();
     fake.put(b"one");
     let mut seen = 0;
-    let stopped = ring.read(|_| {
+    let stopped = ring.read(usize::MAX, |_| {
         seen += 1;
         fake.put(b"meanwhile");
     });
     assert_eq!((seen, stopped), (1, Stopped::Drained));
     assert_eq!(read(&mut ring), (vec![b"meanwhile".to_vec()], Stopped::Drained));
+}
+
+#[test]
+fn no_more_is_read_than_is_wanted() {
+    let mut fake = FakeRing::new(SIZE, 0);
+    let mut ring = fake.map();
+    for text in [b"a", b"b", b"c"] {
+        fake.put(text);
+    }
+    let mut seen = Vec::new();
+    assert_eq!(ring.read(2, |bytes| seen.extend_from_slice(bytes)), Stopped::Many);
+    assert_eq!(ring.read(2, |bytes| seen.extend_from_slice(bytes)), Stopped::Drained);
+    assert_eq!(seen, b"abc");
+    fake.put(b"d");
+    assert_eq!(ring.read(1, |_| ()), Stopped::Drained, "that was all");
 }
 
 #[test]
@@ -117,7 +132,7 @@ fn room_is_given_back_while_a_long_backlog_is_read() {
     }
     let mut most_kept = 0;
     let mut read = 0;
-    ring.read(|bytes| {
+    ring.read(usize::MAX, |bytes| {
         most_kept = most_kept.max(read - fake.consumed());
         read += bytes.len() as u64 + 8;
     });

@@ -31,8 +31,12 @@ struct Recording {
 
 impl Recording {
     fn new(name: &str, rings: usize) -> Recording {
+        Recording::with_rings(name, rings, RING)
+    }
+
+    fn with_rings(name: &str, rings: usize, size: usize) -> Recording {
         let folder = Folder::new(name);
-        let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(RING, 0)).collect();
+        let rings: Vec<FakeRing> = (0..rings).map(|_| FakeRing::new(size, 0)).collect();
         let settings = Settings {
             everyone: false,
             follow: false,
@@ -103,6 +107,30 @@ fn records_of_all_rings_come_in_one_order() {
     assert_eq!(lines[5]["in_flight"][0]["tid"], 9);
     assert_eq!((&lines[5]["complete"], &lines[5]["events"]), (&true.into(), &5.into()));
     assert!(outcome.figures.complete && outcome.failed.is_none());
+}
+
+/// Many times what is read of a ring at once; another thread's one call lies in the middle of it.
+#[test]
+fn a_backlog_comes_in_one_order_too() {
+    const CALLS: u64 = 20_000;
+    let mut recording = Recording::with_rings("backlog", 2, 8 << 20);
+    recording.hook(1500, 1, "cuA");
+    for i in 0..CALLS {
+        let (ts, seq) = (2000 + 10 * i, 2 * i as u32 + 1);
+        recording.rings[0].put(&call_record(ts, 8, seq, 1, 900));
+        recording.rings[0].put(&return_record(ts + 5, 8, seq + 1, 1, ts, 0));
+    }
+    recording.rings[1].put(&call_record(100_001, 9, 1, 1, 900));
+    recording.rings[1].put(&return_record(100_002, 9, 2, 1, 100_001, 0));
+    let (lines, outcome) = recording.run();
+    let calls: Vec<&Value> = lines.iter().filter(|line| line["type"] == "userspace").collect();
+    assert_eq!(calls.len() as u64, 2 * CALLS + 2);
+    assert!(calls.is_sorted_by_key(|line| line["ts"].as_f64().unwrap()));
+    let ends = calls.iter().filter(|line| line["phase"] == "E");
+    assert!(ends.clone().filter(|line| line["tid"] == 8).all(|line| line["duration_us"] == 0.005));
+    let other = calls.iter().position(|line| line["tid"] == 9).unwrap();
+    assert_eq!((calls[other]["ts"].as_f64(), calls[other + 1]["tid"].as_u64()), (Some(99_001e-9), Some(9)));
+    assert!(outcome.figures.complete);
 }
 
 /// A running process is not stopped while its library is hooked: calls come before the
