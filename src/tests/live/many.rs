@@ -4,9 +4,12 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::disorder::X;
 use crate::needs::{rungs, single_uprobes_only};
 use crate::room::{Room, live};
 use crate::run::Done;
@@ -215,5 +218,34 @@ fn functions_that_are_too_many_are_told() {
         let said = in_one_line(&done);
         assert!(said.contains("gpurec hooks 16383 functions at most"), "{said}");
         assert!(said.contains("there were more different functions to hook than gpurec hooks"), "{said}");
+    });
+}
+
+/// It waits where there is room for it: all read at once, it would take as much memory again.
+#[test]
+fn a_backlog_stays_in_its_rings() {
+    const CALLS: u64 = 400_000;
+    live(|room| {
+        let x = X::new(room);
+        let (file, go, lib) = (room.text("t.jsonl"), room.text("go"), x.lib());
+        let options = ["--lib", &lib, "--ring", "256", "--summary-only", "-o", &file];
+        let command = ["--", &x.program, "wait-then-leaf", &go, &CALLS.to_string()];
+        let mut recording = room.start(room.gpurec(&[&options[..], &command].concat()));
+        recording.wait_for_stdout("inside");
+        recording.signal(Signal::SIGSTOP);
+        fs::write(&go, "").unwrap();
+        recording.wait_for_stdout("called");
+        recording.signal(Signal::SIGCONT);
+        let mut most = 0;
+        while recording.is_running() {
+            most = recording.own_memory().max(most);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        recording.done().exited(0);
+        let trace = Trace::checked(room, &file);
+        let functions = trace.end["summary"]["functions"].as_array().unwrap();
+        let leaf = functions.iter().find(|function| function["name"] == "x_leaf").unwrap();
+        assert_eq!((&leaf["calls"], trace.lost(), trace.complete()), (&CALLS.into(), 0, true));
+        assert!(most > 0 && most < 64 << 10, "{most} KiB of its own");
     });
 }

@@ -99,6 +99,13 @@ impl Started<'_> {
         kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
     }
 
+    /// Memory of its own, in KiB: without the rings, which are the kernel's.
+    pub fn own_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        own.and_then(|text| text.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

@@ -262,10 +262,7 @@ fn ten_thousand_children_that_live_shortly() {
         let mut recording = room.start(room.gpurec(&words));
         let mut most = 0;
         while recording.is_running() {
-            let status = fs::read_to_string(format!("/proc/{}/status", recording.pid())).unwrap_or_default();
-            let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-            let kib = own.and_then(|text| text.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-            most = kib.unwrap_or(0).max(most);
+            most = recording.own_memory().max(most);
             std::thread::sleep(Duration::from_millis(20));
         }
         recording.done().exited(0);
