@@ -113,12 +113,8 @@ fn a_shell_with_job_control_that_is_recorded() {
         let why = trace.end["incomplete_because"].as_array().unwrap();
         // Of the first library, and of those that came after `fg`.
         let watched = "its shell or debugger would have taken that for a stop of its own)";
-        // Of the shell's other children, which were about to become their programs.
-        let gone = [
-            "a process that was not stopped ended before gpurec could look into a file",
-            "a process that was not stopped had already let go of a file that it had mapped",
-        ];
-        let is_said = |one: &str| one.ends_with(watched) || gone.iter().any(|gone| one.starts_with(gone));
+        // The latter of the shell's other children, which were about to become their programs.
+        let is_said = |one: &str| one.ends_with(watched) || Trace::is_of_the_gone(one);
         assert!(!why.is_empty() && why.iter().all(|one| is_said(one.as_str().unwrap())), "{why:?}");
     });
 }

@@ -232,6 +232,15 @@ impl Trace {
         counts
     }
 
+    /// What was missed for want of a stop was of processes that were gone, or another program, before gpurec looked.
+    pub fn is_of_the_gone(why: &str) -> bool {
+        let gone = [
+            "a process that was not stopped ended before gpurec could look into a file",
+            "a process that was not stopped had already let go of a file that it had mapped",
+        ];
+        gone.iter().any(|gone| why.starts_with(gone))
+    }
+
     /// Nothing is missing, and every call returned.
     #[track_caller]
     pub fn is_whole(&self) -> &Trace {

@@ -120,14 +120,17 @@ fn a_program_that_is_traced() {
             room.record(&["--lib", lib], &[&odd.program, "traced", &odd.x.program, "leaf", "50"]);
         assert_eq!(done.exited(0).text(), "continued 0 stopped 0 status 0\n");
         assert_eq!(trace.lost(), 0);
-        // `odd` has mapped the library, so it was hooked before its child began.
-        trace.is_whole().has_calls(&[("x_leaf", 50)]);
+        // `odd` has mapped the library, so it was hooked before its child began. That one's program may be over before
+        // gpurec has looked into it, as it is not stopped.
+        trace.has_calls(&[("x_leaf", 50)]);
+        let why = trace.end["incomplete_because"].as_array().map_or(&[][..], Vec::as_slice);
+        assert!(why.iter().all(|one| Trace::is_of_the_gone(one.as_str().unwrap())), "{why:?}");
         let traced =
             [odd.program.as_str(), "traced", odd.x.program.as_str(), "load", "/dev/null", &odd.copies[0]];
         let (done, trace) = room.record(&["--lib", lib], &traced);
         assert_eq!(done.exited(0).text(), "loaded\ncontinued 0 stopped 0 status 0\n");
-        let why = trace.end["incomplete_because"][0].as_str().unwrap();
-        assert!(why.ends_with("its shell or debugger would have taken that for a stop of its own)"), "{why}");
+        let why = trace.end["incomplete_because"].to_string();
+        assert!(why.contains("its shell or debugger would have taken that for a stop of its own)"), "{why}");
 
         // As strace does, which passes them on.
         let seized =
