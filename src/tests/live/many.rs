@@ -4,7 +4,6 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -236,11 +235,7 @@ fn a_backlog_stays_in_its_rings() {
         fs::write(&go, "").unwrap();
         recording.wait_for_stdout("called");
         recording.signal(Signal::SIGCONT);
-        let mut most = 0;
-        while recording.is_running() {
-            most = recording.own_memory().max(most);
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let most = recording.most_memory();
         recording.done().exited(0);
         let trace = Trace::checked(room, &file);
         let functions = trace.end["summary"]["functions"].as_array().unwrap();

@@ -99,11 +99,18 @@ impl Started<'_> {
         kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
     }
 
-    /// Memory of its own, in KiB: without the rings, which are the kernel's.
-    pub fn own_memory(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
-        let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        own.and_then(|text| text.trim().strip_suffix(" kB")?.trim().parse().ok()).unwrap_or(0)
+    /// The most memory of its own, in KiB, until it has ended: without the rings, which are the kernel's.
+    pub fn most_memory(&mut self) -> u64 {
+        let path = format!("/proc/{}/status", self.pid());
+        let mut most = 0;
+        while self.is_running() {
+            let status = fs::read_to_string(&path).unwrap_or_default();
+            let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+            let kib = own.and_then(|text| text.trim().strip_suffix(" kB")?.trim().parse().ok());
+            most = kib.unwrap_or(0).max(most);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        most
     }
 
     pub fn is_running(&mut self) -> bool {

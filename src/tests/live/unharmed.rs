@@ -263,11 +263,7 @@ fn ten_thousand_children_that_live_shortly() {
         let script = format!("{0} children 2000 1; {0} children 8000 40", odd.program);
         let words = ["--lib", &odd.x.lib(), "-o", &file, "--", "sh", "-c", &script];
         let mut recording = room.start(room.gpurec(&words));
-        let mut most = 0;
-        while recording.is_running() {
-            most = recording.own_memory().max(most);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let most = recording.most_memory();
         recording.done().exited(0);
         let trace = Trace::checked(room, &file);
         trace.is_whole().has_calls(&[("x_leaf", 1000)]);
