@@ -3,7 +3,12 @@
  * signatures. In: the registers and a plan. Out: stack words and pieces, one after the
  * other, in scratch memory; from there they go into the ring in one copy, so
  * that a record's place in the ring is never held while a page is fetched.
- * A read that fails is told as such: never a wrong value.
+ * A read that fails is recorded as failed: never a wrong value.
+ *
+ * No read here waits for a page. A program that waits does so inside the kernel's grace period for uprobes and
+ * sleepable programs, and a target whose page never comes (userfaultfd, a FUSE file) would block every process of the
+ * machine that attaches or detaches. What is not resident at the entry is read once more at the return, when the
+ * callee has usually touched it.
  */
 #ifndef GPUREC_CAPTURE_H
 #define GPUREC_CAPTURE_H
@@ -30,9 +35,8 @@ struct {
 
 #define SCRATCH_TRIES 16
 
-/* Takes a free one: its number, or all of them for none. A thread that sleeps over a page
- * has its own as long; that many do at one time is against all likelihood. Not static:
- * verified once, by itself. */
+/* Takes a free one: its number, or all of them for none. A preempted thread keeps its own. Not static: verified once,
+ * by itself. */
 __attribute__((noinline)) u32 free_scratch(u32 at)
 {
 	u32 i;
@@ -110,42 +114,8 @@ __attribute__((noinline)) int find_place(struct reader *r, const struct gpurec_r
 	return 0;
 }
 
-/* Pages that nobody has touched yet are no error: a name in a library's constants is
- * often read here first. Touching may sleep, which not every kernel allows here. */
-static __always_inline void touch(u64 address, u64 size)
-{
-	u8 byte;
-
-	if (!config.may_sleep)
-		return;
-	bpf_copy_from_user(&byte, 1, (void *)address);
-	bpf_copy_from_user(&byte, 1, (void *)(address + size - 1));
-}
-
-static __always_inline long read_bytes(void *to, u32 size, u64 from)
-{
-	long error = bpf_probe_read_user(to, size, (void *)from);
-
-	if (error) {
-		touch(from, size);
-		error = bpf_probe_read_user(to, size, (void *)from);
-	}
-	return error;
-}
-
-/* Strings end anywhere, so beyond the first page only what is needed is touched. */
-static __always_inline long read_text(void *to, u32 size, u64 from)
-{
-	long length = bpf_probe_read_user_str(to, size, (void *)from);
-
-	if (length < 0) {
-		touch(from, 4096 - (from & 4095) + 1);
-		length = bpf_probe_read_user_str(to, size, (void *)from);
-	}
-	return length;
-}
-
-/* `index` is where later pieces look for this one; GPUREC_READS if none does. */
+/* `index` is where later pieces look for this one; GPUREC_READS if none does. Above that, at a return: the piece is
+ * entry read `index - GPUREC_READS - 1`, which failed at the entry. Returns enum gpurec_piece_state. */
 __attribute__((noinline)) int read_piece(struct reader *r, const struct gpurec_read *read, struct place *place, u32 index)
 {
 	struct gpurec_piece *piece;
@@ -166,13 +136,13 @@ __attribute__((noinline)) int read_piece(struct reader *r, const struct gpurec_r
 	pointer = place->pointer;
 	piece = (struct gpurec_piece *)(s->payload + used);
 	to = s->payload + used + sizeof(*piece);
-	piece->pad = 0;
+	piece->late = index > GPUREC_READS ? index - GPUREC_READS : 0;
 	piece->length = 0;
 	piece->state = pointer ? GPUREC_PIECE_READ : GPUREC_PIECE_NULL;
 	if (pointer && read->kind == GPUREC_READ_TEXT_THROUGH) {
 		u64 through = 0;
 
-		if (read_bytes(&through, sizeof(through), pointer))
+		if (bpf_probe_read_user(&through, sizeof(through), (void *)pointer))
 			piece->state = GPUREC_PIECE_UNREADABLE;
 		else if (!through)
 			piece->state = GPUREC_PIECE_NULL;
@@ -188,7 +158,7 @@ __attribute__((noinline)) int read_piece(struct reader *r, const struct gpurec_r
 		if (size > GPUREC_PIECE)
 			size = GPUREC_PIECE;
 		if (read->kind == GPUREC_READ_TEXT || read->kind == GPUREC_READ_TEXT_THROUGH) {
-			length = read_text(to, size, pointer);
+			length = bpf_probe_read_user_str(to, size, (void *)pointer);
 			if (length == size) {
 				u8 last = 1;
 
@@ -198,7 +168,7 @@ __attribute__((noinline)) int read_piece(struct reader *r, const struct gpurec_r
 			}
 		} else {
 			length = size;
-			if (read_bytes(to, size, pointer))
+			if (bpf_probe_read_user(to, size, (void *)pointer))
 				length = -1;
 		}
 		if (length < 0) {
@@ -214,7 +184,7 @@ __attribute__((noinline)) int read_piece(struct reader *r, const struct gpurec_r
 		}
 	}
 	r->used = used + sizeof(*piece) + ((length + 7) & ~7UL);
-	return 0;
+	return piece->state;
 }
 
 #endif

@@ -82,21 +82,25 @@ struct {
 u32 cannot_cover = 0;
 
 /* Of every thread of the machine, as the kernel's own count. Where all copies at an exit were passed over, and then the
- * first ones at the next entry, two entries are taken for one: then more is said to be missing than is. */
-static __always_inline void cover_mapping(u32 copy, u32 what)
+ * first ones at the next entry, two entries are taken for one: then more is counted as missing than is. Returns whether
+ * this is the first copy that sees the hit. */
+static __always_inline bool cover_mapping(u32 copy, u32 what)
 {
 	u32 *last, now = what << 8 | copy;
+	bool is_first;
 
 	if (config.copies <= 1 || *(volatile u32 *)&cannot_cover)
-		return;
+		return !copy;
 	last = bpf_task_storage_get(&last_mapping, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!last) {
 		*(volatile u32 *)&cannot_cover = 1;
-		return;
+		return !copy;
 	}
-	if (copy && !(*last >> 8 == what && *last < now))
+	is_first = !copy || !(*last >> 8 == what && *last < now);
+	if (copy && is_first)
 		cover(what);
 	*last = now;
+	return is_first;
 }
 
 #endif

@@ -16,6 +16,7 @@
 #include "emit.h"
 #include "capture.h"
 #include "frames.h"
+#include "stack.h"
 #include "budget.h"
 
 /* The kernel's own memory between a call's entry and its return. The newer form takes
@@ -41,15 +42,12 @@ static __always_inline u64 return_address(struct pt_regs *regs)
  * such a frame. */
 static __always_inline bool is_chained(struct task_struct *task, struct thread *t, struct pt_regs *regs)
 {
-	struct xol_area *area = NULL;
-	u64 vaddr = 0;
+	u64 to;
 
-	if (PT_REGS_SP(regs) <= t->open_above || !bpf_core_field_exists(area->vaddr))
+	if (PT_REGS_SP(regs) <= t->open_above)
 		return false;
-	area = BPF_CORE_READ(task, mm, uprobes_state.xol_area);
-	if (area)
-		vaddr = BPF_CORE_READ(area, vaddr);
-	return vaddr && vaddr == return_address(regs);
+	to = trampoline(task);
+	return to && to == return_address(regs);
 }
 
 /* Sizes of records with something behind them. Room in a ring is asked for in sizes that
@@ -90,11 +88,10 @@ static __always_inline u64 send_return(const struct scratch *s, u32 size)
 	return 0;
 }
 
-static __always_inline void fill_call(struct gpurec_call *call, struct task_struct *task, struct pt_regs *regs, u32 probe, u32 seq, bool chained)
+static __always_inline void fill_call(struct gpurec_call *call, struct task_struct *task, struct pt_regs *regs, u32 probe, u32 seq, u16 flags)
 {
 	fill_head_of(&call->head, task, GPUREC_CALL, probe, seq);
-	if (chained)
-		call->head.flags = GPUREC_CHAINED;
+	call->head.flags = flags;
 	call->pid = task->tgid;
 	call->payload = 0;
 	call->words = 0;
@@ -107,14 +104,15 @@ static __always_inline void fill_call(struct gpurec_call *call, struct task_stru
 	call->args[5] = PT_REGS_PARM6(regs);
 }
 
-/* Reads what the plan wants at entry behind the call in the scratch memory, and notes
- * where it wants to read at the return. */
+/* Reads what the plan wants at entry behind the call in the scratch memory, and notes where it wants to read at the
+ * return. Returns a bit for each read that failed and is worth another try at the return: those that follow from
+ * other reads are not. */
 static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_capture *plan, struct scratch *s, struct place *exits, u32 key)
 {
 	struct reader r = {.key = key};
 	u32 bytes = plan->words * 8;
 	u64 stack = PT_REGS_SP(regs);
-	u32 i;
+	u32 i, at = plan->exit_reads, late = 0;
 
 #if defined(__TARGET_ARCH_x86)
 	stack += 8; /* over the return address */
@@ -129,22 +127,34 @@ static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_captu
 		struct place place = {};
 
 		find_place(&r, &plan->entry[i], &place);
-		read_piece(&r, &plan->entry[i], &place, i);
+		if (read_piece(&r, &plan->entry[i], &place, i) != GPUREC_PIECE_UNREADABLE || at >= GPUREC_READS ||
+		    (plan->entry[i].source & GPUREC_INSIDE))
+			continue;
+		exits[at & (GPUREC_READS - 1)] = place;
+		at++;
+		late |= 1 << i;
 	}
 	for (i = 0; i < GPUREC_READS && i < plan->exit_reads; i++)
 		find_place(&r, &plan->exit[i], &exits[i]);
 	s->call.payload = r.used;
 	s->call.words = r.words;
-	return 0;
+	return late;
 }
 
-static __noinline int read_exit(const struct gpurec_capture *plan, struct scratch *s, struct place *exits, u32 key)
+/* `succeeded`: what a call that failed left behind its pointers means nothing. */
+static __noinline int read_exit(const struct gpurec_capture *plan, struct scratch *s, struct frame *frame, u32 key, bool succeeded)
 {
 	struct reader r = {.key = key};
-	u32 i;
+	u32 i, at = plan->exit_reads, late = frame->late;
 
-	for (i = 0; i < GPUREC_READS && i < plan->exit_reads; i++)
-		read_piece(&r, &plan->exit[i], &exits[i], GPUREC_READS);
+	for (i = 0; i < GPUREC_READS && i < plan->exit_reads && succeeded; i++)
+		read_piece(&r, &plan->exit[i], &frame->exit[i], GPUREC_READS);
+	for (i = 0; i < GPUREC_READS && late; i++) {
+		if (!(late & 1 << i))
+			continue;
+		read_piece(&r, &plan->entry[i], &frame->exit[at & (GPUREC_READS - 1)], GPUREC_READS + 1 + i);
+		at++;
+	}
 	s->ret.payload = r.used;
 	return 0;
 }
@@ -199,7 +209,7 @@ struct call_with_words {
 	u64 words[GPUREC_FEW_WORDS];
 };
 
-static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_struct *task, u64 cookie, u32 seq, bool chained)
+static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_struct *task, u64 cookie, u32 seq, u16 flags)
 {
 	struct call_with_words *with = reserve_call(sizeof(*with));
 	u32 bytes = word_of(cookie) * 8;
@@ -212,7 +222,7 @@ static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_str
 #endif
 	if (bytes > sizeof(with->words))
 		bytes = sizeof(with->words);
-	fill_call(&with->call, task, regs, cookie, seq, chained);
+	fill_call(&with->call, task, regs, cookie, seq, flags);
 	if (!bpf_probe_read_user(with->words, bytes, (void *)stack)) {
 		with->call.payload = bytes;
 		with->call.words = bytes / 8;
@@ -223,14 +233,14 @@ static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_str
 }
 
 /* `word`: of its registers, one that the caller wants. */
-static __always_inline u64 send_plain_call(struct pt_regs *regs, struct task_struct *task, u32 probe, u32 seq, bool chained, u64 *word)
+static __always_inline u64 send_plain_call(struct pt_regs *regs, struct task_struct *task, u32 probe, u32 seq, u16 flags, u64 *word)
 {
 	struct gpurec_call *call = reserve_call(sizeof(*call));
 	u64 ts;
 
 	if (!call)
 		return 0;
-	fill_call(call, task, regs, probe, seq, chained);
+	fill_call(call, task, regs, probe, seq, flags);
 	ts = call->head.ts;
 	if (*word < 6)
 		*word = call->args[*word];
@@ -240,11 +250,12 @@ static __always_inline u64 send_plain_call(struct pt_regs *regs, struct task_str
 
 /* A call whose wants the table knows. Here and below, `noinline`: what few calls need lies apart
  * from what every call runs through. */
-static __noinline u64 enter_by_table(struct pt_regs *regs, u32 probe, u32 seq, bool chained, bool keep_always)
+static __noinline u64 enter_by_table(struct pt_regs *regs, struct thread *t, u32 probe, u16 flags, bool keep_always)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
 	struct place exits[GPUREC_READS] = {};
+	u32 late = 0, seq = t->seq;
 	u64 ts = 0;
 
 	if (plan && (plan->words || plan->entry_reads || plan->exit_reads)) {
@@ -252,19 +263,23 @@ static __noinline u64 enter_by_table(struct pt_regs *regs, u32 probe, u32 seq, b
 		struct scratch *s = bpf_map_lookup_elem(&scratches, &key);
 
 		if (s) {
-			fill_call(&s->call, task, regs, probe, seq, chained);
-			read_entry(regs, plan, s, exits, key);
+			fill_call(&s->call, task, regs, probe, seq, flags);
+			late = read_entry(regs, plan, s, exits, key);
 			ts = send_call(s, sizeof(s->call) + s->call.payload);
 			s->taken = 0;
 		}
 	} else {
 		u64 none = 0;
 
-		ts = send_plain_call(regs, task, probe, seq, chained, &none);
+		ts = send_plain_call(regs, task, probe, seq, flags, &none);
 	}
+	if (flags & GPUREC_NO_RETURN)
+		return ts;
+	if (late)
+		t->late = 1;
 	/* Without its frame a pair's return is not known as this call's. */
-	if ((keep_always || (plan && plan->exit_reads)) &&
-	    !keep_frame(task, PT_REGS_SP(regs), chained, ts, exits) && keep_always)
+	if ((keep_always || late || (plan && plan->exit_reads)) &&
+	    !keep_frame(task, PT_REGS_SP(regs), flags & GPUREC_CHAINED, ts, exits, late) && keep_always)
 		count_lost_return(probe);
 	return ts;
 }
@@ -276,16 +291,37 @@ static __noinline bool keep_call(struct pt_regs *regs, u64 ts, bool chained, u64
 
 	exits[0].pointer = pointer;
 	exits[0].count = 1;
-	return keep_frame(bpf_get_current_task_btf(), PT_REGS_SP(regs), chained, ts, exits);
+	return keep_frame(bpf_get_current_task_btf(), PT_REGS_SP(regs), chained, ts, exits, 0);
 }
 
-/* Records the entry. Returns its timestamp, 0 if it isn't recorded. */
+/* A call on another stack (stack.h): recorded, and not followed to its return. */
+static __noinline u64 enter_elsewhere(struct pt_regs *regs, struct thread *t, u64 cookie)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 probe = cookie, wants = wants_of(cookie);
+	u64 ts, none = GPUREC_WORDS;
+
+	t->seq++;
+	if (wants == GPUREC_WANTS_CAPTURE)
+		ts = enter_by_table(regs, t, probe, GPUREC_NO_RETURN, false);
+	else if (wants == GPUREC_WANTS_WORDS)
+		ts = send_with_words(regs, task, cookie, t->seq, GPUREC_NO_RETURN);
+	else
+		ts = send_plain_call(regs, task, cookie, t->seq, GPUREC_NO_RETURN, &none);
+	if (!ts)
+		count_lost_call(probe);
+	budget_returned(probe);
+	return 0;
+}
+
+/* Records the entry. Returns its timestamp, 0 if it isn't recorded or its return isn't watched. */
 static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u64 cookie, bool keep_always)
 {
 	u32 probe = cookie, wants = wants_of(cookie);
-	u64 ts, pointer = word_of(cookie);
+	u64 ts, sp = PT_REGS_SP(regs), pointer = word_of(cookie);
 	struct thread *t;
 	bool chained, keep = keep_always;
+	u16 flags;
 
 	if (phase_now() != GPUREC_RECORDING)
 		return 0;
@@ -297,24 +333,28 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	}
 	if (!t->traced || budget_counts(probe) || is_told_already(t, regs))
 		return 0;
+	/* A pair's return cannot be declined. */
+	if (!keep_always && is_on_another_stack(t, sp))
+		return enter_elsewhere(regs, t, cookie);
 	chained = is_chained(task, t, regs);
+	flags = chained ? GPUREC_CHAINED : 0;
 	/* A frame at this very place may be shared by what is reached from it by a tail call. */
-	t->open_above = PT_REGS_SP(regs) - 1;
+	t->open_above = sp - 1;
 	t->seq++;
 	if (wants == GPUREC_WANTS_CAPTURE) {
-		ts = enter_by_table(regs, probe, t->seq, chained, keep_always);
+		ts = enter_by_table(regs, t, probe, flags, keep_always);
 		keep = false;
 	} else if (wants == GPUREC_WANTS_WORDS) {
-		ts = send_with_words(regs, task, cookie, t->seq, chained);
+		ts = send_with_words(regs, task, cookie, t->seq, flags);
 	} else {
-		ts = send_plain_call(regs, task, cookie, t->seq, chained, &pointer);
+		ts = send_plain_call(regs, task, cookie, t->seq, flags, &pointer);
 	}
 	if (!ts)
 		count_lost_call(probe);
-	else if (PT_REGS_SP(regs) >= t->outermost)
-		t->outermost = PT_REGS_SP(regs);
+	else if (sp >= t->outermost)
+		t->outermost = sp;
 	if (wants == GPUREC_WANTS_OUT && !keep_always)
-		keep = ts && !await(t, PT_REGS_SP(regs), chained, ts, pointer);
+		keep = ts && !await(t, sp, chained, ts, pointer);
 	if (keep && !keep_call(regs, ts, chained, pointer) && keep_always)
 		count_lost_return(probe);
 	return ts;
@@ -343,41 +383,37 @@ static __always_inline void fill_return(struct gpurec_return *ret, struct pt_reg
 	ret->pad = 0;
 }
 
-/* Reads it into the record. Returns whether it could be read without waiting for a page. */
-static __always_inline bool read_out(struct out_return *r, u32 size, u64 pointer)
+/* Reads it into the record. */
+static __always_inline void read_out(struct out_return *r, u32 size, u64 pointer)
 {
 	r->ret.payload = sizeof(r->piece);
-	r->piece.pad = 0;
+	r->piece.late = 0;
 	r->piece.length = 0;
 	r->piece.state = GPUREC_PIECE_NULL;
 	if (!pointer)
-		return true;
+		return;
+	r->piece.state = GPUREC_PIECE_UNREADABLE;
 	if (bpf_probe_read_user(r->bytes, size, (void *)pointer))
-		return false;
+		return;
 	r->ret.payload += (size + 7) & ~7U;
 	r->piece.state = GPUREC_PIECE_READ;
 	r->piece.length = size;
-	return true;
 }
 
-enum sent { SENT, NO_ROOM, NOT_THERE };
-
+/* False: there was no room. */
 #define SEND_OUT(type, most, room)                                                  \
 	({                                                                    \
 		struct type *room_ = room(sizeof(*room_));                    \
 		struct out_return *out_ = (struct out_return *)room_;         \
-		enum sent sent_ = NO_ROOM;                                    \
 		if (room_) {                                                  \
 			fill_return(&out_->ret, regs, task, cookie, seq, begin); \
-			sent_ = read_out(out_, size > (most) ? (most) : size, pointer) ? SENT : NOT_THERE; \
-			if (sent_ == NOT_THERE)                               \
-				out_->ret.head.kind = GPUREC_NOTHING;         \
+			read_out(out_, size > (most) ? (most) : size, pointer); \
 			submit(out_);                                         \
 		}                                                             \
-		sent_;                                                        \
+		room_ != NULL;                                                \
 	})
 
-static __noinline enum sent send_large_out(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, u64 pointer)
+static __noinline bool send_large_out(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, u64 pointer)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u32 size = cookie >> 48;
@@ -385,7 +421,7 @@ static __noinline enum sent send_large_out(struct pt_regs *regs, u64 cookie, u32
 	return SEND_OUT(large_out_return, GPUREC_SMALL, reserve_seldom);
 }
 
-static __always_inline enum sent send_out(struct pt_regs *regs, struct task_struct *task, u64 cookie, u32 seq, u64 begin, u64 pointer)
+static __always_inline bool send_out(struct pt_regs *regs, struct task_struct *task, u64 cookie, u32 seq, u64 begin, u64 pointer)
 {
 	u32 size = cookie >> 48;
 
@@ -394,8 +430,8 @@ static __always_inline enum sent send_out(struct pt_regs *regs, struct task_stru
 	return SEND_OUT(out_return, 8, reserve);
 }
 
-/* What waits for a page, or of which more is read. Returns whether it was told. */
-static __noinline bool send_with_pieces(struct pt_regs *regs, struct place *exits, u32 probe, u32 seq, u64 begin)
+/* Returns whether the return was recorded, or counted as lost. */
+static __noinline bool send_with_pieces(struct pt_regs *regs, struct frame *frame, u32 probe, u32 seq, u64 begin)
 {
 	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -405,7 +441,7 @@ static __noinline bool send_with_pieces(struct pt_regs *regs, struct place *exit
 	if (!plan || !s)
 		return false;
 	fill_return(&s->ret, regs, task, probe, seq, begin);
-	read_exit(plan, s, exits, key);
+	read_exit(plan, s, frame, key, (int)PT_REGS_RC(regs) == 0);
 	if (!send_return(s, sizeof(s->call) + s->ret.payload))
 		count_lost_return(probe);
 	s->taken = 0;
@@ -425,44 +461,34 @@ static __always_inline void send_plain_return(struct pt_regs *regs, struct task_
 	submit(ret);
 }
 
-/* The return of a call whose wants the table knows. */
-static __noinline int leave_by_table(struct pt_regs *regs, u32 probe, u32 seq, u64 begin, struct frame *frame)
+/* The return of a call whose wants the table knows. What it left behind its pointers is read if it succeeded, what
+ * could not be read at its entry in any case. */
+static __noinline int leave_by_table(struct pt_regs *regs, struct thread *t, u32 probe, u64 begin, struct frame *frame)
 {
 	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
 	struct task_struct *task = bpf_get_current_task_btf();
+	bool has_outs = plan && plan->exit_reads && (int)PT_REGS_RC(regs) == 0;
 	u16 flags = 0;
 
-	if (plan && plan->exit_reads && (int)PT_REGS_RC(regs) == 0) {
-		if (!frame)
-			frame = frame_of(task, begin);
-		if (frame && send_with_pieces(regs, frame->exit, probe, seq, begin))
-			return 0;
+	if (!frame && (has_outs || (t->late && plan && plan->entry_reads)))
+		frame = frame_of(task, begin);
+	if (frame && (has_outs || frame->late) && send_with_pieces(regs, frame, probe, t->seq, begin))
+		return 0;
+	if (has_outs)
 		flags = GPUREC_CUT;
-	}
-	send_plain_return(regs, task, probe, seq, begin, flags);
+	send_plain_return(regs, task, probe, t->seq, begin, flags);
 	return 0;
 }
 
-/* That of a call which left one small thing behind, if it stands among the frames or waits for a page. */
-static __noinline int leave_with_late_out(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, struct frame *frame)
+/* That of a call which left one small thing behind, if it stands among the frames. */
+static __noinline int leave_with_frame(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, struct frame *frame)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
 	if (!frame)
 		frame = frame_of(task, begin);
-	if (!frame || !send_with_pieces(regs, frame->exit, cookie, seq, begin))
+	if (!frame || !send_with_pieces(regs, frame, cookie, seq, begin))
 		send_plain_return(regs, task, cookie, seq, begin, GPUREC_CUT);
-	return 0;
-}
-
-static __noinline int leave_with_page(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, u64 pointer)
-{
-	struct place exits[GPUREC_READS] = {};
-
-	exits[0].pointer = pointer;
-	exits[0].count = 1;
-	if (!send_with_pieces(regs, exits, cookie, seq, begin))
-		send_plain_return(regs, bpf_get_current_task_btf(), cookie, seq, begin, GPUREC_CUT);
 	return 0;
 }
 
@@ -491,24 +517,20 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 		t->outermost = 0;
 	t->open_above = entry_sp(regs);
 	if (wants == GPUREC_WANTS_CAPTURE) {
-		leave_by_table(regs, probe, seq, begin, frame);
+		leave_by_table(regs, t, probe, begin, frame);
+		if (!t->outermost)
+			t->late = 0;
 		return;
 	}
 	if (wants == GPUREC_WANTS_OUT)
 		noted = !frame && awaited_from(t, begin, &pointer);
-	/* What a call that failed left behind its pointers is nobody's business. */
-	if (wants != GPUREC_WANTS_OUT || (int)PT_REGS_RC(regs) != 0) {
+	/* What a call that failed left behind its pointers means nothing. */
+	if (wants != GPUREC_WANTS_OUT || (int)PT_REGS_RC(regs) != 0)
 		send_plain_return(regs, task, probe, seq, begin, 0);
-	} else if (!noted) {
-		leave_with_late_out(regs, cookie, seq, begin, frame);
-	} else {
-		enum sent sent = send_out(regs, task, cookie, seq, begin, pointer);
-
-		if (sent == NO_ROOM)
-			count_lost_return(probe);
-		else if (sent == NOT_THERE)
-			leave_with_page(regs, cookie, seq, begin, pointer);
-	}
+	else if (!noted)
+		leave_with_frame(regs, cookie, seq, begin, frame);
+	else if (!send_out(regs, task, cookie, seq, begin, pointer))
+		count_lost_return(probe);
 }
 
 /* A call that found no room is not followed to its return: returning 1 tells the kernel
@@ -528,7 +550,7 @@ static __always_inline int session(struct pt_regs *regs, u64 *begin)
 	return *begin == 0;
 }
 
-SEC("uprobe.session.s")
+SEC("uprobe.session")
 int cuda_session(struct pt_regs *regs)
 {
 	u64 *begin;
@@ -538,7 +560,7 @@ int cuda_session(struct pt_regs *regs)
 	return begin ? session(regs, begin) : 1;
 }
 
-SEC("uprobe.session.s")
+SEC("uprobe.session")
 int cuda_session_ctx(struct pt_regs *regs)
 {
 	u64 *begin;
@@ -550,7 +572,7 @@ int cuda_session_ctx(struct pt_regs *regs)
 
 /* The pair without session memory: also for single uprobes, where the recorder gives
  * the programs another attach type. */
-SEC("uprobe.s")
+SEC("uprobe")
 int cuda_entry(struct pt_regs *regs)
 {
 	keep_own_stack(regs);
@@ -558,7 +580,7 @@ int cuda_entry(struct pt_regs *regs)
 	return 0;
 }
 
-SEC("uretprobe.s")
+SEC("uretprobe")
 int cuda_return(struct pt_regs *regs)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

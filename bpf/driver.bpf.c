@@ -155,12 +155,12 @@ static __always_inline void report_xid(struct pci_dev *device, u32 number, const
 	length = bpf_probe_read_kernel_str(r->text, sizeof(r->text), text);
 	r->text_head.state = length > 0 ? GPUREC_PIECE_READ : GPUREC_PIECE_UNREADABLE;
 	r->text_head.length = sizeof(r->text);
-	r->text_head.pad = 0;
+	r->text_head.late = 0;
 	name = BPF_CORE_READ(device, dev.kobj.name);
 	length = bpf_probe_read_kernel_str(r->device, sizeof(r->device), name);
 	r->device_head.state = length > 0 ? GPUREC_PIECE_READ : GPUREC_PIECE_UNREADABLE;
 	r->device_head.length = sizeof(r->device);
-	r->device_head.pad = 0;
+	r->device_head.late = 0;
 	submit(r);
 }
 
@@ -518,7 +518,7 @@ int any_tracepoint(void *ctx)
 	if (size > sizeof(r->event))
 		size = sizeof(r->event);
 	r->instant.payload = sizeof(r->head) + sizeof(r->event);
-	r->head.pad = 0;
+	r->head.late = 0;
 	r->head.length = size;
 	r->head.state = GPUREC_PIECE_READ;
 	if (bpf_probe_read_kernel(r->event, size, ctx + sizeof(struct trace_entry)))

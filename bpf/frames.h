@@ -47,7 +47,7 @@ __attribute__((noinline)) u32 frames_before(u64 ts)
 
 /* Dead frames go; the new one is kept, if it was recorded. False: there was no memory for it.
  * Of calls nested more deeply than this the kernel does not see the return either. */
-static __always_inline bool keep_frame(struct task_struct *task, u64 sp, bool chained, u64 ts, const struct place *exits)
+static __always_inline bool keep_frame(struct task_struct *task, u64 sp, bool chained, u64 ts, const struct place *exits, u32 late)
 {
 	struct frames *open = bpf_task_storage_get(&frames, task, 0, ts ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	struct frame *top;
@@ -67,6 +67,7 @@ static __always_inline bool keep_frame(struct task_struct *task, u64 sp, bool ch
 	top = &open->at[open->depth & (GPUREC_MAX_FRAMES - 1)];
 	top->sp = sp;
 	top->ts = ts;
+	top->late = late;
 #pragma unroll
 	for (i = 0; i < GPUREC_READS; i++)
 		top->exit[i] = exits[i];

@@ -41,7 +41,6 @@ enum gpurec_kind {
 	GPUREC_EXEC = 4,       /* struct gpurec_exec */
 	GPUREC_EXIT = 5,       /* struct gpurec_exit: a thread ended, perhaps its process with it */
 	GPUREC_NEW_FILE = 6,   /* struct gpurec_new_file, control ring only */
-	GPUREC_NOTHING = 8,    /* given up while it was made: to be passed over */
 	GPUREC_INSTANT = 7,    /* struct gpurec_instant: something in the kernel that is told once */
 };
 
@@ -71,6 +70,8 @@ enum gpurec_flag {
 	/* gpurec_new_file: not stopped, since somebody would take the stop for one of their own: a
 	 * shell with job control, a debugger. */
 	GPUREC_WATCHED = 512,
+	/* A call whose return is not watched: see stack.h. */
+	GPUREC_NO_RETURN = 1024,
 };
 
 /* How a piece of the target's memory is read. */
@@ -129,7 +130,7 @@ enum gpurec_piece_state {
 struct gpurec_piece {
 	unsigned short state;
 	unsigned short length;         /* of the bytes that follow, padded to 8 */
-	unsigned int pad;
+	unsigned int late;             /* behind a return: 1 + the number of the entry read that failed at the entry */
 };
 
 /* Every record begins with this. `seq` counts the hits of a thread, recorded or lost:
@@ -191,17 +192,20 @@ struct gpurec_exec {
 	unsigned char command[GPUREC_COMMAND]; /* argv, each with its closing zero */
 };
 
-/* An executable file as the kernel knows it. */
+/* A file as the kernel knows it, in the state in which it was mapped: inode numbers are used again (overlayfs has no
+ * generation), and a file may be overwritten in place. `inode` 0: the file that is mapped at the address. */
 struct gpurec_file {
 	unsigned long long inode;
 	unsigned int device;      /* the kernel's own encoding: major << 20 | minor */
-	unsigned int generation;  /* tells a reused inode number from the file that had it */
+	unsigned int generation;
+	unsigned long long changed; /* its ctime, ns */
+	unsigned long long size;
 };
 
 struct gpurec_new_file {
 	struct gpurec_head head;
 	unsigned int pid;
-	int fd;                   /* the descriptor that was mapped, -1 for a program */
+	int fd;                   /* the descriptor that was mapped, -1: none (a program, mprotect) */
 	unsigned long long address;
 	struct gpurec_file file;
 };
@@ -252,7 +256,6 @@ struct gpurec_config {
 	unsigned long long far_size;
 	unsigned long long far_at;     /* where in a CPU's part the far ring begins */
 	unsigned long long secret;     /* see gpurec_positions */
-	unsigned int may_sleep;   /* the CUDA programs were loaded sleepable */
 	unsigned int probe;       /* fentry: the one function that these programs are for */
 	unsigned int scratches;   /* how many there are */
 	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
@@ -260,6 +263,7 @@ struct gpurec_config {
 	unsigned int early_frames; /* threads are given their open calls' memory when they begin */
 	unsigned int copies;      /* of the programs at forks, execs, exits and mappings (see copies.h) */
 	int recorder;             /* its process */
+	unsigned int pad;
 };
 
 /* What they see; the recorder knows them by these numbers. */
@@ -269,7 +273,9 @@ enum gpurec_copied {
 	GPUREC_COPIED_EXIT = 2,
 	GPUREC_COPIED_MMAP_ENTER = 3,
 	GPUREC_COPIED_MMAP_EXIT = 4,
-	GPUREC_COPIED = 5,
+	GPUREC_COPIED_MPROTECT = 5,
+	GPUREC_COPIED_PKEY_MPROTECT = 6,
+	GPUREC_COPIED = 7,
 };
 
 /* Whom hooks are for. Where there are hooks of both kinds in one process, both see its calls,
@@ -400,7 +406,7 @@ _Static_assert(sizeof(struct gpurec_spent) == 32, "spent");
 _Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
 _Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
 _Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");
-_Static_assert(sizeof(struct gpurec_file) == 16, "file");
-_Static_assert(sizeof(struct gpurec_new_file) == 56, "new_file");
+_Static_assert(sizeof(struct gpurec_file) == 32, "file");
+_Static_assert(sizeof(struct gpurec_new_file) == 72, "new_file");
 
 #endif

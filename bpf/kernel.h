@@ -225,7 +225,7 @@ static __noinline u32 add_piece(struct kernel_scratch *s, u32 used, u64 pointer,
 		size = GPUREC_HOOK_PIECE;
 	piece = (struct gpurec_piece *)(s->payload + used);
 	to = s->payload + used + sizeof(*piece);
-	piece->pad = 0;
+	piece->late = 0;
 	piece->length = 0;
 	piece->state = GPUREC_PIECE_NULL;
 	if (!pointer)

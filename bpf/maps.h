@@ -29,6 +29,10 @@ struct thread {
 	u32 told_by;    /* of a hit that programs of two reaches see, what the first of them saw */
 	u64 told_sp;
 	u64 told_ip;
+	u64 stack_low;  /* the memory that holds the stack of the outermost call: see stack.h */
+	u64 stack_size;
+	u32 late;       /* some open call has reads that failed at its entry */
+	u32 pad;
 	struct awaited awaited[GPUREC_AWAITED];
 };
 
@@ -92,7 +96,8 @@ struct place {
 struct frame {
 	u64 sp;
 	u64 ts;
-	struct place exit[GPUREC_READS];
+	u64 late;                        /* a bit for each entry read that failed */
+	struct place exit[GPUREC_READS]; /* what is read at the return: exit reads, then late ones */
 };
 
 struct frames {

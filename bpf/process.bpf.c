@@ -2,9 +2,9 @@
  * Who is traced: targets grow at fork and end at exit, and executable files that nobody
  * has looked at yet are reported before their code can run.
  *
- * In: scheduler tracepoints and the mmap system call. Out: fork, exec and exit records in
+ * In: scheduler tracepoints, the mmap and mprotect system calls. Out: fork, exec and exit records in
  * the CPU's ring (for the trace), new-file records in the control ring (to act on).
- * A target that maps a new executable file, or executes one, is stopped on its way back
+ * A target that maps a new executable file, makes one executable, or executes one, is stopped on its way back
  * to user mode; the recorder hooks what the file holds and lets it go on. Nobody is
  * stopped under --all, nor while the recorder's pulse is missing, nor where somebody else
  * would take the stop for one of their own.
@@ -28,7 +28,11 @@
 #define PT_PTRACED 1
 #define PT_SEIZED 0x10000
 #define SIGNAL_GROUP_EXIT 4
+#define PROT_READ 1
 #define PROT_EXEC 4
+#define READ_IMPLIES_EXEC 0x0400000
+#define MOST_RANGES 8
+#define ENOENT 2
 #define MAP_ANONYMOUS 0x20
 #define PULSE_LIMIT_NS 2000000000ULL
 #define PF_EXITING 4
@@ -79,6 +83,19 @@ struct {
 	__type(value, struct gpurec_new_file);
 } mapping SEC(".maps");
 
+/* The upper bit of the newest form says that somebody has asked for it. */
+static __always_inline u64 changed_at(struct inode *inode)
+{
+	struct inode___before_6_13 *older = (void *)inode;
+	struct inode___before_6_6 *oldest = (void *)inode;
+
+	if (bpf_core_field_exists(inode->i_ctime_sec))
+		return BPF_CORE_READ(inode, i_ctime_sec) * 1000000000ULL + (BPF_CORE_READ(inode, i_ctime_nsec) & 0x7fffffff);
+	if (bpf_core_field_exists(older->__i_ctime))
+		return BPF_CORE_READ(older, __i_ctime.tv_sec) * 1000000000ULL + BPF_CORE_READ(older, __i_ctime.tv_nsec);
+	return BPF_CORE_READ(oldest, i_ctime.tv_sec) * 1000000000ULL + BPF_CORE_READ(oldest, i_ctime.tv_nsec);
+}
+
 /* Pointers are followed by copies throughout: where they are followed directly the verifier looks
  * each of them up by name in all of the kernel's types, a millisecond a time. */
 static __always_inline void read_file(struct gpurec_file *id, struct file *file)
@@ -88,6 +105,8 @@ static __always_inline void read_file(struct gpurec_file *id, struct file *file)
 	id->inode = BPF_CORE_READ(inode, i_ino);
 	id->device = BPF_CORE_READ(inode, i_sb, s_dev);
 	id->generation = BPF_CORE_READ(inode, i_generation);
+	id->changed = changed_at(inode);
+	id->size = BPF_CORE_READ(inode, i_size);
 }
 
 static __always_inline bool may_stop(void)
@@ -260,6 +279,15 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
 
+static __always_inline bool becomes_executable(u64 protection)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+
+	if (protection & PROT_EXEC)
+		return true;
+	return (protection & PROT_READ) && (BPF_CORE_READ(task, personality) & READ_IMPLIES_EXEC);
+}
+
 static __always_inline int mmap_begins(u32 copy, struct trace_event_raw_sys_enter *ctx)
 {
 	struct gpurec_new_file what = {};
@@ -270,7 +298,7 @@ static __always_inline int mmap_begins(u32 copy, struct trace_event_raw_sys_ente
 
 	keep_own_stack(ctx);
 	cover_mapping(copy, GPUREC_COPIED_MMAP_ENTER);
-	if (!(ctx->args[2] & PROT_EXEC) || (ctx->args[3] & MAP_ANONYMOUS))
+	if ((ctx->args[3] & MAP_ANONYMOUS) || !becomes_executable(ctx->args[2]))
 		return 0;
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
 		return 0;
@@ -309,9 +337,61 @@ static __always_inline int mmap_ends(u32 copy, struct trace_event_raw_sys_exit *
 	return 0;
 }
 
-/* A target's thread is given its state when it begins: this program cannot sleep. A program at
- * a uprobe can, over the memory for it, and as long as it does kernels before 6.19 refuse every
- * program on that CPU a new state, and those before 6.2 one that is there. */
+struct mapped {
+	struct gpurec_file file;
+	u64 end;
+};
+
+static long mapped_file(struct task_struct *task, struct vm_area_struct *vma, void *to)
+{
+	struct mapped *mapped = to;
+	struct file *file = BPF_CORE_READ(vma, vm_file);
+
+	mapped->end = BPF_CORE_READ(vma, vm_end);
+	if (file)
+		read_file(&mapped->file, file);
+	return 0;
+}
+
+/* Files that were mapped before become executable. The arguments are still in the registers. */
+static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_raw_sys_exit *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gpurec_new_file file = {.fd = -1};
+	struct pt_regs *regs;
+	u64 at, end;
+
+	keep_own_stack(ctx);
+	if (!cover_mapping(copy, what) || ctx->ret || !is_target(task->tgid))
+		return 0;
+	regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	if (!becomes_executable(PT_REGS_PARM3_CORE_SYSCALL(regs)))
+		return 0;
+	at = PT_REGS_PARM1_CORE_SYSCALL(regs);
+	end = at + PT_REGS_PARM2_CORE_SYSCALL(regs);
+	if (is_watched())
+		file.head.flags = GPUREC_WATCHED;
+	for (int i = 0; i < MOST_RANGES && at < end; i++) {
+		struct mapped mapped = {};
+		long error = bpf_find_vma(task, at, mapped_file, &mapped, 0);
+
+		if (error == -ENOENT)
+			return 0;
+		file.address = at;
+		file.file = mapped.file;
+		/* Another thread is changing the mappings: the recorder looks for itself. */
+		if (error || (mapped.file.inode && !is_seen(&mapped.file)))
+			report_file(&file, 0);
+		if (error)
+			return 0;
+		at = mapped.end;
+	}
+	if (at < end)
+		COUNT_LOST(file);
+	return 0;
+}
+
+/* A target's thread is given its state when it begins, before it needs it in a hurry. */
 static __always_inline void give_state(struct task_struct *task)
 {
 	if (config.everyone)
@@ -346,8 +426,9 @@ static __always_inline int forks(u32 copy, struct task_struct *parent, struct ta
 			return 0;
 		}
 		give_state(child);
-		/* It has the hooks' breakpoints with its parent's memory, and nobody behind them. */
-		if (is_the_only(pid) && BPF_CORE_READ(child, mm) != BPF_CORE_READ(parent, mm))
+		/* It has the hooks' breakpoints with its parent's memory, a copy or (vfork) the same, and the hooks are
+		 * for the parent alone. */
+		if (is_the_only(pid))
 			report_alone(new_pid, wait_child(child));
 	} else if (!bpf_task_storage_get(&threads, parent, 0, 0)) {
 		return 0; /* --all: only processes that were seen to use CUDA */
@@ -465,6 +546,18 @@ static __always_inline int ends(u32 copy, struct task_struct *task)
 		return mmap_ends(copy, ctx);                                              \
 	}
 
+#define AT_MPROTECT(copy)                                                                 \
+	SEC("tracepoint/syscalls/sys_exit_mprotect")                                      \
+	int mprotect_exit_##copy(struct trace_event_raw_sys_exit *ctx)                    \
+	{                                                                                 \
+		return mprotect_ends(copy, GPUREC_COPIED_MPROTECT, ctx);                  \
+	}                                                                                 \
+	SEC("tracepoint/syscalls/sys_exit_pkey_mprotect")                                 \
+	int pkey_mprotect_exit_##copy(struct trace_event_raw_sys_exit *ctx)               \
+	{                                                                                 \
+		return mprotect_ends(copy, GPUREC_COPIED_PKEY_MPROTECT, ctx);             \
+	}
+
 #define AT_PROCESSES(copy)                                                                \
 	SEC("tp_btf/sched_process_fork")                                                  \
 	int BPF_PROG(process_fork_##copy, struct task_struct *parent, struct task_struct *child) \
@@ -485,6 +578,10 @@ static __always_inline int ends(u32 copy, struct task_struct *task)
 AT_MMAP(0)
 AT_MMAP(1)
 AT_MMAP(2)
+
+AT_MPROTECT(0)
+AT_MPROTECT(1)
+AT_MPROTECT(2)
 
 AT_PROCESSES(0)
 AT_PROCESSES(1)

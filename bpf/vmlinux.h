@@ -107,6 +107,22 @@ struct inode {
 	unsigned long i_ino;
 	__u32 i_generation;
 	__u32 i_rdev;
+	long long i_size;
+	long long i_ctime_sec;
+	__u32 i_ctime_nsec;
+};
+
+struct timespec64 {
+	long long tv_sec;
+	long tv_nsec;
+};
+
+struct inode___before_6_13 {
+	struct timespec64 __i_ctime;
+};
+
+struct inode___before_6_6 {
+	struct timespec64 i_ctime;
 };
 
 struct file {
@@ -130,7 +146,13 @@ struct uprobes_state {
 	struct xol_area *xol_area;
 };
 
+struct vm_area_struct {
+	unsigned long vm_start, vm_end;
+	struct file *vm_file;
+};
+
 struct mm_struct {
+	unsigned long start_stack;
 	unsigned long arg_start, arg_end;
 	struct uprobes_state uprobes_state;
 };
@@ -184,8 +206,22 @@ struct signal_struct {
 	struct tty_struct *tty;
 };
 
+struct thread_struct {
+#if defined(__TARGET_ARCH_x86)
+	unsigned long fsbase;
+#else
+	struct {
+		unsigned long tp_value;
+	} uw;
+#endif
+};
+
 struct task_struct {
 	unsigned int __state;
+	unsigned int personality;
+	unsigned long sas_ss_sp;
+	unsigned long sas_ss_size;
+	struct thread_struct thread;
 	void *stack;
 	unsigned long jobctl;
 	unsigned int ptrace;

@@ -169,6 +169,20 @@ impl Meaning {
         noted
     }
 
+    /// Arguments that could not be read where the call began, and can at its return.
+    pub fn late(&mut self, role: Option<&Role>, signature: Option<&Signature>, call: &CallRef, entry: &Entry) {
+        let Some(Role { kind: Kind::Name(name), .. }) = role else { return };
+        let Meaning { processes, shown, names, .. } = self;
+        let process = processes.entry(call.pid).or_default();
+        let mut lookup = Lookup { shown, names: names.as_mut(), pid: call.pid };
+        let saved = process.name_begun(*name, &In { signature, entry }, &mut lookup);
+        if !matches!(saved, Saved::Nothing) {
+            let open = &mut process.threads.entry(call.tid).or_default().open;
+            open.retain(|open| open.id < call.id);
+            open.push(Open { id: call.id, saved, kernel: None, runtime: false, told: Told::default() });
+        }
+    }
+
     /// A call has returned; `status` is 0 if it succeeded or has none. What
     /// follows from it is added to `out`.
     #[allow(clippy::too_many_arguments, reason = "the ends of a call, as the recorder has them")]

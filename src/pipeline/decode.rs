@@ -65,6 +65,8 @@ pub struct Origin {
     pub kernel_thread: bool,
     /// An ioctl that came wrapped in another.
     pub wrapped: bool,
+    /// On another stack than the call that the thread has open: its return is not watched (bpf/stack.h).
+    pub elsewhere: bool,
 }
 
 impl Origin {
@@ -74,6 +76,7 @@ impl Origin {
             kernel: has(wire::KERNEL),
             kernel_thread: has(wire::KERNEL_THREAD),
             wrapped: has(wire::WRAPPED),
+            elsewhere: has(wire::NO_RETURN),
         }
     }
 }
@@ -105,26 +108,31 @@ impl Captured {
     }
 }
 
-/// The pieces behind a record. What is no piece ends them.
-pub fn pieces(mut bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
+/// The pieces behind a record, as they were planned. What is no piece ends them.
+pub fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
+    all_pieces(bytes).filter(|(late, _)| *late == 0).map(|(_, piece)| piece)
+}
+
+/// The pieces behind a return that could not be read at the call's entry, each with its number among the entry's.
+pub fn late_pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, Piece<'_>)> {
+    all_pieces(bytes).filter_map(|(late, piece)| Some((late.checked_sub(1)? as usize, piece)))
+}
+
+fn all_pieces(mut bytes: &[u8]) -> impl Iterator<Item = (u32, Piece<'_>)> {
     std::iter::from_fn(move || {
         let piece: wire::Piece = wire::read(bytes)?;
         let data = bytes.get(size_of::<wire::Piece>()..)?;
         let length = usize::from(piece.length);
         let value = data.get(..length)?;
         bytes = data.get(length.next_multiple_of(8)..).unwrap_or(&[]);
-        Some(match piece.state {
+        let read = match piece.state {
             wire::PIECE_READ => Piece::Bytes { bytes: value, cut: false },
             wire::PIECE_CUT => Piece::Bytes { bytes: value, cut: true },
             wire::PIECE_NULL => Piece::Null,
             _ => Piece::Unreadable,
-        })
+        };
+        Some((piece.late, read))
     })
-}
-
-/// A record that was given up while it was made: another says the same.
-pub fn is_nothing(bytes: &[u8]) -> bool {
-    wire::read::<Head>(bytes).is_some_and(|head| head.kind == wire::NOTHING)
 }
 
 /// A call or return without the memory that was to be read with it.

@@ -9,7 +9,8 @@
 //! new call's frame lies at or above theirs on the stack. A gap in the thread's sequence
 //! numbers tells a lost return from a skipped one; of calls nested more deeply than the kernel
 //! follows them no return comes, and that is a loss too. What the thread does in the kernel nests
-//! in its calls by the same rules: BPF gives it stack pointers below every user stack.
+//! in its calls by the same rules: BPF gives it stack pointers below every user stack. A call on another stack than
+//! the thread's open ones has no return: it begins within them, and nothing begins within it.
 //! Pure: no I/O, no clock.
 
 use std::collections::HashMap;
@@ -72,6 +73,8 @@ pub struct Pairing {
     threads: HashMap<u32, Thread, BuildHasher>,
     /// Returns of calls that were already closed: none is expected.
     pub orphans: u64,
+    /// Calls whose returns were not watched.
+    pub elsewhere: u64,
     /// By probe, calls nested so deeply that the kernel does not see their returns.
     pub too_deep: TooDeep,
 }
@@ -116,7 +119,8 @@ impl Pairing {
         let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, pid));
         thread.count(item.seq, origin);
         // The kernel's own rule for which uretprobes are still alive.
-        while thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp }) {
+        while !origin.elsewhere
+            && thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp }) {
             thread.close_top(item.ts, &mut self.too_deep, sink);
         }
         let mut call = Open {
@@ -132,7 +136,11 @@ impl Pairing {
             gaps: thread.gaps,
         };
         call.id = sink.begin(&call, captured);
-        thread.open.push(call);
+        if origin.elsewhere {
+            self.elsewhere += 1;
+        } else {
+            thread.open.push(call);
+        }
     }
 
     fn returned(

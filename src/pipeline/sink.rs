@@ -2,6 +2,7 @@
 //! line with its number, to the file, the summary and, with --live, a person.
 //! Everything that needs a function's name or meaning is looked up once a probe.
 
+use std::collections::HashMap;
 use std::io;
 
 use super::beneath::Below;
@@ -16,7 +17,7 @@ use crate::probe::{Beneath, Probe, wire};
 use crate::record::live::Live;
 use crate::report::Summary;
 use crate::target::proc;
-use crate::trace::{self, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval};
+use crate::trace::{self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval};
 
 /// What is known of a probe, looked up when its library was hooked.
 struct Facts {
@@ -28,6 +29,9 @@ struct Facts {
     /// Of what is no call but lies beneath one.
     beneath: Option<Beneath>,
 }
+
+/// What a trace says of a call on another stack than its thread's open call (bpf/stack.h).
+const ELSEWHERE: &str = "it was made on another stack than an open call of its thread";
 
 pub struct Lines {
     probes: Vec<Facts>,
@@ -49,6 +53,8 @@ pub struct Lines {
     /// CLOCK_MONOTONIC ns of the recording's beginning, and of the last line.
     start: u64,
     last: u64,
+    /// Open calls with arguments that could not be read where they began.
+    unread: HashMap<u64, Captured>,
     /// Calls that died with their threads.
     died: Vec<InFlight>,
     /// Returns of kernel functions that never came.
@@ -73,6 +79,7 @@ impl Lines {
             written_ids: 0,
             start,
             last: start,
+            unread: HashMap::new(),
             died: Vec::new(),
             returns_missed: 0,
             failed: None,
@@ -143,6 +150,12 @@ impl Lines {
                 | Body::KernelEnd(_)
                 | Body::Instant(_)
         );
+        if let Some(end) = line.end_of_unwatched() {
+            self.summary.add(&end);
+            if let Some(live) = &mut self.live {
+                live.line(&end, self.hurry);
+            }
+        }
         if let (Some(writer), None, true) = (&mut self.writer, &self.failed, self.write_calls || !frequent) {
             // The same number, unless calls are left out of the file.
             line.event_id = self.written_ids;
@@ -225,6 +238,27 @@ impl Lines {
         self.effects = effects;
     }
 
+    /// Arguments that could be read at the call's return alone, if there are any.
+    fn late<'a>(
+        &mut self,
+        call: &Open,
+        facts: &Facts,
+        captured: &Captured,
+        taken: &'a Taken,
+    ) -> Option<Vec<Arg<'a>>> {
+        let signature = facts.signature?;
+        let entry = taken.as_entry(captured);
+        let call = self.call_ref(call);
+        self.meaning.late(facts.role.as_ref(), Some(signature), &call, &entry);
+        let at_begin = Taken::entry(captured);
+        let (mut before, mut now) = (Vec::new(), Vec::new());
+        signature.args(&at_begin.as_entry(captured), &mut before);
+        signature.args(&entry, &mut now);
+        let is_news = |arg: &Arg| arg.name != "unreadable" && !before.contains(arg);
+        now.retain(is_news);
+        (!now.is_empty()).then_some(now)
+    }
+
     fn one_in_flight(&self, ts: u64, call: &Open, died: bool) -> InFlight {
         InFlight {
             pid: call.pid,
@@ -271,8 +305,14 @@ impl Sink for Lines {
                 parent: call.parent,
                 args,
                 launch: noted.launch(),
+                no_return: call.origin.elsewhere.then_some(ELSEWHERE.into()),
             }),
         );
+        if call.origin.elsewhere {
+            self.meaning.forget(&call_ref);
+        } else if taken.pieces().contains(&Piece::Unreadable) {
+            self.unread.insert(id, captured.clone());
+        }
         self.probes = probes;
         id
     }
@@ -301,6 +341,10 @@ impl Sink for Lines {
             signature.out(&exit, &mut list);
         }
         let out = (!list.is_empty()).then(|| Args::Named(List::Borrowed(&list)));
+        let unread = self.unread.remove(&call.id);
+        let entry = unread.as_ref().map(|captured| Taken::late(captured, pieces));
+        let late = entry.as_ref().and_then(|taken| self.late(call, facts?, unread.as_ref()?, taken));
+        let late = late.as_ref().map(|list| Args::Named(List::Borrowed(list)));
         let duration = ts.saturating_sub(call.ts);
         self.line(
             ts,
@@ -313,6 +357,7 @@ impl Sink for Lines {
                 retval,
                 error,
                 out,
+                late,
                 ended,
             }),
         );
@@ -335,6 +380,7 @@ impl Sink for Lines {
     }
 
     fn died(&mut self, ts: u64, call: &Open) {
+        self.unread.remove(&call.id);
         self.meaning.forget(&self.call_ref(call));
         self.below.forget(call);
         let entry = self.one_in_flight(ts, call, true);
@@ -387,6 +433,17 @@ impl<'a> Taken<'a> {
 
     fn exit(pieces: &'a [u8]) -> Taken<'a> {
         Taken::of(decode::pieces(pieces))
+    }
+
+    /// What was captured at the entry, with what could be read at the return alone.
+    fn late(captured: &'a Captured, pieces: &'a [u8]) -> Taken<'a> {
+        let mut taken = Taken::entry(captured);
+        for (index, piece) in decode::late_pieces(pieces) {
+            if let Some(slot) = taken.pieces.get_mut(index) {
+                *slot = piece;
+            }
+        }
+        taken
     }
 
     fn of(pieces: impl Iterator<Item = Piece<'a>>) -> Taken<'a> {

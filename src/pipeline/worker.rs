@@ -250,7 +250,6 @@ impl Worker {
                 *cut += u64::from(decode::is_cut(bytes));
                 match decode::decode(bytes) {
                     Some(item) => order.push(i, item),
-                    None if decode::is_nothing(bytes) => {}
                     None => *undecoded += 1,
                 }
             });
@@ -428,6 +427,12 @@ impl Worker {
             because.push(format!(
                 "{} objects of the driver were too many to remember: requests on them are shown without a class",
                 self.lines.forgotten_objects()
+            ));
+        }
+        if self.pairing.elsewhere > 0 {
+            because.push(format!(
+                "{} calls were made on another stack than an open call of their thread (a signal's, a coroutine's): their returns were not watched",
+                self.pairing.elsewhere
             ));
         }
         if self.pairing.orphans > 0 {

@@ -1,7 +1,7 @@
 //! Loading the programs. In: the shared maps, the plan of what this machine may have. Out: the process programs, and
 //! those of the best rung that is seen to work here.
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Result, bail};
 use libbpf_rs::Object;
 
 use super::aside::without_signals;
@@ -15,7 +15,6 @@ pub struct Works {
     pub refused: Vec<(Rung, String)>,
     pub cuda: Object,
     pub ns_per_call: u64,
-    pub may_sleep: bool,
     /// For one process, as long as that is enough.
     pub alone: bool,
 }
@@ -58,15 +57,14 @@ fn best_rung(base: &Base, settings: &Settings, plan: &Plan, force: Option<Rung>)
 
 /// The best way that is seen to work.
 fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
-    let attempt = |may_sleep: bool, alone: bool| -> Result<Works> {
+    let attempt = |alone: bool| -> Result<Works> {
         let reach = if alone { wire::ONE_PROCESS } else { wire::ALWAYS_EVERYBODY };
-        let cuda = base.load_cuda(rung, may_sleep, reach, None)?;
+        let cuda = base.load_cuda(rung, reach, None)?;
         let ns_per_call = calibrate::measure(base, &cuda, rung, alone)?;
-        Ok(Works { rung, refused: Vec::new(), cuda, ns_per_call, may_sleep, alone })
+        Ok(Works { rung, refused: Vec::new(), cuda, ns_per_call, alone })
     };
-    let everybody = |_| attempt(true, false).or_else(|_| attempt(false, false));
     match may_be_for_one {
-        true => attempt(true, true).or_else(everybody),
-        false => everybody(Error::msg("")),
+        true => attempt(true).or_else(|_| attempt(false)),
+        false => attempt(false),
     }
 }

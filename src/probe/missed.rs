@@ -9,14 +9,22 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapFlags, Object};
 
-use super::objects::{copy_of, find_map};
+use super::objects::{copy_of, find_map, is_at_mappings};
 use libbpf_rs::libbpf_sys::{
     BPF_LINK_TYPE_KPROBE_MULTI, BPF_LINK_TYPE_PERF_EVENT, BPF_PERF_EVENT_KPROBE, BPF_PERF_EVENT_KRETPROBE,
     bpf_link_get_info_by_fd, bpf_link_info, bpf_prog_get_info_by_fd, bpf_prog_info,
 };
 
 /// In the order of enum gpurec_copied.
-const COVERED: [&str; 5] = ["process_fork", "process_exec", "process_exit", "mmap_enter", "mmap_exit"];
+const COVERED: [&str; 7] = [
+    "process_fork",
+    "process_exec",
+    "process_exit",
+    "mmap_enter",
+    "mmap_exit",
+    "mprotect_exit",
+    "pkey_mprotect_exit",
+];
 
 /// Counters by what they belong to: a function, or a program that many share. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +63,7 @@ impl Missed {
     /// other way round here, since what is taken off later must not be too much.
     pub fn at_mappings(object: &Object) -> Missed {
         let mut all = Missed::default();
-        for (what, name, fd) in first_copies(object).filter(|(_, name, _)| name.starts_with("mmap")) {
+        for (what, name, fd) in first_copies(object).filter(|(_, name, _)| is_at_mappings(name)) {
             let missed = of_program(fd) as i64;
             let told = covered(object, what);
             all.add(format!("program {name}"), (missed - told).max(0) as u64);

@@ -159,12 +159,12 @@ impl Probes {
         selection: Selection,
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
-        let (process, Works { rung, refused, cuda, ns_per_call, may_sleep, alone }) =
+        let (process, Works { rung, refused, cuda, ns_per_call, alone }) =
             loading::all(&base, settings, plan, force)?;
         let cuda = Rc::new(cuda);
         let levers = settings.budget.then(|| levers(&base, &cuda, rung)).transpose()?;
         Ok(Probes {
-            reach: Reach::new(base.clone(), rung, cuda.clone(), may_sleep, alone),
+            reach: Reach::new(base.clone(), rung, cuda.clone(), alone),
             base,
             rung,
             refused,

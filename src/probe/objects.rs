@@ -92,7 +92,6 @@ impl Base {
             far_size: layout.far as u64,
             far_at: layout.far_at() as u64,
             secret: layout.secret,
-            may_sleep: 0,
             probe: 0,
             scratches: (cpus * SCRATCHES_A_CPU) as u32,
             budget: settings.budget.into(),
@@ -101,6 +100,7 @@ impl Base {
             early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
             copies: copies_at_processes(),
             recorder: std::process::id() as i32,
+            pad: 0,
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
@@ -148,7 +148,7 @@ impl Base {
         let mappings = copies_at_system_calls() as u32;
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            let copies = if name.starts_with("mmap") { mappings } else { self.config.copies };
+            let copies = if is_at_mappings(&name) { mappings } else { self.config.copies };
             program.set_autoload(copy_of(&name).1 < copies);
         }
         for mut map in open.maps_mut().filter(|map| map.name() == "marks" && self.config.copies == 1) {
@@ -157,19 +157,12 @@ impl Base {
         open.load().context("the kernel refused gpurec's process programs")
     }
 
-    /// The CUDA programs of one rung. `may_sleep`: so that they can fetch pages that nobody
-    /// has touched yet; kernels before 6.0 refuse that. `reach`: whom they are hooked for; those
-    /// of a second reach take over the maps of the first.
-    pub fn load_cuda(
-        &self,
-        rung: Rung,
-        may_sleep: bool,
-        reach: u32,
-        before: Option<&Object>,
-    ) -> Result<Object> {
+    /// The CUDA programs of one rung. `reach`: whom they are hooked for; those of a second reach take
+    /// over the maps of the first.
+    pub fn load_cuda(&self, rung: Rung, reach: u32, before: Option<&Object>) -> Result<Object> {
         let wanted = cuda_programs(rung);
         let mut open = open(CUDA, "cuda")?;
-        configure(&mut open, &wire::Config { may_sleep: may_sleep.into(), reach, ..self.config })?;
+        configure(&mut open, &wire::Config { reach, ..self.config })?;
         self.share(&mut open, before)?;
         if before.is_none() {
             self.size_maps(&mut open)?;
@@ -177,9 +170,6 @@ impl Base {
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             program.set_autoload(wanted.contains(&name.as_str()));
-            if !may_sleep {
-                program.set_flags(0);
-            }
             if rung == Rung::Multi {
                 program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
             }
@@ -262,6 +252,11 @@ const COPIES: usize = 3;
 
 /// A thread that ends may be preempted for as long as hundreds of others need to run, and they may end too.
 const COPIES_AT_PROCESSES: u32 = 8;
+
+/// Is the program at a system call that maps something, or makes it executable?
+pub fn is_at_mappings(program: &str) -> bool {
+    ["mmap", "mprotect", "pkey_mprotect"].iter().any(|call| program.starts_with(call))
+}
 
 /// "mmap_enter_2" is the copy 2 of "mmap_enter".
 pub fn copy_of(program: &str) -> (&str, u32) {

@@ -24,6 +24,8 @@ fn syscall_tracepoint(program: &libbpf_rs::ProgramMut, name: &str) -> Result<Lin
     let event = match copy_of(name).0 {
         "mmap_enter" => "sys_enter_mmap",
         "mmap_exit" => "sys_exit_mmap",
+        "mprotect_exit" => "sys_exit_mprotect",
+        "pkey_mprotect_exit" => "sys_exit_pkey_mprotect",
         other => return Err(anyhow!("gpurec does not know where {other} goes")),
     };
     let id = tracepoint::id("syscalls", event)

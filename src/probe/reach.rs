@@ -26,7 +26,6 @@ pub struct Reach {
     base: Rc<Base>,
     rung: Rung,
     cuda: Rc<Object>,
-    may_sleep: bool,
     whose: Whose,
     held: Vec<Held>,
     state: wire::State,
@@ -58,10 +57,10 @@ struct Held {
 }
 
 impl Reach {
-    pub fn new(base: Rc<Base>, rung: Rung, cuda: Rc<Object>, may_sleep: bool, narrow: bool) -> Reach {
+    pub fn new(base: Rc<Base>, rung: Rung, cuda: Rc<Object>, narrow: bool) -> Reach {
         let state = wire::State { phase: wire::RECORDING, kernel: 0, only: 0, may_pause: 0 };
         let whose = if narrow { Whose::Nobodys } else { Whose::Everybodys };
-        Reach { base, rung, cuda, may_sleep, whose, held: Vec::new(), state }
+        Reach { base, rung, cuda, whose, held: Vec::new(), state }
     }
 
     /// Hooks a file that the process has mapped. Out: the places that the kernel refused, if it took any.
@@ -132,7 +131,7 @@ impl Reach {
         if matches!(self.whose, Whose::Everybodys | Whose::EverybodysSince(_)) {
             return Ok(());
         }
-        let more = self.base.load_cuda(self.rung, self.may_sleep, wire::EVERYBODY_SINCE, Some(&self.cuda))?;
+        let more = self.base.load_cuda(self.rung, wire::EVERYBODY_SINCE, Some(&self.cuda))?;
         self.whose = Whose::EverybodysSince(more);
         let mut all = std::mem::take(&mut self.held);
         let done = all.iter_mut().try_for_each(|held| self.attach_held(held));

@@ -118,17 +118,17 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_return" Return { head, begin, value, payload, pad }
         "gpurec_read" Read { kind, source, count, pad, source_offset, count_offset, size, each }
         "gpurec_capture" Capture { words, entry_reads, exit_reads, pad, entry, exit }
-        "gpurec_piece" Piece { state, length, pad }
+        "gpurec_piece" Piece { state, length, late }
         "gpurec_fork" Fork { head, pid, child }
         "gpurec_exit" Exit { head, pid, status }
         "gpurec_exec" Exec { head, pid, length, command }
-        "gpurec_file" FileKey { inode, device, generation }
+        "gpurec_file" FileKey { inode, device, generation, changed, size }
         "gpurec_new_file" NewFile { head, pid, fd, address, file }
         "gpurec_lost" Lost { calls, returns }
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
         "gpurec_config" Config {
-            everyone, follow, call_limit, pause_at, near_size, far_size, far_at, secret, may_sleep, probe, scratches, budget,
-            reach, early_frames, copies, recorder
+            everyone, follow, call_limit, pause_at, near_size, far_size, far_at, secret, probe, scratches, budget,
+            reach, early_frames, copies, recorder, pad
         }
         "gpurec_positions" Positions { head, pad, tail, pad2 }
         "gpurec_instant" Instant { head, pid, cpu, duration, args, payload, pad }
@@ -213,8 +213,8 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::Fork>(), head + 4 + 4);
     assert_eq!(size_of::<wire::Exit>(), head + 4 + 4);
     assert_eq!(size_of::<wire::Exec>(), head + 4 + 4 + 4096);
-    assert_eq!(size_of::<wire::FileKey>(), 8 + 4 + 4);
-    assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 16);
+    assert_eq!(size_of::<wire::FileKey>(), 8 + 4 + 4 + 8 + 8);
+    assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 32);
     assert_eq!(size_of::<wire::Lost>(), 16);
     assert_eq!(size_of::<wire::LostTotal>(), 48);
     assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 8 * 4);

@@ -44,7 +44,6 @@ pub const RETURN: u16 = gpurec_kind::GPUREC_RETURN.0 as u16;
 pub const FORK: u16 = gpurec_kind::GPUREC_FORK.0 as u16;
 pub const EXEC: u16 = gpurec_kind::GPUREC_EXEC.0 as u16;
 pub const EXIT: u16 = gpurec_kind::GPUREC_EXIT.0 as u16;
-pub const NOTHING: u16 = gpurec_kind::GPUREC_NOTHING.0 as u16;
 pub const INSTANT: u16 = gpurec_kind::GPUREC_INSTANT.0 as u16;
 
 pub const CHAINED: u16 = gpurec_flag::GPUREC_CHAINED.0 as u16;
@@ -55,6 +54,7 @@ pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
 pub const ALONE: u16 = gpurec_flag::GPUREC_ALONE.0 as u16;
 pub const WATCHED: u16 = gpurec_flag::GPUREC_WATCHED.0 as u16;
 
+pub const NO_RETURN: u16 = gpurec_flag::GPUREC_NO_RETURN.0 as u16;
 pub const KERNEL: u16 = gpurec_flag::GPUREC_KERNEL.0 as u16;
 pub const KERNEL_THREAD: u16 = gpurec_flag::GPUREC_KERNEL_THREAD.0 as u16;
 pub const WRAPPED: u16 = gpurec_flag::GPUREC_WRAPPED.0 as u16;

@@ -292,7 +292,7 @@ fn call(to: &mut String, end: &End, launch: Option<&str>) {
         (None, Some(Retval::Number(n)), _) => _ = write!(to, "  = {n}"),
         (None, Some(Retval::Pointer(p)), _) => _ = write!(to, "  = {p:#x}"),
         (None, None, Ended::Unwound) => to.push_str("  left without returning"),
-        (None, None, Ended::Lost) => {}
+        (None, None, Ended::Lost | Ended::NotWatched) => {}
     }
 }
 

@@ -445,6 +445,6 @@ fn is_no_library(error: &io::Error) -> bool {
 fn mapping_at(pid: u32, address: u64, key: &FileKey) -> io::Result<Mapping> {
     maps::parse(&std::fs::read(format!("/proc/{pid}/maps"))?)
         .into_iter()
-        .find(|m| (m.start..m.end).contains(&address) && m.inode == key.inode)
+        .find(|m| (m.start..m.end).contains(&address) && (m.inode == key.inode || key.inode == 0))
         .ok_or_else(|| io::ErrorKind::NotFound.into())
 }

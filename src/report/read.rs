@@ -37,6 +37,9 @@ pub fn each(file: &Path, mut take: impl FnMut(&Line)) -> Result<Notes> {
     let mut reader = trace::open(file).with_context(named)?;
     while let Some(line) = reader.next().with_context(named)? {
         take(&line);
+        if let Some(end) = line.end_of_unwatched() {
+            take(&end);
+        }
     }
     Ok(reader.notes().clone())
 }
@@ -47,6 +50,9 @@ pub fn try_each(file: &Path, mut take: impl FnMut(&Line) -> std::io::Result<()>)
     let mut reader = trace::open(file).with_context(named)?;
     while let Some(line) = reader.next().with_context(named)? {
         take(&line)?;
+        if let Some(end) = line.end_of_unwatched() {
+            take(&end)?;
+        }
     }
     Ok(reader.notes().clone())
 }

@@ -60,6 +60,7 @@ impl Script {
                 parent,
                 args: Args::raw(&[1, 0xffff_ffff_ffff_ffff]),
                 launch: None,
+                no_return: None,
             }),
         )
     }
@@ -148,6 +149,7 @@ impl Script {
                 retval: Some(Retval::Number(status.into())),
                 error: error.map(Cow::Borrowed),
                 out: None,
+                late: None,
                 ended: Ended::Returned,
                 name,
             }),
@@ -374,6 +376,7 @@ fn extreme_durations_do_not_overflow() {
                 retval: None,
                 error: None,
                 out: None,
+                late: None,
                 ended: Ended::Returned,
             }),
         });
@@ -430,6 +433,7 @@ fn unwound_and_lost_ends_are_told_apart() {
                 retval: None,
                 error: None,
                 out: None,
+                late: None,
                 ended,
             }),
         );

@@ -26,6 +26,28 @@ pub struct Line<'a> {
     pub body: Body<'a>,
 }
 
+impl Line<'_> {
+    /// The end that follows a call whose return is not watched, for readers that count calls where they end. It is no
+    /// line of the trace.
+    pub fn end_of_unwatched(&self) -> Option<Line<'static>> {
+        let Body::Begin(begin) = &self.body else { return None };
+        begin.no_return.as_ref()?;
+        let end = End {
+            name: begin.name.clone().into_owned().into(),
+            pid: begin.pid,
+            tid: begin.tid,
+            begin: self.event_id,
+            duration_ns: None,
+            retval: None,
+            error: None,
+            out: None,
+            late: None,
+            ended: Ended::NotWatched,
+        };
+        Some(Line { event_id: self.event_id, ts_ns: self.ts_ns, body: Body::End(end) })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body<'a> {
     Header(Box<Header>),
@@ -59,6 +81,8 @@ pub struct Begin<'a> {
     pub args: Args<'a>,
     /// Of a launch, and of what puts a kernel into a graph.
     pub launch: Option<Launch<'a>>,
+    /// Why its return is not watched: it has no `End`, and encloses nothing.
+    pub no_return: Option<Cow<'a, str>>,
 }
 
 /// What a launch starts. A graph launch has only `stream` and `nodes`.
@@ -91,6 +115,8 @@ pub struct End<'a> {
     pub error: Option<Cow<'a, str>>,
     /// What the call wrote through its pointers.
     pub out: Option<Args<'a>>,
+    /// Arguments that could not be read where the call began.
+    pub late: Option<Args<'a>>,
     pub ended: Ended,
 }
 
@@ -170,6 +196,8 @@ pub enum Ended {
     Unwound,
     /// Its end was not recorded: neither return value nor duration is known.
     Lost,
+    /// Its return was not watched. No line says so: it follows from `Begin::no_return`.
+    NotWatched,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -61,7 +61,8 @@ fn call<'a>(scan: &mut Scan<'a>, name: &'a str) -> Option<Body<'a>> {
         scan.must(b",\"args\":")?;
         let args = Args::json(scan.object()?);
         let launch = launch(scan)?;
-        return Some(Body::Begin(Begin { name: name.into(), pid, tid, depth, parent, args, launch }));
+        let no_return = None;
+        return Some(Body::Begin(Begin { name: name.into(), pid, tid, depth, parent, args, launch, no_return }));
     }
     scan.must(b",\"phase\":\"E\"")?;
     let (pid, tid) = thread(scan)?;
@@ -70,8 +71,8 @@ fn call<'a>(scan: &mut Scan<'a>, name: &'a str) -> Option<Body<'a>> {
     let duration_ns = duration(scan)?;
     let retval = retval(scan)?;
     let error = if scan.eat(b",\"error\":\"") { Some(scan.string()?.into()) } else { None };
-    let (out, ended) = (out(scan)?, ended(scan));
-    Some(Body::End(End { name: name.into(), pid, tid, begin, duration_ns, retval, error, out, ended }))
+    let (out, late, ended) = (out(scan)?, args(scan)?, ended(scan));
+    Some(Body::End(End { name: name.into(), pid, tid, begin, duration_ns, retval, error, out, late, ended }))
 }
 
 /// What is not there is `Some(None)`.

@@ -39,6 +39,7 @@ impl Nesting {
     #[inline]
     pub fn add(&mut self, event_id: u64, body: &Body) -> Option<Odd> {
         match body {
+            Body::Begin(b) if b.no_return.is_some() => None,
             Body::Begin(b) => self.begin((b.pid, b.tid), event_id),
             Body::KernelBegin(b) => self.begin((b.pid, b.tid), event_id),
             Body::End(e) => self.end((e.pid, e.tid), e.begin),

@@ -73,6 +73,7 @@ fn call(fields: Fields) -> Result<Body, String> {
             parent: fields.parent,
             args: fields.args.unwrap_or_default(),
             launch: fields.launch,
+            no_return: fields.no_return,
         })),
         Some("E") => Ok(Body::End(End {
             name,
@@ -83,6 +84,7 @@ fn call(fields: Fields) -> Result<Body, String> {
             retval: fields.retval,
             error: fields.error,
             out: fields.out,
+            late: fields.args,
             ended: fields.ended,
         })),
         _ => Err("its phase is neither B nor E".to_string()),
@@ -303,6 +305,7 @@ struct Fields<'a> {
     retval: Option<Retval>,
     error: Option<Cow<'a, str>>,
     ended: Ended,
+    no_return: Option<Cow<'a, str>>,
     /// Apart, so that calls do not carry them.
     driver: Option<Box<DriverKeys<'a>>>,
     keys: Keys,
@@ -408,6 +411,7 @@ fn call_key<'de, A: MapAccess<'de>>(
         "unwound" if map.next_value()? => fields.ended = Ended::Unwound,
         "lost" if map.next_value()? => fields.ended = Ended::Lost,
         "unwound" | "lost" => {}
+        "no_return" => fields.no_return = Some(map.next_value::<Text>()?.0),
         "out" => fields.out = Some(map.next_value()?),
         "kernel" => fields.launched().kernel = Some(map.next_value::<Text>()?.0),
         "grid" => fields.launched().grid = map.next_value()?,

@@ -88,6 +88,7 @@ impl Random {
                 _ => Args::Named(self.named(2)),
             },
             launch: (self.below(2) == 0).then(|| self.launch()),
+            no_return: (self.below(4) == 0).then(|| Cow::Owned(self.text())),
         })
     }
 
@@ -160,6 +161,7 @@ impl Random {
                 0 => None,
                 _ => Some(Args::Named(self.named(1))),
             },
+            late: (self.below(4) == 0).then(|| Args::Named(self.named(1))),
             ended: match self.below(3) {
                 0 => Ended::Returned,
                 1 => Ended::Unwound,
@@ -381,6 +383,7 @@ fn times_are_exact_at_the_extremes() {
                 retval: Some(Retval::Number(i64::MIN)),
                 error: None,
                 out: None,
+                late: None,
                 ended: Ended::Returned,
             }),
         };

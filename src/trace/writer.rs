@@ -142,6 +142,10 @@ fn append_begin(out: &mut Vec<u8>, line: &Line, begin: &Begin) {
     if let Some(started) = &begin.launch {
         launch(out, started);
     }
+    if let Some(why) = &begin.no_return {
+        out.extend_from_slice(b",\"no_return\":");
+        json::string(out, why);
+    }
     out.push(b'}');
 }
 
@@ -271,8 +275,12 @@ fn append_end(out: &mut Vec<u8>, line: &Line, end: &End) {
         out.extend_from_slice(b",\"out\":");
         written.write_json(out);
     }
+    if let Some(late) = &end.late {
+        out.extend_from_slice(b",\"args\":");
+        late.write_json(out);
+    }
     match end.ended {
-        Ended::Returned => {}
+        Ended::Returned | Ended::NotWatched => {}
         Ended::Unwound => out.extend_from_slice(b",\"unwound\":true"),
         Ended::Lost => out.extend_from_slice(b",\"lost\":true"),
     }

@@ -38,7 +38,7 @@ pub fn end(out: &mut Vec<u8>, line: &Line, end: &KernelEnd) {
     }
     optional(out, b",\"out\":", end.out.as_ref());
     match end.ended {
-        Ended::Returned => {}
+        Ended::Returned | Ended::NotWatched => {}
         Ended::Unwound => out.extend_from_slice(b",\"unwound\":true"),
         Ended::Lost => out.extend_from_slice(b",\"lost\":true"),
     }

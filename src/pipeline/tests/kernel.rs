@@ -6,7 +6,7 @@ use super::pair::Story;
 /// BPF's stack pointers for the kernel: below every user stack, smaller with depth.
 const TOP: u64 = 4096;
 const USER: u64 = 0x7ffd_0000_0900;
-const KERNEL: Origin = Origin { kernel: true, kernel_thread: false, wrapped: false };
+const KERNEL: Origin = Origin { kernel: true, kernel_thread: false, wrapped: false, elsewhere: false };
 
 fn call(ts: u64, probe: u32, depth: u64) -> Item {
     let captured = Captured::registers([0; 6]);

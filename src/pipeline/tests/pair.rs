@@ -72,6 +72,15 @@ impl Story {
     }
 }
 
+/// The same on another stack than its thread's open calls.
+pub fn call_elsewhere(ts: u64, seq: u32, probe: u32, sp: u64) -> Item {
+    let mut item = call(ts, 7, 7, seq, probe, sp, false);
+    if let What::Call { origin, .. } = &mut item.what {
+        origin.elsewhere = true;
+    }
+    item
+}
+
 pub fn call(ts: u64, pid: u32, tid: u32, seq: u32, probe: u32, sp: u64, chained: bool) -> Item {
     Item {
         ts,
@@ -295,4 +304,27 @@ fn hits_lost_where_the_number_goes_round_are_a_gap() {
     // A number that went back is another thread's all the same.
     story.call(30, u32::MAX, 3, 900);
     assert_eq!(story.take(), ["begin 3 at 0 in None"]);
+}
+
+#[test]
+fn a_call_on_another_stack_encloses_nothing_and_ends_nothing() {
+    let mut story = Story::default();
+    story.call(1, 1, 10, 1000);
+    // Above, where on one stack it would say that the first was left.
+    story.feed(&call_elsewhere(2, 2, 11, 5000));
+    story.feed(&call_elsewhere(3, 3, 12, 100));
+    story.call(4, 4, 13, 900);
+    story.returned(5, 5, 4, 0);
+    story.returned(6, 6, 1, 0);
+    let told = [
+        "begin 10 at 0 in None",
+        "begin 11 at 1 in Some(1)",
+        "begin 12 at 1 in Some(1)",
+        "begin 13 at 1 in Some(1)",
+        "Returned(0) 13",
+        "Returned(0) 10",
+    ];
+    assert_eq!(story.take(), told);
+    assert_eq!((story.in_flight().len(), story.orphans()), (0, 0));
+    assert_eq!(story.pairing.unwrap().elsewhere, 2);
 }

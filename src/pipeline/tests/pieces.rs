@@ -1,6 +1,6 @@
 //! What follows a record: stack words and pieces of memory, as BPF wrote them and as no BPF would.
 
-use super::super::decode::{Captured, What, decode, pieces};
+use super::super::decode::{Captured, What, decode, late_pieces, pieces};
 use super::super::pair::Pairing;
 use super::sink::Folder;
 use super::{Random, call_record, head};
@@ -9,10 +9,17 @@ use crate::probe::{Probe, wire};
 
 /// A piece as it lies in a record.
 fn piece(state: u16, bytes: &[u8]) -> Vec<u8> {
-    let head = wire::Piece { state, length: bytes.len() as u16, pad: 0 };
+    let head = wire::Piece { state, length: bytes.len() as u16, late: 0 };
     let mut piece = [wire::bytes(&head), bytes].concat();
     piece.resize(piece.len().next_multiple_of(8), 0);
     piece
+}
+
+/// What the entry read number `index` says at the return.
+fn late(index: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut late = piece(wire::PIECE_READ, bytes);
+    late[4..8].copy_from_slice(&(index + 1).to_ne_bytes());
+    late
 }
 
 /// A call with so many stack words in front of its pieces.
@@ -126,7 +133,7 @@ fn the_largest_sizes_are_taken_or_refused() {
 fn what_is_no_piece_ends_them() {
     let good = piece(wire::PIECE_READ, b"good");
     for length in [5, 8, 9, 4096, u16::MAX] {
-        let bad = wire::Piece { state: wire::PIECE_READ, length, pad: 0 };
+        let bad = wire::Piece { state: wire::PIECE_READ, length, late: 0 };
         let bytes = [&good[..], wire::bytes(&bad), b"four"].concat();
         assert_eq!(pieces(&bytes).collect::<Vec<_>>(), [read(b"good")], "a length of {length}");
     }
@@ -148,6 +155,29 @@ fn a_state_that_nobody_knows_is_unreadable() {
 }
 
 #[test]
+fn late_pieces_stand_beside_the_planned_ones() {
+    let all = [piece(wire::PIECE_READ, b"planned"), late(2, b"name"), late(u32::MAX - 1, b"")].concat();
+    assert_eq!(pieces(&all).collect::<Vec<_>>(), [read(b"planned")]);
+    let late: Vec<_> = late_pieces(&all).collect();
+    assert_eq!(late, [(2, read(b"name")), (u32::MAX as usize - 1, read(b""))]);
+}
+
+#[test]
+fn an_argument_that_could_be_read_at_the_return_alone() {
+    let unread = piece(2, b"");
+    let lines = lines_of("late", "cuModuleGetFunction", [
+        &call(&[], &unread, [0x10, 0x20, 0x30, 0, 0, 0]),
+        &a_return(&[piece(wire::PIECE_READ, &0x77u64.to_ne_bytes()), late(0, b"gemm\0")].concat(), 0),
+    ]);
+    let of = |phase: &str| lines.iter().find(|line| line["phase"] == phase).unwrap().clone();
+    let (begin, end) = (of("B"), of("E"));
+    assert_eq!(begin["args"]["name"], serde_json::Value::Null);
+    assert_eq!(begin["args"]["unreadable"], serde_json::json!(["name"]));
+    assert_eq!(end["args"], serde_json::json!({"name": "gemm"}));
+    assert_eq!(end["out"]["hfunc"], "0x77");
+}
+
+#[test]
 fn random_bytes_are_never_more_than_there_are() {
     let mut random = Random::new(3);
     let mut found = 0;
@@ -157,7 +187,8 @@ fn random_bytes_are_never_more_than_there_are() {
             bytes[at] = 0;
             bytes[at - 1] %= 24;
         }
-        let all: Vec<_> = pieces(&bytes).collect();
+        let late = late_pieces(&bytes).map(|(_, piece)| piece);
+        let all: Vec<_> = pieces(&bytes).chain(late).collect();
         let held: usize =
             all.iter().map(|p| if let Piece::Bytes { bytes, .. } = p { bytes.len() } else { 0 }).sum();
         assert!(held + 8 * all.len() <= bytes.len());

@@ -217,6 +217,7 @@ fn ending(out: &mut Vec<u8>, scratch: &mut Vec<u8>, end: &Ending) {
         Ended::Returned => b",",
         Ended::Unwound => b"unwound,",
         Ended::Lost => b"lost,",
+        Ended::NotWatched => b"no_return,",
     });
 }
 

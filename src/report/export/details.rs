@@ -129,6 +129,7 @@ fn retval(object: &mut Object, retval: Option<Retval>) {
 fn ended(object: &mut Object, ended: Ended) {
     object.flag("unwound", ended == Ended::Unwound);
     object.flag("lost", ended == Ended::Lost);
+    object.flag("no_return", ended == Ended::NotWatched);
 }
 
 fn instant(object: &mut Object, instant: &Instant) {

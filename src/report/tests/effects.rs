@@ -249,6 +249,7 @@ fn functions_without_end_are_summed_as_others() {
             parent: None,
             args: Args::raw(&[]),
             launch: None,
+            no_return: None,
         };
         summary.add(&Line { event_id: 2 * id, ts_ns: id, body: Body::Begin(begin) });
         let end = End {
@@ -260,6 +261,7 @@ fn functions_without_end_are_summed_as_others() {
             retval: None,
             error: None,
             out: None,
+            late: None,
             ended: Ended::Returned,
         };
         summary.add(&Line { event_id: 2 * id + 1, ts_ns: id, body: Body::End(end) });

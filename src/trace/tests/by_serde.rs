@@ -37,6 +37,8 @@ struct Hot<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    no_return: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     begin: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_us: Option<&'a str>,
@@ -46,6 +48,8 @@ struct Hot<'a> {
     error: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     out: Option<Object<'a>>,
+    #[serde(rename = "args", skip_serializing_if = "Option::is_none")]
+    late: Option<Object<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unwound: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -230,11 +234,13 @@ fn call(line: &Line) -> String {
         cluster: None,
         cooperative: None,
         nodes: None,
+        no_return: None,
         begin: None,
         duration_us: None,
         retval: None,
         error: None,
         out: None,
+        late: None,
         unwound: None,
         lost: None,
     };
@@ -245,6 +251,7 @@ fn call(line: &Line) -> String {
             (hot.pid, hot.tid) = (b.pid, b.tid);
             hot.depth = Some(b.depth);
             hot.parent = b.parent;
+            hot.no_return = b.no_return.as_deref();
             hot.args = Some(of_args(&b.args));
             if let Some(l) = &b.launch {
                 hot.kernel = l.kernel.as_deref();
@@ -269,6 +276,7 @@ fn call(line: &Line) -> String {
             });
             hot.error = e.error.as_deref();
             hot.out = e.out.as_ref().map(of_args);
+            hot.late = e.late.as_ref().map(of_args);
             hot.unwound = (e.ended == Ended::Unwound).then_some(true);
             hot.lost = (e.ended == Ended::Lost).then_some(true);
         }
