@@ -34,6 +34,8 @@ pub struct Call {
     pub tid: u32,
     pub depth: u32,
     pub parent: Option<u64>,
+    /// Why its return cannot be watched.
+    pub no_return: Option<String>,
     pub end: Option<End>,
 }
 
@@ -57,6 +59,7 @@ struct Userspace<'a> {
     tid: u32,
     depth: Option<u32>,
     parent: Option<u64>,
+    no_return: Option<String>,
     #[serde(borrow)]
     args: Option<BTreeMap<Cow<'a, str>, IgnoredAny>>,
     begin: Option<u64>,
@@ -116,7 +119,8 @@ impl Trace {
     }
 
     /// In each thread calls nest, with the depth and parent that follow from that. Calls whose thread
-    /// died leave when they died, as `in_flight` says.
+    /// died leave when they died, as `in_flight` says. A call whose return cannot be watched has a place
+    /// among the others, and encloses none.
     fn check_nesting(&self) {
         let died: HashMap<u64, u64> = self
             .in_flight()
@@ -144,17 +148,23 @@ impl Trace {
             {
                 assert!(end.id < outer_end.id, "{call:?} outlives {outer:?}");
             }
-            open.push(call);
+            if call.no_return.is_none() {
+                open.push(call);
+            }
         }
     }
 
-    /// What has no end is in flight, and nothing else is.
+    /// What has no end is in flight, and nothing else is; but for calls whose return cannot be watched.
     fn check_in_flight(&self) {
         if self.has_no_calls() {
             return;
         }
-        let by_id: HashMap<u64, &Call> =
-            self.calls.iter().filter(|c| c.end.is_none()).map(|c| (c.id, c)).collect();
+        let by_id: HashMap<u64, &Call> = self
+            .calls
+            .iter()
+            .filter(|c| c.end.is_none() && c.no_return.is_none())
+            .map(|c| (c.id, c))
+            .collect();
         let listed = self.in_flight();
         for one in &listed {
             let call = by_id.get(&one.begin).unwrap_or_else(|| panic!("not in flight, or ended: {one:?}"));
@@ -188,6 +198,8 @@ impl Trace {
         assert!(sum == 0 || !self.complete(), "complete in spite of losses: {end}");
         let lost_ends = self.ends().filter(|end| end.lost).count();
         assert!(lost_ends == 0 || sum > 0, "{lost_ends} lost ends, no losses");
+        let unwatched = self.unwatched().next();
+        assert!(unwatched.is_none() || !self.complete(), "complete in spite of {unwatched:?}");
     }
 
     pub fn complete(&self) -> bool {
@@ -209,6 +221,17 @@ impl Trace {
 
     pub fn ends(&self) -> impl Iterator<Item = &End> {
         self.calls.iter().filter_map(|call| call.end.as_ref())
+    }
+
+    /// The calls whose return cannot be watched.
+    pub fn unwatched(&self) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(|call| call.no_return.is_some())
+    }
+
+    /// Why it is not complete, each reason a sentence.
+    pub fn reasons(&self) -> Vec<&str> {
+        let listed = self.end["incomplete_because"].as_array();
+        listed.into_iter().flatten().map(|reason| reason.as_str().expect("a sentence")).collect()
     }
 
     pub fn of_type(&self, kind: &str) -> impl Iterator<Item = &Value> {
@@ -275,7 +298,11 @@ impl Trace {
 
 impl std::fmt::Debug for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let ended = self.end.as_ref().map_or("no end".to_owned(), |end| format!("to {}", end.ts));
+        let ended = match (&self.end, &self.no_return) {
+            (Some(end), _) => format!("to {}", end.ts),
+            (None, Some(why)) => format!("without a return: {why}"),
+            (None, None) => "no end".to_owned(),
+        };
         write!(f, "{} {} pid {} tid {} at {} {ended}", self.id, self.name, self.pid, self.tid, self.ts)
     }
 }
@@ -323,9 +350,10 @@ impl Reading {
         if u.phase == "B" {
             assert!(u.begin.is_none() && u.args.is_some(), "{line}");
             let (name, depth) = (u.name.into_owned(), u.depth.expect("depth"));
-            let (pid, tid, parent) = (u.pid, u.tid, u.parent);
+            let (pid, tid, parent, no_return) = (u.pid, u.tid, u.parent, u.no_return);
+            assert!(no_return.as_ref().is_none_or(|why| why.len() > 5), "no reason: {line}");
             self.begun.insert(id, self.calls.len());
-            self.calls.push(Call { id, ts, name, pid, tid, depth, parent, end: None });
+            self.calls.push(Call { id, ts, name, pid, tid, depth, parent, no_return, end: None });
             return id;
         }
         assert_eq!(u.phase, "E", "{line}");
@@ -333,6 +361,7 @@ impl Reading {
         let index = *self.begun.get(&begin).unwrap_or_else(|| panic!("ends what never began: {line}"));
         let call = &mut self.calls[index];
         assert!(call.end.is_none(), "ends {call:?} again: {line}");
+        assert!(call.no_return.is_none() && u.no_return.is_none(), "ends what has no return: {line}");
         assert_eq!((&*u.name, u.pid, u.tid), (&*call.name, call.pid, call.tid), "{line}");
         let duration_ns = u.duration_us.map(|_| decimal(line, "duration_us", 3).expect("three decimals"));
         if let Some(ns) = duration_ns {
