@@ -76,6 +76,8 @@ mod trace;
 mod truth;
 #[path = "live/unharmed.rs"]
 mod unharmed;
+#[path = "live/unseen.rs"]
+mod unseen;
 #[path = "live/user.rs"]
 mod user;
 #[path = "live/vanish.rs"]

@@ -1,0 +1,118 @@
+//! A program comes to a CUDA library in a way that a recorder may overlook: as a file that looks like one seen before, by
+//! a mapping that becomes executable later, or in a child that shares its memory.
+//! In: programs/unseen.c. Out: every call is recorded, or the trace is not complete and says why; the program runs on.
+
+use std::process::Command;
+
+use crate::needs::{rungs, skip};
+use crate::room::{Room, live};
+use crate::trace::Trace;
+
+const CALL: &str = "cuDriverGetVersion";
+/// As often as programs/unseen.c calls it at a place.
+const CALLS: u64 = 500;
+
+struct Unseen {
+    program: String,
+    library: String,
+}
+
+impl Unseen {
+    fn new(room: &Room) -> Unseen {
+        let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+        let library = room.compile("few.c", "libcuda.so.1", &flags);
+        Unseen { program: room.compile("unseen.c", "unseen", &[]), library }
+    }
+
+    /// By every backend, each of these ways.
+    fn record(&self, room: &Room, ways: &[&str], in_overlay: bool, made: u64) {
+        let all = ways.iter().flat_map(|way| rungs().into_iter().map(move |rung| (*way, rung)));
+        let missed: Vec<String> =
+            all.filter_map(|(way, rung)| self.missed(room, way, rung, in_overlay, made)).collect();
+        assert!(missed.is_empty(), "complete in spite of: {missed:#?}");
+    }
+
+    /// What is missing in a trace that claims to be complete. `in_overlay`: the file that it writes lies in one.
+    fn missed(&self, room: &Room, way: &str, rung: &str, in_overlay: bool, made: u64) -> Option<String> {
+        let number = room.number();
+        let (trace, file) = (room.text(&format!("{number}.jsonl")), room.text(&format!("file-{number}")));
+        let file = if in_overlay { format!("{}/file-{number}", overlay(room)) } else { file };
+        let words = ["--backend", rung, "-o", &trace, "--", &self.program, way, &self.library, &file];
+        let gpurec = room.gpurec(&words);
+        let done = room.run(if in_overlay { with_overlay(room, &gpurec) } else { gpurec });
+        done.exited(0);
+        if done.text() != "called\n" {
+            skip(&format!("this kernel or file system has no way {way:?}"));
+            return None;
+        }
+        let trace = Trace::checked(room, &trace);
+        let (recorded, why) = (trace.by(rung).named(CALL).len() as u64, trace.reasons());
+        let said = format!("{way} by {rung}: {recorded} of {made} calls, incomplete because {why:?}");
+        println!("{said}");
+        assert!(recorded <= made, "{said}");
+        (recorded < made && trace.complete()).then_some(said)
+    }
+}
+
+fn overlay(room: &Room) -> String {
+    room.text("overlay/merged")
+}
+
+/// The command, where an overlay lies at `overlay`: in a name space of its own, so that it goes with the command.
+pub fn with_overlay(room: &Room, command: &Command) -> Command {
+    let script = "mkdir -p $0/lower $0/upper $0/work $0/merged && \
+                  mount -t overlay -o lowerdir=$0/lower,upperdir=$0/upper,workdir=$0/work overlay $0/merged && \
+                  exec \"$@\"";
+    let mut within = room.command("unshare");
+    within.args(["-m", "sh", "-c", script, &room.text("overlay")]);
+    within.arg(command.get_program()).args(command.get_args());
+    within
+}
+
+/// Where the room's own files lie in an overlay, as in a container, there is none to be had.
+pub fn has_overlay(room: &Room) -> bool {
+    let tried = room.run(with_overlay(room, &Command::new("true")));
+    tried.status.success() || skip(&format!("no overlay can be mounted here: {}", tried.stderr.trim()))
+}
+
+#[test]
+fn a_library_with_the_number_of_another_file_in_an_overlay() {
+    live(|room| {
+        if has_overlay(room) {
+            Unseen::new(room).record(room, &["same-number"], true, CALLS);
+        }
+    });
+}
+
+#[test]
+fn a_library_with_the_number_of_another_file() {
+    live(|room| Unseen::new(room).record(room, &["same-number"], false, CALLS));
+}
+
+#[test]
+fn a_plain_file_that_becomes_a_library() {
+    live(|room| Unseen::new(room).record(room, &["overwritten"], false, CALLS));
+}
+
+#[test]
+fn children_that_share_the_memory_of_their_parent() {
+    live(|room| Unseen::new(room).record(room, &["children"], false, 3 * CALLS));
+}
+
+#[test]
+fn a_mapping_that_becomes_executable() {
+    let ways = ["mprotect", "pkey_mprotect", "personality", "moved", "grown"];
+    live(|room| Unseen::new(room).record(room, &ways, false, CALLS));
+}
+
+/// The kernel puts its breakpoints into private mappings that are not writable.
+#[test]
+fn code_that_the_kernel_puts_no_hook_into() {
+    live(|room| Unseen::new(room).record(room, &["shared", "writable"], false, CALLS));
+}
+
+/// They lie in pages of the process's own, and go with these.
+#[test]
+fn code_whose_hooks_are_dropped() {
+    live(|room| Unseen::new(room).record(room, &["dropped"], false, CALLS));
+}
