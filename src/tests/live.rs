@@ -68,6 +68,8 @@ mod shown;
 mod signals;
 #[path = "live/soak.rs"]
 mod soak;
+#[path = "live/stacks.rs"]
+mod stacks;
 #[path = "live/table.rs"]
 mod table;
 #[path = "live/trace.rs"]

@@ -1,0 +1,171 @@
+//! Calls on one stack while a call is open on another: in a signal handler on its alternate stack, in coroutines.
+//! In: programs/stacks.c and libx.c. Out: the program runs as without gpurec; every call is recorded; a call without its
+//! return is recorded as such, and the trace is not complete.
+//! Return probes that cannot be declined end such a program: before Linux 6.13 nothing of this holds.
+
+use std::collections::BTreeMap;
+
+use crate::disorder::X;
+use crate::needs::{rungs, skip};
+use crate::room::{Room, live};
+use crate::trace::{Call, Trace};
+
+const TIMES: u64 = 20;
+const THREADS: u64 = 4;
+
+/// Of a mode of programs/stacks.c: its calls of x_call and x_leaf, and how many of each come back at least.
+struct Mode {
+    calls: [u64; 2],
+    return_at_least: [u64; 2],
+    /// Calls are left by jumps, or for good.
+    leaves: bool,
+}
+
+fn mode(name: &str) -> Mode {
+    let (calls, return_at_least) = match name {
+        "signal" | "hand" => ([TIMES, 2 * TIMES + 1], [TIMES, TIMES + 1]),
+        "jump" => ([TIMES, 2 * TIMES + 1], [0, 1]),
+        "nest" => ([TIMES + 1, 2 * TIMES + 1], [1, 1]),
+        "switch" => ([2 * TIMES, 5 * TIMES + 2], [0, 1]),
+        "left" => ([TIMES, TIMES + 11], [0, 0]),
+        _ => panic!("{name}"),
+    };
+    Mode { calls, return_at_least, leaves: ["jump", "left"].contains(&name) }
+}
+
+/// Records `stacks MODE OUTER INNER` for each.
+fn each(cases: &[&str]) {
+    live(|room| {
+        if rungs()[0] != "uprobe.session" {
+            skip("it needs return probes that can be declined (Linux 6.13)");
+            return;
+        }
+        let x = X::new(room);
+        let program = room.compile("stacks.c", "stacks", &[&x.library, "-Wl,-rpath,$ORIGIN"]);
+        let harmed: Vec<String> = cases.iter().filter_map(|case| harmed(room, &x, &program, case)).collect();
+        assert!(harmed.is_empty(), "{harmed:#?}");
+    });
+}
+
+/// What became of the program, if that is not what becomes of it without gpurec.
+fn harmed(room: &Room, x: &X, program: &str, case: &str) -> Option<String> {
+    let times = TIMES.to_string();
+    let words: Vec<&str> = [program].into_iter().chain(case.split(' ')).chain([times.as_str()]).collect();
+    let mut alone = room.command(program);
+    alone.args(&words[1..]);
+    assert_eq!(room.run(alone).exited(0).text(), "called\n", "{case} without gpurec");
+    let (done, trace) = room.record(&["--lib", &x.lib()], &words);
+    if !done.status.success() {
+        return Some(format!("{case}: {:?}", done.status));
+    }
+    assert_eq!(done.text(), "called\n", "{case}");
+    let unwatched = trace.unwatched().count();
+    println!(
+        "{case}: {unwatched} of {} without a return, incomplete because {:?}",
+        trace.calls.len(),
+        trace.reasons()
+    );
+    check(case, &trace);
+    None
+}
+
+fn check(case: &str, trace: &Trace) {
+    let threads = if case.starts_with("threads") { THREADS } else { 1 };
+    let mode = mode(case.trim_start_matches("threads ").split(' ').next().unwrap());
+    let made =
+        ["x_call", "x_leaf"].into_iter().zip(mode.calls).map(|(name, n)| (name.to_owned(), n * threads));
+    assert_eq!(trace.counts(), made.collect::<BTreeMap<_, _>>(), "{case}");
+    for ((name, retval), at_least) in [("x_call", "0x7"), ("x_leaf", "0x2a")].iter().zip(mode.return_at_least)
+    {
+        let calls = trace.named(name);
+        let returned: Vec<&&Call> = calls.iter().filter(|call| has_returned(call)).collect();
+        let wrong = returned.iter().find(|call| call.end.as_ref().unwrap().retval != *retval);
+        assert!(wrong.is_none(), "{case}: not {retval} of {wrong:?}");
+        assert!(returned.len() as u64 >= at_least * threads, "{case}: {} of {name} return", returned.len());
+        let rest: Vec<_> =
+            calls.iter().filter(|call| !has_returned(call) && call.no_return.is_none()).collect();
+        assert!(mode.leaves || rest.is_empty(), "{case}: these have returned: {rest:?}");
+    }
+    assert_eq!(trace.lost(), 0, "{case}");
+    assert_eq!(trace.complete(), trace.unwatched().next().is_none(), "{case}: {:?}", trace.reasons());
+}
+
+fn has_returned(call: &Call) -> bool {
+    call.end.as_ref().is_some_and(|end| !end.unwound && !end.lost)
+}
+
+#[test]
+fn a_handler_on_an_alternate_stack() {
+    each(&[
+        "signal own map",
+        "signal own heap",
+        "signal own static",
+        "signal own array",
+        "signal heap map",
+        "signal static heap",
+        "signal map static",
+        "signal map array",
+        "signal lower upper",
+        "signal upper lower",
+    ]);
+}
+
+#[test]
+fn a_handler_on_an_alternate_stack_that_jumps_out_of_it() {
+    each(&["jump own map", "jump own array", "jump heap map", "jump map static"]);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_stack_that_is_changed_by_hand() {
+    each(&["hand own map", "hand own static", "hand heap map", "hand map heap", "hand static map"]);
+}
+
+#[test]
+fn coroutines_that_run_inside_a_call() {
+    each(&["nest own map", "nest heap map", "nest map heap", "nest static heap", "nest map map"]);
+}
+
+/// Their calls end in the order in which they began.
+#[test]
+fn coroutines_that_take_turns() {
+    each(&["switch map map", "switch heap map", "switch map heap", "switch static map"]);
+}
+
+#[test]
+fn coroutines_whose_stacks_lie_in_one_mapping() {
+    each(&[
+        "nest lower upper",
+        "nest upper lower",
+        "nest heap heap",
+        "switch lower upper",
+        "switch upper lower",
+        "switch heap heap",
+        "switch static static",
+    ]);
+}
+
+/// In a frame of the stack that the thread has.
+#[test]
+fn a_stack_inside_another() {
+    each(&["hand own array", "nest own array", "nest map array", "switch array map"]);
+}
+
+#[test]
+fn a_coroutine_that_is_left_for_good() {
+    each(&["left map map", "left heap map", "left static map", "left array map"]);
+}
+
+#[test]
+fn each_thread_has_stacks_of_its_own() {
+    each(&[
+        "threads signal own map",
+        "threads signal own heap",
+        "threads signal own array",
+        "threads signal heap map",
+        "threads nest map heap",
+        "threads switch map map",
+        "threads switch lower upper",
+        "threads left map map",
+    ]);
+}
