@@ -54,6 +54,8 @@ mod reach;
 mod refuse;
 #[path = "live/refused.rs"]
 mod refused;
+#[path = "live/resident.rs"]
+mod resident;
 #[path = "live/rewritten.rs"]
 mod rewritten;
 #[path = "live/rights.rs"]
