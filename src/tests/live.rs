@@ -44,6 +44,8 @@ mod many;
 mod must_show;
 #[path = "live/needs.rs"]
 mod needs;
+#[path = "live/nonlocal.rs"]
+mod nonlocal;
 #[path = "live/other_libc.rs"]
 mod other_libc;
 #[path = "live/privileges.rs"]

@@ -1,0 +1,85 @@
+//! Functions that do not return as others do, or look at return addresses: setjmp and longjmp, contexts, vfork, the
+//! unwinder. A return that is watched has another address on the stack meanwhile, so they are not hooked.
+//! In: programs/nonlocal.c and exceptions.cc, and --lib that names such functions of the system's libraries. Out: the
+//! programs run as without gpurec, and the trace says what was not hooked, with the reason.
+
+use serde_json::Value;
+
+use crate::needs::{program, rungs, rungs_for_many, skip};
+use crate::room::{Room, live};
+use crate::trace::Trace;
+
+const JUMPS: [&str; 7] =
+    ["setjmp", "_setjmp", "__sigsetjmp", "longjmp", "_longjmp", "siglongjmp", "__longjmp_chk"];
+const CONTEXTS: [&str; 3] = ["getcontext", "setcontext", "swapcontext"];
+const CHILDREN: [&str; 2] = ["vfork", "__vfork"];
+const UNWINDER: [&str; 5] = [
+    "_Unwind_RaiseException",
+    "_Unwind_Resume",
+    "_Unwind_ForcedUnwind",
+    "_Unwind_Resume_or_Rethrow",
+    "_Unwind_Backtrace",
+];
+const THROWS: [&str; 2] = ["__cxa_throw", "__cxa_rethrow"];
+
+/// Records the program with `--lib LIBRARY:PATTERN`; these functions are not hooked.
+fn refuses(room: &Room, rung: &str, program: &str, lib: (&str, &str), names: &[&str]) {
+    let rule = format!("{}:{}", lib.0, lib.1);
+    let (done, trace) = room.record(&["--backend", rung, "--lib", &rule], &[program]);
+    assert_eq!(done.exited(0).text(), "called\n", "{rule}");
+    let Some(library) = library(&trace, lib.0) else {
+        skip(&format!("{program} has no {}", lib.0));
+        return;
+    };
+    let refused = library["not_hooked"].as_array().unwrap();
+    for name in names {
+        let reason =
+            refused.iter().find(|one| one["name"] == *name).map(|one| one["reason"].as_str().unwrap());
+        assert!(reason.is_some_and(|reason| reason.len() > 5), "{rule} by {rung}: {name} in {refused:?}");
+        assert!(trace.named(name).is_empty(), "{name}");
+    }
+}
+
+fn library<'a>(trace: &'a Trace, name: &str) -> Option<&'a Value> {
+    let all = trace.process_events("library").into_iter();
+    all.into_iter().find(|line| line["path"].as_str().is_some_and(|path| path.ends_with(name)))
+}
+
+#[test]
+fn jumps_contexts_and_vfork() {
+    live(|room| {
+        let program = room.compile("nonlocal.c", "nonlocal", &[]);
+        for rung in rungs() {
+            refuses(room, rung, &program, ("libc.so.6", "*jmp*"), &JUMPS);
+            refuses(room, rung, &program, ("libc.so.6", "*context"), &CONTEXTS);
+            refuses(room, rung, &program, ("libc.so.6", "*vfork"), &CHILDREN);
+        }
+    });
+}
+
+#[test]
+fn the_unwinder() {
+    live(|room| {
+        if !program("c++") {
+            skip("it needs a C++ compiler (apt-get install g++)");
+            return;
+        }
+        let program = room.compile("exceptions.cc", "exceptions", &["-lstdc++"]);
+        for rung in rungs() {
+            refuses(room, rung, &program, ("libgcc_s.so.1", "_Unwind_*"), &UNWINDER);
+            refuses(room, rung, &program, ("libstdc++.so.6", "__cxa_*throw"), &THROWS);
+        }
+    });
+}
+
+/// What else the C library has can be hooked without harm.
+#[test]
+fn the_whole_c_library() {
+    live(|room| {
+        let program = room.compile("nonlocal.c", "nonlocal", &[]);
+        let names = [&JUMPS[..], &CONTEXTS, &CHILDREN].concat();
+        for rung in rungs_for_many() {
+            refuses(room, rung, &program, ("libc.so.6", "*"), &names);
+        }
+    });
+}
