@@ -91,7 +91,8 @@ fn a_library_with_the_number_of_another_file() {
 
 #[test]
 fn a_plain_file_that_becomes_a_library() {
-    live(|room| Unseen::new(room).record(room, &["overwritten"], false, CALLS));
+    let ways = ["overwritten", "overwritten-at-once", "written-through"];
+    live(|room| Unseen::new(room).record(room, &ways, false, CALLS));
 }
 
 #[test]

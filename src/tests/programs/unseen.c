@@ -105,6 +105,42 @@ static void overwritten(void)
 	calls();
 }
 
+// As large as before, and so soon that a coarse clock shows no time between.
+static void overwritten_at_once(void)
+{
+	static char bytes[BY_HAND];
+	int from = open(library, O_RDONLY), to;
+	ssize_t length = read(from, bytes, sizeof(bytes));
+	void *at;
+
+	plain_file(file);
+	CHECK((to = open(file, O_RDWR)) >= 0 && length > 0 && !ftruncate(to, length));
+	at = mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, to, 0);
+	CHECK(at != MAP_FAILED && pwrite(to, bytes, (size_t)length, 0) == length);
+	CHECK(!munmap(at, 4096) && !close(to) && !close(from));
+	open_library(file);
+	calls();
+}
+
+// By a mapping that was written to before the file was looked at: its times stay.
+static void written_through(void)
+{
+	int from = open(library, O_RDONLY), to;
+	off_t length = lseek(from, 0, SEEK_END);
+	char *through;
+
+	plain_file(file);
+	CHECK((to = open(file, O_RDWR)) >= 0 && length > 0 && !ftruncate(to, length));
+	through = mmap(NULL, (size_t)length, PROT_READ | PROT_WRITE, MAP_SHARED, to, 0);
+	CHECK(through != MAP_FAILED);
+	memset(through, 1, (size_t)length);
+	CHECK(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, to, 0) != MAP_FAILED);
+	CHECK(pread(from, through, (size_t)length, 0) == length);
+	CHECK(!munmap(through, (size_t)length) && !close(to) && !close(from));
+	open_library(file);
+	calls();
+}
+
 static int child(void *unused)
 {
 	(void)unused;
@@ -197,6 +233,8 @@ static const struct {
 } ways[] = {
 	{"same-number", same_number, NULL},
 	{"overwritten", overwritten, NULL},
+	{"overwritten-at-once", overwritten_at_once, NULL},
+	{"written-through", written_through, NULL},
 	{"children", children, NULL},
 	{"mprotect", NULL, by_mprotect},
 	{"pkey_mprotect", NULL, by_pkey},
