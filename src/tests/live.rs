@@ -6,6 +6,8 @@
 //! One test at a time, each in a folder of its own; nothing stays behind, and that is checked too.
 //! Not here: asserts on time. A condition is waited for, with a generous limit.
 
+#[path = "live/actions.rs"]
+mod actions;
 #[path = "live/budget.rs"]
 mod budget;
 #[path = "live/capture.rs"]

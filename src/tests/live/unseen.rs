@@ -54,7 +54,8 @@ impl Unseen {
     }
 }
 
-fn overlay(room: &Room) -> String {
+/// Where `with_overlay` puts it.
+pub fn overlay(room: &Room) -> String {
     room.text("overlay/merged")
 }
 
@@ -66,6 +67,7 @@ pub fn with_overlay(room: &Room, command: &Command) -> Command {
     let mut within = room.command("unshare");
     within.args(["-m", "sh", "-c", script, &room.text("overlay")]);
     within.arg(command.get_program()).args(command.get_args());
+    within.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     within
 }
 

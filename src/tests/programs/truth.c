@@ -1,6 +1,7 @@
-// truth LIBCUDA COUNTS SEED THREADS CALLS [storm]: calls functions of libcuda in an order that the seed gives, and
+// truth LIBCUDA COUNTS SEED THREADS CALLS [ACTION...]: calls functions of libcuda in an order that the seed gives, and
 // counts what it begins and ends where it outlives a SIGKILL. What the library counts itself it writes at exit.
-// With `storm` signals come a few thousand times a second, and their handler calls too.
+// With `storm` signals come a few thousand times a second, and their handler calls too. Other actions (actions.h) are
+// done now and then among the calls.
 // In: the words. Out: COUNTS, a struct counts; the exit status.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,18 +28,22 @@
 static const char *const names[] = {
 	"cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGetName", "cuMemGetInfo_v2",
 	"cuMemAlloc_v2",      "cuMemFree_v2",     "cuCtxGetCurrent", "cuGetErrorName",
+	"cuLaunchHostFunc",
 };
-enum { FUNCTIONS = sizeof names / sizeof *names, ALLOC = 4, FREE = 5 };
+// Of these the first are called at random.
+enum { FUNCTIONS = sizeof names / sizeof *names, DIRECT = 8, ALLOC = 4, FREE = 5 };
 
 struct counts {
 	uint64_t pid, done;
 	struct {
 		uint64_t begun, ended;
 	} of[FUNCTIONS];
+	// By other libraries, and by this one in other processes.
+	uint64_t elsewhere[FUNCTIONS], children;
 };
 
 static struct counts *counts;
-static int (*functions[FUNCTIONS])();
+static int (*functions[DIRECT])();
 static int (*set_current)(void *);
 static void *context;
 static long calls;
@@ -82,13 +87,27 @@ static void call(unsigned which, uint64_t *held)
 	__atomic_add_fetch(&counts->of[which].ended, 1, __ATOMIC_SEQ_CST);
 }
 
+#include "actions.h"
+
+static const struct action *chosen[sizeof actions / sizeof *actions];
+static unsigned number_chosen;
+
+// Each thread does some.
+static void act_now_and_then(uint64_t *random)
+{
+	if (number_chosen && next(random) % (uint64_t)(calls / 5 + 1) == 0)
+		chosen[next(random) % number_chosen]->run(random);
+}
+
 static void *work(void *number)
 {
 	uint64_t random = seed + 7919 * (uint64_t)(uintptr_t)number, held = 0;
 
 	set_current(context);
-	for (long i = 0; i < calls; i++)
-		call(next(&random) % FUNCTIONS, &held);
+	for (long i = 0; i < calls; i++) {
+		act_now_and_then(&random);
+		call(next(&random) % DIRECT, &held);
+	}
 	return NULL;
 }
 
@@ -122,12 +141,24 @@ static void open_library(const char *path)
 	int (*init)(unsigned), (*retain)(void **, int);
 
 	CHECK(library);
-	for (int i = 0; i < FUNCTIONS; i++)
+	for (int i = 0; i < DIRECT; i++)
 		CHECK((functions[i] = (int (*)())dlsym(library, names[i])));
 	CHECK((init = (int (*)(unsigned))dlsym(library, "cuInit")));
 	CHECK((retain = (int (*)(void **, int))dlsym(library, "cuDevicePrimaryCtxRetain")));
+	CHECK((counted_by_library = (uint64_t (*)(const char *))dlsym(library, "standin_calls")));
 	CHECK((set_current = (int (*)(void *))dlsym(library, "cuCtxSetCurrent")));
 	CHECK(!init(0) && !retain(&context, 0));
+}
+
+static void choose(const char *name)
+{
+	for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
+		if (!strcmp(name, actions[i].name))
+			chosen[number_chosen++] = &actions[i];
+	if (!few_path && number_chosen) {
+		CHECK((few_path = getenv("TRUTH_FEW")) && (folder = getenv("TRUTH_FOLDER")));
+		open_few(few_path, &few);
+	}
 }
 
 int main(int count, char **words)
@@ -146,13 +177,18 @@ int main(int count, char **words)
 	CHECK(counts != MAP_FAILED);
 	open_library(words[1]);
 	counts->pid = (uint64_t)getpid();
-	if (count > 6)
-		storm();
+	for (int i = 6; i < count; i++)
+		choose(words[i]);
+	for (int i = 6; i < count; i++)
+		if (!strcmp(words[i], "storm"))
+			storm();
 	for (long i = 0; i < threads; i++)
 		CHECK(!pthread_create(&ids[i], NULL, work, (void *)(uintptr_t)i));
 	for (long i = 0; i < threads; i++)
 		pthread_join(ids[i], NULL);
 	quiet();
+	if (few_path)
+		add_elsewhere(few.counted);
 	counts->done = 1;
 	puts("finished");
 	return 0;

@@ -6,10 +6,7 @@
 #include <dlfcn.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "by_hand.h"
@@ -49,58 +46,17 @@ static void open_library(const char *path)
 	CHECK((function = (int (*)(int *))dlsym(opened, "cuDriverGetVersion")));
 }
 
-// Into what is there, as cp does it.
-static void copy_into(const char *path)
+static void with_same_number(void)
 {
-	static char bytes[BY_HAND];
-	int from = open(library, O_RDONLY), to = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0755);
-	ssize_t length = read(from, bytes, sizeof(bytes));
-
-	CHECK(length > 0 && write(to, bytes, (size_t)length) == length);
-	CHECK(!close(from) && !close(to));
+	if (!same_number(library, file))
+		not_here();
+	open_library(file);
+	calls();
 }
 
-static uint64_t number_of(const char *path)
+static void after_another(void)
 {
-	struct stat about;
-
-	CHECK(!stat(path, &about));
-	return about.st_ino;
-}
-
-// Maps it as code, as a loader would before it sees what it is.
-static uint64_t plain_file(const char *path)
-{
-	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0755);
-	void *at;
-
-	CHECK(write(fd, "plain", 5) == 5);
-	at = mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
-	CHECK(at != MAP_FAILED && !munmap(at, 4096) && !close(fd));
-	return number_of(path);
-}
-
-static void same_number(void)
-{
-	for (int tries = 0; tries < 100; tries++) {
-		uint64_t number = plain_file(file);
-
-		CHECK(!unlink(file));
-		copy_into(file);
-		if (number_of(file) == number) {
-			open_library(file);
-			calls();
-			return;
-		}
-		CHECK(!unlink(file));
-	}
-	not_here();
-}
-
-static void overwritten(void)
-{
-	plain_file(file);
-	copy_into(file);
+	CHECK(overwritten(library, file));
 	open_library(file);
 	calls();
 }
@@ -113,7 +69,7 @@ static void overwritten_at_once(void)
 	ssize_t length = read(from, bytes, sizeof(bytes));
 	void *at;
 
-	plain_file(file);
+	CHECK(plain_file(file));
 	CHECK((to = open(file, O_RDWR)) >= 0 && length > 0 && !ftruncate(to, length));
 	at = mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, to, 0);
 	CHECK(at != MAP_FAILED && pwrite(to, bytes, (size_t)length, 0) == length);
@@ -129,7 +85,7 @@ static void written_through(void)
 	off_t length = lseek(from, 0, SEEK_END);
 	char *through;
 
-	plain_file(file);
+	CHECK(plain_file(file));
 	CHECK((to = open(file, O_RDWR)) >= 0 && length > 0 && !ftruncate(to, length));
 	through = mmap(NULL, (size_t)length, PROT_READ | PROT_WRITE, MAP_SHARED, to, 0);
 	CHECK(through != MAP_FAILED);
@@ -231,8 +187,8 @@ static const struct {
 	void (*run)(void);
 	make_executable *make;
 } ways[] = {
-	{"same-number", same_number, NULL},
-	{"overwritten", overwritten, NULL},
+	{"same-number", with_same_number, NULL},
+	{"overwritten", after_another, NULL},
 	{"overwritten-at-once", overwritten_at_once, NULL},
 	{"written-through", written_through, NULL},
 	{"children", children, NULL},
