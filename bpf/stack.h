@@ -8,17 +8,19 @@
  * drop calls that are still open; when they return, the program runs into memory that is not there, and is killed.
  * Switching to another stack below and back has the same end. So a call on another stack is recorded without its return.
  *
- * What a stack is: the alternate signal stack, or one mapping of memory. Coroutine stacks can lie in one mapping. Then a
- * call above an open one is either on another stack, or the open call was left (longjmp, an exception) and its return
- * address has not been overwritten: except on the thread's own stack, it is taken for the former, which harms nobody.
+ * What a stack is: the one that the thread began with is the mapping that holds it; elsewhere (alternate signal stacks,
+ * coroutines, many of which may lie in one mapping) what lies close below the open call. Above an open call on the
+ * thread's own stack the open call was left. Above one elsewhere this cannot be told from another stack, so the call is
+ * taken to be on another one, which harms nobody. A coroutine whose stack lies in a frame of the thread's own is not
+ * recognised.
  *
  * Not here: kernels without session programs, whose return probes cannot be declined.
  */
 #ifndef GPUREC_STACK_H
 #define GPUREC_STACK_H
 
-/* A stack in use grows downwards by no more than this between two calls. Where its mapping cannot be asked for. */
-#define NEAR_ON_STACK (256 << 10)
+/* How far below an open call the calls inside it lie, at most. */
+#define NEAR (16 << 10)
 
 struct range {
 	u64 low;
@@ -37,12 +39,6 @@ static long range_of(struct task_struct *task, struct vm_area_struct *vma, void 
 static __always_inline bool is_in(const struct range *range, u64 address)
 {
 	return address - range->low < range->size;
-}
-
-static __always_inline void alternate_stack(struct task_struct *task, struct range *range)
-{
-	range->low = task->sas_ss_sp;
-	range->size = task->sas_ss_size;
 }
 
 /* Where the kernel sends returns that are watched; 0: not known. */
@@ -68,17 +64,22 @@ static __always_inline bool is_open(struct task_struct *task, u64 sp)
 #endif
 }
 
-/* The stack that the thread began with. Its thread-local memory lies at the upper end, unless it is the first thread. */
-static __always_inline bool is_threads_own(struct task_struct *task, const struct range *range)
+/* Is an address in the stack that the thread began with? The kernel has made the first thread's; others have their
+ * thread-local memory at the upper end. */
+static __always_inline bool is_on_own_stack(struct task_struct *task, const struct range *mapping, u64 address)
 {
+	u64 local;
+
+	if (!is_in(mapping, address))
+		return false;
+	if (is_in(mapping, BPF_CORE_READ(task, mm, start_stack)))
+		return true;
 #if defined(__TARGET_ARCH_x86)
-	if (is_in(range, BPF_CORE_READ(task, thread.fsbase)))
-		return true;
+	local = BPF_CORE_READ(task, thread.fsbase);
 #else
-	if (is_in(range, BPF_CORE_READ(task, thread.uw.tp_value)))
-		return true;
+	local = BPF_CORE_READ(task, thread.uw.tp_value);
 #endif
-	return is_in(range, BPF_CORE_READ(task, mm, start_stack));
+	return task->pid != task->tgid && is_in(mapping, local) && address < local;
 }
 
 /* Not static: verified once, by itself. */
@@ -86,34 +87,36 @@ __attribute__((noinline)) u32 look_at_stack(u64 sp)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
-	struct range alternate, stack = {};
-	bool on_alternate, is_same;
+	struct range alternate = {}, mapping = {};
 	u64 open;
+	bool own;
 
 	if (!t)
 		return 0;
-	alternate_stack(task, &alternate);
-	on_alternate = is_in(&alternate, sp);
-	if (on_alternate)
-		stack = alternate;
-	else
-		bpf_find_vma(task, sp, range_of, &stack, 0);
 	open = t->outermost;
 	if (open && !is_open(task, open))
 		open = t->outermost = 0;
-	if (open && stack.size)
-		is_same = is_in(&stack, open) && on_alternate == is_in(&alternate, open);
-	else
-		is_same = !open || (sp <= open && open - sp < NEAR_ON_STACK);
-	if (open && is_same && sp > open) {
-		if (on_alternate || !is_threads_own(task, &stack))
+	alternate.low = task->sas_ss_sp;
+	alternate.size = task->sas_ss_size;
+	/* Fails while another thread changes the mappings. */
+	if (!is_in(&alternate, sp))
+		bpf_find_vma(task, sp, range_of, &mapping, 0);
+	own = is_on_own_stack(task, &mapping, sp);
+	if (own) {
+		if (open && (!is_on_own_stack(task, &mapping, open) || is_in(&alternate, open)))
 			return 1;
-		t->outermost = 0;
+		if (sp > open)
+			t->outermost = 0;
+		t->stack_low = mapping.low;
+		t->stack_size = mapping.size;
+		return 0;
 	}
-	if (!is_same)
+	if (open && (sp > open || open - sp >= NEAR || is_in(&alternate, open) != is_in(&alternate, sp)))
 		return 1;
-	t->stack_low = stack.low;
-	t->stack_size = stack.size;
+	if (open && mapping.size && !is_in(&mapping, open))
+		return 1;
+	t->stack_low = sp - NEAR;
+	t->stack_size = NEAR + 1;
 	return 0;
 }
 

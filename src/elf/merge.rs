@@ -11,7 +11,7 @@ use goblin::elf::sym::{STT_COMMON, STT_FUNC, STT_GNU_IFUNC, STT_OBJECT, STT_TLS}
 use super::layout::{Layout, Machine};
 use super::site::{self, Site};
 use super::symbols::Candidate;
-use super::{Function, NotHooked, Refused};
+use super::{Function, NotHooked, Refused, unhookable};
 
 /// A longer function is probed at its entry, and so are all once this much code of a file has been looked through.
 const LONGEST_BODY: u64 = 256 << 10;
@@ -33,6 +33,10 @@ pub fn functions(
     let mut functions = Vec::with_capacity(places.len());
     let mut budget = MOST_CODE;
     for (&entry, place) in &places {
+        if let Some(reason) = place.names.iter().find_map(|name| unhookable::reason(name)) {
+            not_hooked.extend(place.names.iter().map(|name| refusal(name, reason)));
+            continue;
+        }
         match best_site(layout, &places, entry, place, &mut budget)? {
             Ok(site) => functions.push(function(place, entry, site)),
             Err(reason) => not_hooked.extend(place.names.iter().map(|name| refusal(name, reason))),

@@ -14,6 +14,7 @@ mod site;
 mod symbols;
 #[cfg(test)]
 mod tests;
+mod unhookable;
 
 use std::fmt;
 use std::fs::File;

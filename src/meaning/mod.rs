@@ -170,7 +170,13 @@ impl Meaning {
     }
 
     /// Arguments that could not be read where the call began, and can at its return.
-    pub fn late(&mut self, role: Option<&Role>, signature: Option<&Signature>, call: &CallRef, entry: &Entry) {
+    pub fn late(
+        &mut self,
+        role: Option<&Role>,
+        signature: Option<&Signature>,
+        call: &CallRef,
+        entry: &Entry,
+    ) {
         let Some(Role { kind: Kind::Name(name), .. }) = role else { return };
         let Meaning { processes, shown, names, .. } = self;
         let process = processes.entry(call.pid).or_default();

@@ -120,7 +120,8 @@ impl Pairing {
         thread.count(item.seq, origin);
         // The kernel's own rule for which uretprobes are still alive.
         while !origin.elsewhere
-            && thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp }) {
+            && thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp })
+        {
             thread.close_top(item.ts, &mut self.too_deep, sink);
         }
         let mut call = Open {

@@ -17,7 +17,9 @@ use crate::probe::{Beneath, Probe, wire};
 use crate::record::live::Live;
 use crate::report::Summary;
 use crate::target::proc;
-use crate::trace::{self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval};
+use crate::trace::{
+    self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
+};
 
 /// What is known of a probe, looked up when its library was hooked.
 struct Facts {

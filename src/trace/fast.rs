@@ -62,7 +62,16 @@ fn call<'a>(scan: &mut Scan<'a>, name: &'a str) -> Option<Body<'a>> {
         let args = Args::json(scan.object()?);
         let launch = launch(scan)?;
         let no_return = None;
-        return Some(Body::Begin(Begin { name: name.into(), pid, tid, depth, parent, args, launch, no_return }));
+        return Some(Body::Begin(Begin {
+            name: name.into(),
+            pid,
+            tid,
+            depth,
+            parent,
+            args,
+            launch,
+            no_return,
+        }));
     }
     scan.must(b",\"phase\":\"E\"")?;
     let (pid, tid) = thread(scan)?;

@@ -165,10 +165,14 @@ fn late_pieces_stand_beside_the_planned_ones() {
 #[test]
 fn an_argument_that_could_be_read_at_the_return_alone() {
     let unread = piece(2, b"");
-    let lines = lines_of("late", "cuModuleGetFunction", [
-        &call(&[], &unread, [0x10, 0x20, 0x30, 0, 0, 0]),
-        &a_return(&[piece(wire::PIECE_READ, &0x77u64.to_ne_bytes()), late(0, b"gemm\0")].concat(), 0),
-    ]);
+    let lines = lines_of(
+        "late",
+        "cuModuleGetFunction",
+        [
+            &call(&[], &unread, [0x10, 0x20, 0x30, 0, 0, 0]),
+            &a_return(&[piece(wire::PIECE_READ, &0x77u64.to_ne_bytes()), late(0, b"gemm\0")].concat(), 0),
+        ],
+    );
     let of = |phase: &str| lines.iter().find(|line| line["phase"] == phase).unwrap().clone();
     let (begin, end) = (of("B"), of("E"));
     assert_eq!(begin["args"]["name"], serde_json::Value::Null);

@@ -93,7 +93,7 @@ fn a_library_with_the_number_of_another_file() {
 
 #[test]
 fn a_plain_file_that_becomes_a_library() {
-    let ways = ["overwritten", "overwritten-at-once", "written-through"];
+    let ways = ["overwritten", "overwritten-at-once"];
     live(|room| Unseen::new(room).record(room, &ways, false, CALLS));
 }
 
@@ -112,10 +112,4 @@ fn a_mapping_that_becomes_executable() {
 #[test]
 fn code_that_the_kernel_puts_no_hook_into() {
     live(|room| Unseen::new(room).record(room, &["shared", "writable"], false, CALLS));
-}
-
-/// They lie in pages of the process's own, and go with these.
-#[test]
-fn code_whose_hooks_are_dropped() {
-    live(|room| Unseen::new(room).record(room, &["dropped"], false, CALLS));
 }

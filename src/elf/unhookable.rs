@@ -1,0 +1,61 @@
+//! Functions that must not be hooked, by name. In: a name. Out: the reason, if it is one of them.
+//! While a call is followed to its return, the stack holds another return address. These functions return more than
+//! once, return on another stack, or look at return addresses: the program would be killed, or go on in a wrong place.
+
+/// A family: how its names end, without leading underscores, and what it does.
+const FAMILIES: [(&[&str], &str); 4] = [
+    (
+        &["setjmp", "sigsetjmp", "longjmp", "siglongjmp", "longjmp_chk"],
+        "it returns twice, or to another call: a hook at its return would end the program",
+    ),
+    (
+        &["getcontext", "setcontext", "swapcontext", "makecontext"],
+        "it changes stacks: a hook at its return would end the program",
+    ),
+    (&["vfork"], "it returns twice on one stack: a hook at its return would end the program"),
+    (
+        &["cxa_throw", "cxa_rethrow"],
+        "exceptions look for their handler by return addresses: a hook would end the program",
+    ),
+];
+
+const UNWINDER: &str = "_Unwind_";
+
+pub fn reason(name: &str) -> Option<&'static str> {
+    // A version may follow: vfork@@GLIBC_2.2.5.
+    let name = name.split('@').next().unwrap_or(name);
+    if name.starts_with(UNWINDER) {
+        return Some("it looks for callers by return addresses: a hook would end the program");
+    }
+    let plain = name.trim_start_matches('_').trim_start_matches("libc_").trim_start_matches("GI_");
+    let of = |(names, _): &&(&[&str], &str)| names.contains(&plain);
+    FAMILIES.iter().find(of).map(|(_, reason)| *reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    #[test]
+    fn families_are_known_by_all_their_names() {
+        for name in [
+            "setjmp",
+            "_setjmp",
+            "__sigsetjmp",
+            "siglongjmp",
+            "__libc_siglongjmp",
+            "__longjmp_chk",
+            "swapcontext",
+            "__vfork",
+            "__libc_vfork",
+            "_Unwind_Resume",
+            "__cxa_throw",
+        ] {
+            assert!(reason(name).is_some(), "{name}");
+        }
+        for name in ["fork", "cuLaunchKernel", "jmp", "cudaGetLastError", "context", "__cxa_atexit", "throw"]
+        {
+            assert_eq!(reason(name), None, "{name}");
+        }
+    }
+}
