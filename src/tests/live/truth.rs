@@ -383,6 +383,8 @@ struct Sums {
     with_actions: u64,
     /// Of those: some calls were not seen, which the trace says.
     unseen: u64,
+    /// Calls without a return.
+    unwatched: u64,
 }
 
 fn variable(name: &str) -> Option<u64> {
@@ -424,19 +426,21 @@ fn add(sums: &mut Sums, plan: &Plan, done: Recorded) {
     sums.recorded += recorded;
     sums.lost += lost;
     let made: u64 = done.truth.made().iter().map(|made| made.ended).sum();
+    sums.unwatched += done.trace.unwatched().count() as u64;
     sums.with_actions += u64::from(!plan.actions.is_empty());
     sums.unseen += u64::from(!plan.actions.is_empty() && recorded + lost < made);
 }
 
 fn said(sums: &Sums, took: Duration) -> String {
     let Sums { recordings, killed, lossless, with_loss, paused, pauses, recorded, lost, .. } = sums;
-    let Sums { with_actions, unseen, .. } = sums;
+    let Sums { with_actions, unseen, unwatched, .. } = sums;
     let mut text = format!(
         "{recordings} recordings in {} s: {killed} killed, {with_loss} with losses, ",
         took.as_secs()
     );
     let _ = write!(text, "{recorded} calls recorded, {lost} lost; ");
     let _ = write!(text, "{lossless} with --lossless, of which {paused} paused, {pauses} times; ");
-    let _ = write!(text, "{with_actions} with actions, of which {unseen} say that calls were not seen");
+    let _ = write!(text, "{with_actions} with actions, of which {unseen} say that calls were not seen; ");
+    let _ = write!(text, "{unwatched} calls without a return");
     text
 }
