@@ -16,6 +16,7 @@ mod pipeline;
 mod probe;
 mod record;
 mod report;
+mod room;
 mod say;
 mod target;
 mod trace;
