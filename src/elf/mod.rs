@@ -19,6 +19,7 @@ mod unhookable;
 use std::fmt;
 use std::fs::File;
 
+use crate::room::Left;
 use layout::{Layout, Machine};
 
 /// What to look for.
@@ -68,6 +69,24 @@ pub struct Function {
 pub struct NotHooked {
     pub name: String,
     pub reason: String,
+}
+
+/// Those that are listed: what a file has more of is told in a row.
+const LISTED: usize = 256;
+const LISTED_BYTES: usize = 32 << 10;
+
+/// Holds a list of what is not hooked to a size that may be kept and written.
+pub fn few(all: &mut Vec<NotHooked>) {
+    let mut left: Left<LISTED_BYTES> = Left::default();
+    let fit = |one: &&NotHooked| left.take(one.name.len() + one.reason.len());
+    let kept = all.iter().take(LISTED).take_while(fit).count();
+    let more = all.len() - kept;
+    if more > 0 {
+        all.truncate(kept);
+        all.shrink_to_fit();
+        let reason = "for these reasons or such; gpurec lists no more of one file".to_owned();
+        all.push(NotHooked { name: format!("({more} more functions)"), reason });
+    }
 }
 
 #[derive(Debug)]
@@ -160,11 +179,11 @@ fn read_on(
             }
         },
     };
-    if kind == Kind::Other && candidates.is_empty() {
+    if kind == Kind::Other && candidates.list.is_empty() {
         return Ok(None);
     }
-    let too_many = symbols::cut(&mut candidates);
-    let (functions, mut not_hooked) = merge::functions(&layout, candidates)?;
+    let too_many = candidates.too_many();
+    let (functions, mut not_hooked) = merge::functions(&layout, candidates.list)?;
     not_hooked.extend(too_many);
     Ok(Some(image(&layout, kind, soname, functions, not_hooked)?))
 }

@@ -8,12 +8,12 @@ use memchr::memmem::Finder;
 
 use super::file::Source;
 use super::layout::Layout;
-use super::symbols::{self, Candidate, Table, are_too_many, candidate, is_defined};
+use super::symbols::{self, Candidates, Table, candidate, is_defined};
 use super::{Kind, NotHooked, Refused, is_runtime_prefixed, kind_of};
 
 pub enum Found {
     Nothing,
-    Functions(Vec<Candidate>),
+    Functions(Candidates),
     Stripped(NotHooked),
 }
 
@@ -82,19 +82,21 @@ fn functions(
     layout: &Layout,
     table: Table,
     runtime_name: &dyn Fn(&str) -> bool,
-) -> Result<(Vec<Candidate>, bool), Refused> {
+) -> Result<(Candidates, bool), Refused> {
     let accepts = |name: &str| is_runtime_prefixed(name) && runtime_name(name);
     let names = symbols::names(layout, table)?;
-    let mut found = Vec::new();
+    let mut found = Candidates::default();
     let mut imports = false;
     symbols::walk(layout, table, &mut |symbol: Sym| {
-        if !is_prefixed(&names, &symbol) || are_too_many(&found) {
+        if !is_prefixed(&names, &symbol) {
             return;
         }
         if !is_defined(&symbol) {
             imports |= candidate(&names, symbol, &accepts).is_some();
-        } else if symbol.st_type() == STT_FUNC {
-            found.extend(candidate(&names, symbol, &accepts));
+        } else if symbol.st_type() == STT_FUNC
+            && let Some(candidate) = candidate(&names, symbol, &accepts)
+        {
+            found.add(candidate);
         }
     })?;
     Ok((found, imports))
@@ -105,8 +107,8 @@ fn is_prefixed(names: &[u8], symbol: &Sym) -> bool {
     names.get(symbol.st_name..).is_some_and(|name| name.starts_with(b"cuda") || name.starts_with(b"__cuda"))
 }
 
-fn holds_runtime(functions: &[Candidate]) -> bool {
-    functions.iter().any(|function| ESSENTIAL.contains(&function.name.as_str()))
+fn holds_runtime(functions: &Candidates) -> bool {
+    functions.list.iter().any(|function| ESSENTIAL.contains(&function.name.as_str()))
 }
 
 /// nvcc puts kernels into sections of these names, whatever is stripped later.

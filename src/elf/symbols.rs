@@ -7,18 +7,54 @@ use goblin::elf::{SectionHeader, Sym};
 use super::file::{Source, text, u32_at};
 use super::layout::{CTX, Layout, malformed};
 use super::{NotHooked, Refused, Symbol};
+use crate::room::Left;
 
 pub const SYMBOL: u64 = 24;
 const PIECE: u64 = 8192;
 const LONGEST_NAME: usize = 4096;
 /// More hooks in one file than this are no recording but an accident (or an attack).
 const MOST_HOOKS: usize = 1 << 16;
-/// Of all functions' names together: many symbols may share one long name.
-const MOST_NAMES: usize = 64 << 20;
+/// Bytes of their names: many symbols may share one long name.
+pub const MOST_HOOKED_NAMES: usize = 8 << 20;
+/// The same of all functions of a file, each with what there is to it beside its name.
+pub const MOST_NAMES: usize = 64 << 20;
+pub const EACH: usize = 48;
 
 pub struct Candidate {
     pub name: String,
     pub symbol: Sym,
+}
+
+/// The symbols that are wanted, as many as there may be.
+#[derive(Default)]
+pub struct Candidates {
+    pub list: Vec<Candidate>,
+    names: Left<MOST_HOOKED_NAMES>,
+    /// The first for which there was no room, and how many.
+    beyond: Option<(String, u64)>,
+}
+
+impl Candidates {
+    pub fn add(&mut self, candidate: Candidate) {
+        if let Some((_, count)) = &mut self.beyond {
+            *count += 1;
+        } else if self.list.len() < MOST_HOOKS && self.names.take(candidate.name.len()) {
+            self.list.push(candidate);
+        } else {
+            self.beyond = Some((candidate.name, 1));
+        }
+    }
+
+    /// What was left out.
+    pub fn too_many(&mut self) -> Option<NotHooked> {
+        let (name, count) = self.beyond.take()?;
+        let reason = format!(
+            "this and {} more are beyond {MOST_HOOKS} functions, or {} MiB of their names, in one file: narrow the pattern",
+            count - 1,
+            MOST_HOOKED_NAMES >> 20
+        );
+        Some(NotHooked { name, reason })
+    }
 }
 
 /// Where a symbol table and its names lie in the file.
@@ -138,15 +174,18 @@ pub fn is_defined(symbol: &Sym) -> bool {
 }
 
 /// The exported, defined symbols whose names `accepts` takes.
-pub fn exported(layout: &Layout, accepts: &dyn Fn(&str) -> bool) -> Result<Vec<Candidate>, Refused> {
+pub fn exported(layout: &Layout, accepts: &dyn Fn(&str) -> bool) -> Result<Candidates, Refused> {
+    let mut found = Candidates::default();
     let Some(table) = dynamic_table(layout)? else {
-        return Ok(Vec::new());
+        return Ok(found);
     };
     let names = names(layout, table)?;
-    let mut found = Vec::new();
     walk(layout, table, &mut |symbol| {
-        if !are_too_many(&found) && is_defined(&symbol) && is_visible(&symbol) {
-            found.extend(candidate(&names, symbol, accepts));
+        if is_defined(&symbol)
+            && is_visible(&symbol)
+            && let Some(candidate) = candidate(&names, symbol, accepts)
+        {
+            found.add(candidate);
         }
     })?;
     Ok(found)
@@ -159,20 +198,6 @@ pub fn candidate(names: &[u8], symbol: Sym, accepts: &dyn Fn(&str) -> bool) -> O
 
 fn is_visible(symbol: &Sym) -> bool {
     symbol.st_bind() != STB_LOCAL && !matches!(symbol.st_visibility(), STV_HIDDEN | STV_INTERNAL)
-}
-
-/// One more than the limit, so that `cut` sees that there are more.
-pub fn are_too_many(candidates: &[Candidate]) -> bool {
-    candidates.len() > MOST_HOOKS
-}
-
-/// Holds `candidates` to the limit; says so where that leaves some out.
-pub fn cut(candidates: &mut Vec<Candidate>) -> Option<NotHooked> {
-    let first = candidates.get(MOST_HOOKS)?.name.clone();
-    candidates.truncate(MOST_HOOKS);
-    let reason =
-        format!("this and what follows it is beyond {MOST_HOOKS} functions in one file: narrow the pattern");
-    Some(NotHooked { name: first, reason })
 }
 
 /// Every defined function of .symtab, or of .dynsym in a file that has no other, by offset.
@@ -194,7 +219,7 @@ pub fn functions(layout: &Layout) -> Result<Vec<Symbol>, Refused> {
         if let (Some(name), Some((offset, 1..))) =
             (name(&strings, &symbol), layout.locate(symbol.st_value, true))
         {
-            held += name.len();
+            held += EACH + name.len();
             found.push(Symbol { offset, name: name.to_owned() });
         }
     })?;

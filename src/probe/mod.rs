@@ -280,6 +280,7 @@ impl Probes {
     ) -> Result<Library> {
         let wanted = image.functions.len();
         let probes = self.number(&mut image);
+        elf::few(&mut image.not_hooked);
         self.set_captures(&probes)?;
         let mut library = Library {
             path: path.to_owned(),
@@ -317,8 +318,7 @@ impl Probes {
             match numbers.of(&name, signature) {
                 Some(id) => probes.push(Probe { id, name, signature, beneath: None }),
                 None => {
-                    let reason = format!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1);
-                    not_hooked.push(NotHooked { name, reason });
+                    not_hooked.push(numbers::refusal(&name));
                     return false;
                 }
             }
@@ -500,6 +500,7 @@ fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Ima
         let reason = say::with_remedy(format!("the kernel refused it: {}", one.why));
         library.not_hooked.push(NotHooked { name: image.functions[one.index].name.clone(), reason });
     }
+    elf::few(&mut library.not_hooked);
     let mut index = 0..;
     image.functions.retain(|_| index.next().is_some_and(|i| refused.iter().all(|one| one.index != i)));
     library.refused = refused.len();

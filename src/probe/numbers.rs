@@ -7,16 +7,29 @@ use std::collections::HashMap;
 
 use super::{calibrate, wire};
 use crate::cuda::Signature;
+use crate::elf::NotHooked;
+use crate::room::{Left, short};
+
+/// Bytes of all names: each of as many functions as there are numbers has 256 on average.
+const NAMES: usize = 4 << 20;
+
+/// Of a name that is only said not to be hooked.
+const SHOWN: usize = 256;
 
 pub struct Numbers {
     /// Also what the kernel's own hooks count on.
     pub next: Cell<u32>,
+    names: Left<NAMES>,
     known: HashMap<(String, Option<*const Signature>), u32>,
 }
 
 impl Numbers {
     pub fn new() -> Numbers {
-        Numbers { next: Cell::new(calibrate::COOKIE as u32 + 1), known: HashMap::new() }
+        Numbers {
+            next: Cell::new(calibrate::COOKIE as u32 + 1),
+            names: Left::default(),
+            known: HashMap::new(),
+        }
     }
 
     /// None if there are no more.
@@ -27,7 +40,7 @@ impl Numbers {
             return Some(*known);
         }
         let number = self.next.get();
-        if number >= wire::MAX_PROBES {
+        if number >= wire::MAX_PROBES || !self.names.take(name.len()) {
             return None;
         }
         self.next.set(number + 1);
@@ -36,9 +49,17 @@ impl Numbers {
     }
 }
 
+/// A function that there is no number for.
+pub fn refusal(name: &str) -> NotHooked {
+    let (most, bytes) = (wire::MAX_PROBES - 1, NAMES >> 20);
+    let reason = format!("gpurec hooks {most} functions at most, and {bytes} MiB of their names");
+    NotHooked { name: short(name, SHOWN), reason }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::elf;
 
     #[test]
     fn a_function_has_one_number_in_all_files() {
@@ -50,6 +71,23 @@ mod tests {
         let others = [numbers.of("cuMemAlloc_v2", new), numbers.of("cuMemFree_v2", None)];
         assert_eq!(others, [first.map(|n| n + 1), first.map(|n| n + 2)]);
         assert_eq!(numbers.of("cuMemAlloc_v2", old), first);
+    }
+
+    #[test]
+    fn names_are_bounded_in_all_files_together() {
+        let mut numbers = Numbers::new();
+        let long = |i: usize| format!("{i:04000}");
+        let given = (0..5000).filter(|i| numbers.of(&long(*i), None).is_some()).count();
+        assert_eq!(given, NAMES / 4000);
+        assert!(numbers.of(&long(0), None).is_some(), "it is known");
+        let one = refusal(&long(given));
+        assert!(one.reason.contains("gpurec hooks 16383 functions at most") && one.name.len() < 300);
+        let mut all = vec![one; 100_000];
+        elf::few(&mut all);
+        let rest = all.last().unwrap();
+        let listed = all.len() - 1;
+        assert!((50..=256).contains(&listed), "{listed}");
+        assert_eq!(rest.name, format!("({} more functions)", 100_000 - listed));
     }
 
     #[test]

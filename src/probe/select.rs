@@ -1,6 +1,7 @@
 //! Which functions of which files the user wants. In: --only, --skip, --api, --lib.
 //! Out: for a file, what is to be hooked in it. Reads the file, attaches nothing.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -153,15 +154,13 @@ fn looks_like_cuda(path: &Path) -> bool {
 /// A file that is both CUDA and named by --lib: each function once.
 fn merge(first: Option<Image>, second: Option<Image>) -> Option<Image> {
     let (Some(mut first), Some(second)) = (first.clone(), second.clone()) else { return first.or(second) };
-    for function in second.functions {
-        if !first.functions.iter().any(|f| f.site == function.site || f.entry == function.entry) {
-            first.functions.push(function);
-        }
-    }
-    for one in second.not_hooked {
-        if cuda::api(&one.name) == Api::Other && !first.not_hooked.contains(&one) {
-            first.not_hooked.push(one);
-        }
-    }
+    let places = |f: &elf::Function| [("site", f.site), ("entry", f.entry)];
+    let known: HashSet<(&str, u64)> = first.functions.iter().flat_map(places).collect();
+    first
+        .functions
+        .extend(second.functions.into_iter().filter(|f| !places(f).iter().any(|at| known.contains(at))));
+    let known: HashSet<String> = first.not_hooked.iter().map(|one| one.name.clone()).collect();
+    let is_new = |one: &NotHooked| cuda::api(&one.name) == Api::Other && !known.contains(&one.name);
+    first.not_hooked.extend(second.not_hooked.into_iter().filter(is_new));
     Some(first)
 }

@@ -195,7 +195,19 @@ fn names_that_are_shared_take_bounded_memory() {
     file.write_all_at(&text, 2 * at + count * 24).unwrap();
     let layout = Layout::read(&file, Machine::here().unwrap()).unwrap();
     let found = symbols::functions(&layout).unwrap().len();
-    assert!((16_000..17_000).contains(&found), "{found} names of 4,000 bytes");
+    assert_eq!(found, symbols::MOST_NAMES / (4000 + symbols::EACH) + 1, "names of 4,000 bytes");
+    // What is looked for in a file without a dynamic table that holds them: its own.
+    let dynamic = header_of(&bytes, 11);
+    place(&mut bytes, dynamic, at, count * 24);
+    let dynamic_names = usize::from(bytes[dynamic + 40]);
+    place(&mut bytes, start + dynamic_names * 64, 2 * at + count * 24, text.len() as u64);
+    file.write_all_at(&bytes, 0).unwrap();
+    let layout = Layout::read(&file, Machine::here().unwrap()).unwrap();
+    let mut wanted = symbols::exported(&layout, &|_| true).unwrap();
+    assert_eq!(wanted.list.len(), symbols::MOST_HOOKED_NAMES / 4000);
+    let left_out = wanted.too_many().unwrap().reason;
+    let more = count as usize - wanted.list.len() - 1;
+    assert!(left_out.contains(&format!("this and {more} more are beyond")), "{left_out}");
 }
 
 /// A sparse file may be of any size: its tables are refused before they are read through.
