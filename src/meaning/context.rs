@@ -26,8 +26,9 @@ pub struct Current {
     device: Option<i32>,
 }
 
-/// A thread can push contexts without end.
-const DEEPEST: usize = 1024;
+/// A thread can push contexts without end, and a process make them.
+const DEEPEST: usize = 256;
+const MOST: usize = 4096;
 
 impl Current {
     pub fn set(&mut self, context: u64) {
@@ -57,7 +58,7 @@ impl Current {
 
 impl Contexts {
     pub fn seen(&mut self, context: u64, device: Option<i32>) {
-        if context != 0 {
+        if context != 0 && (self.devices.len() < MOST || self.devices.contains_key(&context)) {
             let known = self.devices.entry(context).or_default();
             *known = device.or(*known);
         }
@@ -65,6 +66,9 @@ impl Contexts {
 
     pub fn retained(&mut self, device: i32, context: u64) {
         self.seen(context, Some(device));
+        if self.primary.len() >= MOST && !self.primary.contains_key(&device) {
+            return;
+        }
         let primary = self.primary.entry(device).or_default();
         primary.context = Some(context);
         primary.retained = primary.retained.saturating_add(1);

@@ -7,7 +7,7 @@ use super::copies::Moved;
 use super::ledger::{By, Gone, Held, Owner};
 use super::role::{Alloc, Context, Graph, Space};
 use super::size::Asked;
-use super::{CallRef, Effect, Lookup, Open, Process, Saved, Told};
+use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Saved, Told};
 use crate::trace::{Memory, Op, Transfer};
 
 pub struct Ending<'a, 'l> {
@@ -54,13 +54,20 @@ impl Ending<'_, '_> {
             Saved::Alias(of) => self.alias(of, out),
             Saved::Asked(handle) => {
                 if let Some((bytes, cut)) = out.bytes(0) {
-                    let name = self.lookup.shown.name(bytes, cut);
-                    self.process.kernels.handle(handle, name);
+                    if let Some(name) = self.lookup.shown.name(bytes, cut) {
+                        self.process.kernels.handle(handle, name);
+                    }
                 }
             }
             Saved::Graph(graph, handle) => self.graph(graph, handle, &open.told, out),
-            Saved::Capture { stream, begins: true } => _ = self.process.capturing.insert(stream),
-            Saved::Capture { stream, begins: false } => _ = self.process.capturing.remove(&stream),
+            Saved::Capture { stream, begins: true } => {
+                let Process { tables, capturing, .. } = &mut *self.process;
+                tables.insert(capturing, HANDLE, stream, ());
+            }
+            Saved::Capture { stream, begins: false } => {
+                let Process { tables, capturing, .. } = &mut *self.process;
+                tables.remove(capturing, HANDLE, &stream);
+            }
             Saved::Global => match (out.number(0), out.number(1)) {
                 (Some(ptr), Some(size)) => self.process.ledger.global(ptr, size),
                 _ => self.process.whole = false,
@@ -87,6 +94,8 @@ impl Ending<'_, '_> {
         if let Some(before) = self.process.ledger.alloc(alloc.table, ptr, held) {
             self.freed_before(&before);
         }
+        // Of what there was no room for nothing is concluded.
+        self.process.whole &= self.process.ledger.get(alloc.table, ptr).is_some();
         if !is_again {
             self.tell_callers(|told| told.alloc = Some((alloc.space, size)));
             let total = self.process.ledger.total(alloc.space);
@@ -185,17 +194,17 @@ impl Ending<'_, '_> {
     }
 
     fn graph(&mut self, graph: Graph, handle: u64, told: &Told, out: &Out) {
-        let graphs = &mut self.process.graphs;
+        let Process { whole, tables, graphs: Graphs { graphs, executables }, .. } = &mut *self.process;
         match graph {
             Graph::Create => {
                 if let Some(made) = out.number(0) {
-                    graphs.graphs.insert(made, 0);
+                    tables.insert(graphs, HANDLE, made, 0);
                 }
             }
             Graph::Add | Graph::AddMemory => {
-                self.process.whole &= graph == Graph::Add;
+                *whole &= graph == Graph::Add;
                 if !told.node
-                    && let Some(nodes) = graphs.graphs.get_mut(&handle)
+                    && let Some(nodes) = graphs.get_mut(&handle)
                 {
                     *nodes += 1;
                 }
@@ -204,20 +213,23 @@ impl Ending<'_, '_> {
             Graph::Nodes => {
                 if let Some(nodes) = out.number(2) {
                     // It may be the room for handles that was filled, no more than there are.
-                    let known = graphs.graphs.entry(handle).or_default();
-                    *known = nodes.max(*known);
+                    let known = graphs.get(&handle).copied().unwrap_or(0);
+                    tables.insert(graphs, HANDLE, handle, nodes.max(known));
                 }
             }
             Graph::Instantiate => {
-                if let (Some(made), Some(nodes)) = (out.number(0), graphs.graphs.get(&handle)) {
-                    graphs.executables.insert(made, *nodes);
+                if let (Some(made), Some(nodes)) = (out.number(0), graphs.get(&handle)) {
+                    tables.insert(executables, HANDLE, made, *nodes);
                 }
             }
             Graph::Destroy => {
-                graphs.graphs.remove(&handle);
-                graphs.executables.remove(&handle);
+                tables.remove(graphs, HANDLE, &handle);
+                tables.remove(executables, HANDLE, &handle);
             }
-            Graph::DestroyNode => graphs.graphs.clear(),
+            Graph::DestroyNode => {
+                tables.give_back(HANDLE * graphs.len());
+                graphs.clear();
+            }
             Graph::Launch => {}
         }
     }

@@ -2,16 +2,21 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
+use crate::room::{Left, Room, Share};
+
 /// The longest name that is shown; what a template makes of itself has no end.
 const LONGEST: usize = 4096;
 
-/// How many names and handles are remembered: only a program that means harm has more.
-const MOST: usize = 1 << 20;
+/// Bytes of all names together, of all processes: a hundred thousand have some 1,300 each.
+const NAMES: usize = 144 << 20;
+/// Of each name besides its bytes, and of a handle in a table.
+const EACH: usize = 64;
+const HANDLE: usize = 32;
 
 /// Who can say what lies at an address of a process.
 pub trait Names {
@@ -29,12 +34,18 @@ impl Names for () {
 /// Every name once, readable.
 #[derive(Default)]
 pub struct Shown {
-    names: HashMap<Box<[u8]>, Arc<str>>,
+    /// By two hashes of what the program calls it, which is as long again: 128 bits with a seed of
+    /// their own, so that no two names have the same.
+    names: HashMap<u128, Arc<str>>,
+    seeds: [RandomState; 2],
+    left: Left<NAMES>,
+    /// Names that there was no room for.
+    pub beyond: u64,
 }
 
 /// What is known of one process's kernels.
-#[derive(Clone, Default)]
 pub struct Kernels {
+    share: Share,
     /// By address of the host stub: what survives a fork.
     stubs: Arc<Map<Arc<str>>>,
     /// By CUfunction, CUkernel and cudaKernel_t.
@@ -46,37 +57,59 @@ pub struct Kernels {
 type Map<V> = HashMap<u64, V, Spread>;
 
 impl Shown {
-    pub fn name(&mut self, bytes: &[u8], cut: bool) -> Arc<str> {
+    /// None: it has no room.
+    pub fn name(&mut self, bytes: &[u8], cut: bool) -> Option<Arc<str>> {
         // A text comes with its zero, if that was read.
         let bytes = bytes.split(|b| *b == 0).next().unwrap_or_default();
-        if let Some(known) = self.names.get(bytes).filter(|_| !cut) {
-            return known.clone();
+        let [high, low] = self.seeds.each_ref().map(|seed| u128::from(seed.hash_one((bytes, cut))));
+        let key = high << 64 | low;
+        if let Some(known) = self.names.get(&key) {
+            return Some(known.clone());
         }
-        let name: Arc<str> = readable(bytes, cut).into();
-        if self.names.len() < MOST && !cut {
-            self.names.insert(bytes.into(), name.clone());
+        let name = readable(bytes, cut);
+        if !self.left.take(EACH + name.len()) {
+            self.beyond += 1;
+            return None;
         }
-        name
+        let name: Arc<str> = name.into();
+        self.names.insert(key, name.clone());
+        Some(name)
     }
 }
 
 impl Kernels {
-    pub fn of_child(&self) -> Kernels {
-        Kernels { stubs: self.stubs.clone(), ..Kernels::default() }
+    pub fn new(room: &Room) -> Kernels {
+        Kernels {
+            share: Share::new(room),
+            stubs: Arc::default(),
+            handles: Map::default(),
+            unknown: Map::default(),
+        }
+    }
+
+    /// As long as the child registers none of its own, it has its parent's table.
+    pub fn of_child(&self, room: &Room) -> Kernels {
+        Kernels { stubs: self.stubs.clone(), ..Kernels::new(room) }
     }
 
     pub fn register(&mut self, stub: u64, name: Arc<str>) {
-        self.unknown.remove(&stub);
-        if self.stubs.len() < MOST {
+        self.forget(stub);
+        let shared = Arc::strong_count(&self.stubs) > 1;
+        let bytes = HANDLE * if shared { self.stubs.len() + 1 } else { 1 };
+        if (self.stubs.contains_key(&stub) && !shared) || self.share.take(bytes) {
             Arc::make_mut(&mut self.stubs).insert(stub, name);
         }
     }
 
     pub fn handle(&mut self, handle: u64, name: Arc<str>) {
-        self.unknown.remove(&handle);
-        if handle != 0 && self.handles.len() < MOST {
-            self.handles.insert(handle, name);
+        self.forget(handle);
+        if handle != 0 {
+            self.share.insert(&mut self.handles, HANDLE, handle, name);
         }
+    }
+
+    fn forget(&mut self, handle: u64) {
+        self.share.remove(&mut self.unknown, HANDLE + EACH, &handle);
     }
 
     pub fn known(&self, function: u64) -> Option<&Arc<str>> {
@@ -94,9 +127,7 @@ impl Kernels {
             return (name, true);
         }
         let shown: Arc<str> = format!("{function:#x}").into();
-        if self.unknown.len() < MOST {
-            self.unknown.insert(function, shown.clone());
-        }
+        self.share.insert(&mut self.unknown, HANDLE + EACH, function, shown.clone());
         (shown, false)
     }
 }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::role::{Space, Table};
+use crate::room::{Room, Share};
 
 /// A call, by its thread and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +61,9 @@ struct Mapping {
     handle: u64,
 }
 
-#[derive(Default)]
 pub struct Ledger {
+    /// An entry of each table here.
+    share: Share,
     tables: [BTreeMap<u64, Held>; 4],
     mappings: BTreeMap<u64, Mapping>,
     /// Variables of modules, and their sizes.
@@ -87,6 +89,18 @@ impl Held {
 }
 
 impl Ledger {
+    /// `room` is how many entries there may be, in all processes.
+    pub fn new(room: &Room) -> Ledger {
+        Ledger {
+            share: Share::new(room),
+            tables: Default::default(),
+            mappings: BTreeMap::new(),
+            globals: BTreeMap::new(),
+            totals: Default::default(),
+            serials: 0,
+        }
+    }
+
     pub fn total(&self, space: Space) -> u64 {
         let total = self.totals.get(space as usize).copied().unwrap_or(0);
         u64::try_from(total).unwrap_or(u64::MAX)
@@ -107,6 +121,9 @@ impl Ledger {
             return None;
         }
         let before = self.remove(table, ptr);
+        if !self.share.take(1) {
+            return before;
+        }
         self.serials += 1;
         let serial = self.serials;
         self.add(held.space, held.size);
@@ -149,6 +166,9 @@ impl Ledger {
     }
 
     pub fn map(&mut self, ptr: u64, size: u64, handle: u64) {
+        if !self.mappings.contains_key(&ptr) && !self.share.take(1) {
+            return;
+        }
         if let Some(before) = self.mappings.insert(ptr, Mapping { size, handle })
             && let Some(held) = self.table_mut(Table::Handles).get_mut(&before.handle)
         {
@@ -166,6 +186,7 @@ impl Ledger {
         let mut gone = Vec::new();
         for at in within {
             let Some(mapping) = self.mappings.remove(&at) else { continue };
+            self.share.give_back(1);
             let Some(held) = self.table_mut(Table::Handles).get_mut(&mapping.handle) else { continue };
             held.maps = held.maps.saturating_sub(1);
             if held.maps == 0 && held.holds == 0 {
@@ -176,7 +197,9 @@ impl Ledger {
     }
 
     pub fn global(&mut self, ptr: u64, size: u64) {
-        self.globals.insert(ptr, size);
+        if self.globals.contains_key(&ptr) || self.share.take(1) {
+            self.globals.insert(ptr, size);
+        }
     }
 
     /// Takes out what a context or a device takes with it when it ends.
@@ -253,6 +276,7 @@ impl Ledger {
 
     fn remove(&mut self, table: Table, ptr: u64) -> Option<Gone> {
         let held = self.table_mut(table).remove(&ptr)?;
+        self.share.give_back(1);
         if let Some(total) = self.totals.get_mut(held.space as usize) {
             *total = total.saturating_sub(held.size.unwrap_or(0).into());
         }

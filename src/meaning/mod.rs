@@ -18,11 +18,12 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cuda::Signature;
 use crate::cuda::raw::{Entry, Exit};
+use crate::room::{MOST_LIVE, Room, Share};
 use crate::trace;
 
 use args::{In, Out, three_at, u32_at, u64_at};
@@ -63,20 +64,34 @@ pub struct Meaning {
     processes: HashMap<u32, Process, Spread>,
     shown: Shown,
     names: Box<dyn Names + Send>,
+    rooms: Rooms,
     /// Not every call is seen.
     blind: bool,
 }
 
-#[derive(Default)]
+/// What all processes share.
+struct Rooms {
+    /// Of all ledgers, in entries.
+    live: Room,
+    /// Of all other tables, in bytes.
+    tables: Room,
+}
+
+/// Bytes of handles of kernels, graphs and streams: of two million.
+const TABLES: usize = 64 << 20;
+/// One of them in its table.
+const HANDLE: usize = 32;
+
 struct Process {
     /// Seen from its beginning: what is not known here was not done.
     whole: bool,
     ledger: Ledger,
     kernels: Kernels,
     contexts: Contexts,
+    tables: Share,
     graphs: Graphs,
     /// Streams whose calls go into a graph and do nothing yet.
-    capturing: HashSet<u64>,
+    capturing: HashMap<u64, ()>,
     threads: HashMap<u32, Thread, Spread>,
 }
 
@@ -143,7 +158,26 @@ impl Noted {
 
 impl Meaning {
     pub fn new(names: Box<dyn Names + Send>) -> Meaning {
-        Meaning { processes: HashMap::default(), shown: Shown::default(), names, blind: false }
+        let rooms = Rooms { live: Room::new(MOST_LIVE), tables: Room::new(TABLES) };
+        Meaning { processes: HashMap::default(), shown: Shown::default(), names, rooms, blind: false }
+    }
+
+    /// What there was no room for, in sentences: calls tell less for want of it.
+    pub fn forgotten(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if self.rooms.live.refused() > 0 {
+            said.push(format!(
+                "{} allocations beyond {MOST_LIVE} live ones were not followed: nothing says when they were freed",
+                self.rooms.live.refused()
+            ));
+        }
+        let names = self.shown.beyond + self.rooms.tables.refused() as u64;
+        if names > 0 {
+            said.push(format!(
+                "{names} names of kernels or handles were too many to remember: some launches have no name"
+            ));
+        }
+        said
     }
 
     /// A call has begun.
@@ -155,8 +189,8 @@ impl Meaning {
         entry: &Entry,
     ) -> Noted {
         let Some(role) = role else { return Noted::default() };
-        let Meaning { processes, shown, names, .. } = self;
-        let process = processes.entry(call.pid).or_default();
+        let Meaning { processes, shown, names, rooms, .. } = self;
+        let process = processes.entry(call.pid).or_insert_with(|| Process::new(rooms, false));
         let args = In { signature, entry };
         let mut lookup = Lookup { shown, names: names.as_mut(), pid: call.pid };
         let (noted, kernel) = process.noted(role, call, &args, &mut lookup);
@@ -243,13 +277,15 @@ impl Meaning {
     /// CUDA does not survive a fork: the child has the names of its host
     /// stubs, and nothing else.
     pub fn process_forked(&mut self, pid: u32, child: u32) {
-        let kernels = self.processes.get(&pid).map(|parent| parent.kernels.of_child()).unwrap_or_default();
-        let whole = !self.blind;
-        self.processes.insert(child, Process { whole, kernels, ..Process::default() });
+        let mut process = Process::new(&self.rooms, !self.blind);
+        if let Some(parent) = self.processes.get(&pid) {
+            process.kernels = parent.kernels.of_child(&self.rooms.tables);
+        }
+        self.processes.insert(child, process);
     }
 
     pub fn process_execed(&mut self, pid: u32) {
-        self.processes.insert(pid, Process { whole: !self.blind, ..Process::default() });
+        self.processes.insert(pid, Process::new(&self.rooms, !self.blind));
     }
 
     pub fn process_exited(&mut self, pid: u32) {
@@ -272,12 +308,25 @@ impl Lookup<'_> {
         }
         kernels.look_up(function, || {
             let symbol = if is_stub { self.names.stub(self.pid, function) } else { None };
-            symbol.map(|symbol| self.shown.name(symbol.as_bytes(), false))
+            symbol.and_then(|symbol| self.shown.name(symbol.as_bytes(), false))
         })
     }
 }
 
 impl Process {
+    fn new(rooms: &Rooms, whole: bool) -> Process {
+        Process {
+            whole,
+            ledger: Ledger::new(&rooms.live),
+            kernels: Kernels::new(&rooms.tables),
+            contexts: Contexts::default(),
+            tables: Share::new(&rooms.tables),
+            graphs: Graphs::default(),
+            capturing: HashMap::new(),
+            threads: HashMap::default(),
+        }
+    }
+
     /// What the call's line says beside its arguments; and the kernel that
     /// launches inside this call are of.
     fn noted(
@@ -419,7 +468,7 @@ impl Process {
     fn is_captured(&self, role: &Role, args: &In) -> bool {
         !self.capturing.is_empty()
             && matches!(role.kind, Kind::Alloc(_) | Kind::Free(_) | Kind::Copy(_) | Kind::Set(_))
-            && args.stream().is_some_and(|stream| self.capturing.contains(&stream))
+            && args.stream().is_some_and(|stream| self.capturing.contains_key(&stream))
     }
 
     fn free_begun(&mut self, table: Table, ptr: u64, call: &CallRef, name: &str) -> Saved {
@@ -434,14 +483,16 @@ impl Process {
         let text = |param| args.bytes(param);
         match name {
             Name::Get => match text(2) {
-                Some((bytes, cut)) => Saved::Named(lookup.shown.name(bytes, cut)),
+                Some((bytes, cut)) => lookup.shown.name(bytes, cut).map_or(Saved::Nothing, Saved::Named),
                 None => Saved::Nothing,
             },
             Name::Alias => args.value(1).map_or(Saved::Nothing, Saved::Alias),
             Name::Asked => args.value(1).map_or(Saved::Nothing, Saved::Asked),
             Name::Register => {
-                if let (Some(stub), Some((bytes, cut))) = (args.value(1), text(3)) {
-                    self.kernels.register(stub, lookup.shown.name(bytes, cut));
+                if let (Some(stub), Some((bytes, cut))) = (args.value(1), text(3))
+                    && let Some(name) = lookup.shown.name(bytes, cut)
+                {
+                    self.kernels.register(stub, name);
                 }
                 Saved::Nothing
             }

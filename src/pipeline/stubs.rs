@@ -8,18 +8,23 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::elf;
 use crate::meaning::Names;
+use crate::room::Left;
 use crate::target::maps;
 
 /// More than a program has kernels, less than a hostile one could make us look up.
 const MOST: usize = 100_000;
-/// Of all files together.
-const MOST_SYMBOLS: usize = 4_000_000;
+/// Bytes of all files' symbols together, and of the names that were asked for.
+const MOST_SYMBOLS: usize = 72 << 20;
+const MOST_KNOWN: usize = 16 << 20;
+/// Of each, besides its name.
+const EACH: usize = 48;
 
 #[derive(Default)]
 pub struct Stubs {
     known: HashMap<(u32, u64), Option<String>>,
     files: HashMap<(u64, u64), Vec<elf::Symbol>>,
-    symbols: usize,
+    symbols: Left<MOST_SYMBOLS>,
+    names: Left<MOST_KNOWN>,
 }
 
 impl Names for Stubs {
@@ -28,7 +33,8 @@ impl Names for Stubs {
             return name.clone();
         }
         let name = self.look_up(pid, address);
-        if self.known.len() < MOST {
+        let bytes = EACH + name.as_ref().map_or(0, String::len);
+        if self.known.len() < MOST && self.names.take(bytes) {
             self.known.insert((pid, address), name.clone());
         }
         name
@@ -52,9 +58,8 @@ impl Stubs {
         if !self.files.contains_key(&key) {
             let symbols = elf::function_symbols(file);
             // A program could map one large file after another.
-            let room = MOST_SYMBOLS.saturating_sub(self.symbols);
-            let symbols = if symbols.len() <= room { symbols } else { Vec::new() };
-            self.symbols += symbols.len();
+            let bytes = EACH + symbols.iter().map(|symbol| EACH + symbol.name.len()).sum::<usize>();
+            let symbols = if self.symbols.take(bytes) { symbols } else { Vec::new() };
             self.files.insert(key, symbols);
         }
         self.files.get(&key)

@@ -105,7 +105,7 @@ fn totals_are_sums_whatever_comes() {
     let tables = [Table::Addresses, Table::Registered, Table::Arrays, Table::Handles];
     for seed in 1..200 {
         let mut random = Random(seed * 77_777);
-        let mut ledger = Ledger::default();
+        let mut ledger = Ledger::new(&crate::room::Room::new(1000));
         let mut begun = Vec::new();
         for _ in 0..300 {
             let table = tables[random.below(4) as usize];
