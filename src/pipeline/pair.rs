@@ -17,6 +17,7 @@ use std::collections::HashMap;
 
 use super::decode::{Captured, Item, Origin, What};
 use crate::probe::wire;
+use crate::room::MOST_OPEN;
 
 /// A call as the sink knows it.
 #[derive(Clone, Copy, Debug)]
@@ -68,9 +69,14 @@ struct Thread {
     pid: u32,
 }
 
+/// Calls of one thread that are followed. Of those that lie deeper than `MAX_FRAMES` no return comes anyway.
+const DEEPEST: usize = 1024;
+
 #[derive(Default)]
 pub struct Pairing {
     threads: HashMap<u32, Thread, BuildHasher>,
+    /// Calls that are open, of all threads.
+    open: usize,
     /// Returns of calls that were already closed: none is expected.
     pub orphans: u64,
     /// Calls whose returns were not watched.
@@ -122,7 +128,7 @@ impl Pairing {
         while !origin.elsewhere
             && thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp })
         {
-            thread.close_top(item.ts, &mut self.too_deep, sink);
+            self.open -= thread.close_top(item.ts, &mut self.too_deep, sink);
         }
         let mut call = Open {
             pid,
@@ -139,8 +145,16 @@ impl Pairing {
         call.id = sink.begin(&call, captured);
         if origin.elsewhere {
             self.elsewhere += 1;
-        } else {
-            thread.open.push(call);
+            return;
+        }
+        thread.open.push(call);
+        self.open += 1;
+        // There is no room to wait for its return: a loss, like a call too deep for the kernel.
+        if thread.open.len() > DEEPEST || self.open > MOST_OPEN {
+            self.open -= 1;
+            thread.open.pop();
+            *self.too_deep.entry(call.probe).or_default() += 1;
+            sink.end(item.ts, &call, Outcome::Lost, &[]);
         }
     }
 
@@ -160,7 +174,7 @@ impl Pairing {
             // A child that was forked inside a call returns from it too: that call is its
             // parent's, and older than the child. What the child had open inside it is gone.
             while !thread.open.is_empty() {
-                thread.close_top(item.ts, &mut self.too_deep, sink);
+                self.open -= thread.close_top(item.ts, &mut self.too_deep, sink);
             }
             return;
         }
@@ -169,9 +183,10 @@ impl Pairing {
             return;
         }
         while thread.open.last().is_some_and(|top| top.ts != begin) {
-            thread.close_top(item.ts, &mut self.too_deep, sink);
+            self.open -= thread.close_top(item.ts, &mut self.too_deep, sink);
         }
         if let Some(call) = thread.open.pop() {
+            self.open -= 1;
             sink.end(item.ts, &call, Outcome::Returned(value), pieces);
         }
     }
@@ -194,6 +209,7 @@ impl Pairing {
 
     fn thread_gone(&mut self, tid: u32, ts: u64, sink: &mut impl Sink) {
         let Some(thread) = self.threads.remove(&tid) else { return };
+        self.open -= thread.open.len();
         for call in thread.open.iter().rev() {
             sink.died(ts, call);
         }
@@ -215,17 +231,18 @@ impl Thread {
         self.seq = seq;
     }
 
-    fn close_top(&mut self, ts: u64, too_deep: &mut TooDeep, sink: &mut impl Sink) {
-        if let Some(call) = self.open.pop() {
-            let deep = call.depth >= wire::MAX_FRAMES && !call.origin.kernel;
-            if deep {
-                *too_deep.entry(call.probe).or_default() += 1;
-            }
-            // Nothing in the kernel is left but by its return.
-            let unwound = self.gaps == call.gaps && !call.origin.kernel && !deep;
-            let outcome = if unwound { Outcome::Unwound } else { Outcome::Lost };
-            sink.end(ts, &call, outcome, &[]);
+    /// How many it closed.
+    fn close_top(&mut self, ts: u64, too_deep: &mut TooDeep, sink: &mut impl Sink) -> usize {
+        let Some(call) = self.open.pop() else { return 0 };
+        let deep = call.depth >= wire::MAX_FRAMES && !call.origin.kernel;
+        if deep {
+            *too_deep.entry(call.probe).or_default() += 1;
         }
+        // Nothing in the kernel is left but by its return.
+        let unwound = self.gaps == call.gaps && !call.origin.kernel && !deep;
+        let outcome = if unwound { Outcome::Unwound } else { Outcome::Lost };
+        sink.end(ts, &call, outcome, &[]);
+        1
     }
 }
 

@@ -16,6 +16,7 @@ use crate::meaning::{CallRef, Effect, Meaning, Role};
 use crate::probe::{Beneath, Probe, wire};
 use crate::record::live::Live;
 use crate::report::Summary;
+use crate::room::Left;
 use crate::target::proc;
 use crate::trace::{
     self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
@@ -58,11 +59,34 @@ pub struct Lines {
     /// Open calls with arguments that could not be read where they began.
     unread: HashMap<u64, Captured>,
     /// Calls that died with their threads.
-    died: Vec<InFlight>,
+    died: Unreturned,
     /// Returns of kernel functions that never came.
     pub returns_missed: u64,
     /// Set once: the output cannot take more.
     pub failed: Option<io::Error>,
+}
+
+/// Bytes of the calls that the `end` line lists: some twenty thousand.
+const UNRETURNED: usize = 3 << 20;
+/// Of each, besides its name.
+const EACH: usize = 128;
+
+/// Calls that have not returned, as many as the `end` line lists.
+#[derive(Default)]
+struct Unreturned {
+    list: Vec<InFlight>,
+    left: Left<UNRETURNED>,
+    more: u64,
+}
+
+impl Unreturned {
+    fn add(&mut self, call: InFlight) {
+        if self.left.take(EACH + call.name.len()) {
+            self.list.push(call);
+        } else {
+            self.more += 1;
+        }
+    }
 }
 
 impl Lines {
@@ -82,7 +106,7 @@ impl Lines {
             start,
             last: start,
             unread: HashMap::new(),
-            died: Vec::new(),
+            died: Unreturned::default(),
             returns_missed: 0,
             failed: None,
         }
@@ -117,6 +141,11 @@ impl Lines {
     /// is concluded from what was not seen.
     pub fn calls_missing(&mut self) {
         self.meaning.calls_missing();
+    }
+
+    /// What calls tell less of, for want of room.
+    pub fn forgotten(&self) -> Vec<String> {
+        self.meaning.forgotten()
     }
 
     /// Objects of the driver that were too many to be remembered.
@@ -201,11 +230,11 @@ impl Lines {
         }
     }
 
-    /// Calls begun and not returned: those whose thread died, and those still open.
-    pub fn in_flight(&mut self, open: &[Open]) -> Vec<InFlight> {
+    /// Calls begun and not returned: those whose thread died, and those still open. And how many more there are.
+    pub fn in_flight(&mut self, open: &[Open]) -> (Vec<InFlight>, u64) {
         let mut all = std::mem::take(&mut self.died);
-        all.extend(open.iter().map(|call| self.one_in_flight(self.last, call, false)));
-        all
+        open.iter().for_each(|call| all.add(self.one_in_flight(self.last, call, false)));
+        (all.list, all.more)
     }
 
     fn call_ref(&self, call: &Open) -> CallRef {
@@ -386,7 +415,7 @@ impl Sink for Lines {
         self.meaning.forget(&self.call_ref(call));
         self.below.forget(call);
         let entry = self.one_in_flight(ts, call, true);
-        self.died.push(entry);
+        self.died.add(entry);
     }
 
     fn process(&mut self, item: &Item) {

@@ -22,6 +22,7 @@ use crate::probe::wire::{self, LostTotal};
 use crate::probe::{Library, LossCounters, Probe};
 use crate::record::watch::Watch;
 use crate::report::Figures;
+use crate::room::Sentences;
 use crate::trace::{self, Body, Finish, Header, Process};
 
 const PAUSE: Duration = Duration::from_millis(2);
@@ -102,8 +103,8 @@ pub struct Worker {
     lost: u64,
     undecoded: u64,
     /// Libraries that could not be hooked: their calls are not in the trace.
-    not_hooked: Vec<String>,
-    missed: Vec<String>,
+    not_hooked: Sentences,
+    missed: Sentences,
     /// Records without the memory that was to be read with them.
     cut: u64,
     pauses: Option<Arc<Pauses>>,
@@ -144,8 +145,8 @@ impl Worker {
             told_other: HashMap::new(),
             lost: 0,
             undecoded: 0,
-            not_hooked: Vec::new(),
-            missed: Vec::new(),
+            not_hooked: Sentences::default(),
+            missed: Sentences::default(),
             cut: 0,
             pauses: None,
             state,
@@ -279,8 +280,7 @@ impl Worker {
         for message in self.messages.try_iter() {
             match message.what {
                 Told::Names(probes) => self.lines.add_probes(&probes),
-                Told::Missed(why) if self.missed.contains(&why) => {}
-                Told::Missed(why) => self.missed.push(why),
+                Told::Missed(why) => self.missed.add(why),
                 Told::Coming(_, ref probes) => {
                     self.lines.add_probes(probes);
                     self.coming.untold.push(message);
@@ -289,7 +289,7 @@ impl Worker {
                 _ => {
                     if let Told::Failed { path, .. } = &message.what {
                         self.coming.is_told(&message);
-                        self.not_hooked.push(path.display().to_string());
+                        self.not_hooked.add(path.display().to_string());
                     }
                     self.waiting.push_back(message);
                 }
@@ -364,7 +364,12 @@ impl Worker {
             cut => cut,
         };
         let now = self.lines.now_is(cut);
-        let in_flight = self.lines.in_flight(&self.pairing.in_flight());
+        let (in_flight, more) = self.lines.in_flight(&self.pairing.in_flight());
+        if more > 0 {
+            self.missed.add(format!(
+                "{more} more calls had not returned than are listed as in flight: their begins have no end"
+            ));
+        }
         self.lines.summary.in_flight_is(&in_flight);
         if let Some(pauses) = &self.pauses {
             let (count, total_ns) = pauses.so_far();
@@ -396,8 +401,8 @@ impl Worker {
         if self.undecoded > 0 {
             because.push(format!("{} records could not be decoded", self.undecoded));
         }
-        if let Some(first) = self.not_hooked.first() {
-            because.push(match self.not_hooked.len() {
+        if let Some(first) = self.not_hooked.list().first() {
+            because.push(match self.not_hooked.count() {
                 1 => format!("{first} could not be hooked, its calls were not seen"),
                 n => format!(
                     "{n} libraries could not be hooked, their calls were not seen: {first} and others"
@@ -416,7 +421,8 @@ impl Worker {
                     .to_owned(),
             );
         }
-        because.extend(self.missed.iter().cloned());
+        because.extend(self.missed.all());
+        because.extend(self.lines.forgotten());
         if self.lines.returns_missed > 0 {
             because.push(format!(
                 "{} returns of kernel functions were not seen: their ends say \"lost\"",

@@ -267,7 +267,8 @@ fn calls_in_flight_are_those_that_died_and_those_still_open() {
     pairing.feed(&exit_item(2600, 7, 8, false), &mut lines);
     assert_eq!(lines.now_is(4100), 3100);
     let all = lines.in_flight(&pairing.in_flight());
-    let told: Vec<_> = all.iter().map(|c| (c.tid, c.name.as_str(), c.begin, c.duration_ns, c.died)).collect();
+    let told: Vec<_> =
+        all.0.iter().map(|c| (c.tid, c.name.as_str(), c.begin, c.duration_ns, c.died)).collect();
     assert_eq!(told, [(8, "cuLaunchKernel", 0, 600, true), (9, "cudaMalloc", 1, 2000, false)]);
     drop(lines);
     writer.join().unwrap();
