@@ -7,8 +7,28 @@ use std::ops::Range;
 /// How much is read at once: large enough that a line rarely lies across two reads.
 const READ: usize = 256 * 1024;
 
-/// Longer than any line gpurec writes.
+/// The writer writes no longer line, and the reader accepts none.
 pub const LONGEST: usize = 16 << 20;
+
+/// Of a line longer than this the parts are counted, since each takes many times its bytes when it is read.
+const LONG: usize = 256 << 10;
+const MOST_OBJECTS: usize = 1 << 17;
+const MOST_VALUES: usize = 2 << 20;
+
+/// Whether a line may stand in a trace.
+pub fn fits(line: &[u8]) -> bool {
+    if line.len() <= LONG {
+        return true;
+    }
+    let (mut objects, mut values) = (0, 0);
+    for at in memchr::memchr3_iter(b'{', b'[', b',', line) {
+        match line.get(at) {
+            Some(b',') => values += 1,
+            _ => objects += 1,
+        }
+    }
+    line.len() <= LONGEST && objects <= MOST_OBJECTS && values <= MOST_VALUES
+}
 
 pub struct Lines<R> {
     input: R,
@@ -127,6 +147,15 @@ mod tests {
                 Next::End => return all,
             });
         }
+    }
+
+    #[test]
+    fn a_line_of_very_many_parts_does_not_fit() {
+        let of = |part: &str, length: usize| part.repeat(length / part.len());
+        for part in ["{},", "[[],", "0,"] {
+            assert!(fits(of(part, LONG).as_bytes()) && !fits(of(part, LONGEST).as_bytes()), "{part}");
+        }
+        assert!(fits(&vec![b'x'; LONGEST]) && !fits(&vec![b'x'; LONGEST + 1]));
     }
 
     #[test]

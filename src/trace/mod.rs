@@ -36,6 +36,7 @@ pub use event::{
     Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA, Suspend, Transfer, signal_name,
 };
 pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
+pub use lines::fits;
 pub use notes::Notes;
 #[cfg(test)]
 pub use reader::Reader;

@@ -4,10 +4,7 @@
 
 use super::event::Body;
 use super::hash::Map;
-
-/// How many open calls are remembered, in all threads together. A trace with more of them has
-/// calls that never return; beyond it an end without its begin is not told.
-const MOST: usize = 1 << 20;
+use crate::room::MOST_OPEN;
 
 /// How far outwards the begin of an end is looked for. No program nests so deep.
 const DEEPEST: usize = 4096;
@@ -19,6 +16,8 @@ pub struct Nesting {
     thread: (u32, u32),
     open: Vec<u64>,
     others: Map<(u32, u32), Vec<u64>>,
+    /// Of all threads together. A trace with more than `MOST_OPEN` has calls that never return; beyond
+    /// it an end without its begin is not told.
     count: usize,
     full: bool,
     /// The last event_id, and whether one was not above the one before it: if not, what is looked
@@ -52,7 +51,7 @@ impl Nesting {
         self.switch(thread);
         self.disorder |= event_id < self.last;
         self.last = event_id;
-        if self.count < MOST {
+        if self.count < MOST_OPEN {
             self.open.push(event_id);
             self.count += 1;
         } else {
@@ -90,8 +89,12 @@ impl Nesting {
             return;
         }
         let next = self.others.remove(&thread).unwrap_or_default();
-        let before = std::mem::replace(&mut self.open, next);
+        let mut before = std::mem::replace(&mut self.open, next);
         if !before.is_empty() {
+            // What was deep once keeps no room for that.
+            if before.capacity() > 64 && before.len() < before.capacity() / 4 {
+                before.shrink_to_fit();
+            }
             self.others.insert(self.thread, before);
         }
         self.thread = thread;

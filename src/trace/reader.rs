@@ -11,10 +11,11 @@ use std::path::Path;
 
 use super::event::{Body, Line, SCHEMA, Unknown};
 use super::fast;
-use super::lines::{LONGEST, Lines, Next};
+use super::lines::{LONGEST, Lines, Next, fits};
 use super::nesting::Nesting;
 use super::notes::{Notes, Place};
 use super::parse::{Parsed, any_order};
+use crate::room::{LONGEST_NAME, short};
 
 /// Of a compressed trace.
 const READ_AHEAD: usize = 128 * 1024;
@@ -103,6 +104,9 @@ impl<R: Read> Reader<R> {
             None => return Ok(None),
         };
         let text = lines.text(range);
+        if !fits(text) {
+            return seen.bad("it has more parts than any line that gpurec writes".to_owned());
+        }
         if let Some(line) = fast::line(text) {
             return Ok(seen.accept(&line).then_some(line));
         }
@@ -217,7 +221,7 @@ impl Seen {
         if self.events == 0 && self.notes.bad_lines == 0 {
             return Err(ReadError::NotATrace { line: self.number, reason });
         }
-        let place = Place { line: self.number, reason };
+        let place = Place { line: self.number, reason: short(&reason, LONGEST_NAME) };
         self.notes.bad_lines += 1;
         self.notes.first_bad.get_or_insert(place);
         let body = Body::Unknown(Unknown { kind: Cow::Borrowed(""), name: Cow::Borrowed("") });

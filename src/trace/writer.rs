@@ -8,7 +8,9 @@ use serde::Serialize;
 use super::args::MAX_RAW;
 use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer};
 use super::json;
+use super::lines::{LONGEST, fits};
 use super::writer_kernel;
+use crate::room::{LONGEST_NAME, short};
 
 /// Written out when this much is waiting, or at `flush`.
 const BUFFER: usize = 256 * 1024;
@@ -36,6 +38,12 @@ impl<W: Write> LineWriter<W> {
             self.buffer.truncate(start);
             return Err(error);
         }
+        // Without the line feed, as the reader has it.
+        let written = self.buffer.get(start..self.buffer.len().saturating_sub(1)).unwrap_or_default();
+        if !fits(written) {
+            self.buffer.truncate(start);
+            append(&mut self.buffer, &smaller(line))?;
+        }
         if self.buffer.len() >= BUFFER {
             self.drain()?;
         }
@@ -60,6 +68,30 @@ impl<W: Write> LineWriter<W> {
         self.buffer.clear();
         result
     }
+}
+
+/// The line with less in it: so large is none but of a target that means harm.
+fn smaller<'a>(line: &Line<'a>) -> Line<'a> {
+    const WORDS: usize = 64;
+    let mut body = line.body.clone();
+    match &mut body {
+        Body::Finish(finish) => {
+            finish.in_flight.clear();
+            finish.incomplete_because = vec![format!(
+                "the end line took more than {} MiB: calls in flight and figures are left out of it",
+                LONGEST >> 20
+            )];
+            (finish.complete, finish.summary) = (false, serde_json::Value::Null);
+        }
+        Body::Lost(lost) => lost.by_probe = [("(others)".to_owned(), lost.count)].into(),
+        Body::Process(Process::Library(library)) => library.not_hooked.clear(),
+        Body::Process(Process::Exec(exec)) => {
+            exec.command.truncate(WORDS);
+            exec.command.iter_mut().for_each(|word| *word = short(word, LONGEST_NAME));
+        }
+        _ => {}
+    }
+    Line { body, ..*line }
 }
 
 fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {

@@ -108,10 +108,10 @@ fn calls_that_never_return_take_no_more_memory_than_a_bound() {
     assert!(body(&begin(1, 1, 7)).is_ok());
     let text = begin(1, 1, 7);
     let line = crate::trace::fast::line(text.as_bytes()).unwrap();
-    for id in 0..(1 << 20) + 10 {
+    for id in 0..crate::room::MOST_OPEN as u64 + 10 {
         assert_eq!(nesting.add(id, &line.body), None);
     }
-    let text = end(2, 2, 7, (1 << 20) + 5);
+    let text = end(2, 2, 7, crate::room::MOST_OPEN as u64 + 5);
     let line = crate::trace::fast::line(text.as_bytes()).unwrap();
     assert_eq!(nesting.add(0, &line.body), None, "nobody knows");
 }
