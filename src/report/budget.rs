@@ -7,9 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::figures::Figures;
 use super::text::{Page, clean, duration, plural, seconds};
+use crate::room::{LONGEST_NAME, short};
 use crate::trace::{self, Action, Header, Level};
 
 const TOP: usize = 20;
+/// There are no more that are hooked.
+const FUNCTIONS: usize = 16_384;
 /// Times without a hook that are listed of one function.
 const PERIODS: usize = 8;
 
@@ -70,6 +73,9 @@ impl Budget {
             Action::TakeBack => self.taken_back += 1,
             Action::End => {}
         }
+        if self.functions.len() >= FUNCTIONS && !self.functions.contains_key(&line.probe) {
+            return;
+        }
         let (function, since_ns) =
             self.functions.entry(line.probe).or_insert_with(|| (Forgone::new(line), ts_ns));
         function.stays(*since_ns, ts_ns);
@@ -108,7 +114,7 @@ impl Budget {
 impl Forgone {
     fn new(line: &trace::Budget) -> Forgone {
         Forgone {
-            name: line.function.clone(),
+            name: short(&line.function, LONGEST_NAME),
             level: line.before,
             given_up: 0,
             counted_calls: 0,

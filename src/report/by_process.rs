@@ -21,6 +21,19 @@ impl<K: Eq + Hash, V> ByProcess<K, V> {
         self.count
     }
 
+    /// How many processes there are.
+    pub fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
+    pub fn has(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
+    pub fn pids(&self) -> Vec<u32> {
+        self.processes.keys().copied().collect()
+    }
+
     pub fn get(&self, pid: u32, key: &K) -> Option<&V> {
         self.processes.get(&pid)?.get(key)
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::deaths::{Deaths, Life};
 use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidSeen};
 use super::rows::{Rows, Sort};
+use crate::room::{LONGEST_NAME, MOST_OPEN, short};
 use crate::trace::hash::Map;
 use crate::trace::{Header, InFlight, Instant, KernelBegin, Kind, Value, Xid};
 
@@ -75,6 +76,9 @@ pub struct Driver {
     /// The recording was made with --kernel.
     pub seen: bool,
     pub open: Map<u64, Span>,
+    /// Spans that began while as many were open as there is room for.
+    unfollowed: u64,
+    pub more_open: u64,
     deaths: Deaths,
     pub rows: Rows,
     /// The longest first.
@@ -120,12 +124,20 @@ impl Driver {
             off_cpu_ns: 0,
             life: self.deaths.born(),
         };
-        self.open.insert(event_id, span);
+        if self.open.len() < MOST_OPEN {
+            self.open.insert(event_id, span);
+        } else {
+            self.unfollowed += 1;
+            self.more_open += 1;
+        }
     }
 
     pub fn unmatched(&mut self) {
         self.seen = true;
-        self.figures.unmatched_ends += 1;
+        match self.unfollowed.checked_sub(1) {
+            Some(left) => self.unfollowed = left,
+            None => self.figures.unmatched_ends += 1,
+        }
     }
 
     pub fn ioctl_ended(&mut self, ns: u64, failed: bool) {
@@ -162,7 +174,7 @@ impl Driver {
             _ => Cow::Borrowed("unknown"),
         };
         let state = state.as_ref();
-        if !self.states.contains_key(state) && self.states.len() < STATES {
+        if !self.states.contains_key(state) && self.states.len() < STATES && state.len() < LONGEST_NAME {
             self.states.insert(state.into(), (0, 0));
         }
         if let Some((count, total)) = self.states.get_mut(state) {
@@ -180,8 +192,8 @@ impl Driver {
                 pid: xid.pid,
                 tid: xid.tid,
                 xid: xid.xid,
-                device: xid.device.to_string(),
-                message: xid.message.to_string(),
+                device: short(&xid.device, LONGEST_NAME),
+                message: short(&xid.message, LONGEST_NAME),
             });
         }
     }

@@ -6,6 +6,7 @@
 use super::by_process::ByProcess;
 use super::figures::{ErrorWindow, LaunchCount, SyncSeen};
 use crate::cuda;
+use crate::room::{LONGEST_NAME, short};
 use crate::trace::hash::Map;
 use crate::trace::{Args, Begin, End, Retval, Value};
 
@@ -34,7 +35,8 @@ pub struct Errors {
 /// What happened in a context since it was last known to be well.
 #[derive(Default)]
 struct Since {
-    sync: Option<SyncSeen>,
+    /// The function, its begin and its time.
+    sync: Option<(usize, u64, u64)>,
     launches: u64,
     /// By kernel, in the order they first came.
     kernels: Vec<(usize, u64)>,
@@ -49,9 +51,9 @@ impl Errors {
         self.contexts.entry(pid, context, MOST)
     }
 
-    pub fn synchronised(&mut self, end: &End, ts_ns: u64) {
+    pub fn synchronised(&mut self, end: &End, function: usize, ts_ns: u64) {
         if let Some(since) = self.since(end.pid, end.tid) {
-            since.sync = Some(SyncSeen { function: end.name.to_string(), begin: end.begin, ts_ns });
+            since.sync = Some((function, end.begin, ts_ns));
             since.launches = 0;
             since.kernels.clear();
         }
@@ -70,29 +72,43 @@ impl Errors {
 
     /// Only the first failure of a context tells; and if that was an error of
     /// the call itself, also the first that comes from the device.
-    pub fn failed(&mut self, end: &End, ts_ns: u64, kernel_name: impl Fn(usize) -> String) {
+    pub fn failed(
+        &mut self,
+        end: &End,
+        ts_ns: u64,
+        kernel_name: impl Fn(usize) -> String,
+        function_name: impl Fn(usize) -> String,
+    ) {
         let code = match end.retval {
             Some(Retval::Number(code)) => Some(code),
             _ => None,
         };
         let asynchronous = code.is_some_and(|code| ASYNCHRONOUS.contains(&code));
         let context = self.current.get(end.pid, &end.tid).and_then(|stack| stack.last()).copied();
+        let full = self.windows.len() >= WINDOWS;
         let Some(since) = self.since(end.pid, end.tid) else { return };
         if (since.failed && !asynchronous) || since.failed_asynchronously {
             return;
         }
         since.failed = true;
         since.failed_asynchronously = asynchronous;
+        if full {
+            return;
+        }
         let window = ErrorWindow {
             pid: end.pid,
             tid: end.tid,
             context: context.map(|context| format!("{context:#x}")),
-            function: end.name.to_string(),
-            error: end.error.as_deref().unwrap_or_default().to_owned(),
+            function: short(&end.name, LONGEST_NAME),
+            error: short(end.error.as_deref().unwrap_or_default(), LONGEST_NAME),
             asynchronous,
             begin: end.begin,
             ts_ns,
-            last_sync: since.sync.clone(),
+            last_sync: since.sync.map(|(function, begin, ts_ns)| SyncSeen {
+                function: function_name(function),
+                begin,
+                ts_ns,
+            }),
             launches: since.launches,
             kernels: since
                 .kernels
@@ -100,9 +116,7 @@ impl Errors {
                 .map(|(kernel, count)| LaunchCount { kernel: kernel_name(*kernel), launches: *count })
                 .collect(),
         };
-        if self.windows.len() < WINDOWS {
-            self.windows.push(window);
-        }
+        self.windows.push(window);
     }
 
     /// The context a call is about to make its thread's, if its name says so.
@@ -138,6 +152,9 @@ impl Errors {
             stack.push(context);
         }
         let pid = thread.0;
+        if self.first.len() >= MOST {
+            return;
+        }
         if let std::collections::hash_map::Entry::Vacant(vacant) = self.first.entry(pid) {
             vacant.insert(context);
             // What came before was in this one too, as far as anybody knows.

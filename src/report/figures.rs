@@ -10,7 +10,7 @@ pub use super::budget::BudgetFigures;
 pub use super::driver_figures::KernelSpace;
 pub use super::pauses::PauseFigures;
 pub use super::sleeps::SleepFigures;
-use crate::trace::{InFlight, Refused};
+use crate::trace::{self, InFlight, Refused};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -58,6 +58,9 @@ pub struct Figures {
     /// How many more there were than `processes` holds.
     pub more_processes: u64,
     pub libraries: Vec<LibrarySeen>,
+    /// Times that a library was told of which `libraries` has no room for.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub more_libraries: u64,
     /// Hooks asked for and refused, by layer.
     pub refused: BTreeMap<String, Vec<Refused>>,
     pub lost: u64,
@@ -325,10 +328,98 @@ pub struct ThreadCost {
     pub cost_ns: u64,
 }
 
+/// Bytes of the `end` line for figures, beside the calls in flight; and how many rows of each table there are
+/// instead where there would be more.
+const LONGEST_SUMMARY: usize = 11 << 20;
+const FEWER_ROWS: [usize; 4] = [4096, 1024, 256, 32];
+
+fn fits_beside(json: &serde_json::Value, most: usize) -> bool {
+    let text = json.to_string();
+    text.len() <= most && trace::fits(text.as_bytes())
+}
+
+impl Function {
+    /// Both as one.
+    fn with(self, other: Function) -> Function {
+        let calls = self.calls + other.calls;
+        let total_ns = self.total_ns.saturating_add(other.total_ns);
+        let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+        Function {
+            name: super::tally::others(None).to_owned(),
+            calls,
+            total_ns,
+            avg_ns: total_ns.checked_div(calls).unwrap_or(0),
+            med_ns: total_ns.checked_div(calls).unwrap_or(0),
+            min_ns: self.min_ns.min(other.min_ns),
+            max_ns: self.max_ns.max(other.max_ns),
+            stddev_ns: 0,
+            kernel_ns: add(self.kernel_ns, other.kernel_ns),
+            off_cpu_ns: add(self.off_cpu_ns, other.off_cpu_ns),
+            corrected_ns: None,
+        }
+    }
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 impl Figures {
-    /// For the `summary` of the `end` line.
+    /// For the `summary` of the `end` line: with fewer rows where all of them would not fit there.
     pub fn to_json(&self) -> serde_json::Value {
-        serde_json::to_value(self).unwrap_or_default()
+        let whole = serde_json::to_value(self).unwrap_or_default();
+        if fits_beside(&whole, LONGEST_SUMMARY) {
+            return whole;
+        }
+        let shorter = FEWER_ROWS.iter().map(|rows| {
+            let mut shorter = self.clone();
+            shorter.keep(*rows);
+            serde_json::to_value(shorter).unwrap_or_default()
+        });
+        shorter.into_iter().find(|json| fits_beside(json, LONGEST_SUMMARY)).unwrap_or_default()
+    }
+
+    /// So many rows of each table; what the others add up to is one more.
+    fn keep(&mut self, rows: usize) {
+        const OTHERS: &str = "(others)";
+        if self.functions.len() > rows {
+            let rest = self.functions.split_off(rows);
+            self.functions.extend(rest.into_iter().reduce(Function::with));
+        }
+        let errors = &mut self.failures.by_error;
+        if errors.len() > rows {
+            let count = errors.drain(rows..).map(|kind| kind.count).sum();
+            let [api, error, function] = ["other", OTHERS, OTHERS].map(str::to_owned);
+            errors.push(FailureKind { api, error, code: None, function, count });
+        }
+        if self.sync.by_function.len() > rows {
+            let mut others = SyncFunction { name: OTHERS.to_owned(), calls: 0, total_ns: 0 };
+            for one in self.sync.by_function.drain(rows..) {
+                others.calls += one.calls;
+                others.total_ns = others.total_ns.saturating_add(one.total_ns);
+            }
+            self.sync.by_function.push(others);
+        }
+        if self.lost_by_probe.len() > rows {
+            let mut by_count: Vec<_> = std::mem::take(&mut self.lost_by_probe).into_iter().collect();
+            by_count.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+            let rest = by_count.drain(rows..).map(|(_, count)| count).sum();
+            self.lost_by_probe = by_count.into_iter().chain([(OTHERS.to_owned(), rest)]).collect();
+        }
+        // The line lists them itself.
+        self.in_flight.truncate(rows);
+        self.error_windows.truncate(rows.div_ceil(64));
+        self.refused.values_mut().for_each(|refused| refused.truncate(rows));
+        for (cut, more) in [
+            (self.libraries.len().saturating_sub(rows), &mut self.more_libraries),
+            (self.processes.len().saturating_sub(rows), &mut self.more_processes),
+            (self.kernels.len().saturating_sub(rows), &mut self.more_kernels),
+        ] {
+            *more += cut as u64;
+        }
+        self.libraries.truncate(rows);
+        self.processes.truncate(rows);
+        self.kernels.truncate(rows);
     }
 
     /// The file has less than these figures: what the worker was told of it was not the reason,

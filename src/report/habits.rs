@@ -3,10 +3,13 @@
 
 use super::figures::Finding;
 use super::tally::Tally;
+use crate::room::short;
 use crate::trace::hash::Map;
 
-/// How many threads are watched.
+/// How many threads, pairs of functions and processes are watched.
 const MOST: usize = 65_536;
+
+const LONGEST_ERROR: usize = 256;
 
 /// A pair of an asynchronous call and a wait for it is told from so many on,
 /// if the waits took at least so long.
@@ -61,11 +64,12 @@ impl Habits {
             && let Some(error) = call.error
         {
             habit.unseen += 1;
-            habit.error.get_or_insert_with(|| error.to_owned());
+            habit.error.get_or_insert_with(|| short(error, LONGEST_ERROR));
         }
         if marks.waits {
             if habit.asyncs == 1
                 && let Some(last) = habit.last
+                && (self.pairs.len() < MOST || self.pairs.contains_key(&(last, call.function)))
             {
                 let pair = self.pairs.entry((last, call.function)).or_default();
                 pair.0 += 1;
@@ -79,7 +83,9 @@ impl Habits {
     }
 
     pub fn launched(&mut self, pid: u32) {
-        *self.unsynced.entry(pid).or_default() += 1;
+        if self.unsynced.len() < MOST || self.unsynced.contains_key(&pid) {
+            *self.unsynced.entry(pid).or_default() += 1;
+        }
     }
 
     pub fn ended(&mut self, pid: u32, well: bool) {

@@ -3,21 +3,25 @@
 //! Each power of two is divided into 64 buckets, so a bucket is at most 1/64
 //! of its lower bound wide and its middle at most 0.8 % from any value in it.
 //! Below 128 every value has its own. At most 3,776 buckets (30 KB), of which
-//! only those up to the largest value exist, and as long as few are in use
-//! only these: most functions of a program are called a few times.
+//! only those up to the largest value exist, and as long as few of these are in
+//! use only those: memory grows with the different values seen, not with one large one.
 
 const BITS: u32 = 6;
 const PER_OCTAVE: u64 = 1 << BITS;
 
-/// How many buckets are kept by number. More have their place in a row of all.
+/// How many buckets are kept by number, whatever they are. More have their place in a row of all, if one
+/// in so many of the row is in use.
 const FEW: usize = 32;
+const DENSE: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// The numbers of the buckets in use, until they are no longer few.
+    /// The numbers of the buckets in use in order, unless all are in a row.
     few: Vec<u16>,
     /// What is in those, or in all of them in a row.
     buckets: Vec<u64>,
+    /// How many of the row are in use.
+    used: usize,
     count: u64,
 }
 
@@ -29,36 +33,58 @@ impl Histogram {
     fn add_to(&mut self, at: usize, more: u64) {
         self.count += more;
         if self.buckets.len() == self.few.len() {
-            if let Some(known) = self.few.iter().position(|few| usize::from(*few) == at) {
-                if let Some(count) = self.buckets.get_mut(known) {
-                    *count += more;
+            // There are 3,776.
+            match self.few.binary_search(&(at as u16)) {
+                Ok(known) => {
+                    if let Some(count) = self.buckets.get_mut(known) {
+                        *count += more;
+                    }
                 }
-                return;
+                Err(place) => {
+                    self.few.insert(place, at as u16);
+                    self.buckets.insert(place, more);
+                    self.lay_out();
+                }
             }
-            if self.few.len() < FEW {
-                // There are 3,776.
-                self.few.push(at as u16);
-                self.buckets.push(more);
-                return;
-            }
-            self.lay_out();
+            return;
         }
         if at >= self.buckets.len() {
+            if (self.used + 1) * DENSE <= at {
+                self.gather();
+                self.add_to(at, more);
+                self.count -= more;
+                return;
+            }
             self.buckets.resize(at + 1, 0);
         }
         if let Some(count) = self.buckets.get_mut(at) {
+            self.used += usize::from(*count == 0);
             *count += more;
         }
     }
 
+    /// Into a row, if that is worth its room.
     fn lay_out(&mut self) {
-        let counts = std::mem::take(&mut self.buckets);
+        let length = self.few.last().map_or(0, |most| usize::from(*most) + 1);
+        if self.few.len() <= FEW || self.few.len() * DENSE < length {
+            return;
+        }
+        let counts = std::mem::replace(&mut self.buckets, vec![0; length]);
         let few = std::mem::take(&mut self.few);
-        self.buckets = vec![0; few.iter().max().map_or(0, |most| usize::from(*most) + 1)];
+        self.used = few.len();
         for (at, count) in few.iter().zip(counts) {
             if let Some(bucket) = self.buckets.get_mut(usize::from(*at)) {
                 *bucket = count;
             }
+        }
+    }
+
+    /// Out of the row again: a value far from all others would make it long.
+    fn gather(&mut self) {
+        let row = std::mem::take(&mut self.buckets);
+        for (at, count) in row.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+            self.few.push(at as u16);
+            self.buckets.push(count);
         }
     }
 
@@ -67,10 +93,7 @@ impl Histogram {
         if self.few.is_empty() {
             return self.buckets.iter().copied().enumerate().collect();
         }
-        let mut all: Vec<(usize, u64)> =
-            self.few.iter().map(|at| usize::from(*at)).zip(self.buckets.iter().copied()).collect();
-        all.sort_unstable();
-        all
+        self.few.iter().map(|at| usize::from(*at)).zip(self.buckets.iter().copied()).collect()
     }
 
     /// As if the other's values had been added here.
@@ -160,6 +183,25 @@ mod tests {
         }
         merged.merge(&few);
         assert_eq!(merged.value_at(201), few.value_at(1));
+    }
+
+    /// Few calls must not buy a long row: a trace may have very many functions.
+    #[test]
+    fn memory_grows_with_the_values_seen() {
+        let mut h = Histogram::default();
+        let mut values: Vec<u64> = (0..100).chain([u64::MAX, 1 << 50, 7, 1 << 40]).collect();
+        for (seen, value) in values.iter().enumerate() {
+            h.add(*value);
+            assert!(h.buckets.len() <= (seen + 1) * DENSE + FEW, "{seen}: {}", h.buckets.len());
+        }
+        values.sort_unstable();
+        for (rank, value) in values.iter().enumerate() {
+            assert_eq!(h.value_at(rank as u64), middle(bucket(*value) as u64));
+        }
+        assert_eq!(h.count, 104);
+        let all: Vec<u64> = (0..3776).map(middle).collect();
+        all.iter().for_each(|value| h.add(*value));
+        assert!(h.few.is_empty() && h.buckets.len() == 3776);
     }
 
     #[test]

@@ -1,15 +1,25 @@
 //! Launches by kernel, and how close they come.
 
+use std::sync::Arc;
+
 use super::figures::{Finding, KernelSeen};
+use crate::room::{Left, Names};
 use crate::trace::Launch;
 use crate::trace::hash::Map;
 
 /// How many kernels are told apart, and how many the figures list.
-const MOST: usize = 65_536;
+const MOST: usize = 131_072;
 const LISTED: usize = 100;
+/// Bytes of their names.
+const NAMES: usize = 64 << 20;
+const OTHERS: &str = "(others)";
 
-/// How many shapes of one kernel are told apart.
+/// How many shapes of one kernel are told apart, and of all together.
 const SHAPES: usize = 64;
+const ALL_SHAPES: usize = 1 << 19;
+
+/// How many threads' launches are watched.
+const THREADS: usize = 65_536;
 
 /// A launch this soon after the one before it, in the same thread, says that
 /// the kernel was tiny, or that the queue is filled by the host as fast as it can.
@@ -22,15 +32,16 @@ pub type Shape = (Option<[u32; 3]>, Option<[u32; 3]>);
 
 #[derive(Default)]
 pub struct Kernels {
-    by_name: Map<Box<str>, usize>,
+    by_name: Names<MOST, NAMES>,
     kernels: Vec<Kernel>,
-    /// Launches of kernels beyond `MOST`.
-    others: u64,
+    /// The one that stands for those beyond.
+    others: Option<usize>,
+    shapes: Left<ALL_SHAPES>,
     threads: Map<(u32, u32), Pace>,
 }
 
 struct Kernel {
-    name: Box<str>,
+    name: Arc<str>,
     launches: u64,
     shapes: Map<Shape, u64>,
 }
@@ -48,14 +59,18 @@ impl Kernels {
     pub fn index(&mut self, launch: &Launch) -> Option<usize> {
         let name = launch.kernel.as_deref()?;
         if let Some(known) = self.by_name.get(name) {
-            return Some(*known);
-        }
-        if self.kernels.len() >= MOST {
-            return None;
+            return Some(known);
         }
         let index = self.kernels.len();
-        self.kernels.push(Kernel { name: name.into(), launches: 0, shapes: Map::default() });
-        self.by_name.insert(name.into(), index);
+        let kept = self.by_name.add(name, index);
+        if kept.is_none() {
+            if let Some(known) = self.others {
+                return Some(known);
+            }
+            self.others = Some(index);
+        }
+        let name = kept.unwrap_or_else(|| OTHERS.into());
+        self.kernels.push(Kernel { name, launches: 0, shapes: Map::default() });
         Some(index)
     }
 
@@ -64,19 +79,18 @@ impl Kernels {
     }
 
     pub fn launched(&mut self, kernel: Option<usize>, shape: Shape) {
-        let Some(kernel) = kernel.and_then(|index| self.kernels.get_mut(index)) else {
-            self.others += 1;
-            return;
-        };
+        let Some(kernel) = kernel.and_then(|index| self.kernels.get_mut(index)) else { return };
         kernel.launches += 1;
-        if kernel.shapes.len() < SHAPES || kernel.shapes.contains_key(&shape) {
-            *kernel.shapes.entry(shape).or_default() += 1;
+        if let Some(count) = kernel.shapes.get_mut(&shape) {
+            *count += 1;
+        } else if kernel.shapes.len() < SHAPES && self.shapes.take(1) {
+            kernel.shapes.insert(shape, 1);
         }
     }
 
     /// When a thread launched, whatever it was.
     pub fn at(&mut self, pid: u32, tid: u32, ts_ns: u64) {
-        if self.threads.len() >= MOST && !self.threads.contains_key(&(pid, tid)) {
+        if self.threads.len() >= THREADS && !self.threads.contains_key(&(pid, tid)) {
             return;
         }
         let pace = self.threads.entry((pid, tid)).or_default();

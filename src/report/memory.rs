@@ -2,8 +2,10 @@
 //! live, and sizes that are allocated again and again.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, SpaceSeen};
+use crate::room::{self, MOST_LIVE};
 use crate::trace::hash::Map;
 use crate::trace::{Memory, Op};
 
@@ -15,6 +17,12 @@ const LISTED: usize = 100;
 const SPACES: usize = 32;
 const FUNCTIONS: usize = 65_536;
 const OTHERS: &str = "(others)";
+
+/// How many processes' memory is followed, and the longest name of a space.
+pub const PROCESSES: usize = 65_536;
+const LONGEST_SPACE: usize = 64;
+/// Bytes of the names of functions.
+const FUNCTION_NAMES: usize = 4 << 20;
 
 /// How many sizes are watched for loops.
 const SIZES: usize = 65_536;
@@ -42,14 +50,19 @@ pub struct Memories {
     gone: Gone,
     loops: Map<(u32, u8, u64), Loop>,
     figures: MemoryFigures,
+    /// Allocations in `processes`.
+    live: usize,
+    /// Those that there was no room for.
+    pub unfollowed: u64,
 }
 
 /// Spaces and functions, of which every allocation has one: it has their numbers.
 #[derive(Default)]
-struct Names {
+pub struct Names {
     spaces: Vec<Box<str>>,
-    functions: Vec<Box<str>>,
-    by_function: Map<Box<str>, u32>,
+    functions: Vec<Arc<str>>,
+    by_function: room::Names<FUNCTIONS, FUNCTION_NAMES>,
+    other_functions: Option<u32>,
 }
 
 /// What one process holds. One number may be an address and a handle: so by space, too.
@@ -137,11 +150,33 @@ impl Memories {
             }
         }
         let live = Live { size, since_ns: ts_ns, begin: memory.begin, function };
-        self.processes.entry(memory.pid).or_default().add(memory, space, live);
+        self.follow(memory, space, live);
         self.reserved(memory);
         self.through_runtime(memory, size);
         if memory.space != "pool" && size > 0 {
             self.looped(memory, (memory.pid, space, size), function, ns);
+        }
+    }
+
+    fn follow(&mut self, memory: &Memory, space: u8, live: Live) {
+        let is_own = memory.space != NOT_ITS_OWN;
+        let followed = is_own && memory.op == Op::Alloc;
+        if self.processes.len() >= PROCESSES && !self.processes.contains_key(&memory.pid) {
+            self.unfollowed += u64::from(followed);
+            return;
+        }
+        let holding = self.processes.entry(memory.pid).or_default();
+        let at = (memory.ptr, space);
+        if !followed {
+            let freed = holding.live.remove(&at).filter(|_| is_own);
+            self.live -= usize::from(freed.is_some());
+        } else if let Some(before) = holding.live.get_mut(&at) {
+            *before = live;
+        } else if self.live < MOST_LIVE {
+            holding.live.insert(at, live);
+            self.live += 1;
+        } else {
+            self.unfollowed += 1;
         }
     }
 
@@ -151,8 +186,10 @@ impl Memories {
             if *space == memory.space {
                 *live = memory.total_allocated;
                 let sum = holding.reserved.iter().fold(0u64, |sum, live| sum.saturating_add(*live));
-                let peak = self.peaks.entry(memory.pid).or_default();
-                *peak = sum.max(*peak);
+                if sum > 0 && (self.peaks.len() < PROCESSES || self.peaks.contains_key(&memory.pid)) {
+                    let peak = self.peaks.entry(memory.pid).or_default();
+                    *peak = sum.max(*peak);
+                }
                 return;
             }
         }
@@ -166,11 +203,13 @@ impl Memories {
         if let Some(before) = holding.by_runtime.remove(&memory.ptr) {
             holding.runtime_live = holding.runtime_live.saturating_sub(before);
         }
-        if memory.op == Op::Alloc && memory.runtime {
+        if memory.op == Op::Alloc && memory.runtime && holding.by_runtime.len() < holding.live.len() {
             holding.by_runtime.insert(memory.ptr, size);
             holding.runtime_live = holding.runtime_live.saturating_add(size);
-            let peak = self.runtime_peaks.entry(memory.pid).or_default();
-            *peak = holding.runtime_live.max(*peak);
+            if self.runtime_peaks.len() < PROCESSES || self.runtime_peaks.contains_key(&memory.pid) {
+                let peak = self.runtime_peaks.entry(memory.pid).or_default();
+                *peak = holding.runtime_live.max(*peak);
+            }
         }
     }
 
@@ -195,6 +234,7 @@ impl Memories {
     /// The process ended, or became another program.
     pub fn ended(&mut self, pid: u32, ts_ns: u64) {
         if let Some(holding) = self.processes.remove(&pid) {
+            self.live -= holding.live.len();
             self.gone.add(&self.names, pid, &holding, ts_ns, true);
         }
     }
@@ -269,7 +309,8 @@ impl Memories {
 }
 
 impl Names {
-    fn space(&mut self, name: &str) -> u8 {
+    pub fn space(&mut self, name: &str) -> u8 {
+        let name = if name.len() > LONGEST_SPACE { OTHERS } else { name };
         let known = self.spaces.iter().position(|known| **known == *name);
         let at = known.unwrap_or_else(|| {
             if self.spaces.len() < SPACES {
@@ -282,40 +323,32 @@ impl Names {
         at as u8
     }
 
-    fn of_space(&self, space: u8) -> &str {
+    pub fn of_space(&self, space: u8) -> &str {
         self.spaces.get(usize::from(space)).map_or("?", |name| name)
     }
 
-    fn function(&mut self, name: &str) -> u32 {
+    pub fn function(&mut self, name: &str) -> u32 {
         if let Some(known) = self.by_function.get(name) {
-            return *known;
+            return known as u32;
         }
-        let name = if self.functions.len() + 1 < FUNCTIONS { name } else { OTHERS };
-        if let Some(known) = self.by_function.get(name) {
-            return *known;
+        let at = self.functions.len();
+        let kept = self.by_function.add(name, at);
+        if kept.is_none() {
+            if let Some(known) = self.other_functions {
+                return known;
+            }
+            self.other_functions = Some(at as u32);
         }
-        let at = self.functions.len() as u32;
-        self.functions.push(name.into());
-        self.by_function.insert(name.into(), at);
-        at
+        self.functions.push(kept.unwrap_or_else(|| OTHERS.into()));
+        at as u32
     }
 
-    fn of_function(&self, function: u32) -> &str {
+    pub fn of_function(&self, function: u32) -> &str {
         self.functions.get(function as usize).map_or("?", |name| name)
     }
 }
 
 impl Holding {
-    fn add(&mut self, memory: &Memory, space: u8, live: Live) {
-        if memory.space == NOT_ITS_OWN {
-            return;
-        }
-        match memory.op {
-            Op::Alloc => _ = self.live.insert((memory.ptr, space), live),
-            Op::Free => _ = self.live.remove(&(memory.ptr, space)),
-        }
-    }
-
     fn left(&self, pid: u32, at_ns: u64, at_exit: bool) -> impl Iterator<Item = Left> {
         self.live.iter().map(move |((ptr, space), live)| Left {
             pid,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::driver_figures::{DriverSeen, RequestSeen};
+use crate::room::{LONGEST_NAME, Left};
 use crate::trace::hash::Map;
 use crate::trace::{Ioctl, KernelEnd, Value};
 
@@ -12,8 +13,14 @@ use crate::trace::{Ioctl, KernelEnd, Value};
 const MOST: usize = 65_536;
 const LISTED: usize = 500;
 
+/// What an entry takes besides its text.
+const EACH: usize = 64;
+
 /// How many statuses of one request are told apart.
 const STATUSES: usize = 64;
+
+/// Bytes of their names and statuses.
+const NAMES: usize = 16 << 20;
 
 const OTHERS: &str = "others";
 
@@ -45,6 +52,8 @@ pub struct Row {
 pub struct Rows {
     by_key: Map<Box<str>, usize>,
     rows: Vec<Row>,
+    /// For names, and for statuses.
+    left: Left<NAMES>,
     /// To look a row up without an allocation.
     key: String,
 }
@@ -87,7 +96,8 @@ impl Rows {
         if let Some(known) = self.by_key.get(self.key.as_str()) {
             return *known;
         }
-        let full = self.rows.len() >= MOST;
+        let bytes = 2 * self.key.len();
+        let full = self.rows.len() >= MOST || self.key.len() > LONGEST_NAME || !self.left.take(bytes);
         let (mut name, mut request) = (name, request);
         let mut detail = self.key.get(detail..).filter(|text| detail > 0 && !text.is_empty()).map(Box::from);
         if full {
@@ -147,7 +157,7 @@ impl Rows {
         if let Some(said) = status.or(end.error.as_deref()) {
             if let Some(count) = row.statuses.get_mut(said) {
                 *count += 1;
-            } else if row.statuses.len() < STATUSES {
+            } else if row.statuses.len() < STATUSES && self.left.take(EACH + said.len()) {
                 row.statuses.insert(said.into(), 1);
             }
         }

@@ -18,6 +18,7 @@ use super::memory::Memories;
 use super::tally::{self, Role, Tally};
 use super::transfers::Transfers;
 use crate::cuda::Api;
+use crate::room::{LONGEST_NAME, Left, MOST_LIVE, MOST_OPEN, Names, Sentences, short};
 use crate::trace::hash::Map;
 use crate::trace::{
     Begin, Body, End, Ended, Exit, ExitStatus, Finish, Header, InFlight, Library, Line, Notes, Process,
@@ -27,6 +28,18 @@ use crate::trace::{
 /// How many processes and threads are kept apart; a trace has more only if
 /// something forks without end.
 const MOST: usize = 65_536;
+
+/// Bytes of the names of functions, of what is listed of libraries, of commands, and of the probes that lost something.
+const FUNCTION_NAMES: usize = 16 << 20;
+const LIBRARIES: usize = 8 << 20;
+const COMMANDS: usize = 32 << 20;
+const LOST: usize = 8 << 20;
+/// What an entry takes besides its text.
+const EACH: usize = 64;
+
+/// How many failures are told apart, by function and code, and how long an error's name is.
+const FAILURES: usize = 4096;
+const LONGEST_ERROR: usize = 256;
 
 /// How many processes the figures list, and how many threads with their cost.
 const LISTED_PROCESSES: usize = 100;
@@ -55,8 +68,13 @@ pub(super) struct Open {
 #[derive(Default)]
 pub struct Summary {
     pub(super) functions: Vec<Tally>,
-    by_name: Map<Box<str>, usize>,
+    by_name: Names<MOST, FUNCTION_NAMES>,
+    /// Those that have no names of their own.
+    others: Vec<usize>,
     pub(super) open: Map<u64, Open>,
+    /// Calls that began while as many were open as there is room for, and have not ended.
+    unfollowed: u64,
+    more_open: u64,
     deaths: Deaths,
     pub(super) driver: Driver,
     pub(super) calls_by_thread: Map<(u32, u32), u64>,
@@ -65,6 +83,11 @@ pub struct Summary {
     other_threads: u64,
     /// By path and build id.
     by_library: Map<(Box<str>, Option<String>), usize>,
+    /// For what is listed of libraries, and for commands.
+    libraries_left: Left<LIBRARIES>,
+    commands_left: Left<COMMANDS>,
+    lost_left: Left<LOST>,
+    because: Sentences,
     failures: Map<(usize, Option<i64>), usize>,
     pub(super) ns_per_call: Option<u64>,
     last_ns: u64,
@@ -99,8 +122,7 @@ impl Summary {
             Body::Lost(lost) => {
                 self.figures.lost = self.figures.lost.saturating_add(lost.count);
                 for (probe, count) in &lost.by_probe {
-                    let sum = self.figures.lost_by_probe.entry(probe.clone()).or_default();
-                    *sum = sum.saturating_add(*count);
+                    self.lost(probe, *count);
                 }
             }
             Body::Budget(budget) => self.budget.add(line.ts_ns, budget),
@@ -120,10 +142,14 @@ impl Summary {
     /// The recorder's own reason why the recording is not complete. Losses
     /// that were added as events say so themselves.
     pub fn incomplete(&mut self, reason: &str) {
-        let reasons = &mut self.figures.incomplete_because;
-        if !reasons.iter().any(|known| known == reason) {
-            reasons.push(reason.to_string());
-        }
+        self.because.add(reason);
+    }
+
+    fn lost(&mut self, probe: &str, count: u64) {
+        let by_probe = &mut self.figures.lost_by_probe;
+        let known = by_probe.contains_key(probe) || self.lost_left.take(EACH + probe.len());
+        let sum = by_probe.entry(if known { probe } else { "(others)" }.to_owned()).or_default();
+        *sum = sum.saturating_add(count);
     }
 
     /// The recorder's own list of calls that did not return.
@@ -150,6 +176,11 @@ impl Summary {
         let launch = launch.filter(|_| role == Some(Role::KernelLaunch));
         let kernel = launch.and_then(|launch| self.kernels.index(launch));
         let context = if marks.switches { Errors::context_of(begin) } else { None };
+        if self.open.len() >= MOST_OPEN {
+            self.unfollowed += 1;
+            self.more_open += 1;
+            return;
+        }
         self.open.insert(
             line.event_id,
             Open {
@@ -174,7 +205,10 @@ impl Summary {
         let function = match &open {
             Some(open) => open.function,
             None => {
-                self.figures.unmatched_ends += 1;
+                match self.unfollowed.checked_sub(1) {
+                    Some(left) => self.unfollowed = left,
+                    None => self.figures.unmatched_ends += 1,
+                }
                 self.function(&end.name)
             }
         };
@@ -183,8 +217,10 @@ impl Summary {
         }
         if end.error.is_some() {
             self.failure(line, end, function);
-            let kernels = &self.kernels;
-            self.errors.failed(end, line.ts_ns, |kernel| kernels.name(kernel).to_owned());
+            let (kernels, functions) = (&self.kernels, &self.functions);
+            let function = |function: usize| functions.get(function).map(|tally| tally.name.to_string());
+            let names = |kernel: usize| kernels.name(kernel).to_owned();
+            self.errors.failed(end, line.ts_ns, names, |known| function(known).unwrap_or_default());
         }
         let Some(tally) = self.functions.get_mut(function) else {
             return;
@@ -226,7 +262,7 @@ impl Summary {
         }
         if end.error.is_none() && end.ended == Ended::Returned {
             if role == Some(Role::Sync) {
-                self.errors.synchronised(end, line.ts_ns);
+                self.errors.synchronised(end, function, line.ts_ns);
             }
             if switches {
                 self.errors.switched(end, open.as_ref().and_then(|open| open.context));
@@ -278,21 +314,26 @@ impl Summary {
 
     fn function(&mut self, name: &str) -> usize {
         if let Some(known) = self.by_name.get(name) {
-            return *known;
+            return known;
         }
-        let mut tally = Tally::new(name);
-        if self.by_name.len() < MOST {
-            self.by_name.insert(name.into(), self.functions.len());
-        } else {
-            // Those beyond have no names of their own, but a launch is a launch.
-            tally.name = tally::others(tally.role).into();
-            let others = self.functions.iter().enumerate().skip(MOST);
-            if let Some((known, _)) = { others }.find(|(_, known)| known.is_like(&tally)) {
-                return known;
+        let index = self.functions.len();
+        let tally = match self.by_name.add(name, index) {
+            Some(kept) => Tally::new(kept),
+            None => {
+                // Those beyond have no names of their own, but a launch is a launch.
+                let mut tally = Tally::new(name.into());
+                tally.name = tally::others(tally.role).into();
+                let mut others = self.others.iter().copied();
+                let is_like = |at: &usize| self.functions.get(*at).is_some_and(|known| known.is_like(&tally));
+                if let Some(known) = others.find(is_like) {
+                    return known;
+                }
+                self.others.push(index);
+                tally
             }
-        }
+        };
         self.functions.push(tally);
-        self.functions.len() - 1
+        index
     }
 
     fn count_thread(&mut self, pid: u32, tid: u32) {
@@ -314,9 +355,18 @@ impl Summary {
             _ => None,
         };
         let kinds = &mut failures.by_error;
-        let index = *self.failures.entry((function, code)).or_insert(kinds.len());
+        // The last of them is for all others.
+        let full = kinds.len() >= FAILURES && !self.failures.contains_key(&(function, code));
+        let key = if full { (usize::MAX, None) } else { (function, code) };
+        let index = *self.failures.entry(key).or_insert(kinds.len());
         if let Some(kind) = kinds.get_mut(index) {
             kind.count += 1;
+            return;
+        }
+        if full {
+            let (api, error) = ("other".to_owned(), "(others)".to_owned());
+            let function = tally::others(None).to_owned();
+            kinds.push(FailureKind { api, error, code: None, function, count: 1 });
             return;
         }
         kinds.push(FailureKind {
@@ -326,9 +376,9 @@ impl Summary {
                 Api::Other => "other",
             }
             .to_string(),
-            error: end.error.as_deref().unwrap_or_default().to_string(),
+            error: short(end.error.as_deref().unwrap_or_default(), LONGEST_ERROR),
             code,
-            function: end.name.to_string(),
+            function: short(&end.name, LONGEST_NAME),
             count: 1,
         });
     }
@@ -350,13 +400,15 @@ impl Summary {
                 // Its other threads, and what they were in, are gone.
                 self.died(exec.pid, line.ts_ns);
                 self.over(exec.pid, line.ts_ns, false);
+                let command = self.command(&exec.command);
                 if let Some(seen) = self.seen(exec.pid) {
-                    seen.command = exec.command.clone();
+                    seen.command = command;
                     seen.rank = exec.rank;
                 }
             }
             Process::Fork(fork) => {
                 let parent = self.seen(fork.pid).map(|p| (p.command.clone(), p.rank));
+                let parent = parent.map(|(command, rank)| (self.command(&command), rank));
                 if let (Some(child), Some((command, rank))) = (self.seen(fork.child), parent) {
                     child.command = command;
                     child.rank = rank;
@@ -365,6 +417,12 @@ impl Summary {
             Process::Exit(exit) => self.exit(line, exit),
             Process::Library(library) => self.library(library),
         }
+    }
+
+    /// A command to be kept, if there is room for it.
+    fn command(&mut self, words: &[String]) -> Vec<String> {
+        let bytes = words.iter().map(|word| EACH + word.len()).sum();
+        if self.commands_left.take(bytes) { words.to_vec() } else { Vec::new() }
     }
 
     fn exit(&mut self, line: &Line, exit: &Exit) {
@@ -407,11 +465,16 @@ impl Summary {
         self.seen(library.pid);
         let known = &mut self.figures.libraries;
         let key = (library.path.as_ref().into(), library.build_id.clone());
+        let refused = library.not_hooked.iter().map(|one| EACH + one.name.len() + one.reason.len());
+        let build_id = library.build_id.as_ref().map_or(0, String::len);
+        let bytes = 2 * (EACH + library.path.len() + build_id) + refused.sum::<usize>();
         if let Some(at) = self.by_library.get(&key) {
             if let Some(seen) = known.get_mut(*at) {
                 seen.functions = seen.functions.max(library.functions);
             }
-        } else if known.len() < MOST {
+        } else if !self.libraries_left.take(bytes) {
+            self.figures.more_libraries += 1;
+        } else {
             self.by_library.insert(key, known.len());
             known.push(LibrarySeen {
                 path: library.path.to_string(),
@@ -441,6 +504,8 @@ impl Summary {
     pub fn finish(&self, at_ns: u64) -> Figures {
         let mut figures = self.figures.clone();
         figures.duration_ns = at_ns;
+        figures.incomplete_because = self.because.all();
+        figures.incomplete_because.extend(self.not_followed());
         if figures.lost > 0 {
             let reason = match figures.lost {
                 1 => "1 event was lost".to_string(),
@@ -459,7 +524,10 @@ impl Summary {
         figures.complete = figures.incomplete_because.is_empty();
         let with_kernel = self.driver.seen;
         let others = self.other_functions();
-        let all = self.functions.iter().take(MOST).chain(&others);
+        let is_other = |at: usize| self.others.binary_search(&at).is_ok();
+        let named =
+            self.functions.iter().enumerate().filter(|(at, _)| !is_other(*at)).map(|(_, tally)| tally);
+        let all = named.chain(&others);
         figures.functions = all.filter_map(|tally| tally.figures(with_kernel, self.ns_per_call)).collect();
         figures.kernel_space = self.driver.finish(|function| self.function_name(function));
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
@@ -475,12 +543,30 @@ impl Summary {
         figures
     }
 
-    /// The functions beyond `MOST`, one of each name.
+    /// What these figures leave out for want of room.
+    fn not_followed(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        let open = self.more_open + self.driver.more_open;
+        if open > 0 {
+            said.push(format!(
+                "{open} calls that began while {MOST_OPEN} others were open were not followed to their ends"
+            ));
+        }
+        if self.memories.unfollowed > 0 {
+            said.push(format!(
+                "{} allocations beyond {MOST_LIVE} live ones, or in too many processes, were not followed: what was never freed may be more or less",
+                self.memories.unfollowed
+            ));
+        }
+        said
+    }
+
+    /// The functions that are not told apart, one of each name.
     fn other_functions(&self) -> Vec<Tally> {
         let mut named: Vec<Tally> = Vec::new();
-        for tally in self.functions.iter().skip(MOST) {
+        for tally in self.others.iter().filter_map(|at| self.functions.get(*at)) {
             let at = named.iter().position(|known| known.name == tally.name).unwrap_or_else(|| {
-                named.push(Tally::new(&tally.name));
+                named.push(Tally::new(tally.name.clone()));
                 named.len() - 1
             });
             if let Some(sum) = named.get_mut(at) {
@@ -520,7 +606,7 @@ impl Summary {
     fn sync_functions(&self, figures: &Figures) -> Vec<SyncFunction> {
         let is_sync = |name: &str| {
             let index = self.by_name.get(name);
-            index.and_then(|i| self.functions.get(*i)?.role) == Some(Role::Sync) || name == tally::OTHER_SYNC
+            index.and_then(|i| self.functions.get(i)?.role) == Some(Role::Sync) || name == tally::OTHER_SYNC
         };
         let sync = figures.functions.iter().filter(|f| is_sync(&f.name));
         sync.map(|f| SyncFunction { name: f.name.clone(), calls: f.calls, total_ns: f.total_ns }).collect()

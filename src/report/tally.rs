@@ -1,5 +1,7 @@
 //! The running sums of one function.
 
+use std::sync::Arc;
+
 use super::figures::Function;
 use super::histogram::Histogram;
 use crate::cuda::{self, Api, Category};
@@ -72,7 +74,7 @@ impl Marks {
 }
 
 pub struct Tally {
-    pub name: Box<str>,
+    pub name: Arc<str>,
     pub api: Api,
     pub role: Option<Role>,
     pub marks: Marks,
@@ -101,13 +103,13 @@ pub fn others(role: Option<Role>) -> &'static str {
 pub const OTHER_SYNC: &str = "(other synchronisations)";
 
 impl Tally {
-    pub fn new(name: &str) -> Tally {
-        let role = Role::of(name);
+    pub fn new(name: Arc<str>) -> Tally {
+        let role = Role::of(&name);
         Tally {
-            name: name.into(),
-            api: cuda::api(name),
+            api: cuda::api(&name),
             role,
-            marks: Marks::of(name, role),
+            marks: Marks::of(&name, role),
+            name,
             calls: 0,
             total: 0,
             squares: 0,

@@ -302,7 +302,7 @@ fn libraries(page: &mut Page, figures: &Figures) {
     for library in hooked.iter().take(TOP_OTHERS) {
         page.line(&format!("  {}  {}", clean(&library.path), plural(library.functions, "function")));
     }
-    page.more(hooked.len(), TOP_OTHERS, "libraries");
+    page.more(hooked.len() + figures.more_libraries as usize, hooked.len().min(TOP_OTHERS), "libraries");
 }
 
 /// By reason, since one reason often holds for many libraries.

@@ -11,6 +11,11 @@ const SMALL: u64 = 64 << 10;
 /// Pageable copies of less than this in all are not worth a word.
 const WORTH: u64 = 16 << 20;
 
+/// How many directions are told apart (there are seven), and how long their names are.
+const DIRECTIONS: usize = 64;
+const LONGEST: usize = 64;
+const OTHERS: &str = "(others)";
+
 #[derive(Default)]
 pub struct Transfers {
     by_direction: BTreeMap<Box<str>, DirectionSeen>,
@@ -28,7 +33,9 @@ struct Pageable {
 impl Transfers {
     /// `ns` is how long the call took, if that is known.
     pub fn add(&mut self, transfer: &Transfer, ns: u64) {
-        let direction = transfer.direction.as_ref();
+        let known = self.by_direction.contains_key(transfer.direction.as_ref());
+        let fits = self.by_direction.len() < DIRECTIONS && transfer.direction.len() < LONGEST;
+        let direction = if known || fits { transfer.direction.as_ref() } else { OTHERS };
         if !self.by_direction.contains_key(direction) {
             let seen = DirectionSeen { direction: direction.to_owned(), ..DirectionSeen::default() };
             self.by_direction.insert(direction.into(), seen);

@@ -24,7 +24,13 @@ pub struct Csv {
     file: Vec<u8>,
     scratch: Vec<u8>,
     spare: Vec<Vec<u8>>,
+    /// Bytes of the rows of open calls.
+    held: usize,
 }
+
+/// Rows that are kept to be filled again, and the largest of them.
+const SPARE: usize = 1024;
+const LARGEST_SPARE: usize = 4096;
 
 /// The row of a call that has not ended.
 pub struct Row {
@@ -36,7 +42,13 @@ pub struct Row {
 
 impl Csv {
     pub fn new() -> Csv {
-        Csv { out: COLUMNS.as_bytes().to_vec(), file: Vec::new(), scratch: Vec::new(), spare: Vec::new() }
+        Csv {
+            out: COLUMNS.as_bytes().to_vec(),
+            file: Vec::new(),
+            scratch: Vec::new(),
+            spare: Vec::new(),
+            held: 0,
+        }
     }
 
     /// A row up to its start, in which the duration is next.
@@ -67,8 +79,11 @@ impl Csv {
         empty(&mut self.out, OTHER);
         end_row(&mut self.out);
         let mut text = held.text;
-        text.clear();
-        self.spare.push(text);
+        self.held = self.held.saturating_sub(text.len());
+        if self.spare.len() < SPARE && text.capacity() <= LARGEST_SPARE {
+            text.clear();
+            self.spare.push(text);
+        }
     }
 }
 
@@ -249,6 +264,10 @@ fn other(out: &mut Vec<u8>, other: &Other) {
 impl Sink for Csv {
     type Held = Row;
 
+    fn held(&self) -> usize {
+        self.held
+    }
+
     fn source(&mut self, source: &Source) {
         self.file.clear();
         text(&mut self.file, source.file);
@@ -283,6 +302,7 @@ impl Sink for Csv {
             }
             _ => {}
         }
+        self.held += row.len();
         Row { text: row, at: duration_at, begin_ns: at.ts_ns }
     }
 

@@ -65,6 +65,11 @@ pub trait Sink {
     /// What is kept of a call until it ends.
     type Held;
 
+    /// Bytes that are held of calls that have not ended.
+    fn held(&self) -> usize {
+        0
+    }
+
     fn source(&mut self, source: &Source);
     /// The wall clock at 0, in nanoseconds since 1970. Once at most, before any event.
     fn clock(&mut self, wall_ns: u64);

@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::sink::Sink;
+use crate::room::{Left, short};
 use crate::trace::hash::Map;
 
 /// Threads kept apart. A trace has more only if something makes threads without end.
@@ -12,8 +13,14 @@ const MOST_THREADS: usize = 262_144;
 const MOST_PROCESSES: usize = 65_536;
 const MOST_LANES: usize = 16_384;
 
+/// Bytes of the commands of all processes, each word with what the allocator adds.
+const COMMANDS: usize = 32 << 20;
+const EACH: usize = 32;
+
 /// Spaces of memory that a process has a counter for: there are seven.
 const MOST_SPACES: usize = 32;
+/// The longest name of a space, and of an interrupt.
+const LONGEST_SPACE: usize = 256;
 
 /// How long a command is shown.
 const LONGEST_NAME: usize = 120;
@@ -132,6 +139,7 @@ pub struct Tracks<H> {
     last: Option<((u32, u32), usize)>,
     lanes: HashMap<Lane, Track>,
     group: Option<(u64, u32)>,
+    commands: Left<COMMANDS>,
     /// Said after every name if several traces are merged.
     pub suffix: String,
     /// Events of threads beyond `MOST_THREADS`.
@@ -151,6 +159,7 @@ impl<H> Default for Tracks<H> {
             last: None,
             lanes: HashMap::new(),
             group: None,
+            commands: Left::default(),
             suffix: String::new(),
             left_out: 0,
         }
@@ -167,6 +176,7 @@ impl<H> Tracks<H> {
         self.lanes.clear();
         self.last = None;
         self.group = None;
+        self.commands = Left::default();
     }
 
     fn uuid(&mut self) -> u64 {
@@ -224,14 +234,14 @@ impl<H> Tracks<H> {
         if let Some(name) = name
             && process.command.is_empty()
         {
-            process.name = format!("{name}{}", self.suffix);
+            process.name = format!("{}{}", short(name, LONGEST_SPACE), self.suffix);
         }
         process.announce(sink);
         let track = Track { pid: process.pid, ..track };
         let (parent, shown) = (
             process.uuid,
             match name {
-                Some(name) => name.to_owned(),
+                Some(name) => short(name, LONGEST_SPACE),
                 None if pid == tid => "main".to_owned(),
                 None => format!("thread {tid}"),
             },
@@ -266,7 +276,8 @@ impl<H> Tracks<H> {
         if let Some(track) = self.lanes.get(&lane) {
             return *track;
         }
-        let lane = if self.lanes.len() < MOST_LANES { lane } else { Lane::More };
+        let fits = !matches!(&lane, Lane::Interrupt(_, name) if name.len() > LONGEST_SPACE);
+        let lane = if self.lanes.len() < MOST_LANES && fits { lane } else { Lane::More };
         if let Some(track) = self.lanes.get(&lane) {
             return *track;
         }
@@ -297,7 +308,9 @@ impl<H> Tracks<H> {
         }
         let Some(process) = self.processes.get_mut(index) else { return };
         process.name = title(command, rank) + &self.suffix;
-        process.command = command.to_vec();
+        // Beyond the room for commands there are names.
+        let kept = self.commands.take(command.iter().map(|word| EACH + word.len()).sum());
+        process.command = if kept { command.to_vec() } else { Vec::new() };
         process.rank = rank;
         process.exit_ns = None;
         if process.announced {
@@ -317,6 +330,8 @@ impl<H> Tracks<H> {
         let Some(child) = self.processes.get_mut(child) else { return };
         child.exit_ns = None;
         if !child.announced && child.command.is_empty() {
+            let kept = self.commands.take(command.iter().map(|word| EACH + word.len()).sum());
+            let command = if kept { command } else { Vec::new() };
             (child.name, child.command, child.rank) = (name, command, rank);
         }
     }
@@ -329,7 +344,7 @@ impl<H> Tracks<H> {
             None => {
                 let uuid = self.uuid();
                 let process = self.processes.get_mut(process)?;
-                if process.spaces.len() >= MOST_SPACES {
+                if process.spaces.len() >= MOST_SPACES || space.len() > LONGEST_SPACE {
                     return None;
                 }
                 let name = format!("live memory: {space}");

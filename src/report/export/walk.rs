@@ -6,10 +6,11 @@
 use super::sink::{At, Cause, Flow, Linked, Sink, Source};
 use super::start;
 use super::tracks::{Lane, Open, Tracks};
+use crate::room::MOST_OPEN;
 use crate::trace::{Body, Header, Instant, Kind, Line, Memory, Process};
 
-/// Calls that are open at once: where there are more, the ends are missing.
-const MOST_OPEN: usize = 1_000_000;
+/// Bytes that are held of open calls.
+const MOST_HELD: usize = 96 << 20;
 const DEEPEST: usize = 4096;
 
 pub struct Walk<S: Sink> {
@@ -125,7 +126,7 @@ impl<S: Sink> Walk<S> {
         self.close(index, usize::try_from(began.depth).unwrap_or(DEEPEST), ts_ns, Cause::Missing);
         let linked = self.linked(index, line.event_id, began);
         let Some(thread) = self.tracks.threads.get_mut(index) else { return };
-        if self.open >= MOST_OPEN || thread.open.len() >= DEEPEST {
+        if self.open >= MOST_OPEN || thread.open.len() >= DEEPEST || self.sink.held() > MOST_HELD {
             self.odd.calls += 1;
             return;
         }

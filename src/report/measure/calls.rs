@@ -7,10 +7,13 @@ use super::names;
 use super::sample::{Durations, First, Sample};
 use super::value::Value;
 use crate::cuda;
+use crate::room::{MOST_OPEN, Names};
 use crate::trace::{Begin, Body, End, Ended, Line};
 
 /// How many names are told apart; the rest is one.
-const MOST: usize = 65_536;
+const MOST: usize = 131_072;
+/// Bytes of them: of functions and of kernels.
+const NAMES: usize = 64 << 20;
 const OTHERS: &str = "(others)";
 
 /// Its handle differs from run to run, so it is no name.
@@ -29,8 +32,9 @@ pub struct Want {
 
 #[derive(Default)]
 pub struct Samples {
-    by_name: HashMap<Box<str>, usize>,
+    by_name: Names<MOST, NAMES>,
     pub list: Vec<Sample>,
+    others: Option<usize>,
 }
 
 #[derive(Default)]
@@ -43,6 +47,8 @@ pub struct Calls {
     pub launches: u64,
     launch_functions: Vec<bool>,
     open: HashMap<u64, Open>,
+    /// Calls that began while as many were open as there is room for, and have not ended.
+    unfollowed: u64,
     last: Option<Last>,
     wants: Vec<Want>,
 }
@@ -64,24 +70,29 @@ struct Last {
 
 impl Samples {
     pub fn get(&self, name: &str) -> Option<&Sample> {
-        self.list.get(*self.by_name.get(name)?)
+        self.list.get(self.by_name.get(name)?)
     }
 
     pub fn push(&mut self, sample: Sample) {
-        self.by_name.insert(sample.name.clone(), self.list.len());
+        self.by_name.add(&sample.name, self.list.len());
         self.list.push(sample);
     }
 
     fn index(&mut self, name: &str, durations: impl Fn(&str) -> Option<Box<Durations>>) -> usize {
         if let Some(known) = self.by_name.get(name) {
-            return *known;
+            return known;
         }
-        let name = if self.list.len() < MOST { name } else { OTHERS };
-        if let Some(known) = self.by_name.get(name) {
-            return *known;
+        let index = self.list.len();
+        let kept = self.by_name.add(name, index);
+        if kept.is_none() {
+            if let Some(known) = self.others {
+                return known;
+            }
+            self.others = Some(index);
         }
-        self.push(Sample { name: name.into(), durations: durations(name), ..Sample::default() });
-        self.list.len() - 1
+        let name = kept.unwrap_or_else(|| OTHERS.into());
+        self.list.push(Sample { durations: durations(&name), name, ..Sample::default() });
+        index
     }
 }
 
@@ -121,14 +132,20 @@ impl Calls {
             // A handle that has no name yet may have one on the level above.
             kernel = name.filter(|name| !name.starts_with("0x")).map(|name| self.kernel(name));
         }
-        self.open.insert(line.event_id, Open { function, kernel, parent: begin.parent, launches: false });
+        if self.open.len() < MOST_OPEN {
+            self.open.insert(line.event_id, Open { function, kernel, parent: begin.parent, launches: false });
+        } else {
+            self.unfollowed += 1;
+        }
     }
 
     fn end(&mut self, line: &Line, end: &End) {
         let open = self.open.remove(&end.begin);
         let function = open.as_ref().map_or_else(|| self.function(&end.name), |open| open.function);
         if let Some(sample) = self.functions.list.get_mut(function) {
-            if open.is_none() {
+            if open.is_none() && self.unfollowed > 0 {
+                self.unfollowed -= 1;
+            } else if open.is_none() {
                 // Its begin was lost; it is a call all the same.
                 sample.calls += 1;
                 let (event_id, ts_ns) = (line.event_id, line.ts_ns);

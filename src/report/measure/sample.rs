@@ -1,5 +1,7 @@
 //! What is added up of the calls of one function, or the launches of one kernel.
 
+use std::sync::Arc;
+
 use super::value::Value;
 use crate::report::histogram::Histogram;
 
@@ -14,7 +16,7 @@ pub struct First {
 
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    pub name: Box<str>,
+    pub name: Arc<str>,
     /// Calls that began; launches that succeeded.
     pub calls: u64,
     /// Those of them whose duration is known.

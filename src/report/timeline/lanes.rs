@@ -12,11 +12,15 @@ use crate::report::views::{
     Functions, Stacks,
     calls::{Frame, Thread},
 };
+use crate::room::short;
 use crate::trace::{Body, Instant, Line, Process};
 
 /// Threads that have a picture. Of the others the time in calls is known, up to so many.
 const MOST: usize = 64;
 const MOST_COUNTED: usize = 65_536;
+
+/// A row is narrower.
+const LONGEST_COMMAND: usize = 1024;
 
 /// So many buckets for each column: the picture is as wide as it may be, or a little less.
 const PER_COLUMN: usize = 32;
@@ -317,18 +321,22 @@ impl Lanes {
         match process {
             Process::Exec(exec) => {
                 self.over(exec.pid, ts_ns);
-                if self.commands.len() < MOST_COUNTED {
-                    self.commands.insert(exec.pid, exec.command.join(" "));
-                }
+                self.command(exec.pid, exec.command.join(" "));
             }
             Process::Fork(fork) => {
-                let command = self.commands.get(&fork.pid).cloned();
-                if let Some(command) = command.filter(|_| self.commands.len() < MOST_COUNTED) {
-                    self.commands.insert(fork.child, command);
+                if let Some(command) = self.commands.get(&fork.pid).cloned() {
+                    self.command(fork.child, command);
                 }
             }
             Process::Exit(exit) => self.over(exit.pid, ts_ns),
             Process::Library(_) => {}
+        }
+    }
+
+    fn command(&mut self, pid: u32, command: String) {
+        let command = short(&command, LONGEST_COMMAND);
+        if self.commands.len() < MOST_COUNTED {
+            self.commands.insert(pid, command);
         }
     }
 

@@ -3,16 +3,22 @@
 //! B and E nest in each thread, so a stack for each thread is all that is kept. A trace that says otherwise (an E
 //! without its B, an end that was lost) leaves calls out and never a wrong one in.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::cuda::{self, Category};
 use crate::report::by_process::ByProcess;
 use crate::report::tally::{Marks, Role, Tally};
+use crate::room::{MOST_OPEN, Names};
 use crate::trace::{Args, Value};
 
-/// How many functions are told apart, how many threads may be in calls at once, and how deep calls nest.
-pub const MOST: usize = 65_536;
+/// How many functions are told apart, with the kernels where they stand for functions; how many threads may be in
+/// calls at once, and how deep calls nest.
+pub const MOST: usize = 131_072;
+pub const THREADS: usize = 65_536;
 const DEEPEST: usize = 1024;
+
+/// Bytes of the names of functions and kernels.
+const NAMES: usize = 64 << 20;
 
 /// Threads that are in no call are remembered up to here, so that their next call costs less.
 const IDLE: usize = 1024;
@@ -21,7 +27,7 @@ const IDLE: usize = 1024;
 pub type Thread = (u32, u32);
 
 pub struct Function {
-    pub name: Box<str>,
+    pub name: Arc<str>,
     pub role: Option<Role>,
     pub marks: Marks,
     pub category: Category,
@@ -36,30 +42,35 @@ impl Function {
 /// What the functions of a trace are, looked up once for each.
 #[derive(Default)]
 pub struct Functions {
-    by_name: HashMap<Box<str>, usize>,
+    by_name: Names<MOST, NAMES>,
     all: Vec<Function>,
+    /// Those that have no names of their own.
+    others: Vec<usize>,
 }
 
 impl Functions {
     pub fn index(&mut self, name: &str) -> usize {
         if let Some(known) = self.by_name.get(name) {
-            return *known;
+            return known;
         }
-        let Tally { role, marks, .. } = Tally::new(name);
-        let category = cuda::category(name);
-        let mut function = Function { name: name.into(), role, marks, category };
-        if self.by_name.len() < MOST {
-            self.by_name.insert(name.into(), self.all.len());
-        } else {
+        let index = self.all.len();
+        let kept = self.by_name.add(name, index);
+        let is_other = kept.is_none();
+        let Tally { name, role, marks, .. } = Tally::new(kept.unwrap_or_else(|| name.into()));
+        let category = cuda::category(&name);
+        let mut function = Function { name, role, marks, category };
+        if is_other {
             // Those beyond have no names of their own, but a wait is a wait.
             function.name = "others".into();
-            let others = self.all.iter().enumerate().skip(MOST);
-            if let Some((known, _)) = { others }.find(|(_, known)| known.is_like(&function)) {
+            let mut others = self.others.iter().copied();
+            let is_like = |at: &usize| self.all.get(*at).is_some_and(|known| known.is_like(&function));
+            if let Some(known) = others.find(is_like) {
                 return known;
             }
+            self.others.push(index);
         }
         self.all.push(function);
-        self.all.len() - 1
+        index
     }
 
     pub fn get(&self, index: usize) -> Option<&Function> {
@@ -96,30 +107,35 @@ impl<T> Frame<T> {
 
 pub struct Stacks<T> {
     threads: ByProcess<u32, Vec<Frame<T>>>,
+    /// Of all threads.
+    frames: usize,
     left_out: u64,
 }
 
 impl<T> Default for Stacks<T> {
     fn default() -> Self {
-        Stacks { threads: ByProcess::default(), left_out: 0 }
+        Stacks { threads: ByProcess::default(), frames: 0, left_out: 0 }
     }
 }
 
 impl<T> Stacks<T> {
     /// `depth` is how many enclose it: what is above has ended unseen.
     pub fn push(&mut self, thread: Thread, depth: u32, role: Option<Role>, frame: Frame<T>) {
-        let Some(stack) = self.threads.entry(thread.0, thread.1, MOST) else {
+        let Some(stack) = self.threads.entry(thread.0, thread.1, THREADS) else {
             self.left_out = self.left_out.saturating_add(1);
             return;
         };
+        let before = stack.len();
         stack.truncate(usize::try_from(depth).unwrap_or(DEEPEST));
+        self.frames -= before - stack.len();
         if let Some(role) = role {
             for outer in stack.iter_mut() {
                 outer.inside |= role.bit();
             }
         }
-        if stack.len() < DEEPEST {
+        if stack.len() < DEEPEST && self.frames < MOST_OPEN {
             stack.push(frame);
+            self.frames += 1;
         } else {
             self.left_out = self.left_out.saturating_add(1);
         }
@@ -129,8 +145,12 @@ impl<T> Stacks<T> {
     pub fn pop(&mut self, thread: Thread, begin: u64) -> Option<Frame<T>> {
         let stack = self.threads.get_mut(thread.0, &thread.1)?;
         let at = stack.iter().rposition(|frame| frame.id == begin)?;
+        self.frames -= stack.len() - at;
         stack.truncate(at + 1);
         let frame = stack.pop();
+        if stack.capacity() > 64 && stack.len() < stack.capacity() / 8 {
+            stack.shrink_to(16);
+        }
         // A program may make threads without end: those that are in no call must not fill the room.
         if stack.is_empty() && self.threads.len() > IDLE {
             self.threads.remove(thread.0, &thread.1);
@@ -156,7 +176,7 @@ impl<T> Stacks<T> {
     pub fn left_out(&self) -> Option<String> {
         (self.left_out > 0).then(|| {
             format!(
-                "{} of these figures: more than {MOST} threads were in calls at once, or calls lay more than {DEEPEST} deep.",
+                "{} of these figures: more than {THREADS} threads were in calls at once, or calls lay more than {DEEPEST} deep.",
                 match self.left_out {
                     1 => "1 call is left out".to_owned(),
                     n => format!("{n} calls are left out"),
@@ -167,7 +187,8 @@ impl<T> Stacks<T> {
 
     /// The calls of a process that is over will not end.
     pub fn ended(&mut self, pid: u32) {
-        self.threads.ended(pid);
+        let ended = self.threads.ended(pid);
+        self.frames -= ended.values().map(Vec::len).sum::<usize>();
     }
 }
 
@@ -227,12 +248,12 @@ mod tests {
     #[test]
     fn threads_without_end_are_all_followed() {
         let mut stacks = Stacks::default();
-        for tid in 0..MOST as u32 + 10_000 {
+        for tid in 0..THREADS as u32 + 10_000 {
             stacks.push((1, tid), 0, None, frame(u64::from(tid)));
             assert_eq!(stacks.pop((1, tid), u64::from(tid)).map(|f| f.id), Some(u64::from(tid)));
         }
         assert!(stacks.left_out().is_none() && stacks.threads.len() <= IDLE + 1);
-        for tid in 0..MOST as u32 + 10 {
+        for tid in 0..THREADS as u32 + 10 {
             stacks.push((2, tid), 0, None, frame(1));
         }
         let said = stacks.left_out().unwrap();

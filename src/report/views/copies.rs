@@ -7,6 +7,7 @@ use super::{ReportConfig, Told, View, nothing};
 use crate::report::Summary;
 use crate::report::figures::Figures;
 use crate::report::table::{Cell, Column, Table, data, number, size, text};
+use crate::room::LONGEST_NAME;
 use crate::trace::{Body, Line, Transfer};
 
 const DIRECTIONS: &[Column] = &[
@@ -42,6 +43,9 @@ const CALLS: &[Column] = &[
 
 /// How many pairs of a function and a direction are told apart.
 const MOST: usize = 4096;
+/// The longest name of a direction.
+const LONGEST: usize = 64;
+const OTHERS: &str = "(others)";
 
 /// Each size class is so many times the one before: 4 kB, 64 kB, 1 MB…
 const CLASS_BITS: u32 = 4;
@@ -83,7 +87,8 @@ impl View for Copies {
 
 impl Copies {
     fn add(&mut self, transfer: &Transfer) {
-        let (direction, size) = (transfer.direction.as_ref(), transfer.size);
+        let size = transfer.size;
+        let direction = if transfer.direction.len() < LONGEST { transfer.direction.as_ref() } else { OTHERS };
         if let Some((least, most)) = self.range.get_mut(direction) {
             (*least, *most) = ((*least).min(size), (*most).max(size));
         } else if self.range.len() < MOST {
@@ -91,11 +96,13 @@ impl Copies {
         }
         let class = self.by_class.entry(class_of(size)).or_default();
         *class = (class.0 + 1, class.1.saturating_add(size));
-        let key = (Box::from(transfer.name.as_ref()), Box::from(direction));
-        if self.by_call.len() < MOST || self.by_call.contains_key(&key) {
-            let call = self.by_call.entry(key).or_default();
-            *call = (call.0 + 1, call.1.saturating_add(size));
+        let mut key: (Box<str>, Box<str>) = (transfer.name.as_ref().into(), direction.into());
+        let fits = self.by_call.len() < MOST && key.0.len() <= LONGEST_NAME;
+        if !fits && !self.by_call.contains_key(&key) {
+            key = (OTHERS.into(), OTHERS.into());
         }
+        let call = self.by_call.entry(key).or_default();
+        *call = (call.0 + 1, call.1.saturating_add(size));
     }
 
     fn directions(&self, report: &mut Report, figures: &Figures) {

@@ -2,13 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::calls::{Functions, Thread};
+use super::calls::Functions;
 use super::output::Report;
 use super::{ReportConfig, Told, View};
 use crate::report::Summary;
+use crate::report::by_process::ByProcess;
 use crate::report::figures::{ErrorWindow, Figures};
 use crate::report::table::{Cell, Column, Table, data, long, number, text};
 use crate::report::text::{clean, plural};
+use crate::room::short;
 use crate::trace::{Begin, Body, End, Line, Process, Retval};
 
 const KINDS: &[Column] = &[
@@ -55,6 +57,7 @@ const XIDS: &[Column] = &[
 /// So many calls before the first failure are shown, and so many threads are watched for it.
 const BEFORE: usize = 8;
 const MOST: usize = 65_536;
+const LONGEST_ERROR: usize = 256;
 
 /// What an error means where its name does not say what to do.
 const HINTS: [(i64, &str); 8] = [
@@ -81,7 +84,7 @@ struct Errors {
     functions: Functions,
     kinds: HashMap<(usize, Option<i64>), (u64, u64)>,
     /// The last calls of each thread, as long as nothing has failed.
-    before: HashMap<Thread, VecDeque<Past>>,
+    before: ByProcess<u32, VecDeque<Past>>,
     /// The first failure and the calls of its thread before it.
     first: Option<VecDeque<Past>>,
 }
@@ -130,11 +133,8 @@ impl Errors {
             return;
         }
         let thread = (begin.pid, begin.tid);
-        if self.before.len() >= MOST && !self.before.contains_key(&thread) {
-            return;
-        }
         let function = self.functions.index(&begin.name);
-        let calls = self.before.entry(thread).or_default();
+        let Some(calls) = self.before.entry(thread.0, thread.1, MOST) else { return };
         if calls.len() > BEFORE {
             calls.pop_front();
         }
@@ -144,11 +144,11 @@ impl Errors {
 
     fn end(&mut self, line: &Line, end: &End) {
         if self.first.is_none() {
-            let calls = self.before.get_mut(&(end.pid, end.tid));
+            let calls = self.before.get_mut(end.pid, &end.tid);
             let call = calls.and_then(|calls| calls.iter_mut().find(|call| call.event == end.begin));
             if let Some(call) = call {
                 call.duration_ns = end.duration_ns;
-                call.error = end.error.as_deref().map(Box::from);
+                call.error = end.error.as_deref().map(|error| short(error, LONGEST_ERROR).into());
             }
         }
         if end.error.is_none() {
@@ -163,13 +163,13 @@ impl Errors {
             self.kinds.entry(key).or_insert((line.ts_ns, line.ts_ns)).1 = line.ts_ns;
         }
         if self.first.is_none() {
-            let calls = std::mem::take(&mut self.before).remove(&(end.pid, end.tid));
+            let calls = std::mem::take(&mut self.before).remove(end.pid, &end.tid);
             self.first = Some(calls.unwrap_or_default());
         }
     }
 
     fn ended(&mut self, pid: u32) {
-        self.before.retain(|(of, _), _| *of != pid);
+        self.before.ended(pid);
     }
 
     fn kinds(&mut self, report: &mut Report, figures: &Figures) {

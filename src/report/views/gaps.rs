@@ -9,6 +9,7 @@ use super::calls::{Frame, Functions, Stacks, Thread};
 use super::gap_text::{self, Cause, Gap, OTHERS};
 use super::output::Report;
 use super::{ReportConfig, Told, View};
+use crate::report::by_process::ByProcess;
 use crate::report::tally::Role;
 use crate::trace::{Begin, Body, End, Instant, Line, Process};
 
@@ -30,7 +31,9 @@ struct Gaps {
     functions: Functions,
     stacks: Stacks<Option<usize>>,
     processes: HashMap<u32, Launching>,
-    windows: HashMap<Thread, Window>,
+    /// Threads that are in launch calls, in all processes.
+    inside: usize,
+    windows: ByProcess<u32, Window>,
     sums: gap_text::Sums,
 }
 
@@ -118,7 +121,7 @@ impl Gaps {
             self.launch_begins(line.ts_ns, thread, kernel.unwrap_or(function));
         } else if let Some(launching) = self.processes.get_mut(&thread.0) {
             // A launch whose end was lost is over, since the thread does something else.
-            launching.inside.remove(&thread.1);
+            self.inside -= usize::from(launching.inside.remove(&thread.1));
         }
     }
 
@@ -135,7 +138,10 @@ impl Gaps {
         self.sums.launch_calls += 1;
         let launching = self.processes.entry(thread.0).or_default();
         let alone = launching.inside.is_empty();
-        launching.inside.insert(thread.1);
+        // What a launch lies in is kept for as many threads as make calls.
+        if self.inside < MOST && launching.inside.insert(thread.1) {
+            self.inside += 1;
+        }
         let since = launching.ended_ns.filter(|since| alone && ts_ns > *since);
         let (gap, after) = (launching.gap, launching.after);
         if let Some(since_ns) = since {
@@ -149,7 +155,8 @@ impl Gaps {
 
     /// What the thread did from `since_ns` to now, as parts that add up to all of it.
     fn causes(&mut self, thread: Thread, gap: u64, since_ns: u64, now_ns: u64) -> Vec<(Cause, u64)> {
-        let mut window = self.windows.remove(&thread).filter(|window| window.gap == gap).unwrap_or_default();
+        let mut window =
+            self.windows.remove(thread.0, &thread.1).filter(|window| window.gap == gap).unwrap_or_default();
         // A launch may lie in a call that goes on: in a library hooked with --lib.
         if let Some(outer) = self.stacks.of(thread).first().filter(|outer| !self.is_launch(outer.function)) {
             add(&mut window.part(Some(outer.function)).all_ns, overlap(since_ns, outer.ts_ns, now_ns));
@@ -186,7 +193,7 @@ impl Gaps {
 
     fn launch_ends(&mut self, ts_ns: u64, thread: Thread, what: usize) {
         let Some(launching) = self.processes.get_mut(&thread.0) else { return };
-        launching.inside.remove(&thread.1);
+        self.inside -= usize::from(launching.inside.remove(&thread.1));
         launching.ended_ns = Some(ts_ns);
         launching.after = Some(what);
         launching.gap += 1;
@@ -196,10 +203,7 @@ impl Gaps {
     fn window(&mut self, thread: Thread) -> Option<(u64, &mut Window)> {
         let launching = self.processes.get(&thread.0)?;
         let since = launching.ended_ns?;
-        if self.windows.len() >= MOST && !self.windows.contains_key(&thread) {
-            return None;
-        }
-        let window = self.windows.entry(thread).or_default();
+        let window = self.windows.entry(thread.0, thread.1, MOST)?;
         if window.gap != launching.gap {
             *window = Window { gap: launching.gap, ..Window::default() };
         }
@@ -243,8 +247,8 @@ impl Gaps {
 
     fn over(&mut self, pid: u32) {
         self.stacks.ended(pid);
-        self.processes.remove(&pid);
-        self.windows.retain(|(of, _), _| *of != pid);
+        self.inside -= self.processes.remove(&pid).map_or(0, |launching| launching.inside.len());
+        self.windows.ended(pid);
     }
 }
 

@@ -2,6 +2,7 @@
 //! host. How long a kernel runs on the GPU nobody sees from here.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::calls::{Frame, Functions, Stacks, Thread};
 use super::output::Report;
@@ -10,6 +11,7 @@ use crate::report::histogram::Histogram;
 use crate::report::table::{Cell, Column, Table, data, long, number, wrapped};
 use crate::report::tally::Role;
 use crate::report::text::plural;
+use crate::room::{Left, Names};
 use crate::trace::{Begin, Body, End, Ended, Launch, Line, Process};
 
 const KERNELS: &[Column] = &[
@@ -36,9 +38,13 @@ const SHAPES: &[Column] = &[
     long("Kernel", "kernel"),
 ];
 
-/// How many kernels, shapes of one kernel and pairs of a kernel and a process are told apart.
-const MOST: usize = 65_536;
+/// How many kernels are told apart, and bytes of their names; how many shapes of one kernel and of all, and pairs of
+/// a kernel and a process.
+const KERNELS_APART: usize = 131_072;
+const NAMES: usize = 64 << 20;
 const SHAPES_EACH: usize = 64;
+const ALL_SHAPES: usize = 1 << 18;
+const MOST: usize = 131_072;
 
 /// The launches of kernels beyond these, and of those whose name is not known.
 const OTHERS: &str = "others";
@@ -51,8 +57,11 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 struct Kernels {
     functions: Functions,
     stacks: Stacks<Option<Asked>>,
-    by_name: HashMap<Box<str>, usize>,
+    by_name: Names<KERNELS_APART, NAMES>,
     kernels: Vec<Kernel>,
+    /// The one of those that are not told apart or have no name.
+    others: Option<usize>,
+    shapes: Left<ALL_SHAPES>,
     /// When a process launched a kernel last.
     last: HashMap<(u32, usize), u64>,
     launches: u64,
@@ -74,9 +83,8 @@ struct Asked {
     shape: Shape,
 }
 
-#[derive(Default)]
 struct Kernel {
-    name: Box<str>,
+    name: Arc<str>,
     launches: u64,
     shapes: HashMap<Shape, u64>,
     between: Spread,
@@ -145,22 +153,31 @@ impl Kernels {
     }
 
     fn asked(&mut self, launch: &Launch) -> Asked {
-        let kernel = self.index(launch.kernel.as_deref().unwrap_or(OTHERS));
+        let kernel = self.index(launch.kernel.as_deref());
         let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
         Asked { kernel, named: launch.kernel.is_some(), shape }
     }
 
-    fn index(&mut self, name: &str) -> usize {
-        if let Some(known) = self.by_name.get(name) {
-            return *known;
+    fn index(&mut self, name: Option<&str>) -> usize {
+        if let Some(known) = name.and_then(|name| self.by_name.get(name)) {
+            return known;
         }
-        let name = if self.kernels.len() >= MOST { OTHERS } else { name };
-        if let Some(known) = self.by_name.get(name) {
-            return *known;
+        let index = self.kernels.len();
+        let kept = name.and_then(|name| self.by_name.add(name, index));
+        if kept.is_none() {
+            if let Some(known) = self.others {
+                return known;
+            }
+            self.others = Some(index);
         }
-        self.kernels.push(Kernel { name: name.into(), ..Kernel::default() });
-        self.by_name.insert(name.into(), self.kernels.len() - 1);
-        self.kernels.len() - 1
+        self.kernels.push(Kernel {
+            name: kept.unwrap_or_else(|| OTHERS.into()),
+            launches: 0,
+            shapes: HashMap::new(),
+            between: Spread::default(),
+            call: Spread::default(),
+        });
+        index
     }
 
     /// A launch counts at the innermost level that shows it; the level above may have read more.
@@ -188,8 +205,10 @@ impl Kernels {
         let before = if is_known { self.last.insert(key, ts_ns) } else { None };
         let Some(kernel) = self.kernels.get_mut(asked.kernel) else { return };
         kernel.launches += 1;
-        if kernel.shapes.len() < SHAPES_EACH || kernel.shapes.contains_key(&asked.shape) {
-            *kernel.shapes.entry(asked.shape).or_default() += 1;
+        if let Some(count) = kernel.shapes.get_mut(&asked.shape) {
+            *count += 1;
+        } else if kernel.shapes.len() < SHAPES_EACH && self.shapes.take(1) {
+            kernel.shapes.insert(asked.shape, 1);
         }
         if let Some(before) = before {
             kernel.between.add(ts_ns.saturating_sub(before));

@@ -8,8 +8,11 @@ use std::collections::HashMap;
 use super::output::Report;
 use super::{ReportConfig, Told, View};
 use crate::report::Summary;
+use crate::report::by_process::ByProcess;
+use crate::report::memory::{Names, PROCESSES};
 use crate::report::table::{Cell, Column, Table, number, size, text};
 use crate::report::text::{duration, plural};
+use crate::room::MOST_LIVE;
 use crate::trace::{Body, Line, Memory, Op, Process};
 
 const GROUPS: &[Column] = &[
@@ -51,24 +54,26 @@ struct Leaks {
     older_ns: u64,
     /// Only for a trace that has no events.
     summary: Summary,
-    live: HashMap<(u32, u64), Vec<Live>>,
+    names: Names,
+    /// By address and space: one number may be an address and a handle.
+    live: ByProcess<(u64, u8), Live>,
     gone: Gone,
 }
 
-#[derive(Clone)]
+/// The function by its number.
+#[derive(Clone, Copy, Default)]
 struct Live {
-    space: Box<str>,
     size: Option<u64>,
     since_ns: u64,
-    function: Box<str>,
     begin: u64,
+    function: u32,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     pid: u32,
-    function: Box<str>,
-    space: Box<str>,
+    function: u32,
+    space: u8,
     size: Option<u64>,
 }
 
@@ -79,9 +84,11 @@ struct Group {
     newest_ns: u64,
 }
 
+#[derive(Clone, Copy)]
 struct Leak {
     pid: u32,
     ptr: u64,
+    space: u8,
     age_ns: u64,
     at_exit: bool,
     live: Live,
@@ -96,15 +103,17 @@ struct Gone {
     count: u64,
     bytes: u64,
     younger: u64,
+    /// Allocations that there was no room for while they were live.
+    unfollowed: u64,
 }
 
 impl View for Leaks {
     fn line(&mut self, line: &Line) {
-        self.summary.add(line);
         match &line.body {
             Body::Memory(memory) => self.memory(line.ts_ns, memory),
-            Body::Process(Process::Exit(exit)) => self.over(line.ts_ns, true, |pid| pid == exit.pid),
-            Body::Process(Process::Exec(exec)) => self.over(line.ts_ns, true, |pid| pid == exec.pid),
+            Body::Process(Process::Exit(exit)) => self.over(line.ts_ns, exit.pid, true),
+            Body::Process(Process::Exec(exec)) => self.over(line.ts_ns, exec.pid, true),
+            Body::Header(_) | Body::Finish(_) => self.summary.add(line),
             _ => {}
         }
     }
@@ -113,8 +122,10 @@ impl View for Leaks {
         if told.only_figures() {
             return self.stored(told);
         }
-        self.over(told.last_ns, false, |_| true);
-        self.gone.report(self.older_ns)
+        for pid in self.live.pids() {
+            self.over(told.last_ns, pid, false);
+        }
+        self.gone.report(self.older_ns, &self.names)
     }
 }
 
@@ -123,33 +134,27 @@ impl Leaks {
         if memory.space == NOT_ITS_OWN {
             return;
         }
-        let key = (memory.pid, memory.ptr);
-        // One number may be an address and a handle.
-        let at = self.live.entry(key).or_default();
-        at.retain(|live| *live.space != *memory.space);
-        match memory.op {
-            Op::Alloc => at.push(Live {
-                space: memory.space.as_ref().into(),
-                size: memory.size,
-                since_ns: ts_ns,
-                function: memory.name.as_ref().into(),
-                begin: memory.begin,
-            }),
-            Op::Free if at.is_empty() => _ = self.live.remove(&key),
-            Op::Free => {}
+        let at = (memory.ptr, self.names.space(&memory.space));
+        if memory.op == Op::Free {
+            self.live.remove(memory.pid, &at);
+            return;
+        }
+        let function = self.names.function(&memory.name);
+        let live = Live { size: memory.size, since_ns: ts_ns, begin: memory.begin, function };
+        let room = self.live.has(memory.pid) || self.live.processes() < PROCESSES;
+        match self.live.entry(memory.pid, at, if room { MOST_LIVE } else { 0 }) {
+            Some(known) => *known = live,
+            None => self.gone.unfollowed += 1,
         }
     }
 
-    /// Some processes are over, or their recording is.
-    fn over(&mut self, at_ns: u64, at_exit: bool, is_over: impl Fn(u32) -> bool) {
-        let (gone, older_ns) = (&mut self.gone, self.older_ns);
-        self.live.retain(|(pid, ptr), at| {
-            let is_over = is_over(*pid);
-            if is_over {
-                gone.add(older_ns, *pid, *ptr, std::mem::take(at), at_ns, at_exit);
-            }
-            !is_over
-        });
+    /// A process is over, or the recording is.
+    fn over(&mut self, at_ns: u64, pid: u32, at_exit: bool) {
+        for ((ptr, space), live) in self.live.ended(pid) {
+            let age_ns = at_ns.saturating_sub(live.since_ns);
+            let leak = Leak { pid, ptr, space, age_ns, at_exit, live };
+            self.gone.add(self.older_ns, leak, &self.names);
+        }
     }
 
     /// Without events there are the largest that the summary kept.
@@ -158,17 +163,18 @@ impl Leaks {
         let hidden = leaks.count.saturating_sub(leaks.largest.len() as u64);
         for leak in leaks.largest {
             let live = Live {
-                space: leak.space.into(),
                 size: Some(leak.size),
                 since_ns: 0,
-                function: leak.function.into(),
+                function: self.names.function(&leak.function),
                 begin: leak.begin,
             };
             let digits = leak.ptr.strip_prefix("0x").unwrap_or(&leak.ptr);
             let ptr = u64::from_str_radix(digits, 16).unwrap_or(0);
-            self.gone.add(self.older_ns, leak.pid, ptr, vec![live], leak.age_ns, leak.at_exit);
+            let space = self.names.space(&leak.space);
+            let leak = Leak { pid: leak.pid, ptr, space, age_ns: leak.age_ns, at_exit: leak.at_exit, live };
+            self.gone.add(self.older_ns, leak, &self.names);
         }
-        let mut report = self.gone.report(self.older_ns);
+        let mut report = self.gone.report(self.older_ns, &self.names);
         if hidden > 0 {
             report.words(format!("{hidden} smaller ones are not in the summary of this trace."));
         }
@@ -177,25 +183,23 @@ impl Leaks {
 }
 
 impl Gone {
-    fn add(&mut self, older_ns: u64, pid: u32, ptr: u64, at: Vec<Live>, at_ns: u64, at_exit: bool) {
-        for live in at {
-            let age_ns = at_ns.saturating_sub(live.since_ns);
-            if age_ns < older_ns {
-                self.younger += 1;
-                continue;
-            }
-            self.count += 1;
-            self.bytes = self.bytes.saturating_add(live.size.unwrap_or(0));
-            self.group(pid, &live, age_ns);
-            self.largest.push(Leak { pid, ptr, age_ns, at_exit, live });
-            if self.largest.len() >= 2 * MOST_LISTED {
-                self.sort();
-            }
+    fn add(&mut self, older_ns: u64, leak: Leak, names: &Names) {
+        if leak.age_ns < older_ns {
+            self.younger += 1;
+            return;
+        }
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(leak.live.size.unwrap_or(0));
+        self.group(&leak);
+        self.largest.push(leak);
+        if self.largest.len() >= 2 * MOST_LISTED {
+            self.sort(names);
         }
     }
 
-    fn group(&mut self, pid: u32, live: &Live, age_ns: u64) {
-        let key = Key { pid, function: live.function.clone(), space: live.space.clone(), size: live.size };
+    fn group(&mut self, leak: &Leak) {
+        let Leak { pid, space, age_ns, live: Live { function, size, .. }, .. } = *leak;
+        let key = Key { pid, function, space, size };
         if self.groups.len() >= MOST_GROUPS && !self.groups.contains_key(&key) {
             self.more_groups += 1;
             return;
@@ -207,16 +211,16 @@ impl Gone {
     }
 
     /// The largest first, of equals the oldest.
-    fn sort(&mut self) {
-        let key = |leak: &Leak| {
-            (std::cmp::Reverse(leak.live.size), leak.live.begin, leak.pid, leak.ptr, leak.live.space.clone())
-        };
-        self.largest.sort_by_cached_key(key);
+    fn sort(&mut self, names: &Names) {
+        let size = |leak: &Leak| std::cmp::Reverse(leak.live.size);
+        self.largest.sort_by_cached_key(|leak| {
+            (size(leak), leak.live.begin, leak.pid, leak.ptr, names.of_space(leak.space).to_owned())
+        });
         self.largest.truncate(MOST_LISTED);
     }
 
-    fn report(&mut self, older_ns: u64) -> Report {
-        self.sort();
+    fn report(&mut self, older_ns: u64, names: &Names) -> Report {
+        self.sort(names);
         let mut report = Report::default();
         report.fact("count", self.count);
         report.fact("bytes", self.bytes);
@@ -225,8 +229,8 @@ impl Gone {
             if older_ns > 0 { format!(" for {} and longer", duration(older_ns)) } else { String::new() };
         if self.count == 0 {
             report.title(format!("Nothing was left allocated{older}."));
-            self.grouped(&mut report);
-            self.single(&mut report);
+            self.grouped(&mut report, names);
+            self.single(&mut report, names);
             self.younger(&mut report);
             return report;
         }
@@ -235,9 +239,9 @@ impl Gone {
             size(self.bytes),
             plural(self.count, "allocation")
         ));
-        self.grouped(&mut report);
+        self.grouped(&mut report, names);
         report.title("The largest");
-        self.single(&mut report);
+        self.single(&mut report, names);
         self.younger(&mut report);
         if self.largest.iter().all(|leak| leak.at_exit) {
             report.words(
@@ -251,13 +255,22 @@ impl Gone {
         if self.younger > 0 {
             report.words(format!("{} younger than that are left out.", plural(self.younger, "allocation")));
         }
+        if self.unfollowed > 0 {
+            report.words(format!(
+                "{} beyond {MOST_LIVE} live ones, or in more than {PROCESSES} processes, were not followed.",
+                plural(self.unfollowed, "allocation")
+            ));
+        }
     }
 
-    fn grouped(&self, report: &mut Report) {
+    fn grouped(&self, report: &mut Report, names: &Names) {
         let mut table = Table::new("groups", "groups", GROUPS);
         let mut groups: Vec<(&Key, &Group)> = self.groups.iter().collect();
         let bytes = |key: &Key, group: &Group| key.size.unwrap_or(0).saturating_mul(group.count);
-        groups.sort_by(|(a, x), (b, y)| (bytes(b, y), y.count, *a).cmp(&(bytes(a, x), x.count, *b)));
+        let name =
+            |key: &Key| (key.pid, names.of_function(key.function), names.of_space(key.space), key.size);
+        groups
+            .sort_by(|(a, x), (b, y)| (bytes(b, y), y.count, name(a)).cmp(&(bytes(a, x), x.count, name(b))));
         for (key, group) in groups {
             table.row(vec![
                 Cell::optional(key.size.map(|_| bytes(key, group)), Cell::Bytes),
@@ -266,15 +279,15 @@ impl Gone {
                 Cell::At(group.oldest_ns),
                 Cell::At(group.newest_ns),
                 Cell::Count(key.pid.into()),
-                key.space.as_ref().into(),
-                key.function.as_ref().into(),
+                names.of_space(key.space).into(),
+                names.of_function(key.function).into(),
             ]);
         }
         table.more(self.more_groups);
         report.table(table);
     }
 
-    fn single(&self, report: &mut Report) {
+    fn single(&self, report: &mut Report, names: &Names) {
         let mut table = Table::new("allocations", "allocations", SINGLE);
         for leak in &self.largest {
             table.row(vec![
@@ -282,8 +295,8 @@ impl Gone {
                 Cell::optional(leak.live.size, Cell::Bytes),
                 Cell::At(leak.age_ns),
                 Cell::Count(leak.pid.into()),
-                leak.live.space.as_ref().into(),
-                leak.live.function.as_ref().into(),
+                names.of_space(leak.space).into(),
+                names.of_function(leak.live.function).into(),
                 Cell::Count(leak.live.begin),
                 if leak.at_exit { "at exit" } else { "at the end" }.into(),
             ]);

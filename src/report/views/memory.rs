@@ -35,6 +35,8 @@ const SERIES: &[Column] = &[
 /// How many processes' spaces are told apart; how many of them as a curve; how many curves a person is shown.
 const MOST: usize = 65_536;
 const CURVES: usize = 256;
+/// The longest name of a space.
+const LONGEST: usize = 64;
 const SHOWN: usize = 3;
 
 const BUCKETS: usize = 2048;
@@ -127,7 +129,8 @@ impl Memories {
 
     fn memory(&mut self, ts_ns: u64, memory: &Memory) {
         let bucket = self.bucket(ts_ns);
-        let key = (memory.pid, Box::from(memory.space.as_ref()));
+        let space = if memory.space.len() < LONGEST { memory.space.as_ref() } else { "others" };
+        let key = (memory.pid, Box::from(space));
         if !self.spaces.contains_key(&key) {
             if self.spaces.len() >= MOST {
                 self.more += 1;

@@ -45,6 +45,8 @@ const COPIES: &[Column] = &[
 
 /// How many sorts of waits, streams and events are told apart.
 const MOST: usize = 65_536;
+/// The longest name of a direction.
+const LONGEST: usize = 64;
 
 pub fn make(_: &ReportConfig) -> Box<dyn View> {
     Box::new(Syncs::default())
@@ -218,7 +220,9 @@ impl Syncs {
     fn transfer(&mut self, transfer: &Transfer) {
         let Some(ns) = transfer.duration_ns else { return };
         let function = self.functions.index(&transfer.name);
-        let key = ((transfer.pid, transfer.tid), function, Box::from(transfer.direction.as_ref()));
+        let direction =
+            if transfer.direction.len() < LONGEST { transfer.direction.as_ref() } else { "others" };
+        let key = ((transfer.pid, transfer.tid), function, Box::from(direction));
         let waited = of(&mut self.copies, &mut self.other_copies, key);
         waited.add(ns, transfer.begin);
         waited.bytes = waited.bytes.saturating_add(transfer.size);

@@ -8,6 +8,7 @@ use super::{ReportConfig, Told, View, nothing};
 use crate::report::table::{Cell, Column, Table, data, long, number, text};
 use crate::report::tally::Role;
 use crate::report::text::{duration, plural};
+use crate::room::Left;
 use crate::trace::{Begin, Body, End, Ended, Line, Process};
 
 const THREADS: &[Column] = &[
@@ -39,6 +40,9 @@ const PROCESSES: &[Column] = &[
 /// How many threads, and functions of one thread, are told apart.
 const MOST: usize = 65_536;
 const FUNCTIONS: usize = 256;
+/// Pairs of a thread and a function, and bytes of commands.
+const PAIRS: usize = 1 << 20;
+const COMMANDS: usize = 32 << 20;
 
 pub fn make(_: &ReportConfig) -> Box<dyn View> {
     Box::new(Threads::default())
@@ -52,6 +56,9 @@ struct Threads {
     /// Of all threads beyond `MOST` together.
     others: Seen,
     processes: BTreeMap<u32, Started>,
+    /// For functions of threads, and for commands.
+    left: Left<PAIRS>,
+    commands: Left<COMMANDS>,
 }
 
 #[derive(Default)]
@@ -147,6 +154,7 @@ impl Threads {
         let frame = self.stacks.pop(thread, end.begin);
         let outermost = self.stacks.of(thread).is_empty();
         let role = frame.as_ref().and_then(|frame| self.functions.role(frame.function));
+        let mut left = self.left;
         let Some(seen) = self.seen(thread) else { return };
         seen.last_ns = line.ts_ns;
         seen.failed += u64::from(end.error.is_some());
@@ -154,9 +162,10 @@ impl Threads {
         let ns = end.duration_ns.unwrap_or(0);
         if outermost {
             seen.cuda_ns = seen.cuda_ns.saturating_add(ns);
-            if seen.by_function.len() < FUNCTIONS || seen.by_function.contains_key(&frame.function) {
-                let total = seen.by_function.entry(frame.function).or_default();
+            if let Some(total) = seen.by_function.get_mut(&frame.function) {
                 *total = total.saturating_add(ns);
+            } else if seen.by_function.len() < FUNCTIONS && left.take(1) {
+                seen.by_function.insert(frame.function, ns);
             }
         }
         match role {
@@ -165,6 +174,7 @@ impl Threads {
             Some(_) => seen.launches += u64::from(end.error.is_none() && end.ended != Ended::Unwound),
             None => {}
         }
+        self.left = left;
     }
 
     fn process(&mut self, line: &Line, process: &Process) {
@@ -183,6 +193,10 @@ impl Threads {
             }
             Process::Library(_) => return,
         };
+        let mut started = started;
+        if !self.commands.take(started.command.len()) {
+            started.command = String::new();
+        }
         if self.processes.len() < MOST || self.processes.contains_key(&pid) {
             self.processes.insert(pid, started);
         }

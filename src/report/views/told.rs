@@ -1,6 +1,7 @@
 //! What every view is told about the trace as a whole, beside its lines: when it begins and ends, and what is to
 //! be said about it before its figures are believed.
 
+use crate::room::Sentences;
 use crate::trace::{Body, Line, Notes};
 
 #[derive(Default)]
@@ -12,7 +13,7 @@ pub struct Told {
     calls: u64,
     calls_of_summary: u64,
     lost: u64,
-    because: Vec<String>,
+    because: Sentences,
 }
 
 impl Told {
@@ -25,9 +26,7 @@ impl Told {
             Body::Finish(finish) => {
                 self.lost = self.lost.max(finish.lost);
                 for reason in &finish.incomplete_because {
-                    if !self.because.contains(reason) {
-                        self.because.push(reason.clone());
-                    }
+                    self.because.add(reason);
                 }
                 let calls = finish.summary.get("cuda_calls").and_then(serde_json::Value::as_u64);
                 self.calls_of_summary = calls.unwrap_or(0);
@@ -54,10 +53,12 @@ impl Told {
                     .to_owned(),
             );
         }
-        if self.lost > 0 && !self.because.iter().any(|reason| reason.contains("lost")) {
+        if self.lost > 0 && !self.because.list().iter().any(|reason| reason.contains("lost")) {
             said.push(format!("{} events were lost: the figures are too low", self.lost));
         }
-        said.extend(self.because.iter().map(|reason| format!("the recording is not complete: {reason}")));
+        said.extend(
+            self.because.all().iter().map(|reason| format!("the recording is not complete: {reason}")),
+        );
         said
     }
 }
