@@ -183,8 +183,9 @@ fn read_on(
         return Ok(None);
     }
     let too_many = candidates.too_many();
-    let (functions, mut not_hooked) = merge::functions(&layout, candidates.list)?;
-    not_hooked.extend(too_many);
+    let (functions, refused) = merge::functions(&layout, candidates.list)?;
+    // First: of a long list the rest is only counted.
+    let not_hooked = too_many.into_iter().chain(refused).collect();
     Ok(Some(image(&layout, kind, soname, functions, not_hooked)?))
 }
 

@@ -1,3 +1,4 @@
+mod bounds;
 mod budget;
 mod effects;
 mod kernel;

@@ -8,6 +8,8 @@
 
 #[path = "live/actions.rs"]
 mod actions;
+#[path = "live/bounds.rs"]
+mod bounds;
 #[path = "live/budget.rs"]
 mod budget;
 #[path = "live/capture.rs"]

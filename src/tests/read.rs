@@ -4,6 +4,9 @@
 //! scripts/test fills). Out: exit statuses, what is said, and exports that readers which are not ours find equal to the
 //! traces. With CI=true what is missing fails a test. Not here: golden texts; they are beside each view.
 
+#[path = "read/bounds.rs"]
+mod bounds;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -221,3 +221,17 @@ fn literals_are_written_as_other_tools_write_them() {
         "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<float> const&)::{lambda(int)#1}>(int, at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<float> const&)::{lambda(int)#1})"
     );
 }
+
+/// Two hundred thousand names of 4 kB each are 800 MB: what is kept of them has an end, and what has not is told.
+#[test]
+fn names_are_bounded_in_bytes() {
+    let mut shown = Shown::default();
+    let long = |i: usize| format!("{i:04000}");
+    let kept = (0..200_000).filter(|i| shown.name(long(*i).as_bytes(), false).is_some()).count();
+    assert!((30_000..40_000).contains(&kept), "{kept}");
+    assert_eq!(shown.beyond, 200_000 - kept as u64);
+    assert!(shown.name(long(0).as_bytes(), false).is_some(), "it is known");
+    let mut real = Shown::default();
+    let name = |i: usize| format!("{i:01000}");
+    assert!((0..100_000).all(|i| real.name(name(i).as_bytes(), false).is_some()), "as PyTorch has them");
+}

@@ -185,3 +185,25 @@ fn what_a_call_costs() {
         one(&mut play, &free, [0x7f00_0000, 0, 0, 0, 0, 0], &[]);
     });
 }
+
+/// A program may allocate without end: what is beyond is neither in the totals nor taken for another's.
+#[test]
+fn live_allocations_are_bounded_over_all_ledgers() {
+    use crate::meaning::role::{Space, Table};
+    let room = crate::room::Room::new(100);
+    let (mut one, mut other) = (Ledger::new(&room), Ledger::new(&room));
+    use crate::meaning::ledger;
+    let by = ledger::By { tid: 1, id: 1 };
+    let held = || ledger::Held::new(Space::Device, Some(8), ledger::Owner::default(), by);
+    for ptr in 0..80 {
+        one.alloc(Table::Addresses, ptr, held());
+        other.alloc(Table::Addresses, ptr, held());
+    }
+    assert_eq!((one.total(Space::Device), other.total(Space::Device), room.refused()), (400, 400, 60));
+    assert_eq!(one.begin_free(Table::Addresses, 79, by, "f"), None);
+    drop(other);
+    for ptr in 50..100 {
+        one.alloc(Table::Addresses, ptr, held());
+    }
+    assert_eq!((one.total(Space::Device), room.refused()), (800, 60), "there is room again");
+}

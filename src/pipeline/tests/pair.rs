@@ -328,3 +328,27 @@ fn a_call_on_another_stack_encloses_nothing_and_ends_nothing() {
     assert_eq!((story.in_flight().len(), story.orphans()), (0, 0));
     assert_eq!(story.pairing.unwrap().elsewhere, 2);
 }
+
+/// A program may call without end and never return.
+#[test]
+fn calls_without_end_are_followed_up_to_a_bound() {
+    let mut story = Story::default();
+    for depth in 0..2000u32 {
+        let sp = 1_000_000 - u64::from(depth) * 16;
+        story.feed(&call(u64::from(depth) + 1, 1, 1, depth + 1, 1, sp, false));
+    }
+    let told = story.take();
+    let (open, lost) = (story.in_flight().len(), told.iter().filter(|word| *word == "Lost 1").count());
+    assert_eq!((open, open + lost), (1024, 2000));
+    let mut story = Story::default();
+    for tid in 0..crate::room::MOST_OPEN as u32 + 100 {
+        story.feed(&call(u64::from(tid) + 1, 1, tid + 1, 1, 1, 900, false));
+        story.take();
+    }
+    assert_eq!(story.in_flight().len(), crate::room::MOST_OPEN);
+    for tid in 0..50 {
+        story.feed(&exit_item(1 << 40, 1, tid + 1, false));
+    }
+    story.feed(&call(1 << 41, 1, 1 << 30, 1, 1, 900, false));
+    assert_eq!(story.in_flight().len(), crate::room::MOST_OPEN - 49, "there is room again");
+}

@@ -11,7 +11,7 @@ use super::super::pair::Pairing;
 use super::super::sink::Lines;
 use super::pair::{call, returned};
 use super::{Random, exit_item, probes_named};
-use crate::trace::{Body, LineWriter, Lost, Notes, Reader, output};
+use crate::trace::{Body, Finish, LineWriter, Lost, Notes, Reader, output};
 
 /// A folder of its own that goes away with the test.
 pub struct Folder(pub PathBuf);
@@ -272,6 +272,26 @@ fn calls_in_flight_are_those_that_died_and_those_still_open() {
     assert_eq!(told, [(8, "cuLaunchKernel", 0, 600, true), (9, "cudaMalloc", 1, 2000, false)]);
     drop(lines);
     writer.join().unwrap();
+}
+
+/// The `end` line has an end, and what it does not list is counted.
+#[test]
+fn calls_in_flight_are_listed_up_to_a_bound() {
+    const CALLS: u32 = 200_000;
+    let mut lines = Lines::new(None, None, 1000);
+    lines.add_probes(&probes_named(&NAMES));
+    let mut pairing = Pairing::default();
+    for tid in 1..=CALLS {
+        let ts = u64::from(tid) * 10;
+        pairing.feed(&call(ts, 1, tid, 1, 1, 900, false), &mut lines);
+        pairing.feed(&exit_item(ts + 5, 1, tid, false), &mut lines);
+    }
+    let (listed, more) = lines.in_flight(&pairing.in_flight());
+    assert_eq!(listed.len() as u64 + more, u64::from(CALLS));
+    assert!(listed.len() > 20_000, "{} are exact", listed.len());
+    let finish = Finish { in_flight: listed, ..Finish::default() };
+    let text = serde_json::to_vec(&finish).unwrap();
+    assert!(text.len() < 4 << 20 && crate::trace::fits(&text), "{} bytes", text.len());
 }
 
 #[test]

@@ -338,3 +338,29 @@ fn a_number_is_read_as_the_nearest_that_there_is() {
     drop(writer);
     assert_eq!(super::super::parse::any_order(written.trim_ascii_end()).unwrap().line, line);
 }
+
+/// What the writer writes the reader takes: a line that would be too long has less in it, and says so.
+#[test]
+fn a_line_that_would_be_too_long_is_written_shorter() {
+    let call =
+        |i: u64| InFlight { pid: 1, tid: 1, name: "\u{1}".repeat(100), begin: i, duration_ns: 1, died: true };
+    let finish = Finish { complete: true, in_flight: (0..30_000).map(call).collect(), ..Finish::default() };
+    let names = (0..200_000).map(|i| (format!("{i:0100}"), 1)).collect();
+    let lost = Lost { count: 200_000, by_probe: names };
+    let mut writer = LineWriter::new(Vec::new());
+    for (event_id, body) in [Body::Header(Box::default()), Body::Lost(lost), Body::Finish(Box::new(finish))]
+        .into_iter()
+        .enumerate()
+    {
+        writer.write(&Line { event_id: event_id as u64, ts_ns: 0, body }).unwrap();
+    }
+    let text = writer.into_inner().unwrap();
+    let (events, notes) = read_all(&text);
+    assert!(text.len() < 1 << 20 && notes.is_whole(), "{} bytes: {notes:?}", text.len());
+    assert!(events[1].contains("(others)") && events[1].contains("200000"), "{}", events[1]);
+    assert!(
+        events[2].contains("took more than 16 MiB") && events[2].contains("complete: false"),
+        "{}",
+        events[2]
+    );
+}

@@ -1,0 +1,139 @@
+//! Programs that would fill the recorder's memory, or its trace.
+
+use std::fs;
+
+use crate::room::{Room, live};
+use crate::trace::Trace;
+
+/// In KiB, beside the rings.
+const MOST: u64 = 300 << 10;
+
+/// The program with its library, and a trace of what it does. Numbers of threads come again and calls without an end
+/// are not all listed, so who encloses whom is not checked.
+fn record(room: &Room, options: &[&str], words: &[&str]) -> Trace {
+    let library = room.compile("bounds.c", "libcudart.so.12", &["-DLIBRARY", "-shared", "-fPIC"]);
+    let folder = room.dir.to_str().unwrap().to_owned();
+    let program = room.compile("bounds.c", "bounds", &[&library, &format!("-Wl,-rpath,{folder}")]);
+    let file = room.text("t.jsonl");
+    let words = [options, &["-o", &file, "--", &program], words].concat();
+    most_under(room, &words);
+    Trace::parsed(&fs::read_to_string(file).unwrap())
+}
+
+fn most_under(room: &Room, words: &[&str]) {
+    let mut recording = room.start(room.gpurec(words));
+    let most = recording.most_memory();
+    recording.done().exited(0);
+    println!("{} MiB", most >> 10);
+    assert!(most > 0 && most < MOST, "{} MiB of its own", most >> 10);
+}
+
+/// Each would be remembered for as long as the process lives.
+#[test]
+fn two_hundred_thousand_long_kernel_names() {
+    live(|room| {
+        let trace = record(room, &["--summary-only", "--lossless"], &["names", "200000"]);
+        assert_eq!((trace.complete(), trace.lost()), (false, 0));
+        let because = trace.end["incomplete_because"].to_string();
+        assert!(because.contains("names of kernels or handles were too many to remember"), "{because}");
+        assert_eq!(trace.end["summary"]["cuda_calls"], 200_000);
+    });
+}
+
+/// The `end` line lists them, and it has an end.
+#[test]
+fn threads_without_end_that_die_in_calls() {
+    live(|room| {
+        let trace = record(room, &["--lossless"], &["die", "60000"]);
+        let listed = trace.end["in_flight"].as_array().unwrap().len();
+        assert!((15_000..60_000).contains(&listed), "{listed}");
+        let because = trace.end["incomplete_because"].to_string();
+        let more = format!("{} more calls had not returned", 60_000 - listed);
+        assert!(!trace.complete() && because.contains(&more), "{because}");
+        let said = room.run(room.gpurec(&["summary", &room.text("t.jsonl")]));
+        said.exited(0);
+        assert!(!said.stderr.contains("killed") && !said.text().contains("killed"), "{}", said.stderr);
+    });
+}
+
+const SYMBOLS: u64 = 65_500;
+
+/// Each symbol's name begins so many bytes after the one before, and they end together.
+const APART: u64 = 20;
+const TOGETHER: u64 = 200;
+
+/// A library of three megabytes whose symbols share the bytes of long names.
+fn library_of_shared_names() -> Vec<u8> {
+    let put = |bytes: &mut Vec<u8>, at: u64, value: &[u8]| {
+        let at = at as usize;
+        bytes.resize(bytes.len().max(at + value.len()), 0);
+        bytes[at..at + value.len()].copy_from_slice(value);
+    };
+    let mut bytes = Vec::new();
+    let (symbols, names) = (0x1000, 0x1000 + (SYMBOLS + 1) * 24);
+    let soname_at = APART * SYMBOLS + 64;
+    let code = (names + soname_at + 64).next_multiple_of(0x1000);
+    let length = code + SYMBOLS * 2 + 64;
+    let soname = b"libcuda.so.1\0";
+    let text_size = soname_at + soname.len() as u64;
+    put(&mut bytes, 0, b"\x7fELF\x02\x01\x01");
+    put(&mut bytes, 16, &[3, 0, 0x3e, 0, 1]);
+    put(&mut bytes, 32, &64u64.to_le_bytes());
+    put(&mut bytes, 52, &[64, 0, 56, 0, 2, 0, 64]);
+    let mut segment = |at: u64, words: [u64; 7]| {
+        for (i, word) in words.iter().enumerate() {
+            put(&mut bytes, at + i as u64 * 8, &word.to_le_bytes());
+        }
+    };
+    // A loaded one that is executed, and the dynamic section.
+    segment(64, [1 | 5 << 32, 0, 0, 0, length, length, 0x1000]);
+    segment(120, [2 | 4 << 32, 0x800, 0x800, 0x800, 7 * 16, 7 * 16, 8]);
+    let hash = 0x900;
+    let entries = [(14, soname_at), (5, names), (10, text_size), (6, symbols), (11, 24), (4, hash), (0, 0)];
+    for (i, (tag, value)) in entries.iter().enumerate() {
+        put(&mut bytes, 0x800 + i as u64 * 16, &u64::to_le_bytes(*tag));
+        put(&mut bytes, 0x808 + i as u64 * 16, &value.to_le_bytes());
+    }
+    put(&mut bytes, hash, &1u32.to_le_bytes());
+    put(&mut bytes, hash + 4, &(SYMBOLS as u32 + 1).to_le_bytes());
+    put(&mut bytes, names + soname_at, soname);
+    for i in 0..SYMBOLS {
+        let (at, name) = (symbols + (i + 1) * 24, APART * i);
+        let last = i % TOGETHER == TOGETHER - 1 || i == SYMBOLS - 1;
+        put(&mut bytes, names + name, format!("cu{i:017}{}", if last { '\0' } else { '_' }).as_bytes());
+        put(&mut bytes, at, &(name as u32).to_le_bytes());
+        put(&mut bytes, at + 4, &[0x12, 0, 1, 0]);
+        put(&mut bytes, at + 8, &(code + 2 * i).to_le_bytes());
+        put(&mut bytes, at + 16, &2u64.to_le_bytes());
+    }
+    put(&mut bytes, code, &[0x90, 0xc3].repeat(SYMBOLS as usize));
+    put(&mut bytes, length - 1, &[0]);
+    bytes
+}
+
+#[test]
+fn eight_libraries_whose_functions_share_long_names() {
+    live(|room| {
+        let program = room.compile("maps.c", "maps", &[]);
+        let library = library_of_shared_names();
+        assert!(library.len() < 3 << 20);
+        let mut files = Vec::new();
+        for i in 0..8 {
+            fs::create_dir(room.path(&format!("lib-{i}"))).unwrap();
+            files.push(room.text(&format!("lib-{i}/libcuda.so.1")));
+            fs::write(&files[i], &library).unwrap();
+        }
+        let file = room.text("t.jsonl");
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        most_under(room, &[&["-o", &file, "--", &program], &files[..]].concat());
+        let trace = Trace::checked(room, &file);
+        assert!(!trace.complete());
+        let size = fs::metadata(&file).unwrap().len();
+        assert!(size < 4 << 20, "a trace of {size} bytes");
+        let libraries = trace.process_events("library");
+        let told = libraries.iter().filter(|line| line["path"] == files[0]).count();
+        assert!(told > 0, "{libraries:?}");
+        let text = libraries[0].to_string();
+        assert!(text.contains("more functions)") && text.contains("narrow the pattern"), "{:.2000}", text);
+    });
+}

@@ -1,0 +1,161 @@
+//! Traces made to fill a reader's memory: they are read to their end, and take no more than is bounded.
+//!
+//! In: compressed traces of some hundred megabytes, made here, line by line. Out: what the reader takes while it reads.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::{Folder, gpurec};
+
+/// In KiB. The reader's own code and buffers are some ten thousand of it.
+const MOST: u64 = 300 << 10;
+
+const HEADER: &str = r#"{"event_id":0,"ts":0.000000000,"type":"header","name":"gpurec","schema":1,"version":"0.1.0","start":"","host":"","kernel":"","user":""}"#;
+
+fn write(folder: &Folder, name: &str, each: impl Fn(&mut dyn Write)) -> String {
+    let path = folder.file(name);
+    let mut out = zstd::stream::write::Encoder::new(File::create(&path).unwrap(), 1).unwrap();
+    writeln!(out, "{HEADER}").unwrap();
+    each(&mut out);
+    out.finish().unwrap();
+    path
+}
+
+/// The most memory of its own, in KiB, of a command that reads.
+fn most_memory(words: &[&str]) -> u64 {
+    let mut child = gpurec(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut most = 0;
+    while child.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let own = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = own.and_then(|text| text.trim().strip_suffix(" kB")?.trim().parse().ok());
+        most = kib.unwrap_or(0).max(most);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(child.wait().unwrap().code().is_some_and(|code| code <= 1), "{words:?}");
+    println!("{words:?}: {} MiB", most >> 10);
+    most
+}
+
+fn bounded(file: &str, commands: &[&[&str]]) {
+    for command in commands {
+        let words = [command, &[file][..]].concat();
+        let most = most_memory(&words);
+        assert!(most < MOST, "{words:?} took {} MiB", most >> 10);
+    }
+}
+
+#[test]
+fn memory_of_very_many_processes() {
+    let folder = Folder::new();
+    let file = write(&folder, "pids.jsonl.zst", |out| {
+        for id in 1..1_500_000u64 {
+            let line = format!(
+                r#"{{"event_id":{id},"ts":0.{id:09},"type":"memory","name":"cuMemAlloc_v2","pid":{id},"tid":1,"begin":{id},"op":"alloc","space":"device","ptr":"0x10","size":8,"total_allocated":8}}"#
+            );
+            writeln!(out, "{line}").unwrap();
+        }
+    });
+    bounded(&file, &[&["summary"], &["report", "leaks"], &["report", "memory"]]);
+}
+
+#[test]
+fn calls_that_never_return() {
+    let folder = Folder::new();
+    let file = write(&folder, "open.jsonl.zst", |out| {
+        for id in 1..2_000_000u64 {
+            let (pid, tid) = (id / 1000, id);
+            let line = format!(
+                r#"{{"event_id":{id},"ts":0.{id:09},"type":"userspace","name":"cuInit","phase":"B","pid":{pid},"tid":{tid},"depth":0,"args":{{}}}}"#
+            );
+            writeln!(out, "{line}").unwrap();
+        }
+    });
+    bounded(
+        &file,
+        &[
+            &["summary"],
+            &["report", "threads"],
+            &["report", "gaps"],
+            &["report", "errors"],
+            &["timeline"],
+            &["check", "--budget", "calls<=1"],
+            &["export", "--format", "csv", "-o", &folder.file("csv")],
+        ],
+    );
+}
+
+/// Functions, kernels and errors, each with a long name of its own.
+#[test]
+fn names_that_are_all_different() {
+    let folder = Folder::new();
+    let file = write(&folder, "names.jsonl.zst", |out| {
+        let long = "x".repeat(6000);
+        for i in 0..30_000u64 {
+            let (begin, end, name) = (2 * i + 1, 2 * i + 2, format!("{i}{long}"));
+            let launch = format!(
+                r#"{{"event_id":{begin},"ts":0.{begin:09},"type":"userspace","name":"cuLaunchKernel","phase":"B","pid":{i},"tid":{i},"depth":0,"args":{{}},"kernel":"k{name}","grid":[1,1,1],"block":[1,1,1]}}"#
+            );
+            let failed = format!(
+                r#"{{"event_id":{end},"ts":0.{end:09},"type":"userspace","name":"f{name}","phase":"E","pid":{i},"tid":{i},"begin":{begin},"duration_us":1.000,"retval":{end},"error":"e{name}"}}"#
+            );
+            writeln!(out, "{launch}\n{failed}").unwrap();
+        }
+    });
+    bounded(
+        &file,
+        &[
+            &["summary", "--json"],
+            &["report", "kernels"],
+            &["report", "errors"],
+            &["report", "api"],
+            &["report", "sync"],
+            &["export", "--format", "perfetto", "-o", &folder.file("perfetto")],
+        ],
+    );
+}
+
+#[test]
+fn very_long_lines() {
+    let folder = Folder::new();
+    let file = write(&folder, "long.jsonl.zst", |out| {
+        let words = r#""x","#.repeat(300_000);
+        let long = "y".repeat(15 << 20);
+        let mut id = 1;
+        let mut line = |kind: &str, name: &str, rest: &str| {
+            writeln!(
+                out,
+                r#"{{"event_id":{id},"ts":0.{id:09},"type":"{kind}","name":"{name}","pid":{id},"tid":{id},{rest}}}"#
+            )
+            .unwrap();
+            id += 1;
+        };
+        for _ in 0..10 {
+            line("process", "exec", &format!(r#""command":[{words}"x"]"#));
+            line("process", "exec", &format!(r#""command":["{long}"]"#));
+            line("process", "library", &format!(r#""path":"{long}","functions":1"#));
+            line("userspace", &long, r#""phase":"B","depth":0,"args":{}"#);
+            line(
+                "memory",
+                "cuMemAlloc_v2",
+                &format!(
+                    r#""begin":1,"op":"alloc","space":"{long}","ptr":"0x10","size":8,"total_allocated":8"#
+                ),
+            );
+        }
+        for parts in [r#"{"a":{}},"#, "[[]],", "0,"] {
+            let many = parts.repeat((15 << 20) / parts.len());
+            line(
+                "end",
+                "end",
+                &format!(
+                    r#""events":1,"lost":0,"complete":true,"incomplete_because":[],"summary":{{"a":[{many}0]}}"#
+                ),
+            );
+        }
+    });
+    bounded(&file, &[&["summary"], &["report", "threads"], &["report", "memory"], &["timeline"]]);
+}
