@@ -213,7 +213,7 @@ impl Meaning {
     ) {
         let Some(Role { kind: Kind::Name(name), .. }) = role else { return };
         let Meaning { processes, shown, names, .. } = self;
-        let process = processes.entry(call.pid).or_default();
+        let Some(process) = processes.get_mut(&call.pid) else { return };
         let mut lookup = Lookup { shown, names: names.as_mut(), pid: call.pid };
         let saved = process.name_begun(*name, &In { signature, entry }, &mut lookup);
         if !matches!(saved, Saved::Nothing) {

@@ -33,6 +33,9 @@ struct Facts {
     beneath: Option<Beneath>,
 }
 
+/// Beyond so many open calls, of up to 8 KiB each, what could not be read at the begin is not read at the end.
+const MOST_UNREAD: usize = 4096;
+
 /// What a trace says of a call on another stack than its thread's open call (bpf/stack.h).
 const ELSEWHERE: &str = "it was made on another stack than an open call of its thread";
 
@@ -341,7 +344,7 @@ impl Sink for Lines {
         );
         if call.origin.elsewhere {
             self.meaning.forget(&call_ref);
-        } else if taken.pieces().contains(&Piece::Unreadable) {
+        } else if taken.pieces().contains(&Piece::Unreadable) && self.unread.len() < MOST_UNREAD {
             self.unread.insert(id, captured.clone());
         }
         self.probes = probes;
