@@ -5,6 +5,7 @@
 //! Nobody writes to standard error past this (but the thread of `record::screen`, which waits for slow readers):
 //! `eprintln!` panics where standard error is full or closed, and a recording is worth more than what is said of it.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 
@@ -45,9 +46,13 @@ pub fn name(file: &Path) -> String {
 
 /// A document in one line, which may be looked at in a terminal: what is unsafe is an escape of JSON's.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
-    let text = serde_json::to_string(value)?;
+    Ok(safe_json(serde_json::to_string(value)?.into()).into_owned())
+}
+
+/// The same of a document in one line that is written already.
+pub fn safe_json(text: Cow<'_, str>) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
-        return Ok(text);
+        return text;
     }
     let mut safe = String::with_capacity(text.len() + 64);
     for c in text.chars() {
@@ -58,7 +63,32 @@ pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
             safe.push(c);
         }
     }
-    Ok(safe)
+    safe.into()
+}
+
+/// A text as a cell of CSV (RFC 4180). Control characters are escapes, for it may be looked at in a terminal; and what a
+/// spreadsheet would take for a formula begins with an apostrophe, but for numbers.
+pub fn csv(text: &str) -> Cow<'_, str> {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number(text);
+    if !is_formula && !text.contains(|c| matches!(c, ',' | '"') || is_unsafe(c)) {
+        return text.into();
+    }
+    let apostrophe = if is_formula { "'" } else { "" };
+    let shown = format!("{apostrophe}{}", clean(text));
+    if shown.contains([',', '"']) { quoted(&shown).into() } else { shown.into() }
+}
+
+/// A JSON document in one line as a cell of CSV.
+pub fn csv_json(text: &str) -> String {
+    quoted(&safe_json(text.into()))
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+fn is_number(text: &str) -> bool {
+    text.contains(|c: char| c.is_ascii_digit()) && text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
 /// An error that ends with the kernel's own word, and what to do about it. Of many errors the libraries between keep
@@ -149,6 +179,30 @@ mod tests {
         ] {
             assert_eq!(told(same), same);
         }
+    }
+
+    #[test]
+    fn no_cell_is_a_formula_or_a_command_to_a_terminal() {
+        for (text, cell) in [
+            ("=cmd|'/c calc'!A1", "'=cmd|'/c calc'!A1"),
+            ("=HYPERLINK(\"http://x\",1)", "\"'=HYPERLINK(\"\"http://x\"\",1)\""),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("+1+2", "'+1+2"),
+            ("-x", "'-x"),
+            ("-inf", "'-inf"),
+            ("-", "'-"),
+            ("\t=1", "'\\t=1"),
+            ("\r=1", "'\\r=1"),
+            ("\u{1b}]0;x\u{7}\n\u{9b}", "\\u{1b}]0;x\\u{7}\\n\\u{9b}"),
+            ("-12.5e-3", "-12.5e-3"),
+            ("+7", "+7"),
+            ("void f<é>(int*)", "void f<é>(int*)"),
+            ("f(a, b)", "\"f(a, b)\""),
+            ("", ""),
+        ] {
+            assert_eq!(csv(text), cell, "{text:?}");
+        }
+        assert_eq!(csv_json("{\"a\":\"\u{9b}é\"}"), "\"{\"\"a\"\":\"\"\\u009bé\"\"}\"");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::text::{clean, micros, percent};
+use crate::say;
 
 /// A long name is not cut below so many characters, however narrow the terminal; nor does it take more lines.
 const SHORTEST: usize = 28;
@@ -132,7 +133,7 @@ impl Cell {
     fn csv(&self) -> String {
         match self {
             Cell::Missing | Cell::Dims(None) => String::new(),
-            Cell::Text(text) | Cell::Kernel(text) => quoted(text),
+            Cell::Text(text) | Cell::Kernel(text) => say::csv(text).into_owned(),
             Cell::Dims(Some(_)) => self.text(),
             other => other.json().to_string(),
         }
@@ -167,14 +168,6 @@ pub fn bar(part: u128, whole: u128, width: usize) -> String {
     let mut bar = "█".repeat(full);
     bar.extend(["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"].get(rest).copied());
     bar
-}
-
-fn quoted(text: &str) -> String {
-    if text.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -322,7 +315,7 @@ impl Table {
             line(first, self.columns.iter().map(|column| column.key.to_owned()).collect());
         }
         for row in &self.rows {
-            line(file.map(quoted), row.iter().map(Cell::csv).collect());
+            line(file.map(|file| say::csv(file).into_owned()), row.iter().map(Cell::csv).collect());
         }
         text
     }

@@ -446,3 +446,42 @@ fn a_file_that_cannot_be_read_does_not_hide_the_others() {
         assert!(said(&done).contains(&last), "{}", said(&done));
     }
 }
+
+/// Each cell of a CSV file, without its quotes.
+fn cells(text: &str) -> Vec<String> {
+    let mut cells = vec![String::new()];
+    let (mut quoted, mut chars) = (false, text.chars().peekable());
+    while let Some(c) = chars.next() {
+        let cell = cells.last_mut().unwrap();
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => cell.extend(chars.next()),
+            '"' => quoted = !quoted,
+            ',' | '\n' if !quoted => cells.push(String::new()),
+            c => cell.push(c),
+        }
+    }
+    cells
+}
+
+/// Names come from the programs that were recorded.
+#[test]
+fn no_cell_is_a_formula_or_a_command_to_a_terminal() {
+    let folder = Folder::new();
+    let file = folder.file("=t.jsonl");
+    let text = fs::read_to_string(trace(TRACES[0])).unwrap();
+    let text = text.replace("cuLaunchKernel", "\\u001b]0;x\\u0007\u{9b}\u{202e}");
+    fs::write(&file, text.replace("cudaLaunchKernel", "=HYPERLINK(1,2)").replace("void ", "@x ")).unwrap();
+    let reports = VIEWS.iter().map(|view| vec!["report", view, "--csv", &file]);
+    let mut seen = 0;
+    for words in reports.chain([vec!["export", "--format", "csv", &file]]) {
+        let done = run(&words);
+        let text = String::from_utf8(done.stdout).unwrap();
+        assert!(!text.contains(|c: char| c != '\n' && (c.is_control() || c == '\u{202e}')), "{words:?}");
+        for cell in cells(&text) {
+            let is_text = cell.parse::<f64>().is_err();
+            assert!(!(is_text && cell.starts_with(['=', '+', '-', '@'])), "{words:?}: {cell}");
+            seen += usize::from(cell.starts_with("'=") || cell.starts_with("'@"));
+        }
+    }
+    assert!(seen > 10, "{seen}");
+}

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use super::details;
 use super::sink::{At, Cause, Linked, Sink, Source, category, function};
 use super::tracks::{Process, Track};
+use crate::say;
 use crate::trace::{self, Args, Body, Ended, Ioctl, Launch, Line, Op, Retval, json};
 
 const COLUMNS: &str = "file,event_id,start_s,duration_us,type,name,pid,tid,rank,depth,parent,\
@@ -115,20 +116,15 @@ fn hex(out: &mut Vec<u8>, n: Option<u64>) {
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {
-    cell(out, text.as_bytes());
+    out.extend_from_slice(say::csv(text).as_bytes());
     out.push(b',');
 }
 
-/// Quoted if it must be.
-fn cell(out: &mut Vec<u8>, text: &[u8]) {
-    if text.iter().any(|byte| matches!(byte, b',' | b'"' | b'\n' | b'\r')) {
-        quoted(out, text);
-    } else {
-        out.extend_from_slice(text);
-    }
-}
-
+/// A document of JSON. Where nothing in it needs more it is copied in pieces.
 fn quoted(out: &mut Vec<u8>, mut text: &[u8]) {
+    if text.iter().any(|byte| !matches!(byte, b' '..=b'~')) {
+        return out.extend_from_slice(say::csv_json(&String::from_utf8_lossy(text)).as_bytes());
+    }
     out.push(b'"');
     while let Some(at) = memchr::memchr(b'"', text) {
         let (before, after) = text.split_at(at + 1);
