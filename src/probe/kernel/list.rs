@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
 use super::resolve::{Planned, Wanted, examine, plan};
-use super::symbols::{NVIDIA, Scope, Symbols};
+use super::symbols::{NVIDIA, Scope, Symbols, caller_sees_addresses};
 use super::target::Target;
 use crate::driver::hooks::{self, Hook};
 use crate::host::Facts;
@@ -17,10 +17,14 @@ use crate::probe::tracefs;
 
 /// Without a pattern: the functions that gpurec knows in the nvidia modules.
 pub fn list(glob: Option<&Pattern>) -> Result<u8> {
+    let gather = |scope| Symbols {
+        hides_addresses: !caller_sees_addresses(),
+        ..Symbols::gather(&Facts::gather(), scope)
+    };
     let text = match glob {
         Some(glob) if glob.as_str().contains(':') => tracepoints(glob.as_str())?,
-        Some(glob) => functions(glob, &Symbols::gather(&Facts::gather(), Scope::Everything))?,
-        None => table(&Symbols::gather(&Facts::gather(), Scope::Driver)),
+        Some(glob) => functions(glob, &gather(Scope::Everything))?,
+        None => table(&gather(Scope::Driver)),
     };
     io::stdout().lock().write_all(crate::say::clean_lines(&text).as_bytes())?;
     Ok(0)
@@ -39,7 +43,7 @@ pub(super) fn table(symbols: &Symbols) -> String {
         _ = writeln!(text, "{}", group.name());
         for planned in plan(&wanted, symbols) {
             match planned {
-                Planned::Take(target) => show(&mut text, &target),
+                Planned::Take(target) => show(&mut text, &target, symbols),
                 Planned::Refused { name, reason } => _ = writeln!(text, "  {name:<46} not hooked: {reason}"),
             }
         }
@@ -85,7 +89,7 @@ pub(super) fn functions(glob: &Pattern, symbols: &Symbols) -> Result<String> {
                 _ = writeln!(text, "{module}");
             }
             match planned {
-                Planned::Take(target) => show(&mut text, target),
+                Planned::Take(target) => show(&mut text, target, symbols),
                 Planned::Refused { name, reason } => {
                     _ = writeln!(text, "  {name:<46} not hooked: {reason}");
                 }
@@ -100,9 +104,10 @@ fn rank(module: &str) -> usize {
 }
 
 /// Name, address, rungs, group, arguments.
-fn show(text: &mut String, target: &Target) {
+fn show(text: &mut String, target: &Target, symbols: &Symbols) {
     let rungs: Vec<&str> = target.usable().map(|rung| rung.name()).collect();
-    let address = target.address.map_or_else(|| "-".to_owned(), |address| format!("{address:#x}"));
+    let address = target.address.filter(|_| !symbols.hides_addresses);
+    let address = address.map_or_else(|| "-".to_owned(), |address| format!("{address:#x}"));
     _ = write!(text, "  {:<46} {address:<18} {:<40}", target.symbol, rungs.join(" "));
     if let Some(hook) = &target.hook {
         _ = write!(text, " {}{}", hook.group.name(), if hook.on { "" } else { " (off)" });

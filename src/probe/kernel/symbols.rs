@@ -4,10 +4,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io::Read;
 
 use super::btf::{Btf, Protos};
 use crate::host::Facts;
 use crate::probe::tracefs;
+use crate::target::identity::invoking_user;
+use crate::target::rights::as_caller;
 
 /// The kernel itself, among the modules.
 pub const VMLINUX: &str = "vmlinux";
@@ -21,6 +24,8 @@ pub struct Symbols {
     pub protos: HashMap<String, Protos>,
     /// Loaded, and not about to go.
     pub modules: Option<Vec<String>>,
+    /// They are not shown to the caller, whatever gpurec itself may see.
+    pub hides_addresses: bool,
     pub machine: Machine,
     /// What ftrace can enter, each as `function` or `function [module]`.
     pub traceable: Option<HashSet<String>>,
@@ -95,6 +100,18 @@ impl Symbols {
             self.protos.insert(VMLINUX.to_owned(), base.functions(|_| true));
         }
     }
+}
+
+/// Where the kernel hides its addresses from the caller (kptr_restrict), every one of them reads as zero.
+pub(super) fn caller_sees_addresses() -> bool {
+    const ENOUGH: u64 = 256 << 10;
+    let read = || {
+        let mut text = Vec::new();
+        let file = fs::File::open("/proc/kallsyms")?;
+        file.take(ENOUGH).read_to_end(&mut text).map(|_| text)
+    };
+    let text = as_caller(&invoking_user(), read).and_then(|text| text);
+    text.is_ok_and(|text| Kallsyms::parse(text).addresses)
 }
 
 fn any_module_btf() -> bool {
