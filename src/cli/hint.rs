@@ -7,6 +7,8 @@ use std::path::Path;
 use clap::error::ErrorKind;
 
 use crate::report::nearest;
+use crate::target::identity::invoking_user;
+use crate::target::rights::as_caller;
 
 pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<String> {
     let wrong =
@@ -33,7 +35,11 @@ pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<
 }
 
 fn is_trace(name: &str) -> bool {
-    name.ends_with(".jsonl") || name.ends_with(".zst") || Path::new(name).is_file()
+    // A hint must not say what lies in folders that are closed to the caller.
+    let is_file = || Path::new(name).is_file();
+    name.ends_with(".jsonl")
+        || name.ends_with(".zst")
+        || as_caller(&invoking_user(), is_file).unwrap_or(false)
 }
 
 #[cfg(test)]

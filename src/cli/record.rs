@@ -70,7 +70,7 @@ pub struct Options {
     /// Leave children alone
     #[arg(long)]
     no_follow: bool,
-    /// Run COMMAND as root, not as the user who called sudo
+    /// Run COMMAND as root: only where root itself calls gpurec, and not through sudo
     #[arg(long)]
     as_root: bool,
     /// Count and sum in memory, write no events

@@ -19,7 +19,7 @@ use super::screen::Screen;
 use super::status::Status;
 use super::tracker::{Tracker, stopped_processes};
 use super::watch::Watch;
-use super::who::{attached, command, environment};
+use super::who::{attached, command, environment, refuse_root_for_others};
 use super::{Config, Target, header};
 use crate::budget::Governor;
 use crate::pipeline::handoff::{self, Writer};
@@ -90,6 +90,7 @@ enum Why {
 }
 
 pub fn run(config: &Config) -> Result<u8> {
+    refuse_root_for_others(config)?;
     let begun = begin(config);
     let plan = crate::host::ready()?;
     let (settings, making) = begun?;

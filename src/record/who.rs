@@ -2,15 +2,30 @@
 //! the processes that run. In: the configuration. Out: what to launch, what to attach to, or
 //! why that cannot be. Nobody is started or stopped here.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::{Config, Target};
+use crate::cli::Usage;
 use crate::say;
 use crate::target::attach::{self, Attached};
 use crate::target::identity::{self, EnvSource, Identity};
 use crate::target::launch::{self, Launch};
 use crate::target::permit;
 use crate::target::proc::Env;
+
+/// A sudo rule for gpurec alone must be no root shell. sudo cannot be asked whether it would run this command: it knows
+/// paths, and at each of them another file may be by the time that it is executed.
+pub fn refuse_root_for_others(config: &Config) -> Result<()> {
+    if !config.as_root {
+        return Ok(());
+    }
+    match identity::elevation().filter(|_| identity::invoking_user().uid != 0) {
+        Some((tool, variable)) => bail!(Usage(format!(
+            "--as-root runs COMMAND as root only where root itself calls gpurec; if {tool} allows you more than gpurec, run: {tool} env -u {variable} gpurec ... -- COMMAND"
+        ))),
+        None => Ok(()),
+    }
+}
 
 pub fn environment(config: &Config, user: &Identity) -> Env {
     let mut env = if config.as_root {
@@ -38,10 +53,7 @@ pub fn command(config: &Config, user: &Identity, env: Env) -> Result<Option<Laun
     let identity = (!config.as_root).then(|| user.clone());
     let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
     let first = words.first().context("no command given after --")?;
-    let program = launch::resolve(first, path.as_deref(), identity.as_ref())?;
-    if config.as_root {
-        permit::as_root(user, &program, words)?;
-    }
+    launch::resolve(first, path.as_deref(), identity.as_ref())?;
     let keep_fds = config.keep_fds.clone();
     Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, keep_fds }))
 }

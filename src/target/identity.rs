@@ -5,6 +5,7 @@
 
 use super::Pid;
 use super::proc::{self, Env};
+use super::rights::as_caller;
 use nix::unistd::{self, Gid, Uid, User};
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
@@ -50,7 +51,7 @@ impl fmt::Display for EnvSource {
 
 /// The person behind the elevation, else whoever runs us.
 pub fn invoking_user() -> Identity {
-    caller().map(|(uid, gid, name)| identity_of(uid, gid, name)).unwrap_or_else(own_identity)
+    caller().map(|((uid, gid, name), _)| identity_of(uid, gid, name)).unwrap_or_else(own_identity)
 }
 
 /// Whether somebody became root to run us.
@@ -58,7 +59,12 @@ pub fn elevated() -> bool {
     caller().is_some()
 }
 
-fn caller() -> Option<CallerIds> {
+/// How.
+pub fn elevation() -> Option<Elevation> {
+    caller().map(|(_, by)| by)
+}
+
+fn caller() -> Option<(CallerIds, Elevation)> {
     // Only real root has these from sudo; under a set-user-id bit the caller could have written them.
     let trusted = unistd::getuid().is_root() && unistd::geteuid().is_root();
     let var = |name: &str| std::env::var(name).ok();
@@ -68,13 +74,18 @@ fn caller() -> Option<CallerIds> {
     caller_ids(trusted, |name| var(name).filter(|_| sudos || !name.starts_with("SUDO_")))
 }
 
+/// The process that called it.
+pub(super) fn calling_process() -> Option<Pid> {
+    let (_, pid) = elevator()?;
+    proc::stat(pid).ok().map(|stat| stat.ppid)
+}
+
 /// The name and process of the program that made us root, if it is still there.
 pub(super) fn elevator() -> Option<(String, Pid)> {
     find_caller(std::process::id(), &LiveProcesses)
 }
 
-/// Ours, for --as-root.
-pub fn own_identity() -> Identity {
+pub(super) fn own_identity() -> Identity {
     let mut own = identity_of(unistd::getuid().as_raw(), Some(unistd::getgid().as_raw()), None);
     if let Ok(groups) = unistd::getgroups() {
         own.groups = groups.into_iter().map(Gid::as_raw).collect();
@@ -84,7 +95,13 @@ pub fn own_identity() -> Identity {
 
 type CallerIds = (u32, Option<u32>, Option<String>);
 
-pub(super) fn caller_ids(trusted: bool, var: impl Fn(&str) -> Option<String>) -> Option<CallerIds> {
+/// The tool that made us root, and the variable in which it names the caller.
+type Elevation = (&'static str, &'static str);
+
+pub(super) fn caller_ids(
+    trusted: bool,
+    var: impl Fn(&str) -> Option<String>,
+) -> Option<(CallerIds, Elevation)> {
     if !trusted {
         return None;
     }
@@ -93,14 +110,14 @@ pub(super) fn caller_ids(trusted: bool, var: impl Fn(&str) -> Option<String>) ->
     let valid = |uid: &u32| *uid != u32::MAX;
     if let Some(uid) = number("SUDO_UID").filter(valid) {
         let gid = number("SUDO_GID").filter(valid);
-        return Some((uid, gid, var("SUDO_USER")));
+        return Some(((uid, gid, var("SUDO_USER")), ("sudo", "SUDO_UID")));
     }
     if let Some(name) = var("DOAS_USER") {
         let user = User::from_name(&name).ok().flatten()?;
-        return Some((user.uid.as_raw(), None, Some(name)));
+        return Some(((user.uid.as_raw(), None, Some(name)), ("doas", "DOAS_USER")));
     }
     let uid = number("PKEXEC_UID").filter(valid)?;
-    Some((uid, None, None))
+    Some(((uid, None, None), ("pkexec", "PKEXEC_UID")))
 }
 
 fn identity_of(uid: u32, gid: Option<u32>, name: Option<String>) -> Identity {
@@ -159,8 +176,14 @@ pub fn user_environment(identity: &Identity) -> (Env, EnvSource) {
     match caller_environment() {
         Ok((name, pid, theirs)) => {
             let cwd = std::env::current_dir().ok();
-            let env = merge(theirs, own, cwd.as_deref());
-            (env, EnvSource::Caller { name, pid })
+            // With their rights: PWD may name folders that are closed to them.
+            let merged = as_caller(identity, || merge(theirs, own, cwd.as_deref()));
+            match merged {
+                Ok(env) => (env, EnvSource::Caller { name, pid }),
+                Err(error) => {
+                    (without_sudo(own_environment(), identity), EnvSource::Own { why: error.to_string() })
+                }
+            }
         }
         Err(why) => (without_sudo(own, identity), EnvSource::Own { why }),
     }

@@ -7,9 +7,10 @@ use super::Pid;
 use super::child::{Prepared, Stage, WORD_LEN, Word};
 use super::identity::Identity;
 use super::proc::{self, Env};
-use super::rights::Rights;
+use super::rights::{Rights, as_caller};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::fs::Metadata;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
@@ -305,7 +306,7 @@ fn prepare(launch: &Launch) -> Result<(Prepared, Context, OwnedFd), LaunchError>
     let candidates = candidates(name, path.map(|(_, value)| value.as_os_str()));
     let names = Names {
         command: name.to_string_lossy().into_owned(),
-        user: launch.identity.as_ref().map(|i| i.user.clone()),
+        user: launch.identity.clone(),
         cwd: launch.cwd.clone(),
         candidates: candidates.clone(),
     };
@@ -374,7 +375,7 @@ pub(super) fn candidates(name: &OsStr, path_env: Option<&OsStr>) -> Vec<PathBuf>
 #[derive(Debug)]
 struct Names {
     command: String,
-    user: Option<String>,
+    user: Option<Identity>,
     cwd: Option<PathBuf>,
     candidates: Vec<PathBuf>,
 }
@@ -387,11 +388,21 @@ impl Names {
 
     fn error(&self, word: Word) -> LaunchError {
         let told = io::Error::from_raw_os_error(word.errno);
-        let who = self.user.as_deref().unwrap_or("this user");
+        let who = self.user.as_ref().map_or("this user", |user| user.user.as_str());
         let cannot = |why: String| LaunchError::CannotRun { name: self.command.clone(), why };
+    /// With the rights of the user that the command would have: an error must not say what lies in folders that are
+    /// closed to them.
+    fn look(&self, path: &Path) -> Option<Metadata> {
+        let look = || std::fs::metadata(path).ok();
+        match &self.user {
+            Some(user) => as_caller(user, look).ok().flatten(),
+            None => look(),
+        }
+    }
+
         match (word.stage, word.errno) {
             (Stage::Identity, _) => LaunchError::Internal(format!(
-                "it cannot run as {who}: {told}; with --as-root it runs as root"
+                "it cannot run as {who}: {told}; call gpurec as root itself, without sudo, to run it as root"
             )),
             (Stage::Directory, _) => cannot(format!(
                 "{who} cannot enter {}: {told}",
@@ -399,10 +410,13 @@ impl Names {
             )),
             (Stage::Lookup, libc::ENOENT) => LaunchError::NotFound(self.command.clone()),
             // It was there before the gate.
-            (Stage::Exec, libc::ENOENT) if !self.candidate(word.index).exists() => {
+            (Stage::Exec, libc::ENOENT) if self.look(&self.candidate(word.index)).is_none() => {
                 LaunchError::NotFound(self.command.clone())
             }
-            (_, libc::EACCES) => cannot(refusal(&self.candidate(word.index), who)),
+            (_, libc::EACCES) => {
+                let path = self.candidate(word.index);
+                cannot(refusal(&path, self.look(&path), who))
+            }
             (Stage::Exec, libc::ENOENT) => cannot(format!(
                 "the interpreter that {} asks for (its #! line or ELF loader) is missing; install it",
                 self.candidate(word.index).display()
@@ -413,12 +427,12 @@ impl Names {
 }
 
 /// Why a file that is there could not be executed.
-fn refusal(path: &Path, who: &str) -> String {
+fn refusal(path: &Path, about: Option<Metadata>, who: &str) -> String {
     let shown = path.display();
-    match std::fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => format!("{shown} is a directory"),
-        Ok(meta) if !meta.is_file() => format!("{shown} is not a regular file"),
-        Ok(meta) if meta.permissions().mode() & 0o111 == 0 => {
+    match about {
+        Some(meta) if meta.is_dir() => format!("{shown} is a directory"),
+        Some(meta) if !meta.is_file() => format!("{shown} is not a regular file"),
+        Some(meta) if meta.permissions().mode() & 0o111 == 0 => {
             format!("{shown} is not executable; make it so with: chmod +x {shown}")
         }
         _ => format!("{who} may not execute {shown}; check its rights and its directories'"),

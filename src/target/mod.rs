@@ -14,7 +14,6 @@ pub mod guardian;
 pub mod identity;
 pub mod launch;
 pub mod maps;
-pub mod permit;
 pub mod proc;
 pub mod rights;
 pub mod signals;

@@ -66,10 +66,11 @@ fn eventually(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
 // ---- identity
 
 fn ids(pairs: &[(&str, &str)], trusted: bool) -> Option<(u32, Option<u32>, Option<String>)> {
-    identity::caller_ids(trusted, |name| {
+    let var = |name: &str| {
         let found = pairs.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| value.to_string())
-    })
+    };
+    identity::caller_ids(trusted, var).map(|(ids, _)| ids)
 }
 
 #[test]

@@ -149,12 +149,39 @@ fn the_traces_belong_to_the_person() {
     });
 }
 
+/// Through sudo it is refused, also for a person who may run everything: the remedy takes a rule for more than gpurec.
 #[test]
-fn as_root_if_asked() {
+fn as_root_only_where_root_itself_calls() {
     as_user(|room, user| {
-        let done = user.shell(room, "sudo $GPUREC --as-root -q -o t.jsonl -- sh -c 'id -un; exit 7'");
-        assert_eq!(done.exited(7).text().replace('\r', ""), "root\n");
-        user.owns(&user.home.join("t.jsonl"));
+        for words in ["--as-root -q -o t.jsonl -- touch ran", "demo --as-root"] {
+            let done = user.types(room, &format!("sudo $GPUREC {words}"));
+            done.exited(2).said("sudo env -u SUDO_UID gpurec ... -- COMMAND").one_sentence();
+        }
+        assert!(!user.home.join("ran").exists() && !user.home.join("t.jsonl").exists());
+        for option in ["", "--as-root"] {
+            let line = "sudo env -u SUDO_UID $GPUREC";
+            let done = user.types(room, &format!("{line} {option} -q -o t.jsonl -- sh -c 'id -un; exit 7'"));
+            assert_eq!(done.exited(7).text().replace('\r', ""), "root\n");
+        }
+    });
+}
+
+/// /etc/doas.conf is the machine's: where there is one, it is left alone.
+#[test]
+fn by_doas_it_is_the_same() {
+    const RULES: &str = "/etc/doas.conf";
+    as_user(|room, user| {
+        if !needs::program("doas") || fs::exists(RULES).unwrap() {
+            return eprintln!("SKIPPED by_doas_it_is_the_same: install opendoas, without a {RULES}");
+        }
+        fs::write(RULES, format!("permit nopass {} as root\n", user.name)).unwrap();
+        let refused = user.types(room, "doas $GPUREC --as-root -q -o t.jsonl -- touch ran");
+        let person = user.types(room, "doas $GPUREC -q -o t.jsonl -- id -un");
+        let root = user.types(room, "doas env -u DOAS_USER $GPUREC -q -o r.jsonl -- id -un");
+        fs::remove_file(RULES).unwrap();
+        refused.exited(2).said("doas env -u DOAS_USER gpurec ... -- COMMAND").one_sentence();
+        assert_eq!(person.exited(0).text().trim(), user.name);
+        assert_eq!(root.exited(0).text().trim(), "root");
     });
 }
 
