@@ -10,7 +10,7 @@ use crate::say;
 use crate::target::attach::{self, Attached};
 use crate::target::identity::{self, EnvSource, Identity};
 use crate::target::launch::{self, Launch};
-use crate::target::permit;
+use crate::target::limits::Limits;
 use crate::target::proc::Env;
 
 /// A sudo rule for gpurec alone must be no root shell. sudo cannot be asked whether it would run this command: it knows
@@ -55,7 +55,8 @@ pub fn command(config: &Config, user: &Identity, env: Env) -> Result<Option<Laun
     let first = words.first().context("no command given after --")?;
     launch::resolve(first, path.as_deref(), identity.as_ref())?;
     let keep_fds = config.keep_fds.clone();
-    Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, keep_fds }))
+    let limits = identity::elevated().then(|| Limits::of_caller(user)).flatten();
+    Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, limits, keep_fds }))
 }
 
 pub fn attached(config: &Config) -> Result<Vec<Attached>> {

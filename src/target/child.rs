@@ -2,6 +2,7 @@
 //! panics: system calls on memory that was prepared before the fork, and one word back on a socket.
 
 use super::fds::{close_all_except, restore_limit};
+use super::limits::Limits;
 use super::rights::Rights;
 use super::signals;
 use std::ffi::{CStr, CString};
@@ -83,6 +84,7 @@ pub(super) struct Prepared {
     shell_argv: Pointers,
     envp: Pointers,
     cwd: Option<CString>,
+    limits: Option<Limits>,
     rights: Option<Rights>,
     /// Sorted; the socket to the parent is one of them.
     keep: Vec<RawFd>,
@@ -91,11 +93,13 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
+    #[allow(clippy::too_many_arguments)] // each once, from one place
     pub fn new(
         candidates: Vec<CString>,
         args: Vec<CString>,
         env: Vec<CString>,
         cwd: Option<CString>,
+        limits: Option<Limits>,
         rights: Option<Rights>,
         socket: RawFd,
         keep: &[RawFd],
@@ -111,6 +115,7 @@ impl Prepared {
             shell_argv: Pointers::new(shell),
             envp: Pointers::new(env),
             cwd,
+            limits,
             rights,
             keep,
             socket,
@@ -153,6 +158,10 @@ impl Prepared {
     fn become_ready(&self) -> Result<u32, Word> {
         close_all_except(&self.keep);
         restore_limit();
+        // While the rights to raise them are there.
+        if let Some(limits) = &self.limits {
+            limits.take_on();
+        }
         // What our caller ignored (nohup, a shell's `&`) or blocked stays so, as it would without us.
         signals::restore();
         if let Some(rights) = &self.rights {

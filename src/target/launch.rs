@@ -6,11 +6,12 @@
 use super::Pid;
 use super::child::{Prepared, Stage, WORD_LEN, Word};
 use super::identity::Identity;
+use super::limits::Limits;
 use super::proc::{self, Env};
 use super::rights::{Rights, as_caller};
 use std::ffi::{CString, OsStr, OsString};
-use std::io;
 use std::fs::Metadata;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
@@ -24,6 +25,8 @@ pub struct Launch {
     pub env: Env,
     /// None: ours.
     pub cwd: Option<PathBuf>,
+    /// None: ours, as we were given them.
+    pub limits: Option<Limits>,
     /// Descriptors from 3 on that the command shall have (see [`inherited_fds`]); all others are closed.
     pub keep_fds: Vec<RawFd>,
 }
@@ -322,6 +325,7 @@ fn prepare(launch: &Launch) -> Result<(Prepared, Context, OwnedFd), LaunchError>
             entry
         }))?,
         cwd.map(c_string).transpose()?,
+        launch.limits,
         launch.identity.as_ref().map(Rights::of),
         theirs.as_raw_fd(),
         &launch.keep_fds,
@@ -386,10 +390,6 @@ impl Names {
         path.cloned().unwrap_or_else(|| PathBuf::from(&self.command))
     }
 
-    fn error(&self, word: Word) -> LaunchError {
-        let told = io::Error::from_raw_os_error(word.errno);
-        let who = self.user.as_ref().map_or("this user", |user| user.user.as_str());
-        let cannot = |why: String| LaunchError::CannotRun { name: self.command.clone(), why };
     /// With the rights of the user that the command would have: an error must not say what lies in folders that are
     /// closed to them.
     fn look(&self, path: &Path) -> Option<Metadata> {
@@ -400,6 +400,10 @@ impl Names {
         }
     }
 
+    fn error(&self, word: Word) -> LaunchError {
+        let told = io::Error::from_raw_os_error(word.errno);
+        let who = self.user.as_ref().map_or("this user", |user| user.user.as_str());
+        let cannot = |why: String| LaunchError::CannotRun { name: self.command.clone(), why };
         match (word.stage, word.errno) {
             (Stage::Identity, _) => LaunchError::Internal(format!(
                 "it cannot run as {who}: {told}; call gpurec as root itself, without sudo, to run it as root"

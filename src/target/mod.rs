@@ -13,6 +13,7 @@ pub mod fds;
 pub mod guardian;
 pub mod identity;
 pub mod launch;
+pub mod limits;
 pub mod maps;
 pub mod proc;
 pub mod rights;

@@ -79,10 +79,15 @@ pub fn tgid_of(tid: Pid) -> io::Result<Pid> {
     value.parse().map_err(io::Error::other)
 }
 
-pub fn effective_uid(pid: Pid) -> io::Result<u32> {
+/// Real, effective, saved, and the one that files are opened with.
+pub fn uids(pid: Pid) -> io::Result<[u32; 4]> {
     let value = status_field(pid, "Uid")?;
-    let effective = value.split_ascii_whitespace().nth(1).unwrap_or_default();
-    effective.parse().map_err(io::Error::other)
+    let uids: Vec<u32> = value.split_ascii_whitespace().filter_map(|uid| uid.parse().ok()).collect();
+    uids.try_into().map_err(|_| io::Error::other(format!("/proc/{pid}/status has no four user ids")))
+}
+
+pub fn effective_uid(pid: Pid) -> io::Result<u32> {
+    uids(pid).map(|[_, effective, ..]| effective)
 }
 
 pub fn exe_path(pid: Pid) -> io::Result<PathBuf> {
@@ -191,12 +196,6 @@ pub fn pidfd_ended(pidfd: RawFd, timeout_ms: i32) -> bool {
     let mut poll = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
     unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
-}
-
-/// Whose process it is, whatever rights it has now.
-pub fn real_uid(pid: Pid) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }
 
 /// The last component of a path as text, without the mark of a file that was replaced.

@@ -305,3 +305,18 @@ fn maps_fuzzed() {
         }
     }
 }
+
+// ---- limits
+
+#[test]
+fn limits_are_read_as_the_kernel_writes_them() {
+    use super::limits::Limits;
+    let text = std::fs::read_to_string("/proc/self/limits").expect("our limits");
+    assert!(Limits::parse(&text).is_some(), "{text}");
+    let odd = text.replace("unlimited", "7");
+    assert_ne!(Limits::parse(&odd), Limits::parse(&text));
+    for cut in 0..text.len() {
+        assert!(cut > 1200 || Limits::parse(&text[..cut]).is_none());
+    }
+    assert_eq!(Limits::parse(&text.replace("unlimited", "much")), None);
+}
