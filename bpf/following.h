@@ -5,13 +5,6 @@
 #ifndef GPUREC_FOLLOWING_H
 #define GPUREC_FOLLOWING_H
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct gpurec_pulse);
-} pulse SEC(".maps");
-
 /* Files that were looked at: nobody needs to stop for them again, or one process does not,
  * whose hooks are in it. */
 struct {
@@ -40,5 +33,14 @@ struct {
 	__type(key, u32);
 	__type(value, u32);
 } going SEC(".maps");
+
+/* When the guardian last resumed what was stopped, because the recorder did not beat: whoever
+ * was stopped before that went on without a look. No program looks here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u64);
+} rescued SEC(".maps");
 
 #endif

@@ -246,6 +246,9 @@ struct gpurec_positions {
 	unsigned long long pad2[7];
 };
 
+/* What no user id ever is. */
+#define GPUREC_ANY_USER 0xffffffffU
+
 /* Read-only configuration, set before load. */
 struct gpurec_config {
 	unsigned int everyone;    /* --all: no target set */
@@ -263,7 +266,7 @@ struct gpurec_config {
 	unsigned int early_frames; /* threads are given their open calls' memory when they begin */
 	unsigned int copies;      /* of the programs at forks, execs, exits and mappings (see copies.h) */
 	int recorder;             /* its process */
-	unsigned int pad;
+	unsigned int pause_user;  /* --lossless pauses only this user's processes */
 };
 
 /* What they see; the recorder knows them by these numbers. */

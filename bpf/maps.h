@@ -67,6 +67,13 @@ struct {
 	__type(value, u32);
 } targets SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct gpurec_pulse);
+} pulse SEC(".maps");
+
 /* Processes stopped for --lossless, and since when (pause.h). What outlives the recorder reads
  * this too. */
 struct {

@@ -17,8 +17,8 @@
  * makes of system calls under way: there are three eighths of the far ring for calls above the
  * mark, and for returns an eighth more.
  *
- * Not here: who cannot be paused. The kernel's own threads, interrupts, and with --hook everybody
- * else: what these lose is counted as ever, and said.
+ * Not here: who cannot be paused. The kernel's own threads, interrupts, other users' processes
+ * where a person records through sudo, and with --hook everybody else: what these lose is counted as ever, and said.
  */
 #ifndef GPUREC_PAUSE_H
 #define GPUREC_PAUSE_H
@@ -26,6 +26,28 @@
 #define SIGSTOP 19
 #define EEXIST 17
 #define JOBCTL_STOP_PENDING (1UL << 17)
+#define PULSE_LIMIT_NS 2000000000ULL
+
+/* Is the recorder there to resume whoever is stopped? */
+static __always_inline bool may_stop(void)
+{
+	u32 zero = 0;
+	struct gpurec_pulse *p = bpf_map_lookup_elem(&pulse, &zero);
+
+	return p && p->stop_allowed && bpf_ktime_get_ns() - p->alive_ns < PULSE_LIMIT_NS;
+}
+
+/* A person may make their own processes wait for as long as they like, and no others: not what
+ * they run by set-user-id, nor by sudo. */
+static __always_inline bool is_theirs(struct task_struct *task)
+{
+	const struct cred *cred = BPF_CORE_READ(task, real_cred);
+	u32 user = config.pause_user;
+
+	return user == GPUREC_ANY_USER ||
+	       (BPF_CORE_READ(cred, uid.val) == user && BPF_CORE_READ(cred, euid.val) == user &&
+		BPF_CORE_READ(cred, suid.val) == user);
+}
 
 /* Not static: verified once. */
 __attribute__((noinline)) u32 pause_current(void)
@@ -36,7 +58,7 @@ __attribute__((noinline)) u32 pause_current(void)
 	u64 now = bpf_ktime_get_ns();
 	int error; /* not long: kernels before 6.4 leave the upper half as it was */
 
-	if (!s || !s->may_pause || !bpf_map_lookup_elem(&targets, &pid))
+	if (!s || !s->may_pause || !may_stop() || !bpf_map_lookup_elem(&targets, &pid) || !is_theirs(task))
 		return 0;
 	/* By another thread, or by somebody who has nothing to do with us: then it is not ours to
 	 * let go. */

@@ -34,7 +34,6 @@
 #define MOST_RANGES 8
 #define ENOENT 2
 #define MAP_ANONYMOUS 0x20
-#define PULSE_LIMIT_NS 2000000000ULL
 #define PF_EXITING 4
 
 /* Linux 6.13. Where it is missing, hooks are for everybody and no child is stopped at birth. */
@@ -107,14 +106,6 @@ static __always_inline void read_file(struct gpurec_file *id, struct file *file)
 	id->generation = BPF_CORE_READ(inode, i_generation);
 	id->changed = changed_at(inode);
 	id->size = BPF_CORE_READ(inode, i_size);
-}
-
-static __always_inline bool may_stop(void)
-{
-	u32 zero = 0;
-	struct gpurec_pulse *p = bpf_map_lookup_elem(&pulse, &zero);
-
-	return p && p->stop_allowed && bpf_ktime_get_ns() - p->alive_ns < PULSE_LIMIT_NS;
 }
 
 static __always_inline bool waits(u32 pid)

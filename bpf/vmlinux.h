@@ -216,7 +216,16 @@ struct thread_struct {
 #endif
 };
 
+typedef struct {
+	u32 val;
+} kuid_t;
+
+struct cred {
+	kuid_t uid, suid, euid;
+};
+
 struct task_struct {
+	const struct cred *real_cred;
 	unsigned int __state;
 	unsigned int personality;
 	unsigned long sas_ss_sp;

@@ -417,7 +417,7 @@ impl Worker {
         }
         if self.lost > 0 && self.pauses.is_some() {
             because.push(
-                "--lossless pauses only the processes that are recorded, where they make calls: try a larger --ring"
+                "--lossless pauses only the processes that are recorded (through sudo, the caller's own), where they make calls: try a larger --ring"
                     .to_owned(),
             );
         }

@@ -17,7 +17,7 @@ use libbpf_rs::libbpf_sys::{
 use libbpf_rs::{Object, ProgramMut, UprobeOpts};
 
 use super::aside::without_signals;
-use super::objects::Rung;
+use super::objects::{Base, Rung};
 use super::shield::{Hook, shielded};
 use crate::target::fds;
 
@@ -83,6 +83,7 @@ impl<L> Parts<L> {
 
 /// Attaches what the kernel takes: what it refuses of many is looked for by halves. An error if it takes nothing.
 pub fn attach_most(
+    base: &Base,
     object: &Object,
     rung: Rung,
     file: &File,
@@ -90,7 +91,11 @@ pub fn attach_most(
     whom: i32,
 ) -> Result<Parts<Hook>> {
     let each = rung == Rung::Single;
-    attach_parts(places.len(), each, &mut |part| attach(object, rung, file, &places[part], whom))
+    attach_parts(places.len(), each, &mut |part| {
+        // One by one they may take a minute.
+        base.still_here();
+        attach(object, rung, file, &places[part], whom)
+    })
 }
 
 /// `each`: each place by itself, so that each can be detached by itself.

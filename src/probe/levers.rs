@@ -19,7 +19,7 @@ use super::attach::{self, ANYONE, Place, Refused};
 use super::capture;
 use super::hit_costs::HitCosts;
 use super::loss;
-use super::objects::{self, Rung};
+use super::objects::{self, Base, Rung};
 use super::shield::Hook;
 use super::wire::{self, Spender, Spent};
 use super::{FileId, Probe};
@@ -75,8 +75,10 @@ impl Levers {
 
     /// Hooks them, each by itself. Those that were given up in other files are not hooked in this one either,
     /// until they are taken back. Out: those that the kernel refused, if it took any.
+    #[allow(clippy::too_many_arguments)] // each once, from one place
     pub(super) fn attach(
         &mut self,
+        base: &Base,
         cuda: &Object,
         rung: Rung,
         key: FileId,
@@ -87,11 +89,13 @@ impl Levers {
         let shared = Rc::new(file.try_clone().with_context(fds::too_few)?);
         let places: Vec<Place> = probes.iter().zip(&image.functions).map(|(p, f)| p.place(f.site)).collect();
         let is_given_up = |probe: &Probe| self.held.get(&probe.id).is_some_and(|held| !held.hooked);
-        let parts =
-            attach::attach_parts(places.len(), true, &mut |part| match is_given_up(&probes[part.start]) {
+        let parts = attach::attach_parts(places.len(), true, &mut |part| {
+            base.still_here();
+            match is_given_up(&probes[part.start]) {
                 true => Ok(Vec::new()),
                 false => attach::attach(cuda, rung, file, &places[part], ANYONE),
-            })?;
+            }
+        })?;
         for (part, links) in parts.taken {
             let (probe, function) = (&probes[part.start], &image.functions[part.start]);
             let spot = Spot { key, file: shared.clone(), place: places[part.start], links };

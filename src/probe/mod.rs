@@ -56,7 +56,7 @@ use loading::Works;
 pub use loss::LossCounters;
 use missed::Missed;
 use numbers::Numbers;
-pub use objects::{Base, Rung, Settings};
+pub use objects::{ANY_USER, Base, Rung, Settings};
 use reach::Reach;
 use rewritten::Rewritten;
 pub use select::{ApiChoice, LibRule, Selection};
@@ -226,6 +226,7 @@ impl Probes {
         announce: &mut dyn FnMut(&Library, &[Probe]),
     ) -> Looked {
         let start = Instant::now();
+        self.base.still_here();
         let Some(key) = key_of(file) else { return Looked::Nothing };
         if self.hooked.contains(&key) {
             return match self.reach.also_for(pid, key) {
@@ -296,7 +297,7 @@ impl Probes {
         if !probes.is_empty() {
             let place = |(function, probe): (&Function, &Probe)| probe.place(function.site);
             let attached = match &mut self.levers {
-                Some(levers) => levers.attach(&self.cuda, self.rung, key, file, &probes, &image),
+                Some(levers) => levers.attach(&self.base, &self.cuda, self.rung, key, file, &probes, &image),
                 None => {
                     let places = image.functions.iter().zip(&probes).map(place).collect();
                     self.reach.attach(pid, key, file, places)
@@ -534,6 +535,7 @@ pub fn trial(plan: &Plan) -> Result<Trial> {
         ring: 1 << 20,
         budget: false,
         lossless: false,
+        pause_user: ANY_USER,
         no_sessions: false,
     };
     let making = rings::begin(settings.ring)?;

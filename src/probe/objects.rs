@@ -4,12 +4,13 @@
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, anyhow};
-use libbpf_rs::{Map, MapCore, Object, ObjectBuilder, OpenObject, ProgramAttachType};
+use libbpf_rs::{Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, ProgramAttachType};
 
 use super::rings::Making;
 use super::wire;
 use crate::host::types;
 use crate::pipeline::ring::{Layout, Ring};
+use crate::pipeline::worker::monotonic_ns;
 
 const BASE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/base.bpf.o"));
 const PROCESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process.bpf.o"));
@@ -21,6 +22,9 @@ const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
 
 /// Records that can be in the making on one CPU: one runs, others sleep over a page.
 const SCRATCHES_A_CPU: usize = 16;
+
+/// What no user id ever is.
+pub const ANY_USER: u32 = u32::MAX;
 
 /// How CUDA functions are hooked, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,8 @@ pub struct Settings {
     pub budget: bool,
     /// Whoever fills a ring is paused.
     pub lossless: bool,
+    /// Of this user's processes only; [`ANY_USER`]: of everybody's.
+    pub pause_user: u32,
     /// Functions are to be hooked in another way.
     pub no_sessions: bool,
 }
@@ -100,7 +106,7 @@ impl Base {
             early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
             copies: copies_at_processes(),
             recorder: std::process::id() as i32,
-            pad: 0,
+            pause_user: settings.pause_user,
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
@@ -120,6 +126,19 @@ impl Base {
     /// Is whoever fills a ring paused?
     pub fn is_lossless(&self) -> bool {
         self.config.pause_at > 0
+    }
+
+    /// Tells what watches the recorder that it is there, in the midst of what may take long. Whether processes may be
+    /// stopped stays as it is.
+    pub fn still_here(&self) {
+        let key = 0u32.to_ne_bytes();
+        let Ok(map) = self.map("pulse") else { return };
+        let last = map.lookup(&key, MapFlags::ANY).ok().flatten();
+        if let Some(last) = last.and_then(|bytes| wire::read::<wire::Pulse>(&bytes)) {
+            let pulse = wire::Pulse { alive_ns: monotonic_ns(), ..last };
+            // Where it fails, stopped processes go on without a look, and that is told.
+            let _ = map.update(&key, wire::bytes(&pulse), MapFlags::ANY);
+        }
     }
 
     /// Is everybody recorded, and nobody stopped?

@@ -51,10 +51,13 @@ impl Pauses {
             let waited = since.map_or(0, |since| monotonic_ns().saturating_sub(since));
             let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
             // Before the signal: what is put there afterwards is of a later stop.
-            let _ = self.paused.delete(&key);
+            let ours = self.paused.delete(&key).is_ok();
             self.count.fetch_add(1, Ordering::Relaxed);
             self.total_ns.fetch_add(waited, Ordering::Relaxed);
-            self.resume(&key);
+            // Where the guardian has resumed it, a stop that it is in now is another's.
+            if ours {
+                self.resume(&key);
+            }
             let _ = self.going.delete(&key);
         }
     }
@@ -76,8 +79,10 @@ impl Pauses {
         if has(&self.stopped) {
             // It was stopped for a library just then. If the tracker has let it go meanwhile,
             // it is let go again from here.
-            let _ = self.paused.update(key, &monotonic_ns().to_ne_bytes(), MapFlags::ANY);
-            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGSTOP);
+            // Nobody is stopped of whom there is no room to tell.
+            if self.paused.update(key, &monotonic_ns().to_ne_bytes(), MapFlags::ANY).is_ok() {
+                let _ = kill(Pid::from_raw(pid as i32), Signal::SIGSTOP);
+            }
         }
     }
 }

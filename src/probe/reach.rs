@@ -74,7 +74,8 @@ impl Reach {
         self.be_for(pid)?;
         let file = file.try_clone().with_context(fds::too_few)?;
         let (programs, whom) = self.programs();
-        let (links, refused) = attach::attach_most(programs, self.rung, &file, &places, whom)?.links();
+        let (links, refused) =
+            attach::attach_most(&self.base, programs, self.rung, &file, &places, whom)?.links();
         let mut index = 0..;
         places.retain(|_| index.next().is_some_and(|i| refused.iter().all(|one| one.index != i)));
         self.held.push(Held { key, file, places, attached: true, links });
@@ -203,6 +204,7 @@ impl Reach {
     }
 
     fn attach_held(&self, held: &mut Held) -> Result<()> {
+        self.base.still_here();
         let (programs, whom) = self.programs();
         held.links.extend(attach::attach(programs, self.rung, &held.file, &held.places, whom)?);
         held.attached = true;

@@ -128,7 +128,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
         "gpurec_config" Config {
             everyone, follow, call_limit, pause_at, near_size, far_size, far_at, secret, probe, scratches, budget,
-            reach, early_frames, copies, recorder, pad
+            reach, early_frames, copies, recorder, pause_user
         }
         "gpurec_positions" Positions { head, pad, tail, pad2 }
         "gpurec_instant" Instant { head, pid, cpu, duration, args, payload, pad }

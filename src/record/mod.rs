@@ -3,6 +3,7 @@
 //! In: a plain configuration. Out: a trace, a summary on standard error, an exit status.
 //! Not here: parsing the command line, what a call means, how a hook is made.
 
+mod guarded;
 mod header;
 pub mod live;
 pub mod screen;
@@ -20,7 +21,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::probe::kernel::Choice;
-use crate::probe::{Rung, Selection, Settings};
+use crate::probe::{ANY_USER, Rung, Selection, Settings};
+use crate::target::identity::invoking_user;
 
 pub use session::{FAILED, run};
 
@@ -79,6 +81,11 @@ impl Config {
             ring: ring.min(1 << 30),
             budget: self.budget.is_some(),
             lossless: self.lossless,
+            // A person makes only what is theirs wait.
+            pause_user: match invoking_user().uid {
+                0 => ANY_USER,
+                user => user,
+            },
             no_sessions: self.rung.is_some_and(|rung| rung != Rung::Session),
         })
     }

@@ -11,16 +11,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::live::Live;
 use super::screen::Screen;
 use super::status::Status;
-use super::tracker::{Tracker, stopped_processes};
+use super::tracker::Tracker;
 use super::watch::Watch;
 use super::who::{attached, command, environment, refuse_root_for_others};
-use super::{Config, Target, header};
+use super::{Config, Target, guarded, header};
 use crate::budget::Governor;
 use crate::pipeline::handoff::{self, Writer};
 use crate::pipeline::ring::Ring;
@@ -28,12 +27,12 @@ use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
-use crate::probe::{LossCounters, Probe, Probes, Rung, Settings, rings, wire};
+use crate::probe::{LossCounters, Probe, Probes, Rung, Settings, rings};
 use crate::report;
 use crate::say;
 use crate::target::attach::{self, Attached};
 use crate::target::fds;
-use crate::target::guardian::{self, Guardian};
+use crate::target::guardian::Guardian;
 use crate::target::identity::{self, Identity};
 use crate::target::launch::{self, Gated, Running};
 use crate::target::proc;
@@ -100,14 +99,14 @@ pub fn run(config: &Config) -> Result<u8> {
     // Told at once, before anything is set up: a command that does not exist, a process
     // that cannot be recorded, a file that cannot be written.
     let launch = command(config, &user, user_env)?;
-    let attached = attached(config)?;
+    let attached = attached(config, &user)?;
     let mut probes = Probes::load(&settings, making, &plan, config.rung, config.selection.clone())?;
     let loss = LossCounters::new(&probes.base).context(MAPS)?;
     let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
     let output = open_output(config, &user)?;
     // Before any thread is started, so that every thread has them blocked.
     let mut signals = Signals::block().context("cannot take over the signals")?;
-    let guardian = start_guardian(&probes)?;
+    let guardian = guarded::start(&probes)?;
     let (messages, receiver) = unbounded();
     if let Some(choice) = &config.kernel {
         probes.hook_kernel(choice, &mut |probes| tell_names(&messages, probes))?;
@@ -204,19 +203,6 @@ fn open_output(config: &Config, user: &Identity) -> Result<Option<Output>> {
         say::say(warning);
     }
     Ok(Some(output))
-}
-
-fn start_guardian(probes: &Probes) -> Result<Guardian> {
-    let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
-    let (stopped, paused, going, state) = (map("stopped")?, map("paused")?, map("going")?, map("state")?);
-    let fds = [&stopped, &paused, &going, &state].map(|map| map.as_fd().as_raw_fd());
-    let who = move || {
-        // Hooks can outlive gpurec for a while: they record nothing more, and pause nobody.
-        let silent = wire::State { phase: wire::SILENT, ..wire::State::default() };
-        let _ = state.update(&0u32.to_ne_bytes(), wire::bytes(&silent), MapFlags::ANY);
-        [&stopped, &paused, &going].map(stopped_processes).concat()
-    };
-    guardian::spawn(who, &fds).context("gpurec cannot start its guardian process")
 }
 
 /// The status line, where there is a terminal for it.

@@ -50,12 +50,15 @@ const WATCHED: &str =
 const LET_GO: &str =
     "when somebody else let its process go on (SIGCONT): its first calls may not have been seen";
 
+const RESCUED: &str = "when gpurec's guardian resumed its process, because the recorder itself did not run for some seconds (stopped, or without a processor): its first calls may not have been seen";
+
 pub struct Tracker {
     seen: MapHandle,
     stopped: MapHandle,
     going: MapHandle,
     targets: MapHandle,
     pulse: MapHandle,
+    rescued: MapHandle,
     messages: Sender<Message>,
     /// Those that wait for the rings to be emptied.
     pauses: Option<Arc<Pauses>>,
@@ -89,6 +92,7 @@ impl Tracker {
             going: map("going")?,
             targets: map("targets")?,
             pulse: map("pulse")?,
+            rescued: map("rescued")?,
             messages,
             pauses,
             everyone: probes.base.is_for_everyone(),
@@ -121,6 +125,9 @@ impl Tracker {
         let stopped = record.head.flags & wire::STOPPED != 0;
         if record.head.flags & wire::ALONE != 0 {
             self.widen(record.pid, probes);
+            if stopped && self.is_rescued(record) {
+                self.missed(format!("process {} was being looked at {RESCUED}", record.pid));
+            }
             if record.head.flags & wire::WATCHED != 0 {
                 self.missed(format!(
                     "the first calls of process {} may not have been seen: {WATCHED}",
@@ -207,8 +214,8 @@ impl Tracker {
             }
             return true;
         }
-        if stopped && !stops::holds(record.head.tid) {
-            self.missed(format!("a file that a process had mapped was being looked at {LET_GO}"));
+        if let Some(how) = self.resumed(record).filter(|_| stopped) {
+            self.missed(format!("a file that a process had mapped was being looked at {how}"));
             return true;
         }
         if !ended && !is_no_library(error) && record.head.ts < self.ends.get() {
@@ -235,8 +242,11 @@ impl Tracker {
             }
             if hooked && !stopped && self.is_to_be_seen(record) {
                 only = self.came_late(record, &path, probes);
-            } else if hooked && stopped && !stops::holds(record.head.tid) {
-                self.missed(format!("{} was being hooked {LET_GO}", path.display()));
+            } else if hooked
+                && stopped
+                && let Some(how) = self.resumed(record)
+            {
+                self.missed(format!("{} was being hooked {how}", path.display()));
             }
         }
         // If the table is full, the file will be looked at again, which costs time only.
@@ -261,6 +271,21 @@ impl Tracker {
         self.missed(why);
         self.widen(record.pid, probes);
         0
+    }
+
+    /// How the process went on that was stopped for a file, if it did.
+    fn resumed(&self, record: &NewFile) -> Option<&'static str> {
+        if self.is_rescued(record) {
+            return Some(RESCUED);
+        }
+        (!stops::holds(record.head.tid)).then_some(LET_GO)
+    }
+
+    /// The guardian has resumed everybody who was stopped by then.
+    fn is_rescued(&self, record: &NewFile) -> bool {
+        let value = self.rescued.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        let at = value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_ne_bytes);
+        record.head.ts < at
     }
 
     fn missed(&self, why: String) {
@@ -348,16 +373,20 @@ impl Tracker {
             let now = monotonic_ns();
             let handled = self.handled.remove(&pid).unwrap_or_default();
             self.went_on.extend(handled.into_iter().map(|tid| (tid, now)));
-            self.resume(pid);
+            self.resume(pid, self.is_rescued(record));
         }
     }
 
-    fn resume(&self, pid: u32) {
+    /// `rescued`: if it is not among the stopped any more, the guardian has resumed it, and a stop that it is in now is
+    /// another's.
+    fn resume(&self, pid: u32, rescued: bool) {
         let key = pid.to_ne_bytes();
         // The guardian finds it there if this is the last that we do.
         let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
-        let _ = self.stopped.delete(&key);
-        stops::go_on(pid);
+        let ours = self.stopped.delete(&key).is_ok();
+        if ours || !rescued {
+            stops::go_on(pid);
+        }
         let _ = self.going.delete(&key);
     }
 
@@ -380,7 +409,7 @@ impl Tracker {
         }
         let (now, ts) = (Instant::now(), monotonic_ns());
         self.went_on.retain(|_, since| ts.saturating_sub(*since) < ON_ITS_WAY);
-        let stopped = stopped_processes(&self.stopped);
+        let stopped = pids_of(&self.stopped);
         self.overdue.retain(|pid, _| stopped.contains(pid));
         for pid in stopped {
             let Some(stop) = self.stop_of(pid).map(|stop| stop >> wire::STOP_COUNT) else { continue };
@@ -392,7 +421,7 @@ impl Tracker {
             if overdue || at_once {
                 self.overdue.remove(&pid);
                 self.handled.remove(&pid);
-                self.resume(pid);
+                self.resume(pid, false);
             }
             if overdue && !at_once && proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
                 self.missed(format!(
@@ -403,12 +432,8 @@ impl Tracker {
     }
 }
 
-/// The processes that BPF has stopped. Also what the guardian asks.
-pub fn stopped_processes(map: &MapHandle) -> Vec<u32> {
-    pids_of(map)
-}
-
-fn pids_of(map: &MapHandle) -> Vec<u32> {
+/// The processes that a map has. Also what the guardian asks.
+pub fn pids_of(map: &MapHandle) -> Vec<u32> {
     map.keys().filter_map(|key| Some(u32::from_ne_bytes(key.try_into().ok()?))).collect()
 }
 

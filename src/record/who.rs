@@ -11,7 +11,7 @@ use crate::target::attach::{self, Attached};
 use crate::target::identity::{self, EnvSource, Identity};
 use crate::target::launch::{self, Launch};
 use crate::target::limits::Limits;
-use crate::target::proc::Env;
+use crate::target::proc::{self, Env};
 
 /// A sudo rule for gpurec alone must be no root shell. sudo cannot be asked whether it would run this command: it knows
 /// paths, and at each of them another file may be by the time that it is executed.
@@ -59,11 +59,17 @@ pub fn command(config: &Config, user: &Identity, env: Env) -> Result<Option<Laun
     Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, limits, keep_fds }))
 }
 
-pub fn attached(config: &Config) -> Result<Vec<Attached>> {
+pub fn attached(config: &Config, user: &Identity) -> Result<Vec<Attached>> {
     let Target::Pids(pids) = &config.target else { return Ok(Vec::new()) };
     let mut all = Vec::new();
     for pid in pids {
         let one = attach::check(*pid)?;
+        if config.lossless && user.uid != 0 && proc::uids(*pid).is_ok_and(|uids| uids != [user.uid; 4]) {
+            bail!(Usage(format!(
+                "process {pid} ({}) is another user's, and --lossless makes only your own processes wait: leave --lossless out, or have root call gpurec",
+                one.comm
+            )));
+        }
         if let Some(note) = one.note().filter(|_| !config.quiet) {
             say::say(&note.to_string());
         }

@@ -1,15 +1,18 @@
-//! A small process that outlives gpurec, so that no process gpurec stopped stays stopped.
+//! A small process beside gpurec, so that no process gpurec stopped stays stopped.
 //!
-//! In: a way to ask which processes are stopped (a BPF map read through a kept descriptor). Out:
-//! SIGCONT to them if gpurec dies. It holds nothing open but its pipe and the kept descriptors, so
+//! In: a way to ask which processes are stopped, and when the recorder last said that it is there (BPF maps read
+//! through kept descriptors). Out: SIGCONT to them if gpurec dies, or does not run for [`DEADLINE`]: the recorder has
+//! the caller's user id, so the caller may stop it, at a moment when another user's process waits for it. The
+//! guardian stays root and out of the caller's reach. It holds nothing open but its pipe and the kept descriptors, so
 //! that links are detached and pipelines end without it. At the end it can be handed what takes the
 //! kernel long to close: nobody waits for a process that has nothing to say any more.
 
 use super::fds::close_all_except;
 use super::rights::keep_what_guarding_needs;
-use super::{Pid, proc, stops};
+use super::{Pid, identity, proc, stops};
 use std::collections::HashSet;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::fs::OpenOptions;
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -23,6 +26,31 @@ const ROUND: Duration = Duration::from_millis(10);
 /// If somebody else keeps stopping them, it is no longer our business.
 const AT_MOST: Duration = Duration::from_secs(60);
 
+/// A recorder that has not said so long that it is there is not: it does ten times a second. What it stops waits no
+/// longer than this and two looks.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(500);
+
+/// When the recorder last said that it is there.
+pub struct Beat {
+    /// Another number for each time.
+    pub at: u64,
+    pub age: Duration,
+}
+
+/// What is known of the processes that gpurec has stopped.
+pub trait Stops {
+    fn beat(&mut self) -> Option<Beat>;
+    /// It may go on naming those that were resumed.
+    fn stopped(&mut self) -> Vec<Pid>;
+    /// This one is about to be resumed, though the recorder has not looked at what it was stopped for.
+    fn rescue(&mut self, pid: Pid);
+    /// Everybody was who had been stopped by now: for the recorder, if it comes back.
+    fn rescued(&mut self);
+    /// Gpurec is gone. Hooks can outlive it for a while: they record nothing more, and pause nobody.
+    fn silence(&mut self);
+}
+
 /// Dismiss it when gpurec ends in good order. Dropped otherwise (an error, a panic) it does its work.
 #[derive(Debug)]
 pub struct Guardian {
@@ -30,16 +58,15 @@ pub struct Guardian {
     pipe: OwnedFd,
 }
 
-/// Fork it. Call before any thread starts, for `stopped` may allocate, and before links are made, which
-/// it would have to close. `stopped` names the processes gpurec has stopped; it may go on naming those
-/// that were let go.
-pub fn spawn(stopped: impl FnMut() -> Vec<Pid>, keep_fds: &[RawFd]) -> io::Result<Guardian> {
+/// Fork it. Call before any thread starts, for `stops` may allocate, and before links are made, which
+/// it would have to close.
+pub fn spawn(stops: impl Stops, keep_fds: &[RawFd]) -> io::Result<Guardian> {
     let (read, write) = pipe()?;
     // SAFETY: the child calls only `guard` and ends there; the parent has no other threads.
     match unsafe { libc::fork() } {
         0 => {
-            // A panic in `stopped` must not unwind into a second gpurec.
-            let work = std::panic::AssertUnwindSafe(|| guard(read.as_raw_fd(), stopped, keep_fds));
+            // A panic in `stops` must not unwind into a second gpurec.
+            let work = std::panic::AssertUnwindSafe(|| guard(read.as_raw_fd(), stops, keep_fds));
             let _ = std::panic::catch_unwind(work);
             // SAFETY: ends this process without running gpurec's exit handlers.
             unsafe { libc::_exit(0) }
@@ -104,11 +131,57 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-fn guard(pipe: RawFd, mut stopped: impl FnMut() -> Vec<Pid>, keep_fds: &[RawFd]) {
+fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
     detach(pipe, keep_fds);
+    leave_cgroup();
     keep_what_guarding_needs();
+    let mut last = None;
+    while !is_readable(pipe) {
+        let beat = stops.beat();
+        let at = beat.as_ref().map(|beat| beat.at);
+        // Twice the same: where the whole machine stood still, the recorder has had its turn since.
+        if beat.is_some_and(|beat| beat.age > DEADLINE) && at == last {
+            rescue(&mut stops);
+        }
+        last = at;
+    }
     if !dismissed(pipe) {
-        let_go(&mut stopped);
+        let_go(&mut stops);
+    }
+}
+
+/// The recorder is not there: whoever waits for it goes on.
+fn rescue(stops: &mut impl Stops) {
+    let pids = stops.stopped();
+    if pids.is_empty() {
+        return;
+    }
+    // Also before: the recorder may come back meanwhile.
+    stops.rescued();
+    for pid in pids {
+        stops.rescue(pid);
+        stops::go_on(pid);
+    }
+    stops.rescued();
+}
+
+/// Whether there is a word, or the end, within the time between two looks.
+fn is_readable(pipe: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { libc::poll(&mut poll, 1, LOOK.as_millis() as libc::c_int) > 0 }
+}
+
+/// A user may freeze the control groups that are theirs (systemd's, of their session), with all that is in them. Where
+/// this is refused, or there are only groups of the first version, it stays.
+fn leave_cgroup() {
+    if !identity::elevated() {
+        return;
+    }
+    for group in ["/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/unified/cgroup.procs"] {
+        if let Ok(mut file) = OpenOptions::new().write(true).open(group) {
+            let _ = file.write_all(b"0");
+        }
     }
 }
 
@@ -152,14 +225,15 @@ fn dismissed(pipe: RawFd) -> bool {
     }
 }
 
-fn let_go(stopped: &mut impl FnMut() -> Vec<Pid>) {
+fn let_go(stops: &mut impl Stops) {
     let begin = Instant::now();
     let mut quiet_since = begin;
     let mut told = HashSet::new();
     // Whom somebody else keeps stopped.
     let mut others = HashSet::new();
     while quiet_since.elapsed() < QUIET && begin.elapsed() < AT_MOST {
-        for pid in stopped() {
+        stops.silence();
+        for pid in stops.stopped() {
             // Once in any case: a SIGSTOP that is pending (the process is inside a long ioctl) is
             // cancelled by it. Afterwards only whoever really is stopped.
             let needed = told.insert(pid) || proc::stat(pid).is_ok_and(|s| s.stopped());

@@ -30,6 +30,8 @@ mod everyone;
 mod faults;
 #[path = "live/figures.rs"]
 mod figures;
+#[path = "live/held.rs"]
+mod held;
 #[path = "live/hostile.rs"]
 mod hostile;
 #[path = "live/jobs.rs"]

@@ -43,6 +43,7 @@ impl Recording {
             ring: RING,
             budget: false,
             lossless: false,
+            pause_user: crate::probe::ANY_USER,
             no_sessions: false,
         };
         let base = Base::load(&settings, rings::begin(RING).unwrap()).expect("needs root");

@@ -9,22 +9,36 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+/// The processes in a file.
+struct List(std::os::fd::RawFd);
+
+impl guardian::Stops for List {
+    fn beat(&mut self) -> Option<guardian::Beat> {
+        None
+    }
+
+    fn stopped(&mut self) -> Vec<u32> {
+        let mut text = [0u8; 256];
+        // SAFETY: our own buffer with its length.
+        let n = unsafe { libc::pread(self.0, text.as_mut_ptr().cast(), text.len(), 0) };
+        String::from_utf8_lossy(&text[..n.max(0) as usize])
+            .split_whitespace()
+            .filter_map(|p| p.parse().ok())
+            .collect()
+    }
+
+    fn rescue(&mut self, _pid: u32) {}
+    fn rescued(&mut self) {}
+    fn silence(&mut self) {}
+}
+
 /// A stand-in for gpurec. Its guardian reads the stopped processes from a file by a kept descriptor.
 #[test]
 #[ignore = "a helper process of the tests below"]
 fn helper_guarded() {
     let list = fs::File::open(std::env::var_os("ROOM_LIST").expect("ROOM_LIST")).expect("the list");
     let (kept, _also_open) = (list.as_raw_fd(), fs::File::open("/proc/self/status"));
-    let stopped = move || {
-        let mut text = [0u8; 256];
-        // SAFETY: our own buffer with its length.
-        let n = unsafe { libc::pread(kept, text.as_mut_ptr().cast(), text.len(), 0) };
-        String::from_utf8_lossy(&text[..n.max(0) as usize])
-            .split_whitespace()
-            .filter_map(|p| p.parse().ok())
-            .collect()
-    };
-    let guardian = guardian::spawn(stopped, &[kept]).expect("a guardian");
+    let guardian = guardian::spawn(List(kept), &[kept]).expect("a guardian");
     let out = PathBuf::from(std::env::var_os("ROOM_OUT").expect("ROOM_OUT"));
     fs::write(out.with_extension("part"), guardian.pid().to_string()).expect("written");
     fs::rename(out.with_extension("part"), &out).expect("renamed");

@@ -1,0 +1,229 @@
+//! A recorder that its caller holds (SIGSTOP), or a trace that nobody reads: no process of another user waits for it
+//! longer than some seconds, and what that missed is in the trace.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
+
+use crate::disorder::X;
+use crate::room::{Process, Room, eventually, live, within};
+use crate::run::Started;
+use crate::trace::Trace;
+use crate::truth::Truth;
+use crate::user::{User, as_user};
+
+/// The guardian's deadline, with what it takes to look.
+const DEADLINE: Duration = Duration::from_secs(8);
+
+fn is_stopped(pid: u32) -> bool {
+    Process::of(pid).is_some_and(|process| process.state == 'T')
+}
+
+fn send(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid as i32), signal).unwrap();
+}
+
+/// A process of root's that loads one library after the other, once it may.
+struct Loading<'a> {
+    target: Started<'a>,
+    gate: PathBuf,
+    begun: String,
+}
+
+impl Loading<'_> {
+    fn new(room: &Room) -> Loading<'_> {
+        let x = X::new(room);
+        let number = room.number();
+        let (gate, begun) = (room.path(&format!("gate-{number}")), room.text(&format!("begun-{number}")));
+        mkfifo(&gate, Mode::S_IRWXU).unwrap();
+        let mut words = vec![x.program.clone(), "load-slowly".to_owned(), begun.clone()];
+        for i in 0..300 {
+            let copy = room.text(&format!("copy-{i}.so"));
+            fs::copy(&x.library, &copy).unwrap();
+            words.push(copy);
+        }
+        let script = format!("read go < {}; exec {}", gate.display(), words.join(" "));
+        let target = room.target(&["sh", "-c", &script]);
+        Loading { target, gate, begun }
+    }
+
+    /// Holds the recorder until its target waits for it.
+    fn hold(&self, recorder: u32) {
+        fs::write(&self.gate, "go\n").unwrap();
+        eventually("the target's beginning", || fs::exists(&self.begun).unwrap());
+        send(recorder, Signal::SIGSTOP);
+        eventually("the target waits", || is_stopped(self.target.pid()));
+    }
+}
+
+fn recorder(room: &Room) -> u32 {
+    let mut found = None;
+    eventually("the recorder", || {
+        found = room.processes().into_iter().find(|process| process.name == "gpurec");
+        found.is_some()
+    });
+    found.unwrap().pid
+}
+
+#[test]
+fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
+    as_user(|room, user| {
+        user.may_run("!use_pty", env!("CARGO_BIN_EXE_gpurec"));
+        let loading = Loading::new(room);
+        let file = user.home.join("t.jsonl");
+        // Its words name the room.
+        let words = format!("-o {} --lib {LIB} --pid {}", file.display(), loading.target.pid());
+        let line = format!("sudo $GPUREC {words}");
+        let recording = room.start(user.command(room, &line));
+        room.wait_until_recording(file.to_str().unwrap());
+        let recorder = recorder(room);
+        loading.hold(recorder);
+        let resumed = within(DEADLINE, || !is_stopped(loading.target.pid()));
+        send(recorder, Signal::SIGCONT);
+        assert!(resumed, "{DEADLINE:?} later it is still stopped");
+        loading.target.done().exited(0);
+        recording.done().exited(0);
+        let trace = Trace::checked(room, file.to_str().unwrap());
+        let because = trace.end["incomplete_because"].to_string();
+        assert!(!trace.complete() && because.contains("gpurec's guardian resumed its process"), "{because}");
+    });
+}
+
+#[test]
+fn who_is_stopped_by_somebody_else_too_stays_stopped() {
+    live(|room| {
+        let loading = Loading::new(room);
+        let (file, pid) = (room.text("t.jsonl"), loading.target.pid());
+        let words = ["-o", &file, "--lib", LIB, "--pid", &pid.to_string()];
+        let recording = room.start(room.gpurec(&words));
+        room.wait_until_recording(&file);
+        loading.hold(recording.pid());
+        // Waits behind gpurec's own stop.
+        send(pid, Signal::SIGSTOP);
+        std::thread::sleep(DEADLINE);
+        assert!(is_stopped(pid), "the guardian resumed it");
+        recording.signal(Signal::SIGCONT);
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(is_stopped(pid), "the recorder resumed it");
+        send(pid, Signal::SIGCONT);
+        loading.target.done().exited(0);
+        recording.done().exited(0);
+        Trace::checked(room, &file);
+    });
+}
+
+/// After the guardian has resumed it, a stop is another's.
+#[test]
+fn the_recorder_that_comes_back_ends_no_later_stop() {
+    live(|room| {
+        let loading = Loading::new(room);
+        let (file, pid) = (room.text("t.jsonl"), loading.target.pid());
+        let words = ["-o", &file, "--lib", LIB, "--pid", &pid.to_string()];
+        let recording = room.start(room.gpurec(&words));
+        room.wait_until_recording(&file);
+        loading.hold(recording.pid());
+        eventually("the guardian", || !is_stopped(pid));
+        send(pid, Signal::SIGSTOP);
+        eventually("the other stop", || is_stopped(pid));
+        recording.signal(Signal::SIGCONT);
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(is_stopped(pid), "the recorder resumed it");
+        send(pid, Signal::SIGCONT);
+        loading.target.done().exited(0);
+        recording.done().exited(0);
+        assert!(!Trace::checked(room, &file).complete());
+    });
+}
+
+/// By its SONAME, which the copies share.
+const LIB: &str = "libx.so.1:x_*";
+
+const RING: &str = "1";
+const THREADS: u64 = 4;
+const CALLS: u64 = 100_000;
+
+/// A trace that nobody reads for now, in the person's home.
+fn pipe(user: &User) -> PathBuf {
+    let pipe = user.home.join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let home = fs::metadata(&user.home).unwrap();
+    let owner = std::os::unix::fs::MetadataExt::uid(&home);
+    std::os::unix::fs::chown(&pipe, Some(owner), None).unwrap();
+    pipe
+}
+
+/// Reads the trace from now on, until it is over.
+fn read(room: &Room, mut from: fs::File, recording: Started) -> Trace {
+    let file = room.text(&format!("read-{}.jsonl", room.number()));
+    std::io::copy(&mut from, &mut fs::File::create(&file).unwrap()).unwrap();
+    recording.done().exited(0);
+    Trace::checked(room, &file)
+}
+
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+}
+
+#[test]
+fn through_sudo_lossless_makes_only_the_persons_own_wait() {
+    as_user(|room, user| {
+        open_to_all(&room.dir);
+        let pipe = pipe(user);
+        let line = format!(
+            "sudo $GPUREC -q --lossless --ring {RING} --only cuDriverGetVersion -o {} --",
+            pipe.display()
+        );
+        // What is theirs waits as long as nobody reads.
+        let own = Truth::new(room, 3, THREADS, CALLS, false);
+        let recording = room.start_unchecked(user.command(room, &format!("{line} {}", own.words.join(" "))));
+        let from = fs::File::open(&pipe).unwrap();
+        eventually("it waits", || own.pid().is_some_and(is_stopped));
+        std::thread::sleep(DEADLINE);
+        assert!(own.pid().is_some_and(is_stopped), "the guardian resumed it, while the recorder is there");
+        let trace = read(room, from, recording);
+        assert!(trace.complete() && trace.lost() == 0, "{}", trace.end["incomplete_because"]);
+        // What sudo runs for them in the recording does not, and says what it lost.
+        let roots = Truth::new(room, 4, THREADS, CALLS, false);
+        let line = format!("{line} sudo {}", roots.words.join(" "));
+        let recording = room.start_unchecked(user.command(room, &line));
+        let from = fs::File::open(&pipe).unwrap();
+        eventually("root's own end", || roots.has_finished());
+        let trace = read(room, from, recording);
+        assert!(!trace.complete() && trace.lost() > 0);
+    });
+}
+
+#[test]
+fn through_sudo_lossless_takes_no_process_of_another_user() {
+    as_user(|room, user| {
+        let target = room.target(&["sleep", "1000"]);
+        let line = format!("sudo $GPUREC --lossless --duration 0.2 -o t.jsonl --pid {}", target.pid());
+        user.types(room, &line).exited(2).said("is another user's").one_sentence();
+        let line = "sleep 1000 & sudo $GPUREC --lossless --duration 0.2 -o t.jsonl --pid $!; kill $!";
+        user.types(room, line).exited(0);
+        target.signal(Signal::SIGTERM);
+        target.done();
+    });
+}
+
+#[test]
+fn a_paused_target_goes_on_when_the_recorder_is_held() {
+    live(|room| {
+        let file = room.text("t.jsonl");
+        let truth = Truth::new(room, 5, THREADS, 1 << 20, false);
+        let recording = room.start(truth.recording(room, &["--ring", RING, "--lossless"], &file));
+        eventually("the target's first call", || truth.pid().is_some());
+        recording.signal(Signal::SIGSTOP);
+        eventually("the target waits", || is_stopped(truth.pid().unwrap()));
+        eventually("it goes on", || truth.has_finished());
+        recording.signal(Signal::SIGCONT);
+        recording.done().exited(0);
+        let trace = Trace::checked(room, &file);
+        let (_, lost) = truth.holds(&trace, THREADS);
+        assert!(!trace.complete() && lost > 0);
+    });
+}
