@@ -129,7 +129,7 @@ pub fn run(config: &Config) -> Result<u8> {
         .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());
     let has_file = path.is_some();
-    let status = status(config, gated.as_ref(), path.as_deref());
+    let status = status(config, gated.as_ref(), output.as_ref());
     let has_status = status.is_some();
     let screen = Screen::start(status).context(THREAD)?;
     let who = Who::All;
@@ -206,7 +206,7 @@ fn open_output(config: &Config, user: &Identity) -> Result<Option<Output>> {
 }
 
 /// The status line, where there is a terminal for it.
-fn status(config: &Config, gated: Option<&Gated>, path: Option<&std::path::Path>) -> Option<Status> {
+fn status(config: &Config, gated: Option<&Gated>, output: Option<&Output>) -> Option<Status> {
     if config.quiet {
         return None;
     }
@@ -215,8 +215,8 @@ fn status(config: &Config, gated: Option<&Gated>, path: Option<&std::path::Path>
         Target::Pids(pids) => Some(pids.clone()),
         Target::All => None,
     };
-    let on_stdout = path.is_none() && config.output.is_some();
-    Status::new(roots, path.map(Into::into), on_stdout)
+    let on_stdout = output.is_some_and(|output| output.path.is_none());
+    Status::new(roots, output.and_then(Output::regular), on_stdout)
 }
 
 fn start_recorder(

@@ -10,11 +10,10 @@
 //! A process that opens the terminal by its name gets at most half a second of our line.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::report;
@@ -47,15 +46,15 @@ pub struct Status {
     terminals: HashSet<u64>,
     /// None: with --all, where the totals say them.
     roots: Option<Vec<u32>>,
-    /// The trace, for its size.
-    file: Option<PathBuf>,
+    /// The trace, for its size: the file itself, for another one may have its name by now.
+    file: Option<File>,
     before: Totals,
     cpu_before: Duration,
 }
 
 impl Status {
     /// None if there is no terminal for it.
-    pub fn new(roots: Option<Vec<u32>>, file: Option<PathBuf>, trace_on_stdout: bool) -> Option<Status> {
+    pub fn new(roots: Option<Vec<u32>>, file: Option<File>, trace_on_stdout: bool) -> Option<Status> {
         let stderr = io::stderr();
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
         if dumb || !stderr.is_terminal() || (trace_on_stdout && io::stdout().is_terminal()) {
@@ -70,13 +69,13 @@ impl Status {
     pub fn line(&mut self, totals: &Totals) -> Option<String> {
         let cpu = cpu_time();
         let passed = Duration::from_nanos(totals.at_ns.saturating_sub(self.before.at_ns));
-        let size = self.file.as_ref().and_then(|file| fs::metadata(file).ok());
+        let size = self.file.as_ref().and_then(|file| file.metadata().ok());
         let parts = parts(&Shown {
             totals,
             new_events: totals.events.saturating_sub(self.before.events),
             passed,
             cpu: cpu.saturating_sub(self.cpu_before),
-            bytes: size.filter(fs::Metadata::is_file).map(|about| about.len()),
+            bytes: size.map(|about| about.len()),
         });
         if passed > Duration::ZERO {
             self.before = totals.clone();

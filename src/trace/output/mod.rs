@@ -71,6 +71,15 @@ impl Write for Output {
 }
 
 impl Output {
+    /// For looking at its size. None for what is no regular file: a pipe's reader would wait for this to be closed.
+    pub fn regular(&self) -> Option<File> {
+        let file = match &self.sink {
+            Sink::Plain(file) => file,
+            Sink::Zstd(encoder) => encoder.get_ref(),
+        };
+        file.metadata().is_ok_and(|about| about.is_file()).then(|| file.try_clone().ok()).flatten()
+    }
+
     /// Ends the compressed frame, if there is one.
     pub fn finish(self) -> io::Result<()> {
         match self.sink {
