@@ -84,6 +84,10 @@ fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
         loading.hold(recorder);
         let resumed = within(DEADLINE, || !is_stopped(loading.target.pid()));
         send(recorder, Signal::SIGCONT);
+        // sudo and su stop themselves when their child is stopped.
+        for process in room.processes().iter().filter(|one| ["sudo", "su"].contains(&one.name.as_str())) {
+            send(process.pid, Signal::SIGCONT);
+        }
         assert!(resumed, "{DEADLINE:?} later it is still stopped");
         loading.target.done().exited(0);
         recording.done().exited(0);
@@ -225,5 +229,39 @@ fn a_paused_target_goes_on_when_the_recorder_is_held() {
         let trace = Trace::checked(room, &file);
         let (_, lost) = truth.holds(&trace, THREADS);
         assert!(!trace.complete() && lost > 0);
+    });
+}
+
+/// Groups of a session are its user's, who may freeze them with all that is in them.
+#[test]
+fn the_guardian_is_in_no_control_group_of_the_persons() {
+    const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+    struct Group(PathBuf);
+    impl Drop for Group {
+        fn drop(&mut self) {
+            let gone = || fs::remove_dir(&self.0).is_ok();
+            assert!(within(DEADLINE, gone), "{}", self.0.display());
+        }
+    }
+    as_user(|room, user| {
+        let is_version_2 = |path: &&&str| fs::exists(format!("{path}/cgroup.procs")).unwrap();
+        let Some(top) = HIERARCHIES.iter().find(is_version_2) else { return };
+        let group = Group(Path::new(top).join(&user.name));
+        fs::create_dir(&group.0).unwrap();
+        let words = format!("sudo $GPUREC -q -o {} -- sleep 1000", user.home.join("t.jsonl").display());
+        let person = user.command(room, &words);
+        let mut command = room.command("sh");
+        let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.0.display());
+        command.args(["-c", &script, "sh"]).arg(person.get_program()).args(person.get_args());
+        let recording = room.start_unchecked(command);
+        let group_of = |name: &str| {
+            let found = room.processes().into_iter().find(|process| process.name == name)?;
+            let text = fs::read_to_string(format!("/proc/{}/cgroup", found.pid)).ok()?;
+            text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+        };
+        eventually("the guardian's way out", || group_of("gpurec-guard").as_deref() == Some("/"));
+        assert!(group_of("gpurec").unwrap().ends_with(&user.name));
+        send(recorder(room), Signal::SIGTERM);
+        recording.done().exited(143);
     });
 }
