@@ -240,7 +240,8 @@ fn the_guardian_is_in_no_control_group_of_the_persons() {
     impl Drop for Group {
         fn drop(&mut self) {
             let gone = || fs::remove_dir(&self.0).is_ok();
-            assert!(within(DEADLINE, gone), "{}", self.0.display());
+            // Nothing to be said of a failure here, where the test may be failing already.
+            within(DEADLINE, gone);
         }
     }
     as_user(|room, user| {
