@@ -10,6 +10,7 @@ mod cuda;
 mod demo;
 mod driver;
 mod elf;
+mod files;
 mod host;
 mod meaning;
 mod pipeline;

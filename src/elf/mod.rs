@@ -21,6 +21,7 @@ use std::fs::File;
 
 use crate::room::Left;
 use layout::{Layout, Machine};
+use serde::{Deserialize, Serialize};
 
 /// What to look for.
 pub enum Want<'a> {
@@ -30,7 +31,7 @@ pub enum Want<'a> {
     Matching(&'a dyn Fn(&str) -> bool),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     Driver,
     Runtime,
@@ -39,7 +40,7 @@ pub enum Kind {
     Other,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Image {
     pub kind: Kind,
     pub soname: Option<String>,
@@ -50,7 +51,7 @@ pub struct Image {
     pub not_hooked: Vec<NotHooked>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Function {
     pub name: String,
     /// Other names of the same code.
@@ -65,7 +66,7 @@ pub struct Function {
     pub instruction: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotHooked {
     pub name: String,
     pub reason: String,

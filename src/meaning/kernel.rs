@@ -20,14 +20,22 @@ const HANDLE: usize = 32;
 
 /// Who can say what lies at an address of a process.
 pub trait Names {
-    /// The symbol of the host stub there, as the file has it.
-    fn stub(&mut self, pid: u32, address: u64) -> Option<String>;
+    fn stub(&mut self, pid: u32, address: u64) -> Stub;
+}
+
+/// The host stub at an address.
+pub enum Stub {
+    /// Its symbol, as the file has it.
+    Named(String),
+    Unknown,
+    /// To find out would take too long. Another time it may be known.
+    NotNow,
 }
 
 /// For a recorder that cannot look.
 impl Names for () {
-    fn stub(&mut self, _: u32, _: u64) -> Option<String> {
-        None
+    fn stub(&mut self, _: u32, _: u64) -> Stub {
+        Stub::Unknown
     }
 }
 
@@ -117,16 +125,24 @@ impl Kernels {
     }
 
     /// The name of a function that is not known, which is its handle. `ask`
-    /// is asked once.
-    pub fn look_up(&mut self, function: u64, ask: impl FnOnce() -> Option<Arc<str>>) -> (Arc<str>, bool) {
+    /// is asked once, or until it knows: None is not now.
+    pub fn look_up(
+        &mut self,
+        function: u64,
+        ask: impl FnOnce() -> Option<Option<Arc<str>>>,
+    ) -> (Arc<str>, bool) {
         if let Some(shown) = self.unknown.get(&function) {
             return (shown.clone(), false);
         }
-        if let Some(name) = ask() {
-            self.register(function, name.clone());
-            return (name, true);
-        }
-        let shown: Arc<str> = format!("{function:#x}").into();
+        let handle = || -> Arc<str> { format!("{function:#x}").into() };
+        let shown = match ask() {
+            Some(Some(name)) => {
+                self.register(function, name.clone());
+                return (name, true);
+            }
+            None => return (handle(), false),
+            Some(None) => handle(),
+        };
         self.share.insert(&mut self.unknown, HANDLE + EACH, function, shown.clone());
         (shown, false)
     }

@@ -34,7 +34,7 @@ use ledger::{By, Ledger};
 use role::{Alloc, Context, Graph, Kind, Name, Table};
 use size::Asked;
 
-pub use kernel::Names;
+pub use kernel::{Names, Stub};
 pub use role::Role;
 
 /// A call, as the recorder names it.
@@ -67,6 +67,7 @@ pub struct Meaning {
     rooms: Rooms,
     /// Not every call is seen.
     blind: bool,
+    unnamed: u64,
 }
 
 /// What all processes share.
@@ -159,7 +160,13 @@ impl Noted {
 impl Meaning {
     pub fn new(names: Box<dyn Names + Send>) -> Meaning {
         let rooms = Rooms { live: Room::new(MOST_LIVE), tables: Room::new(TABLES) };
-        Meaning { processes: HashMap::default(), shown: Shown::default(), names, rooms, blind: false }
+        let processes = HashMap::default();
+        Meaning { processes, shown: Shown::default(), names, rooms, blind: false, unnamed: 0 }
+    }
+
+    /// Calls whose kernel might have had a name, if there had been time to ask for it.
+    pub fn unnamed(&self) -> u64 {
+        self.unnamed
     }
 
     /// What there was no room for, in sentences: calls tell less for want of it.
@@ -189,10 +196,10 @@ impl Meaning {
         entry: &Entry,
     ) -> Noted {
         let Some(role) = role else { return Noted::default() };
-        let Meaning { processes, shown, names, rooms, .. } = self;
+        let Meaning { processes, shown, names, rooms, unnamed, .. } = self;
         let process = processes.entry(call.pid).or_insert_with(|| Process::new(rooms, false));
         let args = In { signature, entry };
-        let mut lookup = Lookup { shown, names: names.as_mut(), pid: call.pid };
+        let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
         let (noted, kernel) = process.noted(role, call, &args, &mut lookup);
         let saved = process.saved(role, call, &args, &mut lookup);
         if !matches!(saved, Saved::Nothing) || kernel.is_some() {
@@ -212,9 +219,9 @@ impl Meaning {
         entry: &Entry,
     ) {
         let Some(Role { kind: Kind::Name(name), .. }) = role else { return };
-        let Meaning { processes, shown, names, .. } = self;
+        let Meaning { processes, shown, names, unnamed, .. } = self;
         let Some(process) = processes.get_mut(&call.pid) else { return };
-        let mut lookup = Lookup { shown, names: names.as_mut(), pid: call.pid };
+        let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
         let saved = process.name_begun(*name, &In { signature, entry }, &mut lookup);
         if !matches!(saved, Saved::Nothing) {
             let open = &mut process.threads.entry(call.tid).or_default().open;
@@ -237,14 +244,14 @@ impl Meaning {
         out: &mut Vec<Effect>,
     ) {
         let Some(role) = role else { return };
-        let Meaning { processes, shown, names, .. } = self;
+        let Meaning { processes, shown, names, unnamed, .. } = self;
         let Some(process) = processes.get_mut(&call.pid) else { return };
         let Some(open) = process.close(call) else { return };
         if status != 0 {
             process.undo(&open);
             return;
         }
-        let lookup = Lookup { shown, names: names.as_mut(), pid: call.pid };
+        let lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
         let mut ending = effects::Ending { process, lookup, call, name: &role.name, duration_ns, out };
         ending.end(open, &Out { signature, exit });
     }
@@ -297,6 +304,7 @@ impl Meaning {
 struct Lookup<'a> {
     shown: &'a mut Shown,
     names: &'a mut (dyn Names + Send),
+    unnamed: &'a mut u64,
     pid: u32,
 }
 
@@ -307,8 +315,14 @@ impl Lookup<'_> {
             return (name.clone(), true);
         }
         kernels.look_up(function, || {
-            let symbol = if is_stub { self.names.stub(self.pid, function) } else { None };
-            symbol.and_then(|symbol| self.shown.name(symbol.as_bytes(), false))
+            match if is_stub { self.names.stub(self.pid, function) } else { Stub::Unknown } {
+                Stub::Named(symbol) => Some(self.shown.name(symbol.as_bytes(), false)),
+                Stub::Unknown => Some(None),
+                Stub::NotNow => {
+                    *self.unnamed += 1;
+                    None
+                }
+            }
         })
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::time::Duration;
 
 use super::beneath::Below;
 use super::decode::{self, Captured, Item, What};
@@ -12,15 +13,18 @@ use super::pair::{Open, Outcome, Sink};
 use super::stubs::Stubs;
 use crate::cuda::raw::{Entry, Exit, Piece};
 use crate::cuda::{self, Api, Returns, Signature};
+use crate::files::{Ask, Files, Found, Side};
 use crate::meaning::{CallRef, Effect, Meaning, Role};
 use crate::probe::{Beneath, Probe, wire};
 use crate::record::live::Live;
 use crate::report::Summary;
 use crate::room::Left;
-use crate::target::proc;
 use crate::trace::{
     self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
 };
+
+/// So long a program's rank is waited for: it is in its memory, which may be anywhere.
+const RANK: Duration = Duration::from_millis(20);
 
 /// What is known of a probe, looked up when its library was hooked.
 struct Facts {
@@ -46,6 +50,7 @@ pub struct Lines {
     pub summary: Summary,
     meaning: Meaning,
     below: Below,
+    ranks: Side,
     /// Reused from call to call.
     effects: Vec<Effect>,
     live: Option<Live>,
@@ -98,8 +103,9 @@ impl Lines {
             probes: Vec::new(),
             writer,
             summary: Summary::new(),
-            meaning: Meaning::new(Box::new(Stubs::default())),
+            meaning: Meaning::new(Box::new(Stubs::new(None))),
             below: Below::new(crate::host::driver_version().as_deref()),
+            ranks: Side::new(None),
             effects: Vec::new(),
             live,
             hurry: false,
@@ -113,6 +119,24 @@ impl Lines {
             returns_missed: 0,
             failed: None,
         }
+    }
+
+    /// What only the processes themselves and their files tell is asked for: names of kernels, ranks.
+    pub fn asking(self, files: &Files) -> Lines {
+        let names = Box::new(Stubs::new(Some(files.clone())));
+        Lines { meaning: Meaning::new(names), ranks: Side::new(Some(files.clone())), ..self }
+    }
+
+    fn rank_of(&mut self, pid: u32) -> Option<u32> {
+        match self.ranks.ask(&Ask::Rank { pid }, RANK) {
+            Some(Found::Rank(rank)) => rank?.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// Launches whose kernel might have had a name.
+    pub fn unnamed(&self) -> u64 {
+        self.meaning.unnamed()
     }
 
     /// Numbers of probes are given in order, from 1.
@@ -436,7 +460,7 @@ impl Sink for Lines {
                 pid: *pid,
                 tid,
                 command: words(command, *cut),
-                rank: proc::rank_of(*pid).and_then(|rank| rank.parse().ok()),
+                rank: self.rank_of(*pid),
             }),
             What::Exit { pid, status, process: true } => {
                 Process::Exit(trace::Exit { pid: *pid, tid, status: exit_status(*status) })

@@ -1,67 +1,88 @@
 //! Names of host stubs that were registered before the recording began: the symbol at the
 //! stub's address, from the file that the process has mapped there. In: a process and an
-//! address. Out: the symbol as the file has it, or None. Each file's table is read once.
+//! address. Out: the symbol as the file has it, or that there is none, or that it is not known now.
+//!
+//! Another process looks (crate::files), and this thread has rings to empty: it waits for each process's names for so
+//! long in all, and after that for a small part of the time. A process that has a thousand names gets them; one that
+//! starts what has no name ten thousand times a second costs the others nothing.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
-use crate::elf;
-use crate::meaning::Names;
+use crate::files::{Ask, Files, Found, Side};
+use crate::meaning::{Names, Stub};
 use crate::room::Left;
-use crate::target::maps;
 
 /// More than a program has kernels, less than a hostile one could make us look up.
 const MOST: usize = 100_000;
-/// Bytes of all files' symbols together, and of the names that were asked for.
-const MOST_SYMBOLS: usize = 72 << 20;
+/// Bytes of the names that were asked for, and of each besides.
 const MOST_KNOWN: usize = 16 << 20;
-/// Of each, besides its name.
 const EACH: usize = 48;
+const MOST_PROCESSES: usize = 4096;
+/// So long a process's names are waited for, and one in so many parts of the time since its first.
+const AT_FIRST: Duration = Duration::from_millis(100);
+const PART: u32 = 50;
 
-#[derive(Default)]
 pub struct Stubs {
+    side: Side,
     known: HashMap<(u32, u64), Option<String>>,
-    files: HashMap<(u64, u64), Vec<elf::Symbol>>,
-    symbols: Left<MOST_SYMBOLS>,
     names: Left<MOST_KNOWN>,
+    spent: HashMap<u32, Spent>,
+}
+
+/// How long was waited for a process's names, since when.
+struct Spent {
+    since: Instant,
+    waited: Duration,
+}
+
+impl Stubs {
+    pub fn new(files: Option<Files>) -> Stubs {
+        Stubs { side: Side::new(files), known: HashMap::new(), names: Left::default(), spent: HashMap::new() }
+    }
 }
 
 impl Names for Stubs {
-    fn stub(&mut self, pid: u32, address: u64) -> Option<String> {
+    fn stub(&mut self, pid: u32, address: u64) -> Stub {
         if let Some(name) = self.known.get(&(pid, address)) {
-            return name.clone();
+            return name.clone().map_or(Stub::Unknown, Stub::Named);
         }
-        let name = self.look_up(pid, address);
+        let now = Instant::now();
+        if self.spent.len() >= MOST_PROCESSES {
+            self.spent.clear();
+        }
+        let spent = self.spent.entry(pid).or_insert(Spent { since: now, waited: Duration::ZERO });
+        let left = left(now - spent.since, spent.waited);
+        if left.is_zero() {
+            return Stub::NotNow;
+        }
+        let found = self.side.ask(&Ask::Symbol { pid, address }, left);
+        spent.waited += now.elapsed();
+        let Some(Found::Symbol(name)) = found else { return Stub::NotNow };
         let bytes = EACH + name.as_ref().map_or(0, String::len);
         if self.known.len() < MOST && self.names.take(bytes) {
             self.known.insert((pid, address), name.clone());
         }
-        name
+        name.map_or(Stub::Unknown, Stub::Named)
     }
 }
 
-impl Stubs {
-    fn look_up(&mut self, pid: u32, address: u64) -> Option<String> {
-        let mappings = maps::executable_mappings(pid).ok()?;
-        let mapping = mappings.iter().find(|m| (m.start..m.end).contains(&address))?;
-        let offset = address - mapping.start + mapping.offset;
-        let file = maps::open_mapped(pid, mapping).ok()?;
-        let symbols = self.symbols(&file)?;
-        let at = symbols.binary_search_by_key(&offset, |symbol| symbol.offset).ok()?;
-        symbols.get(at).map(|symbol| symbol.name.clone())
-    }
+/// How long may still be waited.
+fn left(since: Duration, waited: Duration) -> Duration {
+    (AT_FIRST + since / PART).saturating_sub(waited)
+}
 
-    fn symbols(&mut self, file: &File) -> Option<&Vec<elf::Symbol>> {
-        let meta = file.metadata().ok()?;
-        let key = (meta.dev(), meta.ino());
-        if !self.files.contains_key(&key) {
-            let symbols = elf::function_symbols(file);
-            // A program could map one large file after another.
-            let bytes = EACH + symbols.iter().map(|symbol| EACH + symbol.name.len()).sum::<usize>();
-            let symbols = if self.symbols.take(bytes) { symbols } else { Vec::new() };
-            self.files.insert(key, symbols);
-        }
-        self.files.get(&key)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cost_a_part_of_the_time() {
+        let ms = Duration::from_millis;
+        assert_eq!(left(ms(0), ms(0)), ms(100));
+        assert_eq!(left(ms(0), ms(130)), ms(0));
+        assert_eq!(left(ms(5000), ms(130)), ms(70));
+        let mut without = Stubs::new(None);
+        assert!(matches!(without.stub(1, 2), Stub::NotNow));
     }
 }

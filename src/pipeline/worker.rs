@@ -375,6 +375,7 @@ impl Worker {
             let (count, total_ns) = pauses.so_far();
             self.lines.summary.paused(count, total_ns);
         }
+        self.lines.summary.unnamed(self.lines.unnamed());
         for reason in self.incomplete_because() {
             self.lines.summary.incomplete(&reason);
         }

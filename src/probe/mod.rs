@@ -45,6 +45,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
 use crate::cuda::{self, Signature};
 use crate::elf::{self, Function, Image, NotHooked, Want};
+use crate::files::Wants;
 use crate::host::Plan;
 use crate::pipeline::ring::Ring;
 use crate::say;
@@ -129,7 +130,6 @@ pub struct Probes {
     pub ns_per_call: u64,
     process: Object,
     cuda: Rc<Object>,
-    selection: Selection,
     reach: Reach,
     /// With --budget, which holds the links then.
     levers: Option<Levers>,
@@ -139,6 +139,8 @@ pub struct Probes {
     driver: Option<Driver>,
     missed_before: Missed,
     hooked: HashSet<FileId>,
+    /// Those whose file system may have its callers wait.
+    served: HashSet<FileId>,
     rewritten: Rewritten,
 }
 
@@ -156,7 +158,6 @@ impl Probes {
         making: rings::Making,
         plan: &Plan,
         force: Option<Rung>,
-        selection: Selection,
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
         let (process, Works { rung, refused, cuda, ns_per_call, alone }) =
@@ -171,13 +172,13 @@ impl Probes {
             ns_per_call,
             process,
             cuda,
-            selection,
             levers,
             process_links: Vec::new(),
             numbers: Numbers::new(),
             driver: None,
             missed_before: Missed::default(),
             hooked: HashSet::new(),
+            served: HashSet::new(),
             rewritten: Rewritten::new(),
         })
     }
@@ -216,48 +217,49 @@ impl Probes {
         self.driver.as_ref()
     }
 
-    /// Examines a file that a process has mapped, and hooks what is wanted in it. Safe to call again
-    /// with the same file. `announce` hears of the library before the first of its probes can be hit.
+    /// Hooks what is wanted in a file that a process has mapped. Safe to call again with the same file. `announce` hears
+    /// of the library before the first of its probes can be hit.
     pub fn look(
         &mut self,
         pid: u32,
-        file: &File,
-        path: &Path,
+        wants: Wants,
         announce: &mut dyn FnMut(&Library, &[Probe]),
     ) -> Looked {
         let start = Instant::now();
         self.base.still_here();
-        let Some(key) = key_of(file) else { return Looked::Nothing };
+        let Wants { key, path, image, handle, stamp } = wants;
         if self.hooked.contains(&key) {
-            return match self.reach.also_for(pid, key) {
-                Ok(true) => Looked::Also,
-                Ok(false) => Looked::Nothing,
-                Err(error) => failed(path, &error),
-            };
+            return self.also(pid, key);
         }
-        self.rewritten.watch(key, file);
-        let looked = match self.selection.examine(file, path) {
-            Ok(Some(image)) => {
-                self.hooked.insert(key);
-                match self.hook(pid, key, file, path, image, announce) {
-                    Ok(_) if self.rewritten.is(key) => failed(path, &anyhow!("{REWRITTEN}")),
-                    Ok(library) => Looked::Hooked(Library { took: start.elapsed(), ..library }),
-                    Err(error) => failed(path, &error),
-                }
-            }
-            Ok(None) => Looked::Nothing,
-            Err(reason) => Looked::Failed { path: path.to_owned(), reason },
+        if let Some(stamp) = stamp {
+            self.rewritten.watch(key, &handle, stamp);
+        }
+        self.hooked.insert(key);
+        if stamp.is_none() {
+            self.served.insert(key);
+        }
+        let looked = match self.hook(pid, key, &handle, &path, image, announce) {
+            Ok(_) if self.rewritten.is(key) => failed(&path, &anyhow!("{REWRITTEN}")),
+            Ok(library) => return Looked::Hooked(Library { took: start.elapsed(), ..library }),
+            Err(error) => failed(&path, &error),
         };
-        if !matches!(looked, Looked::Hooked(_)) {
-            // Nothing holds the file any more, so another one may get its number.
-            self.let_go_now(key);
-        }
+        // Nothing holds the file any more, so another one may get its number.
+        self.let_go_now(key);
         looked
     }
 
+    /// A process has mapped a file that has hooks.
+    pub fn also(&mut self, pid: u32, key: FileId) -> Looked {
+        match self.reach.also_for(pid, key) {
+            Ok(true) => Looked::Also,
+            Ok(false) => Looked::Nothing,
+            Err(error) => failed(Path::new("(a library that has hooks)"), &error),
+        }
+    }
+
     /// The process that need not be stopped for this file again, while others must; 0: nobody.
-    pub fn only(&self, file: &File) -> u32 {
-        key_of(file).map_or(0, |key| self.reach.only(key))
+    pub fn only(&self, key: FileId) -> u32 {
+        self.reach.only(key)
     }
 
     /// Hooks for one process are not enough any more.
@@ -336,7 +338,9 @@ impl Probes {
         }
         let files = self.levers.as_ref().map_or_else(|| self.reach.files(), Levers::files);
         let gone = |file: &File| file.metadata().is_ok_and(|meta| meta.nlink() == 0);
-        files.into_iter().filter(|(_, file)| gone(file)).map(|(key, _)| key).collect()
+        // Of those with a server it is not asked: that could wait.
+        let all = files.into_iter().filter(|(key, _)| !self.served.contains(key));
+        all.filter(|(_, file)| gone(file)).map(|(key, _)| key).collect()
     }
 
     pub fn has(&self, key: &FileId) -> bool {
@@ -365,6 +369,7 @@ impl Probes {
 
     fn forget(&mut self, key: FileId) -> Vec<Hook> {
         self.hooked.remove(&key);
+        self.served.remove(&key);
         self.rewritten.forget(key);
         let mut links = self.reach.let_go(key);
         links.extend(self.levers.iter_mut().flat_map(|levers| levers.let_go(key)));
@@ -512,10 +517,6 @@ fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Ima
 /// Device and inode, as stat() has them. As long as it has hooks no other file can have the same.
 pub type FileId = (u64, u64);
 
-pub fn key_of(file: &File) -> Option<FileId> {
-    file.metadata().ok().filter(std::fs::Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
-}
-
 fn levers(base: &Base, cuda: &Object, rung: Rung) -> Result<Levers> {
     let costs = hit_costs::measure(base, cuda, rung)?;
     Levers::new(cuda, MapHandle::try_from(&base.map("lost")?)?, costs)
@@ -539,7 +540,7 @@ pub fn trial(plan: &Plan) -> Result<Trial> {
         no_sessions: false,
     };
     let making = rings::begin(settings.ring)?;
-    let probes = Probes::load(&settings, making, plan, None, Selection::default())?;
+    let probes = Probes::load(&settings, making, plan, None)?;
     Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })
 }
 

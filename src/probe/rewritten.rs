@@ -2,7 +2,7 @@
 //! they may be in the midst of an instruction, and whoever maps it next would run into that. (A library is replaced by
 //! another file, as package managers do it; but `cp` writes into the one that is there.)
 //!
-//! In: files, before they are read. Out: which of them were written to since. Where the kernel allows no more watches a
+//! In: files, with what they were before they were read. Out: which of them were written to since. Where the kernel allows no more watches a
 //! file is not watched. Not seen: who writes by a shared mapping, or on another computer.
 
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::FileId;
+use crate::files::Stamp;
 
 pub struct Rewritten {
     inotify: Option<Inotify>,
@@ -31,12 +32,16 @@ impl Rewritten {
         self.inotify.as_ref().map(AsFd::as_fd)
     }
 
-    pub fn watch(&mut self, key: FileId, file: &File) {
+    /// A file that was read already; `stamp` is from before that.
+    pub fn watch(&mut self, key: FileId, file: &File, stamp: Stamp) {
         let Some(inotify) = &self.inotify else { return };
         // The file itself, whatever its path has become.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         if let Ok(watch) = inotify.add_watch(path.as_str(), AddWatchFlags::IN_MODIFY) {
             self.watched.insert(watch, key);
+        }
+        if file.metadata().is_ok_and(|now| Stamp::of(&now) != stamp) {
+            self.found.push(key);
         }
     }
 

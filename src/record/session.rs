@@ -2,6 +2,8 @@
 //! hooked before the output is open, nobody runs before the hooks are in and root's rights
 //! are given up, nobody stays stopped, nothing is read before the hooks are gone at the end.
 
+mod targets;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use super::watch::Watch;
 use super::who::{attached, command, environment, refuse_root_for_others};
 use super::{Config, Target, guarded, header};
 use crate::budget::Governor;
+use crate::files::Files;
 use crate::pipeline::handoff::{self, Writer};
 use crate::pipeline::ring::Ring;
 use crate::pipeline::sink::Lines;
@@ -90,17 +93,20 @@ enum Why {
 
 pub fn run(config: &Config) -> Result<u8> {
     refuse_root_for_others(config)?;
+    let user = identity::invoking_user();
+    // While there are neither threads nor descriptors that it would have.
+    let files = Files::start(&user, &config.selection)
+        .context("gpurec cannot start the process that reads the files of others")?;
     let begun = begin(config);
     let plan = crate::host::ready()?;
     let (settings, making) = begun?;
     fds::raise_limit();
-    let user = identity::invoking_user();
     let user_env = environment(config, &user);
     // Told at once, before anything is set up: a command that does not exist, a process
     // that cannot be recorded, a file that cannot be written.
     let launch = command(config, &user, user_env)?;
     let attached = attached(config, &user)?;
-    let mut probes = Probes::load(&settings, making, &plan, config.rung, config.selection.clone())?;
+    let mut probes = Probes::load(&settings, making, &plan, config.rung)?;
     let loss = LossCounters::new(&probes.base).context(MAPS)?;
     let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
     let output = open_output(config, &user)?;
@@ -111,7 +117,7 @@ pub fn run(config: &Config) -> Result<u8> {
     if let Some(choice) = &config.kernel {
         probes.hook_kernel(choice, &mut |probes| tell_names(&messages, probes))?;
     }
-    let tracker = Tracker::new(&probes, messages.clone(), pauses.clone()).context(MAPS)?;
+    let tracker = Tracker::new(&probes, files.clone(), messages.clone(), pauses.clone()).context(MAPS)?;
     let rings = probes.rings()?;
     let control = Control::open(&probes.base).context(MAPS)?;
 
@@ -136,13 +142,14 @@ pub fn run(config: &Config) -> Result<u8> {
     let mut session =
         Session { config, probes, tracker, messages, governor: None, control, has_file, who, screen };
     session.take_targets(gated.as_ref(), &attached)?;
+    session.settle(&signals)?;
     session.probes.begin_kernel().context(MAPS)?;
     session.governor =
         config.budget.and_then(|percent| Governor::new(percent, &session.probes, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, wall);
     let recorder = start_recorder(
         output,
-        Sources { rings, receiver, loss, pauses },
+        Sources { rings, receiver, loss, pauses, files },
         start,
         &session,
         has_status,
@@ -181,6 +188,7 @@ struct Sources {
     receiver: Receiver<Message>,
     loss: LossCounters,
     pauses: Option<Arc<Pauses>>,
+    files: Files,
 }
 
 struct Ended {
@@ -235,7 +243,8 @@ fn start_recorder(
         }
         None => (None, None),
     };
-    let mut lines = Lines::new(line_writer, config.live.then(|| Live::new(voice.clone())), start);
+    let mut lines = Lines::new(line_writer, config.live.then(|| Live::new(voice.clone())), start)
+        .asking(&from.files);
     lines.write_calls = !config.summary_only;
     if config.selection.leaves_out() {
         lines.calls_missing();
@@ -254,54 +263,6 @@ fn start_recorder(
 }
 
 impl Session<'_> {
-    /// Makes processes targets and hooks what they have mapped. They are targets first:
-    /// what they map meanwhile is then reported, what they mapped before is found.
-    fn take_targets(&mut self, gated: Option<&Gated>, attached: &[Attached]) -> Result<()> {
-        if let Some(gated) = gated {
-            self.tracker.add_target(gated.pid()).context(MAPS)?;
-        }
-        for one in attached {
-            for pid in self.adopt(one)? {
-                let scanned = self.tracker.scan(pid, &mut self.probes);
-                if proc::pidfd_ended(one.pidfd.as_raw_fd(), 0) {
-                    bail!(attach::AttachError::Ended(one.pid));
-                }
-                if pid == one.pid {
-                    scanned.with_context(|| format!("cannot read what process {pid} has mapped"))?;
-                }
-            }
-        }
-        if matches!(self.config.target, Target::All) {
-            for pid in proc::all_processes() {
-                // A process that ended meanwhile has nothing left to hook.
-                let _ = self.tracker.scan(pid, &mut self.probes);
-            }
-        }
-        Ok(())
-    }
-
-    /// A running process and its descendants as targets. From the moment when a process is
-    /// one, its children are too; those forked just before show when the tree is read again.
-    fn adopt(&self, one: &Attached) -> Result<Vec<u32>> {
-        let mut known = vec![one.pid];
-        self.tracker.add_target(one.pid).context(MAPS)?;
-        if !self.config.follow {
-            return Ok(known);
-        }
-        loop {
-            let before = known.len();
-            for pid in proc::process_tree(one.pid) {
-                if !known.contains(&pid) {
-                    self.tracker.add_target(pid).context(MAPS)?;
-                    known.push(pid);
-                }
-            }
-            if known.len() == before {
-                return Ok(known);
-            }
-        }
-    }
-
     /// Until the recording is over. Lets stopped processes go, passes signals on.
     fn wait(&mut self, recorder: &Recorder, signals: &mut Signals) -> Result<Why> {
         let deadline = self.config.duration.map(|duration| Instant::now() + duration);
@@ -309,6 +270,7 @@ impl Session<'_> {
             // Where it fails nobody is stopped any more, and what that misses is told.
             let _ = self.tracker.beat(true);
             self.sleep(deadline, signals)?;
+            self.tracker.work(&mut self.probes);
             if self.handle_control() == 0 {
                 self.tracker.release_overdue(false);
             }
@@ -365,6 +327,7 @@ impl Session<'_> {
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
         ];
         fds.extend(self.probes.rewritten_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        fds.extend(self.tracker.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(self.ends().into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         let rest = self.governor.as_ref().map_or(TICK, |governor| governor.rest().as_millis() as u16 + 1);
         match poll(&mut fds, PollTimeout::from(left.min(rest))) {
@@ -452,6 +415,7 @@ impl Session<'_> {
         self.tracker.beat(false).context(MAPS)?;
         self.probes.returns_only().context(MAPS)?;
         self.handle_control();
+        self.tracker.finish(&mut self.probes);
         self.tracker.release_overdue(true);
         std::thread::sleep(LAST_RETURNS);
         self.probes.silence().context(MAPS)?;
@@ -477,6 +441,7 @@ impl Session<'_> {
         }
         // A process may have been stopped by a program that was still running.
         self.handle_control();
+        self.tracker.finish(&mut self.probes);
         self.tracker.release_overdue(true);
         guardian.dismiss(self.probes.take_process_links());
         match why {

@@ -1,12 +1,13 @@
 //! What must be done while a process waits: a new executable file was mapped or executed.
 //! In: records of the control ring. Out: hooks in what the file holds, a message for the
 //! trace, and the process let go.
-//! Nothing here may take long or fail: whatever happens, the process goes on.
+//! Nothing here may take long or fail: whatever happens, the process goes on. What a file holds, others find out
+//! (crate::files); what follows from that is in `looking`.
+
+mod looking;
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +16,14 @@ use anyhow::Result;
 use crossbeam_channel::Sender;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+use crate::files::{Ask, Files, Found, Pool};
 use crate::pipeline::worker::{Message, Told, monotonic_ns};
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, FileKey, NewFile, Pulse};
-use crate::probe::{FileId, Library, Looked, Probes, key_of};
-use crate::target::maps::{self, Mapping};
-use crate::target::{fds, proc, stops};
+use crate::probe::{FileId, Library, Probes};
+use crate::target::maps::Mapping;
+use crate::target::{proc, stops};
+use looking::Job;
 
 /// Libraries that are listed with -v.
 const LISTED: usize = 1000;
@@ -28,17 +31,14 @@ const LISTED: usize = 1000;
 /// So many files with hooks are no burden, gone or not.
 const FEW_FILES: usize = 8;
 
-const BEYOND: &str = "there were more different functions to hook than gpurec hooks: those that are listed as not hooked were not seen";
-
-const GONE: &str = "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
-
-const NOT_OPENED: &str = "a process that was not stopped had already let go of a file that it had mapped when gpurec looked: if that was a CUDA library, its calls were not seen";
-
 /// So long a stopped process is waited for that nothing was heard of.
 const OVERDUE: Duration = Duration::from_millis(200);
 
 /// So long it may take a record from being begun to being read.
 const ON_ITS_WAY: u64 = 2_000_000_000;
+
+/// So long what one process has mapped is waited for.
+const A_MOMENT: Duration = Duration::from_millis(100);
 
 const REWRITTEN: &str = "a library was written to while a process had it loaded, and gpurec removed its hooks: that process's calls were not seen from then on";
 
@@ -53,6 +53,9 @@ const LET_GO: &str =
 const RESCUED: &str = "when gpurec's guardian resumed its process, because the recorder itself did not run for some seconds (stopped, or without a processor): its first calls may not have been seen";
 
 pub struct Tracker {
+    files: Pool<Job>,
+    /// Sentences that name a file which could not be looked at.
+    named: usize,
     seen: MapHandle,
     stopped: MapHandle,
     going: MapHandle,
@@ -84,9 +87,16 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    pub fn new(probes: &Probes, messages: Sender<Message>, pauses: Option<Arc<Pauses>>) -> Result<Tracker> {
+    pub fn new(
+        probes: &Probes,
+        files: Files,
+        messages: Sender<Message>,
+        pauses: Option<Arc<Pauses>>,
+    ) -> Result<Tracker> {
         let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
         Ok(Tracker {
+            files: Pool::new(files),
+            named: 0,
             seen: map("seen")?,
             stopped: map("stopped")?,
             going: map("going")?,
@@ -137,120 +147,23 @@ impl Tracker {
         } else {
             // A thread that maps something has gone on since it mapped what it was stopped for.
             let tid = record.head.tid;
-            let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid));
+            let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid))
+                || self.is_stopped_for_a_look(|pending| pending.head.tid == tid);
             if waits || self.went_on.get(&tid).is_some_and(|ts| record.head.ts < *ts) {
                 self.missed(format!("a file that a process had mapped was being looked at {LET_GO}"));
             }
-            self.new_mapping(record, stopped, probes);
+            return self.look_at(record, probes);
         }
         if stopped {
-            self.stops += 1;
-            self.stopped_for += Duration::from_nanos(monotonic_ns().saturating_sub(record.head.ts));
-            self.let_go(record);
+            self.is_done(record);
         }
     }
 
-    /// Hooks what a running process has mapped already.
-    pub fn scan(&mut self, pid: u32, probes: &mut Probes) -> io::Result<()> {
-        for mapping in maps::executable_files(pid)? {
-            match maps::open_mapped(pid, &mapping) {
-                Ok(file) => _ = self.look(pid, &file, &mapping.path, probes),
-                Err(error) => self.not_opened(pid, &mapping.path, &error),
-            }
-        }
-        Ok(())
-    }
-
-    /// True if something was hooked.
-    fn look(&mut self, pid: u32, file: &File, path: &Path, probes: &mut Probes) -> bool {
-        self.files_examined += 1;
-        let ts = monotonic_ns();
-        // The worker outlives us; if it is gone, the recording is over.
-        let send = |what| _ = self.messages.send(Message { ts, pid, what });
-        let what = match probes.look(pid, file, path, &mut |library, probes| {
-            send(Told::Coming(library.clone(), probes.to_vec()))
-        }) {
-            Looked::Nothing => return false,
-            Looked::Also => return true,
-            Looked::Hooked(library) => {
-                if self.libraries.len() < LISTED {
-                    self.libraries.push(library.clone());
-                }
-                if library.beyond > 0 {
-                    send(Told::Missed(BEYOND.to_owned()));
-                }
-                if library.refused > 0 {
-                    let (refused, all) = (library.refused, library.refused + library.functions);
-                    let path = path.display();
-                    let why = format!(
-                        "{refused} of {all} functions of {path} could not be hooked, their calls were not seen"
-                    );
-                    send(Told::Missed(why));
-                }
-                Told::Hooked(library)
-            }
-            Looked::Failed { path, reason } => Told::Failed { path, reason },
-        };
-        let hooked = matches!(what, Told::Hooked(_));
-        send(what);
-        hooked
-    }
-
-    /// A process or a mapping that is gone needs no hooks. For lack of descriptors nobody knows what is missing.
-    fn not_opened(&self, pid: u32, path: &Path, error: &io::Error) {
-        if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-            let what = Told::Failed { path: path.to_owned(), reason: fds::too_few() };
-            let _ = self.messages.send(Message { ts: monotonic_ns(), pid, what });
-        }
-    }
-
-    /// Tells it where calls may be missing. Out: is the next process that maps the file asked, or this one again?
-    fn could_not_open(&self, record: &NewFile, stopped: bool, error: &io::Error) -> bool {
-        self.not_opened(record.pid, Path::new("(a file that was loaded)"), error);
-        let ended = proc::stat(record.pid).map_or(true, |stat| stat.ended());
-        if !stopped && (ended || error.kind() == io::ErrorKind::NotFound) {
-            if self.is_to_be_seen(record) {
-                self.missed(if ended { GONE } else { NOT_OPENED }.to_owned());
-            }
-            return true;
-        }
-        if let Some(how) = self.resumed(record).filter(|_| stopped) {
-            self.missed(format!("a file that a process had mapped was being looked at {how}"));
-            return true;
-        }
-        if !ended && !is_no_library(error) && record.head.ts < self.ends.get() {
-            self.missed(format!(
-                "a file that a process had mapped could not be opened ({error}): if that was a CUDA library, its calls were not seen"
-            ));
-        }
-        ended
-    }
-
-    fn new_mapping(&mut self, record: &NewFile, stopped: bool, probes: &mut Probes) {
-        let mut only = 0u32;
-        let opened = open(record);
-        if let Err(error) = &opened
-            && self.could_not_open(record, stopped, error)
-        {
-            return;
-        }
-        if let Ok((file, path)) = opened {
-            let hooked = self.look(record.pid, &file, &path, probes);
-            only = probes.only(&file);
-            if let Some(id) = key_of(&file).filter(|id| probes.has(id)) {
-                self.names.insert(id, record.file);
-            }
-            if hooked && !stopped && self.is_to_be_seen(record) {
-                only = self.came_late(record, &path, probes);
-            } else if hooked
-                && stopped
-                && let Some(how) = self.resumed(record)
-            {
-                self.missed(format!("{} was being hooked {how}", path.display()));
-            }
-        }
-        // If the table is full, the file will be looked at again, which costs time only.
-        let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
+    /// Nothing is left to do for it.
+    fn is_done(&mut self, record: &NewFile) {
+        self.stops += 1;
+        self.stopped_for += Duration::from_nanos(monotonic_ns().saturating_sub(record.head.ts));
+        self.let_go(record);
     }
 
     /// Its process was to be stopped, so that no call is missed: nobody is under --all, nor when the recording ends.
@@ -259,8 +172,8 @@ impl Tracker {
     }
 
     /// The process went on while its file was hooked: that is told, and the next one that maps the file finds the hooks
-    /// in place. Out: who needs not stop for it again; 0 is everybody.
-    fn came_late(&mut self, record: &NewFile, path: &Path, probes: &mut Probes) -> u32 {
+    /// in place, and needs not stop.
+    fn came_late(&mut self, record: &NewFile, path: &Path, probes: &mut Probes) {
         let mut why = format!(
             "{} could not be hooked before its process went on: its first calls may not have been seen",
             path.display()
@@ -270,7 +183,6 @@ impl Tracker {
         }
         self.missed(why);
         self.widen(record.pid, probes);
-        0
     }
 
     /// How the process went on that was stopped for a file, if it did.
@@ -325,7 +237,7 @@ impl Tracker {
     }
 
     /// The inodes of all files that traced processes execute; None if that cannot be known.
-    fn mapped_by_anybody(&self) -> Option<HashSet<u64>> {
+    fn mapped_by_anybody(&mut self) -> Option<HashSet<u64>> {
         let (mut asked, mut inodes) = (HashSet::new(), HashSet::new());
         loop {
             let processes = if self.everyone { proc::all_processes() } else { pids_of(&self.targets) };
@@ -335,10 +247,10 @@ impl Tracker {
                 return Some(inodes);
             }
             for pid in new {
-                match maps::executable_files(pid) {
-                    Ok(files) => inodes.extend(files.iter().map(|file| file.inode)),
-                    Err(_) if proc::stat(pid).is_ok_and(|stat| !stat.ended()) => return None,
-                    Err(_) => {}
+                match self.files.ask_now(&Ask::Maps { pid }, A_MOMENT) {
+                    Some(Found::Maps(Ok(files))) => inodes.extend(files.iter().map(|file| file.inode)),
+                    _ if proc::stat(pid).is_ok_and(|stat| !stat.ended()) => return None,
+                    _ => {}
                 }
             }
         }
@@ -413,6 +325,11 @@ impl Tracker {
         self.overdue.retain(|pid, _| stopped.contains(pid));
         for pid in stopped {
             let Some(stop) = self.stop_of(pid).map(|stop| stop >> wire::STOP_COUNT) else { continue };
+            if !at_once && self.is_stopped_for_a_look(|pending| pending.pid == pid) {
+                // What is late is told as such.
+                self.overdue.remove(&pid);
+                continue;
+            }
             let seen = self.overdue.entry(pid).or_insert((stop, now));
             if seen.0 != stop {
                 *seen = (stop, now);
@@ -435,41 +352,4 @@ impl Tracker {
 /// The processes that a map has. Also what the guardian asks.
 pub fn pids_of(map: &MapHandle) -> Vec<u32> {
     map.keys().filter_map(|key| Some(u32::from_ne_bytes(key.try_into().ok()?))).collect()
-}
-
-/// The file of a record. It was opened by the process, so it is opened through the
-/// process: no path is followed. Through the thread that did it: the first one may be gone.
-fn open(record: &NewFile) -> io::Result<(File, PathBuf)> {
-    let pid = record.head.tid;
-    if record.head.flags & wire::PROGRAM != 0 {
-        let path = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        return Ok((maps::open_exe(pid)?, path));
-    }
-    // The mapping is what counts; the descriptor may have been closed since.
-    let mapped = mapping_at(pid, record.address, &record.file)
-        .and_then(|mapping| Ok((maps::open_mapped(pid, &mapping)?, mapping.path)));
-    mapped.or_else(|error| {
-        let path = std::fs::read_link(format!("/proc/{pid}/fd/{}", record.fd)).unwrap_or_default();
-        let opened = maps::open_fd(pid, record.fd);
-        // Asked afterwards: the number may stand for another file by now.
-        let is_other = maps::inode_of_fd(pid, record.fd).is_some_and(|inode| inode != record.file.inode);
-        match opened {
-            Ok(file) if !is_other => Ok((file, path)),
-            Err(why) if !is_other && why.kind() != io::ErrorKind::NotFound => Err(why),
-            _ => Err(error),
-        }
-    })
-}
-
-/// A device and the like, or what has its own line.
-fn is_no_library(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::Other
-        || matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENXIO | libc::ENODEV))
-}
-
-fn mapping_at(pid: u32, address: u64, key: &FileKey) -> io::Result<Mapping> {
-    maps::parse(&std::fs::read(format!("/proc/{pid}/maps"))?)
-        .into_iter()
-        .find(|m| (m.start..m.end).contains(&address) && (m.inode == key.inode || key.inode == 0))
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
 }

@@ -40,6 +40,9 @@ pub struct Figures {
     /// Those launched most.
     pub kernels: Vec<KernelSeen>,
     pub more_kernels: u64,
+    /// Launches shown by an address, for there was no time to look for a name.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unnamed_launches: u64,
     /// The first failures of each context, and where their causes lie.
     pub error_windows: Vec<ErrorWindow>,
     /// What the program could do better.
@@ -76,6 +79,10 @@ pub struct Figures {
     pub sleeps: Option<SleepFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The calls of one function that have returned, in nsys's columns. The
@@ -358,10 +365,6 @@ impl Function {
             corrected_ns: None,
         }
     }
-}
-
-fn is_zero(n: &u64) -> bool {
-    *n == 0
 }
 
 impl Figures {

@@ -1,5 +1,5 @@
-//! What --lossless made processes wait. The recorder knows it, and a reader has it from the `end` line:
-//! from there to figures, and from them to text.
+//! What the recorder alone knows: how long --lossless made processes wait, how many launches have no name for lack of
+//! time. A reader has it from the `end` line: from there to figures, and from them to text.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,17 @@ impl Summary {
     /// The recorder's own count.
     pub fn paused(&mut self, count: u64, total_ns: u64) {
         self.figures.pauses = Some(PauseFigures { count, total_ns });
+    }
+
+    /// The recorder's own count.
+    pub fn unnamed(&mut self, launches: u64) {
+        self.figures.unnamed_launches = launches;
+    }
+
+    /// From the figures that a recording has left.
+    pub(super) fn takes_the_recorders_own(&mut self, stored: &serde_json::Value) {
+        self.figures.pauses = PauseFigures::stored(stored);
+        self.unnamed(stored["unnamed_launches"].as_u64().unwrap_or(0));
     }
 }
 

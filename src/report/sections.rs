@@ -90,6 +90,10 @@ pub fn kernels(page: &mut Page, figures: &Figures) {
     if figures.kernels.iter().take(TOP_KERNELS).any(|kernel| kernel.shapes > 1) {
         page.line("  * the most frequent of several shapes");
     }
+    if figures.unnamed_launches > 0 {
+        let launches = plural(figures.unnamed_launches, "launch");
+        page.line(&format!("  {launches} shown by address: gpurec had no time to look for their names"));
+    }
 }
 
 fn dims(of: Option<[u32; 3]>) -> String {

@@ -9,7 +9,7 @@ use super::deaths::{Deaths, Life};
 use super::driver::{Driver, Within};
 use super::errors::Errors;
 use super::figures::{
-    Cost, FailureKind, Figures, Finding, FirstFailure, LibrarySeen, PauseFigures, ProcessSeen, SyncFunction,
+    Cost, FailureKind, Figures, Finding, FirstFailure, LibrarySeen, ProcessSeen, SyncFunction,
     ThreadCost,
 };
 use super::habits::{Habits, Returned};
@@ -495,7 +495,7 @@ impl Summary {
             self.incomplete("the recorder says so, without a reason");
         }
         self.in_flight_is(&finish.in_flight);
-        self.figures.pauses = PauseFigures::stored(&finish.summary);
+        self.takes_the_recorders_own(&finish.summary);
         self.stored = Some(finish.summary.clone());
     }
 

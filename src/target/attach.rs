@@ -3,8 +3,8 @@
 //! In: a number the user typed. Out: the process behind it, pinned by a pidfd, or one sentence.
 
 use super::Pid;
-use super::maps::open_exe;
 use super::proc::{self, Stat};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -94,12 +94,10 @@ fn failed(pid: Pid, source: io::Error, gone: AttachError) -> AttachError {
     }
 }
 
-/// Byte 4 of an ELF file: 1 for 32 bits, 2 for 64.
+/// By what the kernel told the program at its start, in words of the program's size: in the first eight bytes there is
+/// a small number, and in a 32-bit program what belongs to it too. Its file is not opened: that may wait for a server.
 fn is_32_bit(pid: Pid) -> Option<bool> {
-    let mut head = [0u8; 5];
-    open_exe(pid).ok()?.read_exact(&mut head).ok()?;
-    match head {
-        [0x7f, b'E', b'L', b'F', class] => Some(class == 1),
-        _ => None,
-    }
+    let mut head = [0u8; 8];
+    File::open(format!("/proc/{pid}/auxv")).ok()?.read_exact(&mut head).ok()?;
+    Some(u64::from_le_bytes(head) >> 32 != 0)
 }

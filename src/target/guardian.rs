@@ -11,6 +11,7 @@ use super::fds::close_all_except;
 use super::rights::keep_what_guarding_needs;
 use super::{Pid, identity, proc, stops};
 use std::collections::HashSet;
+use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -132,7 +133,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
-    detach(pipe, keep_fds);
+    detach(pipe, keep_fds, c"gpurec-guard");
     leave_cgroup();
     keep_what_guarding_needs();
     let mut last = None;
@@ -186,7 +187,7 @@ fn leave_cgroup() {
 }
 
 /// Leave gpurec's session, terminal, files and directory.
-fn detach(pipe: RawFd, keep_fds: &[RawFd]) {
+pub fn detach(pipe: RawFd, keep_fds: &[RawFd], name: &CStr) {
     let mut keep = keep_fds.to_vec();
     keep.push(pipe);
     keep.sort_unstable();
@@ -194,7 +195,7 @@ fn detach(pipe: RawFd, keep_fds: &[RawFd]) {
     // that nothing opened later becomes one by accident.
     unsafe {
         libc::setsid();
-        libc::prctl(libc::PR_SET_NAME, c"gpurec-guard".as_ptr(), 0, 0, 0);
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
             libc::signal(signal, libc::SIG_IGN);
         }

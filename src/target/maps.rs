@@ -6,13 +6,16 @@
 use super::Pid;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     pub start: u64,
     pub end: u64,
@@ -20,6 +23,7 @@ pub struct Mapping {
     /// Major and minor number, as the kernel knows the file system; some give stat() another one.
     pub dev: (u32, u32),
     pub inode: u64,
+    #[serde(with = "as_text")]
     pub path: PathBuf,
     pub deleted: bool,
 }
@@ -119,22 +123,26 @@ fn unescape(path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The very file that is mapped. First through the mapping itself, which needs no path; then by path
+/// The very file that is mapped, not opened yet. First through the mapping itself, which needs no path; then by path
 /// below the process's root, and below ours (a chroot shows paths from outside), each only if it is
 /// the same file.
-pub fn open_mapped(pid: Pid, mapping: &Mapping) -> io::Result<File> {
+pub fn find_mapped(pid: Pid, mapping: &Mapping) -> io::Result<Found> {
     let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    let first = match open_regular(Path::new(&direct)).and_then(|f| same_file(f, mapping)) {
-        Ok(file) => return Ok(file),
+    let first = match find(Path::new(&direct)).and_then(|f| same_file(f, mapping)) {
+        Ok(found) => return Ok(found),
         Err(error) => error,
     };
     for path in paths(pid, mapping) {
-        if let Ok(file) = open_regular(&path).and_then(|f| same_file(f, mapping)) {
-            return Ok(file);
+        if let Ok(found) = find(&path).and_then(|f| same_file(f, mapping)) {
+            return Ok(found);
         }
     }
     let shown = mapping.path.display();
     Err(io::Error::new(first.kind(), format!("{shown}, mapped by process {pid}, cannot be opened: {first}")))
+}
+
+pub fn open_mapped(pid: Pid, mapping: &Mapping) -> io::Result<File> {
+    find_mapped(pid, mapping)?.open()
 }
 
 fn paths(pid: Pid, mapping: &Mapping) -> Vec<PathBuf> {
@@ -153,31 +161,48 @@ fn paths(pid: Pid, mapping: &Mapping) -> Vec<PathBuf> {
     below_root.chain(names.iter().map(PathBuf::from)).collect()
 }
 
-fn same_file(file: File, mapping: &Mapping) -> io::Result<File> {
-    let meta = file.metadata()?;
+fn same_file(found: Found, mapping: &Mapping) -> io::Result<Found> {
+    let meta = &found.meta;
     let dev = (libc::major(meta.dev()), libc::minor(meta.dev()));
     // overlayfs and btrfs give stat() another device number than the kernel's own, both without a
     // driver behind them (major 0): there the inode has to do.
     let same_dev = dev == mapping.dev || (dev.0 == 0 && mapping.dev.0 == 0);
     if same_dev && meta.ino() == mapping.inode {
-        return Ok(file);
+        return Ok(found);
     }
     Err(io::Error::new(io::ErrorKind::NotFound, "another file is there now"))
 }
 
-/// Paths here are the target's to choose: never wait on a FIFO, never become a terminal's owner.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    if !file.metadata()?.is_file() {
+/// A regular file that was found and not opened: its file system may wait for a server, and opening what a target
+/// chose may do something (a device) or wait (a FIFO).
+#[derive(Debug)]
+pub struct Found {
+    /// O_PATH: whoever holds it can neither read nor wait, not even when it is closed.
+    pub handle: File,
+    pub meta: Metadata,
+}
+
+impl Found {
+    /// For reading. Never waits for a lease of the target's.
+    pub fn open(&self) -> io::Result<File> {
+        let path = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+    }
+}
+
+fn find(path: &Path) -> io::Result<Found> {
+    let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    let meta = handle.metadata()?;
+    if !meta.is_file() {
         let shown = String::from_utf8_lossy(path.as_os_str().as_bytes()).into_owned();
         return Err(io::Error::other(format!("{shown} is not a regular file")));
     }
-    Ok(file)
+    Ok(Found { handle, meta })
 }
 
 /// A file the process has open.
-pub fn open_fd(pid: Pid, fd: i32) -> io::Result<File> {
-    open_regular(Path::new(&format!("/proc/{pid}/fd/{fd}")))
+pub fn find_fd(pid: Pid, fd: i32) -> io::Result<Found> {
+    find(Path::new(&format!("/proc/{pid}/fd/{fd}")))
 }
 
 /// As the kernel knows it, which may be another number than stat() tells (overlayfs). Linux 5.14.
@@ -187,6 +212,25 @@ pub fn inode_of_fd(pid: Pid, fd: i32) -> Option<u64> {
 }
 
 /// The program it executes.
-pub fn open_exe(pid: Pid) -> io::Result<File> {
-    open_regular(Path::new(&format!("/proc/{pid}/exe")))
+pub fn find_exe(pid: Pid) -> io::Result<Found> {
+    find(Path::new(&format!("/proc/{pid}/exe")))
+}
+
+/// A path in a message, whatever its bytes: each is a character of its own.
+pub mod as_text {
+    use std::borrow::Cow;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&path.as_os_str().as_bytes().iter().map(|byte| *byte as char).collect::<String>())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        Ok(PathBuf::from(OsString::from_vec(text.chars().map(|c| c as u8).collect())))
+    }
 }

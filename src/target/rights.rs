@@ -138,6 +138,16 @@ pub fn keep_what_recording_needs(user: &Identity, recording: Recording) -> io::R
         // Which stands for both.
         kept = kept.or(have.and(Set::of(&[caps::SYS_ADMIN])));
     }
+    give_up(user, kept)
+}
+
+/// The process that reads targets' files (crate::files) is the caller too, with what finding those files needs.
+pub fn keep_what_reading_needs(user: &Identity) -> io::Result<()> {
+    let needed = Set::of(&[caps::SYS_PTRACE, caps::DAC_READ_SEARCH, caps::CHECKPOINT_RESTORE]);
+    give_up(user, caps::permitted()?.and(needed))
+}
+
+fn give_up(user: &Identity, kept: Set) -> io::Result<()> {
     caps::bound(kept);
     let rights = Rights::of(user);
     // SAFETY: plain integers.

@@ -1,7 +1,7 @@
 //! Attaching to, and reading, real processes.
 
 use super::super::attach::{AttachError, check};
-use super::super::maps::{executable_files, open_exe, open_fd, open_mapped};
+use super::super::maps::{executable_files, find_exe, find_fd, open_mapped};
 use super::super::proc;
 use super::live::Folder;
 use super::{eventually, root};
@@ -140,7 +140,7 @@ fn mapped_files_are_opened_even_deleted_and_replaced() {
     opened.read_to_end(&mut bytes).expect("its bytes");
     assert!(bytes == fs::read("/bin/sleep").expect("sleep"));
     assert!(open_mapped(pid, &no_range).is_err(), "never another file");
-    let exe = open_exe(pid).expect("its program");
+    let exe = find_exe(pid).expect("its program").open().expect("its bytes");
     assert_eq!(exe.metadata().expect("metadata").ino(), ino);
 }
 
@@ -180,7 +180,7 @@ fn descriptors_of_a_process() {
     let input = fs::File::open(&path).expect("open");
     let child = Command::new("sleep").arg("60").stdin(input).spawn();
     let child = Kill(child.expect("a sleeper"));
-    let file = open_fd(child.0.id(), 0).expect("its input");
+    let file = find_fd(child.0.id(), 0).expect("its input").open().expect("its bytes");
     assert_eq!(file.metadata().expect("metadata").ino(), inode(&path));
-    assert!(open_fd(child.0.id(), 99).is_err());
+    assert!(find_fd(child.0.id(), 99).is_err());
 }

@@ -22,6 +22,8 @@ mod demo;
 mod driver;
 #[path = "../../elf/mod.rs"]
 mod elf;
+#[path = "../../files/mod.rs"]
+mod files;
 #[path = "../../host/mod.rs"]
 mod host;
 #[path = "../../meaning/mod.rs"]

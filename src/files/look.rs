@@ -1,0 +1,215 @@
+//! The work itself, in a worker: everything here may wait for as long as somebody else likes.
+//! In: a request. Out: an answer; each file's symbols are read once.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::mount::{self, Server};
+use super::{Answer, Ask, Place, Stamp, Unopened, Wanted};
+use crate::elf;
+use crate::probe::{FileId, Selection};
+use crate::room::Left;
+use crate::target::maps::{self, Found, Mapping};
+use crate::target::proc;
+
+/// Of all files together: a program could map one large file after another.
+const MOST_SYMBOLS: usize = 72 << 20;
+/// Bytes of each, besides its name.
+const EACH: usize = 48;
+/// What a process has mapped is read again when that took so small a part of the time since.
+const PART: u32 = 20;
+/// Processes whose mappings are remembered.
+const MOST_PROCESSES: usize = 64;
+
+const USERS: &str = "it lies on a FUSE file system that an ordinary user mounted, and whoever serves that could hold up \
+    every process of this machine through a hook in it: copy it to a local file system, or have root mount that one";
+
+type Say<'a> = &'a mut dyn FnMut(&Answer, Option<RawFd>) -> io::Result<()>;
+
+pub struct Looker<'a> {
+    selection: &'a Selection,
+    /// Files that the recorder was told of.
+    told: HashSet<FileId>,
+    symbols: HashMap<FileId, Vec<elf::Symbol>>,
+    room: Left<MOST_SYMBOLS>,
+    mappings: HashMap<u32, Mappings>,
+}
+
+/// What a process had mapped.
+struct Mappings {
+    list: Vec<Mapping>,
+    read: Instant,
+    took: Duration,
+}
+
+impl<'a> Looker<'a> {
+    pub fn new(selection: &'a Selection) -> Looker<'a> {
+        Looker {
+            selection,
+            told: HashSet::new(),
+            symbols: HashMap::new(),
+            room: Left::default(),
+            mappings: HashMap::new(),
+        }
+    }
+
+    pub fn answer(&mut self, ask: Ask, say: Say) -> io::Result<()> {
+        let answer = match ask {
+            Ask::File { tid, place, again } => return self.file(tid, &place, again, say),
+            Ask::Maps { pid } => Answer::Maps(maps::executable_files(pid).map_err(|error| error.to_string())),
+            Ask::Symbol { pid, address } => Answer::Symbol(self.symbol(pid, address)),
+            Ask::Rank { pid } => Answer::Rank(proc::rank_of(pid)),
+        };
+        say(&answer, None)
+    }
+
+    fn file(&mut self, tid: u32, place: &Place, again: bool, say: Say) -> io::Result<()> {
+        let (found, path) = match find(tid, place, say) {
+            Ok(found) => found,
+            // Anonymous memory that became executable.
+            Err(error) if place.is_any_file() && error.kind() == io::ErrorKind::NotFound => {
+                return say(&Answer::Nothing, None);
+            }
+            Err(error) => {
+                let unmapped = matches!(place, Place::Listed(mapping) if is_gone(tid, mapping));
+                return say(&Answer::NotOpened(Unopened::new(&error, unmapped)), None);
+            }
+        };
+        let key = (found.meta.dev(), found.meta.ino());
+        if !again && self.told.contains(&key) {
+            return say(&Answer::Known(key), None);
+        }
+        let answer = match found.open() {
+            Ok(file) => self.examine(tid, &found, &file, path),
+            Err(error) => Answer::NotOpened(Unopened::new(&error, false)),
+        };
+        let with = matches!(answer, Answer::Wanted(_)).then(|| found.handle.as_raw_fd());
+        if with.is_some() {
+            self.told.insert(key);
+        }
+        say(&answer, with)
+    }
+
+    fn examine(&self, tid: u32, found: &Found, file: &File, path: PathBuf) -> Answer {
+        let stamp = file.metadata().ok().filter(Metadata::is_file).map(|meta| Stamp::of(&meta));
+        let image = match self.selection.examine(file, &path) {
+            Ok(Some(image)) => image,
+            Ok(None) => return Answer::Nothing,
+            Err(reason) => return Answer::NotHooked { path, reason },
+        };
+        // The kernel will want the pages of its hooks, and finds them: finding the places has read them.
+        let stamp = match mount::server_of(&found.handle, tid) {
+            Server::None => stamp,
+            Server::Roots => None,
+            Server::Users => return Answer::NotHooked { path, reason: USERS.to_owned() },
+        };
+        let key = (found.meta.dev(), found.meta.ino());
+        Answer::Wanted(Box::new(Wanted { key, path, image, stamp }))
+    }
+
+    fn symbol(&mut self, pid: u32, address: u64) -> Option<String> {
+        let mapping = self.mapping(pid, address)?;
+        let offset = address - mapping.start + mapping.offset;
+        // Found through the mapping, as it is now.
+        let found = maps::find_mapped(pid, &mapping).ok()?;
+        let symbols = self.symbols_of(&found)?;
+        let at = symbols.binary_search_by_key(&offset, |symbol| symbol.offset).ok()?;
+        symbols.get(at).map(|symbol| symbol.name.clone())
+    }
+
+    /// There may be ten thousands, and as many addresses that lie in none of them.
+    fn mapping(&mut self, pid: u32, address: u64) -> Option<Mapping> {
+        if self.mappings.len() > MOST_PROCESSES {
+            self.mappings.clear();
+        }
+        if let Some(known) = self.mappings.get(&pid) {
+            let found = known.find(address);
+            if found.is_some() || known.read.elapsed() < known.took * PART {
+                return found;
+            }
+        }
+        let read = Instant::now();
+        let list = maps::executable_mappings(pid).unwrap_or_default();
+        let mappings = Mappings { list, read, took: read.elapsed() };
+        let found = mappings.find(address);
+        self.mappings.insert(pid, mappings);
+        found
+    }
+
+    fn symbols_of(&mut self, found: &Found) -> Option<&Vec<elf::Symbol>> {
+        let key = (found.meta.dev(), found.meta.ino());
+        if !self.symbols.contains_key(&key) {
+            let symbols = elf::function_symbols(&found.open().ok()?);
+            let bytes = EACH + symbols.iter().map(|symbol| EACH + symbol.name.len()).sum::<usize>();
+            let symbols = if self.room.take(bytes) { symbols } else { Vec::new() };
+            self.symbols.insert(key, symbols);
+        }
+        self.symbols.get(&key)
+    }
+}
+
+impl Mappings {
+    /// They are in order, as the kernel lists them.
+    fn find(&self, address: u64) -> Option<Mapping> {
+        let after = self.list.partition_point(|mapping| mapping.start <= address);
+        self.list.get(after.checked_sub(1)?).filter(|mapping| address < mapping.end).cloned()
+    }
+}
+
+fn is_gone(pid: u32, mapping: &Mapping) -> bool {
+    let now = maps::executable_mappings(pid);
+    now.map_or(true, |all| !all.iter().any(|m| m.start == mapping.start && m.inode == mapping.inode))
+}
+
+/// The file was opened by the process, so it is found through the process: no path is followed. Through the thread that
+/// did it: the first one may be gone.
+fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Found, PathBuf)> {
+    match place {
+        Place::Program => {
+            let path = std::fs::read_link(format!("/proc/{tid}/exe")).unwrap_or_default();
+            announce(&path, say)?;
+            Ok((maps::find_exe(tid)?, path))
+        }
+        Place::Listed(mapping) => find_listed(tid, mapping, say),
+        Place::Mapped { address, inode, fd } => {
+            // The mapping is what counts; the descriptor may have been closed since.
+            let mapped = mapping_at(tid, *address, *inode).and_then(|m| find_listed(tid, &m, say));
+            mapped.or_else(|error| {
+                let path = std::fs::read_link(format!("/proc/{tid}/fd/{fd}")).unwrap_or_default();
+                let found = maps::find_fd(tid, *fd);
+                // Asked afterwards: the number may stand for another file by now.
+                let is_other = maps::inode_of_fd(tid, *fd).is_some_and(|now| now != *inode);
+                match found {
+                    Ok(found) if !is_other => Ok((found, path)),
+                    Err(why) if !is_other && why.kind() != io::ErrorKind::NotFound => Err(why),
+                    _ => Err(error),
+                }
+            })
+        }
+    }
+}
+
+fn find_listed(tid: u32, mapping: &Mapping, say: Say) -> io::Result<(Found, PathBuf)> {
+    // What has no device behind it may have a server.
+    if mapping.dev.0 == 0 {
+        announce(&mapping.path, say)?;
+    }
+    Ok((maps::find_mapped(tid, mapping)?, mapping.path.clone()))
+}
+
+/// What the recorder can name if there is no answer.
+fn announce(path: &Path, say: Say) -> io::Result<()> {
+    say(&Answer::Opening(path.to_owned()), None)
+}
+
+fn mapping_at(pid: u32, address: u64, inode: u64) -> io::Result<Mapping> {
+    maps::executable_mappings(pid)?
+        .into_iter()
+        .find(|m| (m.start..m.end).contains(&address) && (m.inode == inode || inode == 0))
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}

@@ -1,0 +1,101 @@
+//! Whom a file's reader may have to wait for. In: a file, the process that maps it. Out: nobody, a server that root
+//! chose, or one that an ordinary user did.
+//!
+//! A uprobe reads its page in the kernel while no process of the machine can fork (dup_mmap_sem). A FUSE server that
+//! does not answer then holds the machine up, and that must not be in an ordinary user's power.
+
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+/// From linux/magic.h; virtiofs has it too.
+const FUSE: i64 = 0x6573_5546;
+/// From linux/nsfs.h: the user namespace that owns a namespace.
+const NS_GET_USERNS: libc::c_ulong = 0xb701;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    None,
+    Roots,
+    Users,
+}
+
+/// May wait for the server itself.
+pub fn server_of(handle: &File, pid: u32) -> Server {
+    if kind_of(handle) != Some(FUSE) {
+        return Server::None;
+    }
+    let number = mount_number(handle);
+    let of = |process: &str| {
+        let mounts = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
+        let found = of_root(&mounts, number?)?;
+        // A user is root in a user namespace of their own, and only what is mounted outside of it was root's doing.
+        Some(found && is_ours(process))
+    };
+    match of("self").or_else(|| of(&pid.to_string())) {
+        Some(true) => Server::Roots,
+        _ => Server::Users,
+    }
+}
+
+/// `Err` of a file system that does not answer is none of the kinds.
+fn kind_of(handle: &File) -> Option<i64> {
+    // SAFETY: all zeroes are a statfs to fill; the descriptor is open.
+    unsafe {
+        let mut about: libc::statfs = std::mem::zeroed();
+        match libc::fstatfs(handle.as_raw_fd(), &mut about) {
+            0 => Some(about.f_type as i64),
+            // Whatever it is: it has a server.
+            _ => Some(FUSE),
+        }
+    }
+}
+
+fn mount_number(handle: &File) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", handle.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+}
+
+/// Whether the mount of that number is one that root made; None if it is not there. See proc_pid_mountinfo(5).
+fn of_root(mounts: &[u8], number: u64) -> Option<bool> {
+    let text = String::from_utf8_lossy(mounts);
+    let line = text.lines().find(|line| line.split(' ').next().and_then(|n| n.parse().ok()) == Some(number))?;
+    let mut words = line.split(" - ").last()?.split(' ');
+    let (kind, _source, options) = (words.next()?, words.next()?, words.next().unwrap_or_default());
+    if kind == "virtiofs" {
+        return Some(true);
+    }
+    Some(options.split(',').any(|option| option == "user_id=0"))
+}
+
+/// Its mounts are not those of another user namespace.
+fn is_ours(process: &str) -> bool {
+    let owner = || {
+        let mounts = File::open(format!("/proc/{process}/ns/mnt")).ok()?;
+        // SAFETY: takes no argument and gives a new descriptor.
+        let owner = unsafe { libc::ioctl(mounts.as_raw_fd(), NS_GET_USERNS as _) };
+        // SAFETY: just made, owned by nobody else.
+        let owner = (owner >= 0).then(|| unsafe { OwnedFd::from_raw_fd(owner) })?;
+        Some(File::from(owner).metadata().ok()?.ino())
+    };
+    let own = fs::metadata("/proc/self/ns/user").ok().map(|meta| meta.ino());
+    own.is_some() && owner() == own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_root_and_of_others() {
+        let mounts = b"22 1 254:1 / / rw,relatime - ext4 /dev/root rw\n\
+            40 22 0:40 / /mnt/a\\040- rw shared:1 - fuse.sshfs h:/ rw,user_id=1000,group_id=0\n\
+            41 22 0:41 / /mnt/b rw - fuse /dev/fuse rw,user_id=0,group_id=0,allow_other\n\
+            42 22 0:42 / /mnt/c rw - virtiofs share rw\n\
+            43 22 0:43 / /mnt/user_id=0 rw - fuse - rw,user_id=10\n\
+            44 22\n";
+        let all = [40, 41, 42, 43, 44, 4].map(|number| of_root(mounts, number));
+        assert_eq!(all, [Some(false), Some(true), Some(true), Some(false), None, None]);
+        assert!(is_ours("self"));
+    }
+}

@@ -1,0 +1,269 @@
+//! Asking about files without waiting for any of them. In: requests, each with what it is for. Out: what was found, in
+//! the order in which it is found; after two seconds that it is late, and at last that it is gone.
+//! One worker does for all, as long as it answers at once; others are had when it does not.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::process::{Files, Worker};
+use super::{Answer, Ask, Found, Wants};
+
+/// So long a process is kept waiting for its file.
+pub const LATE: Duration = Duration::from_secs(2);
+/// So long a late answer is waited for: a network can be slow. Then its worker is ended.
+const GONE: Duration = Duration::from_secs(30);
+/// So long a request has the recorder's whole attention. Nearly all are answered by then.
+const AT_ONCE: Duration = Duration::from_millis(20);
+/// Workers that are kept busy at a time.
+const MOST: usize = 8;
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// Its file system did not answer.
+    Silent,
+    /// The worker ended.
+    Ended,
+}
+
+#[derive(Debug)]
+pub enum Event<J> {
+    /// Not answered in time; what comes later is a second event. The path, if it is known.
+    Late(J, Option<PathBuf>),
+    /// `late`: after it was said to be.
+    Found { job: J, late: bool, found: Found },
+    Gone { job: J, late: bool, path: Option<PathBuf>, why: Gone },
+}
+
+pub struct Pool<J> {
+    files: Files,
+    idle: Option<Worker>,
+    busy: Vec<Busy<J>>,
+    waiting: VecDeque<Request<J>>,
+    /// Those that no worker could be had for.
+    failed: Vec<Request<J>>,
+}
+
+struct Request<J> {
+    ask: Ask,
+    job: J,
+    since: Instant,
+    late: bool,
+    /// A worker was lost on it already.
+    again: bool,
+}
+
+struct Busy<J> {
+    worker: Worker,
+    request: Request<J>,
+    path: Option<PathBuf>,
+}
+
+impl<J: Clone> Pool<J> {
+    pub fn new(files: Files) -> Pool<J> {
+        Pool { files, idle: None, busy: Vec::new(), waiting: VecDeque::new(), failed: Vec::new() }
+    }
+
+    /// Asks, and waits for a moment. Then `events` may have the answer.
+    pub fn ask(&mut self, ask: Ask, job: J) {
+        let since = Instant::now();
+        self.waiting.push_back(Request { ask, job, since, late: false, again: false });
+        self.hand_out();
+    }
+
+    /// Waits as long as the newest request may have an answer at once. False: no longer.
+    pub fn wait(&self) -> bool {
+        let Some(newest) = self.busy.iter().max_by_key(|busy| busy.request.since) else { return false };
+        let left = AT_ONCE.saturating_sub(newest.request.since.elapsed());
+        readable(newest.worker.socket(), left);
+        !left.is_zero()
+    }
+
+    /// Readable when there may be an event.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.busy.iter().map(|busy| busy.worker.socket().as_fd())
+    }
+
+    /// Those that are asked for and not late.
+    pub fn jobs(&self) -> impl Iterator<Item = &J> {
+        self.requests().filter(|request| !request.late).map(|request| &request.job)
+    }
+
+    fn requests(&self) -> impl Iterator<Item = &Request<J>> {
+        self.busy.iter().map(|busy| &busy.request).chain(&self.waiting)
+    }
+
+    /// What has come about since the last time.
+    pub fn events(&mut self) -> Vec<Event<J>> {
+        let mut events = Vec::new();
+        for mut busy in std::mem::take(&mut self.busy) {
+            match busy.look() {
+                Looked::Nothing => self.busy.push(busy),
+                Looked::Found(found) => {
+                    let Busy { worker, request, .. } = busy;
+                    self.idle = Some(worker);
+                    events.push(Event::Found { job: request.job, late: request.late, found });
+                }
+                // Forks fail for a moment, and what a worker can die of may have been the other file.
+                Looked::Ended if !busy.request.again => {
+                    self.waiting.push_front(Request { again: true, ..busy.request });
+                }
+                Looked::Ended => events.push(busy.gone(Gone::Ended)),
+                Looked::Refused(why) => {
+                    let Request { job, late, .. } = busy.request;
+                    events.push(Event::Found { job, late, found: Found::Refused(why) });
+                }
+            }
+        }
+        self.give_up(&mut events);
+        self.hand_out();
+        events.extend(self.failed.drain(..).map(|request| {
+            let Request { job, late, .. } = request;
+            Event::Gone { job, late, path: None, why: Gone::Ended }
+        }));
+        events
+    }
+
+    /// Everything that is still asked for.
+    pub fn abandon(&mut self) -> Vec<(J, bool)> {
+        let busy = self.busy.drain(..).map(|busy| {
+            busy.worker.end();
+            busy.request
+        });
+        let rest = self.waiting.drain(..).chain(self.failed.drain(..));
+        busy.chain(rest).map(|request| (request.job, request.late)).collect()
+    }
+
+    /// One answer, for which is waited: None if it does not come in time.
+    pub fn ask_now(&mut self, ask: &Ask, patience: Duration) -> Option<Found> {
+        let worker = self.idle.take().map_or_else(|| self.files.worker(), Ok).ok()?;
+        worker.ask(ask).ok()?;
+        let since = Instant::now();
+        let mut worker = worker;
+        loop {
+            match worker.answer() {
+                Ok(Some((Answer::Opening(_), _))) => {}
+                Ok(Some((answer, fd))) => {
+                    let found = found(answer, fd)?;
+                    if !matches!(found, Found::Refused(_)) {
+                        self.idle = Some(worker);
+                    }
+                    return Some(found);
+                }
+                Ok(None) if since.elapsed() < patience => {
+                    readable(worker.socket(), patience.saturating_sub(since.elapsed()));
+                }
+                _ => {
+                    worker.end();
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, events: &mut Vec<Event<J>>) {
+        let queue = !self.waiting.is_empty();
+        let full = self.busy.len() >= MOST;
+        for mut busy in std::mem::take(&mut self.busy) {
+            let age = busy.request.since.elapsed();
+            if age >= LATE && !busy.request.late {
+                busy.request.late = true;
+                events.push(Event::Late(busy.request.job.clone(), busy.path.clone()));
+            }
+            // Its place is wanted, or it had its time.
+            if age >= GONE || busy.request.late && queue && full {
+                events.push(busy.gone(Gone::Silent));
+            } else {
+                self.busy.push(busy);
+            }
+        }
+        for request in self.waiting.iter_mut().filter(|r| !r.late && r.since.elapsed() >= LATE) {
+            request.late = true;
+            events.push(Event::Late(request.job.clone(), None));
+        }
+    }
+
+    fn hand_out(&mut self) {
+        while let Some(request) = self.waiting.front() {
+            // None while another may be done in a moment.
+            let soon = self.busy.iter().any(|busy| busy.request.since.elapsed() < AT_ONCE);
+            let spare = self.idle.is_some() || self.busy.is_empty() || !soon && self.busy.len() < MOST;
+            if !spare {
+                return;
+            }
+            let worker = self.idle.take().map_or_else(|| self.files.worker(), Ok);
+            let asked = worker.and_then(|worker| worker.ask(&request.ask).map(|()| worker));
+            let Some(request) = self.waiting.pop_front() else { return };
+            match asked {
+                Ok(worker) => self.busy.push(Busy { worker, request, path: None }),
+                // An idle one that has ended is another's turn.
+                Err(_) if !request.again => self.waiting.push_front(Request { again: true, ..request }),
+                Err(_) => self.failed.push(request),
+            }
+        }
+    }
+}
+
+enum Looked {
+    Nothing,
+    Found(Found),
+    Refused(String),
+    Ended,
+}
+
+impl<J> Busy<J> {
+    fn look(&mut self) -> Looked {
+        loop {
+            match self.worker.answer() {
+                Ok(Some((Answer::Opening(path), _))) => self.path = Some(path),
+                Ok(Some((Answer::Refused(why), _))) => return Looked::Refused(why),
+                Ok(Some((answer, fd))) => return found(answer, fd).map_or(Looked::Ended, Looked::Found),
+                Ok(None) => return Looked::Nothing,
+                Err(_) => return Looked::Ended,
+            }
+        }
+    }
+
+    fn gone(self, why: Gone) -> Event<J> {
+        self.worker.end();
+        let Request { job, late, .. } = self.request;
+        Event::Gone { job, late, path: self.path, why }
+    }
+}
+
+/// None: an answer that no worker gives.
+pub(super) fn found(answer: Answer, fd: Option<OwnedFd>) -> Option<Found> {
+    Some(match answer {
+        Answer::Opening(_) => return None,
+        Answer::Nothing => Found::Nothing,
+        Answer::Known(key) => Found::Known(key),
+        Answer::Wanted(wanted) => {
+            let (key, path, image, stamp) = (wanted.key, wanted.path, wanted.image, wanted.stamp);
+            let handle = File::from(fd?);
+            Found::Wants(Box::new(Wants { key, path, image, handle, stamp }))
+        }
+        Answer::NotHooked { path, reason } => Found::NotHooked { path, reason },
+        Answer::NotOpened(why) => Found::NotOpened(why),
+        Answer::Maps(maps) => Found::Maps(maps),
+        Answer::Symbol(name) => Found::Symbol(name),
+        Answer::Rank(rank) => Found::Rank(rank),
+        Answer::Refused(why) => Found::Refused(why),
+    })
+}
+
+/// Waits until there is something to read, or that long.
+pub(super) fn readable(socket: &OwnedFd, patience: Duration) {
+    if patience.is_zero() {
+        return;
+    }
+    let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    let ms = patience.as_micros().div_ceil(1000);
+    let _: io::Result<_> =
+        poll(&mut fds, PollTimeout::from(u16::try_from(ms).unwrap_or(u16::MAX))).map_err(Into::into);
+}

@@ -1,0 +1,325 @@
+//! Looking into the files that processes map. In: a record, or a process that runs already. Out: what its files hold is
+//! hooked, a sentence for the trace where that cannot be, and the process let go, after two seconds in any case.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::*;
+use crate::files::{Event, Gone, LATE, Place, Unopened, Wants};
+use crate::probe::Looked;
+
+/// Sentences that name a file: a target could map thousands that cannot be opened.
+const MOST_NAMED: usize = 16;
+
+const BEYOND: &str = "there were more different functions to hook than gpurec hooks: those that are listed as not hooked were not seen";
+
+const GONE: &str = "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
+
+const NOT_OPENED: &str = "a process that was not stopped had already let go of a file that it had mapped when gpurec looked: if that was a CUDA library, its calls were not seen";
+
+const LOST: &str = "if that was a CUDA library, its calls were not seen";
+
+/// What is asked about a file, and for whom.
+#[derive(Clone)]
+pub enum Job {
+    /// A thread has mapped it.
+    New(NewFile),
+    /// A process that ran already has it mapped.
+    Scan(u32, Mapping),
+}
+
+impl Job {
+    /// The thread through which the file is found, and where.
+    fn ask(&self, again: bool) -> Ask {
+        let (tid, place) = match self {
+            Job::New(record) if record.head.flags & wire::PROGRAM != 0 => (record.head.tid, Place::Program),
+            Job::New(record) => {
+                let (address, inode, fd) = (record.address, record.file.inode, record.fd);
+                (record.head.tid, Place::Mapped { address, inode, fd })
+            }
+            Job::Scan(pid, mapping) => (*pid, Place::Listed(mapping.clone())),
+        };
+        Ask::File { tid, place, again }
+    }
+
+    fn pid(&self) -> u32 {
+        match self {
+            Job::New(record) => record.pid,
+            Job::Scan(pid, _) => *pid,
+        }
+    }
+}
+
+impl Tracker {
+    pub(super) fn look_at(&mut self, record: &NewFile, probes: &mut Probes) {
+        self.ask(Job::New(*record), probes);
+    }
+
+    /// Hooks what a running process has mapped already. What is not answered at once comes with `work`.
+    pub fn scan(&mut self, pid: u32, probes: &mut Probes) -> io::Result<()> {
+        let mapped = match self.files.ask_now(&Ask::Maps { pid }, LATE) {
+            Some(Found::Maps(Ok(mapped))) => Ok(mapped),
+            Some(Found::Maps(Err(why)) | Found::Refused(why)) => Err(why),
+            _ => Err("it did not answer".to_owned()),
+        };
+        let mapped = mapped.map_err(|why| {
+            if proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
+                self.missed(format!(
+                    "what process {pid} has mapped could not be read ({why}): if it uses CUDA, its calls were not seen"
+                ));
+            }
+            io::Error::other(why)
+        })?;
+        for mapping in mapped {
+            self.ask(Job::Scan(pid, mapping), probes);
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, job: Job, probes: &mut Probes) {
+        self.files.ask(job.ask(false), job);
+        loop {
+            self.work(probes);
+            if !self.files.wait() {
+                return;
+            }
+        }
+    }
+
+    /// Readable when there is something for `work`.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.files.fds()
+    }
+
+    /// Files are asked about, and their processes wait.
+    pub fn is_looking(&self) -> bool {
+        self.files.jobs().next().is_some()
+    }
+
+    pub(super) fn is_stopped_for_a_look(&self, is_it: impl Fn(&NewFile) -> bool) -> bool {
+        self.files.jobs().any(|job| match job {
+            Job::New(record) => record.head.flags & wire::STOPPED != 0 && is_it(record),
+            Job::Scan(..) => false,
+        })
+    }
+
+    /// Does what has been found out meanwhile.
+    pub fn work(&mut self, probes: &mut Probes) {
+        for event in self.files.events() {
+            match event {
+                Event::Found { job, late, found } => self.found(job, late, found, probes),
+                Event::Late(job, path) => {
+                    if !self.is_late_for_nobody(&job) {
+                        self.tell_silent(&job, path);
+                    }
+                    if let Job::New(record) = &job {
+                        // Others need not wait for it too.
+                        self.is_seen(record, 0);
+                        self.goes_on(record);
+                    }
+                }
+                Event::Gone { job, late, path, why } => self.gone(&job, late, path, why),
+            }
+        }
+    }
+
+    /// At the end: what was asked for a moment ago is hooked, and nothing else is waited for.
+    pub fn finish(&mut self, probes: &mut Probes) {
+        while self.files.wait() {
+            self.work(probes);
+        }
+        for (job, late) in self.files.abandon() {
+            // A process that was stopped until now has made no call meanwhile.
+            let stopped = matches!(&job, Job::New(record) if record.head.flags & wire::STOPPED != 0);
+            if !late && !stopped || late && self.is_late_for_nobody(&job) {
+                self.tell_silent(&job, None);
+            }
+        }
+    }
+
+    /// Its process was not to be stopped: what comes late is as good.
+    fn is_late_for_nobody(&self, job: &Job) -> bool {
+        matches!(job, Job::New(record) if !self.is_to_be_seen(record))
+    }
+
+    fn tell_silent(&mut self, job: &Job, path: Option<PathBuf>) {
+        let path = match (job, path) {
+            (Job::Scan(_, mapping), None) => Some(mapping.path.clone()),
+            (_, path) => path,
+        };
+        let within = LATE.as_secs();
+        self.tell_unread(job, path, &format!("its file system did not answer within {within} s"));
+    }
+
+    /// A sentence about a file; without its name if there are many.
+    fn tell_unread(&mut self, job: &Job, path: Option<PathBuf>, why: &str) {
+        let pid = job.pid();
+        let path = path.filter(|_| self.named < MOST_NAMED);
+        self.named += usize::from(path.is_some());
+        self.missed(match path {
+            Some(path) => {
+                format!(
+                    "{}, which process {pid} had mapped, could not be looked at ({why}): {LOST}; copy it to a local file system",
+                    path.display()
+                )
+            }
+            None => format!("a file that a process had mapped could not be looked at ({why}): {LOST}"),
+        });
+    }
+
+    fn gone(&mut self, job: &Job, late: bool, path: Option<PathBuf>, why: Gone) {
+        // What was late has been told, where it matters.
+        if !late || self.is_late_for_nobody(job) {
+            match why {
+                Gone::Silent => self.tell_silent(job, path),
+                Gone::Ended => self.tell_unread(job, path, "gpurec's process for that ended"),
+            }
+        }
+        if let (Job::New(record), false) = (job, late) {
+            self.goes_on(record);
+        }
+    }
+
+    /// What a file holds is known.
+    fn found(&mut self, job: Job, late: bool, found: Found, probes: &mut Probes) {
+        let pid = job.pid();
+        let (hooked, key, path) = match found {
+            Found::Known(key) if !probes.has(&key) => {
+                // Its hooks were removed, or a worker says so that has seen other times.
+                return self.files.ask(job.ask(true), job);
+            }
+            Found::Known(key) => (self.tell(pid, probes.also(pid, key)), Some(key), None),
+            Found::Wants(wants) => {
+                let (key, path) = (wants.key, wants.path.clone());
+                (self.look(pid, *wants, probes), Some(key), Some(path))
+            }
+            Found::NotHooked { path, reason } => {
+                (self.tell(pid, Looked::Failed { path, reason }), None, None)
+            }
+            Found::NotOpened(why) => {
+                self.files_examined += 1;
+                return self.not_opened(&job, late, &why);
+            }
+            Found::Refused(why) => {
+                self.tell_unread(&job, None, &why);
+                if let (Job::New(record), false) = (&job, late) {
+                    self.goes_on(record);
+                }
+                return;
+            }
+            _ => (false, None, None),
+        };
+        self.files_examined += 1;
+        let Job::New(record) = job else { return };
+        let mut only = key.map_or(0, |key| probes.only(key));
+        if let Some(key) = key.filter(|key| probes.has(key)) {
+            self.names.insert(key, record.file);
+        }
+        let stopped = record.head.flags & wire::STOPPED != 0 && !late;
+        let path = path.unwrap_or_else(|| PathBuf::from("a library"));
+        if hooked && !stopped && self.is_to_be_seen(&record) {
+            self.came_late(&record, &path, probes);
+            only = 0;
+        } else if hooked
+            && stopped
+            && let Some(how) = self.resumed(&record)
+        {
+            self.missed(format!("{} was being hooked {how}", path.display()));
+        }
+        if late {
+            return;
+        }
+        self.is_seen(&record, only);
+        self.goes_on(&record);
+    }
+
+    /// If the table is full, the file will be looked at again, which costs time only.
+    fn is_seen(&self, record: &NewFile, only: u32) {
+        let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
+    }
+
+    fn goes_on(&mut self, record: &NewFile) {
+        if record.head.flags & wire::STOPPED != 0 {
+            self.is_done(record);
+        }
+    }
+
+    /// True if something was hooked.
+    fn look(&mut self, pid: u32, wants: Wants, probes: &mut Probes) -> bool {
+        // The worker outlives us; if it is gone, the recording is over.
+        let messages = self.messages.clone();
+        let ts = monotonic_ns();
+        let looked = probes.look(pid, wants, &mut |library, probes| {
+            let what = Told::Coming(library.clone(), probes.to_vec());
+            let _ = messages.send(Message { ts, pid, what });
+        });
+        self.tell(pid, looked)
+    }
+
+    /// True if something was hooked.
+    fn tell(&mut self, pid: u32, looked: Looked) -> bool {
+        let ts = monotonic_ns();
+        let send = |what| _ = self.messages.send(Message { ts, pid, what });
+        let what = match looked {
+            Looked::Nothing => return false,
+            Looked::Also => return true,
+            Looked::Hooked(library) => {
+                if self.libraries.len() < LISTED {
+                    self.libraries.push(library.clone());
+                }
+                if library.beyond > 0 {
+                    send(Told::Missed(BEYOND.to_owned()));
+                }
+                if library.refused > 0 {
+                    let (refused, all) = (library.refused, library.refused + library.functions);
+                    let path = library.path.display();
+                    let why = format!(
+                        "{refused} of {all} functions of {path} could not be hooked, their calls were not seen"
+                    );
+                    send(Told::Missed(why));
+                }
+                Told::Hooked(library)
+            }
+            Looked::Failed { path, reason } => Told::Failed { path, reason },
+        };
+        let hooked = matches!(what, Told::Hooked(_));
+        send(what);
+        hooked
+    }
+
+    /// Told where calls may be missing. A process or a mapping that is gone needs no hooks.
+    fn not_opened(&mut self, job: &Job, late: bool, why: &Unopened) {
+        let ended = proc::stat(job.pid()).map_or(true, |stat| stat.ended());
+        let record = match job {
+            Job::New(record) => record,
+            Job::Scan(_, mapping) => {
+                if !ended && !why.unmapped && !why.no_library {
+                    self.tell_unread(job, Some(mapping.path.clone()), &why.said);
+                }
+                return;
+            }
+        };
+        let stopped = record.head.flags & wire::STOPPED != 0 && !late;
+        // Is the next process that maps the file asked, or nobody any more?
+        let mut next = true;
+        if !stopped && (ended || why.not_found) {
+            if self.is_to_be_seen(record) {
+                self.missed(if ended { GONE } else { NOT_OPENED }.to_owned());
+            }
+        } else if let Some(how) = self.resumed(record).filter(|_| stopped) {
+            self.missed(format!("a file that a process had mapped was being looked at {how}"));
+        } else {
+            if !ended && !why.no_library && record.head.ts < self.ends.get() {
+                let said = &why.said;
+                self.missed(format!("a file that a process had mapped could not be opened ({said}): {LOST}"));
+            }
+            next = ended;
+        }
+        if !next && !late {
+            self.is_seen(record, 0);
+        }
+        if !late {
+            self.goes_on(record);
+        }
+    }
+}
