@@ -14,8 +14,6 @@ mod mount;
 mod pool;
 mod process;
 mod side;
-#[cfg(test)]
-mod tests;
 mod wire;
 
 use std::fs::{File, Metadata};
@@ -50,7 +48,11 @@ pub enum Place {
     /// The program itself.
     Program,
     /// What a thread has just mapped, by a descriptor that it may have closed since. The inode is the kernel's.
-    Mapped { address: u64, inode: u64, fd: i32 },
+    Mapped {
+        address: u64,
+        inode: u64,
+        fd: i32,
+    },
     Listed(Mapping),
 }
 
@@ -122,7 +124,10 @@ pub enum Found {
     Nothing,
     Known(FileId),
     Wants(Box<Wants>),
-    NotHooked { path: PathBuf, reason: String },
+    NotHooked {
+        path: PathBuf,
+        reason: String,
+    },
     NotOpened(Unopened),
     Maps(Result<Vec<Mapping>, String>),
     Symbol(Option<String>),

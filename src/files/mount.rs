@@ -59,7 +59,8 @@ fn mount_number(handle: &File) -> Option<u64> {
 /// Whether the mount of that number is one that root made; None if it is not there. See proc_pid_mountinfo(5).
 fn of_root(mounts: &[u8], number: u64) -> Option<bool> {
     let text = String::from_utf8_lossy(mounts);
-    let line = text.lines().find(|line| line.split(' ').next().and_then(|n| n.parse().ok()) == Some(number))?;
+    let line =
+        text.lines().find(|line| line.split(' ').next().and_then(|n| n.parse().ok()) == Some(number))?;
     let mut words = line.split(" - ").last()?.split(' ');
     let (kind, _source, options) = (words.next()?, words.next()?, words.next().unwrap_or_default());
     if kind == "virtiofs" {

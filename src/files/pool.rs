@@ -37,8 +37,17 @@ pub enum Event<J> {
     /// Not answered in time; what comes later is a second event. The path, if it is known.
     Late(J, Option<PathBuf>),
     /// `late`: after it was said to be.
-    Found { job: J, late: bool, found: Found },
-    Gone { job: J, late: bool, path: Option<PathBuf>, why: Gone },
+    Found {
+        job: J,
+        late: bool,
+        found: Found,
+    },
+    Gone {
+        job: J,
+        late: bool,
+        path: Option<PathBuf>,
+        why: Gone,
+    },
 }
 
 pub struct Pool<J> {

@@ -182,10 +182,21 @@ fn manage(socket: &OwnedFd, user: &Identity, selection: &Selection) {
             }
         }
     }
-    reap(&mut children);
-    for child in children.values() {
-        // SAFETY: as above.
-        unsafe { libc::kill(child.pid, libc::SIGKILL) };
+    end(children);
+}
+
+/// Nothing stays, but what a file system keeps.
+fn end(mut children: HashMap<u32, Child>) {
+    for _ in 0..20 {
+        reap(&mut children);
+        if children.values().all(|child| child.ended) {
+            return;
+        }
+        for child in children.values() {
+            // SAFETY: children that were not reaped, so the numbers are their own.
+            unsafe { libc::kill(child.pid, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

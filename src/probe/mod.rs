@@ -219,12 +219,7 @@ impl Probes {
 
     /// Hooks what is wanted in a file that a process has mapped. Safe to call again with the same file. `announce` hears
     /// of the library before the first of its probes can be hit.
-    pub fn look(
-        &mut self,
-        pid: u32,
-        wants: Wants,
-        announce: &mut dyn FnMut(&Library, &[Probe]),
-    ) -> Looked {
+    pub fn look(&mut self, pid: u32, wants: Wants, announce: &mut dyn FnMut(&Library, &[Probe])) -> Looked {
         let start = Instant::now();
         self.base.still_here();
         let Wants { key, path, image, handle, stamp } = wants;

@@ -243,8 +243,8 @@ fn start_recorder(
         }
         None => (None, None),
     };
-    let mut lines = Lines::new(line_writer, config.live.then(|| Live::new(voice.clone())), start)
-        .asking(&from.files);
+    let mut lines =
+        Lines::new(line_writer, config.live.then(|| Live::new(voice.clone())), start).asking(&from.files);
     lines.write_calls = !config.summary_only;
     if config.selection.leaves_out() {
         lines.calls_missing();

@@ -9,8 +9,7 @@ use super::deaths::{Deaths, Life};
 use super::driver::{Driver, Within};
 use super::errors::Errors;
 use super::figures::{
-    Cost, FailureKind, Figures, Finding, FirstFailure, LibrarySeen, ProcessSeen, SyncFunction,
-    ThreadCost,
+    Cost, FailureKind, Figures, Finding, FirstFailure, LibrarySeen, ProcessSeen, SyncFunction, ThreadCost,
 };
 use super::habits::{Habits, Returned};
 use super::kernels::{Kernels, Shape};

@@ -52,6 +52,8 @@ mod must_show;
 mod needs;
 #[path = "live/nonlocal.rs"]
 mod nonlocal;
+#[path = "live/opener.rs"]
+mod opener;
 #[path = "live/other_libc.rs"]
 mod other_libc;
 #[path = "live/privileges.rs"]

@@ -184,10 +184,8 @@ impl Tracker {
     fn found(&mut self, job: Job, late: bool, found: Found, probes: &mut Probes) {
         let pid = job.pid();
         let (hooked, key, path) = match found {
-            Found::Known(key) if !probes.has(&key) => {
-                // Its hooks were removed, or a worker says so that has seen other times.
-                return self.files.ask(job.ask(true), job);
-            }
+            // Its hooks were removed, or could not be made: it is looked at anew.
+            Found::Known(key) if !probes.has(&key) && !late => return self.files.ask(job.ask(true), job),
             Found::Known(key) => (self.tell(pid, probes.also(pid, key)), Some(key), None),
             Found::Wants(wants) => {
                 let (key, path) = (wants.key, wants.path.clone());

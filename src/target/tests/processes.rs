@@ -8,7 +8,7 @@ use super::{eventually, root};
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::process::{Child, Command};
 
 struct Kill(Child);
@@ -183,4 +183,16 @@ fn descriptors_of_a_process() {
     let file = find_fd(child.0.id(), 0).expect("its input").open().expect("its bytes");
     assert_eq!(file.metadata().expect("metadata").ino(), inode(&path));
     assert!(find_fd(child.0.id(), 99).is_err());
+    // A device is not opened to find out what it is: of one without a driver even that would fail.
+    let node = folder.0.join("device");
+    let device = nix::sys::stat::makedev(511, 255);
+    if nix::sys::stat::mknod(&node, nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::Mode::S_IRWXU, device)
+        .is_ok()
+    {
+        fs::File::open(&node).expect_err("no driver");
+        let held =
+            fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&node).expect("its node");
+        let error = find_fd(std::process::id(), held.as_raw_fd()).expect_err("a device");
+        assert!(error.to_string().ends_with("is not a regular file"), "{error}");
+    }
 }

@@ -1,12 +1,10 @@
 // A FUSE server without libfuse, for one plain file.
-// In: fuse MOUNTPOINT NAME FILE MODE SECONDS [UID]
+// In: fuse MOUNTPOINT NAME FILE MODE SECONDS [UID [OTHER]]
 //   MOUNTPOINT  a folder; NAME appears in it with the bytes of FILE
-//   MODE        honest, or which request is not answered: open, read, getattr (a read is left unanswered from the 32nd on
-//               a file is opened by another than this program's own parent, see `hush`)
+//   MODE        honest, or which request of gpurec's is not answered: open, read, getattr. Those of others always are.
 //   SECONDS     after that long it ends, whatever happens, and takes its mount away: nothing hangs for good
 //   UID         whose mount it is (the option user_id); 0 without it
-//   map         instead of UID: before each answer to an OPEN the server maps FILE2 (argument 7), as one does that is recorded
-// A request is left unanswered only after a file MOUNTPOINT.hush is there.
+//   OTHER       a file that the server maps as code before it answers gpurec's OPEN
 // Out: "serving" on standard output once it is mounted. Mounts by mount(2), so it must be root's.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -23,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static char *point, *name, *mode, *also, hush[4096];
+static char *point, *name, *mode, *also;
 static int device, file;
 static struct stat about;
 static char request[(1 << 20) + 4096];
@@ -51,9 +49,22 @@ static struct fuse_attr attr(uint64_t node)
 	};
 }
 
-static int silent(const char *what)
+static int is_gpurecs(const struct fuse_in_header *in)
 {
-	return !strcmp(mode, what) && !access(hush, F_OK);
+	char path[40], comm[16] = "";
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/comm", in->pid);
+	fd = open(path, O_RDONLY);
+	if (fd < 0 || read(fd, comm, sizeof(comm) - 1) < 0)
+		comm[0] = 0;
+	close(fd);
+	return !strncmp(comm, "gpurec", 6);
+}
+
+static int is_silent(const struct fuse_in_header *in, const char *what)
+{
+	return !strcmp(mode, what) && is_gpurecs(in);
 }
 
 static void map_another(void)
@@ -69,8 +80,8 @@ static void map_another(void)
 static void serve(const struct fuse_in_header *in, const void *body)
 {
 	const struct fuse_read_in *read_in = body;
-	// A second: what is older is asked for again.
-	struct fuse_entry_out entry = {.nodeid = 2, .attr_valid = 1, .entry_valid = 1, .attr = attr(2)};
+	// Attributes are asked for again each time.
+	struct fuse_entry_out entry = {.nodeid = 2, .entry_valid = 1, .attr = attr(2)};
 	struct fuse_attr_out got = {.attr_valid = 0, .attr = attr(in->nodeid)};
 	struct fuse_init_out init = {.major = 7, .minor = 31, .max_write = 1 << 17, .max_readahead = 1 << 17};
 	struct fuse_open_out opened = {.fh = 1};
@@ -83,15 +94,15 @@ static void serve(const struct fuse_in_header *in, const void *body)
 	case FUSE_LOOKUP:
 		return strcmp(body, name) ? answer(in, ENOENT, NULL, 0) : answer(in, 0, &entry, sizeof(entry));
 	case FUSE_GETATTR:
-		return silent("getattr") && in->nodeid == 2 ? (void)0 : answer(in, 0, &got, sizeof(got));
+		return is_silent(in, "getattr") ? (void)0 : answer(in, 0, &got, sizeof(got));
 	case FUSE_OPEN:
-		if (silent("open"))
+		if (is_silent(in, "open"))
 			return;
-		if (also && !access(hush, F_OK))
+		if (also && is_gpurecs(in))
 			map_another();
 		return answer(in, 0, &opened, sizeof(opened));
 	case FUSE_READ:
-		if (silent("read"))
+		if (is_silent(in, "read"))
 			return;
 		count = pread(file, reply + sizeof(struct fuse_out_header), read_in->size, read_in->offset);
 		return answer(in, 0, reply + sizeof(struct fuse_out_header), count < 0 ? 0 : count);
@@ -128,9 +139,8 @@ int main(int count, char **words)
 	if (count < 6)
 		return 2;
 	point = words[1], name = words[2], mode = words[4];
-	uid = count > 6 && strcmp(words[6], "map") ? atoi(words[6]) : 0;
+	uid = count > 6 ? atoi(words[6]) : 0;
 	also = count > 7 ? words[7] : NULL;
-	snprintf(hush, sizeof(hush), "%s.hush", point);
 	file = open(words[3], O_RDONLY);
 	device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 	if (file < 0 || fstat(file, &about) || device < 0)
