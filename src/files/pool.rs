@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::process::{Files, Worker};
 use super::{Answer, Ask, Found, Wants};
+use crate::target::fds;
 
 /// So long a process is kept waiting for its file.
 pub const LATE: Duration = Duration::from_secs(2);
@@ -56,7 +57,7 @@ pub struct Pool<J> {
     busy: Vec<Busy<J>>,
     waiting: VecDeque<Request<J>>,
     /// Those that no worker could be had for.
-    failed: Vec<Request<J>>,
+    failed: Vec<(Request<J>, io::Error)>,
 }
 
 struct Request<J> {
@@ -132,9 +133,14 @@ impl<J: Clone> Pool<J> {
         }
         self.give_up(&mut events);
         self.hand_out();
-        events.extend(self.failed.drain(..).map(|request| {
+        events.extend(self.failed.drain(..).map(|(request, error)| {
             let Request { job, late, .. } = request;
-            Event::Gone { job, late, path: None, why: Gone::Ended }
+            match error.raw_os_error() {
+                Some(libc::EMFILE | libc::ENFILE) => {
+                    Event::Found { job, late, found: Found::Refused(fds::too_few()) }
+                }
+                _ => Event::Gone { job, late, path: None, why: Gone::Ended },
+            }
         }));
         events
     }
@@ -145,7 +151,8 @@ impl<J: Clone> Pool<J> {
             busy.worker.end();
             busy.request
         });
-        let rest = self.waiting.drain(..).chain(self.failed.drain(..));
+        let failed = self.failed.drain(..).map(|(request, _)| request);
+        let rest = self.waiting.drain(..).chain(failed);
         busy.chain(rest).map(|request| (request.job, request.late)).collect()
     }
 
@@ -213,7 +220,7 @@ impl<J: Clone> Pool<J> {
                 Ok(worker) => self.busy.push(Busy { worker, request, path: None }),
                 // An idle one that has ended is another's turn.
                 Err(_) if !request.again => self.waiting.push_front(Request { again: true, ..request }),
-                Err(_) => self.failed.push(request),
+                Err(error) => self.failed.push((request, error)),
             }
         }
     }
@@ -254,7 +261,9 @@ pub(super) fn found(answer: Answer, fd: Option<OwnedFd>) -> Option<Found> {
         Answer::Known(key) => Found::Known(key),
         Answer::Wanted(wanted) => {
             let (key, path, image, stamp) = (wanted.key, wanted.path, wanted.image, wanted.stamp);
-            let handle = File::from(fd?);
+            // The message came, and no place for its descriptor was free.
+            let Some(fd) = fd else { return Some(Found::NotHooked { path, reason: fds::too_few() }) };
+            let handle = File::from(fd);
             Found::Wants(Box::new(Wants { key, path, image, handle, stamp }))
         }
         Answer::NotHooked { path, reason } => Found::NotHooked { path, reason },

@@ -53,10 +53,12 @@ impl Inbox {
             let flags = flags | MsgFlags::MSG_CMSG_CLOEXEC;
             let got = match recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut room), flags) {
                 Ok(message) => {
-                    for control in message.cmsgs()? {
-                        if let ControlMessageOwned::ScmRights(fds) = control {
-                            // SAFETY: descriptors just received, owned by nobody else.
-                            self.fd = fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).last();
+                    // Where no place was free for a descriptor, the message comes without it.
+                    for control in message.cmsgs().into_iter().flatten() {
+                        let ControlMessageOwned::ScmRights(fds) = control else { continue };
+                        for fd in fds {
+                            // SAFETY: a descriptor just received, owned by nobody else.
+                            self.fd = Some(unsafe { OwnedFd::from_raw_fd(fd) });
                         }
                     }
                     message.bytes

@@ -10,10 +10,12 @@
 //! A process that opens the terminal by its name gets at most half a second of our line.
 
 use std::collections::HashSet;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::report;
@@ -188,6 +190,24 @@ fn has_none_open(pid: u32) -> bool {
     fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut entries| entries.next().is_none())
 }
 
+/// As st_rdev has it. What is called like a device may lie on a file system whose server does not answer: what the
+/// kernel knows by itself is enough.
+fn device_of(path: &Path) -> Option<u64> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all zeroes are a statx to fill; the path ends with a zero.
+    unsafe {
+        let mut about: libc::statx = std::mem::zeroed();
+        let rc = libc::statx(
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_STATX_DONT_SYNC,
+            libc::STATX_TYPE,
+            &mut about,
+        );
+        (rc == 0).then(|| libc::makedev(about.stx_rdev_major, about.stx_rdev_minor))
+    }
+}
+
 /// Whether a process could write to one of the terminals. One that is gone could not.
 fn has_open(pid: u32, terminals: &HashSet<u64>) -> bool {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
@@ -201,7 +221,7 @@ fn has_open(pid: u32, terminals: &HashSet<u64>) -> bool {
         // Only of what has a name in /dev a look is worth its time.
         let path = entry.path();
         let device = fs::read_link(&path).is_ok_and(|to| to.starts_with("/dev"));
-        if device && fs::metadata(&path).is_ok_and(|about| terminals.contains(&about.rdev())) {
+        if device && device_of(&path).is_some_and(|number| terminals.contains(&number)) {
             return true;
         }
     }
@@ -210,6 +230,8 @@ fn has_open(pid: u32, terminals: &HashSet<u64>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     fn shown(totals: &Totals) -> Shown<'_> {
