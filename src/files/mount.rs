@@ -38,7 +38,7 @@ pub fn server_of(handle: &File, pid: u32) -> Server {
     }
 }
 
-/// `Err` of a file system that does not answer is none of the kinds.
+/// As statfs() has it.
 fn kind_of(handle: &File) -> Option<i64> {
     // SAFETY: all zeroes are a statfs to fill; the descriptor is open.
     unsafe {

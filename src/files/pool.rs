@@ -184,8 +184,7 @@ impl<J: Clone> Pool<J> {
     }
 
     fn give_up(&mut self, events: &mut Vec<Event<J>>) {
-        let queue = !self.waiting.is_empty();
-        let full = self.busy.len() >= MOST;
+        let mut wanted = if self.busy.len() >= MOST { self.waiting.len() } else { 0 };
         for mut busy in std::mem::take(&mut self.busy) {
             let age = busy.request.since.elapsed();
             if age >= LATE && !busy.request.late {
@@ -193,7 +192,8 @@ impl<J: Clone> Pool<J> {
                 events.push(Event::Late(busy.request.job.clone(), busy.path.clone()));
             }
             // Its place is wanted, or it had its time.
-            if age >= GONE || busy.request.late && queue && full {
+            if age >= GONE || busy.request.late && wanted > 0 {
+                wanted = wanted.saturating_sub(1);
                 events.push(busy.gone(Gone::Silent));
             } else {
                 self.busy.push(busy);

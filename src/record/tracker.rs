@@ -16,7 +16,7 @@ use anyhow::Result;
 use crossbeam_channel::Sender;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::files::{Ask, Files, Found, Pool};
+use crate::files::{Ask, Files, Found, LATE, Pool};
 use crate::pipeline::worker::{Message, Told, monotonic_ns};
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, FileKey, NewFile, Pulse};
@@ -54,6 +54,8 @@ const RESCUED: &str = "when gpurec's guardian resumed its process, because the r
 
 pub struct Tracker {
     files: Pool<Job>,
+    /// So long the mappings of a process that runs already are waited for.
+    patience: Duration,
     /// Sentences that name a file which could not be looked at.
     named: usize,
     seen: MapHandle,
@@ -96,6 +98,7 @@ impl Tracker {
         let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&probes.base.map(name)?)?) };
         Ok(Tracker {
             files: Pool::new(files),
+            patience: LATE,
             named: 0,
             seen: map("seen")?,
             stopped: map("stopped")?,

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::*;
-use crate::files::{Event, Gone, LATE, Place, Unopened, Wants};
+use crate::files::{Event, Gone, Place, Unopened, Wants};
 use crate::probe::Looked;
 
 /// Sentences that name a file: a target could map thousands that cannot be opened.
@@ -57,10 +57,14 @@ impl Tracker {
 
     /// Hooks what a running process has mapped already. What is not answered at once comes with `work`.
     pub fn scan(&mut self, pid: u32, probes: &mut Probes) -> io::Result<()> {
-        let mapped = match self.files.ask_now(&Ask::Maps { pid }, LATE) {
+        let mapped = match self.files.ask_now(&Ask::Maps { pid }, self.patience) {
             Some(Found::Maps(Ok(mapped))) => Ok(mapped),
             Some(Found::Maps(Err(why)) | Found::Refused(why)) => Err(why),
-            _ => Err("it did not answer".to_owned()),
+            _ => {
+                // A thousand processes that do not answer are not waited for a thousand times.
+                self.patience /= 2;
+                Err("it did not answer".to_owned())
+            }
         };
         let mapped = mapped.map_err(|why| {
             if proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
@@ -186,13 +190,13 @@ impl Tracker {
         let (hooked, key, path) = match found {
             // Its hooks were removed, or could not be made: it is looked at anew.
             Found::Known(key) if !probes.has(&key) && !late => return self.files.ask(job.ask(true), job),
-            Found::Known(key) => (self.tell(pid, probes.also(pid, key)), Some(key), None),
+            Found::Known(key) => (self.tell(monotonic_ns(), pid, probes.also(pid, key)), Some(key), None),
             Found::Wants(wants) => {
                 let (key, path) = (wants.key, wants.path.clone());
                 (self.look(pid, *wants, probes), Some(key), Some(path))
             }
             Found::NotHooked { path, reason } => {
-                (self.tell(pid, Looked::Failed { path, reason }), None, None)
+                (self.tell(monotonic_ns(), pid, Looked::Failed { path, reason }), None, None)
             }
             Found::NotOpened(why) => {
                 self.files_examined += 1;
@@ -251,12 +255,11 @@ impl Tracker {
             let what = Told::Coming(library.clone(), probes.to_vec());
             let _ = messages.send(Message { ts, pid, what });
         });
-        self.tell(pid, looked)
+        self.tell(ts, pid, looked)
     }
 
-    /// True if something was hooked.
-    fn tell(&mut self, pid: u32, looked: Looked) -> bool {
-        let ts = monotonic_ns();
+    /// True if something was hooked. By the time the worker knows what was announced.
+    fn tell(&mut self, ts: u64, pid: u32, looked: Looked) -> bool {
         let send = |what| _ = self.messages.send(Message { ts, pid, what });
         let what = match looked {
             Looked::Nothing => return false,
