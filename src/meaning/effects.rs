@@ -53,10 +53,10 @@ impl Ending<'_, '_> {
             }
             Saved::Alias(of) => self.alias(of, out),
             Saved::Asked(handle) => {
-                if let Some((bytes, cut)) = out.bytes(0) {
-                    if let Some(name) = self.lookup.shown.name(bytes, cut) {
-                        self.process.kernels.handle(handle, name);
-                    }
+                if let Some((bytes, cut)) = out.bytes(0)
+                    && let Some(name) = self.lookup.shown.name(bytes, cut)
+                {
+                    self.process.kernels.handle(handle, name);
                 }
             }
             Saved::Graph(graph, handle) => self.graph(graph, handle, &open.told, out),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::calls::{Frame, Functions, Stacks, Thread};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
+use crate::report::by_process::ByProcess;
 use crate::report::histogram::Histogram;
 use crate::report::table::{Cell, Column, Table, data, long, number, wrapped};
 use crate::report::tally::Role;
@@ -63,7 +64,7 @@ struct Kernels {
     others: Option<usize>,
     shapes: Left<ALL_SHAPES>,
     /// When a process launched a kernel last.
-    last: HashMap<(u32, usize), u64>,
+    last: ByProcess<usize, Option<u64>>,
     launches: u64,
     graphs: u64,
 }
@@ -200,9 +201,7 @@ impl Kernels {
 
     fn launched(&mut self, thread: Thread, asked: &Asked, ts_ns: u64, call_ns: Option<u64>) {
         self.launches += 1;
-        let key = (thread.0, asked.kernel);
-        let is_known = self.last.len() < MOST || self.last.contains_key(&key);
-        let before = if is_known { self.last.insert(key, ts_ns) } else { None };
+        let before = self.last.entry(thread.0, asked.kernel, MOST).and_then(|last| last.replace(ts_ns));
         let Some(kernel) = self.kernels.get_mut(asked.kernel) else { return };
         kernel.launches += 1;
         if let Some(count) = kernel.shapes.get_mut(&asked.shape) {
@@ -220,7 +219,7 @@ impl Kernels {
 
     fn ended(&mut self, pid: u32) {
         self.stacks.ended(pid);
-        self.last.retain(|(of, _), _| *of != pid);
+        self.last.ended(pid);
     }
 
     fn report(&self) -> Report {
