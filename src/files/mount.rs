@@ -61,7 +61,8 @@ fn of_root(mounts: &[u8], number: u64) -> Option<bool> {
     let text = String::from_utf8_lossy(mounts);
     let line =
         text.lines().find(|line| line.split(' ').next().and_then(|n| n.parse().ok()) == Some(number))?;
-    let mut words = line.split(" - ").last()?.split(' ');
+    // What stands before it are paths and numbers, none of which is a dash; what is mounted may be called one.
+    let mut words = line.split_once(" - ")?.1.split(' ');
     let (kind, _source, options) = (words.next()?, words.next()?, words.next().unwrap_or_default());
     if kind == "virtiofs" {
         return Some(true);
