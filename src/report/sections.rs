@@ -91,7 +91,7 @@ pub fn kernels(page: &mut Page, figures: &Figures) {
         page.line("  * the most frequent of several shapes");
     }
     if figures.unnamed_launches > 0 {
-        let launches = plural(figures.unnamed_launches, "launch");
+        let launches = plural_launches(figures.unnamed_launches);
         page.line(&format!("  {launches} shown by address: gpurec had no time to look for their names"));
     }
 }
