@@ -13,7 +13,16 @@ fn calls(count: u64, make: impl Fn(u64) -> (String, Option<Launch<'static>>, Opt
     for i in 0..count {
         let (name, launch, error) = make(i);
         let args = Args::raw(&[]);
-        let begin = Begin { name: name.clone().into(), pid: 1, tid: 1, depth: 0, parent: None, args, launch };
+        let begin = Begin {
+            name: name.clone().into(),
+            pid: 1,
+            tid: 1,
+            depth: 0,
+            parent: None,
+            args,
+            launch,
+            no_return: None,
+        };
         summary.add(&Line { event_id: 2 * i, ts_ns: i, body: Body::Begin(begin) });
         let retval = Some(Retval::Number(if error.is_some() { i as i64 + 1 } else { 0 }));
         let end = End {
@@ -25,6 +34,7 @@ fn calls(count: u64, make: impl Fn(u64) -> (String, Option<Launch<'static>>, Opt
             retval,
             error: error.map(Cow::Owned),
             out: None,
+            late: None,
             ended: Ended::Returned,
         };
         summary.add(&Line { event_id: 2 * i + 1, ts_ns: i, body: Body::End(end) });
@@ -83,6 +93,7 @@ fn calls_open_beyond_the_bound_are_counted_and_said() {
             parent: None,
             args: Args::raw(&[]),
             launch: None,
+            no_return: None,
         };
         summary.add(&Line { event_id: i, ts_ns: i, body: Body::Begin(begin) });
     }
