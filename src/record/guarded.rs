@@ -47,7 +47,7 @@ impl Stops for Maps {
     }
 
     fn rescue(&mut self, pid: Pid) {
-        // Before it goes on: the recorder, if it is back, leaves alone whom it does not find any more.
+        // Before it goes on: a recorder that is back leaves alone the processes that it does not find any more.
         for map in &self.stopped {
             let _ = map.delete(&pid.to_ne_bytes());
         }

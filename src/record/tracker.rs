@@ -196,7 +196,7 @@ impl Tracker {
         (!stops::holds(record.head.tid)).then_some(LET_GO)
     }
 
-    /// The guardian has resumed everybody who was stopped by then.
+    /// The guardian has resumed every process that was stopped by then.
     fn is_rescued(&self, record: &NewFile) -> bool {
         let value = self.rescued.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
         let at = value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_ne_bytes);

@@ -46,7 +46,7 @@ pub trait Stops {
     fn stopped(&mut self) -> Vec<Pid>;
     /// This one is about to be resumed, though the recorder has not looked at what it was stopped for.
     fn rescue(&mut self, pid: Pid);
-    /// Everybody was who had been stopped by now: for the recorder, if it comes back.
+    /// Every process that had been stopped by now was resumed: for the recorder, if it comes back.
     fn rescued(&mut self);
     /// Gpurec is gone. Hooks can outlive it for a while: they record nothing more, and pause nobody.
     fn silence(&mut self);
@@ -151,7 +151,7 @@ fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
     }
 }
 
-/// The recorder is not there: whoever waits for it goes on.
+/// The recorder is not there: the processes that wait for it go on.
 fn rescue(stops: &mut impl Stops) {
     let pids = stops.stopped();
     if pids.is_empty() {
