@@ -72,6 +72,8 @@ enum gpurec_flag {
 	GPUREC_WATCHED = 512,
 	/* A call whose return is not watched: see stack.h. */
 	GPUREC_NO_RETURN = 1024,
+	/* gpurec_new_file: the kernel puts no hooks into this mapping, which is shared or writable. */
+	GPUREC_NO_HOOKS = 2048,
 };
 
 /* How a piece of the target's memory is read. */

@@ -33,7 +33,9 @@
 #define READ_IMPLIES_EXEC 0x0400000
 #define MOST_RANGES 8
 #define ENOENT 2
+#define MAP_SHARED 1
 #define MAP_ANONYMOUS 0x20
+#define PROT_WRITE 2
 #define PF_EXITING 4
 
 /* Linux 6.13. Where it is missing, hooks are for everybody and no child is stopped at birth. */
@@ -255,7 +257,7 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 {
 	u32 pid = bpf_get_current_pid_tgid() >> 32;
 	struct gpurec_new_file *r = bpf_ringbuf_reserve(&control, sizeof(*r), 0);
-	u16 watched = what->head.flags;
+	u16 watched = what->head.flags & GPUREC_WATCHED;
 
 	if (!r) {
 		COUNT_LOST(file);
@@ -264,7 +266,7 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 	*r = *what;
 	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
 	r->pid = pid;
-	r->head.flags = flags;
+	r->head.flags = flags | (what->head.flags & GPUREC_NO_HOOKS);
 	if (!config.everyone)
 		r->head.flags |= watched ? watched : wait_current(pid);
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
@@ -307,6 +309,8 @@ static __always_inline int mmap_begins(u32 copy, struct trace_event_raw_sys_ente
 		return 0;
 	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;
+	if ((ctx->args[2] & PROT_WRITE) || (ctx->args[3] & MAP_SHARED))
+		what.head.flags |= GPUREC_NO_HOOKS;
 	bpf_map_update_elem(&mapping, &tid, &what, BPF_ANY);
 	return 0;
 }
@@ -362,6 +366,8 @@ static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_
 	end = at + PT_REGS_PARM2_CORE_SYSCALL(regs);
 	if (is_watched())
 		file.head.flags = GPUREC_WATCHED;
+	if (PT_REGS_PARM3_CORE_SYSCALL(regs) & PROT_WRITE)
+		file.head.flags |= GPUREC_NO_HOOKS;
 	for (int i = 0; i < MOST_RANGES && at < end; i++) {
 		struct mapped mapped = {};
 		long error = bpf_find_vma(task, at, mapped_file, &mapped, 0);

@@ -34,12 +34,12 @@ pub fn functions(
     let mut budget = MOST_CODE;
     for (&entry, place) in &places {
         if let Some(reason) = place.names.iter().find_map(|name| unhookable::reason(name)) {
-            not_hooked.extend(place.names.iter().map(|name| refusal(name, reason)));
+            not_hooked.extend(place.names.iter().map(|name| refusal(name, reason, true)));
             continue;
         }
         match best_site(layout, &places, entry, place, &mut budget)? {
             Ok(site) => functions.push(function(place, entry, site)),
-            Err(reason) => not_hooked.extend(place.names.iter().map(|name| refusal(name, reason))),
+            Err(reason) => not_hooked.extend(place.names.iter().map(|name| refusal(name, reason, true))),
         }
     }
     not_hooked.sort_by(|a, b| a.name.cmp(&b.name));
@@ -53,7 +53,7 @@ fn places(layout: &Layout, candidates: Vec<Candidate>) -> (BTreeMap<u64, Place>,
     let mut not_hooked = Vec::new();
     for Candidate { name, symbol } in candidates {
         match place(layout, &symbol) {
-            Err(reason) => not_hooked.push(refusal(&name, reason)),
+            Err(reason) => not_hooked.push(refusal(&name, reason, symbol.st_type() == STT_GNU_IFUNC)),
             Ok((entry, left)) => {
                 let fresh = || Place { names: Vec::new(), address: symbol.st_value, size: 0, left };
                 let place = places.entry(entry).or_insert_with(fresh);
@@ -138,6 +138,6 @@ fn function(place: &Place, entry: u64, site: Site) -> Function {
     }
 }
 
-fn refusal(name: &str, reason: &str) -> NotHooked {
-    NotHooked { name: name.to_owned(), reason: reason.to_owned() }
+fn refusal(name: &str, reason: &str, is_code: bool) -> NotHooked {
+    NotHooked { name: name.to_owned(), reason: reason.to_owned(), is_code }
 }

@@ -70,6 +70,8 @@ pub struct Function {
 pub struct NotHooked {
     pub name: String,
     pub reason: String,
+    /// It is a function, whose calls are not seen.
+    pub is_code: bool,
 }
 
 /// Those that are listed: what a file has more of is told in a row.
@@ -86,7 +88,7 @@ pub fn few(all: &mut Vec<NotHooked>) {
         all.truncate(kept);
         all.shrink_to_fit();
         let reason = "for these reasons or such; gpurec lists no more of one file".to_owned();
-        all.push(NotHooked { name: format!("({more} more functions)"), reason });
+        all.push(NotHooked { name: format!("({more} more functions)"), reason, is_code: false });
     }
 }
 

@@ -58,6 +58,7 @@ fn without_symbols(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Resu
                  but its symbols are stripped: its driver calls are seen, its runtime calls are not; \
                  link it with -cudart shared or keep its symbols to see them"
             .to_owned(),
+        is_code: false,
     }))
 }
 

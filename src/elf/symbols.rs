@@ -53,7 +53,7 @@ impl Candidates {
             count - 1,
             MOST_HOOKED_NAMES >> 20
         );
-        Some(NotHooked { name, reason })
+        Some(NotHooked { name, reason, is_code: false })
     }
 }
 

@@ -104,7 +104,7 @@ pub struct Library {
     pub beyond: usize,
     /// How many of those hooked the kernel must single-step.
     pub slow: usize,
-    /// How many more the kernel did not take; they are in `not_hooked`.
+    /// How many more functions could not be hooked; they are in `not_hooked`.
     pub refused: usize,
     pub took: Duration,
 }
@@ -278,6 +278,7 @@ impl Probes {
     ) -> Result<Library> {
         let wanted = image.functions.len();
         let probes = self.number(&mut image);
+        let refused = image.not_hooked.iter().filter(|one| one.is_code).count();
         elf::few(&mut image.not_hooked);
         self.set_captures(&probes)?;
         let mut library = Library {
@@ -286,7 +287,7 @@ impl Probes {
             slow: image.functions.iter().filter(|f| !f.emulated).count(),
             functions: probes.len(),
             beyond: wanted - probes.len(),
-            refused: 0,
+            refused,
             not_hooked: std::mem::take(&mut image.not_hooked),
             took: Duration::ZERO,
         };
@@ -499,12 +500,16 @@ const REWRITTEN: &str = "it was written to while gpurec looked into it: replace 
 fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Image) {
     for one in refused {
         let reason = say::with_remedy(format!("the kernel refused it: {}", one.why));
-        library.not_hooked.push(NotHooked { name: image.functions[one.index].name.clone(), reason });
+        library.not_hooked.push(NotHooked {
+            name: image.functions[one.index].name.clone(),
+            reason,
+            is_code: true,
+        });
     }
     elf::few(&mut library.not_hooked);
     let mut index = 0..;
     image.functions.retain(|_| index.next().is_some_and(|i| refused.iter().all(|one| one.index != i)));
-    library.refused = refused.len();
+    library.refused += refused.len();
     library.functions = image.functions.len();
     library.slow = image.functions.iter().filter(|f| !f.emulated).count();
 }

@@ -53,7 +53,7 @@ impl Numbers {
 pub fn refusal(name: &str) -> NotHooked {
     let (most, bytes) = (wire::MAX_PROBES - 1, NAMES >> 20);
     let reason = format!("gpurec hooks {most} functions at most, and {bytes} MiB of their names");
-    NotHooked { name: short(name, SHOWN), reason }
+    NotHooked { name: short(name, SHOWN), reason, is_code: false }
 }
 
 #[cfg(test)]

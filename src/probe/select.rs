@@ -130,7 +130,7 @@ impl Selection {
         }
         if image.functions.is_empty() && image.not_hooked.is_empty() {
             let reason = "the file is called like a CUDA library and exports no function of CUDA".to_owned();
-            image.not_hooked.push(NotHooked { name: "*".to_owned(), reason });
+            image.not_hooked.push(NotHooked { name: "*".to_owned(), reason, is_code: false });
             return Ok(Some(image));
         }
         image.functions.retain(|f| self.wants_any(std::iter::once(&f.name).chain(&f.aliases)));

@@ -54,6 +54,7 @@ pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
 pub const ALONE: u16 = gpurec_flag::GPUREC_ALONE.0 as u16;
 pub const WATCHED: u16 = gpurec_flag::GPUREC_WATCHED.0 as u16;
 
+pub const NO_HOOKS: u16 = gpurec_flag::GPUREC_NO_HOOKS.0 as u16;
 pub const NO_RETURN: u16 = gpurec_flag::GPUREC_NO_RETURN.0 as u16;
 pub const KERNEL: u16 = gpurec_flag::GPUREC_KERNEL.0 as u16;
 pub const KERNEL_THREAD: u16 = gpurec_flag::GPUREC_KERNEL_THREAD.0 as u16;

@@ -17,6 +17,8 @@ const GONE: &str = "a process that was not stopped ended before gpurec could loo
 
 const NOT_OPENED: &str = "a process that was not stopped had already let go of a file that it had mapped when gpurec looked: if that was a CUDA library, its calls were not seen";
 
+const UNHOOKED: &str = "as shared or writable code, into which the kernel puts no hooks: its calls were not seen; map it private and read-only, as dlopen does";
+
 const LOST: &str = "if that was a CUDA library, its calls were not seen";
 
 /// What is asked about a file, and for whom.
@@ -227,6 +229,9 @@ impl Tracker {
             && let Some(how) = self.resumed(&record)
         {
             self.missed(format!("{} was being hooked {how}", path.display()));
+        }
+        if record.head.flags & wire::NO_HOOKS != 0 && key.is_some_and(|key| probes.has(&key)) {
+            self.missed(format!("process {pid} has mapped {} {UNHOOKED}", path.display()));
         }
         if late {
             return;
