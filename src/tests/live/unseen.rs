@@ -97,12 +97,6 @@ fn a_plain_file_that_becomes_a_library() {
     live(|room| Unseen::new(room).record(room, &ways, false, CALLS));
 }
 
-/// Nothing about the file tells that it changed.
-#[test]
-fn a_plain_file_that_is_written_through_a_mapping() {
-    live(|room| Unseen::new(room).record(room, &["written-through"], false, CALLS));
-}
-
 #[test]
 fn children_that_share_the_memory_of_their_parent() {
     live(|room| Unseen::new(room).record(room, &["children"], false, 3 * CALLS));

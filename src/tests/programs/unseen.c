@@ -78,25 +78,6 @@ static void overwritten_at_once(void)
 	calls();
 }
 
-// By a mapping that was written to before the file was looked at: its times stay.
-static void written_through(void)
-{
-	int from = open(library, O_RDONLY), to;
-	off_t length = lseek(from, 0, SEEK_END);
-	char *through;
-
-	CHECK(plain_file(file));
-	CHECK((to = open(file, O_RDWR)) >= 0 && length > 0 && !ftruncate(to, length));
-	through = mmap(NULL, (size_t)length, PROT_READ | PROT_WRITE, MAP_SHARED, to, 0);
-	CHECK(through != MAP_FAILED);
-	memset(through, 1, (size_t)length);
-	CHECK(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, to, 0) != MAP_FAILED);
-	CHECK(pread(from, through, (size_t)length, 0) == length);
-	CHECK(!munmap(through, (size_t)length) && !close(to) && !close(from));
-	open_library(file);
-	calls();
-}
-
 static int child(void *unused)
 {
 	(void)unused;
@@ -166,12 +147,6 @@ static char *grown(char *at, size_t length, int fd, off_t offset)
 	return at;
 }
 
-static char *dropped(char *at, size_t length, int fd, off_t offset)
-{
-	CHECK(map(at, length, PROT_READ | PROT_EXEC, fd, offset) == at);
-	return madvise(at, length, MADV_DONTNEED) ? NULL : at;
-}
-
 static char *shared(char *at, size_t length, int fd, off_t offset)
 {
 	return mmap(at, length, PROT_READ | PROT_EXEC, MAP_SHARED | MAP_FIXED, fd, offset);
@@ -190,14 +165,12 @@ static const struct {
 	{"same-number", with_same_number, NULL},
 	{"overwritten", after_another, NULL},
 	{"overwritten-at-once", overwritten_at_once, NULL},
-	{"written-through", written_through, NULL},
 	{"children", children, NULL},
 	{"mprotect", NULL, by_mprotect},
 	{"pkey_mprotect", NULL, by_pkey},
 	{"personality", NULL, by_personality},
 	{"moved", NULL, moved},
 	{"grown", NULL, grown},
-	{"dropped", NULL, dropped},
 	{"shared", NULL, shared},
 	{"writable", NULL, writable},
 };
