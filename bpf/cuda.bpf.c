@@ -104,6 +104,9 @@ static __always_inline void fill_call(struct gpurec_call *call, struct task_stru
 	call->args[5] = PT_REGS_PARM6(regs);
 }
 
+/* Where to read at the return, and as many places again for what is thrown away. */
+#define ALL_EXITS (2 * GPUREC_READS)
+
 /* Reads what the plan wants at entry behind the call in the scratch memory, and notes where it wants to read at the
  * return. Returns a bit for each read that failed and is worth another try at the return: those that follow from
  * other reads are not. */
@@ -112,7 +115,8 @@ static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_captu
 	struct reader r = {.key = key};
 	u32 bytes = plan->words * 8;
 	u64 stack = PT_REGS_SP(regs);
-	u32 i, at = plan->exit_reads, late = 0;
+	u64 at = plan->exit_reads, late = 0, failed, to;
+	u32 i;
 
 #if defined(__TARGET_ARCH_x86)
 	stack += 8; /* over the return address */
@@ -127,12 +131,14 @@ static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_captu
 		struct place place = {};
 
 		find_place(&r, &plan->entry[i], &place);
-		if (read_piece(&r, &plan->entry[i], &place, i) != GPUREC_PIECE_UNREADABLE || at >= GPUREC_READS ||
-		    (plan->entry[i].source & GPUREC_INSIDE))
-			continue;
-		exits[at & (GPUREC_READS - 1)] = place;
-		at++;
-		late |= 1 << i;
+		failed = is_less(read_piece(&r, &plan->entry[i], &place, i) ^ GPUREC_PIECE_UNREADABLE, 1);
+		/* Without a branch: each would double what the verifier has to go through. */
+		failed &= is_less(plan->entry[i].source, GPUREC_INSIDE) & is_less(at, GPUREC_READS);
+		to = at * failed + GPUREC_READS * (1 - failed);
+		barrier_var(to);
+		exits[to & (ALL_EXITS - 1)] = place;
+		at += failed;
+		late |= failed << i;
 	}
 	for (i = 0; i < GPUREC_READS && i < plan->exit_reads; i++)
 		find_place(&r, &plan->exit[i], &exits[i]);
@@ -254,7 +260,7 @@ static __noinline u64 enter_by_table(struct pt_regs *regs, struct thread *t, u32
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
-	struct place exits[GPUREC_READS] = {};
+	struct place exits[ALL_EXITS] = {};
 	u32 late = 0, seq = t->seq;
 	u64 ts = 0;
 

@@ -31,7 +31,7 @@
 #define PROT_READ 1
 #define PROT_EXEC 4
 #define READ_IMPLIES_EXEC 0x0400000
-#define MOST_RANGES 8
+#define MOST_RANGES 4
 #define ENOENT 2
 #define MAP_SHARED 1
 #define MAP_ANONYMOUS 0x20
