@@ -36,6 +36,8 @@ mod probe;
 mod record;
 #[path = "../../report/mod.rs"]
 mod report;
+#[path = "../../room.rs"]
+mod room;
 #[path = "../../say.rs"]
 mod say;
 #[path = "../../target/mod.rs"]

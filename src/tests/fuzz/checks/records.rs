@@ -109,7 +109,7 @@ impl Play {
         let (pairing, lines) = (&mut self.pairing, &mut self.lines);
         self.order.release_all(&mut |item| pairing.feed(&item, lines));
         let in_flight: Vec<u64> =
-            self.lines.in_flight(&self.pairing.in_flight()).iter().map(|call| call.begin).collect();
+            self.lines.in_flight(&self.pairing.in_flight()).0.iter().map(|call| call.begin).collect();
         self.lines.flush();
         assert!(self.lines.failed.is_none());
         drop(self.lines);

@@ -107,7 +107,7 @@ fn returned(ts: u64, tid: u32, seq: u32, probe: u32, begin: u64, flags: u16, beh
 }
 
 fn piece(state: u16, bytes: &[u8]) -> Vec<u8> {
-    let mut piece = wire::bytes(&wire::Piece { state, length: bytes.len() as u16, pad: 0 }).to_vec();
+    let mut piece = wire::bytes(&wire::Piece { state, length: bytes.len() as u16, late: 0 }).to_vec();
     piece.extend(bytes);
     piece.resize(piece.len().next_multiple_of(8), 0);
     piece
