@@ -51,7 +51,10 @@ impl Nesting {
                 }
                 assert_eq!(depth, open.len(), "depth: {line}");
                 assert_eq!(line["parent"].as_u64(), open.last().map(|(id, _)| *id), "parent: {line}");
-                open.push((id, line["name"].as_str().unwrap().to_owned()));
+                // Nothing begins within a call whose return is not watched, and it has no end.
+                if line["no_return"].is_null() {
+                    open.push((id, line["name"].as_str().unwrap().to_owned()));
+                }
             }
             Some("E") => {
                 let (begin, name) = open.pop().unwrap_or_else(|| panic!("an end without a begin: {line}"));
