@@ -72,6 +72,15 @@ def gpurec(bench, programs):
     return printed
 
 
+def before(bench, programs):
+    """The same with an older gpurec."""
+    newer, bench.gpurec = bench.gpurec, os.path.abspath(bench.options.before)
+    try:
+        return gpurec(bench, programs)
+    finally:
+        bench.gpurec = newer
+
+
 def summary_only(bench, programs):
     return recorded(bench, ["-q", "--summary-only"], batches(programs))[0]
 
@@ -90,6 +99,8 @@ def bpftrace_run(bench, programs, bpftrace):
 def hooks(bench):
     programs = Programs(bench)
     tools = {"nothing": nothing, "empty": empty, "gpurec": gpurec, "gpurec --summary-only": summary_only}
+    if bench.options.before:
+        tools["gpurec before"] = before
     try:
         bpftrace = Bpftrace(bench)
         tools["bpftrace"] = bpftrace_run
@@ -108,14 +119,16 @@ def hooks(bench):
                 tools.pop(name)
                 continue
             yield from samples(name, printed)
-    yield from figures()
+    yield from figures(bench.options.before)
 
 
-def figures():
+def figures(before):
     against_bpftrace = {"push": "<= 0.85", "compare": "<= 0.25", "endbr": ""}
     for name in PROLOGUES:
         ours = (f"{name}, 1 thread", "gpurec", CPU)
         yield Figure(f"recorded ÷ empty program, {name}", ours, over=(ours[0], "empty", CPU), target="<= 1.25")
+        if before:
+            yield Figure(f"recorded ÷ recorded before, {name}", ours, over=(ours[0], "gpurec before", CPU), target="<= 1.03")
         target = against_bpftrace[name]
         yield Figure(f"recorded ÷ bpftrace, {name}", ours, over=(ours[0], "bpftrace", CPU), target=target)
         counted = (ours[0], "gpurec --summary-only", CPU)
