@@ -23,8 +23,9 @@ const MOST_SYMBOLS: usize = 72 << 20;
 const EACH: usize = 48;
 /// What a process has mapped is read again when that took so small a part of the time since.
 const PART: u32 = 20;
-/// Processes whose mappings are remembered.
+/// Processes whose mappings are remembered, and bytes of all of them.
 const MOST_PROCESSES: usize = 64;
+const MOST_MAPPINGS: usize = 32 << 20;
 
 const USERS: &str = "it lies on a FUSE file system that an ordinary user mounted, and whoever serves that could hold up \
     every process of this machine through a hook in it: copy it to a local file system, or have root mount that one";
@@ -124,9 +125,6 @@ impl<'a> Looker<'a> {
 
     /// There may be ten thousands, and as many addresses that lie in none of them.
     fn mapping(&mut self, pid: u32, address: u64) -> Option<Mapping> {
-        if self.mappings.len() > MOST_PROCESSES {
-            self.mappings.clear();
-        }
         if let Some(known) = self.mappings.get(&pid) {
             let found = known.find(address);
             if found.is_some() || known.read.elapsed() < known.took * PART {
@@ -136,6 +134,10 @@ impl<'a> Looker<'a> {
         let read = Instant::now();
         let list = maps::executable_mappings(pid).unwrap_or_default();
         let mappings = Mappings { list, read, took: read.elapsed() };
+        let held = self.mappings.values().map(|known| maps::held(&known.list)).sum::<usize>();
+        if self.mappings.len() >= MOST_PROCESSES || held > MOST_MAPPINGS {
+            self.mappings.clear();
+        }
         let found = mappings.find(address);
         self.mappings.insert(pid, mappings);
         found
@@ -162,8 +164,8 @@ impl Mappings {
 }
 
 fn is_gone(pid: u32, mapping: &Mapping) -> bool {
-    let now = maps::executable_mappings(pid);
-    now.map_or(true, |all| !all.iter().any(|m| m.start == mapping.start && m.inode == mapping.inode))
+    let now = maps::executable_mapping_at(pid, mapping.start);
+    !now.is_ok_and(|now| now.is_some_and(|m| m.start == mapping.start && m.inode == mapping.inode))
 }
 
 /// The file was opened by the process, so it is found through the process: no path is followed. Through the thread that
@@ -208,8 +210,7 @@ fn announce(path: &Path, say: Say) -> io::Result<()> {
 }
 
 fn mapping_at(pid: u32, address: u64, inode: u64) -> io::Result<Mapping> {
-    maps::executable_mappings(pid)?
-        .into_iter()
-        .find(|m| (m.start..m.end).contains(&address) && (m.inode == inode || inode == 0))
+    maps::executable_mapping_at(pid, address)?
+        .filter(|m| m.inode == inode || inode == 0)
         .ok_or_else(|| io::ErrorKind::NotFound.into())
 }

@@ -8,10 +8,15 @@ use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use crate::target::proc;
+
 /// From linux/magic.h; virtiofs has it too.
 const FUSE: i64 = 0x6573_5546;
 /// From linux/nsfs.h: the user namespace that owns a namespace.
 const NS_GET_USERNS: libc::c_ulong = 0xb701;
+
+/// Bytes of a process's list of mounts; a mount beyond is taken for a user's.
+const MOST_MOUNTS: u64 = 16 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
@@ -27,7 +32,7 @@ pub fn server_of(handle: &File, pid: u32) -> Server {
     }
     let number = mount_number(handle);
     let of = |process: &str| {
-        let mounts = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
+        let mounts = proc::read_some(&format!("/proc/{process}/mountinfo"), MOST_MOUNTS).ok()?;
         let found = of_root(&mounts, number?)?;
         // A user is root in a user namespace of their own, and only what is mounted outside of it was root's doing.
         Some(found && is_ours(process))

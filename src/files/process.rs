@@ -25,6 +25,10 @@ use crate::target::rights;
 /// Workers that were ended and are still there.
 const MOST_LEFT: usize = 8;
 
+/// What a worker may hold: the largest table of names (256 MiB), and what is made of it. Then it is ended, and that is
+/// told as for any that ends.
+const MOST_MEMORY: libc::rlim_t = 512 << 20;
+
 const TOO_MANY: &str = "8 other files lie on file systems that do not answer, and gpurec waits for no more";
 
 const NAME: &std::ffi::CStr = c"gpurec-files";
@@ -216,10 +220,12 @@ fn start(socket: &OwnedFd, to: &OwnedFd, selection: &Selection) -> io::Result<li
     let manager = unsafe { libc::getpid() };
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: plain integers; the manager's socket is not this process's to read.
+            // SAFETY: plain integers and a valid limit; the manager's socket is not this process's to read.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 libc::close(socket.as_raw_fd());
+                let most = libc::rlimit { rlim_cur: MOST_MEMORY, rlim_max: MOST_MEMORY };
+                libc::setrlimit(libc::RLIMIT_DATA, &most);
                 if libc::getppid() == manager {
                     let work = std::panic::AssertUnwindSafe(|| serve(to, selection));
                     let _ = std::panic::catch_unwind(work);

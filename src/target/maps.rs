@@ -7,13 +7,16 @@ use super::Pid;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::room::Left;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
@@ -28,27 +31,85 @@ pub struct Mapping {
     pub deleted: bool,
 }
 
+/// A process decides how many lines there are, and how long: ten gigabytes are no effort. So they are read one by one,
+/// and what is longer than a system call takes of a path is dropped: such a file is found through its mapping.
+const LONGEST_LINE: u64 = 256 + libc::PATH_MAX as u64;
+/// Of one process's mappings no more is kept. Usual ones take some hundred kilobytes.
+const MOST: usize = 16 << 20;
+/// Of each, besides its path.
+const EACH: usize = 128;
+
 /// Every executable mapping of a file.
 pub fn executable_mappings(pid: Pid) -> io::Result<Vec<Mapping>> {
-    Ok(parse(&std::fs::read(format!("/proc/{pid}/maps"))?))
+    collect(open(pid)?, |_| true)
 }
 
 /// The executable mappings of files, each file once.
 pub fn executable_files(pid: Pid) -> io::Result<Vec<Mapping>> {
-    let bytes = std::fs::read(format!("/proc/{pid}/maps"))?;
-    Ok(distinct(parse(&bytes)))
+    let mut seen = HashSet::new();
+    collect(open(pid)?, |mapping| seen.insert((mapping.dev, mapping.inode)))
 }
 
-fn distinct(mappings: Vec<Mapping>) -> Vec<Mapping> {
-    let mut seen = HashSet::new();
-    let mut files = mappings;
-    files.retain(|m| seen.insert((m.dev, m.inode)));
-    files
+/// The executable mapping of a file at an address.
+pub fn executable_mapping_at(pid: Pid, address: u64) -> io::Result<Option<Mapping>> {
+    let mut found = None;
+    each(open(pid)?, &mut |mapping| {
+        // They are in order.
+        if mapping.end <= address {
+            return ControlFlow::Continue(());
+        }
+        found = Some(mapping).filter(|mapping| mapping.start <= address);
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+/// What a list of mappings takes in memory.
+pub fn held(list: &[Mapping]) -> usize {
+    list.iter().map(bytes_of).sum()
+}
+
+fn bytes_of(mapping: &Mapping) -> usize {
+    EACH + mapping.path.as_os_str().len()
+}
+
+fn open(pid: Pid) -> io::Result<impl BufRead> {
+    Ok(BufReader::with_capacity(64 << 10, File::open(format!("/proc/{pid}/maps"))?))
+}
+
+fn collect(lines: impl BufRead, mut wanted: impl FnMut(&Mapping) -> bool) -> io::Result<Vec<Mapping>> {
+    let (mut all, mut left) = (Vec::new(), Left::<MOST>::default());
+    let mut full = false;
+    each(lines, &mut |mapping| {
+        if wanted(&mapping) {
+            full = !left.take(bytes_of(&mapping));
+            all.push(mapping);
+        }
+        if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    if full { Err(io::Error::other("it has mapped more files than gpurec looks at")) } else { Ok(all) }
 }
 
 /// Every executable file mapping. A line that makes no sense is passed over.
+fn each(mut lines: impl BufRead, tell: &mut dyn FnMut(Mapping) -> ControlFlow<()>) -> io::Result<()> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if line.pop_if(|last| *last == b'\n').is_none() {
+            lines.skip_until(b'\n')?;
+        }
+        if parse_line(&line).is_some_and(|mapping| tell(mapping).is_break()) {
+            return Ok(());
+        }
+    }
+}
+
+/// Of bytes that were read already.
 pub fn parse(bytes: &[u8]) -> Vec<Mapping> {
-    bytes.split(|b| *b == b'\n').filter_map(parse_line).collect()
+    collect(bytes, |_| true).unwrap_or_default()
 }
 
 fn parse_line(line: &[u8]) -> Option<Mapping> {

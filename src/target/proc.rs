@@ -4,7 +4,8 @@
 use super::Pid;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -94,9 +95,20 @@ pub fn exe_path(pid: Pid) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe"))
 }
 
+/// More than the kernel takes at exec. A process may say afterwards (PR_SET_MM_MAP) that its environment is as large as
+/// its address space.
+const MOST_ENVIRON: u64 = 8 << 20;
+
 /// The environment the process had when it was executed.
 pub fn environ(pid: Pid) -> io::Result<Env> {
-    std::fs::read(format!("/proc/{pid}/environ")).map(|bytes| parse_environ(&bytes))
+    read_some(&format!("/proc/{pid}/environ"), MOST_ENVIRON).map(|bytes| parse_environ(&bytes))
+}
+
+/// The beginning of a file whose length is another process's choice.
+pub fn read_some(path: &str, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 pub fn parse_environ(bytes: &[u8]) -> Env {

@@ -1,6 +1,7 @@
 //! Programs that would fill the recorder's memory, or its trace.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::room::{Room, live};
 use crate::trace::Trace;
@@ -136,4 +137,46 @@ fn eight_libraries_whose_functions_share_long_names() {
         let text = libraries[0].to_string();
         assert!(text.contains("more functions)") && text.contains("narrow the pattern"), "{:.2000}", text);
     });
+}
+
+/// What the kernel tells of a process is as long as the process likes: gigabytes here.
+#[test]
+fn a_process_of_which_the_kernel_tells_gigabytes() {
+    live(|room| {
+        let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+        let library = room.compile("few.c", "libcuda.so.1", &flags);
+        let program = room.compile("wide.c", "wide", &[]);
+        fs::create_dir(room.path("deep")).unwrap();
+        for (what, how) in [("environ", "30".to_owned()), ("maps", room.text("deep"))] {
+            let file = room.text(&format!("{what}.jsonl"));
+            let mut recording =
+                room.start(room.gpurec(&["-o", &file, "--", &program, what, &how, &library]));
+            let mut most = 0;
+            while recording.is_running() {
+                most = readers_memory(room).max(most);
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            let done = recording.done();
+            println!("{what}: {} MiB, {}", most >> 10, done.exited(0).text());
+            assert!(most > 0 && most < MOST, "{what}: {} MiB in gpurec-files", most >> 10);
+            // The kernel may take more than two seconds to tell.
+            let trace = Trace::checked(room, &file);
+            let calls = trace.named("cuDriverGetVersion").len();
+            assert!(calls == 10 || !trace.complete() || done.text() == "not here\n", "{what}: {calls} calls");
+        }
+    });
+}
+
+/// What the room's gpurec-files hold together, in KiB. Of other processes nothing long is read.
+fn readers_memory(room: &Room) -> u64 {
+    let entries = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let text = |path: &Path, name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
+    let readers = entries.filter(|path| text(path, "comm") == "gpurec-files\n");
+    let ours = readers.filter(|path| text(path, "cmdline").contains(room.dir.to_str().unwrap()));
+    let held = |path: PathBuf| -> Option<u64> {
+        let status = text(&path, "status");
+        let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+        own.trim().strip_suffix(" kB")?.trim().parse().ok()
+    };
+    ours.filter_map(held).sum()
 }
