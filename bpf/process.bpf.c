@@ -30,6 +30,7 @@
 #define SIGNAL_GROUP_EXIT 4
 #define PROT_READ 1
 #define PROT_EXEC 4
+#define VM_EXEC 4
 #define READ_IMPLIES_EXEC 0x0400000
 #define MOST_RANGES 4
 #define ENOENT 2
@@ -343,12 +344,13 @@ static long mapped_file(struct task_struct *task, struct vm_area_struct *vma, vo
 	struct file *file = BPF_CORE_READ(vma, vm_file);
 
 	mapped->end = BPF_CORE_READ(vma, vm_end);
-	if (file)
+	if (file && (BPF_CORE_READ(vma, vm_flags) & VM_EXEC))
 		read_file(&mapped->file, file);
 	return 0;
 }
 
-/* Files that were mapped before become executable. The arguments are still in the registers. */
+/* Files that were mapped before become executable: also where the call fails, for what lies before a hole is changed.
+ * The arguments are still in the registers. */
 static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_raw_sys_exit *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -357,7 +359,7 @@ static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_
 	u64 at, end;
 
 	keep_own_stack(ctx);
-	if (!cover_mapping(copy, what) || ctx->ret || !is_target(task->tgid))
+	if (!cover_mapping(copy, what) || !is_target(task->tgid))
 		return 0;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	if (!becomes_executable(PT_REGS_PARM3_CORE_SYSCALL(regs)))

@@ -147,7 +147,7 @@ struct uprobes_state {
 };
 
 struct vm_area_struct {
-	unsigned long vm_start, vm_end;
+	unsigned long vm_start, vm_end, vm_flags;
 	struct file *vm_file;
 };
 

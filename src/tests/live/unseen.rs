@@ -104,7 +104,7 @@ fn children_that_share_the_memory_of_their_parent() {
 
 #[test]
 fn a_mapping_that_becomes_executable() {
-    let ways = ["mprotect", "pkey_mprotect", "personality", "moved", "grown"];
+    let ways = ["mprotect", "pkey_mprotect", "partly", "personality", "moved", "grown"];
     live(|room| Unseen::new(room).record(room, &ways, false, CALLS));
 }
 

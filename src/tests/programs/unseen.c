@@ -114,6 +114,18 @@ static char *by_pkey(char *at, size_t length, int fd, off_t offset)
 	return at;
 }
 
+// The kernel says that it failed, and has changed what lies before the hole.
+static char *partly(char *at, size_t length, int fd, off_t offset)
+{
+	char *hole = at + length;
+
+	(void)fd, (void)offset;
+	CHECK(!munmap(hole, 4096));
+	CHECK(mprotect(at, length + 4096, PROT_READ | PROT_EXEC) == -1);
+	CHECK(mmap(hole, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == hole);
+	return at;
+}
+
 static char *map(char *at, size_t length, int protection, int fd, off_t offset)
 {
 	return mmap(at, length, protection, MAP_PRIVATE | MAP_FIXED, fd, offset);
@@ -168,6 +180,7 @@ static const struct {
 	{"children", children, NULL},
 	{"mprotect", NULL, by_mprotect},
 	{"pkey_mprotect", NULL, by_pkey},
+	{"partly", NULL, partly},
 	{"personality", NULL, by_personality},
 	{"moved", NULL, moved},
 	{"grown", NULL, grown},
