@@ -9,7 +9,16 @@ const FAMILIES: [(&[&str], &str); 4] = [
         "it returns twice, or to another call: a hook at its return would end the program",
     ),
     (
-        &["getcontext", "setcontext", "swapcontext", "makecontext"],
+        &[
+            "getcontext",
+            "setcontext",
+            "swapcontext",
+            "makecontext",
+            // Boost's.
+            "jump_fcontext",
+            "ontop_fcontext",
+            "make_fcontext",
+        ],
         "it changes stacks: a hook at its return would end the program",
     ),
     (&["vfork"], "it returns twice on one stack: a hook at its return would end the program"),
@@ -46,6 +55,7 @@ mod tests {
             "__libc_siglongjmp",
             "__longjmp_chk",
             "swapcontext",
+            "jump_fcontext",
             "__vfork",
             "__libc_vfork",
             "_Unwind_Resume",
