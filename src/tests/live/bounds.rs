@@ -147,10 +147,12 @@ fn a_process_of_which_the_kernel_tells_gigabytes() {
         let library = room.compile("few.c", "libcuda.so.1", &flags);
         let program = room.compile("wide.c", "wide", &[]);
         fs::create_dir(room.path("deep")).unwrap();
-        for (what, how) in [("environ", "30".to_owned()), ("maps", room.text("deep"))] {
+        // Its environment is read when its start comes to be written: by then most of several have changed it.
+        for (what, how, times) in [("environ", "30".to_owned(), 6), ("maps", room.text("deep"), 1)] {
             let file = room.text(&format!("{what}.jsonl"));
-            let mut recording =
-                room.start(room.gpurec(&["-o", &file, "--", &program, what, &how, &library]));
+            let script = format!("for i in $(seq {times}); do \"$@\" || exit; done");
+            let words = ["-o", &file, "--", "sh", "-c", &script, "sh", &program, what, &how, &library];
+            let mut recording = room.start(room.gpurec(&words));
             let mut most = 0;
             while recording.is_running() {
                 most = readers_memory(room).max(most);
@@ -162,7 +164,8 @@ fn a_process_of_which_the_kernel_tells_gigabytes() {
             // The kernel may take more than two seconds to tell.
             let trace = Trace::checked(room, &file);
             let calls = trace.named("cuDriverGetVersion").len();
-            assert!(calls == 10 || !trace.complete() || done.text() == "not here\n", "{what}: {calls} calls");
+            let not_here = done.text().contains("not here");
+            assert!(calls == 10 * times || !trace.complete() || not_here, "{what}: {calls} calls");
         }
     });
 }

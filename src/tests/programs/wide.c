@@ -88,7 +88,7 @@ int main(int count, char **words)
 	CHECK((function = (int (*)(int *))dlsym(library, "cuDriverGetVersion")));
 	for (int i = 0; i < 10; i++) {
 		CHECK(!function(&version));
-		usleep(200000);
+		usleep(100000);
 	}
 	puts("called");
 	return 0;
