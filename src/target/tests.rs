@@ -275,6 +275,18 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]
     assert_eq!((found[1].dev, found[1].deleted), ((0x103, 2), true));
 }
 
+/// A path longer than any system call takes is cut, and the next line is whole.
+#[test]
+fn maps_with_a_path_without_end() {
+    let long = "/d".repeat(50_000);
+    let text = format!("55d0-55e0 r-xp 0 fe:01 12 {long}\n55e0-55f0 r-xp 0 fe:01 13 /b\n");
+    let found = maps::parse(text.as_bytes());
+    let ends: Vec<(u64, bool)> = found.iter().map(|m| (m.inode, m.path.as_os_str().len() < 5000)).collect();
+    assert_eq!(ends, [(12, true), (13, true)]);
+    // A process that has mapped too many files is not looked at in part.
+    assert_eq!(maps::parse(text.repeat(10_000).as_bytes()), []);
+}
+
 /// Any change to real lines is survived, and what comes out is sane.
 #[test]
 fn maps_fuzzed() {
