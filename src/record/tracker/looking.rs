@@ -8,6 +8,9 @@ use super::*;
 use crate::files::{Event, Gone, Place, Unopened, Wants};
 use crate::probe::Looked;
 
+/// So long the end of a recording waits for files that are being looked at.
+const AT_THE_END: Duration = Duration::from_millis(200);
+
 /// Sentences that name a file: a target could map thousands that cannot be opened.
 const MOST_NAMED: usize = 16;
 
@@ -131,13 +134,17 @@ impl Tracker {
 
     /// At the end: what was asked for a moment ago is hooked, and nothing else is waited for.
     pub fn finish(&mut self, probes: &mut Probes) {
-        while self.files.wait() {
+        let began = Instant::now();
+        while self.files.wait() || self.is_looking() && began.elapsed() < AT_THE_END {
             self.work(probes);
+            std::thread::sleep(Duration::from_millis(1));
         }
         for (job, late) in self.files.abandon() {
             // A process that was stopped until now has made no call meanwhile.
             let stopped = matches!(&job, Job::New(record) if record.head.flags & wire::STOPPED != 0);
-            if !late && !stopped || late && self.is_late_for_nobody(&job) {
+            if !late && !stopped {
+                self.tell_unread(&job, None, "the recording ended before");
+            } else if late && self.is_late_for_nobody(&job) {
                 self.tell_silent(&job, None);
             }
         }
