@@ -155,6 +155,8 @@ pub fn run(config: &Config) -> Result<u8> {
         has_status,
         header,
     )?;
+    // The start may have taken longer than BPF takes us to be alive, and the program is to be stopped at once.
+    session.tracker.beat(true).context(MAPS)?;
     session.who = match gated {
         Some(gated) => Who::Command(gated.go()?),
         None if attached.is_empty() => Who::All,

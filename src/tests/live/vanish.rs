@@ -70,6 +70,24 @@ fn a_command_that_dies_before_it_runs() {
     });
 }
 
+/// Of a program that ends at once nothing could be looked at, if it were not stopped.
+#[test]
+fn a_start_that_takes_longer_than_a_stop_may() {
+    live(|room| {
+        let program = room.compile("static.c", "static", &["-static"]);
+        let file = room.text("t.jsonl");
+        let rule = |call: &Call| {
+            if call.args[0] == libc::PR_SET_DUMPABLE as u64 && call.is_by_the_recorder() {
+                std::thread::sleep(std::time::Duration::from_millis(2500));
+            }
+            None
+        };
+        let command = room.gpurec(&["-o", &file, "--", &program]);
+        room.start_refusing(command, &[libc::SYS_prctl], rule).done().exited(3);
+        Trace::checked(room, &file).is_whole();
+    });
+}
+
 /// It is killed when gpurec asks what it has mapped.
 #[test]
 fn a_process_that_ends_while_gpurec_attaches() {
