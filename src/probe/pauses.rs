@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use super::objects::Base;
 use crate::pipeline::worker::monotonic_ns;
@@ -79,9 +77,9 @@ impl Pauses {
         if has(&self.stopped) {
             // It was stopped for a library just then. If the tracker has let it go meanwhile,
             // it is let go again from here.
-            // Nobody is stopped of whom there is no room to tell.
+            // Only if there is room to remember it.
             if self.paused.update(key, &monotonic_ns().to_ne_bytes(), MapFlags::ANY).is_ok() {
-                let _ = kill(Pid::from_raw(pid as i32), Signal::SIGSTOP);
+                stops::stop(pid);
             }
         }
     }

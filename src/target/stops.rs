@@ -31,6 +31,13 @@ pub fn go_on(pid: Pid) -> bool {
     others.is_empty()
 }
 
+/// Stops a process, by its first thread: a stop that waits for the process would be taken for another's, and the process
+/// would never be resumed.
+pub fn stop(pid: Pid) {
+    // SAFETY: plain integers; a thread that is gone is an error without effect.
+    unsafe { libc::syscall(libc::SYS_tgkill, pid as libc::pid_t, pid as libc::pid_t, libc::SIGSTOP) };
+}
+
 /// Is a thread to which gpurec has sent a stop still kept by it? It stops on its way back to the program: for that moment
 /// it runs, and the signal is not pending any more. Waits for as long as that may take, which is seldom needed.
 pub fn holds(tid: Pid) -> bool {
