@@ -37,6 +37,12 @@ pub struct Open {
     gaps: u64,
 }
 
+impl Open {
+    pub fn with_id(self, id: u64) -> Open {
+        Open { id, ..self }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Returned(u64),

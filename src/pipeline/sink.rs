@@ -336,6 +336,12 @@ impl Sink for Lines {
         if let Some((what, name)) = facts.and_then(Facts::beneath) {
             let body = self.below.begin(what, name, self.next_id, call, captured);
             let id = self.line(call.ts, body);
+            if call.origin.elsewhere {
+                // BPF says so of calls alone.
+                let call = call.with_id(id);
+                let end = self.below.end(what, name, call.ts, &call, Outcome::Lost, &[]);
+                self.line(call.ts, end);
+            }
             self.probes = probes;
             return id;
         }

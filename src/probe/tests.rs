@@ -217,7 +217,7 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 32);
     assert_eq!(size_of::<wire::Lost>(), 16);
     assert_eq!(size_of::<wire::LostTotal>(), 48);
-    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 10 * 4);
+    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 8 * 4);
     assert_eq!(size_of::<wire::Instant>(), head + 4 + 4 + 8 + 6 * 8 + 4 + 4);
     assert_eq!(size_of::<wire::Hook>(), 4 + 2 * 2 + 6 * size_of::<wire::Read>());
     assert_eq!(size_of::<wire::Driver>(), 12 * 4);
