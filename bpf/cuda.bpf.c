@@ -24,32 +24,6 @@
 extern u64 *bpf_session_cookie(void) __weak __ksym;
 extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 
-static __always_inline u64 return_address(struct pt_regs *regs)
-{
-#if defined(__TARGET_ARCH_x86)
-	u64 address = 0;
-
-	bpf_probe_read_user(&address, sizeof(address), (void *)PT_REGS_SP(regs));
-	return address;
-#else
-	return PT_REGS_RET(regs);
-#endif
-}
-
-/* Is the return address the uretprobe trampoline? Then this function was reached by a
- * tail call, and its frame shares the stack slot of the one before. Reading what the target
- * has on its stack is the dearest part of a hit, so that is done only where there may be
- * such a frame. */
-static __always_inline bool is_chained(struct task_struct *task, struct thread *t, struct pt_regs *regs)
-{
-	u64 to;
-
-	if (PT_REGS_SP(regs) <= t->open_above)
-		return false;
-	to = trampoline(task);
-	return to && to == return_address(regs);
-}
-
 /* Sizes of records with something behind them. Room in a ring is asked for in sizes that
  * are known when the program is loaded; what is not used stays unread. Kernel names, of
  * which a large library registers tens of thousands at once, are of every length. */

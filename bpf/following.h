@@ -34,8 +34,8 @@ struct {
 	__type(value, u32);
 } going SEC(".maps");
 
-/* When the guardian last resumed what was stopped, because the recorder did not beat: whoever
- * was stopped before that went on without a look. No program looks here. */
+/* When the guardian last resumed the stopped processes because the recorder did not run. Processes that were stopped
+ * before that time ran on before gpurec had read their files. No program reads this map. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

@@ -28,7 +28,7 @@
 #define JOBCTL_STOP_PENDING (1UL << 17)
 #define PULSE_LIMIT_NS 2000000000ULL
 
-/* Is the recorder there to resume whoever is stopped? */
+/* Is the recorder running, so that it can resume a process that is stopped? */
 static __always_inline bool may_stop(void)
 {
 	u32 zero = 0;

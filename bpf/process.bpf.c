@@ -85,7 +85,7 @@ struct {
 	__type(value, struct gpurec_new_file);
 } mapping SEC(".maps");
 
-/* The upper bit of the newest form says that somebody has asked for it. */
+/* From Linux 6.13 on the highest bit of the nanoseconds is a flag of the kernel, not part of the time. */
 static __always_inline u64 changed_at(struct inode *inode)
 {
 	struct inode___before_6_13 *older = (void *)inode;

@@ -10,8 +10,8 @@
  *
  * What a stack is: the one that the thread began with is the mapping that holds it; elsewhere (alternate signal stacks,
  * coroutines, many of which may lie in one mapping) what lies close below the open call. Above an open call on the
- * thread's own stack the open call was left. Above one elsewhere this cannot be told from another stack, so the call is
- * taken to be on another one, which harms nobody. A coroutine whose stack lies in a frame of the thread's own is not
+ * thread's own stack the open call was left. Above an open call elsewhere, nothing tells the two apart: the call is taken to
+ * be on another stack and loses only its return. A coroutine whose stack lies in a frame of the thread's own is not
  * recognised.
  *
  * Not here: kernels without session programs, whose return probes cannot be declined.
@@ -126,6 +126,32 @@ static __always_inline bool is_on_another_stack(struct thread *t, u64 sp)
 	if (sp - t->stack_low < t->stack_size && (!t->outermost || sp <= t->outermost))
 		return false;
 	return look_at_stack(sp);
+}
+
+static __always_inline u64 return_address(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	u64 address = 0;
+
+	bpf_probe_read_user(&address, sizeof(address), (void *)PT_REGS_SP(regs));
+	return address;
+#else
+	return PT_REGS_RET(regs);
+#endif
+}
+
+/* Is the return address the uretprobe trampoline? Then this function was reached by a
+ * tail call, and its frame shares the stack slot of the one before. Reading what the target
+ * has on its stack is the dearest part of a hit, so that is done only where there may be
+ * such a frame. */
+static __always_inline bool is_chained(struct task_struct *task, struct thread *t, struct pt_regs *regs)
+{
+	u64 to;
+
+	if (PT_REGS_SP(regs) <= t->open_above)
+		return false;
+	to = trampoline(task);
+	return to && to == return_address(regs);
 }
 
 #endif
