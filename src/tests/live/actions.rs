@@ -47,12 +47,6 @@ pub fn some(random: &mut Random, rung: &str, summary_only: bool) -> Vec<Action> 
     let chosen = ACTIONS.into_iter().filter(|_| random.one_in(3)).collect::<Vec<_>>().into_iter();
     let other_stacks = rung == "uprobe.session" && !summary_only;
     let possible = chosen.filter(|action| action.needs != Needs::OtherStacks || other_stacks);
-    let mut possible: Vec<Action> = possible.collect();
-    // Both in one program end it by SIGILL now and then (GPUREC_SEED=30012 of then): not understood yet.
-    if possible.iter().any(|action| action.needs == Needs::OtherStacks) {
-        possible.retain(|action| !["vfork", "clone", "fork"].contains(&action.name));
-    }
-    let possible = possible.into_iter();
     possible.filter(|a| among.as_ref().is_none_or(|all| all.split(',').any(|one| one == a.name))).collect()
 }
 
