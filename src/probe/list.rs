@@ -42,7 +42,13 @@ fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>
     if let Some(pid) = pid {
         let mappings = maps::executable_files(pid)
             .with_context(|| format!("cannot read what process {pid} has mapped"))?;
-        let open = |m: &maps::Mapping| Some((m.path.clone(), maps::open_mapped(pid, m).ok()?));
+        let open = |m: &maps::Mapping| match maps::open_mapped(pid, m) {
+            Ok(file) => Some((m.path.clone(), file)),
+            Err(error) => {
+                say::say(&format!("{} is not listed: {error}", m.path.display()));
+                None
+            }
+        };
         return Ok(mappings.iter().filter_map(open).collect());
     }
     let paths = if selection.has_libs() { selection.lib_paths() } else { host::cuda_libraries() };

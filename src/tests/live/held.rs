@@ -58,6 +58,15 @@ impl Loading<'_> {
         send(recorder, Signal::SIGSTOP);
         eventually("the target waits", || is_stopped(self.target.pid()));
     }
+
+    /// A recording of its target, by a recorder that is held.
+    fn held_recording<'a>(&self, room: &'a Room, file: &str) -> Started<'a> {
+        let pid = self.target.pid().to_string();
+        let recording = room.start(room.gpurec(&["-o", file, "--lib", LIB, "--pid", &pid]));
+        room.wait_until_recording(file);
+        self.hold(recording.pid());
+        recording
+    }
 }
 
 fn recorder(room: &Room) -> u32 {
@@ -102,10 +111,7 @@ fn who_is_stopped_by_somebody_else_too_stays_stopped() {
     live(|room| {
         let loading = Loading::new(room);
         let (file, pid) = (room.text("t.jsonl"), loading.target.pid());
-        let words = ["-o", &file, "--lib", LIB, "--pid", &pid.to_string()];
-        let recording = room.start(room.gpurec(&words));
-        room.wait_until_recording(&file);
-        loading.hold(recording.pid());
+        let recording = loading.held_recording(room, &file);
         // Waits behind gpurec's own stop.
         send(pid, Signal::SIGSTOP);
         std::thread::sleep(DEADLINE);
@@ -126,10 +132,7 @@ fn the_recorder_that_comes_back_ends_no_later_stop() {
     live(|room| {
         let loading = Loading::new(room);
         let (file, pid) = (room.text("t.jsonl"), loading.target.pid());
-        let words = ["-o", &file, "--lib", LIB, "--pid", &pid.to_string()];
-        let recording = room.start(room.gpurec(&words));
-        room.wait_until_recording(&file);
-        loading.hold(recording.pid());
+        let recording = loading.held_recording(room, &file);
         eventually("the guardian", || !is_stopped(pid));
         send(pid, Signal::SIGSTOP);
         eventually("the other stop", || is_stopped(pid));
