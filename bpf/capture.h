@@ -2,7 +2,7 @@
  * Reading the target's memory, by a table that the recorder made from the functions'
  * signatures. In: the registers and a plan. Out: stack words and pieces, one after the
  * other, in scratch memory; from there they go into the ring in one copy, so
- * that a record's place in the ring is never held while a page is fetched.
+ * that a record's place in the ring is not held while memory is read.
  * A read that fails is recorded as failed: never a wrong value.
  *
  * No read here waits for a page. A program that waits does so inside the kernel's grace period for uprobes and

@@ -20,7 +20,7 @@ const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 /// The maps that only --budget needs.
 const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
 
-/// Records that can be in the making on one CPU: one runs, others sleep over a page.
+/// Records that can be in the making on one CPU: one runs, others were preempted.
 const SCRATCHES_A_CPU: usize = 16;
 
 /// What no user id ever is.
