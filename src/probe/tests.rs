@@ -1,6 +1,8 @@
 //! The wire against the C header itself, and the selection against small libraries that
 //! are compiled here. Nothing is attached.
 
+mod pages;
+
 use std::fs::File;
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
@@ -149,30 +151,6 @@ fn every_struct_is_laid_out_as_the_header_says() {
     let said = Command::new(program).output().unwrap().stdout;
     let said: Vec<&str> = std::str::from_utf8(&said).unwrap().lines().collect();
     assert_eq!(believed, said);
-}
-
-/// A program that waits for a target's page holds up every other user of uprobes on the machine (bpf/capture.h).
-#[test]
-fn no_program_at_a_call_can_wait_for_a_page() {
-    const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
-    /// bpf_copy_from_user and bpf_copy_from_user_task.
-    const WAIT: [i32; 2] = [148, 191];
-    let object = goblin::elf::Elf::parse(CUDA).unwrap();
-    let mut helpers = Vec::new();
-    for section in object.section_headers.iter().filter(|section| section.is_executable()) {
-        // An instruction is eight bytes: the code, the registers, an offset, a number.
-        for instruction in CUDA[section.file_range().unwrap()].as_chunks::<8>().0 {
-            let [0x85, registers, _, _, number @ ..] = *instruction else { continue };
-            if registers >> 4 == 0 {
-                helpers.push(i32::from_le_bytes(number));
-            }
-        }
-    }
-    assert!(helpers.len() > 50, "{}", helpers.len());
-    assert!(!helpers.iter().any(|helper| WAIT.contains(helper)), "{helpers:?}");
-    let names: Vec<&str> = object.syms.iter().filter_map(|one| object.strtab.get_at(one.st_name)).collect();
-    assert!(names.iter().any(|name| name.starts_with("bpf_session_cookie")), "{names:?}");
-    assert!(!names.iter().any(|name| name.contains("copy_from_user")), "{names:?}");
 }
 
 #[test]
