@@ -160,8 +160,9 @@ fn manage(socket: &OwnedFd, user: &Identity, selection: &Selection) {
     detach(socket.as_raw_fd(), &[], NAME);
     // SAFETY: a constant. What was inherited may have children vanish by themselves.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-    // A stopped process waits for each answer, also where others want every processor. It takes a moment.
-    // SAFETY: plain integers; 0 is this process. Without the right to do so it goes on as it is.
+    // A stopped process waits for each answer, so this process must run soon even on a busy machine. If the kernel
+    // refuses the higher priority, it runs with the one it has.
+    // SAFETY: plain integers; 0 stands for the calling process.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
     if rights::keep_what_reading_needs(user).is_err() {
         return;

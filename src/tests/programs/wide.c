@@ -55,7 +55,7 @@ static void widen_environ(size_t bytes)
 	}
 }
 
-/* One file, whose path is a hundred thousand bytes long, in so many mappings. */
+/* Maps one file MAPPINGS times. The file's path is about 100,000 bytes long, and /proc/PID/maps repeats it for each. */
 static void widen_maps(const char *folder)
 {
 	int at = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC), next, file;
