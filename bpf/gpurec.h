@@ -18,6 +18,7 @@ enum gpurec_limit {
 	GPUREC_MAX_SPENDERS = 32768,  /* threads times functions that --budget watches */
 	GPUREC_MAX_FRAMES = 64,       /* nested calls a thread (the kernel's own limit for uretprobes) */
 	GPUREC_STOP_COUNT = 24,       /* bits of a number of files that a stopped process waits for */
+	GPUREC_FILE_NAME = 32,        /* bytes of a file's name kept */
 	GPUREC_COMMAND = 4096,        /* bytes of a command line kept */
 	GPUREC_READS = 4,             /* pieces of memory read at a call's entry, and at its return */
 	GPUREC_WORDS = 16,            /* stack words read at a call's entry */
@@ -210,6 +211,7 @@ struct gpurec_new_file {
 	int fd;                   /* the descriptor that was mapped, -1: none (a program, mprotect) */
 	unsigned long long address;
 	struct gpurec_file file;
+	char name[GPUREC_FILE_NAME]; /* of the file, cut: what is known of it if it is gone before it is looked at */
 };
 
 /* Calls and returns that found no room, for one probe on one CPU. */
@@ -412,6 +414,6 @@ _Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
 _Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
 _Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");
 _Static_assert(sizeof(struct gpurec_file) == 32, "file");
-_Static_assert(sizeof(struct gpurec_new_file) == 72, "new_file");
+_Static_assert(sizeof(struct gpurec_new_file) == 72 + GPUREC_FILE_NAME, "new_file");
 
 #endif

@@ -1,13 +1,11 @@
 /*
- * Who is traced: targets grow at fork and end at exit, and executable files that nobody
- * has looked at yet are reported before their code can run.
+ * Who is traced: targets grow at fork and end at exit, and executable files that nobody has looked at yet are
+ * reported before their code can run. In: scheduler tracepoints, the mmap and mprotect system calls. Out: fork, exec
+ * and exit records in the CPU's ring (for the trace), new-file records in the control ring (to act on).
  *
- * In: scheduler tracepoints, the mmap and mprotect system calls. Out: fork, exec and exit records in
- * the CPU's ring (for the trace), new-file records in the control ring (to act on).
- * A target that maps a new executable file, makes one executable, or executes one, is stopped on its way back
- * to user mode; the recorder hooks what the file holds and lets it go on. Nobody is
- * stopped under --all, nor while the recorder's pulse is missing, nor where somebody else
- * would take the stop for one of their own.
+ * A target that maps a new executable file, makes one executable, or executes one, is stopped on its way back to user
+ * mode; the recorder hooks what the file holds and resumes it. Nobody is stopped under --all, nor while the recorder's
+ * pulse is missing, nor where somebody else would take the stop for one of their own.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -42,8 +40,7 @@
 /* Linux 6.13. Where it is missing, hooks are for everybody and no child is stopped at birth. */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
 
-/* Never used: they carry the record types into this object's BTF, from which the
- * recorder's own types are generated. */
+/* Never used: they carry the record types into this object's BTF, from which the recorder's own are generated. */
 struct gpurec_positions *type_positions;
 struct gpurec_call *type_call;
 struct gpurec_return *type_return;
@@ -98,8 +95,8 @@ static __always_inline u64 changed_at(struct inode *inode)
 	return BPF_CORE_READ(oldest, i_ctime.tv_sec) * 1000000000ULL + BPF_CORE_READ(oldest, i_ctime.tv_nsec);
 }
 
-/* Pointers are followed by copies throughout: where they are followed directly the verifier looks
- * each of them up by name in all of the kernel's types, a millisecond a time. */
+/* Pointers are followed by copies throughout: where they are followed directly the verifier looks each of them up by
+ * name in all of the kernel's types, a millisecond a time. */
 static __always_inline void read_file(struct gpurec_file *id, struct file *file)
 {
 	struct inode *inode = BPF_CORE_READ(file, f_inode);
@@ -109,6 +106,11 @@ static __always_inline void read_file(struct gpurec_file *id, struct file *file)
 	id->generation = BPF_CORE_READ(inode, i_generation);
 	id->changed = changed_at(inode);
 	id->size = BPF_CORE_READ(inode, i_size);
+}
+
+static __always_inline void read_name(struct gpurec_new_file *what, struct file *file)
+{
+	bpf_probe_read_kernel_str(what->name, sizeof(what->name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
 }
 
 static __always_inline bool waits(u32 pid)
@@ -308,6 +310,7 @@ static __always_inline int mmap_begins(u32 copy, struct trace_event_raw_sys_ente
 	read_file(&what.file, file);
 	if (is_seen(&what.file))
 		return 0;
+	read_name(&what, file);
 	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;
 	if ((ctx->args[2] & PROT_WRITE) || (ctx->args[3] & MAP_SHARED))
@@ -486,8 +489,10 @@ static __always_inline int execs(u32 copy, struct task_struct *task, int old_pid
 		what.head.flags = GPUREC_WATCHED;
 	if (is_the_only(task->tgid) && old_pid != task->pid)
 		report_alone(task->tgid, what.head.flags ? what.head.flags : wait_current(task->tgid));
-	if (!is_seen(&what.file))
+	if (!is_seen(&what.file)) {
+		read_name(&what, BPF_CORE_READ(bprm, file));
 		report_file(&what, GPUREC_PROGRAM);
+	}
 	return 0;
 }
 

@@ -6,6 +6,7 @@
 
 mod budget;
 mod cli;
+mod clock;
 mod cuda;
 mod demo;
 mod driver;
@@ -13,6 +14,7 @@ mod elf;
 mod files;
 mod host;
 mod meaning;
+mod paper;
 mod pipeline;
 mod probe;
 mod record;
@@ -50,7 +52,7 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
     }
     match task {
         Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),
-        Task::Summary { files, json } => report::summary(&files, json),
+        Task::Summary { files, json, only } => report::summary(&files, json, &only),
         Task::Timeline(config) => report::timeline::timeline(&config),
         Task::Report(config) => report::views::report(&config),
         Task::Export(config) => report::export::export(&config),

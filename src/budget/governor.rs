@@ -10,7 +10,8 @@ use crossbeam_channel::Sender;
 
 use super::policy::{Costs, Decision, Hits, Policy, is_less};
 use super::rank;
-use crate::pipeline::worker::{Message, Told, monotonic_ns};
+use crate::clock::monotonic_ns;
+use crate::pipeline::messages::{Message, Told};
 use crate::probe::Probes;
 use crate::probe::levers::{self, Levers};
 use crate::probe::wire::{Spender, Spent};

@@ -21,7 +21,9 @@ pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<
     if first == "diff" && kind == ErrorKind::UnknownArgument {
         return Some("it compares two traces: `gpurec diff BEFORE AFTER`".to_owned());
     }
-    if first.starts_with('-') || commands.iter().any(|command| *command == first) {
+    let at = super::words::first(words)?;
+    let first = words.get(at)?.to_string_lossy();
+    if commands.iter().any(|command| *command == first) {
         return None;
     }
     if is_trace(&first) {
@@ -30,8 +32,9 @@ pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<
     if let Some(near) = nearest(&first, commands.iter().map(String::as_str)).first() {
         return Some(format!("did you mean `gpurec {near}`?"));
     }
-    let program: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
-    Some(format!("to record a program put -- before it: `sudo gpurec -- {}`", program.join(" ")))
+    let mut program: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    program.insert(at - 1, "--".into());
+    Some(format!("to record a program put -- before it: `sudo gpurec {}`", program.join(" ")))
 }
 
 fn is_trace(name: &str) -> bool {
@@ -59,6 +62,12 @@ mod tests {
             assert!(hint.contains(text), "{line}: {hint}");
         };
         says("gpurec python3 x.py", unknown, "`sudo gpurec -- python3 x.py`");
+        says(
+            "gpurec -o x --only cuM* python3 x.py -v",
+            unknown,
+            "`sudo gpurec -o x --only cuM* -- python3 x.py -v`",
+        );
+        says("gpurec -q run.jsonl", unknown, "`gpurec summary run.jsonl`");
         says("gpurec sumary T", unknown, "`gpurec summary`");
         says("gpurec run.jsonl.zst", unknown, "`gpurec summary run.jsonl.zst`");
         says("gpurec report run.jsonl leaks", ErrorKind::InvalidValue, "`gpurec report api run.jsonl`");

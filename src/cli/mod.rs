@@ -8,15 +8,19 @@ mod read;
 mod record;
 #[cfg(test)]
 mod tests;
+mod words;
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use glob::Pattern;
 
+use crate::paper::{self, Chosen, Colour};
 use crate::probe::{LibRule, Selection};
 use crate::record::{Config, Target};
+use crate::report::Only;
 use crate::report::check::CheckConfig;
 use crate::report::diff::DiffConfig;
 use crate::report::export::ExportConfig;
@@ -56,6 +60,52 @@ pub struct Cli {
     target: record::TargetArgs,
     #[command(flatten)]
     options: record::Options,
+    #[command(flatten)]
+    printing: Printing,
+}
+
+/// Of everything that prints.
+#[derive(Args)]
+struct Printing {
+    /// How wide what is printed may be [default: COLUMNS, else the terminal; elsewhere nothing is cut]
+    #[arg(long, value_name = "COLUMNS", global = true, value_parser = clap::value_parser!(u32).range(1..), display_order = 900)]
+    width: Option<u32>,
+    /// Whether to colour [default: auto: on a terminal, unless NO_COLOR or CLICOLOR=0 say otherwise]
+    #[arg(long, value_name = "WHEN", global = true, value_enum, display_order = 901)]
+    color: Option<ColorArg>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ColorArg {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Printing {
+    fn chosen(&self) -> Chosen {
+        let colour = match self.color {
+            None | Some(ColorArg::Auto) => Colour::Auto,
+            Some(ColorArg::Always) => Colour::Always,
+            Some(ColorArg::Never) => Colour::Never,
+        };
+        Chosen { width: self.width.map(|width| width as usize), colour }
+    }
+}
+
+/// What clap itself prints comes before it has understood the options: help, and that they are wrong.
+fn colour_of_help(words: &[std::ffi::OsString]) -> clap::ColorChoice {
+    let words: Vec<_> =
+        words.iter().map(|word| word.to_string_lossy()).take_while(|word| word != "--").collect();
+    let value = words.iter().enumerate().find_map(|(at, word)| match word.as_ref() {
+        "--color" => words.get(at + 1).map(|word| word.as_ref()),
+        word => word.strip_prefix("--color="),
+    });
+    match value {
+        Some("always") => clap::ColorChoice::Always,
+        Some("never") => clap::ColorChoice::Never,
+        _ => clap::ColorChoice::Auto,
+    }
 }
 
 #[derive(Subcommand)]
@@ -120,8 +170,8 @@ struct ProbesArgs {
 /// What is to be done.
 pub enum Task {
     Record(Box<Config>),
-    Demo { config: Box<Config>, args: Vec<std::ffi::OsString> },
-    Summary { files: Vec<std::path::PathBuf>, json: bool },
+    Demo { config: Box<Config>, args: Vec<OsString> },
+    Summary { files: Vec<std::path::PathBuf>, json: bool, only: Only },
     Timeline(TimelineConfig),
     Report(ReportConfig),
     Export(ExportConfig),
@@ -158,17 +208,21 @@ pub struct Usage(pub String);
 
 /// Reads our own command line. Does not return on --help, --version and usage errors.
 pub fn parse() -> Result<Task> {
-    task(Cli::try_parse().unwrap_or_else(|error| refuse(error)))
+    let given: Vec<OsString> = std::env::args_os().collect();
+    let words = words::command_first(&given);
+    let matches = Cli::command().color(colour_of_help(&given)).try_get_matches_from(words);
+    let cli = matches.and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+    let cli = cli.unwrap_or_else(|error| refuse(error, &given));
+    paper::choose(cli.printing.chosen());
+    task(cli)
 }
 
 /// --help and --version come this way too.
-fn refuse(mut error: clap::Error) -> ! {
-    use clap::CommandFactory;
+fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
     use clap::error::{ContextKind, ContextValue};
-    let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
     let commands: Vec<String> =
         Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    if let Some(hint) = hint::hint(&words, error.kind(), &commands) {
+    if let Some(hint) = hint::hint(words, error.kind(), &commands) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
     // A word that is not understood is shown, and may be a file's name.
@@ -183,12 +237,14 @@ fn refuse(mut error: clap::Error) -> ! {
 fn task(cli: Cli) -> Result<Task> {
     Ok(match cli.command {
         None => Task::Record(Box::new(record::config(cli.options, record::target(cli.target)?)?)),
-        Some(Command::Summary(args)) => Task::Summary { files: args.files, json: args.json },
+        Some(Command::Summary(args)) => {
+            Task::Summary { only: args.part.only()?, files: args.files, json: args.json }
+        }
         Some(Command::Timeline(args)) => Task::Timeline(args.config()?),
-        Some(Command::Report(args)) => Task::Report(args.config()),
-        Some(Command::Export(args)) => Task::Export(args.config()),
-        Some(Command::Diff(args)) => Task::Diff(args.config()),
-        Some(Command::Check(args)) => Task::Check(args.config()),
+        Some(Command::Report(args)) => Task::Report(args.config()?),
+        Some(Command::Export(args)) => Task::Export(args.config()?),
+        Some(Command::Diff(args)) => Task::Diff(args.config()?),
+        Some(Command::Check(args)) => Task::Check(args.config()?),
         Some(Command::Doctor) => Task::Doctor,
         Some(Command::Probes(args)) => probes(args)?,
         Some(Command::Demo(args)) => {

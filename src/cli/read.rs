@@ -6,12 +6,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::{Usage, span};
+use super::{Usage, pattern, span};
+use crate::report::Only;
 use crate::report::check::CheckConfig;
 use crate::report::diff::DiffConfig;
 use crate::report::export::{ExportConfig, ExportFormat};
 use crate::report::timeline::TimelineConfig;
 use crate::report::views::{Format, ReportConfig};
+use crate::trace::output::name::refused_packing;
 
 pub const SUMMARY: &str = "\
 Examples:
@@ -29,6 +31,7 @@ pub const REPORT: &str = "\
 Examples:
   gpurec report                          the questions that there are
   gpurec report waste                    what could be better, by cost
+  gpurec report latency cudaMalloc run.jsonl
   gpurec report leaks --older-than 10 --top 20 run.jsonl
   gpurec report api --csv run.jsonl
   gpurec report gaps --json run.jsonl.zst";
@@ -53,8 +56,10 @@ Examples:
   gpurec check --budget budget.txt run.jsonl";
 
 /// What `report` knows by name.
-const VIEWS: [&str; 11] =
-    ["api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "ioctl", "threads", "waste"];
+const VIEWS: [&str; 13] = [
+    "api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "latency", "longest", "ioctl",
+    "threads", "waste",
+];
 
 #[derive(Args)]
 pub struct SummaryArgs {
@@ -64,6 +69,41 @@ pub struct SummaryArgs {
     /// The figures as JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub part: Part,
+}
+
+/// A part of a trace. A call belongs to where it began.
+#[derive(Args)]
+pub struct Part {
+    /// Only these processes; repeatable
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    pid: Vec<u32>,
+    /// Only these threads; repeatable
+    #[arg(long, value_name = "TID", value_delimiter = ',')]
+    tid: Vec<u32>,
+    /// Only the processes of these ranks; repeatable
+    #[arg(long, value_name = "RANK", value_delimiter = ',')]
+    rank: Vec<u32>,
+    /// Only from this time of the recording on: seconds, or with a unit (500ms)
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    from: Option<Duration>,
+    /// Only before this time of the recording
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    to: Option<Duration>,
+}
+
+impl Part {
+    pub fn only(self) -> Result<Only> {
+        if let (Some(from), Some(to)) = (self.from, self.to)
+            && from >= to
+        {
+            bail!(Usage("--from must be earlier than --to".into()));
+        }
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let (from_ns, to_ns) = (self.from.map(ns), self.to.map(ns));
+        Ok(Only { pids: self.pid, tids: self.tid, ranks: self.rank, from_ns, to_ns })
+    }
 }
 
 #[derive(Args)]
@@ -71,18 +111,8 @@ pub struct TimelineArgs {
     /// Traces, plain or .zst; the newest one (traces/latest) if none is given
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Begin at this time of the recording: seconds, or with a unit (500ms)
-    #[arg(long, value_name = "TIME", value_parser = span)]
-    from: Option<Duration>,
-    /// End at this time of the recording
-    #[arg(long, value_name = "TIME", value_parser = span)]
-    to: Option<Duration>,
-    /// Only these threads; repeatable
-    #[arg(long, value_name = "TID", value_delimiter = ',')]
-    tid: Vec<u32>,
-    /// How many columns [default: the terminal's, else 100]
-    #[arg(long, value_name = "COLUMNS")]
-    width: Option<usize>,
+    #[command(flatten)]
+    part: Part,
 }
 
 #[derive(Args)]
@@ -90,7 +120,7 @@ pub struct ReportArgs {
     /// Which question; all are listed if none is given
     #[arg(value_name = "NAME", value_parser = VIEWS)]
     view: Option<String>,
-    /// Traces, plain or .zst; the newest one (traces/latest) if none is given
+    /// Traces, plain or .zst; the newest one (traces/latest) if none is given. latency: a FUNCTION before them
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// As JSON, a document a trace
@@ -105,6 +135,8 @@ pub struct ReportArgs {
     /// How many rows
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     top: Option<usize>,
+    #[command(flatten)]
+    part: Part,
 }
 
 #[derive(Args)]
@@ -118,6 +150,8 @@ pub struct ExportArgs {
     /// Traces, plain or .zst, which become one; the newest (traces/latest) if none is given
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
+    #[command(flatten)]
+    part: Part,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -147,6 +181,8 @@ pub struct DiffArgs {
     /// Exit status 1 if this grew by more (cudaMalloc.calls=10%); repeatable
     #[arg(long, value_name = "EXPR")]
     fail_over: Vec<String>,
+    #[command(flatten)]
+    part: Part,
 }
 
 #[derive(Args)]
@@ -160,69 +196,84 @@ pub struct CheckArgs {
     /// As JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    part: Part,
 }
 
 impl TimelineArgs {
     pub fn config(self) -> Result<TimelineConfig> {
-        if let (Some(from), Some(to)) = (self.from, self.to)
-            && from >= to
-        {
-            bail!(Usage("--from must be earlier than --to".into()));
-        }
-        Ok(TimelineConfig {
-            files: self.files,
-            from: self.from,
-            to: self.to,
-            tids: self.tid,
-            width: self.width,
-        })
+        let (from, to) = (self.part.from, self.part.to);
+        let Only { pids, ranks, tids, .. } = self.part.only()?;
+        let only = Only { pids, ranks, ..Only::default() };
+        Ok(TimelineConfig { files: self.files, from, to, tids, only })
     }
 }
 
 impl ReportArgs {
-    pub fn config(self) -> ReportConfig {
+    pub fn config(self) -> Result<ReportConfig> {
         let format = match (self.json, self.csv) {
             (true, _) => Format::Json,
             (_, true) => Format::Csv,
             _ => Format::Text,
         };
-        ReportConfig {
+        let mut files = self.files;
+        let mut function = None;
+        if self.view.as_deref() == Some("latency")
+            && let Some(word) = files.first().and_then(|file| file.to_str())
+            && is_function(word)
+        {
+            function = Some(pattern("FUNCTION", word)?);
+            files.remove(0);
+        }
+        Ok(ReportConfig {
+            only: self.part.only()?,
             view: self.view,
-            files: self.files,
+            files,
+            function,
             format,
             older_than: self.older_than,
             top: self.top,
-        }
+        })
     }
 }
 
 impl ExportArgs {
-    pub fn config(self) -> ExportConfig {
+    pub fn config(self) -> Result<ExportConfig> {
+        if let Some(sentence) = self.output.as_deref().and_then(refused_packing) {
+            bail!(Usage(sentence));
+        }
         let format = match self.format {
             ExportArg::Chrome => ExportFormat::Chrome,
             ExportArg::Perfetto => ExportFormat::Perfetto,
             ExportArg::Csv => ExportFormat::Csv,
         };
-        ExportConfig { files: self.files, format, output: self.output }
+        Ok(ExportConfig { only: self.part.only()?, files: self.files, format, output: self.output })
     }
 }
 
 impl DiffArgs {
-    pub fn config(self) -> DiffConfig {
-        DiffConfig {
+    pub fn config(self) -> Result<DiffConfig> {
+        Ok(DiffConfig {
+            only: self.part.only()?,
             before: self.before,
             after: self.after,
             json: self.json,
             top: self.top,
             fail_over: self.fail_over,
-        }
+        })
     }
 }
 
 impl CheckArgs {
-    pub fn config(self) -> CheckConfig {
-        CheckConfig { files: self.files, budgets: self.budget, json: self.json }
+    pub fn config(self) -> Result<CheckConfig> {
+        Ok(CheckConfig { only: self.part.only()?, files: self.files, budgets: self.budget, json: self.json })
     }
+}
+
+/// A word that may be a function or a pattern of some, and no trace.
+fn is_function(word: &str) -> bool {
+    let is_name = word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '*' | '?' | '[' | ']'));
+    is_name && !word.is_empty()
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -30,7 +30,7 @@ pub struct DemoArgs {
 #[derive(Args)]
 pub struct TargetArgs {
     /// Record running processes, and what they start
-    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["all", "words"])]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["all", "words"])]
     pid: Vec<u32>,
     /// Record every process that uses CUDA
     #[arg(long, conflicts_with = "words")]
@@ -42,7 +42,8 @@ pub struct TargetArgs {
 
 #[derive(Args)]
 pub struct Options {
-    /// Trace file; `-` is standard output; `.zst` compresses [default: traces/trace_YYYYMMDD_HHMMSS.jsonl]
+    /// Trace file; `-` is standard output; `.zst` compresses; %h host, %p PID of gpurec, %t start, %r rank
+    /// [default: traces/trace_YYYYMMDD_HHMMSS.jsonl]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
     /// The driver too: ioctls decoded, driver functions, interrupts, scheduling. GROUPS (ioctl, gsp, memory, context,
@@ -52,7 +53,7 @@ pub struct Options {
     /// Another kernel function or tracepoint (category:event); repeatable, implies --kernel
     #[arg(long, value_name = "NAME|GLOB")]
     hook: Vec<String>,
-    /// Which CUDA functions to record; repeatable
+    /// Which CUDA functions to record; repeatable. A name without its version stands for all versions
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
     /// Which CUDA functions to leave out; repeatable

@@ -1,5 +1,7 @@
-//! The definition against what is written about it: every example of --help and every command line of the
-//! README is one that gpurec understands, and the README, the manual and the completions leave nothing out.
+//! The definition against what is written about it: gpurec understands every example of --help and every command line
+//! of the documents, their links lead somewhere, and the README, the manual and the completions leave nothing out.
+
+use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 
@@ -7,6 +9,15 @@ use super::pages::{ShellArg, completions, manual};
 use super::*;
 
 const README: &str = include_str!("../../README.md");
+
+/// Every document, with its place in the tree.
+fn documents() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let of = |folder: &str| std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    let pages = of("").chain(of("docs")).chain(of("traces"));
+    let pages = pages.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    pages.map(|path| (path.clone(), std::fs::read_to_string(&path).unwrap())).collect()
+}
 
 #[test]
 fn the_definition_is_sound() {
@@ -99,6 +110,14 @@ fn every_example_in_the_help_is_understood() {
     }
 }
 
+/// Lines of blocks.
+fn blocks(text: &str) -> Vec<&str> {
+    let is_code = |(at, _): &(usize, &str)| at % 2 == 1;
+    let blocks = text.split("```").enumerate().filter(is_code);
+    let lines = blocks.flat_map(|(_, block)| block.lines().skip(1));
+    lines.map(|line| line.strip_prefix("$ ").unwrap_or(line)).collect()
+}
+
 /// Lines of blocks, and what stands in backticks.
 fn code(text: &str) -> Vec<&str> {
     let mut all = Vec::new();
@@ -116,28 +135,58 @@ fn code(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_command_line_of_the_readme_is_understood() {
+fn every_command_line_of_the_documents_is_understood() {
     let mut count = 0;
-    // Usage has brackets; --static is the script's own.
-    let lines =
-        code(README).into_iter().filter(|line| !line.contains(['[', '…']) && !line.contains("--static"));
-    for line in lines {
-        for words in command_lines(example(line)) {
-            match understood(&words) {
-                // Understood: the library that it names is not on this machine.
-                Err(error) if error.contains("cannot open it") => {}
-                Err(error) => panic!("README: {line}: {error}"),
-                Ok(_) => {}
+    for (page, text) in documents() {
+        // In sentences of other documents stand words and not whole command lines.
+        let lines = if text == README { code(&text) } else { blocks(&text) };
+        // Usage has brackets; --static is the script's own.
+        for line in lines.into_iter().filter(|line| !line.contains(['[', '…']) && !line.contains("--static"))
+        {
+            for words in command_lines(example(line)) {
+                match understood(&words) {
+                    // Understood: the library that it names is not on this machine.
+                    Err(error) if error.contains("cannot open it") => {}
+                    Err(error) => panic!("{}: {line}: {error}", page.display()),
+                    Ok(_) => {}
+                }
+                count += 1;
             }
-            count += 1;
         }
     }
     assert!(count > 40, "only {count} found");
 }
 
+/// What a heading is called in a link.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let text: String = heading.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect();
+    text.replace(' ', "-")
+}
+
+#[test]
+fn every_link_of_the_documents_leads_somewhere() {
+    let mut count = 0;
+    for (page, text) in documents() {
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let (file, part) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", page.display());
+            let is_there =
+                |text: &str| text.lines().any(|line| line.starts_with('#') && anchor(line) == part);
+            let found = part.is_empty() || is_there(&std::fs::read_to_string(&target).unwrap());
+            assert!(found, "{}: {link}", page.display());
+            count += 1;
+        }
+    }
+    assert!(count > 20, "only {count} found");
+}
+
 #[test]
 fn the_readme_has_every_command_and_every_option() {
     let usage: Vec<&str> = code(README).into_iter().filter(|line| line.starts_with("gpurec ")).collect();
+    let part = README.lines().find(|line| line.starts_with("PART: ")).unwrap();
     for command in commands().iter().filter(|command| command.get_name() != "gpurec") {
         let name = command.get_name();
         let begin = format!("gpurec {name}");
@@ -148,7 +197,9 @@ fn the_readme_has_every_command_and_every_option() {
             continue;
         }
         for option in options_of(command).filter_map(clap::Arg::get_long) {
-            let known = matches!(option, "help" | "version") || line.contains(&format!("--{option}"));
+            let everywhere = matches!(option, "help" | "version" | "width" | "color");
+            let named = |text: &str| text.contains(&format!("--{option}"));
+            let known = everywhere || named(&line) || line.contains("[PART]") && named(part);
             assert!(known, "the README's usage of {name} has no --{option}");
         }
     }

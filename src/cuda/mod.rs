@@ -163,6 +163,16 @@ pub fn category(name: &str) -> Category {
     }
 }
 
+/// Whether a pattern of --only or --skip speaks of a function: a name without its version stands for all versions.
+pub fn fits(pattern: &glob::Pattern, name: &str) -> bool {
+    pattern.matches(name) || pattern.matches(base_name(name))
+}
+
+/// A kernel's name as texts have it: every kernel returns void.
+pub fn kernel_text(name: &str) -> &str {
+    name.strip_prefix("void ").unwrap_or(name)
+}
+
 /// A name without its version and per-thread-stream suffixes:
 /// `cuMemPrefetchAsync_v2_ptsz` is `cuMemPrefetchAsync`.
 pub fn base_name(name: &str) -> &str {

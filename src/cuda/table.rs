@@ -292,7 +292,27 @@ fn parse_param(text: &'static str, arch: Arch) -> Option<Parsed> {
         _ => None,
     };
     let plain = if copied.is_none() { plain(kind) } else { None };
+    let name = written(name);
     Some((Param { name, kind, place, plain, entry: None, exit: None }, copied))
+}
+
+/// As a parameter is called in traces. The headers write some names in two ways, and programs that take keys without
+/// regard to case (DuckDB) refuse a trace with both.
+pub(super) fn written(name: &'static str) -> &'static str {
+    const SAME: [(&str, &str); 11] = [
+        ("Flags", "flags"),
+        ("Height", "height"),
+        ("Pitch", "pitch"),
+        ("Width", "width"),
+        ("dynamicSmemSize", "dynamicSMemSize"),
+        ("graphID", "graphId"),
+        ("pCtx", "pctx"),
+        ("pId", "pid"),
+        ("pConfig", "pconfig"),
+        ("psize", "pSize"),
+        ("pvalue", "pValue"),
+    ];
+    SAME.iter().find(|(other, _)| *other == name).map_or(name, |(_, written)| written)
 }
 
 fn plain(kind: Kind) -> Option<Plain> {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::item::Item;
 use super::layout::LAYOUTS;
 use super::raw::{Count, Entry, Exit, Piece, Place, Plan, Source, What};
-use super::table::{Arch, Kind, MAX_READS, MAX_STACK_WORDS, signatures};
+use super::table::{Arch, Kind, MAX_READS, MAX_STACK_WORDS, signatures, written};
 use super::*;
 use crate::trace::{Arg, List, Value};
 
@@ -20,7 +20,7 @@ fn kinds() -> HashMap<&'static str, Vec<Vec<(&'static str, &'static str)>>> {
         let name = words.next().unwrap().split('@').next().unwrap();
         let params = words.skip(3).map(|p| {
             let mut parts = p.split(':');
-            (parts.next().unwrap(), parts.next().unwrap())
+            (written(parts.next().unwrap()), parts.next().unwrap())
         });
         of.entry(name).or_default().push(params.collect());
     }
@@ -500,4 +500,14 @@ fn how_fast() {
     }
     let start = std::time::Instant::now();
     println!("{} signatures in {:?}", signatures(Arch::X86_64).len(), start.elapsed());
+}
+
+#[test]
+fn no_two_parameters_differ_only_in_case() {
+    let mut names: std::collections::HashMap<String, &str> = Default::default();
+    for param in all().flat_map(|signature| &signature.params) {
+        let known = *names.entry(param.name.to_lowercase()).or_insert(param.name);
+        assert_eq!(known, param.name);
+    }
+    assert!(names.len() > 300, "{}", names.len());
 }

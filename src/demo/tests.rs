@@ -165,7 +165,7 @@ fn runtime_calls_become_driver_calls_one_to_one() {
     // 4 kernels and one needless synchronisation a layer; softmax is captured once.
     assert_eq!(driver["cuLaunchKernel"], 10 * 8 * 4 + 1);
     assert_eq!(driver["cuCtxSynchronize"], 10 * 8);
-    // 8 weights, x, the leak, and the one that failed; all but the last two are freed
+    // 8 weights, x, the one that is never freed, and the one that failed; all but the last two are freed
     // (and so is the managed one).
     assert_eq!(driver["cuMemAlloc_v2"], 11);
     assert_eq!(driver["cuMemFree_v2"], 10);

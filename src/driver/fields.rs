@@ -71,7 +71,7 @@ pub fn append<'f>(
     for field in fields {
         match value(field, view, known) {
             Some(value) if field.optional && is_zero(&value) => {}
-            Some(value) => out.push(arg(field.name, value)),
+            Some(value) => out.push(Arg { name: key(field.name, out), value }),
             None => complete = false,
         }
         if let Kind::Handle(Some(name)) = field.kind
@@ -81,6 +81,14 @@ pub fn append<'f>(
         }
     }
     complete
+}
+
+/// What a field is called where a key stands once: a request and the parameters in it may both have `flags`.
+fn key(name: &'static str, taken: &Args) -> Cow<'static, str> {
+    match taken.iter().any(|arg| arg.name == name) {
+        true => Cow::Owned(format!("params_{name}")),
+        false => Cow::Borrowed(name),
+    }
 }
 
 /// The class of an object, if it is known.

@@ -66,6 +66,13 @@ pub struct Function {
     pub instruction: String,
 }
 
+impl Image {
+    /// A file that was asked for, and has nothing that is wanted.
+    pub fn without_functions(self) -> Image {
+        Image { functions: Vec::new(), not_hooked: Vec::new(), ..self }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotHooked {
     pub name: String,

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::mount::{self, Server};
-use super::{Answer, Ask, Place, Stamp, Unopened, Wanted};
+use super::{Answer, Ask, Early, Place, Stamp, Unopened, Wanted};
 use crate::elf;
+use crate::host::early;
 use crate::probe::{FileId, Selection};
 use crate::room::Left;
 use crate::target::maps::{self, Found, Mapping};
@@ -63,10 +64,24 @@ impl<'a> Looker<'a> {
         let answer = match ask {
             Ask::File { tid, place, again } => return self.file(tid, &place, again, say),
             Ask::Maps { pid } => Answer::Maps(maps::executable_files(pid).map_err(|error| error.to_string())),
+            Ask::Early { of } => Answer::Early(self.early(of)),
             Ask::Symbol { pid, address } => Answer::Symbol(self.symbol(pid, address)),
             Ask::Rank { pid } => Answer::Rank(proc::rank_of(pid)),
+            Ask::Process { pid } => Answer::Process(proc::about(pid).ok().map(Box::new)),
         };
         say(&answer, None)
+    }
+
+    /// Names that are no text are left out: what they name is found when it is mapped.
+    fn early(&self, of: Early) -> Vec<String> {
+        let paths = match of {
+            Early::Linker => early::of_linker(&self.selection.lib_paths()),
+            Early::Process(pid) => match maps::executable_files(pid) {
+                Ok(mapped) if early::is_interpreter(&mapped) => early::of_interpreter(pid, &mapped),
+                _ => Vec::new(),
+            },
+        };
+        paths.into_iter().filter_map(|path| path.into_os_string().into_string().ok()).collect()
     }
 
     fn file(&mut self, tid: u32, place: &Place, again: bool, say: Say) -> io::Result<()> {
@@ -178,6 +193,12 @@ fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Found, PathBuf)> {
             Ok((maps::find_exe(tid)?, path))
         }
         Place::Listed(mapping) => find_listed(tid, mapping, say),
+        Place::Path(path) => {
+            // As the process calls it.
+            let shown = path.strip_prefix(&format!("/proc/{tid}/root")).unwrap_or(path);
+            announce(Path::new(shown), say)?;
+            Ok((maps::find(Path::new(path))?, shown.into()))
+        }
         Place::Mapped { address, inode, fd } => {
             // The mapping is what counts; the descriptor may have been closed since.
             let mapped = mapping_at(tid, *address, *inode).and_then(|m| find_listed(tid, &m, say));

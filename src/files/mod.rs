@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::elf::Image;
 use crate::probe::FileId;
 use crate::target::maps::{Mapping, as_text};
+use crate::trace;
 
 pub use pool::{Event, Gone, LATE, Pool};
 pub use process::Files;
@@ -37,10 +38,14 @@ pub enum Ask {
     File { tid: u32, place: Place, again: bool },
     /// The files that a process executes.
     Maps { pid: u32 },
+    /// Where libraries lie that a process may load: an interpreter's wheels, or what the linker finds.
+    Early { of: Early },
     /// The name of what lies at an address.
     Symbol { pid: u32, address: u64 },
     /// Its number in a distributed job.
     Rank { pid: u32 },
+    /// What it is called, whose it is.
+    Process { pid: u32 },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,6 +59,14 @@ pub enum Place {
         fd: i32,
     },
     Listed(Mapping),
+    /// Mapped by nobody yet.
+    Path(String),
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Early {
+    Linker,
+    Process(u32),
 }
 
 impl Place {
@@ -81,8 +94,10 @@ enum Answer {
     },
     NotOpened(Unopened),
     Maps(Result<Vec<Mapping>, String>),
+    Early(Vec<String>),
     Symbol(Option<String>),
     Rank(Option<String>),
+    Process(Option<Box<trace::Found>>),
     /// No worker, and why.
     Refused(String),
 }
@@ -130,8 +145,10 @@ pub enum Found {
     },
     NotOpened(Unopened),
     Maps(Result<Vec<Mapping>, String>),
+    Early(Vec<String>),
     Symbol(Option<String>),
     Rank(Option<String>),
+    Process(Option<Box<trace::Found>>),
     /// There was no worker to ask.
     Refused(String),
 }

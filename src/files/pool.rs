@@ -269,8 +269,10 @@ pub(super) fn found(answer: Answer, fd: Option<OwnedFd>) -> Option<Found> {
         Answer::NotHooked { path, reason } => Found::NotHooked { path, reason },
         Answer::NotOpened(why) => Found::NotOpened(why),
         Answer::Maps(maps) => Found::Maps(maps),
+        Answer::Early(paths) => Found::Early(paths),
         Answer::Symbol(name) => Found::Symbol(name),
         Answer::Rank(rank) => Found::Rank(rank),
+        Answer::Process(about) => Found::Process(about),
         Answer::Refused(why) => Found::Refused(why),
     })
 }

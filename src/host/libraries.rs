@@ -1,6 +1,5 @@
 //! The CUDA libraries in the usual places. In: the linker's folders, the caller's
-//! environment. Out: paths, each file once. A recording doesn't need this: it hooks what
-//! a program really loads.
+//! environment. Out: paths, each file once. `--all` hooks these before anybody loads them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,7 +17,7 @@ pub fn cuda_libraries() -> Vec<PathBuf> {
     found
 }
 
-fn folders() -> Vec<PathBuf> {
+pub(super) fn folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = [
         "/lib64",
         "/usr/lib64",

@@ -4,6 +4,7 @@
 //! Not here: loading or attaching anything.
 
 mod doctor;
+pub mod early;
 mod facts;
 mod libraries;
 mod plan;

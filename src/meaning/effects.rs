@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use super::args::Out;
+use super::context::{At, Seen};
 use super::copies::Moved;
 use super::ledger::{By, Gone, Held, Owner};
-use super::role::{Alloc, Context, Graph, Space};
+use super::role::{Alloc, Context, Graph, Space, Stream};
 use super::size::Asked;
-use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Saved, Told};
-use crate::trace::{Memory, Op, Transfer};
+use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Saved, Told, is_of_runtime, thread_of};
+use crate::trace::{Memory, Op, Transfer, Where};
 
 pub struct Ending<'a, 'l> {
     pub process: &'a mut Process,
@@ -16,6 +17,9 @@ pub struct Ending<'a, 'l> {
     pub call: &'a CallRef,
     pub name: &'a str,
     pub duration_ns: u64,
+    /// Allocations are not all seen: what is not known need not be from before the recording.
+    pub blind_to_memory: bool,
+    pub seen: Seen,
     pub out: &'a mut Vec<Effect>,
 }
 
@@ -23,9 +27,9 @@ impl Ending<'_, '_> {
     pub fn end(&mut self, open: Open, out: &Out) {
         match open.saved {
             Saved::Nothing => {}
-            Saved::Alloc { alloc, asked, ptr } => match ptr.or_else(|| out.number(0)) {
+            Saved::Alloc { alloc, asked, ptr, at } => match ptr.or_else(|| out.number(0)) {
                 Some(0) => {}
-                Some(ptr) => self.allocated(alloc, asked, ptr, &open.told, out),
+                Some(ptr) => self.allocated(alloc, asked, ptr, at, &open.told, out),
                 None => self.process.whole = false,
             },
             Saved::Free { table, ptr, serial } => {
@@ -33,6 +37,11 @@ impl Ending<'_, '_> {
                     self.gone(&gone);
                 }
             }
+            Saved::FreeEarlier { ptr } if !self.blind_to_memory && !open.told.freed => {
+                self.tell_callers(|told| told.freed = true);
+                self.earlier(ptr);
+            }
+            Saved::FreeEarlier { .. } => {}
             Saved::Retain => {
                 if let Some(handle) = out.number(0) {
                     self.process.ledger.retain(handle);
@@ -44,8 +53,15 @@ impl Ending<'_, '_> {
                     self.gone(&gone);
                 }
             }
-            Saved::Moved { moved, is_set } => self.moved(&moved, is_set, &open.told),
-            Saved::Context(context, value) => self.context(context, value, out),
+            Saved::Moved { moved, is_set, at } => self.moved(&moved, is_set, at, &open.told),
+            Saved::Context(context, value) => self.context(context, value, &open.told, out),
+            Saved::Stream(stream, handle) => self.stream(stream, handle, &open.told, out),
+            Saved::Pool(device) => {
+                let Process { tables, contexts, .. } = &mut *self.process;
+                if let Some(pool) = out.number(0) {
+                    contexts.pool_is(pool, device, tables);
+                }
+            }
             Saved::Named(name) => {
                 if let Some(handle) = out.number(0) {
                     self.process.kernels.handle(handle, name);
@@ -80,7 +96,7 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn allocated(&mut self, alloc: Alloc, asked: Asked, ptr: u64, told: &Told, out: &Out) {
+    fn allocated(&mut self, alloc: Alloc, asked: Asked, ptr: u64, at: At, told: &Told, out: &Out) {
         let (size, element) = asked.at_return(out);
         let known = self.process.ledger.get(alloc.table, ptr);
         let inner = known.is_some_and(|held| held.by.tid == self.call.tid && held.by.id > self.call.id);
@@ -90,7 +106,8 @@ impl Ending<'_, '_> {
         }
         let by = By { tid: self.call.tid, id: self.call.id };
         let mut held = Held::new(alloc.space, size, self.owner(), by);
-        held.element = element;
+        (held.element, held.on) = (element, self.at(at));
+        let on = held.on;
         if let Some(before) = self.process.ledger.alloc(alloc.table, ptr, held) {
             self.freed_before(&before);
         }
@@ -99,13 +116,21 @@ impl Ending<'_, '_> {
         if !is_again {
             self.tell_callers(|told| told.alloc = Some((alloc.space, size)));
             let total = self.process.ledger.total(alloc.space);
-            self.memory(Op::Alloc, alloc.space, ptr, size, total);
+            self.memory(Op::Alloc, alloc.space, on, ptr, size, total);
         }
     }
 
     fn owner(&mut self) -> Owner {
-        let thread = self.process.threads.entry(self.call.tid).or_default();
-        self.process.contexts.owner(&thread.current)
+        let Process { threads, contexts, followed, .. } = &mut *self.process;
+        contexts.owner(&thread_of(threads, *followed, self.call.tid).current)
+    }
+
+    /// What this call works with.
+    fn at(&mut self, at: At) -> Where {
+        let in_runtime = self.in_runtime();
+        let Process { threads, contexts, followed, .. } = &mut *self.process;
+        let current = &thread_of(threads, *followed, self.call.tid).current;
+        contexts.at(at, current, in_runtime, self.seen)
     }
 
     /// An address is given out again before the call that freed it has
@@ -120,47 +145,78 @@ impl Ending<'_, '_> {
             pid: self.call.pid,
             tid: begin.tid,
             begin: begin.id,
+            on: before.held.on,
             op: Op::Free,
             space: Cow::Borrowed(before.held.space.name()),
             ptr: before.ptr,
             size: before.held.size,
-            total_allocated: before.total,
+            total_allocated: self.process.begun.then_some(before.total),
+            earlier: false,
             missed,
             runtime: false,
         }));
     }
 
     fn gone(&mut self, gone: &Gone) {
-        self.memory(Op::Free, gone.held.space, gone.ptr, gone.held.size, gone.total);
+        self.memory(Op::Free, gone.held.space, gone.held.on, gone.ptr, gone.held.size, gone.total);
     }
 
     /// This call is one of the runtime's, or lies inside one.
-    fn asked_of_runtime(&self) -> bool {
-        let open = self.process.threads.get(&self.call.tid).map(|thread| thread.open.as_slice());
-        self.name.starts_with("cuda") || open.unwrap_or_default().iter().any(|outer| outer.runtime)
+    fn in_runtime(&self) -> bool {
+        is_of_runtime(self.name)
+            || self.process.threads.get(&self.call.tid).is_some_and(|thread| thread.in_runtime())
     }
 
-    fn memory(&mut self, op: Op, space: Space, ptr: u64, size: Option<u64>, total_allocated: u64) {
+    fn memory(&mut self, op: Op, space: Space, on: Where, ptr: u64, size: Option<u64>, total_allocated: u64) {
         self.out.push(Effect::Memory(Memory {
             name: Cow::Owned(self.name.to_owned()),
             pid: self.call.pid,
             tid: self.call.tid,
             begin: self.call.id,
+            on,
             op,
             space: Cow::Borrowed(space.name()),
             ptr,
             size,
-            total_allocated,
+            total_allocated: self.process.begun.then_some(total_allocated),
+            earlier: false,
             missed: false,
-            runtime: op == Op::Alloc && self.asked_of_runtime(),
+            runtime: op == Op::Alloc && self.in_runtime(),
         }));
     }
 
-    fn moved(&mut self, moved: &[Moved], is_set: bool, told: &Told) {
+    /// Memory from before the recording was freed: how much is not known, nor always where it was.
+    fn earlier(&mut self, ptr: u64) {
+        let space = match self.name {
+            name if name.contains("Host") => Space::Host.name(),
+            name if name.contains("Async") => Space::Pool.name(),
+            name if name.contains("Array") => Space::Array.name(),
+            "cuMemRelease" => Space::Virtual.name(),
+            _ => "unknown",
+        };
+        self.out.push(Effect::Memory(Memory {
+            name: Cow::Owned(self.name.to_owned()),
+            pid: self.call.pid,
+            tid: self.call.tid,
+            begin: self.call.id,
+            on: Where::default(),
+            op: Op::Free,
+            space: Cow::Borrowed(space),
+            ptr,
+            size: None,
+            total_allocated: None,
+            earlier: true,
+            missed: false,
+            runtime: false,
+        }));
+    }
+
+    fn moved(&mut self, moved: &[Moved], is_set: bool, at: At, told: &Told) {
         if moved.is_empty() || if is_set { told.set } else { told.moved } {
             return;
         }
         self.tell_callers(|told| if is_set { told.set = true } else { told.moved = true });
+        let on = self.at(at);
         for one in moved {
             let waited = !one.is_async && one.direction != "unknown";
             self.out.push(Effect::Transfer(Transfer {
@@ -168,6 +224,7 @@ impl Ending<'_, '_> {
                 pid: self.call.pid,
                 tid: self.call.tid,
                 begin: self.call.id,
+                on,
                 direction: Cow::Borrowed(one.direction),
                 size: one.size,
                 partial: one.partial,
@@ -234,28 +291,69 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn context(&mut self, context: Context, value: u64, out: &Out) {
-        let thread = self.process.threads.entry(self.call.tid).or_default();
-        let contexts = &mut self.process.contexts;
+    fn stream(&mut self, stream: Stream, handle: u64, told: &Told, out: &Out) {
+        let on = self.at(At::Current);
+        let seen = self.seen.of(self.name);
+        let Process { tables, contexts, .. } = &mut *self.process;
+        match stream {
+            Stream::Create => {
+                let Some(made) = out.number(0) else { return };
+                match seen {
+                    true => contexts.stream_made(made, on, told.stream, tables),
+                    false => contexts.stream_gone(made, tables),
+                }
+                self.tell_callers(|told| told.stream = true);
+            }
+            Stream::CreateElsewhere => {
+                if let Some(made) = out.number(0) {
+                    contexts.stream_gone(made, tables);
+                }
+            }
+            Stream::Context => {
+                if let Some(context) = out.number(1).filter(|context| *context != 0 && seen) {
+                    contexts.stream_is(handle, Some(context), None, tables);
+                }
+            }
+            Stream::Device => {
+                if let Some(device) = out.number(1).filter(|_| seen) {
+                    contexts.stream_on(handle, device as i32, tables);
+                }
+            }
+            Stream::Destroy => {}
+        }
+    }
+
+    fn context(&mut self, context: Context, value: u64, told: &Told, out: &Out) {
+        let Process { threads, contexts, followed, .. } = &mut *self.process;
+        let current = &mut thread_of(threads, *followed, self.call.tid).current;
+        let seen = self.seen.of(self.name);
         match context {
             Context::Create { .. } => {
                 if let Some(made) = out.number(0) {
                     contexts.seen(made, Some(value as i32));
-                    thread.current.push(made);
+                    current.push(made);
                 }
             }
-            Context::Set | Context::Push => {
+            Context::Set => {
                 contexts.seen(value, None);
-                match context {
-                    Context::Set => thread.current.set(value),
-                    _ => thread.current.push(value),
+                current.set(value);
+            }
+            Context::Push => {
+                contexts.seen(value, None);
+                current.push(value);
+            }
+            Context::Pop => current.pop(),
+            Context::Current => {
+                if let Some(is) = out.number(0).filter(|_| seen) {
+                    contexts.seen(is, None);
+                    current.is(is);
                 }
             }
-            Context::Pop => thread.current.pop(),
-            Context::Current => {
-                if let Some(current) = out.number(0) {
-                    contexts.seen(current, None);
-                    thread.current.set(current);
+            Context::Device { .. } | Context::GetDevice => {
+                let Some(device) = out.number(0).filter(|_| seen) else { return };
+                match value {
+                    0 => contexts.is_on(current, device as i32, context == Context::GetDevice),
+                    of => contexts.seen(of, Some(device as i32)),
                 }
             }
             Context::Retain => {
@@ -263,8 +361,11 @@ impl Ending<'_, '_> {
                     contexts.retained(value as i32, retained);
                 }
             }
-            Context::SetDevice => thread.current.set_device(value as i32),
-            Context::Destroy => self.context_ended(value),
+            Context::SetDevice => contexts.chosen(current, value as i32, told.switched),
+            Context::Destroy => {
+                current.destroyed(value);
+                self.context_ended(value);
+            }
             Context::Release => {
                 let last = contexts.released(value as i32);
                 if last && self.process.whole {
@@ -272,18 +373,38 @@ impl Ending<'_, '_> {
                 }
             }
             Context::Reset | Context::DeviceReset => self.device_reset(value as i32),
+            Context::Other => current.forget(),
+        }
+        self.switched(context, seen);
+    }
+
+    /// What is current may have changed.
+    fn switched(&mut self, context: Context, seen: bool) {
+        if !matches!(
+            context,
+            Context::Create { .. } | Context::Set | Context::Push | Context::Pop | Context::SetDevice
+        ) {
+            return;
+        }
+        self.tell_callers(|told| told.switched = true);
+        // The driver's calls inside cudaSetDevice tell it too.
+        let seen = seen || (context == Context::SetDevice && self.seen.driver);
+        if !seen {
+            // Others that were not recorded may have changed it too, before or after.
+            let Process { threads, followed, .. } = &mut *self.process;
+            thread_of(threads, *followed, self.call.tid).current.forget();
         }
     }
 
     fn context_ended(&mut self, context: u64) {
         let contexts = &mut self.process.contexts;
         let only = contexts.is_only(context);
-        contexts.destroyed(context);
+        let device = contexts.destroyed(context);
         let gone = self.process.ledger.end_of(false, |owner| match owner.context {
             Some(known) => known == context,
             None => only,
         });
-        self.all_gone(&gone, Some(context));
+        self.all_gone(&gone, Some(context), device);
     }
 
     /// All that belongs to a device in this process, memory pools too. If it
@@ -296,17 +417,17 @@ impl Ending<'_, '_> {
             Some(known) => known == device,
             None => only || (context.is_some() && owner.context == context),
         });
-        self.all_gone(&gone, context);
+        self.all_gone(&gone, context, Some(device));
     }
 
-    fn all_gone(&mut self, gone: &[Gone], context: Option<u64>) {
+    fn all_gone(&mut self, gone: &[Gone], context: Option<u64>, device: Option<i32>) {
         for one in gone {
             self.gone(one);
         }
         if let Some(context) = context {
-            for thread in self.process.threads.values_mut() {
-                thread.current.ended(context);
-            }
+            let Process { threads, contexts, tables, .. } = &mut *self.process;
+            let all = threads.values_mut().map(|thread| &mut thread.current);
+            contexts.ended(context, device, all, tables);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use super::role::{Space, Table};
 use crate::room::{Room, Share};
+use crate::trace::Where;
 
 /// A call, by its thread and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Held {
     /// None if it could not be read.
     pub size: Option<u64>,
     pub owner: Owner,
+    /// As far as it is known: no guess, as `owner` may be.
+    pub on: Where,
     pub by: By,
     /// The call that is about to free it, and that call's name.
     freeing: Option<(By, Box<str>)>,
@@ -84,7 +87,8 @@ pub enum Place {
 
 impl Held {
     pub fn new(space: Space, size: Option<u64>, owner: Owner, by: By) -> Held {
-        Held { space, size, owner, by, freeing: None, holds: 1, maps: 0, serial: 0, element: 0 }
+        let on = Where::default();
+        Held { space, size, owner, on, by, freeing: None, holds: 1, maps: 0, serial: 0, element: 0 }
     }
 }
 

@@ -8,6 +8,7 @@
 //! a fact. What is not known is left out.
 
 mod args;
+mod begin;
 mod context;
 mod copies;
 mod effects;
@@ -26,16 +27,16 @@ use crate::cuda::raw::{Entry, Exit};
 use crate::room::{MOST_LIVE, Room, Share};
 use crate::trace;
 
-use args::{In, Out, three_at, u32_at, u64_at};
-use context::{Contexts, Current};
-use copies::{Copies, Moved};
+use args::{In, Out};
+use context::{At, Contexts, Current, Seen};
+use copies::Moved;
 use kernel::{Kernels, Shown, Spread};
-use ledger::{By, Ledger};
-use role::{Alloc, Context, Graph, Kind, Name, Table};
+use ledger::Ledger;
+use role::{Alloc, Context, Graph, Kind, Stream, Table};
 use size::Asked;
 
 pub use kernel::{Names, Stub};
-pub use role::Role;
+pub use role::{Input, Role, input_of, places};
 
 /// A call, as the recorder names it.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +68,10 @@ pub struct Meaning {
     rooms: Rooms,
     /// Not every call is seen.
     blind: bool,
+    /// Not every allocation and free is seen.
+    blind_to_memory: bool,
+    /// Whether what is current in threads can be known.
+    seen: Seen,
     unnamed: u64,
 }
 
@@ -86,6 +91,10 @@ const HANDLE: usize = 32;
 struct Process {
     /// Seen from its beginning: what is not known here was not done.
     whole: bool,
+    /// It began with the recording: what it holds is known.
+    begun: bool,
+    /// Threads that are new here have made no calls before.
+    followed: bool,
     ledger: Ledger,
     kernels: Kernels,
     contexts: Contexts,
@@ -93,7 +102,7 @@ struct Process {
     graphs: Graphs,
     /// Streams whose calls go into a graph and do nothing yet.
     capturing: HashMap<u64, ()>,
-    threads: HashMap<u32, Thread, Spread>,
+    threads: Threads,
 }
 
 /// How many nodes graphs have, by handle.
@@ -126,6 +135,11 @@ struct Told {
     moved: bool,
     set: bool,
     node: bool,
+    stream: bool,
+    /// A context became current.
+    switched: bool,
+    /// A free of memory that nobody saw allocated.
+    freed: bool,
     /// The space and size of an allocation.
     alloc: Option<(role::Space, Option<u64>)>,
 }
@@ -133,20 +147,52 @@ struct Told {
 /// What is needed at the call's end and known only at its beginning.
 enum Saved {
     Nothing,
-    Alloc { alloc: Alloc, asked: Asked, ptr: Option<u64> },
-    Free { table: Table, ptr: u64, serial: u64 },
+    Alloc {
+        alloc: Alloc,
+        asked: Asked,
+        ptr: Option<u64>,
+        at: At,
+    },
+    Free {
+        table: Table,
+        ptr: u64,
+        serial: u64,
+    },
+    /// Of memory from before the recording, if it succeeds.
+    FreeEarlier {
+        ptr: u64,
+    },
     Retain,
-    Map { ptr: u64, size: u64, handle: u64 },
-    Unmap { ptr: u64, size: u64 },
-    Moved { moved: Vec<Moved>, is_set: bool },
+    Map {
+        ptr: u64,
+        size: u64,
+        handle: u64,
+    },
+    Unmap {
+        ptr: u64,
+        size: u64,
+    },
+    Moved {
+        moved: Vec<Moved>,
+        is_set: bool,
+        at: At,
+    },
     Context(Context, u64),
+    Stream(Stream, u64),
+    /// The device of the pool that is written, if it is known.
+    Pool(Option<i32>),
     Named(Arc<str>),
     Alias(u64),
     Asked(u64),
     Graph(Graph, u64),
-    Capture { stream: u64, begins: bool },
+    Capture {
+        stream: u64,
+        begins: bool,
+    },
     Global,
-    Unseen { same: Option<u64> },
+    Unseen {
+        same: Option<u64>,
+    },
 }
 
 impl Noted {
@@ -161,7 +207,16 @@ impl Meaning {
     pub fn new(names: Box<dyn Names + Send>) -> Meaning {
         let rooms = Rooms { live: Room::new(MOST_LIVE), tables: Room::new(TABLES) };
         let processes = HashMap::default();
-        Meaning { processes, shown: Shown::default(), names, rooms, blind: false, unnamed: 0 }
+        Meaning {
+            processes,
+            shown: Shown::default(),
+            names,
+            rooms,
+            blind: false,
+            blind_to_memory: false,
+            seen: Seen::default(),
+            unnamed: 0,
+        }
     }
 
     /// Calls whose kernel might have had a name, if there had been time to ask for it.
@@ -196,15 +251,16 @@ impl Meaning {
         entry: &Entry,
     ) -> Noted {
         let Some(role) = role else { return Noted::default() };
-        let Meaning { processes, shown, names, rooms, unnamed, .. } = self;
-        let process = processes.entry(call.pid).or_insert_with(|| Process::new(rooms, false));
+        let Meaning { processes, shown, names, rooms, unnamed, seen, .. } = self;
+        let process = processes.entry(call.pid).or_insert_with(|| Process::of_running(rooms));
         let args = In { signature, entry };
         let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
-        let (noted, kernel) = process.noted(role, call, &args, &mut lookup);
+        let (noted, kernel) = process.noted(role, call, &args, *seen, &mut lookup);
         let saved = process.saved(role, call, &args, &mut lookup);
-        if !matches!(saved, Saved::Nothing) || kernel.is_some() {
-            let open = &mut process.threads.entry(call.tid).or_default().open;
-            let runtime = role.name.starts_with("cuda");
+        let runtime = is_of_runtime(&role.name);
+        let is_outer = runtime && matches!(role.kind, Kind::Launch { .. } | Kind::Graph(Graph::Launch));
+        if !matches!(saved, Saved::Nothing) || kernel.is_some() || is_outer {
+            let open = &mut process.thread(call.tid).open;
             open.push(Open { id: call.id, saved, kernel, runtime, told: Told::default() });
         }
         noted
@@ -224,7 +280,7 @@ impl Meaning {
         let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
         let saved = process.name_begun(*name, &In { signature, entry }, &mut lookup);
         if !matches!(saved, Saved::Nothing) {
-            let open = &mut process.threads.entry(call.tid).or_default().open;
+            let open = &mut process.thread(call.tid).open;
             open.retain(|open| open.id < call.id);
             open.push(Open { id: call.id, saved, kernel: None, runtime: false, told: Told::default() });
         }
@@ -244,15 +300,25 @@ impl Meaning {
         out: &mut Vec<Effect>,
     ) {
         let Some(role) = role else { return };
-        let Meaning { processes, shown, names, unnamed, .. } = self;
+        let Meaning { processes, shown, names, unnamed, blind_to_memory, seen, .. } = self;
+        let (blind_to_memory, seen) = (*blind_to_memory, *seen);
         let Some(process) = processes.get_mut(&call.pid) else { return };
         let Some(open) = process.close(call) else { return };
         if status != 0 {
-            process.undo(&open);
+            process.undo(&open, call.tid);
             return;
         }
         let lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
-        let mut ending = effects::Ending { process, lookup, call, name: &role.name, duration_ns, out };
+        let mut ending = effects::Ending {
+            process,
+            lookup,
+            call,
+            name: &role.name,
+            duration_ns,
+            blind_to_memory,
+            seen,
+            out,
+        };
         ending.end(open, &Out { signature, exit });
     }
 
@@ -263,7 +329,7 @@ impl Meaning {
         {
             // It may have succeeded, with nobody to see it.
             process.whole &= !matches!(open.saved, Saved::Alloc { .. } | Saved::Map { .. });
-            process.undo(&open);
+            process.undo(&open, call.tid);
         }
     }
 
@@ -272,6 +338,29 @@ impl Meaning {
     pub fn calls_missing(&mut self) {
         self.blind = true;
         self.processes.values_mut().for_each(|process| process.whole = false);
+    }
+
+    /// Allocations or frees are not seen.
+    pub fn memory_missing(&mut self) {
+        self.blind_to_memory = true;
+        self.processes.values_mut().for_each(|process| process.begun = false);
+    }
+
+    /// From now on this function's calls are not all seen.
+    pub fn not_seen(&mut self, name: &str) {
+        if places(name) {
+            self.seen.lacks(name);
+            self.contexts_missing();
+        }
+    }
+
+    /// Calls were lost that may have changed what is current in threads.
+    pub fn contexts_missing(&mut self) {
+        for process in self.processes.values_mut() {
+            process.followed = false;
+            process.threads.values_mut().for_each(|thread| thread.current.forget());
+            process.contexts.forget(&mut process.tables);
+        }
     }
 
     /// Its number may be given to another thread.
@@ -284,7 +373,7 @@ impl Meaning {
     /// CUDA does not survive a fork: the child has the names of its host
     /// stubs, and nothing else.
     pub fn process_forked(&mut self, pid: u32, child: u32) {
-        let mut process = Process::new(&self.rooms, !self.blind);
+        let mut process = self.new_process();
         if let Some(parent) = self.processes.get(&pid) {
             process.kernels = parent.kernels.of_child(&self.rooms.tables);
         }
@@ -292,7 +381,13 @@ impl Meaning {
     }
 
     pub fn process_execed(&mut self, pid: u32) {
-        self.processes.insert(pid, Process::new(&self.rooms, !self.blind));
+        let process = self.new_process();
+        self.processes.insert(pid, process);
+    }
+
+    fn new_process(&self) -> Process {
+        let (whole, begun) = (!self.blind, !self.blind_to_memory);
+        Process { whole, begun, followed: true, ..Process::of_running(&self.rooms) }
     }
 
     pub fn process_exited(&mut self, pid: u32) {
@@ -327,10 +422,33 @@ impl Lookup<'_> {
     }
 }
 
+/// Whether a function is one of the runtime's.
+fn is_of_runtime(name: &str) -> bool {
+    name.starts_with("cuda") || name.starts_with("__cuda")
+}
+
+type Threads = HashMap<u32, Thread, Spread>;
+
+/// `followed`: it has made no calls before.
+fn thread_of(threads: &mut Threads, followed: bool, tid: u32) -> &mut Thread {
+    let current = || if followed { Current::of_new() } else { Current::default() };
+    threads.entry(tid).or_insert_with(|| Thread { current: current(), open: Vec::new() })
+}
+
+impl Thread {
+    /// Whether a call of the runtime is open.
+    fn in_runtime(&self) -> bool {
+        self.open.iter().any(|open| open.runtime)
+    }
+}
+
 impl Process {
-    fn new(rooms: &Rooms, whole: bool) -> Process {
+    /// Of which nothing is known.
+    fn of_running(rooms: &Rooms) -> Process {
         Process {
-            whole,
+            whole: false,
+            begun: false,
+            followed: false,
             ledger: Ledger::new(&rooms.live),
             kernels: Kernels::new(&rooms.tables),
             contexts: Contexts::default(),
@@ -341,196 +459,43 @@ impl Process {
         }
     }
 
-    /// What the call's line says beside its arguments; and the kernel that
-    /// launches inside this call are of.
-    fn noted(
-        &mut self,
-        role: &Role,
-        call: &CallRef,
-        args: &In,
-        lookup: &mut Lookup,
-    ) -> (Noted, Option<Arc<str>>) {
-        match role.kind {
-            Kind::Launch { runtime } => self.launch(runtime, call, args, lookup),
-            Kind::KernelNode { params, generic, .. } => {
-                (self.kernel_node(args, params, generic, &role.name, lookup).unwrap_or_default(), None)
-            }
-            Kind::Graph(Graph::Launch) => {
-                let nodes = args.value(0).and_then(|exec| self.graphs.executables.get(&exec).copied());
-                let launch = trace::Launch { stream: args.value(1), nodes, ..Default::default() };
-                (Noted { kernel: None, launch: Some(launch) }, None)
-            }
-            _ => (Noted::default(), None),
-        }
-    }
-
-    fn launch(
-        &mut self,
-        runtime: bool,
-        call: &CallRef,
-        args: &In,
-        lookup: &mut Lookup,
-    ) -> (Noted, Option<Arc<str>>) {
-        let Some(launch) = args.signature.and_then(|signature| signature.launch(args.entry)) else {
-            return (Noted::default(), None);
-        };
-        let function = launch.function;
-        let outer =
-            self.threads.get(&call.tid).and_then(|t| t.open.last()).and_then(|open| open.kernel.as_ref());
-        let (kernel, known) = match outer {
-            Some(outer) => {
-                // How the handles of kernels that were loaded unseen get their names.
-                let outer = outer.clone();
-                if self.kernels.known(function).is_none_or(|known| !Arc::ptr_eq(known, &outer)) {
-                    self.kernels.handle(function, outer.clone());
-                }
-                (outer, true)
-            }
-            None => lookup.kernel(&mut self.kernels, function, runtime),
-        };
-        let for_inner = (runtime && known).then(|| kernel.clone());
-        let launch = trace::Launch {
-            kernel: None,
-            grid: Some(launch.grid),
-            block: Some(launch.block),
-            shared: Some(launch.shared),
-            stream: Some(launch.stream),
-            cluster: launch.cluster,
-            cooperative: launch.cooperative,
-            nodes: None,
-        };
-        (Noted { kernel: Some(kernel), launch: Some(launch) }, for_inner)
-    }
-
-    /// CUDA_KERNEL_NODE_PARAMS, its second version, or cudaKernelNodeParams;
-    /// or CUgraphNodeParams of a kernel, which has one of them inside.
-    fn kernel_node(
-        &mut self,
-        args: &In,
-        params: usize,
-        generic: bool,
-        name: &str,
-        lookup: &mut Lookup,
-    ) -> Option<Noted> {
-        const KERNEL: u32 = 0;
-        let mut bytes = args.structure(params)?;
-        if generic {
-            if u32_at(bytes, 0)? != KERNEL {
-                return None;
-            }
-            bytes = bytes.get(16..)?;
-        }
-        let function = u64_at(bytes, 0).filter(|f| *f != 0).or_else(|| u64_at(bytes, 56))?;
-        let (kernel, _) = lookup.kernel(&mut self.kernels, function, name.starts_with("cuda"));
-        let launch = trace::Launch {
-            grid: three_at(bytes, 8),
-            block: three_at(bytes, 20),
-            shared: u32_at(bytes, 32).map(u64::from),
-            ..Default::default()
-        };
-        Some(Noted { kernel: Some(kernel), launch: Some(launch) })
-    }
-
-    fn saved(&mut self, role: &Role, call: &CallRef, args: &In, lookup: &mut Lookup) -> Saved {
-        if self.is_captured(role, args) {
-            // What a graph allocates has an address that is not in the ledger.
-            self.whole &= !matches!(role.kind, Kind::Alloc(_));
-            return Saved::Nothing;
-        }
-        let first = args.value(0).unwrap_or(0);
-        match role.kind {
-            Kind::Alloc(alloc) => {
-                let ptr = alloc.in_place.then_some(first);
-                Saved::Alloc { alloc, asked: Asked::of(alloc.size, args), ptr }
-            }
-            Kind::Free(table) => self.free_begun(table, first, call, &role.name),
-            Kind::Retain => Saved::Retain,
-            Kind::Map => match (args.value(1), args.value(3)) {
-                (Some(size), Some(handle)) => Saved::Map { ptr: first, size, handle },
-                _ => Saved::Nothing,
-            },
-            Kind::Unmap => args.value(1).map_or(Saved::Nothing, |size| Saved::Unmap { ptr: first, size }),
-            Kind::Copy(copy) => {
-                let copies = Copies { ledger: &self.ledger, whole: self.whole };
-                Saved::Moved { moved: copies.of(&copy, args), is_set: false }
-            }
-            Kind::Set(set) => Saved::Moved { moved: copies::set(&set, args), is_set: true },
-            Kind::Context(context) => {
-                let value = match context {
-                    Context::Create { device } => args.value(device),
-                    Context::Retain => args.value(1),
-                    // Before the driver's call inside this one ends the context.
-                    Context::DeviceReset => Some(self.device_of(call.tid) as u64),
-                    _ => Some(first),
-                };
-                Saved::Context(context, value.unwrap_or(0))
-            }
-            Kind::Name(name) => self.name_begun(name, args, lookup),
-            Kind::KernelNode { adds: true, .. } => Saved::Graph(Graph::Add, args.value(1).unwrap_or(0)),
-            Kind::Graph(Graph::Launch) | Kind::Launch { .. } | Kind::KernelNode { .. } => Saved::Nothing,
-            Kind::Graph(graph @ (Graph::Add | Graph::AddMemory | Graph::Instantiate)) => {
-                Saved::Graph(graph, args.value(1).unwrap_or(0))
-            }
-            Kind::Graph(graph) => Saved::Graph(graph, first),
-            Kind::Capture { begins } => Saved::Capture { stream: first, begins },
-            Kind::Global => Saved::Global,
-            Kind::Unseen { same } => Saved::Unseen { same: same.and_then(|param| args.value(param)) },
-        }
-    }
-
-    /// Whether the call only puts a node into a graph.
-    fn is_captured(&self, role: &Role, args: &In) -> bool {
-        !self.capturing.is_empty()
-            && matches!(role.kind, Kind::Alloc(_) | Kind::Free(_) | Kind::Copy(_) | Kind::Set(_))
-            && args.stream().is_some_and(|stream| self.capturing.contains_key(&stream))
-    }
-
-    fn free_begun(&mut self, table: Table, ptr: u64, call: &CallRef, name: &str) -> Saved {
-        let by = By { tid: call.tid, id: call.id };
-        match self.ledger.begin_free(table, ptr, by, name) {
-            Some(serial) => Saved::Free { table, ptr, serial },
-            None => Saved::Nothing,
-        }
-    }
-
-    fn name_begun(&mut self, name: Name, args: &In, lookup: &mut Lookup) -> Saved {
-        let text = |param| args.bytes(param);
-        match name {
-            Name::Get => match text(2) {
-                Some((bytes, cut)) => lookup.shown.name(bytes, cut).map_or(Saved::Nothing, Saved::Named),
-                None => Saved::Nothing,
-            },
-            Name::Alias => args.value(1).map_or(Saved::Nothing, Saved::Alias),
-            Name::Asked => args.value(1).map_or(Saved::Nothing, Saved::Asked),
-            Name::Register => {
-                if let (Some(stub), Some((bytes, cut))) = (args.value(1), text(3))
-                    && let Some(name) = lookup.shown.name(bytes, cut)
-                {
-                    self.kernels.register(stub, name);
-                }
-                Saved::Nothing
-            }
-        }
-    }
-
-    fn device_of(&self, tid: u32) -> i32 {
-        let nothing = Current::default();
-        let current = self.threads.get(&tid).map_or(&nothing, |thread| &thread.current);
-        self.contexts.device(current)
+    fn thread(&mut self, tid: u32) -> &mut Thread {
+        thread_of(&mut self.threads, self.followed, tid)
     }
 
     /// The call itself, after dropping calls inside it that never ended.
     fn close(&mut self, call: &CallRef) -> Option<Open> {
         let open = &mut self.threads.get_mut(&call.tid)?.open;
+        let mut switched = false;
         while open.last()?.id > call.id {
-            open.pop();
+            switched |= open.pop().is_some_and(|inner| inner.switches());
         }
-        open.pop_if(|last| last.id == call.id)
+        let closed = open.pop_if(|last| last.id == call.id);
+        if switched {
+            self.thread(call.tid).current.forget();
+        }
+        closed
     }
 
-    fn undo(&mut self, open: &Open) {
+    fn undo(&mut self, open: &Open, tid: u32) {
         if let Saved::Free { table, ptr, serial } = open.saved {
             self.ledger.cancel_free(table, ptr, serial);
+        }
+        if open.switches() {
+            self.thread(tid).current.forget();
+        }
+    }
+}
+
+impl Open {
+    /// Whether it is not known what is current in its thread if it fails.
+    fn switches(&self) -> bool {
+        use Context::{Current, Device, GetDevice, Release, Reset, Retain};
+        match self.saved {
+            Saved::Context(context, _) => {
+                !matches!(context, Current | Device { .. } | GetDevice | Retain | Release | Reset)
+            }
+            _ => false,
         }
     }
 }

@@ -20,6 +20,8 @@ pub enum Kind {
     Copy(Copy),
     Set(Set),
     Context(Context),
+    Stream(Stream),
+    Pool(Pool),
     Name(Name),
     /// Of the runtime (by a host stub) or of the driver (by a handle).
     Launch {
@@ -165,6 +167,38 @@ pub enum Context {
     /// cudaDeviceReset: of the thread's device.
     DeviceReset,
     SetDevice,
+    /// It says the device of the current context, or of the one that is a parameter.
+    Device {
+        of: Option<usize>,
+    },
+    /// cudaGetDevice.
+    GetDevice,
+    /// It changes what is current, and does not say to what.
+    Other,
+}
+
+/// What a call says of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Of the current context, written to parameter 0.
+    Create,
+    /// The same, of a context that is not followed.
+    CreateElsewhere,
+    Destroy,
+    /// Its context is written to parameter 1.
+    Context,
+    /// Its device is written to parameter 1.
+    Device,
+}
+
+/// What a call says of a memory pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// Parameter 0 is written, of the device that is parameter 1.
+    OfDevice,
+    /// Parameter 0 is written, parameter 1 says where it is.
+    Create,
+    Destroy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +231,34 @@ pub enum Graph {
     DestroyNode,
 }
 
+/// What a function's calls are an input of, among the figures of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Input {
+    Allocation,
+    Free,
+    Copy,
+    Set,
+    Launch,
+    GraphLaunch,
+    Sync,
+}
+
+/// By its effects: functions that wait have none of their own.
+pub fn input_of(name: &str) -> Option<Input> {
+    use Context::{Destroy, DeviceReset, Release, Reset};
+    match Role::of(name)?.kind {
+        Kind::Alloc(_) => Some(Input::Allocation),
+        Kind::Free(_) | Kind::Unmap | Kind::Context(Destroy | Release | Reset | DeviceReset) => {
+            Some(Input::Free)
+        }
+        Kind::Copy(_) => Some(Input::Copy),
+        Kind::Set(_) => Some(Input::Set),
+        Kind::Launch { .. } => Some(Input::Launch),
+        Kind::Graph(Graph::Launch) => Some(Input::GraphLaunch),
+        _ => None,
+    }
+}
+
 impl Role {
     pub fn of(name: &str) -> Option<Role> {
         let plain = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
@@ -205,6 +267,8 @@ impl Role {
             .or_else(|| copy(plain))
             .or_else(|| set(plain))
             .or_else(|| context(plain))
+            .or_else(|| stream(plain))
+            .or_else(|| pool(plain))
             .or_else(|| kernel(plain))
             .or_else(|| graph(plain))?;
         Some(Role { name: name.into(), kind })
@@ -389,8 +453,53 @@ fn context(name: &str) -> Option<Kind> {
         "cuDevicePrimaryCtxReset" | "cuDevicePrimaryCtxReset_v2" => Context::Reset,
         "cudaDeviceReset" => Context::DeviceReset,
         "cudaSetDevice" => Context::SetDevice,
+        "cuCtxGetDevice" => Context::Device { of: None },
+        "cuCtxGetDevice_v2" => Context::Device { of: Some(1) },
+        "cudaGetDevice" => Context::GetDevice,
+        "cuCtxDetach" | "cuGLCtxCreate" | "cuGLCtxCreate_v2" | "cudaSetValidDevices" | "cudaThreadExit" => {
+            Context::Other
+        }
         _ => return None,
     }))
+}
+
+fn stream(name: &str) -> Option<Kind> {
+    Some(Kind::Stream(match name {
+        "cuStreamCreate"
+        | "cuStreamCreateWithPriority"
+        | "cudaStreamCreate"
+        | "cudaStreamCreateWithFlags"
+        | "cudaStreamCreateWithPriority" => Stream::Create,
+        "cuGreenCtxStreamCreate" | "cudaExecutionCtxStreamCreate" => Stream::CreateElsewhere,
+        "cuStreamDestroy" | "cuStreamDestroy_v2" | "cudaStreamDestroy" => Stream::Destroy,
+        "cuStreamGetCtx" | "cuStreamGetCtx_v2" => Stream::Context,
+        "cuStreamGetDevice" | "cudaStreamGetDevice" => Stream::Device,
+        _ => return None,
+    }))
+}
+
+fn pool(name: &str) -> Option<Kind> {
+    Some(Kind::Pool(match name {
+        "cuDeviceGetDefaultMemPool"
+        | "cuDeviceGetMemPool"
+        | "cudaDeviceGetDefaultMemPool"
+        | "cudaDeviceGetMemPool" => Pool::OfDevice,
+        "cuMemPoolCreate" | "cudaMemPoolCreate" => Pool::Create,
+        "cuMemPoolDestroy" | "cudaMemPoolDestroy" => Pool::Destroy,
+        _ => return None,
+    }))
+}
+
+/// Whether the device and context of calls are known only where this function is recorded.
+pub fn places(name: &str) -> bool {
+    use Context::{Current, Device, GetDevice, Release, Reset, Retain};
+    match Role::of(name).map(|role| role.kind) {
+        // They only say what is so.
+        Some(Kind::Context(Current | Device { .. } | GetDevice | Retain | Release | Reset)) => false,
+        Some(Kind::Stream(Stream::Context | Stream::Device) | Kind::Pool(Pool::OfDevice)) => false,
+        Some(Kind::Context(_) | Kind::Stream(_) | Kind::Pool(_)) => true,
+        _ => false,
+    }
 }
 
 fn kernel(name: &str) -> Option<Kind> {

@@ -1,6 +1,7 @@
 //! Recordings by hand: each call with what BPF would have captured of it.
 
 mod copies;
+mod devices;
 mod kernels;
 mod memory;
 mod model;
@@ -175,14 +176,14 @@ impl Play {
         let effects = self.make(make);
         let [Effect::Memory(memory)] = &effects[..] else { panic!("{effects:?}") };
         assert_eq!((memory.op, memory.missed), (Op::Alloc, false));
-        (memory.space.to_string(), memory.ptr, memory.size, memory.total_allocated)
+        (memory.space.to_string(), memory.ptr, memory.size, memory.total_allocated.unwrap())
     }
 
     /// The frees told: pointer, bytes, total.
     pub fn frees(&mut self, make: Make) -> Vec<(u64, Option<u64>, u64)> {
         let told = |effect: Effect| match effect {
             Effect::Memory(Memory { op: Op::Free, ptr, size, total_allocated, .. }) => {
-                (ptr, size, total_allocated)
+                (ptr, size, total_allocated.unwrap())
             }
             other => panic!("{other:?}"),
         };

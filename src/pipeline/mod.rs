@@ -8,12 +8,16 @@
 mod beneath;
 pub mod decode;
 pub mod handoff;
+pub mod messages;
 pub mod order;
 pub mod pair;
 pub mod ring;
 pub mod sink;
 mod sleeps;
+mod stops;
 mod stubs;
+mod taken;
 #[cfg(test)]
 mod tests;
+mod whose;
 pub mod worker;

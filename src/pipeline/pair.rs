@@ -125,6 +125,11 @@ impl Pairing {
         all
     }
 
+    /// In no order.
+    pub fn open_calls(&self) -> impl Iterator<Item = &Open> {
+        self.threads.values().flat_map(|thread| &thread.open)
+    }
+
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
         let What::Call { pid, probe, chained, sp, ref captured, origin } = item.what else { return };
         self.end_of_another(item, Some(pid), origin, sink);

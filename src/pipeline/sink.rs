@@ -2,20 +2,25 @@
 //! line with its number, to the file, the summary and, with --live, a person.
 //! Everything that needs a function's name or meaning is looked up once a probe.
 
+mod still;
+
 use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
 use super::beneath::Below;
-use super::decode::{self, Captured, Item, What};
+use super::decode::{Captured, Item, What};
 use super::handoff::Handoff;
 use super::pair::{Open, Outcome, Sink};
+use super::stops::Stops;
 use super::stubs::Stubs;
-use crate::cuda::raw::{Entry, Exit, Piece};
+use super::taken::Taken;
+use super::whose::{self, Whose};
+use crate::cuda::raw::{Exit, Piece};
 use crate::cuda::{self, Api, Returns, Signature};
 use crate::files::{Ask, Files, Found, Side};
 use crate::meaning::{CallRef, Effect, Meaning, Role};
-use crate::probe::{Beneath, Probe, wire};
+use crate::probe::{Beneath, Probe};
 use crate::record::live::Live;
 use crate::report::Summary;
 use crate::room::Left;
@@ -51,6 +56,7 @@ pub struct Lines {
     meaning: Meaning,
     below: Below,
     ranks: Side,
+    whose: Whose,
     /// Reused from call to call.
     effects: Vec<Effect>,
     live: Option<Live>,
@@ -68,8 +74,11 @@ pub struct Lines {
     unread: HashMap<u64, Captured>,
     /// Calls that died with their threads.
     died: Unreturned,
+    pub stops: Stops,
     /// Returns of kernel functions that never came.
     pub returns_missed: u64,
+    /// When `--live` last looked for calls that do not return.
+    looked: u64,
     /// Set once: the output cannot take more.
     pub failed: Option<io::Error>,
 }
@@ -106,6 +115,7 @@ impl Lines {
             meaning: Meaning::new(Box::new(Stubs::new(None))),
             below: Below::new(crate::host::driver_version().as_deref()),
             ranks: Side::new(None),
+            whose: Whose::default(),
             effects: Vec::new(),
             live,
             hurry: false,
@@ -116,7 +126,9 @@ impl Lines {
             last: start,
             unread: HashMap::new(),
             died: Unreturned::default(),
+            stops: Stops::default(),
             returns_missed: 0,
+            looked: start,
             failed: None,
         }
     }
@@ -125,6 +137,11 @@ impl Lines {
     pub fn asking(self, files: &Files) -> Lines {
         let names = Box::new(Stubs::new(Some(files.clone())));
         Lines { meaning: Meaning::new(names), ranks: Side::new(Some(files.clone())), ..self }
+    }
+
+    /// What these processes and their children do is not the trace's to tell.
+    pub fn leaving_out(self, own: impl IntoIterator<Item = u32>) -> Lines {
+        Lines { whose: Whose::without(own), ..self }
     }
 
     fn rank_of(&mut self, pid: u32) -> Option<u32> {
@@ -170,6 +187,21 @@ impl Lines {
         self.meaning.calls_missing();
     }
 
+    /// Allocations or frees are missing: no total is told from now on.
+    pub fn memory_missing(&mut self) {
+        self.meaning.memory_missing();
+    }
+
+    /// Not all calls of this function are recorded: what only they tell of devices and contexts is not known.
+    pub fn not_seen(&mut self, function: &str) {
+        self.meaning.not_seen(function);
+    }
+
+    /// Calls that change what threads work with were lost.
+    pub fn contexts_missing(&mut self) {
+        self.meaning.contexts_missing();
+    }
+
     /// What calls tell less of, for want of room.
     pub fn forgotten(&self) -> Vec<String> {
         self.meaning.forgotten()
@@ -190,6 +222,25 @@ impl Lines {
 
     /// Writes a line at `ts`, or at the last line's time if that is later.
     pub fn line(&mut self, ts: u64, body: Body) -> u64 {
+        if let Some(pid) = whose::process_of(&body) {
+            self.meet(ts, pid);
+        }
+        if let Body::Process(process) = &body {
+            self.whose.know(process);
+        }
+        self.write(ts, body)
+    }
+
+    /// Before the first line of a process that was not seen to start comes one that says what it is.
+    fn meet(&mut self, ts: u64, pid: u32) {
+        if self.whose.is_new(pid)
+            && let Some(Found::Process(Some(about))) = self.ranks.ask(&Ask::Process { pid }, RANK)
+        {
+            self.write(ts, Body::Process(Process::Found(*about)));
+        }
+    }
+
+    fn write(&mut self, ts: u64, body: Body) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.last = self.last.max(ts);
@@ -410,6 +461,8 @@ impl Sink for Lines {
         let late = entry.as_ref().and_then(|taken| self.late(call, facts?, unread.as_ref()?, taken));
         let late = late.as_ref().map(|list| Args::Named(List::Borrowed(list)));
         let duration = ts.saturating_sub(call.ts);
+        let is_lost = outcome == Outcome::Lost;
+        let paused_ns = if is_lost { 0 } else { self.stops.within(call.pid, call.ts, ts) };
         self.line(
             ts,
             Body::End(End {
@@ -417,7 +470,8 @@ impl Sink for Lines {
                 pid: call.pid,
                 tid: call.tid,
                 begin: call.id,
-                duration_ns: (outcome != Outcome::Lost).then_some(duration),
+                duration_ns: (!is_lost).then_some(duration),
+                paused_ns,
                 retval,
                 error,
                 out,
@@ -453,6 +507,9 @@ impl Sink for Lines {
 
     fn process(&mut self, item: &Item) {
         let tid = item.tid;
+        if self.whose.is_own(&item.what) {
+            return;
+        }
         match &item.what {
             What::Fork { pid, child } => self.meaning.process_forked(*pid, *child),
             What::Exec { pid, .. } => self.meaning.process_execed(*pid),
@@ -465,72 +522,18 @@ impl Sink for Lines {
             What::Exec { pid, command, cut, .. } => Process::Exec(trace::Exec {
                 pid: *pid,
                 tid,
-                command: words(command, *cut),
+                command: whose::words(command, *cut),
                 rank: self.rank_of(*pid),
             }),
             What::Exit { pid, status, process: true } => {
-                Process::Exit(trace::Exit { pid: *pid, tid, status: exit_status(*status) })
+                Process::Exit(trace::Exit { pid: *pid, tid, status: whose::exit_status(*status) })
             }
             _ => return,
         };
+        if let Process::Exit(exit) = &process {
+            self.stops.gone(exit.pid);
+        }
         self.line(item.ts, Body::Process(process));
-    }
-}
-
-/// What was captured, taken apart without an allocation.
-struct Taken<'a> {
-    stack: [u64; wire::WORDS as usize],
-    words: usize,
-    pieces: [Piece<'a>; wire::READS],
-    count: usize,
-}
-
-impl<'a> Taken<'a> {
-    fn entry(captured: &'a Captured) -> Taken<'a> {
-        let mut taken = Taken::of(captured.pieces());
-        for (slot, word) in taken.stack.iter_mut().zip(captured.stack()) {
-            *slot = word;
-            taken.words += 1;
-        }
-        taken
-    }
-
-    fn exit(pieces: &'a [u8]) -> Taken<'a> {
-        Taken::of(decode::pieces(pieces))
-    }
-
-    /// What was captured at the entry, with what could be read at the return alone.
-    fn late(captured: &'a Captured, pieces: &'a [u8]) -> Taken<'a> {
-        let mut taken = Taken::entry(captured);
-        for (index, piece) in decode::late_pieces(pieces) {
-            if let Some(slot) = taken.pieces.get_mut(index) {
-                *slot = piece;
-            }
-        }
-        taken
-    }
-
-    fn of(pieces: impl Iterator<Item = Piece<'a>>) -> Taken<'a> {
-        let mut taken = Taken {
-            stack: [0; wire::WORDS as usize],
-            words: 0,
-            pieces: [Piece::Null; wire::READS],
-            count: 0,
-        };
-        for (slot, piece) in taken.pieces.iter_mut().zip(pieces) {
-            *slot = piece;
-            taken.count += 1;
-        }
-        taken
-    }
-
-    fn as_entry(&self, captured: &Captured) -> Entry<'_> {
-        let stack = self.stack.get(..self.words).unwrap_or_default();
-        Entry { registers: captured.args, stack, reads: self.pieces() }
-    }
-
-    fn pieces(&self) -> &[Piece<'a>] {
-        self.pieces.get(..self.count).unwrap_or_default()
     }
 }
 
@@ -554,27 +557,5 @@ impl Facts {
             return None;
         }
         Some(cuda::error_name(self.api, code).map_or_else(|| format!("error {code}").into(), Into::into))
-    }
-}
-
-/// argv as it lies in memory. A cut one ends in `…`.
-fn words(command: &[u8], cut: bool) -> Vec<String> {
-    let text = command.strip_suffix(&[0]).unwrap_or(command);
-    let mut words: Vec<String> =
-        text.split(|byte| *byte == 0).map(|word| trace::lossy(word).into_owned()).collect();
-    if text.is_empty() {
-        words.clear();
-    }
-    if cut {
-        words.push("…".to_owned());
-    }
-    words
-}
-
-fn exit_status(status: i32) -> trace::ExitStatus {
-    if libc::WIFSIGNALED(status) {
-        trace::ExitStatus::Signal(libc::WTERMSIG(status))
-    } else {
-        trace::ExitStatus::Code(libc::WEXITSTATUS(status))
     }
 }

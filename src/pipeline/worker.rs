@@ -2,63 +2,38 @@
 //! target never pays for waking it. In: rings, messages of the recorder. Out: lines; at
 //! the end, what `end` says.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::decode::{self, Item, What};
+use super::decode::{self, Item};
+use super::messages::{Coming, Message, Told, tell_until, touches_contexts, touches_memory};
 use super::order::{self, Order};
 use super::pair::Pairing;
 use super::ring::{Ring, Stopped};
 use super::sink::Lines;
 use super::sleeps::{Reading, Sleeps};
-use crate::probe::kernel::Change;
+use crate::clock::monotonic_ns;
+use crate::probe::LossCounters;
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, LostTotal};
-use crate::probe::{Library, LossCounters, Probe};
 use crate::record::watch::Watch;
 use crate::report::Figures;
 use crate::room::Sentences;
-use crate::trace::{self, Body, Finish, Header, Process};
+use crate::trace::{self, Body, Finish, Header};
 
 const PAUSE: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_millis(500);
 /// How often rows go to a person's screen.
 const SHOW: Duration = Duration::from_millis(100);
+/// Processes of which not every file was looked at that are remembered.
+const UNLOOKED: usize = 65_536;
+const UNLOOKED_MORE: &str = "very many processes ended before gpurec could look at the files that they had mapped: CUDA runtimes in those were not seen";
 /// How often a ring is looked at again at the end for a record that is still being written.
 const LAST_LOOKS: u32 = 500;
-
-/// What the recorder tells the worker between records.
-pub struct Message {
-    /// CLOCK_MONOTONIC ns: where among the records it belongs.
-    pub ts: u64,
-    pub pid: u32,
-    pub what: Told,
-}
-
-pub enum Told {
-    /// Probes that will be hit: told before they can be.
-    Names(Vec<Probe>),
-    /// A library that is being hooked: its calls may come before it is `Hooked`, or `Failed`.
-    Coming(Library, Vec<Probe>),
-    Hooked(Library),
-    Failed {
-        path: PathBuf,
-        reason: String,
-    },
-    /// A module of the driver's came or went.
-    Module(Change),
-    /// Why hits are missing of which nobody knows how many.
-    Missed(String),
-    /// A function was given up for --budget, or taken back.
-    Budget(trace::Budget),
-    /// The machine was suspended.
-    Slept(trace::Suspend),
-}
 
 /// How far the recording is, for all threads.
 #[derive(Default)]
@@ -105,6 +80,8 @@ pub struct Worker {
     /// Libraries that could not be hooked: their calls are not in the trace.
     not_hooked: Sentences,
     missed: Sentences,
+    /// Processes of which not every file was looked at.
+    unlooked: HashSet<u32>,
     /// Records without the memory that was to be read with them.
     cut: u64,
     pauses: Option<Arc<Pauses>>,
@@ -147,6 +124,7 @@ impl Worker {
             undecoded: 0,
             not_hooked: Sentences::default(),
             missed: Sentences::default(),
+            unlooked: HashSet::new(),
             cut: 0,
             pauses: None,
             state,
@@ -187,6 +165,9 @@ impl Worker {
                 flushed = Instant::now();
             }
             if shown.elapsed() >= SHOW {
+                if self.state.cut.load(Ordering::SeqCst) == 0 {
+                    self.lines.still(self.pairing.open_calls(), monotonic_ns());
+                }
                 self.lines.show();
                 self.look_at_clocks();
                 shown = Instant::now();
@@ -266,7 +247,8 @@ impl Worker {
         if let Some(pauses) = &self.pauses
             && self.rings.iter().all(|ring| ring.waiting() <= pauses.low)
         {
-            pauses.let_go();
+            let stops = &mut self.lines.stops;
+            pauses.let_go(&mut |pause| stops.add(pause.pid, pause.from, pause.to));
         }
         // Sent before a stopped process was let go: so before any call that it makes possible.
         self.receive();
@@ -281,6 +263,10 @@ impl Worker {
             match message.what {
                 Told::Names(probes) => self.lines.add_probes(&probes),
                 Told::Missed(why) => self.missed.add(why),
+                Told::Unlooked if self.unlooked.len() < UNLOOKED => _ = self.unlooked.insert(message.pid),
+                Told::Unlooked => self.missed.add(UNLOOKED_MORE),
+                // At once: the calls that it fell into have not ended yet.
+                Told::Stopped { from } => self.lines.stops.add(message.pid, from, message.ts),
                 Told::Coming(_, ref probes) => {
                     self.lines.add_probes(probes);
                     self.coming.untold.push(message);
@@ -349,6 +335,12 @@ impl Worker {
         if count > 0 {
             self.lost += count;
             self.lines.calls_missing();
+            if by_probe.keys().any(|probe| touches_memory(probe)) {
+                self.lines.memory_missing();
+            }
+            if by_probe.keys().any(|probe| touches_contexts(probe)) {
+                self.lines.contexts_missing();
+            }
             self.lines.line(0, Body::Lost(trace::Lost { count, by_probe }));
         }
     }
@@ -375,6 +367,8 @@ impl Worker {
             let (count, total_ns) = pauses.so_far();
             self.lines.summary.paused(count, total_ns);
         }
+        let stops = self.lines.stops.all;
+        self.lines.summary.stopped(stops);
         self.lines.summary.unnamed(self.lines.unnamed());
         for reason in self.incomplete_because() {
             self.lines.summary.incomplete(&reason);
@@ -386,6 +380,7 @@ impl Worker {
             in_flight,
             complete: figures.complete,
             incomplete_because: figures.incomplete_because.clone(),
+            stops: Some(stops),
             summary: figures.to_json(),
         };
         self.lines.line(0, Body::Finish(Box::new(finish)));
@@ -423,6 +418,7 @@ impl Worker {
             );
         }
         because.extend(self.missed.all());
+        because.extend(self.unlooked());
         because.extend(self.lines.forgotten());
         if self.lines.returns_missed > 0 {
             because.push(format!(
@@ -452,81 +448,21 @@ impl Worker {
     }
 }
 
-/// Libraries that are being hooked while who calls them is not stopped (--all). A call proves that one is.
-#[derive(Default)]
-struct Coming {
-    untold: Vec<Message>,
-    /// What is to be told no more, by time and process.
-    told: Vec<(u64, u32)>,
-}
-
-impl Coming {
-    fn tell_before(&mut self, item: &Item, lines: &mut Lines) {
-        if self.untold.is_empty() {
-            return;
-        }
-        let What::Call { probe, .. } = item.what else { return };
-        // An earlier one is of another file that has a function of that name: they share a number.
-        let is_of = |message: &Message| {
-            matches!(&message.what, Told::Coming(_, probes) if probes.iter().any(|p| p.id == probe))
-                && message.ts <= item.ts
-        };
-        if let Some(at) = self.untold.iter().position(is_of) {
-            let message = self.untold.remove(at);
-            self.told.push((message.ts, message.pid));
-            tell(message, lines);
-        }
+/// A process that makes calls uses CUDA: what it had mapped could have been a CUDA runtime.
+impl Worker {
+    fn unlooked(&self) -> Option<String> {
+        let mut all: Vec<u32> =
+            self.unlooked.iter().copied().filter(|pid| self.lines.summary.has_calls(*pid)).collect();
+        all.sort_unstable();
+        let pids: Vec<String> = all.iter().take(10).map(u32::to_string).collect();
+        (!all.is_empty()).then(|| {
+            format!(
+                "{} that used CUDA had mapped files that were gone before gpurec could look at them (process {}): calls of a CUDA runtime in those were not seen",
+                all.len(),
+                pids.join(", ")
+            )
+        })
     }
-
-    /// It has been hooked, or not: was it told before?
-    fn is_told(&mut self, end: &Message) -> bool {
-        let key = (end.ts, end.pid);
-        self.untold.retain(|message| (message.ts, message.pid) != key);
-        let told = self.told.iter().position(|told| *told == key);
-        told.map(|at| self.told.remove(at)).is_some()
-    }
-}
-
-fn tell_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut Lines) {
-    while waiting.front().is_some_and(|message| message.ts <= ts) {
-        if let Some(message) = waiting.pop_front() {
-            tell(message, lines);
-        }
-    }
-}
-
-fn tell(message: Message, lines: &mut Lines) {
-    let Message { ts, pid, what } = message;
-    let refused =
-        |name: &str, reason: &str| trace::Refused { name: name.to_owned(), reason: reason.to_owned() };
-    let (path, build_id, functions, not_hooked) = match what {
-        Told::Names(_) | Told::Missed(_) => return,
-        Told::Budget(line) => {
-            lines.calls_missing();
-            lines.line(ts, Body::Budget(line));
-            return;
-        }
-        Told::Slept(suspend) => {
-            lines.line(ts, Body::Suspend(suspend));
-            return;
-        }
-        Told::Coming(library, _) | Told::Hooked(library) => {
-            let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
-            (library.path, library.build_id, library.functions as u64, not_hooked)
-        }
-        Told::Module(change) => {
-            let went = refused(&change.modules, "the module was unloaded, its hooks are gone");
-            let not_hooked = if change.came { change.refused } else { vec![went] };
-            (format!("[{}]", change.modules).into(), None, change.hooked as u64, not_hooked)
-        }
-        Told::Failed { path, reason } => {
-            let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            (path, None, 0, vec![refused(&name, &reason)])
-        }
-    };
-    let path = path.to_string_lossy().into_owned().into();
-    let library = trace::Library { pid, tid: pid, path, build_id, functions, not_hooked };
-    lines.line(ts, Body::Process(Process::Library(library)));
 }
 
 /// Threads that call as fast as they can would keep this one from emptying their rings:
@@ -534,24 +470,4 @@ fn tell(message: Message, lines: &mut Lines) {
 fn go_first() {
     // SAFETY: plain integers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
-}
-
-/// The clock that BPF's records have, also where a time namespace gives gpurec another one.
-pub fn monotonic_ns() -> u64 {
-    static AHEAD: OnceLock<i64> = OnceLock::new();
-    let ahead = *AHEAD.get_or_init(|| namespace_ns(&std::fs::read_to_string(OFFSETS).unwrap_or_default()));
-    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    let ns = time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64);
-    ns.wrapping_sub(ahead as u64)
-}
-
-const OFFSETS: &str = "/proc/self/timens_offsets";
-
-/// By how much the monotonic clock of a time namespace is ahead of the kernel's own.
-pub(super) fn namespace_ns(offsets: &str) -> i64 {
-    let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic"));
-    let mut numbers =
-        line.into_iter().flat_map(str::split_whitespace).map_while(|word| word.parse::<i64>().ok());
-    let (seconds, ns) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
 }

@@ -1,5 +1,5 @@
-//! What recording one call costs on this machine: gpurec hooks a function of its own,
-//! calls it with and without the hook, and takes the difference.
+//! What recording one call costs on this machine: gpurec hooks functions of its own, one for each kind of site,
+//! calls them with and without the hook, and takes the difference.
 //! In: loaded programs. Out: nanoseconds a call (entry and return), or why the rung's
 //! programs cannot be attached here: so this is also the trial that decides a rung.
 
@@ -20,51 +20,86 @@ pub const COOKIE: u64 = 0;
 
 const ROUNDS: usize = 5;
 const CALLS: u32 = 400;
+/// Single calls, each after the caches were filled with something else.
+const COLD_ROUNDS: usize = 5;
+/// More than a core has for itself. The last cache is shared: what other work leaves of it is not for us to say.
+const COLD_BYTES: usize = 4 << 20;
+const CACHE_LINE: usize = 64;
 
-// A function that begins as those of libcuda 580 and libcudart do, whatever this
-// compiler would have made of one written in Rust.
+// Functions that begin as those of libcuda 580 and libcudart do, whatever this compiler would have made of one written
+// in Rust: the kernel emulates the first instruction of the first, and single-steps that of the second.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".text",
     ".balign 16",
-    ".globl gpurec_calibration",
-    ".type gpurec_calibration, @function",
-    "gpurec_calibration:",
+    ".globl gpurec_emulated",
+    ".type gpurec_emulated, @function",
+    "gpurec_emulated:",
     "push rbp",
     "mov rbp, rsp",
     "xor eax, eax",
     "pop rbp",
     "ret",
-    ".size gpurec_calibration, . - gpurec_calibration",
+    ".size gpurec_emulated, . - gpurec_emulated",
+    ".balign 16",
+    ".globl gpurec_stepped",
+    ".type gpurec_stepped, @function",
+    "gpurec_stepped:",
+    "xor eax, eax",
+    "ret",
+    ".size gpurec_stepped, . - gpurec_stepped",
 );
 #[cfg(target_arch = "aarch64")]
 std::arch::global_asm!(
     ".text",
     ".balign 16",
-    ".globl gpurec_calibration",
-    ".type gpurec_calibration, @function",
-    "gpurec_calibration:",
+    ".globl gpurec_emulated",
+    ".type gpurec_emulated, @function",
+    "gpurec_emulated:",
     "mov x0, #0",
     "ret",
-    ".size gpurec_calibration, . - gpurec_calibration",
+    ".size gpurec_emulated, . - gpurec_emulated",
+    ".balign 16",
+    ".globl gpurec_stepped",
+    ".type gpurec_stepped, @function",
+    "gpurec_stepped:",
+    "mov x0, #0",
+    "ret",
+    ".size gpurec_stepped, . - gpurec_stepped",
 );
 
 unsafe extern "C" {
-    fn gpurec_calibration() -> u64;
+    pub(super) fn gpurec_emulated() -> u64;
+    pub(super) fn gpurec_stepped() -> u64;
+}
+
+type Function = unsafe extern "C" fn() -> u64;
+
+/// What recording a call costs, entry and return, by the kind of its hook's site, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SiteCosts {
+    pub emulated: u64,
+    pub stepped: u64,
+    /// Where the processor's caches have other things in them.
+    pub emulated_cold: u64,
+    pub stepped_cold: u64,
 }
 
 /// `alone`: the hook is for this process, and the calls are those of a second thread: a kernel
 /// that takes its first thread for all of it sees none of them.
-pub fn measure(base: &Base, cuda: &Object, rung: Rung, alone: bool) -> Result<u64> {
+pub fn measure(base: &Base, cuda: &Object, rung: Rung, alone: bool) -> Result<SiteCosts> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
-    let address = gpurec_calibration as *const () as u64;
-    let place = Place { offset: file_offset(address)?, cookie: capture::cookie(COOKIE as u32, None) };
+    let cookie = capture::cookie(COOKIE as u32, None);
+    let mut places = Vec::new();
+    for function in [gpurec_emulated as Function, gpurec_stepped] {
+        places.push(Place { offset: file_offset(function as *const () as u64)?, cookie });
+    }
     let me = std::process::id().to_ne_bytes();
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
-    let plain = cheapest(&mut || ());
+    let plain = costs(&mut || ());
     let whom = if alone { std::process::id() as i32 } else { ANYONE };
-    let hooked = attach::attach(cuda, rung, &exe, &[place], whom).map(|links| {
+    let hooked = attach::attach(cuda, rung, &exe, &places, whom).map(|links| {
         let hooked = if alone { in_a_thread(|| measure_hooked(base)) } else { measure_hooked(base) };
         attach::detach_aside(links);
         hooked
@@ -74,10 +109,18 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung, alone: bool) -> Result<u6
     if records == 0 {
         bail!("the hook was attached but recorded nothing");
     }
-    Ok(hooked.saturating_sub(plain))
+    let emulated = hooked.emulated.saturating_sub(plain.emulated);
+    let stepped = hooked.stepped.saturating_sub(plain.stepped);
+    Ok(SiteCosts {
+        emulated,
+        stepped,
+        // Few are measured, and no cold call is cheaper than a warm one.
+        emulated_cold: hooked.emulated_cold.saturating_sub(plain.emulated_cold).max(emulated),
+        stepped_cold: hooked.stepped_cold.saturating_sub(plain.stepped_cold).max(stepped),
+    })
 }
 
-fn in_a_thread(work: impl FnOnce() -> Result<(u64, u64)> + Send) -> Result<(u64, u64)> {
+fn in_a_thread(work: impl FnOnce() -> Result<(SiteCosts, u64)> + Send) -> Result<(SiteCosts, u64)> {
     std::thread::scope(|scope| {
         let thread = without_signals(|| std::thread::Builder::new().spawn_scoped(scope, work));
         let thread = thread.context("gpurec cannot start a thread")?;
@@ -85,7 +128,7 @@ fn in_a_thread(work: impl FnOnce() -> Result<(u64, u64)> + Send) -> Result<(u64,
     })
 }
 
-fn measure_hooked(base: &Base) -> Result<(u64, u64)> {
+fn measure_hooked(base: &Base) -> Result<(SiteCosts, u64)> {
     let mut rings = base.near_rings()?;
     let mut records = 0;
     let mut empty = || {
@@ -93,18 +136,28 @@ fn measure_hooked(base: &Base) -> Result<(u64, u64)> {
             ring.read(usize::MAX, |_| records += 1);
         }
     };
-    let ns = cheapest(&mut empty);
-    Ok((ns, records))
+    let costs = costs(&mut empty);
+    Ok((costs, records))
+}
+
+fn costs(after: &mut dyn FnMut()) -> SiteCosts {
+    let emulated = cheapest(gpurec_emulated, after);
+    let stepped = cheapest(gpurec_stepped, after);
+    let mut other = vec![1u8; COLD_BYTES];
+    let emulated_cold = cold(gpurec_emulated, &mut other);
+    let stepped_cold = cold(gpurec_stepped, &mut other);
+    after();
+    SiteCosts { emulated, stepped, emulated_cold, stepped_cold }
 }
 
 /// The cheapest of a few rounds, in ns a call: noise only ever adds.
-fn cheapest(after: &mut dyn FnMut()) -> u64 {
+fn cheapest(call: Function, after: &mut dyn FnMut()) -> u64 {
     (0..ROUNDS)
         .map(|_| {
             let start = Instant::now();
             for _ in 0..CALLS {
                 // SAFETY: the assembly above: no arguments, no side effects.
-                std::hint::black_box(unsafe { gpurec_calibration() });
+                std::hint::black_box(unsafe { call() });
             }
             let ns = start.elapsed().as_nanos() as u64 / u64::from(CALLS);
             after();
@@ -112,6 +165,21 @@ fn cheapest(after: &mut dyn FnMut()) -> u64 {
         })
         .min()
         .unwrap_or(0)
+}
+
+/// The middle of a few single calls.
+fn cold(call: Function, other: &mut [u8]) -> u64 {
+    let mut took = [0; COLD_ROUNDS];
+    for ns in &mut took {
+        other.iter_mut().step_by(CACHE_LINE).for_each(|byte| *byte = byte.wrapping_add(1));
+        std::hint::black_box(&*other);
+        let start = Instant::now();
+        // SAFETY: the assembly above: no arguments, no side effects.
+        std::hint::black_box(unsafe { call() });
+        *ns = start.elapsed().as_nanos() as u64;
+    }
+    took.sort_unstable();
+    took[COLD_ROUNDS / 2]
 }
 
 /// Where in our own program file an address of ours lies.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
 use super::attach::{self, ANYONE, Place};
-use super::calibrate::{COOKIE, file_offset};
+use super::calibrate::{COOKIE, file_offset, gpurec_emulated, gpurec_stepped};
 use super::objects::{self, Base, Rung};
 use super::wire;
 use crate::pipeline::ring::Ring;
@@ -18,51 +18,6 @@ const ROUNDS: usize = 8;
 const CALLS: u32 = 200;
 /// Stack words that a function's parameters past the sixth take, as a launch has.
 const WORDS: u8 = 5;
-
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(
-    ".text",
-    ".balign 16",
-    ".globl gpurec_hit",
-    ".type gpurec_hit, @function",
-    "gpurec_hit:",
-    "push rbp",
-    "mov rbp, rsp",
-    "xor eax, eax",
-    "pop rbp",
-    "ret",
-    ".size gpurec_hit, . - gpurec_hit",
-    ".balign 16",
-    ".globl gpurec_hit_stepped",
-    ".type gpurec_hit_stepped, @function",
-    "gpurec_hit_stepped:",
-    "xor eax, eax",
-    "ret",
-    ".size gpurec_hit_stepped, . - gpurec_hit_stepped",
-);
-#[cfg(target_arch = "aarch64")]
-std::arch::global_asm!(
-    ".text",
-    ".balign 16",
-    ".globl gpurec_hit",
-    ".type gpurec_hit, @function",
-    "gpurec_hit:",
-    "mov x0, #0",
-    "ret",
-    ".size gpurec_hit, . - gpurec_hit",
-    ".balign 16",
-    ".globl gpurec_hit_stepped",
-    ".type gpurec_hit_stepped, @function",
-    "gpurec_hit_stepped:",
-    "mov x0, #0",
-    "ret",
-    ".size gpurec_hit_stepped, . - gpurec_hit_stepped",
-);
-
-unsafe extern "C" {
-    fn gpurec_hit() -> u64;
-    fn gpurec_hit_stepped() -> u64;
-}
 
 /// In nanoseconds, return included.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,7 +32,7 @@ pub struct HitCosts {
 
 pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<HitCosts> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
-    let addresses = [gpurec_hit as *const () as u64, gpurec_hit_stepped as *const () as u64];
+    let addresses = [gpurec_emulated as *const () as u64, gpurec_stepped as *const () as u64];
     let mut places = Vec::new();
     for address in addresses {
         places.push(Place { offset: file_offset(address)?, cookie: COOKIE });
@@ -86,7 +41,7 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<HitCosts> {
     let me = std::process::id().to_ne_bytes();
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
-    let plain = cheapest(gpurec_hit, &mut rings);
+    let plain = cheapest(gpurec_emulated, &mut rings);
     let links = attach::attach(cuda, rung, &exe, &places, ANYONE)?;
     let costs = measure_hooked(cuda, plain, &mut rings);
     attach::detach(links);
@@ -99,13 +54,13 @@ fn measure_hooked(cuda: &Object, plain: u64, rings: &mut [Ring]) -> Result<HitCo
     let set = |map: &str, value: &[u8]| -> Result<()> {
         Ok(objects::find_map(cuda, map)?.update(&probe, value, MapFlags::ANY)?)
     };
-    let mut costs = HitCosts { recorded: cheapest(gpurec_hit, rings), ..HitCosts::default() };
+    let mut costs = HitCosts { recorded: cheapest(gpurec_emulated, rings), ..HitCosts::default() };
     set("captures", wire::bytes(&wire::Capture { words: WORDS, ..wire::Capture::default() }))?;
-    costs.reading = cheapest(gpurec_hit, rings);
+    costs.reading = cheapest(gpurec_emulated, rings);
     set("captures", wire::bytes(&wire::Capture::default()))?;
     set("levels", &wire::COUNTED.to_ne_bytes())?;
-    costs.counted = cheapest(gpurec_hit, rings);
-    costs.stepping = cheapest(gpurec_hit_stepped, rings).saturating_sub(costs.counted);
+    costs.counted = cheapest(gpurec_emulated, rings);
+    costs.stepping = cheapest(gpurec_stepped, rings).saturating_sub(costs.counted);
     set("levels", &wire::RECORDED.to_ne_bytes())?;
     for cost in [&mut costs.recorded, &mut costs.reading, &mut costs.counted] {
         *cost = cost.saturating_sub(plain).max(1);
@@ -118,7 +73,7 @@ fn cheapest(call: unsafe extern "C" fn() -> u64, rings: &mut [Ring]) -> u64 {
     let round = |_| {
         let start = Instant::now();
         for _ in 0..CALLS {
-            // SAFETY: the assembly above: no arguments, no side effects.
+            // SAFETY: calibrate.rs's assembly: no arguments, no side effects.
             std::hint::black_box(unsafe { call() });
         }
         let ns = start.elapsed().as_nanos() as u64 / u64::from(CALLS);

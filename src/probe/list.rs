@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
 use super::select::Selection;
+use crate::cuda;
 use crate::elf::{Image, Kind};
 use crate::host;
 use crate::say;
@@ -63,7 +64,7 @@ fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>
 
 /// OFFSET is where in the file the probe goes; +N, how far behind the function's entry.
 fn show(out: &mut impl io::Write, path: &Path, image: &Image, glob: &Pattern) -> io::Result<usize> {
-    let wanted = |name: &str| glob.matches(name);
+    let wanted = |name: &str| cuda::fits(glob, name);
     let functions: Vec<_> =
         image.functions.iter().filter(|f| wanted(&f.name) || f.aliases.iter().any(|a| wanted(a))).collect();
     let not_hooked: Vec<_> = image.not_hooked.iter().filter(|f| wanted(&f.name)).collect();

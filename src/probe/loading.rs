@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use libbpf_rs::Object;
 
 use super::aside::without_signals;
+use super::calibrate::SiteCosts;
 use super::objects::{Base, Rung, Settings};
 use super::{calibrate, wire};
 use crate::host::Plan;
@@ -14,7 +15,7 @@ pub struct Works {
     /// Better ones, and why not.
     pub refused: Vec<(Rung, String)>,
     pub cuda: Object,
-    pub ns_per_call: u64,
+    pub costs: SiteCosts,
     /// For one process, as long as that is enough.
     pub alone: bool,
 }
@@ -60,8 +61,8 @@ fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
     let attempt = |alone: bool| -> Result<Works> {
         let reach = if alone { wire::ONE_PROCESS } else { wire::ALWAYS_EVERYBODY };
         let cuda = base.load_cuda(rung, reach, None)?;
-        let ns_per_call = calibrate::measure(base, &cuda, rung, alone)?;
-        Ok(Works { rung, refused: Vec::new(), cuda, ns_per_call, alone })
+        let costs = calibrate::measure(base, &cuda, rung, alone)?;
+        Ok(Works { rung, refused: Vec::new(), cuda, costs, alone })
     };
     match may_be_for_one {
         true => attempt(true).or_else(|_| attempt(false)),

@@ -5,7 +5,7 @@
 
 mod aside;
 mod attach;
-mod calibrate;
+pub mod calibrate;
 mod capture;
 pub mod control;
 mod hit_costs;
@@ -50,6 +50,7 @@ use crate::host::Plan;
 use crate::pipeline::ring::Ring;
 use crate::say;
 use attach::Place;
+use calibrate::SiteCosts;
 use kernel::{Change, Choice, Driver, Numbering};
 use levers::Levers;
 pub use list::list;
@@ -60,7 +61,7 @@ use numbers::Numbers;
 pub use objects::{ANY_USER, Base, Rung, Settings};
 use reach::Reach;
 use rewritten::Rewritten;
-pub use select::{ApiChoice, LibRule, Selection};
+pub use select::{ApiChoice, LibRule, Selection, looks_like_cuda};
 use shield::Hook;
 use verified::Verified;
 
@@ -104,9 +105,18 @@ pub struct Library {
     pub beyond: usize,
     /// How many of those hooked the kernel must single-step.
     pub slow: usize,
+    pub single_stepped: Vec<String>,
     /// How many more functions could not be hooked; they are in `not_hooked`.
     pub refused: usize,
     pub took: Duration,
+}
+
+impl Library {
+    fn tell_sites(&mut self, image: &Image) {
+        let stepped = image.functions.iter().filter(|function| !function.emulated);
+        self.single_stepped = stepped.map(|function| function.name.clone()).collect();
+        self.slow = self.single_stepped.len();
+    }
 }
 
 pub enum Looked {
@@ -127,7 +137,7 @@ pub struct Probes {
     pub rung: Rung,
     /// Better rungs that this machine does not have, and why.
     pub refused: Vec<(Rung, String)>,
-    pub ns_per_call: u64,
+    pub costs: SiteCosts,
     process: Object,
     cuda: Rc<Object>,
     reach: Reach,
@@ -160,7 +170,7 @@ impl Probes {
         force: Option<Rung>,
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
-        let (process, Works { rung, refused, cuda, ns_per_call, alone }) =
+        let (process, Works { rung, refused, cuda, costs, alone }) =
             loading::all(&base, settings, plan, force)?;
         let cuda = Rc::new(cuda);
         let levers = settings.budget.then(|| levers(&base, &cuda, rung)).transpose()?;
@@ -169,7 +179,7 @@ impl Probes {
             base,
             rung,
             refused,
-            ns_per_call,
+            costs,
             process,
             cuda,
             levers,
@@ -284,13 +294,15 @@ impl Probes {
         let mut library = Library {
             path: path.to_owned(),
             build_id: image.build_id.clone(),
-            slow: image.functions.iter().filter(|f| !f.emulated).count(),
+            slow: 0,
+            single_stepped: Vec::new(),
             functions: probes.len(),
             beyond: wanted - probes.len(),
             refused,
             not_hooked: std::mem::take(&mut image.not_hooked),
             took: Duration::ZERO,
         };
+        library.tell_sites(&image);
         announce(&library, &probes);
         if !probes.is_empty() {
             let place = |(function, probe): (&Function, &Probe)| probe.place(function.site);
@@ -511,7 +523,7 @@ fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Ima
     image.functions.retain(|_| index.next().is_some_and(|i| refused.iter().all(|one| one.index != i)));
     library.refused += refused.len();
     library.functions = image.functions.len();
-    library.slow = image.functions.iter().filter(|f| !f.emulated).count();
+    library.tell_sites(image);
 }
 
 /// Device and inode, as stat() has them. As long as it has hooks no other file can have the same.
@@ -541,7 +553,7 @@ pub fn trial(plan: &Plan) -> Result<Trial> {
     };
     let making = rings::begin(settings.ring)?;
     let probes = Probes::load(&settings, making, plan, None)?;
-    Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.ns_per_call })
+    Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.costs.emulated })
 }
 
 /// The toolkit's major version: libcudart.so.13 → 13. Rows differ between them.

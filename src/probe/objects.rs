@@ -8,9 +8,9 @@ use libbpf_rs::{Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, Progr
 
 use super::rings::Making;
 use super::wire;
+use crate::clock::monotonic_ns;
 use crate::host::types;
 use crate::pipeline::ring::{Layout, Ring};
-use crate::pipeline::worker::monotonic_ns;
 
 const BASE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/base.bpf.o"));
 const PROCESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process.bpf.o"));

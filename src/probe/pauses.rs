@@ -10,8 +10,15 @@ use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::objects::Base;
-use crate::pipeline::worker::monotonic_ns;
+use crate::clock::monotonic_ns;
 use crate::target::stops;
+
+/// A process was stopped, from when to when.
+pub struct Pause {
+    pub pid: u32,
+    pub from: u64,
+    pub to: u64,
+}
 
 pub struct Pauses {
     paused: MapHandle,
@@ -43,15 +50,19 @@ impl Pauses {
     }
 
     /// Everybody goes on. Whoever is stopped just now comes into the map after that.
-    pub fn let_go(&self) {
+    pub fn let_go(&self, ended: &mut dyn FnMut(Pause)) {
         for key in self.paused.keys() {
             let since = number(self.paused.lookup(&key, MapFlags::ANY).ok().flatten());
-            let waited = since.map_or(0, |since| monotonic_ns().saturating_sub(since));
+            let now = monotonic_ns();
+            let waited = since.map_or(0, |since| now.saturating_sub(since));
             let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
             // Before the signal: what is put there afterwards is of a later stop.
             let ours = self.paused.delete(&key).is_ok();
             self.count.fetch_add(1, Ordering::Relaxed);
             self.total_ns.fetch_add(waited, Ordering::Relaxed);
+            if let (Some(from), Ok(pid)) = (since, key.as_slice().try_into()) {
+                ended(Pause { pid: u32::from_ne_bytes(pid), from, to: now });
+            }
             // Where the guardian has resumed it, a stop that it is in now is another's.
             if ours {
                 self.resume(&key);

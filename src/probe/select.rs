@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
-use super::read_image;
+use super::{FileId, read_image};
 use crate::cuda::{self, Api};
 use crate::elf::{self, Image, Kind, NotHooked, Want};
 use crate::target::identity::invoking_user;
@@ -26,6 +26,8 @@ pub enum ApiChoice {
 /// `--lib PATH[:GLOB]`.
 #[derive(Clone, Debug)]
 pub struct LibRule {
+    /// As given.
+    text: String,
     /// A bare name fits a file of that name or SONAME wherever the target finds it.
     path: PathBuf,
     identity: Option<(u64, u64)>,
@@ -64,17 +66,48 @@ impl LibRule {
             })?;
             identity = Some((meta.dev(), meta.ino()));
         }
-        Ok(LibRule { path, identity, functions })
+        Ok(LibRule { text: text.to_owned(), path, identity, functions })
     }
 
-    fn fits(&self, file: &File, path: &Path, soname: Option<&str>) -> bool {
-        match self.identity {
-            Some(identity) => file.metadata().is_ok_and(|m| (m.dev(), m.ino()) == identity),
-            None => {
+    /// Whether it speaks of a file. `key` is None where the file could not be looked at.
+    pub fn fits(&self, key: Option<FileId>, path: &Path, soname: Option<&str>) -> bool {
+        match (self.identity, key) {
+            (Some(identity), Some(key)) => key == identity,
+            // It may be given by another path.
+            (Some(_), None) => path.file_name() == self.path.file_name(),
+            (None, _) => {
                 let name = self.path.as_os_str();
                 path.file_name() == Some(name) || soname.is_some_and(|s| name == s)
             }
         }
+    }
+
+    pub fn wants(&self, function: &str) -> bool {
+        self.functions.matches(function)
+    }
+
+    pub fn wants_any_of(&self, image: &Image) -> bool {
+        let mut hooked = image.functions.iter().flat_map(|f| std::iter::once(&f.name).chain(&f.aliases));
+        let mut refused = image.not_hooked.iter().filter(|one| one.is_code).map(|one| &one.name);
+        hooked.any(|name| self.wants(name)) || refused.any(|name| self.wants(name))
+    }
+
+    /// Also what is no function, and is listed as such.
+    fn names_any_of(&self, image: &Image) -> bool {
+        self.wants_any_of(image) || image.not_hooked.iter().any(|one| self.wants(&one.name))
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file is found by its name, wherever a program finds it.
+    pub fn is_bare_name(&self) -> bool {
+        self.identity.is_none()
     }
 }
 
@@ -105,10 +138,20 @@ impl Selection {
             return Ok(image);
         }
         let soname = elf::soname(file);
-        for rule in self.libs.iter().filter(|rule| rule.fits(file, path, soname.as_deref())) {
-            let more = read_image(file, path, &Want::Matching(&|name| rule.functions.matches(name)))
-                .map_err(|error| format!("--lib {}: {error}", path.display()))?;
-            image = merge(image, more);
+        let key = file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+        for rule in self.libs.iter().filter(|rule| rule.fits(key, path, soname.as_deref())) {
+            let read = |wants: &dyn Fn(&str) -> bool| {
+                read_image(file, path, &Want::Matching(wants))
+                    .map_err(|error| format!("--lib {}: {error}", path.display()))
+            };
+            image = merge(image, read(&|name| rule.wants(name))?);
+            if !image.as_ref().is_some_and(|image| rule.names_any_of(image)) {
+                image = image.or(read(&|_| true)?.map(Image::without_functions));
+                let name = rule.functions.as_str().to_owned();
+                let reason = "the library exports no function of that name".to_owned();
+                let nothing = NotHooked { name, reason, is_code: false };
+                image.iter_mut().for_each(|image| image.not_hooked.push(nothing.clone()));
+            }
         }
         Ok(image)
     }
@@ -141,12 +184,14 @@ impl Selection {
     /// --only and --skip speak of CUDA functions; --lib has a pattern of its own. A function
     /// with several names is one piece of code: each of them can pick it or leave it out.
     fn wants_any<'a>(&self, names: impl Iterator<Item = &'a String> + Clone) -> bool {
-        let fits = |patterns: &[Pattern]| names.clone().any(|name| patterns.iter().any(|p| p.matches(name)));
+        let fits =
+            |patterns: &[Pattern]| names.clone().any(|name| patterns.iter().any(|p| cuda::fits(p, name)));
         (self.only.is_empty() || fits(&self.only)) && !fits(&self.skip)
     }
 }
 
-fn looks_like_cuda(path: &Path) -> bool {
+/// By its name alone.
+pub fn looks_like_cuda(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     name.starts_with("libcuda.so") || name.starts_with("libcudart")
 }

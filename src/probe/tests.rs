@@ -126,7 +126,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_exit" Exit { head, pid, status }
         "gpurec_exec" Exec { head, pid, length, command }
         "gpurec_file" FileKey { inode, device, generation, changed, size }
-        "gpurec_new_file" NewFile { head, pid, fd, address, file }
+        "gpurec_new_file" NewFile { head, pid, fd, address, file, name }
         "gpurec_lost" Lost { calls, returns }
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
         "gpurec_config" Config {
@@ -217,7 +217,7 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::Exit>(), head + 4 + 4);
     assert_eq!(size_of::<wire::Exec>(), head + 4 + 4 + 4096);
     assert_eq!(size_of::<wire::FileKey>(), 8 + 4 + 4 + 8 + 8);
-    assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 32);
+    assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 32 + 32);
     assert_eq!(size_of::<wire::Lost>(), 16);
     assert_eq!(size_of::<wire::LostTotal>(), 48);
     assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 8 * 4);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::tracker::pids_of;
-use crate::pipeline::worker::monotonic_ns;
+use crate::clock::monotonic_ns;
 use crate::probe::Probes;
 use crate::probe::wire::{self, Pulse};
 use crate::target::Pid;

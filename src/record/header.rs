@@ -6,7 +6,9 @@ use std::time::SystemTime;
 
 use super::{Config, Target};
 use crate::probe::Probes;
+use crate::probe::calibrate::SiteCosts;
 use crate::target::identity::Identity;
+use crate::trace::{EMULATED, EMULATED_COLD, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
 use crate::trace::{Header, Layer, Refused, SCHEMA, time};
 
 pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTime) -> Header {
@@ -14,13 +16,14 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         start: time::rfc3339(start),
-        host: proc_line("/proc/sys/kernel/hostname").unwrap_or_default(),
+        host: host_name(),
         kernel: proc_line("/proc/sys/kernel/osrelease").unwrap_or_default(),
         driver: crate::host::driver_version(),
         user: user.user.clone(),
         options: config.options.clone(),
         hooks: BTreeMap::from([("userspace".to_owned(), layer(probes))]),
-        ns_per_call: Some(probes.ns_per_call),
+        ns_per_call: Some(probes.costs.emulated),
+        ns_per_call_by_site: BTreeMap::from([(probes.rung.name().to_owned(), by_site(&probes.costs))]),
         ns_per_counted: probes.ns_per_counted(),
         ..Header::default()
     };
@@ -37,6 +40,16 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
     header
 }
 
+fn by_site(costs: &SiteCosts) -> BTreeMap<String, u64> {
+    let kinds = [
+        (EMULATED, costs.emulated),
+        (SINGLE_STEPPED, costs.stepped),
+        (EMULATED_COLD, costs.emulated_cold),
+        (SINGLE_STEPPED_COLD, costs.stepped_cold),
+    ];
+    kinds.into_iter().map(|(kind, ns)| (kind.to_owned(), ns)).collect()
+}
+
 /// The count is what is hooked already; `library` lines tell what comes later.
 fn layer(probes: &Probes) -> Layer {
     let refused = probes
@@ -46,6 +59,10 @@ fn layer(probes: &Probes) -> Layer {
         .collect();
     let backend = probes.rung.name().to_owned();
     Layer { backend, attached: probes.attached() as u64, refused, ..Layer::default() }
+}
+
+pub fn host_name() -> String {
+    proc_line("/proc/sys/kernel/hostname").unwrap_or_default()
 }
 
 fn proc_line(path: &str) -> Option<String> {

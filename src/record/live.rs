@@ -1,6 +1,6 @@
 //! `--live`: one readable row for each thing that happened, on standard error. In: lines of the trace. Out:
-//! TIME(ms) PROCESS PID EVENT DETAILS. A call is shown when it ends, with what it did; what follows from it
-//! (memory, copies) is a row of its own, right after it.
+//! TIME(ms) PROCESS PID EVENT DETAILS. A call is one row, when it ends: how long it took, what it was given, what it
+//! gave back, its error; and what follows from it (memory, copies).
 //!
 //! The trace comes first: where the screen or the recorder itself cannot keep up, rows are left out without
 //! being made, and a row says how many.
@@ -9,11 +9,14 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::screen::{NOT_SHOWN, Voice};
+use crate::cuda;
+use crate::report::{asked, size};
+use crate::room;
 use crate::say::is_unsafe;
 use crate::target::proc;
 use crate::trace::{
-    Args, Begin, Body, Budget, End, Ended, ExitStatus, Instant, KernelBegin, KernelEnd, Launch, Level, Line,
-    Memory, Op, Process, Retval, Transfer, Value, signal_name,
+    Args, Begin, Body, Budget, End, Ended, ExitStatus, InFlight, Instant, KernelBegin, KernelEnd, Launch,
+    Level, Line, Memory, Op, Process, Retval, Transfer, Value, signal_name,
 };
 
 /// How many calls and ioctls now open are remembered; more are only left by ends that were lost.
@@ -21,6 +24,9 @@ const MOST_OPEN: usize = 65_536;
 
 /// How many processes' names are known at a time.
 const MOST_NAMES: usize = 65_536;
+
+/// Bytes of what a call was given, or gave back.
+const LONGEST: usize = 400;
 
 /// What goes to the screen at once.
 const CHUNK: usize = 16 << 10;
@@ -30,8 +36,17 @@ pub struct Live {
     buffer: String,
     rows: u64,
     names: HashMap<u32, String>,
-    /// What the launches and ioctls now open ask for, by event_id.
-    asked: HashMap<u64, String>,
+    /// What the calls and ioctls now open ask for, by event_id.
+    asked: HashMap<u64, Asked>,
+    /// The call whose row is the last in the buffer.
+    last: Option<u64>,
+}
+
+/// What a call was given; of memory, how many bytes it is to have.
+#[derive(Default)]
+struct Asked {
+    text: String,
+    bytes: Option<u64>,
 }
 
 /// The first two columns of a row, and whether there is one.
@@ -43,7 +58,7 @@ struct Row<'a> {
 impl Live {
     pub fn new(voice: Voice) -> Live {
         let (buffer, names, asked) = Default::default();
-        let mut live = Live { voice, buffer, rows: 0, names, asked };
+        let mut live = Live { voice, buffer, rows: 0, names, asked, last: None };
         live.columns("TIME(ms)", "PROCESS", "PID", "EVENT");
         live.buffer.push_str("DETAILS\n");
         live
@@ -53,6 +68,9 @@ impl Live {
     pub fn line(&mut self, line: &Line, hurry: bool) {
         self.remember(line, hurry);
         let Some(row) = row_of(&line.body) else { return };
+        if self.follows(&line.body) {
+            return;
+        }
         if hurry || !self.has_room() {
             self.forget(&line.body);
             self.voice.missed(1);
@@ -64,6 +82,48 @@ impl Live {
         let from = self.buffer.len();
         self.details(&line.body);
         self.finish_row(from);
+        self.last = if let Body::End(end) = &line.body { Some(end.begin) } else { None };
+    }
+
+    /// A call has not returned: a program that hangs has no other row to say so.
+    pub fn still(&mut self, now_ns: u64, call: &InFlight) {
+        if !self.has_room() {
+            self.voice.missed(1);
+            return;
+        }
+        self.tell_missed();
+        let time = (now_ns / 1_000_000, now_ns / 1000 % 1000);
+        self.start(format_args!("{}.{:03}", time.0, time.1), Some(call.pid), &call.name);
+        let from = self.buffer.len();
+        took(&mut self.buffer, Some(call.duration_ns));
+        let _ = write!(self.buffer, " so far, unfinished, in thread {}", call.tid);
+        if let Some(asked) = self.asked.get(&call.begin).filter(|asked| !asked.text.is_empty()) {
+            let _ = write!(self.buffer, "  {}", asked.text);
+        }
+        self.finish_row(from);
+        self.last = None;
+    }
+
+    /// What follows from a call goes into its row, if that is still here.
+    fn follows(&mut self, body: &Body) -> bool {
+        let begin = match body {
+            Body::Memory(memory) => memory.begin,
+            Body::Transfer(transfer) => transfer.begin,
+            _ => return false,
+        };
+        if self.last != Some(begin) {
+            return false;
+        }
+        // Without its line feed it is the same row.
+        self.buffer.pop();
+        let from = self.buffer.len();
+        self.buffer.push_str("  ");
+        self.buffer.push_str(row_of(body).map_or("", |row| row.event));
+        self.buffer.push(' ');
+        self.details(body);
+        self.finish_row(from);
+        self.rows -= 1;
+        true
     }
 
     /// To the screen, if it has room; else the rows stay, and newer ones are left out.
@@ -71,6 +131,7 @@ impl Live {
         if self.buffer.is_empty() {
             return;
         }
+        self.last = None;
         match self.voice.say(std::mem::take(&mut self.buffer), self.rows) {
             Ok(()) => self.rows = 0,
             Err(back) => self.buffer = back,
@@ -87,12 +148,10 @@ impl Live {
     /// What a later row needs to know of this line.
     fn remember(&mut self, line: &Line, hurry: bool) {
         match &line.body {
-            Body::Begin(Begin { launch: Some(launch), .. }) if !hurry => {
-                self.ask(line.event_id, launched(launch))
-            }
+            Body::Begin(begin) if !hurry => self.ask(line.event_id, given(begin)),
             Body::KernelBegin(begin) if !hurry => {
                 if let Some(text) = requested(begin) {
-                    self.ask(line.event_id, text);
+                    self.ask(line.event_id, Asked { text, bytes: None });
                 }
             }
             Body::Process(Process::Exec(exec)) => {
@@ -102,6 +161,7 @@ impl Live {
                 let name = read_name(exec.pid).unwrap_or_else(|| base.chars().take(15).collect());
                 self.know(exec.pid, name);
             }
+            Body::Process(Process::Found(found)) => self.know(found.pid, found.comm.clone()),
             Body::Process(Process::Fork(fork)) => {
                 let name = self.name(fork.pid);
                 self.know(fork.child, name);
@@ -118,9 +178,9 @@ impl Live {
         }
     }
 
-    fn ask(&mut self, event_id: u64, text: String) {
-        if self.asked.len() < MOST_OPEN {
-            self.asked.insert(event_id, text);
+    fn ask(&mut self, event_id: u64, asked: Asked) {
+        if self.asked.len() < MOST_OPEN && !asked.text.is_empty() {
+            self.asked.insert(event_id, asked);
         }
     }
 
@@ -145,8 +205,8 @@ impl Live {
         };
         let to = &mut self.buffer;
         match body {
-            Body::End(end) => call(to, end, asked.as_deref()),
-            Body::KernelEnd(end) => driver_call(to, end, asked.as_deref()),
+            Body::End(end) => call(to, end, &asked.unwrap_or_default()),
+            Body::KernelEnd(end) => driver_call(to, end, asked.map(|asked| asked.text).as_deref()),
             Body::Memory(one) => memory(to, one),
             Body::Transfer(one) => transfer(to, one),
             Body::Instant(one) => instant(to, one),
@@ -239,6 +299,7 @@ fn row_of<'a>(body: &'a Body) -> Option<Row<'a>> {
         Body::Transfer(one) => row(one.pid, "copy"),
         Body::Xid(xid) => row(xid.pid, "XID"),
         Body::Process(Process::Exec(p)) => row(p.pid, "exec"),
+        Body::Process(Process::Found(p)) => row(p.pid, "found"),
         Body::Process(Process::Fork(p)) => row(p.pid, "fork"),
         Body::Process(Process::Exit(p)) => row(p.pid, "exit"),
         Body::Process(Process::Library(p)) => row(p.pid, "library"),
@@ -249,8 +310,15 @@ fn row_of<'a>(body: &'a Body) -> Option<Row<'a>> {
     }
 }
 
+fn given(begin: &Begin) -> Asked {
+    if let Some(launch) = &begin.launch {
+        return Asked { text: launched(launch), bytes: None };
+    }
+    Asked { text: room::short(&begin.args.shown(), LONGEST), bytes: asked::bytes(&begin.name, &begin.args) }
+}
+
 fn launched(launch: &Launch) -> String {
-    let mut text = launch.kernel.as_deref().unwrap_or("?").to_owned();
+    let mut text = cuda::kernel_text(launch.kernel.as_deref().unwrap_or("?")).to_owned();
     for (what, dims) in [("grid", launch.grid), ("block", launch.block), ("cluster", launch.cluster)] {
         if let Some([x, y, z]) = dims {
             let _ = write!(text, " {what} {x}x{y}x{z}");
@@ -281,13 +349,24 @@ fn requested(begin: &KernelBegin) -> Option<String> {
     Some(text)
 }
 
-fn call(to: &mut String, end: &End, launch: Option<&str>) {
+fn call(to: &mut String, end: &End, asked: &Asked) {
     took(to, end.duration_ns);
-    if let Some(launch) = launch {
-        let _ = write!(to, "  {launch}");
+    if !asked.text.is_empty() {
+        let _ = write!(to, "  {}", asked.text);
+    }
+    if let Some(late) = &end.late {
+        let _ = write!(to, "  {}", room::short(&late.shown(), LONGEST));
+    }
+    if let Some(out) = end.out.as_ref().filter(|out| !out.is_empty()) {
+        let _ = write!(to, "  -> {}", room::short(&out.shown(), LONGEST));
     }
     match (&end.error, end.retval, end.ended) {
-        (Some(error), _, _) => _ = write!(to, "  {error}"),
+        (Some(error), _, _) => {
+            let _ = write!(to, "  {error}");
+            if let Some(bytes) = asked::bytes_of(&end.name, asked.bytes) {
+                let _ = write!(to, ", asked for {bytes} bytes ({})", size(bytes));
+            }
+        }
         (None, Some(Retval::Number(0)) | None, Ended::Returned) => {}
         (None, Some(Retval::Number(n)), _) => _ = write!(to, "  = {n}"),
         (None, Some(Retval::Pointer(p)), _) => _ = write!(to, "  = {p:#x}"),
@@ -321,7 +400,10 @@ fn memory(to: &mut String, memory: &Memory) {
         Some(size) => _ = write!(to, "{size} bytes"),
         None => to.push_str("unknown size"),
     }
-    let _ = write!(to, "  {} {:#x}  {} bytes held", memory.space, memory.ptr, memory.total_allocated);
+    let _ = write!(to, "  {} {:#x}", memory.space, memory.ptr);
+    if let Some(total) = memory.total_allocated {
+        let _ = write!(to, "  {total} bytes held");
+    }
 }
 
 fn transfer(to: &mut String, transfer: &Transfer) {
@@ -355,25 +437,10 @@ fn instant(to: &mut String, instant: &Instant) {
     }
     if let Some(Args::Named(args)) = &instant.args {
         for arg in args.iter() {
-            let _ = write!(to, "{between}{} ", arg.name);
-            value(to, &arg.value);
+            let _ = write!(to, "{between}{} {}", arg.name, arg.value);
             between = "  ";
         }
     }
-}
-
-fn value(to: &mut String, value: &Value) {
-    let _ = match value {
-        Value::Null => write!(to, "?"),
-        Value::Bool(it) => write!(to, "{it}"),
-        Value::Number(n) => write!(to, "{n}"),
-        Value::Signed(n) => write!(to, "{n}"),
-        Value::Float(n) => write!(to, "{n}"),
-        Value::Hex(n) => write!(to, "{n:#x}"),
-        Value::Text(text) => write!(to, "{text}"),
-        // Only calls have such, and their arguments are not shown.
-        Value::Array(_) | Value::Object(_) => write!(to, "…"),
-    };
 }
 
 fn budget(to: &mut String, line: &Budget) {
@@ -391,6 +458,7 @@ fn budget(to: &mut String, line: &Budget) {
 fn process(to: &mut String, process: &Process) {
     let _ = match process {
         Process::Exec(exec) => write!(to, "{}", exec.command.join(" ")),
+        Process::Found(found) => write!(to, "{}", found.command.join(" ")),
         Process::Fork(fork) => write!(to, "child {}", fork.child),
         Process::Exit(exit) => match exit.status {
             ExitStatus::Code(code) => write!(to, "status {code}"),

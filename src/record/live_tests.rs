@@ -60,15 +60,34 @@ fn a_launch_memory_copies_and_the_scheduler() {
     ]);
     let expected = "\x20   TIME(ms) PROCESS               PID EVENT                            DETAILS
      100.000 train            4294967295 exec                             /opt/train --x
-     100.000 train            4294967295 cuLaunchKernel                   1.500 us  gelu(float*) grid 64x1x1 block 128x2x1 shared 48 stream 0x5  CUDA_ERROR_LAUNCH_FAILED
-     100.000 train            4294967295 alloc                            1024 bytes  device 0x302000000  4096 bytes held
-     100.000 train            4294967295 copy                             262144 bytes  H2D  1.85 GB/s  pageable
+     100.000 train            4294967295 cuLaunchKernel                   1.500 us  gelu(float*) grid 64x1x1 block 128x2x1 shared 48 stream 0x5  CUDA_ERROR_LAUNCH_FAILED  alloc 1024 bytes  device 0x302000000  4096 bytes held  copy 262144 bytes  H2D  1.85 GB/s  pageable
      100.000 train            4294967295 off_cpu                          12.250 us  sleeping
      100.000 ?                       0 nvidia_isr                       2.000 us  cpu 3
      100.000                           LOST                             7 records
      100.000 train            4294967295 exit                             killed by SIGSEGV
 ";
     assert_eq!(text, expected.replace("sleeping", "state sleeping"));
+}
+
+/// With what it was given and gave back, its error, and what follows from it.
+#[test]
+fn a_call_is_one_row() {
+    let text = shown(&[
+        r#"{"event_id":1,"ts":0.1,"type":"process","name":"found","pid":4294967295,"tid":1,"comm":"serve","command":["/opt/serve"]}"#,
+        r#"{"event_id":2,"ts":0.1,"type":"userspace","name":"cudaMalloc","phase":"B","pid":4294967295,"tid":1,"depth":0,"args":{"devPtr":"0x7ffc0010","size":1024}}"#,
+        r#"{"event_id":3,"ts":0.1,"type":"userspace","name":"cudaMalloc","phase":"E","pid":4294967295,"tid":1,"begin":2,"duration_us":1.500,"retval":0,"out":{"devPtr":"0x302000000"}}"#,
+        r#"{"event_id":4,"ts":0.1,"type":"memory","name":"cudaMalloc","pid":4294967295,"tid":1,"begin":2,"op":"alloc","space":"device","ptr":"0x302000000","size":1024,"total_allocated":4096}"#,
+        r#"{"event_id":5,"ts":0.1,"type":"userspace","name":"cudaMalloc","phase":"B","pid":4294967295,"tid":1,"depth":0,"args":{"devPtr":"0x7ffc0010","size":70368744177664}}"#,
+        r#"{"event_id":6,"ts":0.1,"type":"userspace","name":"cudaMalloc","phase":"E","pid":4294967295,"tid":1,"begin":5,"duration_us":2.500,"retval":2,"error":"cudaErrorMemoryAllocation"}"#,
+    ]);
+    let expected = [
+        "DETAILS",
+        "/opt/serve",
+        "1.500 us  devPtr=0x7ffc0010, size=1024  -> devPtr=0x302000000  alloc 1024 bytes  device 0x302000000  4096 bytes held",
+        "2.500 us  devPtr=0x7ffc0010, size=70368744177664  cudaErrorMemoryAllocation, asked for 70368744177664 bytes (64.00 TB)",
+    ];
+    assert_eq!(details(&text), expected);
+    assert!(text.lines().skip(1).all(|row| row.contains(" serve ")), "{text}");
 }
 
 #[test]

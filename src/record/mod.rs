@@ -6,6 +6,8 @@
 mod guarded;
 mod header;
 pub mod live;
+mod patterns;
+mod place;
 pub mod screen;
 mod session;
 mod status;

@@ -16,6 +16,8 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::live::Live;
+use super::patterns::{self, Libs};
+use super::place::Place;
 use super::screen::Screen;
 use super::status::Status;
 use super::tracker::Tracker;
@@ -23,11 +25,14 @@ use super::watch::Watch;
 use super::who::{attached, command, environment, refuse_root_for_others};
 use super::{Config, Target, guarded, header};
 use crate::budget::Governor;
-use crate::files::Files;
+use crate::clock::monotonic_ns;
+use crate::cuda;
+use crate::files::{Early, Files};
 use crate::pipeline::handoff::{self, Writer};
+use crate::pipeline::messages::{Message, Told};
 use crate::pipeline::ring::Ring;
 use crate::pipeline::sink::Lines;
-use crate::pipeline::worker::{Message, Outcome, State, Told, Worker, monotonic_ns};
+use crate::pipeline::worker::{Outcome, State, Worker};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
 use crate::probe::{LossCounters, Probe, Probes, Rung, Settings, rings};
@@ -36,13 +41,13 @@ use crate::say;
 use crate::target::attach::{self, Attached};
 use crate::target::fds;
 use crate::target::guardian::Guardian;
-use crate::target::identity::{self, Identity};
+use crate::target::identity;
 use crate::target::launch::{self, Gated, Running};
 use crate::target::proc;
 use crate::target::rights;
-use crate::target::signals::{Mode, Recording, Signals, on_signal};
+use crate::target::signals::{self, Mode, Recording, Signals, on_signal};
 use crate::trace::LineWriter;
-use crate::trace::output::{self, Output};
+use crate::trace::output::Output;
 
 /// How often the recorder looks around when nothing happens.
 const TICK: u16 = 100;
@@ -68,7 +73,7 @@ struct Session<'a> {
     /// Of --budget.
     governor: Option<Governor>,
     control: Control,
-    /// The trace goes into a file, not to standard output.
+    /// The trace goes into a file, not to a descriptor of the caller's.
     has_file: bool,
     who: Who,
     /// Standard error while the recording goes on: nobody writes to it past this.
@@ -93,7 +98,12 @@ enum Why {
 
 pub fn run(config: &Config) -> Result<u8> {
     refuse_root_for_others(config)?;
+    if !matches!(config.target, Target::Command(_)) {
+        signals::let_in();
+    }
     let user = identity::invoking_user();
+    let place = Place::of(config, &user)?;
+    patterns::check(&config.selection, &user)?;
     // While there are neither threads nor descriptors that it would have.
     let files = Files::start(&user, &config.selection)
         .context("gpurec cannot start the process that reads the files of others")?;
@@ -104,12 +114,12 @@ pub fn run(config: &Config) -> Result<u8> {
     let user_env = environment(config, &user);
     // Told at once, before anything is set up: a command that does not exist, a process
     // that cannot be recorded, a file that cannot be written.
-    let launch = command(config, &user, user_env)?;
+    let launch = command(config, &user, user_env, place.descriptor())?;
     let attached = attached(config, &user)?;
     let mut probes = Probes::load(&settings, making, &plan, config.rung)?;
     let loss = LossCounters::new(&probes.base).context(MAPS)?;
     let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
-    let output = open_output(config, &user)?;
+    let output = place.open(config, &user)?;
     // Before any thread is started, so that every thread has them blocked.
     let mut signals = Signals::block().context("cannot take over the signals")?;
     let guardian = guarded::start(&probes)?;
@@ -117,7 +127,8 @@ pub fn run(config: &Config) -> Result<u8> {
     if let Some(choice) = &config.kernel {
         probes.hook_kernel(choice, &mut |probes| tell_names(&messages, probes))?;
     }
-    let tracker = Tracker::new(&probes, files.clone(), messages.clone(), pauses.clone()).context(MAPS)?;
+    let mut tracker = Tracker::new(&probes, files.clone(), messages.clone(), pauses.clone()).context(MAPS)?;
+    tracker.libs = Libs::of(&config.selection);
     let rings = probes.rings()?;
     let control = Control::open(&probes.base).context(MAPS)?;
 
@@ -198,23 +209,6 @@ struct Ended {
     write_error: Option<io::Error>,
 }
 
-fn open_output(config: &Config, user: &Identity) -> Result<Option<Output>> {
-    if config.summary_only && config.output.is_none() {
-        return Ok(None);
-    }
-    let open = || output::open(config.output.as_deref(), SystemTime::now());
-    let output = rights::as_caller(user, open).with_context(|| {
-        format!(
-            "gpurec could not take on the rights of {} to open the trace; run it from a root shell",
-            user.user
-        )
-    })??;
-    if let Some(warning) = output.warning.as_ref().filter(|_| !config.quiet) {
-        say::say(warning);
-    }
-    Ok(Some(output))
-}
-
 /// The status line, where there is a terminal for it.
 fn status(config: &Config, gated: Option<&Gated>, output: Option<&Output>) -> Option<Status> {
     if config.quiet {
@@ -225,7 +219,7 @@ fn status(config: &Config, gated: Option<&Gated>, output: Option<&Output>) -> Op
         Target::Pids(pids) => Some(pids.clone()),
         Target::All => None,
     };
-    let on_stdout = output.is_some_and(|output| output.path.is_none());
+    let on_stdout = output.is_some_and(|output| output.descriptor == Some(libc::STDOUT_FILENO));
     Status::new(roots, output.and_then(Output::regular), on_stdout)
 }
 
@@ -247,10 +241,18 @@ fn start_recorder(
     };
     let mut lines =
         Lines::new(line_writer, config.live.then(|| Live::new(voice.clone())), start).asking(&from.files);
+    if matches!(config.target, Target::All) {
+        lines = lines.leaving_out(proc::process_tree(std::process::id()));
+    }
     lines.write_calls = !config.summary_only;
     if config.selection.leaves_out() {
         lines.calls_missing();
     }
+    if report::leaves_out_memory(&header) {
+        lines.memory_missing();
+    }
+    let left_out = report::leaves_out(&header);
+    cuda::function_names().filter(|name| left_out(name)).for_each(|name| lines.not_seen(name));
     let state = Arc::new(State::default());
     let mut worker =
         Worker::new(from.rings, lines, from.receiver, from.loss, state.clone()).letting_go(from.pauses);
@@ -445,6 +447,9 @@ impl Session<'_> {
         self.handle_control();
         self.tracker.finish(&mut self.probes);
         self.tracker.release_overdue(true);
+        for missed in self.tracker.libs.missed() {
+            let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed) });
+        }
         guardian.dismiss(self.probes.take_process_links());
         match why {
             Why::SignalNow => recorder.state.stop(),
@@ -460,7 +465,7 @@ impl Session<'_> {
         // After the file: a screen may be slow.
         self.screen.finish();
         if write_error.as_ref().is_some_and(reader_left) {
-            // Somebody had enough of our standard output: as for any filter, no error.
+            // The reader of our standard output had enough: as for any filter, no error.
             (write_error, outcome.failed) = (None, None);
         }
         Ok(Ended { outcome, write_error })
@@ -468,12 +473,12 @@ impl Session<'_> {
 
     fn say_goodbye(&self, ended: &Ended, path: Option<&std::path::Path>, why: &Why) {
         if self.config.verbose {
-            self.say_details();
+            self.say_details(&ended.outcome.figures);
         }
         if let Some(error) = &ended.write_error {
-            let place = path.map_or("standard output".into(), say::name);
+            let place = path.map_or("the trace".into(), say::name);
             say::say(&format!(
-                "{place} could not be written: {error}; the recording was ended, its file is incomplete"
+                "{place} could not be written: {error}; the recording was ended, and what was written of it is incomplete"
             ));
         }
         if self.config.quiet {
@@ -489,10 +494,13 @@ impl Session<'_> {
                 running.pid()
             ));
         }
+        if *why == Why::TargetEnded && !matches!(self.who, Who::All) {
+            text.push_str(&run_on(&self.tracker.still_there()));
+        }
         say::text(&text);
     }
 
-    fn say_details(&self) {
+    fn say_details(&self, figures: &report::Figures) {
         if let Some(levers) = self.probes.levers() {
             say::say(&levers.weights());
         }
@@ -506,13 +514,15 @@ impl Session<'_> {
                 library.not_hooked.len(),
             ));
         }
+        let stops = figures.stops.unwrap_or_default();
         say::say(&format!(
-            "hooks by {}, about {} ns a call; {} files examined, {} stops of {:.1} ms in all",
+            "hooks by {}, about {} ns a call, {} single-stepped; {} files examined, {} stops of {:.1} ms in all",
             self.probes.rung.name(),
-            self.probes.ns_per_call,
+            self.probes.costs.emulated,
+            self.probes.costs.stepped,
             self.tracker.files_examined,
-            self.tracker.stops,
-            self.tracker.stopped_for.as_secs_f64() * 1e3,
+            stops.count,
+            stops.total_ns as f64 / 1e6,
         ));
         say::say(&self.probes.whose());
         if let Some(verified) = self.probes.verified() {
@@ -531,6 +541,21 @@ impl Session<'_> {
         };
         if failed { FAILED } else { status }
     }
+}
+
+/// What the command left behind, as a daemon does.
+fn run_on(processes: &[(u32, String)]) -> String {
+    const NAMED: usize = 5;
+    if processes.is_empty() {
+        return String::new();
+    }
+    let named = processes.iter().take(NAMED).map(|(pid, comm)| format!("{pid} ({})", say::clean(comm)));
+    let more = processes.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = named.collect::<Vec<_>>().join(", ");
+    format!(
+        "\nWhat was recorded has ended, but processes that it started run on and are not recorded any more: {named}{more}; gpurec --pid PID records one\n"
+    )
 }
 
 /// The recording is over, the command is not: wait for it, as its caller would.

@@ -16,11 +16,13 @@ use anyhow::Result;
 use crossbeam_channel::Sender;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::files::{Ask, Files, Found, LATE, Pool};
-use crate::pipeline::worker::{Message, Told, monotonic_ns};
+use super::patterns::Libs;
+use crate::clock::monotonic_ns;
+use crate::files::{Ask, Early, Files, Found, LATE, Pool};
+use crate::pipeline::messages::{Message, Told};
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, FileKey, NewFile, Pulse};
-use crate::probe::{FileId, Library, Probes};
+use crate::probe::{FileId, Library, Probes, looks_like_cuda};
 use crate::target::maps::Mapping;
 use crate::target::{proc, stops};
 use looking::Job;
@@ -41,6 +43,8 @@ const ON_ITS_WAY: u64 = 2_000_000_000;
 const A_MOMENT: Duration = Duration::from_millis(100);
 
 const REWRITTEN: &str = "a library was written to while a process had it loaded, and gpurec removed its hooks: that process's calls were not seen from then on";
+
+const NOT_STOPPED: &str = "--all stops no process";
 
 /// Why a process was not stopped.
 const WATCHED: &str =
@@ -71,21 +75,25 @@ pub struct Tracker {
     everyone: bool,
     /// Threads whose new files were dealt with, for each process that waits for several.
     handled: HashMap<u32, Vec<u32>>,
+    /// Since when processes are stopped for their files.
+    since: HashMap<u32, u64>,
     /// When threads that had been stopped were let go.
     went_on: HashMap<u32, u64>,
     /// Processes found stopped with nothing left to do for them: by which of their stops, and when that was seen first.
     overdue: HashMap<u32, (u64, Instant)>,
+    /// What was found of --lib.
+    pub libs: Libs,
     /// The first of those hooked, for a person.
     pub libraries: Vec<Library>,
     /// What BPF calls files that have hooks.
     names: HashMap<FileId, FileKey>,
+    /// Since when files have hooks. With --all: nobody else needs it.
+    hooked_at: HashMap<FileId, (u64, PathBuf)>,
     /// When there are hooks in so many files, it is asked which of them are gone.
     tidy_at: usize,
     pub files_examined: u64,
-    pub stops: u64,
     /// When nobody was to be stopped any more.
     ends: Cell<u64>,
-    pub stopped_for: Duration,
 }
 
 impl Tracker {
@@ -110,20 +118,31 @@ impl Tracker {
             pauses,
             everyone: probes.base.is_for_everyone(),
             handled: HashMap::new(),
+            since: HashMap::new(),
             went_on: HashMap::new(),
             overdue: HashMap::new(),
+            libs: Libs::default(),
             libraries: Vec::new(),
             names: HashMap::new(),
+            hooked_at: HashMap::new(),
             tidy_at: FEW_FILES,
             files_examined: 0,
-            stops: 0,
             ends: Cell::new(u64::MAX),
-            stopped_for: Duration::ZERO,
         })
     }
 
     pub fn add_target(&self, pid: u32) -> Result<()> {
         Ok(self.targets.update(&pid.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)?)
+    }
+
+    /// Processes of the recording that are still there, with their names.
+    pub fn still_there(&self) -> Vec<(u32, String)> {
+        let pids = pids_of(&self.targets).into_iter();
+        let mut there: Vec<_> = pids
+            .filter_map(|pid| Some((pid, proc::stat(pid).ok().filter(|stat| !stat.ended())?.comm)))
+            .collect();
+        there.sort();
+        there
     }
 
     /// Tells BPF that somebody is here to let stopped processes go on; or, at the end, not.
@@ -164,8 +183,8 @@ impl Tracker {
 
     /// Nothing is left to do for it.
     fn is_done(&mut self, record: &NewFile) {
-        self.stops += 1;
-        self.stopped_for += Duration::from_nanos(monotonic_ns().saturating_sub(record.head.ts));
+        let since = self.since.entry(record.pid).or_insert(record.head.ts);
+        *since = record.head.ts.min(*since);
         self.let_go(record);
     }
 
@@ -188,6 +207,36 @@ impl Tracker {
         self.widen(record.pid, probes);
     }
 
+    /// With --all: was the file mapped before its hooks were there? Then its process may have made calls by then.
+    fn tell_if_mapped_before(&self, record: &NewFile, key: Option<FileId>) {
+        let Some((_, path)) =
+            key.and_then(|key| self.hooked_at.get(&key)).filter(|(since, _)| record.head.ts < *since)
+        else {
+            return;
+        };
+        let pid = record.pid;
+        let comm = proc::stat(pid).map(|stat| format!(" ({})", stat.comm)).unwrap_or_default();
+        self.missed(format!(
+            "process {pid}{comm} had mapped {} before gpurec could hook it, and {NOT_STOPPED}: its first calls may not have been seen",
+            path.display()
+        ));
+    }
+
+    /// With --all: a file of a process that has ended, or has let go of it. Its name may say what it was; if not, it
+    /// matters if the process used CUDA.
+    fn tell_unlooked(&self, record: &NewFile) {
+        let name: Vec<u8> = record.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+        let name = String::from_utf8_lossy(&name);
+        let pid = record.pid;
+        if looks_like_cuda(Path::new(&*name)) {
+            self.missed(format!(
+                "process {pid} had mapped {name}, which was gone before gpurec could look at it, and {NOT_STOPPED}: its calls were not seen"
+            ));
+        } else {
+            let _ = self.messages.send(Message { ts: 0, pid, what: Told::Unlooked });
+        }
+    }
+
     /// How the process went on that was stopped for a file, if it did.
     fn resumed(&self, record: &NewFile) -> Option<&'static str> {
         if self.is_rescued(record) {
@@ -198,9 +247,12 @@ impl Tracker {
 
     /// The guardian has resumed every process that was stopped by then.
     fn is_rescued(&self, record: &NewFile) -> bool {
+        record.head.ts < self.rescued_at()
+    }
+
+    fn rescued_at(&self) -> u64 {
         let value = self.rescued.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        let at = value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_ne_bytes);
-        record.head.ts < at
+        value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_ne_bytes)
     }
 
     fn missed(&self, why: String) {
@@ -232,6 +284,7 @@ impl Tracker {
         if let Some(still) = still {
             for id in deleted.into_iter().filter(|(_, inode)| !still.contains(inode)) {
                 self.names.remove(&id);
+                self.hooked_at.remove(&id);
                 probes.let_go(id);
             }
         }
@@ -266,6 +319,7 @@ impl Tracker {
         if rewritten.is_empty() {
             return;
         }
+        rewritten.iter().for_each(|id| _ = self.hooked_at.remove(id));
         for name in rewritten.iter().filter_map(|id| self.names.remove(id)) {
             let _ = self.seen.delete(wire::bytes(&name));
         }
@@ -294,8 +348,9 @@ impl Tracker {
 
     /// `rescued`: if it is not among the stopped any more, the guardian has resumed it, and a stop that it is in now is
     /// another's.
-    fn resume(&self, pid: u32, rescued: bool) {
+    fn resume(&mut self, pid: u32, rescued: bool) {
         let key = pid.to_ne_bytes();
+        self.tell_stop(pid);
         // The guardian finds it there if this is the last that we do.
         let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
         let ours = self.stopped.delete(&key).is_ok();
@@ -303,6 +358,18 @@ impl Tracker {
             stops::go_on(pid);
         }
         let _ = self.going.delete(&key);
+    }
+
+    /// Before the process is resumed: the worker knows of it when the calls end that it fell into.
+    fn tell_stop(&mut self, pid: u32) {
+        let known = self.since.remove(&pid);
+        let of_map = || Some((self.stop_of(pid)? >> wire::STOP_COUNT) * 1_000_000);
+        let Some(from) = known.or_else(of_map) else { return };
+        let rescued = self.rescued_at();
+        let now = monotonic_ns();
+        // The guardian was first, if it resumed processes after this one was stopped.
+        let ts = if rescued > from { rescued } else { now };
+        let _ = self.messages.send(Message { ts, pid, what: Told::Stopped { from } });
     }
 
     fn waiting_for(&self, pid: u32) -> u64 {
@@ -320,7 +387,11 @@ impl Tracker {
     pub fn release_overdue(&mut self, at_once: bool) {
         // Those are let go by whoever empties the rings, but at the end.
         if let (Some(pauses), true) = (&self.pauses, at_once) {
-            pauses.let_go();
+            let messages = &self.messages;
+            pauses.let_go(&mut |pause| {
+                let what = Told::Stopped { from: pause.from };
+                let _ = messages.send(Message { ts: pause.to, pid: pause.pid, what });
+            });
         }
         let (now, ts) = (Instant::now(), monotonic_ns());
         self.went_on.retain(|_, since| ts.saturating_sub(*since) < ON_ITS_WAY);

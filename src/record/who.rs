@@ -2,6 +2,8 @@
 //! the processes that run. In: the configuration. Out: what to launch, what to attach to, or
 //! why that cannot be. Nobody is started or stopped here.
 
+use std::os::fd::RawFd;
+
 use anyhow::{Context, Result, bail};
 
 use super::{Config, Target};
@@ -48,15 +50,18 @@ pub fn environment(config: &Config, user: &Identity) -> Env {
     env
 }
 
-pub fn command(config: &Config, user: &Identity, env: Env) -> Result<Option<Launch>> {
+/// `trace`: the caller's descriptor to which the trace goes. The command does not get it, and where it is standard
+/// output the command writes to standard error: the two would mix.
+pub fn command(config: &Config, user: &Identity, env: Env, trace: Option<RawFd>) -> Result<Option<Launch>> {
     let Target::Command(words) = &config.target else { return Ok(None) };
     let identity = (!config.as_root).then(|| user.clone());
     let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
     let first = words.first().context("no command given after --")?;
     launch::resolve(first, path.as_deref(), identity.as_ref())?;
-    let keep_fds = config.keep_fds.clone();
+    let keep_fds = config.keep_fds.iter().copied().filter(|fd| Some(*fd) != trace).collect();
+    let stdout_to_stderr = trace == Some(libc::STDOUT_FILENO);
     let limits = identity::elevated().then(|| Limits::of_caller(user)).flatten();
-    Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, limits, keep_fds }))
+    Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, limits, keep_fds, stdout_to_stderr }))
 }
 
 pub fn attached(config: &Config, user: &Identity) -> Result<Vec<Attached>> {

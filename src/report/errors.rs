@@ -4,7 +4,7 @@
 //! as the calls say which one a thread works with.
 
 use super::by_process::ByProcess;
-use super::figures::{ErrorWindow, LaunchCount, SyncSeen};
+use super::figures::{ErrorWindow, FailureCause, LaunchCount, SyncSeen};
 use crate::cuda;
 use crate::room::{LONGEST_NAME, short};
 use crate::trace::hash::Map;
@@ -70,12 +70,13 @@ impl Errors {
         }
     }
 
-    /// Only the first failure of a context tells; and if that was an error of
+    /// The program saw a failure. Only the first of a context tells; and if that was an error of
     /// the call itself, also the first that comes from the device.
     pub fn failed(
         &mut self,
         end: &End,
         ts_ns: u64,
+        cause: Option<FailureCause>,
         kernel_name: impl Fn(usize) -> String,
         function_name: impl Fn(usize) -> String,
     ) {
@@ -102,6 +103,7 @@ impl Errors {
             function: short(&end.name, LONGEST_NAME),
             error: short(end.error.as_deref().unwrap_or_default(), LONGEST_NAME),
             asynchronous,
+            cause,
             begin: end.begin,
             ts_ns,
             last_sync: since.sync.map(|(function, begin, ts_ns)| SyncSeen {

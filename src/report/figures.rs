@@ -2,14 +2,19 @@
 //! `summary` in the `end` line. Times are integer nanoseconds, so that a
 //! figure is the same however it was come by.
 
+mod json;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 pub use super::budget::BudgetFigures;
+pub use super::categories::CategorySeen;
+pub use super::devices::DeviceSeen;
 pub use super::driver_figures::KernelSpace;
 pub use super::pauses::PauseFigures;
 pub use super::sleeps::SleepFigures;
+use super::unknown::{BEFORE, PEAK};
 use crate::trace::{self, InFlight, Refused};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +25,20 @@ pub struct Figures {
     /// Nothing was lost, cut or left undecoded; if not, why.
     pub complete: bool,
     pub incomplete_because: Vec<String>,
+    /// They are of a part of the trace.
+    #[serde(skip)]
+    pub is_part: bool,
     /// What a reader found odd in the file. Empty in the file itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+
+    /// Processes that ran before the recording are in it: what they held then is not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub attached: bool,
+    /// Of each figure that is not known the reason, by where it stands (`memory.leaks`). There the JSON has null, and what
+    /// was seen is under `seen`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub unknown: BTreeMap<String, String>,
 
     pub cuda_calls: u64,
     /// Calls into libraries added with --lib.
@@ -37,6 +53,9 @@ pub struct Figures {
 
     pub memory: MemoryFigures,
     pub transfers: TransferFigures,
+    /// Empty where no device is known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceSeen>,
     /// Those launched most.
     pub kernels: Vec<KernelSeen>,
     pub more_kernels: u64,
@@ -54,6 +73,8 @@ pub struct Figures {
 
     /// By total time, the largest first.
     pub functions: Vec<Function>,
+    /// Outermost calls by what they are for, the most time first.
+    pub by_category: Vec<CategorySeen>,
     pub failures: Failures,
     pub sync: Sync,
     pub in_flight: Vec<InFlight>,
@@ -74,6 +95,9 @@ pub struct Figures {
     /// Of a recording with --lossless.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pauses: Option<PauseFigures>,
+    /// gpurec's own stops of the recorded processes, those of --lossless too; none if the trace does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stops: Option<trace::Stops>,
     /// When the machine was suspended, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleeps: Option<SleepFigures>,
@@ -85,7 +109,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The calls of one function that have returned, in nsys's columns. The
+/// The calls of one function, in nsys's columns. The
 /// median is within 1 %, everything else exact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
@@ -103,34 +127,71 @@ pub struct Function {
     pub kernel_ns: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_cpu_ns: Option<u64>,
-    /// The total less what recording the calls inside has cost: only where there were such.
+    /// The total less what recording the calls inside has cost, and less the time for which gpurec had stopped the
+    /// process: only where there was such.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrected_ns: Option<u64>,
+    /// How many of the calls failed, also inside others.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub errors: u64,
+    /// How many of the calls have not returned: they count with their time so far.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unfinished: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Failures {
+    /// That the program saw: of calls inside each other only the outermost.
     pub calls: u64,
+    /// Of calls inside a call that did not fail.
+    pub handled: u64,
+    /// That the program saw after the driver was shut down; not among `calls`.
+    pub shutdown: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<FirstFailure>,
     /// In the order they first came.
     pub by_error: Vec<FailureKind>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub handled_by_error: Vec<FailureKind>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FirstFailure {
     pub ts_ns: u64,
     pub pid: u32,
     pub tid: u32,
+    pub begin: u64,
+    pub function: String,
+    pub error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<FailureCause>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The call inside a failed one that failed too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailureCause {
+    pub function: String,
+    pub error: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FailureKind {
     pub api: String,
     pub error: String,
     pub code: Option<i64>,
     pub function: String,
     pub count: u64,
+    /// Of allocations: the most bytes that one of them asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_bytes: Option<u64>,
+    pub first_ns: u64,
+    pub last_ns: u64,
+    /// Of the first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<FailureCause>,
 }
 
 /// Time in calls that wait for the GPU.
@@ -139,6 +200,9 @@ pub struct Sync {
     /// Counted once, at the innermost level seen.
     pub calls: u64,
     pub total_ns: u64,
+    /// How many of the calls have not returned: they count with their time so far.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unfinished: u64,
     /// By function, where a nested call counts in both.
     pub by_function: Vec<SyncFunction>,
 }
@@ -148,6 +212,8 @@ pub struct SyncFunction {
     pub name: String,
     pub calls: u64,
     pub total_ns: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unfinished: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,6 +229,9 @@ pub struct ProcessSeen {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
     pub calls: u64,
+    /// It ran before the recording: what it held then is not known, so there are no peaks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ran_before: bool,
     /// The most bytes it held in the spaces `device` and `virtual` together.
     pub peak_device_bytes: u64,
     /// The same of what it asked for through the runtime: without what libraries took from
@@ -180,6 +249,9 @@ pub struct MemoryFigures {
     pub frees: u64,
     pub freed_bytes: u64,
     pub by_space: Vec<SpaceSeen>,
+    /// What was live when its process, or the recording, ended.
+    pub held: Leaks,
+    /// Of it what there was more and more of through the run (`growth`).
     pub leaks: Leaks,
 }
 
@@ -192,7 +264,7 @@ pub struct SpaceSeen {
     pub freed_bytes: u64,
 }
 
-/// What was live when its process, or the recording, ended.
+/// Allocations that were not freed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Leaks {
@@ -276,6 +348,9 @@ pub struct ErrorWindow {
     pub error: String,
     /// The error comes from the device: its cause is an earlier call.
     pub asynchronous: bool,
+    /// The call inside that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<FailureCause>,
     pub begin: u64,
     pub ts_ns: u64,
     /// The last synchronisation before it that succeeded.
@@ -321,10 +396,29 @@ pub struct LibrarySeen {
 pub struct Cost {
     pub ns_per_call: u64,
     pub calls: u64,
+    /// Of the calls and of the stops together.
     pub total_ns: u64,
+    /// What a call of a function costs whose hook the kernel single-steps, and how many of the calls were such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ns_per_stepped: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub stepped_calls: u64,
+    /// What the calls would have cost if each had found the processor's caches cold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold_ns: Option<u64>,
+    /// gpurec's own stops of the processes; none if the trace does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stops: Option<trace::Stops>,
     /// The threads that paid most.
     pub threads: Vec<ThreadCost>,
     pub more_threads: u64,
+}
+
+impl Cost {
+    /// Of the calls alone.
+    pub fn calls_ns(&self) -> u64 {
+        self.total_ns.saturating_sub(self.stops.map_or(0, |stops| stops.total_ns))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -363,6 +457,8 @@ impl Function {
             kernel_ns: add(self.kernel_ns, other.kernel_ns),
             off_cpu_ns: add(self.off_cpu_ns, other.off_cpu_ns),
             corrected_ns: None,
+            errors: self.errors.saturating_add(other.errors),
+            unfinished: self.unfinished.saturating_add(other.unfinished),
         }
     }
 }
@@ -370,14 +466,14 @@ impl Function {
 impl Figures {
     /// For the `summary` of the `end` line: with fewer rows where all of them would not fit there.
     pub fn to_json(&self) -> serde_json::Value {
-        let whole = serde_json::to_value(self).unwrap_or_default();
+        let whole = self.with_nulls();
         if fits_beside(&whole, LONGEST_SUMMARY) {
             return whole;
         }
         let shorter = FEWER_ROWS.iter().map(|rows| {
             let mut shorter = self.clone();
             shorter.keep(*rows);
-            serde_json::to_value(shorter).unwrap_or_default()
+            shorter.with_nulls()
         });
         shorter.into_iter().find(|json| fits_beside(json, LONGEST_SUMMARY)).unwrap_or_default()
     }
@@ -389,16 +485,23 @@ impl Figures {
             let rest = self.functions.split_off(rows);
             self.functions.extend(rest.into_iter().reduce(Function::with));
         }
-        let errors = &mut self.failures.by_error;
-        if errors.len() > rows {
-            let count = errors.drain(rows..).map(|kind| kind.count).sum();
-            let [api, error, function] = ["other", OTHERS, OTHERS].map(str::to_owned);
-            errors.push(FailureKind { api, error, code: None, function, count });
+        for errors in [&mut self.failures.by_error, &mut self.failures.handled_by_error] {
+            if errors.len() > rows {
+                let rest: Vec<FailureKind> = errors.drain(rows..).collect();
+                let [api, error, function] = ["other", OTHERS, OTHERS].map(str::to_owned);
+                errors.push(FailureKind {
+                    count: rest.iter().map(|kind| kind.count).sum(),
+                    first_ns: rest.first().map_or(0, |kind| kind.first_ns),
+                    last_ns: rest.iter().map(|kind| kind.last_ns).max().unwrap_or(0),
+                    ..FailureKind { api, error, function, ..FailureKind::default() }
+                });
+            }
         }
         if self.sync.by_function.len() > rows {
-            let mut others = SyncFunction { name: OTHERS.to_owned(), calls: 0, total_ns: 0 };
+            let mut others = SyncFunction { name: OTHERS.to_owned(), calls: 0, total_ns: 0, unfinished: 0 };
             for one in self.sync.by_function.drain(rows..) {
                 others.calls += one.calls;
+                others.unfinished += one.unfinished;
                 others.total_ns = others.total_ns.saturating_add(one.total_ns);
             }
             self.sync.by_function.push(others);
@@ -431,10 +534,19 @@ impl Figures {
         const BEGINNING: &str = "the trace could not be written";
         self.complete = false;
         self.incomplete_because.retain(|reason| !reason.starts_with(BEGINNING));
-        self.incomplete_because.push(format!("{BEGINNING}: {why}"));
+        self.incomplete_because.push(format!("{BEGINNING}: {why}; the figures end there"));
     }
 
-    pub fn from_json(json: &serde_json::Value) -> Result<Figures, serde_json::Error> {
-        Figures::deserialize(json)
+    pub fn knows_peak(&self, process: &ProcessSeen) -> bool {
+        self.unknown.get(PEAK).is_none_or(|reason| reason == BEFORE && !process.ran_before)
+    }
+
+    /// A figure in words: `text`, or why it is not known.
+    pub fn said(&self, figure: &str, seen: u64, text: impl FnOnce(u64) -> String) -> String {
+        match self.unknown.get(figure) {
+            None => text(seen),
+            Some(reason) if seen == 0 => format!("not known ({reason})"),
+            Some(reason) => format!("not known ({reason}; {} seen)", text(seen)),
+        }
     }
 }

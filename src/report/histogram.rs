@@ -103,6 +103,21 @@ impl Histogram {
         }
     }
 
+    /// How many values lie between each power of two and the next, up to the largest value.
+    pub fn by_octave(&self) -> Vec<u64> {
+        let mut octaves: Vec<u64> = Vec::new();
+        for (at, count) in self.each().into_iter().filter(|(_, count)| *count > 0) {
+            let octave = middle(at as u64).max(1).ilog2() as usize;
+            if octaves.len() <= octave {
+                octaves.resize(octave + 1, 0);
+            }
+            if let Some(sum) = octaves.get_mut(octave) {
+                *sum += count;
+            }
+        }
+        octaves
+    }
+
     /// Of an even number of values, half way between the two in the middle.
     pub fn median(&self) -> u64 {
         if self.count == 0 {

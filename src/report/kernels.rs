@@ -111,9 +111,12 @@ impl Kernels {
         (all, more)
     }
 
-    pub fn findings(&self) -> Vec<Finding> {
-        let mut threads: Vec<_> =
-            self.threads.iter().filter(|(_, p)| p.soon >= MANY && p.soon * 2 >= p.launches).collect();
+    /// `waited_ns` is how long a process waited for the GPU. If that is longer than its launches took, the GPU is
+    /// what it waits for, and launching faster would not help.
+    pub fn findings(&self, waited_ns: impl Fn(u32) -> u64) -> Vec<Finding> {
+        let is_many = |pace: &Pace| pace.soon >= MANY && pace.soon * 2 >= pace.launches;
+        let mut threads: Vec<_> = self.threads.iter().filter(|(_, pace)| is_many(pace)).collect();
+        threads.retain(|((pid, _), pace)| waited_ns(*pid) < pace.soon_ns);
         threads.sort_by(|a, b| (b.1.soon, a.0).cmp(&(a.1.soon, b.0)));
         let finding = |((pid, tid), pace): (&(u32, u32), &Pace)| Finding {
             what: format!(

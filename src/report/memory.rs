@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, SpaceSeen};
+use super::growth::{Group, Made, Moment};
 use crate::room::{self, MOST_LIVE};
 use crate::trace::hash::Map;
 use crate::trace::{Memory, Op};
@@ -27,8 +28,13 @@ const FUNCTION_NAMES: usize = 4 << 20;
 /// How many sizes are watched for loops.
 const SIZES: usize = 65_536;
 
-/// A size given back and allocated again at least so often is a loop.
+/// A size given back and allocated again at least so often is a loop, if that is so much of the time of all calls.
 const AGAIN: u64 = 10;
+const SHARE: u64 = 100;
+
+/// Where it is most of that time, fewer times are: this often, if they took at least so long.
+const AGAIN_AT_COST: u64 = 3;
+const COST_NS: u64 = 1_000_000;
 
 /// How many loops are told.
 const LOOPS: usize = 5;
@@ -49,11 +55,18 @@ pub struct Memories {
     runtime_peaks: BTreeMap<u32, u64>,
     gone: Gone,
     loops: Map<(u32, u8, u64), Loop>,
+    /// The same of all sizes together.
+    churn: Map<(u32, u8), Loop>,
     figures: MemoryFigures,
-    /// Allocations in `processes`.
+    /// Allocations in `processes`, and the groups of them.
     live: usize,
+    groups: usize,
+    /// The last line.
+    event: u64,
     /// Those that there was no room for.
     pub unfollowed: u64,
+    /// Frees of memory from before the recording.
+    pub earlier_frees: u64,
 }
 
 /// Spaces and functions, of which every allocation has one: it has their numbers.
@@ -69,6 +82,7 @@ pub struct Names {
 #[derive(Default)]
 struct Holding {
     live: Map<(u64, u8), Live>,
+    made: Made,
     reserved: [u64; RESERVED.len()],
     /// Of it what was asked for through the runtime, by pointer.
     by_runtime: Map<u64, u64>,
@@ -92,6 +106,7 @@ struct Live {
     size: u64,
     since_ns: u64,
     begin: u64,
+    launches: u64,
     function: u32,
 }
 
@@ -106,15 +121,22 @@ struct Left {
     at_exit: bool,
 }
 
-/// The largest of what was left, and how much of each space, by its number.
+/// What was left, and of it what leaks.
 #[derive(Clone, Default)]
 struct Gone {
+    held: Sum,
+    leaks: Sum,
+}
+
+/// The largest, and how much of each space, by its number.
+#[derive(Clone, Default)]
+struct Sum {
     by_space: Vec<LeakSpace>,
     largest: Vec<Left>,
 }
 
-/// What happens to one size in one space.
-#[derive(Default)]
+/// What happens to one size in one space, or to all sizes.
+#[derive(Clone, Copy, Default)]
 struct Loop {
     /// The first that allocated.
     function: Option<u32>,
@@ -125,6 +147,11 @@ struct Loop {
 }
 
 impl Memories {
+    /// The number of a line: how far the recording is.
+    pub fn at(&mut self, event: u64) {
+        self.event = event;
+    }
+
     /// `ns` is how long the call took, if that is known.
     pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: u64) {
         let size = memory.size.unwrap_or(0);
@@ -143,13 +170,14 @@ impl Memories {
                 self.figures.allocated_bytes = self.figures.allocated_bytes.saturating_add(size);
             }
             Op::Free => {
+                self.earlier_frees += u64::from(memory.earlier);
                 seen.frees += 1;
                 seen.freed_bytes = seen.freed_bytes.saturating_add(size);
                 self.figures.frees += 1;
                 self.figures.freed_bytes = self.figures.freed_bytes.saturating_add(size);
             }
         }
-        let live = Live { size, since_ns: ts_ns, begin: memory.begin, function };
+        let live = Live { size, since_ns: ts_ns, begin: memory.begin, launches: 0, function };
         self.follow(memory, space, live);
         self.reserved(memory);
         self.through_runtime(memory, size);
@@ -158,7 +186,7 @@ impl Memories {
         }
     }
 
-    fn follow(&mut self, memory: &Memory, space: u8, live: Live) {
+    fn follow(&mut self, memory: &Memory, space: u8, mut live: Live) {
         let is_own = memory.space != NOT_ITS_OWN;
         let followed = is_own && memory.op == Op::Alloc;
         if self.processes.len() >= PROCESSES && !self.processes.contains_key(&memory.pid) {
@@ -167,6 +195,10 @@ impl Memories {
         }
         let holding = self.processes.entry(memory.pid).or_default();
         let at = (memory.ptr, space);
+        if followed {
+            let began = holding.made.add(live.group(space), live.since_ns, live.begin, &mut self.groups);
+            live.launches = began.launches;
+        }
         if !followed {
             let freed = holding.live.remove(&at).filter(|_| is_own);
             self.live -= usize::from(freed.is_some());
@@ -184,7 +216,7 @@ impl Memories {
         let Some(holding) = self.processes.get_mut(&memory.pid) else { return };
         for (space, live) in RESERVED.iter().zip(&mut holding.reserved) {
             if *space == memory.space {
-                *live = memory.total_allocated;
+                *live = memory.after(*live);
                 let sum = holding.reserved.iter().fold(0u64, |sum, live| sum.saturating_add(*live));
                 if sum > 0 && (self.peaks.len() < PROCESSES || self.peaks.contains_key(&memory.pid)) {
                     let peak = self.peaks.entry(memory.pid).or_default();
@@ -217,17 +249,16 @@ impl Memories {
         if self.loops.len() >= SIZES && !self.loops.contains_key(&key) {
             return;
         }
-        let seen = self.loops.entry(key).or_default();
-        seen.ns = seen.ns.saturating_add(ns);
-        match memory.op {
-            Op::Free => seen.free += 1,
-            Op::Alloc => {
-                if seen.free > 0 {
-                    seen.free -= 1;
-                    seen.again += 1;
-                }
-                seen.function.get_or_insert(function);
-            }
+        let (pid, space, _) = key;
+        for seen in [self.loops.entry(key).or_default(), self.churn.entry((pid, space)).or_default()] {
+            seen.add(memory.op, function, ns);
+        }
+    }
+
+    /// The process launches a kernel or a graph.
+    pub fn launched(&mut self, pid: u32, ts_ns: u64) {
+        if let Some(holding) = self.processes.get_mut(&pid) {
+            holding.made.launched(ts_ns);
         }
     }
 
@@ -235,7 +266,8 @@ impl Memories {
     pub fn ended(&mut self, pid: u32, ts_ns: u64) {
         if let Some(holding) = self.processes.remove(&pid) {
             self.live -= holding.live.len();
-            self.gone.add(&self.names, pid, &holding, ts_ns, true);
+            self.groups -= holding.made.groups();
+            self.gone.add(&self.names, pid, &holding, (ts_ns, self.event), true);
         }
     }
 
@@ -254,13 +286,14 @@ impl Memories {
         pids.sort();
         for pid in pids {
             if let Some(holding) = self.processes.get(pid) {
-                gone.add(&self.names, *pid, holding, at_ns, false);
+                gone.add(&self.names, *pid, holding, (at_ns, self.event), false);
             }
         }
         let mut figures = self.figures.clone();
         figures.by_space = self.by_space.clone();
         figures.by_space.sort_by(|a, b| a.space.cmp(&b.space));
-        figures.leaks = gone.figures(&self.names);
+        figures.held = gone.held.figures(&self.names);
+        figures.leaks = gone.leaks.figures(&self.names);
         figures
     }
 
@@ -278,33 +311,72 @@ impl Memories {
         }
         keep_largest(&mut largest, listed);
         held.largest = largest.iter().map(|left| left.leak(&self.names)).collect();
-        held.gone = self.gone.by_space.iter().map(|space| space.count).sum();
-        held.gone_bytes = self.gone.by_space.iter().fold(0, |sum, space| sum.saturating_add(space.bytes));
+        held.gone = self.gone.held.by_space.iter().map(|space| space.count).sum();
+        held.gone_bytes =
+            self.gone.held.by_space.iter().fold(0, |sum, space| sum.saturating_add(space.bytes));
         held
     }
 
-    /// The sizes that cost most by being given back and allocated again.
-    pub fn findings(&self) -> Vec<Finding> {
-        let mut loops: Vec<_> = self.loops.iter().filter(|(_, seen)| seen.again >= AGAIN).collect();
+    /// The sizes that cost most by being given back and allocated again. `all_ns` is the time of all calls.
+    pub fn findings(&self, all_ns: u64) -> Vec<Finding> {
+        let is_most = |seen: &Loop| seen.ns >= COST_NS && seen.ns > all_ns / 2;
+        let is_loop = |seen: &Loop| match seen.again {
+            AGAIN.. => seen.ns >= all_ns / SHARE,
+            AGAIN_AT_COST.. => is_most(seen),
+            _ => false,
+        };
+        let mut loops: Vec<_> = self.loops.iter().filter(|(_, seen)| is_loop(seen)).collect();
+        let mut churn = self.churn.clone();
+        for ((pid, space, _), seen) in &loops {
+            if let Some(rest) = churn.get_mut(&(*pid, *space)) {
+                rest.again = rest.again.saturating_sub(seen.again);
+                rest.ns = rest.ns.saturating_sub(seen.ns);
+            }
+        }
         let name = |(pid, space, size): &(u32, u8, u64)| (*pid, self.names.of_space(*space), *size);
         loops.sort_by(|(a, x), (b, y)| (y.ns, y.again, name(a)).cmp(&(x.ns, x.again, name(b))));
-        let finding = |(key, seen): (&(u32, u8, u64), &Loop)| {
+        let of_one_size = loops.into_iter().take(LOOPS).map(|(key, seen)| {
             let (pid, space, size) = name(key);
-            Finding {
-                what: format!(
-                    "pid {pid} gives back {size} bytes of {space} memory and allocates them again ({})",
-                    seen.function.map_or("", |function| self.names.of_function(function))
-                ),
-                times: seen.again,
-                cost_ns: Some(seen.ns),
-                advice: match space {
-                    "device" => "keep the buffer, or use cudaMallocAsync, whose pool keeps it",
-                    _ => "keep the buffer",
-                }
-                .to_owned(),
-            }
+            self.finding(pid, space, seen, &format!("{size} bytes of {space} memory"), "them")
+        });
+        let mut rest: Vec<_> =
+            churn.iter().filter(|(_, seen)| seen.again >= AGAIN && is_most(seen)).collect();
+        rest.sort_by_key(|(key, seen)| (std::cmp::Reverse(seen.ns), **key));
+        let of_all_sizes = rest.into_iter().take(LOOPS).map(|((pid, space), seen)| {
+            let space = self.names.of_space(*space);
+            self.finding(*pid, space, seen, &format!("{space} memory of many sizes"), "it")
+        });
+        of_one_size.chain(of_all_sizes).collect()
+    }
+
+    fn finding(&self, pid: u32, space: &str, seen: &Loop, what: &str, pronoun: &str) -> Finding {
+        let function = seen.function.map_or("", |function| self.names.of_function(function));
+        let advice = match space {
+            "device" => "keep the buffer, or use cudaMallocAsync, whose pool keeps it",
+            _ => "keep the buffer",
         };
-        loops.into_iter().take(LOOPS).map(finding).collect()
+        Finding {
+            what: format!("pid {pid} gives back {what} and allocates {pronoun} again ({function})"),
+            times: seen.again,
+            cost_ns: Some(seen.ns),
+            advice: advice.to_owned(),
+        }
+    }
+}
+
+impl Loop {
+    fn add(&mut self, op: Op, function: u32, ns: u64) {
+        self.ns = self.ns.saturating_add(ns);
+        match op {
+            Op::Free => self.free += 1,
+            Op::Alloc => {
+                if self.free > 0 {
+                    self.free -= 1;
+                    self.again += 1;
+                }
+                self.function.get_or_insert(function);
+            }
+        }
     }
 }
 
@@ -385,20 +457,41 @@ fn keep_largest(all: &mut Vec<Left>, listed: usize) {
 }
 
 impl Gone {
-    fn add(&mut self, names: &Names, pid: u32, holding: &Holding, at_ns: u64, at_exit: bool) {
-        for left in holding.left(pid, at_ns, at_exit) {
-            while self.by_space.len() <= usize::from(left.space) {
-                let space = names.of_space(self.by_space.len() as u8).to_owned();
-                self.by_space.push(LeakSpace { space, ..LeakSpace::default() });
+    fn add(&mut self, names: &Names, pid: u32, holding: &Holding, end: (u64, u64), at_exit: bool) {
+        let live = holding.live.iter().map(|((_, space), live)| (live.group(*space), live.began()));
+        let growing = holding.made.growing(live, end.0, end.1);
+        for left in holding.left(pid, end.0, at_exit) {
+            if growing.contains(&left.live.group(left.space)) {
+                self.leaks.add(names, left);
             }
-            let Some(space) = self.by_space.get_mut(usize::from(left.space)) else { continue };
-            space.count += 1;
-            space.bytes = space.bytes.saturating_add(left.live.size);
-            space.at_exit += u64::from(at_exit);
-            self.largest.push(left);
-            if self.largest.len() >= 4 * LISTED {
-                keep_largest(&mut self.largest, LISTED);
-            }
+            self.held.add(names, left);
+        }
+    }
+}
+
+impl Live {
+    fn group(&self, space: u8) -> Group {
+        Group::of(self.function, space, self.size)
+    }
+
+    fn began(&self) -> Moment {
+        Moment { ns: self.since_ns, event: self.begin, launches: self.launches }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, names: &Names, left: Left) {
+        while self.by_space.len() <= usize::from(left.space) {
+            let space = names.of_space(self.by_space.len() as u8).to_owned();
+            self.by_space.push(LeakSpace { space, ..LeakSpace::default() });
+        }
+        let Some(space) = self.by_space.get_mut(usize::from(left.space)) else { return };
+        space.count += 1;
+        space.bytes = space.bytes.saturating_add(left.live.size);
+        space.at_exit += u64::from(left.at_exit);
+        self.largest.push(left);
+        if self.largest.len() >= 4 * LISTED {
+            keep_largest(&mut self.largest, LISTED);
         }
     }
 

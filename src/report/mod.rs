@@ -4,30 +4,38 @@
 //! `Figures`, the same either way, and text for a person. Nothing here needs
 //! root, BPF or a GPU, and nothing is read but the reader that was given.
 
+pub mod asked;
 mod beneath;
 mod budget;
 mod by_process;
+mod categories;
 pub mod check;
 mod deaths;
+mod devices;
 pub mod diff;
 mod driver;
 mod driver_figures;
 mod driver_text;
 mod errors;
 pub mod export;
+mod failures;
 pub mod figures;
 #[cfg(test)]
 pub mod golden;
+mod growth;
 mod habits;
 mod histogram;
 mod kernels;
+mod left_out;
 pub mod measure;
 mod memory;
+pub mod only;
 mod pauses;
 pub mod read;
 mod rows;
 pub mod running;
 mod sections;
+mod shorten;
 mod sleeps;
 pub mod summary;
 mod table;
@@ -37,6 +45,7 @@ mod tests;
 pub mod text;
 pub mod timeline;
 mod transfers;
+mod unknown;
 pub mod views;
 
 use std::io::Write;
@@ -44,26 +53,41 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+pub use crate::paper::width_of;
 use crate::say;
+use crate::trace::Header;
 pub use figures::Figures;
-pub use measure::nearest;
+pub use measure::{did_you_mean, nearest};
+pub use only::Only;
 pub use summary::Summary;
+pub use table::size;
+
+/// Whether a recording with this header leaves out calls that allocate or free.
+pub fn leaves_out_memory(header: &Header) -> bool {
+    left_out::LeftOut::of(header).is_some_and(|left_out| unknown::leaves_out_memory(&left_out))
+}
+
+/// Whether a recording with this header leaves out calls of this function.
+pub fn leaves_out(header: &Header) -> impl Fn(&str) -> bool + use<> {
+    let left_out = left_out::LeftOut::of(header);
+    move |name| left_out.as_ref().is_some_and(|left_out| !left_out.records(name))
+}
 
 /// The figures of a whole trace: what `gpurec summary FILE` prints.
-pub fn summary_of(file: &Path) -> Result<Figures> {
+pub fn summary_of(file: &Path, only: &Only) -> Result<Figures> {
     let mut summary = Summary::new();
-    let notes = read::each(file, |line| summary.add(line))?;
+    let notes = read::each(file, only, |line| summary.add(line))?;
     Ok(summary.of_file(&notes))
 }
 
 /// `gpurec summary`: of the newest trace if none is named.
-pub fn summary(files: &[PathBuf], json: bool) -> Result<u8> {
+pub fn summary(files: &[PathBuf], json: bool, only: &Only) -> Result<u8> {
     let files = read::or_newest(files);
     read::of_each(&files, |_, file| {
-        let figures = summary_of(file)?;
+        let figures = summary_of(file, only)?;
         let mut text = String::new();
         if json {
-            text = say::json(&figures)? + "\n";
+            text = say::json(&figures.with_nulls())? + "\n";
         } else {
             if files.len() > 1 {
                 text = format!("{}:\n", say::name(file));
@@ -73,13 +97,4 @@ pub fn summary(files: &[PathBuf], json: bool) -> Result<u8> {
         std::io::stdout().lock().write_all(text.as_bytes())?;
         Ok(0)
     })
-}
-
-/// The columns of the terminal behind a descriptor; else of a page that fits any.
-pub fn width_of(fd: i32) -> usize {
-    // SAFETY: a struct of integers, which the request below fills.
-    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
-    // SAFETY: the request writes a winsize.
-    let known = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) } == 0;
-    if known && size.ws_col > 0 { size.ws_col.into() } else { 100 }
 }

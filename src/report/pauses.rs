@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Summary;
 use super::figures::Figures;
 use super::text::{Page, duration, plural};
+use crate::trace;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PauseFigures {
@@ -25,6 +26,11 @@ impl Summary {
     /// The recorder's own count.
     pub fn paused(&mut self, count: u64, total_ns: u64) {
         self.figures.pauses = Some(PauseFigures { count, total_ns });
+    }
+
+    /// The recorder's own count.
+    pub fn stopped(&mut self, stops: trace::Stops) {
+        self.figures.stops = Some(stops);
     }
 
     /// The recorder's own count.

@@ -1,17 +1,32 @@
 //! The files that a view reads. In: the names given on the command line. Out: their lines, one by
 //! one, and errors that say which file. No view opens a file by itself.
 
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 
+use super::only::{Kept, Only, Sieve};
 use crate::record::FAILED;
 use crate::say;
-use crate::trace::{self, Line, Notes, ReadError};
+use crate::trace::{self, Line, Notes, ReadError, Reader};
+
+const NEWEST: &str = "traces/latest";
 
 /// The newest trace, if none is named.
 pub fn or_newest(files: &[PathBuf]) -> Vec<PathBuf> {
-    if files.is_empty() { vec![PathBuf::from("traces/latest")] } else { files.to_vec() }
+    if files.is_empty() { vec![PathBuf::from(NEWEST)] } else { files.to_vec() }
+}
+
+pub fn open(file: &Path) -> Result<Reader<Box<dyn Read>>> {
+    let is_missing =
+        |error: &ReadError| matches!(error, ReadError::Io(error) if error.kind() == ErrorKind::NotFound);
+    match trace::open(file) {
+        Err(error) if file == Path::new(NEWEST) && is_missing(&error) => Err(anyhow!(
+            "there is no trace here ({NEWEST} does not exist, or what it points to is gone); name one, or record one in this folder: sudo gpurec -- COMMAND"
+        )),
+        opened => opened.with_context(|| say::name(file)),
+    }
 }
 
 /// Shows one after another; `show` gives the status of one. One that cannot be read is told of, and the others
@@ -31,28 +46,42 @@ pub fn of_each(files: &[PathBuf], mut show: impl FnMut(usize, &Path) -> Result<u
     Ok(worst)
 }
 
-/// Every line of a trace, and what was odd in it.
-pub fn each(file: &Path, mut take: impl FnMut(&Line)) -> Result<Notes> {
-    let named = || say::name(file);
-    let mut reader = trace::open(file).with_context(named)?;
-    while let Some(line) = reader.next().with_context(named)? {
-        take(&line);
-        if let Some(end) = line.end_of_unwatched() {
-            take(&end);
-        }
-    }
-    Ok(reader.notes().clone())
+/// Every line of a part of a trace, and what was odd in it.
+pub fn each(file: &Path, only: &Only, mut take: impl FnMut(&Line)) -> Result<Notes> {
+    try_each(file, only, |line| {
+        take(line);
+        Ok(())
+    })
 }
 
 /// The same, as long as there is no error.
-pub fn try_each(file: &Path, mut take: impl FnMut(&Line) -> std::io::Result<()>) -> Result<Notes> {
+pub fn try_each(
+    file: &Path,
+    only: &Only,
+    mut take: impl FnMut(&Line) -> std::io::Result<()>,
+) -> Result<Notes> {
     let named = || say::name(file);
-    let mut reader = trace::open(file).with_context(named)?;
+    let mut reader = open(file)?;
+    let mut sieve = (!only.is_all()).then(|| Sieve::new(only));
     while let Some(line) = reader.next().with_context(named)? {
-        take(&line)?;
-        if let Some(end) = line.end_of_unwatched() {
-            take(&end)?;
+        match sieve.as_mut().map(|sieve| sieve.line(&line)).transpose().with_context(named)? {
+            None | Some(Kept::Yes) => with_end(&line, &mut take)?,
+            Some(Kept::As(line)) => with_end(&line, &mut take)?,
+            Some(Kept::After(first)) => {
+                take(&first)?;
+                with_end(&line, &mut take)?;
+            }
+            Some(Kept::No) => {}
         }
     }
-    Ok(reader.notes().clone())
+    let mut notes = reader.notes().clone();
+    if let Some(sieve) = sieve {
+        sieve.note(&mut notes);
+    }
+    Ok(notes)
+}
+
+fn with_end(line: &Line, take: &mut impl FnMut(&Line) -> std::io::Result<()>) -> std::io::Result<()> {
+    take(line)?;
+    line.end_of_unwatched().map_or(Ok(()), |end| take(&end))
 }

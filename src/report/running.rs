@@ -4,10 +4,13 @@
 use super::figures::Figures;
 use super::sections;
 use super::summary::Summary;
-use super::text::{Page, plural};
+use super::text::{Page, clean, duration, plural};
 
 /// How many allocations and kernels are listed.
 const LISTED: usize = 10;
+
+/// From when on a call that has not returned is told, in nanoseconds.
+const LONG: u64 = 1_000_000_000;
 
 /// How far the recording is.
 pub struct Now {
@@ -22,7 +25,7 @@ pub struct Now {
 }
 
 impl Summary {
-    /// Memory held, launches by kernel, copies by direction.
+    /// Memory held, launches by kernel, copies by direction, failures, and calls that do not return.
     pub fn running(&self, now: &Now, width: usize) -> String {
         let mut page = Page::new(width);
         let rate = u128::from(now.new_events) * 1_000_000_000 / u128::from(now.passed_ns.max(1));
@@ -49,22 +52,41 @@ impl Summary {
             page.section("Copies by direction: none");
         }
         sections::copies(&mut page, &figures);
+        figures.failures = self.failures.finish(std::iter::empty());
+        sections::failures(&mut page, &figures);
+        self.still_open(&mut page, now.at_ns);
         page.line("");
         page.into_text()
     }
 
+    /// Outermost calls alone: what they wait in is in the time of those.
+    fn still_open(&self, page: &mut Page, at_ns: u64) {
+        let Some(until) = at_ns.checked_sub(LONG) else { return };
+        let open = self.open_since(until);
+        if open.is_empty() {
+            return;
+        }
+        page.section(&format!("Calls open for a second or longer: {}", open.len()));
+        for (ts_ns, name, pid, tid) in open.iter().take(LISTED) {
+            let time = duration(at_ns.saturating_sub(*ts_ns));
+            page.line(&format!("  pid {pid} tid {tid}: {} for {time}, unfinished", clean(name)));
+        }
+        page.more(open.len(), LISTED, "calls");
+    }
+
     fn held(&self, page: &mut Page, at_ns: u64) {
         let held = self.memories.held(at_ns, LISTED);
+        let but = if self.some_ran_before() { ", without memory from before the recording" } else { "" };
         match held.count {
-            0 => page.section("Memory held: none"),
+            0 => page.section(&format!("Memory held: none{but}")),
             n => page.section(&format!(
-                "Memory held: {} in {}",
+                "Memory held: {} in {}{but}",
                 sections::bytes(held.bytes),
                 plural(n, "allocation")
             )),
         }
         for leak in &held.largest {
-            page.cut(&sections::one_leak(leak));
+            page.wrapped("  ", &sections::one_leak(leak));
         }
         page.more(held.count as usize, held.largest.len(), "allocations");
         if held.gone > 0 {
@@ -74,12 +96,6 @@ impl Summary {
                 plural(held.gone, "allocation")
             ));
         }
-    }
-
-    /// What recording has cost the thread that it cost most.
-    pub fn highest_cost(&self) -> u64 {
-        let calls = self.calls_by_thread.values().copied().max().unwrap_or(0);
-        calls.saturating_mul(self.ns_per_call.unwrap_or(0))
     }
 
     /// The processes seen.

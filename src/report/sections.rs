@@ -1,8 +1,10 @@
 //! The sections about memory, kernels, copies, the causes of errors, and what
 //! to try.
 
-use super::figures::{DirectionSeen, ErrorWindow, Figures, Leak, ProcessSeen};
-use super::text::{Page, clean, duration, plural, seconds, shortened};
+use super::figures::{DirectionSeen, ErrorWindow, FailureKind, Figures, Leak, Leaks, ProcessSeen};
+use super::table::{Cell, Column, Table, long, number, size};
+use super::text::{Page, TOP_FUNCTIONS, clean, duration, plural, seconds};
+use super::unknown::BEFORE;
 
 const TOP: usize = 10;
 const TOP_KERNELS: usize = 20;
@@ -17,7 +19,10 @@ fn megabytes(count: u64) -> String {
     format!("{}.{:02} MB", hundredths / 100, hundredths % 100)
 }
 
-pub fn peak(process: &ProcessSeen) -> String {
+pub fn peak(process: &ProcessSeen, figures: &Figures) -> String {
+    if !figures.knows_peak(process) {
+        return String::new();
+    }
     match (process.peak_device_bytes, process.peak_runtime_bytes) {
         (0, _) => String::new(),
         (all, runtime) if runtime == 0 || runtime == all => {
@@ -31,15 +36,39 @@ pub fn peak(process: &ProcessSeen) -> String {
     }
 }
 
+/// What was not freed, and apart from it what there was more and more of.
 pub fn leaks(page: &mut Page, figures: &Figures) {
-    let leaks = &figures.memory.leaks;
-    if leaks.count == 0 {
+    let held = &figures.memory.held;
+    if held.count == 0 {
         return;
     }
-    page.section(&format!("Leaks: {} in {}", bytes(leaks.bytes), plural(leaks.count, "allocation")));
-    for space in &leaks.by_space {
+    let text = |of: &Leaks| format!("{} in {}", bytes(of.bytes), plural(of.count, "allocation"));
+    let said = figures.said("memory.held", held.count, |_| text(held));
+    let end = if figures.is_part { "the end of this part" } else { "exit" };
+    page.section(&format!("Memory held at {end}: {said}"));
+    let reason = figures.unknown.get("memory.held");
+    if reason.is_none_or(|reason| reason == BEFORE) {
+        by_space(page, held, figures.is_part);
+        largest(page, held);
+    }
+    let leaks = &figures.memory.leaks;
+    let is_known = !figures.unknown.contains_key("memory.leaks");
+    if leaks.count == 0 && is_known {
+        return;
+    }
+    let said = figures.said("memory.leaks", leaks.count, |_| text(leaks));
+    let growing = if is_known { ", more and more through the run" } else { "" };
+    page.section(&format!("Leaks: {said}{growing}"));
+    if is_known {
+        largest(page, leaks);
+    }
+}
+
+fn by_space(page: &mut Page, held: &Leaks, is_part: bool) {
+    for space in &held.by_space {
         let when = match space.count - space.at_exit.min(space.count) {
             0 => "live at exit".to_owned(),
+            n if n == space.count && is_part => "live when the part ended".to_owned(),
             n if n == space.count => "live when the recording ended".to_owned(),
             n => format!("{} live at exit, {n} when the recording ended", space.at_exit),
         };
@@ -50,16 +79,18 @@ pub fn leaks(page: &mut Page, figures: &Figures) {
             plural(space.count, "allocation")
         ));
     }
+}
+
+fn largest(page: &mut Page, leaks: &Leaks) {
     for leak in leaks.largest.iter().take(TOP) {
-        let line = shortened(&one_leak(leak), page.width);
-        page.line(&line);
+        page.wrapped("  ", &one_leak(leak));
     }
     page.more(leaks.count as usize, TOP.min(leaks.largest.len()), "allocations");
 }
 
 pub(super) fn one_leak(leak: &Leak) -> String {
     format!(
-        "  {:>14}  {:>12} bytes, {} old, by {} in pid {} (event {})",
+        "{:>14}  {:>12} bytes, {} old, by {} in pid {} (event {})",
         leak.ptr,
         leak.size,
         duration(leak.age_ns),
@@ -69,23 +100,25 @@ pub(super) fn one_leak(leak: &Leak) -> String {
     )
 }
 
+const KERNELS: &[Column] =
+    &[number("Launches", "launches"), number("Grid", "grid"), number("Block", "block"), long("Name", "name")];
+
 pub fn kernels(page: &mut Page, figures: &Figures) {
     if figures.kernels.is_empty() {
         return;
     }
     page.section("Launches by kernel:");
-    page.line(&format!("  {:>9}  {:>16}  {:>14}  Name", "Launches", "Grid", "Block"));
+    let mut table = Table::new("kernels", "kernels", KERNELS);
     for kernel in figures.kernels.iter().take(TOP_KERNELS) {
-        let line = format!(
-            "  {:>9}  {:>16}  {:>14}  {}",
-            kernel.launches,
-            format!("{}{}", dims(kernel.grid), if kernel.shapes > 1 { "*" } else { "" }),
-            dims(kernel.block),
-            clean(&kernel.name)
-        );
-        let line = shortened(&line, page.width.max(100));
-        page.line(&line);
+        let shapes = if kernel.shapes > 1 { "*" } else { "" };
+        table.row(vec![
+            Cell::Count(kernel.launches),
+            Cell::Text(format!("{}{shapes}", dims(kernel.grid))),
+            Cell::Text(dims(kernel.block)),
+            Cell::Kernel(kernel.name.clone()),
+        ]);
     }
+    page.table(&table);
     page.more(figures.kernels.len() + figures.more_kernels as usize, TOP_KERNELS, "kernels");
     if figures.kernels.iter().take(TOP_KERNELS).any(|kernel| kernel.shapes > 1) {
         page.line("  * the most frequent of several shapes");
@@ -142,6 +175,56 @@ fn pageable(seen: &DirectionSeen) -> String {
     }
 }
 
+pub fn failures(page: &mut Page, figures: &Figures) {
+    let failures = &figures.failures;
+    if let Some(first) = &failures.first {
+        page.section(&format!(
+            "Failed calls: {}, the first at {} s in pid {} tid {}",
+            figures.said("failures.calls", failures.calls, |calls| calls.to_string()),
+            seconds(first.ts_ns),
+            first.pid,
+            first.tid
+        ));
+        failure_kinds(page, &failures.by_error);
+    }
+    if failures.handled > 0 {
+        page.section(&format!(
+            "Failures handled by the call around them: {}",
+            figures.said("failures.handled", failures.handled, |calls| calls.to_string()),
+        ));
+        failure_kinds(page, &failures.handled_by_error);
+    }
+    if failures.shutdown > 0 {
+        page.section(&format!(
+            "Calls refused because the driver was shut down already, at the end of the process: {}",
+            failures.shutdown
+        ));
+    }
+}
+
+fn failure_kinds(page: &mut Page, kinds: &[FailureKind]) {
+    for kind in kinds.iter().take(TOP_FUNCTIONS) {
+        let code = kind.code.map(|c| c.to_string()).unwrap_or_default();
+        let asked = kind.asked_bytes.map(|bytes| format!(", asked for {bytes} bytes ({})", size(bytes)));
+        page.line(&format!(
+            "  {:>6} x  {:>3} {}  {} ({}){}",
+            kind.count,
+            code,
+            clean(&kind.error),
+            clean(&kind.function),
+            clean(&kind.api),
+            asked.unwrap_or_default()
+        ));
+        if let Some(cause) = &kind.cause {
+            let cause = format!("{} returned {}", clean(&cause.function), clean(&cause.error));
+            page.wrapped("                ", &format!("because {cause}"));
+        }
+    }
+    page.more(kinds.len(), TOP_FUNCTIONS, "kinds");
+}
+
+const WINDOW: &[Column] = &[number("Launches", "launches"), long("Name", "name")];
+
 pub fn error_windows(page: &mut Page, figures: &Figures) {
     for window in figures.error_windows.iter().take(TOP) {
         let context =
@@ -163,11 +246,17 @@ pub fn error_windows(page: &mut Page, figures: &Figures) {
             ),
             None => "the beginning: no synchronisation had succeeded".to_owned(),
         };
+        if let Some(cause) = &window.cause {
+            let inside = format!("inside it {} returned {}", clean(&cause.function), clean(&cause.error));
+            page.wrapped("  ", &inside);
+        }
         page.wrapped("  ", &format!("{} since {since}{}", plural_launches(window.launches), hint(window)));
+        let mut table = Table::new("kernels", "kernels", WINDOW);
         for kernel in window.kernels.iter().take(TOP) {
-            let line =
-                shortened(&format!("  {:>9} x  {}", kernel.launches, clean(&kernel.kernel)), page.width);
-            page.line(&line);
+            table.row(vec![Cell::Count(kernel.launches), Cell::Kernel(kernel.kernel.clone())]);
+        }
+        if !table.is_empty() {
+            page.table(&table);
         }
         page.more(window.kernels.len(), TOP, "kernels");
     }

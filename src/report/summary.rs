@@ -2,26 +2,35 @@
 //! processes and libraries seen and with the calls now open, not with the
 //! length of the recording.
 
+mod cost;
+mod launches;
+mod outcome;
 mod processes;
+mod unfinished;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use super::asked;
 use super::budget::{Budget, BudgetFigures};
+use super::categories::Categories;
 use super::deaths::{Deaths, Life};
+use super::devices::Devices;
 use super::driver::{Driver, Within};
 use super::errors::Errors;
-use super::figures::{
-    Cost, FailureKind, Figures, Finding, FirstFailure, ProcessSeen, SyncFunction, ThreadCost,
-};
+use super::failures::{FailureTally, Inside};
+use super::figures::{Figures, Finding, Function, ProcessSeen, SyncFunction};
 use super::habits::{Habits, Returned};
 use super::kernels::{Kernels, Shape};
+use super::left_out::LeftOut;
 use super::memory::Memories;
 use super::tally::{self, Role, Tally};
 use super::transfers::Transfers;
+use super::unknown::{About, DAMAGED, NO_END, unknown};
 use crate::cuda::Api;
-use crate::room::{LONGEST_NAME, Left, MOST_LIVE, MOST_OPEN, Names, Sentences, short};
+use crate::room::{Left, MOST_LIVE, MOST_OPEN, Names, Sentences};
 use crate::trace::hash::Map;
-use crate::trace::{Begin, Body, End, Ended, Finish, Header, InFlight, Line, Notes, Retval};
+use crate::trace::{Begin, Body, End, Ended, Finish, Header, InFlight, Line, Notes};
+use cost::{Paid, Prices};
 
 /// How many processes and threads are kept apart; a trace has more only if
 /// something forks without end.
@@ -32,16 +41,12 @@ const FUNCTION_NAMES: usize = 16 << 20;
 const LIBRARIES: usize = 8 << 20;
 const COMMANDS: usize = 32 << 20;
 const LOST: usize = 8 << 20;
+const STEPPED: usize = 4 << 20;
 /// What an entry takes besides its text.
 const EACH: usize = 64;
 
-/// How many failures are told apart, by function and code, and how long an error's name is.
-const FAILURES: usize = 4096;
-const LONGEST_ERROR: usize = 256;
-
-/// How many processes the figures list, and how many threads with their cost.
+/// How many processes the figures list.
 const LISTED_PROCESSES: usize = 100;
-const LISTED_THREADS: usize = 10;
 
 /// A call that has begun and not returned.
 pub(super) struct Open {
@@ -51,13 +56,19 @@ pub(super) struct Open {
     pub(super) ts_ns: u64,
     pub(super) parent: Option<u64>,
     /// Recorded calls inside.
-    nested: u64,
+    nested_ns: u64,
     /// The roles of the calls nested in it, by `Role::bit`.
     inside: u8,
     kernel: Option<usize>,
     shape: Shape,
+    /// Of a launch.
+    device: Option<u32>,
     /// The context it is about to make its thread's.
     context: Option<u64>,
+    /// Bytes.
+    asked: Option<u64>,
+    /// What failed in it.
+    failed: Option<Box<Inside>>,
     life: Life,
     /// What the kernel did in it, if it did anything.
     pub(super) within: Option<Box<Within>>,
@@ -75,10 +86,10 @@ pub struct Summary {
     more_open: u64,
     deaths: Deaths,
     pub(super) driver: Driver,
-    pub(super) calls_by_thread: Map<(u32, u32), u64>,
+    pub(super) calls_by_thread: Map<(u32, u32), Paid>,
     pub(super) processes: BTreeMap<u32, ProcessSeen>,
     /// The threads recorded beyond `MOST`, in one.
-    other_threads: u64,
+    other_threads: Paid,
     /// By path and build id.
     by_library: Map<(Box<str>, Option<String>), usize>,
     /// For what is listed of libraries, and for commands.
@@ -86,8 +97,11 @@ pub struct Summary {
     commands_left: Left<COMMANDS>,
     lost_left: Left<LOST>,
     because: Sentences,
-    failures: Map<(usize, Option<i64>), usize>,
-    pub(super) ns_per_call: Option<u64>,
+    pub(super) failures: FailureTally,
+    pub(super) prices: Option<Prices>,
+    /// Functions whose hooks the kernel single-steps.
+    stepped: HashSet<Box<str>>,
+    stepped_left: Left<STEPPED>,
     last_ns: u64,
     ended: bool,
     /// What the recorder knows better: a thread's end has no line of its own.
@@ -96,10 +110,16 @@ pub struct Summary {
     stored: Option<serde_json::Value>,
     pub(super) memories: Memories,
     pub(super) transfers: Transfers,
+    pub(super) devices: Devices,
     pub(super) kernels: Kernels,
     errors: Errors,
     habits: Habits,
+    categories: Categories,
     budget: Budget,
+    about: About,
+    /// The recording is of processes that may have run before it; those that began with it.
+    attaches: bool,
+    begun: BTreeSet<u32>,
     /// The call that ended last and how long it took: what follows from a
     /// call is told right after its end.
     last_call: Option<(u64, u64)>,
@@ -112,6 +132,9 @@ impl Summary {
     }
 
     pub fn add(&mut self, line: &Line) {
+        if !matches!(line.body, Body::Finish(_)) {
+            self.memories.at(line.event_id);
+        }
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
             Body::End(end) => self.end(line, end),
@@ -126,8 +149,17 @@ impl Summary {
             Body::Budget(budget) => self.budget.add(line.ts_ns, budget),
             Body::Suspend(suspend) => self.slept(line.ts_ns, suspend),
             Body::Finish(finish) => self.finished(finish),
-            Body::Memory(memory) => self.memories.add(line.ts_ns, memory, self.took(memory.begin)),
-            Body::Transfer(transfer) => self.transfers.add(transfer, self.took(transfer.begin)),
+            Body::Memory(memory) => {
+                self.habits.holds(memory);
+                self.memories.add(line.ts_ns, memory, self.took(memory.begin));
+                self.devices.memory(memory);
+            }
+            Body::Transfer(transfer) => {
+                self.habits.copied(line.ts_ns, transfer);
+                let launches = self.habits.launches(transfer.pid);
+                self.transfers.add(transfer, self.took(transfer.begin), launches);
+                self.devices.moved(transfer);
+            }
             Body::KernelBegin(begin) => self.kernel_begin(line, begin),
             Body::KernelEnd(end) => self.kernel_end(end),
             Body::Instant(instant) => self.instant(line, instant),
@@ -157,8 +189,8 @@ impl Summary {
 
     fn begin(&mut self, line: &Line, begin: &Begin) {
         let function = self.function(&begin.name);
-        let (api, role, marks) = match self.functions.get(function) {
-            Some(tally) => (tally.api, tally.role, tally.marks),
+        let (api, role, marks, stepped) = match self.functions.get(function) {
+            Some(tally) => (tally.api, tally.role, tally.marks, tally.stepped),
             None => return,
         };
         match api {
@@ -168,8 +200,12 @@ impl Summary {
         if let Some(role) = role {
             self.tell_callers(begin.parent, role);
         }
-        self.count_thread(begin.pid, begin.tid);
+        self.count_thread(begin.pid, begin.tid, stepped);
         let launch = begin.launch.as_ref();
+        if launch.is_some() {
+            self.memories.launched(begin.pid, line.ts_ns);
+        }
+        let device = launch.and_then(|launch| launch.on.device);
         // What is put into a graph is not launched yet.
         let launch = launch.filter(|_| role == Some(Role::KernelLaunch));
         let kernel = launch.and_then(|launch| self.kernels.index(launch));
@@ -187,11 +223,14 @@ impl Summary {
                 tid: begin.tid,
                 ts_ns: line.ts_ns,
                 parent: begin.parent,
-                nested: 0,
+                nested_ns: 0,
                 inside: 0,
                 kernel,
                 shape: launch.map_or((None, None), |launch| (launch.grid, launch.block)),
+                device,
                 context,
+                asked: if marks.allocates { asked::bytes(&begin.name, &begin.args) } else { None },
+                failed: None,
                 life: self.deaths.born(),
                 within: None,
             },
@@ -213,29 +252,25 @@ impl Summary {
         if end.ended == Ended::Unwound {
             self.figures.unwound_calls += 1;
         }
-        if end.error.is_some() {
-            self.failure(line, end, function);
-            let (kernels, functions) = (&self.kernels, &self.functions);
-            let function = |function: usize| functions.get(function).map(|tally| tally.name.to_string());
-            let names = |kernel: usize| kernels.name(kernel).to_owned();
-            self.errors.failed(end, line.ts_ns, names, |known| function(known).unwrap_or_default());
-        }
+        self.outcome(line, end, function, open.as_mut());
         let Some(tally) = self.functions.get_mut(function) else {
             return;
         };
         if let Some(ns) = end.duration_ns {
             tally.add(ns);
-            tally.nested += open.as_ref().map_or(0, |open| open.nested);
+            tally.paused_ns = tally.paused_ns.saturating_add(end.paused_ns);
+            tally.nested_ns = tally.nested_ns.saturating_add(open.as_ref().map_or(0, |open| open.nested_ns));
             self.last_call = Some((end.begin, ns));
             if let Some(within) = open.as_ref().and_then(|open| open.within.as_ref()) {
                 tally.add_within(within.kernel_ns, within.off_cpu_ns);
             }
         }
         let (role, switches) = (tally.role, tally.marks.switches);
+        let own_ns = self.prices.as_ref().map_or(0, |prices| prices.of(tally.stepped));
         if let Some(open) = &open
             && let Some(caller) = open.parent.and_then(|parent| self.open.get_mut(&parent))
         {
-            caller.nested += open.nested + 1;
+            caller.nested_ns = caller.nested_ns.saturating_add(open.nested_ns.saturating_add(own_ns));
         }
         if let (Some(open), Some(ns)) = (&mut open, end.duration_ns) {
             self.maybe_slow(end, open, ns);
@@ -248,6 +283,7 @@ impl Summary {
             Some(Role::KernelLaunch) if succeeded => self.launched(end, open.as_ref()),
             Some(Role::GraphLaunch) if succeeded => {
                 self.figures.graph_launches += 1;
+                self.devices.launched(end.pid, open.as_ref().and_then(|open| self.device_of(open)), true);
                 self.habits.launched(end.pid);
                 self.errors.launched(end.pid, end.tid, None);
             }
@@ -267,32 +303,16 @@ impl Summary {
             }
         }
         if end.ended == Ended::Returned && open.is_some_and(|open| open.parent.is_none()) {
-            self.outermost(end, function);
+            self.outermost(end, function, line.ts_ns);
         }
     }
 
-    /// A launch has succeeded, at the innermost level that shows it.
-    fn launched(&mut self, end: &End, open: Option<&Open>) {
-        self.figures.kernel_launches += 1;
-        self.habits.launched(end.pid);
-        let Some(open) = open else {
-            self.kernels.launched(None, (None, None));
-            return;
-        };
-        // The level above may have been able to read more.
-        let outer = open.parent.and_then(|parent| self.open.get(&parent));
-        let outer = outer.filter(|outer| outer.kernel.is_some() && open.kernel.is_none());
-        let (kernel, shape) = outer.map_or((open.kernel, open.shape), |outer| (outer.kernel, outer.shape));
-        self.kernels.launched(kernel, shape);
-        self.kernels.at(end.pid, end.tid, open.ts_ns);
-        self.errors.launched(end.pid, end.tid, kernel);
-    }
-
-    fn outermost(&mut self, end: &End, function: usize) {
+    fn outermost(&mut self, end: &End, function: usize, at_ns: u64) {
         let Some(tally) = self.functions.get(function) else { return };
         let ns = end.duration_ns.unwrap_or(0);
+        self.categories.add(tally.category, ns);
         let error = end.error.as_deref();
-        self.habits.add(&Returned { pid: end.pid, tid: end.tid, function, tally, error, ns });
+        self.habits.add(&Returned { pid: end.pid, tid: end.tid, function, tally, error, ns, at_ns });
     }
 
     fn took(&self, begin: u64) -> u64 {
@@ -315,7 +335,7 @@ impl Summary {
             return known;
         }
         let index = self.functions.len();
-        let tally = match self.by_name.add(name, index) {
+        let mut tally = match self.by_name.add(name, index) {
             Some(kept) => Tally::new(kept),
             None => {
                 // Those beyond have no names of their own, but a launch is a launch.
@@ -330,61 +350,26 @@ impl Summary {
                 tally
             }
         };
+        tally.stepped = self.stepped.contains(name);
         self.functions.push(tally);
         index
     }
 
-    fn count_thread(&mut self, pid: u32, tid: u32) {
-        if let Some(calls) = self.calls_by_thread.get_mut(&(pid, tid)) {
-            *calls += 1;
-        } else if self.calls_by_thread.len() < MOST {
-            self.calls_by_thread.insert((pid, tid), 1);
-        } else {
-            self.other_threads += 1;
-        }
-    }
-
-    fn failure(&mut self, line: &Line, end: &End, function: usize) {
-        let failures = &mut self.figures.failures;
-        failures.calls += 1;
-        failures.first.get_or_insert(FirstFailure { ts_ns: line.ts_ns, pid: end.pid, tid: end.tid });
-        let code = match end.retval {
-            Some(Retval::Number(code)) => Some(code),
-            _ => None,
-        };
-        let kinds = &mut failures.by_error;
-        // The last of them is for all others.
-        let full = kinds.len() >= FAILURES && !self.failures.contains_key(&(function, code));
-        let key = if full { (usize::MAX, None) } else { (function, code) };
-        let index = *self.failures.entry(key).or_insert(kinds.len());
-        if let Some(kind) = kinds.get_mut(index) {
-            kind.count += 1;
-            return;
-        }
-        if full {
-            let (api, error) = ("other".to_owned(), "(others)".to_owned());
-            let function = tally::others(None).to_owned();
-            kinds.push(FailureKind { api, error, code: None, function, count: 1 });
-            return;
-        }
-        kinds.push(FailureKind {
-            api: match crate::cuda::api(&end.name) {
-                Api::Driver => "driver",
-                Api::Runtime => "runtime",
-                Api::Other => "other",
-            }
-            .to_string(),
-            error: short(end.error.as_deref().unwrap_or_default(), LONGEST_ERROR),
-            code,
-            function: short(&end.name, LONGEST_NAME),
-            count: 1,
-        });
+    fn count_thread(&mut self, pid: u32, tid: u32, stepped: bool) {
+        let key = (pid, tid);
+        let has_room = self.calls_by_thread.len() < MOST || self.calls_by_thread.contains_key(&key);
+        let paid =
+            if has_room { self.calls_by_thread.entry(key).or_default() } else { &mut self.other_threads };
+        paid.calls += 1;
+        paid.stepped += u64::from(stepped);
     }
 
     fn header(&mut self, header: &Header) {
-        self.ns_per_call = header.ns_per_call;
+        self.prices = Prices::of_header(header);
         self.driver.header(header);
         self.budget.header(header);
+        self.about.left_out = LeftOut::of(header);
+        self.attaches = header.all || header.pids.is_some();
         for (layer, hooks) in &header.hooks {
             if !hooks.refused.is_empty() {
                 self.figures.refused.insert(layer.clone(), hooks.refused.clone());
@@ -403,6 +388,7 @@ impl Summary {
         }
         self.in_flight_is(&finish.in_flight);
         self.takes_the_recorders_own(&finish.summary);
+        self.figures.stops = finish.stops;
         self.stored = Some(finish.summary.clone());
     }
 
@@ -429,24 +415,29 @@ impl Summary {
             figures.incomplete_because.push(reason);
         }
         figures.complete = figures.incomplete_because.is_empty();
+        figures.in_flight = self.told_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
         let with_kernel = self.driver.seen;
-        let others = self.other_functions();
+        let open = self.unfinished(&mut figures);
+        let others = self.other_functions(&open);
         let is_other = |at: usize| self.others.binary_search(&at).is_ok();
-        let named =
-            self.functions.iter().enumerate().filter(|(at, _)| !is_other(*at)).map(|(_, tally)| tally);
-        let all = named.chain(&others);
-        figures.functions = all.filter_map(|tally| tally.figures(with_kernel, self.ns_per_call)).collect();
+        let named = (0..self.functions.len()).filter(|at| !is_other(*at));
+        let all = named.filter_map(|at| self.tally(at, &open)).chain(&others);
+        figures.functions = all.filter_map(|tally| tally.figures(with_kernel)).collect();
+        figures.failures = self.failures.finish(self.open.values().filter_map(|open| open.failed.as_deref()));
         figures.kernel_space = self.driver.finish(|function| self.function_name(function));
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
         figures.sync.by_function = self.sync_functions(&figures);
-        figures.in_flight = self.told_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
         figures.memory = self.memories.finish(at_ns);
         figures.transfers = self.transfers.finish();
+        figures.devices = self.devices.finish();
         (figures.kernels, figures.more_kernels) = self.kernels.finish();
         figures.error_windows = self.errors.finish();
-        figures.findings = self.findings();
+        figures.findings = self.findings(at_ns);
         self.list_processes(&mut figures);
+        figures.attached = self.attaches && figures.processes.iter().any(|process| process.ran_before);
         figures.cost = self.cost();
+        let about = About { earlier_frees: self.memories.earlier_frees, ..self.about.clone() };
+        figures.unknown = unknown(&figures, &about);
         figures
     }
 
@@ -469,9 +460,9 @@ impl Summary {
     }
 
     /// The functions that are not told apart, one of each name.
-    fn other_functions(&self) -> Vec<Tally> {
+    fn other_functions(&self, open: &Map<usize, Tally>) -> Vec<Tally> {
         let mut named: Vec<Tally> = Vec::new();
-        for tally in self.others.iter().filter_map(|at| self.functions.get(*at)) {
+        for tally in self.others.iter().filter_map(|at| self.tally(*at, open)) {
             let at = named.iter().position(|known| known.name == tally.name).unwrap_or_else(|| {
                 named.push(Tally::new(tally.name.clone()));
                 named.len() - 1
@@ -483,20 +474,22 @@ impl Summary {
         named
     }
 
-    fn findings(&self) -> Vec<Finding> {
-        let mut all = self.memories.findings();
-        all.extend(self.kernels.findings());
-        all.extend(self.transfers.findings());
+    fn findings(&self, whole_ns: u64) -> Vec<Finding> {
+        let mut all = self.memories.findings(self.categories.but_init_ns());
+        all.extend(self.kernels.findings(|pid| self.habits.waited_ns(pid)));
+        all.extend(self.transfers.findings(whole_ns));
         // They conclude from calls that were not made.
-        if !self.budget.left_out() {
-            all.extend(self.habits.findings(&self.functions));
+        if !self.budget.left_out() && self.about.left_out.is_none() {
+            all.extend(self.habits.findings(&self.functions, whole_ns));
         }
         all
     }
 
     /// The figures of a file that has been read to its end.
     pub(super) fn of_file(&self, notes: &Notes) -> Figures {
-        let mut figures = self.finish(self.last_ns);
+        let end_ns = notes.window.map_or(self.last_ns, |(_, to)| self.last_ns.min(to));
+        let mut figures = self.finish(end_ns);
+        figures.is_part = notes.part.is_some();
         // A recording with --summary-only has its figures and no events.
         if self.functions.is_empty()
             && self.driver.is_empty()
@@ -505,7 +498,18 @@ impl Summary {
         {
             figures = stored;
         }
-        figures.complete &= self.ended && notes.is_whole();
+        if let Some((from, to)) = notes.window {
+            figures.duration_ns = figures.duration_ns.min(to).saturating_sub(from);
+        }
+        let broken = if self.ended { DAMAGED } else { NO_END };
+        let is_whole = self.ended && notes.is_whole();
+        if !is_whole {
+            let about = About { broken: Some(broken), ..About::default() };
+            for (figure, reason) in unknown(&figures, &about) {
+                figures.unknown.entry(figure).or_insert(reason);
+            }
+        }
+        figures.complete &= is_whole;
         figures.notes = notes.sentences();
         figures
     }
@@ -516,56 +520,16 @@ impl Summary {
             index.and_then(|i| self.functions.get(i)?.role) == Some(Role::Sync) || name == tally::OTHER_SYNC
         };
         let sync = figures.functions.iter().filter(|f| is_sync(&f.name));
-        sync.map(|f| SyncFunction { name: f.name.clone(), calls: f.calls, total_ns: f.total_ns }).collect()
+        let one = |f: &Function| SyncFunction {
+            name: f.name.clone(),
+            calls: f.calls,
+            total_ns: f.total_ns,
+            unfinished: f.unfinished,
+        };
+        sync.map(one).collect()
     }
 
     fn function_name(&self, function: usize) -> String {
         self.functions.get(function).map(|tally| tally.name.to_string()).unwrap_or_default()
-    }
-
-    fn in_flight(&self, at_ns: u64) -> Vec<InFlight> {
-        let mut calls: Vec<InFlight> = self
-            .open
-            .iter()
-            .map(|(begin, open)| {
-                let died_ns = self.deaths.of(open.pid, open.life).died_ns();
-                InFlight {
-                    pid: open.pid,
-                    tid: open.tid,
-                    name: self.function_name(open.function),
-                    begin: *begin,
-                    duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(open.ts_ns),
-                    died: died_ns.is_some(),
-                }
-            })
-            .collect();
-        self.driver.in_flight(at_ns, &mut calls);
-        calls.sort_by_key(|call| call.begin);
-        calls
-    }
-
-    fn cost(&self) -> Option<Cost> {
-        let ns_per_call = self.ns_per_call?;
-        let mut threads: Vec<ThreadCost> = self
-            .calls_by_thread
-            .iter()
-            .map(|((pid, tid), calls)| ThreadCost {
-                pid: *pid,
-                tid: *tid,
-                calls: *calls,
-                cost_ns: calls.saturating_mul(ns_per_call),
-            })
-            .collect();
-        threads.sort_by(|a, b| b.calls.cmp(&a.calls).then(a.tid.cmp(&b.tid)));
-        let more_threads = threads.len().saturating_sub(LISTED_THREADS) as u64;
-        threads.truncate(LISTED_THREADS);
-        let calls = self.calls_by_thread.values().sum::<u64>() + self.other_threads;
-        (calls > 0).then(|| Cost {
-            ns_per_call,
-            calls,
-            total_ns: calls.saturating_mul(ns_per_call),
-            threads,
-            more_threads,
-        })
     }
 }

@@ -6,12 +6,14 @@
 
 use serde_json::{Map, Value, json};
 
+use super::shorten;
 use super::text::{clean, micros, percent};
+use crate::cuda;
+use crate::paper::UNBOUNDED;
 use crate::say;
 
-/// A long name is not cut below so many characters, however narrow the terminal; nor does it take more lines.
+/// A long name is not cut below so many characters, however narrow the terminal.
 const SHORTEST: usize = 28;
-const MOST_LINES: usize = 5;
 
 /// However wide the terminal: a name may have any length, and what is padded to it has it in every row.
 const WIDEST: usize = 500;
@@ -20,10 +22,8 @@ const WIDEST: usize = 500;
 enum Kind {
     Number,
     Text,
-    /// Text that is cut in its middle where it does not fit: names of kernels, commands.
+    /// Text that is cut where it does not fit: names of kernels, commands.
     Long,
-    /// Text that goes on in further lines where it does not fit: the last column.
-    Wrapped,
     /// Only for programs: not in the text.
     Data,
 }
@@ -33,6 +33,13 @@ pub struct Column {
     head: &'static str,
     key: &'static str,
     kind: Kind,
+}
+
+impl Column {
+    /// What JSON calls it.
+    pub fn key(&self) -> &'static str {
+        self.key
+    }
 }
 
 pub const fn number(head: &'static str, key: &'static str) -> Column {
@@ -45,10 +52,6 @@ pub const fn text(head: &'static str, key: &'static str) -> Column {
 
 pub const fn long(head: &'static str, key: &'static str) -> Column {
     Column { head, key, kind: Kind::Long }
-}
-
-pub const fn wrapped(head: &'static str, key: &'static str) -> Column {
-    Column { head, key, kind: Kind::Wrapped }
 }
 
 pub const fn data(key: &'static str) -> Column {
@@ -99,7 +102,7 @@ impl Cell {
             Cell::Missing | Cell::Dims(None) => "-".to_owned(),
             Cell::Count(count) => count.to_string(),
             Cell::Micros(ns) => micros(*ns),
-            Cell::Millis(ns) => micros(ns / 1000),
+            Cell::Millis(ns) => micros(ns.saturating_add(500) / 1000),
             Cell::At(ns) => format!("{}.{:06}", ns / 1_000_000_000, ns % 1_000_000_000 / 1000),
             Cell::Bytes(bytes) => size(*bytes),
             Cell::Rate(bytes) => {
@@ -108,8 +111,7 @@ impl Cell {
             }
             Cell::Share(part, whole) => percent(*part, *whole),
             Cell::Text(text) => clean(text),
-            // Every kernel returns void.
-            Cell::Kernel(name) => clean(name.strip_prefix("void ").unwrap_or(name)),
+            Cell::Kernel(name) => clean(cuda::kernel_text(name)),
             Cell::Dims(Some([x, y, z])) => format!("{x}x{y}x{z}"),
             Cell::Bar(part, whole, width) => bar(*part, *whole, *width),
         }
@@ -217,80 +219,38 @@ impl Table {
         self.rows.truncate(rows);
     }
 
-    /// Indented by two, the names cut where they would not fit into `width`.
+    /// Indented by two. Where a row would not fit into `width`, its names are cut, and then columns of numbers left out.
     pub fn text(&self, width: usize) -> Vec<String> {
-        let shown: Vec<usize> = (0..self.columns.len()).filter(|at| self.is_shown(*at)).collect();
-        let mut widths: Vec<usize> =
-            shown.iter().map(|at| self.columns.get(*at).map_or(0, |c| c.head.chars().count())).collect();
-        let mut lines: Vec<Vec<String>> =
-            vec![shown.iter().map(|at| self.columns.get(*at).map_or("", |c| c.head).to_owned()).collect()];
-        for row in &self.rows {
-            lines.push(shown.iter().map(|at| row.get(*at).map(Cell::text).unwrap_or_default()).collect());
+        let mut columns: Vec<Shown> =
+            self.columns.iter().enumerate().filter_map(|(at, c)| self.shown(at, c)).collect();
+        let whole: usize = line_of(&columns);
+        let left_out = if width < UNBOUNDED { squeeze(&mut columns, width) } else { Vec::new() };
+        for shown in &mut columns {
+            let most = if width < UNBOUNDED { shown.width } else { UNBOUNDED };
+            shown.cut(most);
         }
-        for line in &lines {
-            for (width, cell) in widths.iter_mut().zip(line) {
-                *width = (*width).max(cell.chars().count().min(WIDEST));
-            }
-        }
-        self.squeeze(&shown, &mut widths, width);
-        let mut texts = Vec::new();
-        for line in &lines {
-            self.line(&mut texts, &shown, &widths, line);
-        }
+        let mut texts: Vec<String> = (0..=self.rows.len()).map(|row| line(&columns, row)).collect();
         if self.more > 0 {
             texts.push(format!("  and {} more {}", self.more, self.what));
+        }
+        if !left_out.is_empty() {
+            texts.push(format!("  --width {whole} shows {} too", left_out.join(", ")));
         }
         texts
     }
 
     /// A column that is empty in every row says nothing.
-    fn is_shown(&self, at: usize) -> bool {
-        let column = self.columns.get(at);
-        column.is_some_and(|column| column.kind != Kind::Data)
-            && self.rows.iter().any(|row| row.get(at).is_some_and(|cell| *cell != Cell::Missing))
-    }
-
-    /// Takes from the long columns, from the widest first, what the line is too wide.
-    fn squeeze(&self, shown: &[usize], widths: &mut [usize], width: usize) {
-        loop {
-            let line: usize = 2 + widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-            let over = line.saturating_sub(width);
-            let is_long = |at: &usize| {
-                self.columns.get(*at).is_some_and(|c| c.kind == Kind::Long || c.kind == Kind::Wrapped)
-            };
-            let long = shown.iter().zip(widths.iter_mut()).filter(|(at, _)| is_long(at)).map(|(_, w)| w);
-            let Some(widest) = long.max_by_key(|width| **width) else { return };
-            if over == 0 || *widest <= SHORTEST {
-                return;
-            }
-            *widest -= 1;
+    fn shown(&self, at: usize, column: &Column) -> Option<Shown> {
+        let mut cells = vec![column.head.to_owned()];
+        let mut is_empty = true;
+        for row in &self.rows {
+            let cell = row.get(at);
+            is_empty &= cell.is_none_or(|cell| *cell == Cell::Missing);
+            cells.push(cell.map(Cell::text).unwrap_or_default());
         }
-    }
-
-    fn line(&self, texts: &mut Vec<String>, shown: &[usize], widths: &[usize], cells: &[String]) {
-        let mut line = String::from("  ");
-        let mut further = Vec::new();
-        for (index, (at, width)) in shown.iter().zip(widths).enumerate() {
-            if index > 0 {
-                line.push_str("  ");
-            }
-            let Some(column) = self.columns.get(*at) else { continue };
-            let whole = cells.get(index).map(String::as_str).unwrap_or_default();
-            let cell = middle_cut(whole, *width);
-            match column.kind {
-                Kind::Number => line.push_str(&format!("{cell:>width$}")),
-                Kind::Text | Kind::Long | Kind::Data => line.push_str(&format!("{cell:<width$}")),
-                Kind::Wrapped => {
-                    let before = " ".repeat(line.chars().count());
-                    let mut pieces = pieces(&middle_cut(whole, width * MOST_LINES), *width).into_iter();
-                    line.extend(pieces.next());
-                    further = pieces.map(|piece| format!("{before}{piece}")).collect();
-                }
-            }
-        }
-        line.truncate(line.trim_end().len());
-        texts.push(line);
-        texts.append(&mut further);
+        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).min(WIDEST);
+        let shown = Shown { kind: column.kind, head: column.head, cells, width };
+        (column.kind != Kind::Data && !is_empty).then_some(shown)
     }
 
     pub fn json(&self) -> Vec<Value> {
@@ -321,22 +281,60 @@ impl Table {
     }
 }
 
-fn pieces(text: &str, width: usize) -> Vec<String> {
-    let all: Vec<char> = text.chars().collect();
-    all.chunks(width.max(1)).map(|piece| piece.iter().collect()).collect()
+/// A column of the text.
+struct Shown {
+    kind: Kind,
+    head: &'static str,
+    /// The head first.
+    cells: Vec<String>,
+    width: usize,
 }
 
-/// The two ends of a name say more than its beginning.
-pub fn middle_cut(text: &str, width: usize) -> String {
-    let length = text.chars().count();
-    if length <= width {
-        return text.to_owned();
+impl Shown {
+    fn cut(&mut self, width: usize) {
+        let cells: Vec<&str> = self.cells.iter().map(String::as_str).collect();
+        self.cells = shorten::all(&cells, width);
     }
-    let kept = width.saturating_sub(3);
-    let end = kept / 2;
-    let begin: String = text.chars().take(kept - end).collect();
-    let end: String = text.chars().skip(length - end).collect();
-    format!("{begin}...{end}")
+}
+
+/// The columns of a line.
+fn line_of(columns: &[Shown]) -> usize {
+    columns.iter().map(|column| column.width + 2).sum()
+}
+
+fn line(columns: &[Shown], row: usize) -> String {
+    let mut line = String::new();
+    for Shown { kind, cells, width, .. } in columns {
+        let cell = cells.get(row).map_or("", String::as_str);
+        line.push_str("  ");
+        match kind {
+            Kind::Number => line.push_str(&format!("{cell:>width$}")),
+            _ => line.push_str(&format!("{cell:<width$}")),
+        }
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+/// Takes from the long columns, from the widest first, what the line is too wide; then numbers, from the right. Returns
+/// the heads of those.
+fn squeeze(columns: &mut Vec<Shown>, width: usize) -> Vec<&'static str> {
+    let mut left_out = Vec::new();
+    loop {
+        let over = line_of(columns).saturating_sub(width);
+        if over == 0 {
+            return left_out;
+        }
+        let long = columns.iter_mut().filter(|column| column.kind == Kind::Long && column.width > SHORTEST);
+        if let Some(widest) = long.max_by_key(|column| column.width) {
+            widest.width -= 1;
+            continue;
+        }
+        // The first one is what the rows are sorted by.
+        let numbers = columns.iter().enumerate().filter(|(_, column)| column.kind == Kind::Number);
+        let Some((last, _)) = numbers.skip(1).last() else { return left_out };
+        left_out.insert(0, columns.remove(last).head);
+    }
 }
 
 #[cfg(test)]
@@ -388,41 +386,42 @@ mod tests {
     }
 
     #[test]
-    fn long_names_keep_both_ends() {
-        assert_eq!(middle_cut("abcdefghijkl", 9), "abc...jkl");
-        assert_eq!(middle_cut("abc", 9), "abc");
+    fn long_names_are_cut_to_the_terminal_and_nothing_else() {
         const NAMES: &[Column] = &[number("N", "n"), long("Name", "name")];
         let mut table = Table::new("rows", "kernels", NAMES);
         table.row(vec![Cell::Count(1), Cell::Text("x".repeat(200))]);
         assert!(table.text(60).iter().all(|line| line.chars().count() <= 60));
         assert!(table.text(10).iter().any(|line| line.chars().count() == 2 + 1 + 2 + SHORTEST));
+        assert!(table.text(UNBOUNDED)[1].ends_with(&"x".repeat(200)));
     }
 
     #[test]
     fn a_name_may_have_any_length() {
         const ALL: &[Column] =
-            &[text("A", "a"), number("B", "b"), long("C", "c"), text("D", "d"), wrapped("E", "e")];
+            &[text("A", "a"), number("B", "b"), long("C", "c"), text("D", "d"), long("E", "e")];
         let mut table = Table::new("rows", "kernels", ALL);
         for length in [70_000, 1] {
             table.row(vec![Cell::Text(format!("{}é", "x".repeat(length))); ALL.len()]);
         }
-        for width in [10, 100, 100_000, usize::MAX] {
+        for width in [10, 100, 100_000] {
             let text = table.text(width);
-            assert!(text.iter().all(|line| line.chars().count() <= 5 * (WIDEST + 2)), "{width}");
-            assert!(text[1].ends_with('é') || text[1].ends_with('x'), "{}", text[1]);
-            assert!(text[1].contains("x...x") && text.last().unwrap().contains("  xé"), "{width}");
+            assert!(text[..3].iter().all(|line| line.chars().count() <= 5 * (WIDEST + 2)), "{width}");
+            assert!(text[1].contains("x...x") && text[2].contains("  xé"), "{width}");
         }
+        // In a pipe they are whole, and the others not as wide.
+        let text = table.text(UNBOUNDED);
+        assert!(text[1].chars().count() == 5 * 70_003 && text[2].chars().count() < 5 * (WIDEST + 2));
         assert_eq!(table.json()[0]["a"].as_str().unwrap().chars().count(), 70_001);
     }
 
     #[test]
-    fn names_that_matter_are_wrapped() {
-        const NAMES: &[Column] = &[number("N", "n"), wrapped("Name", "name")];
+    fn numbers_that_do_not_fit_are_left_out_and_named() {
+        const NAMES: &[Column] =
+            &[long("Name", "name"), number("N", "n"), number("Least", "l"), number("Most", "m")];
         let mut table = Table::new("rows", "kernels", NAMES);
-        table.row(vec![Cell::Count(1), Cell::Text("x".repeat(40))]);
-        table.row(vec![Cell::Count(2), "short".into()]);
-        let whole = format!("  1  {}", "x".repeat(28));
-        assert_eq!(table.text(30), ["  N  Name", &whole, "     xxxxxxxxxxxx", "  2  short"]);
+        table.row(vec!["x".into(), Cell::Count(1), Cell::Micros(1), Cell::Micros(u64::MAX)]);
+        assert_eq!(table.text(20), ["  Name  N  Least", "  x     1  0.001", "  --width 39 shows Most too"]);
+        assert_eq!(table.text(39)[1], "  x     1  0.001  18446744073709551.615");
     }
 
     #[test]

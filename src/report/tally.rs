@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::figures::Function;
 use super::histogram::Histogram;
+use super::{asked, categories};
 use crate::cuda::{self, Api, Category};
 
 /// What a call is counted as beside being a call. A call nested in another of
@@ -39,13 +40,24 @@ impl Role {
 pub struct Marks {
     /// It returns before its work is done.
     pub is_async: bool,
-    /// It waits for the GPU.
+    /// It waits for the GPU; or only for what is before an event.
     pub waits: bool,
+    pub waits_for_event: bool,
+    /// It copies.
+    pub copies: bool,
+    /// The host may get something by it that no copy shows.
+    pub gives: bool,
+    /// After a wait: that was waited for.
+    pub looks: bool,
+    /// By it another process, or the host, sees memory of the device.
+    pub shares: bool,
     /// It would report the error of an earlier kernel.
     pub reports: bool,
     pub asks_error: bool,
     /// `<<<>>>` drops what it returns.
     pub hides_error: bool,
+    /// It takes memory of a size that its arguments tell.
+    pub allocates: bool,
     /// It changes the context its thread works with.
     pub switches: bool,
 }
@@ -59,9 +71,21 @@ impl Marks {
         let waits = role == Some(Role::Sync);
         let ends = matches!(category, Category::Memcpy | Category::Free) && !is_async;
         let asks = matches!(base, "cuEventQuery" | "cudaEventQuery" | "cuStreamQuery" | "cudaStreamQuery");
+        let copies = category == Category::Memcpy;
+        let hosts = matches!(base, "cuLaunchHostFunc" | "cudaLaunchHostFunc")
+            || base.contains("StreamAddCallback")
+            || base.contains("PrefetchAsync");
         Marks {
-            is_async,
+            is_async: is_async || hosts,
+            allocates: asked::allocates(category),
             waits,
+            waits_for_event: waits && base.contains("Event"),
+            copies,
+            gives: hosts || role == Some(Role::GraphLaunch),
+            looks: (copies || category == Category::Free) && !is_async || base.ends_with("EventElapsedTime"),
+            shares: base.contains("IpcGet")
+                || base.contains("IpcOpen")
+                || base.ends_with("HostGetDevicePointer"),
             reports: waits || ends || asks || matches!(base, "cudaDeviceReset" | "cuCtxDestroy"),
             asks_error: matches!(base, "cudaGetLastError" | "cudaPeekAtLastError"),
             hides_error: matches!(base, "cudaLaunchKernel" | "__cudaLaunchKernel" | "cudaLaunch"),
@@ -73,11 +97,14 @@ impl Marks {
     }
 }
 
+#[derive(Clone)]
 pub struct Tally {
     pub name: Arc<str>,
     pub api: Api,
     pub role: Option<Role>,
     pub marks: Marks,
+    /// As `categories` numbers them.
+    pub category: usize,
     calls: u64,
     total: u128,
     squares: u128,
@@ -87,7 +114,15 @@ pub struct Tally {
     kernel_ns: u64,
     off_cpu_ns: u64,
     /// Recorded calls inside those that were timed.
-    pub nested: u64,
+    pub nested_ns: u64,
+    /// Of the total, how long gpurec itself had stopped the process.
+    pub paused_ns: u64,
+    /// The kernel single-steps its hook, in some library.
+    pub stepped: bool,
+    /// How many failed.
+    pub errors: u64,
+    /// How many have not returned, and are timed so far.
+    pub unfinished: u64,
 }
 
 /// The name of functions beyond those that are told apart, by what they are counted as.
@@ -109,6 +144,7 @@ impl Tally {
             api: cuda::api(&name),
             role,
             marks: Marks::of(&name, role),
+            category: categories::of(&name),
             name,
             calls: 0,
             total: 0,
@@ -118,7 +154,11 @@ impl Tally {
             durations: Histogram::default(),
             kernel_ns: 0,
             off_cpu_ns: 0,
-            nested: 0,
+            nested_ns: 0,
+            paused_ns: 0,
+            stepped: false,
+            errors: 0,
+            unfinished: 0,
         }
     }
 
@@ -134,7 +174,8 @@ impl Tally {
 
     /// Calls of functions that are not told apart, under one name.
     pub fn is_like(&self, other: &Tally) -> bool {
-        (self.api, self.role, self.marks) == (other.api, other.role, other.marks)
+        (self.api, self.role, self.marks, self.category)
+            == (other.api, other.role, other.marks, other.category)
     }
 
     /// As if the other's calls had been this one's.
@@ -146,7 +187,10 @@ impl Tally {
         self.max = self.max.max(other.max);
         self.durations.merge(&other.durations);
         self.add_within(other.kernel_ns, other.off_cpu_ns);
-        self.nested += other.nested;
+        self.nested_ns = self.nested_ns.saturating_add(other.nested_ns);
+        self.paused_ns = self.paused_ns.saturating_add(other.paused_ns);
+        self.errors += other.errors;
+        self.unfinished += other.unfinished;
     }
 
     pub fn add_within(&mut self, kernel_ns: u64, off_cpu_ns: u64) {
@@ -155,13 +199,14 @@ impl Tally {
     }
 
     /// What recording the calls inside has added to the time of these.
-    fn cost_of_nested(&self, ns_per_call: Option<u64>) -> Option<u128> {
-        let ns = u128::from(ns_per_call?) * u128::from(self.nested);
-        (self.nested > 0).then_some(ns)
+    /// The total without gpurec's own part in it, if there was any.
+    fn corrected(&self) -> Option<u64> {
+        let own = u128::from(self.nested_ns) + u128::from(self.paused_ns);
+        (own > 0).then(|| narrow(self.total.saturating_sub(own)))
     }
 
     /// None if no call has returned.
-    pub fn figures(&self, with_kernel: bool, ns_per_call: Option<u64>) -> Option<Function> {
+    pub fn figures(&self, with_kernel: bool) -> Option<Function> {
         let calls = u128::from(self.calls);
         let average = self.total.checked_div(calls)?;
         Some(Function {
@@ -176,9 +221,9 @@ impl Tally {
             stddev_ns: self.deviation(),
             kernel_ns: with_kernel.then_some(self.kernel_ns),
             off_cpu_ns: with_kernel.then_some(self.off_cpu_ns),
-            corrected_ns: self
-                .cost_of_nested(ns_per_call)
-                .map(|cost| narrow(self.total.saturating_sub(cost))),
+            corrected_ns: self.corrected(),
+            errors: self.errors,
+            unfinished: self.unfinished,
         })
     }
 

@@ -1,10 +1,16 @@
 mod bounds;
 mod budget;
+mod cost;
+mod devices;
 mod effects;
+mod failures;
 mod kernel;
 mod ledger;
 mod recipes;
 mod sleeps;
+mod unfinished;
+mod unknown;
+mod waste;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,6 +19,7 @@ use std::process::{Command, Stdio};
 use super::figures::KernelSpace;
 use super::*;
 use crate::cuda;
+use crate::paper::UNBOUNDED;
 use crate::trace::*;
 
 /// Makes a recording line by line.
@@ -50,7 +57,10 @@ impl Script {
     }
 
     fn begin_on(&mut self, tid: u32, name: &'static str, parent: Option<u64>) -> u64 {
-        let depth = u32::from(parent.is_some());
+        let depth = parent.map_or(0, |parent| match &self.lines[parent as usize].body {
+            Body::Begin(outer) => outer.depth + 1,
+            other => panic!("{other:?}"),
+        });
         self.push(
             1000,
             Body::Begin(Begin {
@@ -96,11 +106,13 @@ impl Script {
                 pid: 100,
                 tid: 100,
                 begin,
+                on: Where::default(),
                 op,
                 space: space.into(),
                 ptr,
                 size: Some(size),
-                total_allocated: total,
+                total_allocated: Some(total),
+                earlier: false,
                 missed: false,
                 runtime: name.starts_with("cuda"),
             }),
@@ -118,6 +130,7 @@ impl Script {
                 pid: 100,
                 tid: 100,
                 begin,
+                on: Where::default(),
                 direction: direction.into(),
                 size,
                 partial: false,
@@ -147,6 +160,7 @@ impl Script {
                 tid,
                 begin,
                 duration_ns: Some(self.ns + ns - began),
+                paused_ns: 0,
                 retval: Some(Retval::Number(status.into())),
                 error: error.map(Cow::Borrowed),
                 out: None,
@@ -175,6 +189,7 @@ impl Script {
             in_flight: figures.in_flight.clone(),
             complete: figures.complete,
             incomplete_because: figures.incomplete_because.clone(),
+            stops: figures.stops,
             summary: figures.to_json(),
         };
         self.push(500, Body::Finish(Box::new(finish)));
@@ -212,6 +227,7 @@ fn rich() -> Script {
         build_id: None,
         functions: 3,
         not_hooked: vec![refused("cudbgMain", "it is data")],
+        single_stepped: Vec::new(),
     };
     s.push(1000, Body::Process(Process::Library(library)));
     for i in 0..5 {
@@ -259,9 +275,7 @@ fn live_and_from_the_file_are_the_same() {
 #[test]
 fn the_text_is_as_agreed() {
     let (figures, _) = rich().finish();
-    let expected = include_str!("golden_summary.txt");
-    let printed = text::print(&figures, 100);
-    assert!(printed == expected, "the summary is now\n{printed}");
+    golden::check("summary", &text::print(&figures, golden::WIDTH));
 }
 
 #[test]
@@ -334,8 +348,9 @@ fn a_launch_counts_once_at_the_innermost_level() {
 #[test]
 fn synchronisation_counts_once() {
     let (figures, _) = rich().finish();
-    assert_eq!((figures.sync.calls, figures.sync.total_ns), (1, 3_000_000));
-    assert_eq!(figures.sync.by_function.len(), 2);
+    // And one that has not returned.
+    assert_eq!((figures.sync.calls, figures.sync.unfinished, figures.sync.total_ns), (2, 1, 3_002_000));
+    assert_eq!(figures.sync.by_function.len(), 3);
 }
 
 #[test]
@@ -374,6 +389,7 @@ fn extreme_durations_do_not_overflow() {
                 tid: u32::MAX,
                 begin: u64::MAX,
                 duration_ns: Some(u64::MAX),
+                paused_ns: 0,
                 retval: None,
                 error: None,
                 out: None,
@@ -386,7 +402,7 @@ fn extreme_durations_do_not_overflow() {
     assert_eq!(figures.unmatched_ends, 3);
     assert_eq!(figures.functions[0].total_ns, u64::MAX);
     assert_eq!(figures.functions[0].med_ns, u64::MAX);
-    assert!(text::print(&figures, 0).contains("18446744073709551.615"));
+    assert!(text::print(&figures, UNBOUNDED).contains("18446744073709551.615"));
 }
 
 #[test]
@@ -431,6 +447,7 @@ fn unwound_and_lost_ends_are_told_apart() {
                 tid: 100,
                 begin,
                 duration_ns: None,
+                paused_ns: 0,
                 retval: None,
                 error: None,
                 out: None,
@@ -503,7 +520,7 @@ fn the_recipes_of_the_readme_work() {
 #[test]
 fn a_real_trace_has_the_figures_that_its_recorder_printed() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/torch_h200.jsonl");
-    let figures = summary_of(std::path::Path::new(path)).unwrap();
+    let figures = summary_of(std::path::Path::new(path), &Only::default()).unwrap();
     assert!(figures.complete);
     assert!(figures.notes.is_empty());
     assert_eq!((figures.cuda_calls, figures.kernel_launches), (190, 18));
@@ -511,9 +528,24 @@ fn a_real_trace_has_the_figures_that_its_recorder_printed() {
     let end: serde_json::Value = serde_json::from_str(&last).unwrap();
     // Newer than this trace: what recording the calls inside has cost.
     assert_eq!(figures.functions.iter().filter(|f| f.corrected_ns.is_some()).count(), 6);
+    // Newer too: the recording left calls out.
+    assert_eq!(
+        figures.unknown.keys().collect::<Vec<_>>(),
+        ["cuda_calls", "failures.calls", "failures.handled"]
+    );
     let mut figures = figures;
+    figures.unknown.clear();
     figures.functions.iter_mut().for_each(|f| f.corrected_ns = None);
-    assert_eq!(Figures::from_json(&end["summary"]).unwrap(), figures);
+    // And this.
+    assert_eq!(figures.by_category[0].category, "init");
+    figures.by_category.clear();
+    // Newer: of failed calls only those that the program saw.
+    let stored = Figures::from_json(&end["summary"]).unwrap();
+    assert_eq!((figures.failures.calls, figures.failures.shutdown, stored.failures.calls), (0, 9, 9));
+    figures.failures = stored.failures.clone();
+    figures.error_windows = stored.error_windows.clone();
+    figures.functions.iter_mut().for_each(|f| f.errors = 0);
+    assert_eq!(stored, figures);
 }
 
 /// A CUDA context on an H200, made and destroyed, down to its ioctls.
@@ -533,7 +565,9 @@ fn a_real_kernel_trace_has_its_ioctls_in_their_calls() {
         }
         summary.add(&line);
     }
-    let figures = summary.of_file(reader.notes());
+    let mut figures = summary.of_file(reader.notes());
+    // Newer than this trace.
+    assert_eq!(figures.by_category.drain(..).map(|seen| seen.calls).sum::<u64>(), 5);
     let kernel = figures.kernel_space.as_ref().unwrap();
     assert!(figures.complete);
     assert_eq!((figures.cuda_calls, kernel.ioctls, kernel.unknown_ioctls), (5, 675, 3));

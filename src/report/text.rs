@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
-use super::{budget, driver_text, pauses, sections, sleeps};
+use super::shorten::middle_cut;
+use super::table::{Cell, Column, Table, long, number};
+use super::{budget, categories, devices, driver_text, pauses, sections, sleeps};
 pub(super) use crate::say::clean;
 use crate::say::clean_lines;
 
-const TOP_FUNCTIONS: usize = 20;
+pub(super) const TOP_FUNCTIONS: usize = 20;
 const TOP_PROCESSES: usize = 10;
 const TOP_OTHERS: usize = 10;
 
@@ -21,10 +23,12 @@ pub fn print(figures: &Figures, width: usize) -> String {
     sections::leaks(&mut page, figures);
     sections::kernels(&mut page, figures);
     sections::copies(&mut page, figures);
+    devices::section(&mut page, figures);
     functions(&mut page, figures);
+    categories::section(&mut page, figures);
     sync(&mut page, figures);
     driver_text::sections(&mut page, figures);
-    failures(&mut page, figures);
+    sections::failures(&mut page, figures);
     sections::error_windows(&mut page, figures);
     sections::findings(&mut page, figures);
     in_flight(&mut page, figures);
@@ -56,10 +60,10 @@ impl Page {
         self.text
     }
 
-    /// A line that is cut rather than broken.
-    pub(super) fn cut(&mut self, line: &str) {
-        let line = shortened(line, self.width);
-        self.line(&line);
+    pub(super) fn table(&mut self, table: &Table) {
+        for line in table.text(self.width) {
+            self.line(&line);
+        }
     }
 
     /// Its names are clean as a rule; what was forgotten is no command to a terminal either.
@@ -70,7 +74,7 @@ impl Page {
 
     pub(super) fn section(&mut self, title: &str) {
         self.text.push('\n');
-        self.line(title);
+        self.wrapped("", title);
     }
 
     /// Words broken into lines, the first with `first` before it and the
@@ -94,6 +98,17 @@ impl Page {
         self.line(&line);
     }
 
+    /// A line that ends with a command: only that is cut, and only where it would not fit on a line of its own.
+    fn with_command(&mut self, line: &str, command: &str) {
+        const INDENT: usize = 5;
+        if line.chars().count() + 2 + command.chars().count() <= self.width || command.is_empty() {
+            return self.line(format!("{line}  {command}").trim_end());
+        }
+        self.wrapped("  ", line.trim_start());
+        let command = middle_cut(command, self.width - INDENT);
+        self.line(&format!("{:INDENT$}{command}", ""));
+    }
+
     pub(super) fn more(&mut self, total: usize, shown: usize, what: &str) {
         if total > shown {
             self.line(&format!("  and {} more {what}", total - shown));
@@ -103,15 +118,23 @@ impl Page {
 
 fn userspace(page: &mut Page, figures: &Figures) {
     page.section("USERSPACE (libcuda.so, libcudart.so):");
-    page.line(&format!("  Total CUDA API calls: {}", figures.cuda_calls));
-    page.line(&format!("  Kernel launches: {}", figures.kernel_launches));
     let (memory, transfers) = (&figures.memory, &figures.transfers);
-    page.line(&format!("  Memory allocations: {}", memory.allocations));
-    page.line(&format!("  Total memory allocated: {}", sections::bytes(memory.allocated_bytes)));
-    page.line(&format!("  Memory transfers: {}", transfers.count));
-    page.line(&format!("  Total data transferred: {}", sections::bytes(transfers.bytes)));
+    let count = |seen: u64| seen.to_string();
+    for (what, figure, seen, text) in [
+        ("Total CUDA API calls", "cuda_calls", figures.cuda_calls, &count as &dyn Fn(u64) -> String),
+        ("Kernel launches", "kernel_launches", figures.kernel_launches, &count),
+        ("Memory allocations", "memory.allocations", memory.allocations, &count),
+        ("Total memory allocated", "memory.allocated_bytes", memory.allocated_bytes, &sections::bytes),
+        ("Memory transfers", "transfers.count", transfers.count, &count),
+        ("Total data transferred", "transfers.bytes", transfers.bytes, &sections::bytes),
+    ] {
+        page.wrapped("  ", &format!("{what}: {}", figures.said(figure, seen, text)));
+    }
+    if figures.graph_launches > 0 {
+        let said = figures.said("graph_launches", figures.graph_launches, count);
+        page.wrapped("  ", &format!("Graph launches: {said}"));
+    }
     let counts = [
-        ("Graph launches", figures.graph_launches),
         ("Calls into other libraries", figures.other_calls),
         ("Calls left by an exception or longjmp", figures.unwound_calls),
         ("Returns without a call", figures.unmatched_ends),
@@ -122,15 +145,33 @@ fn userspace(page: &mut Page, figures: &Figures) {
         }
     }
     let hooked = figures.libraries.iter().any(|l| l.functions > 0);
-    if figures.cuda_calls == 0 && !hooked {
+    if figures.cuda_calls == 0 && figures.is_part {
+        page.line("  No CUDA call in this part of the trace.");
+    } else if figures.cuda_calls == 0 && !hooked {
         let refused = figures.libraries.iter().any(|l| !l.not_hooked.is_empty());
         page.line(match figures.libraries.is_empty() {
+            true if !figures.complete => "  No CUDA library was seen, but the recording is not complete: the end of this summary says why.",
             true => "  No CUDA library was loaded.",
             false if refused => "  CUDA libraries were loaded, but no function of theirs was hooked: \"Not hooked\" says why.",
             false => "  CUDA libraries were loaded, but no function of theirs was hooked: look at --only, --skip and --api.",
         });
     }
 }
+
+/// Those of nsys's cuda_api_sum, and two more.
+const FUNCTIONS: &[Column] = &[
+    long("Name", "name"),
+    number("Time (%)", "time_percent"),
+    number("Total (us)", "total_ns"),
+    number("Calls", "calls"),
+    number("Avg (us)", "avg_ns"),
+    number("Med (us)", "med_ns"),
+    number("Min (us)", "min_ns"),
+    number("Max (us)", "max_ns"),
+    number("StdDev (us)", "stddev_ns"),
+    number("Corrected (us)", "corrected_ns"),
+    number("Driver (us)", "driver_ns"),
+];
 
 fn functions(page: &mut Page, figures: &Figures) {
     if figures.functions.is_empty() {
@@ -141,60 +182,62 @@ fn functions(page: &mut Page, figures: &Figures) {
     page.section("Top functions by time:");
     let with_kernel = figures.kernel_space.is_some();
     let is_corrected = figures.functions.iter().take(TOP_FUNCTIONS).any(|f| f.corrected_ns.is_some());
-    page.line(&format!(
-        "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}{}{}  Name",
-        "Time (%)",
-        "Total Time (us)",
-        "Num Calls",
-        "Avg (us)",
-        "Med (us)",
-        "Min (us)",
-        "Max (us)",
-        "StdDev (us)",
-        if is_corrected { format!("  {:>14}", "Corrected (us)") } else { String::new() },
-        if with_kernel { format!("  {:>15}", "Driver (us)") } else { String::new() },
-    ));
+    let mut table = Table::new("functions", "functions", FUNCTIONS);
     for f in figures.functions.iter().take(TOP_FUNCTIONS) {
-        page.line(&format!(
-            "  {:>8}  {:>15}  {:>9}  {:>12}  {:>12}  {:>12}  {:>12}  {:>12}{}{}  {}",
-            percent(u128::from(f.total_ns), total),
-            micros(f.total_ns),
-            f.calls,
-            micros(f.avg_ns),
-            micros(f.med_ns),
-            micros(f.min_ns),
-            micros(f.max_ns),
-            micros(f.stddev_ns),
-            match is_corrected {
-                true => format!("  {:>14}", micros(f.corrected_ns.unwrap_or(f.total_ns))),
-                false => String::new(),
-            },
-            f.kernel_ns.map(|ns| format!("  {:>15}", micros(ns))).unwrap_or_default(),
-            clean(&f.name),
-        ));
+        table.row(vec![
+            f.name.as_str().into(),
+            Cell::Share(f.total_ns.into(), total),
+            Cell::Micros(f.total_ns),
+            Cell::Count(f.calls),
+            Cell::Micros(f.avg_ns),
+            Cell::Micros(f.med_ns),
+            Cell::Micros(f.min_ns),
+            Cell::Micros(f.max_ns),
+            Cell::Micros(f.stddev_ns),
+            if is_corrected { Cell::Micros(f.corrected_ns.unwrap_or(f.total_ns)) } else { Cell::Missing },
+            Cell::optional(f.kernel_ns, Cell::Micros),
+        ]);
     }
+    page.table(&table);
     if let Some(rest) = figures.functions.get(TOP_FUNCTIONS..)
         && !rest.is_empty()
     {
         let share = percent(sum(rest), total);
         page.line(&format!("  and {} more functions, {share} % of the time", rest.len()));
     }
+    if let Some(said) = unfinished(&figures.functions) {
+        page.wrapped("  ", &said);
+    }
     page.wrapped(
         "  ",
-        "Time (%) is of the sum of Total Time over all functions. A call made inside another counts in both, as cuLaunchKernel does inside cudaLaunchKernel, so the sum is more than the time spent. Med is within 1 %.",
+        "Time (%) is of the sum of Total over all functions. A call made inside another counts in both, as cuLaunchKernel does inside cudaLaunchKernel, so the sum is more than the time spent. Med is within 1 %; of an even number of calls it is half way between the two in the middle, as in nsys, where `check` and `report latency` have the lower one (p50).",
     );
     if is_corrected {
         page.wrapped(
             "  ",
-            "Corrected is Total Time less what recording the calls inside has added to it (see the cost below).",
+            "Corrected is Total less what recording the calls inside has added to it, and less the time for which gpurec had stopped the process (see the cost below).",
         );
     }
     if with_kernel {
         page.wrapped(
             "  ",
-            "Driver is how much of Total Time was in nvidia.ko, asleep or at work. What the GPU is given through its doorbells never comes there.",
+            "Driver is how much of Total was in nvidia.ko, asleep or at work. What the GPU is given through its doorbells never comes there.",
         );
     }
+}
+
+/// What is said of calls that have not returned, where there are any.
+pub(super) fn unfinished(functions: &[Function]) -> Option<String> {
+    let open: Vec<&Function> = functions.iter().filter(|f| f.unfinished > 0).collect();
+    let names: Vec<String> =
+        open.iter().take(TOP_OTHERS).map(|f| format!("{} {}", f.unfinished, clean(&f.name))).collect();
+    let more = if open.len() > names.len() { " and others" } else { "" };
+    (!open.is_empty()).then(|| format!("Unfinished, with their time so far: {}{more}.", names.join(", ")))
+}
+
+/// `, 1 of them unfinished`
+pub(super) fn of_them_unfinished(count: u64) -> String {
+    if count > 0 { format!(", {count} of them unfinished") } else { String::new() }
 }
 
 fn sync(page: &mut Page, figures: &Figures) {
@@ -202,46 +245,27 @@ fn sync(page: &mut Page, figures: &Figures) {
     if sync.calls == 0 {
         return;
     }
-    page.section(&format!(
-        "Time blocked in synchronisation: {} in {}",
-        duration(sync.total_ns),
-        plural(sync.calls, "call")
-    ));
+    let open = of_them_unfinished(sync.unfinished);
+    let time = |ns| format!("{} in {}{open}", duration(ns), plural(sync.calls, "call"));
+    let said = figures.said("sync.total_ns", sync.total_ns, time);
+    page.section(&format!("Time blocked in synchronisation: {said}"));
     for f in sync.by_function.iter().take(TOP_OTHERS) {
         page.line(&format!(
-            "  {:>12}  {:>9}  {}",
+            "  {:>12}  {:>9}  {}{}",
             duration(f.total_ns),
             plural(f.calls, "call"),
-            clean(&f.name)
+            clean(&f.name),
+            of_them_unfinished(f.unfinished)
         ));
     }
     page.more(sync.by_function.len(), TOP_OTHERS, "functions");
-}
-
-fn failures(page: &mut Page, figures: &Figures) {
-    let failures = &figures.failures;
-    let Some(first) = &failures.first else {
-        return;
-    };
-    page.section(&format!(
-        "Failed calls: {}, the first at {} s in pid {} tid {}",
-        failures.calls,
-        seconds(first.ts_ns),
-        first.pid,
-        first.tid
-    ));
-    for kind in failures.by_error.iter().take(TOP_FUNCTIONS) {
-        let code = kind.code.map(|c| c.to_string()).unwrap_or_default();
-        page.line(&format!(
-            "  {:>6} x  {:>3} {}  {} ({})",
-            kind.count,
-            code,
-            clean(&kind.error),
-            clean(&kind.function),
-            clean(&kind.api)
-        ));
+    let sum = sync.by_function.iter().fold(0u64, |sum, f| sum.saturating_add(f.total_ns));
+    if sum > sync.total_ns {
+        page.wrapped(
+            "  ",
+            "Of a call that waits inside another one, the sum has the inner; time by category has the outer.",
+        );
     }
-    page.more(failures.by_error.len(), TOP_FUNCTIONS, "kinds");
 }
 
 fn in_flight(page: &mut Page, figures: &Figures) {
@@ -270,16 +294,14 @@ fn processes(page: &mut Page, figures: &Figures) {
     page.section(&format!("Processes: {total}"));
     for process in figures.processes.iter().take(TOP_PROCESSES) {
         let line = format!(
-            "  pid {}: {}{}{}{}  {}",
+            "  pid {}: {}{}{}{}",
             process.pid,
             plural(process.calls, "call"),
-            sections::peak(process),
+            sections::peak(process, figures),
             process.rank.map(|r| format!(", rank {r}")).unwrap_or_default(),
             ending(process),
-            clean(&process.command.join(" "))
         );
-        let line = shortened(line.trim_end(), page.width);
-        page.line(&line);
+        page.with_command(&line, &clean(&process.command.join(" ")));
     }
     page.more(total, TOP_PROCESSES, "processes");
 }
@@ -363,11 +385,36 @@ fn lost(page: &mut Page, figures: &Figures) {
 
 fn own_cost(page: &mut Page, cost: &Cost, recording_ns: u64) {
     page.section(&format!(
-        "gpurec's own cost: {} in {}, at {} ns a call as measured at the start",
-        duration(cost.total_ns),
+        "gpurec's own cost: {} in {}, at {} ns a call as measured at the start{}",
+        duration(cost.calls_ns()),
         plural(cost.calls, "call"),
-        cost.ns_per_call
+        cost.ns_per_call,
+        match cost.ns_per_stepped.filter(|_| cost.stepped_calls > 0) {
+            Some(ns) => format!(", {ns} ns for {} that the kernel single-steps", cost.stepped_calls),
+            None => String::new(),
+        }
     ));
+    if let Some(ns) = cost.cold_ns {
+        page.wrapped(
+            "  ",
+            &format!(
+                "Calls that come seldom, after other work, cost more: up to {} if all of these did.",
+                duration(ns)
+            ),
+        );
+    }
+    match cost.stops {
+        Some(stops) if stops.count == 0 => {}
+        Some(stops) => page.wrapped(
+            "  ",
+            &format!(
+                "Besides, gpurec had stopped processes for {} in {}: at a new library until it is hooked, and for --lossless.",
+                duration(stops.total_ns),
+                plural(stops.count, "stop")
+            ),
+        ),
+        None => page.wrapped("  ", "For how long gpurec had stopped processes, this trace does not say."),
+    }
     for thread in &cost.threads {
         page.line(&format!(
             "  pid {} tid {}: {}, {} % of the recording, {}",

@@ -46,8 +46,12 @@ pub enum AttachError {
     Ourselves(Pid),
     #[error("process {0} ended while gpurec was attaching to it; start it again under: gpurec -- COMMAND")]
     Ended(Pid),
-    #[error("process {pid} cannot be examined: {source}; run gpurec as root, or with CAP_SYS_PTRACE")]
-    Denied { pid: Pid, source: io::Error },
+    #[error("process {pid} cannot be examined: {why}; run gpurec as root, or with CAP_SYS_PTRACE")]
+    Denied { pid: Pid, why: io::Error },
+    #[error(
+        "process {pid} ({comm}) cannot be examined, not even by root: {why}; in a container run gpurec on the host, elsewhere look for a security module (SELinux, AppArmor) that forbids it"
+    )]
+    DeniedToRoot { pid: Pid, comm: String, why: io::Error },
 }
 
 pub fn check(pid: Pid) -> Result<Attached, AttachError> {
@@ -87,10 +91,14 @@ fn refuse(pid: Pid, stat: &Stat) -> Result<(), AttachError> {
     Ok(())
 }
 
-fn failed(pid: Pid, source: io::Error, gone: AttachError) -> AttachError {
-    match source.raw_os_error() {
+fn failed(pid: Pid, why: io::Error, gone: AttachError) -> AttachError {
+    match why.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => gone,
-        _ => AttachError::Denied { pid, source },
+        _ if nix::unistd::geteuid().is_root() => {
+            let comm = proc::stat(pid).map(|stat| stat.comm).unwrap_or_default();
+            AttachError::DeniedToRoot { pid, comm, why }
+        }
+        _ => AttachError::Denied { pid, why },
     }
 }
 

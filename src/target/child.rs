@@ -88,6 +88,7 @@ pub(super) struct Prepared {
     rights: Option<Rights>,
     /// Sorted; the socket to the parent is one of them.
     keep: Vec<RawFd>,
+    stdout_to_stderr: bool,
     socket: RawFd,
     parent: libc::pid_t,
 }
@@ -103,6 +104,7 @@ impl Prepared {
         rights: Option<Rights>,
         socket: RawFd,
         keep: &[RawFd],
+        stdout_to_stderr: bool,
     ) -> Prepared {
         let mut shell: Vec<CString> = vec![SHELL.to_owned(), CString::default()];
         shell.extend(args.iter().skip(1).cloned());
@@ -118,6 +120,7 @@ impl Prepared {
             limits,
             rights,
             keep,
+            stdout_to_stderr,
             socket,
             parent: std::process::id() as libc::pid_t,
         }
@@ -157,6 +160,10 @@ impl Prepared {
 
     fn become_ready(&self) -> Result<u32, Word> {
         close_all_except(&self.keep);
+        if self.stdout_to_stderr {
+            // SAFETY: plain integers. Rust's start-up has opened whichever of the two was closed.
+            unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
+        }
         restore_limit();
         // While the rights to raise them are there.
         if let Some(limits) = &self.limits {

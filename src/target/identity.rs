@@ -75,7 +75,7 @@ fn caller() -> Option<(CallerIds, Elevation)> {
 }
 
 /// The process that called it.
-pub(super) fn calling_process() -> Option<Pid> {
+pub fn calling_process() -> Option<Pid> {
     let (_, pid) = elevator()?;
     proc::stat(pid).ok().map(|stat| stat.ppid)
 }

@@ -29,6 +29,8 @@ pub struct Launch {
     pub limits: Option<Limits>,
     /// Descriptors from 3 on that the command shall have (see [`inherited_fds`]); all others are closed.
     pub keep_fds: Vec<RawFd>,
+    /// Its standard output is our standard error: ours has a reader of its own.
+    pub stdout_to_stderr: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -329,6 +331,7 @@ fn prepare(launch: &Launch) -> Result<(Prepared, Context, OwnedFd), LaunchError>
         launch.identity.as_ref().map(Rights::of),
         theirs.as_raw_fd(),
         &launch.keep_fds,
+        launch.stdout_to_stderr,
     );
     Ok((prepared, Context { theirs, names }, ours))
 }

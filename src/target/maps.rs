@@ -251,7 +251,7 @@ impl Found {
     }
 }
 
-fn find(path: &Path) -> io::Result<Found> {
+pub fn find(path: &Path) -> io::Result<Found> {
     let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     let meta = handle.metadata()?;
     if !meta.is_file() {

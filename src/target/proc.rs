@@ -2,6 +2,7 @@
 //! Option, and the bytes are never assumed to be UTF-8 or well formed.
 
 use super::Pid;
+use crate::trace::Found;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -137,6 +138,55 @@ pub fn rank_in(env: &Env) -> Option<String> {
         let value = value.to_str()?;
         let number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
         number.then(|| value.to_string())
+    })
+}
+
+/// Of a command line.
+const MOST_COMMAND: u64 = 64 << 10;
+
+/// What a process is, for a trace that has not seen it start.
+pub fn about(pid: Pid) -> io::Result<Found> {
+    let comm = stat(pid)?.comm;
+    let words = read_some(&format!("/proc/{pid}/cmdline"), MOST_COMMAND).unwrap_or_default();
+    let words = words.strip_suffix(&[0]).unwrap_or(&words);
+    let command = words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let cgroup = cgroup_of(&cgroup);
+    Ok(Found {
+        pid,
+        tid: pid,
+        comm,
+        command: if words.is_empty() { Vec::new() } else { command.collect() },
+        user: effective_uid(pid).ok().map(|uid| user_name(uid).unwrap_or_else(|| uid.to_string())),
+        container: cgroup.as_deref().and_then(container_in),
+        cgroup,
+        rank: rank_of(pid).and_then(|rank| rank.parse().ok()),
+    })
+}
+
+/// The path of the unified hierarchy; where there is none, the longest of the others.
+fn cgroup_of(text: &str) -> Option<String> {
+    let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
+    let unified = text.lines().find(|line| line.starts_with("0::")).and_then(path);
+    let unified = unified.filter(|path| path != "/");
+    unified.or_else(|| text.lines().filter_map(path).max_by_key(String::len))
+}
+
+/// Docker, containerd, CRI-O and Podman name the cgroup of a container by its id: 64 hex digits.
+fn container_in(cgroup: &str) -> Option<String> {
+    let mut words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
+    let is_id =
+        |word: &&str| word.len() == 64 && word.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    words.rfind(is_id).map(str::to_owned)
+}
+
+/// As this machine's /etc/passwd has it: what else may know names may take its time.
+fn user_name(uid: u32) -> Option<String> {
+    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut fields = text.lines().map(|line| line.split(':'));
+    fields.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
     })
 }
 

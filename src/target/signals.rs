@@ -148,6 +148,15 @@ pub(super) fn restore() {
     }
 }
 
+/// INT and TERM end a recording of processes that run already, also where they were ignored at the start: a script's `&`
+/// does that, and the script could not end the recording.
+pub fn let_in() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: no handler of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// Holds the signals back from their default effect.
 #[derive(Debug)]
 pub struct Signals {

@@ -18,8 +18,12 @@ mod capture;
 mod cases;
 #[path = "live/child.rs"]
 mod child;
+#[path = "live/cost.rs"]
+mod cost;
 #[path = "live/demo.rs"]
 mod demo;
+#[path = "live/devices.rs"]
+mod devices;
 #[path = "live/disk.rs"]
 mod disk;
 #[path = "live/disorder.rs"]
@@ -40,12 +44,16 @@ mod jobs;
 mod kernel;
 #[path = "live/killed.rs"]
 mod killed;
+#[path = "live/known.rs"]
+mod known;
 #[path = "live/lossless.rs"]
 mod lossless;
 #[path = "live/manners.rs"]
 mod manners;
 #[path = "live/many.rs"]
 mod many;
+#[path = "live/matrix.rs"]
+mod matrix;
 #[path = "live/must_show.rs"]
 mod must_show;
 #[path = "live/needs.rs"]
@@ -56,6 +64,10 @@ mod nonlocal;
 mod opener;
 #[path = "live/other_libc.rs"]
 mod other_libc;
+#[path = "live/patterns.rs"]
+mod patterns;
+#[path = "live/place.rs"]
+mod place;
 #[path = "live/privileges.rs"]
 mod privileges;
 #[path = "live/reach.rs"]
@@ -88,6 +100,8 @@ mod table;
 mod trace;
 #[path = "live/truth.rs"]
 mod truth;
+#[path = "live/unfinished.rs"]
+mod unfinished;
 #[path = "live/unharmed.rs"]
 mod unharmed;
 #[path = "live/unseen.rs"]

@@ -6,6 +6,8 @@
 
 #[path = "read/bounds.rs"]
 mod bounds;
+#[path = "read/shown.rs"]
+mod shown;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,8 +16,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const TRACES: [&str; 3] = ["torch_h200.jsonl", "context_h200.jsonl.zst", "demo.jsonl.zst"];
-const VIEWS: [&str; 11] =
-    ["api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "ioctl", "threads", "waste"];
+const VIEWS: [&str; 13] = [
+    "api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "latency", "longest", "ioctl",
+    "threads", "waste",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -50,7 +54,7 @@ impl Drop for Folder {
 
 fn gpurec(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpurec"));
-    command.args(words).env_remove("COLUMNS").stdin(Stdio::null());
+    command.args(words).env_remove("COLUMNS").env_remove("NO_COLOR").stdin(Stdio::null());
     command
 }
 
@@ -216,9 +220,12 @@ fn without_a_file_the_newest_trace_is_read() {
         assert!(done.status.success() && !done.stdout.is_empty(), "{words:?}: {}", said(&done));
     }
     fs::remove_file(&latest).unwrap();
-    let done = gpurec(&["summary"]).current_dir(&folder.0).output().unwrap();
-    assert_eq!(done.status.code(), Some(125));
-    assert!(said(&done).contains("traces/latest"), "{}", said(&done));
+    for words in [&["summary"][..], &["timeline"], &["report", "gaps"], &["export", "--format", "csv"]] {
+        let done = gpurec(words).current_dir(&folder.0).output().unwrap();
+        assert_eq!(done.status.code(), Some(125));
+        let said = said(&done);
+        assert!(said.contains("there is no trace here (traces/latest does not exist"), "{said}");
+    }
 }
 
 #[test]
@@ -323,11 +330,11 @@ fn all_that_people_read(file: &str) -> Vec<Vec<&str>> {
         vec!["summary", file],
         vec!["summary", file, file],
         vec!["timeline", file, file],
-        vec!["check", "--budget", "launches>=0", file],
+        vec!["check", "--budget", "processes>=1", file],
         vec!["diff", file, file],
         vec!["export", "--format", "perfetto", "-o", "/dev/null", file],
         vec!["summary", "--json", file],
-        vec!["check", "--json", "--budget", "launches>=0", file],
+        vec!["check", "--json", "--budget", "processes>=1", file],
         vec!["diff", "--json", file, file],
     ];
     for view in VIEWS {
@@ -380,7 +387,7 @@ fn nothing_in_a_trace_or_its_name_is_a_command_to_a_terminal() {
 fn names_may_have_any_length() {
     let folder = Folder::new();
     let file = folder.file("long.jsonl");
-    fs::write(&file, renamed(12, &"x".repeat(70_000))).unwrap();
+    fs::write(&file, renamed(16, &"x".repeat(70_000))).unwrap();
     for words in all_that_people_read(&file) {
         let done = run(&words);
         assert_eq!(done.status.code(), Some(0), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));

@@ -11,7 +11,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::json;
 use super::scan::Scan;
-use super::value::{Arg, List, Value, next_pair};
+use super::value::{self, Arg, List, Value, next_pair};
 use super::writer;
 
 /// How many registers carry arguments.
@@ -130,6 +130,19 @@ impl<'a> Args<'a> {
             Args::Raw(registers) => writer::raw(out, registers),
             Args::Named(args) => json::object(out, args),
             Args::Json(Json(text)) => out.extend_from_slice(text.as_bytes()),
+        }
+    }
+
+    /// For a person: `name=value`, with commas between.
+    pub fn shown(&self) -> String {
+        match self.parsed().as_ref() {
+            Args::Raw(raw) => {
+                let pairs =
+                    RAW_NAMES.iter().zip(raw.iter()).map(|(name, value)| format!("{name}={value:#x}"));
+                pairs.collect::<Vec<_>>().join(", ")
+            }
+            Args::Named(args) => value::shown(args),
+            Args::Json(_) => String::new(),
         }
     }
 

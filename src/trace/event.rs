@@ -38,6 +38,7 @@ impl Line<'_> {
             tid: begin.tid,
             begin: self.event_id,
             duration_ns: None,
+            paused_ns: 0,
             retval: None,
             error: None,
             out: None,
@@ -85,7 +86,14 @@ pub struct Begin<'a> {
     pub no_return: Option<Cow<'a, str>>,
 }
 
-/// What a launch starts. A graph launch has only `stream` and `nodes`.
+/// Which GPU, as the process numbers them, and which of its contexts; none where the calls that were seen do not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Where {
+    pub device: Option<u32>,
+    pub context: Option<u64>,
+}
+
+/// What a launch starts. A graph launch has only `stream`, `nodes` and `on`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch<'a> {
     /// Demangled; the handle in hex where no name is known yet.
@@ -99,6 +107,7 @@ pub struct Launch<'a> {
     pub cooperative: bool,
     /// How many nodes the graph has, if known.
     pub nodes: Option<u64>,
+    pub on: Where,
 }
 
 /// A call into a library ended.
@@ -110,6 +119,8 @@ pub struct End<'a> {
     /// The event_id of the call's `Begin`.
     pub begin: u64,
     pub duration_ns: Option<u64>,
+    /// Of the duration, how long gpurec itself had stopped the process.
+    pub paused_ns: u64,
     pub retval: Option<Retval>,
     /// The name of the error, only if the call failed.
     pub error: Option<Cow<'a, str>>,
@@ -129,6 +140,7 @@ pub struct Memory<'a> {
     pub tid: u32,
     /// The event_id of the call's `Begin`.
     pub begin: u64,
+    pub on: Where,
     pub op: Op,
     /// device, managed, host, pool, virtual, array, ipc.
     pub space: Cow<'a, str>,
@@ -136,13 +148,26 @@ pub struct Memory<'a> {
     pub ptr: u64,
     /// Of this allocation; none if it could not be read.
     pub size: Option<u64>,
-    /// Live bytes of the process in that space, after this.
-    pub total_allocated: u64,
+    /// Live bytes of the process in that space, after this; none if not all of its allocations are known.
+    pub total_allocated: Option<u64>,
+    /// It was allocated before the recording began.
+    pub earlier: bool,
     /// The call that freed it was not seen: the address was given out again.
     pub missed: bool,
     /// An allocation that the program asked for through the CUDA runtime: this call is its,
     /// or lies inside one of its. What libraries take from the driver themselves is not.
     pub runtime: bool,
+}
+
+impl Memory<'_> {
+    /// Live bytes in its space after this, where `before` were. Of memory from before the recording nothing is in them.
+    pub fn after(&self, before: u64) -> u64 {
+        let size = self.size.unwrap_or(0);
+        self.total_allocated.unwrap_or_else(|| match self.op {
+            Op::Alloc => before.saturating_add(size),
+            Op::Free => before.saturating_sub(size),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +185,7 @@ pub struct Transfer<'a> {
     pub tid: u32,
     /// The event_id of the call's `Begin`.
     pub begin: u64,
+    pub on: Where,
     /// H2D, D2H, D2D, H2H, P2P, set; unknown if nobody can tell.
     pub direction: Cow<'a, str>,
     pub size: u64,
@@ -210,6 +236,7 @@ pub struct Unknown<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Process<'a> {
     Exec(Exec),
+    Found(Found),
     Fork(Fork),
     Exit(Exit),
     Library(Library<'a>),
@@ -223,6 +250,41 @@ pub struct Exec {
     /// RANK, LOCAL_RANK, SLURM_PROCID… as the process has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+}
+
+/// A process that was running already, or that `--all` has noticed: what is known of it, before its first line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    pub pid: u32,
+    pub tid: u32,
+    pub comm: String,
+    /// Empty where it could not be read.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// The number where it has no name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// Its id, if the cgroup has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+}
+
+impl Process<'_> {
+    /// What a process is called from here on, and its rank: its command line, or its short name in brackets.
+    pub fn named(&self) -> Option<(u32, Vec<String>, Option<u32>)> {
+        match self {
+            Process::Exec(exec) => Some((exec.pid, exec.command.clone(), exec.rank)),
+            Process::Found(found) if found.command.is_empty() => {
+                Some((found.pid, vec![format!("[{}]", found.comm)], found.rank))
+            }
+            Process::Found(found) => Some((found.pid, found.command.clone(), found.rank)),
+            Process::Fork(_) | Process::Exit(_) | Process::Library(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,6 +358,9 @@ pub struct Library<'a> {
     pub functions: u64,
     #[serde(default)]
     pub not_hooked: Vec<Refused>,
+    /// Of those hooked, the functions whose hooks the kernel single-steps, which costs several times more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub single_stepped: Vec<String>,
 }
 
 /// A hook that was asked for and is not there.
@@ -333,10 +398,20 @@ pub struct Header {
     /// What recording one call costs the thread that makes it, in nanoseconds.
     #[serde(default)]
     pub ns_per_call: Option<u64>,
+    /// The same by backend and kind of site: EMULATED and those after it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ns_per_call_by_site: BTreeMap<String, BTreeMap<String, u64>>,
     /// With --budget: what a call costs that is only counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_per_counted: Option<u64>,
 }
+
+/// Kinds of a hook's site, in `Header::ns_per_call_by_site`: the kernel emulates the instruction there, or single-steps
+/// it. Cold: the processor's caches have other things in them, as after other work.
+pub const EMULATED: &str = "emulated";
+pub const SINGLE_STEPPED: &str = "single_stepped";
+pub const EMULATED_COLD: &str = "emulated_cold";
+pub const SINGLE_STEPPED_COLD: &str = "single_stepped_cold";
 
 /// How one layer is hooked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -390,9 +465,19 @@ pub struct Finish {
     /// Why the recording is not complete, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incomplete_because: Vec<String>,
+    /// gpurec's own stops of the recorded processes. None in traces of versions that did not count them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stops: Option<Stops>,
     /// The figures printed, by the names `report` gives them.
     #[serde(default)]
     pub summary: serde_json::Value,
+}
+
+/// How often gpurec itself stopped processes, and how long together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stops {
+    pub count: u64,
+    pub total_ns: u64,
 }
 
 /// A call begun and not returned when the recording ended.

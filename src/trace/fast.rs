@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use super::args::Args;
-use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Retval, Transfer};
+use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Retval, Transfer, Where};
 use super::kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind};
 use super::scan::{Scan, plain};
 
@@ -78,10 +78,12 @@ fn call<'a>(scan: &mut Scan<'a>, name: &'a str) -> Option<Body<'a>> {
     scan.must(b",\"begin\":")?;
     let begin = scan.number()?;
     let duration_ns = duration(scan)?;
+    let paused_ns = if scan.eat(b",\"paused_us\":") { scan.micros()? } else { 0 };
     let retval = retval(scan)?;
     let error = if scan.eat(b",\"error\":\"") { Some(scan.string()?.into()) } else { None };
     let (out, late, ended) = (out(scan)?, args(scan)?, ended(scan));
-    Some(Body::End(End { name: name.into(), pid, tid, begin, duration_ns, retval, error, out, late, ended }))
+    let name = name.into();
+    Some(Body::End(End { name, pid, tid, begin, duration_ns, paused_ns, retval, error, out, late, ended }))
 }
 
 /// What is not there is `Some(None)`.
@@ -98,7 +100,14 @@ fn launch<'a>(scan: &mut Scan<'a>) -> Option<Option<Launch<'a>>> {
     let cluster = if scan.eat(b",\"cluster\":") { Some(triple(scan)?) } else { None };
     let cooperative = scan.eat(b",\"cooperative\":true");
     let nodes = if scan.eat(b",\"nodes\":") { Some(scan.number()?) } else { None };
-    Some(Some(Launch { kernel, grid, block, shared, stream, cluster, cooperative, nodes }))
+    let on = on(scan)?;
+    Some(Some(Launch { kernel, grid, block, shared, stream, cluster, cooperative, nodes, on }))
+}
+
+fn on(scan: &mut Scan) -> Option<Where> {
+    let device = if scan.eat(b",\"device\":") { Some(scan.number32()?) } else { None };
+    let context = if scan.eat(b",\"context\":") { Some(scan.hex()?) } else { None };
+    Some(Where { device, context })
 }
 
 fn triple(scan: &mut Scan) -> Option<[u32; 3]> {
@@ -228,6 +237,7 @@ fn effect(scan: &mut Scan) -> Option<(u32, u32, u64)> {
 #[inline(always)]
 fn memory<'a>(scan: &mut Scan<'a>, name: &'a str) -> Option<Memory<'a>> {
     let (pid, tid, begin) = effect(scan)?;
+    let on = on(scan)?;
     let op = if scan.eat(b",\"op\":\"alloc\"") { Op::Alloc } else { Op::Free };
     if op == Op::Free {
         scan.must(b",\"op\":\"free\"")?;
@@ -241,17 +251,32 @@ fn memory<'a>(scan: &mut Scan<'a>, name: &'a str) -> Option<Memory<'a>> {
         Op::Free => scan.eat(b",\"freed\":"),
     };
     let size = if has_size { Some(scan.number()?) } else { None };
-    scan.must(b",\"total_allocated\":")?;
-    let total_allocated = scan.number()?;
+    let total_allocated = if scan.eat(b",\"total_allocated\":") { Some(scan.number()?) } else { None };
+    let earlier = scan.eat(b",\"earlier\":true");
     let missed = scan.eat(b",\"missed\":true");
     let runtime = scan.eat(b",\"runtime\":true");
     let name = name.into();
-    Some(Memory { name, pid, tid, begin, op, space, ptr, size, total_allocated, missed, runtime })
+    Some(Memory {
+        name,
+        pid,
+        tid,
+        begin,
+        on,
+        op,
+        space,
+        ptr,
+        size,
+        total_allocated,
+        earlier,
+        missed,
+        runtime,
+    })
 }
 
 #[inline(always)]
 fn transfer<'a>(scan: &mut Scan<'a>, name: &'a str) -> Option<Transfer<'a>> {
     let (pid, tid, begin) = effect(scan)?;
+    let on = on(scan)?;
     scan.must(b",\"direction\":\"")?;
     let direction = scan.string()?.into();
     scan.must(b",\"size\":")?;
@@ -267,5 +292,5 @@ fn transfer<'a>(scan: &mut Scan<'a>, name: &'a str) -> Option<Transfer<'a>> {
         scan.number()?;
     }
     let name = name.into();
-    Some(Transfer { name, pid, tid, begin, direction, size, partial, is_async, pageable, duration_ns })
+    Some(Transfer { name, pid, tid, begin, on, direction, size, partial, is_async, pageable, duration_ns })
 }

@@ -32,15 +32,14 @@ pub use budget::{Action, Budget, Level, Why};
 #[cfg(test)]
 use event::Unknown;
 pub use event::{
-    Begin, Body, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Header, Hooked, InFlight, Launch, Layer,
-    Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA, Suspend, Transfer, signal_name,
+    Begin, Body, EMULATED, EMULATED_COLD, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Found, Header,
+    Hooked, InFlight, Launch, Layer, Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA,
+    SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Transfer, Where, signal_name,
 };
 pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
 pub use lines::fits;
 pub use notes::Notes;
-#[cfg(test)]
-pub use reader::Reader;
-pub use reader::{ReadError, open};
+pub use reader::{ReadError, Reader, open};
 pub use value::{Arg, List, Value};
 pub use writer::LineWriter;
 

@@ -48,6 +48,9 @@ pub struct Notes {
     pub cut: Option<Place>,
     /// From where on the file is not part of this trace.
     pub unread: Option<Place>,
+    /// Of which part of the trace the figures are, where that was asked for; and its time.
+    pub part: Option<String>,
+    pub window: Option<(u64, u64)>,
 }
 
 impl Notes {
@@ -73,6 +76,7 @@ impl Notes {
     /// In sentences, for a person.
     pub fn sentences(&self) -> Vec<String> {
         let mut said = Vec::new();
+        said.extend(self.part.clone());
         if let Some(schema) = self.newer_schema {
             said.push(format!(
                 "the trace has schema {schema} and this gpurec knows {SCHEMA}, so figures may be missing or wrong: \

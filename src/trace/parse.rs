@@ -9,6 +9,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAcces
 use super::args::Args;
 use super::event::{
     Begin, Body, End, Ended, Header, Launch, Line, Memory, Op, Process, Retval, SCHEMA, Transfer, Unknown,
+    Where,
 };
 use super::kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind};
 use super::value::{Text, Value};
@@ -81,6 +82,7 @@ fn call(fields: Fields) -> Result<Body, String> {
             tid,
             begin: fields.begin.ok_or("it has no begin")?,
             duration_ns: fields.duration_us.map(|us| (us * 1e3).round() as u64),
+            paused_ns: fields.paused_us.map_or(0, |us| (us * 1e3).round() as u64),
             retval: fields.retval,
             error: fields.error,
             out: fields.out,
@@ -149,6 +151,8 @@ struct MemoryKeys<'a> {
     pid: u32,
     tid: u32,
     begin: u64,
+    device: Option<u32>,
+    context: Option<Pointer>,
     #[serde(borrow)]
     op: Cow<'a, str>,
     #[serde(borrow)]
@@ -156,7 +160,9 @@ struct MemoryKeys<'a> {
     ptr: Pointer,
     size: Option<u64>,
     freed: Option<u64>,
-    total_allocated: u64,
+    total_allocated: Option<u64>,
+    #[serde(default)]
+    earlier: bool,
     #[serde(default)]
     missed: bool,
     #[serde(default)]
@@ -175,11 +181,13 @@ fn memory<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Memory<'a>, String> 
         pid: keys.pid,
         tid: keys.tid,
         begin: keys.begin,
+        on: Where { device: keys.device, context: keys.context.map(|context| context.0) },
         op,
         space: keys.space,
         ptr: keys.ptr.0,
         size,
         total_allocated: keys.total_allocated,
+        earlier: keys.earlier,
         missed: keys.missed,
         runtime: keys.runtime,
     })
@@ -190,6 +198,8 @@ struct TransferKeys<'a> {
     pid: u32,
     tid: u32,
     begin: u64,
+    device: Option<u32>,
+    context: Option<Pointer>,
     #[serde(borrow)]
     direction: Cow<'a, str>,
     size: u64,
@@ -209,6 +219,7 @@ fn transfer<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Transfer<'a>, Stri
         pid: keys.pid,
         tid: keys.tid,
         begin: keys.begin,
+        on: Where { device: keys.device, context: keys.context.map(|context| context.0) },
         direction: keys.direction,
         size: keys.size,
         partial: keys.partial,
@@ -228,6 +239,7 @@ fn cold<'a>(text: &'a [u8], fields: Fields<'a>) -> Result<Body<'a>, String> {
     Ok(match (kind.as_ref(), name.as_ref()) {
         ("header", _) => Body::Header(read(text).or_else(|reason| newer_header(text).ok_or(reason))?),
         ("process", "exec") => Body::Process(Process::Exec(read(text)?)),
+        ("process", "found") => Body::Process(Process::Found(read(text)?)),
         ("process", "fork") => Body::Process(Process::Fork(read(text)?)),
         ("process", "exit") => Body::Process(Process::Exit(read(text)?)),
         ("process", "library") => Body::Process(Process::Library(read(text)?)),
@@ -302,6 +314,7 @@ struct Fields<'a> {
     out: Option<Args<'a>>,
     begin: Option<u64>,
     duration_us: Option<f64>,
+    paused_us: Option<f64>,
     retval: Option<Retval>,
     error: Option<Cow<'a, str>>,
     ended: Ended,
@@ -406,6 +419,7 @@ fn call_key<'de, A: MapAccess<'de>>(
         "args" => fields.args = Some(map.next_value()?),
         "begin" => fields.begin = Some(map.next_value()?),
         "duration_us" => fields.duration_us = map.next_value()?,
+        "paused_us" => fields.paused_us = map.next_value()?,
         "retval" => fields.retval = retval(map.next_value()?),
         "error" => fields.error = Some(map.next_value::<Text>()?.0),
         "unwound" if map.next_value()? => fields.ended = Ended::Unwound,
@@ -422,6 +436,8 @@ fn call_key<'de, A: MapAccess<'de>>(
         "cooperative" => fields.launched().cooperative = map.next_value()?,
         "nodes" => fields.launched().nodes = map.next_value()?,
         _ if fields.keys == Keys::Kernel => driver_key(fields, key, map)?,
+        "device" => fields.launched().on.device = map.next_value()?,
+        "context" => fields.launched().on.context = Some(map.next_value::<Pointer>()?.0),
         _ => unknown_key(fields, map)?,
     }
     Ok(())

@@ -108,6 +108,14 @@ impl Random {
             cluster,
             cooperative: self.below(2) == 0,
             nodes: (self.below(2) == 0).then(|| self.number()),
+            on: self.on(),
+        }
+    }
+
+    fn on(&mut self) -> Where {
+        Where {
+            device: (self.below(2) == 0).then(|| self.number() as u32),
+            context: (self.below(2) == 0).then(|| self.number()),
         }
     }
 
@@ -118,11 +126,13 @@ impl Random {
             pid: self.number() as u32,
             tid: self.number() as u32,
             begin: self.number(),
+            on: self.on(),
             op,
             space: Cow::Owned(self.text()),
             ptr: self.number(),
             size: (self.below(4) > 0).then(|| self.number()),
-            total_allocated: self.number(),
+            total_allocated: (self.below(4) > 0).then(|| self.number()),
+            earlier: self.below(4) == 0,
             missed: self.below(4) == 0,
             runtime: self.below(2) == 0,
         })
@@ -134,6 +144,7 @@ impl Random {
             pid: self.number() as u32,
             tid: self.number() as u32,
             begin: self.number(),
+            on: self.on(),
             direction: Cow::Owned(self.text()),
             size: self.number(),
             partial: self.below(2) == 0,
@@ -151,6 +162,7 @@ impl Random {
             begin: self.number(),
             // A double, in which the reader gets it, is exact so far.
             duration_ns: (self.below(3) > 0).then(|| self.number() >> 13),
+            paused_ns: if self.below(3) == 0 { self.number() >> 13 } else { 0 },
             retval: match self.below(3) {
                 0 => None,
                 1 => Some(Retval::Number(self.number() as i64)),
@@ -274,6 +286,7 @@ fn cold_lines() -> Vec<Line<'static>> {
         build_id: Some("ab12".into()),
         functions: 446,
         not_hooked: vec![refused],
+        single_stepped: vec!["cuInit".into()],
     };
     let process = |p| Body::Process(p);
     let exit = |status| process(Process::Exit(Exit { pid: 7, tid: 7, status }));
@@ -323,6 +336,7 @@ fn cold_lines() -> Vec<Line<'static>> {
             }],
             complete: false,
             incomplete_because: vec!["1 events were lost".into()],
+            stops: Some(Stops { count: 3, total_ns: 12_345_678 }),
             summary: json!({"cuda_calls": 3}),
         })),
     ];
@@ -380,6 +394,7 @@ fn times_are_exact_at_the_extremes() {
                 tid: u32::MAX,
                 begin: u64::MAX,
                 duration_ns: Some(u64::MAX),
+                paused_ns: 0,
                 retval: Some(Retval::Number(i64::MIN)),
                 error: None,
                 out: None,

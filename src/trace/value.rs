@@ -75,6 +75,31 @@ impl<'a> Value<'a> {
     }
 }
 
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Value::Null => f.write_str("NULL"),
+            Value::Bool(it) => write!(f, "{it}"),
+            Value::Number(n) => write!(f, "{n}"),
+            Value::Signed(n) => write!(f, "{n}"),
+            Value::Float(n) => write!(f, "{n}"),
+            Value::Hex(n) => write!(f, "{n:#x}"),
+            Value::Text(text) => f.write_str(text),
+            Value::Array(items) => {
+                let items: Vec<String> = items.iter().map(Value::to_string).collect();
+                write!(f, "[{}]", items.join(", "))
+            }
+            Value::Object(items) => write!(f, "{{{}}}", shown(items)),
+        }
+    }
+}
+
+/// `name=value`, with commas between.
+pub(super) fn shown(args: &[Arg]) -> String {
+    let pairs = args.iter().map(|arg| format!("{}={}", arg.name, arg.value));
+    pairs.collect::<Vec<_>>().join(", ")
+}
+
 /// The number in a string written by `json::hex`, and in no other.
 pub(super) fn parse_hex(text: &str) -> Option<u64> {
     parse_hex_digits(text.strip_prefix("0x")?)

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::args::MAX_RAW;
-use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer};
+use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer, Where};
 use super::json;
 use super::lines::{LONGEST, fits};
 use super::writer_kernel;
@@ -84,10 +84,17 @@ fn smaller<'a>(line: &Line<'a>) -> Line<'a> {
             (finish.complete, finish.summary) = (false, serde_json::Value::Null);
         }
         Body::Lost(lost) => lost.by_probe = [("(others)".to_owned(), lost.count)].into(),
-        Body::Process(Process::Library(library)) => library.not_hooked.clear(),
+        Body::Process(Process::Library(library)) => {
+            library.not_hooked.clear();
+            library.single_stepped.clear();
+        }
         Body::Process(Process::Exec(exec)) => {
             exec.command.truncate(WORDS);
             exec.command.iter_mut().for_each(|word| *word = short(word, LONGEST_NAME));
+        }
+        Body::Process(Process::Found(found)) => {
+            found.command.truncate(WORDS);
+            found.command.iter_mut().for_each(|word| *word = short(word, LONGEST_NAME));
         }
         _ => {}
     }
@@ -106,6 +113,7 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
         Body::Xid(xid) => cold(out, line, "xid", "xid", xid)?,
         Body::Header(header) => cold(out, line, "header", "gpurec", header)?,
         Body::Process(Process::Exec(p)) => cold(out, line, "process", "exec", p)?,
+        Body::Process(Process::Found(p)) => cold(out, line, "process", "found", p)?,
         Body::Process(Process::Fork(p)) => cold(out, line, "process", "fork", p)?,
         Body::Process(Process::Exit(p)) => cold(out, line, "process", "exit", p)?,
         Body::Process(Process::Library(p)) => cold(out, line, "process", "library", p)?,
@@ -213,6 +221,18 @@ fn launch(out: &mut Vec<u8>, launch: &Launch) {
         out.extend_from_slice(b",\"nodes\":");
         json::number(out, nodes);
     }
+    on(out, launch.on);
+}
+
+fn on(out: &mut Vec<u8>, on: Where) {
+    if let Some(device) = on.device {
+        out.extend_from_slice(b",\"device\":");
+        json::number(out, device.into());
+    }
+    if let Some(context) = on.context {
+        out.extend_from_slice(b",\"context\":");
+        json::hex(out, context);
+    }
 }
 
 fn triple(out: &mut Vec<u8>, [x, y, z]: [u32; 3]) {
@@ -238,6 +258,7 @@ fn effect(out: &mut Vec<u8>, line: &Line, kind: &str, name: &str, pid: u32, tid:
 
 fn append_memory(out: &mut Vec<u8>, line: &Line, memory: &Memory) {
     effect(out, line, "memory", &memory.name, memory.pid, memory.tid, memory.begin);
+    on(out, memory.on);
     let (op, size): (&[u8], &[u8]) = match memory.op {
         Op::Alloc => (b",\"op\":\"alloc\",\"space\":", b",\"size\":"),
         Op::Free => (b",\"op\":\"free\",\"space\":", b",\"freed\":"),
@@ -250,8 +271,13 @@ fn append_memory(out: &mut Vec<u8>, line: &Line, memory: &Memory) {
         out.extend_from_slice(size);
         json::number(out, bytes);
     }
-    out.extend_from_slice(b",\"total_allocated\":");
-    json::number(out, memory.total_allocated);
+    if let Some(total) = memory.total_allocated {
+        out.extend_from_slice(b",\"total_allocated\":");
+        json::number(out, total);
+    }
+    if memory.earlier {
+        out.extend_from_slice(b",\"earlier\":true");
+    }
     if memory.missed {
         out.extend_from_slice(b",\"missed\":true");
     }
@@ -263,6 +289,7 @@ fn append_memory(out: &mut Vec<u8>, line: &Line, memory: &Memory) {
 
 fn append_transfer(out: &mut Vec<u8>, line: &Line, transfer: &Transfer) {
     effect(out, line, "transfer", &transfer.name, transfer.pid, transfer.tid, transfer.begin);
+    on(out, transfer.on);
     out.extend_from_slice(b",\"direction\":");
     json::string(out, &transfer.direction);
     out.extend_from_slice(b",\"size\":");
@@ -297,6 +324,10 @@ fn append_end(out: &mut Vec<u8>, line: &Line, end: &End) {
     if let Some(ns) = end.duration_ns {
         out.extend_from_slice(b",\"duration_us\":");
         json::micros(out, ns);
+    }
+    if end.paused_ns > 0 {
+        out.extend_from_slice(b",\"paused_us\":");
+        json::micros(out, end.paused_ns);
     }
     retval(out, end.retval);
     if let Some(error) = &end.error {

@@ -1,4 +1,4 @@
-/* Stands in for initialisation, the one device and its contexts. */
+/* Stands in for initialisation, devices and their contexts: one device, or as many as STANDIN_DEVICES says. */
 #define _GNU_SOURCE
 #include "door.h"
 
@@ -8,9 +8,11 @@
 
 #define STACK 16
 static const char device_name[] = "Stand-in GPU";
+#define MOST_DEVICES 8
 static bool initialised, forked;
-static struct context *primary;
-static unsigned primary_users, primary_flags, next_context = 1;
+static int devices = 1;
+static struct context *primary[MOST_DEVICES];
+static unsigned primary_users[MOST_DEVICES], primary_flags[MOST_DEVICES], next_context = 1;
 static __thread struct context *stack[STACK];
 static __thread unsigned depth;
 __thread bool in_callback;
@@ -33,6 +35,11 @@ static void after_fork(void)
 
 __attribute__((constructor)) static void watch_forks(void)
 {
+    const char *text = getenv("STANDIN_DEVICES");
+    long wanted = text ? strtol(text, NULL, 10) : 0;
+
+    if (wanted > 0 && wanted <= MOST_DEVICES)
+        devices = (int)wanted;
     pthread_atfork(NULL, NULL, after_fork);
 }
 
@@ -80,13 +87,13 @@ static CUresult check_device(const void *out, CUdevice device)
     TRY(need_driver());
     if (!out)
         return INVALID_VALUE;
-    return device == 0 ? SUCCESS : INVALID_DEVICE;
+    return device >= 0 && device < devices ? SUCCESS : INVALID_DEVICE;
 }
 
 DRIVER(cuDeviceGetCount)(int *count)
 {
     TRY(check_device(count, 0));
-    *count = 1;
+    *count = devices;
     return SUCCESS;
 }
 
@@ -171,12 +178,13 @@ DRIVER(cuDeviceGetAttribute)(int *value, int attribute, CUdevice device)
 }
 
 /* Under the gate. */
-static struct context *context_new(unsigned flags)
+static struct context *context_new(unsigned flags, CUdevice device)
 {
     struct context *context = object_new(CONTEXT, sizeof *context);
     if (!context)
         return NULL;
     context->flags = flags;
+    context->device = device;
     context->id = next_context++;
     context->null_stream = stream_new(context, 0, 0);
     door_context_new(context);
@@ -187,50 +195,50 @@ DRIVER(cuDevicePrimaryCtxRetain)(struct context **out, CUdevice device)
 {
     TRY(check_device(out, device));
     gate_lock();
-    if (!primary)
-        primary = context_new(primary_flags);
-    if (primary)
-        primary_users++;
-    *out = primary;
+    if (!primary[device])
+        primary[device] = context_new(primary_flags[device], device);
+    if (primary[device])
+        primary_users[device]++;
+    *out = primary[device];
     gate_unlock();
     return *out ? SUCCESS : OUT_OF_MEMORY;
 }
 
 /* Under the gate. */
-static void primary_end(void)
+static void primary_end(CUdevice device)
 {
-    arena_forget(primary);
-    door_context_end(primary);
-    object_forget(primary);
-    primary = NULL;
-    primary_users = 0;
+    arena_forget(primary[device]);
+    door_context_end(primary[device]);
+    object_forget(primary[device]);
+    primary[device] = NULL;
+    primary_users[device] = 0;
 }
 
 DRIVER(cuDevicePrimaryCtxRelease_v2)(CUdevice device)
 {
-    TRY(check_device(&primary, device));
+    TRY(check_device(primary, device));
     gate_lock();
-    bool held = primary_users > 0;
-    if (held && --primary_users == 0)
-        primary_end();
+    bool held = primary_users[device] > 0;
+    if (held && --primary_users[device] == 0)
+        primary_end(device);
     gate_unlock();
     return held ? SUCCESS : INVALID_CONTEXT;
 }
 
 DRIVER(cuDevicePrimaryCtxReset_v2)(CUdevice device)
 {
-    TRY(check_device(&primary, device));
+    TRY(check_device(primary, device));
     gate_lock();
-    if (primary)
-        primary_end();
+    if (primary[device])
+        primary_end(device);
     gate_unlock();
     return SUCCESS;
 }
 
 DRIVER(cuDevicePrimaryCtxSetFlags_v2)(CUdevice device, unsigned flags)
 {
-    TRY(check_device(&primary, device));
-    primary_flags = flags;
+    TRY(check_device(primary, device));
+    primary_flags[device] = flags;
     return SUCCESS;
 }
 
@@ -238,8 +246,8 @@ DRIVER(cuDevicePrimaryCtxGetState)(CUdevice device, unsigned *flags, int *active
 {
     TRY(check_device(flags && active ? flags : NULL, device));
     gate_lock();
-    *flags = primary_flags;
-    *active = primary != NULL;
+    *flags = primary_flags[device];
+    *active = primary[device] != NULL;
     gate_unlock();
     return SUCCESS;
 }
@@ -272,7 +280,7 @@ static CUresult create(struct context **out, unsigned flags, CUdevice device)
 {
     TRY(check_device(out, device));
     gate_lock();
-    *out = context_new(flags);
+    *out = context_new(flags, device);
     gate_unlock();
     return *out ? impl_cuCtxPushCurrent_v2(*out) : OUT_OF_MEMORY;
 }
@@ -298,7 +306,7 @@ DRIVER(cuCtxDestroy_v2)(struct context *context)
 {
     TRY(need_driver());
     gate_lock();
-    bool known = object_is(context, CONTEXT) && context != primary;
+    bool known = object_is(context, CONTEXT) && context != primary[context->device];
     if (known) {
         arena_forget(context);
         door_context_end(context);

@@ -1,5 +1,5 @@
 /* The program that `gpurec demo` records: a small inference, with three faults
- * put in for the recorder to find: one leak (8 MiB), one failed call that it
+ * put in for the recorder to find: 8 MiB that are never freed, one failed call that it
  * survives, and a needless cudaDeviceSynchronize after every layer. */
 #define _GNU_SOURCE
 #include "kernels.h"
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WIDTH = 256, LAYERS = 8, MATRIX = WIDTH * WIDTH, LEAK = 8 << 20, MOST_THREADS = 64 };
+enum { WIDTH = 256, LAYERS = 8, MATRIX = WIDTH * WIDTH, HELD = 8 << 20, MOST_THREADS = 64 };
 
 static struct {
     long loops, threads, burst, sleep_ms, exit_code;
@@ -272,8 +272,8 @@ int main(int count, char **arguments)
         cudaGetDevice(&device);
     }
     load_weights();
-    void *leaked;
-    MUST(cudaMalloc(&leaked, LEAK));
+    void *held;
+    MUST(cudaMalloc(&held, HELD));
     const char *failure = fail_once();
     if (flags.crash)
         crash_in_callback();

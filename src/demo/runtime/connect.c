@@ -9,10 +9,13 @@
 struct driver driver;
 static int (*get_proc_address)(const char *, void **, int, unsigned long long, int *);
 static cudaError connected;
-static handle primary;
-static unsigned generation = 1; /* of the primary context; a reset begins the next */
+#define MOST_DEVICES 8
+static handle primary[MOST_DEVICES];
+static unsigned generation = 1; /* of the primary contexts; a reset begins the next */
 static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+__thread int device;
 static __thread unsigned bound;
+static __thread int bound_device;
 static __thread cudaError last_error;
 
 /* Whatever is missing stays NULL only if the driver is no stand-in and too old. */
@@ -45,18 +48,20 @@ cudaError need_driver(void)
 
 cudaError need_device(void)
 {
-    if (bound == __atomic_load_n(&generation, __ATOMIC_ACQUIRE))
+    if (bound == __atomic_load_n(&generation, __ATOMIC_ACQUIRE) && bound_device == device)
         return SUCCESS;
     cudaError result = need_driver();
     if (result)
         return result;
     pthread_mutex_lock(&primary_lock);
-    if (!primary)
-        result = driver.cuDevicePrimaryCtxRetain(&primary, 0);
+    if (!primary[device])
+        result = driver.cuDevicePrimaryCtxRetain(&primary[device], device);
     if (!result)
-        result = driver.cuCtxSetCurrent(primary);
-    if (!result)
+        result = driver.cuCtxSetCurrent(primary[device]);
+    if (!result) {
         bound = generation;
+        bound_device = device;
+    }
     pthread_mutex_unlock(&primary_lock);
     return result;
 }
@@ -64,7 +69,7 @@ cudaError need_device(void)
 void forget_device(void)
 {
     pthread_mutex_lock(&primary_lock);
-    primary = NULL;
+    primary[device] = NULL;
     __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&primary_lock);
 }

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-static __thread int device;
-
 RUNTIME(cudaDriverGetVersion)(int *version)
 {
     if (!version)

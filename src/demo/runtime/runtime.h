@@ -140,8 +140,9 @@ extern struct driver driver;
 
 /* connect.c */
 cudaError need_driver(void); /* libcuda loaded, its functions found, cuInit done */
-cudaError need_device(void); /* and the primary context is current in this thread */
+cudaError need_device(void); /* and the primary context of the device is current in this thread */
 void forget_device(void);    /* after a reset */
+extern __thread int device;  /* of this thread */
 int cuda_lookup(const char *base, void **out, int version, unsigned long long flags, int *status);
 cudaError note(cudaError result); /* remembers an error for cudaGetLastError */
 

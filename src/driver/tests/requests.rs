@@ -72,6 +72,19 @@ fn alloc_in_all_its_sizes() {
     assert_eq!(text, "NV_ESC_RM_ALLOC class=NV01_MEMORY_SYSTEM client=0x0 parent=0x0 flags=0x7");
 }
 
+/// A request may have flags of its own, and its parameters too: no key stands twice in a line.
+#[test]
+fn alloc_flags_and_those_of_its_parameters_are_two_keys() {
+    let payload = bytes(48, &[(12, 0x9067), (32, 12), (36, 7)], &[(16, 0x7ffd_1000)]);
+    let params = bytes(12, &[(0, 9), (4, 1), (8, 2)], &[]);
+    let text = begin(&mut decoder(), &Ioctl { second: Some(&params), ..escape(0x2b, &payload) });
+    assert_eq!(
+        text,
+        "NV_ESC_RM_ALLOC class=FERMI_CONTEXT_SHARE_A client=0x0 parent=0x0 params_size=12 flags=0x7 \
+         vaspace=0x9 params_flags=0x1 subcontext=2"
+    );
+}
+
 #[test]
 fn alloc_parameters() {
     let alloc = |class: u32, params: &[u8], size: u32| {

@@ -114,10 +114,13 @@ fn a_runtime_call_and_its_driver_call_are_one() {
         let (name, inner_name) = (outer.name, inner.name);
         let effects = play.nested(outer.wrote(0, DEV), inner);
         let [Effect::Memory(memory)] = &effects[..] else { panic!("{name}: {effects:?}") };
-        assert_eq!((memory.name.as_ref(), memory.total_allocated), (inner_name, 64));
+        assert_eq!((memory.name.as_ref(), memory.total_allocated), (inner_name, Some(64)));
         let effects = play.nested(call(free, &[DEV]), call(inner_free, &[DEV]));
         let [Effect::Memory(memory)] = &effects[..] else { panic!("{name}: {effects:?}") };
-        assert_eq!((memory.name.as_ref(), memory.size, memory.total_allocated), (inner_free, Some(64), 0));
+        assert_eq!(
+            (memory.name.as_ref(), memory.size, memory.total_allocated),
+            (inner_free, Some(64), Some(0))
+        );
     }
 }
 
@@ -181,8 +184,8 @@ fn an_address_given_out_again_while_its_free_returns() {
     let effects = play.make(malloc(DEV, 100).on(1));
     let [Effect::Memory(free), Effect::Memory(alloc)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!((free.op, free.begin, free.tid, free.size), (Op::Free, id, 2, Some(64)));
-    assert_eq!((free.name.as_ref(), free.missed, free.total_allocated), ("cuMemFree_v2", false, 0));
-    assert_eq!((alloc.op, alloc.size, alloc.total_allocated), (Op::Alloc, Some(100), 100));
+    assert_eq!((free.name.as_ref(), free.missed, free.total_allocated), ("cuMemFree_v2", false, Some(0)));
+    assert_eq!((alloc.op, alloc.size, alloc.total_allocated), (Op::Alloc, Some(100), Some(100)));
     assert!(play.end(freeing).is_empty() && play.end(outer).is_empty());
     assert_eq!(play.frees(call("cuMemFree_v2", &[DEV])), [(DEV, Some(100), 0)]);
 }
@@ -278,7 +281,10 @@ fn a_reset_that_only_the_runtime_shows() {
 fn a_release_of_a_context_retained_before_us_means_nothing() {
     let mut play = Play::late(Box::new(()));
     play.make(call("cuDevicePrimaryCtxRetain", &[0x10, 0]).wrote(0, 0xc0));
-    play.alloc(malloc(DEV, 1));
+    let effects = play.make(malloc(DEV, 1));
+    let [Effect::Memory(Memory { op: Op::Alloc, total_allocated: None, .. })] = &effects[..] else {
+        panic!("{effects:?}")
+    };
     assert!(play.make(call("cuDevicePrimaryCtxRelease_v2", &[0])).is_empty());
 }
 
@@ -295,7 +301,38 @@ fn processes_have_ledgers_of_their_own() {
     assert_eq!(play.frees(call("cuMemFree_v2", &[DEV])), [(DEV, Some(64), 0)]);
     play.alloc(malloc(DEV, 64));
     play.meaning.process_exited(7);
+    play.meaning.process_execed(7);
     assert_eq!(play.alloc(malloc(DEV, 1)).3, 1);
+}
+
+/// What a process held before the recording is not known: no total, and its frees are told as such, once.
+#[test]
+fn memory_from_before_the_recording() {
+    let mut play = Play::late(Box::new(()));
+    let earlier = |effects: Vec<Effect>| match &effects[..] {
+        [] => None,
+        [Effect::Memory(memory)] => {
+            assert_eq!((memory.op, memory.size, memory.total_allocated), (Op::Free, None, None));
+            assert!(memory.earlier && !memory.missed);
+            Some((memory.name.to_string(), memory.space.to_string(), memory.ptr))
+        }
+        other => panic!("{other:?}"),
+    };
+    let told = |name: &str, space: &str| Some((name.to_owned(), space.to_owned(), DEV));
+    let free = |name| call(name, &[DEV]);
+    assert_eq!(earlier(play.nested(free("cudaFree"), free("cuMemFree_v2"))), told("cuMemFree_v2", "unknown"));
+    assert_eq!(earlier(play.make(free("cuMemFreeHost"))), told("cuMemFreeHost", "host"));
+    assert_eq!(earlier(play.make(free("cudaFreeAsync"))), told("cudaFreeAsync", "pool"));
+    assert_eq!(earlier(play.make(call("cudaFree", &[0]))), None, "nothing is freed");
+    assert_eq!(earlier(play.make(free("cuMemFree_v2").failed())), None);
+    // Allocated since, it is known.
+    play.make(malloc(DEV, 64));
+    let effects = play.make(free("cuMemFree_v2"));
+    let [Effect::Memory(memory)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((memory.size, memory.earlier, memory.total_allocated), (Some(64), false, None));
+    // Where allocations are left out, memory that is not known need not be from before.
+    play.meaning.memory_missing();
+    assert_eq!(earlier(play.make(free("cuMemFree_v2"))), None);
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn allocate(
     model.0.insert(ptr, (space, size));
     let [Effect::Memory(m)] = &effects[..] else { return false };
     (m.op, m.space.as_ref(), m.ptr, m.size, m.total_allocated)
-        == (Op::Alloc, name, ptr, Some(size), model.total(space))
+        == (Op::Alloc, name, ptr, Some(size), Some(model.total(space)))
 }
 
 fn release(play: &mut Play, model: &mut Model, ptr: u64, fails: bool, outer: bool, tid: u32) -> bool {
@@ -95,7 +95,7 @@ fn release(play: &mut Play, model: &mut Model, ptr: u64, fails: bool, outer: boo
     };
     model.0.remove(&ptr);
     let [Effect::Memory(m)] = &effects[..] else { return false };
-    (m.op, m.ptr, m.size, m.total_allocated) == (Op::Free, ptr, Some(size), model.total(space))
+    (m.op, m.ptr, m.size, m.total_allocated) == (Op::Free, ptr, Some(size), Some(model.total(space)))
 }
 
 /// Whatever comes, in whatever order: totals are the sums of what is held.
@@ -110,7 +110,7 @@ fn totals_are_sums_whatever_comes() {
         for _ in 0..300 {
             let table = tables[random.below(4) as usize];
             let ptr = random.below(16);
-            let by = By { tid: 1, id: random.below(100) };
+            let by = ledger::By { tid: 1, id: random.below(100) };
             match random.below(9) {
                 0..=2 => {
                     let space = Space::ALL[random.below(7) as usize];

@@ -29,7 +29,7 @@ impl Folder {
 
     /// A sink that writes into this folder's trace.
     pub fn lines(&self, start: u64) -> (Lines, Writer) {
-        let output = output::open(Some(&self.trace()), SystemTime::now()).unwrap();
+        let output = output::open(Some(&self.trace()), SystemTime::now(), Default::default()).unwrap();
         let (handoff, writer) = handoff::start(output).unwrap();
         (Lines::new(Some(LineWriter::new(handoff)), None, start), writer)
     }
@@ -296,7 +296,7 @@ fn calls_in_flight_are_listed_up_to_a_bound() {
 
 #[test]
 fn a_full_disk_is_told_once_and_stops_nothing() {
-    let output = output::open(Some("/dev/full".as_ref()), SystemTime::now()).unwrap();
+    let output = output::open(Some("/dev/full".as_ref()), SystemTime::now(), Default::default()).unwrap();
     let (handoff, writer) = handoff::start(output).unwrap();
     let mut lines = Lines::new(Some(LineWriter::new(handoff)), None, 0);
     let began = std::time::Instant::now();

@@ -10,9 +10,11 @@ use libbpf_rs::{MapCore, MapFlags};
 use serde_json::Value;
 
 use super::super::handoff::Writer;
-use super::super::worker::{Message, Outcome, State, Told, Worker, monotonic_ns, namespace_ns};
+use super::super::messages::{Message, Told};
+use super::super::worker::{Outcome, State, Worker};
 use super::sink::Folder;
 use super::{FakeRing, call_record, return_record};
+use crate::clock::monotonic_ns;
 use crate::probe::{Base, Library, LossCounters, Probe, Settings, rings, wire};
 use crate::trace::Header;
 
@@ -78,6 +80,7 @@ fn library(id: u32, name: &str) -> (Library, Vec<Probe>) {
         build_id: None,
         functions: 1,
         not_hooked: Vec::new(),
+        single_stepped: Vec::new(),
         beyond: 0,
         refused: 0,
         slow: 0,
@@ -282,13 +285,4 @@ fn records_are_taken_while_the_target_runs() {
     let begins = lines.iter().filter(|line| line["phase"] == "B").count();
     assert_eq!(begins, count as usize);
     assert!(outcome.failed.is_none());
-}
-
-#[test]
-fn the_clock_of_a_time_namespace() {
-    assert_eq!(namespace_ns("monotonic  100000         5\nboottime  7 8\n"), 100_000_000_000_005);
-    assert_eq!(namespace_ns("monotonic -20 0\n"), -20_000_000_000);
-    for none in ["", "monotonic", "boottime 7 8\n", "monotonic x y\n"] {
-        assert_eq!(namespace_ns(none), 0);
-    }
 }

@@ -22,9 +22,11 @@ impl Session<'_> {
             }
         }
         if matches!(self.config.target, Target::All) {
+            self.tracker.look_early(Early::Linker, &mut self.probes);
             for pid in proc::all_processes() {
                 // A process that ended meanwhile has nothing left to hook.
                 let _ = self.tracker.scan(pid, &mut self.probes);
+                self.tracker.look_early(Early::Process(pid), &mut self.probes);
             }
         }
         Ok(())

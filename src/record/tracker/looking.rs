@@ -31,6 +31,10 @@ pub enum Job {
     New(NewFile),
     /// A process that ran already has it mapped.
     Scan(u32, Mapping),
+    /// Which libraries may be loaded is asked (--all).
+    Early(Early),
+    /// One of those. The process that it was found through, or this one.
+    Path(u32, String),
 }
 
 impl Job {
@@ -43,6 +47,8 @@ impl Job {
                 (record.head.tid, Place::Mapped { address, inode, fd })
             }
             Job::Scan(pid, mapping) => (*pid, Place::Listed(mapping.clone())),
+            Job::Path(pid, path) => (*pid, Place::Path(path.clone())),
+            Job::Early(of) => return Ask::Early { of: *of },
         };
         Ask::File { tid, place, again }
     }
@@ -51,7 +57,14 @@ impl Job {
         match self {
             Job::New(record) => record.pid,
             Job::Scan(pid, _) => *pid,
+            // Nobody has it mapped.
+            Job::Early(_) | Job::Path(..) => 0,
         }
+    }
+
+    /// Nobody has the file mapped: if it is of use, it will be looked at again.
+    fn is_early(&self) -> bool {
+        matches!(self, Job::Early(_) | Job::Path(..))
     }
 }
 
@@ -85,6 +98,23 @@ impl Tracker {
         Ok(())
     }
 
+    /// With --all, which stops nobody: libraries that processes are about to load are hooked before they do.
+    pub fn look_early(&mut self, of: Early, probes: &mut Probes) {
+        self.ask(Job::Early(of), probes);
+    }
+
+    /// As many as there are: they come one after the other with `work`.
+    fn look_at_paths(&mut self, of: Early, paths: Vec<String>) {
+        let pid = match of {
+            Early::Linker => std::process::id(),
+            Early::Process(pid) => pid,
+        };
+        for path in paths {
+            let job = Job::Path(pid, path);
+            self.files.ask(job.ask(false), job);
+        }
+    }
+
     fn ask(&mut self, job: Job, probes: &mut Probes) {
         self.files.ask(job.ask(false), job);
         loop {
@@ -108,7 +138,7 @@ impl Tracker {
     pub(super) fn is_stopped_for_a_look(&self, is_it: impl Fn(&NewFile) -> bool) -> bool {
         self.files.jobs().any(|job| match job {
             Job::New(record) => record.head.flags & wire::STOPPED != 0 && is_it(record),
-            Job::Scan(..) => false,
+            _ => false,
         })
     }
 
@@ -166,7 +196,11 @@ impl Tracker {
 
     /// A sentence about a file; without its name if there are many.
     fn tell_unread(&mut self, job: &Job, path: Option<PathBuf>, why: &str) {
+        if job.is_early() {
+            return;
+        }
         let pid = job.pid();
+        self.libs.saw_refused(path.as_deref());
         let path = path.filter(|_| self.named < MOST_NAMED);
         self.named += usize::from(path.is_some());
         self.missed(match path {
@@ -199,12 +233,22 @@ impl Tracker {
         let (hooked, key, path) = match found {
             // Its hooks were removed, or could not be made: it is looked at anew.
             Found::Known(key) if !probes.has(&key) && !late => return self.files.ask(job.ask(true), job),
+            Found::Early(paths) => {
+                if let Job::Early(of) = job {
+                    self.look_at_paths(of, paths);
+                }
+                return;
+            }
+            Found::Wants(wants) if job.is_early() && wants.image.functions.is_empty() => return,
+            Found::NotHooked { .. } if job.is_early() => return,
             Found::Known(key) => (self.tell(monotonic_ns(), pid, probes.also(pid, key)), Some(key), None),
             Found::Wants(wants) => {
+                self.libs.saw(&wants);
                 let (key, path) = (wants.key, wants.path.clone());
                 (self.look(pid, *wants, probes), Some(key), Some(path))
             }
             Found::NotHooked { path, reason } => {
+                self.libs.saw_refused(Some(&path));
                 (self.tell(monotonic_ns(), pid, Looked::Failed { path, reason }), None, None)
             }
             Found::NotOpened(why) => {
@@ -221,6 +265,10 @@ impl Tracker {
             _ => (false, None, None),
         };
         self.files_examined += 1;
+        if let Some(key) = key.filter(|_| hooked && self.everyone) {
+            let path = path.clone().unwrap_or_else(|| PathBuf::from("a library"));
+            self.hooked_at.entry(key).or_insert_with(|| (monotonic_ns(), path));
+        }
         let Job::New(record) = job else { return };
         let mut only = key.map_or(0, |key| probes.only(key));
         if let Some(key) = key.filter(|key| probes.has(key)) {
@@ -228,6 +276,7 @@ impl Tracker {
         }
         let stopped = record.head.flags & wire::STOPPED != 0 && !late;
         let path = path.unwrap_or_else(|| PathBuf::from("a library"));
+        self.tell_if_mapped_before(&record, key);
         if hooked && !stopped && self.is_to_be_seen(&record) {
             self.came_late(&record, &path, probes);
             only = 0;
@@ -278,7 +327,7 @@ impl Tracker {
             Looked::Also => return true,
             Looked::Hooked(library) => {
                 if self.libraries.len() < LISTED {
-                    self.libraries.push(library.clone());
+                    self.libraries.push(Library { single_stepped: Vec::new(), ..library.clone() });
                 }
                 if library.beyond > 0 {
                     send(Told::Missed(BEYOND.to_owned()));
@@ -311,19 +360,25 @@ impl Tracker {
                 }
                 return;
             }
+            Job::Early(_) | Job::Path(..) => return,
         };
         let stopped = record.head.flags & wire::STOPPED != 0 && !late;
         // Is the next process that maps the file asked, or nobody any more?
         let mut next = true;
         if !stopped && (ended || why.not_found) {
             if self.is_to_be_seen(record) {
+                self.libs.saw_refused(None);
                 self.missed(if ended { GONE } else { NOT_OPENED }.to_owned());
+            } else if self.everyone {
+                self.tell_unlooked(record);
             }
         } else if let Some(how) = self.resumed(record).filter(|_| stopped) {
+            self.libs.saw_refused(None);
             self.missed(format!("a file that a process had mapped was being looked at {how}"));
         } else {
             if !ended && !why.no_library && record.head.ts < self.ends.get() {
                 let said = &why.said;
+                self.libs.saw_refused(None);
                 self.missed(format!("a file that a process had mapped could not be opened ({said}): {LOST}"));
             }
             next = ended;

@@ -14,7 +14,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::measure::{Asks, Gathered, Missing, Op, Value, decide, evaluate, gather, options_that_leave_out};
-use super::{read, width_of};
+use super::{Only, read, width_of};
 use crate::say;
 use budget::Budget;
 
@@ -24,6 +24,7 @@ pub struct CheckConfig {
     /// Names of files, or expressions.
     pub budgets: Vec<String>,
     pub json: bool,
+    pub only: Only,
 }
 
 /// What became of one expression.
@@ -53,7 +54,7 @@ pub fn check(config: &CheckConfig) -> Result<u8> {
     let files = read::or_newest(&config.files);
     let mut out = BufWriter::new(std::io::stdout().lock());
     read::of_each(&files, |_, file| {
-        let gathered = gather(file, &asks)?;
+        let gathered = gather(file, &asks, &config.only)?;
         let outcomes: Vec<Outcome> = budgets.iter().map(|budget| judge(budget, &gathered)).collect();
         let status = outcomes.iter().map(|outcome| outcome.verdict.status()).max().unwrap_or(0);
         if config.json {

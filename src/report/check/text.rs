@@ -58,7 +58,7 @@ pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usiz
 }
 
 fn shown(outcome: &Outcome) -> String {
-    outcome.value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+    outcome.value.map_or_else(|| "no value".to_owned(), |value| value.to_string())
 }
 
 fn verdict(outcomes: &[Outcome]) -> String {

@@ -15,7 +15,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::measure::{Asks, Gathered, gather};
-use super::width_of;
+use super::{Only, width_of};
 use crate::say;
 use order::{Change, Ordered, Rank};
 use rows::Total;
@@ -30,6 +30,7 @@ pub struct DiffConfig {
     pub top: Option<usize>,
     /// `cudaMalloc.calls=10%`
     pub fail_over: Vec<String>,
+    pub only: Only,
 }
 
 /// All there is to say.
@@ -49,7 +50,7 @@ pub fn diff(config: &DiffConfig) -> Result<u8> {
     for threshold in &thresholds {
         asks.add(&threshold.term, None);
     }
-    let diff = Diff::new([&config.before, &config.after], &asks, &thresholds)?;
+    let diff = Diff::new([&config.before, &config.after], &asks, &thresholds, &config.only)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     if config.json {
         writeln!(out, "{}", say::json(&diff.json(config.top))?)?;
@@ -64,9 +65,14 @@ pub fn diff(config: &DiffConfig) -> Result<u8> {
 }
 
 impl<'a> Diff<'a> {
-    fn new(files: [&'a Path; 2], asks: &Asks, thresholds: &[thresholds::Given]) -> Result<Diff<'a>> {
+    fn new(
+        files: [&'a Path; 2],
+        asks: &Asks,
+        thresholds: &[thresholds::Given],
+        only: &Only,
+    ) -> Result<Diff<'a>> {
         let [before, after] = files;
-        let gathered = [gather(before, asks)?, gather(after, asks)?];
+        let gathered = [gather(before, asks, only)?, gather(after, asks, only)?];
         let rows = rows::rows(&gathered);
         Ok(Diff {
             files,

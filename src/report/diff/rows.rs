@@ -43,6 +43,8 @@ pub struct Total {
     pub after: Value,
     /// Printed also where it is the same.
     pub always: bool,
+    /// Why one of the two is not known.
+    pub unknown: Option<String>,
 }
 
 pub fn rows(gathered: &[Gathered; 2]) -> Vec<Row> {
@@ -125,38 +127,51 @@ fn callers(rows: &mut BTreeMap<(bool, String), Row>, seen: &Seen, sign: i64) {
 pub fn totals(gathered: &[Gathered; 2]) -> Vec<Total> {
     let [before, after] = gathered;
     let mut all = Vec::new();
-    let mut add = |name, unit, always, of: &dyn Fn(&Seen) -> Option<u64>| {
-        if let (Some(before), Some(after)) = (of(&before.whole), of(&after.whole)) {
-            let (before, after) = (Value::whole(before, unit), Value::whole(after, unit));
-            all.push(Total { name, before, after, always });
+    let mut add = |name, unit, always, figure: &str, of: &dyn Fn(&Seen) -> Option<u64>| {
+        if let (Some(seen_before), Some(seen_after)) = (of(&before.whole), of(&after.whole)) {
+            let unknown = [before, after].iter().find_map(|one| one.whole.figures.unknown.get(figure));
+            let (before, after) = (Value::whole(seen_before, unit), Value::whole(seen_after, unit));
+            all.push(Total { name, before, after, always, unknown: unknown.cloned() });
         }
     };
-    add("Duration", Unit::Time, true, &|seen| Some(seen.figures.duration_ns));
-    add("CUDA calls", Unit::Count, true, &|seen| Some(seen.figures.cuda_calls));
-    add("Kernel launches", Unit::Count, true, &|seen| Some(seen.figures.kernel_launches));
-    add("Graph launches", Unit::Count, false, &|seen| Some(seen.figures.graph_launches));
-    add("Allocations", Unit::Count, true, &|seen| Some(seen.figures.memory.allocations));
-    add("Bytes allocated", Unit::Bytes, true, &|seen| Some(seen.figures.memory.allocated_bytes));
-    add("Bytes leaked", Unit::Bytes, false, &|seen| Some(seen.figures.memory.leaks.bytes));
-    add("Peak of a process", Unit::Bytes, false, &|seen| Some(seen.peak_bytes));
+    add("Duration", Unit::Time, true, "", &|seen| Some(seen.figures.duration_ns));
+    add("CUDA calls", Unit::Count, true, "cuda_calls", &|seen| Some(seen.figures.cuda_calls));
+    add("Kernel launches", Unit::Count, true, "kernel_launches", &|seen| Some(seen.figures.kernel_launches));
+    add("Graph launches", Unit::Count, false, "graph_launches", &|seen| Some(seen.figures.graph_launches));
+    add("Allocations", Unit::Count, true, "memory.allocations", &|seen| {
+        Some(seen.figures.memory.allocations)
+    });
+    add("Bytes allocated", Unit::Bytes, true, "memory.allocated_bytes", &|seen| {
+        Some(seen.figures.memory.allocated_bytes)
+    });
+    add("Bytes held at exit", Unit::Bytes, false, "memory.held", &|seen| {
+        Some(seen.figures.memory.held.bytes)
+    });
+    add("Bytes leaked", Unit::Bytes, false, "memory.leaks", &|seen| Some(seen.figures.memory.leaks.bytes));
+    add("Peak of a process", Unit::Bytes, false, "memory.peak", &|seen| Some(seen.peak_bytes));
     let copies =
         |seen: &Seen| copied(seen.figures.transfers.by_direction.iter().filter(|d| d.direction != "set"));
-    add("Copies", Unit::Count, true, &|seen| Some(copies(seen).count));
-    add("Bytes copied", Unit::Bytes, true, &|seen| Some(copies(seen).bytes));
+    add("Copies", Unit::Count, true, "transfers.count", &|seen| Some(copies(seen).count));
+    add("Bytes copied", Unit::Bytes, true, "transfers.bytes", &|seen| Some(copies(seen).bytes));
     for (name, direction) in
         [("  H2D", "H2D"), ("  D2H", "D2H"), ("  D2D", "D2D"), ("  P2P", "P2P"), ("  unknown", "unknown")]
     {
         let of = |seen: &Seen| {
             copied(seen.figures.transfers.by_direction.iter().filter(|d| d.direction == direction))
         };
-        add(name, Unit::Bytes, false, &|seen| Some(of(seen).bytes));
+        add(name, Unit::Bytes, false, "transfers.bytes", &|seen| Some(of(seen).bytes));
     }
-    add("Waits for the GPU", Unit::Count, true, &|seen| Some(seen.figures.sync.calls));
-    add("Time in them", Unit::Time, true, &|seen| Some(seen.figures.sync.total_ns));
-    add("Failed calls", Unit::Count, true, &|seen| Some(seen.figures.failures.calls));
-    add("Ioctls", Unit::Count, true, &|seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctls));
-    add("Time in ioctls", Unit::Time, true, &|seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctl_ns));
-    add("Xids", Unit::Count, false, &|seen| seen.figures.kernel_space.as_ref().map(|k| k.xid_count));
+    add("Waits for the GPU", Unit::Count, true, "sync.calls", &|seen| Some(seen.figures.sync.calls));
+    add("Time in them", Unit::Time, true, "sync.total_ns", &|seen| Some(seen.figures.sync.total_ns));
+    add("Failed calls", Unit::Count, true, "failures.calls", &|seen| Some(seen.figures.failures.calls));
+    add("Handled failures", Unit::Count, false, "failures.handled", &|seen| {
+        Some(seen.figures.failures.handled)
+    });
+    add("Ioctls", Unit::Count, true, "", &|seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctls));
+    add("Time in ioctls", Unit::Time, true, "", &|seen| {
+        seen.figures.kernel_space.as_ref().map(|k| k.ioctl_ns)
+    });
+    add("Xids", Unit::Count, false, "", &|seen| seen.figures.kernel_space.as_ref().map(|k| k.xid_count));
     all
 }
 
@@ -169,8 +184,9 @@ impl Total {
         json!({
             "name": self.name.trim(),
             "unit": self.before.unit.name(),
-            "before": self.before.json(),
-            "after": self.after.json(),
+            "before": self.unknown.is_none().then(|| self.before.json()),
+            "after": self.unknown.is_none().then(|| self.after.json()),
+            "unknown": self.unknown,
         })
     }
 }

@@ -5,8 +5,10 @@ use super::Diff;
 use super::order::{Change, Rank};
 use super::rows::{Side, Total};
 use super::thresholds::Verdict;
+use crate::cuda;
 use crate::report::measure::{Unit, Value, wrapped};
-use crate::report::text::{clean, duration, plural, shortened};
+use crate::report::table::{Cell, Column, Table, long, number};
+use crate::report::text::{clean, duration, plural};
 
 const TOP_COUNTS: usize = 20;
 const TOP_TIMES: usize = 10;
@@ -41,6 +43,10 @@ fn totals(text: &mut String, diff: &Diff) {
     let shown: Vec<&Total> = diff.totals.iter().filter(|total| total.always || total.changed()).collect();
     text.push_str(&format!("\n  {:<18}{:>14}  {:>14}  {:>14}\n", "", "before", "after", "change"));
     for total in shown {
+        if let Some(reason) = &total.unknown {
+            text.push_str(&format!("  {:<18}not known ({})\n", total.name, clean(reason)));
+            continue;
+        }
         let row = format!(
             "  {:<18}{:>14}  {:>14}  {:>14}  {}",
             total.name,
@@ -121,35 +127,56 @@ fn counts(text: &mut String, diff: &Diff, top: usize, width: usize) {
     if changed.is_empty() {
         return;
     }
-    text.push_str(&format!(
-        "  {:>8} {:>8} {:>8}  {:>9} {:>9}  {:>11}  Name\n",
-        "Calls", "after", "change", "Time", "after", "Bytes"
-    ));
+    let mut table = Table::new("changes", "changes", CHANGES);
     for change in changed.iter().take(top) {
         let (before, after) = (&change.row.before, &change.row.after);
         let changed = |of: fn(&Side) -> u64, unit| {
-            difference(Value::whole(of(before), unit), Value::whole(of(after), unit))
+            Cell::Text(difference(Value::whole(of(before), unit), Value::whole(of(after), unit)))
         };
-        let line = format!(
-            "  {:>8} {:>8} {:>8}  {:>9} {:>9}  {:>11}  {}{}",
-            before.calls,
-            after.calls,
+        table.row(vec![
+            Cell::Count(before.calls),
+            Cell::Count(after.calls),
             changed(|side| side.calls, Unit::Count),
-            of_time(before),
-            of_time(after),
+            Cell::Text(of_time(before)),
+            Cell::Text(of_time(after)),
             changed(|side| side.bytes, Unit::Bytes),
-            "  ".repeat(change.depth.min(8)),
-            named(change)
-        );
-        text.push_str(&shortened(&line, width.max(100)));
-        text.push('\n');
+            Cell::Text(format!("{}{}", "  ".repeat(change.depth.min(8)), named(change))),
+        ]);
     }
+    rows(text, &table, width);
     more(text, changed.len(), top, "changes");
     text.push_str(&wrapped(
         "  ",
         "A name that stands further in follows from the one above it: it is called inside it, launches it or gives back what it took.",
         width,
     ));
+}
+
+const CHANGES: &[Column] = &[
+    number("Calls", "before"),
+    number("after", "after"),
+    number("change", "change"),
+    number("Time", "time_before"),
+    number("after", "time_after"),
+    number("Bytes", "bytes"),
+    long("Name", "name"),
+];
+
+const TIMES: &[Column] = &[
+    number("Calls", "calls"),
+    number("Time", "before"),
+    number("after", "after"),
+    number("change", "change"),
+    number("Median", "median_before"),
+    number("after", "median_after"),
+    long("Name", "name"),
+];
+
+fn rows(text: &mut String, table: &Table, width: usize) {
+    for line in table.text(width) {
+        text.push_str(&line);
+        text.push('\n');
+    }
 }
 
 fn of_time(side: &Side) -> String {
@@ -171,7 +198,7 @@ fn brief(ns: u64) -> String {
 
 fn named(change: &Change) -> String {
     let row = &change.row;
-    let mut name = clean(&row.name);
+    let mut name = clean(if row.is_kernel { cuda::kernel_text(&row.name) } else { &row.name });
     if row.is_kernel {
         name = format!("kernel {name}");
     }
@@ -195,30 +222,25 @@ fn times(text: &mut String, diff: &Diff, top: usize, width: usize) {
         true => "\nTimes, where the calls are the same:\n",
         false => "\nTimes, where the length of the runs explains the calls; the change is against as many calls before:\n",
     });
-    text.push_str(&format!(
-        "  {:>8}  {:>9} {:>9}  {:>10}  {:>9} {:>9}  Name\n",
-        "Calls", "Time", "after", "change", "Median", "after"
-    ));
+    let mut table = Table::new("times", "functions and kernels", TIMES);
     for change in changed.iter().take(top) {
         let (before, after) = (&change.row.before, &change.row.after);
         let median = |side: &Side| match change.row.is_kernel || side.timed == 0 {
-            true => "-".to_owned(),
-            false => brief(side.typical_ns),
+            true => Cell::from("-"),
+            false => Cell::Text(brief(side.typical_ns)),
         };
         let sign = if change.slower < 0.0 { '-' } else { '+' };
-        let line = format!(
-            "  {:>8}  {:>9} {:>9}  {:>10}  {:>9} {:>9}  {}",
-            after.calls,
-            of_time(before),
-            of_time(after),
-            format!("{sign}{}", brief(change.slower.abs() as u64)),
+        table.row(vec![
+            Cell::Count(after.calls),
+            Cell::Text(of_time(before)),
+            Cell::Text(of_time(after)),
+            Cell::Text(format!("{sign}{}", brief(change.slower.abs() as u64))),
             median(before),
             median(after),
-            named(change)
-        );
-        text.push_str(&shortened(&line, width.max(100)));
-        text.push('\n');
+            Cell::Text(named(change)),
+        ]);
     }
+    rows(text, &table, width);
     more(text, changed.len(), top, "functions and kernels");
     text.push_str(&wrapped(
         "  ",

@@ -8,15 +8,16 @@ use super::details;
 use super::sink::{At, Cause, Linked, Sink, Source, category, function};
 use super::tracks::{Process, Track};
 use crate::say;
-use crate::trace::{self, Args, Body, Ended, Ioctl, Launch, Line, Op, Retval, json};
+use crate::trace::{self, Args, Body, Ended, Ioctl, Launch, Line, Op, Retval, Where, json};
 
 const COLUMNS: &str = "file,event_id,start_s,duration_us,type,name,pid,tid,rank,depth,parent,\
-kernel,grid,block,shared,stream,device,request,cmd,detail,args,\
+kernel,grid,block,shared,stream,device,context,request,cmd,detail,args,\
 retval,status,error,out,ended,begin,cpu,op,space,ptr,size,total_allocated,async,more\n";
 
-/// The columns that only a launch has, an ioctl, the end of a call, and everything but calls.
+/// The columns that only a launch has, what runs somewhere, an ioctl, the end of a call, and everything but calls.
 const LAUNCH: usize = 5;
-const IOCTL: usize = 4;
+const PLACE: usize = 2;
+const IOCTL: usize = 3;
 const END: usize = 5;
 const OTHER: usize = 9;
 
@@ -157,17 +158,25 @@ fn args(out: &mut Vec<u8>, scratch: &mut Vec<u8>, args: Option<&Args>) {
 }
 
 fn launch(out: &mut Vec<u8>, launch: Option<&Launch>) {
-    let Some(launch) = launch else { return empty(out, LAUNCH) };
+    let Some(launch) = launch else { return empty(out, LAUNCH + PLACE) };
     text(out, launch.kernel.as_deref().unwrap_or(""));
     triple(out, launch.grid);
     triple(out, launch.block);
     number(out, launch.shared);
     hex(out, launch.stream);
+    place(out, launch.on);
+}
+
+/// The device and the context. Of an ioctl the device is a file.
+fn place(out: &mut Vec<u8>, on: Where) {
+    number(out, on.device.map(u64::from));
+    hex(out, on.context);
 }
 
 fn ioctl(out: &mut Vec<u8>, scratch: &mut Vec<u8>, ioctl: Option<&Ioctl>) {
-    let Some(ioctl) = ioctl else { return empty(out, IOCTL) };
+    let Some(ioctl) = ioctl else { return empty(out, PLACE + IOCTL) };
     text(out, &ioctl.device);
+    empty(out, 1);
     text(out, &ioctl.request);
     hex(out, Some(ioctl.cmd));
     args(out, scratch, Some(&ioctl.detail));
@@ -197,6 +206,7 @@ fn who(out: &mut Vec<u8>, line: &Line, who: &Who) {
 fn process_of(process: &trace::Process) -> (u32, u32) {
     match process {
         trace::Process::Exec(exec) => (exec.pid, exec.tid),
+        trace::Process::Found(found) => (found.pid, found.tid),
         trace::Process::Fork(fork) => (fork.pid, fork.tid),
         trace::Process::Exit(exit) => (exit.pid, exit.tid),
         trace::Process::Library(library) => (library.pid, library.tid),
@@ -244,6 +254,7 @@ struct Other<'a> {
     size: Option<u64>,
     total_allocated: Option<u64>,
     is_async: Option<bool>,
+    on: Where,
 }
 
 fn other(out: &mut Vec<u8>, other: &Other) {
@@ -340,7 +351,8 @@ impl Sink for Csv {
                     space: &memory.space,
                     ptr: Some(memory.ptr),
                     size: memory.size,
-                    total_allocated: Some(memory.total_allocated),
+                    total_allocated: memory.total_allocated,
+                    on: memory.on,
                     ..rest
                 };
                 more = memory.missed || memory.runtime;
@@ -349,7 +361,7 @@ impl Sink for Csv {
                 (who_is.pid, who_is.tid) = (transfer.pid, transfer.tid);
                 let (begin, size) = (Some(transfer.begin), Some(transfer.size));
                 let op = transfer.direction.as_ref();
-                rest = Other { begin, op, size, is_async: Some(transfer.is_async), ..rest };
+                rest = Other { begin, op, size, is_async: Some(transfer.is_async), on: transfer.on, ..rest };
                 more = transfer.partial || transfer.pageable;
                 duration_ns = transfer.duration_ns;
             }
@@ -377,7 +389,9 @@ impl Sink for Csv {
         }
         out.push(b',');
         who(out, line, &who_is);
-        empty(out, LAUNCH + IOCTL);
+        empty(out, LAUNCH);
+        place(out, rest.on);
+        empty(out, IOCTL);
         args(out, scratch, given);
         empty(out, END);
         other(out, &rest);

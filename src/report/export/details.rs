@@ -5,7 +5,7 @@
 use super::object::Object;
 use crate::trace::{
     Begin, Body, Budget, End, Ended, Finish, Header, Instant, KernelBegin, KernelEnd, Launch, Line, Memory,
-    Op, Process, Retval, Transfer, json,
+    Op, Process, Retval, Transfer, Where, json,
 };
 
 /// True if there was nothing to say.
@@ -84,6 +84,14 @@ fn launch(object: &mut Object, launch: &Launch) {
     object.triple("cluster", launch.cluster);
     object.flag("cooperative", launch.cooperative);
     object.maybe("nodes", launch.nodes);
+    on(object, launch.on);
+}
+
+fn on(object: &mut Object, on: Where) {
+    object.maybe("device", on.device.map(u64::from));
+    if let Some(context) = on.context {
+        object.hex("context", context);
+    }
 }
 
 fn call_end(object: &mut Object, end: &End) {
@@ -143,17 +151,21 @@ fn instant(object: &mut Object, instant: &Instant) {
 
 fn memory(object: &mut Object, memory: &Memory) {
     object.number("begin", memory.begin);
+    on(object, memory.on);
     object.text("function", &memory.name);
     object.text("space", &memory.space);
     object.hex("ptr", memory.ptr);
     object.maybe(if memory.op == Op::Alloc { "size" } else { "freed" }, memory.size);
-    object.number("total_allocated", memory.total_allocated);
+    if let Some(total) = memory.total_allocated {
+        object.number("total_allocated", total);
+    }
     object.flag("missed", memory.missed);
     object.flag("runtime", memory.runtime);
 }
 
 fn transfer(object: &mut Object, transfer: &Transfer) {
     object.number("begin", transfer.begin);
+    on(object, transfer.on);
     object.text("function", &transfer.name);
     object.number("size", transfer.size);
     object.key("async").extend_from_slice(if transfer.is_async { b"true" } else { b"false" });
@@ -168,6 +180,15 @@ fn process(object: &mut Object, process: &Process) {
             place(object, exec.pid, exec.tid);
             object.other("command", &exec.command);
             object.maybe("rank", exec.rank.map(u64::from));
+        }
+        Process::Found(found) => {
+            place(object, found.pid, found.tid);
+            object.text("comm", &found.comm);
+            object.other("command", &found.command);
+            object.maybe_text("user", found.user.as_deref());
+            object.maybe_text("cgroup", found.cgroup.as_deref());
+            object.maybe_text("container", found.container.as_deref());
+            object.maybe("rank", found.rank.map(u64::from));
         }
         Process::Fork(fork) => {
             place(object, fork.pid, fork.tid);

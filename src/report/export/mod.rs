@@ -26,10 +26,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::read;
+use super::views::ONLY_FIGURES;
+use super::{Only, read};
 use crate::cli::Usage;
 use crate::say;
-use crate::trace::{self, Body};
+use crate::trace::Body;
 use output::Output;
 use sink::{Sink, Source};
 use walk::Walk;
@@ -40,6 +41,7 @@ pub struct ExportConfig {
     pub format: ExportFormat,
     /// Standard output if there is none, or `-`.
     pub output: Option<PathBuf>,
+    pub only: Only,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +62,9 @@ pub fn export(config: &ExportConfig) -> Result<u8> {
     let base_ns = if files.len() > 1 { earliest(&files)? } else { None };
     let output = Output::new(path, &files)?;
     let said = match config.format {
-        ExportFormat::Chrome => write(chrome::Chrome::new(), &files, base_ns, output),
-        ExportFormat::Perfetto => write(perfetto::Perfetto::new(), &files, base_ns, output),
-        ExportFormat::Csv => write(csv::Csv::new(), &files, base_ns, output),
+        ExportFormat::Chrome => write(chrome::Chrome::new(), &files, &config.only, base_ns, output),
+        ExportFormat::Perfetto => write(perfetto::Perfetto::new(), &files, &config.only, base_ns, output),
+        ExportFormat::Csv => write(csv::Csv::new(), &files, &config.only, base_ns, output),
     }?;
     for text in said {
         say::say(&text);
@@ -76,7 +78,7 @@ fn earliest(files: &[PathBuf]) -> Result<Option<i64>> {
     for file in files {
         read_twice(file)?;
         let named = || say::name(file);
-        let mut reader = trace::open(file).with_context(named)?;
+        let mut reader = read::open(file)?;
         if let Some(line) = reader.next().with_context(named)?
             && let Body::Header(header) = &line.body
             && let Some(begun) = start::nanoseconds(&header.start)
@@ -105,6 +107,7 @@ fn read_twice(file: &Path) -> Result<()> {
 fn write(
     sink: impl Sink,
     files: &[PathBuf],
+    only: &Only,
     base_ns: Option<i64>,
     mut output: Output,
 ) -> Result<Vec<String>> {
@@ -113,11 +116,17 @@ fn write(
     for (index, file) in files.iter().enumerate() {
         let name = file.display().to_string();
         walk.source(&Source { file: &name, index });
-        let notes = read::try_each(file, |line| {
+        let mut has_events = true;
+        let notes = read::try_each(file, only, |line| {
+            if let Body::Header(header) = &line.body {
+                has_events = header.options.get("summary_only") != Some(&true.into());
+            }
             walk.add(line);
             output.take(walk.sink.buffer())
         })?;
-        let said = walk.source_ends(notes.sentences());
+        let mut said = notes.sentences();
+        said.extend((!has_events).then(|| ONLY_FIGURES.to_owned()));
+        let said = walk.source_ends(said);
         all.extend(said.into_iter().map(|text| format!("{}: {}", say::clean(&name), say::clean(&text))));
     }
     walk.sink.finish();

@@ -137,6 +137,7 @@ pub fn name<'a>(line: &'a Line) -> &'a str {
         Body::Transfer(transfer) => &transfer.direction,
         Body::Xid(_) => "xid",
         Body::Process(Process::Exec(_)) => "exec",
+        Body::Process(Process::Found(_)) => "found",
         Body::Process(Process::Fork(_)) => "fork",
         Body::Process(Process::Exit(_)) => "exit",
         Body::Process(Process::Library(_)) => "library",

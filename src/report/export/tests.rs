@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::annotate::Annotator;
 use super::output::Output;
 use super::{ExportConfig, ExportFormat, chrome::Chrome, csv::Csv, earliest, export, perfetto::Perfetto};
+use crate::report::Only;
 
 const HEADER: &str = r#"{"event_id":0,"ts":0.000000000,"type":"header","name":"gpurec","schema":1,"version":"0.1.0","start":"2026-11-21T05:00:00.000+00:00","host":"h","kernel":"6","user":"ada","options":{},"hooks":{}}"#;
 const END: &str = r#"{"event_id":9,"ts":9.000000000,"type":"end","name":"end","events":9,"lost":0,"in_flight":[],"complete":true,"summary":{}}"#;
@@ -41,9 +42,9 @@ fn exported(format: ExportFormat, traces: &[&str]) -> (Vec<u8>, Vec<String>) {
     let base_ns = if kept.len() > 1 { earliest(&files).expect("traces") } else { None };
     let output = Output::new(Some(&to.0), &files).expect("another file");
     let said = match format {
-        ExportFormat::Chrome => super::write(Chrome::new(), &files, base_ns, output),
-        ExportFormat::Perfetto => super::write(Perfetto::new(), &files, base_ns, output),
-        ExportFormat::Csv => super::write(Csv::new(), &files, base_ns, output),
+        ExportFormat::Chrome => super::write(Chrome::new(), &files, &Only::default(), base_ns, output),
+        ExportFormat::Perfetto => super::write(Perfetto::new(), &files, &Only::default(), base_ns, output),
+        ExportFormat::Csv => super::write(Csv::new(), &files, &Only::default(), base_ns, output),
     };
     let said = said.expect("traces that can be read");
     (std::fs::read(&to.0).expect("an export"), said)
@@ -322,6 +323,7 @@ fn a_cell_keeps_commas_and_quotes_and_shows_line_ends() {
 fn an_export_is_never_written_over_its_trace_nor_for_one_that_cannot_be_read() {
     let trace = Temporary::new(&trace(&[]));
     let config = |file: &Temporary, to: &Temporary| ExportConfig {
+        only: Only::default(),
         files: vec![file.0.clone()],
         format: ExportFormat::Csv,
         output: Some(to.0.clone()),
@@ -430,7 +432,8 @@ fn what_can_be_read_once_is_exported_alone() {
     for files in [[&fifo, &one], [&one, &fifo]] {
         let files = files.map(|file| file.0.clone()).to_vec();
         let error =
-            export(&ExportConfig { files, format: ExportFormat::Csv, output: None }).expect_err("a pipe");
+            export(&ExportConfig { files, format: ExportFormat::Csv, output: None, only: Only::default() })
+                .expect_err("a pipe");
         assert!(
             error.is::<crate::cli::Usage>() && error.to_string().contains("exported alone only"),
             "{error}"

@@ -214,8 +214,8 @@ impl<S: Sink> Walk<S> {
         self.in_thread(ts_ns, line, (memory.pid, memory.tid));
         let process = self.tracks.process(memory.pid);
         if let Some((pid, space)) = self.tracks.space(&mut self.sink, process, &memory.space) {
-            space.live = memory.total_allocated;
-            self.sink.counter(ts_ns, space.uuid, pid, &space.name, memory.total_allocated);
+            space.live = memory.after(space.live);
+            self.sink.counter(ts_ns, space.uuid, pid, &space.name, space.live);
         }
     }
 
@@ -258,6 +258,11 @@ impl<S: Sink> Walk<S> {
                 self.close_process(index, ts_ns);
                 self.tracks.spaces_to_zero(&mut self.sink, index, ts_ns);
                 self.tracks.exec(&mut self.sink, exec.pid, &exec.command, exec.rank);
+            }
+            Process::Found(_) => {
+                if let Some((pid, command, rank)) = process.named() {
+                    self.tracks.exec(&mut self.sink, pid, &command, rank);
+                }
             }
             Process::Fork(fork) => {
                 let index = self.tracks.process(fork.child);

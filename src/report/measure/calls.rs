@@ -8,7 +8,7 @@ use super::sample::{Durations, First, Sample};
 use super::value::Value;
 use crate::cuda;
 use crate::room::{MOST_OPEN, Names};
-use crate::trace::{Begin, Body, End, Ended, Line};
+use crate::trace::{Begin, Body, End, Ended, InFlight, Line};
 
 /// How many names are told apart; the rest is one.
 pub(super) const MOST: usize = 131_072;
@@ -179,6 +179,16 @@ impl Calls {
         }
     }
 
+    /// Calls that have not returned count with their time so far.
+    pub fn unfinished(&mut self, in_flight: &[InFlight]) {
+        for call in in_flight {
+            let function = self.open.get(&call.begin).map(|open| open.function);
+            if let Some(sample) = function.and_then(|function| self.functions.list.get_mut(function)) {
+                sample.took(call.duration_ns);
+            }
+        }
+    }
+
     /// Bytes belong to every call around them: the program called cudaMalloc, though
     /// cuMemAlloc_v2 inside it got the memory.
     fn bytes(&mut self, begin: u64, name: &str, bytes: u64) {
@@ -235,7 +245,7 @@ fn durations(wants: &[Want], kernel: bool, name: &str) -> Option<Box<Durations>>
     let fits = |want: &&Want| {
         want.kernel == kernel
             && (if kernel {
-                names::matches(&want.pattern, name)
+                names::fits_kernel(&want.pattern, name)
             } else {
                 names::fits_function(&want.pattern, name)
             })

@@ -3,16 +3,17 @@
 
 use std::cmp::Ordering;
 
-use glob::Pattern;
-
+use super::calls::NAMELESS;
 use super::gather::{Edge, Gathered, Seen, Window};
 use super::language::{Op, Term};
 use super::metric::{Copied, Field, Heap, Metric, TOTALS, copied};
-use super::names::{did_you_mean, fits_function, is_pattern, matches, nearest};
+use super::names::{did_you_mean, fits_function, fits_kernel, is_pattern, matches, nearest};
 use super::sample::{First, Percentile, Sample};
 use super::value::{Unit, Value};
 use crate::cuda::{self, Api};
+use crate::report::left_out::LeftOut;
 use crate::report::text::duration;
+use crate::report::unknown;
 use crate::trace::Header;
 
 #[derive(Debug)]
@@ -117,14 +118,14 @@ impl Lacking {
 
 fn metric(metric: &Metric, seen: &Seen, gathered: &Gathered) -> Result<Found, Lacking> {
     let unit = metric.unit();
-    if let Some(why) = nobody_looked(metric, gathered) {
-        return Err(Lacking::NoValue(why));
+    if let Some(reason) = figure_of(metric).and_then(|figure| seen.figures.unknown.get(figure)) {
+        return Err(Lacking::NoValue(reason.clone()));
     }
     match metric {
         Metric::Total(total) => {
             let value = (total.of)(seen).ok_or_else(|| {
                 Lacking::NoValue(match total.name {
-                    "overhead" => "the trace does not say what recording a call cost".into(),
+                    "overhead" => OVERHEAD.into(),
                     _ => WITHOUT_KERNEL.into(),
                 })
             })?;
@@ -138,35 +139,43 @@ fn metric(metric: &Metric, seen: &Seen, gathered: &Gathered) -> Result<Found, La
     }
 }
 
-const LAUNCHES: &[&str] = &["cuLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernel"];
-const GRAPHS: &[&str] = &["cuGraphLaunch", "cudaGraphLaunch"];
-const MEMORY: &[&str] = &["cuMemAlloc_v2", "cuMemAllocAsync", "cuMemCreate", "cudaMalloc", "cudaMallocAsync"];
-const COPIES: &[&str] = &["cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2", "cudaMemcpy", "cudaMemcpyAsync"];
-const WAITS: &[&str] =
-    &["cuStreamSynchronize", "cuCtxSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize"];
-
-/// A total of functions that were all left out of the recording is not 0: nobody looked.
-fn nobody_looked(metric: &Metric, gathered: &Gathered) -> Option<String> {
-    let options = left_out_by(gathered.header.as_ref()?)?;
-    let any = |functions: &[&str]| functions.iter().any(|name| options.records(name));
-    let looked = match metric {
-        Metric::Total(total) => match total.name.split('.').next()? {
-            "calls" | "errors" | "shutdown_errors" => {
-                cuda::function_names().any(|name| options.records(name))
-            }
-            "launches" => any(LAUNCHES),
-            "graph_launches" => any(GRAPHS),
-            "memory" => any(MEMORY),
-            "sync" => any(WAITS),
-            _ => true,
+/// The figure of the summary that a metric is.
+fn figure_of(metric: &Metric) -> Option<&'static str> {
+    Some(match metric {
+        Metric::Total(total) => match total.name {
+            "calls" => "cuda_calls",
+            "errors" | "shutdown_errors" => "failures.calls",
+            "errors.handled" => "failures.handled",
+            "launches" => "kernel_launches",
+            "graph_launches" => "graph_launches",
+            "memory.allocations" => "memory.allocations",
+            "memory.allocated" => "memory.allocated_bytes",
+            "memory.frees" => "memory.frees",
+            "memory.freed" => "memory.freed_bytes",
+            "memory.leaks" | "memory.leaked" => "memory.leaks",
+            "memory.held" => "memory.held",
+            "memory.peak" => unknown::PEAK,
+            "sync.calls" => "sync.calls",
+            "sync.time" => "sync.total_ns",
+            _ => return None,
         },
-        Metric::Memory { .. } => any(MEMORY),
-        Metric::Copies { .. } => any(COPIES),
-        Metric::Kernel { .. } => any(LAUNCHES),
-        Metric::Function { .. } | Metric::Ioctl { .. } => true,
-    };
-    (!looked).then(|| format!("nothing of it was recorded ({})", options.text))
+        Metric::Memory { field, .. } => match field {
+            Heap::Allocations => "memory.allocations",
+            Heap::Allocated => "memory.allocated_bytes",
+            Heap::Frees => "memory.frees",
+            Heap::Freed => "memory.freed_bytes",
+            Heap::Leaks | Heap::Leaked => "memory.leaks",
+            Heap::Held => "memory.held",
+        },
+        Metric::Copies { field: Copied::Calls, .. } => "transfers.count",
+        Metric::Copies { .. } => "transfers.bytes",
+        Metric::Kernel { .. } => "kernel_launches",
+        Metric::Function { .. } | Metric::Ioctl { .. } => return None,
+    })
 }
+
+const OVERHEAD: &str =
+    "the trace does not say what recording a call cost, or for how long gpurec had stopped the processes";
 
 const WITHOUT_KERNEL: &str = "the trace was recorded without --kernel";
 
@@ -174,7 +183,7 @@ const WITHOUT_KERNEL: &str = "the trace was recorded without --kernel";
 fn first_of(total: &str, seen: &Seen) -> Option<First> {
     match total {
         "errors" => seen.figures.failures.first.as_ref().map(|first| First {
-            event_id: 0,
+            event_id: first.begin,
             ts_ns: first.ts_ns,
             pid: first.pid,
             tid: first.tid,
@@ -194,6 +203,7 @@ fn heap(space: &str, field: Heap, seen: &Seen) -> u64 {
         Heap::Freed => of.map_or(0, |s| s.freed_bytes),
         Heap::Leaks => leaks.map_or(0, |s| s.count),
         Heap::Leaked => leaks.map_or(0, |s| s.bytes),
+        Heap::Held => memory.held.by_space.iter().find(|s| s.space == space).map_or(0, |s| s.bytes),
     }
 }
 
@@ -237,6 +247,7 @@ fn function(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Resul
         }
         not_recorded(name, &known, gathered)?;
     }
+    partly_recorded(name, gathered)?;
     let sample = sum(seen.calls.functions.list.iter().filter(|s| fits_function(name, &s.name)));
     let mut found = of_sample(sample, field, name, gathered)?;
     if !in_trace {
@@ -248,7 +259,7 @@ fn function(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Resul
 /// A function that nobody looked at was not called 0 times.
 fn not_recorded(name: &str, known: &[&str], gathered: &Gathered) -> Result<(), Lacking> {
     if let Some(header) = &gathered.header
-        && let Some(options) = left_out_by(header)
+        && let Some(options) = LeftOut::of(header)
         && !known.iter().any(|name| options.records(name))
     {
         return Err(Lacking::NoValue(format!("{name} was not recorded ({})", options.text)));
@@ -261,6 +272,24 @@ fn not_recorded(name: &str, known: &[&str], gathered: &Gathered) -> Result<(), L
         Some(refused) => {
             Err(Lacking::NoValue(format!("{} could not be hooked: {}", refused.name, refused.reason)))
         }
+        None => Ok(()),
+    }
+}
+
+/// Some of its calls are not in the trace.
+fn partly_recorded(name: &str, gathered: &Gathered) -> Result<(), Lacking> {
+    let figures = &gathered.whole.figures;
+    let fits = |probe: &str| fits_function(name, probe.strip_suffix(" (return)").unwrap_or(probe));
+    if let Some((probe, count)) = figures.lost_by_probe.iter().find(|(probe, _)| fits(probe)) {
+        return Err(Lacking::NoValue(format!("{count} records of {probe} were lost")));
+    }
+    let given_up = figures.budget.iter().flat_map(|budget| &budget.functions);
+    let mut given_up = given_up.filter(|function| function.counted_calls > 0 || function.unhooked_ns > 0);
+    if let Some(function) = given_up.find(|function| fits(&function.name)) {
+        return Err(Lacking::NoValue(format!("--budget gave up {} for a while", function.name)));
+    }
+    match figures.unknown.get(unknown::FUNCTIONS) {
+        Some(reason) => Err(Lacking::NoValue(reason.clone())),
         None => Ok(()),
     }
 }
@@ -278,10 +307,17 @@ fn unseen_api(known: &[&str], gathered: &Gathered) -> Option<String> {
 fn kernel(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Result<Found, Lacking> {
     let all = &gathered.whole.calls.kernels.list;
     let exact = all.iter().any(|s| *s.name == *name);
-    let fits = |s: &&Sample| if exact { *s.name == *name } else { matches(name, &s.name) };
+    let fits = |s: &&Sample| if exact { *s.name == *name } else { fits_kernel(name, &s.name) };
     let mut notes = Vec::new();
     if gathered.without_events && gathered.whole.figures.more_kernels > 0 {
         notes.push("the recording was made with --summary-only and names only some of its kernels".into());
+    }
+    if let Some(nameless) = all.iter().find(|s| *s.name == *NAMELESS && name != NAMELESS) {
+        let launches = if nameless.calls == 1 { "launch is" } else { "launches are" };
+        return Err(Lacking::NoValue(format!(
+            "{} {launches} of kernels whose names are not known",
+            nameless.calls
+        )));
     }
     if !all.iter().any(|s| fits(&s)) {
         absent("kernel", name, all.iter().map(|s| &*s.name), &mut notes)?;
@@ -381,64 +417,12 @@ fn of_sample(sample: Sample, field: Field, name: &str, gathered: &Gathered) -> R
     Ok(Found { value, notes: Vec::new(), first, percentile })
 }
 
-/// Of options that leave calls out, what they leave.
-struct LeftOut {
-    only: Vec<Pattern>,
-    skip: Vec<Pattern>,
-    api: Option<Api>,
-    text: String,
-}
-
-impl LeftOut {
-    fn records(&self, name: &str) -> bool {
-        (self.only.is_empty() || self.only.iter().any(|p| p.matches(name)))
-            && !self.skip.iter().any(|p| p.matches(name))
-            && self.api.is_none_or(|api| api == cuda::api(name))
-    }
-}
-
-/// What the recording was told not to record; `None` if nothing.
-fn left_out_by(header: &Header) -> Option<LeftOut> {
-    let words = |key: &str| -> Vec<&str> {
-        let list = header.options.get(key).and_then(|list| list.as_array());
-        list.into_iter().flatten().filter_map(|word| word.as_str()).collect()
-    };
-    let patterns =
-        |key: &str| words(key).iter().filter_map(|word| Pattern::new(word).ok()).collect::<Vec<_>>();
-    let mut said: Vec<String> = Vec::new();
-    for key in ["only", "skip"] {
-        let words = words(key);
-        if !words.is_empty() {
-            let more = words
-                .get(3..)
-                .filter(|more| !more.is_empty())
-                .map(|more| format!(" and {} more", more.len()));
-            let first = words.get(..3).unwrap_or(&words).join(" ");
-            said.push(format!("--{key} {first}{}", more.unwrap_or_default()));
-        }
-    }
-    let api = match header.options.get("api").and_then(|api| api.as_str()) {
-        Some("driver") => Some(Api::Driver),
-        Some("runtime") => Some(Api::Runtime),
-        _ => None,
-    };
-    if let Some(api) = header.options.get("api").and_then(|api| api.as_str()) {
-        said.push(format!("--api {api}"));
-    }
-    (!said.is_empty()).then(|| LeftOut {
-        only: patterns("only"),
-        skip: patterns("skip"),
-        api,
-        text: format!("the recording had {}", said.join(", ")),
-    })
-}
-
 /// What the recording was told to leave out, in words.
 pub fn options_that_leave_out(header: Option<&Header>) -> Option<String> {
-    left_out_by(header?).map(|options| options.text)
+    LeftOut::of(header?).map(|options| options.text)
 }
 
 /// Whether a function would have been recorded.
 pub fn recorded(header: Option<&Header>, name: &str) -> bool {
-    header.and_then(left_out_by).is_none_or(|options| options.records(name))
+    header.and_then(LeftOut::of).is_none_or(|options| options.records(name))
 }

@@ -11,7 +11,7 @@ use super::language::Term;
 use super::metric::Metric;
 use super::sample::Sample;
 use super::value::Value;
-use crate::report::{Figures, Summary, read};
+use crate::report::{Figures, Only, Summary, read};
 use crate::trace::{Body, Header, Line, Memory, Process};
 
 /// How many processes' memory is watched.
@@ -188,7 +188,7 @@ impl Holdings {
         let held = self.held.entry(memory.pid).or_default();
         let before = sum(held);
         if let Some(held) = held.get_mut(at) {
-            *held = memory.total_allocated;
+            *held = memory.after(*held);
         }
         let now = sum(held);
         self.sums.remove(&(before, memory.pid));
@@ -212,12 +212,12 @@ fn sum(held: &[u64; 2]) -> u64 {
 }
 
 /// Reads a trace once.
-pub fn gather(file: &Path, asks: &Asks) -> Result<Gathered> {
+pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Gathered> {
     let mut whole = Scope::new(Window::default(), &asks.wants);
     let mut parts: Vec<Scope> = asks.windows.iter().map(|window| Scope::new(*window, &asks.wants)).collect();
     let mut holdings = Holdings::default();
     let (mut header, mut most, mut last_ns) = (None, 0, 0);
-    let notes = read::each(file, |line| {
+    let notes = read::each(file, only, |line| {
         if matches!(&line.body, Body::Memory(_) | Body::Process(_)) {
             holdings.add(line);
             most = holdings.most();
@@ -232,8 +232,9 @@ pub fn gather(file: &Path, asks: &Asks) -> Result<Gathered> {
             part.add(line, launches, most);
         }
     })?;
-    let seen = |scope: Scope| {
+    let seen = |mut scope: Scope| {
         let figures = scope.summary.of_file(&notes);
+        scope.calls.unfinished(&figures.in_flight);
         let duration_ns = if scope.is_whole() {
             figures.duration_ns
         } else {
@@ -254,6 +255,7 @@ pub fn gather(file: &Path, asks: &Asks) -> Result<Gathered> {
     }
     let parts = parts.into_iter().map(|scope| (scope.window, seen(scope))).map(|(window, mut part)| {
         part.figures.complete = whole.figures.complete;
+        part.figures.unknown = whole.figures.unknown.clone();
         (window, part)
     });
     Ok(Gathered { parts: parts.collect(), header, without_events, sentences: notes.sentences(), whole })
@@ -263,7 +265,6 @@ pub fn gather(file: &Path, asks: &Asks) -> Result<Gathered> {
 fn from_figures(seen: &mut Seen) {
     let figures = &seen.figures;
     for f in &figures.functions {
-        let failed = figures.failures.by_error.iter().filter(|kind| kind.function == f.name);
         seen.calls.functions.push(Sample {
             name: f.name.as_str().into(),
             calls: f.calls,
@@ -272,7 +273,7 @@ fn from_figures(seen: &mut Seen) {
             min_ns: f.min_ns,
             max_ns: f.max_ns,
             med_ns: Some(f.med_ns),
-            errors: failed.fold(0, |sum, kind| sum.saturating_add(kind.count)),
+            errors: f.errors,
             ..Sample::default()
         });
     }

@@ -52,6 +52,7 @@ pub enum Heap {
     Freed,
     Leaks,
     Leaked,
+    Held,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,19 +102,22 @@ const fn bytes(name: &'static str, of: fn(&Seen) -> Option<u64>) -> Total {
     Total { name, unit: Unit::Bytes, of }
 }
 
-pub static TOTALS: [Total; 29] = [
+pub static TOTALS: [Total; 31] = [
     count("calls", |seen| Some(seen.figures.cuda_calls)),
     count("launches", |seen| Some(seen.figures.kernel_launches)),
     count("graph_launches", |seen| Some(seen.figures.graph_launches)),
-    count("errors", |seen| Some(seen.figures.failures.calls - at_shutdown(seen))),
-    count("shutdown_errors", |seen| Some(at_shutdown(seen))),
+    count("errors", |seen| Some(seen.figures.failures.calls)),
+    count("errors.handled", |seen| Some(seen.figures.failures.handled)),
+    count("shutdown_errors", |seen| Some(seen.figures.failures.shutdown)),
     count("in_flight", |seen| Some(seen.figures.in_flight.len() as u64)),
     count("findings", |seen| Some(seen.figures.findings.len() as u64)),
     count("processes", |seen| Some(seen.figures.processes.len() as u64 + seen.figures.more_processes)),
     count("lost", |seen| Some(seen.figures.lost)),
     count(COMPLETE, |seen| Some(u64::from(seen.figures.complete))),
     time("duration", |seen| Some(seen.duration_ns)),
-    time("overhead", |seen| seen.figures.cost.as_ref().map(|cost| cost.total_ns)),
+    time("overhead", |seen| {
+        seen.figures.cost.as_ref().filter(|cost| cost.stops.is_some()).map(|cost| cost.total_ns)
+    }),
     count("memory.allocations", |seen| Some(seen.figures.memory.allocations)),
     bytes("memory.allocated", |seen| Some(seen.figures.memory.allocated_bytes)),
     count("memory.frees", |seen| Some(seen.figures.memory.frees)),
@@ -121,6 +125,7 @@ pub static TOTALS: [Total; 29] = [
     count("memory.leaks", |seen| Some(seen.figures.memory.leaks.count)),
     bytes("memory.leaked", |seen| Some(seen.figures.memory.leaks.bytes)),
     bytes("memory.peak", |seen| Some(seen.peak_bytes)),
+    bytes("memory.held", |seen| Some(seen.figures.memory.held.bytes)),
     count("sync.calls", |seen| Some(seen.figures.sync.calls)),
     time("sync.time", |seen| Some(seen.figures.sync.total_ns)),
     count("ioctl.calls", |seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctls)),
@@ -133,25 +138,19 @@ pub static TOTALS: [Total; 29] = [
     count("xids", |seen| seen.figures.kernel_space.as_ref().map(|k| k.xid_count)),
 ];
 
-/// Calls that the driver refused since it was shut down already: as a program ends, libraries and the
-/// runtime in it clean up in any order. A gate at 0 errors is not to fail for that.
-fn at_shutdown(seen: &Seen) -> u64 {
-    let late = |error: &str| matches!(error, "CUDA_ERROR_DEINITIALIZED" | "cudaErrorCudartUnloading");
-    seen.figures.failures.by_error.iter().filter(|kind| late(&kind.error)).map(|kind| kind.count).sum()
-}
-
 pub const COMPLETE: &str = "complete";
 
 pub const SPACES: [&str; 7] = ["device", "managed", "host", "pool", "virtual", "array", "ipc"];
 pub const DIRECTIONS: [&str; 7] = ["H2D", "D2H", "D2D", "H2H", "P2P", "set", "unknown"];
 
-pub const HEAP: [(&str, Heap); 6] = [
+pub const HEAP: [(&str, Heap); 7] = [
     ("allocations", Heap::Allocations),
     ("allocated", Heap::Allocated),
     ("frees", Heap::Frees),
     ("freed", Heap::Freed),
     ("leaks", Heap::Leaks),
     ("leaked", Heap::Leaked),
+    ("held", Heap::Held),
 ];
 
 pub const COPIED: [(&str, Copied); 4] = [
@@ -178,7 +177,9 @@ impl Metric {
     pub fn unit(&self) -> Unit {
         match self {
             Metric::Total(total) => total.unit,
-            Metric::Memory { field: Heap::Allocated | Heap::Freed | Heap::Leaked, .. } => Unit::Bytes,
+            Metric::Memory { field: Heap::Allocated | Heap::Freed | Heap::Leaked | Heap::Held, .. } => {
+                Unit::Bytes
+            }
             Metric::Memory { .. } => Unit::Count,
             Metric::Copies { field, .. } => match field {
                 Copied::Calls => Unit::Count,

@@ -23,7 +23,7 @@ pub use eval::{Missing, decide, evaluate, options_that_leave_out, recorded};
 pub use gather::{Asks, Gathered, Seen, gather};
 pub use language::{Fault, Op, Term, Threshold, budget, threshold};
 pub use metric::{Better, copied};
-pub use names::nearest;
+pub use names::{did_you_mean, nearest};
 pub use prose::wrapped;
 pub use sample::{First, Sample};
 pub use value::{Unit, Value};

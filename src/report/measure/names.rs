@@ -41,6 +41,11 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern.get(p..).unwrap_or_default().iter().all(|c| *c == '*')
 }
 
+/// A kernel by its name in the trace, or as tables print it.
+pub fn fits_kernel(wanted: &str, name: &str) -> bool {
+    matches(wanted, name) || matches(wanted, cuda::kernel_text(name))
+}
+
 /// A function's name without its version stands for all versions: the trace of a program that calls
 /// cuMemAlloc has cuMemAlloc_v2, and a budget that says cuMemAlloc may not pass because of that.
 pub fn fits_function(wanted: &str, name: &str) -> bool {

@@ -40,7 +40,7 @@ const TIMES: [(&str, u128); 8] = [
 ];
 
 /// Of 1024, as the summary's MB.
-const SIZES: [(&str, u128); 10] = [
+const SIZES: [(&str, u128); 11] = [
     ("", 1),
     ("B", 1),
     ("kB", 1 << 10),
@@ -50,6 +50,7 @@ const SIZES: [(&str, u128); 10] = [
     ("MiB", 1 << 20),
     ("GB", 1 << 30),
     ("GiB", 1 << 30),
+    ("TB", 1 << 40),
     ("TiB", 1 << 40),
 ];
 
@@ -87,7 +88,7 @@ impl Unit {
         match self {
             Unit::Count => "a number without a unit, as in 5000",
             Unit::Time => "a time: ns, us, ms, s, min or h, as in 20ms",
-            Unit::Bytes => "a size: bytes, kB, MB, GB (of 1024, as KiB, MiB, GiB), as in 64MB",
+            Unit::Bytes => "a size: bytes, kB, MB, GB, TB (of 1024, as KiB, MiB, GiB, TiB), as in 64MB",
             Unit::Rate => "a rate: B/s, kB/s, MB/s or GB/s (of 1000), as in 10GB/s",
             Unit::PerSecond => "a rate, as in 100/s",
             Unit::Ratio => "a ratio, as in 0.5 or 50%",

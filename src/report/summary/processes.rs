@@ -8,6 +8,7 @@ impl Summary {
     pub(super) fn process(&mut self, line: &Line, process: &Process) {
         match process {
             Process::Exec(exec) => {
+                self.begins(exec.pid);
                 // Its other threads, and what they were in, are gone.
                 self.died(exec.pid, line.ts_ns);
                 self.over(exec.pid, line.ts_ns, false);
@@ -17,7 +18,15 @@ impl Summary {
                     seen.rank = exec.rank;
                 }
             }
+            Process::Found(_) => {
+                let Some((pid, command, rank)) = process.named() else { return };
+                let command = self.command(&command);
+                if let Some(seen) = self.seen(pid) {
+                    (seen.command, seen.rank) = (command, rank);
+                }
+            }
             Process::Fork(fork) => {
+                self.begins(fork.child);
                 let parent = self.seen(fork.pid).map(|p| (p.command.clone(), p.rank));
                 let parent = parent.map(|(command, rank)| (self.command(&command), rank));
                 if let (Some(child), Some((command, rank))) = (self.seen(fork.child), parent) {
@@ -27,6 +36,12 @@ impl Summary {
             }
             Process::Exit(exit) => self.exit(line, exit),
             Process::Library(library) => self.library(library),
+        }
+    }
+
+    fn begins(&mut self, pid: u32) {
+        if self.begun.len() < MOST {
+            self.begun.insert(pid);
         }
     }
 
@@ -50,6 +65,7 @@ impl Summary {
     /// The program of a process is over.
     fn over(&mut self, pid: u32, ts_ns: u64, well: bool) {
         self.memories.ended(pid, ts_ns);
+        self.devices.ended(pid);
         self.errors.ended(pid);
         self.habits.ended(pid, well);
     }
@@ -73,7 +89,11 @@ impl Summary {
     }
 
     fn library(&mut self, library: &Library) {
-        self.seen(library.pid);
+        // 0: nobody had it mapped yet.
+        if library.pid != 0 {
+            self.seen(library.pid);
+        }
+        self.single_stepped(library);
         let known = &mut self.figures.libraries;
         let key = (library.path.as_ref().into(), library.build_id.clone());
         let refused = library.not_hooked.iter().map(|one| EACH + one.name.len() + one.reason.len());
@@ -96,16 +116,27 @@ impl Summary {
         }
     }
 
+    /// It ran before the recording, which then knows only part of what it holds.
+    fn has_run_before(&self, pid: u32) -> bool {
+        self.attaches && !self.begun.contains(&pid)
+    }
+
+    /// One of them at least.
+    pub(in crate::report) fn some_ran_before(&self) -> bool {
+        self.processes.keys().any(|pid| self.has_run_before(*pid))
+    }
+
     /// Those that made most calls first.
     pub(super) fn list_processes(&self, figures: &mut Figures) {
         let mut all = self.processes.clone();
-        for ((pid, _), calls) in &self.calls_by_thread {
-            all.entry(*pid).or_default().calls += calls;
+        for ((pid, _), paid) in &self.calls_by_thread {
+            all.entry(*pid).or_default().calls += paid.calls;
         }
         let mut all: Vec<ProcessSeen> = all
             .into_iter()
             .map(|(pid, seen)| ProcessSeen {
                 pid,
+                ran_before: self.has_run_before(pid),
                 peak_device_bytes: self.memories.peak_of(pid),
                 peak_runtime_bytes: self.memories.runtime_peak_of(pid),
                 ..seen

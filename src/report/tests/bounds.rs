@@ -31,6 +31,7 @@ fn calls(count: u64, make: impl Fn(u64) -> (String, Option<Launch<'static>>, Opt
             tid: 1,
             begin: 2 * i,
             duration_ns: Some(10),
+            paused_ns: 0,
             retval,
             error: error.map(Cow::Owned),
             out: None,
@@ -112,18 +113,20 @@ fn memory_of_very_many_processes_is_counted_and_said() {
             pid: pid as u32,
             tid: 1,
             begin: pid,
+            on: Where::default(),
             op: Op::Alloc,
             space: "device".into(),
             ptr: 1,
             size: Some(8),
-            total_allocated: 8,
+            total_allocated: Some(8),
+            earlier: false,
             missed: false,
             runtime: true,
         };
         summary.add(&Line { event_id: pid, ts_ns: pid, body: Body::Memory(memory) });
     }
     let figures = summary.finish(processes);
-    assert_eq!((figures.memory.allocations, figures.memory.leaks.count), (processes, 65_536));
+    assert_eq!((figures.memory.allocations, figures.memory.held.count), (processes, 65_536));
     let said = format!("{} allocations beyond", processes - 65_536);
     assert!(figures.incomplete_because[0].starts_with(&said), "{:?}", figures.incomplete_because);
 }

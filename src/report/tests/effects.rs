@@ -12,7 +12,8 @@ fn what_is_never_freed_is_told_largest_and_oldest_first() {
     s.memory("cuMemFree_v2", Op::Free, "device", 0x1000, 100, 600);
     s.memory("cudaIpcOpenMemHandle", Op::Alloc, "ipc", 0x9000, 0, 0);
     let (live, bytes) = s.finish();
-    let leaks = &live.memory.leaks;
+    let leaks = &live.memory.held;
+    assert_eq!(live.memory.leaks.count, 0, "it does not grow");
     assert_eq!((leaks.count, leaks.bytes), (3, 650));
     let listed: Vec<(&str, u64, bool)> =
         leaks.largest.iter().map(|l| (l.ptr.as_str(), l.size, l.at_exit)).collect();
@@ -21,7 +22,7 @@ fn what_is_never_freed_is_told_largest_and_oldest_first() {
     assert_eq!(live.processes[0].peak_device_bytes, 750);
     assert_eq!(of_file(&bytes), live);
     let printed = text::print(&live, 100);
-    assert!(printed.contains("Leaks: 650 bytes (0.00 MB) in 3 allocations"), "{printed}");
+    assert!(printed.contains("Memory held at exit: 650 bytes (0.00 MB) in 3 allocations"), "{printed}");
     assert!(printed.contains("device   600 bytes (0.00 MB) in 2 allocations, live when the recording ended"));
 
     // An end of the process is told, and the same number again is another process.
@@ -29,8 +30,60 @@ fn what_is_never_freed_is_told_largest_and_oldest_first() {
     s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 100, 100);
     s.exit(0);
     s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 7, 7);
-    let leaks = s.finish().0.memory.leaks;
+    let leaks = s.finish().0.memory.held;
     assert_eq!((leaks.count, leaks.bytes, leaks.by_space[0].at_exit), (2, 107, 1));
+}
+
+/// A step allocates and launches; one program frees the last step's, one does not, one does so while it loads.
+#[test]
+fn what_grows_is_a_leak_and_what_is_made_once_is_held() {
+    let run = |kept: &dyn Fn(u64) -> bool| {
+        let mut s = Script::new();
+        s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x10, 64 << 20, 64 << 20);
+        for step in 0..40 {
+            let at = 0x1000 * (step + 1);
+            s.memory("cuMemAlloc_v2", Op::Alloc, "device", at, 4096 + step, 0);
+            let id = s.launch("k", None);
+            s.end(id, 50_000, 0);
+            if !kept(step) {
+                s.memory("cuMemFree_v2", Op::Free, "device", at, 4096 + step, 0);
+            }
+        }
+        let (live, bytes) = s.finish();
+        assert_eq!(of_file(&bytes), live);
+        assert_eq!(Figures::from_json(&live.to_json()).unwrap(), live);
+        live
+    };
+    let live = run(&|_| true);
+    assert_eq!((live.memory.held.count, live.memory.leaks.count), (41, 40));
+    assert_eq!(live.memory.leaks.bytes, (0..40).map(|step| 4096 + step).sum::<u64>());
+    let printed = text::print(&live, 100);
+    assert!(
+        printed.contains("Memory held at exit: 67273484 bytes (64.16 MB) in 41 allocations\n"),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("Leaks: 164620 bytes (0.16 MB) in 40 allocations, more and more through the run\n")
+    );
+    // One of four is forgotten.
+    assert_eq!(run(&|step| step % 4 == 0).memory.leaks.count, 10);
+    for held in [run(&|_| false), run(&|step| step < 12), run(&|step| step > 35)] {
+        assert_eq!(held.memory.leaks.count, 0);
+        assert!(!text::print(&held, 100).contains("Leaks"));
+    }
+}
+
+/// In traces from before the two were told apart, all that was held was a leak.
+#[test]
+fn leaks_of_older_traces_are_held() {
+    let mut s = Script::new();
+    s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 100, 100);
+    let figures = s.finish().0;
+    let mut json = figures.to_json();
+    let memory = json["memory"].as_object_mut().unwrap();
+    let held = memory.remove("held").unwrap();
+    memory.insert("leaks".into(), held);
+    assert_eq!(Figures::from_json(&json).unwrap(), figures);
 }
 
 #[test]
@@ -52,7 +105,7 @@ fn kernels_are_counted_by_name_and_shape() {
     assert_eq!((live.kernels[0].grid, live.kernels[0].shapes), (Some([64, 1, 1]), 2));
     assert_eq!(live.kernel_launches, 999);
     assert_eq!(of_file(&bytes), live);
-    assert!(text::print(&live, 100).contains("      750           64x1x1*         256x1x1  b\n"));
+    assert!(text::print(&live, 100).contains("       750  64x1x1*  256x1x1  b\n"));
     // A node of a graph is not launched.
     let mut s = Script::new();
     let node = s.launch("n", None);
@@ -174,14 +227,24 @@ fn waste_is_found_from_its_thresholds_on() {
     assert!(found(&launches(1000, 4_000), "tiny").is_none());
     assert!(found(&launches(1001, 40_000), "tiny").is_none());
 
-    let pageable = |size| recording(&move |s: &mut Script| s.copy("cuMemcpyHtoD_v2", "H2D", size, 9_000));
-    let figures = pageable(16 << 20);
-    assert_eq!(found(&figures, "pageable").unwrap().cost_ns, Some(9_000));
-    assert!(pageable((16 << 20) - 1).findings.is_empty());
-
-    let waits = |launches: usize| {
+    let pageable = |rounds: u64, size: u64| {
         recording(&move |s: &mut Script| {
-            for _ in 0..20 {
+            for _ in 0..=rounds {
+                s.copy("cuMemcpyHtoD_v2", "H2D", size, 9_000);
+                let id = s.launch("k", None);
+                s.end(id, 30_000, 0);
+            }
+        })
+    };
+    let figures = pageable(16, 1 << 20);
+    assert_eq!(found(&figures, "pageable").unwrap().cost_ns, Some(16 * 9_000));
+    assert!(pageable(16, (1 << 20) - 1).findings.is_empty());
+    // Loading is not doing it again and again.
+    assert!(pageable(9, 16 << 20).findings.is_empty());
+
+    let waits = |launches: usize, times: usize| {
+        recording(&move |s: &mut Script| {
+            for _ in 0..times {
                 for _ in 0..launches {
                     let id = s.launch("k", None);
                     s.end(id, 30_000, 0);
@@ -191,10 +254,14 @@ fn waste_is_found_from_its_thresholds_on() {
             }
         })
     };
-    let figures = waits(1);
+    let figures = waits(1, 21);
     let finding = found(&figures, "cuStreamSynchronize waits for a single cuLaunchKernel").unwrap();
+    // After the last it is not known whether it was good for something.
     assert_eq!((finding.times, finding.cost_ns), (20, Some(1_000_000)));
-    assert!(found(&waits(2), "waits for").is_none());
+    assert!(found(&waits(1, 20), "waits").is_none());
+    let figures = waits(3, 21);
+    let finding = found(&figures, "cuStreamSynchronize waits though nothing is copied to the host").unwrap();
+    assert_eq!((finding.times, finding.cost_ns), (20, Some(1_000_000)));
 }
 
 #[test]
@@ -258,6 +325,7 @@ fn functions_without_end_are_summed_as_others() {
             tid: 1,
             begin: 2 * id,
             duration_ns: Some(5),
+            paused_ns: 0,
             retval: None,
             error: None,
             out: None,
@@ -316,19 +384,21 @@ fn spaces_without_end_are_one() {
             pid: 1,
             tid: 1,
             begin: i,
+            on: Where::default(),
             op: Op::Alloc,
             space: format!("space{i}").into(),
             ptr: i,
             size: Some(10),
-            total_allocated: 10,
+            total_allocated: Some(10),
+            earlier: false,
             missed: false,
             runtime: false,
         };
         summary.add(&Line { event_id: i, ts_ns: i, body: Body::Memory(memory) });
     }
     let memory = summary.finish(1000).memory;
-    assert_eq!((memory.by_space.len(), memory.leaks.by_space.len()), (32, 32));
-    assert_eq!((memory.leaks.count, memory.leaks.bytes, memory.leaks.largest.len()), (1000, 10_000, 100));
+    assert_eq!((memory.by_space.len(), memory.held.by_space.len()), (32, 32));
+    assert_eq!((memory.held.count, memory.held.bytes, memory.held.largest.len()), (1000, 10_000, 100));
     assert_eq!((memory.by_space[0].space.as_str(), memory.by_space[0].allocations), ("(others)", 969));
-    assert_eq!((memory.leaks.largest[0].begin, memory.leaks.largest[99].begin), (0, 99));
+    assert_eq!((memory.held.largest[0].begin, memory.held.largest[99].begin), (0, 99));
 }

@@ -16,6 +16,8 @@ const RESET: &str = "\x1b[0m";
 
 pub struct Style {
     pub width: usize,
+    /// Of lines that are no picture.
+    pub text_width: usize,
     pub colour: bool,
 }
 
@@ -81,7 +83,7 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
         let name = format!("pid {pid} tid {tid}");
         let drawn = Drawn { name, lane, cells: joined(&lane.cells, each, columns.count) };
         push(&mut text, "");
-        push(&mut text, &shortened(&format!("{}{command}", drawn.title(span_ns)), style.width));
+        push(&mut text, &shortened(&format!("{}{command}", drawn.title(span_ns)), style.text_width));
         drawn.rows(&mut text, &columns, style, &mut used);
     }
     if lanes.elsewhere.cells.iter().any(|cell| cell.interrupts > 0) {

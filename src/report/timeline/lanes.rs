@@ -323,6 +323,11 @@ impl Lanes {
                 self.over(exec.pid, ts_ns);
                 self.command(exec.pid, exec.command.join(" "));
             }
+            Process::Found(_) => {
+                if let Some((pid, command, _)) = process.named() {
+                    self.command(pid, command.join(" "));
+                }
+            }
             Process::Fork(fork) => {
                 if let Some(command) = self.commands.get(&fork.pid).cloned() {
                     self.command(fork.child, command);

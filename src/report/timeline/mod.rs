@@ -9,15 +9,16 @@ mod lanes;
 #[cfg(test)]
 mod tests;
 
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::read;
 use super::views::Told;
+use super::{Only, read};
 use crate::cli::Usage;
+use crate::paper::{self, NARROWEST};
 use crate::say;
 use draw::Style;
 use lanes::Lanes;
@@ -31,10 +32,10 @@ pub struct TimelineConfig {
     pub to: Option<Duration>,
     /// None: the threads with the most time in CUDA.
     pub tids: Vec<u32>,
-    pub width: Option<usize>,
+    /// Of processes and ranks; times are the picture's own.
+    pub only: Only,
 }
 
-const NARROWEST: usize = 40;
 const WIDEST: usize = 1000;
 
 pub fn timeline(config: &TimelineConfig) -> Result<u8> {
@@ -44,21 +45,24 @@ pub fn timeline(config: &TimelineConfig) -> Result<u8> {
         bail!(Usage("--from must be less than --to: both are seconds since the recording began".to_owned()));
     }
     let stdout = std::io::stdout();
-    let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let width = config.width.unwrap_or_else(|| super::width_of(libc::STDOUT_FILENO));
-    let style = Style { width: width.clamp(NARROWEST, WIDEST), colour };
+    let width = paper::picture_width().clamp(NARROWEST, WIDEST);
+    let style = Style { width, text_width: paper::width_of(libc::STDOUT_FILENO), colour: paper::colour() };
     let files = read::or_newest(&config.files);
     let mut out = BufWriter::new(stdout.lock());
     read::of_each(&files, |index, file| {
-        let (text, told) = draw(file, config, &style)?;
+        let (mut text, told) = draw(file, config, &style)?;
+        let unanswered = told.only_figures().is_some();
+        if unanswered {
+            text = "Not known: a picture is made of events.\n".to_owned();
+        }
         if files.len() > 1 {
             let gap = if index > 0 { "\n" } else { "" };
             writeln!(out, "{gap}{}:", say::name(file))?;
         }
         out.write_all(text.as_bytes())?;
         out.flush()?;
-        say::of_file(file, &told.sentences());
-        Ok(0)
+        say::of_file(file, &told.sentences(false));
+        Ok(u8::from(unanswered))
     })
 }
 
@@ -68,7 +72,7 @@ fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, 
     let chosen = !config.tids.is_empty();
     let mut lanes = new();
     let mut told = Told::default();
-    told.notes = read::each(file, |line| {
+    told.notes = read::each(file, &config.only, |line| {
         told.line(line);
         lanes.line(line);
     })?;
@@ -77,7 +81,7 @@ fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, 
     if let Some(better) = lanes.better(draw::shown(chosen)).filter(|_| file.is_file()) {
         lanes = new();
         lanes.choose(better);
-        read::each(file, |line| lanes.line(line))?;
+        read::each(file, &config.only, |line| lanes.line(line))?;
         lanes.finish();
     }
     Ok((draw::picture(&lanes, style, chosen), told))

@@ -3,7 +3,7 @@
 use super::*;
 use crate::report::golden::{self, TRACES, WIDTH};
 
-const PLAIN: Style = Style { width: WIDTH, colour: false };
+const PLAIN: Style = Style { width: WIDTH, text_width: WIDTH, colour: false };
 
 fn picture(file: &Path, config: &TimelineConfig, style: &Style) -> String {
     draw(file, config, style).unwrap().0
@@ -29,7 +29,8 @@ fn golden_texts() {
 fn colours_change_nothing_but_the_colour() {
     let file = golden::path(TRACES[0].1);
     let plain = picture(&file, &TimelineConfig::default(), &PLAIN);
-    let coloured = picture(&file, &TimelineConfig::default(), &Style { width: WIDTH, colour: true });
+    let coloured =
+        picture(&file, &TimelineConfig::default(), &Style { width: WIDTH, text_width: WIDTH, colour: true });
     let mut stripped = String::new();
     for part in coloured.split('\x1b') {
         stripped.push_str(if stripped.is_empty() { part } else { part.split_once('m').unwrap().1 });
@@ -42,8 +43,11 @@ fn colours_change_nothing_but_the_colour() {
 fn every_width_and_window_has_its_picture() {
     for (_, file) in TRACES {
         for width in [NARROWEST, 77, 100, 333, WIDEST] {
-            let text =
-                picture(&golden::path(file), &TimelineConfig::default(), &Style { width, colour: false });
+            let text = picture(
+                &golden::path(file),
+                &TimelineConfig::default(),
+                &Style { width, text_width: width, colour: false },
+            );
             let picture = text.lines().take_while(|line| !line.starts_with("cuda"));
             assert!(picture.into_iter().skip(1).all(|line| line.chars().count() <= width), "{width}: {text}");
             let axis = text.lines().find(|line| line.contains('└')).unwrap().chars().count();
@@ -66,9 +70,9 @@ fn nothing_is_lost_on_the_way_to_the_columns() {
     for columns in [1, 7, 91, 500] {
         for (_, file) in TRACES {
             let mut lanes = Lanes::new(None, None, &[], columns);
-            read::each(&golden::path(file), |line| lanes.line(line)).unwrap();
+            read::each(&golden::path(file), &Only::default(), |line| lanes.line(line)).unwrap();
             lanes.finish();
-            let figures = crate::report::summary_of(&golden::path(file)).unwrap();
+            let figures = crate::report::summary_of(&golden::path(file), &Only::default()).unwrap();
             let calls: u64 = lanes.lanes.values().map(|lane| lane.calls).sum();
             assert_eq!(calls, figures.cuda_calls);
             for lane in lanes.lanes.values() {
@@ -111,7 +115,7 @@ fn layers_lie_over_one_another() {
     std::fs::write(&file, LAYERS).unwrap();
     golden::check("timeline_layers", &picture(&file, &TimelineConfig::default(), &PLAIN));
     let mut lanes = Lanes::new(None, None, &[], 50);
-    read::each(&file, |line| lanes.line(line)).unwrap();
+    read::each(&file, &Only::default(), |line| lanes.line(line)).unwrap();
     lanes.finish();
     let all = lanes.lanes[&(7, 7)].cells.iter().fold(lanes::Cell::default(), |sum, cell| sum.join(*cell));
     // The launch inside is not the allocation's time; the call in flight goes on to the exit, not to the end.
@@ -145,7 +149,7 @@ fn the_busiest_threads_are_drawn_whenever_they_come() {
     assert!(text.contains("and 193 threads that are not drawn: --tid 1007 shows the busiest"), "{text}");
     // Of a pipe nobody can read twice: it is said.
     let mut lanes = Lanes::new(None, None, &[], PLAIN.columns());
-    read::each(&file, |line| lanes.line(line)).unwrap();
+    read::each(&file, &Only::default(), |line| lanes.line(line)).unwrap();
     lanes.finish();
     let text = draw::picture(&lanes, &PLAIN, false);
     assert!(
@@ -171,7 +175,7 @@ fn spans_that_overlap_are_summed() {
     }
     std::fs::write(&file, lines).unwrap();
     let mut lanes = Lanes::new(None, None, &[], WIDEST);
-    read::each(&file, |line| lanes.line(line)).unwrap();
+    read::each(&file, &Only::default(), |line| lanes.line(line)).unwrap();
     lanes.finish();
     let off_cpu: u64 = lanes.lanes[&(7, 7)].cells.iter().map(|cell| cell.off_cpu_ns).sum();
     assert_eq!(off_cpu, 20_000 * 900_000);

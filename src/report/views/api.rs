@@ -8,14 +8,15 @@ use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
 use crate::report::Summary;
 use crate::report::figures::{Figures, Function};
-use crate::report::table::{Cell, Column, Table, number, text};
-use crate::report::text::{duration, plural};
+use crate::report::table::{Cell, Column, Table, long, number};
+use crate::report::text::{duration, plural, unfinished};
 use crate::trace::{Begin, Body, End, Line, Process};
 
 const COLUMNS: &[Column] = &[
+    long("Name", "name"),
     number("Time (%)", "time_percent"),
-    number("Total Time (us)", "total_ns"),
-    number("Num Calls", "calls"),
+    number("Total (us)", "total_ns"),
+    number("Calls", "calls"),
     number("Avg (us)", "avg_ns"),
     number("Med (us)", "med_ns"),
     number("Min (us)", "min_ns"),
@@ -24,7 +25,7 @@ const COLUMNS: &[Column] = &[
     number("Self (us)", "self_ns"),
     number("Driver (us)", "driver_ns"),
     number("Off CPU (us)", "off_cpu_ns"),
-    text("Name", "name"),
+    number("Unfinished", "unfinished"),
 ];
 
 pub fn make(_: &ReportConfig) -> Box<dyn View> {
@@ -56,10 +57,15 @@ impl View for Api {
     fn finish(&mut self, told: &Told) -> Report {
         let figures = self.summary.of_file(&told.notes);
         if figures.functions.is_empty() {
-            return nothing("No CUDA call returned in this trace.");
+            return nothing("There is no CUDA call in this trace.");
         }
-        let own = (!told.only_figures()).then(|| self.own());
+        self.unfinished(told);
+        let own = told.only_figures().is_none().then(|| self.own());
         report(&figures, own.as_ref())
+    }
+
+    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
+        Some(self.finish(told))
     }
 }
 
@@ -81,6 +87,18 @@ impl Api {
         *own = own.saturating_add(ns.saturating_sub(inside_ns));
     }
 
+    /// Of calls that have not returned the time so far, without that of the calls inside.
+    fn unfinished(&mut self, told: &Told) {
+        for (_, frames) in self.stacks.unfinished(told) {
+            let mut inside_ns = 0;
+            for (frame, ns) in frames.iter().rev() {
+                let own = self.own_ns.entry(frame.function).or_default();
+                *own = own.saturating_add(ns.saturating_sub(frame.of.saturating_add(inside_ns)));
+                inside_ns = *ns;
+            }
+        }
+    }
+
     fn own(&self) -> HashMap<&str, u64> {
         self.own_ns.iter().map(|(function, ns)| (self.functions.name(*function), *ns)).collect()
     }
@@ -91,12 +109,12 @@ fn report(figures: &Figures, own: Option<&HashMap<&str, u64>>) -> Report {
     let total: u128 = figures.functions.iter().map(|f| u128::from(f.total_ns)).sum();
     let in_calls = own.map(|own| own.values().fold(0u64, |sum, ns| sum.saturating_add(*ns)));
     let time = in_calls.map(|ns| format!(", {} in all", duration(ns))).unwrap_or_default();
-    let returned: u64 = figures.functions.iter().map(|f| f.calls).sum();
-    let open = (figures.cuda_calls + figures.other_calls).saturating_sub(returned);
-    let time = if open > 0 { format!("{time}; {open} more had not returned") } else { time };
+    let timed: u64 = figures.functions.iter().map(|f| f.calls).sum();
+    let others = (figures.cuda_calls + figures.other_calls).saturating_sub(timed);
+    let time = if others > 0 { format!("{time}; of {others} more the time is not known") } else { time };
     report.title(format!(
         "CUDA functions by time: {} of {}{time}",
-        plural(returned, "call"),
+        plural(timed, "call"),
         plural(figures.functions.len() as u64, "function"),
     ));
     report.fact("in_calls_ns", in_calls);
@@ -105,8 +123,11 @@ fn report(figures: &Figures, own: Option<&HashMap<&str, u64>>) -> Report {
         table.row(row(f, total, own));
     }
     report.table(table);
+    if let Some(said) = unfinished(&figures.functions) {
+        report.words(said);
+    }
     report.words(
-        "Time (%) is of the sum of Total Time. A call made inside another, as cuLaunchKernel inside cudaLaunchKernel, is in the time of both; Self counts it once. Med is within 1 %.",
+        "Time (%) is of the sum of Total. A call made inside another, as cuLaunchKernel inside cudaLaunchKernel, is in the time of both; Self counts it once. Med is within 1 %; of an even number of calls it is half way between the two in the middle, as in nsys, where `check` and `report latency` have the lower one (p50).",
     );
     if figures.kernel_space.is_some() {
         report.words("Driver is the time in nvidia.ko, Off CPU that without a CPU, there or elsewhere.");
@@ -116,6 +137,7 @@ fn report(figures: &Figures, own: Option<&HashMap<&str, u64>>) -> Report {
 
 fn row(f: &Function, total: u128, own: Option<&HashMap<&str, u64>>) -> Vec<Cell> {
     vec![
+        f.name.as_str().into(),
         Cell::Share(f.total_ns.into(), total),
         Cell::Micros(f.total_ns),
         Cell::Count(f.calls),
@@ -127,6 +149,6 @@ fn row(f: &Function, total: u128, own: Option<&HashMap<&str, u64>>) -> Vec<Cell>
         Cell::optional(own.and_then(|own| own.get(f.name.as_str()).copied()), Cell::Micros),
         Cell::optional(f.kernel_ns, Cell::Micros),
         Cell::optional(f.off_cpu_ns.filter(|ns| *ns > 0), Cell::Micros),
-        f.name.as_str().into(),
+        Cell::some(f.unfinished),
     ]
 }

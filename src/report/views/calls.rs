@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::Told;
 use crate::cuda::{self, Category};
 use crate::report::by_process::ByProcess;
 use crate::report::tally::{Marks, Role, Tally};
@@ -22,6 +23,9 @@ const NAMES: usize = 64 << 20;
 
 /// Threads that are in no call are remembered up to here, so that their next call costs less.
 const IDLE: usize = 1024;
+
+/// Calls that their processes ended in are remembered up to here: the `end` line lists no more.
+const MOST_DEAD: usize = 20_000;
 
 /// A process and one of its threads.
 pub type Thread = (u32, u32);
@@ -105,16 +109,22 @@ impl<T> Frame<T> {
     }
 }
 
+/// A call that has not returned, and how long it has taken.
+type Timed<T> = (Frame<T>, u64);
+
 pub struct Stacks<T> {
     threads: ByProcess<u32, Vec<Frame<T>>>,
     /// Of all threads.
     frames: usize,
     left_out: u64,
+    /// Calls that their processes ended in: as many as the `end` line can list.
+    dead: Vec<(Thread, Vec<Frame<T>>)>,
+    dead_frames: usize,
 }
 
 impl<T> Default for Stacks<T> {
     fn default() -> Self {
-        Stacks { threads: ByProcess::default(), frames: 0, left_out: 0 }
+        Stacks { threads: ByProcess::default(), frames: 0, left_out: 0, dead: Vec::new(), dead_frames: 0 }
     }
 }
 
@@ -187,8 +197,33 @@ impl<T> Stacks<T> {
 
     /// The calls of a process that is over will not end.
     pub fn ended(&mut self, pid: u32) {
-        let ended = self.threads.ended(pid);
-        self.frames -= ended.values().map(Vec::len).sum::<usize>();
+        for (tid, frames) in self.threads.ended(pid) {
+            self.frames -= frames.len();
+            if !frames.is_empty() && self.dead_frames + frames.len() <= MOST_DEAD {
+                self.dead_frames += frames.len();
+                self.dead.push(((pid, tid), frames));
+            }
+        }
+    }
+
+    /// What has not returned, by thread, the outermost call first. `so_far` says how long each has taken.
+    pub fn unfinished(&mut self, told: &Told) -> Vec<(Thread, Vec<Timed<T>>)> {
+        let timed = |frames: Vec<Frame<T>>, is_dead| -> Vec<Timed<T>> {
+            let timed = |frame: Frame<T>| {
+                let ns = told.so_far(frame.id, frame.ts_ns, is_dead)?;
+                Some((frame, ns))
+            };
+            frames.into_iter().filter_map(timed).collect()
+        };
+        let dead = std::mem::take(&mut self.dead).into_iter().map(|(thread, all)| (thread, timed(all, true)));
+        let mut all: Vec<_> = dead.collect();
+        for pid in self.threads.pids() {
+            let open = self.threads.ended(pid).into_iter();
+            all.extend(open.map(|(tid, frames)| ((pid, tid), timed(frames, false))));
+        }
+        all.retain(|(_, frames)| !frames.is_empty());
+        all.sort_by_key(|(thread, _)| *thread);
+        all
     }
 }
 

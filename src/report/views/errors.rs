@@ -1,17 +1,17 @@
 //! `report errors`: what failed, what failed first, and what came before that.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use super::calls::Functions;
 use super::output::Report;
 use super::{ReportConfig, Told, View};
 use crate::report::Summary;
 use crate::report::by_process::ByProcess;
-use crate::report::figures::{ErrorWindow, Figures};
+use crate::report::figures::{ErrorWindow, FailureCause, FailureKind, Figures};
 use crate::report::table::{Cell, Column, Table, data, long, number, text};
 use crate::report::text::{clean, plural};
 use crate::room::short;
-use crate::trace::{Begin, Body, End, Line, Process, Retval};
+use crate::trace::{Begin, Body, End, InFlight, Line, Process};
 
 const KINDS: &[Column] = &[
     number("Count", "count"),
@@ -20,7 +20,10 @@ const KINDS: &[Column] = &[
     number("Code", "code"),
     text("Error", "error"),
     text("Call", "function"),
+    number("Asked for", "asked_bytes"),
     data("api"),
+    data("cause"),
+    data("cause_error"),
 ];
 
 const WINDOWS: &[Column] = &[
@@ -29,6 +32,8 @@ const WINDOWS: &[Column] = &[
     number("", "tid"),
     text("", "function"),
     text("", "error"),
+    text("", "cause"),
+    text("", "cause_error"),
     number("", "begin"),
     number("", "asynchronous"),
     text("", "last_sync"),
@@ -46,6 +51,15 @@ const CALLS: &[Column] = &[
     text("Result", "result"),
 ];
 
+const OPEN: &[Column] = &[
+    text("Call", "function"),
+    number("So far (ms)", "duration_ns"),
+    number("PID", "pid"),
+    number("TID", "tid"),
+    number("Event", "event"),
+    text("End", "end"),
+];
+
 const XIDS: &[Column] = &[
     number("At (s)", "ts_ns"),
     number("Xid", "xid"),
@@ -60,12 +74,8 @@ const MOST: usize = 65_536;
 const LONGEST_ERROR: usize = 256;
 
 /// What an error means where its name does not say what to do.
-const HINTS: [(i64, &str); 8] = [
+const HINTS: [(i64, &str); 7] = [
     (2, "out of memory: `gpurec report memory` says who held it"),
-    (
-        4,
-        "the driver was shut down already: as a rule a library that cleans up at the process's exit, and harmless",
-    ),
     (209, "no kernel image for this GPU: the binary was not built for its architecture"),
     (214, "an uncorrectable ECC error: the GPU, not the program"),
     (700, "a kernel used an address that is not its own: run under compute-sanitizer"),
@@ -82,7 +92,6 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 struct Errors {
     summary: Summary,
     functions: Functions,
-    kinds: HashMap<(usize, Option<i64>), (u64, u64)>,
     /// The last calls of each thread, as long as nothing has failed.
     before: ByProcess<u32, VecDeque<Past>>,
     /// The first failure and the calls of its thread before it.
@@ -102,7 +111,7 @@ impl View for Errors {
         self.summary.add(line);
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
-            Body::End(end) => self.end(line, end),
+            Body::End(end) => self.end(end),
             Body::Process(Process::Exit(exit)) => self.ended(exit.pid),
             Body::Process(Process::Exec(exec)) => self.ended(exec.pid),
             _ => {}
@@ -112,18 +121,29 @@ impl View for Errors {
     fn finish(&mut self, told: &Told) -> Report {
         let figures = self.summary.of_file(&told.notes);
         let mut report = Report::default();
-        report.fact("failed_calls", figures.failures.calls);
+        let failures = &figures.failures;
+        report.fact("failed_calls", failures.calls);
+        report.fact("handled", failures.handled);
+        report.fact("shutdown", failures.shutdown);
         xids(&mut report, &figures);
-        if figures.failures.calls == 0 {
-            report.title("No CUDA call failed.");
-            report.data(Table::new("errors", "kinds", KINDS));
-        } else {
-            self.kinds(&mut report, &figures);
+        let title = match failures.calls {
+            0 => "No CUDA call failed.".to_owned(),
+            n => format!("{}, by error, the first one first", plural(n, "failed call")),
+        };
+        kinds(&mut report, "errors", title, &failures.by_error);
+        hints(&mut report, &failures.by_error);
+        if failures.calls > 0 {
             self.calls_before(&mut report);
-            windows(&mut report, &figures);
         }
+        windows(&mut report, &figures);
+        beside(&mut report, &figures);
         ioctls(&mut report, &figures);
+        unfinished(&mut report, &figures);
         report
+    }
+
+    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
+        Some(self.finish(told))
     }
 }
 
@@ -142,7 +162,7 @@ impl Errors {
         calls.push_back(Past { event, ts_ns, function, duration_ns: None, error: None });
     }
 
-    fn end(&mut self, line: &Line, end: &End) {
+    fn end(&mut self, end: &End) {
         if self.first.is_none() {
             let calls = self.before.get_mut(end.pid, &end.tid);
             let call = calls.and_then(|calls| calls.iter_mut().find(|call| call.event == end.begin));
@@ -151,49 +171,14 @@ impl Errors {
                 call.error = end.error.as_deref().map(|error| short(error, LONGEST_ERROR).into());
             }
         }
-        if end.error.is_none() {
-            return;
-        }
-        let code = match end.retval {
-            Some(Retval::Number(code)) => Some(code),
-            _ => None,
-        };
-        let key = (self.functions.index(&end.name), code);
-        if self.kinds.len() < MOST || self.kinds.contains_key(&key) {
-            self.kinds.entry(key).or_insert((line.ts_ns, line.ts_ns)).1 = line.ts_ns;
-        }
-        if self.first.is_none() {
-            let calls = std::mem::take(&mut self.before).remove(end.pid, &end.tid);
+        if let (None, Some((pid, tid))) = (&self.first, self.summary.failures.first()) {
+            let calls = std::mem::take(&mut self.before).remove(pid, &tid);
             self.first = Some(calls.unwrap_or_default());
         }
     }
 
     fn ended(&mut self, pid: u32) {
         self.before.ended(pid);
-    }
-
-    fn kinds(&mut self, report: &mut Report, figures: &Figures) {
-        let failures = &figures.failures;
-        report.title(format!("{}, by error, the first one first", plural(failures.calls, "failed call")));
-        let mut table = Table::new("errors", "kinds", KINDS);
-        for kind in &failures.by_error {
-            let seen = self.kinds.get(&(self.functions.index(&kind.function), kind.code)).copied();
-            table.row(vec![
-                Cell::Count(kind.count),
-                Cell::optional(seen.map(|seen| seen.0), Cell::At),
-                Cell::optional(seen.map(|seen| seen.1), Cell::At),
-                Cell::optional(kind.code.and_then(|code| u64::try_from(code).ok()), Cell::Count),
-                kind.error.as_str().into(),
-                kind.function.as_str().into(),
-                kind.api.as_str().into(),
-            ]);
-        }
-        report.table(table);
-        for (code, hint) in HINTS {
-            if failures.by_error.iter().any(|kind| kind.code == Some(code) && kind.api != "other") {
-                report.words(format!("{code}: {hint}."));
-            }
-        }
     }
 
     fn calls_before(&self, report: &mut Report) {
@@ -218,6 +203,57 @@ impl Errors {
     }
 }
 
+fn kinds(report: &mut Report, key: &'static str, title: String, kinds: &[FailureKind]) {
+    report.title(title);
+    let mut table = Table::new(key, "kinds", KINDS);
+    let of = |cause: &Option<FailureCause>, part: fn(&FailureCause) -> &str| {
+        Cell::optional(cause.as_ref(), |cause| part(cause).into())
+    };
+    for kind in kinds {
+        table.row(vec![
+            Cell::Count(kind.count),
+            Cell::At(kind.first_ns),
+            Cell::At(kind.last_ns),
+            Cell::optional(kind.code.and_then(|code| u64::try_from(code).ok()), Cell::Count),
+            kind.error.as_str().into(),
+            kind.function.as_str().into(),
+            Cell::optional(kind.asked_bytes, Cell::Bytes),
+            kind.api.as_str().into(),
+            of(&kind.cause, |cause| &cause.function),
+            of(&kind.cause, |cause| &cause.error),
+        ]);
+    }
+    report.table(table);
+}
+
+fn hints(report: &mut Report, kinds: &[FailureKind]) {
+    for (code, hint) in HINTS {
+        if kinds.iter().any(|kind| kind.code == Some(code) && kind.api != "other") {
+            report.words(format!("{code}: {hint}."));
+        }
+    }
+}
+
+/// Calls that failed without a failure of the program.
+fn beside(report: &mut Report, figures: &Figures) {
+    let failures = &figures.failures;
+    if failures.handled > 0 {
+        let handled = plural(failures.handled, "call");
+        let title = format!("{handled} failed inside a call that succeeded, which handled the failure");
+        kinds(report, "handled", title, &failures.handled_by_error);
+    }
+    if failures.shutdown > 0 {
+        report.title(format!(
+            "{} after the driver was shut down: as a rule libraries that clean up at the exit of the process, and harmless",
+            plural_came(failures.shutdown)
+        ));
+    }
+}
+
+fn plural_came(calls: u64) -> String {
+    if calls == 1 { "1 call came".to_owned() } else { format!("{calls} calls came") }
+}
+
 /// For each context the first failure: what was launched since it was last known to be well.
 fn windows(report: &mut Report, figures: &Figures) {
     let mut data = Table::new("windows", "windows", WINDOWS);
@@ -228,6 +264,8 @@ fn windows(report: &mut Report, figures: &Figures) {
             Cell::Count(window.tid.into()),
             window.function.as_str().into(),
             window.error.as_str().into(),
+            Cell::optional(window.cause.as_ref(), |cause| cause.function.as_str().into()),
+            Cell::optional(window.cause.as_ref(), |cause| cause.error.as_str().into()),
             Cell::Count(window.begin),
             Cell::Count(u64::from(window.asynchronous)),
             Cell::optional(window.last_sync.as_ref(), |sync| sync.function.as_str().into()),
@@ -255,6 +293,9 @@ fn windows(report: &mut Report, figures: &Figures) {
             (true, 0) => ". The error comes from the device: its cause lies before",
             (false, _) => ". The error is of the call itself, and not of an earlier kernel",
         };
+        if let Some(cause) = &window.cause {
+            report.words(format!("Inside it {} returned {}.", clean(&cause.function), clean(&cause.error)));
+        }
         report.words(format!("{launches} since {since}{hint}."));
         let mut table = Table::new("suspects", "kernels", SUSPECTS);
         for kernel in window.kernels.iter().filter(|_| window.asynchronous) {
@@ -302,6 +343,30 @@ fn xids(report: &mut Report, figures: &Figures) {
         ]);
     }
     table.more(kernel.xid_count.saturating_sub(kernel.xids.len() as u64));
+    report.table(table);
+}
+
+/// A call that hangs has no error yet.
+fn unfinished(report: &mut Report, figures: &Figures) {
+    report.fact("in_flight", figures.in_flight.len());
+    if figures.in_flight.is_empty() {
+        return;
+    }
+    let calls = plural(figures.in_flight.len() as u64, "call");
+    report.title(format!("{calls} unfinished: with the time so far, the longest first"));
+    let mut table = Table::new("unfinished", "calls", OPEN);
+    let mut all: Vec<&InFlight> = figures.in_flight.iter().collect();
+    all.sort_by_key(|call| (std::cmp::Reverse(call.duration_ns), call.begin));
+    for call in all {
+        table.row(vec![
+            call.name.as_str().into(),
+            Cell::Millis(call.duration_ns),
+            Cell::Count(call.pid.into()),
+            Cell::Count(call.tid.into()),
+            Cell::Count(call.begin),
+            if call.died { "its process ended in it".into() } else { Cell::Missing },
+        ]);
+    }
     report.table(table);
 }
 

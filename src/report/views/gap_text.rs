@@ -12,7 +12,7 @@ const CAUSES: &[Column] = &[
     number("Total (ms)", "total_ns"),
     number("(%)", "total_percent"),
     number("Gaps", "gaps"),
-    text("What the host did", "what"),
+    long("What the host did", "what"),
 ];
 
 const LENGTHS: &[Column] = &[
@@ -30,7 +30,7 @@ const LONGEST: &[Column] = &[
     data("pid"),
     long("After", "after"),
     long("Before", "before"),
-    text("What the host did", "what"),
+    long("What the host did", "what"),
     data("own_ns"),
     data("in_calls_ns"),
     data("in_driver_ns"),

@@ -9,6 +9,7 @@ use super::calls::{Frame, Functions, Stacks, Thread};
 use super::gap_text::{self, Cause, Gap, OTHERS};
 use super::output::Report;
 use super::{ReportConfig, Told, View};
+use crate::report::Figures;
 use crate::report::by_process::ByProcess;
 use crate::report::tally::Role;
 use crate::trace::{Begin, Body, End, Instant, Line, Process};
@@ -85,6 +86,10 @@ impl View for Gaps {
 
     fn finish(&mut self, _: &Told) -> Report {
         self.sums.report(&self.functions)
+    }
+
+    fn of_figures(&mut self, _: &Figures, _: &Told) -> Option<Report> {
+        None
     }
 }
 

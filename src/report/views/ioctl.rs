@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::calls::{Frame, Functions, Stacks};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
+use crate::report::Figures;
 use crate::report::Summary;
 use crate::report::driver_figures::{KernelSpace, RequestSeen};
 use crate::report::table::{Cell, Column, Table, long, number, text};
@@ -119,6 +120,10 @@ impl View for Ioctls {
         self.callers(&mut report);
         others(&mut report, kernel);
         report
+    }
+
+    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
+        Some(self.finish(told))
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::calls::{Frame, Functions, Stacks, Thread};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
+use crate::report::Figures;
 use crate::report::by_process::ByProcess;
 use crate::report::histogram::Histogram;
-use crate::report::table::{Cell, Column, Table, data, long, number, wrapped};
+use crate::report::table::{Cell, Column, Table, data, long, number};
 use crate::report::tally::Role;
 use crate::report::text::plural;
 use crate::room::{Left, Names};
@@ -28,7 +29,7 @@ const KERNELS: &[Column] = &[
     number("Block", "block"),
     data("shared_bytes"),
     number("Shapes", "shapes_count"),
-    wrapped("Kernel", "kernel"),
+    long("Kernel", "kernel"),
 ];
 
 const SHAPES: &[Column] = &[
@@ -140,6 +141,34 @@ impl View for Kernels {
             return nothing("No kernel was launched in this trace.");
         }
         self.report()
+    }
+
+    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+        let mut report = Report::default();
+        report.fact("launches", figures.kernel_launches);
+        report.fact("graph_launches", figures.graph_launches);
+        let kernels = figures.kernels.len() as u64 + figures.more_kernels;
+        report.title(format!("{} launches of {}", figures.kernel_launches, plural(kernels, "kernel")));
+        let mut table = Table::new("kernels", "kernels", KERNELS);
+        for seen in &figures.kernels {
+            let mut row = vec![
+                Cell::Count(seen.launches),
+                Cell::Share(seen.launches.into(), figures.kernel_launches.into()),
+            ];
+            // How far apart, and how long the calls took.
+            row.extend([const { Cell::Missing }; 6]);
+            row.extend([
+                Cell::Dims(seen.grid),
+                Cell::Dims(seen.block),
+                Cell::Missing,
+                if seen.shapes > 1 { Cell::Count(seen.shapes) } else { Cell::Missing },
+                Cell::Kernel(seen.name.clone()),
+            ]);
+            table.row(row);
+        }
+        table.more(figures.more_kernels);
+        report.table(table);
+        Some(report)
     }
 }
 

@@ -1,4 +1,5 @@
-//! `report leaks`: what was allocated and never freed, as bcc's memleak has it: grouped, then one by one.
+//! `report leaks`: what was allocated and never freed, as bcc's memleak has it: grouped, then one by one. What leaks
+//! (`growth`) stands apart from what is held.
 //!
 //! What is kept grows with the allocations that are live at one time; of those whose process is over only sums and
 //! the largest stay.
@@ -7,10 +8,12 @@ use std::collections::HashMap;
 
 use super::output::Report;
 use super::{ReportConfig, Told, View};
+use crate::report::Figures;
 use crate::report::Summary;
 use crate::report::by_process::ByProcess;
+use crate::report::growth::{Group as Kind, Made, Moment};
 use crate::report::memory::{Names, PROCESSES};
-use crate::report::table::{Cell, Column, Table, number, size, text};
+use crate::report::table::{Cell, Column, Table, data, number, size, text};
 use crate::report::text::{duration, plural};
 use crate::room::MOST_LIVE;
 use crate::trace::{Body, Line, Memory, Op, Process};
@@ -24,6 +27,7 @@ const GROUPS: &[Column] = &[
     number("PID", "pid"),
     text("Space", "space"),
     text("Allocated by", "function"),
+    data("kind"),
 ];
 
 const SINGLE: &[Column] = &[
@@ -35,6 +39,7 @@ const SINGLE: &[Column] = &[
     text("Allocated by", "function"),
     number("Event", "begin"),
     text("Live", "live"),
+    data("kind"),
 ];
 
 /// How many groups are told apart, and how many allocations are listed at most.
@@ -57,6 +62,10 @@ struct Leaks {
     names: Names,
     /// By address and space: one number may be an address and a handle.
     live: ByProcess<(u64, u8), Live>,
+    made: HashMap<u32, Made>,
+    /// In `made`.
+    groups: usize,
+    event: u64,
     gone: Gone,
 }
 
@@ -66,6 +75,7 @@ struct Live {
     size: Option<u64>,
     since_ns: u64,
     begin: u64,
+    launches: u64,
     function: u32,
 }
 
@@ -75,6 +85,7 @@ struct Key {
     function: u32,
     space: u8,
     size: Option<u64>,
+    leaks: bool,
 }
 
 #[derive(Clone, Default)]
@@ -91,7 +102,15 @@ struct Leak {
     space: u8,
     age_ns: u64,
     at_exit: bool,
+    leaks: bool,
     live: Live,
+}
+
+/// Allocations, and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    count: u64,
+    bytes: u64,
 }
 
 /// What was never freed, as far as it is old enough.
@@ -100,8 +119,8 @@ struct Gone {
     groups: HashMap<Key, Group>,
     more_groups: u64,
     largest: Vec<Leak>,
-    count: u64,
-    bytes: u64,
+    all: Sum,
+    leaks: Sum,
     younger: u64,
     /// Allocations that there was no room for while they were live.
     unfollowed: u64,
@@ -109,8 +128,16 @@ struct Gone {
 
 impl View for Leaks {
     fn line(&mut self, line: &Line) {
+        if !matches!(line.body, Body::Finish(_)) {
+            self.event = line.event_id;
+        }
         match &line.body {
             Body::Memory(memory) => self.memory(line.ts_ns, memory),
+            Body::Begin(begin) if begin.launch.is_some() => {
+                if let Some(made) = self.made.get_mut(&begin.pid) {
+                    made.launched(line.ts_ns);
+                }
+            }
             Body::Process(Process::Exit(exit)) => self.over(line.ts_ns, exit.pid, true),
             Body::Process(Process::Exec(exec)) => self.over(line.ts_ns, exec.pid, true),
             Body::Header(_) | Body::Finish(_) => self.summary.add(line),
@@ -119,13 +146,14 @@ impl View for Leaks {
     }
 
     fn finish(&mut self, told: &Told) -> Report {
-        if told.only_figures() {
-            return self.stored(told);
-        }
         for pid in self.live.pids() {
             self.over(told.last_ns, pid, false);
         }
         self.gone.report(self.older_ns, &self.names)
+    }
+
+    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
+        Some(self.stored(told))
     }
 }
 
@@ -140,8 +168,13 @@ impl Leaks {
             return;
         }
         let function = self.names.function(&memory.name);
-        let live = Live { size: memory.size, since_ns: ts_ns, begin: memory.begin, function };
+        let mut live =
+            Live { size: memory.size, since_ns: ts_ns, begin: memory.begin, launches: 0, function };
         let room = self.live.has(memory.pid) || self.live.processes() < PROCESSES;
+        if room {
+            let made = self.made.entry(memory.pid).or_default();
+            live.launches = made.add(live.group(at.1), ts_ns, memory.begin, &mut self.groups).launches;
+        }
         match self.live.entry(memory.pid, at, if room { MOST_LIVE } else { 0 }) {
             Some(known) => *known = live,
             None => self.gone.unfollowed += 1,
@@ -150,28 +183,37 @@ impl Leaks {
 
     /// A process is over, or the recording is.
     fn over(&mut self, at_ns: u64, pid: u32, at_exit: bool) {
-        for ((ptr, space), live) in self.live.ended(pid) {
+        let made = self.made.remove(&pid).unwrap_or_default();
+        self.groups -= made.groups();
+        let left: Vec<((u64, u8), Live)> = self.live.ended(pid).into_iter().collect();
+        let live = left.iter().map(|((_, space), live)| (live.group(*space), live.began()));
+        let growing = made.growing(live, at_ns, self.event);
+        for ((ptr, space), live) in left {
             let age_ns = at_ns.saturating_sub(live.since_ns);
-            let leak = Leak { pid, ptr, space, age_ns, at_exit, live };
+            let leaks = growing.contains(&live.group(space));
+            let leak = Leak { pid, ptr, space, age_ns, at_exit, leaks, live };
             self.gone.add(self.older_ns, leak, &self.names);
         }
     }
 
     /// Without events there are the largest that the summary kept.
     fn stored(&mut self, told: &Told) -> Report {
-        let leaks = self.summary.of_file(&told.notes).memory.leaks;
-        let hidden = leaks.count.saturating_sub(leaks.largest.len() as u64);
-        for leak in leaks.largest {
+        let memory = self.summary.of_file(&told.notes).memory;
+        let hidden = memory.held.count.saturating_sub(memory.held.largest.len() as u64);
+        for leak in memory.held.largest {
+            let leaks = memory.leaks.largest.contains(&leak);
             let live = Live {
                 size: Some(leak.size),
                 since_ns: 0,
                 function: self.names.function(&leak.function),
                 begin: leak.begin,
+                launches: 0,
             };
             let digits = leak.ptr.strip_prefix("0x").unwrap_or(&leak.ptr);
             let ptr = u64::from_str_radix(digits, 16).unwrap_or(0);
             let space = self.names.space(&leak.space);
-            let leak = Leak { pid: leak.pid, ptr, space, age_ns: leak.age_ns, at_exit: leak.at_exit, live };
+            let leak =
+                Leak { pid: leak.pid, ptr, space, age_ns: leak.age_ns, at_exit: leak.at_exit, leaks, live };
             self.gone.add(self.older_ns, leak, &self.names);
         }
         let mut report = self.gone.report(self.older_ns, &self.names);
@@ -188,8 +230,10 @@ impl Gone {
             self.younger += 1;
             return;
         }
-        self.count += 1;
-        self.bytes = self.bytes.saturating_add(leak.live.size.unwrap_or(0));
+        self.all.add(&leak);
+        if leak.leaks {
+            self.leaks.add(&leak);
+        }
         self.group(&leak);
         self.largest.push(leak);
         if self.largest.len() >= 2 * MOST_LISTED {
@@ -198,8 +242,8 @@ impl Gone {
     }
 
     fn group(&mut self, leak: &Leak) {
-        let Leak { pid, space, age_ns, live: Live { function, size, .. }, .. } = *leak;
-        let key = Key { pid, function, space, size };
+        let Leak { pid, space, age_ns, leaks, live: Live { function, size, .. }, .. } = *leak;
+        let key = Key { pid, function, space, size, leaks };
         if self.groups.len() >= MOST_GROUPS && !self.groups.contains_key(&key) {
             self.more_groups += 1;
             return;
@@ -222,32 +266,36 @@ impl Gone {
     fn report(&mut self, older_ns: u64, names: &Names) -> Report {
         self.sort(names);
         let mut report = Report::default();
-        report.fact("count", self.count);
-        report.fact("bytes", self.bytes);
+        report.fact("count", self.leaks.count);
+        report.fact("bytes", self.leaks.bytes);
+        report.fact("held_count", self.all.count);
+        report.fact("held_bytes", self.all.bytes);
         report.fact("younger", self.younger);
         let older =
             if older_ns > 0 { format!(" for {} and longer", duration(older_ns)) } else { String::new() };
-        if self.count == 0 {
+        if self.all.count == 0 {
             report.title(format!("Nothing was left allocated{older}."));
-            self.grouped(&mut report, names);
+            self.grouped(&mut report, names, false);
             self.single(&mut report, names);
             self.younger(&mut report);
             return report;
         }
-        report.title(format!(
-            "Never freed{older}: {} in {}, by where they come from",
-            size(self.bytes),
-            plural(self.count, "allocation")
-        ));
-        self.grouped(&mut report, names);
+        let held = self.all.less(self.leaks);
+        if self.leaks.count > 0 {
+            report.title(format!("Leaks{older}: {}, by where they come from", self.leaks.text()));
+            self.grouped(&mut report, names, true);
+        }
+        if held.count > 0 {
+            let none = if self.leaks.count == 0 { "; nothing leaks" } else { "" };
+            report.title(format!("Held at exit{older}: {}, by where they come from{none}", held.text()));
+            self.grouped(&mut report, names, false);
+        }
         report.title("The largest");
         self.single(&mut report, names);
         self.younger(&mut report);
-        if self.largest.iter().all(|leak| leak.at_exit) {
-            report.words(
-                "All of it was live when its process ended, which frees it. A group whose count grows with the run is a leak; buffers and caches made once are not.",
-            );
-        }
+        report.words(
+            "A leak is a group of which there are more and more through the run. What is held was made once or did not grow: buffers, caches and pools, which the end of the process frees.",
+        );
         report
     }
 
@@ -263,9 +311,10 @@ impl Gone {
         }
     }
 
-    fn grouped(&self, report: &mut Report, names: &Names) {
+    fn grouped(&self, report: &mut Report, names: &Names, leaks: bool) {
         let mut table = Table::new("groups", "groups", GROUPS);
-        let mut groups: Vec<(&Key, &Group)> = self.groups.iter().collect();
+        let mut groups: Vec<(&Key, &Group)> =
+            self.groups.iter().filter(|(key, _)| key.leaks == leaks).collect();
         let bytes = |key: &Key, group: &Group| key.size.unwrap_or(0).saturating_mul(group.count);
         let name =
             |key: &Key| (key.pid, names.of_function(key.function), names.of_space(key.space), key.size);
@@ -281,9 +330,10 @@ impl Gone {
                 Cell::Count(key.pid.into()),
                 names.of_space(key.space).into(),
                 names.of_function(key.function).into(),
+                kind(leaks),
             ]);
         }
-        table.more(self.more_groups);
+        table.more(if leaks { 0 } else { self.more_groups });
         report.table(table);
     }
 
@@ -299,9 +349,39 @@ impl Gone {
                 names.of_function(leak.live.function).into(),
                 Cell::Count(leak.live.begin),
                 if leak.at_exit { "at exit" } else { "at the end" }.into(),
+                kind(leak.leaks),
             ]);
         }
-        table.more(self.count.saturating_sub(self.largest.len() as u64));
+        table.more(self.all.count.saturating_sub(self.largest.len() as u64));
         report.table(table);
     }
+}
+
+impl Live {
+    fn group(&self, space: u8) -> Kind {
+        Kind::of(self.function, space, self.size.unwrap_or(0))
+    }
+
+    fn began(&self) -> Moment {
+        Moment { ns: self.since_ns, event: self.begin, launches: self.launches }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, leak: &Leak) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(leak.live.size.unwrap_or(0));
+    }
+
+    fn less(self, other: Sum) -> Sum {
+        Sum { count: self.count.saturating_sub(other.count), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+
+    fn text(self) -> String {
+        format!("{} in {}", size(self.bytes), plural(self.count, "allocation"))
+    }
+}
+
+fn kind(leaks: bool) -> Cell {
+    if leaks { "leak" } else { "held" }.into()
 }

@@ -6,6 +6,7 @@ use super::output::Report;
 use super::plot::{self, Columns};
 use super::scale::{Scale, halve};
 use super::{ReportConfig, Told, View, nothing};
+use crate::report::Figures;
 use crate::report::table::{Cell, Column, Table, number, size, text};
 use crate::report::text::clean;
 use crate::trace::{Body, Line, Memory, Op, Process};
@@ -22,6 +23,8 @@ const SPACES: &[Column] = &[
     number("Frees", "frees"),
     number("Bytes freed", "freed_bytes"),
 ];
+
+const PEAKS: &[Column] = &[number("PID", "pid"), number("Peak", "peak_bytes")];
 
 const SERIES: &[Column] = &[
     number("", "pid"),
@@ -42,7 +45,7 @@ const SHOWN: usize = 3;
 const BUCKETS: usize = 2048;
 
 pub fn make(_: &ReportConfig) -> Box<dyn View> {
-    Box::new(Memories { width: crate::report::width_of(libc::STDOUT_FILENO), ..Memories::default() })
+    Box::new(Memories { width: crate::paper::picture_width(), ..Memories::default() })
 }
 
 #[derive(Default)]
@@ -113,6 +116,32 @@ impl View for Memories {
         }
         self.report(last)
     }
+
+    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+        let mut report = Report::default();
+        report.title("Memory by space");
+        let mut table = Table::new("spaces", "spaces", SPACES);
+        for seen in &figures.memory.by_space {
+            let known = |column: &Column| match column.key() {
+                "space" => seen.space.as_str().into(),
+                "allocations" => Cell::Count(seen.allocations),
+                "allocated_bytes" => Cell::Bytes(seen.allocated_bytes),
+                "frees" => Cell::Count(seen.frees),
+                "freed_bytes" => Cell::Bytes(seen.freed_bytes),
+                _ => Cell::Missing,
+            };
+            table.row(SPACES.iter().map(known).collect());
+        }
+        report.table(table);
+        report.title("The most that each process held of device and virtual memory together");
+        let mut table = Table::new("peaks", "processes", PEAKS);
+        for seen in figures.processes.iter().filter(|seen| figures.knows_peak(seen)) {
+            table.row(vec![Cell::Count(seen.pid.into()), Cell::Bytes(seen.peak_device_bytes)]);
+        }
+        table.more(figures.more_processes);
+        report.table(table);
+        Some(report)
+    }
 }
 
 impl Memories {
@@ -153,7 +182,7 @@ impl Memories {
                 space.freed = space.freed.saturating_add(size);
             }
         }
-        space.set(bucket, ts_ns, memory.total_allocated);
+        space.set(bucket, ts_ns, memory.after(space.now));
     }
 
     /// The end of a process gives everything back, without a line for each.

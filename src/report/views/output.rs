@@ -29,6 +29,25 @@ impl Report {
         self.parts.push(Part::Title(title.into()));
     }
 
+    /// A title before all others.
+    pub fn lead(&mut self, title: String) {
+        self.parts.insert(0, Part::Title(title));
+    }
+
+    /// Without rows its first title says that there was nothing: takes that out. Returns whether anything is left.
+    pub fn take_claim_of_nothing(&mut self) -> bool {
+        if let Some(at) = self.parts.iter().position(|part| matches!(part, Part::Title(_))) {
+            self.parts.remove(at);
+        }
+        self.parts.iter().any(|part| matches!(part, Part::Title(_) | Part::Words(_) | Part::Lines(_)))
+    }
+
+    pub fn has_no_rows(&self) -> bool {
+        let is_empty =
+            |part: &Part| !matches!(part, Part::Table(table) | Part::Data(table) if !table.is_empty());
+        self.parts.iter().all(is_empty)
+    }
+
     pub fn words(&mut self, words: impl Into<String>) {
         self.parts.push(Part::Words(words.into()));
     }
@@ -47,6 +66,19 @@ impl Report {
 
     pub fn fact(&mut self, key: &str, value: impl Into<Value>) {
         self.facts.insert(key.to_owned(), value.into());
+    }
+
+    /// These facts are `null`, and what was seen of them stands under `seen`.
+    pub fn not_known<'a>(&mut self, keys: impl Iterator<Item = &'a &'static str>) {
+        let mut seen = Map::new();
+        for key in keys {
+            if let Some(value) = self.facts.insert((*key).to_owned(), Value::Null) {
+                seen.insert((*key).to_owned(), value);
+            }
+        }
+        if !seen.is_empty() {
+            self.facts.insert("seen".to_owned(), seen.into());
+        }
     }
 
     /// Keeps so many rows of every table.
@@ -97,13 +129,13 @@ impl Report {
         Value::Object(document)
     }
 
-    /// One table: a file of two is none that a spreadsheet reads.
+    /// One table, in all its pieces: a file of two is none that a spreadsheet reads.
     pub fn csv(&self, key: &str, with_head: bool, file: Option<&str>) -> String {
-        let mut tables = self.parts.iter().filter_map(|part| match part {
+        let tables = self.parts.iter().filter_map(|part| match part {
             Part::Table(table) | Part::Data(table) if table.key == key => Some(table),
             _ => None,
         });
-        tables.next().map(|table| table.csv(with_head, file)).unwrap_or_default()
+        tables.enumerate().map(|(at, table)| table.csv(with_head && at == 0, file)).collect()
     }
 }
 

@@ -7,17 +7,19 @@ use std::hash::Hash;
 use super::calls::{Frame, Functions, Stacks, Thread, handle};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
+use crate::report::Figures;
 use crate::report::by_process::ByProcess;
 use crate::report::histogram::Histogram;
 use crate::report::table::{Cell, Column, Table, data, long, number, text};
 use crate::report::tally::Role;
-use crate::report::text::{duration, plural};
+use crate::report::text::{duration, of_them_unfinished, plural};
 use crate::trace::{Begin, Body, End, Line, Process, Transfer};
 
 const WAITS: &[Column] = &[
     number("Waited (ms)", "total_ns"),
     number("(%)", "total_percent"),
     number("Waits", "waits"),
+    number("Unfinished", "unfinished"),
     number("Avg (us)", "avg_ns"),
     data("med_ns"),
     number("Max (us)", "max_ns"),
@@ -100,6 +102,8 @@ struct Waited {
     max_begin: u64,
     all: Histogram,
     bytes: u64,
+    /// Waits that have not ended.
+    unfinished: u64,
 }
 
 impl Waited {
@@ -135,6 +139,7 @@ struct Syncs {
     recorded: ByProcess<u64, u64>,
     calls: u64,
     total_ns: u64,
+    unfinished: u64,
 }
 
 impl View for Syncs {
@@ -149,11 +154,47 @@ impl View for Syncs {
         }
     }
 
-    fn finish(&mut self, _: &Told) -> Report {
+    fn finish(&mut self, told: &Told) -> Report {
+        self.unfinished(told);
         if self.waits.is_empty() && self.copies.is_empty() {
             return nothing("No call waited for the GPU in this trace.");
         }
         self.report()
+    }
+
+    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+        let sync = &figures.sync;
+        let mut report = Report::default();
+        report.fact("waits", sync.calls);
+        report.fact("waited_ns", sync.total_ns);
+        report.fact("unfinished", sync.unfinished);
+        report.title(format!(
+            "Waited for the GPU: {} in {}{}",
+            duration(sync.total_ns),
+            plural(sync.calls, "call"),
+            of_them_unfinished(sync.unfinished)
+        ));
+        let mut table = Table::new("waiters", "functions", WAITS);
+        for one in &sync.by_function {
+            let known = figures.functions.iter().find(|f| f.name == one.name);
+            let mut row = vec![
+                Cell::Millis(one.total_ns),
+                Cell::Share(one.total_ns.into(), sync.total_ns.into()),
+                Cell::Count(one.calls),
+                Cell::some(one.unfinished),
+                Cell::optional(one.total_ns.checked_div(one.calls), Cell::Micros),
+                Cell::optional(known, |f| Cell::Micros(f.med_ns)),
+                Cell::optional(known, |f| Cell::Micros(f.max_ns)),
+            ];
+            // Which wait, of which thread.
+            row.extend([const { Cell::Missing }; 3]);
+            row.extend([one.name.as_str().into(), one.name.as_str().into()]);
+            row.extend([const { Cell::Missing }; 3]);
+            table.row(row);
+        }
+        report.table(table);
+        report.words("By function: a wait inside another, as cuStreamSynchronize in cudaStreamSynchronize, is in the rows of both.");
+        Some(report)
     }
 }
 
@@ -207,14 +248,38 @@ impl Syncs {
     fn end(&mut self, end: &End) {
         let thread = (end.pid, end.tid);
         let Some(frame) = self.stacks.pop(thread, end.begin) else { return };
-        let Some(target) = frame.of.filter(|_| !frame.has_inside(Role::Sync)) else { return };
-        let ns = end.duration_ns.unwrap_or(0);
+        let outermost = self.stacks.of(thread).first().map_or(frame.function, |outer| outer.function);
+        self.waited(thread, &frame, outermost, end.duration_ns.unwrap_or(0));
+    }
+
+    fn waited(
+        &mut self,
+        thread: Thread,
+        frame: &Frame<Option<Target>>,
+        outermost: usize,
+        ns: u64,
+    ) -> Option<&mut Waited> {
+        let target = frame.of.filter(|_| !frame.has_inside(Role::Sync))?;
         self.calls += 1;
         self.total_ns = self.total_ns.saturating_add(ns);
-        let outermost = self.stacks.of(thread).first().map_or(frame.function, |outer| outer.function);
-        let last = self.last.get(end.pid, &target.stream()).copied();
+        let last = self.last.get(thread.0, &target.stream()).copied();
         let key = Key { thread, function: frame.function, outermost, target, last };
-        of(&mut self.waits, &mut self.other_waits, key).add(ns, end.begin);
+        let waited = of(&mut self.waits, &mut self.other_waits, key);
+        waited.add(ns, frame.id);
+        Some(waited)
+    }
+
+    /// A wait that has not ended counts with its time so far.
+    fn unfinished(&mut self, told: &Told) {
+        for (thread, frames) in self.stacks.unfinished(told) {
+            let Some(outermost) = frames.first().map(|(outer, _)| outer.function) else { continue };
+            for (frame, ns) in &frames {
+                if let Some(waited) = self.waited(thread, frame, outermost, *ns) {
+                    waited.unfinished += 1;
+                    self.unfinished += 1;
+                }
+            }
+        }
     }
 
     fn transfer(&mut self, transfer: &Transfer) {
@@ -238,13 +303,15 @@ impl Syncs {
         let mut report = Report::default();
         report.fact("waits", self.calls);
         report.fact("waited_ns", self.total_ns);
+        report.fact("unfinished", self.unfinished);
         let threads: HashSet<Thread> = self.waits.keys().map(|key| key.thread).collect();
         report.title(format!(
-            "Waited for the GPU: {} in {} of {}{}",
+            "Waited for the GPU: {} in {} of {}{}{}",
             duration(self.total_ns),
             plural(self.calls, "call"),
             if self.other_waits.count > 0 { "at least " } else { "" },
-            plural(threads.len() as u64, "thread")
+            plural(threads.len() as u64, "thread"),
+            of_them_unfinished(self.unfinished)
         ));
         let mut all: Vec<(&Key, &Waited)> = self.waits.iter().collect();
         all.sort_by(|(a, x), (b, y)| (y.total_ns, y.count, *a).cmp(&(x.total_ns, x.count, *b)));
@@ -272,6 +339,9 @@ impl Syncs {
                 "A wait inside another, as cuStreamSynchronize in cudaStreamSynchronize, counts once, with the inner one's time. Submitted last: what the process gave last to what is waited for; the wait is for that and all before it.",
             );
         }
+        if self.unfinished > 0 {
+            report.words("Unfinished waits had not ended when the recording, or their process, did: they count with their time so far.");
+        }
         self.copies(&mut report);
         report
     }
@@ -286,6 +356,7 @@ impl Syncs {
             Cell::Millis(waited.total_ns),
             Cell::Share(waited.total_ns.into(), self.total_ns.into()),
             Cell::Count(waited.count),
+            Cell::some(waited.unfinished),
             Cell::optional(waited.total_ns.checked_div(waited.count), Cell::Micros),
             Cell::Micros(waited.all.median().min(waited.max_ns)),
             Cell::Micros(waited.max_ns),

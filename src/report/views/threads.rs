@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use super::calls::{Frame, Functions, Stacks, Thread};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
+use crate::cuda::{self, Api};
+use crate::report::Figures;
+use crate::report::failures::is_shutdown;
 use crate::report::table::{Cell, Column, Table, data, long, number, text};
 use crate::report::tally::Role;
 use crate::report::text::{duration, plural};
@@ -20,6 +23,7 @@ const THREADS: &[Column] = &[
     number("Launches", "launches"),
     number("Copied", "copied_bytes"),
     number("Failed", "failed"),
+    number("Unfinished", "unfinished"),
     number("First (s)", "first_ns"),
     number("Last (s)", "last_ns"),
     number("PID", "pid"),
@@ -36,6 +40,10 @@ const PROCESSES: &[Column] = &[
     number("Ended (s)", "ended_ns"),
     long("Command", "command"),
 ];
+
+/// Of a recording without events.
+const PROCESSES_OF_FIGURES: &[Column] =
+    &[number("PID", "pid"), number("Calls", "calls"), number("Rank", "rank"), long("Command", "command")];
 
 /// How many threads, and functions of one thread, are told apart.
 const MOST: usize = 65_536;
@@ -66,6 +74,8 @@ struct Seen {
     calls: u64,
     launches: u64,
     failed: u64,
+    /// Calls that have not returned.
+    unfinished: u64,
     copied: u64,
     /// At the outermost level.
     cuda_ns: u64,
@@ -102,7 +112,7 @@ impl View for Threads {
                     seen.driver_ns = seen.driver_ns.saturating_add(end.duration_ns.unwrap_or(0));
                 }
             }
-            Body::Transfer(transfer) => {
+            Body::Transfer(transfer) if transfer.direction != "set" => {
                 if let Some(seen) = self.seen((transfer.pid, transfer.tid)) {
                     seen.copied = seen.copied.saturating_add(transfer.size);
                 }
@@ -116,7 +126,48 @@ impl View for Threads {
         if self.threads.is_empty() {
             return nothing("No thread made a CUDA call in this trace.");
         }
+        self.unfinished(told);
         self.report(told.duration_ns())
+    }
+
+    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+        if figures.processes.is_empty() && figures.cost.is_none() {
+            return None;
+        }
+        let mut report = Report::default();
+        report.fact("duration_ns", figures.duration_ns);
+        if let Some(cost) = &figures.cost {
+            let threads = cost.threads.len() as u64 + cost.more_threads;
+            report.title(format!("{} made calls, the most calls first", plural(threads, "thread")));
+            let mut table = Table::new("threads", "threads", THREADS);
+            for thread in &cost.threads {
+                let rank =
+                    figures.processes.iter().find(|seen| seen.pid == thread.pid).and_then(|seen| seen.rank);
+                let is_known = |column: &Column| match column.key() {
+                    "calls" => Cell::Count(thread.calls),
+                    "pid" => Cell::Count(thread.pid.into()),
+                    "tid" => Cell::Count(thread.tid.into()),
+                    "rank" => Cell::optional(rank, |rank| Cell::Count(rank.into())),
+                    _ => Cell::Missing,
+                };
+                table.row(THREADS.iter().map(is_known).collect());
+            }
+            table.more(cost.more_threads);
+            report.table(table);
+        }
+        report.title("Their processes");
+        let mut table = Table::new("processes", "processes", PROCESSES_OF_FIGURES);
+        for seen in &figures.processes {
+            table.row(vec![
+                Cell::Count(seen.pid.into()),
+                Cell::Count(seen.calls),
+                Cell::optional(seen.rank, |rank| Cell::Count(rank.into())),
+                Cell::Text(seen.command.join(" ")),
+            ]);
+        }
+        table.more(figures.more_processes);
+        report.table(table);
+        Some(report)
     }
 }
 
@@ -154,12 +205,27 @@ impl Threads {
         let frame = self.stacks.pop(thread, end.begin);
         let outermost = self.stacks.of(thread).is_empty();
         let role = frame.as_ref().and_then(|frame| self.functions.role(frame.function));
-        let mut left = self.left;
+        // As the summary counts them: what fails inside another call of CUDA is that one's to handle.
+        let is_cuda = |frame: &Frame<()>| cuda::api(self.functions.name(frame.function)) != Api::Other;
+        let failed = end.error.as_deref().is_some_and(|error| !is_shutdown(error))
+            && !self.stacks.of(thread).iter().any(is_cuda);
         let Some(seen) = self.seen(thread) else { return };
         seen.last_ns = line.ts_ns;
-        seen.failed += u64::from(end.error.is_some());
+        seen.failed += u64::from(failed);
         let Some(frame) = frame else { return };
-        let ns = end.duration_ns.unwrap_or(0);
+        self.took(thread, &frame, outermost, end.duration_ns.unwrap_or(0));
+        let launches = matches!(role, Some(Role::KernelLaunch | Role::GraphLaunch));
+        if launches && role.is_some_and(|role| !frame.has_inside(role)) && end.ended != Ended::Unwound {
+            let seen = self.seen(thread).filter(|_| end.error.is_none());
+            seen.into_iter().for_each(|seen| seen.launches += 1);
+        }
+    }
+
+    /// A call took so long, or has taken so far.
+    fn took(&mut self, thread: Thread, frame: &Frame<()>, outermost: bool, ns: u64) {
+        let role = self.functions.role(frame.function);
+        let mut left = self.left;
+        let Some(seen) = self.seen(thread) else { return };
         if outermost {
             seen.cuda_ns = seen.cuda_ns.saturating_add(ns);
             if let Some(total) = seen.by_function.get_mut(&frame.function) {
@@ -168,13 +234,22 @@ impl Threads {
                 seen.by_function.insert(frame.function, ns);
             }
         }
-        match role {
-            Some(role) if frame.has_inside(role) => {}
-            Some(Role::Sync) => seen.sync_ns = seen.sync_ns.saturating_add(ns),
-            Some(_) => seen.launches += u64::from(end.error.is_none() && end.ended != Ended::Unwound),
-            None => {}
+        if role == Some(Role::Sync) && !frame.has_inside(Role::Sync) {
+            seen.sync_ns = seen.sync_ns.saturating_add(ns);
         }
         self.left = left;
+    }
+
+    fn unfinished(&mut self, told: &Told) {
+        for (thread, frames) in self.stacks.unfinished(told) {
+            for (at, (frame, ns)) in frames.iter().enumerate().filter(|(_, (frame, _))| !frame.driver) {
+                self.took(thread, frame, at == 0, *ns);
+                if let Some(seen) = self.seen(thread) {
+                    seen.last_ns = seen.last_ns.max(frame.ts_ns.saturating_add(*ns));
+                    seen.unfinished += 1;
+                }
+            }
+        }
     }
 
     fn process(&mut self, line: &Line, process: &Process) {
@@ -182,6 +257,10 @@ impl Threads {
             Process::Exec(exec) => {
                 self.stacks.ended(exec.pid);
                 (exec.pid, Started { command: exec.command.join(" "), rank: exec.rank, ended_ns: None })
+            }
+            Process::Found(_) => {
+                let Some((pid, command, rank)) = process.named() else { return };
+                (pid, Started { command: command.join(" "), rank, ended_ns: None })
             }
             Process::Fork(fork) => (fork.child, self.processes.get(&fork.pid).cloned().unwrap_or_default()),
             Process::Exit(exit) => {
@@ -248,7 +327,7 @@ impl Threads {
             let command = if !self.processes.contains_key(pid) && self.processes.len() >= MOST {
                 "?"
             } else if started.command.is_empty() {
-                "(was running already)"
+                "(not known)"
             } else {
                 &started.command
             };
@@ -278,6 +357,7 @@ impl Threads {
             Cell::some(seen.launches),
             if seen.copied > 0 { Cell::Bytes(seen.copied) } else { Cell::Missing },
             Cell::some(seen.failed),
+            Cell::some(seen.unfinished),
             Cell::At(seen.first_ns),
             Cell::At(seen.last_ns),
             Cell::optional(thread, |(pid, _)| Cell::Count(pid.into())),

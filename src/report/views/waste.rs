@@ -3,6 +3,7 @@
 
 use super::output::Report;
 use super::{ReportConfig, Told, View};
+use crate::report::Figures;
 use crate::report::Summary;
 use crate::report::figures::Finding;
 use crate::report::table::{Cell, Column, Table, data, number};
@@ -27,11 +28,15 @@ impl View for Waste {
     }
 
     fn finish(&mut self, told: &Told) -> Report {
-        let mut findings = self.summary.of_file(&told.notes).findings;
+        let Figures { mut findings, duration_ns, .. } = self.summary.of_file(&told.notes);
         // Those whose cost is not known are mistakes: they come after what costs time.
         findings.sort_by_key(|finding| std::cmp::Reverse((finding.cost_ns, finding.times)));
         findings.truncate(self.top.unwrap_or(usize::MAX));
-        report(&findings, told.duration_ns())
+        report(&findings, duration_ns)
+    }
+
+    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
+        Some(self.finish(told))
     }
 }
 
@@ -50,9 +55,10 @@ fn report(findings: &[Finding], whole_ns: u64) -> Report {
     }
     report.data(table);
     if findings.is_empty() {
-        report.title("Nothing found that could be better.");
+        // As lines: it stays true where part of the calls is not known.
+        report.lines(vec!["Nothing found that could be better.".to_owned()]);
         report.words(
-            "Looked for: sizes freed and allocated again, tiny launches, copies with pageable memory, waits for a single call, launch errors that nobody saw. Figures below their thresholds are not told.",
+            "Looked for: memory freed and allocated again, tiny launches, repeated copies with pageable memory, needless waits and waits for a single call, launch errors that no call asked for. What is below its threshold is left out (traces/README.md).",
         );
         return report;
     }

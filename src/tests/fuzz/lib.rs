@@ -14,6 +14,8 @@
 mod budget;
 #[path = "../../cli/mod.rs"]
 mod cli;
+#[path = "../../clock.rs"]
+mod clock;
 #[path = "../../cuda/mod.rs"]
 mod cuda;
 #[path = "../../demo/mod.rs"]
@@ -28,6 +30,8 @@ mod files;
 mod host;
 #[path = "../../meaning/mod.rs"]
 mod meaning;
+#[path = "../../paper.rs"]
+mod paper;
 #[path = "../../pipeline/mod.rs"]
 mod pipeline;
 #[path = "../../probe/mod.rs"]

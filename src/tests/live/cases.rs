@@ -1,8 +1,9 @@
-//! GPUprobe's published cases with the stand-in libraries, exactly: a leak of 8 MiB, launches by kernel name,
+//! GPUprobe's published cases with the stand-in libraries, exactly: 8 MiB that are not freed, launches by kernel name,
 //! copies with direction, bytes and bandwidth. In a program with its symbols and on each way of hooking.
 
 use serde_json::Value;
 
+use crate::figures::figure;
 use crate::needs::rungs;
 use crate::room::{Room, live};
 use crate::trace::Trace;
@@ -45,18 +46,31 @@ fn the_published_cases() {
             let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             trace.by(rung).is_whole();
             let figures = &trace.end["summary"];
-            assert_eq!(figures["kernel_launches"], 2000);
+            // With few functions it is not known what others did, and what was seen is the same.
+            let is_known = rung != "uprobe";
+            assert_eq!(*figure(figures, "kernel_launches"), 2000);
             for peak in ["peak_device_bytes", "peak_runtime_bytes"] {
-                assert_eq!(figures["processes"][0][peak], 24 << 20, "{peak}");
+                let (process, seen) = (&figures["processes"][0], &figures["seen"]);
+                let bytes = if is_known { &process[peak] } else { &seen[format!("processes.0.{peak}")] };
+                assert_eq!(*bytes, 24 << 20, "{peak}");
             }
-            done.said("Leaks: 8388608 bytes (8.00 MB) in 1 allocation\n");
-            done.said("Memory allocations: 3\n").said("Total memory allocated: 25165824 bytes (24.00 MB)\n");
+            if is_known {
+                done.said("Memory held at exit: 8388608 bytes (8.00 MB) in 1 allocation\n");
+                done.said("Memory allocations: 3\n");
+                done.said("Total memory allocated: 25165824 bytes (24.00 MB)\n");
+            } else {
+                done.said("Memory held at exit: not known (")
+                    .said("Leaks: not known (")
+                    .said("Memory allocations: not known (")
+                    .said("; 3 seen)\n");
+            }
 
             let memory: Vec<&Value> = trace.of_type("memory").collect();
             let allocated = memory.iter().filter(|m| m["op"] == "alloc").map(|m| m["size"].as_u64().unwrap());
             assert_eq!(allocated.collect::<Vec<_>>(), [8 << 20; 3]);
             let last = memory.last().unwrap();
-            assert_eq!((&last["op"], &last["total_allocated"]), (&"free".into(), &(8 << 20).into()));
+            let total = if is_known { Value::from(8 << 20) } else { Value::Null };
+            assert_eq!((&last["op"], &last["total_allocated"]), (&"free".into(), &total));
 
             let copies: Vec<&Value> = trace.of_type("transfer").collect();
             assert_eq!(copies.len(), 2, "{copies:?}");

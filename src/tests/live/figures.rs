@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::room::Room;
-use crate::trace::{InFlight, Trace, text_of};
+use crate::trace::{Call, InFlight, Trace, text_of};
 
 pub fn check(room: &Room, file: &str, trace: &Trace) {
     let stored = &trace.end["summary"];
@@ -27,7 +27,16 @@ pub fn check(room: &Room, file: &str, trace: &Trace) {
 /// The recording of `file` said `stderr`: the summary in it is, word for word, what `gpurec summary` says of
 /// the file, and the file's last line has the same figures.
 pub fn printed_is_read(room: &Room, file: &str, stderr: &str) {
-    let read = room.run(room.gpurec(&["summary", file]));
+    printed_is_read_by(room, file, stderr, &["summary", file]);
+}
+
+/// The same on a terminal of so many columns.
+pub fn printed_is_read_at(room: &Room, file: &str, stderr: &str, width: &str) {
+    printed_is_read_by(room, file, stderr, &["summary", "--width", width, file]);
+}
+
+fn printed_is_read_by(room: &Room, file: &str, stderr: &str, words: &[&str]) {
+    let read = room.run(room.gpurec(words));
     let printed = printed(stderr).unwrap_or_else(|| panic!("{file}: no summary was printed:\n{stderr}"));
     assert_eq!(printed, read.exited(0).text(), "{file}: as printed, and of the file alone");
     stored_is_read(room, file);
@@ -45,7 +54,8 @@ pub fn stored_is_read(room: &Room, file: &str) {
 /// The summary in what a recording said, without the sentences that follow it.
 pub fn printed(stderr: &str) -> Option<&str> {
     let text = &stderr[stderr.find("=== TRACE SUMMARY ===")?..];
-    let ends = ["\n\nTrace: ", "\n\nThe recording is over"].map(|end| text.find(end).map(|at| at + 1));
+    let ends = ["\n\nTrace: ", "\n\nThe recording is over", "\n\nWhat was recorded"]
+        .map(|end| text.find(end).map(|at| at + 1));
     Some(&text[..ends.into_iter().flatten().min().unwrap_or(text.len())])
 }
 
@@ -68,18 +78,30 @@ fn in_flight(trace: &Trace, stored: &Value) {
     assert_eq!(sorted(trace.in_flight()), sorted(of_summary), "end.in_flight and its summary's");
 }
 
+/// A figure of a summary, or what was seen of it where it is not known.
+pub fn figure<'a>(stored: &'a Value, name: &str) -> &'a Value {
+    if stored["unknown"].get(name).is_some() {
+        return &stored["seen"][name];
+    }
+    name.split('.').fold(stored, |value, key| &value[key])
+}
+
 fn counted(trace: &Trace, stored: &Value) {
-    let number = |name: &str| stored[name].as_u64().unwrap_or_else(|| panic!("{name} in {stored}"));
+    let number = |name: &str| figure(stored, name).as_u64().unwrap_or_else(|| panic!("{name} in {stored}"));
     assert_eq!(number("cuda_calls") + number("other_calls"), trace.calls.len() as u64);
     assert_eq!(number("unmatched_ends"), 0);
     assert_eq!(number("unwound_calls"), trace.ends().filter(|end| end.unwound).count() as u64);
-    let failed = trace.ends().filter(|end| end.error.is_some()).count() as u64;
-    assert_eq!(stored["failures"]["calls"], failed);
+    let failures = ["failures.calls", "failures.handled", "failures.shutdown"].map(number);
+    assert_eq!(failures, failed(trace), "failures, handled, after the driver's shutdown");
     assert_eq!(number("duration_ns"), trace.last_ns);
 
     let mut functions: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
+    // One that has not returned counts with its time so far.
+    let so_far: HashMap<u64, u64> =
+        trace.in_flight().into_iter().map(|call| (call.begin, call.duration_ns())).collect();
     for call in &trace.calls {
-        let Some(ns) = call.end.as_ref().and_then(|end| end.duration_ns) else { continue };
+        let returned = call.end.as_ref().and_then(|end| end.duration_ns);
+        let Some(ns) = returned.or_else(|| so_far.get(&call.id).copied()) else { continue };
         let [calls, total, min, max] = functions.entry(&call.name).or_insert([0, 0, u64::MAX, 0]);
         (*calls, *total) = (*calls + 1, *total + ns);
         (*min, *max) = ((*min).min(ns), (*max).max(ns));
@@ -109,4 +131,36 @@ fn counted(trace: &Trace, stored: &Value) {
             processes.keys().filter(|pid| !listed.iter().any(|p| p["pid"] == **pid)).collect();
         assert!(unlisted.is_empty(), "processes that the summary leaves out: {unlisted:?}");
     }
+}
+
+/// Failures that the program saw, those that a call around them handled, and those that came after the driver had been
+/// shut down. All others are causes of those.
+fn failed(trace: &Trace) -> [u64; 3] {
+    let by_id: HashMap<u64, &Call> = trace.calls.iter().map(|call| (call.id, call)).collect();
+    let is_cuda = |call: &&Call| {
+        let rest = call.name.trim_start_matches('_').strip_prefix("cu");
+        let rest = rest.map(|rest| rest.strip_prefix("da").unwrap_or(rest));
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+            && !call.name.starts_with("cuFile")
+    };
+    let around = |call: &Call| call.parent.and_then(|parent| by_id.get(&parent)).copied();
+    let mut counts = [0; 3];
+    for call in &trace.calls {
+        let Some(error) = call.end.as_ref().and_then(|end| end.error.as_deref()) else { continue };
+        let decides =
+            |outer: &&Call| is_cuda(outer) && outer.end.as_ref().is_some_and(|end| !end.unwound && !end.lost);
+        let mut outer = around(call);
+        while let Some(undecided) = outer.filter(|outer| !decides(outer)) {
+            outer = around(undecided);
+        }
+        match outer.map(|outer| outer.end.as_ref().is_some_and(|end| end.error.is_some())) {
+            None if matches!(error, "CUDA_ERROR_DEINITIALIZED" | "cudaErrorCudartUnloading") => {
+                counts[2] += 1
+            }
+            None => counts[0] += 1,
+            Some(false) => counts[1] += 1,
+            Some(true) => {}
+        }
+    }
+    counts
 }

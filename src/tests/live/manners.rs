@@ -12,7 +12,7 @@ use crate::room::{Process, Room, eventually, live};
 use crate::trace::Trace;
 
 /// Nothing was recorded, the command did not run, and one sentence says why.
-fn refused(room: &Room, status: i32, words: &[&str], why: &str) {
+pub fn refused(room: &Room, status: i32, words: &[&str], why: &str) {
     let done = room.run(room.gpurec(words));
     done.exited(status).said(why).one_sentence();
     assert!(done.stdout.is_empty(), "{}", done.text());
@@ -98,6 +98,10 @@ fn processes_that_cannot_be_recorded() {
         if Process::of(2).is_some_and(|p| p.name == "kthreadd") {
             refused(room, 125, &["--pid", "2"], "kernel thread");
         }
+        // Of another container, as the first process of this one may be.
+        if fs::read_link("/proc/1/exe").is_err() {
+            refused(room, 125, &["-p", "1"], "not even by root");
+        }
     });
 }
 
@@ -154,9 +158,9 @@ fn the_trace_on_standard_output_in_whole_lines() {
         let done = room.run(room.gpurec(&["--lib", &x.lib(), "-o", "-", "--", "sh", "-c", &script]));
         done.exited(4).said("=== TRACE SUMMARY ===");
         let text = done.text();
-        let (trace, own): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with('{'));
-        assert_eq!(own, ["one", "two"]);
-        Trace::parsed(&(trace.join("\n") + "\n")).is_whole().has_calls(&[("x_leaf", 2000)]);
+        Trace::parsed(&text).is_whole().has_calls(&[("x_leaf", 2000)]);
+        // The command's own standard output is its standard error.
+        assert!(done.stderr.starts_with("one\n") && done.stderr.contains("\ntwo\n"), "{}", done.stderr);
     });
 }
 
@@ -254,6 +258,16 @@ fn a_summary_only() {
         assert!(trace.calls.is_empty());
         assert_eq!(trace.end["summary"]["other_calls"], 400);
         assert!(trace.complete());
+        let file = room.text("figures.jsonl");
+        let words = [&options[..], &["-q", "-o", &file, "--", &x.program, "leaf", "5"]].concat();
+        room.run(room.gpurec(&words)).exited(0);
+        // Readers that show events claim nothing of a trace without any.
+        let picture = room.run(room.gpurec(&["timeline", &file]));
+        assert_eq!(picture.exited(1).stdout, b"Not known: a picture is made of events.\n");
+        for format in ["csv", "chrome", "perfetto"] {
+            let words = ["export", "--format", format, "-o", &room.text(format), &file];
+            room.run(room.gpurec(&words)).exited(0).said("the trace has no events, only figures");
+        }
         let done = room.run(room.gpurec(&[&options[..], &["--", &x.program, "leaf", "5"]].concat()));
         done.exited(0).said("Calls into other libraries: 5");
         assert!(fs::read_dir(room.cwd()).unwrap().next().is_none(), "no file unless asked for");

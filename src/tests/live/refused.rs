@@ -78,8 +78,12 @@ fn a_library_whose_hooks_are_all_refused() {
     live(|room| {
         let x = X::new(room);
         for rung in rungs() {
-            // The first are gpurec's own, to measure with.
-            let own = if rung == "uprobe.session" { 1 } else { 2 };
+            // The first are gpurec's own, to measure two kinds of site with.
+            let own = match rung {
+                "uprobe.session" => 1,
+                "uprobe.multi" => 2,
+                _ => 4,
+            };
             let mut links = 0;
             let rule = move |call: &Call| {
                 let hooks = !call.places().is_empty();

@@ -44,9 +44,10 @@ pub fn live(body: impl FnOnce(&Room)) {
     assert!(left.is_empty(), "left behind: {left:#?}");
 }
 
-/// A shell has what it starts with `&` ignore them, and so would all that we start.
+/// A shell has what it starts with `&` ignore interrupts, and nohup the end of the terminal; so would all that we
+/// start.
 fn take_interrupts() {
-    for signal in [libc::SIGINT, libc::SIGQUIT] {
+    for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
         // SAFETY: the default is no function of ours.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }

@@ -78,6 +78,12 @@ fn every_line_of_the_trace_has_its_row() {
         let (left_out, shown): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.event == NOT_SHOWN);
         for row in &shown {
             *counts.entry(row.event.to_owned()).or_insert(0) += 1;
+            // What follows from a call stands in its row.
+            for effect in row.details.split("  ").skip(1).filter_map(|part| part.split(' ').next()) {
+                if let "alloc" | "free" | "copy" | "set" = effect {
+                    *counts.entry(effect.to_owned()).or_insert(0) += 1;
+                }
+            }
         }
         let expected = expected(&trace);
         if slow() > 1 && !left_out.is_empty() {
@@ -99,9 +105,20 @@ fn every_line_of_the_trace_has_its_row() {
         assert!(launch.details.contains(&shape), "{} does not say {shape}", launch.details);
         let first = |op: &str| trace.iter().find(|line| line["op"] == op).unwrap();
         for op in ["alloc", "free"] {
-            assert!(of(op).details.contains(first(op)["ptr"].as_str().unwrap()), "{}", of(op).details);
+            let ptr = first(op)["ptr"].as_str().unwrap();
+            let row = rows.iter().find(|row| row.details.contains(&format!("  {op} ")));
+            assert!(row.is_some_and(|row| row.details.contains(ptr)), "no row says {op} {ptr}");
         }
-        assert!(of("copy").details.contains(" bytes  H2D  "), "{}", of("copy").details);
+        let copy = rows.iter().find(|row| row.details.contains("  copy ")).unwrap();
+        assert!(copy.details.contains(" bytes  H2D  "), "{}", copy.details);
+        // The demo asks for 64 TiB.
+        let failed = rows.iter().find(|row| row.details.contains("cudaErrorMemoryAllocation")).unwrap();
+        assert!(
+            failed.event == "cudaMalloc" && failed.details.contains("size=70368744177664"),
+            "{}",
+            failed.details
+        );
+        assert!(failed.details.ends_with("asked for 70368744177664 bytes (64.00 TB)"), "{}", failed.details);
         assert!(of("off_cpu").details.contains("us") && of("off_cpu").details.contains("state "));
     });
 }
@@ -341,7 +358,7 @@ fn a_status_line_is_drawn_over_itself_and_leaves_nothing() {
         let screen = screen(&written);
         assert!(!screen.contains(STATUS) && !screen.contains('\x1b'), "{screen}");
         assert!(screen.starts_with("=== TRACE SUMMARY ==="), "{screen:?}");
-        crate::figures::printed_is_read(room, &file, &screen);
+        crate::figures::printed_is_read_at(room, &file, &screen, "100");
     });
 }
 
@@ -354,7 +371,7 @@ fn the_status_line_goes_out_of_the_way_of_rows_and_reports() {
         assert!(screen.starts_with("    TIME(ms) PROCESS "), "{screen}");
         let soon = if slow() > 1 { "" } else { "0." };
         assert!(screen.contains(&format!("\n=== gpurec at {soon}")), "{screen}");
-        crate::figures::printed_is_read(room, &file, &screen);
+        crate::figures::printed_is_read_at(room, &file, &screen, "100");
     });
 }
 
@@ -386,7 +403,9 @@ fn a_status_line_of_a_command_that_redirects_its_output() {
         let (file, out, go) = (room.text("t.jsonl"), room.text("out"), room.text("go"));
         let script =
             format!("echo first; exec >{out} 2>&1; echo second; while [ ! -e {go} ]; do sleep 0.05; done");
-        let mut child = terminal.spawn(room.gpurec(&["-o", &file, "--", "sh", "-c", &script]), "xterm");
+        // As wide as a pipe, so that the summary is the same there.
+        let words = ["--width", "100000", "-o", &file, "--", "sh", "-c", &script];
+        let mut child = terminal.spawn(room.gpurec(&words), "xterm");
         eventually("the status line", || terminal.so_far().contains(STATUS));
         fs::write(&go, "").unwrap();
         assert!(child.wait().unwrap().success());

@@ -80,3 +80,39 @@ fn an_interrupt_ends_the_recording_of_a_running_process_which_runs_on() {
         }
     });
 }
+
+/// A shell has what it starts with `&` ignore INT; a script can end such a recording all the same.
+#[test]
+fn a_recording_that_was_started_deaf_is_ended() {
+    live(|room| {
+        let gpurec = env!("CARGO_BIN_EXE_gpurec");
+        for (ignored, signal) in
+            [("INT", Signal::SIGINT), ("TERM INT", Signal::SIGTERM), ("TERM", Signal::SIGINT)]
+        {
+            let target = room.target(&["sleep", "1000"]);
+            let file = room.text(&format!("{signal}-{}.jsonl", ignored.len()));
+            let line = format!(
+                "trap '' {ignored}; {gpurec} -p {} -o {file} & until [ -s {file} ]; do sleep 0.05; done; kill -{} $!; wait $!",
+                target.pid(),
+                signal.as_str().trim_start_matches("SIG"),
+            );
+            let mut command = room.command("sh");
+            command.args(["-c", &line]);
+            room.run(command).exited(0);
+            Trace::checked(room, &file).is_whole();
+            target.kill();
+        }
+        // A hangup that was ignored (nohup) does not end it; one that was not does.
+        let target = room.target(&["sleep", "1000"]);
+        let file = room.text("hup.jsonl");
+        let line = format!(
+            "trap '' HUP; {gpurec} --pid {} -o {file} & until [ -s {file} ]; do sleep 0.05; done; kill -HUP $!; sleep 0.5; kill -TERM $!; wait $!",
+            target.pid()
+        );
+        let mut command = room.command("sh");
+        command.args(["-c", &line]);
+        room.run(command).exited(0);
+        Trace::checked(room, &file).is_whole();
+        target.kill();
+    });
+}

@@ -106,7 +106,7 @@ fn is_valid(room: &Room, file: &str, turns: u64) {
     made.sort();
     assert_eq!(recorded, made, "by name: recorded, and made");
     assert!(recorded.contains(&("cuMemFree_v2".to_owned(), turns)), "{recorded:?}");
-    let leaks = &figures["memory"]["leaks"]["count"];
+    let leaks = &figures["memory"]["held"]["count"];
     assert_eq!(leaks, &Value::from(0), "all was freed");
 }
 

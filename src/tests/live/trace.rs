@@ -43,6 +43,7 @@ pub struct End {
     pub id: u64,
     pub ts: u64,
     pub duration_ns: Option<u64>,
+    pub paused_ns: u64,
     pub retval: Value,
     pub error: Option<String>,
     pub unwound: bool,
@@ -64,6 +65,7 @@ struct Userspace<'a> {
     args: Option<BTreeMap<Cow<'a, str>, IgnoredAny>>,
     begin: Option<u64>,
     duration_us: Option<f64>,
+    paused_us: Option<f64>,
     #[serde(default)]
     retval: Value,
     error: Option<String>,
@@ -367,10 +369,12 @@ impl Reading {
         if let Some(ns) = duration_ns {
             assert_eq!(ns, ts - call.ts, "{line} ends {call:?}");
         }
+        let paused_ns = u.paused_us.map_or(0, |_| decimal(line, "paused_us", 3).expect("three decimals"));
+        assert!(paused_ns <= duration_ns.unwrap_or(0), "paused for longer than it took: {line}");
         assert!(duration_ns.is_some() || u.lost, "no duration: {line}");
         let (retval, error, unwound, lost) = (u.retval, u.error, u.unwound, u.lost);
         assert!(!(unwound || lost) || retval.is_null(), "a retval of a call that did not return: {line}");
-        call.end = Some(End { id, ts, duration_ns, retval, error, unwound, lost });
+        call.end = Some(End { id, ts, duration_ns, paused_ns, retval, error, unwound, lost });
         id
     }
 

@@ -228,7 +228,10 @@ fn seen(trace: &Trace, name: &str) -> Seen {
     }
     // Only counted: the figures have those that returned, and the rest is known by its loss.
     let functions = trace.end["summary"]["functions"].as_array().unwrap();
-    let returned = functions.iter().find(|f| f["name"] == name).map_or(0, |f| f["calls"].as_u64().unwrap());
+    let number =
+        |function: &serde_json::Value, key: &str| function.get(key).map_or(0, |n| n.as_u64().unwrap());
+    let returned = |function: &serde_json::Value| number(function, "calls") - number(function, "unfinished");
+    let returned = functions.iter().find(|f| f["name"] == name).map_or(0, returned);
     let unreturned = lost(trace, &format!("{name} (return)"));
     Seen { recorded: returned + unreturned + died, unreturned, died }
 }
@@ -237,6 +240,10 @@ fn seen(trace: &Trace, name: &str) -> Seen {
 pub struct Random(u64);
 
 impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -396,15 +403,23 @@ struct Sums {
     unwatched: u64,
 }
 
+/// GPUREC_SEED, else of the clock.
+pub fn first_seed() -> u64 {
+    let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    variable("GPUREC_SEED").unwrap_or_else(|| clock() % 1_000_000_000)
+}
+
+pub fn recordings() -> u64 {
+    variable("GPUREC_RECORDINGS").unwrap_or(30)
+}
+
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
 #[test]
 fn recorded_and_lost_are_all_that_the_library_counted() {
-    let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let first = variable("GPUREC_SEED").unwrap_or_else(|| clock() % 1_000_000_000);
-    let count = variable("GPUREC_RECORDINGS").unwrap_or(30);
+    let (first, count) = (first_seed(), recordings());
     live(|room| {
         let (mut sums, began) = (Sums::default(), Instant::now());
         for seed in first..first + count {

@@ -24,13 +24,7 @@ int cuInit(unsigned flags)
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                      \
-	do {                                                             \
-		if (!(what)) {                                           \
-			fprintf(stderr, "long: %s is not so\n", #what);  \
-			exit(9);                                         \
-		}                                                        \
-	} while (0)
+#include "check.h"
 
 static char **words;
 

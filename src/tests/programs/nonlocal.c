@@ -11,13 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                          \
-	do {                                                                 \
-		if (!(what)) {                                               \
-			fprintf(stderr, "nonlocal: %s is not so\n", #what);  \
-			exit(9);                                             \
-		}                                                            \
-	} while (0)
+#include "check.h"
 
 enum { TIMES = 20, SIZE = 1 << 16 };
 

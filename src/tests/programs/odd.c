@@ -21,15 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "x.h"
-
-#define CHECK(what)                                                      \
-	do {                                                             \
-		if (!(what)) {                                           \
-			fprintf(stderr, "odd: %s is not so\n", #what);   \
-			exit(9);                                         \
-		}                                                        \
-	} while (0)
 
 static volatile int conts, stops;
 

@@ -16,13 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                          \
-	do {                                                                 \
-		if (!(what)) {                                               \
-			fprintf(stderr, "resident: %s is not so\n", #what);  \
-			exit(9);                                             \
-		}                                                            \
-	} while (0)
+#include "check.h"
 
 enum { PAGE = 4096, PATIENCE_MS = 10000 };
 

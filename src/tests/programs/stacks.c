@@ -13,15 +13,8 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include "check.h"
 #include "x.h"
-
-#define CHECK(what)                                                        \
-	do {                                                               \
-		if (!(what)) {                                             \
-			fprintf(stderr, "stacks: %s is not so\n", #what);  \
-			exit(9);                                           \
-		}                                                          \
-	} while (0)
 
 enum { SIZE = 1 << 16, THREADS = 4 };
 

@@ -16,13 +16,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                       \
-	do {                                                              \
-		if (!(what)) {                                            \
-			fprintf(stderr, "truth: %s is not so\n", #what);  \
-			exit(9);                                          \
-		}                                                         \
-	} while (0)
+#include "check.h"
 
 // In this order in src/tests/live/truth.rs too.
 static const char *const names[] = {

@@ -9,15 +9,8 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
+#include "check.h"
 #include "by_hand.h"
-
-#define CHECK(what)                                                        \
-	do {                                                               \
-		if (!(what)) {                                             \
-			fprintf(stderr, "unseen: %s is not so\n", #what);  \
-			exit(9);                                           \
-		}                                                          \
-	} while (0)
 
 enum { CALLS = 500 };
 

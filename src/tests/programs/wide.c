@@ -12,13 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHECK(what)                                                    \
-	do {                                                           \
-		if (!(what)) {                                         \
-			fprintf(stderr, "wide: %s is not so\n", #what); \
-			exit(9);                                       \
-		}                                                      \
-	} while (0)
+#include "check.h"
 
 enum { MAPPINGS = 8000, FOLDERS = 400 };
 

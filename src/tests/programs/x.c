@@ -9,15 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "x.h"
-
-#define CHECK(what)                                                    \
-	do {                                                           \
-		if (!(what)) {                                         \
-			fprintf(stderr, "x: %s is not so\n", #what);   \
-			exit(9);                                       \
-		}                                                      \
-	} while (0)
 
 static char **words;
 

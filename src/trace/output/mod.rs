@@ -1,23 +1,27 @@
-//! Where a trace is written: a file, a compressed file or standard output.
+//! Where a trace is written: a file, a compressed file, or a descriptor such as standard output.
 //!
-//! In: a path, followed with the rights of the calling thread, which are to be those of the person who
+//! In: a path (`name` has its letters), followed with the rights of the calling thread, which are to be those of the person who
 //! named it (`target::rights`) and not root's by sudo: so it is theirs what is created, and nothing else
 //! can be opened. No file is opened through a symbolic link of someone else, a default name never meets
 //! an existing file, and nobody else may read a new one: it tells of processes what only their owner knows.
+//! A file is locked while it is written: a second recording into it is refused. A descriptor is written as it is: it was
+//! opened by those who handed it down.
 
+pub mod name;
 #[cfg(test)]
 mod tests;
 
+use nix::libc;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl, openat, readlinkat, renameat};
 use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, ftruncate, geteuid, symlinkat, unlinkat};
 
@@ -26,6 +30,8 @@ use super::time;
 const FOLDER: &str = "traces";
 const LATEST: &str = "latest";
 const ZSTD_LEVEL: i32 = 3;
+/// How long a file may still be in use by a recording that has ended.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// A sentence: what cannot be written, why, and what to do.
 #[derive(Debug)]
@@ -41,8 +47,10 @@ impl std::error::Error for OpenError {}
 
 pub struct Output {
     sink: Sink,
-    /// None for standard output.
+    /// None for a descriptor.
     pub path: Option<PathBuf>,
+    /// The descriptor that the caller handed down: 1 for standard output.
+    pub descriptor: Option<RawFd>,
     /// What did not work but does not matter for the trace itself.
     pub warning: Option<String>,
 }
@@ -96,28 +104,66 @@ impl Output {
         } else {
             Sink::Plain(file)
         };
-        Ok(Output { sink, path: Some(path), warning })
+        Ok(Output { sink, path: Some(path), descriptor: None, warning })
     }
+}
+
+/// Where descriptors come from: those that gpurec was started with, and, as sudo closes them, those of the process that
+/// called sudo.
+#[derive(Clone, Copy, Default)]
+pub struct HandedDown<'a> {
+    pub inherited: &'a [RawFd],
+    pub caller: Option<u32>,
 }
 
 /// Opens the trace to write: `given` by the user (`-` is standard output), or
 /// by default `traces/trace_YYYYMMDD_HHMMSS.jsonl` with `traces/latest` as a
 /// link to it. A regular file that exists is emptied if it was `given`.
-pub fn open(given: Option<&Path>, now: SystemTime) -> Result<Output, OpenError> {
-    match given {
-        Some(path) if path == Path::new("-") || path == Path::new("/dev/stdout") => stdout(),
-        Some(path) => given_file(path),
-        None => default_file(Path::new("."), now),
+pub fn open(given: Option<&Path>, now: SystemTime, from: HandedDown) -> Result<Output, OpenError> {
+    let Some(path) = given else { return default_file(Path::new("."), now) };
+    match name::descriptor(path) {
+        Some(fd) => descriptor(path, fd, from),
+        None => given_file(path),
     }
 }
 
-fn stdout() -> Result<Output, OpenError> {
-    // Not io::Stdout, which would look for lines in every buffer.
-    let fd = io::stdout()
-        .as_fd()
-        .try_clone_to_owned()
-        .map_err(|e| OpenError(format!("cannot write to standard output: {e}; give -o a file")))?;
-    Ok(Output { sink: Sink::Plain(File::from(fd)), path: None, warning: None })
+/// No descriptor of gpurec's own is taken, whatever number is given.
+fn descriptor(path: &Path, fd: RawFd, from: HandedDown) -> Result<Output, OpenError> {
+    let file = if (0..3).contains(&fd) || from.inherited.contains(&fd) {
+        // SAFETY: a number that is asked about, and may be closed.
+        let inherited = unsafe { BorrowedFd::borrow_raw(fd) };
+        writable(inherited)
+    } else {
+        from.caller.ok_or(Errno::EBADF).and_then(|caller| pipe_of(caller, fd))
+    };
+    let file = file.map_err(|errno| not_handed_down(path, fd, from, errno))?;
+    Ok(Output { sink: Sink::Plain(file), path: None, descriptor: Some(fd), warning: None })
+}
+
+/// Not io::Stdout, which would look for lines in every buffer.
+fn writable(fd: BorrowedFd) -> nix::Result<File> {
+    let mode = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
+    if mode == OFlag::O_RDONLY {
+        return Err(Errno::EBADF);
+    }
+    fd.try_clone_to_owned()
+        .map(File::from)
+        .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+}
+
+/// What a shell made for `>(...)` and sudo has closed. The kernel asks whether the rights of this thread, the caller's,
+/// reach that process; and nothing but a pipe has no name by which it would have been given.
+fn pipe_of(pid: u32, fd: RawFd) -> nix::Result<File> {
+    let link = PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
+    let kind = |mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
+    let is_pipe = |mode| kind(mode) == SFlag::S_IFIFO;
+    // Before: opening anything else could do something.
+    let about = fstatat(AT_FDCWD, &link, AtFlags::empty())?;
+    if !is_pipe(about.st_mode) {
+        return Err(Errno::EBADF);
+    }
+    let fd = openat(AT_FDCWD, &link, OFlag::O_WRONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty())?;
+    if is_pipe(fstat(&fd)?.st_mode) { Ok(File::from(fd)) } else { Err(Errno::EBADF) }
 }
 
 fn given_file(path: &Path) -> Result<Output, OpenError> {
@@ -179,7 +225,27 @@ fn traces_folder(base: &Path) -> nix::Result<OwnedFd> {
 /// A new file, also where a link of that name points to none.
 fn create(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    openat(folder, name, flags, Mode::from_bits_truncate(0o600)).map(File::from)
+    let fd = openat(folder, name, flags, Mode::from_bits_truncate(0o600))?;
+    lock(&fd)?;
+    Ok(File::from(fd))
+}
+
+/// Against a second recording, until the file is closed; before anything in it is changed. A recording that has just
+/// been killed keeps its file until all that it started have closed it, so this waits a moment. Where a file system
+/// has no locks, there is none.
+fn lock(fd: &OwnedFd) -> nix::Result<()> {
+    let until = Instant::now() + LOCK_WAIT;
+    loop {
+        // SAFETY: a descriptor of ours, and plain integers.
+        let locked = unsafe { libc::flock(fd.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+        if locked || Errno::last() != Errno::EWOULDBLOCK {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Errno::EWOULDBLOCK);
+        }
+        std::thread::sleep(LOCK_WAIT / 20);
+    }
 }
 
 /// A file that exists, emptied; a pipe or a device as it is.
@@ -187,6 +253,7 @@ fn empty_existing(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let fd = open_trusted(folder, name, OFlag::O_WRONLY | OFlag::O_CLOEXEC)?;
     let kind = SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT;
     if kind == SFlag::S_IFREG {
+        lock(&fd)?;
         ftruncate(&fd, 0)?;
     }
     Ok(File::from(fd))
@@ -248,9 +315,21 @@ fn no_folder(path: &Path, parent: &Path, errno: Errno) -> OpenError {
     })
 }
 
+fn not_handed_down(path: &Path, fd: RawFd, from: HandedDown, errno: Errno) -> OpenError {
+    let path = path.display();
+    if fd < 3 || from.inherited.contains(&fd) {
+        return OpenError(format!("{path} is not open for writing ({}); give -o a file", errno.desc()));
+    }
+    let sudo = if from.caller.is_some() { ", and sudo closes what its caller had open" } else { "" };
+    OpenError(format!("{path} is not open here{sudo}; give -o a file or a FIFO (mkfifo), or - and a pipe"))
+}
+
 fn refused(path: &Path, errno: Errno) -> OpenError {
     let path = path.display();
     OpenError(match errno {
+        Errno::EWOULDBLOCK => format!(
+            "{path} is being written by another recording; give each a file of its own, as -o run-%h-%p.jsonl does (%h the host, %p the PID of gpurec, %r the rank)"
+        ),
         Errno::EISDIR => format!("{path} is a folder; give -o the name of a file in it"),
         Errno::ELOOP => format!(
             "{path} is a symbolic link of someone else, or to another link, which gpurec does not follow; give -o the file it points to"

@@ -183,6 +183,74 @@ fn errors_say_what_to_do() {
 }
 
 #[test]
+fn a_file_that_a_recording_writes_is_refused_and_left_alone() {
+    let folder = Folder::new();
+    let path = folder.0.join("t.jsonl");
+    let mut first = given_file(&path).unwrap();
+    first.write_all(b"first\n").unwrap();
+    symlink("t.jsonl", folder.0.join("link")).unwrap();
+    for again in [&path, &folder.0.join("link")] {
+        let said = error(again);
+        assert!(
+            said.contains("is being written by another recording; give each a file of its own"),
+            "{said}"
+        );
+        assert!(["%p", "%h", "%r"].iter().all(|letter| said.contains(letter)), "{said}");
+    }
+    let default = default_file(&folder.0, at(0)).unwrap();
+    assert!(error(default.path.as_ref().unwrap()).contains("another recording"));
+    first.finish().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"first\n");
+    given_file(&path).unwrap().finish().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"");
+    let _two = [given_file(Path::new("/dev/null")).unwrap(), given_file(Path::new("/dev/null")).unwrap()];
+}
+
+#[test]
+fn only_descriptors_that_were_handed_down_are_written() {
+    let folder = Folder::new();
+    let file = File::create(folder.0.join("f")).unwrap();
+    let fd = file.as_raw_fd();
+    let path = PathBuf::from(format!("/dev/fd/{fd}"));
+    let try_it = |path: &Path, from| open(Some(path), at(0), from);
+    let said =
+        |path: &Path, from| try_it(path, from).err().map(|error| error.to_string()).unwrap_or_default();
+    // One of gpurec's own, by its number.
+    let none = said(&path, HandedDown::default());
+    assert!(none.contains("is not open here; give -o a file or a FIFO"), "{none}");
+    let inherited = [fd];
+    let from = HandedDown { inherited: &inherited, caller: None };
+    let mut output = try_it(&path, from).unwrap();
+    assert_eq!((output.descriptor, &output.path), (Some(fd), &None));
+    output.write_all(b"x").unwrap();
+    output.finish().unwrap();
+    assert_eq!(fs::read(folder.0.join("f")).unwrap(), b"x");
+    let reader = File::open(folder.0.join("f")).unwrap();
+    let (number, inherited) = (reader.as_raw_fd(), [reader.as_raw_fd()]);
+    let from = HandedDown { inherited: &inherited, caller: None };
+    let said = said(Path::new(&format!("/dev/fd/{number}")), from);
+    assert!(said.contains("is not open for writing"), "{said}");
+}
+
+/// What sudo closes: the pipe of the process that called it, and nothing else of that.
+#[test]
+fn of_the_callers_descriptors_pipes_alone_are_written() {
+    let (reader, writer) = nix::unistd::pipe().unwrap();
+    let file = File::create("/dev/null").unwrap();
+    let from = HandedDown { inherited: &[], caller: Some(std::process::id()) };
+    let named = |fd: RawFd| PathBuf::from(format!("/dev/fd/{fd}"));
+    let mut output = open(Some(&named(writer.as_raw_fd())), at(0), from).unwrap();
+    drop(writer);
+    output.write_all(b"x").unwrap();
+    output.finish().unwrap();
+    let mut got = String::new();
+    std::io::Read::read_to_string(&mut File::from(reader), &mut got).unwrap();
+    assert_eq!(got, "x");
+    let Err(error) = open(Some(&named(file.as_raw_fd())), at(0), from) else { panic!("it was opened") };
+    assert!(error.to_string().contains("sudo closes what its caller had open"), "{error}");
+}
+
+#[test]
 fn devices_are_written_as_they_are() {
     let mut output = given_file(Path::new("/dev/null")).unwrap();
     output.write_all(b"x\n").unwrap();

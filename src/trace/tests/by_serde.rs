@@ -37,11 +37,17 @@ struct Hot<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     no_return: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     begin: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_us: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_us: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retval: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,6 +122,10 @@ struct OfMemory<'a> {
     pid: u32,
     tid: u32,
     begin: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<String>,
     op: &'a str,
     space: &'a str,
     ptr: String,
@@ -123,7 +133,10 @@ struct OfMemory<'a> {
     size: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     freed: Option<u64>,
-    total_allocated: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_allocated: Option<u64>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    earlier: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     missed: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -139,6 +152,10 @@ struct OfTransfer<'a> {
     pid: u32,
     tid: u32,
     begin: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<String>,
     direction: &'a str,
     size: u64,
     r#async: bool,
@@ -169,12 +186,15 @@ fn effect(line: &Line) -> Option<String> {
                 pid: m.pid,
                 tid: m.tid,
                 begin: m.begin,
+                device: m.on.device,
+                context: m.on.context.map(|context| format!("{context:#x}")),
                 op: if is_free { "free" } else { "alloc" },
                 space: &m.space,
                 ptr: format!("{:#x}", m.ptr),
                 size: m.size.filter(|_| !is_free),
                 freed: m.size.filter(|_| is_free),
                 total_allocated: m.total_allocated,
+                earlier: m.earlier,
                 missed: m.missed,
                 runtime: m.runtime,
             };
@@ -189,6 +209,8 @@ fn effect(line: &Line) -> Option<String> {
                 pid: t.pid,
                 tid: t.tid,
                 begin: t.begin,
+                device: t.on.device,
+                context: t.on.context.map(|context| format!("{context:#x}")),
                 direction: &t.direction,
                 size: t.size,
                 r#async: t.is_async,
@@ -234,9 +256,12 @@ fn call(line: &Line) -> String {
         cluster: None,
         cooperative: None,
         nodes: None,
+        device: None,
+        context: None,
         no_return: None,
         begin: None,
         duration_us: None,
+        paused_us: None,
         retval: None,
         error: None,
         out: None,
@@ -244,7 +269,7 @@ fn call(line: &Line) -> String {
         unwound: None,
         lost: None,
     };
-    let mut duration = String::new();
+    let (mut duration, mut paused) = (String::new(), String::new());
     match &line.body {
         Body::Begin(b) => {
             hot.name = &b.name;
@@ -259,6 +284,8 @@ fn call(line: &Line) -> String {
                 (hot.shared, hot.nodes) = (l.shared, l.nodes);
                 hot.stream = l.stream.map(|s| format!("{s:#x}"));
                 hot.cooperative = l.cooperative.then_some(true);
+                hot.device = l.on.device;
+                hot.context = l.on.context.map(|context| format!("{context:#x}"));
             }
         }
         Body::End(e) => {
@@ -269,6 +296,10 @@ fn call(line: &Line) -> String {
             if let Some(ns) = e.duration_ns {
                 duration = micros(ns);
                 hot.duration_us = Some("DURATION");
+            }
+            if e.paused_ns > 0 {
+                paused = micros(e.paused_ns);
+                hot.paused_us = Some("PAUSED");
             }
             hot.retval = e.retval.map(|r| match r {
                 Retval::Number(n) => json!(n),
@@ -282,5 +313,6 @@ fn call(line: &Line) -> String {
         }
         _ => unreachable!(),
     }
-    serde_json::to_string(&hot).unwrap().replacen("\"DURATION\"", &duration, 1)
+    let text = serde_json::to_string(&hot).unwrap().replacen("\"DURATION\"", &duration, 1);
+    text.replacen("\"PAUSED\"", &paused, 1)
 }

@@ -11,6 +11,7 @@ use crate::report::check::{CheckConfig, check};
 use crate::report::measure::{
     Asks, Missing, Op, Term, Value, budget as parse, decide, evaluate, gather, threshold,
 };
+use crate::report::only::Only;
 
 pub fn budget(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
@@ -50,7 +51,7 @@ fn verdict(term: &Term, op: Op, limit: Value) {
     assert!(!limit.to_string().is_empty() && limit.compare(&limit).is_eq());
     let mut asks = Asks::default();
     asks.add(term, Some(limit));
-    let gathered = gather(&recording(), &asks).unwrap();
+    let gathered = gather(&recording(), &asks, &Only::default()).unwrap();
     match evaluate(term, &gathered) {
         Ok(found) => {
             let opposite = match op {
@@ -78,7 +79,8 @@ fn whole(text: &[u8]) {
     let files = vec![recording()];
     let json = text.len() % 2 == 0;
     let done = with_file(text, |scratch| {
-        check(&CheckConfig { files, budgets: vec![scratch.path.display().to_string()], json })
+        let budgets = vec![scratch.path.display().to_string()];
+        check(&CheckConfig { files, budgets, json, only: Only::default() })
     });
     match done {
         Ok(status) => assert!(status <= 2),

@@ -8,13 +8,16 @@ use std::time::Duration;
 use super::{choice, with_file};
 use crate::report::diff::{DiffConfig, diff};
 use crate::report::export::{ExportConfig, ExportFormat, export};
+use crate::report::only::Only;
 use crate::report::timeline::{TimelineConfig, timeline};
 use crate::report::views::{Format, ReportConfig, report};
 use crate::report::{Figures, summary_of, text};
 use crate::trace::{self, Body, Line, LineWriter, fast, parse};
 
-const VIEWS: [&str; 11] =
-    ["api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "ioctl", "threads", "waste"];
+const VIEWS: [&str; 13] = [
+    "api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "ioctl", "threads", "waste",
+    "latency", "longest",
+];
 
 pub fn jsonl(data: &[u8]) {
     let (how, text) = choice(data);
@@ -24,7 +27,7 @@ pub fn jsonl(data: &[u8]) {
     with_file(text, |scratch| {
         // One view of each input: the more inputs, the better.
         match (read(&scratch.path), how % 64) {
-            (true, 0..48) => view(how % 64, &scratch.path),
+            (true, 0..60) => view(how % 64, &part(how), &scratch.path),
             _ => figures(&scratch.path),
         }
     });
@@ -79,35 +82,46 @@ fn read(path: &Path) -> bool {
 }
 
 fn figures(path: &Path) {
-    let Ok(figures) = summary_of(path) else { return };
+    let Ok(figures) = summary_of(path, &Only::default()) else { return };
     assert!(!text::print(&figures, 100).is_empty());
     let json = figures.to_json();
     let again = Figures::from_json(&json).expect("figures from their own JSON");
     assert_eq!(again.to_json(), json);
 }
 
-fn view(how: u8, path: &Path) {
-    let files = vec![path.to_owned()];
-    let format = [Format::Text, Format::Json, Format::Csv][usize::from(how / 16) % 3];
-    let done = match usize::from(how % 16) {
-        at @ 0..=10 => {
+/// All of the trace, or a part of it.
+fn part(how: u8) -> Only {
+    match how / 64 {
+        0 => Only::default(),
+        1 => Only { pids: vec![1], ..Only::default() },
+        2 => Only { from_ns: Some(5), to_ns: Some(1 << 40), ..Only::default() },
+        _ => Only { tids: vec![1, 2], ranks: vec![0], ..Only::default() },
+    }
+}
+
+fn view(how: u8, only: &Only, path: &Path) {
+    let (files, only) = (vec![path.to_owned()], only.clone());
+    let format = [Format::Text, Format::Json, Format::Csv][usize::from(how / 20) % 3];
+    let done = match usize::from(how % 20) {
+        at @ 0..=12 => {
             let view = Some(VIEWS[at].to_owned());
-            report(&ReportConfig { view, files, format, older_than: None, top: None })
+            report(&ReportConfig { view, files, format, older_than: None, top: None, only, function: None })
         }
-        11 => {
+        13 => {
             let (from, to) = (Some(Duration::from_nanos(5)), None);
-            timeline(&TimelineConfig { files, from, to, tids: Vec::new(), width: Some(80) })
+            timeline(&TimelineConfig { files, from, to, tids: Vec::new(), only })
         }
-        at @ 12..=14 => {
-            let format = [ExportFormat::Chrome, ExportFormat::Csv, ExportFormat::Perfetto][at - 12];
-            export(&ExportConfig { files, format, output: Some("/dev/null".into()) })
+        at @ 14..=16 => {
+            let format = [ExportFormat::Chrome, ExportFormat::Csv, ExportFormat::Perfetto][at - 14];
+            export(&ExportConfig { files, format, output: Some("/dev/null".into()), only })
         }
         _ => diff(&DiffConfig {
             before: path.to_owned(),
             after: path.to_owned(),
             json: how & 16 != 0,
             top: None,
-            fail_over: vec!["launches=0".to_owned()],
+            fail_over: vec!["duration=0".to_owned()],
+            only,
         })
         .inspect(|status| assert_eq!(*status, 0, "a trace differs from itself")),
     };

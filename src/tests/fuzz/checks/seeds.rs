@@ -1,6 +1,6 @@
 //! What the fuzzer begins with. In: a folder. Out: a folder for each target with a few small valid inputs,
 //! made anew each time: files from the machine's own compiler, records from the wire's structs, lines of
-//! the committed traces, budgets as the README has them. Nothing of NVIDIA's is among them.
+//! the committed traces, budgets as docs/gates.md has them. Nothing of NVIDIA's is among them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -202,10 +202,10 @@ fn jsonl(folder: &Path) {
 }
 
 fn budget(folder: &Path) {
-    let readme = include_str!("../../../../README.md");
-    let expressions = readme.split("# budget.txt\n").nth(1).and_then(|rest| rest.split("```").next());
+    let gates = include_str!("../../../../docs/gates.md");
+    let expressions = gates.split("# budget.txt\n").nth(1).and_then(|rest| rest.split("```").next());
     let metrics = include_str!("../../../../traces/README.md");
-    let mut all: Vec<&str> = expressions.expect("the README has a budget").lines().collect();
+    let mut all: Vec<&str> = expressions.expect("docs/gates.md has a budget").lines().collect();
     all.extend([
         "cuLaunchKernel.p99.9 <= 1.5ms after 10us before 2s",
         "function('cuMem*').bytes < 1_000MiB after 3 launches",

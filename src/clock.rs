@@ -1,0 +1,37 @@
+//! The clock that every time in a trace comes from: the kernel's own CLOCK_MONOTONIC, as BPF's records have it.
+
+use std::sync::OnceLock;
+
+/// The clock that BPF's records have, also where a time namespace gives gpurec another one.
+pub fn monotonic_ns() -> u64 {
+    static AHEAD: OnceLock<i64> = OnceLock::new();
+    let ahead = *AHEAD.get_or_init(|| namespace_ns(&std::fs::read_to_string(OFFSETS).unwrap_or_default()));
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    let ns = time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64);
+    ns.wrapping_sub(ahead as u64)
+}
+
+const OFFSETS: &str = "/proc/self/timens_offsets";
+
+/// By how much the monotonic clock of a time namespace is ahead of the kernel's own.
+fn namespace_ns(offsets: &str) -> i64 {
+    let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic"));
+    let mut numbers =
+        line.into_iter().flat_map(str::split_whitespace).map_while(|word| word.parse::<i64>().ok());
+    let (seconds, ns) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::namespace_ns;
+
+    #[test]
+    fn the_clock_of_a_time_namespace() {
+        assert_eq!(namespace_ns("monotonic  100000         5\nboottime  7 8\n"), 100_000_000_000_005);
+        assert_eq!(namespace_ns("monotonic -20 0\n"), -20_000_000_000);
+        for none in ["", "monotonic", "boottime 7 8\n", "monotonic x y\n"] {
+            assert_eq!(namespace_ns(none), 0);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! CUDA libraries that processes are about to load, by where they lie: what `--all` hooks before anybody maps it. In: the
+//! linker's folders, what a running interpreter says of itself. Out: paths. What these miss is hooked when it is mapped.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::libraries;
+use crate::target::maps::Mapping;
+use crate::target::proc;
+
+/// Paths that one question is answered with.
+const MOST: usize = 1024;
+/// Folders of Python packages of one process that are looked into.
+const MOST_FOLDERS: usize = 16;
+
+const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
+
+/// In the linker's folders: CUDA's libraries, and those of a name that the user gave.
+pub fn of_linker(names: &[PathBuf]) -> Vec<PathBuf> {
+    let mut all = libraries::cuda_libraries();
+    for name in names {
+        if name.components().count() > 1 {
+            all.push(name.clone());
+        } else {
+            all.extend(
+                libraries::folders().iter().map(|folder| folder.join(name)).filter(|path| path.exists()),
+            );
+        }
+    }
+    all.truncate(MOST);
+    all
+}
+
+/// Does it look like an interpreter of Python, or a program with one inside?
+pub fn is_interpreter(mapped: &[Mapping]) -> bool {
+    mapped.iter().any(|mapping| {
+        let name = mapping.path.file_name().unwrap_or_default().as_bytes();
+        let python = [&b"python"[..], b"libpython", b"pypy"].iter().any(|start| name.starts_with(start));
+        python || packages_in(&mapping.path).is_some()
+    })
+}
+
+/// What the wheels of an interpreter hold: nvidia/*/lib and torch/lib, below the root that the process has.
+pub fn of_interpreter(pid: u32, mapped: &[Mapping]) -> Vec<PathBuf> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut add = |folder: PathBuf| {
+        if folders.len() < MOST_FOLDERS && !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    };
+    mapped.iter().filter_map(|mapping| packages_in(&mapping.path)).for_each(|folder| add(below(&folder)));
+    for prefix in prefixes(pid) {
+        for packages in PACKAGES {
+            matching(&below(&prefix), &format!("lib/python3*/{packages}")).into_iter().for_each(&mut add);
+        }
+    }
+    let mut all = Vec::new();
+    for folder in folders {
+        for libraries in ["nvidia/*/lib", "torch/lib"] {
+            let files = matching(&folder, &format!("{libraries}/*.so*"));
+            all.extend(files.into_iter().take(MOST.saturating_sub(all.len())));
+        }
+    }
+    all
+}
+
+/// Where its packages may lie: below what it was installed to, its virtual environment, its user's own.
+fn prefixes(pid: u32) -> Vec<PathBuf> {
+    let two_up = |program: &Path| Some(program.parent()?.parent()?.to_owned());
+    let mut all: Vec<PathBuf> = proc::exe_path(pid).ok().and_then(|exe| two_up(&exe)).into_iter().collect();
+    let command = proc::read_some(&format!("/proc/{pid}/cmdline"), 4096).unwrap_or_default();
+    let program = Path::new(OsStr::from_bytes(command.split(|byte| *byte == 0).next().unwrap_or_default()));
+    all.extend(two_up(program).filter(|_| program.is_absolute()));
+    for (name, value) in proc::environ(pid).unwrap_or_default() {
+        match name.as_bytes() {
+            b"VIRTUAL_ENV" | b"CONDA_PREFIX" => all.push(value.into()),
+            b"HOME" => all.push(Path::new(&value).join(".local")),
+            _ => {}
+        }
+    }
+    all.push("/usr/local".into());
+    all.retain(|prefix| prefix.is_absolute());
+    all
+}
+
+/// The folder of packages that a path lies in.
+fn packages_in(path: &Path) -> Option<PathBuf> {
+    let is_packages =
+        |folder: &&Path| PACKAGES.iter().any(|name| folder.file_name() == Some(OsStr::new(name)));
+    path.ancestors().find(is_packages).map(Path::to_owned)
+}
+
+fn matching(folder: &Path, pattern: &str) -> Vec<PathBuf> {
+    let Some(folder) = folder.to_str() else { return Vec::new() };
+    let pattern = format!("{}/{pattern}", glob::Pattern::escape(folder));
+    glob::glob(&pattern).into_iter().flatten().flatten().take(MOST).filter(|path| is_there(path)).collect()
+}
+
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wheels_beside_what_an_interpreter_has_mapped_are_found() {
+        let room = std::env::temp_dir().join(format!("gpurec-early-{}", std::process::id()));
+        let packages = room.join("lib/python3.11/site-packages");
+        let wheel = packages.join("nvidia/cuda_runtime/lib");
+        fs::create_dir_all(&wheel).unwrap();
+        fs::create_dir_all(packages.join("torch/lib")).unwrap();
+        for file in ["libcudart.so.12", "readme.txt"] {
+            fs::write(wheel.join(file), "").unwrap();
+        }
+        fs::write(packages.join("torch/lib/libcudart-abc.so.12"), "").unwrap();
+        let mapped = |path: PathBuf| {
+            vec![Mapping { start: 1, end: 2, offset: 0, dev: (8, 1), inode: 7, path, deleted: false }]
+        };
+        let numpy = mapped(packages.join("numpy/core/multiarray.so"));
+        let found = of_interpreter(std::process::id(), &numpy);
+        let names: Vec<_> = found.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["libcudart.so.12", "libcudart-abc.so.12"]);
+        assert!(is_interpreter(&numpy));
+        assert!(is_interpreter(&mapped("/usr/lib/libpython3.11.so.1.0".into())));
+        assert!(!is_interpreter(&mapped("/usr/lib/libc.so.6".into())));
+        fs::remove_dir_all(&room).unwrap();
+    }
+}

@@ -1,0 +1,124 @@
+//! What gpurec prints on: how wide it is, and whether it has colours. In: `--width` and `--color`, once, at the start;
+//! the environment; the terminal. Out: a number of columns, a yes or no.
+
+use std::io::IsTerminal;
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
+
+/// Nothing is cut and no line is broken: of what is no terminal, such as a pipe or a file.
+pub const UNBOUNDED: usize = 1 << 30;
+
+/// Of a picture that has to have a width, where nothing says which.
+const PICTURE: usize = 100;
+
+/// Nothing useful fits into less.
+pub const NARROWEST: usize = 40;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Colour {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chosen {
+    pub width: Option<usize>,
+    pub colour: Colour,
+}
+
+static CHOSEN: OnceLock<Chosen> = OnceLock::new();
+
+/// What the command line says; the first time counts.
+pub fn choose(chosen: Chosen) {
+    let _ = CHOSEN.set(chosen);
+}
+
+fn chosen() -> Chosen {
+    CHOSEN.get().copied().unwrap_or_default()
+}
+
+/// The columns of text: `--width`, else COLUMNS, else those of the terminal behind a descriptor.
+pub fn width_of(fd: i32) -> usize {
+    width(chosen().width, variable("COLUMNS").as_deref(), terminal(fd))
+}
+
+/// The columns of a picture.
+pub fn picture_width() -> usize {
+    let width = width_of(libc::STDOUT_FILENO);
+    if width >= UNBOUNDED { PICTURE } else { width }
+}
+
+fn width(chosen: Option<usize>, columns: Option<&str>, terminal: Option<usize>) -> usize {
+    let columns = || columns.and_then(|text| text.trim().parse().ok()).filter(|width| *width > 0);
+    let width = chosen.or_else(columns).or(terminal).unwrap_or(UNBOUNDED);
+    width.clamp(NARROWEST, UNBOUNDED)
+}
+
+fn terminal(fd: i32) -> Option<usize> {
+    // SAFETY: a struct of integers, which the request below fills.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: the request writes a winsize.
+    let known = unsafe { libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size) } == 0;
+    // A terminal that does not know its size is a terminal all the same.
+    known.then(|| if size.ws_col > 0 { size.ws_col.into() } else { PICTURE })
+}
+
+/// Whether standard output has colours.
+pub fn colour() -> bool {
+    // SAFETY: the descriptor is asked one question and stays open.
+    let is_terminal = unsafe { BorrowedFd::borrow_raw(libc::STDOUT_FILENO) }.is_terminal();
+    coloured(chosen().colour, is_terminal, variable)
+}
+
+/// <https://no-color.org> and <https://bixense.com/clicolors>: the option wins over all variables, NO_COLOR over the
+/// others.
+fn coloured(chosen: Colour, is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
+    let is = |name: &str, off: bool| variable(name).is_some_and(|value| (value == "0") == off);
+    match chosen {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto if variable("NO_COLOR").is_some() => false,
+        Colour::Auto if is("CLICOLOR_FORCE", false) => true,
+        Colour::Auto => is_terminal && !is("CLICOLOR", true),
+    }
+}
+
+/// One that is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_option_wins_over_the_variable_and_that_over_the_terminal() {
+        assert_eq!(width(Some(120), Some("90"), Some(80)), 120);
+        assert_eq!(width(None, Some("90"), Some(80)), 90);
+        assert_eq!(width(None, Some("90"), None), 90);
+        assert_eq!(width(None, Some("wide"), Some(80)), 80);
+        assert_eq!(width(None, Some("0"), None), UNBOUNDED);
+        assert_eq!(width(None, None, None), UNBOUNDED);
+        assert_eq!(width(Some(1), None, None), NARROWEST);
+    }
+
+    #[test]
+    fn colours_are_for_terminals_that_want_them() {
+        let with = |set: &'static [(&str, &str)]| {
+            move |name: &str| {
+                set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            }
+        };
+        assert!(coloured(Colour::Auto, true, with(&[])) && !coloured(Colour::Auto, false, with(&[])));
+        assert!(!coloured(Colour::Auto, true, with(&[("NO_COLOR", "1")])));
+        assert!(!coloured(Colour::Auto, true, with(&[("CLICOLOR", "0")])));
+        assert!(coloured(Colour::Auto, true, with(&[("CLICOLOR", "1")])));
+        assert!(coloured(Colour::Auto, false, with(&[("CLICOLOR_FORCE", "1")])));
+        assert!(!coloured(Colour::Auto, true, with(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")])));
+        assert!(coloured(Colour::Always, false, with(&[("NO_COLOR", "1")])));
+        assert!(!coloured(Colour::Never, true, with(&[("CLICOLOR_FORCE", "1")])));
+    }
+}

@@ -1,0 +1,142 @@
+//! What the recorder tells the worker between records, and the lines it becomes. In: libraries, functions given up,
+//! sleeps. Out: lines, each before the first record that comes after it.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use super::decode::{Item, What};
+use super::sink::Lines;
+use crate::meaning::{self, Input};
+use crate::probe::kernel::Change;
+use crate::probe::{Library, Probe};
+use crate::trace::{self, Body, Process};
+
+/// What the recorder tells the worker between records.
+pub struct Message {
+    /// CLOCK_MONOTONIC ns: where among the records it belongs.
+    pub ts: u64,
+    pub pid: u32,
+    pub what: Told,
+}
+
+pub enum Told {
+    /// Probes that will be hit: told before they can be.
+    Names(Vec<Probe>),
+    /// A library that is being hooked: its calls may come before it is `Hooked`, or `Failed`.
+    Coming(Library, Vec<Probe>),
+    Hooked(Library),
+    Failed {
+        path: PathBuf,
+        reason: String,
+    },
+    /// A module of the driver's came or went.
+    Module(Change),
+    /// Why hits are missing of which nobody knows how many.
+    Missed(String),
+    /// A file that a process had mapped was gone before it was looked at, and is not known to be one of CUDA's.
+    Unlooked,
+    /// A function was given up for --budget, or taken back.
+    Budget(trace::Budget),
+    /// The machine was suspended.
+    Slept(trace::Suspend),
+    /// gpurec had stopped the process since then, and resumes it at the message's time.
+    Stopped {
+        from: u64,
+    },
+}
+
+/// Libraries that are being hooked while who calls them is not stopped (--all). A call proves that one is.
+#[derive(Default)]
+pub(super) struct Coming {
+    pub(super) untold: Vec<Message>,
+    /// What is to be told no more, by time and process.
+    told: Vec<(u64, u32)>,
+}
+
+impl Coming {
+    pub(super) fn tell_before(&mut self, item: &Item, lines: &mut Lines) {
+        if self.untold.is_empty() {
+            return;
+        }
+        let What::Call { probe, .. } = item.what else { return };
+        // An earlier one is of another file that has a function of that name: they share a number.
+        let is_of = |message: &Message| {
+            matches!(&message.what, Told::Coming(_, probes) if probes.iter().any(|p| p.id == probe))
+                && message.ts <= item.ts
+        };
+        if let Some(at) = self.untold.iter().position(is_of) {
+            let message = self.untold.remove(at);
+            self.told.push((message.ts, message.pid));
+            tell(message, lines);
+        }
+    }
+
+    /// It has been hooked, or not: was it told before?
+    pub(super) fn is_told(&mut self, end: &Message) -> bool {
+        let key = (end.ts, end.pid);
+        self.untold.retain(|message| (message.ts, message.pid) != key);
+        let told = self.told.iter().position(|told| *told == key);
+        told.map(|at| self.told.remove(at)).is_some()
+    }
+}
+
+pub(super) fn tell_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut Lines) {
+    while waiting.front().is_some_and(|message| message.ts <= ts) {
+        if let Some(message) = waiting.pop_front() {
+            tell(message, lines);
+        }
+    }
+}
+
+/// Whether what is missing of a probe may have allocated or freed.
+pub(super) fn touches_memory(probe: &str) -> bool {
+    let input = meaning::input_of(probe.strip_suffix(" (return)").unwrap_or(probe));
+    matches!(input, Some(Input::Allocation | Input::Free)) || probe.starts_with("process:")
+}
+
+pub(super) fn touches_contexts(probe: &str) -> bool {
+    meaning::places(probe.strip_suffix(" (return)").unwrap_or(probe)) || probe.starts_with("process:")
+}
+
+fn tell(message: Message, lines: &mut Lines) {
+    let Message { ts, pid, what } = message;
+    let refused =
+        |name: &str, reason: &str| trace::Refused { name: name.to_owned(), reason: reason.to_owned() };
+    let mut single_stepped = Vec::new();
+    let (path, build_id, functions, not_hooked) = match what {
+        Told::Names(_) | Told::Missed(_) | Told::Unlooked | Told::Stopped { .. } => return,
+        Told::Budget(line) => {
+            lines.calls_missing();
+            if touches_memory(&line.function) {
+                lines.memory_missing();
+            }
+            lines.not_seen(&line.function);
+            lines.line(ts, Body::Budget(line));
+            return;
+        }
+        Told::Slept(suspend) => {
+            lines.line(ts, Body::Suspend(suspend));
+            return;
+        }
+        Told::Coming(library, _) | Told::Hooked(library) => {
+            let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
+            library.not_hooked.iter().for_each(|n| lines.not_seen(&n.name));
+            single_stepped = library.single_stepped;
+            (library.path, library.build_id, library.functions as u64, not_hooked)
+        }
+        Told::Module(change) => {
+            let went = refused(&change.modules, "the module was unloaded, its hooks are gone");
+            let not_hooked = if change.came { change.refused } else { vec![went] };
+            (format!("[{}]", change.modules).into(), None, change.hooked as u64, not_hooked)
+        }
+        Told::Failed { path, reason } => {
+            // It may be the CUDA driver or runtime.
+            ["cuCtxSetCurrent", "cudaSetDevice"].iter().for_each(|function| lines.not_seen(function));
+            let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            (path, None, 0, vec![refused(&name, &reason)])
+        }
+    };
+    let path = path.to_string_lossy().into_owned().into();
+    let library = trace::Library { pid, tid: pid, path, build_id, functions, not_hooked, single_stepped };
+    lines.line(ts, Body::Process(Process::Library(library)));
+}

@@ -1,0 +1,84 @@
+//! When gpurec itself kept processes stopped: for a file that they had mapped, for --lossless. In: each stop when it ends.
+//! Out: how many there were, how long together, and how much of a call's time fell into them. Pure.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::pair::BuildHasher;
+use crate::trace;
+
+/// Stops of one process that are told apart: no call is open for more, but one that encloses them all.
+const KEPT: usize = 1024;
+
+#[derive(Default)]
+pub struct Stops {
+    of: HashMap<u32, VecDeque<Stop>, BuildHasher>,
+    pub all: trace::Stops,
+}
+
+struct Stop {
+    from: u64,
+    to: u64,
+    ns: u64,
+}
+
+impl Stops {
+    /// A process that was stopped for two reasons at once was stopped once.
+    pub fn add(&mut self, pid: u32, from: u64, to: u64) {
+        let stops = self.of.entry(pid).or_default();
+        let from = stops.back().map_or(from, |last| from.max(last.to));
+        let Some(ns) = to.checked_sub(from).filter(|ns| *ns > 0) else { return };
+        self.all.count += 1;
+        self.all.total_ns += ns;
+        stops.push_back(Stop { from, to, ns });
+        if stops.len() > KEPT
+            && let Some(oldest) = stops.pop_front()
+            && let Some(next) = stops.front_mut()
+        {
+            *next = Stop { from: oldest.from, to: next.to, ns: oldest.ns + next.ns };
+        }
+    }
+
+    /// Of the time from one moment to another, how long the process was stopped.
+    pub fn within(&self, pid: u32, from: u64, to: u64) -> u64 {
+        let Some(stops) = self.of.get(&pid) else { return 0 };
+        let later = stops.iter().rev().take_while(|stop| stop.to > from);
+        later.map(|stop| stop.ns.min(stop.to.min(to).saturating_sub(stop.from.max(from)))).sum()
+    }
+
+    pub fn gone(&mut self, pid: u32) {
+        self.of.remove(&pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_the_part_of_a_stop_that_falls_into_it() {
+        let mut stops = Stops::default();
+        stops.add(7, 100, 200);
+        stops.add(7, 300, 350);
+        // Another reason, at the same time.
+        stops.add(7, 310, 360);
+        stops.add(8, 0, 1000);
+        assert_eq!(stops.within(7, 0, 1000), 160);
+        assert_eq!(stops.within(7, 150, 1000), 110);
+        assert_eq!(stops.within(7, 200, 300), 0);
+        assert_eq!(stops.within(7, 320, 330), 10);
+        assert_eq!((stops.all.count, stops.all.total_ns), (4, 1160));
+        stops.gone(7);
+        assert_eq!(stops.within(7, 0, 1000), 0);
+    }
+
+    #[test]
+    fn of_very_many_the_oldest_are_one() {
+        let mut stops = Stops::default();
+        for i in 0..5000 {
+            stops.add(7, 100 * i, 100 * i + 10);
+        }
+        assert_eq!(stops.of[&7].len(), KEPT);
+        assert_eq!(stops.within(7, 0, u64::MAX), 50_000);
+        assert_eq!(stops.within(7, 499_900, u64::MAX), 10);
+    }
+}

@@ -1,0 +1,62 @@
+//! What was captured of a call, taken apart without an allocation. In: its bytes. Out: the words of its stack and
+//! the pieces of memory, for the tables of arguments.
+
+use super::decode::{self, Captured};
+use crate::cuda::raw::{Entry, Piece};
+use crate::probe::wire;
+
+pub(super) struct Taken<'a> {
+    stack: [u64; wire::WORDS as usize],
+    words: usize,
+    pieces: [Piece<'a>; wire::READS],
+    count: usize,
+}
+
+impl<'a> Taken<'a> {
+    pub(super) fn entry(captured: &'a Captured) -> Taken<'a> {
+        let mut taken = Taken::of(captured.pieces());
+        for (slot, word) in taken.stack.iter_mut().zip(captured.stack()) {
+            *slot = word;
+            taken.words += 1;
+        }
+        taken
+    }
+
+    pub(super) fn exit(pieces: &'a [u8]) -> Taken<'a> {
+        Taken::of(decode::pieces(pieces))
+    }
+
+    /// What was captured at the entry, with what could be read at the return alone.
+    pub(super) fn late(captured: &'a Captured, pieces: &'a [u8]) -> Taken<'a> {
+        let mut taken = Taken::entry(captured);
+        for (index, piece) in decode::late_pieces(pieces) {
+            if let Some(slot) = taken.pieces.get_mut(index) {
+                *slot = piece;
+            }
+        }
+        taken
+    }
+
+    fn of(pieces: impl Iterator<Item = Piece<'a>>) -> Taken<'a> {
+        let mut taken = Taken {
+            stack: [0; wire::WORDS as usize],
+            words: 0,
+            pieces: [Piece::Null; wire::READS],
+            count: 0,
+        };
+        for (slot, piece) in taken.pieces.iter_mut().zip(pieces) {
+            *slot = piece;
+            taken.count += 1;
+        }
+        taken
+    }
+
+    pub(super) fn as_entry(&self, captured: &Captured) -> Entry<'_> {
+        let stack = self.stack.get(..self.words).unwrap_or_default();
+        Entry { registers: captured.args, stack, reads: self.pieces() }
+    }
+
+    pub(super) fn pieces(&self) -> &[Piece<'a>] {
+        self.pieces.get(..self.count).unwrap_or_default()
+    }
+}

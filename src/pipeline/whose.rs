@@ -1,0 +1,103 @@
+//! Whose lines are written. In: lines, and what processes do. Out: which process has to be named before its line, and
+//! what is gpurec's own; how a process was called and ended.
+
+use std::collections::HashSet;
+
+use super::decode::What;
+use crate::trace::{self, Body, Process};
+
+/// How many processes are remembered as known.
+const MOST_KNOWN: usize = 1 << 20;
+
+#[derive(Default)]
+pub struct Whose {
+    /// Processes that have a line which says what they are, and the one of the last line.
+    known: HashSet<u32>,
+    met: u32,
+    /// gpurec's own: under --all they are seen too.
+    own: HashSet<u32>,
+}
+
+impl Whose {
+    pub fn without(own: impl IntoIterator<Item = u32>) -> Whose {
+        Whose { own: own.into_iter().collect(), ..Whose::default() }
+    }
+
+    /// Whether no line has said yet what it is. From now on one has.
+    pub fn is_new(&mut self, pid: u32) -> bool {
+        if self.met == pid || pid == 0 {
+            return false;
+        }
+        self.met = pid;
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(pid)
+    }
+
+    /// Its number may be another's after its end.
+    pub fn know(&mut self, process: &Process) {
+        match process {
+            Process::Exec(exec) => _ = self.known.insert(exec.pid),
+            Process::Fork(fork) => _ = self.known.insert(fork.child),
+            Process::Exit(exit) => {
+                self.known.remove(&exit.pid);
+                self.met = 0;
+            }
+            Process::Found(_) | Process::Library(_) => {}
+        }
+    }
+
+    pub fn is_own(&mut self, what: &What) -> bool {
+        if self.own.is_empty() {
+            return false;
+        }
+        let pid = match what {
+            What::Fork { pid, child } => {
+                if self.own.contains(pid) {
+                    self.own.insert(*child);
+                }
+                *pid
+            }
+            What::Exec { pid, .. } => *pid,
+            What::Exit { pid, process, .. } => {
+                return if *process { self.own.remove(pid) } else { self.own.contains(pid) };
+            }
+            What::Call { .. } | What::Return { .. } | What::Instant { .. } => return false,
+        };
+        self.own.contains(&pid)
+    }
+}
+
+/// Whose line it is, of those that a process has.
+pub fn process_of(body: &Body) -> Option<u32> {
+    match body {
+        Body::Begin(begin) => Some(begin.pid),
+        Body::KernelBegin(begin) if begin.thread.is_none() => Some(begin.pid),
+        Body::Process(Process::Fork(fork)) => Some(fork.pid),
+        Body::Process(Process::Library(library)) => Some(library.pid),
+        _ => None,
+    }
+}
+
+/// argv as it lies in memory. A cut one ends in `…`.
+pub fn words(command: &[u8], cut: bool) -> Vec<String> {
+    let text = command.strip_suffix(&[0]).unwrap_or(command);
+    let mut words: Vec<String> =
+        text.split(|byte| *byte == 0).map(|word| trace::lossy(word).into_owned()).collect();
+    if text.is_empty() {
+        words.clear();
+    }
+    if cut {
+        words.push("…".to_owned());
+    }
+    words
+}
+
+pub fn exit_status(status: i32) -> trace::ExitStatus {
+    if libc::WIFSIGNALED(status) {
+        trace::ExitStatus::Signal(libc::WTERMSIG(status))
+    } else {
+        trace::ExitStatus::Code(libc::WEXITSTATUS(status))
+    }
+}

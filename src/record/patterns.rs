@@ -1,0 +1,154 @@
+//! What the user named and is not there. In: --only, --skip and --lib; later the files that were looked into. Out: an
+//! error before anything starts, for a pattern that speaks of no function; and a sentence at the end, for a --lib of which
+//! nothing was recorded.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use glob::Pattern;
+
+use crate::cli::Usage;
+use crate::cuda::{self, Api};
+use crate::elf::Image;
+use crate::files::Wants;
+use crate::host;
+use crate::probe::{ApiChoice, LibRule, Selection};
+use crate::report::{did_you_mean, nearest};
+use crate::target::identity::Identity;
+use crate::target::rights;
+
+/// Each pattern of --only and --skip must speak of a function that is known: of the table, of a CUDA library in the usual
+/// places, of --lib.
+pub fn check(selection: &Selection, user: &Identity) -> Result<()> {
+    let skipped = selection.skip.iter().map(|pattern| ("--skip", pattern));
+    // What another library has cannot be recorded, and may well be skipped.
+    let wanted = |option: &str, name: &str| option == "--skip" || is_of(selection.api, name);
+    let all = selection.only.iter().map(|pattern| ("--only", pattern)).chain(skipped);
+    let unknown: Vec<_> = all
+        .filter(|(option, pattern)| {
+            !cuda::function_names().any(|name| wanted(option, name) && cuda::fits(pattern, name))
+                && !selection.libs.iter().any(|rule| may_have(rule, pattern))
+        })
+        .collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let exported =
+        rights::as_caller(user, || exports(selection)).context("cannot look for CUDA libraries")?;
+    for (option, pattern) in unknown {
+        let is_recorded = |name: &str| cuda::api(name) == Api::Other || wanted(option, name);
+        let fits = |name: &String| is_recorded(name) && cuda::fits(pattern, name);
+        if !exported.iter().any(fits) {
+            bail!(Usage(no_function(option, pattern, &exported, selection.api)));
+        }
+    }
+    Ok(())
+}
+
+fn is_of(choice: ApiChoice, name: &str) -> bool {
+    match choice {
+        ApiChoice::All => true,
+        ApiChoice::Driver => cuda::api(name) == Api::Driver,
+        ApiChoice::Runtime => cuda::api(name) == Api::Runtime,
+    }
+}
+
+/// A file that is found later, by the program: only its own pattern tells what functions it has.
+fn may_have(rule: &LibRule, pattern: &Pattern) -> bool {
+    rule.is_bare_name() && rule.wants(pattern.as_str())
+}
+
+/// The functions of the CUDA libraries in the usual places, and those that --lib names by their paths.
+fn exports(selection: &Selection) -> BTreeSet<String> {
+    let named = selection.libs.iter().filter(|rule| !rule.is_bare_name()).map(|rule| rule.path().to_owned());
+    let all = Selection { libs: selection.libs.clone(), ..Selection::default() };
+    let functions = |path: PathBuf| -> Vec<String> {
+        let image = File::open(&path).ok().and_then(|file| all.examine(&file, &path).ok().flatten());
+        image.map(names).unwrap_or_default()
+    };
+    host::cuda_libraries().into_iter().chain(named).flat_map(functions).collect()
+}
+
+fn names(image: Image) -> Vec<String> {
+    let refused = image.not_hooked.into_iter().filter(|one| one.is_code).map(|one| one.name);
+    let hooked = image.functions.into_iter().flat_map(|f| f.aliases.into_iter().chain([f.name]));
+    hooked.chain(refused).collect()
+}
+
+fn no_function(option: &str, pattern: &Pattern, exported: &BTreeSet<String>, api: ApiChoice) -> String {
+    let is_elsewhere = cuda::function_names().any(|name| cuda::fits(pattern, name));
+    if is_elsewhere && option == "--only" {
+        return format!(
+            "{option} {pattern} speaks of functions that --api leaves out; leave out one of the two"
+        );
+    }
+    let mut known: Vec<&str> = cuda::function_names().collect();
+    known.extend(exported.iter().map(String::as_str));
+    let near = nearest(pattern.as_str(), known.into_iter().filter(|name| is_of(api, name)));
+    let remedy = match near.is_empty() {
+        true => "; gpurec probes lists those that there are".to_owned(),
+        false => did_you_mean(&near),
+    };
+    format!("{option} {pattern}: no function of CUDA or of --lib has such a name{remedy}")
+}
+
+/// What became of each --lib.
+#[derive(Default)]
+pub struct Libs(Vec<(LibRule, Seen)>);
+
+enum Seen {
+    Never,
+    /// The first file it spoke of has none of its functions.
+    Nothing(PathBuf),
+    /// Something of it was hooked; or why not stands elsewhere.
+    Told,
+}
+
+impl Libs {
+    pub fn of(selection: &Selection) -> Libs {
+        Libs(selection.libs.iter().map(|rule| (rule.clone(), Seen::Never)).collect())
+    }
+
+    /// A file was looked into.
+    pub fn saw(&mut self, wants: &Wants) {
+        let soname = wants.image.soname.as_deref();
+        for (rule, seen) in
+            self.0.iter_mut().filter(|(rule, _)| rule.fits(Some(wants.key), &wants.path, soname))
+        {
+            if rule.wants_any_of(&wants.image) {
+                *seen = Seen::Told;
+            } else if let Seen::Never = seen {
+                *seen = Seen::Nothing(wants.path.clone());
+            }
+        }
+    }
+
+    /// A file could not be looked into or hooked, which is told. None: it may have been any.
+    pub fn saw_refused(&mut self, path: Option<&Path>) {
+        let may_be = |rule: &LibRule| path.is_none_or(|path| rule.fits(None, path, None));
+        for (_, seen) in self.0.iter_mut().filter(|(rule, _)| may_be(rule)) {
+            *seen = Seen::Told;
+        }
+    }
+
+    /// For the end: those of which nothing was recorded.
+    pub fn missed(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(|(rule, seen)| {
+            let text = rule.text();
+            match seen {
+                Seen::Told => None,
+                Seen::Nothing(path) => Some(format!(
+                    "--lib {text} recorded nothing: {} exports no function of that name (gpurec probes --lib {} lists those that it has)",
+                    path.display(),
+                    path.display()
+                )),
+                Seen::Never if rule.is_bare_name() => Some(format!(
+                    "--lib {text} recorded nothing: no recorded process loaded a file of that name (a library's name mostly ends in its version, as in libnccl.so.2)"
+                )),
+                Seen::Never => Some(format!("--lib {text} recorded nothing: no recorded process loaded that file")),
+            }
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Where the trace goes. In: -o, and who called. Out: the file or descriptor, opened with the caller's rights; or the
+//! sentence why not.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use anyhow::{Context, Result};
+
+use super::Config;
+use super::header::host_name;
+use crate::cli::Usage;
+use crate::say;
+use crate::target::identity::{self, Identity};
+use crate::target::{proc, rights};
+use crate::trace::output::name::{self, Letters};
+use crate::trace::output::{self, HandedDown, Output};
+
+/// What -o names, its letters expanded.
+pub struct Place {
+    path: Option<PathBuf>,
+    start: SystemTime,
+}
+
+impl Place {
+    /// Its letters stand for things of the caller's, who is not root.
+    pub fn of(config: &Config, user: &Identity) -> Result<Place> {
+        let start = SystemTime::now();
+        let host = host_name();
+        let rank = || proc::rank_in(&identity::user_environment(user).0);
+        let letters = Letters { host: &host, start, rank: &rank };
+        let expand = |path: &PathBuf| name::expand(path, &letters).map_err(Usage);
+        let path = config.output.as_ref().map(expand).transpose()?;
+        Ok(Place { path, start })
+    }
+
+    /// The caller's descriptor to which the trace goes.
+    pub fn descriptor(&self) -> Option<i32> {
+        self.path.as_deref().and_then(name::descriptor)
+    }
+
+    /// None: no trace is written.
+    pub fn open(&self, config: &Config, user: &Identity) -> Result<Option<Output>> {
+        if config.summary_only && self.path.is_none() {
+            return Ok(None);
+        }
+        let caller = identity::elevated().then(identity::calling_process).flatten();
+        let from = HandedDown { inherited: &config.keep_fds, caller };
+        let open = || output::open(self.path.as_deref(), self.start, from);
+        let output = rights::as_caller(user, open).with_context(|| {
+            format!(
+                "gpurec could not take on the rights of {} to open the trace; run it from a root shell",
+                user.user
+            )
+        })??;
+        if let Some(warning) = output.warning.as_ref().filter(|_| !config.quiet) {
+            say::say(warning);
+        }
+        Ok(Some(output))
+    }
+}

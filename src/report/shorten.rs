@@ -1,0 +1,140 @@
+//! Names that are too long for their column. In: the names of one column and its width. Out: each cut to that width, so
+//! that those that differ still do: the names of kernels made from one template have the same beginning and end.
+
+use std::collections::BTreeMap;
+
+const GAP: &str = "...";
+
+/// Names that are still alike after so many rounds differ in nothing that a person would see.
+const ROUNDS: usize = 16;
+
+pub fn all<'a>(names: &[&'a str], width: usize) -> Vec<String> {
+    let mut shown: Vec<String> = names.iter().map(|name| middle_cut(name, width)).collect();
+    let mut by_name: BTreeMap<&'a str, Vec<usize>> = BTreeMap::new();
+    for (at, name) in names.iter().enumerate() {
+        if name.chars().count() > width {
+            by_name.entry(name).or_default().push(at);
+        }
+    }
+    let long: Vec<&str> = by_name.keys().copied().collect();
+    for (name, text) in apart(&long, &|name| middle_cut(name, width), width, ROUNDS) {
+        for at in by_name.get(name).into_iter().flatten() {
+            if let Some(shown) = shown.get_mut(*at) {
+                shown.clone_from(&text);
+            }
+        }
+    }
+    shown
+}
+
+/// Each of these names, no two of which are equal, as `cut` shows it; those that it makes alike as the place where
+/// they first differ shows them.
+fn apart<'a>(
+    names: &[&'a str],
+    cut: &dyn Fn(&str) -> String,
+    width: usize,
+    rounds: usize,
+) -> Vec<(&'a str, String)> {
+    let mut groups: BTreeMap<String, Vec<&'a str>> = BTreeMap::new();
+    for name in names {
+        groups.entry(cut(name)).or_default().push(name);
+    }
+    let mut all = Vec::new();
+    for (text, alike) in groups {
+        if alike.len() == 1 || rounds == 0 {
+            all.extend(alike.into_iter().map(|name| (name, text.clone())));
+        } else {
+            let at = common(&alike);
+            all.extend(apart(&alike, &|name| cut_at(name, at, width), width, rounds - 1));
+        }
+    }
+    all
+}
+
+/// How many characters all of them begin with.
+fn common(names: &[&str]) -> usize {
+    let Some((first, others)) = names.split_first() else { return 0 };
+    let with = |other: &&str| first.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
+    others.iter().map(with).min().unwrap_or(0)
+}
+
+/// The two ends of a name say more than its beginning.
+pub fn middle_cut(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let kept = width.saturating_sub(GAP.len());
+    let end = kept / 2;
+    let begin: String = text.chars().take(kept - end).collect();
+    let end: String = text.chars().skip(length - end).collect();
+    format!("{begin}{GAP}{end}")
+}
+
+/// The beginning of a name, and what stands at a place in it.
+fn cut_at(name: &str, at: usize, width: usize) -> String {
+    let length = name.chars().count();
+    if length <= width {
+        return name.to_owned();
+    }
+    let head = width.saturating_sub(2 * GAP.len()) / 3;
+    let room = width.saturating_sub(head + 2 * GAP.len());
+    // A little of what stands before it, to find the place by.
+    let start = at.saturating_sub(room / 4);
+    if start <= head + GAP.len() {
+        let begin: String = name.chars().take(width.saturating_sub(GAP.len())).collect();
+        return format!("{begin}{GAP}");
+    }
+    let begin: String = name.chars().take(head).collect();
+    if start + room + GAP.len() >= length {
+        let end: String = name.chars().skip(length - room - GAP.len()).collect();
+        return format!("{begin}{GAP}{end}");
+    }
+    let middle: String = name.chars().skip(start).take(room).collect();
+    format!("{begin}{GAP}{middle}{GAP}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(middle_cut("abcdefghijkl", 9), "abc...jkl");
+        assert_eq!(middle_cut("abc", 9), "abc");
+    }
+
+    #[test]
+    fn names_of_one_template_keep_what_differs() {
+        let name = |functor: &str| {
+            format!(
+                "at::native::vectorized_elementwise_kernel<4, at::native::{functor}<float>, std::array<char*, 2ul> >(int, at::native::{functor}<float>, std::array<char*, 2ul>)"
+            )
+        };
+        let names = [name("sqrt_functor"), name("rsqrt_functor"), name("exp_functor"), name("sqrt_functor")];
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for width in [28, 40, 60, 100] {
+            let shown = all(&names, width);
+            assert!(shown.iter().all(|name| name.chars().count() <= width), "{shown:#?}");
+            assert_eq!(shown[0], shown[3]);
+            assert!(shown[0] != shown[1] && shown[1] != shown[2] && shown[0] != shown[2], "{shown:#?}");
+        }
+        assert_eq!(all(&names, 1000), names);
+    }
+
+    /// Wherever they differ.
+    #[test]
+    fn names_that_differ_differ_when_they_are_cut() {
+        let letters: Vec<char> = (0..300u32).map(|n| char::from(b'a' + (n * n % 25) as u8)).collect();
+        let with_z =
+            |at: usize| letters.iter().enumerate().map(|(n, c)| if n == at { 'é' } else { *c }).collect();
+        let names: Vec<String> = (0..300).map(with_z).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut shown = all(&names, 50);
+        assert!(shown.iter().all(|name| name.chars().count() <= 50));
+        let count = shown.len();
+        shown.sort();
+        shown.dedup();
+        assert_eq!(shown.len(), count);
+    }
+}
