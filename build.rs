@@ -1,5 +1,5 @@
 // Compiles every bpf/*.bpf.c into a skeleton, and the demo's stand-in libraries. In: bpf/,
-// src/demo/, clang and a C compiler. Out: OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/.
+// fixtures/cuda/, clang and a C compiler. Out: OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/.
 // Nothing is downloaded and nothing outside the tree is read but the compilers' own files.
 
 use std::env;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use libbpf_cargo::SkeletonBuilder;
 
-#[path = "src/demo/build.rs"]
+#[path = "fixtures/cuda/build.rs"]
 mod demo;
 
 const OBJECTS: [&str; 4] = ["base", "process", "cuda", "driver"];

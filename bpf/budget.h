@@ -1,7 +1,7 @@
 /*
  * --budget: what each thread pays, and functions that are counted instead of recorded.
  * In: a hit of a traced thread. Out: counters that the recorder reads a few times a second;
- * it alone decides what is given up (src/budget). Without --budget none of this is in the
+ * it alone decides what is given up (src/overhead). Without --budget none of this is in the
  * programs: the verifier removes what rests on a configuration of zero.
  * A counted hit is not followed to its return, takes no place in a ring and no number in
  * its thread's `seq`: nothing is missing where nothing was to be.

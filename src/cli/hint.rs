@@ -6,9 +6,9 @@ use std::path::Path;
 
 use clap::error::ErrorKind;
 
-use crate::report::nearest;
-use crate::target::identity::invoking_user;
-use crate::target::rights::as_caller;
+use crate::process::identity::invoking_user;
+use crate::process::rights::as_caller;
+use gpurec_analysis::nearest;
 
 pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<String> {
     let wrong =

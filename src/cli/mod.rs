@@ -17,16 +17,17 @@ use anyhow::{Result, bail};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use glob::Pattern;
 
-use crate::paper::{self, Chosen, Colour};
 use crate::probe::{LibRule, Selection};
 use crate::record::{Config, Target};
-use crate::report::Only;
-use crate::report::check::CheckConfig;
-use crate::report::diff::DiffConfig;
-use crate::report::export::ExportConfig;
-use crate::report::timeline::TimelineConfig;
-use crate::report::views::ReportConfig;
-use crate::say;
+use crate::ui;
+use gpurec_analysis::Only;
+use gpurec_analysis::Usage;
+use gpurec_analysis::check::CheckConfig;
+use gpurec_analysis::diff::DiffConfig;
+use gpurec_analysis::export::ExportConfig;
+use gpurec_analysis::paper::{self, Chosen, Colour};
+use gpurec_analysis::timeline::TimelineConfig;
+use gpurec_analysis::views::ReportConfig;
 
 pub use pages::{Page, print};
 
@@ -201,11 +202,6 @@ impl Task {
     }
 }
 
-/// An error of the caller's: exit status 2.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Usage(pub String);
-
 /// Reads our own command line. Does not return on --help, --version and usage errors.
 pub fn parse() -> Result<Task> {
     let given: Vec<OsString> = std::env::args_os().collect();
@@ -227,8 +223,8 @@ fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
     }
     // A word that is not understood is shown, and may be a file's name.
     let text = error.render().to_string();
-    if text.contains(|c| c != '\n' && say::is_unsafe(c)) {
-        say::text(&text);
+    if text.contains(|c| c != '\n' && ui::is_unsafe(c)) {
+        ui::text(&text);
         std::process::exit(error.exit_code());
     }
     error.exit()

@@ -6,14 +6,15 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::{Usage, pattern, span};
-use crate::report::Only;
-use crate::report::check::CheckConfig;
-use crate::report::diff::DiffConfig;
-use crate::report::export::{ExportConfig, ExportFormat};
-use crate::report::timeline::TimelineConfig;
-use crate::report::views::{Format, ReportConfig};
-use crate::trace::output::name::refused_packing;
+use super::{pattern, span};
+use crate::output::name::refused_packing;
+use gpurec_analysis::Only;
+use gpurec_analysis::Usage;
+use gpurec_analysis::check::CheckConfig;
+use gpurec_analysis::diff::DiffConfig;
+use gpurec_analysis::export::{ExportConfig, ExportFormat};
+use gpurec_analysis::timeline::TimelineConfig;
+use gpurec_analysis::views::{Format, ReportConfig};
 
 pub const SUMMARY: &str = "\
 Examples:

@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::{Usage, libs, patterns, positive_span};
+use super::{libs, patterns, positive_span};
 use crate::probe::kernel::{self, Choice};
 use crate::probe::{ApiChoice, Rung, Selection};
 use crate::record::{Config, Target};
+use gpurec_analysis::Usage;
 
 pub const DEMO: &str = "\
 Examples:

@@ -271,7 +271,7 @@ fn words_to_configurations() {
         Task::Report(config) => {
             assert_eq!((config.view.as_deref(), config.top), (Some("leaks"), Some(3)));
             assert_eq!(config.older_than, Some(Duration::from_millis(1500)));
-            assert_eq!(config.format, crate::report::views::Format::Csv);
+            assert_eq!(config.format, gpurec_analysis::views::Format::Csv);
             assert_eq!(config.files, ["a", "b.zst"].map(std::path::PathBuf::from));
         }
         _ => panic!(),

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::process::identity::invoking_user;
+use crate::process::rights::as_caller;
 use crate::record::{self, Config, Target};
-use crate::target::identity::invoking_user;
-use crate::target::rights::as_caller;
 
 #[cfg(test)]
 mod tests;

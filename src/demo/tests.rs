@@ -18,7 +18,7 @@ struct Row {
 }
 
 fn rows(library: &str) -> Vec<Row> {
-    include_str!("functions.tsv")
+    include_str!("../../fixtures/cuda/functions.tsv")
         .lines()
         .filter(|line| !line.starts_with('#'))
         .map(|line| line.split('\t').collect::<Vec<_>>())

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use super::mount::{self, Server};
 use super::{Answer, Ask, Early, Place, Stamp, Unopened, Wanted};
-use crate::elf;
 use crate::host::early;
 use crate::probe::{FileId, Selection};
-use crate::room::Left;
-use crate::target::maps::{self, Found, Mapping};
-use crate::target::proc;
+use crate::process::maps::{self, Found, Mapping};
+use crate::process::proc;
+use gpurec_elf as elf;
+use gpurec_trace::bounds::Left;
 
 /// Of all files together: a program could map one large file after another.
 const MOST_SYMBOLS: usize = 72 << 20;

@@ -23,10 +23,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::elf::Image;
 use crate::probe::FileId;
-use crate::target::maps::{Mapping, as_text};
-use crate::trace;
+use crate::process::maps::{Mapping, as_text};
+use gpurec_elf::Image;
+use gpurec_trace as trace;
 
 pub use pool::{Event, Gone, LATE, Pool};
 pub use process::Files;

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use crate::target::proc;
+use crate::process::proc;
 
 /// From linux/magic.h; virtiofs has it too.
 const FUSE: i64 = 0x6573_5546;

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::process::{Files, Worker};
 use super::{Answer, Ask, Found, Wants};
-use crate::target::fds;
+use crate::process::fds;
 
 /// So long a process is kept waiting for its file.
 pub const LATE: Duration = Duration::from_secs(2);

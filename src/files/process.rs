@@ -18,9 +18,9 @@ use super::look::Looker;
 use super::wire::{self, Inbox};
 use super::{Answer, Ask};
 use crate::probe::Selection;
-use crate::target::guardian::detach;
-use crate::target::identity::Identity;
-use crate::target::rights;
+use crate::process::guardian::detach;
+use crate::process::identity::Identity;
+use crate::process::rights;
 
 /// Workers that were ended and are still there.
 const MOST_LEFT: usize = 8;

@@ -7,15 +7,15 @@ use anyhow::Result;
 
 use super::{Facts, Plan, cuda_libraries, plan};
 use crate::probe;
-use crate::target::identity::invoking_user;
-use crate::target::rights::as_caller;
+use crate::process::identity::invoking_user;
+use crate::process::rights::as_caller;
 
 /// Exit status 0 if something can be recorded here.
 pub fn doctor() -> Result<u8> {
     let facts = Facts::gather();
     let plan = plan(&facts);
     let text = machine(&facts) + &recording(&plan) + &kernel(&facts) + &nvidia(&facts);
-    io::stdout().lock().write_all(crate::say::clean_lines(&text).as_bytes())?;
+    io::stdout().lock().write_all(crate::ui::clean_lines(&text).as_bytes())?;
     Ok(if plan.problems.iter().any(|problem| problem.fatal) { 1 } else { 0 })
 }
 

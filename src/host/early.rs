@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::libraries;
-use crate::target::maps::Mapping;
-use crate::target::proc;
+use crate::process::maps::Mapping;
+use crate::process::proc;
 
 /// Paths that one question is answered with.
 const MOST: usize = 1024;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::types::types;
 use crate::probe::tracefs;
-use crate::target::capabilities as caps;
+use crate::process::capabilities as caps;
 
 /// What statfs says of tracefs.
 const TRACEFS: i64 = 0x7472_6163;

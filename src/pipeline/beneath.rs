@@ -9,13 +9,13 @@ use nix::errno::Errno;
 
 use super::decode::{self, Captured, Item, What};
 use super::pair::{Open, Outcome};
-use crate::cuda::raw::Piece;
-use crate::driver::hooks::Returns;
-use crate::driver::{self, Decoder, Device, Family, Pending};
 use crate::probe::Beneath;
 use crate::probe::kernel::Target;
-use crate::target::proc;
-use crate::trace::{
+use crate::process::proc;
+use gpurec_cuda::raw::Piece;
+use gpurec_nvidia::hooks::Returns;
+use gpurec_nvidia::{self as nvidia, Decoder, Device, Family, Pending};
+use gpurec_trace::{
     Arg, Args, Body, Ended, Instant, Ioctl, KernelBegin, KernelEnd, Kind, List, Retval, Value, Xid, lossy,
 };
 
@@ -183,7 +183,7 @@ impl Below {
         let mut slots = [None; PIECES];
         let pieces = taken(captured.pieces(), &mut slots);
         let device = Device { family, minor };
-        let begun = self.decoder.begin(&driver::Ioctl {
+        let begun = self.decoder.begin(&nvidia::Ioctl {
             device,
             cmd: cmd as u32,
             nr: nr as u32,

@@ -1,8 +1,8 @@
 //! A record's bytes → an item. In: one record as BPF wrote it. Out: the item, or None for
 //! bytes that are no record (counted by the caller). Pure: no I/O, no state.
 
-use crate::cuda::raw::Piece;
 use crate::probe::wire::{self, Head};
+use gpurec_cuda::raw::Piece;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::trace::output::Output;
+use crate::output::Output;
 
 /// Buffers on their way to the writer, and back: they are used again, so what they are made of stays in the cache.
 const WAITING: usize = 16;

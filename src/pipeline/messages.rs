@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use super::decode::{Item, What};
 use super::sink::Lines;
-use crate::meaning::{self, Input};
 use crate::probe::kernel::Change;
 use crate::probe::{Library, Probe};
-use crate::trace::{self, Body, Process};
+use gpurec_cuda::semantics::{self, Input};
+use gpurec_trace::{self as trace, Body, Process};
 
 /// What the recorder tells the worker between records.
 pub struct Message {
@@ -90,12 +90,12 @@ pub(super) fn tell_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut L
 
 /// Whether what is missing of a probe may have allocated or freed.
 pub(super) fn touches_memory(probe: &str) -> bool {
-    let input = meaning::input_of(probe.strip_suffix(" (return)").unwrap_or(probe));
+    let input = semantics::input_of(probe.strip_suffix(" (return)").unwrap_or(probe));
     matches!(input, Some(Input::Allocation | Input::Free)) || probe.starts_with("process:")
 }
 
 pub(super) fn touches_contexts(probe: &str) -> bool {
-    meaning::places(probe.strip_suffix(" (return)").unwrap_or(probe)) || probe.starts_with("process:")
+    semantics::places(probe.strip_suffix(" (return)").unwrap_or(probe)) || probe.starts_with("process:")
 }
 
 fn tell(message: Message, lines: &mut Lines) {

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use super::decode::{Captured, Item, Origin, What};
 use crate::probe::wire;
-use crate::room::MOST_OPEN;
+use gpurec_trace::bounds::MOST_OPEN;
 
 /// A call as the sink knows it.
 #[derive(Clone, Copy, Debug)]

@@ -16,15 +16,15 @@ use super::stops::Stops;
 use super::stubs::Stubs;
 use super::taken::Taken;
 use super::whose::{self, Whose};
-use crate::cuda::raw::{Exit, Piece};
-use crate::cuda::{self, Api, Returns, Signature};
 use crate::files::{Ask, Files, Found, Side};
-use crate::meaning::{CallRef, Effect, Meaning, Role};
 use crate::probe::{Beneath, Probe};
 use crate::record::live::Live;
-use crate::report::Summary;
-use crate::room::Left;
-use crate::trace::{
+use gpurec_analysis::Summary;
+use gpurec_cuda::raw::{Exit, Piece};
+use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
+use gpurec_cuda::{self as cuda, Api, Returns, Signature};
+use gpurec_trace::bounds::Left;
+use gpurec_trace::{
     self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
 };
 
@@ -518,15 +518,15 @@ impl Sink for Lines {
             What::Call { .. } | What::Return { .. } | What::Instant { .. } => {}
         }
         let process = match &item.what {
-            What::Fork { pid, child } => Process::Fork(trace::Fork { pid: *pid, tid, child: *child }),
-            What::Exec { pid, command, cut, .. } => Process::Exec(trace::Exec {
+            What::Fork { pid, child } => Process::Fork(gpurec_trace::Fork { pid: *pid, tid, child: *child }),
+            What::Exec { pid, command, cut, .. } => Process::Exec(gpurec_trace::Exec {
                 pid: *pid,
                 tid,
                 command: whose::words(command, *cut),
                 rank: self.rank_of(*pid),
             }),
             What::Exit { pid, status, process: true } => {
-                Process::Exit(trace::Exit { pid: *pid, tid, status: whose::exit_status(*status) })
+                Process::Exit(gpurec_trace::Exit { pid: *pid, tid, status: whose::exit_status(*status) })
             }
             _ => return,
         };

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::pair::BuildHasher;
-use crate::trace;
+use gpurec_trace as trace;
 
 /// Stops of one process that are told apart: no call is open for more, but one that encloses them all.
 const KEPT: usize = 1024;

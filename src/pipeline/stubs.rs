@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::files::{Ask, Files, Found, Side};
-use crate::meaning::{Names, Stub};
-use crate::room::Left;
+use gpurec_cuda::semantics::{Names, Stub};
+use gpurec_trace::bounds::Left;
 
 /// More than a program has kernels, less than a hostile one could make us look up.
 const MOST: usize = 100_000;

@@ -2,8 +2,8 @@
 //! the pieces of memory, for the tables of arguments.
 
 use super::decode::{self, Captured};
-use crate::cuda::raw::{Entry, Piece};
 use crate::probe::wire;
+use gpurec_cuda::raw::{Entry, Piece};
 
 pub(super) struct Taken<'a> {
     stack: [u64; wire::WORDS as usize],

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::decode::What;
-use crate::trace::{self, Body, Process};
+use gpurec_trace::{self as trace, Body, Process};
 
 /// How many processes are remembered as known.
 const MOST_KNOWN: usize = 1 << 20;

@@ -21,9 +21,9 @@ use crate::probe::LossCounters;
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, LostTotal};
 use crate::record::watch::Watch;
-use crate::report::Figures;
-use crate::room::Sentences;
-use crate::trace::{self, Body, Finish, Header};
+use gpurec_analysis::Figures;
+use gpurec_trace::bounds::Sentences;
+use gpurec_trace::{self as trace, Body, Finish, Header};
 
 const PAUSE: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_millis(500);

@@ -19,7 +19,7 @@ use libbpf_rs::{Object, ProgramMut, UprobeOpts};
 use super::aside::without_signals;
 use super::objects::{Base, Rung};
 use super::shield::{Hook, shielded};
-use crate::target::fds;
+use crate::process::fds;
 
 /// Everybody: who is traced is decided in BPF.
 pub const ANYONE: i32 = -1;

@@ -185,7 +185,7 @@ fn cold(call: Function, other: &mut [u8]) -> u64 {
 /// Where in our own program file an address of ours lies.
 pub(super) fn file_offset(address: u64) -> Result<u64> {
     let maps = fs::read("/proc/self/maps")?;
-    crate::target::maps::parse(&maps)
+    crate::process::maps::parse(&maps)
         .iter()
         .find(|m| (m.start..m.end).contains(&address))
         .map(|m| address - m.start + m.offset)

@@ -2,7 +2,7 @@
 //! which one generic program serves every function. Pure.
 
 use super::wire;
-use crate::cuda::raw::{Count, Plan, Read, Source, What};
+use gpurec_cuda::raw::{Count, Plan, Read, Source, What};
 
 /// The plan as BPF reads it. None if nothing is wanted beyond registers and return value.
 pub fn capture(plan: &Plan) -> Option<wire::Capture> {

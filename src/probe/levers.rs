@@ -1,6 +1,6 @@
 //! What `--budget` moves: whether a function is recorded, only counted, or not hooked at all;
 //! and what it reads: who paid how much. In: hooks to hold, a function's number. Out: links
-//! made and dropped, counters. What to give up is decided elsewhere (src/budget).
+//! made and dropped, counters. What to give up is decided elsewhere (src/overhead).
 //!
 //! Each function has links of its own, so that it can be unhooked alone: the hooks of a link
 //! for many go together, and a second link for those to keep would have every call seen twice
@@ -23,8 +23,8 @@ use super::objects::{self, Base, Rung};
 use super::shield::Hook;
 use super::wire::{self, Spender, Spent};
 use super::{FileId, Probe};
-use crate::elf::Image;
-use crate::target::fds;
+use crate::process::fds;
+use gpurec_elf::Image;
 
 /// Entries read at a time.
 const BATCH: u32 = 4096;

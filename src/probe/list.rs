@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
 use super::select::Selection;
-use crate::cuda;
-use crate::elf::{Image, Kind};
 use crate::host;
-use crate::say;
-use crate::target::maps;
+use crate::process::maps;
+use crate::ui;
+use gpurec_cuda as cuda;
+use gpurec_elf::{Image, Kind};
 
 pub fn list(glob: &Pattern, selection: &Selection, pid: Option<u32>) -> Result<u8> {
     let files = files(selection, pid)?;
@@ -24,7 +24,7 @@ pub fn list(glob: &Pattern, selection: &Selection, pid: Option<u32>) -> Result<u
         match selection.examine(file, path) {
             Ok(Some(image)) => found += show(&mut out, path, &image, glob)?,
             Ok(None) => {}
-            Err(reason) => say::say(&format!("{}: {reason}", say::name(path))),
+            Err(reason) => ui::say(&format!("{}: {reason}", ui::name(path))),
         }
     }
     out.flush()?;
@@ -46,7 +46,7 @@ fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>
         let open = |m: &maps::Mapping| match maps::open_mapped(pid, m) {
             Ok(file) => Some((m.path.clone(), file)),
             Err(error) => {
-                say::say(&format!("{} is not listed: {error}", m.path.display()));
+                ui::say(&format!("{} is not listed: {error}", m.path.display()));
                 None
             }
         };
@@ -87,7 +87,7 @@ fn show(out: &mut impl io::Write, path: &Path, image: &Image, glob: &Pattern) ->
         _ = writeln!(text, "  {:<48} not hooked: {}", f.name, f.reason);
     }
     // The names are the file's.
-    out.write_all(say::clean_lines(&text).as_bytes())?;
+    out.write_all(ui::clean_lines(&text).as_bytes())?;
     Ok(functions.len() + not_hooked.len())
 }
 

@@ -43,14 +43,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
-use crate::cuda::{self, Signature};
-use crate::elf::{self, Function, Image, NotHooked, Want};
 use crate::files::Wants;
 use crate::host::Plan;
 use crate::pipeline::ring::Ring;
-use crate::say;
+use crate::ui;
 use attach::Place;
 use calibrate::SiteCosts;
+use gpurec_cuda::{self as cuda, Signature};
+use gpurec_elf::{self as elf, Function, Image, NotHooked, Want};
 use kernel::{Change, Choice, Driver, Numbering};
 use levers::Levers;
 pub use list::list;
@@ -500,7 +500,7 @@ impl Probes {
 }
 
 fn failed(path: &Path, error: &anyhow::Error) -> Looked {
-    Looked::Failed { path: path.to_owned(), reason: say::with_remedy(format!("{error:#}")) }
+    Looked::Failed { path: path.to_owned(), reason: ui::with_remedy(format!("{error:#}")) }
 }
 
 /// How long somebody may be preempted between two programs at one hook.
@@ -511,7 +511,7 @@ const REWRITTEN: &str = "it was written to while gpurec looked into it: replace 
 /// What the kernel did not take is among what is not hooked.
 fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Image) {
     for one in refused {
-        let reason = say::with_remedy(format!("the kernel refused it: {}", one.why));
+        let reason = ui::with_remedy(format!("the kernel refused it: {}", one.why));
         library.not_hooked.push(NotHooked {
             name: image.functions[one.index].name.clone(),
             reason,

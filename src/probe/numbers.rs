@@ -6,9 +6,9 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 use super::{calibrate, wire};
-use crate::cuda::Signature;
-use crate::elf::NotHooked;
-use crate::room::{Left, short};
+use gpurec_cuda::Signature;
+use gpurec_elf::NotHooked;
+use gpurec_trace::bounds::{Left, short};
 
 /// Bytes of all names: each of as many functions as there are numbers has 256 on average.
 const NAMES: usize = 4 << 20;
@@ -59,12 +59,12 @@ pub fn refusal(name: &str) -> NotHooked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf;
+    use gpurec_elf as elf;
 
     #[test]
     fn a_function_has_one_number_in_all_files() {
         let mut numbers = Numbers::new();
-        let (old, new) = (crate::cuda::signature("cuMemAlloc_v2", Some(1)), None);
+        let (old, new) = (gpurec_cuda::signature("cuMemAlloc_v2", Some(1)), None);
         assert!(old.is_some());
         let first = numbers.of("cuMemAlloc_v2", old);
         assert_eq!(numbers.of("cuMemAlloc_v2", old), first);

@@ -11,7 +11,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::objects::Base;
 use crate::clock::monotonic_ns;
-use crate::target::stops;
+use crate::process::stops;
 
 /// A process was stopped, from when to when.
 pub struct Pause {

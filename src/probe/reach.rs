@@ -20,7 +20,7 @@ use super::attach::{self, ANYONE, Place, Refused};
 use super::objects::{Base, Rung};
 use super::shield::Hook;
 use super::wire;
-use crate::target::{fds, proc};
+use crate::process::{fds, proc};
 
 pub struct Reach {
     base: Rc<Base>,

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
 use super::{FileId, read_image};
-use crate::cuda::{self, Api};
-use crate::elf::{self, Image, Kind, NotHooked, Want};
-use crate::target::identity::invoking_user;
-use crate::target::rights::as_caller;
+use crate::process::identity::invoking_user;
+use crate::process::rights::as_caller;
+use gpurec_cuda::{self as cuda, Api};
+use gpurec_elf::{self as elf, Image, Kind, NotHooked, Want};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApiChoice {

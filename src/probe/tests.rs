@@ -14,8 +14,8 @@ use glob::Pattern;
 
 use super::select::{ApiChoice, LibRule, Selection};
 use super::{capture, wire};
-use crate::cuda::raw::{Count, Plan, Read, Source, What};
-use crate::elf::{Image, Kind};
+use gpurec_cuda::raw::{Count, Plan, Read, Source, What};
+use gpurec_elf::{Image, Kind};
 
 /// A folder of its own that goes away with the test.
 struct Folder(PathBuf);
@@ -305,7 +305,7 @@ fn a_plan_never_asks_for_more_than_bpf_takes() {
 #[test]
 fn every_plan_of_the_table_fits() {
     let mut most = 0;
-    for signature in crate::cuda::all() {
+    for signature in gpurec_cuda::all() {
         let plan = &signature.plan;
         assert!(plan.stack_words <= wire::WORDS, "{}", signature.name);
         assert!(plan.entry.len() <= wire::READS && plan.exit.len() <= wire::READS, "{}", signature.name);

@@ -11,8 +11,8 @@ use super::tracker::pids_of;
 use crate::clock::monotonic_ns;
 use crate::probe::Probes;
 use crate::probe::wire::{self, Pulse};
-use crate::target::Pid;
-use crate::target::guardian::{self, Beat, Guardian, Stops};
+use crate::process::Pid;
+use crate::process::guardian::{self, Beat, Guardian, Stops};
 
 struct Maps {
     /// Each has processes that gpurec has stopped.

@@ -7,9 +7,9 @@ use std::time::SystemTime;
 use super::{Config, Target};
 use crate::probe::Probes;
 use crate::probe::calibrate::SiteCosts;
-use crate::target::identity::Identity;
-use crate::trace::{EMULATED, EMULATED_COLD, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
-use crate::trace::{Header, Layer, Refused, SCHEMA, time};
+use crate::process::identity::Identity;
+use gpurec_trace::{EMULATED, EMULATED_COLD, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
+use gpurec_trace::{Header, Layer, Refused, SCHEMA, time};
 
 pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTime) -> Header {
     let mut header = Header {

@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::screen::{NOT_SHOWN, Voice};
-use crate::cuda;
-use crate::report::{asked, size};
-use crate::room;
-use crate::say::is_unsafe;
-use crate::target::proc;
-use crate::trace::{
+use crate::process::proc;
+use crate::ui::is_unsafe;
+use gpurec_analysis::{asked, size};
+use gpurec_cuda as cuda;
+use gpurec_trace::bounds;
+use gpurec_trace::{
     Args, Begin, Body, Budget, End, Ended, ExitStatus, InFlight, Instant, KernelBegin, KernelEnd, Launch,
     Level, Line, Memory, Op, Process, Retval, Transfer, Value, signal_name,
 };
@@ -314,7 +314,7 @@ fn given(begin: &Begin) -> Asked {
     if let Some(launch) = &begin.launch {
         return Asked { text: launched(launch), bytes: None };
     }
-    Asked { text: room::short(&begin.args.shown(), LONGEST), bytes: asked::bytes(&begin.name, &begin.args) }
+    Asked { text: bounds::short(&begin.args.shown(), LONGEST), bytes: asked::bytes(&begin.name, &begin.args) }
 }
 
 fn launched(launch: &Launch) -> String {
@@ -355,10 +355,10 @@ fn call(to: &mut String, end: &End, asked: &Asked) {
         let _ = write!(to, "  {}", asked.text);
     }
     if let Some(late) = &end.late {
-        let _ = write!(to, "  {}", room::short(&late.shown(), LONGEST));
+        let _ = write!(to, "  {}", bounds::short(&late.shown(), LONGEST));
     }
     if let Some(out) = end.out.as_ref().filter(|out| !out.is_empty()) {
-        let _ = write!(to, "  -> {}", room::short(&out.shown(), LONGEST));
+        let _ = write!(to, "  -> {}", bounds::short(&out.shown(), LONGEST));
     }
     match (&end.error, end.retval, end.ended) {
         (Some(error), _, _) => {

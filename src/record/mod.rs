@@ -24,7 +24,7 @@ use anyhow::Result;
 
 use crate::probe::kernel::Choice;
 use crate::probe::{ANY_USER, Rung, Selection, Settings};
-use crate::target::identity::invoking_user;
+use crate::process::identity::invoking_user;
 
 pub use session::{FAILED, run};
 

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
-use crate::cli::Usage;
-use crate::cuda::{self, Api};
-use crate::elf::Image;
 use crate::files::Wants;
 use crate::host;
 use crate::probe::{ApiChoice, LibRule, Selection};
-use crate::report::{did_you_mean, nearest};
-use crate::target::identity::Identity;
-use crate::target::rights;
+use crate::process::identity::Identity;
+use crate::process::rights;
+use gpurec_analysis::Usage;
+use gpurec_analysis::{did_you_mean, nearest};
+use gpurec_cuda::{self as cuda, Api};
+use gpurec_elf::Image;
 
 /// Each pattern of --only and --skip must speak of a function that is known: of the table, of a CUDA library in the usual
 /// places, of --lib.

@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 
 use super::Config;
 use super::header::host_name;
-use crate::cli::Usage;
-use crate::say;
-use crate::target::identity::{self, Identity};
-use crate::target::{proc, rights};
-use crate::trace::output::name::{self, Letters};
-use crate::trace::output::{self, HandedDown, Output};
+use crate::output::name::{self, Letters};
+use crate::output::{self, HandedDown, Output};
+use crate::process::identity::{self, Identity};
+use crate::process::{proc, rights};
+use crate::ui;
+use gpurec_analysis::Usage;
 
 /// What -o names, its letters expanded.
 pub struct Place {
@@ -53,7 +53,7 @@ impl Place {
             )
         })??;
         if let Some(warning) = output.warning.as_ref().filter(|_| !config.quiet) {
-            say::say(warning);
+            ui::say(warning);
         }
         Ok(Some(output))
     }

@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 
 use super::status::{ERASE, Status, Totals};
-use crate::say;
+use crate::ui;
 
 /// Texts on their way; of --live each is `live::CHUNK` long.
 const WAITING: usize = 256;
@@ -142,7 +142,7 @@ impl Screen {
 
     /// A sentence of gpurec's.
     pub fn line(&mut self, sentence: &str) {
-        if let Err(text) = self.voice.say(say::clean_lines(&format!("gpurec: {sentence}\n")), 0) {
+        if let Err(text) = self.voice.say(ui::clean_lines(&format!("gpurec: {sentence}\n")), 0) {
             self.late.push(text);
         }
     }
@@ -159,12 +159,12 @@ impl Screen {
         // It may hang in a write: then it is left there.
         let _ = self.ended.recv_timeout(PATIENCE + PAUSE);
         for text in self.late.drain(..) {
-            say::text(&text);
+            ui::text(&text);
         }
         match self.voice.missed.all.load(Ordering::Relaxed) {
             0 => {}
-            1 => say::say("1 row of --live was not shown: standard error took them too slowly"),
-            n => say::say(&format!("{n} rows of --live were not shown: standard error took them too slowly")),
+            1 => ui::say("1 row of --live was not shown: standard error took them too slowly"),
+            n => ui::say(&format!("{n} rows of --live were not shown: standard error took them too slowly")),
         }
     }
 }

@@ -24,10 +24,10 @@ use super::tracker::Tracker;
 use super::watch::Watch;
 use super::who::{attached, command, environment, refuse_root_for_others};
 use super::{Config, Target, guarded, header};
-use crate::budget::Governor;
 use crate::clock::monotonic_ns;
-use crate::cuda;
 use crate::files::{Early, Files};
+use crate::output::Output;
+use crate::overhead::Governor;
 use crate::pipeline::handoff::{self, Writer};
 use crate::pipeline::messages::{Message, Told};
 use crate::pipeline::ring::Ring;
@@ -36,18 +36,18 @@ use crate::pipeline::worker::{Outcome, State, Worker};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
 use crate::probe::{LossCounters, Probe, Probes, Rung, Settings, rings};
-use crate::report;
-use crate::say;
-use crate::target::attach::{self, Attached};
-use crate::target::fds;
-use crate::target::guardian::Guardian;
-use crate::target::identity;
-use crate::target::launch::{self, Gated, Running};
-use crate::target::proc;
-use crate::target::rights;
-use crate::target::signals::{self, Mode, Recording, Signals, on_signal};
-use crate::trace::LineWriter;
-use crate::trace::output::Output;
+use crate::process::attach::{self, Attached};
+use crate::process::fds;
+use crate::process::guardian::Guardian;
+use crate::process::identity;
+use crate::process::launch::{self, Gated, Running};
+use crate::process::proc;
+use crate::process::rights;
+use crate::process::signals::{self, Mode, Recording, Signals, on_signal};
+use crate::ui;
+use gpurec_analysis as analysis;
+use gpurec_cuda as cuda;
+use gpurec_trace::LineWriter;
 
 /// How often the recorder looks around when nothing happens.
 const TICK: u16 = 100;
@@ -229,7 +229,7 @@ fn start_recorder(
     start: u64,
     session: &Session,
     has_status: bool,
-    header: crate::trace::Header,
+    header: gpurec_trace::Header,
 ) -> Result<Recorder> {
     let (config, voice) = (session.config, session.screen.voice());
     let (line_writer, writer) = match output {
@@ -248,17 +248,17 @@ fn start_recorder(
     if config.selection.leaves_out() {
         lines.calls_missing();
     }
-    if report::leaves_out_memory(&header) {
+    if analysis::leaves_out_memory(&header) {
         lines.memory_missing();
     }
-    let left_out = report::leaves_out(&header);
+    let left_out = analysis::leaves_out(&header);
     cuda::function_names().filter(|name| left_out(name)).for_each(|name| lines.not_seen(name));
     let state = Arc::new(State::default());
     let mut worker =
         Worker::new(from.rings, lines, from.receiver, from.loss, state.clone()).letting_go(from.pauses);
     if has_status || config.interval.is_some() {
         let everyone = matches!(config.target, Target::All);
-        let width = report::width_of(libc::STDERR_FILENO);
+        let width = analysis::width_of_errors();
         worker = worker.watched_by(Watch::new(voice, config.interval, has_status, everyone, width));
     }
     let thread = std::thread::Builder::new().name("gpurec-work".into());
@@ -476,17 +476,17 @@ impl Session<'_> {
             self.say_details(&ended.outcome.figures);
         }
         if let Some(error) = &ended.write_error {
-            let place = path.map_or("the trace".into(), say::name);
-            say::say(&format!(
+            let place = path.map_or("the trace".into(), ui::name);
+            ui::say(&format!(
                 "{place} could not be written: {error}; the recording was ended, and what was written of it is incomplete"
             ));
         }
         if self.config.quiet {
             return;
         }
-        let mut text = report::text::print(&ended.outcome.figures, report::width_of(libc::STDERR_FILENO));
+        let mut text = analysis::text::print(&ended.outcome.figures, analysis::width_of_errors());
         if let Some(path) = path {
-            text.push_str(&format!("\nTrace: {}\n", say::name(path)));
+            text.push_str(&format!("\nTrace: {}\n", ui::name(path)));
         }
         if let (Who::Command(running), Why::Duration) = (&self.who, why) {
             text.push_str(&format!(
@@ -497,25 +497,25 @@ impl Session<'_> {
         if *why == Why::TargetEnded && !matches!(self.who, Who::All) {
             text.push_str(&run_on(&self.tracker.still_there()));
         }
-        say::text(&text);
+        ui::text(&text);
     }
 
-    fn say_details(&self, figures: &report::Figures) {
+    fn say_details(&self, figures: &analysis::Figures) {
         if let Some(levers) = self.probes.levers() {
-            say::say(&levers.weights());
+            ui::say(&levers.weights());
         }
         for library in &self.tracker.libraries {
-            say::say(&format!(
+            ui::say(&format!(
                 "attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",
                 library.functions,
-                say::name(&library.path),
+                ui::name(&library.path),
                 library.took.as_secs_f64() * 1e3,
                 library.slow,
                 library.not_hooked.len(),
             ));
         }
         let stops = figures.stops.unwrap_or_default();
-        say::say(&format!(
+        ui::say(&format!(
             "hooks by {}, about {} ns a call, {} single-stepped; {} files examined, {} stops of {:.1} ms in all",
             self.probes.rung.name(),
             self.probes.costs.emulated,
@@ -524,9 +524,9 @@ impl Session<'_> {
             stops.count,
             stops.total_ns as f64 / 1e6,
         ));
-        say::say(&self.probes.whose());
+        ui::say(&self.probes.whose());
         if let Some(verified) = self.probes.verified() {
-            say::say(&verified);
+            ui::say(&verified);
         }
     }
 
@@ -549,7 +549,7 @@ fn run_on(processes: &[(u32, String)]) -> String {
     if processes.is_empty() {
         return String::new();
     }
-    let named = processes.iter().take(NAMED).map(|(pid, comm)| format!("{pid} ({})", say::clean(comm)));
+    let named = processes.iter().take(NAMED).map(|(pid, comm)| format!("{pid} ({})", ui::clean(comm)));
     let more = processes.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let named = named.collect::<Vec<_>>().join(", ");

@@ -18,8 +18,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::report;
-use crate::target::proc;
+use crate::process::proc;
+use gpurec_analysis as analysis;
 
 /// From the line's beginning on nothing is left.
 pub const ERASE: &str = "\r\x1b[K";
@@ -84,7 +84,7 @@ impl Status {
             self.cpu_before = cpu;
         }
         let ours = in_foreground() && !self.is_shared(&totals.pids);
-        ours.then(|| fitted(&parts, report::width_of(libc::STDERR_FILENO)))
+        ours.then(|| fitted(&parts, analysis::width_of_errors()))
     }
 
     fn is_shared(&self, seen: &[u32]) -> bool {

@@ -23,8 +23,8 @@ use crate::pipeline::messages::{Message, Told};
 use crate::probe::pauses::Pauses;
 use crate::probe::wire::{self, FileKey, NewFile, Pulse};
 use crate::probe::{FileId, Library, Probes, looks_like_cuda};
-use crate::target::maps::Mapping;
-use crate::target::{proc, stops};
+use crate::process::maps::Mapping;
+use crate::process::{proc, stops};
 use looking::Job;
 
 /// Libraries that are listed with -v.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::screen::Voice;
 use super::status::{self, Totals};
 use crate::pipeline::sink::Lines;
-use crate::report::running::Now;
+use gpurec_analysis::running::Now;
 
 pub struct Watch {
     voice: Voice,

@@ -7,13 +7,13 @@ use std::os::fd::RawFd;
 use anyhow::{Context, Result, bail};
 
 use super::{Config, Target};
-use crate::cli::Usage;
-use crate::say;
-use crate::target::attach::{self, Attached};
-use crate::target::identity::{self, EnvSource, Identity};
-use crate::target::launch::{self, Launch};
-use crate::target::limits::Limits;
-use crate::target::proc::{self, Env};
+use crate::process::attach::{self, Attached};
+use crate::process::identity::{self, EnvSource, Identity};
+use crate::process::launch::{self, Launch};
+use crate::process::limits::Limits;
+use crate::process::proc::{self, Env};
+use crate::ui;
+use gpurec_analysis::Usage;
 
 /// A sudo rule for gpurec alone must be no root shell. sudo cannot be asked whether it would run this command: it knows
 /// paths, and at each of them another file may be by the time that it is executed.
@@ -39,7 +39,7 @@ pub fn environment(config: &Config, user: &Identity) -> Env {
             _ => config.verbose,
         };
         if told {
-            say::say(&format!("the command gets {source}"));
+            ui::say(&format!("the command gets {source}"));
         }
         env
     };
@@ -76,7 +76,7 @@ pub fn attached(config: &Config, user: &Identity) -> Result<Vec<Attached>> {
             )));
         }
         if let Some(note) = one.note().filter(|_| !config.quiet) {
-            say::say(&note.to_string());
+            ui::say(&note.to_string());
         }
         all.push(one);
     }

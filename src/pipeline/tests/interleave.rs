@@ -9,7 +9,7 @@ use super::super::pair::Pairing;
 use super::model::{Model, Weather};
 use super::sink::Folder;
 use super::{Random, probes_named};
-use crate::trace::{self, Body};
+use gpurec_trace::{self as trace, Body};
 
 const START: u64 = 1000;
 

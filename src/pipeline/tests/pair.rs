@@ -341,14 +341,14 @@ fn calls_without_end_are_followed_up_to_a_bound() {
     let (open, lost) = (story.in_flight().len(), told.iter().filter(|word| *word == "Lost 1").count());
     assert_eq!((open, open + lost), (1024, 2000));
     let mut story = Story::default();
-    for tid in 0..crate::room::MOST_OPEN as u32 + 100 {
+    for tid in 0..gpurec_trace::bounds::MOST_OPEN as u32 + 100 {
         story.feed(&call(u64::from(tid) + 1, 1, tid + 1, 1, 1, 900, false));
         story.take();
     }
-    assert_eq!(story.in_flight().len(), crate::room::MOST_OPEN);
+    assert_eq!(story.in_flight().len(), gpurec_trace::bounds::MOST_OPEN);
     for tid in 0..50 {
         story.feed(&exit_item(1 << 40, 1, tid + 1, false));
     }
     story.feed(&call(1 << 41, 1, 1 << 30, 1, 1, 900, false));
-    assert_eq!(story.in_flight().len(), crate::room::MOST_OPEN - 49, "there is room again");
+    assert_eq!(story.in_flight().len(), gpurec_trace::bounds::MOST_OPEN - 49, "there is room again");
 }

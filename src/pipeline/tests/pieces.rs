@@ -4,8 +4,8 @@ use super::super::decode::{Captured, What, decode, late_pieces, pieces};
 use super::super::pair::Pairing;
 use super::sink::Folder;
 use super::{Random, call_record, head};
-use crate::cuda::raw::Piece;
 use crate::probe::{Probe, wire};
+use gpurec_cuda::raw::Piece;
 
 /// A piece as it lies in a record.
 fn piece(state: u16, bytes: &[u8]) -> Vec<u8> {
@@ -212,7 +212,7 @@ fn random_bytes_are_never_more_than_there_are() {
 fn lines_of(name: &str, function: &str, records: [&[u8]; 2]) -> Vec<serde_json::Value> {
     let folder = Folder::new(name);
     let (mut lines, writer) = folder.lines(1000);
-    let signature = crate::cuda::signature(function, None);
+    let signature = gpurec_cuda::signature(function, None);
     assert!(signature.is_some());
     lines.add_probes(&[Probe { id: 1, name: function.to_owned(), signature, beneath: None }]);
     let mut pairing = Pairing::default();

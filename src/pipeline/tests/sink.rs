@@ -11,7 +11,8 @@ use super::super::pair::Pairing;
 use super::super::sink::Lines;
 use super::pair::{call, returned};
 use super::{Random, exit_item, probes_named};
-use crate::trace::{Body, Finish, LineWriter, Lost, Notes, Reader, output};
+use crate::output;
+use gpurec_trace::{Body, Finish, LineWriter, Lost, Notes, Reader};
 
 /// A folder of its own that goes away with the test.
 pub struct Folder(pub PathBuf);
@@ -291,7 +292,7 @@ fn calls_in_flight_are_listed_up_to_a_bound() {
     assert!(listed.len() > 20_000, "{} are exact", listed.len());
     let finish = Finish { in_flight: listed, ..Finish::default() };
     let text = serde_json::to_vec(&finish).unwrap();
-    assert!(text.len() < 4 << 20 && crate::trace::fits(&text), "{} bytes", text.len());
+    assert!(text.len() < 4 << 20 && gpurec_trace::fits(&text), "{} bytes", text.len());
 }
 
 #[test]

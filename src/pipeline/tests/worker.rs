@@ -16,7 +16,7 @@ use super::sink::Folder;
 use super::{FakeRing, call_record, return_record};
 use crate::clock::monotonic_ns;
 use crate::probe::{Base, Library, LossCounters, Probe, Settings, rings, wire};
-use crate::trace::Header;
+use gpurec_trace::Header;
 
 const RING: usize = 65536;
 

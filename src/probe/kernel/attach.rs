@@ -19,13 +19,13 @@ use super::config::bpf_hook;
 use super::events::{self, Event};
 use super::functions::{self, Place, program};
 use super::{Choice, Planned, Rung, Scope, Symbols, Target, Wanted, plan};
-use crate::driver::hooks::{self, Group, Hook, Role};
-use crate::driver::{Family, Layouts, majors};
 use crate::host;
 use crate::probe::missed::Missed;
 use crate::probe::objects::{Base, Only, copies_at_system_calls, find_map};
 use crate::probe::{Beneath, Probe, tracepoint, wire};
-use crate::trace::{Hooked, Layer, Refused};
+use gpurec_nvidia::hooks::{self, Group, Hook, Role};
+use gpurec_nvidia::{Family, Layouts, majors};
+use gpurec_trace::{Hooked, Layer, Refused};
 
 /// The modules whose coming and going matters.
 const MODULES: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];

@@ -2,7 +2,7 @@
 //! the hook table are taken. Pure.
 
 use super::Rung;
-use crate::driver::hooks::{Group, Hook};
+use gpurec_nvidia::hooks::{Group, Hook};
 
 #[derive(Clone, Debug, Default)]
 pub struct Choice {

@@ -2,8 +2,8 @@
 //! to read. Pure.
 
 use super::Target;
-use crate::driver::hooks::{self, Role};
 use crate::probe::wire;
+use gpurec_nvidia::hooks::{self, Role};
 
 /// What BPF shall do at a function.
 pub fn bpf_hook(target: &Target) -> wire::Hook {

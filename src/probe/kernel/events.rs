@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use glob::Pattern;
 
 use crate::probe::tracepoint;
-use crate::trace::{Arg, Value, lossy};
+use gpurec_trace::{Arg, Value, lossy};
 
 /// What every event begins with is nobody's question.
 const COMMON: usize = 8;

@@ -11,9 +11,9 @@ use glob::Pattern;
 use super::resolve::{Planned, Wanted, examine, plan};
 use super::symbols::{NVIDIA, Scope, Symbols, caller_sees_addresses};
 use super::target::Target;
-use crate::driver::hooks::{self, Hook};
 use crate::host::Facts;
 use crate::probe::tracefs;
+use gpurec_nvidia::hooks::{self, Hook};
 
 /// Without a pattern: the functions that gpurec knows in the nvidia modules.
 pub fn list(glob: Option<&Pattern>) -> Result<u8> {
@@ -26,7 +26,7 @@ pub fn list(glob: Option<&Pattern>) -> Result<u8> {
         Some(glob) => functions(glob, &gather(Scope::Everything))?,
         None => table(&gather(Scope::Driver)),
     };
-    io::stdout().lock().write_all(crate::say::clean_lines(&text).as_bytes())?;
+    io::stdout().lock().write_all(crate::ui::clean_lines(&text).as_bytes())?;
     Ok(0)
 }
 

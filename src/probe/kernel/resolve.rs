@@ -10,7 +10,7 @@ use super::near::{hint, is_glob};
 use super::rungs::{self, Function};
 use super::symbols::{NVIDIA, Symbol, Symbols, VMLINUX};
 use super::target::Target;
-use crate::driver::hooks::{self, Hook, Role};
+use gpurec_nvidia::hooks::{self, Hook, Role};
 
 /// More functions than that are not hooked for the user's names together.
 pub const MOST: usize = 1000;

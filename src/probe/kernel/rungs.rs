@@ -3,7 +3,7 @@
 
 use super::btf::Proto;
 use super::symbols::{Machine, Symbol, Symbols, VMLINUX};
-use crate::driver::hooks::Hook;
+use gpurec_nvidia::hooks::Hook;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rung {

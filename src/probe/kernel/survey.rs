@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::{Planned, Rung, Scope, Symbols, Wanted, plan};
-use crate::driver::hooks;
 use crate::host::Facts;
+use gpurec_nvidia::hooks;
 
 /// Reasons listed; the rest is counted.
 const SHOWN: usize = 6;

@@ -9,8 +9,8 @@ use std::io::Read;
 use super::btf::{Btf, Protos};
 use crate::host::Facts;
 use crate::probe::tracefs;
-use crate::target::identity::invoking_user;
-use crate::target::rights::as_caller;
+use crate::process::identity::invoking_user;
+use crate::process::rights::as_caller;
 
 /// The kernel itself, among the modules.
 pub const VMLINUX: &str = "vmlinux";

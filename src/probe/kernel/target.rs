@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::btf::{Proto, Type};
 use super::rungs::{Ladder, Rung};
-use crate::driver::hooks::{Hook, Read, Returns};
-use crate::trace::{Arg, Args, List, Value};
+use gpurec_nvidia::hooks::{Hook, Read, Returns};
+use gpurec_trace::{Arg, Args, List, Value};
 
 #[derive(Clone, Debug)]
 pub struct Target {

@@ -4,8 +4,8 @@ use super::super::rungs::Rung;
 use super::super::symbols::{Kallsyms, Symbols};
 use super::super::{Planned, Target, Wanted, plan};
 use super::{KALLSYMS, capable};
-use crate::driver::hooks::{self, Hook, Role};
-use crate::trace::Args;
+use gpurec_nvidia::hooks::{self, Hook, Role};
+use gpurec_trace::Args;
 
 fn row(name: &str) -> Hook {
     hooks::table(None).into_iter().find(|row| row.name == name).expect(name)

@@ -1,0 +1,127 @@
+//! What happens beneath a CUDA call: the lines of `--kernel` that lie inside one, told to it.
+//!
+//! A line's parent is what encloses it, and that one's parent what encloses that: first spans of
+//! the driver, then calls. All the calls are told, since the time of each contains it.
+
+use super::driver::{OFF_CPU, Slow, Within};
+use super::summary::{Open, Summary};
+use gpurec_cuda::Api;
+use gpurec_trace::{End, Instant, KernelBegin, KernelEnd, Line, Xid};
+
+/// How far outwards is looked: a program nests less, and a file that says more may not be followed
+/// without end.
+const DEEPEST: usize = 64;
+
+/// The nearest call around a span, and how it was found.
+struct Outside {
+    call: Option<u64>,
+    /// No span of the driver is around it.
+    topmost: bool,
+}
+
+impl Summary {
+    pub(super) fn kernel_begin(&mut self, line: &Line, begin: &KernelBegin) {
+        self.driver.began(line.event_id, line.ts_ns, begin);
+    }
+
+    pub(super) fn kernel_end(&mut self, end: &KernelEnd) {
+        let Some(span) = self.driver.open.remove(&end.begin) else {
+            self.driver.unmatched();
+            return;
+        };
+        let failed = self.driver.rows.ended(span.row, end, span.off_cpu_ns);
+        let ns = end.duration_ns.unwrap_or(0);
+        if span.is_ioctl {
+            self.driver.ioctl_ended(ns, failed);
+        }
+        let ioctl = span.is_ioctl || span.has_ioctl;
+        let outside = self.outside(end.begin, span.parent, ioctl, 0);
+        if end.duration_ns.is_none() {
+            return;
+        }
+        // An ioctl is told whatever is around it; else the outermost span is.
+        let told = !span.has_ioctl && (span.is_ioctl || outside.topmost);
+        self.tell(outside.call, |within| {
+            if outside.topmost {
+                within.kernel_ns = within.kernel_ns.saturating_add(ns);
+            }
+            if told {
+                within.took(span.row, ns);
+            }
+        });
+    }
+
+    pub(super) fn instant(&mut self, line: &Line, instant: &Instant) {
+        self.driver.instant(instant);
+        if instant.name != OFF_CPU {
+            return;
+        }
+        let ns = instant.duration_ns.unwrap_or(0);
+        let outside = self.outside(line.event_id, instant.parent, false, ns);
+        let told = self.tell(outside.call, |within| {
+            within.off_cpu_ns = within.off_cpu_ns.saturating_add(ns);
+        });
+        self.driver.off_cpu(instant, ns, told);
+    }
+
+    pub(super) fn xid(&mut self, line: &Line, xid: &Xid) {
+        self.driver.xid(line.ts_ns, xid);
+    }
+
+    /// Goes outwards through the driver's spans and leaves word with each.
+    fn outside(&mut self, from: u64, parent: Option<u64>, ioctl: bool, off_cpu_ns: u64) -> Outside {
+        let (mut from, mut parent, mut topmost) = (from, parent, true);
+        for _ in 0..DEEPEST {
+            let Some(id) = parent.filter(|id| *id < from) else { break };
+            let Some(span) = self.driver.open.get_mut(&id) else {
+                return Outside { call: Some(id), topmost };
+            };
+            span.has_ioctl |= ioctl;
+            span.off_cpu_ns = span.off_cpu_ns.saturating_add(off_cpu_ns);
+            topmost = false;
+            (from, parent) = (id, span.parent);
+        }
+        Outside { call: None, topmost }
+    }
+
+    /// Tells a call and all around it; whether there was one.
+    fn tell(&mut self, call: Option<u64>, mut what: impl FnMut(&mut Within)) -> bool {
+        let (mut next, mut told) = (call, false);
+        for _ in 0..DEEPEST {
+            let Some((id, open)) = next.and_then(|id| Some((id, self.open.get_mut(&id)?))) else { break };
+            what(open.within.get_or_insert_default());
+            told = true;
+            next = open.parent.filter(|parent| *parent < id);
+        }
+        told
+    }
+
+    /// A call has returned: whether it is one of the slowest. Of calls inside one another the one
+    /// is listed that the time was spent in: a call in which another took nine tenths is not.
+    pub(super) fn maybe_slow(&mut self, end: &End, open: &mut Open, ns: u64) {
+        if !self.driver.seen || !self.driver.is_slow(ns) {
+            return;
+        }
+        if self.functions.get(open.function).is_none_or(|tally| tally.api == Api::Other) {
+            return;
+        }
+        let covered_ns = open.within.as_ref().map_or(0, |within| within.covered_ns);
+        let is_covered = u128::from(covered_ns) * 10 >= u128::from(ns) * 9 && covered_ns > 0;
+        let (id, parent) = (end.begin, open.parent);
+        if let Some(outer) = parent.filter(|parent| *parent < id).and_then(|id| self.open.get_mut(&id)) {
+            let within = outer.within.get_or_insert_default();
+            within.covered_ns = within.covered_ns.max(if is_covered { covered_ns } else { ns });
+        }
+        if !is_covered {
+            self.driver.slow(Slow {
+                function: open.function,
+                pid: end.pid,
+                tid: end.tid,
+                begin: end.begin,
+                ts_ns: open.ts_ns,
+                duration_ns: ns,
+                within: open.within.take(),
+            });
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What `--budget` left out: from its lines to figures, and from them to text. A function is at a
+//! level from one of its lines to the next, or to the end.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::figures::Figures;
+use super::text::{Page, clean, duration, plural, seconds};
+use gpurec_trace::bounds::{LONGEST_NAME, short};
+use gpurec_trace::{self as trace, Action, Header, Level};
+
+const TOP: usize = 20;
+/// There are no more that are hooked.
+const FUNCTIONS: usize = 16_384;
+/// Times without a hook that are listed of one function.
+const PERIODS: usize = 8;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BudgetFigures {
+    /// In percent, as the recording was told.
+    pub limit: String,
+    pub given_up: u64,
+    pub taken_back: u64,
+    /// Calls that were counted and not recorded, and what that cost their threads.
+    pub counted_calls: u64,
+    pub counted_cost_ns: u64,
+    /// Those that were given up, those with most counted calls first.
+    pub functions: Vec<Forgone>,
+}
+
+/// One function that was given up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forgone {
+    pub name: String,
+    /// At the end.
+    pub level: Level,
+    pub given_up: u64,
+    pub counted_calls: u64,
+    pub counted_ns: u64,
+    pub unhooked_ns: u64,
+    /// When it was not hooked.
+    pub unhooked: Vec<Period>,
+    pub more_periods: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Period {
+    pub from_ns: u64,
+    pub to_ns: u64,
+}
+
+#[derive(Default)]
+pub struct Budget {
+    limit: String,
+    ns_per_counted: u64,
+    given_up: u64,
+    taken_back: u64,
+    functions: BTreeMap<u32, (Forgone, u64)>,
+}
+
+impl Budget {
+    pub fn header(&mut self, header: &Header) {
+        let limit = header.options.get("budget").map(ToString::to_string).unwrap_or_default();
+        self.limit = limit.strip_suffix(".0").unwrap_or(&limit).to_owned();
+        self.ns_per_counted = header.ns_per_counted.unwrap_or(0);
+    }
+
+    pub fn add(&mut self, ts_ns: u64, line: &trace::Budget) {
+        match line.action {
+            Action::GiveUp => self.given_up += 1,
+            Action::TakeBack => self.taken_back += 1,
+            Action::End => {}
+        }
+        if self.functions.len() >= FUNCTIONS && !self.functions.contains_key(&line.probe) {
+            return;
+        }
+        let (function, since_ns) =
+            self.functions.entry(line.probe).or_insert_with(|| (Forgone::new(line), ts_ns));
+        function.stays(*since_ns, ts_ns);
+        function.given_up += u64::from(line.action == Action::GiveUp);
+        function.counted_calls = function.counted_calls.saturating_add(line.counted);
+        (function.level, *since_ns) = (line.level, ts_ns);
+    }
+
+    /// Was any call not recorded?
+    pub fn left_out(&self) -> bool {
+        !self.functions.is_empty()
+    }
+
+    pub fn finish(&self, at_ns: u64) -> Option<BudgetFigures> {
+        let at_end = |(function, since_ns): &(Forgone, u64)| {
+            let mut function = function.clone();
+            function.stays(*since_ns, at_ns);
+            function
+        };
+        let mut functions: Vec<Forgone> = self.functions.values().map(at_end).collect();
+        functions.sort_by(|a, b| {
+            (b.counted_calls, b.unhooked_ns, &a.name).cmp(&(a.counted_calls, a.unhooked_ns, &b.name))
+        });
+        let counted_calls = functions.iter().map(|function| function.counted_calls).sum();
+        self.left_out().then(|| BudgetFigures {
+            limit: self.limit.clone(),
+            given_up: self.given_up,
+            taken_back: self.taken_back,
+            counted_calls,
+            counted_cost_ns: self.ns_per_counted.saturating_mul(counted_calls),
+            functions,
+        })
+    }
+}
+
+impl Forgone {
+    fn new(line: &trace::Budget) -> Forgone {
+        Forgone {
+            name: short(&line.function, LONGEST_NAME),
+            level: line.before,
+            given_up: 0,
+            counted_calls: 0,
+            counted_ns: 0,
+            unhooked_ns: 0,
+            unhooked: Vec::new(),
+            more_periods: 0,
+        }
+    }
+
+    /// At its level for that long.
+    fn stays(&mut self, from_ns: u64, to_ns: u64) {
+        let ns = to_ns.saturating_sub(from_ns);
+        match self.level {
+            Level::Recorded => {}
+            Level::Counted => self.counted_ns += ns,
+            Level::Unhooked => {
+                self.unhooked_ns += ns;
+                let listed = self.unhooked.len();
+                match self.unhooked.last_mut() {
+                    // A line at the end says again what is so.
+                    Some(last) if last.to_ns == from_ns => last.to_ns = to_ns,
+                    _ if ns == 0 => {}
+                    _ if listed < PERIODS => self.unhooked.push(Period { from_ns, to_ns }),
+                    _ => self.more_periods += 1,
+                }
+            }
+        }
+    }
+}
+
+impl BudgetFigures {
+    /// Why the recording is not complete.
+    pub fn reason(&self) -> String {
+        let unhooked = self.functions.iter().filter(|function| function.unhooked_ns > 0).count();
+        let counted = plural(self.counted_calls, "call");
+        let functions = plural(self.functions.len() as u64, "function");
+        let mut reason =
+            format!("given up for --budget: of {functions} {counted} were counted and not recorded");
+        if unhooked > 0 {
+            reason.push_str(&format!(", and {unhooked} of them had no hook for a while"));
+        }
+        reason
+    }
+}
+
+pub fn section(page: &mut Page, figures: &Figures) {
+    let Some(budget) = &figures.budget else { return };
+    page.section(&format!(
+        "Given up for --budget {}: {} counted and not recorded, at a cost of {}",
+        clean(&budget.limit),
+        plural(budget.counted_calls, "call"),
+        duration(budget.counted_cost_ns)
+    ));
+    page.line(&format!("  {:>12}  {:>12}  {:>12}  Name", "Counted", "Counted for", "Unhooked for"));
+    for function in budget.functions.iter().take(TOP) {
+        page.line(&format!(
+            "  {:>12}  {:>12}  {:>12}  {}",
+            function.counted_calls,
+            duration(function.counted_ns),
+            duration(function.unhooked_ns),
+            clean(&function.name)
+        ));
+        if !function.unhooked.is_empty() {
+            page.wrapped("    not hooked ", &periods(function));
+        }
+    }
+    page.more(budget.functions.len(), TOP, "functions");
+}
+
+fn periods(function: &Forgone) -> String {
+    let one = |p: &Period| format!("from {} to {} s", millis(p.from_ns), millis(p.to_ns));
+    let mut all: Vec<String> = function.unhooked.iter().map(one).collect();
+    if function.more_periods > 0 {
+        all.push(format!("and {}", plural(function.more_periods, "more time")));
+    }
+    all.join(", ")
+}
+
+/// Seconds, to the millisecond.
+fn millis(ns: u64) -> String {
+    let exact = seconds(ns);
+    exact.get(..exact.len() - 6).unwrap_or(&exact).to_owned()
+}

@@ -1,0 +1,99 @@
+//! Maps by process, and in each by something else. What is kept of a process that is over goes at
+//! once, without a look at what is kept of the others: a trace may have as many ends as lines.
+
+use std::hash::Hash;
+
+use gpurec_trace::hash::Map;
+
+pub struct ByProcess<K, V> {
+    processes: Map<u32, Map<K, V>>,
+    count: usize,
+}
+
+impl<K, V> Default for ByProcess<K, V> {
+    fn default() -> Self {
+        ByProcess { processes: Map::default(), count: 0 }
+    }
+}
+
+impl<K: Eq + Hash, V> ByProcess<K, V> {
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// How many processes there are.
+    pub fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
+    pub fn has(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
+    pub fn pids(&self) -> Vec<u32> {
+        self.processes.keys().copied().collect()
+    }
+
+    pub fn get(&self, pid: u32, key: &K) -> Option<&V> {
+        self.processes.get(&pid)?.get(key)
+    }
+
+    pub fn get_mut(&mut self, pid: u32, key: &K) -> Option<&mut V> {
+        self.processes.get_mut(&pid)?.get_mut(key)
+    }
+
+    /// Of all processes together no more than `most` are kept.
+    pub fn entry(&mut self, pid: u32, key: K, most: usize) -> Option<&mut V>
+    where
+        V: Default,
+    {
+        if self.count >= most && self.get(pid, &key).is_none() {
+            return None;
+        }
+        let count = &mut self.count;
+        Some(self.processes.entry(pid).or_default().entry(key).or_insert_with(|| {
+            *count += 1;
+            V::default()
+        }))
+    }
+
+    pub fn remove(&mut self, pid: u32, key: &K) -> Option<V> {
+        let of = self.processes.get_mut(&pid)?;
+        let removed = of.remove(key)?;
+        self.count -= 1;
+        if of.is_empty() {
+            self.processes.remove(&pid);
+        }
+        Some(removed)
+    }
+
+    /// What was kept of a process.
+    pub fn ended(&mut self, pid: u32) -> Map<K, V> {
+        let of = self.processes.remove(&pid).unwrap_or_default();
+        self.count -= of.len();
+        of
+    }
+
+    pub fn keys_of(&self, pid: u32) -> impl Iterator<Item = &K> {
+        self.processes.get(&pid).into_iter().flat_map(Map::keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_goes_with_all_it_has_and_makes_room() {
+        let mut map: ByProcess<u32, u64> = ByProcess::default();
+        for (pid, tid) in [(1, 1), (1, 2), (2, 1)] {
+            *map.entry(pid, tid, 3).unwrap() += 1;
+        }
+        assert!(map.entry(3, 1, 3).is_none() && map.entry(2, 1, 3).is_some());
+        assert_eq!((map.len(), map.keys_of(1).count(), map.keys_of(3).count()), (3, 2, 0));
+        assert_eq!((map.ended(1).len(), map.len(), map.ended(1).len()), (2, 1, 0));
+        assert_eq!((map.get(1, &1), map.get(2, &1)), (None, Some(&1)));
+        assert_eq!((map.remove(2, &2), map.remove(2, &1), map.len()), (None, Some(1), 0));
+        assert!(map.get_mut(2, &1).is_none());
+    }
+}

@@ -1,0 +1,149 @@
+//! Budgets: expressions from the command line, or from files, one a line, with comments after #. Every
+//! error is told at once, with file, line and column, so that a budget is mended in one go.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::Usage;
+use crate::measure::{self, Fault, Op, Term, Value};
+use crate::text::clean;
+use crate::ui::is_unsafe;
+
+/// A longer file is no budget: somebody gave the trace instead.
+const LARGEST: u64 = 1 << 20;
+
+/// How many errors are told.
+const MOST: usize = 20;
+
+#[derive(Debug)]
+pub struct Budget {
+    pub term: Term,
+    pub op: Op,
+    pub limit: Value,
+    /// As it was written, without the comment.
+    pub text: String,
+    pub place: Place,
+}
+
+/// Where an expression stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// None: on the command line.
+    pub file: Option<String>,
+    pub line: Option<usize>,
+}
+
+impl Place {
+    /// `budget.txt:3:14`, as compilers say it.
+    pub fn at(&self, column: usize) -> String {
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!("{file}:{line}:{column}"),
+            _ => format!("column {column}"),
+        }
+    }
+}
+
+pub fn read(given: &[String]) -> Result<Vec<Budget>> {
+    let mut budgets = Vec::new();
+    let mut errors = Vec::new();
+    for one in given {
+        match contents(one)? {
+            Some(text) => lines(one, &text, &mut budgets, &mut errors),
+            None => {
+                let place = Place { file: None, line: None };
+                expression(one, place, &mut budgets, &mut errors);
+            }
+        }
+    }
+    if errors.len() > MOST {
+        let more = errors.len() - MOST;
+        errors.truncate(MOST);
+        errors.push(format!("and {more} more errors"));
+    }
+    if !errors.is_empty() {
+        bail!(Usage(errors.join("\n")));
+    }
+    if budgets.is_empty() {
+        bail!(Usage("the budget is empty: give --budget 'launches<=5000', or a file with such lines".into()));
+    }
+    Ok(budgets)
+}
+
+/// What a file holds; `None` if this is no file but an expression.
+fn contents(given: &str) -> Result<Option<String>> {
+    let compares = given.contains(['<', '>', '=']) || given.trim() == "complete";
+    let mut file = match File::open(Path::new(given)) {
+        Ok(file) => file,
+        Err(_) if compares => return Ok(None),
+        Err(error) => bail!(Usage(format!(
+            "--budget {}: it is no expression (launches<=5000), and as a file it cannot be read: {error}",
+            clean(given)
+        ))),
+    };
+    let mut bytes = Vec::new();
+    let read = file.by_ref().take(LARGEST + 1).read_to_end(&mut bytes);
+    if let Err(error) = read {
+        bail!(Usage(format!("{}: the budget cannot be read ({error})", clean(given))));
+    }
+    let is_trace = bytes.starts_with(b"{\"event_id\"") || bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
+    if is_trace || bytes.len() as u64 > LARGEST {
+        bail!(Usage(format!(
+            "{} is no budget but looks like a trace: --budget takes one FILE or EXPR, the traces come without it",
+            clean(given)
+        )));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) => {
+            let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+            let line = good.iter().filter(|b| **b == b'\n').count() + 1;
+            bail!(Usage(format!("{}:{line}: this is not UTF-8: save it as text", clean(given))))
+        }
+    }
+}
+
+fn lines(file: &str, text: &str, budgets: &mut Vec<Budget>, errors: &mut Vec<String>) {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (at, line) in text.lines().enumerate() {
+        let place = Place { file: Some(clean(file)), line: Some(at + 1) };
+        expression(line, place, budgets, errors);
+    }
+}
+
+fn expression(line: &str, place: Place, budgets: &mut Vec<Budget>, errors: &mut Vec<String>) {
+    match measure::budget(line) {
+        Ok(None) if place.file.is_none() => {
+            errors.push("an expression is empty: write launches<=5000".into())
+        }
+        Ok(None) => {}
+        Ok(Some((term, op, limit))) => {
+            budgets.push(Budget { term, op, limit, text: without_comment(line), place });
+        }
+        Err(fault) => errors.push(pointed(line, &fault, &place)),
+    }
+}
+
+/// The error, the line, and a mark below the column.
+pub fn pointed(line: &str, fault: &Fault, place: &Place) -> String {
+    // What is not to be printed becomes one character, so that columns stay.
+    let shown: String = line.chars().map(|c| if is_unsafe(c) { ' ' } else { c }).collect();
+    let mark = format!("{}^", " ".repeat(fault.column.saturating_sub(1)));
+    format!("{}: {}\n  {}\n  {mark}", place.at(fault.column), clean(&fault.reason), shown.trim_end())
+}
+
+fn without_comment(line: &str) -> String {
+    let mut quote = None;
+    let comment = line.char_indices().find(|(_, c)| {
+        match (quote, *c) {
+            (None, '"' | '\'') => quote = Some(*c),
+            (Some(open), c) if open == c => quote = None,
+            _ => {}
+        }
+        quote.is_none() && *c == '#'
+    });
+    let end = comment.map_or(line.len(), |(at, _)| at);
+    line.get(..end).unwrap_or(line).trim().to_owned()
+}

@@ -1,0 +1,143 @@
+//! `gpurec check`: a gate for CI. In: budgets, which are expressions or files of them, and traces. Out:
+//! each expression with its value and its verdict, and the exit status: 1 if one does not hold, 2 if one
+//! asks for what there is not. A trace that is not complete is said to be so; no verdict hides it.
+
+mod budget;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::measure::{Asks, Gathered, Missing, Op, Value, decide, evaluate, gather, options_that_leave_out};
+use super::{Only, read, width_of_output};
+use crate::ui;
+use budget::Budget;
+
+#[derive(Debug)]
+pub struct CheckConfig {
+    pub files: Vec<PathBuf>,
+    /// Names of files, or expressions.
+    pub budgets: Vec<String>,
+    pub json: bool,
+    pub only: Only,
+}
+
+/// What became of one expression.
+struct Outcome<'a> {
+    budget: &'a Budget,
+    verdict: Verdict,
+    /// As it is shown.
+    value: Option<Value>,
+    /// Why there is none, or why it does not mean what it seems to; and where to look.
+    because: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Pass,
+    Fail,
+    /// The expression asks for what there is not.
+    Wrong,
+}
+
+pub fn check(config: &CheckConfig) -> Result<u8> {
+    let budgets = budget::read(&config.budgets)?;
+    let mut asks = Asks::default();
+    for budget in &budgets {
+        asks.add(&budget.term, Some(budget.limit));
+    }
+    let files = read::or_newest(&config.files);
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    read::of_each(&files, |_, file| {
+        let gathered = gather(file, &asks, &config.only)?;
+        let outcomes: Vec<Outcome> = budgets.iter().map(|budget| judge(budget, &gathered)).collect();
+        let status = outcomes.iter().map(|outcome| outcome.verdict.status()).max().unwrap_or(0);
+        if config.json {
+            writeln!(out, "{}", ui::json(&to_json(file, &gathered, &outcomes))?)?;
+        } else {
+            // What the file has wrong comes before what follows from it.
+            ui::of_file(file, &gathered.sentences);
+            out.write_all(text::print(file, &gathered, &outcomes, width_of_output()).as_bytes())?;
+        }
+        out.flush()?;
+        Ok(status)
+    })
+}
+
+impl Verdict {
+    fn status(self) -> u8 {
+        match self {
+            Verdict::Pass => 0,
+            Verdict::Fail => 1,
+            Verdict::Wrong => 2,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Verdict::Pass => "pass",
+            Verdict::Fail => "fail",
+            Verdict::Wrong => "error",
+        }
+    }
+}
+
+fn judge<'a>(budget: &'a Budget, gathered: &Gathered) -> Outcome<'a> {
+    let found = match evaluate(&budget.term, gathered) {
+        Ok(found) => found,
+        Err(missing) => {
+            let (verdict, because) = match missing {
+                Missing::NoValue(reason) => (Verdict::Fail, reason),
+                Missing::Unknown { column, reason } => {
+                    (Verdict::Wrong, format!("{}: {reason}", budget.place.at(column)))
+                }
+            };
+            return Outcome { budget, verdict, value: None, because: vec![because] };
+        }
+    };
+    let pass = decide(&found, budget.op, &budget.limit);
+    let mut because = Vec::new();
+    // Where to look: the first of what there should be none of.
+    let none_wanted = budget.limit.is_zero() && matches!(budget.op, Op::Is | Op::AtMost);
+    if let Some(first) = found.first.filter(|_| !pass && none_wanted) {
+        because.push(text::place(&first));
+    }
+    let value = Some(found.shown(&budget.limit));
+    because.extend(found.notes);
+    Outcome { budget, verdict: if pass { Verdict::Pass } else { Verdict::Fail }, value, because }
+}
+
+fn to_json(file: &Path, gathered: &Gathered, outcomes: &[Outcome]) -> serde_json::Value {
+    let figures = &gathered.whole.figures;
+    let checks: Vec<serde_json::Value> = outcomes
+        .iter()
+        .map(|outcome| {
+            let budget = outcome.budget;
+            json!({
+                "budget": budget.text,
+                "from": budget.place.file,
+                "line": budget.place.line,
+                "value": outcome.value.map(|value| value.json()),
+                "limit": budget.limit.json(),
+                "unit": budget.limit.unit.name(),
+                "verdict": outcome.verdict.name(),
+                "because": outcome.because,
+            })
+        })
+        .collect();
+    json!({
+        "file": file.display().to_string(),
+        "duration_ns": figures.duration_ns,
+        "complete": figures.complete,
+        "incomplete_because": figures.incomplete_because,
+        "notes": gathered.sentences,
+        "left_out": options_that_leave_out(gathered.header.as_deref()),
+        "passed": outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass),
+        "checks": checks,
+    })
+}

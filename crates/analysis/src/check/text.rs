@@ -1,0 +1,79 @@
+//! Verdicts to text for a person and for the log of a CI job.
+
+use std::path::Path;
+
+use super::{Outcome, Verdict};
+use crate::measure::{First, Gathered, options_that_leave_out, wrapped};
+use crate::text::{clean, duration, plural, seconds};
+
+/// Longer expressions are not padded.
+const WIDEST: usize = 48;
+
+pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usize) -> String {
+    let figures = &gathered.whole.figures;
+    let state = if figures.complete { "complete" } else { "NOT complete" };
+    let mut text = format!(
+        "{}: {}, {}, {state}\n",
+        clean(&file.display().to_string()),
+        duration(figures.duration_ns),
+        plural(figures.cuda_calls, "CUDA call")
+    );
+    // Totals of a recording that left calls out are totals of the rest.
+    if let Some(options) = options_that_leave_out(gathered.header.as_deref()) {
+        text.push_str(&wrapped("  - ", &format!("not all calls are in it: {}", clean(&options)), width));
+    }
+    let longest = |of: &dyn Fn(&Outcome) -> String| {
+        outcomes.iter().map(|o| of(o).chars().count()).filter(|n| *n <= WIDEST).max().unwrap_or(0)
+    };
+    let (budgets, values) = (longest(&|o| clean(&o.budget.text)), longest(&shown));
+    for outcome in outcomes {
+        let line = format!(
+            "  {:<5}  {:<budgets$}  {:>values$}",
+            match outcome.verdict {
+                Verdict::Pass => "pass",
+                Verdict::Fail => "FAIL",
+                Verdict::Wrong => "ERROR",
+            },
+            clean(&outcome.budget.text),
+            shown(outcome)
+        );
+        text.push_str(line.trim_end());
+        text.push('\n');
+        for reason in &outcome.because {
+            text.push_str(&wrapped("         ", &clean(reason), width));
+        }
+    }
+    text.push_str(&verdict(outcomes));
+    if !figures.complete {
+        text.push_str(&wrapped(
+            "",
+            "The trace is NOT complete, so what it lacks may break a budget that passes here (`complete` as a line of the budget makes that a failure):",
+            width,
+        ));
+        for reason in figures.incomplete_because.iter().chain(&figures.notes) {
+            text.push_str(&wrapped("  - ", &clean(reason), width));
+        }
+    }
+    text
+}
+
+fn shown(outcome: &Outcome) -> String {
+    outcome.value.map_or_else(|| "no value".to_owned(), |value| value.to_string())
+}
+
+fn verdict(outcomes: &[Outcome]) -> String {
+    let count = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
+    let all = outcomes.len();
+    match (count(Verdict::Fail), count(Verdict::Wrong)) {
+        (0, 0) => format!("{} of {all} passed\n", all),
+        (failed, 0) => format!("{failed} of {all} FAILED\n"),
+        (0, wrong) => format!("{wrong} of {all} ask for what there is not\n"),
+        (failed, wrong) => format!("{failed} of {all} FAILED, {wrong} ask for what there is not\n"),
+    }
+}
+
+/// Where a call is, for timeline and jq.
+pub fn place(first: &First) -> String {
+    let event = if first.event_id > 0 { format!(" (event {})", first.event_id) } else { String::new() };
+    format!("the first at {} s in pid {} tid {}{event}", seconds(first.ts_ns), first.pid, first.tid)
+}

@@ -1,0 +1,174 @@
+//! Figures by device. In: launches, `memory` and `transfer` lines, with the device that each has. Out: of each device what
+//! was launched, held and copied, and one row more for what has no device; and the section of the summary, where a
+//! program uses more than one.
+//!
+//! A device is what a process calls it: with CUDA_VISIBLE_DEVICES the same number is another GPU in another process.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::by_process::ByProcess;
+use super::figures::Figures;
+use super::table::{Cell, Column, Table, number};
+use super::text::Page;
+use gpurec_trace::{Memory, Op, Transfer};
+
+/// How many devices are told apart; what is of others has none.
+const MOST: usize = 256;
+/// How many devices of processes are followed.
+const FOLLOWED: usize = 65_536;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceSeen {
+    /// As its processes number it; none: calls whose device is not known.
+    pub device: Option<u32>,
+    /// How many processes used a device of this number.
+    pub processes: u64,
+    pub launches: u64,
+    pub graph_launches: u64,
+    /// Of device memory: `host` and `ipc` are not in it.
+    pub allocations: u64,
+    pub allocated_bytes: u64,
+    /// The most that was held at once, by all processes together.
+    pub peak_bytes: u64,
+    /// Held when its process, or the recording, ended.
+    pub held_bytes: u64,
+    pub transfers: u64,
+    pub transferred_bytes: u64,
+}
+
+#[derive(Default)]
+struct Row {
+    seen: DeviceSeen,
+    pids: BTreeSet<u32>,
+    live: u64,
+}
+
+#[derive(Default)]
+pub struct Devices {
+    rows: BTreeMap<Option<u32>, Row>,
+    live: ByProcess<Option<u32>, u64>,
+    followed: usize,
+}
+
+impl Devices {
+    fn row(&mut self, pid: u32, device: Option<u32>) -> (Option<u32>, &mut Row) {
+        let has_room = self.rows.len() < MOST || self.rows.contains_key(&device);
+        let device = device.filter(|_| has_room);
+        let row = self.rows.entry(device).or_default();
+        row.seen.device = device;
+        if self.followed < FOLLOWED && row.pids.insert(pid) {
+            self.followed += 1;
+            row.seen.processes += 1;
+        }
+        (device, row)
+    }
+
+    pub fn launched(&mut self, pid: u32, device: Option<u32>, is_graph: bool) {
+        let (_, row) = self.row(pid, device);
+        match is_graph {
+            true => row.seen.graph_launches += 1,
+            false => row.seen.launches += 1,
+        }
+    }
+
+    pub fn memory(&mut self, memory: &Memory) {
+        if matches!(memory.space.as_ref(), "host" | "ipc") || memory.earlier {
+            return;
+        }
+        let size = memory.size.unwrap_or(0);
+        let (device, row) = self.row(memory.pid, memory.on.device);
+        match memory.op {
+            Op::Alloc => {
+                row.seen.allocations += 1;
+                row.seen.allocated_bytes = row.seen.allocated_bytes.saturating_add(size);
+                row.live = row.live.saturating_add(size);
+                row.seen.peak_bytes = row.seen.peak_bytes.max(row.live);
+                if let Some(live) = self.live.entry(memory.pid, device, FOLLOWED) {
+                    *live = live.saturating_add(size);
+                }
+            }
+            Op::Free => {
+                row.live = row.live.saturating_sub(size);
+                if let Some(live) = self.live.get_mut(memory.pid, &device) {
+                    *live = live.saturating_sub(size);
+                }
+            }
+        }
+    }
+
+    pub fn moved(&mut self, transfer: &Transfer) {
+        let (_, row) = self.row(transfer.pid, transfer.on.device);
+        row.seen.transfers += 1;
+        row.seen.transferred_bytes = row.seen.transferred_bytes.saturating_add(transfer.size);
+    }
+
+    /// The process ended, or became another program: what it held is held no more.
+    pub fn ended(&mut self, pid: u32) {
+        for (device, live) in self.live.ended(pid) {
+            let Some(row) = self.rows.get_mut(&device) else { continue };
+            row.live = row.live.saturating_sub(live);
+            row.seen.held_bytes = row.seen.held_bytes.saturating_add(live);
+        }
+    }
+
+    /// Those that are known first. Nothing where none is.
+    pub fn finish(&self) -> Vec<DeviceSeen> {
+        let figures = |row: &Row| {
+            let held_bytes = row.seen.held_bytes.saturating_add(row.live);
+            DeviceSeen { held_bytes, ..row.seen.clone() }
+        };
+        let known = self.rows.iter().filter(|(device, _)| device.is_some());
+        let mut all: Vec<DeviceSeen> = known.map(|(_, row)| figures(row)).collect();
+        if !all.is_empty() {
+            all.extend(self.rows.get(&None).map(figures));
+        }
+        all
+    }
+}
+
+const COLUMNS: &[Column] = &[
+    number("Device", "device"),
+    number("Processes", "processes"),
+    number("Launches", "launches"),
+    number("Graph launches", "graph_launches"),
+    number("Allocated", "allocated_bytes"),
+    number("Peak", "peak_bytes"),
+    number("Held at end", "held_bytes"),
+    number("Transfers", "transfers"),
+    number("Transferred", "transferred_bytes"),
+];
+
+pub fn section(page: &mut Page, figures: &Figures) {
+    if figures.devices.iter().filter(|seen| seen.device.is_some()).count() < 2 {
+        return;
+    }
+    page.section("By device, as each process numbers them:");
+    let known = |key: &str, cell: Cell| match figures.unknown.contains_key(&format!("devices.{key}")) {
+        true => Cell::from("?"),
+        false => cell,
+    };
+    let mut table = Table::new("devices", "devices", COLUMNS);
+    for seen in &figures.devices {
+        table.row(vec![
+            seen.device.map_or(Cell::from("not known"), |device| Cell::Count(device.into())),
+            Cell::Count(seen.processes),
+            known("launches", Cell::Count(seen.launches)),
+            known("graph_launches", Cell::Count(seen.graph_launches)),
+            known("allocated_bytes", Cell::Bytes(seen.allocated_bytes)),
+            known("peak_bytes", Cell::Bytes(seen.peak_bytes)),
+            known("held_bytes", Cell::Bytes(seen.held_bytes)),
+            known("transfers", Cell::Count(seen.transfers)),
+            known("transferred_bytes", Cell::Bytes(seen.transferred_bytes)),
+        ]);
+    }
+    page.table(&table);
+    let mut reasons: Vec<&String> =
+        figures.unknown.iter().filter(|(key, _)| key.starts_with("devices.")).map(|(_, why)| why).collect();
+    reasons.dedup();
+    for reason in reasons {
+        page.wrapped("  ? ", &format!("not known ({reason})"));
+    }
+}

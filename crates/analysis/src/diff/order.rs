@@ -1,0 +1,270 @@
+//! Which change to look at first. In: rows. Out: those that changed, the most telling first, each with
+//! what it follows from.
+//!
+//! Counts come before times. A program that does the same makes the same calls: whatever the machine
+//! did meanwhile, counts, bytes and errors are equal from run to run, and one that differs was changed
+//! by somebody. Times are never equal. Two runs of the demo on one machine differ by 10 ms in
+//! cudaLaunchKernel, while ninety needless pairs of cudaMalloc and cudaFree take half a millisecond: by
+//! time they would come last. Two runs are too few to tell chance from change in times, so those are
+//! listed after the counts, and said to be less certain.
+//!
+//! Among counts the order is by how surprising the change is, (after - before)² / larger: ninety calls
+//! more where there were ten say more than ninety more where there were a hundred thousand; and by what
+//! a call takes, so that what costs comes first. By the median, since one slow call is chance.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::rows::{Row, Side};
+use gpurec_cuda as cuda;
+
+/// How often a program asks whether something is done depends on time alone.
+const POLLS: [&str; 4] = ["cuStreamQuery", "cuEventQuery", "cudaStreamQuery", "cudaEventQuery"];
+
+/// A function called less often says nothing about how long a run was.
+const OFTEN: u64 = 10;
+
+/// Counts of runs of different length, which are compared by their ratio, are equal within so many
+/// hundredths; and within so many calls.
+const HUNDREDTHS: f64 = 2.0;
+const FEW: f64 = 2.0;
+
+/// So many functions must agree on it before a run is said to be of another length.
+const AGREEING: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// More calls failed.
+    Errors,
+    Counts,
+    Times,
+}
+
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub row: Row,
+    pub rank: Rank,
+    /// Within its rank, the larger the earlier.
+    pub weight: f64,
+    /// By how many nanoseconds longer its calls took than as many calls took before.
+    pub slower: f64,
+    /// The row that it follows from, and how deep that is.
+    pub follows: Option<String>,
+    pub depth: usize,
+}
+
+pub struct Ordered {
+    pub changes: Vec<Change>,
+    pub unchanged: usize,
+    /// How many times as long the second run was, by its calls; 1 if as long.
+    pub scale: f64,
+}
+
+pub fn ordered(rows: Vec<Row>) -> Ordered {
+    let scale = scale(&rows);
+    let all = rows.len();
+    let mut changes: Vec<Change> = rows.into_iter().filter_map(|row| change(row, scale)).collect();
+    let unchanged = all - changes.len();
+    let follows: Vec<Option<usize>> = changes.iter().map(|change| cause(change, &changes)).collect();
+    // A cause is as weighty as what follows from it: cudaFree takes longer than cudaMalloc, and what
+    // was put into the program is cudaMalloc.
+    for (at, cause) in follows.iter().enumerate() {
+        let (mut weight, mut cause) = (changes.get(at).map_or(0.0, |change| change.weight), *cause);
+        for _ in 0..changes.len().min(64) {
+            let Some(above) = cause.and_then(|cause| changes.get_mut(cause)) else { break };
+            above.weight = above.weight.max(weight);
+            weight = above.weight;
+            cause = cause.and_then(|cause| follows.get(cause).copied().flatten());
+        }
+    }
+    Ordered { changes: tree(changes, &follows), unchanged, scale }
+}
+
+/// How a row changed; `None`: not at all, or nobody can tell.
+fn change(row: Row, scale: f64) -> Option<Change> {
+    let (before, after) = (&row.before, &row.after);
+    if before.left_out || after.left_out {
+        return None;
+    }
+    let polls = POLLS.contains(&cuda::base_name(&row.name));
+    let calls = excess(before.calls, after.calls, before.lost, after.lost, scale);
+    let bytes = excess(before.bytes, after.bytes, 0, 0, scale);
+    let slower = time_change(before, after);
+    let lossless = before.lost + after.lost == 0;
+    let fewer_errors = after.errors < before.errors && scale == 1.0;
+    let (rank, weight) =
+        if excess(before.errors, after.errors, 0, 0, scale) > 0.0 && after.errors > before.errors {
+            (Rank::Errors, (after.errors - before.errors) as f64 * typical(before, after))
+        } else if calls > 0.0 && !polls {
+            (Rank::Counts, calls * share(calls, before.calls, after.calls) * typical(before, after))
+        } else if (bytes > 0.0 || fewer_errors) && calls == 0.0 && lossless {
+            let time = before.total_ns.max(after.total_ns) as f64;
+            (Rank::Counts, share(bytes, before.bytes, after.bytes) * time.max(1.0))
+        } else {
+            if slower == 0.0 {
+                return None;
+            }
+            (Rank::Times, slower.abs())
+        };
+    Some(Change { row, rank, weight, slower, follows: None, depth: 0 })
+}
+
+/// By how much a count differs from what was to be expected. Of a run of another length, what is done
+/// once is as often, what is done again and again `scale` times as often, and a function that does both
+/// lies between. Lost events may have been calls.
+fn excess(before: u64, after: u64, lost_before: u64, lost_after: u64, scale: f64) -> f64 {
+    let (low, high) = (before as f64, (before.saturating_add(lost_before)) as f64);
+    let (mut low, mut high) = (low.min(low * scale), high.max(high * scale));
+    if scale != 1.0 {
+        let slack = (high * HUNDREDTHS / 100.0).max(FEW);
+        // What is new is not explained, and what is gone only where less than one was to be expected.
+        high += if before == 0 { 0.0 } else { slack };
+        low = if after == 0 && low >= 1.0 { low } else { low - slack };
+    }
+    let (least, most) = (after as f64, after.saturating_add(lost_after) as f64);
+    (least - high).max(low - most).max(0.0)
+}
+
+fn share(excess: f64, before: u64, after: u64) -> f64 {
+    excess / (before.max(after).max(1)) as f64
+}
+
+/// What a call takes, on the side that has more of them: those are in question.
+fn typical(before: &Side, after: &Side) -> f64 {
+    let side = if after.calls >= before.calls { after } else { before };
+    (side.typical_ns.max(1)) as f64
+}
+
+fn time_change(before: &Side, after: &Side) -> f64 {
+    if before.timed == 0 || after.timed == 0 {
+        return after.total_ns as f64 - before.total_ns as f64;
+    }
+    // Exactly 0 for a recording and itself.
+    after.total_ns as f64 - before.total_ns as f64 * (after.timed as f64 / before.timed as f64)
+}
+
+/// How many times as often things were done in the second run: the median over the functions called
+/// often, so that one function that was changed has no say. 1 unless most agree on another number.
+pub fn scale(rows: &[Row]) -> f64 {
+    let often = |row: &&Row| !row.is_kernel && row.before.calls >= OFTEN && row.after.calls >= OFTEN;
+    let often: Vec<&Row> = rows.iter().filter(often).collect();
+    // A function that is called ten times as often has a little more to say.
+    let weight = |row: &Row| f64::from(row.before.calls.ilog2());
+    let ratio = |row: &Row| row.after.calls as f64 / row.before.calls as f64;
+    let mut ratios: Vec<(f64, f64)> = often.iter().map(|row| (ratio(row), weight(row))).collect();
+    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let all: f64 = ratios.iter().map(|(_, weight)| weight).sum();
+    let mut so_far = 0.0;
+    let median = ratios.iter().find(|(_, weight)| {
+        so_far += weight;
+        so_far * 2.0 >= all
+    });
+    let Some((median, _)) = median else { return 1.0 };
+    let near = |ratio: f64| (ratio / median - 1.0).abs() <= HUNDREDTHS / 100.0;
+    let agreeing: Vec<f64> =
+        ratios.iter().filter(|(ratio, _)| near(*ratio)).map(|(_, weight)| *weight).collect();
+    let agree: f64 = agreeing.iter().sum();
+    let same: f64 =
+        often.iter().filter(|row| row.before.calls == row.after.calls).map(|row| weight(row)).sum();
+    if agreeing.len() >= AGREEING && agree > same && agree * 2.0 >= all { *median } else { 1.0 }
+}
+
+/// The change that this one follows from, if there is one that explains all of it.
+fn cause(change: &Change, all: &[Change]) -> Option<usize> {
+    let row = &change.row;
+    if row.is_kernel || change.rank != Rank::Counts {
+        return None;
+    }
+    let delta = delta(row);
+    let at = |fits: &dyn Fn(&Change) -> bool| {
+        let fitting = all.iter().enumerate().filter(|(_, other)| other.row.name != row.name && fits(other));
+        fitting.max_by(|(_, a), (_, b)| a.weight.total_cmp(&b.weight)).map(|(at, _)| at)
+    };
+    let goes_along = |other: &Change, with: i64| {
+        other.rank != Rank::Times
+            && with.signum() == delta.signum()
+            && with.unsigned_abs() >= delta.unsigned_abs()
+    };
+    // All of it came from inside one function that is itself called more, or less, often.
+    let caller = |other: &Change| {
+        let inside = row.callers.get(&other.row.name).copied().unwrap_or(0);
+        !other.row.is_kernel
+            && inside != 0
+            && goes_along(other, inside)
+            && self::delta(&other.row).signum() == delta.signum()
+    };
+    // A launch call is of some kernel.
+    let kernels: i64 =
+        all.iter().filter(|other| other.row.is_kernel).map(|other| self::delta(&other.row)).sum();
+    let launches = cuda::is_kernel_launch(&row.name) || row.name.ends_with("CallConfiguration");
+    let kernel = |other: &Change| {
+        launches
+            && other.row.is_kernel
+            && goes_along(other, kernels)
+            && self::delta(&other.row).signum() == delta.signum()
+    };
+    // What was taken is given back.
+    let taker = |other: &Change| {
+        !other.row.is_kernel
+            && gives_back(&row.name, &other.row.name)
+            && goes_along(other, self::delta(&other.row))
+    };
+    at(&caller).or_else(|| at(&kernel)).or_else(|| at(&taker))
+}
+
+fn delta(row: &Row) -> i64 {
+    let wide = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    wide(row.after.calls).saturating_sub(wide(row.before.calls))
+}
+
+/// Whether a function gives back what another takes: cudaFree what cudaMalloc does.
+fn gives_back(gives: &str, takes: &str) -> bool {
+    const PAIRS: [(&str, &[&str]); 6] = [
+        ("FreeHost", &["MallocHost", "HostAlloc", "AllocHost"]),
+        ("FreeAsync", &["MallocAsync", "AllocAsync", "MallocFromPoolAsync", "AllocFromPoolAsync"]),
+        ("Free", &["Malloc", "Alloc"]),
+        ("Destroy", &["Create"]),
+        ("Unregister", &["Register"]),
+        ("Unload", &["Load"]),
+    ];
+    let (gives, takes) = (cuda::base_name(gives), cuda::base_name(takes));
+    let pair = PAIRS.iter().find(|(word, _)| gives.contains(word));
+    pair.is_some_and(|(word, others)| {
+        others.iter().any(|other| takes.starts_with(&gives.replacen(word, other, 1)))
+    })
+}
+
+/// By rank and weight; what follows from a change stands below it.
+fn tree(mut changes: Vec<Change>, follows: &[Option<usize>]) -> Vec<Change> {
+    let names: Vec<String> = changes.iter().map(|change| change.row.name.clone()).collect();
+    let mut below: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+    for (at, (change, follows)) in changes.iter_mut().zip(follows).enumerate() {
+        change.follows = follows.and_then(|cause| names.get(cause).cloned());
+        below.entry(*follows).or_default().push(at);
+    }
+    let key =
+        |at: &usize| changes.get(*at).map(|change| (change.rank, change.weight, change.row.name.as_str()));
+    for list in below.values_mut() {
+        list.sort_by(|a, b| match (key(a), key(b)) {
+            (Some(a), Some(b)) => a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)).then(a.2.cmp(b.2)),
+            _ => std::cmp::Ordering::Equal,
+        });
+    }
+    // A ring of functions that call one another hangs from nothing: it comes last.
+    let roots = below.get(&None).cloned().unwrap_or_default();
+    let mut stack: Vec<(usize, usize)> = (0..changes.len()).rev().map(|at| (at, 0)).collect();
+    stack.extend(roots.into_iter().rev().map(|at| (at, 0)));
+    let mut placed = HashSet::new();
+    let mut order = Vec::new();
+    while let Some((at, depth)) = stack.pop() {
+        if placed.insert(at) {
+            order.push((at, depth));
+            stack.extend(below.get(&Some(at)).into_iter().flatten().rev().map(|at| (*at, depth + 1)));
+        }
+    }
+    let mut slots: Vec<Option<Change>> = changes.into_iter().map(Some).collect();
+    let taken = order.into_iter().filter_map(|(at, depth)| {
+        let change = slots.get_mut(at)?.take()?;
+        Some(Change { depth, ..change })
+    });
+    taken.collect()
+}

@@ -1,0 +1,297 @@
+//! Lines of `--kernel` to figures. What is kept grows with the names seen and the spans now open.
+//! Which CUDA call encloses a span is the business of beneath.rs, which has both.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::deaths::{Deaths, Life};
+use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidSeen};
+use super::rows::{Rows, Sort};
+use gpurec_trace::bounds::{LONGEST_NAME, MOST_OPEN, short};
+use gpurec_trace::hash::Map;
+use gpurec_trace::{Header, InFlight, Instant, KernelBegin, Kind, Value, Xid};
+
+/// The name of an instant that tells of time off the CPU.
+pub const OFF_CPU: &str = "off_cpu";
+
+/// How many Xids and slow calls are listed, and how many requests of a slow call.
+const XIDS: usize = 100;
+const SLOWEST: usize = 10;
+const REQUESTS: usize = 10;
+
+/// How many requests of one open call are told apart.
+const TOLD_APART: usize = 256;
+
+/// How many states a thread off the CPU may be in.
+const STATES: usize = 64;
+
+/// A span of the driver that has begun and not ended.
+pub struct Span {
+    pub row: usize,
+    pub pid: u32,
+    pub tid: u32,
+    pub ts_ns: u64,
+    pub parent: Option<u64>,
+    pub is_ioctl: bool,
+    /// An ioctl inside it has been told already.
+    pub has_ioctl: bool,
+    pub off_cpu_ns: u64,
+    pub life: Life,
+}
+
+/// What happened in the kernel inside one CUDA call.
+#[derive(Default)]
+pub struct Within {
+    pub kernel_ns: u64,
+    pub off_cpu_ns: u64,
+    /// The longest call inside it that is listed for itself.
+    pub covered_ns: u64,
+    requests: BTreeMap<usize, (u64, u64)>,
+    /// Beyond `TOLD_APART`.
+    others: (u64, u64),
+}
+
+impl Within {
+    pub fn took(&mut self, row: usize, ns: u64) {
+        let full = self.requests.len() >= TOLD_APART && !self.requests.contains_key(&row);
+        let (calls, total) = if full { &mut self.others } else { self.requests.entry(row).or_default() };
+        *calls += 1;
+        *total = total.saturating_add(ns);
+    }
+}
+
+/// One of the calls that took longest.
+pub struct Slow {
+    pub function: usize,
+    pub pid: u32,
+    pub tid: u32,
+    pub begin: u64,
+    pub ts_ns: u64,
+    pub duration_ns: u64,
+    pub within: Option<Box<Within>>,
+}
+
+#[derive(Default)]
+pub struct Driver {
+    /// The recording was made with --kernel.
+    pub seen: bool,
+    pub open: Map<u64, Span>,
+    /// Spans that began while as many were open as there is room for.
+    unfollowed: u64,
+    pub more_open: u64,
+    deaths: Deaths,
+    pub rows: Rows,
+    /// The longest first.
+    slowest: Vec<Slow>,
+    states: Map<Box<str>, (u64, u64)>,
+    figures: KernelSpace,
+}
+
+impl Driver {
+    pub fn header(&mut self, header: &Header) {
+        let Some(layer) = header.hooks.get("kernel") else { return };
+        self.seen = true;
+        self.figures.hooks.clone_from(&layer.by_backend);
+        if layer.by_backend.is_empty() && layer.attached > 0 {
+            self.figures.hooks.insert(layer.backend.clone(), layer.attached);
+        }
+    }
+
+    /// No line of --kernel has been seen, whatever the header said.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.figures.off_cpu == OffCpu::default() && self.figures.xid_count == 0
+    }
+
+    pub fn began(&mut self, event_id: u64, ts_ns: u64, begin: &KernelBegin) {
+        self.count(begin.kind);
+        let row = match &begin.ioctl {
+            Some(ioctl) => {
+                self.figures.ioctls += 1;
+                self.figures.unknown_ioctls += u64::from(ioctl.unknown);
+                self.rows.request(&begin.name, ioctl)
+            }
+            None => self.rows.named(Sort::Function, &begin.name),
+        };
+        self.rows.began(row);
+        let span = Span {
+            row,
+            pid: begin.pid,
+            tid: begin.tid,
+            ts_ns,
+            parent: begin.parent,
+            is_ioctl: begin.ioctl.is_some(),
+            has_ioctl: false,
+            off_cpu_ns: 0,
+            life: self.deaths.born(),
+        };
+        if self.open.len() < MOST_OPEN {
+            self.open.insert(event_id, span);
+        } else {
+            self.unfollowed += 1;
+            self.more_open += 1;
+        }
+    }
+
+    pub fn unmatched(&mut self) {
+        self.seen = true;
+        match self.unfollowed.checked_sub(1) {
+            Some(left) => self.unfollowed = left,
+            None => self.figures.unmatched_ends += 1,
+        }
+    }
+
+    pub fn ioctl_ended(&mut self, ns: u64, failed: bool) {
+        self.figures.ioctl_ns = self.figures.ioctl_ns.saturating_add(ns);
+        self.figures.failed_ioctls += u64::from(failed);
+    }
+
+    /// An interrupt or a tracepoint; and of time off the CPU only that there was a line.
+    pub fn instant(&mut self, instant: &Instant) {
+        self.count(instant.kind);
+        if instant.name == OFF_CPU {
+            return;
+        }
+        // A tracepoint is called category:event.
+        let sort = if instant.name.contains(':') { Sort::Tracepoint } else { Sort::Interrupt };
+        let row = self.rows.named(sort, &instant.name);
+        self.rows.began(row);
+        if let Some(ns) = instant.duration_ns {
+            self.rows.took(row, ns);
+        }
+    }
+
+    pub fn off_cpu(&mut self, instant: &Instant, ns: u64, in_call: bool) {
+        let off = &mut self.figures.off_cpu;
+        if !in_call {
+            off.outside_count += 1;
+            off.outside_ns = off.outside_ns.saturating_add(ns);
+            return;
+        }
+        off.count += 1;
+        off.total_ns = off.total_ns.saturating_add(ns);
+        let state = match instant.args.as_ref().and_then(|args| args.get("state")) {
+            Some(Value::Text(state)) => state,
+            _ => Cow::Borrowed("unknown"),
+        };
+        let state = state.as_ref();
+        if !self.states.contains_key(state) && self.states.len() < STATES && state.len() < LONGEST_NAME {
+            self.states.insert(state.into(), (0, 0));
+        }
+        if let Some((count, total)) = self.states.get_mut(state) {
+            *count += 1;
+            *total = total.saturating_add(ns);
+        }
+    }
+
+    pub fn xid(&mut self, ts_ns: u64, xid: &Xid) {
+        self.seen = true;
+        self.figures.xid_count += 1;
+        if self.figures.xids.len() < XIDS {
+            self.figures.xids.push(XidSeen {
+                ts_ns,
+                pid: xid.pid,
+                tid: xid.tid,
+                xid: xid.xid,
+                device: short(&xid.device, LONGEST_NAME),
+                message: short(&xid.message, LONGEST_NAME),
+            });
+        }
+    }
+
+    fn count(&mut self, kind: Kind) {
+        self.seen = true;
+        self.figures.scheduler_calls += u64::from(kind == Kind::Scheduler);
+    }
+
+    /// Whether a call that took so long is among the slowest as yet.
+    pub fn is_slow(&self, ns: u64) -> bool {
+        self.slowest.len() < SLOWEST || self.slowest.last().is_some_and(|least| ns > least.duration_ns)
+    }
+
+    pub fn slow(&mut self, slow: Slow) {
+        let at = self.slowest.partition_point(|known| known.duration_ns >= slow.duration_ns);
+        self.slowest.insert(at, slow);
+        self.slowest.truncate(SLOWEST);
+    }
+
+    pub fn died(&mut self, pid: u32, ts_ns: u64) {
+        if self.deaths.died(pid, ts_ns, self.open.len()) {
+            for span in self.open.values_mut() {
+                span.life = self.deaths.of(span.pid, span.life);
+            }
+            self.deaths.told();
+        }
+    }
+
+    pub fn in_flight(&self, at_ns: u64, calls: &mut Vec<InFlight>) {
+        let name = |span: &Span| self.rows.get(span.row).map(|row| row.name.to_string());
+        calls.extend(self.open.iter().map(|(begin, span)| {
+            let died_ns = self.deaths.of(span.pid, span.life).died_ns();
+            InFlight {
+                pid: span.pid,
+                tid: span.tid,
+                name: name(span).unwrap_or_default(),
+                begin: *begin,
+                duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(span.ts_ns),
+                died: died_ns.is_some(),
+            }
+        }));
+    }
+
+    /// None of a recording without --kernel. `function` is the name of a CUDA function.
+    pub fn finish(&self, function: impl Fn(usize) -> String) -> Option<KernelSpace> {
+        if !self.seen {
+            return None;
+        }
+        let mut figures = self.figures.clone();
+        (figures.requests, figures.more_requests) = self.rows.requests();
+        (figures.functions, figures.more_functions) = self.rows.of(Sort::Function);
+        figures.interrupts = self.rows.of(Sort::Interrupt).0;
+        figures.tracepoints = self.rows.of(Sort::Tracepoint).0;
+        figures.off_cpu = OffCpu { by_state: self.states(), ..figures.off_cpu };
+        figures.slowest = self.slowest.iter().map(|slow| self.slow_call(slow, &function)).collect();
+        Some(figures)
+    }
+
+    fn states(&self) -> Vec<OffCpuState> {
+        let mut all: Vec<OffCpuState> = Vec::new();
+        for (state, (count, total_ns)) in &self.states {
+            all.push(OffCpuState { state: state.to_string(), count: *count, total_ns: *total_ns });
+        }
+        all.sort_by(|a, b| b.total_ns.cmp(&a.total_ns).then_with(|| a.state.cmp(&b.state)));
+        all
+    }
+
+    fn slow_call(&self, slow: &Slow, function: impl Fn(usize) -> String) -> SlowCall {
+        let mut call = SlowCall {
+            function: function(slow.function),
+            pid: slow.pid,
+            tid: slow.tid,
+            begin: slow.begin,
+            ts_ns: slow.ts_ns,
+            duration_ns: slow.duration_ns,
+            ..SlowCall::default()
+        };
+        let Some(within) = &slow.within else { return call };
+        (call.kernel_ns, call.off_cpu_ns) = (within.kernel_ns, within.off_cpu_ns);
+        (call.more_calls, call.more_ns) = within.others;
+        let mut rows: Vec<_> = within.requests.iter().collect();
+        rows.sort_by(|(a, (_, x)), (b, (_, y))| y.cmp(x).then(a.cmp(b)));
+        for (index, (calls, total_ns)) in rows {
+            let row = self.rows.get(*index).filter(|_| call.requests.len() < REQUESTS);
+            let Some(row) = row else {
+                call.more_calls += calls;
+                call.more_ns = call.more_ns.saturating_add(*total_ns);
+                continue;
+            };
+            let name = if row.sort == Sort::Request { &row.request } else { &row.name };
+            call.requests.push(SlowRequest {
+                request: name.to_string(),
+                detail: row.detail.as_deref().map(str::to_owned),
+                calls: *calls,
+                total_ns: *total_ns,
+            });
+        }
+        call
+    }
+}

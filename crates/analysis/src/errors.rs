@@ -1,0 +1,189 @@
+//! Where to look for the cause of an error: an error of a kernel is reported
+//! by a later call, so its cause lies between the last successful
+//! synchronisation and the call that failed. Contexts are kept apart as far
+//! as the calls say which one a thread works with.
+
+use super::by_process::ByProcess;
+use super::figures::{ErrorWindow, FailureCause, LaunchCount, SyncSeen};
+use gpurec_cuda as cuda;
+use gpurec_trace::bounds::{LONGEST_NAME, short};
+use gpurec_trace::hash::Map;
+use gpurec_trace::{Args, Begin, End, Retval, Value};
+
+/// How many contexts are told apart.
+const MOST: usize = 65_536;
+
+/// How many windows are kept, and how many kernels of one.
+const WINDOWS: usize = 100;
+const KERNELS: usize = 32;
+
+/// CUresult and cudaError_t have the same numbers for what happens on the
+/// device: uncorrectable ECC error, illegal address, timeout, assert, stack
+/// and instruction errors, launch failure.
+const ASYNCHRONOUS: [i64; 10] = [214, 700, 702, 710, 714, 715, 716, 717, 718, 719];
+
+#[derive(Default)]
+pub struct Errors {
+    /// By process and context; 0 as long as no context is known.
+    contexts: ByProcess<u64, Since>,
+    /// The first context each process was seen to work with.
+    first: Map<u32, u64>,
+    current: ByProcess<u32, Vec<u64>>,
+    windows: Vec<ErrorWindow>,
+}
+
+/// What happened in a context since it was last known to be well.
+#[derive(Default)]
+struct Since {
+    /// The function, its begin and its time.
+    sync: Option<(usize, u64, u64)>,
+    launches: u64,
+    /// By kernel, in the order they first came.
+    kernels: Vec<(usize, u64)>,
+    failed: bool,
+    failed_asynchronously: bool,
+}
+
+impl Errors {
+    fn since(&mut self, pid: u32, tid: u32) -> Option<&mut Since> {
+        let current = self.current.get(pid, &tid).and_then(|stack| stack.last());
+        let context = current.or_else(|| self.first.get(&pid)).copied().unwrap_or(0);
+        self.contexts.entry(pid, context, MOST)
+    }
+
+    pub fn synchronised(&mut self, end: &End, function: usize, ts_ns: u64) {
+        if let Some(since) = self.since(end.pid, end.tid) {
+            since.sync = Some((function, end.begin, ts_ns));
+            since.launches = 0;
+            since.kernels.clear();
+        }
+    }
+
+    pub fn launched(&mut self, pid: u32, tid: u32, kernel: Option<usize>) {
+        let Some(since) = self.since(pid, tid) else { return };
+        since.launches += 1;
+        let Some(kernel) = kernel else { return };
+        if let Some((_, count)) = since.kernels.iter_mut().find(|(known, _)| *known == kernel) {
+            *count += 1;
+        } else if since.kernels.len() < KERNELS {
+            since.kernels.push((kernel, 1));
+        }
+    }
+
+    /// The program saw a failure. Only the first of a context tells; and if that was an error of
+    /// the call itself, also the first that comes from the device.
+    pub fn failed(
+        &mut self,
+        end: &End,
+        ts_ns: u64,
+        cause: Option<FailureCause>,
+        kernel_name: impl Fn(usize) -> String,
+        function_name: impl Fn(usize) -> String,
+    ) {
+        let code = match end.retval {
+            Some(Retval::Number(code)) => Some(code),
+            _ => None,
+        };
+        let asynchronous = code.is_some_and(|code| ASYNCHRONOUS.contains(&code));
+        let context = self.current.get(end.pid, &end.tid).and_then(|stack| stack.last()).copied();
+        let full = self.windows.len() >= WINDOWS;
+        let Some(since) = self.since(end.pid, end.tid) else { return };
+        if (since.failed && !asynchronous) || since.failed_asynchronously {
+            return;
+        }
+        since.failed = true;
+        since.failed_asynchronously = asynchronous;
+        if full {
+            return;
+        }
+        let window = ErrorWindow {
+            pid: end.pid,
+            tid: end.tid,
+            context: context.map(|context| format!("{context:#x}")),
+            function: short(&end.name, LONGEST_NAME),
+            error: short(end.error.as_deref().unwrap_or_default(), LONGEST_NAME),
+            asynchronous,
+            cause,
+            begin: end.begin,
+            ts_ns,
+            last_sync: since.sync.map(|(function, begin, ts_ns)| SyncSeen {
+                function: function_name(function),
+                begin,
+                ts_ns,
+            }),
+            launches: since.launches,
+            kernels: since
+                .kernels
+                .iter()
+                .map(|(kernel, count)| LaunchCount { kernel: kernel_name(*kernel), launches: *count })
+                .collect(),
+        };
+        self.windows.push(window);
+    }
+
+    /// The context a call is about to make its thread's, if its name says so.
+    pub fn context_of(begin: &Begin) -> Option<u64> {
+        match cuda::base_name(&begin.name) {
+            "cuCtxSetCurrent" | "cuCtxPushCurrent" => first(&begin.args),
+            _ => None,
+        }
+    }
+
+    /// A call that may have changed its thread's context has succeeded;
+    /// `asked` is what `context_of` said.
+    pub fn switched(&mut self, end: &End, asked: Option<u64>) {
+        let made = || end.out.as_ref().and_then(first);
+        let thread = (end.pid, end.tid);
+        let Some(stack) = self.current.entry(thread.0, thread.1, MOST) else { return };
+        match cuda::base_name(&end.name) {
+            "cuCtxSetCurrent" => {
+                stack.pop();
+                self.now_in(thread, asked);
+            }
+            "cuCtxPushCurrent" => self.now_in(thread, asked),
+            "cuCtxCreate" => self.now_in(thread, made()),
+            "cuCtxPopCurrent" => _ = stack.pop(),
+            _ => {}
+        }
+    }
+
+    fn now_in(&mut self, thread: (u32, u32), context: Option<u64>) {
+        let Some(context) = context.filter(|context| *context != 0) else { return };
+        let Some(stack) = self.current.entry(thread.0, thread.1, MOST) else { return };
+        if stack.len() < 64 {
+            stack.push(context);
+        }
+        let pid = thread.0;
+        if self.first.len() >= MOST {
+            return;
+        }
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.first.entry(pid) {
+            vacant.insert(context);
+            // What came before was in this one too, as far as anybody knows.
+            if let Some(since) = self.contexts.remove(pid, &0)
+                && let Some(now) = self.contexts.entry(pid, context, MOST)
+            {
+                *now = since;
+            }
+        }
+    }
+
+    /// The process ended, or became another program.
+    pub fn ended(&mut self, pid: u32) {
+        self.contexts.ended(pid);
+        self.current.ended(pid);
+        self.first.remove(&pid);
+    }
+
+    pub fn finish(&self) -> Vec<ErrorWindow> {
+        self.windows.clone()
+    }
+}
+
+/// The first argument, a pointer.
+fn first(args: &Args) -> Option<u64> {
+    match args.first() {
+        Some(Value::Hex(n)) => Some(n),
+        _ => None,
+    }
+}

@@ -1,0 +1,188 @@
+//! Chrome's trace event format, as JSON: for chrome://tracing, Perfetto and everything that reads
+//! it. In: events with their place. Out: one object, an event a line. Times are microseconds with
+//! three decimals and so exact; a call open at the end gets an end, which the format wants.
+
+use super::details;
+use super::object::Object;
+use super::sink::{At, Cause, Linked, Sink, Source, category, name};
+use super::tracks::{Process, Track};
+use gpurec_trace::{Line, json};
+
+#[derive(Default)]
+pub struct Chrome {
+    out: Vec<u8>,
+    any: bool,
+    processes: u64,
+    wall_ns: Option<u64>,
+    notes: Vec<String>,
+    file: String,
+}
+
+impl Chrome {
+    pub fn new() -> Chrome {
+        Chrome { out: b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[".to_vec(), ..Chrome::default() }
+    }
+
+    fn next(&mut self) {
+        self.out.extend_from_slice(if self.any { b",\n" } else { b"\n" });
+        self.any = true;
+    }
+
+    /// Up to the keys that an event has by its phase.
+    fn event(&mut self, name: &str, category: &str, phase: &[u8], ts_ns: u64, track: Track) {
+        self.next();
+        self.out.extend_from_slice(b"{\"name\":");
+        json::string(&mut self.out, name);
+        self.out.extend_from_slice(b",\"cat\":\"");
+        self.out.extend_from_slice(category.as_bytes());
+        self.out.extend_from_slice(b"\",");
+        self.place(phase, ts_ns, track);
+    }
+
+    fn place(&mut self, phase: &[u8], ts_ns: u64, track: Track) {
+        let out = &mut self.out;
+        out.extend_from_slice(b"\"ph\":\"");
+        out.extend_from_slice(phase);
+        out.extend_from_slice(b"\",\"ts\":");
+        json::micros(out, ts_ns);
+        out.extend_from_slice(b",\"pid\":");
+        json::number(out, track.pid.into());
+        out.extend_from_slice(b",\"tid\":");
+        json::number(out, track.tid.into());
+    }
+
+    fn details(&mut self, line: &Line) {
+        let before = self.out.len();
+        self.out.extend_from_slice(b",\"args\":");
+        if details::write(&mut self.out, line) {
+            self.out.truncate(before);
+        }
+        self.out.push(b'}');
+    }
+
+    fn metadata(&mut self, what: &str, pid: u32, tid: u32, args: impl FnOnce(&mut Object)) {
+        self.next();
+        let mut object = Object::new(&mut self.out);
+        object.text("name", what);
+        object.text("ph", "M");
+        object.number("pid", pid.into());
+        object.number("tid", tid.into());
+        let mut inner = Object::new(object.key("args"));
+        args(&mut inner);
+        inner.end();
+        object.end();
+    }
+
+    fn flow(&mut self, phase: &[u8], ts_ns: u64, track: Track, id: u64) {
+        self.event("ioctl", "flow", phase, ts_ns, track);
+        self.out.extend_from_slice(b",\"id\":");
+        json::number(&mut self.out, id);
+        self.out.push(b'}');
+    }
+}
+
+impl Sink for Chrome {
+    type Held = ();
+
+    fn source(&mut self, source: &Source) {
+        self.file = source.file.to_owned();
+    }
+
+    fn clock(&mut self, wall_ns: u64) {
+        self.wall_ns = Some(wall_ns);
+    }
+
+    fn process(&mut self, process: &Process) {
+        self.processes += 1;
+        let order = self.processes;
+        self.metadata("process_name", process.pid, 0, |args| args.text("name", &process.name));
+        self.metadata("process_sort_index", process.pid, 0, |args| args.number("sort_index", order));
+    }
+
+    fn track(&mut self, track: Track, _parent: u64, name: &str, _is_thread: bool) {
+        self.metadata("thread_name", track.pid, track.tid, |args| args.text("name", name));
+        self.metadata("thread_sort_index", track.pid, track.tid, |args| {
+            args.number("sort_index", track.uuid)
+        });
+    }
+
+    fn counter_track(&mut self, _uuid: u64, _process: &Process, _name: &str) {}
+
+    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Linked) {
+        self.event(name(line), category(line), b"B", at.ts_ns, at.track);
+        self.details(line);
+        if let Linked::In(flow) = linked {
+            // The arrow leaves where only the call has begun, not where the ioctl has too.
+            self.flow(b"s", flow.from_ns, at.track, flow.ioctl);
+            self.flow(b"f\",\"bp\":\"e", at.ts_ns, at.track, flow.ioctl);
+        }
+    }
+
+    fn end(&mut self, at: At, line: &Line, _held: ()) {
+        self.next();
+        self.out.push(b'{');
+        self.place(b"E", at.ts_ns, at.track);
+        self.details(line);
+    }
+
+    fn close(&mut self, at: At, _held: (), cause: Cause) {
+        self.next();
+        self.out.push(b'{');
+        self.place(b"E", at.ts_ns, at.track);
+        let mut args = Object::new({
+            self.out.extend_from_slice(b",\"args\":");
+            &mut self.out
+        });
+        args.flag(cause.name(), true);
+        args.end();
+        self.out.push(b'}');
+    }
+
+    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>) {
+        match duration_ns {
+            Some(ns) => {
+                // It ends at `at`; what began before the recording, with it.
+                let start_ns = at.ts_ns.saturating_sub(ns);
+                self.event(name(line), category(line), b"X", start_ns, at.track);
+                self.out.extend_from_slice(b",\"dur\":");
+                json::micros(&mut self.out, at.ts_ns - start_ns);
+            }
+            None => self.event(name(line), category(line), b"i\",\"s\":\"t", at.ts_ns, at.track),
+        }
+        self.details(line);
+    }
+
+    fn counter(&mut self, ts_ns: u64, _uuid: u64, pid: u32, name: &str, value: u64) {
+        self.event(name, "memory", b"C", ts_ns, Track { uuid: 0, pid, tid: 0 });
+        self.out.extend_from_slice(b",\"args\":{\"bytes\":");
+        json::number(&mut self.out, value);
+        self.out.extend_from_slice(b"}}");
+    }
+
+    fn note(&mut self, at: At, text: &str) {
+        self.notes.push(format!("{}: {text}", self.file));
+        self.event("note", "note", b"i\",\"s\":\"t", at.ts_ns, at.track);
+        let mut args = Object::new({
+            self.out.extend_from_slice(b",\"args\":");
+            &mut self.out
+        });
+        args.text("note", text);
+        args.end();
+        self.out.push(b'}');
+    }
+
+    fn finish(&mut self) {
+        self.out.extend_from_slice(b"\n],\"otherData\":");
+        let mut data = Object::new(&mut self.out);
+        data.text("made_by", concat!("gpurec ", env!("CARGO_PKG_VERSION")));
+        // As text: it has more digits than a JSON number holds.
+        data.maybe_text("wall_clock_at_0_ns", self.wall_ns.map(|ns| ns.to_string()).as_deref());
+        data.other("notes", &self.notes);
+        data.end();
+        self.out.extend_from_slice(b"}\n");
+    }
+
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+}

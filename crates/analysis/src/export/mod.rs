@@ -1,0 +1,135 @@
+//! `gpurec export`: traces as other programs read them.
+//!
+//! In: traces. Out: Chrome's trace event JSON, Perfetto's protocol buffers, or a table, written as
+//! the traces are read. Several traces, as of the ranks of a job, become one, on the time of the
+//! wall clock. Nothing is summed up or judged here: what the trace says is said in another way.
+
+mod annotate;
+mod chrome;
+mod csv;
+mod details;
+mod intern;
+mod object;
+mod output;
+mod perfetto;
+mod proto;
+mod sink;
+#[cfg(test)]
+mod tests;
+mod tracks;
+mod walk;
+
+use std::fs;
+use std::io::{IsTerminal, stdout};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::views::ONLY_FIGURES;
+use super::{Only, read};
+use crate::Usage;
+use crate::ui;
+use gpurec_trace::Body;
+use gpurec_trace::time;
+use output::Output;
+use sink::{Sink, Source};
+use walk::Walk;
+
+pub struct ExportConfig {
+    /// The newest trace if there is none.
+    pub files: Vec<PathBuf>,
+    pub format: ExportFormat,
+    /// Standard output if there is none, or `-`.
+    pub output: Option<PathBuf>,
+    pub only: Only,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    Chrome,
+    Perfetto,
+    Csv,
+}
+
+pub fn export(config: &ExportConfig) -> Result<u8> {
+    let files = read::or_newest(&config.files);
+    let path = config.output.as_deref().filter(|path| *path != Path::new("-"));
+    if path.is_none() && config.format == ExportFormat::Perfetto && stdout().is_terminal() {
+        return Err(
+            Usage("Perfetto's format is binary: give -o FILE, or send it to a program".to_owned()).into()
+        );
+    }
+    let base_ns = if files.len() > 1 { earliest(&files)? } else { None };
+    let output = Output::new(path, &files)?;
+    let said = match config.format {
+        ExportFormat::Chrome => write(chrome::Chrome::new(), &files, &config.only, base_ns, output),
+        ExportFormat::Perfetto => write(perfetto::Perfetto::new(), &files, &config.only, base_ns, output),
+        ExportFormat::Csv => write(csv::Csv::new(), &files, &config.only, base_ns, output),
+    }?;
+    for text in said {
+        ui::say(&text);
+    }
+    Ok(0)
+}
+
+/// When the first of several recordings began. Each is opened for it.
+fn earliest(files: &[PathBuf]) -> Result<Option<i64>> {
+    let mut earliest: Option<i64> = None;
+    for file in files {
+        read_twice(file)?;
+        let named = || ui::name(file);
+        let mut reader = read::open(file)?;
+        if let Some(line) = reader.next().with_context(named)?
+            && let Body::Header(header) = &line.body
+            && let Some(begun) = time::nanoseconds(&header.start)
+        {
+            earliest = Some(earliest.map_or(begun, |earliest| earliest.min(begun)));
+        }
+    }
+    Ok(earliest)
+}
+
+/// A pipe gives what it has once.
+fn read_twice(file: &Path) -> Result<()> {
+    let what = if file == Path::new("-") {
+        "standard input".to_owned()
+    } else if fs::metadata(file).is_ok_and(|about| !about.is_file() && !about.is_dir()) {
+        ui::name(file)
+    } else {
+        return Ok(());
+    };
+    bail!(Usage(format!(
+        "{what} can be exported alone only: of several traces each is read twice; save it to a file"
+    )))
+}
+
+/// The traces in a format. What is to be said of them comes back.
+fn write(
+    sink: impl Sink,
+    files: &[PathBuf],
+    only: &Only,
+    base_ns: Option<i64>,
+    mut output: Output,
+) -> Result<Vec<String>> {
+    let mut walk = Walk::new(sink, files.len() > 1, base_ns);
+    let mut all = Vec::new();
+    for (index, file) in files.iter().enumerate() {
+        let name = file.display().to_string();
+        walk.source(&Source { file: &name, index });
+        let mut has_events = true;
+        let notes = read::try_each(file, only, |line| {
+            if let Body::Header(header) = &line.body {
+                has_events = header.options.get("summary_only") != Some(&true.into());
+            }
+            walk.add(line);
+            output.take(walk.sink.buffer())
+        })?;
+        let mut said = notes.sentences();
+        said.extend((!has_events).then(|| ONLY_FIGURES.to_owned()));
+        let said = walk.source_ends(said);
+        all.extend(said.into_iter().map(|text| format!("{}: {}", ui::clean(&name), ui::clean(&text))));
+    }
+    walk.sink.finish();
+    output.finish(walk.sink.buffer())?;
+    Ok(all)
+}

@@ -1,0 +1,131 @@
+//! Where an export goes. In: a buffer that is filled. Out: a file or standard output. The file is
+//! made when there is something to write, so that a trace which cannot be read leaves an older
+//! export alone. Opened with the rights of who called gpurec: main took them on.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use zstd::stream::write::Encoder;
+
+use crate::Usage;
+use crate::ui;
+
+/// Written away when so much is waiting.
+const BUFFER: usize = 256 * 1024;
+
+pub struct Output {
+    path: Option<PathBuf>,
+    to: Option<To>,
+}
+
+enum To {
+    Plain(Box<dyn Write>),
+    /// By its name, as a trace is.
+    Zstd(Encoder<'static, File>),
+}
+
+impl Output {
+    pub fn new(path: Option<&Path>, inputs: &[PathBuf]) -> Result<Output> {
+        let to = match path {
+            Some(path) => fs::metadata(path).ok().and_then(|about| identity(&about)),
+            None => standard(stdout()),
+        };
+        if to.is_some() && inputs.iter().any(|input| of_input(input) == to) {
+            let what = path.map_or("standard output".to_owned(), ui::name);
+            let text = format!("{what} is the trace itself: give another file to -o");
+            return Err(Usage(text).into());
+        }
+        Ok(Output { path: path.map(Path::to_path_buf), to: None })
+    }
+
+    /// Writes the buffer away if it is full.
+    pub fn take(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        if buffer.len() < BUFFER {
+            return Ok(());
+        }
+        self.write(buffer)
+    }
+
+    pub fn finish(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        self.write(buffer)?;
+        let done = match self.to.take() {
+            Some(To::Zstd(to)) => to.finish().map(drop),
+            Some(To::Plain(mut to)) => to.flush(),
+            None => Ok(()),
+        };
+        done.map_err(|error| self.explained(error))
+    }
+
+    fn write(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let to = match &mut self.to {
+            Some(to) => to,
+            None => self.to.insert(open(self.path.as_deref())?),
+        };
+        let written = match to {
+            To::Plain(to) => to.write_all(buffer),
+            To::Zstd(to) => to.write_all(buffer),
+        };
+        written.map_err(|error| self.explained(error))?;
+        buffer.clear();
+        Ok(())
+    }
+
+    fn explained(&self, error: io::Error) -> io::Error {
+        match &self.path {
+            Some(path) => explain(path, &error),
+            None => error,
+        }
+    }
+}
+
+fn open(path: Option<&Path>) -> io::Result<To> {
+    let Some(path) = path else { return Ok(To::Plain(Box::new(stdout().lock()))) };
+    // As a trace: it tells of processes what only their owner knows.
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path).map_err(|error| explain(path, &error))?;
+    match path.extension().is_some_and(|extension| extension == "zst") {
+        true => Ok(To::Zstd(Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)),
+        false => Ok(To::Plain(Box::new(file))),
+    }
+}
+
+fn explain(path: &Path, error: &io::Error) -> io::Error {
+    let text = format!("{} cannot be written ({error}): give another place to -o", ui::name(path));
+    io::Error::new(error.kind(), text)
+}
+
+/// Which file it is; none of what is no file, which nobody reads and writes at once.
+#[cfg(unix)]
+fn identity(about: &Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    about.is_file().then(|| (about.dev(), about.ino()))
+}
+
+fn of_input(input: &Path) -> Option<(u64, u64)> {
+    if input == Path::new("-") {
+        return standard(stdin());
+    }
+    fs::metadata(input).ok().and_then(|about| identity(&about))
+}
+
+#[cfg(unix)]
+fn standard(fd: impl std::os::fd::AsFd) -> Option<(u64, u64)> {
+    let fd = fd.as_fd().try_clone_to_owned().ok()?;
+    identity(&File::from(fd).metadata().ok()?)
+}
+
+/// Elsewhere a shell locks what it redirects to.
+#[cfg(not(unix))]
+fn identity(_: &Metadata) -> Option<(u64, u64)> {
+    None
+}
+
+#[cfg(not(unix))]
+fn standard<T>(_: T) -> Option<(u64, u64)> {
+    None
+}

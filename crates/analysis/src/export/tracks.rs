@@ -1,0 +1,402 @@
+//! Who has a track in the output, and under which numbers. In: the processes and threads of one
+//! trace after the other. Out: tracks whose ids are theirs alone, also where two traces have the
+//! same pid. What is kept grows with the processes and threads seen.
+
+use std::collections::{HashMap, HashSet};
+
+use super::sink::Sink;
+use gpurec_trace::bounds::{Left, short};
+use gpurec_trace::hash::Map;
+
+/// Threads kept apart. A trace has more only if something makes threads without end.
+const MOST_THREADS: usize = 262_144;
+const MOST_PROCESSES: usize = 65_536;
+const MOST_LANES: usize = 16_384;
+
+/// Bytes of the commands of all processes, each word with what the allocator adds.
+const COMMANDS: usize = 32 << 20;
+const EACH: usize = 32;
+
+/// Spaces of memory that a process has a counter for: there are seven.
+const MOST_SPACES: usize = 32;
+/// The longest name of a space, and of an interrupt.
+const LONGEST_SPACE: usize = 256;
+
+/// How long a command is shown.
+const LONGEST_NAME: usize = 120;
+
+/// Above any pid of Linux, and within what Perfetto's format holds.
+const FRESH: u32 = 1 << 30;
+
+/// One line of events: by `uuid` for Perfetto, by pid and tid for Chrome.
+#[derive(Clone, Copy)]
+pub struct Track {
+    pub uuid: u64,
+    pub pid: u32,
+    pub tid: u32,
+}
+
+pub struct Process {
+    pub uuid: u64,
+    /// In the output; as in the trace unless another trace took it.
+    pub pid: u32,
+    pub name: String,
+    pub command: Vec<String>,
+    pub rank: Option<u32>,
+    /// When it ended.
+    pub exit_ns: Option<u64>,
+    /// Threads of it that have been in a call, each once.
+    pub busy: Vec<usize>,
+    announced: bool,
+    spaces: Vec<Space>,
+}
+
+/// Live memory in one space.
+pub struct Space {
+    pub space: Box<str>,
+    pub name: String,
+    pub uuid: u64,
+    pub live: u64,
+}
+
+pub struct Thread<H> {
+    pub track: Track,
+    pub process: usize,
+    off_cpu: Option<Track>,
+    /// It is among the busy ones of its process.
+    pub busy: bool,
+    /// The calls that it is in, the outermost first.
+    pub open: Vec<Open<H>>,
+    /// The time of its last event: they are in order, or nothing nests.
+    pub latest_ns: u64,
+}
+
+/// A call that has begun and not ended.
+pub struct Open<H> {
+    pub event_id: u64,
+    pub ts_ns: u64,
+    /// Of user space.
+    pub is_call: bool,
+    pub held: H,
+}
+
+/// A track that belongs to no thread.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// Header, end, processes and libraries.
+    Recording,
+    Xid,
+    Lost,
+    /// Interrupts of one name on a CPU: of two names one may enclose the other, and which began
+    /// first is known only when both have ended.
+    Interrupt(u32, Box<str>),
+    /// What passed on a CPU in no thread.
+    Cpu(u32),
+    /// All beyond `MOST_LANES`.
+    More,
+}
+
+impl Lane {
+    fn name(&self) -> String {
+        match self {
+            Lane::Recording => "recording".to_owned(),
+            Lane::Xid => "Xid errors".to_owned(),
+            Lane::Lost => "lost events".to_owned(),
+            Lane::Interrupt(cpu, name) => format!("CPU {cpu} {name}"),
+            Lane::Cpu(cpu) => format!("CPU {cpu}"),
+            Lane::More => "more of the driver".to_owned(),
+        }
+    }
+}
+
+/// Numbers that are given out once.
+#[derive(Default)]
+struct Numbers {
+    used: HashSet<u32>,
+    fresh: u32,
+}
+
+impl Numbers {
+    fn take(&mut self, wanted: u32) -> u32 {
+        if wanted > 0 && wanted < FRESH && self.used.insert(wanted) { wanted } else { self.fresh() }
+    }
+
+    fn fresh(&mut self) -> u32 {
+        self.fresh += 1;
+        FRESH + self.fresh
+    }
+}
+
+pub struct Tracks<H> {
+    uuids: u64,
+    pids: Numbers,
+    tids: Numbers,
+    pub processes: Vec<Process>,
+    pub threads: Vec<Thread<H>>,
+    by_pid: Map<u32, usize>,
+    by_thread: Map<(u32, u32), usize>,
+    /// The thread of the line before: it mostly has the next one too.
+    last: Option<((u32, u32), usize)>,
+    lanes: HashMap<Lane, Track>,
+    group: Option<(u64, u32)>,
+    commands: Left<COMMANDS>,
+    /// Said after every name if several traces are merged.
+    pub suffix: String,
+    /// Events of threads beyond `MOST_THREADS`.
+    pub left_out: u64,
+}
+
+impl<H> Default for Tracks<H> {
+    fn default() -> Self {
+        Tracks {
+            uuids: 0,
+            pids: Numbers::default(),
+            tids: Numbers::default(),
+            processes: Vec::new(),
+            threads: Vec::new(),
+            by_pid: Map::default(),
+            by_thread: Map::default(),
+            last: None,
+            lanes: HashMap::new(),
+            group: None,
+            commands: Left::default(),
+            suffix: String::new(),
+            left_out: 0,
+        }
+    }
+}
+
+impl<H> Tracks<H> {
+    /// Another trace: its numbers are its own.
+    pub fn next_source(&mut self) {
+        self.by_pid.clear();
+        self.by_thread.clear();
+        self.processes.clear();
+        self.threads.clear();
+        self.lanes.clear();
+        self.last = None;
+        self.group = None;
+        self.commands = Left::default();
+    }
+
+    fn uuid(&mut self) -> u64 {
+        self.uuids += 1;
+        self.uuids
+    }
+
+    pub fn process(&mut self, pid: u32) -> usize {
+        if let Some(index) = self.by_pid.get(&pid) {
+            return *index;
+        }
+        let last = self.processes.len();
+        if last < MOST_PROCESSES {
+            let number = self.pids.take(pid);
+            let process = Process::new(self.uuid(), number, format!("process {pid}{}", self.suffix));
+            self.processes.push(process);
+            self.by_pid.insert(pid, last);
+            return last;
+        }
+        if last == MOST_PROCESSES {
+            let number = self.pids.fresh();
+            let process = Process::new(self.uuid(), number, format!("more processes{}", self.suffix));
+            self.processes.push(process);
+        }
+        MOST_PROCESSES
+    }
+
+    fn is_shared(&self, process: usize) -> bool {
+        process >= MOST_PROCESSES
+    }
+
+    /// The thread of an event. `name` is a kernel thread's own.
+    pub fn thread(&mut self, sink: &mut impl Sink, pid: u32, tid: u32, name: Option<&str>) -> Option<usize> {
+        if let Some((key, index)) = self.last
+            && key == (pid, tid)
+        {
+            return Some(index);
+        }
+        let index = match self.by_thread.get(&(pid, tid)) {
+            Some(index) => *index,
+            None => self.new_thread(sink, pid, tid, name)?,
+        };
+        self.last = Some(((pid, tid), index));
+        Some(index)
+    }
+
+    fn new_thread(&mut self, sink: &mut impl Sink, pid: u32, tid: u32, name: Option<&str>) -> Option<usize> {
+        if self.threads.len() >= MOST_THREADS {
+            self.left_out += 1;
+            return None;
+        }
+        let index = self.process(pid);
+        let track = Track { uuid: self.uuid(), pid: 0, tid: self.tids.take(tid) };
+        let process = self.processes.get_mut(index)?;
+        if let Some(name) = name
+            && process.command.is_empty()
+        {
+            process.name = format!("{}{}", short(name, LONGEST_SPACE), self.suffix);
+        }
+        process.announce(sink);
+        let track = Track { pid: process.pid, ..track };
+        let (parent, shown) = (
+            process.uuid,
+            match name {
+                Some(name) => short(name, LONGEST_SPACE),
+                None if pid == tid => "main".to_owned(),
+                None => format!("thread {tid}"),
+            },
+        );
+        sink.track(track, parent, &shown, true);
+        self.threads.push(Thread {
+            track,
+            process: index,
+            off_cpu: None,
+            busy: false,
+            open: Vec::new(),
+            latest_ns: 0,
+        });
+        self.by_thread.insert((pid, tid), self.threads.len() - 1);
+        Some(self.threads.len() - 1)
+    }
+
+    /// The track beside a thread's on which it is seen to be off the CPU.
+    pub fn off_cpu(&mut self, sink: &mut impl Sink, index: usize, tid: u32) -> Option<Track> {
+        if let Some(track) = self.threads.get(index)?.off_cpu {
+            return Some(track);
+        }
+        let (uuid, fresh) = (self.uuid(), self.tids.fresh());
+        let thread = self.threads.get_mut(index)?;
+        let track = Track { uuid, pid: thread.track.pid, tid: fresh };
+        thread.off_cpu = Some(track);
+        sink.track(track, thread.track.uuid, &format!("thread {tid} off the CPU"), false);
+        Some(track)
+    }
+
+    pub fn lane(&mut self, sink: &mut impl Sink, lane: Lane) -> Track {
+        if let Some(track) = self.lanes.get(&lane) {
+            return *track;
+        }
+        let fits = !matches!(&lane, Lane::Interrupt(_, name) if name.len() > LONGEST_SPACE);
+        let lane = if self.lanes.len() < MOST_LANES && fits { lane } else { Lane::More };
+        if let Some(track) = self.lanes.get(&lane) {
+            return *track;
+        }
+        let (parent, pid) = self.group(sink);
+        let track = Track { uuid: self.uuid(), pid, tid: self.tids.fresh() };
+        sink.track(track, parent, &lane.name(), false);
+        self.lanes.insert(lane, track);
+        track
+    }
+
+    /// What stands for the machine: the parent of the lanes.
+    fn group(&mut self, sink: &mut impl Sink) -> (u64, u32) {
+        if let Some(group) = self.group {
+            return group;
+        }
+        let name = format!("GPU driver and recording{}", self.suffix);
+        let number = self.pids.fresh();
+        let process = Process::new(self.uuid(), number, name);
+        sink.process(&process);
+        *self.group.insert((process.uuid, process.pid))
+    }
+
+    /// A program started in a process, or took over what it was.
+    pub fn exec(&mut self, sink: &mut impl Sink, pid: u32, command: &[String], rank: Option<u32>) {
+        let index = self.process(pid);
+        if self.is_shared(index) {
+            return;
+        }
+        let Some(process) = self.processes.get_mut(index) else { return };
+        process.name = title(command, rank) + &self.suffix;
+        // Beyond the room for commands there are names.
+        let kept = self.commands.take(command.iter().map(|word| EACH + word.len()).sum());
+        process.command = if kept { command.to_vec() } else { Vec::new() };
+        process.rank = rank;
+        process.exit_ns = None;
+        if process.announced {
+            sink.process(process);
+        }
+    }
+
+    /// Until it starts a program, a child is what its parent is.
+    pub fn fork(&mut self, pid: u32, child: u32) {
+        let parent = self.process(pid);
+        let Some(parent) = self.processes.get(parent) else { return };
+        let (name, command, rank) = (parent.name.clone(), parent.command.clone(), parent.rank);
+        let child = self.process(child);
+        if self.is_shared(child) {
+            return;
+        }
+        let Some(child) = self.processes.get_mut(child) else { return };
+        child.exit_ns = None;
+        if !child.announced && child.command.is_empty() {
+            let kept = self.commands.take(command.iter().map(|word| EACH + word.len()).sum());
+            let command = if kept { command } else { Vec::new() };
+            (child.name, child.command, child.rank) = (name, command, rank);
+        }
+    }
+
+    /// The counter of a space, with what was live in it.
+    pub fn space(&mut self, sink: &mut impl Sink, process: usize, space: &str) -> Option<(u32, &mut Space)> {
+        let known = self.processes.get(process)?.spaces.iter().position(|known| *known.space == *space);
+        let known = match known {
+            Some(known) => known,
+            None => {
+                let uuid = self.uuid();
+                let process = self.processes.get_mut(process)?;
+                if process.spaces.len() >= MOST_SPACES || space.len() > LONGEST_SPACE {
+                    return None;
+                }
+                let name = format!("live memory: {space}");
+                sink.counter_track(uuid, process, &name);
+                process.spaces.push(Space { space: space.into(), name, uuid, live: 0 });
+                process.spaces.len() - 1
+            }
+        };
+        let process = self.processes.get_mut(process)?;
+        Some((process.pid, process.spaces.get_mut(known)?))
+    }
+
+    /// What a process held is gone: the end of a process tells no frees.
+    pub fn spaces_to_zero(&mut self, sink: &mut impl Sink, process: usize, ts_ns: u64) {
+        let Some(process) = self.processes.get_mut(process) else { return };
+        for space in process.spaces.iter_mut().filter(|space| space.live > 0) {
+            space.live = 0;
+            sink.counter(ts_ns, space.uuid, process.pid, &space.name, 0);
+        }
+    }
+}
+
+impl Process {
+    fn new(uuid: u64, pid: u32, name: String) -> Process {
+        Process {
+            uuid,
+            pid,
+            name,
+            command: Vec::new(),
+            rank: None,
+            exit_ns: None,
+            busy: Vec::new(),
+            announced: false,
+            spaces: Vec::new(),
+        }
+    }
+
+    fn announce(&mut self, sink: &mut impl Sink) {
+        if !self.announced {
+            self.announced = true;
+            sink.process(self);
+        }
+    }
+}
+
+fn title(command: &[String], rank: Option<u32>) -> String {
+    let mut title = command.join(" ");
+    if title.chars().count() > LONGEST_NAME {
+        title = title.chars().take(LONGEST_NAME - 1).chain(['…']).collect();
+    }
+    match rank {
+        Some(rank) => format!("{title} [rank {rank}]"),
+        None => title,
+    }
+}

@@ -1,0 +1,360 @@
+//! One trace after the other to events with a place: calls are matched with their ends, times are
+//! set on one axis, and what the trace does not say (which call an end belongs to when lines are
+//! missing) is settled here, for all formats alike. What is kept grows with the threads seen and
+//! the calls that are open.
+
+use super::sink::{At, Cause, Flow, Linked, Sink, Source};
+use super::tracks::{Lane, Open, Tracks};
+use gpurec_trace::bounds::MOST_OPEN;
+use gpurec_trace::time;
+use gpurec_trace::{Body, Header, Instant, Kind, Line, Memory, Process};
+
+/// Bytes that are held of open calls.
+const MOST_HELD: usize = 96 << 20;
+const DEEPEST: usize = 4096;
+
+pub struct Walk<S: Sink> {
+    pub sink: S,
+    tracks: Tracks<S::Held>,
+    several: bool,
+    /// The wall clock at 0 of the output.
+    base_ns: Option<i64>,
+    /// What is added to the times of this trace.
+    offset_ns: i64,
+    /// The latest time of this trace, in the output.
+    last_ns: u64,
+    /// Added to an event_id it gives a number that no other trace has.
+    flows: u64,
+    next_flow: u64,
+    /// Whether this trace has ioctls.
+    driver: bool,
+    open: usize,
+    odd: Odd,
+}
+
+/// What the output has otherwise than the trace.
+#[derive(Default)]
+struct Odd {
+    ends: u64,
+    calls: u64,
+    closed: u64,
+    backwards: u64,
+    unaligned: bool,
+}
+
+/// A call or a function of the driver that begins.
+struct Began {
+    pid: u32,
+    tid: u32,
+    depth: u32,
+    parent: Option<u64>,
+    is_call: bool,
+    is_ioctl: bool,
+}
+
+impl<S: Sink> Walk<S> {
+    /// `base_ns` is known beforehand if several traces are merged.
+    pub fn new(sink: S, several: bool, base_ns: Option<i64>) -> Walk<S> {
+        let mut walk = Walk {
+            sink,
+            tracks: Tracks::default(),
+            several,
+            base_ns: None,
+            offset_ns: 0,
+            last_ns: 0,
+            flows: 0,
+            next_flow: 0,
+            driver: false,
+            open: 0,
+            odd: Odd::default(),
+        };
+        if let Some(base_ns) = base_ns {
+            walk.base(base_ns);
+        }
+        walk
+    }
+
+    fn base(&mut self, base_ns: i64) {
+        self.base_ns = Some(base_ns);
+        self.sink.clock(u64::try_from(base_ns).unwrap_or(0));
+    }
+
+    /// Another trace begins.
+    pub fn source(&mut self, source: &Source) {
+        self.tracks.next_source();
+        self.tracks.suffix = if self.several { format!(" ({})", source.file) } else { String::new() };
+        self.sink.source(source);
+        (self.offset_ns, self.last_ns, self.driver) = (0, 0, false);
+        self.odd = Odd { unaligned: self.several, ..Odd::default() };
+        self.flows = self.next_flow;
+    }
+
+    pub fn add(&mut self, line: &Line) {
+        let ts_ns = line.ts_ns.saturating_add_signed(self.offset_ns);
+        self.last_ns = self.last_ns.max(ts_ns);
+        match &line.body {
+            Body::Begin(call) => {
+                let &gpurec_trace::Begin { pid, tid, depth, parent, .. } = call;
+                let began = Began { pid, tid, depth, parent, is_call: true, is_ioctl: false };
+                self.begin(ts_ns, line, &began, None);
+            }
+            Body::KernelBegin(call) => {
+                let &gpurec_trace::KernelBegin { pid, tid, depth, parent, .. } = call;
+                let is_ioctl = call.ioctl.is_some();
+                let began = Began { pid, tid, depth, parent, is_call: false, is_ioctl };
+                self.begin(ts_ns, line, &began, call.thread.as_deref());
+            }
+            Body::End(end) => self.end(ts_ns, line, (end.pid, end.tid), end.begin),
+            Body::KernelEnd(end) => self.end(ts_ns, line, (end.pid, end.tid), end.begin),
+            Body::Memory(memory) => self.memory(ts_ns, line, memory),
+            Body::Transfer(transfer) => self.in_thread(ts_ns, line, (transfer.pid, transfer.tid)),
+            Body::Instant(instant) => self.instant(ts_ns, line, instant),
+            Body::Xid(_) => self.in_lane(ts_ns, line, Lane::Xid, None),
+            Body::Lost(_) => self.in_lane(ts_ns, line, Lane::Lost, None),
+            Body::Process(process) => self.process(ts_ns, line, process),
+            Body::Budget(_) | Body::Suspend(_) => self.in_lane(ts_ns, line, Lane::Recording, None),
+            Body::Header(header) => self.header(line, header),
+            Body::Finish(_) => self.in_lane(ts_ns, line, Lane::Recording, None),
+            Body::Unknown(_) => {}
+        }
+    }
+
+    fn begin(&mut self, ts_ns: u64, line: &Line, began: &Began, name: Option<&str>) {
+        let Some(index) = self.tracks.thread(&mut self.sink, began.pid, began.tid, name) else { return };
+        let ts_ns = self.in_order(index, ts_ns);
+        // A call that encloses fewer than are open: ends are missing.
+        self.close(index, usize::try_from(began.depth).unwrap_or(DEEPEST), ts_ns, Cause::Missing);
+        let linked = self.linked(index, line.event_id, began);
+        let Some(thread) = self.tracks.threads.get_mut(index) else { return };
+        if self.open >= MOST_OPEN || thread.open.len() >= DEEPEST || self.sink.held() > MOST_HELD {
+            self.odd.calls += 1;
+            return;
+        }
+        let process = self.tracks.processes.get_mut(thread.process);
+        let rank = process.as_ref().and_then(|process| process.rank);
+        if let Some(process) = process.filter(|_| !thread.busy) {
+            thread.busy = true;
+            process.busy.push(index);
+        }
+        let held = self.sink.begin(At { ts_ns, track: thread.track }, line, rank, linked);
+        thread.open.push(Open { event_id: line.event_id, ts_ns, is_call: began.is_call, held });
+        self.open += 1;
+    }
+
+    /// A time in a thread, which never goes back.
+    fn in_order(&mut self, index: usize, ts_ns: u64) -> u64 {
+        let Some(thread) = self.tracks.threads.get_mut(index) else { return ts_ns };
+        if ts_ns < thread.latest_ns {
+            self.odd.backwards += 1;
+        }
+        thread.latest_ns = thread.latest_ns.max(ts_ns);
+        thread.latest_ns
+    }
+
+    fn linked(&mut self, index: usize, event_id: u64, began: &Began) -> Linked {
+        self.driver |= !began.is_call;
+        if !self.driver {
+            return Linked::No;
+        }
+        let number = self.flows.saturating_add(event_id);
+        self.next_flow = self.next_flow.max(number.saturating_add(1));
+        if began.is_call {
+            return Linked::Out(number);
+        }
+        let call = self.tracks.threads.get(index).and_then(|thread| thread.open.last());
+        match call {
+            Some(call) if began.is_ioctl && call.is_call && Some(call.event_id) == began.parent => {
+                let from = self.flows.saturating_add(call.event_id);
+                Linked::In(Flow { call: from, ioctl: number, from_ns: call.ts_ns })
+            }
+            _ => Linked::No,
+        }
+    }
+
+    fn end(&mut self, ts_ns: u64, line: &Line, (pid, tid): (u32, u32), begin: u64) {
+        let Some(index) = self.tracks.thread(&mut self.sink, pid, tid, None) else { return };
+        let open = self.tracks.threads.get(index).map(|thread| &thread.open);
+        let Some(at) = open.and_then(|open| open.iter().rposition(|call| call.event_id == begin)) else {
+            self.odd.ends += 1;
+            return;
+        };
+        let ts_ns = self.in_order(index, ts_ns);
+        self.close(index, at + 1, ts_ns, Cause::Missing);
+        let Some(thread) = self.tracks.threads.get_mut(index) else { return };
+        let Some(call) = thread.open.pop() else { return };
+        self.open -= 1;
+        self.sink.end(At { ts_ns, track: thread.track }, line, call.held);
+    }
+
+    /// Ends all calls of a thread but the outermost `keep`.
+    fn close(&mut self, index: usize, keep: usize, ts_ns: u64, cause: Cause) {
+        let Some(thread) = self.tracks.threads.get_mut(index) else { return };
+        while thread.open.len() > keep {
+            let Some(call) = thread.open.pop() else { return };
+            self.open -= 1;
+            self.odd.closed += u64::from(cause == Cause::Missing);
+            self.sink.close(At { ts_ns, track: thread.track }, call.held, cause);
+        }
+    }
+
+    /// Ends all calls of a process that is no more.
+    fn close_process(&mut self, process: usize, ts_ns: u64) {
+        let Some(process) = self.tracks.processes.get_mut(process) else { return };
+        let mut busy = std::mem::take(&mut process.busy);
+        busy.sort_unstable();
+        for index in busy {
+            let Some(thread) = self.tracks.threads.get_mut(index) else { return };
+            thread.busy = false;
+            let ts_ns = ts_ns.max(thread.latest_ns);
+            self.close(index, 0, ts_ns, Cause::Died);
+        }
+    }
+
+    fn memory(&mut self, ts_ns: u64, line: &Line, memory: &Memory) {
+        self.in_thread(ts_ns, line, (memory.pid, memory.tid));
+        let process = self.tracks.process(memory.pid);
+        if let Some((pid, space)) = self.tracks.space(&mut self.sink, process, &memory.space) {
+            space.live = memory.after(space.live);
+            self.sink.counter(ts_ns, space.uuid, pid, &space.name, space.live);
+        }
+    }
+
+    fn in_thread(&mut self, ts_ns: u64, line: &Line, (pid, tid): (u32, u32)) {
+        let Some(index) = self.tracks.thread(&mut self.sink, pid, tid, None) else { return };
+        let ts_ns = self.in_order(index, ts_ns);
+        let Some(thread) = self.tracks.threads.get(index) else { return };
+        let rank = self.tracks.processes.get(thread.process).and_then(|process| process.rank);
+        self.sink.mark(At { ts_ns, track: thread.track }, line, None, rank);
+    }
+
+    fn in_lane(&mut self, ts_ns: u64, line: &Line, lane: Lane, duration_ns: Option<u64>) {
+        let track = self.tracks.lane(&mut self.sink, lane);
+        self.sink.mark(At { ts_ns, track }, line, duration_ns, None);
+    }
+
+    fn instant(&mut self, ts_ns: u64, line: &Line, instant: &Instant) {
+        let cpu = instant.cpu.unwrap_or(0);
+        match instant.kind {
+            Kind::Scheduler if instant.name == "off_cpu" => {
+                let Some(index) = self.tracks.thread(&mut self.sink, instant.pid, instant.tid, None) else {
+                    return;
+                };
+                let Some(track) = self.tracks.off_cpu(&mut self.sink, index, instant.tid) else { return };
+                self.sink.mark(At { ts_ns, track }, line, instant.duration_ns, None);
+            }
+            Kind::Scheduler => {
+                let lane = Lane::Interrupt(cpu, instant.name.as_ref().into());
+                self.in_lane(ts_ns, line, lane, instant.duration_ns);
+            }
+            Kind::Kernel if instant.tid == 0 => self.in_lane(ts_ns, line, Lane::Cpu(cpu), None),
+            Kind::Kernel => self.in_thread(ts_ns, line, (instant.pid, instant.tid)),
+        }
+    }
+
+    fn process(&mut self, ts_ns: u64, line: &Line, process: &Process) {
+        match process {
+            Process::Exec(exec) => {
+                let index = self.tracks.process(exec.pid);
+                self.close_process(index, ts_ns);
+                self.tracks.spaces_to_zero(&mut self.sink, index, ts_ns);
+                self.tracks.exec(&mut self.sink, exec.pid, &exec.command, exec.rank);
+            }
+            Process::Found(_) => {
+                if let Some((pid, command, rank)) = process.named() {
+                    self.tracks.exec(&mut self.sink, pid, &command, rank);
+                }
+            }
+            Process::Fork(fork) => {
+                let index = self.tracks.process(fork.child);
+                // Its number was another's before.
+                if let Some(exit_ns) = self.tracks.processes.get(index).and_then(|process| process.exit_ns) {
+                    self.close_process(index, exit_ns);
+                }
+                self.tracks.fork(fork.pid, fork.child);
+            }
+            Process::Exit(exit) => {
+                // Calls of its other threads may still be told to have ended.
+                let index = self.tracks.process(exit.pid);
+                self.tracks.spaces_to_zero(&mut self.sink, index, ts_ns);
+                if let Some(process) = self.tracks.processes.get_mut(index) {
+                    process.exit_ns = Some(ts_ns);
+                }
+            }
+            Process::Library(_) => {}
+        }
+        self.in_lane(ts_ns, line, Lane::Recording, None);
+    }
+
+    /// The first line: the reader ends a trace before a second header.
+    fn header(&mut self, line: &Line, header: &Header) {
+        if let Some(begun) = time::nanoseconds(&header.start) {
+            if self.base_ns.is_none() {
+                self.base(begun);
+            }
+            self.offset_ns = begun.saturating_sub(self.base_ns.unwrap_or(begun));
+            self.odd.unaligned = false;
+        }
+        self.driver |= header.hooks.contains_key("kernel");
+        self.in_lane(line.ts_ns.saturating_add_signed(self.offset_ns), line, Lane::Recording, None);
+    }
+
+    fn close_all(&mut self) {
+        for index in 0..self.tracks.threads.len() {
+            let Some(thread) = self.tracks.threads.get(index) else { return };
+            if thread.open.is_empty() {
+                continue;
+            }
+            let exit = self.tracks.processes.get(thread.process).and_then(|process| process.exit_ns);
+            match exit {
+                Some(exit_ns) => self.close(index, 0, exit_ns.max(thread.latest_ns), Cause::Died),
+                None => self.close(index, 0, self.last_ns.max(thread.latest_ns), Cause::InFlight),
+            }
+        }
+    }
+
+    /// The trace is read: `said` is what was odd in it. What there is to say of the export comes
+    /// back with it.
+    pub fn source_ends(&mut self, mut said: Vec<String>) -> Vec<String> {
+        self.close_all();
+        said.extend(self.odd.sentences());
+        if self.tracks.left_out > 0 {
+            said.push(format!(
+                "{} events of threads beyond the first 262144 are not in the export",
+                self.tracks.left_out
+            ));
+            self.tracks.left_out = 0;
+        }
+        if !said.is_empty() {
+            let track = self.tracks.lane(&mut self.sink, Lane::Recording);
+            for text in &said {
+                self.sink.note(At { ts_ns: self.last_ns, track }, text);
+            }
+        }
+        said
+    }
+}
+
+impl Odd {
+    fn sentences(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        let mut say = |count: u64, what: &str| {
+            if count > 0 {
+                said.push(format!("{count} {what}"));
+            }
+        };
+        say(self.ends, "ends of calls whose begin is not in the trace are not in the export");
+        say(self.calls, "calls are not in the export: too many are open at once, so ends must be missing");
+        say(self.closed, "calls have no end in the trace and end in the export where the next line shows it");
+        say(
+            self.backwards,
+            "events are earlier than the one before them in their thread and were moved to it",
+        );
+        if self.unaligned {
+            said.push(
+                "no header says when a recording in it began, so its times are not aligned with the others"
+                    .to_owned(),
+            );
+        }
+        said
+    }
+}

@@ -1,0 +1,294 @@
+//! Failed calls, each failure counted once. In: failed calls and the calls around them. Out: what failed in the eyes of
+//! the program, what its callers handled, and of each failure the cause.
+//!
+//! The program sees the outermost call. A call that fails inside another waits until that one returns: if it failed too,
+//! the inner failure is its cause, if not, it handled it. A call of which no result is known (its return was lost, it has
+//! none yet, it is of a library that is not CUDA's) decides nothing: the failure is that of the call around it.
+
+use super::figures::{FailureCause, FailureKind, Failures, FirstFailure};
+use super::tally;
+use gpurec_cuda::{self as cuda, Api};
+use gpurec_trace::bounds::{LONGEST_NAME, short};
+use gpurec_trace::hash::Map;
+use gpurec_trace::{End, Retval};
+
+/// How many failures are told apart, by function and code, and how long an error's name is.
+const KINDS: usize = 4096;
+const LONGEST_ERROR: usize = 256;
+
+/// How many kinds wait for one call, and how many calls are waited for.
+const WAITING: usize = 8;
+const CALLS: usize = 32_768;
+
+/// Errors of calls that come after the driver was shut down: as a program ends, libraries and the runtime in it clean
+/// up in any order. They are no failures of the program.
+pub fn is_shutdown(error: &str) -> bool {
+    matches!(error, "CUDA_ERROR_DEINITIALIZED" | "cudaErrorCudartUnloading")
+}
+
+#[derive(Clone, Default)]
+pub struct FailureTally {
+    kinds: Vec<Kind>,
+    by_code: Map<(usize, Option<i64>), usize>,
+    first: Option<At>,
+    /// Calls with failures inside that wait for their end.
+    waited_for: usize,
+}
+
+#[derive(Clone)]
+struct Kind {
+    api: Api,
+    error: String,
+    code: Option<i64>,
+    function: String,
+    /// Seen by the program.
+    failed: Times,
+    handled: Times,
+    /// Of the first of them: another kind.
+    cause: Option<usize>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Times {
+    count: u64,
+    first_ns: u64,
+    last_ns: u64,
+    /// Of allocations: the most bytes that one of them asked for.
+    asked_bytes: Option<u64>,
+}
+
+impl Times {
+    fn add(&mut self, other: &Times) {
+        self.first_ns = if self.count == 0 { other.first_ns } else { self.first_ns.min(other.first_ns) };
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.count += other.count;
+        self.asked_bytes = self.asked_bytes.max(other.asked_bytes);
+    }
+}
+
+/// A call that failed.
+pub struct Failed {
+    times: Times,
+    at: At,
+}
+
+#[derive(Clone, Copy)]
+struct At {
+    ts_ns: u64,
+    pid: u32,
+    tid: u32,
+    begin: u64,
+    kind: usize,
+    /// Another kind.
+    cause: Option<usize>,
+}
+
+/// The calls that failed directly inside one that has not ended.
+#[derive(Clone)]
+pub struct Inside {
+    kinds: Vec<(usize, Times)>,
+    last: usize,
+    first: At,
+}
+
+impl FailureTally {
+    /// A call has failed. Of what failed inside of it the last is its cause.
+    pub fn failed(
+        &mut self,
+        end: &End,
+        ts_ns: u64,
+        (function, asked_bytes): (usize, Option<u64>),
+        inside: Option<Box<Inside>>,
+    ) -> Failed {
+        let code = match end.retval {
+            Some(Retval::Number(code)) => Some(code),
+            _ => None,
+        };
+        let kind = self.kind(end, function, code);
+        let cause = self.over(inside).map(|inside| inside.last);
+        Failed {
+            times: Times { count: 1, first_ns: ts_ns, last_ns: ts_ns, asked_bytes },
+            at: At { ts_ns, pid: end.pid, tid: end.tid, begin: end.begin, kind, cause },
+        }
+    }
+
+    fn kind(&mut self, end: &End, function: usize, code: Option<i64>) -> usize {
+        // The last of them is for all others.
+        let full = self.kinds.len() >= KINDS && !self.by_code.contains_key(&(function, code));
+        let key = if full { (usize::MAX, None) } else { (function, code) };
+        if let Some(known) = self.by_code.get(&key) {
+            return *known;
+        }
+        let others = || tally::others(None).to_owned();
+        let (error, name) = (end.error.as_deref().unwrap_or_default(), &end.name);
+        self.by_code.insert(key, self.kinds.len());
+        self.kinds.push(Kind {
+            api: if full { Api::Other } else { cuda::api(name) },
+            error: if full { "(others)".to_owned() } else { short(error, LONGEST_ERROR) },
+            code: code.filter(|_| !full),
+            function: if full { others() } else { short(name, LONGEST_NAME) },
+            failed: Times::default(),
+            handled: Times::default(),
+            cause: None,
+        });
+        self.kinds.len() - 1
+    }
+
+    fn cause(&self, kind: usize) -> Option<FailureCause> {
+        let kind = self.kinds.get(kind)?;
+        Some(FailureCause { function: kind.function.clone(), error: kind.error.clone() })
+    }
+
+    /// The program saw it. False if that is no failure of the program.
+    pub fn seen(&mut self, failed: &Failed) -> bool {
+        let at = &failed.at;
+        let Some(kind) = self.kinds.get_mut(at.kind) else { return false };
+        if kind.failed.count == 0 {
+            kind.cause = at.cause;
+        }
+        kind.failed.add(&failed.times);
+        let is_failure = !is_shutdown(&kind.error);
+        if is_failure {
+            self.came_first(at);
+        }
+        is_failure
+    }
+
+    pub fn cause_of(&self, failed: &Failed) -> Option<FailureCause> {
+        self.cause(failed.at.cause?)
+    }
+
+    fn came_first(&mut self, at: &At) {
+        if self.first.is_none_or(|first| at.ts_ns < first.ts_ns) {
+            self.first = Some(*at);
+        }
+    }
+
+    /// It waits for the call around it. False if there is no room.
+    pub fn waits(&mut self, within: &mut Option<Box<Inside>>, failed: &Failed) -> bool {
+        if within.is_none() {
+            if self.waited_for >= CALLS {
+                return false;
+            }
+            self.waited_for += 1;
+        }
+        let first = || Box::new(Inside { kinds: Vec::new(), last: failed.at.kind, first: failed.at });
+        within.get_or_insert_with(first).add(failed.at.kind, &failed.times)
+    }
+
+    /// The call around them returned, and had not failed.
+    pub fn handled(&mut self, inside: Option<Box<Inside>>) {
+        for (kind, times) in self.over(inside).into_iter().flat_map(|inside| inside.kinds) {
+            if let Some(kind) = self.kinds.get_mut(kind) {
+                kind.handled.add(&times);
+            }
+        }
+    }
+
+    /// Of the call around them no result is known: they are those of the call around that one, or of the program.
+    pub fn undecided(&mut self, inside: Option<Box<Inside>>, within: Option<&mut Option<Box<Inside>>>) {
+        let Some(inside) = self.over(inside) else { return };
+        if let Some(within) = within {
+            match within {
+                Some(outer) => {
+                    let mut rest = inside;
+                    rest.kinds.retain(|(kind, times)| !outer.add(*kind, times));
+                    self.all_seen(&rest);
+                }
+                None => {
+                    self.waited_for += 1;
+                    *within = Some(inside);
+                }
+            }
+            return;
+        }
+        self.all_seen(&inside);
+    }
+
+    fn all_seen(&mut self, inside: &Inside) {
+        for (kind, times) in &inside.kinds {
+            if let Some(kind) = self.kinds.get_mut(*kind) {
+                kind.failed.add(times);
+            }
+        }
+        let first = self.kinds.get(inside.first.kind).filter(|_| !inside.kinds.is_empty());
+        if first.is_some_and(|kind| !is_shutdown(&kind.error)) {
+            self.came_first(&inside.first);
+        }
+    }
+
+    fn over(&mut self, inside: Option<Box<Inside>>) -> Option<Box<Inside>> {
+        self.waited_for -= usize::from(inside.is_some());
+        inside
+    }
+
+    /// The thread of the first failure.
+    pub fn first(&self) -> Option<(u32, u32)> {
+        self.first.map(|first| (first.pid, first.tid))
+    }
+
+    fn first_failure(&self) -> Option<FirstFailure> {
+        let At { ts_ns, pid, tid, begin, kind, cause } = self.first?;
+        let FailureCause { function, error } = self.cause(kind)?;
+        let cause = cause.and_then(|cause| self.cause(cause));
+        Some(FirstFailure { ts_ns, pid, tid, begin, function, error, cause })
+    }
+
+    /// With what failed inside calls that have not returned.
+    pub fn finish<'a>(&self, open: impl Iterator<Item = &'a Inside>) -> Failures {
+        let mut all = self.clone();
+        open.for_each(|inside| all.all_seen(inside));
+        let is_failure = |kind: &&Kind| !is_shutdown(&kind.error);
+        let sum = |times: &mut dyn Iterator<Item = u64>| times.fold(0u64, u64::saturating_add);
+        Failures {
+            calls: sum(&mut all.kinds.iter().filter(is_failure).map(|kind| kind.failed.count)),
+            handled: sum(&mut all.kinds.iter().map(|kind| kind.handled.count)),
+            shutdown: sum(&mut all.kinds.iter().filter(|k| !is_failure(k)).map(|kind| kind.failed.count)),
+            by_error: all.listed(|kind| (!is_shutdown(&kind.error)).then_some((&kind.failed, kind.cause))),
+            handled_by_error: all.listed(|kind| Some((&kind.handled, None))),
+            first: all.first_failure(),
+        }
+    }
+
+    /// In the order they first came.
+    fn listed(&self, of: impl Fn(&Kind) -> Option<(&Times, Option<usize>)>) -> Vec<FailureKind> {
+        let with_times = |kind| {
+            let (times, cause) = of(kind).filter(|(times, _)| times.count > 0)?;
+            Some((kind, times, cause))
+        };
+        let mut all: Vec<(&Kind, &Times, Option<usize>)> = self.kinds.iter().filter_map(with_times).collect();
+        all.sort_by_key(|(_, times, _)| times.first_ns);
+        let listed = |(kind, times, cause): (&Kind, &Times, Option<usize>)| FailureKind {
+            api: match kind.api {
+                Api::Driver => "driver",
+                Api::Runtime => "runtime",
+                Api::Other => "other",
+            }
+            .to_owned(),
+            error: kind.error.clone(),
+            code: kind.code,
+            function: kind.function.clone(),
+            count: times.count,
+            asked_bytes: times.asked_bytes,
+            first_ns: times.first_ns,
+            last_ns: times.last_ns,
+            cause: cause.and_then(|cause| self.cause(cause)),
+        };
+        all.into_iter().map(listed).collect()
+    }
+}
+
+impl Inside {
+    /// False if there is no room.
+    fn add(&mut self, kind: usize, times: &Times) -> bool {
+        if let Some((_, known)) = self.kinds.iter_mut().find(|(known, _)| *known == kind) {
+            known.add(times);
+        } else if self.kinds.len() < WAITING {
+            self.kinds.push((kind, *times));
+        } else {
+            return false;
+        }
+        self.last = kind;
+        true
+    }
+}

@@ -1,0 +1,34 @@
+//! Texts that are compared with a file in crates/analysis/src/golden. GPUREC_REWRITE=1 writes the file instead: look at it
+//! before it is committed.
+
+use std::path::{Path, PathBuf};
+
+/// The committed traces, and what their golden texts are called.
+pub const TRACES: [(&str, &str); 3] = [
+    ("demo", "traces/demo.jsonl.zst"),
+    ("torch", "traces/torch_h200.jsonl"),
+    ("context", "traces/context_h200.jsonl.zst"),
+];
+
+/// Terminals differ: golden texts are as wide as this.
+pub const WIDTH: usize = 100;
+
+/// A path in the repository.
+pub fn path(of: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(of)
+}
+
+pub fn check(name: &str, text: &str) {
+    let file = path(&format!("crates/analysis/src/golden/{name}.txt"));
+    if std::env::var_os("GPUREC_REWRITE").is_some() {
+        std::fs::write(&file, text).unwrap();
+        return;
+    }
+    let expected = std::fs::read_to_string(&file)
+        .unwrap_or_else(|error| panic!("{}: {error}; make it with GPUREC_REWRITE=1", file.display()));
+    assert!(
+        text == expected,
+        "{} differs; if the new text is right, run with GPUREC_REWRITE=1\n--- is\n{text}\n--- was\n{expected}",
+        file.display()
+    );
+}

@@ -1,0 +1,214 @@
+//! Which memory leaks. In: allocations of a process, and which of them are live at its end. Out: the groups that grow.
+//!
+//! What is live at the end of a process is held: pools, caches and buffers that are made once are not freed as a rule,
+//! and the end frees them. A leak is a group of like allocations (function, space, size to a power of two) of which
+//! there are more and more: they began in many parts of the run, late as early, and a good part of all that the group
+//! ever allocated is still there.
+
+use std::collections::{HashMap, HashSet};
+
+use gpurec_trace::hash::Map;
+
+/// Groups of all processes together. What is in none is held.
+pub const GROUPS: usize = 65_536;
+
+/// The run is so many parts, from the first allocation of the process to its end; of so many of them a group has live
+/// allocations, one of the last among them.
+const PARTS: u64 = 10;
+const SEEN_IN: u32 = 5;
+const LAST: u64 = 3;
+
+/// Of the live ones of a group a third at least began in each half of the run; of all of a group a tenth is live.
+const HALF: u64 = 3;
+const LIVE: u64 = 10;
+
+/// With fewer launches in the run the number of events stands for the work that was done.
+const LAUNCHES: u64 = 10;
+
+/// So much of the time after the last allocation or launch is not of the run: libraries clean up in it.
+const CLEANUP_NS: u64 = 2_000_000_000;
+
+/// A moment by time and by work: a process may do nothing for long, or take most of its time to load.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moment {
+    pub ns: u64,
+    pub event: u64,
+    /// Launches of the process so far, as far as it held memory.
+    pub launches: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    function: u32,
+    space: u8,
+    size: u8,
+}
+
+impl Group {
+    pub fn of(function: u32, space: u8, size: u64) -> Group {
+        // At most 64.
+        Group { function, space, size: (u64::BITS - size.leading_zeros()) as u8 }
+    }
+}
+
+/// What a process has allocated.
+#[derive(Default)]
+pub struct Made {
+    first: Option<Moment>,
+    last_ns: u64,
+    launches: u64,
+    groups: Map<Group, u64>,
+}
+
+/// The live allocations of a group.
+#[derive(Default)]
+struct Live {
+    count: u64,
+    early: u64,
+    by_time: u16,
+    by_work: u16,
+}
+
+impl Made {
+    /// `groups` is how many there are of all processes. Returns the moment with the launches before it.
+    pub fn add(&mut self, group: Group, ns: u64, event: u64, groups: &mut usize) -> Moment {
+        let at = Moment { ns, event, launches: self.launches };
+        self.first.get_or_insert(at);
+        self.last_ns = ns;
+        if let Some(count) = self.groups.get_mut(&group) {
+            *count += 1;
+        } else if *groups < GROUPS {
+            *groups += 1;
+            self.groups.insert(group, 1);
+        }
+        at
+    }
+
+    pub fn launched(&mut self, ns: u64) {
+        self.launches += 1;
+        self.last_ns = ns;
+    }
+
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Of what is live at the end the groups that leak.
+    pub fn growing(
+        &self,
+        live: impl Iterator<Item = (Group, Moment)>,
+        ns: u64,
+        event: u64,
+    ) -> HashSet<Group> {
+        let Some(first) = self.first else { return HashSet::new() };
+        let end_ns = self.last_ns.max(ns.saturating_sub(CLEANUP_NS));
+        let by_launches = self.launches >= first.launches + LAUNCHES;
+        let mut groups: HashMap<Group, Live> = HashMap::new();
+        for (group, at) in live {
+            let seen = groups.entry(group).or_default();
+            let by_time = part(first.ns, at.ns, end_ns);
+            let by_work = match by_launches {
+                true => part(first.launches, at.launches, self.launches),
+                false => part(first.event, at.event, event),
+            };
+            seen.count += 1;
+            seen.early += u64::from(by_time < PARTS / 2);
+            seen.by_time |= 1 << by_time;
+            seen.by_work |= 1 << by_work;
+        }
+        let leaks = |(group, seen): &(Group, Live)| {
+            let made = self.groups.get(group).copied().unwrap_or(u64::MAX);
+            let late = seen.count - seen.early;
+            is_spread(seen.by_time)
+                && is_spread(seen.by_work)
+                && seen.early.min(late) >= seen.count / HALF
+                && seen.count >= made / LIVE
+        };
+        groups.into_iter().filter(leaks).map(|(group, _)| group).collect()
+    }
+}
+
+/// In which part of the run.
+fn part(from: u64, at: u64, to: u64) -> u64 {
+    let (at, whole) = (at.saturating_sub(from), to.saturating_sub(from));
+    let part = u128::from(at) * u128::from(PARTS) / u128::from(whole.max(1));
+    u64::try_from(part).unwrap_or(PARTS).min(PARTS - 1)
+}
+
+fn is_spread(parts: u16) -> bool {
+    parts.count_ones() >= SEEN_IN && parts >> (PARTS - LAST) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Whether allocations of one size, made and freed at these seconds of 0 to 1000, leak.
+    fn leaks(allocations: impl IntoIterator<Item = (u64, Option<u64>)>) -> bool {
+        leaks_among(allocations, 1000, |_| 0)
+    }
+
+    /// With so many launches after each second, and until the end.
+    fn leaks_among(
+        allocations: impl IntoIterator<Item = (u64, Option<u64>)>,
+        end: u64,
+        launches: impl Fn(u64) -> u64,
+    ) -> bool {
+        let (mut made, mut groups, mut live) = (Made::default(), 0, Vec::new());
+        let group = Group::of(1, 0, 4096);
+        let mut allocations = allocations.into_iter().peekable();
+        made.add(Group::of(9, 9, 9), 0, 0, &mut groups);
+        for second in 0..end {
+            while let Some((_, freed)) = allocations.next_if(|(began, _)| *began <= second) {
+                let at = made.add(group, second * SECOND, second, &mut groups);
+                live.extend(freed.is_none().then_some((group, at)));
+            }
+            (0..launches(second)).for_each(|_| made.launched(second * SECOND));
+        }
+        !made.growing(live.into_iter(), end * SECOND, end).is_empty()
+    }
+
+    #[test]
+    fn what_grows_through_the_run_leaks() {
+        assert!(leaks((0..90).map(|i| (i * 11, None))));
+        // One in each of seven parts, the work being over early.
+        assert!(leaks((0..8).map(|i| (i * 100 + 50, None))));
+        // Nine of ten are freed.
+        assert!(leaks((0..1000).map(|i| (i, (i % 10 > 0).then_some(i + 1)))));
+    }
+
+    #[test]
+    fn work_is_measured_by_launches_where_there_are_some() {
+        // Weights are loaded for nine tenths of the time, then used.
+        let weights = || (0..90).map(|i| (i, None));
+        assert!(leaks_among(weights(), 100, |_| 0));
+        assert!(!leaks_among(weights(), 100, |second| if second < 90 { 0 } else { 50 }));
+        assert!(leaks_among(weights(), 100, |_| 5));
+    }
+
+    #[test]
+    fn the_time_in_which_libraries_clean_up_is_not_of_the_run() {
+        let (mut made, mut groups, mut live) = (Made::default(), 0, Vec::new());
+        let group = Group::of(1, 0, 4096);
+        for i in 0..100u64 {
+            live.push((group, made.add(group, i * 1000, i, &mut groups)));
+        }
+        assert!(!made.growing(live.clone().into_iter(), SECOND, 100).is_empty());
+        assert!(made.growing(live.into_iter(), 60 * SECOND, 100).is_empty());
+    }
+
+    #[test]
+    fn what_is_held_does_not() {
+        // Once, or all of it while loading.
+        assert!(!leaks([(10, None)]));
+        assert!(!leaks((0..100).map(|i| (i * 6, None))));
+        // A pool that has grown to what is needed.
+        assert!(!leaks([0, 1, 2, 5, 10, 30, 700].map(|at| (at, None))));
+        // The last of many, each living for a while: as many at any time.
+        assert!(!leaks((0..1000).map(|i| (i, (i < 900).then_some(i + 100)))));
+        // A cache of which some live long and all others are replaced.
+        assert!(!leaks((0..1000).map(|i| (i, (i % 20 > 0 && i < 990).then_some(i + 10)))));
+    }
+}

@@ -1,0 +1,358 @@
+//! What threads do around their calls: waiting for work whose results nothing fetches, waiting for one call at a
+//! time, and errors that nobody can have seen.
+//!
+//! A wait is needless if the work before it gave the host nothing, and the thread launches again as soon as it
+//! returns: the stream would have kept the order by itself. What gives the host something is a copy to it, a graph
+//! (which may have such copies), a host function. Memory that both sides see gives results without a call: where a
+//! process has some, its waits are needless only if it fetches results otherwise, too. A buffer that was copied from
+//! may be filled again after a wait.
+
+use std::collections::HashMap;
+
+use super::figures::Finding;
+use super::tally::{Role, Tally};
+use gpurec_trace::bounds::short;
+use gpurec_trace::hash::Map;
+use gpurec_trace::{Memory, Op, Transfer};
+
+/// How many threads, kinds of waits and processes are watched.
+const MOST: usize = 65_536;
+
+const LONGEST_ERROR: usize = 256;
+
+/// Needless waits of a kind are told from so many on, if they took at least so long, and a hundredth of the recording.
+const WAITS: u64 = 20;
+const WAITED_NS: u64 = 1_000_000;
+const SHARE: u64 = 100;
+
+/// The thread goes on within this time: the host has not looked at much.
+const SOON_NS: u64 = 50_000;
+
+/// While the host wakes up and launches again the GPU idles some tens of microseconds. After a wait as long as this
+/// they are nothing.
+const LONG_NS: u64 = 2_000_000;
+
+/// Where the host sees memory of the device: one wait of so many fetches results.
+const FETCHES: u64 = 64;
+
+#[derive(Default)]
+pub struct Habits {
+    threads: Map<(u32, u32), Habit>,
+    waits: Map<Kind, Waits>,
+    processes: Map<u32, Process>,
+    /// Launches of each process since anything could report their errors.
+    unsynced: Map<u32, u64>,
+    /// Of processes that ended well.
+    never_synced: u64,
+}
+
+/// Needless waits of a process: the function, and what it waited for if that was a single call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Kind {
+    pid: u32,
+    wait: usize,
+    single: Option<usize>,
+    /// The host got something by it, which it could have waited for later.
+    fetches: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Waits {
+    count: u64,
+    ns: u64,
+}
+
+#[derive(Default)]
+struct Process {
+    /// The host sees memory of the device: managed, pinned, or another process's.
+    shares: bool,
+    /// Waits that gave the host something.
+    fetches: u64,
+    waited_ns: u64,
+    launches: u64,
+}
+
+#[derive(Default)]
+struct Habit {
+    work: Work,
+    /// The last wait, until it is known what it was good for.
+    last_wait: Option<Wait>,
+    /// Failed launches whose error was not asked for yet.
+    unseen: u64,
+    error: Option<String>,
+}
+
+/// What was submitted since the last wait.
+#[derive(Clone, Copy, Default)]
+struct Work {
+    calls: u64,
+    last: Option<usize>,
+    /// The last call copies.
+    copies_last: bool,
+    /// It gives the host something.
+    gives: bool,
+    /// It copies from the host; its last call does.
+    takes: bool,
+    takes_last: bool,
+}
+
+struct Wait {
+    function: usize,
+    ns: u64,
+    /// When it returned.
+    at_ns: u64,
+    work: Work,
+    /// The thread launched right afterwards.
+    went_on: bool,
+}
+
+/// A call at the outermost level that has returned.
+pub struct Returned<'a> {
+    pub pid: u32,
+    pub tid: u32,
+    pub function: usize,
+    pub tally: &'a Tally,
+    pub error: Option<&'a str>,
+    pub ns: u64,
+    /// When it returned.
+    pub at_ns: u64,
+}
+
+impl Habits {
+    pub fn add(&mut self, call: &Returned) {
+        let thread = (call.pid, call.tid);
+        let marks = call.tally.marks;
+        if call.error.is_none() && marks.reports {
+            self.unsynced.remove(&call.pid);
+        }
+        if marks.shares {
+            self.process(call.pid, |process| process.shares = true);
+        }
+        let Some(habit) = habit(&mut self.threads, thread) else { return };
+        if marks.asks_error {
+            habit.unseen = 0;
+        } else if marks.hides_error
+            && let Some(error) = call.error
+        {
+            habit.unseen += 1;
+            habit.error.get_or_insert_with(|| short(error, LONGEST_ERROR));
+        }
+        if marks.waits {
+            self.waited(call);
+        } else {
+            habit.went_on(call);
+            if marks.is_async {
+                habit.work.calls += 1;
+                habit.work.last = Some(call.function);
+                habit.work.copies_last = marks.copies;
+                habit.work.gives |= marks.gives;
+                habit.work.takes_last &= marks.copies;
+            }
+        }
+    }
+
+    /// A wait has returned.
+    fn waited(&mut self, call: &Returned) {
+        let Some(habit) = self.threads.get_mut(&(call.pid, call.tid)) else { return };
+        let needless = habit.last_wait.take().and_then(|wait| wait.if_needless(&habit.work));
+        let fetched = habit.work.gives;
+        // One that waits for an event lets the work behind it go on.
+        if !call.tally.marks.waits_for_event {
+            let work = std::mem::take(&mut habit.work);
+            if call.error.is_none() && work.calls > 0 && call.ns < LONG_NS {
+                let (function, ns, at_ns) = (call.function, call.ns, call.at_ns);
+                habit.last_wait = Some(Wait { function, ns, at_ns, work, went_on: false });
+            }
+        }
+        self.needless(call.pid, needless);
+        self.process(call.pid, |process| {
+            process.fetches += u64::from(fetched);
+            process.waited_ns = process.waited_ns.saturating_add(call.ns);
+        });
+    }
+
+    /// It comes after the end of the call that copied, which may be inside another.
+    pub fn copied(&mut self, ts_ns: u64, transfer: &Transfer) {
+        let (takes, gives) = match transfer.direction.as_ref() {
+            "H2D" => (true, false),
+            "D2D" | "P2P" | "set" => (false, false),
+            _ => (false, true),
+        };
+        let thread = (transfer.pid, transfer.tid);
+        let Some(habit) = habit(&mut self.threads, thread) else { return };
+        if transfer.is_async {
+            let needless = habit.copies_on(ts_ns, gives);
+            habit.work.gives |= gives;
+            habit.work.takes |= takes;
+            habit.work.takes_last = takes;
+            self.needless(transfer.pid, needless);
+        } else if gives {
+            // It waits for all before it, and the host has its results.
+            let work = std::mem::take(&mut habit.work);
+            let needless = habit.last_wait.take().and_then(|wait| wait.if_needless(&work));
+            self.needless(transfer.pid, needless);
+            self.process(transfer.pid, |process| {
+                process.fetches += 1;
+                process.waited_ns = process.waited_ns.saturating_add(transfer.duration_ns.unwrap_or(0));
+            });
+        }
+    }
+
+    pub fn holds(&mut self, memory: &Memory) {
+        if memory.op == Op::Alloc && matches!(memory.space.as_ref(), "managed" | "host" | "ipc") {
+            self.process(memory.pid, |process| process.shares = true);
+        }
+    }
+
+    fn process(&mut self, pid: u32, change: impl FnOnce(&mut Process)) {
+        if self.processes.len() < MOST || self.processes.contains_key(&pid) {
+            change(self.processes.entry(pid).or_default());
+        }
+    }
+
+    fn needless(&mut self, pid: u32, wait: Option<Wait>) {
+        let Some(Wait { function, ns, work, .. }) = wait else { return };
+        let single = work.last.filter(|_| work.calls == 1);
+        let kind = Kind { pid, wait: function, single, fetches: work.gives };
+        if self.waits.len() < MOST || self.waits.contains_key(&kind) {
+            let waits = self.waits.entry(kind).or_default();
+            waits.count += 1;
+            waits.ns = waits.ns.saturating_add(ns);
+        }
+    }
+
+    /// How long calls of a process waited for the GPU.
+    pub fn waited_ns(&self, pid: u32) -> u64 {
+        self.processes.get(&pid).map_or(0, |process| process.waited_ns)
+    }
+
+    pub fn launches(&self, pid: u32) -> u64 {
+        self.processes.get(&pid).map_or(0, |process| process.launches)
+    }
+
+    pub fn launched(&mut self, pid: u32) {
+        self.process(pid, |process| process.launches += 1);
+        if self.unsynced.len() < MOST || self.unsynced.contains_key(&pid) {
+            *self.unsynced.entry(pid).or_default() += 1;
+        }
+    }
+
+    pub fn ended(&mut self, pid: u32, well: bool) {
+        let launches = self.unsynced.remove(&pid).unwrap_or(0);
+        if well {
+            self.never_synced += launches;
+        }
+    }
+
+    /// Of a recording of `whole_ns`.
+    pub fn findings(&self, functions: &[Tally], whole_ns: u64) -> Vec<Finding> {
+        let name = |index: usize| functions.get(index).map_or("?", |f| &f.name);
+        let mut kinds: HashMap<(usize, Option<usize>), Waits> = HashMap::new();
+        for (kind, waits) in self.waits.iter().filter(|(kind, _)| self.is_sure(kind)) {
+            let sum = kinds.entry((kind.wait, kind.single)).or_default();
+            sum.count += waits.count;
+            sum.ns = sum.ns.saturating_add(waits.ns);
+        }
+        let least = WAITED_NS.max(whole_ns / SHARE);
+        let mut kinds: Vec<_> =
+            kinds.into_iter().filter(|(_, waits)| waits.count >= WAITS && waits.ns >= least).collect();
+        kinds.sort_by(|a, b| (b.1.ns, a.0).cmp(&(a.1.ns, b.0)));
+        let waits = kinds.into_iter().take(3).map(|((wait, single), waits)| Finding {
+            what: match single {
+                Some(call) => format!("{} waits for a single {}", name(wait), name(call)),
+                None => format!(
+                    "{} waits though nothing is copied to the host, and the thread launches again at once",
+                    name(wait)
+                ),
+            },
+            times: waits.count,
+            cost_ns: Some(waits.ns),
+            advice: match single {
+                Some(_) => "wait once for many calls; order them with streams and events",
+                None => "leave it out, because a stream keeps its order by itself; order streams with events",
+            }
+            .to_owned(),
+        });
+        waits.chain(self.unseen()).chain(self.unsynced()).collect()
+    }
+
+    fn is_sure(&self, kind: &Kind) -> bool {
+        let Some(process) = self.processes.get(&kind.pid) else { return false };
+        let needless = self.waits.get(kind).map_or(0, |waits| waits.count);
+        kind.fetches || !process.shares || process.fetches.saturating_mul(FETCHES) >= needless
+    }
+
+    fn unseen(&self) -> Option<Finding> {
+        let unseen: u64 = self.threads.values().map(|habit| habit.unseen).sum();
+        let mut errors: Vec<&str> =
+            self.threads.values().filter(|h| h.unseen > 0).filter_map(|h| h.error.as_deref()).collect();
+        errors.sort();
+        (unseen > 0).then(|| Finding {
+            what: format!("launches failed and nobody asked ({})", errors.first().unwrap_or(&"?")),
+            times: unseen,
+            cost_ns: None,
+            advice: "call cudaGetLastError after each <<<>>> launch".to_owned(),
+        })
+    }
+
+    fn unsynced(&self) -> Option<Finding> {
+        (self.never_synced > 0).then(|| Finding {
+            what: "launches before an exit without any call that would report their errors".to_owned(),
+            times: self.never_synced,
+            cost_ns: None,
+            advice: "call cudaDeviceSynchronize before the end, and look at what it returns".to_owned(),
+        })
+    }
+}
+
+fn habit(threads: &mut Map<(u32, u32), Habit>, thread: (u32, u32)) -> Option<&mut Habit> {
+    let has_room = threads.len() < MOST || threads.contains_key(&thread);
+    has_room.then(|| threads.entry(thread).or_default())
+}
+
+impl Habit {
+    /// A call that does not wait has returned.
+    fn went_on(&mut self, call: &Returned) {
+        let Some(wait) = self.last_wait.as_mut().filter(|wait| !wait.went_on) else { return };
+        let marks = call.tally.marks;
+        let after_ns = call.at_ns.saturating_sub(call.ns).saturating_sub(wait.at_ns);
+        let launches = matches!(call.tally.role, Some(Role::KernelLaunch | Role::GraphLaunch));
+        if after_ns > SOON_NS || marks.looks {
+            self.last_wait = None;
+        } else if marks.copies {
+            // Its direction comes after it.
+        } else if wait.work.gives && marks.is_async {
+            self.last_wait = None;
+        } else if launches {
+            wait.went_on = true;
+        }
+    }
+
+    /// A copy that is not waited for. The last wait, if it shows now that it was needless: it was for one copy to the
+    /// host alone, and the next comes.
+    fn copies_on(&mut self, ts_ns: u64, gives: bool) -> Option<Wait> {
+        let wait = self.last_wait.as_mut().filter(|wait| !wait.went_on)?;
+        let is_soon = ts_ns.saturating_sub(wait.at_ns) <= SOON_NS;
+        let was_alone = wait.work.calls == 1 && wait.work.copies_last;
+        match (is_soon, wait.work.gives, gives) {
+            (true, false, false) => {
+                wait.went_on = true;
+                None
+            }
+            (true, true, true) if was_alone => self.last_wait.take(),
+            _ => {
+                self.last_wait = None;
+                None
+            }
+        }
+    }
+}
+
+impl Wait {
+    /// With what was submitted after it, up to the next wait. One for the last call's copy from the host, or for
+    /// copies that come again, lets the host fill its buffer.
+    fn if_needless(self, after: &Work) -> Option<Wait> {
+        let for_buffer = self.work.takes_last || self.work.takes && after.takes;
+        (self.went_on && !self.work.gives && !for_buffer).then_some(self)
+    }
+}

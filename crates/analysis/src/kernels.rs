@@ -1,0 +1,152 @@
+//! Launches by kernel, and how close they come.
+
+use std::sync::Arc;
+
+use super::figures::{Finding, KernelSeen};
+use gpurec_trace::Launch;
+use gpurec_trace::bounds::{Left, Names};
+use gpurec_trace::hash::Map;
+
+/// How many kernels are told apart, and how many the figures list.
+const MOST: usize = 131_072;
+const LISTED: usize = 100;
+/// Bytes of their names.
+const NAMES: usize = 64 << 20;
+const OTHERS: &str = "(others)";
+
+/// How many shapes of one kernel are told apart, and of all together.
+const SHAPES: usize = 64;
+const ALL_SHAPES: usize = 1 << 19;
+
+/// How many threads' launches are watched.
+const THREADS: usize = 65_536;
+
+/// A launch this soon after the one before it, in the same thread, says that
+/// the kernel was tiny, or that the queue is filled by the host as fast as it can.
+const SOON_NS: u64 = 20_000;
+
+/// So many of them, making half of a thread's launches or more, are told.
+const MANY: u64 = 1_000;
+
+pub type Shape = (Option<[u32; 3]>, Option<[u32; 3]>);
+
+#[derive(Default)]
+pub struct Kernels {
+    by_name: Names<MOST, NAMES>,
+    kernels: Vec<Kernel>,
+    /// The one that stands for those beyond.
+    others: Option<usize>,
+    shapes: Left<ALL_SHAPES>,
+    threads: Map<(u32, u32), Pace>,
+}
+
+struct Kernel {
+    name: Arc<str>,
+    launches: u64,
+    shapes: Map<Shape, u64>,
+}
+
+#[derive(Default)]
+struct Pace {
+    last_ns: Option<u64>,
+    launches: u64,
+    soon: u64,
+    soon_ns: u64,
+}
+
+impl Kernels {
+    /// The number of the kernel of a launch, if it says one.
+    pub fn index(&mut self, launch: &Launch) -> Option<usize> {
+        let name = launch.kernel.as_deref()?;
+        if let Some(known) = self.by_name.get(name) {
+            return Some(known);
+        }
+        let index = self.kernels.len();
+        let kept = self.by_name.add(name, index);
+        if kept.is_none() {
+            if let Some(known) = self.others {
+                return Some(known);
+            }
+            self.others = Some(index);
+        }
+        let name = kept.unwrap_or_else(|| OTHERS.into());
+        self.kernels.push(Kernel { name, launches: 0, shapes: Map::default() });
+        Some(index)
+    }
+
+    pub fn name(&self, index: usize) -> &str {
+        self.kernels.get(index).map_or("?", |kernel| &kernel.name)
+    }
+
+    pub fn launched(&mut self, kernel: Option<usize>, shape: Shape) {
+        let Some(kernel) = kernel.and_then(|index| self.kernels.get_mut(index)) else { return };
+        kernel.launches += 1;
+        if let Some(count) = kernel.shapes.get_mut(&shape) {
+            *count += 1;
+        } else if kernel.shapes.len() < SHAPES && self.shapes.take(1) {
+            kernel.shapes.insert(shape, 1);
+        }
+    }
+
+    /// When a thread launched, whatever it was.
+    pub fn at(&mut self, pid: u32, tid: u32, ts_ns: u64) {
+        if self.threads.len() >= THREADS && !self.threads.contains_key(&(pid, tid)) {
+            return;
+        }
+        let pace = self.threads.entry((pid, tid)).or_default();
+        pace.launches += 1;
+        let after = pace.last_ns.replace(ts_ns).map(|last| ts_ns.saturating_sub(last));
+        if let Some(after) = after.filter(|after| *after < SOON_NS) {
+            pace.soon += 1;
+            pace.soon_ns += after;
+        }
+    }
+
+    /// Those launched most, and how many more there are.
+    pub fn finish(&self) -> (Vec<KernelSeen>, u64) {
+        let mut all: Vec<KernelSeen> = self.kernels.iter().filter_map(Kernel::figures).collect();
+        all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
+        let more = all.len().saturating_sub(LISTED) as u64;
+        all.truncate(LISTED);
+        (all, more)
+    }
+
+    /// `waited_ns` is how long a process waited for the GPU. If that is longer than its launches took, the GPU is
+    /// what it waits for, and launching faster would not help.
+    pub fn findings(&self, waited_ns: impl Fn(u32) -> u64) -> Vec<Finding> {
+        let is_many = |pace: &Pace| pace.soon >= MANY && pace.soon * 2 >= pace.launches;
+        let mut threads: Vec<_> = self.threads.iter().filter(|(_, pace)| is_many(pace)).collect();
+        threads.retain(|((pid, _), pace)| waited_ns(*pid) < pace.soon_ns);
+        threads.sort_by(|a, b| (b.1.soon, a.0).cmp(&(a.1.soon, b.0)));
+        let finding = |((pid, tid), pace): (&(u32, u32), &Pace)| Finding {
+            what: format!(
+                "tiny launches: pid {pid} tid {tid} launches {}.{} us after the launch before, on average",
+                pace.soon_ns / pace.soon / 1000,
+                pace.soon_ns / pace.soon / 100 % 10
+            ),
+            times: pace.soon,
+            cost_ns: Some(pace.soon_ns),
+            advice: "fuse kernels, or launch them together as a CUDA graph (torch.compile, torch.cuda.graph)"
+                .to_owned(),
+        };
+        threads.into_iter().take(3).map(finding).collect()
+    }
+}
+
+impl Kernel {
+    /// None if no launch succeeded.
+    fn figures(&self) -> Option<KernelSeen> {
+        if self.launches == 0 {
+            return None;
+        }
+        let most = self.shapes.iter().max_by(|a, b| (a.1, b.0).cmp(&(b.1, a.0)));
+        let (grid, block) = most.map_or((None, None), |(shape, _)| *shape);
+        Some(KernelSeen {
+            name: self.name.to_string(),
+            launches: self.launches,
+            grid,
+            block,
+            shapes: self.shapes.len() as u64,
+        })
+    }
+}

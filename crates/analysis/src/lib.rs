@@ -1,0 +1,109 @@
+//! What a trace says, in figures and in text.
+//!
+//! In: the events of a trace, live from the recorder or read from a file. Out:
+//! `Figures`, the same either way, and text for a person. Nothing here needs
+//! root, BPF or a GPU, and nothing is read but the reader that was given.
+
+pub mod asked;
+mod beneath;
+mod budget;
+mod by_process;
+mod categories;
+pub mod check;
+mod deaths;
+mod devices;
+pub mod diff;
+mod driver;
+mod driver_figures;
+mod driver_text;
+mod errors;
+pub mod export;
+mod failures;
+pub mod figures;
+#[cfg(test)]
+pub mod golden;
+mod growth;
+mod habits;
+mod histogram;
+mod kernels;
+mod left_out;
+pub mod measure;
+mod memory;
+pub mod only;
+pub mod paper;
+mod pauses;
+pub mod read;
+mod rows;
+pub mod running;
+mod sections;
+mod shorten;
+mod sleeps;
+pub mod summary;
+mod table;
+mod tally;
+#[cfg(test)]
+mod tests;
+pub mod text;
+pub mod timeline;
+mod transfers;
+pub mod ui;
+mod unknown;
+pub mod views;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+pub use crate::paper::{width_of_errors, width_of_output};
+pub use figures::Figures;
+use gpurec_trace::Header;
+pub use measure::{did_you_mean, nearest};
+pub use only::Only;
+pub use summary::Summary;
+pub use table::size;
+
+/// The status of a command that failed.
+pub const FAILED: u8 = 125;
+
+/// An error of the caller's: exit status 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Whether a recording with this header leaves out calls that allocate or free.
+pub fn leaves_out_memory(header: &Header) -> bool {
+    left_out::LeftOut::of(header).is_some_and(|left_out| unknown::leaves_out_memory(&left_out))
+}
+
+/// Whether a recording with this header leaves out calls of this function.
+pub fn leaves_out(header: &Header) -> impl Fn(&str) -> bool + use<> {
+    let left_out = left_out::LeftOut::of(header);
+    move |name| left_out.as_ref().is_some_and(|left_out| !left_out.records(name))
+}
+
+/// The figures of a whole trace: what `gpurec summary FILE` prints.
+pub fn summary_of(file: &Path, only: &Only) -> Result<Figures> {
+    let mut summary = Summary::new();
+    let notes = read::each(file, only, |line| summary.add(line))?;
+    Ok(summary.of_file(&notes))
+}
+
+/// `gpurec summary`: of the newest trace if none is named.
+pub fn summary(files: &[PathBuf], json: bool, only: &Only) -> Result<u8> {
+    let files = read::or_newest(files);
+    read::of_each(&files, |_, file| {
+        let figures = summary_of(file, only)?;
+        let mut text = String::new();
+        if json {
+            text = ui::json(&figures.with_nulls())? + "\n";
+        } else {
+            if files.len() > 1 {
+                text = format!("{}:\n", ui::name(file));
+            }
+            text.push_str(&text::print(&figures, width_of_output()));
+        }
+        std::io::stdout().lock().write_all(text.as_bytes())?;
+        Ok(0)
+    })
+}

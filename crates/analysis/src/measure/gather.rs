@@ -1,0 +1,289 @@
+//! One pass over a trace for all the metrics asked for. In: the lines. Out: the summary's figures and
+//! the samples by name, of the whole and of each part (`after 10s`) that somebody asks about.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::calls::{Calls, Want};
+use super::language::Term;
+use super::metric::Metric;
+use super::sample::Sample;
+use super::value::Value;
+use crate::{Figures, Only, Summary, read};
+use gpurec_trace::{Body, Header, Line, Memory, Process};
+
+/// How many processes' memory is watched.
+const MOST: usize = 65_536;
+
+/// A part of a recording. A call belongs to where it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    pub from: Edge,
+    pub to: Edge,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Edge {
+    #[default]
+    Open,
+    /// Nanoseconds since the recording began.
+    Time(u64),
+    /// So many launches have succeeded: the same in every run, which a time is not.
+    Launches(u64),
+}
+
+impl Edge {
+    fn reached(self, ts_ns: u64, launches: u64) -> bool {
+        match self {
+            Edge::Open => false,
+            Edge::Time(at) => ts_ns >= at,
+            Edge::Launches(at) => launches >= at,
+        }
+    }
+}
+
+/// What is to be known, from the terms of all expressions.
+#[derive(Clone, Default)]
+pub struct Asks {
+    windows: Vec<Window>,
+    wants: Vec<Want>,
+}
+
+impl Asks {
+    /// `limit` is what the term is compared with, if that is known beforehand.
+    pub fn add(&mut self, term: &Term, limit: Option<Value>) {
+        if term.window != Window::default() && !self.windows.contains(&term.window) {
+            self.windows.push(term.window);
+        }
+        for metric in std::iter::once(&term.metric).chain(&term.per) {
+            let (kernel, name) = match metric {
+                Metric::Function { name, .. } => (false, name),
+                Metric::Kernel { name, .. } => (true, name),
+                _ => continue,
+            };
+            if metric.percentile().is_some() {
+                let limits = limit.filter(|_| term.per.is_none()).into_iter().collect();
+                self.wants.push(Want { kernel, pattern: name.clone(), limits });
+            }
+        }
+    }
+}
+
+/// What totals are taken from.
+pub struct Seen {
+    pub figures: Figures,
+    pub duration_ns: u64,
+    pub peak_bytes: u64,
+    pub calls: Calls,
+    /// The window began before the recording ended.
+    pub opened: bool,
+}
+
+pub struct Gathered {
+    pub whole: Seen,
+    parts: Vec<(Window, Seen)>,
+    pub header: Option<Box<Header>>,
+    /// The recording was made with --summary-only: it has figures and no events.
+    pub without_events: bool,
+    pub sentences: Vec<String>,
+}
+
+impl Gathered {
+    pub fn seen(&self, window: &Window) -> &Seen {
+        self.parts.iter().find(|(known, _)| known == window).map_or(&self.whole, |(_, seen)| seen)
+    }
+}
+
+#[derive(Default)]
+struct Scope {
+    window: Window,
+    /// Its lines begin with this one, and end before that.
+    first: Option<u64>,
+    end: Option<u64>,
+    opened_ns: u64,
+    closed_ns: u64,
+    summary: Summary,
+    calls: Calls,
+    peak: u64,
+}
+
+impl Scope {
+    fn new(window: Window, wants: &[Want]) -> Scope {
+        Scope { window, calls: Calls::new(wants.to_vec()), ..Scope::default() }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.window == Window::default()
+    }
+
+    fn add(&mut self, line: &Line, launches: u64, peak: u64) {
+        if self.first.is_none()
+            && (self.window.from == Edge::Open || self.window.from.reached(line.ts_ns, launches))
+        {
+            self.first = Some(line.event_id);
+            self.opened_ns = line.ts_ns;
+        }
+        if self.first.is_some() && self.end.is_none() {
+            if self.window.to.reached(line.ts_ns, launches) {
+                self.end = Some(line.event_id);
+            } else {
+                self.peak = self.peak.max(peak);
+                self.closed_ns = line.ts_ns;
+            }
+        }
+        if self.is_whole() || self.takes(line) {
+            self.summary.add(line);
+            self.calls.add(line);
+        }
+    }
+
+    /// event_ids grow with time, so they tell on which side of an edge a call began.
+    fn takes(&self, line: &Line) -> bool {
+        let within =
+            |id: u64| self.first.is_some_and(|first| id >= first) && self.end.is_none_or(|end| id < end);
+        match &line.body {
+            Body::Begin(_) | Body::KernelBegin(_) | Body::Instant(_) | Body::Xid(_) => within(line.event_id),
+            Body::End(end) => within(end.begin),
+            Body::KernelEnd(end) => within(end.begin),
+            Body::Memory(memory) => within(memory.begin),
+            Body::Transfer(transfer) => within(transfer.begin),
+            // Who is there is told before the window opens; who goes after it has closed is still there.
+            Body::Process(_) => self.end.is_none(),
+            Body::Header(_) | Body::Lost(_) | Body::Budget(_) | Body::Suspend(_) => true,
+            // It has the figures of the whole.
+            Body::Finish(_) | Body::Unknown(_) => false,
+        }
+    }
+}
+
+/// What each process holds of the memory that is the device's own.
+#[derive(Default)]
+struct Holdings {
+    held: HashMap<u32, [u64; 2]>,
+    /// The same in order, by the sum: the most is asked for at every line.
+    sums: BTreeSet<(u64, u32)>,
+}
+
+impl Holdings {
+    fn add(&mut self, line: &Line) {
+        match &line.body {
+            Body::Memory(memory) => self.memory(memory),
+            Body::Process(Process::Exit(exit)) => self.ended(exit.pid),
+            Body::Process(Process::Exec(exec)) => self.ended(exec.pid),
+            _ => {}
+        }
+    }
+
+    fn memory(&mut self, memory: &Memory) {
+        let at = match memory.space.as_ref() {
+            "device" => 0,
+            "virtual" => 1,
+            _ => return,
+        };
+        if self.held.len() >= MOST && !self.held.contains_key(&memory.pid) {
+            return;
+        }
+        let held = self.held.entry(memory.pid).or_default();
+        let before = sum(held);
+        if let Some(held) = held.get_mut(at) {
+            *held = memory.after(*held);
+        }
+        let now = sum(held);
+        self.sums.remove(&(before, memory.pid));
+        self.sums.insert((now, memory.pid));
+    }
+
+    fn ended(&mut self, pid: u32) {
+        if let Some(held) = self.held.remove(&pid) {
+            self.sums.remove(&(sum(&held), pid));
+        }
+    }
+
+    /// The most that one process holds now.
+    fn most(&self) -> u64 {
+        self.sums.last().map_or(0, |(sum, _)| *sum)
+    }
+}
+
+fn sum(held: &[u64; 2]) -> u64 {
+    held.iter().fold(0, |sum, n| sum.saturating_add(*n))
+}
+
+/// Reads a trace once.
+pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Gathered> {
+    let mut whole = Scope::new(Window::default(), &asks.wants);
+    let mut parts: Vec<Scope> = asks.windows.iter().map(|window| Scope::new(*window, &asks.wants)).collect();
+    let mut holdings = Holdings::default();
+    let (mut header, mut most, mut last_ns) = (None, 0, 0);
+    let notes = read::each(file, only, |line| {
+        if matches!(&line.body, Body::Memory(_) | Body::Process(_)) {
+            holdings.add(line);
+            most = holdings.most();
+        }
+        if let (Body::Header(found), None) = (&line.body, &header) {
+            header = Some(found.clone());
+        }
+        last_ns = line.ts_ns.max(last_ns);
+        let launches = whole.calls.launches;
+        whole.add(line, launches, most);
+        for part in &mut parts {
+            part.add(line, launches, most);
+        }
+    })?;
+    let seen = |mut scope: Scope| {
+        let figures = scope.summary.of_file(&notes);
+        scope.calls.unfinished(&figures.in_flight);
+        let duration_ns = if scope.is_whole() {
+            figures.duration_ns
+        } else {
+            scope.closed_ns - scope.opened_ns.min(scope.closed_ns)
+        };
+        Seen {
+            duration_ns,
+            peak_bytes: scope.peak,
+            calls: scope.calls,
+            opened: scope.first.is_some(),
+            figures,
+        }
+    };
+    let mut whole = seen(whole);
+    let without_events = whole.calls.functions.list.is_empty() && !whole.figures.functions.is_empty();
+    if without_events {
+        from_figures(&mut whole);
+    }
+    let parts = parts.into_iter().map(|scope| (scope.window, seen(scope))).map(|(window, mut part)| {
+        part.figures.complete = whole.figures.complete;
+        part.figures.unknown = whole.figures.unknown.clone();
+        (window, part)
+    });
+    Ok(Gathered { parts: parts.collect(), header, without_events, sentences: notes.sentences(), whole })
+}
+
+/// The samples of a recording that has only figures: without bytes, without percentiles.
+fn from_figures(seen: &mut Seen) {
+    let figures = &seen.figures;
+    for f in &figures.functions {
+        seen.calls.functions.push(Sample {
+            name: f.name.as_str().into(),
+            calls: f.calls,
+            timed: f.calls,
+            total_ns: f.total_ns.into(),
+            min_ns: f.min_ns,
+            max_ns: f.max_ns,
+            med_ns: Some(f.med_ns),
+            errors: f.errors,
+            ..Sample::default()
+        });
+    }
+    for kernel in &figures.kernels {
+        let name = if kernel.name.starts_with("0x") { super::calls::NAMELESS } else { &kernel.name };
+        let sample = Sample { name: name.into(), calls: kernel.launches, ..Sample::default() };
+        match seen.calls.kernels.list.iter_mut().find(|known| *known.name == *name) {
+            Some(known) => known.merge(&sample),
+            None => seen.calls.kernels.push(sample),
+        }
+    }
+    seen.peak_bytes = figures.processes.iter().map(|p| p.peak_device_bytes).max().unwrap_or(0);
+}

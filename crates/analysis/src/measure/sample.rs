@@ -1,0 +1,150 @@
+//! What is added up of the calls of one function, or the launches of one kernel.
+
+use std::sync::Arc;
+
+use super::value::Value;
+use crate::histogram::Histogram;
+
+/// Where a call is in the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct First {
+    pub event_id: u64,
+    pub ts_ns: u64,
+    pub pid: u32,
+    pub tid: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    pub name: Arc<str>,
+    /// Calls that began; launches that succeeded.
+    pub calls: u64,
+    /// Those of them whose duration is known.
+    pub timed: u64,
+    pub total_ns: u128,
+    pub min_ns: u64,
+    pub max_ns: u64,
+    /// What the figures of a recording without events say.
+    pub med_ns: Option<u64>,
+    pub errors: u64,
+    /// Allocated, freed, copied or set, by it or inside it.
+    pub bytes: u64,
+    pub first: Option<First>,
+    /// Only where somebody asks for percentiles.
+    pub durations: Option<Box<Durations>>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Durations {
+    histogram: Histogram,
+    limits: Vec<Limit>,
+}
+
+/// How many durations lie below a limit: a percentile is compared with it exactly, though the
+/// histogram knows it to 1 % only.
+#[derive(Clone, Debug)]
+struct Limit {
+    at: Value,
+    below: u64,
+    equal: u64,
+}
+
+/// In hundred-thousandths: p99.9 is 99,900.
+pub type Percentile = u32;
+
+impl Sample {
+    pub fn took(&mut self, ns: u64) {
+        self.min_ns = if self.timed == 0 { ns } else { self.min_ns.min(ns) };
+        self.max_ns = self.max_ns.max(ns);
+        self.timed += 1;
+        self.total_ns += u128::from(ns);
+        if let Some(durations) = &mut self.durations {
+            durations.add(ns);
+        }
+    }
+
+    pub fn merge(&mut self, other: &Sample) {
+        if other.timed > 0 {
+            self.min_ns = if self.timed == 0 { other.min_ns } else { self.min_ns.min(other.min_ns) };
+        }
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.calls += other.calls;
+        self.timed += other.timed;
+        self.total_ns += other.total_ns;
+        self.errors += other.errors;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.first = match (self.first, other.first) {
+            (Some(a), Some(b)) => Some(if b.ts_ns < a.ts_ns { b } else { a }),
+            (a, b) => a.or(b),
+        };
+        match (&mut self.durations, &other.durations) {
+            (Some(mine), Some(theirs)) => mine.merge(theirs),
+            (mine @ None, Some(theirs)) => *mine = Some(theirs.clone()),
+            _ => {}
+        }
+    }
+
+    /// The shortest duration that so many of the calls do not exceed. Within 1 %.
+    pub fn percentile(&self, of: Percentile) -> Option<u64> {
+        if of >= 100_000 {
+            return (self.timed > 0).then_some(self.max_ns);
+        }
+        if let (50_000, Some(median)) = (of, self.med_ns) {
+            return Some(median);
+        }
+        let rank = rank(self.timed, of)?;
+        let value = self.durations.as_ref()?.histogram.value_at(rank - 1);
+        Some(value.clamp(self.min_ns, self.max_ns))
+    }
+
+    /// How the percentile compares with a limit that was announced: exact.
+    pub fn compare(&self, of: Percentile, limit: &Value) -> Option<std::cmp::Ordering> {
+        let rank = rank(self.timed, of)?;
+        let known = &self.durations.as_ref()?.limits;
+        let limit = known.iter().find(|known| known.at.compare(limit).is_eq())?;
+        Some(if limit.below >= rank {
+            std::cmp::Ordering::Less
+        } else if limit.below + limit.equal >= rank {
+            std::cmp::Ordering::Equal
+        } else {
+            std::cmp::Ordering::Greater
+        })
+    }
+}
+
+/// The rank of a percentile among `count` values, from 1: the nearest.
+fn rank(count: u64, of: Percentile) -> Option<u64> {
+    let rank = (u128::from(count) * u128::from(of)).div_ceil(100_000);
+    (count > 0).then(|| u64::try_from(rank).unwrap_or(count).clamp(1, count))
+}
+
+impl Durations {
+    pub fn new(limits: &[Value]) -> Durations {
+        let limits = limits.iter().map(|at| Limit { at: *at, below: 0, equal: 0 }).collect();
+        Durations { histogram: Histogram::default(), limits }
+    }
+
+    fn add(&mut self, ns: u64) {
+        self.histogram.add(ns);
+        for limit in &mut self.limits {
+            match Value::whole(ns, limit.at.unit).compare(&limit.at) {
+                std::cmp::Ordering::Less => limit.below += 1,
+                std::cmp::Ordering::Equal => limit.equal += 1,
+                std::cmp::Ordering::Greater => {}
+            }
+        }
+    }
+
+    /// What both know of. Samples that answer one question have the same limits.
+    fn merge(&mut self, other: &Durations) {
+        self.histogram.merge(&other.histogram);
+        self.limits.retain_mut(|mine| {
+            let same = other.limits.iter().find(|theirs| theirs.at.compare(&mine.at).is_eq());
+            if let Some(theirs) = same {
+                mine.below += theirs.below;
+                mine.equal += theirs.equal;
+            }
+            same.is_some()
+        });
+    }
+}

@@ -1,0 +1,510 @@
+//! `memory` lines to figures: what was allocated and freed, what is still
+//! live, and sizes that are allocated again and again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, SpaceSeen};
+use super::growth::{Group, Made, Moment};
+use gpurec_trace::bounds::{self, MOST_LIVE};
+use gpurec_trace::hash::Map;
+use gpurec_trace::{Memory, Op};
+
+/// How many leaks the figures list.
+const LISTED: usize = 100;
+
+/// How many spaces are told apart (there are seven), and functions that allocate. The last of each
+/// stands for all others.
+const SPACES: usize = 32;
+const FUNCTIONS: usize = 65_536;
+const OTHERS: &str = "(others)";
+
+/// How many processes' memory is followed, and the longest name of a space.
+pub const PROCESSES: usize = 65_536;
+const LONGEST_SPACE: usize = 64;
+/// Bytes of the names of functions.
+const FUNCTION_NAMES: usize = 4 << 20;
+
+/// How many sizes are watched for loops.
+const SIZES: usize = 65_536;
+
+/// A size given back and allocated again at least so often is a loop, if that is so much of the time of all calls.
+const AGAIN: u64 = 10;
+const SHARE: u64 = 100;
+
+/// Where it is most of that time, fewer times are: this often, if they took at least so long.
+const AGAIN_AT_COST: u64 = 3;
+const COST_NS: u64 = 1_000_000;
+
+/// How many loops are told.
+const LOOPS: usize = 5;
+
+/// Memory of another process is no leak of this one.
+const NOT_ITS_OWN: &str = "ipc";
+
+/// What `torch.cuda.max_memory_reserved()` counts.
+const RESERVED: [&str; 2] = ["device", "virtual"];
+
+#[derive(Default)]
+pub struct Memories {
+    names: Names,
+    /// By the number of the space.
+    by_space: Vec<SpaceSeen>,
+    processes: Map<u32, Holding>,
+    peaks: BTreeMap<u32, u64>,
+    runtime_peaks: BTreeMap<u32, u64>,
+    gone: Gone,
+    loops: Map<(u32, u8, u64), Loop>,
+    /// The same of all sizes together.
+    churn: Map<(u32, u8), Loop>,
+    figures: MemoryFigures,
+    /// Allocations in `processes`, and the groups of them.
+    live: usize,
+    groups: usize,
+    /// The last line.
+    event: u64,
+    /// Those that there was no room for.
+    pub unfollowed: u64,
+    /// Frees of memory from before the recording.
+    pub earlier_frees: u64,
+}
+
+/// Spaces and functions, of which every allocation has one: it has their numbers.
+#[derive(Default)]
+pub struct Names {
+    spaces: Vec<Box<str>>,
+    functions: Vec<Arc<str>>,
+    by_function: bounds::Names<FUNCTIONS, FUNCTION_NAMES>,
+    other_functions: Option<u32>,
+}
+
+/// What one process holds. One number may be an address and a handle: so by space, too.
+#[derive(Default)]
+struct Holding {
+    live: Map<(u64, u8), Live>,
+    made: Made,
+    reserved: [u64; RESERVED.len()],
+    /// Of it what was asked for through the runtime, by pointer.
+    by_runtime: Map<u64, u64>,
+    runtime_live: u64,
+}
+
+/// What is held now, by all processes together.
+#[derive(Default)]
+pub struct Held {
+    pub count: u64,
+    pub bytes: u64,
+    /// Of equals the oldest first.
+    pub largest: Vec<Leak>,
+    /// Of processes that have ended.
+    pub gone: u64,
+    pub gone_bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Live {
+    size: u64,
+    since_ns: u64,
+    begin: u64,
+    launches: u64,
+    function: u32,
+}
+
+/// What was live at the end of its process, or of the recording.
+#[derive(Clone, Copy)]
+struct Left {
+    pid: u32,
+    ptr: u64,
+    space: u8,
+    live: Live,
+    at_ns: u64,
+    at_exit: bool,
+}
+
+/// What was left, and of it what leaks.
+#[derive(Clone, Default)]
+struct Gone {
+    held: Sum,
+    leaks: Sum,
+}
+
+/// The largest, and how much of each space, by its number.
+#[derive(Clone, Default)]
+struct Sum {
+    by_space: Vec<LeakSpace>,
+    largest: Vec<Left>,
+}
+
+/// What happens to one size in one space, or to all sizes.
+#[derive(Clone, Copy, Default)]
+struct Loop {
+    /// The first that allocated.
+    function: Option<u32>,
+    /// Given back and not allocated again yet.
+    free: u64,
+    again: u64,
+    ns: u64,
+}
+
+impl Memories {
+    /// The number of a line: how far the recording is.
+    pub fn at(&mut self, event: u64) {
+        self.event = event;
+    }
+
+    /// `ns` is how long the call took, if that is known.
+    pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: u64) {
+        let size = memory.size.unwrap_or(0);
+        let space = self.names.space(&memory.space);
+        if self.by_space.len() <= usize::from(space) {
+            let name = self.names.of_space(space).to_owned();
+            self.by_space.push(SpaceSeen { space: name, ..SpaceSeen::default() });
+        }
+        let function = if memory.op == Op::Alloc { self.names.function(&memory.name) } else { 0 };
+        let Some(seen) = self.by_space.get_mut(usize::from(space)) else { return };
+        match memory.op {
+            Op::Alloc => {
+                seen.allocations += 1;
+                seen.allocated_bytes = seen.allocated_bytes.saturating_add(size);
+                self.figures.allocations += 1;
+                self.figures.allocated_bytes = self.figures.allocated_bytes.saturating_add(size);
+            }
+            Op::Free => {
+                self.earlier_frees += u64::from(memory.earlier);
+                seen.frees += 1;
+                seen.freed_bytes = seen.freed_bytes.saturating_add(size);
+                self.figures.frees += 1;
+                self.figures.freed_bytes = self.figures.freed_bytes.saturating_add(size);
+            }
+        }
+        let live = Live { size, since_ns: ts_ns, begin: memory.begin, launches: 0, function };
+        self.follow(memory, space, live);
+        self.reserved(memory);
+        self.through_runtime(memory, size);
+        if memory.space != "pool" && size > 0 {
+            self.looped(memory, (memory.pid, space, size), function, ns);
+        }
+    }
+
+    fn follow(&mut self, memory: &Memory, space: u8, mut live: Live) {
+        let is_own = memory.space != NOT_ITS_OWN;
+        let followed = is_own && memory.op == Op::Alloc;
+        if self.processes.len() >= PROCESSES && !self.processes.contains_key(&memory.pid) {
+            self.unfollowed += u64::from(followed);
+            return;
+        }
+        let holding = self.processes.entry(memory.pid).or_default();
+        let at = (memory.ptr, space);
+        if followed {
+            let began = holding.made.add(live.group(space), live.since_ns, live.begin, &mut self.groups);
+            live.launches = began.launches;
+        }
+        if !followed {
+            let freed = holding.live.remove(&at).filter(|_| is_own);
+            self.live -= usize::from(freed.is_some());
+        } else if let Some(before) = holding.live.get_mut(&at) {
+            *before = live;
+        } else if self.live < MOST_LIVE {
+            holding.live.insert(at, live);
+            self.live += 1;
+        } else {
+            self.unfollowed += 1;
+        }
+    }
+
+    fn reserved(&mut self, memory: &Memory) {
+        let Some(holding) = self.processes.get_mut(&memory.pid) else { return };
+        for (space, live) in RESERVED.iter().zip(&mut holding.reserved) {
+            if *space == memory.space {
+                *live = memory.after(*live);
+                let sum = holding.reserved.iter().fold(0u64, |sum, live| sum.saturating_add(*live));
+                if sum > 0 && (self.peaks.len() < PROCESSES || self.peaks.contains_key(&memory.pid)) {
+                    let peak = self.peaks.entry(memory.pid).or_default();
+                    *peak = sum.max(*peak);
+                }
+                return;
+            }
+        }
+    }
+
+    fn through_runtime(&mut self, memory: &Memory, size: u64) {
+        let Some(holding) = self.processes.get_mut(&memory.pid) else { return };
+        if !RESERVED.contains(&memory.space.as_ref()) {
+            return;
+        }
+        if let Some(before) = holding.by_runtime.remove(&memory.ptr) {
+            holding.runtime_live = holding.runtime_live.saturating_sub(before);
+        }
+        if memory.op == Op::Alloc && memory.runtime && holding.by_runtime.len() < holding.live.len() {
+            holding.by_runtime.insert(memory.ptr, size);
+            holding.runtime_live = holding.runtime_live.saturating_add(size);
+            if self.runtime_peaks.len() < PROCESSES || self.runtime_peaks.contains_key(&memory.pid) {
+                let peak = self.runtime_peaks.entry(memory.pid).or_default();
+                *peak = holding.runtime_live.max(*peak);
+            }
+        }
+    }
+
+    fn looped(&mut self, memory: &Memory, key: (u32, u8, u64), function: u32, ns: u64) {
+        if self.loops.len() >= SIZES && !self.loops.contains_key(&key) {
+            return;
+        }
+        let (pid, space, _) = key;
+        for seen in [self.loops.entry(key).or_default(), self.churn.entry((pid, space)).or_default()] {
+            seen.add(memory.op, function, ns);
+        }
+    }
+
+    /// The process launches a kernel or a graph.
+    pub fn launched(&mut self, pid: u32, ts_ns: u64) {
+        if let Some(holding) = self.processes.get_mut(&pid) {
+            holding.made.launched(ts_ns);
+        }
+    }
+
+    /// The process ended, or became another program.
+    pub fn ended(&mut self, pid: u32, ts_ns: u64) {
+        if let Some(holding) = self.processes.remove(&pid) {
+            self.live -= holding.live.len();
+            self.groups -= holding.made.groups();
+            self.gone.add(&self.names, pid, &holding, (ts_ns, self.event), true);
+        }
+    }
+
+    pub fn peak_of(&self, pid: u32) -> u64 {
+        self.peaks.get(&pid).copied().unwrap_or(0)
+    }
+
+    pub fn runtime_peak_of(&self, pid: u32) -> u64 {
+        self.runtime_peaks.get(&pid).copied().unwrap_or(0)
+    }
+
+    /// Of a recording that ends at `at_ns`.
+    pub fn finish(&self, at_ns: u64) -> MemoryFigures {
+        let mut gone = self.gone.clone();
+        let mut pids: Vec<&u32> = self.processes.keys().collect();
+        pids.sort();
+        for pid in pids {
+            if let Some(holding) = self.processes.get(pid) {
+                gone.add(&self.names, *pid, holding, (at_ns, self.event), false);
+            }
+        }
+        let mut figures = self.figures.clone();
+        figures.by_space = self.by_space.clone();
+        figures.by_space.sort_by(|a, b| a.space.cmp(&b.space));
+        figures.held = gone.held.figures(&self.names);
+        figures.leaks = gone.leaks.figures(&self.names);
+        figures
+    }
+
+    /// What is held at `at_ns`, of which the `listed` largest are told. Looks at all of it, but copies none.
+    pub fn held(&self, at_ns: u64, listed: usize) -> Held {
+        let mut held = Held::default();
+        let mut largest: Vec<Left> = Vec::new();
+        for left in self.processes.iter().flat_map(|(pid, holding)| holding.left(*pid, at_ns, false)) {
+            held.count += 1;
+            held.bytes = held.bytes.saturating_add(left.live.size);
+            largest.push(left);
+            if largest.len() >= 2 * listed + 100 {
+                keep_largest(&mut largest, listed);
+            }
+        }
+        keep_largest(&mut largest, listed);
+        held.largest = largest.iter().map(|left| left.leak(&self.names)).collect();
+        held.gone = self.gone.held.by_space.iter().map(|space| space.count).sum();
+        held.gone_bytes =
+            self.gone.held.by_space.iter().fold(0, |sum, space| sum.saturating_add(space.bytes));
+        held
+    }
+
+    /// The sizes that cost most by being given back and allocated again. `all_ns` is the time of all calls.
+    pub fn findings(&self, all_ns: u64) -> Vec<Finding> {
+        let is_most = |seen: &Loop| seen.ns >= COST_NS && seen.ns > all_ns / 2;
+        let is_loop = |seen: &Loop| match seen.again {
+            AGAIN.. => seen.ns >= all_ns / SHARE,
+            AGAIN_AT_COST.. => is_most(seen),
+            _ => false,
+        };
+        let mut loops: Vec<_> = self.loops.iter().filter(|(_, seen)| is_loop(seen)).collect();
+        let mut churn = self.churn.clone();
+        for ((pid, space, _), seen) in &loops {
+            if let Some(rest) = churn.get_mut(&(*pid, *space)) {
+                rest.again = rest.again.saturating_sub(seen.again);
+                rest.ns = rest.ns.saturating_sub(seen.ns);
+            }
+        }
+        let name = |(pid, space, size): &(u32, u8, u64)| (*pid, self.names.of_space(*space), *size);
+        loops.sort_by(|(a, x), (b, y)| (y.ns, y.again, name(a)).cmp(&(x.ns, x.again, name(b))));
+        let of_one_size = loops.into_iter().take(LOOPS).map(|(key, seen)| {
+            let (pid, space, size) = name(key);
+            self.finding(pid, space, seen, &format!("{size} bytes of {space} memory"), "them")
+        });
+        let mut rest: Vec<_> =
+            churn.iter().filter(|(_, seen)| seen.again >= AGAIN && is_most(seen)).collect();
+        rest.sort_by_key(|(key, seen)| (std::cmp::Reverse(seen.ns), **key));
+        let of_all_sizes = rest.into_iter().take(LOOPS).map(|((pid, space), seen)| {
+            let space = self.names.of_space(*space);
+            self.finding(*pid, space, seen, &format!("{space} memory of many sizes"), "it")
+        });
+        of_one_size.chain(of_all_sizes).collect()
+    }
+
+    fn finding(&self, pid: u32, space: &str, seen: &Loop, what: &str, pronoun: &str) -> Finding {
+        let function = seen.function.map_or("", |function| self.names.of_function(function));
+        let advice = match space {
+            "device" => "keep the buffer, or use cudaMallocAsync, whose pool keeps it",
+            _ => "keep the buffer",
+        };
+        Finding {
+            what: format!("pid {pid} gives back {what} and allocates {pronoun} again ({function})"),
+            times: seen.again,
+            cost_ns: Some(seen.ns),
+            advice: advice.to_owned(),
+        }
+    }
+}
+
+impl Loop {
+    fn add(&mut self, op: Op, function: u32, ns: u64) {
+        self.ns = self.ns.saturating_add(ns);
+        match op {
+            Op::Free => self.free += 1,
+            Op::Alloc => {
+                if self.free > 0 {
+                    self.free -= 1;
+                    self.again += 1;
+                }
+                self.function.get_or_insert(function);
+            }
+        }
+    }
+}
+
+impl Names {
+    pub fn space(&mut self, name: &str) -> u8 {
+        let name = if name.len() > LONGEST_SPACE { OTHERS } else { name };
+        let known = self.spaces.iter().position(|known| **known == *name);
+        let at = known.unwrap_or_else(|| {
+            if self.spaces.len() < SPACES {
+                let last = self.spaces.len() + 1 == SPACES;
+                self.spaces.push(if last { OTHERS } else { name }.into());
+            }
+            self.spaces.len() - 1
+        });
+        // There are 32.
+        at as u8
+    }
+
+    pub fn of_space(&self, space: u8) -> &str {
+        self.spaces.get(usize::from(space)).map_or("?", |name| name)
+    }
+
+    pub fn function(&mut self, name: &str) -> u32 {
+        if let Some(known) = self.by_function.get(name) {
+            return known as u32;
+        }
+        let at = self.functions.len();
+        let kept = self.by_function.add(name, at);
+        if kept.is_none() {
+            if let Some(known) = self.other_functions {
+                return known;
+            }
+            self.other_functions = Some(at as u32);
+        }
+        self.functions.push(kept.unwrap_or_else(|| OTHERS.into()));
+        at as u32
+    }
+
+    pub fn of_function(&self, function: u32) -> &str {
+        self.functions.get(function as usize).map_or("?", |name| name)
+    }
+}
+
+impl Holding {
+    fn left(&self, pid: u32, at_ns: u64, at_exit: bool) -> impl Iterator<Item = Left> {
+        self.live.iter().map(move |((ptr, space), live)| Left {
+            pid,
+            ptr: *ptr,
+            space: *space,
+            live: *live,
+            at_ns,
+            at_exit,
+        })
+    }
+}
+
+impl Left {
+    fn leak(&self, names: &Names) -> Leak {
+        Leak {
+            pid: self.pid,
+            space: names.of_space(self.space).to_owned(),
+            ptr: format!("{:#x}", self.ptr),
+            size: self.live.size,
+            age_ns: self.at_ns.saturating_sub(self.live.since_ns),
+            function: names.of_function(self.live.function).to_owned(),
+            begin: self.live.begin,
+            at_exit: self.at_exit,
+        }
+    }
+}
+
+/// The largest first, of equals the oldest.
+fn keep_largest(all: &mut Vec<Left>, listed: usize) {
+    all.sort_by_key(|left| {
+        (std::cmp::Reverse(left.live.size), left.live.begin, left.pid, left.ptr, left.space)
+    });
+    all.truncate(listed);
+}
+
+impl Gone {
+    fn add(&mut self, names: &Names, pid: u32, holding: &Holding, end: (u64, u64), at_exit: bool) {
+        let live = holding.live.iter().map(|((_, space), live)| (live.group(*space), live.began()));
+        let growing = holding.made.growing(live, end.0, end.1);
+        for left in holding.left(pid, end.0, at_exit) {
+            if growing.contains(&left.live.group(left.space)) {
+                self.leaks.add(names, left);
+            }
+            self.held.add(names, left);
+        }
+    }
+}
+
+impl Live {
+    fn group(&self, space: u8) -> Group {
+        Group::of(self.function, space, self.size)
+    }
+
+    fn began(&self) -> Moment {
+        Moment { ns: self.since_ns, event: self.begin, launches: self.launches }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, names: &Names, left: Left) {
+        while self.by_space.len() <= usize::from(left.space) {
+            let space = names.of_space(self.by_space.len() as u8).to_owned();
+            self.by_space.push(LeakSpace { space, ..LeakSpace::default() });
+        }
+        let Some(space) = self.by_space.get_mut(usize::from(left.space)) else { return };
+        space.count += 1;
+        space.bytes = space.bytes.saturating_add(left.live.size);
+        space.at_exit += u64::from(left.at_exit);
+        self.largest.push(left);
+        if self.largest.len() >= 4 * LISTED {
+            keep_largest(&mut self.largest, LISTED);
+        }
+    }
+
+    fn figures(mut self, names: &Names) -> Leaks {
+        keep_largest(&mut self.largest, LISTED);
+        let mut by_space: Vec<LeakSpace> =
+            self.by_space.into_iter().filter(|space| space.count > 0).collect();
+        by_space.sort_by(|a, b| a.space.cmp(&b.space));
+        Leaks {
+            count: by_space.iter().map(|s| s.count).sum(),
+            bytes: by_space.iter().fold(0, |sum: u64, s| sum.saturating_add(s.bytes)),
+            by_space,
+            largest: self.largest.iter().map(|left| left.leak(names)).collect(),
+        }
+    }
+}

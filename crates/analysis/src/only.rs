@@ -1,0 +1,219 @@
+//! `--pid`, `--tid`, `--rank`, `--from`, `--to`: a part of a trace, for every reader. In: the lines of a trace. Out: those
+//! of the part, as if the others were not in the file.
+//!
+//! A call belongs to where it began, with its end and what follows from it. What says what a process is stays, and what
+//! the recorder says of the whole recording.
+
+use std::collections::HashMap;
+
+use anyhow::{Result, bail};
+
+use super::views::stored;
+use crate::Usage;
+use gpurec_trace::{Body, Finish, Found, Line, Notes, Process};
+
+/// How many processes' names and ranks are remembered, and how many words of a command.
+const MOST: usize = 65_536;
+const WORDS: usize = 64;
+
+const NO_EVENTS: &str = "the trace has only figures (--summary-only), which are of the whole recording: leave out --pid, --tid, --rank, --from and --to, or record without --summary-only";
+
+/// Which part; by default all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Only {
+    pub pids: Vec<u32>,
+    pub tids: Vec<u32>,
+    pub ranks: Vec<u32>,
+    /// Nanoseconds since the recording began.
+    pub from_ns: Option<u64>,
+    pub to_ns: Option<u64>,
+}
+
+impl Only {
+    pub fn is_all(&self) -> bool {
+        *self == Only::default()
+    }
+
+    /// What the figures are of.
+    fn sentence(&self) -> String {
+        let list = |what: &str, all: &[u32]| {
+            let all: Vec<String> = all.iter().map(u32::to_string).collect();
+            (!all.is_empty()).then(|| format!("of {what} {}", all.join(", ")))
+        };
+        let seconds = |ns: u64| format!("{} s", crate::text::seconds(ns));
+        let time = match (self.from_ns, self.to_ns) {
+            (None, None) => None,
+            (Some(from), None) => Some(format!("that began at {} or later", seconds(from))),
+            (None, Some(to)) => Some(format!("that began before {}", seconds(to))),
+            (Some(from), Some(to)) => {
+                Some(format!("that began between {} and {}", seconds(from), seconds(to)))
+            }
+        };
+        let parts =
+            [list("process", &self.pids), list("thread", &self.tids), list("rank", &self.ranks), time];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        format!(
+            "these figures are only of calls {}; memory allocated by others is not known to them, and what was lost is of the whole recording",
+            parts.join(" and ")
+        )
+    }
+}
+
+/// What a process is, as far as its lines have said.
+#[derive(Default)]
+struct Who {
+    command: Vec<String>,
+    rank: Option<u32>,
+    /// A line that was kept says so.
+    told: bool,
+}
+
+pub struct Sieve<'a> {
+    only: &'a Only,
+    who: HashMap<u32, Who>,
+    /// The first event of the time asked for, and the first after it: event_ids grow with time.
+    first: Option<u64>,
+    end: Option<u64>,
+    calls: u64,
+    kept: u64,
+}
+
+/// What becomes of a line.
+pub enum Kept {
+    No,
+    Yes,
+    As(Box<Line<'static>>),
+    /// The process of the line has to be named first.
+    After(Box<Line<'static>>),
+}
+
+impl<'a> Sieve<'a> {
+    pub fn new(only: &'a Only) -> Sieve<'a> {
+        let first = if only.from_ns.is_none() { Some(0) } else { None };
+        Sieve { only, who: HashMap::new(), first, end: None, calls: 0, kept: 0 }
+    }
+
+    pub fn line(&mut self, line: &Line) -> Result<Kept> {
+        if self.only.from_ns.is_some_and(|from| line.ts_ns >= from) {
+            self.first.get_or_insert(line.event_id);
+        }
+        if self.only.to_ns.is_some_and(|to| line.ts_ns >= to) {
+            self.end.get_or_insert(line.event_id);
+        }
+        let is_call = matches!(&line.body, Body::Begin(_) | Body::KernelBegin(_));
+        self.calls += u64::from(is_call);
+        let keeps = match &line.body {
+            Body::Begin(begin) => self.keeps(line.event_id, begin.pid, begin.tid),
+            Body::End(end) => self.keeps(end.begin, end.pid, end.tid),
+            Body::KernelBegin(begin) => self.keeps(line.event_id, begin.pid, begin.tid),
+            Body::KernelEnd(end) => self.keeps(end.begin, end.pid, end.tid),
+            Body::Memory(memory) => self.keeps(memory.begin, memory.pid, memory.tid),
+            Body::Transfer(transfer) => self.keeps(transfer.begin, transfer.pid, transfer.tid),
+            Body::Instant(instant) => self.keeps(line.event_id, instant.pid, instant.tid),
+            Body::Xid(xid) => self.has_time(line.event_id) && (xid.pid == 0 || self.is_of(xid.pid)),
+            Body::Process(process) => self.process(process),
+            Body::Finish(finish) => return self.finish(line, finish),
+            Body::Header(_) | Body::Lost(_) | Body::Budget(_) | Body::Suspend(_) | Body::Unknown(_) => true,
+        };
+        if !keeps {
+            return Ok(Kept::No);
+        }
+        self.kept += u64::from(is_call);
+        if let Body::Begin(begin) = &line.body
+            && let Some(found) = self.unnamed(begin.pid)
+        {
+            let body = Body::Process(Process::Found(found));
+            return Ok(Kept::After(Box::new(Line { event_id: line.event_id, ts_ns: line.ts_ns, body })));
+        }
+        Ok(Kept::Yes)
+    }
+
+    fn keeps(&self, began: u64, pid: u32, tid: u32) -> bool {
+        let only = self.only;
+        self.has_time(began) && (only.tids.is_empty() || only.tids.contains(&tid)) && self.is_of(pid)
+    }
+
+    fn has_time(&self, began: u64) -> bool {
+        self.first.is_some_and(|first| began >= first) && self.end.is_none_or(|end| began < end)
+    }
+
+    fn is_of(&self, pid: u32) -> bool {
+        let rank = || self.who.get(&pid).and_then(|who| who.rank);
+        (self.only.pids.is_empty() || self.only.pids.contains(&pid))
+            && (self.only.ranks.is_empty() || rank().is_some_and(|rank| self.only.ranks.contains(&rank)))
+    }
+
+    fn process(&mut self, process: &Process) -> bool {
+        if let Some((pid, mut command, rank)) = process.named() {
+            command.truncate(WORDS);
+            self.know(pid, Who { command, rank, told: false });
+        }
+        let pid = match process {
+            Process::Fork(fork) => {
+                let (command, rank) =
+                    self.who.get(&fork.pid).map(|who| (who.command.clone(), who.rank)).unwrap_or_default();
+                self.know(fork.child, Who { command, rank, told: false });
+                if !self.is_of(fork.child) {
+                    return false;
+                }
+                fork.pid
+            }
+            Process::Exec(exec) => exec.pid,
+            Process::Found(found) => found.pid,
+            Process::Exit(exit) => exit.pid,
+            Process::Library(library) => library.pid,
+        };
+        // A process that ends after the time asked for is still there.
+        let keeps = self.is_of(pid) && self.end.is_none();
+        if let Process::Fork(fork) = process
+            && keeps
+        {
+            self.told(fork.child);
+        } else if keeps && process.named().is_some() {
+            self.told(pid);
+        }
+        keeps
+    }
+
+    fn know(&mut self, pid: u32, who: Who) {
+        if self.who.len() < MOST || self.who.contains_key(&pid) {
+            self.who.insert(pid, who);
+        }
+    }
+
+    fn told(&mut self, pid: u32) {
+        if let Some(who) = self.who.get_mut(&pid) {
+            who.told = true;
+        }
+    }
+
+    /// A process of which no line was kept that says what it is, as that of its parent was not.
+    fn unnamed(&mut self, pid: u32) -> Option<Found> {
+        let who = self.who.get_mut(&pid).filter(|who| !who.told)?;
+        who.told = true;
+        let command = who.command.clone();
+        Some(Found { pid, tid: pid, comm: "?".to_owned(), command, rank: who.rank, ..Found::default() })
+    }
+
+    fn finish(&self, line: &Line, finish: &Finish) -> Result<Kept> {
+        if self.calls == 0 && stored(finish).is_some() {
+            bail!(Usage(NO_EVENTS.to_owned()));
+        }
+        let mut part = finish.clone();
+        part.in_flight.retain(|call| self.keeps(call.begin, call.pid, call.tid));
+        // Its figures are of the whole.
+        part.summary = serde_json::Value::Null;
+        let body = Body::Finish(Box::new(part));
+        Ok(Kept::As(Box::new(Line { event_id: line.event_id, ts_ns: line.ts_ns, body })))
+    }
+
+    /// What is to be said of the part.
+    pub fn note(&self, notes: &mut Notes) {
+        let mut said = self.only.sentence();
+        if self.kept == 0 {
+            said = format!("no call of the trace is of this part: {said}");
+        }
+        notes.part = Some(said);
+        notes.window = Some((self.only.from_ns.unwrap_or(0), self.only.to_ns.unwrap_or(u64::MAX)));
+    }
+}

@@ -1,0 +1,87 @@
+//! The files that a view reads. In: the names given on the command line. Out: their lines, one by
+//! one, and errors that say which file. No view opens a file by itself.
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+
+use super::only::{Kept, Only, Sieve};
+use crate::FAILED;
+use crate::ui;
+use gpurec_trace::{self as trace, Line, Notes, ReadError, Reader};
+
+const NEWEST: &str = "traces/latest";
+
+/// The newest trace, if none is named.
+pub fn or_newest(files: &[PathBuf]) -> Vec<PathBuf> {
+    if files.is_empty() { vec![PathBuf::from(NEWEST)] } else { files.to_vec() }
+}
+
+pub fn open(file: &Path) -> Result<Reader<Box<dyn Read>>> {
+    let is_missing =
+        |error: &ReadError| matches!(error, ReadError::Io(error) if error.kind() == ErrorKind::NotFound);
+    match trace::open(file) {
+        Err(error) if file == Path::new(NEWEST) && is_missing(&error) => Err(anyhow!(
+            "there is no trace here ({NEWEST} does not exist, or what it points to is gone); name one, or record one in this folder: sudo gpurec -- COMMAND"
+        )),
+        opened => opened.with_context(|| ui::name(file)),
+    }
+}
+
+/// Shows one after another; `show` gives the status of one. One that cannot be read is told of, and the others
+/// are shown all the same; the status is the worst.
+pub fn of_each(files: &[PathBuf], mut show: impl FnMut(usize, &Path) -> Result<u8>) -> Result<u8> {
+    let mut worst = 0;
+    for (index, file) in files.iter().enumerate() {
+        let status = match show(index, file) {
+            Err(error) if files.len() > 1 && error.chain().any(|cause| cause.is::<ReadError>()) => {
+                ui::say(&ui::with_remedy(format!("{error:#}")));
+                FAILED
+            }
+            shown => shown?,
+        };
+        worst = worst.max(status);
+    }
+    Ok(worst)
+}
+
+/// Every line of a part of a trace, and what was odd in it.
+pub fn each(file: &Path, only: &Only, mut take: impl FnMut(&Line)) -> Result<Notes> {
+    try_each(file, only, |line| {
+        take(line);
+        Ok(())
+    })
+}
+
+/// The same, as long as there is no error.
+pub fn try_each(
+    file: &Path,
+    only: &Only,
+    mut take: impl FnMut(&Line) -> std::io::Result<()>,
+) -> Result<Notes> {
+    let named = || ui::name(file);
+    let mut reader = open(file)?;
+    let mut sieve = (!only.is_all()).then(|| Sieve::new(only));
+    while let Some(line) = reader.next().with_context(named)? {
+        match sieve.as_mut().map(|sieve| sieve.line(&line)).transpose().with_context(named)? {
+            None | Some(Kept::Yes) => with_end(&line, &mut take)?,
+            Some(Kept::As(line)) => with_end(&line, &mut take)?,
+            Some(Kept::After(first)) => {
+                take(&first)?;
+                with_end(&line, &mut take)?;
+            }
+            Some(Kept::No) => {}
+        }
+    }
+    let mut notes = reader.notes().clone();
+    if let Some(sieve) = sieve {
+        sieve.note(&mut notes);
+    }
+    Ok(notes)
+}
+
+fn with_end(line: &Line, take: &mut impl FnMut(&Line) -> std::io::Result<()>) -> std::io::Result<()> {
+    take(line)?;
+    line.end_of_unwatched().map_or(Ok(()), |end| take(&end))
+}

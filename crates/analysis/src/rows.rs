@@ -1,0 +1,275 @@
+//! Sums over the lines of `--kernel` that are told apart by name: requests with their RM command
+//! or class, functions, interrupts, tracepoints.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::driver_figures::{DriverSeen, RequestSeen};
+use gpurec_trace::bounds::{LONGEST_NAME, Left};
+use gpurec_trace::hash::Map;
+use gpurec_trace::{Ioctl, KernelEnd, Value};
+
+/// How many are told apart, and how many of each sort the figures list.
+const MOST: usize = 65_536;
+const LISTED: usize = 500;
+
+/// What an entry takes besides its text.
+const EACH: usize = 64;
+
+/// How many statuses of one request are told apart.
+const STATUSES: usize = 64;
+
+/// Bytes of their names and statuses.
+const NAMES: usize = 16 << 20;
+
+const OTHERS: &str = "others";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    Request,
+    Function,
+    Interrupt,
+    Tracepoint,
+}
+
+pub struct Row {
+    pub sort: Sort,
+    /// Of the line.
+    pub name: Box<str>,
+    pub request: Box<str>,
+    pub detail: Option<Box<str>>,
+    pub unknown: bool,
+    calls: u64,
+    timed: u64,
+    total_ns: u64,
+    max_ns: u64,
+    off_cpu_ns: u64,
+    failed: u64,
+    statuses: BTreeMap<Box<str>, u64>,
+}
+
+#[derive(Default)]
+pub struct Rows {
+    by_key: Map<Box<str>, usize>,
+    rows: Vec<Row>,
+    /// For names, and for statuses.
+    left: Left<NAMES>,
+    /// To look a row up without an allocation.
+    key: String,
+}
+
+impl Rows {
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub fn get(&self, index: usize) -> Option<&Row> {
+        self.rows.get(index)
+    }
+
+    pub fn named(&mut self, sort: Sort, name: &str) -> usize {
+        self.key.clear();
+        self.key.push(tag(sort));
+        self.key.push_str(name);
+        self.index(sort, name, "", 0, false)
+    }
+
+    pub fn request(&mut self, name: &str, ioctl: &Ioctl) -> usize {
+        self.key.clear();
+        self.key.push(tag(Sort::Request));
+        self.key.push_str(name);
+        self.key.push('\0');
+        self.key.push_str(&ioctl.request);
+        self.key.push('\0');
+        let before = self.key.len();
+        match ioctl.detail.get("command").or_else(|| ioctl.detail.get("class")) {
+            Some(Value::Text(text)) => self.key.push_str(&text),
+            Some(Value::Hex(number)) => _ = write!(self.key, "{number:#x}"),
+            Some(Value::Number(number)) => _ = write!(self.key, "{number}"),
+            _ => {}
+        }
+        self.index(Sort::Request, name, &ioctl.request, before, ioctl.unknown)
+    }
+
+    /// The row of the key; what follows `detail` in it is the detail.
+    fn index(&mut self, sort: Sort, name: &str, request: &str, detail: usize, unknown: bool) -> usize {
+        if let Some(known) = self.by_key.get(self.key.as_str()) {
+            return *known;
+        }
+        let bytes = 2 * self.key.len();
+        let full = self.rows.len() >= MOST || self.key.len() > LONGEST_NAME || !self.left.take(bytes);
+        let (mut name, mut request) = (name, request);
+        let mut detail = self.key.get(detail..).filter(|text| detail > 0 && !text.is_empty()).map(Box::from);
+        if full {
+            // One row of each sort more: what is in it is not told apart.
+            self.key.clear();
+            self.key.push(tag(sort));
+            self.key.push('\0');
+            if let Some(known) = self.by_key.get(self.key.as_str()) {
+                return *known;
+            }
+            (name, request, detail) = (OTHERS, OTHERS, None);
+        }
+        let index = self.rows.len();
+        self.rows.push(Row {
+            sort,
+            name: name.into(),
+            request: request.into(),
+            detail,
+            unknown: unknown && !full,
+            calls: 0,
+            timed: 0,
+            total_ns: 0,
+            max_ns: 0,
+            off_cpu_ns: 0,
+            failed: 0,
+            statuses: BTreeMap::new(),
+        });
+        self.by_key.insert(self.key.as_str().into(), index);
+        index
+    }
+
+    pub fn began(&mut self, index: usize) {
+        if let Some(row) = self.rows.get_mut(index) {
+            row.calls += 1;
+        }
+    }
+
+    pub fn took(&mut self, index: usize, ns: u64) {
+        if let Some(row) = self.rows.get_mut(index) {
+            row.timed += 1;
+            row.total_ns = row.total_ns.saturating_add(ns);
+            row.max_ns = row.max_ns.max(ns);
+        }
+    }
+
+    /// Whether it failed.
+    pub fn ended(&mut self, index: usize, end: &KernelEnd, off_cpu_ns: u64) -> bool {
+        if let Some(ns) = end.duration_ns {
+            self.took(index, ns);
+        }
+        let Some(row) = self.rows.get_mut(index) else { return false };
+        row.off_cpu_ns = row.off_cpu_ns.saturating_add(off_cpu_ns);
+        let status = end.status.as_deref().filter(|status| *status != "NV_OK");
+        let bad = status.is_some_and(|status| !status.starts_with("NV_WARN"));
+        let failed = bad || end.error.is_some();
+        row.failed += u64::from(failed);
+        if let Some(said) = status.or(end.error.as_deref()) {
+            if let Some(count) = row.statuses.get_mut(said) {
+                *count += 1;
+            } else if row.statuses.len() < STATUSES && self.left.take(EACH + said.len()) {
+                row.statuses.insert(said.into(), 1);
+            }
+        }
+        failed
+    }
+
+    /// The most time first, and how many more there are.
+    pub fn requests(&self) -> (Vec<RequestSeen>, u64) {
+        let rows = self.rows.iter().filter(|row| row.sort == Sort::Request);
+        let mut all: Vec<RequestSeen> = rows.map(Row::request_figures).collect();
+        all.sort_by(|a, b| {
+            let key = |r: &RequestSeen| (r.total_ns, r.calls);
+            let name = |r: &RequestSeen| (r.ioctl.clone(), r.request.clone(), r.detail.clone());
+            key(b).cmp(&key(a)).then_with(|| name(a).cmp(&name(b)))
+        });
+        let more = all.len().saturating_sub(LISTED) as u64;
+        all.truncate(LISTED);
+        (all, more)
+    }
+
+    pub fn of(&self, sort: Sort) -> (Vec<DriverSeen>, u64) {
+        let rows = self.rows.iter().filter(|row| row.sort == sort);
+        let mut all: Vec<DriverSeen> = rows.map(Row::figures).collect();
+        all.sort_by(|a, b| {
+            let key = |r: &DriverSeen| (r.total_ns, r.calls);
+            key(b).cmp(&key(a)).then_with(|| a.name.cmp(&b.name))
+        });
+        let more = all.len().saturating_sub(LISTED) as u64;
+        all.truncate(LISTED);
+        (all, more)
+    }
+}
+
+impl Row {
+    fn average(&self) -> u64 {
+        // Half a nanosecond and more is one.
+        self.total_ns.saturating_add(self.timed / 2).checked_div(self.timed).unwrap_or(0)
+    }
+
+    fn request_figures(&self) -> RequestSeen {
+        RequestSeen {
+            ioctl: self.name.to_string(),
+            request: self.request.to_string(),
+            detail: self.detail.as_deref().map(str::to_owned),
+            unknown: self.unknown,
+            calls: self.calls,
+            total_ns: self.total_ns,
+            avg_ns: self.average(),
+            max_ns: self.max_ns,
+            off_cpu_ns: self.off_cpu_ns,
+            failed: self.failed,
+            statuses: self.statuses.iter().map(|(name, count)| (name.to_string(), *count)).collect(),
+        }
+    }
+
+    fn figures(&self) -> DriverSeen {
+        DriverSeen {
+            name: self.name.to_string(),
+            uvm: self.sort == Sort::Function && is_uvm(&self.name),
+            calls: self.calls,
+            total_ns: self.total_ns,
+            avg_ns: self.average(),
+            max_ns: self.max_ns,
+            failed: self.failed,
+        }
+    }
+}
+
+/// Whether a function is one of nvidia-uvm.ko, going by how its functions are called.
+fn is_uvm(name: &str) -> bool {
+    const BEGIN: [&str; 4] = ["uvm_", "block_copy_", "push_replay_on_", "access_counters_"];
+    const CONTAIN: [&str; 3] = ["_faults_isr_", "_fault_b", "fault_buffer_entries"];
+    BEGIN.iter().any(|begin| name.starts_with(begin)) || CONTAIN.iter().any(|part| name.contains(part))
+}
+
+fn tag(sort: Sort) -> char {
+    match sort {
+        Sort::Request => 'r',
+        Sort::Function => 'f',
+        Sort::Interrupt => 'i',
+        Sort::Tracepoint => 't',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_names_than_are_told_apart_are_one_row() {
+        let mut rows = Rows::default();
+        for i in 0..MOST + 1000 {
+            let row = rows.named(Sort::Function, &format!("f{i}"));
+            rows.began(row);
+            rows.took(row, if i < MOST { 1 } else { 5 });
+        }
+        let row = rows.named(Sort::Tracepoint, "a:b");
+        rows.began(row);
+        assert!(rows.rows.len() == MOST + 2 && rows.by_key.len() == MOST + 2);
+        let (listed, more) = rows.of(Sort::Function);
+        assert_eq!((listed[0].name.as_str(), listed[0].calls, listed[0].total_ns), (OTHERS, 1000, 5000));
+        assert_eq!((listed.len(), more), (LISTED, (MOST + 1 - LISTED) as u64));
+        assert_eq!(rows.of(Sort::Tracepoint).0[0].name, OTHERS);
+    }
+
+    #[test]
+    fn functions_of_uvm_are_known_by_name() {
+        for name in ["uvm_migrate", "service_fault_batch", "replayable_faults_isr_bottom_half"] {
+            assert!(is_uvm(name), "{name}");
+        }
+        for name in ["nvidia_mmap", "rm_ioctl", "nvUvmInterfacePmaAllocPages", "kgmmuServiceMmuFault"] {
+            assert!(!is_uvm(name), "{name}");
+        }
+    }
+}

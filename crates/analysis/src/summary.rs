@@ -1,0 +1,535 @@
+//! Events to figures, one by one. What is kept grows with the functions,
+//! processes and libraries seen and with the calls now open, not with the
+//! length of the recording.
+
+mod cost;
+mod launches;
+mod outcome;
+mod processes;
+mod unfinished;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::asked;
+use super::budget::{Budget, BudgetFigures};
+use super::categories::Categories;
+use super::deaths::{Deaths, Life};
+use super::devices::Devices;
+use super::driver::{Driver, Within};
+use super::errors::Errors;
+use super::failures::{FailureTally, Inside};
+use super::figures::{Figures, Finding, Function, ProcessSeen, SyncFunction};
+use super::habits::{Habits, Returned};
+use super::kernels::{Kernels, Shape};
+use super::left_out::LeftOut;
+use super::memory::Memories;
+use super::tally::{self, Role, Tally};
+use super::transfers::Transfers;
+use super::unknown::{About, DAMAGED, NO_END, unknown};
+use cost::{Paid, Prices};
+use gpurec_cuda::Api;
+use gpurec_trace::bounds::{Left, MOST_LIVE, MOST_OPEN, Names, Sentences};
+use gpurec_trace::hash::Map;
+use gpurec_trace::{Begin, Body, End, Ended, Finish, Header, InFlight, Line, Notes};
+
+/// How many processes and threads are kept apart; a trace has more only if
+/// something forks without end.
+const MOST: usize = 65_536;
+
+/// Bytes of the names of functions, of what is listed of libraries, of commands, and of the probes that lost something.
+const FUNCTION_NAMES: usize = 16 << 20;
+const LIBRARIES: usize = 8 << 20;
+const COMMANDS: usize = 32 << 20;
+const LOST: usize = 8 << 20;
+const STEPPED: usize = 4 << 20;
+/// What an entry takes besides its text.
+const EACH: usize = 64;
+
+/// How many processes the figures list.
+const LISTED_PROCESSES: usize = 100;
+
+/// A call that has begun and not returned.
+pub(super) struct Open {
+    pub(super) function: usize,
+    pid: u32,
+    tid: u32,
+    pub(super) ts_ns: u64,
+    pub(super) parent: Option<u64>,
+    /// Recorded calls inside.
+    nested_ns: u64,
+    /// The roles of the calls nested in it, by `Role::bit`.
+    inside: u8,
+    kernel: Option<usize>,
+    shape: Shape,
+    /// Of a launch.
+    device: Option<u32>,
+    /// The context it is about to make its thread's.
+    context: Option<u64>,
+    /// Bytes.
+    asked: Option<u64>,
+    /// What failed in it.
+    failed: Option<Box<Inside>>,
+    life: Life,
+    /// What the kernel did in it, if it did anything.
+    pub(super) within: Option<Box<Within>>,
+}
+
+#[derive(Default)]
+pub struct Summary {
+    pub(super) functions: Vec<Tally>,
+    by_name: Names<MOST, FUNCTION_NAMES>,
+    /// Those that have no names of their own.
+    others: Vec<usize>,
+    pub(super) open: Map<u64, Open>,
+    /// Calls that began while as many were open as there is room for, and have not ended.
+    unfollowed: u64,
+    more_open: u64,
+    deaths: Deaths,
+    pub(super) driver: Driver,
+    pub(super) calls_by_thread: Map<(u32, u32), Paid>,
+    pub(super) processes: BTreeMap<u32, ProcessSeen>,
+    /// The threads recorded beyond `MOST`, in one.
+    other_threads: Paid,
+    /// By path and build id.
+    by_library: Map<(Box<str>, Option<String>), usize>,
+    /// For what is listed of libraries, and for commands.
+    libraries_left: Left<LIBRARIES>,
+    commands_left: Left<COMMANDS>,
+    lost_left: Left<LOST>,
+    because: Sentences,
+    pub(super) failures: FailureTally,
+    pub(super) prices: Option<Prices>,
+    /// Functions whose hooks the kernel single-steps.
+    stepped: HashSet<Box<str>>,
+    stepped_left: Left<STEPPED>,
+    last_ns: u64,
+    ended: bool,
+    /// What the recorder knows better: a thread's end has no line of its own.
+    told_in_flight: Option<Vec<InFlight>>,
+    /// The figures in the `end` line, for a trace that has no events.
+    stored: Option<serde_json::Value>,
+    pub(super) memories: Memories,
+    pub(super) transfers: Transfers,
+    pub(super) devices: Devices,
+    pub(super) kernels: Kernels,
+    errors: Errors,
+    habits: Habits,
+    categories: Categories,
+    budget: Budget,
+    about: About,
+    /// The recording is of processes that may have run before it; those that began with it.
+    attaches: bool,
+    begun: BTreeSet<u32>,
+    /// The call that ended last and how long it took: what follows from a
+    /// call is told right after its end.
+    last_call: Option<(u64, u64)>,
+    pub(super) figures: Figures,
+}
+
+impl Summary {
+    pub fn new() -> Summary {
+        Summary::default()
+    }
+
+    pub fn add(&mut self, line: &Line) {
+        if !matches!(line.body, Body::Finish(_)) {
+            self.memories.at(line.event_id);
+        }
+        match &line.body {
+            Body::Begin(begin) => self.begin(line, begin),
+            Body::End(end) => self.end(line, end),
+            Body::Header(header) => self.header(header),
+            Body::Process(process) => self.process(line, process),
+            Body::Lost(lost) => {
+                self.figures.lost = self.figures.lost.saturating_add(lost.count);
+                for (probe, count) in &lost.by_probe {
+                    self.lost(probe, *count);
+                }
+            }
+            Body::Budget(budget) => self.budget.add(line.ts_ns, budget),
+            Body::Suspend(suspend) => self.slept(line.ts_ns, suspend),
+            Body::Finish(finish) => self.finished(finish),
+            Body::Memory(memory) => {
+                self.habits.holds(memory);
+                self.memories.add(line.ts_ns, memory, self.took(memory.begin));
+                self.devices.memory(memory);
+            }
+            Body::Transfer(transfer) => {
+                self.habits.copied(line.ts_ns, transfer);
+                let launches = self.habits.launches(transfer.pid);
+                self.transfers.add(transfer, self.took(transfer.begin), launches);
+                self.devices.moved(transfer);
+            }
+            Body::KernelBegin(begin) => self.kernel_begin(line, begin),
+            Body::KernelEnd(end) => self.kernel_end(end),
+            Body::Instant(instant) => self.instant(line, instant),
+            Body::Xid(xid) => self.xid(line, xid),
+            Body::Unknown(_) => {}
+        }
+        self.last_ns = self.last_ns.max(line.ts_ns);
+    }
+
+    /// The recorder's own reason why the recording is not complete. Losses
+    /// that were added as events say so themselves.
+    pub fn incomplete(&mut self, reason: &str) {
+        self.because.add(reason);
+    }
+
+    fn lost(&mut self, probe: &str, count: u64) {
+        let by_probe = &mut self.figures.lost_by_probe;
+        let known = by_probe.contains_key(probe) || self.lost_left.take(EACH + probe.len());
+        let sum = by_probe.entry(if known { probe } else { "(others)" }.to_owned()).or_default();
+        *sum = sum.saturating_add(count);
+    }
+
+    /// The recorder's own list of calls that did not return.
+    pub fn in_flight_is(&mut self, in_flight: &[InFlight]) {
+        self.told_in_flight = Some(in_flight.to_vec());
+    }
+
+    fn begin(&mut self, line: &Line, begin: &Begin) {
+        let function = self.function(&begin.name);
+        let (api, role, marks, stepped) = match self.functions.get(function) {
+            Some(tally) => (tally.api, tally.role, tally.marks, tally.stepped),
+            None => return,
+        };
+        match api {
+            Api::Other => self.figures.other_calls += 1,
+            Api::Driver | Api::Runtime => self.figures.cuda_calls += 1,
+        }
+        if let Some(role) = role {
+            self.tell_callers(begin.parent, role);
+        }
+        self.count_thread(begin.pid, begin.tid, stepped);
+        let launch = begin.launch.as_ref();
+        if launch.is_some() {
+            self.memories.launched(begin.pid, line.ts_ns);
+        }
+        let device = launch.and_then(|launch| launch.on.device);
+        // What is put into a graph is not launched yet.
+        let launch = launch.filter(|_| role == Some(Role::KernelLaunch));
+        let kernel = launch.and_then(|launch| self.kernels.index(launch));
+        let context = if marks.switches { Errors::context_of(begin) } else { None };
+        if self.open.len() >= MOST_OPEN {
+            self.unfollowed += 1;
+            self.more_open += 1;
+            return;
+        }
+        self.open.insert(
+            line.event_id,
+            Open {
+                function,
+                pid: begin.pid,
+                tid: begin.tid,
+                ts_ns: line.ts_ns,
+                parent: begin.parent,
+                nested_ns: 0,
+                inside: 0,
+                kernel,
+                shape: launch.map_or((None, None), |launch| (launch.grid, launch.block)),
+                device,
+                context,
+                asked: if marks.allocates { asked::bytes(&begin.name, &begin.args) } else { None },
+                failed: None,
+                life: self.deaths.born(),
+                within: None,
+            },
+        );
+    }
+
+    fn end(&mut self, line: &Line, end: &End) {
+        let mut open = self.open.remove(&end.begin);
+        let function = match &open {
+            Some(open) => open.function,
+            None => {
+                match self.unfollowed.checked_sub(1) {
+                    Some(left) => self.unfollowed = left,
+                    None => self.figures.unmatched_ends += 1,
+                }
+                self.function(&end.name)
+            }
+        };
+        if end.ended == Ended::Unwound {
+            self.figures.unwound_calls += 1;
+        }
+        self.outcome(line, end, function, open.as_mut());
+        let Some(tally) = self.functions.get_mut(function) else {
+            return;
+        };
+        if let Some(ns) = end.duration_ns {
+            tally.add(ns);
+            tally.paused_ns = tally.paused_ns.saturating_add(end.paused_ns);
+            tally.nested_ns = tally.nested_ns.saturating_add(open.as_ref().map_or(0, |open| open.nested_ns));
+            self.last_call = Some((end.begin, ns));
+            if let Some(within) = open.as_ref().and_then(|open| open.within.as_ref()) {
+                tally.add_within(within.kernel_ns, within.off_cpu_ns);
+            }
+        }
+        let (role, switches) = (tally.role, tally.marks.switches);
+        let own_ns = self.prices.as_ref().map_or(0, |prices| prices.of(tally.stepped));
+        if let Some(open) = &open
+            && let Some(caller) = open.parent.and_then(|parent| self.open.get_mut(&parent))
+        {
+            caller.nested_ns = caller.nested_ns.saturating_add(open.nested_ns.saturating_add(own_ns));
+        }
+        if let (Some(open), Some(ns)) = (&mut open, end.duration_ns) {
+            self.maybe_slow(end, open, ns);
+        }
+        // A launch whose end was lost showed no sign of failure: it counts.
+        let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
+        let inside = open.as_ref().map_or(0, |open| open.inside);
+        match role {
+            Some(role) if inside & role.bit() != 0 => {}
+            Some(Role::KernelLaunch) if succeeded => self.launched(end, open.as_ref()),
+            Some(Role::GraphLaunch) if succeeded => {
+                self.figures.graph_launches += 1;
+                self.devices.launched(end.pid, open.as_ref().and_then(|open| self.device_of(open)), true);
+                self.habits.launched(end.pid);
+                self.errors.launched(end.pid, end.tid, None);
+            }
+            Some(Role::Sync) => {
+                let sync = &mut self.figures.sync;
+                sync.calls += 1;
+                sync.total_ns = sync.total_ns.saturating_add(end.duration_ns.unwrap_or(0));
+            }
+            _ => {}
+        }
+        if end.error.is_none() && end.ended == Ended::Returned {
+            if role == Some(Role::Sync) {
+                self.errors.synchronised(end, function, line.ts_ns);
+            }
+            if switches {
+                self.errors.switched(end, open.as_ref().and_then(|open| open.context));
+            }
+        }
+        if end.ended == Ended::Returned && open.is_some_and(|open| open.parent.is_none()) {
+            self.outermost(end, function, line.ts_ns);
+        }
+    }
+
+    fn outermost(&mut self, end: &End, function: usize, at_ns: u64) {
+        let Some(tally) = self.functions.get(function) else { return };
+        let ns = end.duration_ns.unwrap_or(0);
+        self.categories.add(tally.category, ns);
+        let error = end.error.as_deref();
+        self.habits.add(&Returned { pid: end.pid, tid: end.tid, function, tally, error, ns, at_ns });
+    }
+
+    fn took(&self, begin: u64) -> u64 {
+        self.last_call.filter(|(last, _)| *last == begin).map_or(0, |(_, ns)| ns)
+    }
+
+    /// Leaves word with every enclosing call. One that knows has told its own.
+    fn tell_callers(&mut self, mut caller: Option<u64>, role: Role) {
+        while let Some(open) = caller.and_then(|id| self.open.get_mut(&id)) {
+            if open.inside & role.bit() != 0 {
+                return;
+            }
+            open.inside |= role.bit();
+            caller = open.parent;
+        }
+    }
+
+    fn function(&mut self, name: &str) -> usize {
+        if let Some(known) = self.by_name.get(name) {
+            return known;
+        }
+        let index = self.functions.len();
+        let mut tally = match self.by_name.add(name, index) {
+            Some(kept) => Tally::new(kept),
+            None => {
+                // Those beyond have no names of their own, but a launch is a launch.
+                let mut tally = Tally::new(name.into());
+                tally.name = tally::others(tally.role).into();
+                let mut others = self.others.iter().copied();
+                let is_like = |at: &usize| self.functions.get(*at).is_some_and(|known| known.is_like(&tally));
+                if let Some(known) = others.find(is_like) {
+                    return known;
+                }
+                self.others.push(index);
+                tally
+            }
+        };
+        tally.stepped = self.stepped.contains(name);
+        self.functions.push(tally);
+        index
+    }
+
+    fn count_thread(&mut self, pid: u32, tid: u32, stepped: bool) {
+        let key = (pid, tid);
+        let has_room = self.calls_by_thread.len() < MOST || self.calls_by_thread.contains_key(&key);
+        let paid =
+            if has_room { self.calls_by_thread.entry(key).or_default() } else { &mut self.other_threads };
+        paid.calls += 1;
+        paid.stepped += u64::from(stepped);
+    }
+
+    fn header(&mut self, header: &Header) {
+        self.prices = Prices::of_header(header);
+        self.driver.header(header);
+        self.budget.header(header);
+        self.about.left_out = LeftOut::of(header);
+        self.attaches = header.all || header.pids.is_some();
+        for (layer, hooks) in &header.hooks {
+            if !hooks.refused.is_empty() {
+                self.figures.refused.insert(layer.clone(), hooks.refused.clone());
+            }
+        }
+    }
+
+    fn finished(&mut self, finish: &Finish) {
+        self.ended = true;
+        self.figures.lost = self.figures.lost.max(finish.lost);
+        for reason in &finish.incomplete_because {
+            self.incomplete(reason);
+        }
+        if !finish.complete && finish.incomplete_because.is_empty() && finish.lost == 0 {
+            self.incomplete("the recorder says so, without a reason");
+        }
+        self.in_flight_is(&finish.in_flight);
+        self.takes_the_recorders_own(&finish.summary);
+        self.figures.stops = finish.stops;
+        self.stored = Some(finish.summary.clone());
+    }
+
+    /// The figures of a recording that ends at `at_ns`, which becomes the ts
+    /// of its `end` line.
+    pub fn finish(&self, at_ns: u64) -> Figures {
+        let mut figures = self.figures.clone();
+        figures.duration_ns = at_ns;
+        figures.incomplete_because = self.because.all();
+        figures.incomplete_because.extend(self.not_followed());
+        if figures.lost > 0 {
+            let reason = match figures.lost {
+                1 => "1 event was lost".to_string(),
+                n => format!("{n} events were lost"),
+            };
+            if !figures.incomplete_because.contains(&reason) {
+                figures.incomplete_because.push(reason);
+            }
+        }
+        figures.budget = self.budget.finish(at_ns);
+        if let Some(reason) = figures.budget.as_ref().map(BudgetFigures::reason)
+            && !figures.incomplete_because.contains(&reason)
+        {
+            figures.incomplete_because.push(reason);
+        }
+        figures.complete = figures.incomplete_because.is_empty();
+        figures.in_flight = self.told_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
+        let with_kernel = self.driver.seen;
+        let open = self.unfinished(&mut figures);
+        let others = self.other_functions(&open);
+        let is_other = |at: usize| self.others.binary_search(&at).is_ok();
+        let named = (0..self.functions.len()).filter(|at| !is_other(*at));
+        let all = named.filter_map(|at| self.tally(at, &open)).chain(&others);
+        figures.functions = all.filter_map(|tally| tally.figures(with_kernel)).collect();
+        figures.failures = self.failures.finish(self.open.values().filter_map(|open| open.failed.as_deref()));
+        figures.kernel_space = self.driver.finish(|function| self.function_name(function));
+        figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
+        figures.sync.by_function = self.sync_functions(&figures);
+        figures.memory = self.memories.finish(at_ns);
+        figures.transfers = self.transfers.finish();
+        figures.devices = self.devices.finish();
+        (figures.kernels, figures.more_kernels) = self.kernels.finish();
+        figures.error_windows = self.errors.finish();
+        figures.findings = self.findings(at_ns);
+        self.list_processes(&mut figures);
+        figures.attached = self.attaches && figures.processes.iter().any(|process| process.ran_before);
+        figures.cost = self.cost();
+        let about = About { earlier_frees: self.memories.earlier_frees, ..self.about.clone() };
+        figures.unknown = unknown(&figures, &about);
+        figures
+    }
+
+    /// What these figures leave out for want of room.
+    fn not_followed(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        let open = self.more_open + self.driver.more_open;
+        if open > 0 {
+            said.push(format!(
+                "{open} calls that began while {MOST_OPEN} others were open were not followed to their ends"
+            ));
+        }
+        if self.memories.unfollowed > 0 {
+            said.push(format!(
+                "{} allocations beyond {MOST_LIVE} live ones, or in too many processes, were not followed: what was never freed may be more or less",
+                self.memories.unfollowed
+            ));
+        }
+        said
+    }
+
+    /// The functions that are not told apart, one of each name.
+    fn other_functions(&self, open: &Map<usize, Tally>) -> Vec<Tally> {
+        let mut named: Vec<Tally> = Vec::new();
+        for tally in self.others.iter().filter_map(|at| self.tally(*at, open)) {
+            let at = named.iter().position(|known| known.name == tally.name).unwrap_or_else(|| {
+                named.push(Tally::new(tally.name.clone()));
+                named.len() - 1
+            });
+            if let Some(sum) = named.get_mut(at) {
+                sum.merge(tally);
+            }
+        }
+        named
+    }
+
+    fn findings(&self, whole_ns: u64) -> Vec<Finding> {
+        let mut all = self.memories.findings(self.categories.but_init_ns());
+        all.extend(self.kernels.findings(|pid| self.habits.waited_ns(pid)));
+        all.extend(self.transfers.findings(whole_ns));
+        // They conclude from calls that were not made.
+        if !self.budget.left_out() && self.about.left_out.is_none() {
+            all.extend(self.habits.findings(&self.functions, whole_ns));
+        }
+        all
+    }
+
+    /// The figures of a file that has been read to its end.
+    pub(super) fn of_file(&self, notes: &Notes) -> Figures {
+        let end_ns = notes.window.map_or(self.last_ns, |(_, to)| self.last_ns.min(to));
+        let mut figures = self.finish(end_ns);
+        figures.is_part = notes.part.is_some();
+        // A recording with --summary-only has its figures and no events.
+        if self.functions.is_empty()
+            && self.driver.is_empty()
+            && let Some(stored) = &self.stored
+            && let Ok(stored) = Figures::from_json(stored)
+        {
+            figures = stored;
+        }
+        if let Some((from, to)) = notes.window {
+            figures.duration_ns = figures.duration_ns.min(to).saturating_sub(from);
+        }
+        let broken = if self.ended { DAMAGED } else { NO_END };
+        let is_whole = self.ended && notes.is_whole();
+        if !is_whole {
+            let about = About { broken: Some(broken), ..About::default() };
+            for (figure, reason) in unknown(&figures, &about) {
+                figures.unknown.entry(figure).or_insert(reason);
+            }
+        }
+        figures.complete &= is_whole;
+        figures.notes = notes.sentences();
+        figures
+    }
+
+    fn sync_functions(&self, figures: &Figures) -> Vec<SyncFunction> {
+        let is_sync = |name: &str| {
+            let index = self.by_name.get(name);
+            index.and_then(|i| self.functions.get(i)?.role) == Some(Role::Sync) || name == tally::OTHER_SYNC
+        };
+        let sync = figures.functions.iter().filter(|f| is_sync(&f.name));
+        let one = |f: &Function| SyncFunction {
+            name: f.name.clone(),
+            calls: f.calls,
+            total_ns: f.total_ns,
+            unfinished: f.unfinished,
+        };
+        sync.map(one).collect()
+    }
+
+    fn function_name(&self, function: usize) -> String {
+        self.functions.get(function).map(|tally| tally.name.to_string()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,102 @@
+//! gpurec's own cost: each call by what a call was measured to cost at its kind of site, and the stops.
+
+use super::super::figures::{Cost, ThreadCost};
+use super::{EACH, Summary};
+use gpurec_trace::{EMULATED, EMULATED_COLD, Header, Library, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
+
+/// How many threads are listed with their cost.
+const LISTED_THREADS: usize = 10;
+
+/// What recording a call costs, in nanoseconds.
+pub struct Prices {
+    emulated: u64,
+    stepped: Option<u64>,
+    /// Where the processor's caches are cold, of both.
+    cold: Option<(u64, u64)>,
+}
+
+/// The calls of a thread.
+#[derive(Clone, Copy, Default)]
+pub struct Paid {
+    pub calls: u64,
+    /// Of those, at sites that the kernel single-steps.
+    pub stepped: u64,
+}
+
+impl Prices {
+    pub fn of_header(header: &Header) -> Option<Prices> {
+        let emulated = header.ns_per_call?;
+        // One backend has all hooks.
+        let by_kind =
+            header.hooks.get("userspace").and_then(|layer| header.ns_per_call_by_site.get(&layer.backend));
+        let of = |kind: &str| by_kind?.get(kind).copied();
+        Some(Prices {
+            emulated: of(EMULATED).unwrap_or(emulated),
+            stepped: of(SINGLE_STEPPED),
+            cold: of(EMULATED_COLD).zip(of(SINGLE_STEPPED_COLD)),
+        })
+    }
+
+    pub fn of(&self, stepped: bool) -> u64 {
+        if stepped { self.stepped.unwrap_or(self.emulated) } else { self.emulated }
+    }
+
+    fn sum(&self, paid: Paid) -> u64 {
+        Prices::weigh(paid, self.of(false), self.of(true))
+    }
+
+    fn weigh(paid: Paid, emulated: u64, stepped: u64) -> u64 {
+        let cheap = paid.calls.saturating_sub(paid.stepped).saturating_mul(emulated);
+        cheap.saturating_add(paid.stepped.saturating_mul(stepped))
+    }
+}
+
+impl Summary {
+    /// Functions of one name in two libraries have one price: the higher.
+    pub(super) fn single_stepped(&mut self, library: &Library) {
+        for name in &library.single_stepped {
+            if !self.stepped.contains(name.as_str()) && self.stepped_left.take(EACH + name.len()) {
+                self.stepped.insert(name.as_str().into());
+                if let Some(tally) = self.by_name.get(name).and_then(|at| self.functions.get_mut(at)) {
+                    tally.stepped = true;
+                }
+            }
+        }
+    }
+
+    pub fn has_calls(&self, pid: u32) -> bool {
+        self.calls_by_thread.keys().any(|(of, _)| *of == pid)
+    }
+
+    /// What recording has cost the thread that it cost most.
+    pub fn highest_cost(&self) -> u64 {
+        let Some(prices) = &self.prices else { return 0 };
+        self.calls_by_thread.values().map(|paid| prices.sum(*paid)).max().unwrap_or(0)
+    }
+
+    pub(super) fn cost(&self) -> Option<Cost> {
+        let prices = self.prices.as_ref()?;
+        let mut all = self.other_threads;
+        let mut threads = Vec::new();
+        for ((pid, tid), paid) in &self.calls_by_thread {
+            all.calls += paid.calls;
+            all.stepped += paid.stepped;
+            threads.push(ThreadCost { pid: *pid, tid: *tid, calls: paid.calls, cost_ns: prices.sum(*paid) });
+        }
+        threads.sort_by(|a, b| (b.cost_ns, b.calls, a.tid).cmp(&(a.cost_ns, a.calls, b.tid)));
+        let more_threads = threads.len().saturating_sub(LISTED_THREADS) as u64;
+        threads.truncate(LISTED_THREADS);
+        let stops = self.figures.stops;
+        (all.calls > 0).then(|| Cost {
+            ns_per_call: prices.emulated,
+            calls: all.calls,
+            total_ns: prices.sum(all).saturating_add(stops.map_or(0, |stops| stops.total_ns)),
+            ns_per_stepped: prices.stepped,
+            stepped_calls: all.stepped,
+            cold_ns: prices.cold.map(|(emulated, stepped)| Prices::weigh(all, emulated, stepped)),
+            stops,
+            threads,
+            more_threads,
+        })
+    }
+}

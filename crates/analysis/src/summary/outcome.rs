@@ -1,0 +1,57 @@
+//! How a call ended: its failure, and those inside of it.
+
+use super::{Open, Summary};
+use gpurec_cuda::Api;
+use gpurec_trace::{End, Ended, Line};
+
+/// How far outwards is looked.
+const DEEPEST: usize = 1024;
+
+impl Summary {
+    /// `open` is what is known of the call since its begin.
+    pub(super) fn outcome(&mut self, line: &Line, end: &End, function: usize, open: Option<&mut Open>) {
+        let (asked, parent, inside) = match open {
+            Some(open) => (open.asked, open.parent, open.failed.take()),
+            None => (None, None, None),
+        };
+        let Some(tally) = self.functions.get_mut(function) else { return };
+        tally.errors += u64::from(end.error.is_some());
+        let api = tally.api;
+        if end.error.is_none() {
+            if inside.is_none() {
+                return;
+            }
+            if end.ended == Ended::Returned && api != Api::Other {
+                return self.failures.handled(inside);
+            }
+            let caller = self.caller(parent);
+            let within = caller.and_then(|caller| self.open.get_mut(&caller)).map(|open| &mut open.failed);
+            return self.failures.undecided(inside, within);
+        }
+        let failed = self.failures.failed(end, line.ts_ns, (function, asked), inside);
+        let caller = self.caller(parent).and_then(|caller| self.open.get_mut(&caller));
+        if caller.is_some_and(|caller| self.failures.waits(&mut caller.failed, &failed)) {
+            return;
+        }
+        if self.failures.seen(&failed) {
+            let cause = self.failures.cause_of(&failed);
+            let (kernels, functions) = (&self.kernels, &self.functions);
+            let name = |known: usize| functions.get(known).map(|tally| tally.name.to_string());
+            let kernel = |kernel: usize| kernels.name(kernel).to_owned();
+            self.errors.failed(end, line.ts_ns, cause, kernel, |known| name(known).unwrap_or_default());
+        }
+    }
+
+    /// The call of CUDA's around another: what a library of --lib makes of a failure is not known.
+    fn caller(&self, mut parent: Option<u64>) -> Option<u64> {
+        // A file may say that a call is inside itself.
+        for _ in 0..DEEPEST {
+            let open = parent.and_then(|id| self.open.get(&id))?;
+            if self.functions.get(open.function).is_some_and(|tally| tally.api != Api::Other) {
+                return parent;
+            }
+            parent = open.parent;
+        }
+        None
+    }
+}

@@ -1,0 +1,150 @@
+//! The processes of a recording, and what they load: what is kept of them, and what goes with one.
+
+use super::{EACH, LISTED_PROCESSES, MOST, Summary};
+use crate::figures::{Figures, LibrarySeen, ProcessSeen};
+use gpurec_trace::{Exit, ExitStatus, Library, Line, Process, signal_name};
+
+impl Summary {
+    pub(super) fn process(&mut self, line: &Line, process: &Process) {
+        match process {
+            Process::Exec(exec) => {
+                self.begins(exec.pid);
+                // Its other threads, and what they were in, are gone.
+                self.died(exec.pid, line.ts_ns);
+                self.over(exec.pid, line.ts_ns, false);
+                let command = self.command(&exec.command);
+                if let Some(seen) = self.seen(exec.pid) {
+                    seen.command = command;
+                    seen.rank = exec.rank;
+                }
+            }
+            Process::Found(_) => {
+                let Some((pid, command, rank)) = process.named() else { return };
+                let command = self.command(&command);
+                if let Some(seen) = self.seen(pid) {
+                    (seen.command, seen.rank) = (command, rank);
+                }
+            }
+            Process::Fork(fork) => {
+                self.begins(fork.child);
+                let parent = self.seen(fork.pid).map(|p| (p.command.clone(), p.rank));
+                let parent = parent.map(|(command, rank)| (self.command(&command), rank));
+                if let (Some(child), Some((command, rank))) = (self.seen(fork.child), parent) {
+                    child.command = command;
+                    child.rank = rank;
+                }
+            }
+            Process::Exit(exit) => self.exit(line, exit),
+            Process::Library(library) => self.library(library),
+        }
+    }
+
+    fn begins(&mut self, pid: u32) {
+        if self.begun.len() < MOST {
+            self.begun.insert(pid);
+        }
+    }
+
+    /// A command to be kept, if there is room for it.
+    fn command(&mut self, words: &[String]) -> Vec<String> {
+        let bytes = words.iter().map(|word| EACH + word.len()).sum();
+        if self.commands_left.take(bytes) { words.to_vec() } else { Vec::new() }
+    }
+
+    fn exit(&mut self, line: &Line, exit: &Exit) {
+        self.died(exit.pid, line.ts_ns);
+        self.over(exit.pid, line.ts_ns, exit.status == ExitStatus::Code(0));
+        if let Some(seen) = self.seen(exit.pid) {
+            (seen.status, seen.signal) = match exit.status {
+                ExitStatus::Code(code) => (Some(code), None),
+                ExitStatus::Signal(n) => (Some(n.saturating_add(128)), Some(signal_name(n))),
+            };
+        }
+    }
+
+    /// The program of a process is over.
+    fn over(&mut self, pid: u32, ts_ns: u64, well: bool) {
+        self.memories.ended(pid, ts_ns);
+        self.devices.ended(pid);
+        self.errors.ended(pid);
+        self.habits.ended(pid, well);
+    }
+
+    fn died(&mut self, pid: u32, ts_ns: u64) {
+        if self.deaths.died(pid, ts_ns, self.open.len()) {
+            for open in self.open.values_mut() {
+                open.life = self.deaths.of(open.pid, open.life);
+            }
+            self.deaths.told();
+        }
+        self.driver.died(pid, ts_ns);
+    }
+
+    fn seen(&mut self, pid: u32) -> Option<&mut ProcessSeen> {
+        if self.processes.len() >= MOST && !self.processes.contains_key(&pid) {
+            self.figures.more_processes += 1;
+            return None;
+        }
+        Some(self.processes.entry(pid).or_insert(ProcessSeen { pid, ..ProcessSeen::default() }))
+    }
+
+    fn library(&mut self, library: &Library) {
+        // 0: nobody had it mapped yet.
+        if library.pid != 0 {
+            self.seen(library.pid);
+        }
+        self.single_stepped(library);
+        let known = &mut self.figures.libraries;
+        let key = (library.path.as_ref().into(), library.build_id.clone());
+        let refused = library.not_hooked.iter().map(|one| EACH + one.name.len() + one.reason.len());
+        let build_id = library.build_id.as_ref().map_or(0, String::len);
+        let bytes = 2 * (EACH + library.path.len() + build_id) + refused.sum::<usize>();
+        if let Some(at) = self.by_library.get(&key) {
+            if let Some(seen) = known.get_mut(*at) {
+                seen.functions = seen.functions.max(library.functions);
+            }
+        } else if !self.libraries_left.take(bytes) {
+            self.figures.more_libraries += 1;
+        } else {
+            self.by_library.insert(key, known.len());
+            known.push(LibrarySeen {
+                path: library.path.to_string(),
+                build_id: library.build_id.clone(),
+                functions: library.functions,
+                not_hooked: library.not_hooked.clone(),
+            });
+        }
+    }
+
+    /// It ran before the recording, which then knows only part of what it holds.
+    fn has_run_before(&self, pid: u32) -> bool {
+        self.attaches && !self.begun.contains(&pid)
+    }
+
+    /// One of them at least.
+    pub(crate) fn some_ran_before(&self) -> bool {
+        self.processes.keys().any(|pid| self.has_run_before(*pid))
+    }
+
+    /// Those that made most calls first.
+    pub(super) fn list_processes(&self, figures: &mut Figures) {
+        let mut all = self.processes.clone();
+        for ((pid, _), paid) in &self.calls_by_thread {
+            all.entry(*pid).or_default().calls += paid.calls;
+        }
+        let mut all: Vec<ProcessSeen> = all
+            .into_iter()
+            .map(|(pid, seen)| ProcessSeen {
+                pid,
+                ran_before: self.has_run_before(pid),
+                peak_device_bytes: self.memories.peak_of(pid),
+                peak_runtime_bytes: self.memories.runtime_peak_of(pid),
+                ..seen
+            })
+            .collect();
+        all.sort_by(|a, b| b.calls.cmp(&a.calls).then(a.pid.cmp(&b.pid)));
+        figures.more_processes += all.len().saturating_sub(LISTED_PROCESSES) as u64;
+        all.truncate(LISTED_PROCESSES);
+        figures.processes = all;
+    }
+}

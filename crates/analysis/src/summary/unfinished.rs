@@ -1,0 +1,76 @@
+//! Calls that have not returned. They count with their time so far: a program that hangs waits, though its wait has
+//! no end yet.
+
+use super::{Open, Summary};
+use crate::figures::Figures;
+use crate::tally::{Role, Tally};
+use gpurec_trace::InFlight;
+use gpurec_trace::hash::Map;
+
+impl Summary {
+    /// Adds them to the time by category and that in synchronisation; and the functions that have such calls, with them.
+    pub(super) fn unfinished(&self, figures: &mut Figures) -> Map<usize, Tally> {
+        let mut tallies: Map<usize, Tally> = Map::default();
+        let mut categories = self.categories.clone();
+        for call in &figures.in_flight {
+            // What else is in flight is in the driver.
+            let Some(open) = self.open.get(&call.begin) else { continue };
+            let Some(known) = self.functions.get(open.function) else { continue };
+            let tally = tallies.entry(open.function).or_insert_with(|| known.clone());
+            tally.add(call.duration_ns);
+            tally.unfinished += 1;
+            tally.nested_ns = tally.nested_ns.saturating_add(open.nested_ns);
+            if let Some(within) = &open.within {
+                tally.add_within(within.kernel_ns, within.off_cpu_ns);
+            }
+            if known.role == Some(Role::Sync) && open.inside & Role::Sync.bit() == 0 {
+                figures.sync.calls += 1;
+                figures.sync.unfinished += 1;
+                figures.sync.total_ns = figures.sync.total_ns.saturating_add(call.duration_ns);
+            }
+            if open.parent.is_none() {
+                categories.add(known.category, call.duration_ns);
+            }
+        }
+        figures.by_category = categories.finish();
+        tallies
+    }
+
+    /// A function with its calls that have not returned.
+    pub(super) fn tally<'a>(&'a self, at: usize, open: &'a Map<usize, Tally>) -> Option<&'a Tally> {
+        open.get(&at).or_else(|| self.functions.get(at))
+    }
+
+    pub(super) fn in_flight(&self, at_ns: u64) -> Vec<InFlight> {
+        let mut calls: Vec<InFlight> = self
+            .open
+            .iter()
+            .map(|(begin, open)| {
+                let died_ns = self.deaths.of(open.pid, open.life).died_ns();
+                InFlight {
+                    pid: open.pid,
+                    tid: open.tid,
+                    name: self.function_name(open.function),
+                    begin: *begin,
+                    duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(open.ts_ns),
+                    died: died_ns.is_some(),
+                }
+            })
+            .collect();
+        self.driver.in_flight(at_ns, &mut calls);
+        calls.sort_by_key(|call| call.begin);
+        calls
+    }
+
+    /// The outermost calls that began at `until_ns` or before and have not returned, the oldest first: begin, function,
+    /// process and thread.
+    pub(crate) fn open_since(&self, until_ns: u64) -> Vec<(u64, &str, u32, u32)> {
+        let is_old = |open: &&Open| open.parent.is_none() && open.ts_ns <= until_ns;
+        let is_alive = |open: &&Open| self.deaths.of(open.pid, open.life).died_ns().is_none();
+        let old = self.open.values().filter(is_old).filter(is_alive);
+        let name = |function: usize| self.functions.get(function).map_or("?", |tally| &tally.name);
+        let mut all: Vec<_> = old.map(|open| (open.ts_ns, name(open.function), open.pid, open.tid)).collect();
+        all.sort_unstable();
+        all
+    }
+}

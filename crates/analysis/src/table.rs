@@ -1,0 +1,440 @@
+//! Tables of the views. In: columns and rows of typed cells. Out: the same rows as aligned text, as JSON objects
+//! and as CSV, so that no figure is formatted twice. Nothing is computed here.
+//!
+//! Text is for a person: times in the unit of the column's head, sizes in the unit that suits them. JSON and CSV
+//! have integers under the column's key, which says the unit (`_ns`, `bytes`).
+
+use serde_json::{Map, Value, json};
+
+use super::shorten;
+use super::text::{clean, micros, percent};
+use crate::paper::UNBOUNDED;
+use crate::ui;
+use gpurec_cuda as cuda;
+
+/// A long name is not cut below so many characters, however narrow the terminal.
+const SHORTEST: usize = 28;
+
+/// However wide the terminal: a name may have any length, and what is padded to it has it in every row.
+const WIDEST: usize = 500;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Number,
+    Text,
+    /// Text that is cut where it does not fit: names of kernels, commands.
+    Long,
+    /// Only for programs: not in the text.
+    Data,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    head: &'static str,
+    key: &'static str,
+    kind: Kind,
+}
+
+impl Column {
+    /// What JSON calls it.
+    pub fn key(&self) -> &'static str {
+        self.key
+    }
+}
+
+pub const fn number(head: &'static str, key: &'static str) -> Column {
+    Column { head, key, kind: Kind::Number }
+}
+
+pub const fn text(head: &'static str, key: &'static str) -> Column {
+    Column { head, key, kind: Kind::Text }
+}
+
+pub const fn long(head: &'static str, key: &'static str) -> Column {
+    Column { head, key, kind: Kind::Long }
+}
+
+pub const fn data(key: &'static str) -> Column {
+    Column { head: "", key, kind: Kind::Data }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cell {
+    Missing,
+    Count(u64),
+    /// Nanoseconds, shown as microseconds.
+    Micros(u64),
+    /// Nanoseconds, shown as milliseconds.
+    Millis(u64),
+    /// Nanoseconds since the recording began, shown as seconds.
+    At(u64),
+    Bytes(u64),
+    /// Bytes a second.
+    Rate(u64),
+    /// A part and its whole, in percent.
+    Share(u128, u128),
+    Text(String),
+    /// The name of a kernel.
+    Kernel(String),
+    Dims(Option<[u32; 3]>),
+    /// A part and its whole, as a bar of so many characters.
+    Bar(u128, u128, usize),
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::Text(text.to_owned())
+    }
+}
+
+impl Cell {
+    /// Nothing where it is nothing, so that a column of rare counts is read at a glance.
+    pub fn some(count: u64) -> Cell {
+        if count == 0 { Cell::Missing } else { Cell::Count(count) }
+    }
+
+    pub fn optional<T>(value: Option<T>, cell: impl Fn(T) -> Cell) -> Cell {
+        value.map_or(Cell::Missing, cell)
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Cell::Missing | Cell::Dims(None) => "-".to_owned(),
+            Cell::Count(count) => count.to_string(),
+            Cell::Micros(ns) => micros(*ns),
+            Cell::Millis(ns) => micros(ns.saturating_add(500) / 1000),
+            Cell::At(ns) => format!("{}.{:06}", ns / 1_000_000_000, ns % 1_000_000_000 / 1000),
+            Cell::Bytes(bytes) => size(*bytes),
+            Cell::Rate(bytes) => {
+                let hundredths = bytes.saturating_add(5_000_000) / 10_000_000;
+                format!("{}.{:02}", hundredths / 100, hundredths % 100)
+            }
+            Cell::Share(part, whole) => percent(*part, *whole),
+            Cell::Text(text) => clean(text),
+            Cell::Kernel(name) => clean(cuda::kernel_text(name)),
+            Cell::Dims(Some([x, y, z])) => format!("{x}x{y}x{z}"),
+            Cell::Bar(part, whole, width) => bar(*part, *whole, *width),
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Cell::Missing | Cell::Dims(None) => Value::Null,
+            Cell::Count(n)
+            | Cell::Micros(n)
+            | Cell::Millis(n)
+            | Cell::At(n)
+            | Cell::Bytes(n)
+            | Cell::Rate(n) => json!(n),
+            Cell::Share(..) | Cell::Bar(..) => json!(self.permille().unwrap_or(0) as f64 / 10.0),
+            Cell::Text(text) | Cell::Kernel(text) => json!(text),
+            Cell::Dims(Some(dims)) => json!(dims),
+        }
+    }
+
+    fn csv(&self) -> String {
+        match self {
+            Cell::Missing | Cell::Dims(None) => String::new(),
+            Cell::Text(text) | Cell::Kernel(text) => ui::csv(text).into_owned(),
+            Cell::Dims(Some(_)) => self.text(),
+            other => other.json().to_string(),
+        }
+    }
+
+    fn permille(&self) -> Option<u64> {
+        let (Cell::Share(part, whole) | Cell::Bar(part, whole, _)) = self else { return None };
+        let permille = part.checked_mul(1000)?.checked_add(whole / 2)?.checked_div(*whole)?;
+        u64::try_from(permille).ok()
+    }
+}
+
+/// `64.00 MB`, of 2^20 bytes; below 1 kB the bytes themselves.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10)];
+    for (unit, shift) in UNITS {
+        if bytes >> shift > 0 {
+            let hundredths = (u128::from(bytes) * 100 + (1 << (shift - 1))) >> shift;
+            return format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// In eighths of a character; what is not nothing is seen.
+pub fn bar(part: u128, whole: u128, width: usize) -> String {
+    let most = width.saturating_mul(8) as u128;
+    let eighths =
+        part.saturating_mul(most).saturating_add(whole / 2).checked_div(whole).unwrap_or(0).min(most);
+    let eighths = if part > 0 && whole > 0 { eighths.max(1) } else { 0 };
+    let (full, rest) = ((eighths / 8) as usize, (eighths % 8) as usize);
+    let mut bar = "█".repeat(full);
+    bar.extend(["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"].get(rest).copied());
+    bar
+}
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// In JSON.
+    pub key: &'static str,
+    columns: &'static [Column],
+    rows: Vec<Vec<Cell>>,
+    /// How many rows there were beside these, and what they are.
+    more: u64,
+    what: &'static str,
+    /// A distribution: without some of its rows it would be another.
+    is_whole: bool,
+}
+
+impl Table {
+    /// `what` is what a row is, in the plural: "functions".
+    pub fn new(key: &'static str, what: &'static str, columns: &'static [Column]) -> Table {
+        Table { key, columns, rows: Vec::new(), more: 0, what, is_whole: false }
+    }
+
+    /// Of a distribution every row is shown, whatever the limit.
+    pub fn whole(mut self) -> Table {
+        self.is_whole = true;
+        self
+    }
+
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        debug_assert_eq!(cells.len(), self.columns.len(), "{}", self.key);
+        self.rows.push(cells);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Rows that were never here.
+    pub fn more(&mut self, count: u64) {
+        self.more = self.more.saturating_add(count);
+    }
+
+    pub fn limit(&mut self, rows: usize) {
+        if self.is_whole {
+            return;
+        }
+        self.more((self.rows.len() - rows.min(self.rows.len())) as u64);
+        self.rows.truncate(rows);
+    }
+
+    /// Indented by two. Where a row would not fit into `width`, its names are cut, and then columns of numbers left out.
+    pub fn text(&self, width: usize) -> Vec<String> {
+        let mut columns: Vec<Shown> =
+            self.columns.iter().enumerate().filter_map(|(at, c)| self.shown(at, c)).collect();
+        let whole: usize = line_of(&columns);
+        let left_out = if width < UNBOUNDED { squeeze(&mut columns, width) } else { Vec::new() };
+        for shown in &mut columns {
+            let most = if width < UNBOUNDED { shown.width } else { UNBOUNDED };
+            shown.cut(most);
+        }
+        let mut texts: Vec<String> = (0..=self.rows.len()).map(|row| line(&columns, row)).collect();
+        if self.more > 0 {
+            texts.push(format!("  and {} more {}", self.more, self.what));
+        }
+        if !left_out.is_empty() {
+            texts.push(format!("  --width {whole} shows {} too", left_out.join(", ")));
+        }
+        texts
+    }
+
+    /// A column that is empty in every row says nothing.
+    fn shown(&self, at: usize, column: &Column) -> Option<Shown> {
+        let mut cells = vec![column.head.to_owned()];
+        let mut is_empty = true;
+        for row in &self.rows {
+            let cell = row.get(at);
+            is_empty &= cell.is_none_or(|cell| *cell == Cell::Missing);
+            cells.push(cell.map(Cell::text).unwrap_or_default());
+        }
+        let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).min(WIDEST);
+        let shown = Shown { kind: column.kind, head: column.head, cells, width };
+        (column.kind != Kind::Data && !is_empty).then_some(shown)
+    }
+
+    pub fn json(&self) -> Vec<Value> {
+        let object = |row: &Vec<Cell>| {
+            let pairs =
+                self.columns.iter().zip(row).map(|(column, cell)| (column.key.to_owned(), cell.json()));
+            Value::Object(pairs.collect::<Map<_, _>>())
+        };
+        self.rows.iter().map(object).collect()
+    }
+
+    /// The keys, then a line for each row, each after `first`.
+    pub fn csv(&self, with_head: bool, file: Option<&str>) -> String {
+        let mut text = String::new();
+        let mut line = |first: Option<String>, cells: Vec<String>| {
+            let all: Vec<String> = first.into_iter().chain(cells).collect();
+            text.push_str(&all.join(","));
+            text.push('\n');
+        };
+        if with_head {
+            let first = file.map(|_| "file".to_owned());
+            line(first, self.columns.iter().map(|column| column.key.to_owned()).collect());
+        }
+        for row in &self.rows {
+            line(file.map(|file| ui::csv(file).into_owned()), row.iter().map(Cell::csv).collect());
+        }
+        text
+    }
+}
+
+/// A column of the text.
+struct Shown {
+    kind: Kind,
+    head: &'static str,
+    /// The head first.
+    cells: Vec<String>,
+    width: usize,
+}
+
+impl Shown {
+    fn cut(&mut self, width: usize) {
+        let cells: Vec<&str> = self.cells.iter().map(String::as_str).collect();
+        self.cells = shorten::all(&cells, width);
+    }
+}
+
+/// The columns of a line.
+fn line_of(columns: &[Shown]) -> usize {
+    columns.iter().map(|column| column.width + 2).sum()
+}
+
+fn line(columns: &[Shown], row: usize) -> String {
+    let mut line = String::new();
+    for Shown { kind, cells, width, .. } in columns {
+        let cell = cells.get(row).map_or("", String::as_str);
+        line.push_str("  ");
+        match kind {
+            Kind::Number => line.push_str(&format!("{cell:>width$}")),
+            _ => line.push_str(&format!("{cell:<width$}")),
+        }
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+/// Takes from the long columns, from the widest first, what the line is too wide; then numbers, from the right. Returns
+/// the heads of those.
+fn squeeze(columns: &mut Vec<Shown>, width: usize) -> Vec<&'static str> {
+    let mut left_out = Vec::new();
+    loop {
+        let over = line_of(columns).saturating_sub(width);
+        if over == 0 {
+            return left_out;
+        }
+        let long = columns.iter_mut().filter(|column| column.kind == Kind::Long && column.width > SHORTEST);
+        if let Some(widest) = long.max_by_key(|column| column.width) {
+            widest.width -= 1;
+            continue;
+        }
+        // The first one is what the rows are sorted by.
+        let numbers = columns.iter().enumerate().filter(|(_, column)| column.kind == Kind::Number);
+        let Some((last, _)) = numbers.skip(1).last() else { return left_out };
+        left_out.insert(0, columns.remove(last).head);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: &[Column] = &[
+        number("Calls", "calls"),
+        number("Failed", "failed"),
+        number("Total (us)", "total_ns"),
+        long("Name", "name"),
+        data("id"),
+    ];
+
+    fn table() -> Table {
+        let mut table = Table::new("rows", "functions", COLUMNS);
+        for (calls, ns, name) in [(1, 1_234_567, "a,\"b\""), (100, 10, "void f(int)")] {
+            table.row(vec![
+                Cell::Count(calls),
+                Cell::some(0),
+                Cell::Micros(ns),
+                Cell::Kernel(name.into()),
+                Cell::Count(7),
+            ]);
+        }
+        table
+    }
+
+    #[test]
+    fn text_is_aligned_and_leaves_out_what_is_empty() {
+        let mut table = table();
+        table.limit(1);
+        assert_eq!(
+            table.text(100),
+            ["  Calls  Total (us)  Name", "      1    1234.567  a,\"b\"", "  and 1 more functions"]
+        );
+    }
+
+    #[test]
+    fn programs_get_integers_and_whole_names() {
+        let table = table();
+        assert_eq!(
+            table.csv(true, None),
+            "calls,failed,total_ns,name,id\n1,,1234567,\"a,\"\"b\"\"\",7\n100,,10,void f(int),7\n"
+        );
+        assert!(table.csv(true, Some("x,y")).starts_with("file,calls,failed,total_ns,name,id\n\"x,y\",1,"));
+        let first = json!({"calls": 1, "failed": null, "total_ns": 1234567, "name": "a,\"b\"", "id": 7});
+        assert_eq!(table.json()[0], first);
+    }
+
+    #[test]
+    fn long_names_are_cut_to_the_terminal_and_nothing_else() {
+        const NAMES: &[Column] = &[number("N", "n"), long("Name", "name")];
+        let mut table = Table::new("rows", "kernels", NAMES);
+        table.row(vec![Cell::Count(1), Cell::Text("x".repeat(200))]);
+        assert!(table.text(60).iter().all(|line| line.chars().count() <= 60));
+        assert!(table.text(10).iter().any(|line| line.chars().count() == 2 + 1 + 2 + SHORTEST));
+        assert!(table.text(UNBOUNDED)[1].ends_with(&"x".repeat(200)));
+    }
+
+    #[test]
+    fn a_name_may_have_any_length() {
+        const ALL: &[Column] =
+            &[text("A", "a"), number("B", "b"), long("C", "c"), text("D", "d"), long("E", "e")];
+        let mut table = Table::new("rows", "kernels", ALL);
+        for length in [70_000, 1] {
+            table.row(vec![Cell::Text(format!("{}é", "x".repeat(length))); ALL.len()]);
+        }
+        for width in [10, 100, 100_000] {
+            let text = table.text(width);
+            assert!(text[..3].iter().all(|line| line.chars().count() <= 5 * (WIDEST + 2)), "{width}");
+            assert!(text[1].contains("x...x") && text[2].contains("  xé"), "{width}");
+        }
+        // In a pipe they are whole, and the others not as wide.
+        let text = table.text(UNBOUNDED);
+        assert!(text[1].chars().count() == 5 * 70_003 && text[2].chars().count() < 5 * (WIDEST + 2));
+        assert_eq!(table.json()[0]["a"].as_str().unwrap().chars().count(), 70_001);
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_left_out_and_named() {
+        const NAMES: &[Column] =
+            &[long("Name", "name"), number("N", "n"), number("Least", "l"), number("Most", "m")];
+        let mut table = Table::new("rows", "kernels", NAMES);
+        table.row(vec!["x".into(), Cell::Count(1), Cell::Micros(1), Cell::Micros(u64::MAX)]);
+        assert_eq!(table.text(20), ["  Name  N  Least", "  x     1  0.001", "  --width 39 shows Most too"]);
+        assert_eq!(table.text(39)[1], "  x     1  0.001  18446744073709551.615");
+    }
+
+    #[test]
+    fn sizes_and_bars() {
+        assert_eq!(
+            [size(0), size(1023), size(1024), size(524_288_000)],
+            ["0 B", "1023 B", "1.00 kB", "500.00 MB"]
+        );
+        assert_eq!(size(u64::MAX), "16777216.00 TB");
+        assert_eq!(
+            [bar(0, 10, 4), bar(1, 1_000_000, 4), bar(10, 10, 4), bar(5, 10, 3)],
+            ["", "▏", "████", "█▌"]
+        );
+        assert_eq!(bar(1, 0, 4), "");
+    }
+}

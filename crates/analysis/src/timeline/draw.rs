@@ -1,0 +1,284 @@
+//! Lanes to text.
+
+use super::lanes::{Cell, Lane, Lanes, SORTS, Sort};
+use crate::text::{clean, duration, percent, plural, shortened};
+use crate::views::calls::Thread;
+use crate::views::plot::Columns;
+
+/// Lanes that are drawn if none were asked for.
+const SHOWN: usize = 8;
+
+/// Before the picture: the name of the row.
+const MARGIN: usize = 9;
+
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const RESET: &str = "\x1b[0m";
+
+pub struct Style {
+    pub width: usize,
+    /// Of lines that are no picture.
+    pub text_width: usize,
+    pub colour: bool,
+}
+
+impl Style {
+    pub fn columns(&self) -> usize {
+        self.width.saturating_sub(MARGIN).max(1)
+    }
+}
+
+/// Which rows there are, to say in the legend what they mean.
+#[derive(Default)]
+struct Used {
+    sorts: [bool; SORTS.len()],
+    driver: bool,
+    off_cpu: bool,
+    interrupts: bool,
+}
+
+/// A lane with its cells joined to columns.
+struct Drawn<'a> {
+    name: String,
+    lane: &'a Lane,
+    cells: Vec<Cell>,
+}
+
+/// How many threads are shown.
+pub fn shown(chosen: bool) -> usize {
+    if chosen { usize::MAX } else { SHOWN }
+}
+
+pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
+    let mut text = String::new();
+    let Some(scale) = lanes.scale.filter(|scale| lanes.last_ns > scale.start_ns) else {
+        return "Nothing happened in this time.\n".to_owned();
+    };
+    let buckets = scale.bucket(lanes.last_ns - 1) + 1;
+    let (columns, each) = Columns::new(scale.start_ns, scale.bucket_ns, buckets, style.columns());
+    let all = lanes.busiest();
+    if all.is_empty() {
+        return if chosen {
+            "These threads made no CUDA call in this time.\n"
+        } else {
+            "No CUDA call in this time.\n"
+        }
+        .to_owned();
+    }
+    let mut shown: Vec<_> = all.iter().filter(|(_, lane)| lane.drawn).collect();
+    shown.truncate(self::shown(chosen));
+    let span_ns = lanes.last_ns - scale.start_ns;
+    push(
+        &mut text,
+        &format!(
+            "{} from {}, a column is {}",
+            duration(span_ns),
+            at(scale.start_ns),
+            duration(columns.column_ns)
+        ),
+    );
+    let mut used = Used::default();
+    for ((pid, tid), lane) in &shown {
+        let command =
+            lanes.commands.get(pid).map(|command| format!("  {}", clean(command))).unwrap_or_default();
+        let name = format!("pid {pid} tid {tid}");
+        let drawn = Drawn { name, lane, cells: joined(&lane.cells, each, columns.count) };
+        push(&mut text, "");
+        push(&mut text, &shortened(&format!("{}{command}", drawn.title(span_ns)), style.text_width));
+        drawn.rows(&mut text, &columns, style, &mut used);
+    }
+    if lanes.elsewhere.cells.iter().any(|cell| cell.interrupts > 0) {
+        used.interrupts = true;
+        push(&mut text, "\nInterrupts in threads that make no CUDA call");
+        let cells = joined(&lanes.elsewhere.cells, each, columns.count);
+        push(&mut text, &row("irq", &interrupts(&cells)));
+    }
+    let [ticks, labels] = columns.axis();
+    push(&mut text, &format!("{:>w$}└{ticks}", "", w = MARGIN - 1));
+    push(&mut text, &format!("{:>MARGIN$}{labels}", ""));
+    for (ts_ns, xid) in &lanes.xids {
+        push(&mut text, &format!("Xid {xid}, an error of the driver's, at {}", at(*ts_ns)));
+    }
+    hidden(&mut text, lanes, &all, &shown, span_ns);
+    legend(&mut text, &used, style);
+    text
+}
+
+/// What of the threads is not shown, and how to see the busiest of it.
+fn hidden(
+    text: &mut String,
+    lanes: &Lanes,
+    all: &[(&Thread, &Lane)],
+    shown: &[&(&Thread, &Lane)],
+    span_ns: u64,
+) {
+    let is_shown = |thread: &Thread| shown.iter().any(|(known, _)| *known == thread);
+    let mut others = all.iter().filter(|(thread, _)| !is_shown(thread));
+    if let Some(((_, tid), lane)) = others.next() {
+        let count = plural(1 + others.count() as u64, "thread");
+        let least = shown.last().map_or(0, |(_, least)| least.calls_ns);
+        if lane.calls_ns < least {
+            push(text, &format!("and {count} with less time in CUDA: --tid shows them"));
+        } else {
+            let share = percent(lane.calls_ns.into(), span_ns.into());
+            push(
+                text,
+                &format!(
+                    "and {count} that are not drawn: --tid {tid} shows the busiest, {share} % of the time in CUDA"
+                ),
+            );
+        }
+    }
+    if lanes.uncounted > 0 {
+        let calls = plural(lanes.uncounted, "call");
+        push(text, &format!("and {calls} of further threads, whose time is not known: --tid shows them"));
+    }
+}
+
+fn push(text: &mut String, line: &str) {
+    text.push_str(line);
+    text.push('\n');
+}
+
+fn at(ns: u64) -> String {
+    format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1000)
+}
+
+fn joined(cells: &[Cell], each: usize, count: usize) -> Vec<Cell> {
+    let join = |cells: &[Cell]| cells.iter().fold(Cell::default(), |sum, cell| sum.join(*cell));
+    let mut all: Vec<Cell> = cells.chunks(each.max(1)).map(join).collect();
+    all.resize(count, Cell::default());
+    all
+}
+
+fn row(name: &str, cells: &str) -> String {
+    format!("{name:>w$} │{cells}", w = MARGIN - 2).trim_end().to_owned()
+}
+
+/// A share of a column, or of the most of any; what is not nothing is seen.
+fn level(part: u64, whole: u64) -> char {
+    if part == 0 {
+        return ' ';
+    }
+    let eighths = (u128::from(part) * 8).div_ceil(u128::from(whole.max(1)));
+    usize::try_from(eighths)
+        .ok()
+        .and_then(|eighths| LEVELS.get(eighths.clamp(1, 8) - 1))
+        .copied()
+        .unwrap_or('█')
+}
+
+fn interrupts(cells: &[Cell]) -> String {
+    let most = cells.iter().map(|cell| cell.interrupts).max().unwrap_or(0);
+    cells.iter().map(|cell| level(cell.interrupts, most)).collect()
+}
+
+fn escape(sort: Sort) -> &'static str {
+    match sort {
+        Sort::Launch => "\x1b[32m",
+        Sort::Sync => "\x1b[31m",
+        Sort::Copy => "\x1b[34m",
+        Sort::Memory => "\x1b[33m",
+        Sort::Init => "\x1b[35m",
+        Sort::Other => "\x1b[36m",
+    }
+}
+
+impl Drawn<'_> {
+    fn title(&self, span_ns: u64) -> String {
+        let most = self.cells.iter().map(|cell| cell.calls).max().unwrap_or(0);
+        format!(
+            "{}: {} (up to {most} in a column), {} % of the time in CUDA",
+            self.name,
+            plural(self.lane.calls, "call"),
+            percent(self.lane.calls_ns.into(), span_ns.into())
+        )
+    }
+
+    fn rows(&self, text: &mut String, columns: &Columns, style: &Style, used: &mut Used) {
+        let most = self.cells.iter().map(|cell| cell.calls).max().unwrap_or(0);
+        push(text, &row("cuda", &self.letters(columns, style, used)));
+        self.levels(text, "busy", columns, Cell::calls_ns);
+        let calls: String = self.cells.iter().map(|cell| level(cell.calls, most)).collect();
+        push(text, &row("calls", &calls));
+        if self.cells.iter().any(|cell| cell.driver_ns > 0) {
+            used.driver = true;
+            self.levels(text, "driver", columns, |cell| cell.driver_ns);
+        }
+        if self.cells.iter().any(|cell| cell.off_cpu_ns > 0) {
+            used.off_cpu = true;
+            self.levels(text, "off cpu", columns, |cell| cell.off_cpu_ns);
+        }
+        if self.cells.iter().any(|cell| cell.interrupts > 0) {
+            used.interrupts = true;
+            push(text, &row("irq", &interrupts(&self.cells)));
+        }
+    }
+
+    fn levels(&self, text: &mut String, name: &str, columns: &Columns, of: impl Fn(&Cell) -> u64) {
+        let cells: String = self.cells.iter().map(|cell| level(of(cell), columns.column_ns)).collect();
+        push(text, &row(name, &cells));
+    }
+
+    /// A letter for what took most of the column; a point where there was nothing between two calls.
+    fn letters(&self, columns: &Columns, style: &Style, used: &mut Used) -> String {
+        let is_used = |cell: &Cell| cell.calls_ns() > 0 || cell.calls > 0;
+        let first = self.cells.iter().position(is_used).unwrap_or(0);
+        let last = self.cells.iter().rposition(is_used).unwrap_or(0);
+        let mut letters = String::new();
+        let mut colour = "";
+        for (at, cell) in self.cells.iter().enumerate() {
+            let most = cell
+                .by_sort
+                .iter()
+                .zip(SORTS)
+                .enumerate()
+                .max_by_key(|(index, (ns, _))| (**ns, std::cmp::Reverse(*index)));
+            let (wanted, letter) = match most {
+                Some((index, (ns, (sort, letter, _)))) if *ns > 0 => {
+                    if let Some(seen) = used.sorts.get_mut(index) {
+                        *seen = true;
+                    }
+                    let half = cell.calls_ns().saturating_mul(2) >= columns.column_ns;
+                    (escape(sort), if half { letter } else { letter.to_ascii_lowercase() })
+                }
+                _ if at > first && at < last => ("", '·'),
+                _ => ("", ' '),
+            };
+            if style.colour && wanted != colour {
+                letters.push_str(if wanted.is_empty() { RESET } else { wanted });
+                colour = wanted;
+            }
+            letters.push(letter);
+        }
+        if !colour.is_empty() {
+            letters.push_str(RESET);
+        }
+        letters
+    }
+}
+
+fn legend(text: &mut String, used: &Used, style: &Style) {
+    let sorts: Vec<String> = SORTS
+        .iter()
+        .zip(used.sorts)
+        .filter(|(_, used)| *used)
+        .map(|((sort, letter, name), _)| match style.colour {
+            true => format!("{}{letter}{RESET} {name}", escape(*sort)),
+            false => format!("{letter} {name}"),
+        })
+        .collect();
+    push(text, "");
+    push(text, &format!("cuda     what took most of the column: {}", sorts.join(", ")));
+    push(text, "         capital: calls fill half of the column or more; small: less; ·: no call");
+    push(text, "busy     how much of the column is CUDA calls: █ all of it, ▁ an eighth or less");
+    push(text, "calls    how many calls began, as a share of the most in a column of the lane");
+    if used.driver {
+        push(text, "driver   how much of the column is ioctls and functions of the driver");
+    }
+    if used.off_cpu {
+        push(text, "off cpu  how much of it the thread was off the CPU in CUDA calls");
+    }
+    if used.interrupts {
+        push(text, "irq      interrupts of the driver, as a share of the most in a column of the lane");
+    }
+}

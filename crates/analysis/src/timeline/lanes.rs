@@ -1,0 +1,432 @@
+//! Lines to lanes: what each thread did in each bucket of time. What is kept grows with the threads and the width
+//! of the picture, not with the trace.
+//!
+//! The time of a call without that of the calls inside it goes to its category, so that each moment of a thread
+//! counts once; spans of the driver, time off the CPU and interrupts lie beneath and count for themselves.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::views::scale::{Scale, halve};
+use crate::views::{
+    Functions, Stacks,
+    calls::{Frame, Thread},
+};
+use gpurec_cuda::Category;
+use gpurec_trace::bounds::short;
+use gpurec_trace::{Body, Instant, Line, Process};
+
+/// Threads that have a picture. Of the others the time in calls is known, up to so many.
+const MOST: usize = 64;
+const MOST_COUNTED: usize = 65_536;
+
+/// A row is narrower.
+const LONGEST_COMMAND: usize = 1024;
+
+/// So many buckets for each column: the picture is as wide as it may be, or a little less.
+const PER_COLUMN: usize = 32;
+
+/// What a call is for, with the letter it is drawn by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    Launch,
+    Sync,
+    Copy,
+    Memory,
+    Init,
+    Other,
+}
+
+pub const SORTS: [(Sort, char, &str); 6] = [
+    (Sort::Launch, 'L', "launch"),
+    (Sort::Sync, 'S', "sync"),
+    (Sort::Copy, 'C', "copy or set"),
+    (Sort::Memory, 'M', "memory"),
+    (Sort::Init, 'I', "init or module"),
+    (Sort::Other, 'O', "other"),
+];
+
+fn sort_of(category: Category) -> Sort {
+    match category {
+        Category::Launch => Sort::Launch,
+        Category::Sync => Sort::Sync,
+        Category::Memcpy | Category::Memset => Sort::Copy,
+        Category::Alloc
+        | Category::Free
+        | Category::Managed
+        | Category::Pool
+        | Category::VirtualMemory
+        | Category::Ipc => Sort::Memory,
+        Category::Init | Category::Context | Category::Module | Category::Register => Sort::Init,
+        _ => Sort::Other,
+    }
+}
+
+/// One bucket of one thread.
+#[derive(Clone, Copy, Default)]
+pub struct Cell {
+    pub by_sort: [u64; SORTS.len()],
+    pub calls: u64,
+    pub driver_ns: u64,
+    pub off_cpu_ns: u64,
+    pub interrupts: u64,
+}
+
+impl Cell {
+    pub fn calls_ns(&self) -> u64 {
+        self.by_sort.iter().fold(0, |sum, ns| sum.saturating_add(*ns))
+    }
+
+    fn add(&mut self, layer: Layer, ns: u64) {
+        let sum = match layer {
+            Layer::Driver => &mut self.driver_ns,
+            Layer::OffCpu => &mut self.off_cpu_ns,
+        };
+        *sum = sum.saturating_add(ns);
+    }
+
+    pub fn join(mut self, other: Cell) -> Cell {
+        for (ns, more) in self.by_sort.iter_mut().zip(other.by_sort) {
+            *ns = ns.saturating_add(more);
+        }
+        self.calls = self.calls.saturating_add(other.calls);
+        self.driver_ns = self.driver_ns.saturating_add(other.driver_ns);
+        self.off_cpu_ns = self.off_cpu_ns.saturating_add(other.off_cpu_ns);
+        self.interrupts = self.interrupts.saturating_add(other.interrupts);
+        self
+    }
+}
+
+/// What lies beneath the calls.
+#[derive(Clone, Copy)]
+enum Layer {
+    Driver,
+    OffCpu,
+}
+
+const LAYERS: usize = 2;
+
+#[derive(Default)]
+pub struct Lane {
+    /// Or its calls are only counted.
+    pub drawn: bool,
+    pub cells: Vec<Cell>,
+    /// Where whole buckets are in the driver or off the CPU: by how much more spans that is than in the
+    /// bucket before. Spans may overlap there, and a long one must not cost as much as it is long.
+    covered: Vec<[i64; LAYERS]>,
+    pub calls: u64,
+    pub calls_ns: u64,
+    /// The time up to which everything is told.
+    told_ns: u64,
+}
+
+pub struct Lanes {
+    to_ns: u64,
+    tids: Vec<u32>,
+    /// Those that have a picture; if nobody has chosen, those that come first.
+    chosen: Option<HashSet<Thread>>,
+    drawn: usize,
+    most: usize,
+    pub scale: Option<Scale>,
+    functions: Functions,
+    stacks: Stacks<()>,
+    pub lanes: HashMap<Thread, Lane>,
+    /// Interrupts in threads that make no calls.
+    pub elsewhere: Lane,
+    pub commands: HashMap<u32, String>,
+    /// Calls of threads beyond `MOST_COUNTED`.
+    pub uncounted: u64,
+    pub xids: Vec<(u64, u32)>,
+    pub last_ns: u64,
+}
+
+impl Lanes {
+    pub fn new(from_ns: Option<u64>, to_ns: Option<u64>, tids: &[u32], columns: usize) -> Lanes {
+        Lanes {
+            to_ns: to_ns.unwrap_or(u64::MAX),
+            tids: tids.to_vec(),
+            chosen: None,
+            drawn: 0,
+            most: columns.max(1).saturating_mul(PER_COLUMN),
+            scale: from_ns.map(|from| Scale::new(from, columns.max(1) * PER_COLUMN)),
+            functions: Functions::default(),
+            stacks: Stacks::default(),
+            lanes: HashMap::new(),
+            elsewhere: Lane { drawn: true, ..Lane::default() },
+            commands: HashMap::new(),
+            uncounted: 0,
+            xids: Vec::new(),
+            last_ns: 0,
+        }
+    }
+
+    /// Only these are drawn.
+    pub fn choose(&mut self, threads: HashSet<Thread>) {
+        self.chosen = Some(threads);
+    }
+
+    /// Those that were in CUDA, the most time in it first.
+    pub fn busiest(&self) -> Vec<(&Thread, &Lane)> {
+        let mut all: Vec<_> = self.lanes.iter().filter(|(_, lane)| lane.is_seen()).collect();
+        all.sort_by(|(a, x), (b, y)| (y.calls_ns, y.calls, *a).cmp(&(x.calls_ns, x.calls, *b)));
+        all
+    }
+
+    /// The threads to draw, if one of the `shown` busiest is not drawn.
+    pub fn better(&self, shown: usize) -> Option<HashSet<Thread>> {
+        let all = self.busiest();
+        let missing = all.iter().take(shown.min(MOST)).any(|(_, lane)| !lane.drawn);
+        missing.then(|| all.iter().take(MOST).map(|(thread, _)| **thread).collect())
+    }
+
+    pub fn line(&mut self, line: &Line) {
+        if let Body::Header(_) = line.body {
+            return;
+        }
+        let ts_ns = line.ts_ns.min(self.to_ns);
+        self.last_ns = self.last_ns.max(ts_ns);
+        self.reach(ts_ns);
+        match &line.body {
+            Body::Begin(begin) => {
+                let function = self.functions.index(&begin.name);
+                self.enter((begin.pid, begin.tid), begin.depth, frame(line, function, false));
+            }
+            Body::End(end) => self.leave((end.pid, end.tid), end.begin, line.ts_ns),
+            Body::KernelBegin(begin) => {
+                let function = self.functions.index(&begin.name);
+                self.enter((begin.pid, begin.tid), begin.depth, frame(line, function, true));
+            }
+            Body::KernelEnd(end) => self.driver_ended((end.pid, end.tid), end.begin, line.ts_ns),
+            Body::Instant(instant) => self.instant(line.ts_ns, instant),
+            Body::Process(process) => self.process(line.ts_ns, process),
+            Body::Xid(xid) if self.xids.len() < MOST => self.xids.push((line.ts_ns, xid.xid)),
+            _ => {}
+        }
+    }
+
+    /// Calls that have not returned go on to the end.
+    pub fn finish(&mut self) {
+        let threads: Vec<Thread> = self.lanes.keys().copied().collect();
+        for thread in threads {
+            self.tell(thread, self.last_ns);
+        }
+        let Some(scale) = self.scale else { return };
+        for lane in self.lanes.values_mut() {
+            lane.settle(&scale);
+        }
+    }
+
+    fn reach(&mut self, ts_ns: u64) {
+        let scale = self.scale.get_or_insert(Scale::new(ts_ns, self.most));
+        let before = *scale;
+        let times = scale.reach(ts_ns);
+        if times > 0 {
+            let drawn = self.lanes.values_mut().filter(|lane| lane.drawn);
+            for lane in drawn.chain([&mut self.elsewhere]) {
+                lane.settle(&before);
+                halve(&mut lane.cells, times, Cell::join);
+            }
+        }
+    }
+
+    fn enter(&mut self, thread: Thread, depth: u32, frame: Frame<()>) {
+        let ts_ns = frame.ts_ns;
+        let wanted = self.tids.is_empty() || self.tids.contains(&thread.1);
+        if !wanted {
+            return;
+        }
+        if !self.lanes.contains_key(&thread) {
+            if self.lanes.len() >= MOST_COUNTED {
+                self.uncounted = self.uncounted.saturating_add(1);
+                return;
+            }
+            let drawn = match &self.chosen {
+                Some(chosen) => chosen.contains(&thread),
+                None => self.drawn < MOST,
+            };
+            self.drawn += usize::from(drawn);
+            self.lanes.insert(thread, Lane { drawn, told_ns: ts_ns, ..Lane::default() });
+        }
+        self.tell(thread, ts_ns);
+        let is_call = !frame.driver;
+        self.stacks.push(thread, depth, None, frame);
+        if !is_call {
+            return;
+        }
+        let Some(scale) = self.scale.filter(|scale| ts_ns >= scale.start_ns && ts_ns <= self.to_ns) else {
+            return;
+        };
+        if let Some(lane) = self.lanes.get_mut(&thread) {
+            lane.calls += 1;
+            if lane.drawn {
+                lane.cell(scale.bucket(ts_ns)).calls += 1;
+            }
+        }
+    }
+
+    fn leave(&mut self, thread: Thread, begin: u64, ts_ns: u64) {
+        self.tell(thread, ts_ns);
+        self.stacks.pop(thread, begin);
+    }
+
+    /// Gives the time since the thread was last looked at to the call it is in.
+    fn tell(&mut self, thread: Thread, ts_ns: u64) {
+        let (to_ns, Some(scale)) = (self.to_ns, self.scale) else { return };
+        let Some(lane) = self.lanes.get_mut(&thread) else { return };
+        let from_ns = lane.told_ns.max(scale.start_ns);
+        lane.told_ns = ts_ns.max(lane.told_ns);
+        let call = self.stacks.of(thread).iter().rfind(|frame| !frame.driver);
+        let Some(function) = call.and_then(|call| self.functions.get(call.function)) else { return };
+        // What took less than the clock can tell is there, too.
+        let until_ns = ts_ns.max(from_ns.saturating_add(1)).min(to_ns);
+        let at = SORTS.iter().position(|(sort, _, _)| *sort == sort_of(function.category)).unwrap_or(0);
+        if until_ns > from_ns {
+            lane.calls_ns = lane.calls_ns.saturating_add(until_ns - from_ns);
+        }
+        lane.spread(&scale, from_ns, until_ns, |cell, ns| {
+            if let Some(sum) = cell.by_sort.get_mut(at) {
+                *sum = sum.saturating_add(ns);
+            }
+        });
+    }
+
+    fn driver_ended(&mut self, thread: Thread, begin: u64, ts_ns: u64) {
+        let Some(span) = self.stacks.pop(thread, begin) else { return };
+        // What is inside another span of the driver is drawn with it.
+        if self.stacks.of(thread).iter().any(|frame| frame.driver) {
+            return;
+        }
+        let (Some(scale), Some(lane)) = (self.scale, self.lanes.get_mut(&thread)) else { return };
+        lane.cover(&scale, span.ts_ns, ts_ns.min(self.to_ns), Layer::Driver);
+    }
+
+    fn instant(&mut self, ts_ns: u64, instant: &Instant) {
+        let Some(scale) = self.scale.filter(|scale| ts_ns >= scale.start_ns && ts_ns <= self.to_ns) else {
+            return;
+        };
+        let ns = instant.duration_ns.unwrap_or(0);
+        let lane = self.lanes.get_mut(&(instant.pid, instant.tid));
+        if instant.name == "off_cpu" {
+            if let Some(lane) = lane {
+                lane.cover(&scale, ts_ns.saturating_sub(ns), ts_ns, Layer::OffCpu);
+            }
+        } else if !instant.name.contains(':') {
+            let lane = lane.unwrap_or(&mut self.elsewhere);
+            if lane.drawn {
+                lane.cell(scale.bucket(ts_ns)).interrupts += 1;
+            }
+        }
+    }
+
+    fn process(&mut self, ts_ns: u64, process: &Process) {
+        match process {
+            Process::Exec(exec) => {
+                self.over(exec.pid, ts_ns);
+                self.command(exec.pid, exec.command.join(" "));
+            }
+            Process::Found(_) => {
+                if let Some((pid, command, _)) = process.named() {
+                    self.command(pid, command.join(" "));
+                }
+            }
+            Process::Fork(fork) => {
+                if let Some(command) = self.commands.get(&fork.pid).cloned() {
+                    self.command(fork.child, command);
+                }
+            }
+            Process::Exit(exit) => self.over(exit.pid, ts_ns),
+            Process::Library(_) => {}
+        }
+    }
+
+    fn command(&mut self, pid: u32, command: String) {
+        let command = short(&command, LONGEST_COMMAND);
+        if self.commands.len() < MOST_COUNTED {
+            self.commands.insert(pid, command);
+        }
+    }
+
+    fn over(&mut self, pid: u32, ts_ns: u64) {
+        for thread in self.stacks.threads_of(pid) {
+            self.tell(thread, ts_ns);
+        }
+        self.stacks.ended(pid);
+    }
+}
+
+fn frame(line: &Line, function: usize, driver: bool) -> Frame<()> {
+    Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver, inside: 0, of: () }
+}
+
+impl Lane {
+    fn cell(&mut self, bucket: usize) -> &mut Cell {
+        if self.cells.len() <= bucket {
+            self.cells.resize(bucket + 1, Cell::default());
+        }
+        let last = self.cells.len() - 1;
+        // It was just made.
+        #[allow(clippy::indexing_slicing)]
+        &mut self.cells[bucket.min(last)]
+    }
+
+    /// Made a call in the time of the picture, or was in one.
+    fn is_seen(&self) -> bool {
+        self.calls > 0 || self.calls_ns > 0 || !self.cells.is_empty()
+    }
+
+    /// Gives each bucket its part of a time. Of one thread these do not overlap, or it takes long.
+    fn spread(&mut self, scale: &Scale, from_ns: u64, to_ns: u64, mut add: impl FnMut(&mut Cell, u64)) {
+        let from_ns = from_ns.max(scale.start_ns);
+        if to_ns <= from_ns || !self.drawn {
+            return;
+        }
+        for bucket in scale.bucket(from_ns)..=scale.bucket(to_ns - 1) {
+            let ns = part(scale, bucket, from_ns, to_ns);
+            if ns > 0 {
+                add(self.cell(bucket), ns);
+            }
+        }
+    }
+
+    /// The same for times that may overlap: what is covered whole is only noted.
+    fn cover(&mut self, scale: &Scale, from_ns: u64, to_ns: u64, layer: Layer) {
+        let from_ns = from_ns.max(scale.start_ns);
+        if to_ns <= from_ns || !self.drawn {
+            return;
+        }
+        let (first, last) = (scale.bucket(from_ns), scale.bucket(to_ns - 1));
+        self.cell(last).add(layer, part(scale, last, from_ns, to_ns));
+        if first < last {
+            self.cell(first).add(layer, part(scale, first, from_ns, to_ns));
+        }
+        if last - first < 2 {
+            return;
+        }
+        if self.covered.len() <= last {
+            self.covered.resize(last + 1, [0; LAYERS]);
+        }
+        for (at, by) in [(first + 1, 1), (last, -1)] {
+            if let Some(more) = self.covered.get_mut(at).and_then(|more| more.get_mut(layer as usize)) {
+                *more += by;
+            }
+        }
+    }
+
+    /// Gives the buckets what was noted.
+    fn settle(&mut self, scale: &Scale) {
+        let mut now = [0i64; LAYERS];
+        for (more, cell) in std::mem::take(&mut self.covered).iter().zip(&mut self.cells) {
+            for (layer, (now, more)) in
+                [Layer::Driver, Layer::OffCpu].into_iter().zip(now.iter_mut().zip(more))
+            {
+                *now += more;
+                cell.add(layer, scale.bucket_ns.saturating_mul(u64::try_from(*now).unwrap_or(0)));
+            }
+        }
+    }
+}
+
+/// How much of a time is in a bucket.
+fn part(scale: &Scale, bucket: usize, from_ns: u64, to_ns: u64) -> u64 {
+    let (begin, end) = (scale.begins_ns(bucket), scale.begins_ns(bucket + 1));
+    to_ns.min(end).saturating_sub(from_ns.max(begin))
+}

@@ -1,0 +1,88 @@
+//! `gpurec timeline`: a trace as a picture in a terminal, a lane for each thread: CUDA calls over the driver's over
+//! interrupts, time across.
+//!
+//! In: the lines of a trace. Out: text, coloured only on a terminal. Nothing is drawn that was not there: a column
+//! is a time, and says of all that share it what took most of it, how much of it was taken and how many calls.
+
+mod draw;
+mod lanes;
+#[cfg(test)]
+mod tests;
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::views::Told;
+use super::{Only, read};
+use crate::Usage;
+use crate::paper::{self, NARROWEST};
+use crate::ui;
+use draw::Style;
+use lanes::Lanes;
+
+#[derive(Clone, Debug, Default)]
+pub struct TimelineConfig {
+    /// None: the newest trace.
+    pub files: Vec<PathBuf>,
+    /// In the time of the trace.
+    pub from: Option<Duration>,
+    pub to: Option<Duration>,
+    /// None: the threads with the most time in CUDA.
+    pub tids: Vec<u32>,
+    /// Of processes and ranks; times are the picture's own.
+    pub only: Only,
+}
+
+const WIDEST: usize = 1000;
+
+pub fn timeline(config: &TimelineConfig) -> Result<u8> {
+    if let (Some(from), Some(to)) = (config.from, config.to)
+        && from >= to
+    {
+        bail!(Usage("--from must be less than --to: both are seconds since the recording began".to_owned()));
+    }
+    let stdout = std::io::stdout();
+    let width = paper::picture_width().clamp(NARROWEST, WIDEST);
+    let style = Style { width, text_width: paper::width_of_output(), colour: paper::colour() };
+    let files = read::or_newest(&config.files);
+    let mut out = BufWriter::new(stdout.lock());
+    read::of_each(&files, |index, file| {
+        let (mut text, told) = draw(file, config, &style)?;
+        let unanswered = told.only_figures().is_some();
+        if unanswered {
+            text = "Not known: a picture is made of events.\n".to_owned();
+        }
+        if files.len() > 1 {
+            let gap = if index > 0 { "\n" } else { "" };
+            writeln!(out, "{gap}{}:", ui::name(file))?;
+        }
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        ui::of_file(file, &told.sentences(false));
+        Ok(u8::from(unanswered))
+    })
+}
+
+fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, Told)> {
+    let ns = |time: Option<Duration>| time.map(|t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
+    let new = || Lanes::new(ns(config.from), ns(config.to), &config.tids, style.columns());
+    let chosen = !config.tids.is_empty();
+    let mut lanes = new();
+    let mut told = Told::default();
+    told.notes = read::each(file, &config.only, |line| {
+        told.line(line);
+        lanes.line(line);
+    })?;
+    lanes.finish();
+    // Who is busiest is known only at the end. What is no file cannot be read again.
+    if let Some(better) = lanes.better(draw::shown(chosen)).filter(|_| file.is_file()) {
+        lanes = new();
+        lanes.choose(better);
+        read::each(file, &config.only, |line| lanes.line(line))?;
+        lanes.finish();
+    }
+    Ok((draw::picture(&lanes, style, chosen), told))
+}

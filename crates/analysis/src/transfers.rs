@@ -1,0 +1,111 @@
+//! `transfer` lines to figures.
+
+use std::collections::BTreeMap;
+
+use super::figures::{DirectionSeen, Finding, TransferFigures};
+use gpurec_trace::Transfer;
+use gpurec_trace::hash::Map;
+
+/// A pageable copy smaller than this is not worth pinning for.
+const SMALL: u64 = 64 << 10;
+
+/// Pageable copies of less than this in all are not worth a word, nor are those that take less than a hundredth of
+/// the recording.
+const WORTH: u64 = 16 << 20;
+const SHARE: u64 = 100;
+
+/// What is loaded once need not be pinned: copies count that come after launches after other copies, if that
+/// happens so often.
+const ROUNDS: u64 = 10;
+
+/// How many processes are told apart.
+const PROCESSES: usize = 65_536;
+
+/// How many directions are told apart (there are seven), and how long their names are.
+const DIRECTIONS: usize = 64;
+const LONGEST: usize = 64;
+const OTHERS: &str = "(others)";
+
+#[derive(Default)]
+pub struct Transfers {
+    by_direction: BTreeMap<Box<str>, DirectionSeen>,
+    pageable: Map<u32, Pageable>,
+    figures: TransferFigures,
+}
+
+/// Of one process.
+#[derive(Default)]
+struct Pageable {
+    /// Launches before the last copy, and how often there were new ones.
+    launches: Option<u64>,
+    rounds: u64,
+    count: u64,
+    bytes: u64,
+    ns: u64,
+}
+
+impl Transfers {
+    /// `ns` is how long the call took, if that is known; `launches` are those of the process until now.
+    pub fn add(&mut self, transfer: &Transfer, ns: u64, launches: u64) {
+        let known = self.by_direction.contains_key(transfer.direction.as_ref());
+        let fits = self.by_direction.len() < DIRECTIONS && transfer.direction.len() < LONGEST;
+        let direction = if known || fits { transfer.direction.as_ref() } else { OTHERS };
+        if !self.by_direction.contains_key(direction) {
+            let seen = DirectionSeen { direction: direction.to_owned(), ..DirectionSeen::default() };
+            self.by_direction.insert(direction.into(), seen);
+        }
+        let Some(seen) = self.by_direction.get_mut(direction) else { return };
+        let size = transfer.size;
+        seen.count += 1;
+        seen.bytes = seen.bytes.saturating_add(size);
+        seen.partial |= transfer.partial;
+        if let Some(ns) = transfer.duration_ns {
+            seen.waited_count += 1;
+            seen.waited_bytes = seen.waited_bytes.saturating_add(size);
+            seen.waited_ns = seen.waited_ns.saturating_add(ns);
+        }
+        if transfer.pageable {
+            seen.pageable_count += 1;
+            seen.pageable_bytes = seen.pageable_bytes.saturating_add(size);
+            if size >= SMALL {
+                self.pageable(transfer.pid, size, ns, launches);
+            }
+        }
+        // Sets too: the figures are those of the `transfer` lines.
+        self.figures.count += 1;
+        self.figures.bytes = self.figures.bytes.saturating_add(size);
+    }
+
+    fn pageable(&mut self, pid: u32, size: u64, ns: u64, launches: u64) {
+        if self.pageable.len() >= PROCESSES && !self.pageable.contains_key(&pid) {
+            return;
+        }
+        let seen = self.pageable.entry(pid).or_default();
+        seen.rounds += u64::from(seen.launches.replace(launches).is_some_and(|before| launches > before));
+        if seen.rounds > 0 {
+            seen.count += 1;
+            seen.bytes = seen.bytes.saturating_add(size);
+            seen.ns = seen.ns.saturating_add(ns);
+        }
+    }
+
+    pub fn finish(&self) -> TransferFigures {
+        let mut figures = self.figures.clone();
+        figures.by_direction = self.by_direction.values().cloned().collect();
+        figures.by_direction.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.direction.cmp(&b.direction)));
+        figures
+    }
+
+    /// Of a recording of `whole_ns`.
+    pub fn findings(&self, whole_ns: u64) -> Option<Finding> {
+        let again = || self.pageable.values().filter(|seen| seen.rounds >= ROUNDS);
+        let bytes = again().fold(0, |sum: u64, seen| sum.saturating_add(seen.bytes));
+        let ns = again().fold(0, |sum: u64, seen| sum.saturating_add(seen.ns));
+        (bytes >= WORTH && ns >= whole_ns / SHARE).then(|| Finding {
+            what: format!("copies of {bytes} bytes between the device and pageable host memory, again and again"),
+            times: again().map(|seen| seen.count).sum(),
+            cost_ns: Some(ns),
+            advice: "allocate the host's side with cudaHostAlloc, pin it with cudaHostRegister, or in PyTorch with pin_memory=True".to_owned(),
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! Everything that readers write to standard error. In: sentences and names, also hostile ones. Out: sentences in which
+//! nothing is a command to a terminal.
+//!
+//! `eprintln!` panics where standard error is full or closed, so nothing else writes there.
+
+use std::io::Write;
+use std::path::Path;
+
+pub use gpurec_trace::text::*;
+
+/// The name of a file.
+pub fn name(file: &Path) -> String {
+    clean(&file.display().to_string())
+}
+
+/// An error that ends with the kernel's own word, and what to do about it. Of many errors the libraries between keep
+/// nothing but the text.
+pub fn with_remedy(text: String) -> String {
+    let number =
+        text.strip_suffix(')').and_then(|text| text.rsplit_once(" (os error ")).map(|(_, number)| number);
+    match number.and_then(|number| remedy(number.parse().ok()?, &text)) {
+        Some(remedy) => format!("{text}; {remedy}"),
+        None => text,
+    }
+}
+
+fn remedy(errno: i32, text: &str) -> Option<&'static str> {
+    Some(match errno {
+        libc::EAGAIN => {
+            "no more processes or threads are allowed here: raise ulimit -u, or pids.max of the cgroup"
+        }
+        libc::EMFILE => "raise the limit on open files: ulimit -n 65536",
+        libc::ENFILE => "raise the machine's limit on open files: sysctl fs.file-max",
+        libc::ENOMEM => {
+            "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring"
+        }
+        // Of a file it is the file's own permissions that say no.
+        libc::EPERM | libc::EACCES | libc::ENOSYS if text.contains("the kernel refused") => {
+            "in a container, its seccomp filter may forbid it: run gpurec on the host, or the container with --privileged"
+        }
+        _ => return None,
+    })
+}
+
+/// A sentence of gpurec's, on standard error.
+pub fn say(sentence: &str) {
+    text(&format!("gpurec: {sentence}\n"));
+}
+
+/// What was odd in a file.
+pub fn of_file(file: &Path, sentences: &[String]) {
+    for sentence in sentences {
+        say(&format!("{}: {}", name(file), clean(sentence)));
+    }
+}
+
+/// Lines on standard error. Nobody can be told if it is gone.
+pub fn text(text: &str) {
+    let _ = std::io::stderr().lock().write_all(clean_lines(text).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_kernel_comes_with_a_remedy() {
+        let told = |text: &str| with_remedy(text.to_owned());
+        assert_eq!(
+            told("fork: Resource temporarily unavailable (os error 11)"),
+            "fork: Resource temporarily unavailable (os error 11); no more processes or threads are allowed here: \
+             raise ulimit -u, or pids.max of the cgroup"
+        );
+        assert!(
+            told("a: Too many open files (os error 24)")
+                .ends_with("; raise the limit on open files: ulimit -n 65536")
+        );
+        assert!(told("the kernel refused a: Permission denied (os error 13)").ends_with(" --privileged"));
+        for same in [
+            "a: File exists (os error 17)",
+            "cannot open a: Permission denied (os error 13)",
+            "a (os error 24); do this",
+            "a (os error x)",
+            "(os error 24)",
+            "",
+        ] {
+            assert_eq!(told(same), same);
+        }
+    }
+}

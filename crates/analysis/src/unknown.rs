@@ -1,0 +1,251 @@
+//! Which figures a recording cannot know, and why. In: its options, what --budget gave up, the hooks refused, the
+//! records lost, and other reasons why it is not complete. Out: for each such figure the reason.
+//!
+//! A figure has inputs: calls of a kind. Launches, memory and copies are counted at the innermost level, and every call
+//! of the CUDA runtime goes through the driver, so their inputs are the driver's functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::figures::Figures;
+use super::left_out::LeftOut;
+use gpurec_cuda::semantics::{Input, input_of};
+use gpurec_cuda::{self as cuda, Api, Category};
+
+/// What a figure is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum From {
+    /// Every call.
+    Calls,
+    Of(Input),
+    /// The memory that a process held before the recording began.
+    Before,
+    /// The sizes of memory from before the recording that was freed.
+    Earlier,
+}
+
+const ALLOCATIONS: From = From::Of(Input::Allocation);
+const FREES: From = From::Of(Input::Free);
+
+const TRANSFERS: &[From] = &[From::Of(Input::Copy), From::Of(Input::Set)];
+
+/// The figures, by where they stand in JSON.
+const FIGURES: [(&str, &[From]); 25] = [
+    ("cuda_calls", &[From::Calls]),
+    ("failures.calls", &[From::Calls]),
+    ("failures.handled", &[From::Calls]),
+    ("kernel_launches", &[From::Of(Input::Launch)]),
+    ("graph_launches", &[From::Of(Input::GraphLaunch)]),
+    ("memory.allocations", &[ALLOCATIONS]),
+    ("memory.allocated_bytes", &[ALLOCATIONS]),
+    ("memory.frees", &[FREES, ALLOCATIONS]),
+    ("memory.freed_bytes", &[FREES, ALLOCATIONS, From::Earlier]),
+    ("memory.held", &[FREES, ALLOCATIONS, From::Before]),
+    ("memory.leaks", &[FREES, ALLOCATIONS]),
+    (PEAK, &[FREES, ALLOCATIONS, From::Before]),
+    ("transfers.count", TRANSFERS),
+    ("transfers.bytes", TRANSFERS),
+    ("devices.launches", &[From::Of(Input::Launch)]),
+    ("devices.graph_launches", &[From::Of(Input::GraphLaunch)]),
+    ("devices.allocations", &[ALLOCATIONS]),
+    ("devices.allocated_bytes", &[ALLOCATIONS]),
+    ("devices.peak_bytes", &[FREES, ALLOCATIONS, From::Before]),
+    ("devices.held_bytes", &[FREES, ALLOCATIONS]),
+    ("devices.transfers", TRANSFERS),
+    ("devices.transferred_bytes", TRANSFERS),
+    ("sync.calls", &[From::Of(Input::Sync)]),
+    ("sync.total_ns", &[From::Of(Input::Sync)]),
+    (FUNCTIONS, &[]),
+];
+
+/// The rows of `functions`: their numbers are all calls of a function that was recorded, unless any call may be missing.
+pub const FUNCTIONS: &str = "functions.calls";
+
+/// The peaks of all processes.
+pub const PEAK: &str = "memory.peak";
+
+/// What the figures of each device begin with.
+pub const BY_DEVICE: &str = "devices.";
+
+/// The reason where only processes from before the recording are concerned.
+pub const BEFORE: &str = "memory from before the recording is not in it";
+
+/// What a recording says of itself beside its figures.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    pub left_out: Option<LeftOut>,
+    /// Frees of memory from before it.
+    pub earlier_frees: u64,
+    /// The file is not whole, and why.
+    pub broken: Option<&'static str>,
+}
+
+pub const NO_END: &str = "the trace has no end";
+pub const DAMAGED: &str = "the trace is damaged";
+
+/// Of each figure that is not known the reason.
+pub fn unknown(figures: &Figures, about: &About) -> BTreeMap<String, String> {
+    let reasons = Reasons::of(figures, about);
+    let unknown = FIGURES.iter().filter_map(|(figure, from)| {
+        if figure.starts_with(BY_DEVICE) && figures.devices.is_empty() {
+            return None;
+        }
+        let reason = from.iter().find_map(|from| reasons.by.get(from)).or(reasons.all.as_ref())?;
+        Some(((*figure).to_owned(), reason.clone()))
+    });
+    unknown.collect()
+}
+
+#[derive(Default)]
+struct Reasons {
+    by: BTreeMap<From, String>,
+    all: Option<String>,
+}
+
+impl Reasons {
+    /// The first reason is the one that is given.
+    fn of(figures: &Figures, about: &About) -> Reasons {
+        let mut reasons = Reasons::default();
+        if let Some(left_out) = &about.left_out {
+            reasons.options(left_out);
+        }
+        reasons.budget(figures);
+        reasons.not_hooked(figures);
+        reasons.losses(figures);
+        if figures.attached {
+            reasons.add(From::Before, || BEFORE.to_owned());
+        }
+        if about.earlier_frees > 0 {
+            let frees = about.earlier_frees;
+            reasons.add(From::Earlier, || format!("{frees} frees are of memory from before the recording"));
+        }
+        if let Some(broken) = about.broken {
+            reasons.all = Some(broken.to_owned());
+        } else if figures.incomplete_because.iter().any(|reason| !is_of_functions(reason, figures)) {
+            reasons.all = Some("the recording is not complete".to_owned());
+        }
+        reasons
+    }
+
+    fn add(&mut self, from: From, reason: impl FnOnce() -> String) {
+        self.by.entry(from).or_insert_with(reason);
+    }
+
+    fn options(&mut self, left_out: &LeftOut) {
+        self.add(From::Calls, || left_out.text.clone());
+        let mut recorded: BTreeMap<Input, BTreeMap<&str, bool>> = BTreeMap::new();
+        for (name, input) in driver_functions() {
+            // Programs call one version of a function, mostly the newest.
+            *recorded.entry(input).or_default().entry(cuda::base_name(name)).or_default() |=
+                left_out.records(name);
+        }
+        for (input, functions) in recorded {
+            let missing: Vec<&str> =
+                functions.iter().filter(|(_, recorded)| !**recorded).map(|(name, _)| *name).collect();
+            if missing.len() == functions.len() {
+                self.add(From::Of(input), || format!("{} were not recorded", plural_of(input)));
+            } else if let Some(first) = missing.first() {
+                let others = match missing.len() {
+                    1 => "was".to_owned(),
+                    2 => format!("and 1 other function {} were", that(input)),
+                    n => format!("and {} other functions {} were", n - 1, that(input)),
+                };
+                self.add(From::Of(input), || format!("{first} {others} not recorded"));
+            }
+        }
+    }
+
+    fn budget(&mut self, figures: &Figures) {
+        let Some(budget) = &figures.budget else { return };
+        for function in budget.functions.iter().filter(|f| f.counted_calls > 0 || f.unhooked_ns > 0) {
+            let reason = || format!("--budget gave up {} for a while", function.name);
+            self.add(From::Calls, reason);
+            if let Some(input) = input_of_driver(&function.name) {
+                self.add(From::Of(input), reason);
+            }
+        }
+    }
+
+    fn not_hooked(&mut self, figures: &Figures) {
+        for refused in figures.libraries.iter().flat_map(|library| &library.not_hooked) {
+            let reason = || format!("{} could not be hooked", refused.name);
+            if let Some(input) = input_of_driver(&refused.name) {
+                self.add(From::Calls, reason);
+                self.add(From::Of(input), reason);
+            }
+        }
+    }
+
+    fn losses(&mut self, figures: &Figures) {
+        let (mut sum, mut of_all) = (0u64, false);
+        for (probe, count) in &figures.lost_by_probe {
+            let reason = || match count {
+                1 => format!("1 record of {probe} was lost"),
+                n => format!("{n} records of {probe} were lost"),
+            };
+            let name = probe.strip_suffix(" (return)").unwrap_or(probe);
+            sum = sum.saturating_add(*count);
+            // Of a process that is not known nothing is; the hooks in nvidia.ko have figures of their own.
+            of_all |= probe.starts_with("process:") || probe.starts_with('(');
+            if cuda::api(name) != Api::Other {
+                self.add(From::Calls, reason);
+            }
+            if let Some(input) = input_of_driver(name) {
+                self.add(From::Of(input), reason);
+            }
+        }
+        if of_all || figures.lost > sum {
+            self.all = Some(format!("{} events were lost", figures.lost));
+        }
+    }
+}
+
+/// What the other reasons speak of already, or what does not touch the figures.
+fn is_of_functions(reason: &str, figures: &Figures) -> bool {
+    reason.ends_with("events were lost")
+        || reason.ends_with("event was lost")
+        || reason.starts_with("the trace could not be written")
+        || figures.budget.as_ref().is_some_and(|budget| budget.reason() == reason)
+}
+
+/// Whether allocations or frees are left out.
+pub fn leaves_out_memory(left_out: &LeftOut) -> bool {
+    let mut reasons = Reasons::default();
+    reasons.options(left_out);
+    [ALLOCATIONS, FREES].iter().any(|from| reasons.by.contains_key(from))
+}
+
+fn driver_functions() -> impl Iterator<Item = (&'static str, Input)> {
+    let names: BTreeSet<&str> = cuda::function_names().collect();
+    names.into_iter().filter_map(|name| Some((name, input_of_driver(name)?)))
+}
+
+fn input_of_driver(name: &str) -> Option<Input> {
+    if cuda::api(name) != Api::Driver {
+        return None;
+    }
+    input_of(name).or_else(|| (cuda::category(name) == Category::Sync).then_some(Input::Sync))
+}
+
+fn plural_of(input: Input) -> &'static str {
+    match input {
+        Input::Allocation => "allocations",
+        Input::Free => "frees",
+        Input::Copy => "copies",
+        Input::Set => "sets of memory",
+        Input::Launch => "launches",
+        Input::GraphLaunch => "launches of graphs",
+        Input::Sync => "calls that wait for the GPU",
+    }
+}
+
+fn that(input: Input) -> &'static str {
+    match input {
+        Input::Allocation => "that allocate",
+        Input::Free => "that free",
+        Input::Copy => "that copy",
+        Input::Set => "that set memory",
+        Input::Launch => "that launch",
+        Input::GraphLaunch => "that launch graphs",
+        Input::Sync => "that wait for the GPU",
+    }
+}

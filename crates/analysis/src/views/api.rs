@@ -1,0 +1,154 @@
+//! `report api`: CUDA functions by time. The columns are those of nsys's cuda_api_sum; beside them `Self`, what is
+//! left of a call without the calls made inside it, since a trace has both levels and nsys only the outer one.
+
+use std::collections::HashMap;
+
+use super::calls::{Frame, Functions, Stacks};
+use super::output::Report;
+use super::{ReportConfig, Told, View, nothing};
+use crate::Summary;
+use crate::figures::{Figures, Function};
+use crate::table::{Cell, Column, Table, long, number};
+use crate::text::{duration, plural, unfinished};
+use gpurec_trace::{Begin, Body, End, Line, Process};
+
+const COLUMNS: &[Column] = &[
+    long("Name", "name"),
+    number("Time (%)", "time_percent"),
+    number("Total (us)", "total_ns"),
+    number("Calls", "calls"),
+    number("Avg (us)", "avg_ns"),
+    number("Med (us)", "med_ns"),
+    number("Min (us)", "min_ns"),
+    number("Max (us)", "max_ns"),
+    number("StdDev (us)", "stddev_ns"),
+    number("Self (us)", "self_ns"),
+    number("Driver (us)", "driver_ns"),
+    number("Off CPU (us)", "off_cpu_ns"),
+    number("Unfinished", "unfinished"),
+];
+
+pub fn make(_: &ReportConfig) -> Box<dyn View> {
+    Box::new(Api::default())
+}
+
+#[derive(Default)]
+struct Api {
+    summary: Summary,
+    functions: Functions,
+    /// Of each open call the time of the calls inside it that have ended.
+    stacks: Stacks<u64>,
+    /// By function.
+    own_ns: HashMap<usize, u64>,
+}
+
+impl View for Api {
+    fn line(&mut self, line: &Line) {
+        self.summary.add(line);
+        match &line.body {
+            Body::Begin(begin) => self.begin(line, begin),
+            Body::End(end) => self.end(end),
+            Body::Process(Process::Exit(exit)) => self.stacks.ended(exit.pid),
+            Body::Process(Process::Exec(exec)) => self.stacks.ended(exec.pid),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, told: &Told) -> Report {
+        let figures = self.summary.of_file(&told.notes);
+        if figures.functions.is_empty() {
+            return nothing("There is no CUDA call in this trace.");
+        }
+        self.unfinished(told);
+        let own = told.only_figures().is_none().then(|| self.own());
+        report(&figures, own.as_ref())
+    }
+
+    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
+        Some(self.finish(told))
+    }
+}
+
+impl Api {
+    fn begin(&mut self, line: &Line, begin: &Begin) {
+        let function = self.functions.index(&begin.name);
+        let frame = Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver: false, inside: 0, of: 0 };
+        self.stacks.push((begin.pid, begin.tid), begin.depth, None, frame);
+    }
+
+    fn end(&mut self, end: &End) {
+        let thread = (end.pid, end.tid);
+        let inside_ns = self.stacks.pop(thread, end.begin).map_or(0, |frame| frame.of);
+        let Some(ns) = end.duration_ns else { return };
+        if let Some(outer) = self.stacks.innermost(thread) {
+            outer.of = outer.of.saturating_add(ns);
+        }
+        let own = self.own_ns.entry(self.functions.index(&end.name)).or_default();
+        *own = own.saturating_add(ns.saturating_sub(inside_ns));
+    }
+
+    /// Of calls that have not returned the time so far, without that of the calls inside.
+    fn unfinished(&mut self, told: &Told) {
+        for (_, frames) in self.stacks.unfinished(told) {
+            let mut inside_ns = 0;
+            for (frame, ns) in frames.iter().rev() {
+                let own = self.own_ns.entry(frame.function).or_default();
+                *own = own.saturating_add(ns.saturating_sub(frame.of.saturating_add(inside_ns)));
+                inside_ns = *ns;
+            }
+        }
+    }
+
+    fn own(&self) -> HashMap<&str, u64> {
+        self.own_ns.iter().map(|(function, ns)| (self.functions.name(*function), *ns)).collect()
+    }
+}
+
+fn report(figures: &Figures, own: Option<&HashMap<&str, u64>>) -> Report {
+    let mut report = Report::default();
+    let total: u128 = figures.functions.iter().map(|f| u128::from(f.total_ns)).sum();
+    let in_calls = own.map(|own| own.values().fold(0u64, |sum, ns| sum.saturating_add(*ns)));
+    let time = in_calls.map(|ns| format!(", {} in all", duration(ns))).unwrap_or_default();
+    let timed: u64 = figures.functions.iter().map(|f| f.calls).sum();
+    let others = (figures.cuda_calls + figures.other_calls).saturating_sub(timed);
+    let time = if others > 0 { format!("{time}; of {others} more the time is not known") } else { time };
+    report.title(format!(
+        "CUDA functions by time: {} of {}{time}",
+        plural(timed, "call"),
+        plural(figures.functions.len() as u64, "function"),
+    ));
+    report.fact("in_calls_ns", in_calls);
+    let mut table = Table::new("functions", "functions", COLUMNS);
+    for f in &figures.functions {
+        table.row(row(f, total, own));
+    }
+    report.table(table);
+    if let Some(said) = unfinished(&figures.functions) {
+        report.words(said);
+    }
+    report.words(
+        "Time (%) is of the sum of Total. A call made inside another, as cuLaunchKernel inside cudaLaunchKernel, is in the time of both; Self counts it once. Med is within 1 %; of an even number of calls it is half way between the two in the middle, as in nsys, where `check` and `report latency` have the lower one (p50).",
+    );
+    if figures.kernel_space.is_some() {
+        report.words("Driver is the time in nvidia.ko, Off CPU that without a CPU, there or elsewhere.");
+    }
+    report
+}
+
+fn row(f: &Function, total: u128, own: Option<&HashMap<&str, u64>>) -> Vec<Cell> {
+    vec![
+        f.name.as_str().into(),
+        Cell::Share(f.total_ns.into(), total),
+        Cell::Micros(f.total_ns),
+        Cell::Count(f.calls),
+        Cell::Micros(f.avg_ns),
+        Cell::Micros(f.med_ns),
+        Cell::Micros(f.min_ns),
+        Cell::Micros(f.max_ns),
+        Cell::Micros(f.stddev_ns),
+        Cell::optional(own.and_then(|own| own.get(f.name.as_str()).copied()), Cell::Micros),
+        Cell::optional(f.kernel_ns, Cell::Micros),
+        Cell::optional(f.off_cpu_ns.filter(|ns| *ns > 0), Cell::Micros),
+        Cell::some(f.unfinished),
+    ]
+}

@@ -1,0 +1,321 @@
+//! The calls that threads are in. In: begins and ends, as they come. Out: each call with what encloses it.
+//!
+//! B and E nest in each thread, so a stack for each thread is all that is kept. A trace that says otherwise (an E
+//! without its B, an end that was lost) leaves calls out and never a wrong one in.
+
+use std::sync::Arc;
+
+use super::Told;
+use crate::by_process::ByProcess;
+use crate::tally::{Marks, Role, Tally};
+use gpurec_cuda::{self as cuda, Category};
+use gpurec_trace::bounds::{MOST_OPEN, Names};
+use gpurec_trace::{Args, Value};
+
+/// How many functions are told apart, with the kernels where they stand for functions; how many threads may be in
+/// calls at once, and how deep calls nest.
+pub const MOST: usize = 131_072;
+pub const THREADS: usize = 65_536;
+const DEEPEST: usize = 1024;
+
+/// Bytes of the names of functions and kernels.
+const NAMES: usize = 64 << 20;
+
+/// Threads that are in no call are remembered up to here, so that their next call costs less.
+const IDLE: usize = 1024;
+
+/// Calls that their processes ended in are remembered up to here: the `end` line lists no more.
+const MOST_DEAD: usize = 20_000;
+
+/// A process and one of its threads.
+pub type Thread = (u32, u32);
+
+pub struct Function {
+    pub name: Arc<str>,
+    pub role: Option<Role>,
+    pub marks: Marks,
+    pub category: Category,
+}
+
+impl Function {
+    fn is_like(&self, other: &Function) -> bool {
+        (self.role, self.marks, self.category) == (other.role, other.marks, other.category)
+    }
+}
+
+/// What the functions of a trace are, looked up once for each.
+#[derive(Default)]
+pub struct Functions {
+    by_name: Names<MOST, NAMES>,
+    all: Vec<Function>,
+    /// Those that have no names of their own.
+    others: Vec<usize>,
+}
+
+impl Functions {
+    pub fn index(&mut self, name: &str) -> usize {
+        if let Some(known) = self.by_name.get(name) {
+            return known;
+        }
+        let index = self.all.len();
+        let kept = self.by_name.add(name, index);
+        let is_other = kept.is_none();
+        let Tally { name, role, marks, .. } = Tally::new(kept.unwrap_or_else(|| name.into()));
+        let category = cuda::category(&name);
+        let mut function = Function { name, role, marks, category };
+        if is_other {
+            // Those beyond have no names of their own, but a wait is a wait.
+            function.name = "others".into();
+            let mut others = self.others.iter().copied();
+            let is_like = |at: &usize| self.all.get(*at).is_some_and(|known| known.is_like(&function));
+            if let Some(known) = others.find(is_like) {
+                return known;
+            }
+            self.others.push(index);
+        }
+        self.all.push(function);
+        index
+    }
+
+    pub fn get(&self, index: usize) -> Option<&Function> {
+        self.all.get(index)
+    }
+
+    pub fn name(&self, index: usize) -> &str {
+        self.all.get(index).map_or("?", |function| &function.name)
+    }
+
+    pub fn role(&self, index: usize) -> Option<Role> {
+        self.all.get(index).and_then(|function| function.role)
+    }
+}
+
+/// A call, or a span of the driver, that has begun.
+pub struct Frame<T> {
+    /// Its event_id.
+    pub id: u64,
+    pub ts_ns: u64,
+    pub function: usize,
+    /// A span of the driver and no call.
+    pub driver: bool,
+    /// The roles of the calls nested in it, by `Role::bit`.
+    pub inside: u8,
+    pub of: T,
+}
+
+impl<T> Frame<T> {
+    pub fn has_inside(&self, role: Role) -> bool {
+        self.inside & role.bit() != 0
+    }
+}
+
+/// A call that has not returned, and how long it has taken.
+type Timed<T> = (Frame<T>, u64);
+
+pub struct Stacks<T> {
+    threads: ByProcess<u32, Vec<Frame<T>>>,
+    /// Of all threads.
+    frames: usize,
+    left_out: u64,
+    /// Calls that their processes ended in: as many as the `end` line can list.
+    dead: Vec<(Thread, Vec<Frame<T>>)>,
+    dead_frames: usize,
+}
+
+impl<T> Default for Stacks<T> {
+    fn default() -> Self {
+        Stacks { threads: ByProcess::default(), frames: 0, left_out: 0, dead: Vec::new(), dead_frames: 0 }
+    }
+}
+
+impl<T> Stacks<T> {
+    /// `depth` is how many enclose it: what is above has ended unseen.
+    pub fn push(&mut self, thread: Thread, depth: u32, role: Option<Role>, frame: Frame<T>) {
+        let Some(stack) = self.threads.entry(thread.0, thread.1, THREADS) else {
+            self.left_out = self.left_out.saturating_add(1);
+            return;
+        };
+        let before = stack.len();
+        stack.truncate(usize::try_from(depth).unwrap_or(DEEPEST));
+        self.frames -= before - stack.len();
+        if let Some(role) = role {
+            for outer in stack.iter_mut() {
+                outer.inside |= role.bit();
+            }
+        }
+        if stack.len() < DEEPEST && self.frames < MOST_OPEN {
+            stack.push(frame);
+            self.frames += 1;
+        } else {
+            self.left_out = self.left_out.saturating_add(1);
+        }
+    }
+
+    /// The call that began with event `begin`. What is above it has ended unseen.
+    pub fn pop(&mut self, thread: Thread, begin: u64) -> Option<Frame<T>> {
+        let stack = self.threads.get_mut(thread.0, &thread.1)?;
+        let at = stack.iter().rposition(|frame| frame.id == begin)?;
+        self.frames -= stack.len() - at;
+        stack.truncate(at + 1);
+        let frame = stack.pop();
+        if stack.capacity() > 64 && stack.len() < stack.capacity() / 8 {
+            stack.shrink_to(16);
+        }
+        // A program may make threads without end: those that are in no call must not fill the room.
+        if stack.is_empty() && self.threads.len() > IDLE {
+            self.threads.remove(thread.0, &thread.1);
+        }
+        frame
+    }
+
+    pub fn innermost(&mut self, thread: Thread) -> Option<&mut Frame<T>> {
+        self.threads.get_mut(thread.0, &thread.1)?.last_mut()
+    }
+
+    /// What a thread is in, the outermost first.
+    pub fn of(&self, thread: Thread) -> &[Frame<T>] {
+        self.threads.get(thread.0, &thread.1).map_or(&[], Vec::as_slice)
+    }
+
+    /// The threads of a process that may be in calls.
+    pub fn threads_of(&self, pid: u32) -> Vec<Thread> {
+        self.threads.keys_of(pid).map(|tid| (pid, *tid)).collect()
+    }
+
+    /// What is to be said of calls that could not be followed, if there were any.
+    pub fn left_out(&self) -> Option<String> {
+        (self.left_out > 0).then(|| {
+            format!(
+                "{} of these figures: more than {THREADS} threads were in calls at once, or calls lay more than {DEEPEST} deep.",
+                match self.left_out {
+                    1 => "1 call is left out".to_owned(),
+                    n => format!("{n} calls are left out"),
+                }
+            )
+        })
+    }
+
+    /// The calls of a process that is over will not end.
+    pub fn ended(&mut self, pid: u32) {
+        for (tid, frames) in self.threads.ended(pid) {
+            self.frames -= frames.len();
+            if !frames.is_empty() && self.dead_frames + frames.len() <= MOST_DEAD {
+                self.dead_frames += frames.len();
+                self.dead.push(((pid, tid), frames));
+            }
+        }
+    }
+
+    /// What has not returned, by thread, the outermost call first. `so_far` says how long each has taken.
+    pub fn unfinished(&mut self, told: &Told) -> Vec<(Thread, Vec<Timed<T>>)> {
+        let timed = |frames: Vec<Frame<T>>, is_dead| -> Vec<Timed<T>> {
+            let timed = |frame: Frame<T>| {
+                let ns = told.so_far(frame.id, frame.ts_ns, is_dead)?;
+                Some((frame, ns))
+            };
+            frames.into_iter().filter_map(timed).collect()
+        };
+        let dead = std::mem::take(&mut self.dead).into_iter().map(|(thread, all)| (thread, timed(all, true)));
+        let mut all: Vec<_> = dead.collect();
+        for pid in self.threads.pids() {
+            let open = self.threads.ended(pid).into_iter();
+            all.extend(open.map(|(tid, frames)| ((pid, tid), timed(frames, false))));
+        }
+        all.retain(|(_, frames)| !frames.is_empty());
+        all.sort_by_key(|(thread, _)| *thread);
+        all
+    }
+}
+
+/// An argument that is a pointer or a handle. (All that the views ask of arguments.)
+pub fn handle(args: &Args, names: &[&str]) -> Option<u64> {
+    names.iter().find_map(|name| match args.get(name) {
+        Some(Value::Hex(handle)) => Some(handle),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(id: u64) -> Frame<()> {
+        Frame { id, ts_ns: id, function: 0, driver: false, inside: 0, of: () }
+    }
+
+    fn ids(stacks: &Stacks<()>, thread: Thread) -> Vec<u64> {
+        stacks.of(thread).iter().map(|frame| frame.id).collect()
+    }
+
+    #[test]
+    fn calls_nest_in_each_thread() {
+        let mut stacks = Stacks::default();
+        stacks.push((1, 1), 0, None, frame(1));
+        stacks.push((1, 2), 0, None, frame(2));
+        stacks.push((1, 1), 1, Some(Role::KernelLaunch), frame(3));
+        assert_eq!((ids(&stacks, (1, 1)), ids(&stacks, (1, 2))), (vec![1, 3], vec![2]));
+        assert!(stacks.pop((1, 1), 2).is_none(), "of another thread");
+        assert_eq!(stacks.pop((1, 1), 3).map(|f| f.id), Some(3));
+        let outer = stacks.pop((1, 1), 1).unwrap();
+        assert!(outer.has_inside(Role::KernelLaunch) && !outer.has_inside(Role::Sync));
+        assert!(stacks.pop((1, 1), 1).is_none(), "an end without its beginning");
+        stacks.ended(1);
+        assert!(ids(&stacks, (1, 2)).is_empty());
+    }
+
+    #[test]
+    fn ends_that_were_lost_leave_nothing_behind() {
+        let mut stacks = Stacks::default();
+        for (depth, id) in [(0, 1), (1, 2), (2, 3)] {
+            stacks.push((1, 1), depth, None, frame(id));
+        }
+        assert_eq!(stacks.pop((1, 1), 2).map(|f| f.id), Some(2), "3 never ended");
+        assert_eq!(ids(&stacks, (1, 1)), [1]);
+        stacks.push((1, 1), 0, None, frame(4));
+        assert_eq!(ids(&stacks, (1, 1)), [4], "a call of depth 0: 1 never ended");
+        for id in 5..5000 {
+            stacks.push((1, 1), u32::MAX, None, frame(id));
+        }
+        assert_eq!(stacks.of((1, 1)).len(), DEEPEST);
+    }
+
+    /// Threads that came and went must not take the room of those that come.
+    #[test]
+    fn threads_without_end_are_all_followed() {
+        let mut stacks = Stacks::default();
+        for tid in 0..THREADS as u32 + 10_000 {
+            stacks.push((1, tid), 0, None, frame(u64::from(tid)));
+            assert_eq!(stacks.pop((1, tid), u64::from(tid)).map(|f| f.id), Some(u64::from(tid)));
+        }
+        assert!(stacks.left_out().is_none() && stacks.threads.len() <= IDLE + 1);
+        for tid in 0..THREADS as u32 + 10 {
+            stacks.push((2, tid), 0, None, frame(1));
+        }
+        let said = stacks.left_out().unwrap();
+        assert!(said.contains("calls are left out of these figures"), "{said}");
+        // The end of one process costs nothing for those of another.
+        for pid in 3..100_000 {
+            stacks.ended(pid);
+        }
+        stacks.ended(2);
+        assert!(stacks.threads.len() <= IDLE + 1);
+    }
+
+    #[test]
+    fn functions_are_bounded() {
+        let mut functions = Functions::default();
+        let launch = functions.index("cuLaunchKernel");
+        assert!(
+            functions.role(launch) == Some(Role::KernelLaunch) && functions.index("cuLaunchKernel") == launch
+        );
+        for i in 0..MOST + 10 {
+            functions.index(&format!("f{i}"));
+        }
+        let (one, other) = (functions.index("one more"), functions.index("another"));
+        assert_eq!((functions.name(one), one), ("others", other));
+        let (wait, launch) = (functions.index("cudaDeviceSynchronize"), functions.index("cudaLaunchKernel"));
+        assert_eq!((functions.name(wait), functions.role(wait)), ("others", Some(Role::Sync)));
+        assert_eq!(functions.role(launch), Some(Role::KernelLaunch));
+        assert_eq!(functions.index("cuCtxSynchronize"), wait);
+    }
+}

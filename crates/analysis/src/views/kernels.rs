@@ -1,0 +1,327 @@
+//! `report kernels`: launches by kernel: how often, how far apart, in which shapes, and what launching costs the
+//! host. How long a kernel runs on the GPU nobody sees from here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::calls::{Frame, Functions, Stacks, Thread};
+use super::output::Report;
+use super::{ReportConfig, Told, View, nothing};
+use crate::Figures;
+use crate::by_process::ByProcess;
+use crate::histogram::Histogram;
+use crate::table::{Cell, Column, Table, data, long, number};
+use crate::tally::Role;
+use crate::text::plural;
+use gpurec_trace::bounds::{Left, Names};
+use gpurec_trace::{Begin, Body, End, Ended, Launch, Line, Process};
+
+const KERNELS: &[Column] = &[
+    number("Launches", "launches"),
+    data("launches_percent"),
+    number("Every (us)", "between_med_ns"),
+    data("between_avg_ns"),
+    number("at most", "between_max_ns"),
+    number("Call (us)", "call_med_ns"),
+    data("call_avg_ns"),
+    data("call_max_ns"),
+    number("Grid", "grid"),
+    number("Block", "block"),
+    data("shared_bytes"),
+    number("Shapes", "shapes_count"),
+    long("Kernel", "kernel"),
+];
+
+const SHAPES: &[Column] = &[
+    number("Launches", "launches"),
+    number("Grid", "grid"),
+    number("Block", "block"),
+    number("Shared", "shared_bytes"),
+    long("Kernel", "kernel"),
+];
+
+/// How many kernels are told apart, and bytes of their names; how many shapes of one kernel and of all, and pairs of
+/// a kernel and a process.
+const KERNELS_APART: usize = 131_072;
+const NAMES: usize = 64 << 20;
+const SHAPES_EACH: usize = 64;
+const ALL_SHAPES: usize = 1 << 18;
+const MOST: usize = 131_072;
+
+/// The launches of kernels beyond these, and of those whose name is not known.
+const OTHERS: &str = "others";
+
+pub fn make(_: &ReportConfig) -> Box<dyn View> {
+    Box::new(Kernels::default())
+}
+
+#[derive(Default)]
+struct Kernels {
+    functions: Functions,
+    stacks: Stacks<Option<Asked>>,
+    by_name: Names<KERNELS_APART, NAMES>,
+    kernels: Vec<Kernel>,
+    /// The one of those that are not told apart or have no name.
+    others: Option<usize>,
+    shapes: Left<ALL_SHAPES>,
+    /// When a process launched a kernel last.
+    last: ByProcess<usize, Option<u64>>,
+    launches: u64,
+    graphs: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+struct Shape {
+    grid: Option<[u32; 3]>,
+    block: Option<[u32; 3]>,
+    shared: Option<u64>,
+}
+
+/// What a launch asks for.
+#[derive(Clone, Copy)]
+struct Asked {
+    kernel: usize,
+    named: bool,
+    shape: Shape,
+}
+
+struct Kernel {
+    name: Arc<str>,
+    launches: u64,
+    shapes: HashMap<Shape, u64>,
+    between: Spread,
+    call: Spread,
+}
+
+#[derive(Default)]
+struct Spread {
+    count: u64,
+    total: u128,
+    min: Option<u64>,
+    max: u64,
+    all: Histogram,
+}
+
+impl Spread {
+    fn add(&mut self, ns: u64) {
+        self.count += 1;
+        self.total += u128::from(ns);
+        self.min = Some(self.min.map_or(ns, |min| min.min(ns)));
+        self.max = self.max.max(ns);
+        self.all.add(ns);
+    }
+
+    fn median(&self) -> Option<u64> {
+        // The middle of a bucket may lie outside of what was in it.
+        self.min.map(|min| self.all.median().clamp(min, self.max))
+    }
+
+    fn most(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.max)
+    }
+
+    fn avg(&self) -> Option<u64> {
+        u64::try_from(self.total.checked_div(self.count.into())?).ok()
+    }
+}
+
+impl View for Kernels {
+    fn line(&mut self, line: &Line) {
+        match &line.body {
+            Body::Begin(begin) => self.begin(line, begin),
+            Body::End(end) => self.end(end),
+            Body::Process(Process::Exit(exit)) => self.ended(exit.pid),
+            Body::Process(Process::Exec(exec)) => self.ended(exec.pid),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, _: &Told) -> Report {
+        if self.launches + self.graphs == 0 {
+            return nothing("No kernel was launched in this trace.");
+        }
+        self.report()
+    }
+
+    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+        let mut report = Report::default();
+        report.fact("launches", figures.kernel_launches);
+        report.fact("graph_launches", figures.graph_launches);
+        let kernels = figures.kernels.len() as u64 + figures.more_kernels;
+        report.title(format!("{} launches of {}", figures.kernel_launches, plural(kernels, "kernel")));
+        let mut table = Table::new("kernels", "kernels", KERNELS);
+        for seen in &figures.kernels {
+            let mut row = vec![
+                Cell::Count(seen.launches),
+                Cell::Share(seen.launches.into(), figures.kernel_launches.into()),
+            ];
+            // How far apart, and how long the calls took.
+            row.extend([const { Cell::Missing }; 6]);
+            row.extend([
+                Cell::Dims(seen.grid),
+                Cell::Dims(seen.block),
+                Cell::Missing,
+                if seen.shapes > 1 { Cell::Count(seen.shapes) } else { Cell::Missing },
+                Cell::Kernel(seen.name.clone()),
+            ]);
+            table.row(row);
+        }
+        table.more(figures.more_kernels);
+        report.table(table);
+        Some(report)
+    }
+}
+
+impl Kernels {
+    fn begin(&mut self, line: &Line, begin: &Begin) {
+        let function = self.functions.index(&begin.name);
+        let role = self.functions.role(function);
+        let launch = begin.launch.as_ref().filter(|_| role == Some(Role::KernelLaunch));
+        let of = launch.map(|launch| self.asked(launch));
+        let frame = Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver: false, inside: 0, of };
+        self.stacks.push((begin.pid, begin.tid), begin.depth, role, frame);
+    }
+
+    fn asked(&mut self, launch: &Launch) -> Asked {
+        let kernel = self.index(launch.kernel.as_deref());
+        let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
+        Asked { kernel, named: launch.kernel.is_some(), shape }
+    }
+
+    fn index(&mut self, name: Option<&str>) -> usize {
+        if let Some(known) = name.and_then(|name| self.by_name.get(name)) {
+            return known;
+        }
+        let index = self.kernels.len();
+        let kept = name.and_then(|name| self.by_name.add(name, index));
+        if kept.is_none() {
+            if let Some(known) = self.others {
+                return known;
+            }
+            self.others = Some(index);
+        }
+        self.kernels.push(Kernel {
+            name: kept.unwrap_or_else(|| OTHERS.into()),
+            launches: 0,
+            shapes: HashMap::new(),
+            between: Spread::default(),
+            call: Spread::default(),
+        });
+        index
+    }
+
+    /// A launch counts at the innermost level that shows it; the level above may have read more.
+    fn end(&mut self, end: &End) {
+        let thread = (end.pid, end.tid);
+        let Some(frame) = self.stacks.pop(thread, end.begin) else { return };
+        let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
+        match self.functions.role(frame.function) {
+            Some(role) if frame.has_inside(role) || !succeeded => {}
+            Some(Role::GraphLaunch) => self.graphs += 1,
+            Some(Role::KernelLaunch) => {
+                let outer = self.stacks.of(thread).last().and_then(|outer| outer.of);
+                let asked = frame.of.filter(|asked| asked.named).or(outer).or(frame.of);
+                let asked = asked.unwrap_or_else(|| self.asked(&Launch::default()));
+                self.launched(thread, &asked, frame.ts_ns, end.duration_ns);
+            }
+            _ => {}
+        }
+    }
+
+    fn launched(&mut self, thread: Thread, asked: &Asked, ts_ns: u64, call_ns: Option<u64>) {
+        self.launches += 1;
+        let before = self.last.entry(thread.0, asked.kernel, MOST).and_then(|last| last.replace(ts_ns));
+        let Some(kernel) = self.kernels.get_mut(asked.kernel) else { return };
+        kernel.launches += 1;
+        if let Some(count) = kernel.shapes.get_mut(&asked.shape) {
+            *count += 1;
+        } else if kernel.shapes.len() < SHAPES_EACH && self.shapes.take(1) {
+            kernel.shapes.insert(asked.shape, 1);
+        }
+        if let Some(before) = before {
+            kernel.between.add(ts_ns.saturating_sub(before));
+        }
+        if let Some(ns) = call_ns {
+            kernel.call.add(ns);
+        }
+    }
+
+    fn ended(&mut self, pid: u32) {
+        self.stacks.ended(pid);
+        self.last.ended(pid);
+    }
+
+    fn report(&self) -> Report {
+        let mut report = Report::default();
+        let mut all: Vec<&Kernel> = self.kernels.iter().filter(|kernel| kernel.launches > 0).collect();
+        all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
+        let graphs = match self.graphs {
+            0 => String::new(),
+            1 => ", and 1 graph launch, whose kernels are not seen".to_owned(),
+            n => format!(", and {n} graph launches, whose kernels are not seen"),
+        };
+        let what = if self.launches == 1 { "launch" } else { "launches" };
+        report.title(format!("{} {what} of {}{graphs}", self.launches, plural(all.len() as u64, "kernel")));
+        report.fact("launches", self.launches);
+        report.fact("graph_launches", self.graphs);
+        let mut table = Table::new("kernels", "kernels", KERNELS);
+        for kernel in &all {
+            table.row(kernel.row(self.launches));
+        }
+        report.table(table);
+        report.words(
+            "Every: from one launch of the kernel to its next in the same process, the median (within 1 %) and the most. Call: what launching took the host, the median; how long the kernel ran on the GPU is not seen.",
+        );
+        let mut shapes = Table::new("shapes", "shapes", SHAPES);
+        for kernel in all.iter().filter(|kernel| kernel.shapes.len() > 1) {
+            kernel.shape_rows(&mut shapes);
+        }
+        if shapes.is_empty() {
+            report.data(shapes);
+        } else {
+            report.title("Kernels launched in several shapes");
+            report.table(shapes);
+        }
+        report
+    }
+}
+
+impl Kernel {
+    fn sorted_shapes(&self) -> Vec<(&Shape, u64)> {
+        let mut shapes: Vec<(&Shape, u64)> =
+            self.shapes.iter().map(|(shape, count)| (shape, *count)).collect();
+        shapes.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+        shapes
+    }
+
+    fn row(&self, launches: u64) -> Vec<Cell> {
+        let shape = self.sorted_shapes().first().map(|(shape, _)| **shape).unwrap_or_default();
+        vec![
+            Cell::Count(self.launches),
+            Cell::Share(self.launches.into(), launches.into()),
+            Cell::optional(self.between.median(), Cell::Micros),
+            Cell::optional(self.between.avg(), Cell::Micros),
+            Cell::optional(self.between.most(), Cell::Micros),
+            Cell::optional(self.call.median(), Cell::Micros),
+            Cell::optional(self.call.avg(), Cell::Micros),
+            Cell::optional(self.call.most(), Cell::Micros),
+            Cell::Dims(shape.grid),
+            Cell::Dims(shape.block),
+            Cell::optional(shape.shared, Cell::Bytes),
+            if self.shapes.len() > 1 { Cell::Count(self.shapes.len() as u64) } else { Cell::Missing },
+            Cell::Kernel(self.name.to_string()),
+        ]
+    }
+
+    fn shape_rows(&self, table: &mut Table) {
+        for (shape, count) in self.sorted_shapes() {
+            table.row(vec![
+                Cell::Count(count),
+                Cell::Dims(shape.grid),
+                Cell::Dims(shape.block),
+                Cell::optional(shape.shared, Cell::Bytes),
+                Cell::Kernel(self.name.to_string()),
+            ]);
+        }
+    }
+}

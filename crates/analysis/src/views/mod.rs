@@ -1,0 +1,371 @@
+//! `gpurec report NAME`: one question about a trace, answered by one table.
+//!
+//! In: the lines of a trace, one by one, and the summary's figures where those are the answer. Out: text, JSON or
+//! CSV on standard output; what was odd about the trace on standard error (in JSON under `notes`). What a view
+//! keeps grows with what is distinct in the trace, never with its length.
+
+mod api;
+pub mod calls;
+mod copies;
+mod errors;
+mod gap_text;
+mod gaps;
+mod ioctl;
+mod kernels;
+mod latency;
+mod leaks;
+mod longest;
+mod memory;
+pub mod output;
+pub mod plot;
+pub mod scale;
+mod sync;
+#[cfg(test)]
+pub mod tests;
+mod threads;
+mod told;
+mod waste;
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::table::{Column, Table, text};
+use super::{Figures, Only, read};
+use crate::Usage;
+use crate::ui;
+use gpurec_trace::Line;
+
+pub use calls::{Functions, Stacks};
+use output::Report;
+pub use told::{Lacking, ONLY_FIGURES, Told, stored};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    #[default]
+    Text,
+    Json,
+    Csv,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ReportConfig {
+    /// None: list them.
+    pub view: Option<String>,
+    /// None: the newest trace.
+    pub files: Vec<PathBuf>,
+    pub format: Format,
+    /// Only for `leaks`.
+    pub older_than: Option<Duration>,
+    /// Rows of each table; none: as many as a person wants to see, and all for a program.
+    pub top: Option<usize>,
+    pub only: Only,
+    /// Only for `latency`.
+    pub function: Option<glob::Pattern>,
+}
+
+/// What reads a trace for one view.
+trait View {
+    fn line(&mut self, line: &Line);
+    fn finish(&mut self, told: &Told) -> Report;
+    /// Of a recording with --summary-only: its figures are all there is. None where they do not answer the question.
+    fn of_figures(&mut self, figures: &Figures, told: &Told) -> Option<Report>;
+}
+
+struct Kind {
+    name: &'static str,
+    what: &'static str,
+    /// The table that CSV has.
+    main: &'static str,
+    /// Rows of each table that a person is shown.
+    rows: usize,
+    make: fn(&ReportConfig) -> Box<dyn View>,
+    figures: &'static [Shows],
+}
+
+/// A figure of the summary that a view shows the parts of.
+struct Shows {
+    figure: &'static str,
+    what: &'static str,
+    /// Its facts that say as much.
+    facts: &'static [&'static str],
+}
+
+const fn shows(figure: &'static str, what: &'static str, facts: &'static [&'static str]) -> Shows {
+    Shows { figure, what, facts }
+}
+
+const LAUNCHES: Shows = shows("kernel_launches", "how many kernels were launched", &["launches"]);
+const GRAPHS: Shows = shows("graph_launches", "how many graphs were launched", &["graph_launches"]);
+const LEAKS: Shows = shows("memory.leaks", "what was never freed", &["count", "bytes"]);
+const HELD: Shows = shows("memory.held", "how much was held at exit", &["held_count", "held_bytes"]);
+const COPIES: Shows = shows("transfers.bytes", "how much was copied", &["count", "bytes"]);
+const WAITS: Shows = shows("sync.total_ns", "how long calls waited for the GPU", &["waits", "waited_ns"]);
+const CALLS: Shows = shows("cuda_calls", "how many CUDA calls there were", &[]);
+const WASTE: Shows = shows("cuda_calls", "all that could be better", &[]);
+const PEAKS: Shows = shows("memory.peak", "how much memory was held", &[]);
+const FAILURES: Shows = shows("failures.calls", "how many calls failed", &["failed_calls"]);
+
+const VIEWS: [Kind; 13] = [
+    Kind {
+        name: "api",
+        what: "CUDA functions by time, in the columns of nsys's cuda_api_sum",
+        main: "functions",
+        rows: 40,
+        make: api::make,
+        figures: &[CALLS],
+    },
+    Kind {
+        name: "kernels",
+        what: "kernel launches by name: how often, how far apart, which grids",
+        main: "kernels",
+        rows: 25,
+        make: kernels::make,
+        figures: &[LAUNCHES, GRAPHS],
+    },
+    Kind {
+        name: "memory",
+        what: "live bytes over time, by process and memory space, as a plot",
+        main: "series",
+        rows: 20,
+        make: memory::make,
+        figures: &[PEAKS],
+    },
+    Kind {
+        name: "leaks",
+        what: "what was never freed: what leaks, and what is held (--older-than, --top)",
+        main: "groups",
+        rows: 10,
+        make: leaks::make,
+        figures: &[LEAKS, HELD],
+    },
+    Kind {
+        name: "copies",
+        what: "copies and sets by direction: bytes, bandwidth, pageable memory",
+        main: "directions",
+        rows: 20,
+        make: copies::make,
+        figures: &[COPIES],
+    },
+    Kind {
+        name: "sync",
+        what: "who waits for the GPU, for what, and how long",
+        main: "waiters",
+        rows: 20,
+        make: sync::make,
+        figures: &[WAITS],
+    },
+    Kind {
+        name: "errors",
+        what: "failed calls, the first failure, and what came before it",
+        main: "errors",
+        rows: 20,
+        make: errors::make,
+        figures: &[FAILURES],
+    },
+    Kind {
+        name: "gaps",
+        what: "time between launches: how long, and what the host did meanwhile",
+        main: "longest",
+        rows: 10,
+        make: gaps::make,
+        figures: &[LAUNCHES],
+    },
+    Kind {
+        name: "latency",
+        what: "how long calls took: percentiles; of one FUNCTION the histogram",
+        main: "functions",
+        rows: 30,
+        make: latency::make,
+        figures: &[CALLS],
+    },
+    Kind {
+        name: "longest",
+        what: "the longest calls, one by one, with what they were given",
+        main: "calls",
+        rows: 20,
+        make: longest::make,
+        figures: &[CALLS],
+    },
+    Kind {
+        name: "ioctl",
+        what: "what was asked of the driver, by request and RM command (--kernel)",
+        main: "requests",
+        rows: 30,
+        make: ioctl::make,
+        figures: &[],
+    },
+    Kind {
+        name: "threads",
+        what: "what each thread did, and where its time went",
+        main: "threads",
+        rows: 20,
+        make: threads::make,
+        figures: &[CALLS],
+    },
+    Kind {
+        name: "waste",
+        what: "what could be better, by what it costs",
+        main: "findings",
+        rows: 20,
+        make: waste::make,
+        figures: &[WASTE],
+    },
+];
+
+/// `gpurec report`.
+pub fn report(config: &ReportConfig) -> Result<u8> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let Some(name) = &config.view else {
+        list(config.format, &mut out)?;
+        return Ok(0);
+    };
+    let Some(kind) = VIEWS.iter().find(|kind| kind.name == name) else {
+        let names: Vec<&str> = VIEWS.iter().map(|kind| kind.name).collect();
+        bail!(Usage(format!("there is no report called {name}: choose one of {}", names.join(", "))));
+    };
+    if config.older_than.is_some() && kind.name != "leaks" {
+        bail!(Usage(format!("--older-than is for `gpurec report leaks`, not for {name}")));
+    }
+    let files = read::or_newest(&config.files);
+    let width = super::width_of_output();
+    read::of_each(&files, |index, file| {
+        let (report, told) = run(kind, file, config)?;
+        let unanswered = told.unanswered;
+        let shown = Shown { kind, file, several: files.len() > 1, first: index == 0, width };
+        write(&mut out, &shown, report, &told, config.format)?;
+        out.flush()?;
+        Ok(u8::from(unanswered))
+    })
+}
+
+struct Shown<'a> {
+    kind: &'a Kind,
+    file: &'a Path,
+    several: bool,
+    first: bool,
+    width: usize,
+}
+
+fn run(kind: &Kind, file: &Path, config: &ReportConfig) -> Result<(Report, Told)> {
+    let mut view = (kind.make)(config);
+    let mut told = Told::default();
+    let notes = read::each(file, &config.only, |line| {
+        told.line(line);
+        view.line(line);
+    })?;
+    told.notes = notes;
+    told.within();
+    let unknown = told.unknown();
+    let lacking: Vec<&Shows> =
+        kind.figures.iter().filter(|shows| unknown.contains_key(shows.figure)).collect();
+    let mut report = match told.only_figures() {
+        Some(figures) => view.of_figures(&figures, &told).unwrap_or_else(|| {
+            told.unanswered = true;
+            nothing("Not known: the trace has no events, and its figures do not say it.")
+        }),
+        None => view.finish(&told),
+    };
+    let mut is_replaced = false;
+    for (at, shows) in lacking.iter().enumerate() {
+        let reason = unknown[shows.figure].clone();
+        let leads = at == 0 && !told.unanswered && lead(&mut report, shows, &reason);
+        if leads && shows.figure == LEAKS.figure {
+            is_replaced = true;
+            if told.has_left_out() {
+                report.words("Record again without --only, --skip and --api.");
+            }
+        }
+        told.lacking.push(Lacking { what: shows.what, reason, leads: leads || is_replaced });
+    }
+    report.not_known(lacking.iter().flat_map(|shows| shows.facts));
+    if !lacking.is_empty() {
+        let reasons =
+            lacking.iter().map(|shows| (shows.figure.to_owned(), unknown[shows.figure].clone().into()));
+        report.fact("unknown", serde_json::Value::Object(reasons.collect()));
+    }
+    let rows = if config.format == Format::Text { Some(kind.rows) } else { None };
+    if let Some(rows) = config.top.or(rows) {
+        report.limit(rows);
+    }
+    Ok((report, told))
+}
+
+/// A report of which something is not known begins with it. Returns whether it does.
+fn lead(report: &mut Report, shows: &Shows, reason: &str) -> bool {
+    let not_known = format!("Not known: {} ({reason}).", shows.what);
+    let has_rows = !report.has_no_rows();
+    let is_seen = has_rows || report.take_claim_of_nothing();
+    // Memory that was not seen to be freed is no answer.
+    if shows.figure == LEAKS.figure || !is_seen {
+        *report = nothing(&not_known);
+        return true;
+    }
+    let leads = !has_rows || !shows.facts.is_empty();
+    if leads {
+        report.lead(format!("{not_known} What was seen:"));
+    }
+    leads
+}
+
+fn write(out: &mut impl Write, shown: &Shown, mut report: Report, told: &Told, format: Format) -> Result<()> {
+    let file = shown.file.display().to_string();
+    let notes = told.sentences(format == Format::Text);
+    let mut processes = told.processes();
+    if format == Format::Json {
+        report.data(processes);
+    } else if shown.kind.name != "threads" && !processes.is_empty() {
+        // That one has them with more about each.
+        processes.limit(told::NAMED);
+        report.title("Processes");
+        report.table(processes);
+    }
+    match format {
+        Format::Text => {
+            if shown.several {
+                let gap = if shown.first { "" } else { "\n" };
+                writeln!(out, "{gap}{}:", ui::name(shown.file))?;
+            }
+            out.write_all(report.text(shown.width).as_bytes())?;
+        }
+        Format::Json => writeln!(out, "{}", ui::json(&report.json(shown.kind.name, &file, &notes))?)?,
+        Format::Csv => {
+            let file = shown.several.then_some(file.as_str());
+            out.write_all(report.csv(shown.kind.main, shown.first, file).as_bytes())?;
+        }
+    }
+    if format != Format::Json {
+        out.flush()?;
+        // It is no part of the answer.
+        ui::of_file(shown.file, &notes);
+    }
+    Ok(())
+}
+
+fn list(format: Format, out: &mut impl Write) -> Result<()> {
+    const COLUMNS: &[Column] = &[text("Name", "name"), text("What it says", "what")];
+    let mut table = Table::new("views", "reports", COLUMNS);
+    for kind in &VIEWS {
+        table.row(vec![kind.name.into(), kind.what.into()]);
+    }
+    match format {
+        Format::Text => {
+            writeln!(out, "Reports, to be had with `gpurec report NAME [FILE]…`:")?;
+            for line in table.text(usize::MAX) {
+                writeln!(out, "{line}")?;
+            }
+        }
+        Format::Json => writeln!(out, "{}", ui::json(&serde_json::json!({ "views": table.json() }))?)?,
+        Format::Csv => out.write_all(table.csv(true, None).as_bytes())?,
+    }
+    Ok(out.flush()?)
+}
+
+/// The end of a sentence that says of what a view found nothing.
+fn nothing(what: &str) -> Report {
+    let mut report = Report::default();
+    report.title(what);
+    report
+}

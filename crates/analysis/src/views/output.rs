@@ -1,0 +1,199 @@
+//! What a view says, in parts, and the parts as text, JSON or CSV. Nothing is computed here.
+
+use serde_json::{Map, Value};
+
+use crate::table::Table;
+use crate::ui::clean_lines;
+
+pub enum Part {
+    /// A line above what follows, with an empty line before it.
+    Title(String),
+    /// An explanation: for a person only.
+    Words(String),
+    /// A picture, as it is: for a person only.
+    Lines(Vec<String>),
+    Table(Table),
+    /// For programs only.
+    Data(Table),
+}
+
+#[derive(Default)]
+pub struct Report {
+    /// Figures that are no table, for programs; a person reads them in titles.
+    facts: Map<String, Value>,
+    parts: Vec<Part>,
+}
+
+impl Report {
+    pub fn title(&mut self, title: impl Into<String>) {
+        self.parts.push(Part::Title(title.into()));
+    }
+
+    /// A title before all others.
+    pub fn lead(&mut self, title: String) {
+        self.parts.insert(0, Part::Title(title));
+    }
+
+    /// Without rows its first title says that there was nothing: takes that out. Returns whether anything is left.
+    pub fn take_claim_of_nothing(&mut self) -> bool {
+        if let Some(at) = self.parts.iter().position(|part| matches!(part, Part::Title(_))) {
+            self.parts.remove(at);
+        }
+        self.parts.iter().any(|part| matches!(part, Part::Title(_) | Part::Words(_) | Part::Lines(_)))
+    }
+
+    pub fn has_no_rows(&self) -> bool {
+        let is_empty =
+            |part: &Part| !matches!(part, Part::Table(table) | Part::Data(table) if !table.is_empty());
+        self.parts.iter().all(is_empty)
+    }
+
+    pub fn words(&mut self, words: impl Into<String>) {
+        self.parts.push(Part::Words(words.into()));
+    }
+
+    pub fn lines(&mut self, lines: Vec<String>) {
+        self.parts.push(Part::Lines(lines));
+    }
+
+    pub fn table(&mut self, table: Table) {
+        self.parts.push(Part::Table(table));
+    }
+
+    pub fn data(&mut self, table: Table) {
+        self.parts.push(Part::Data(table));
+    }
+
+    pub fn fact(&mut self, key: &str, value: impl Into<Value>) {
+        self.facts.insert(key.to_owned(), value.into());
+    }
+
+    /// These facts are `null`, and what was seen of them stands under `seen`.
+    pub fn not_known<'a>(&mut self, keys: impl Iterator<Item = &'a &'static str>) {
+        let mut seen = Map::new();
+        for key in keys {
+            if let Some(value) = self.facts.insert((*key).to_owned(), Value::Null) {
+                seen.insert((*key).to_owned(), value);
+            }
+        }
+        if !seen.is_empty() {
+            self.facts.insert("seen".to_owned(), seen.into());
+        }
+    }
+
+    /// Keeps so many rows of every table.
+    pub fn limit(&mut self, rows: usize) {
+        for part in &mut self.parts {
+            if let Part::Table(table) = part {
+                table.limit(rows);
+            }
+        }
+    }
+
+    pub fn text(&self, width: usize) -> String {
+        let mut text = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Title(title) => {
+                    if !text.is_empty() {
+                        text.push('\n');
+                    }
+                    wrap(&mut text, title, width, "", "  ");
+                }
+                Part::Words(words) => wrap(&mut text, words, width, "  ", "  "),
+                Part::Lines(lines) => push_lines(&mut text, lines),
+                Part::Table(table) if !table.is_empty() => push_lines(&mut text, &table.text(width)),
+                Part::Table(_) | Part::Data(_) => {}
+            }
+        }
+        // The names in it are clean as a rule; one that was forgotten is no command to a terminal either.
+        clean_lines(&text)
+    }
+
+    /// One document: the tables under their keys.
+    pub fn json(mut self, view: &str, file: &str, notes: &[String]) -> Value {
+        let mut document = Map::new();
+        document.insert("view".into(), view.into());
+        document.insert("file".into(), file.into());
+        document.insert("notes".into(), notes.into());
+        document.append(&mut self.facts);
+        for part in &self.parts {
+            if let Part::Table(table) | Part::Data(table) = part {
+                // One that was made in pieces is one list.
+                match document.get_mut(table.key) {
+                    Some(Value::Array(rows)) => rows.extend(table.json()),
+                    _ => _ = document.insert(table.key.into(), table.json().into()),
+                }
+            }
+        }
+        Value::Object(document)
+    }
+
+    /// One table, in all its pieces: a file of two is none that a spreadsheet reads.
+    pub fn csv(&self, key: &str, with_head: bool, file: Option<&str>) -> String {
+        let tables = self.parts.iter().filter_map(|part| match part {
+            Part::Table(table) | Part::Data(table) if table.key == key => Some(table),
+            _ => None,
+        });
+        tables.enumerate().map(|(at, table)| table.csv(with_head && at == 0, file)).collect()
+    }
+}
+
+fn push_lines(text: &mut String, lines: &[String]) {
+    for line in lines {
+        text.push_str(line);
+        text.push('\n');
+    }
+}
+
+/// Words broken into lines no wider than `width`.
+fn wrap(text: &mut String, words: &str, width: usize, first: &str, others: &str) {
+    let mut line = first.to_owned();
+    let mut empty = true;
+    for word in words.split(' ') {
+        if !empty && line.chars().count() + 1 + word.chars().count() > width {
+            push_lines(text, &[std::mem::replace(&mut line, others.to_owned())]);
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        empty = false;
+    }
+    push_lines(text, &[line]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Cell, Column, number};
+
+    #[test]
+    fn one_report_in_three_forms() {
+        let mut report = Report::default();
+        report.fact("calls", 3);
+        report.title("Three calls");
+        const X: &[Column] = &[number("", "x")];
+        const N: &[Column] = &[number("N", "n")];
+        let mut data = Table::new("series", "points", X);
+        data.row(vec![Cell::Count(1)]);
+        report.data(data);
+        let mut table = Table::new("rows", "rows", N);
+        table.row(vec![Cell::Count(1)]);
+        table.row(vec![Cell::Count(2)]);
+        report.table(table);
+        report.words("a person reads this and a program does not");
+        report.limit(1);
+        assert_eq!(
+            report.text(24),
+            "Three calls\n  N\n  1\n  and 1 more rows\n  a person reads this\n  and a program does not\n"
+        );
+        assert_eq!(report.csv("series", true, None), "x\n1\n");
+        assert_eq!(report.csv("rows", false, Some("f")), "f,1\n");
+        let json = report.json("v", "f", &["odd".to_owned()]);
+        let expected =
+            r#"{"calls":3,"file":"f","notes":["odd"],"rows":[{"n":1}],"series":[{"x":1}],"view":"v"}"#;
+        assert_eq!(json.to_string(), expected);
+    }
+}

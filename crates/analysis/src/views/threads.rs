@@ -1,0 +1,370 @@
+//! `report threads`: what each thread did, the one with the most time in CUDA first.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::calls::{Frame, Functions, Stacks, Thread};
+use super::output::Report;
+use super::{ReportConfig, Told, View, nothing};
+use crate::Figures;
+use crate::failures::is_shutdown;
+use crate::table::{Cell, Column, Table, data, long, number, text};
+use crate::tally::Role;
+use crate::text::{duration, plural};
+use gpurec_cuda::{self as cuda, Api};
+use gpurec_trace::bounds::Left;
+use gpurec_trace::{Begin, Body, End, Ended, Line, Process};
+
+const THREADS: &[Column] = &[
+    number("In CUDA (ms)", "cuda_ns"),
+    number("(%)", "cuda_percent"),
+    number("Sync (ms)", "sync_ns"),
+    number("Driver (ms)", "driver_ns"),
+    number("Calls", "calls"),
+    number("Launches", "launches"),
+    number("Copied", "copied_bytes"),
+    number("Failed", "failed"),
+    number("Unfinished", "unfinished"),
+    number("First (s)", "first_ns"),
+    number("Last (s)", "last_ns"),
+    number("PID", "pid"),
+    number("TID", "tid"),
+    data("rank"),
+    text("Most time in", "most_time_in"),
+    data("most_time_ns"),
+];
+
+const PROCESSES: &[Column] = &[
+    number("PID", "pid"),
+    number("Threads", "threads"),
+    number("Rank", "rank"),
+    number("Ended (s)", "ended_ns"),
+    long("Command", "command"),
+];
+
+/// Of a recording without events.
+const PROCESSES_OF_FIGURES: &[Column] =
+    &[number("PID", "pid"), number("Calls", "calls"), number("Rank", "rank"), long("Command", "command")];
+
+/// How many threads, and functions of one thread, are told apart.
+const MOST: usize = 65_536;
+const FUNCTIONS: usize = 256;
+/// Pairs of a thread and a function, and bytes of commands.
+const PAIRS: usize = 1 << 20;
+const COMMANDS: usize = 32 << 20;
+
+pub fn make(_: &ReportConfig) -> Box<dyn View> {
+    Box::new(Threads::default())
+}
+
+#[derive(Default)]
+struct Threads {
+    functions: Functions,
+    stacks: Stacks<()>,
+    threads: HashMap<Thread, Seen>,
+    /// Of all threads beyond `MOST` together.
+    others: Seen,
+    processes: BTreeMap<u32, Started>,
+    /// For functions of threads, and for commands.
+    left: Left<PAIRS>,
+    commands: Left<COMMANDS>,
+}
+
+#[derive(Default)]
+struct Seen {
+    calls: u64,
+    launches: u64,
+    failed: u64,
+    /// Calls that have not returned.
+    unfinished: u64,
+    copied: u64,
+    /// At the outermost level.
+    cuda_ns: u64,
+    sync_ns: u64,
+    driver_ns: u64,
+    first_ns: u64,
+    last_ns: u64,
+    /// Outermost calls by function.
+    by_function: HashMap<usize, u64>,
+}
+
+#[derive(Clone, Default)]
+struct Started {
+    command: String,
+    rank: Option<u32>,
+    ended_ns: Option<u64>,
+}
+
+impl View for Threads {
+    fn line(&mut self, line: &Line) {
+        match &line.body {
+            Body::Begin(begin) => self.begin(line, begin),
+            Body::End(end) => self.end(line, end),
+            Body::KernelBegin(begin) => {
+                let function = self.functions.index(&begin.name);
+                self.stacks.push((begin.pid, begin.tid), begin.depth, None, frame(line, function, true));
+            }
+            Body::KernelEnd(end) => {
+                let thread = (end.pid, end.tid);
+                let ended = self.stacks.pop(thread, end.begin).is_some();
+                // Inside another span of the driver its time is counted there.
+                let outermost = self.stacks.of(thread).iter().all(|frame| !frame.driver);
+                if let Some(seen) = self.seen(thread).filter(|_| ended && outermost) {
+                    seen.driver_ns = seen.driver_ns.saturating_add(end.duration_ns.unwrap_or(0));
+                }
+            }
+            Body::Transfer(transfer) if transfer.direction != "set" => {
+                if let Some(seen) = self.seen((transfer.pid, transfer.tid)) {
+                    seen.copied = seen.copied.saturating_add(transfer.size);
+                }
+            }
+            Body::Process(process) => self.process(line, process),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, told: &Told) -> Report {
+        if self.threads.is_empty() {
+            return nothing("No thread made a CUDA call in this trace.");
+        }
+        self.unfinished(told);
+        self.report(told.duration_ns())
+    }
+
+    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+        if figures.processes.is_empty() && figures.cost.is_none() {
+            return None;
+        }
+        let mut report = Report::default();
+        report.fact("duration_ns", figures.duration_ns);
+        if let Some(cost) = &figures.cost {
+            let threads = cost.threads.len() as u64 + cost.more_threads;
+            report.title(format!("{} made calls, the most calls first", plural(threads, "thread")));
+            let mut table = Table::new("threads", "threads", THREADS);
+            for thread in &cost.threads {
+                let rank =
+                    figures.processes.iter().find(|seen| seen.pid == thread.pid).and_then(|seen| seen.rank);
+                let is_known = |column: &Column| match column.key() {
+                    "calls" => Cell::Count(thread.calls),
+                    "pid" => Cell::Count(thread.pid.into()),
+                    "tid" => Cell::Count(thread.tid.into()),
+                    "rank" => Cell::optional(rank, |rank| Cell::Count(rank.into())),
+                    _ => Cell::Missing,
+                };
+                table.row(THREADS.iter().map(is_known).collect());
+            }
+            table.more(cost.more_threads);
+            report.table(table);
+        }
+        report.title("Their processes");
+        let mut table = Table::new("processes", "processes", PROCESSES_OF_FIGURES);
+        for seen in &figures.processes {
+            table.row(vec![
+                Cell::Count(seen.pid.into()),
+                Cell::Count(seen.calls),
+                Cell::optional(seen.rank, |rank| Cell::Count(rank.into())),
+                Cell::Text(seen.command.join(" ")),
+            ]);
+        }
+        table.more(figures.more_processes);
+        report.table(table);
+        Some(report)
+    }
+}
+
+fn frame(line: &Line, function: usize, driver: bool) -> Frame<()> {
+    Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver, inside: 0, of: () }
+}
+
+impl Threads {
+    fn begin(&mut self, line: &Line, begin: &Begin) {
+        let function = self.functions.index(&begin.name);
+        let thread = (begin.pid, begin.tid);
+        self.stacks.push(thread, begin.depth, self.functions.role(function), frame(line, function, false));
+        let seen = if self.threads.len() < MOST || self.threads.contains_key(&thread) {
+            self.threads.entry(thread).or_default()
+        } else {
+            &mut self.others
+        };
+        if seen.calls == 0 {
+            seen.first_ns = line.ts_ns;
+        }
+        seen.calls += 1;
+        seen.last_ns = line.ts_ns;
+    }
+
+    /// What is known of a thread that has made a call; of one beyond `MOST` what is known of all those.
+    fn seen(&mut self, thread: Thread) -> Option<&mut Seen> {
+        if self.others.calls > 0 && !self.threads.contains_key(&thread) {
+            return Some(&mut self.others);
+        }
+        self.threads.get_mut(&thread)
+    }
+
+    fn end(&mut self, line: &Line, end: &End) {
+        let thread = (end.pid, end.tid);
+        let frame = self.stacks.pop(thread, end.begin);
+        let outermost = self.stacks.of(thread).is_empty();
+        let role = frame.as_ref().and_then(|frame| self.functions.role(frame.function));
+        // As the summary counts them: what fails inside another call of CUDA is that one's to handle.
+        let is_cuda = |frame: &Frame<()>| cuda::api(self.functions.name(frame.function)) != Api::Other;
+        let failed = end.error.as_deref().is_some_and(|error| !is_shutdown(error))
+            && !self.stacks.of(thread).iter().any(is_cuda);
+        let Some(seen) = self.seen(thread) else { return };
+        seen.last_ns = line.ts_ns;
+        seen.failed += u64::from(failed);
+        let Some(frame) = frame else { return };
+        self.took(thread, &frame, outermost, end.duration_ns.unwrap_or(0));
+        let launches = matches!(role, Some(Role::KernelLaunch | Role::GraphLaunch));
+        if launches && role.is_some_and(|role| !frame.has_inside(role)) && end.ended != Ended::Unwound {
+            let seen = self.seen(thread).filter(|_| end.error.is_none());
+            seen.into_iter().for_each(|seen| seen.launches += 1);
+        }
+    }
+
+    /// A call took so long, or has taken so far.
+    fn took(&mut self, thread: Thread, frame: &Frame<()>, outermost: bool, ns: u64) {
+        let role = self.functions.role(frame.function);
+        let mut left = self.left;
+        let Some(seen) = self.seen(thread) else { return };
+        if outermost {
+            seen.cuda_ns = seen.cuda_ns.saturating_add(ns);
+            if let Some(total) = seen.by_function.get_mut(&frame.function) {
+                *total = total.saturating_add(ns);
+            } else if seen.by_function.len() < FUNCTIONS && left.take(1) {
+                seen.by_function.insert(frame.function, ns);
+            }
+        }
+        if role == Some(Role::Sync) && !frame.has_inside(Role::Sync) {
+            seen.sync_ns = seen.sync_ns.saturating_add(ns);
+        }
+        self.left = left;
+    }
+
+    fn unfinished(&mut self, told: &Told) {
+        for (thread, frames) in self.stacks.unfinished(told) {
+            for (at, (frame, ns)) in frames.iter().enumerate().filter(|(_, (frame, _))| !frame.driver) {
+                self.took(thread, frame, at == 0, *ns);
+                if let Some(seen) = self.seen(thread) {
+                    seen.last_ns = seen.last_ns.max(frame.ts_ns.saturating_add(*ns));
+                    seen.unfinished += 1;
+                }
+            }
+        }
+    }
+
+    fn process(&mut self, line: &Line, process: &Process) {
+        let (pid, started) = match process {
+            Process::Exec(exec) => {
+                self.stacks.ended(exec.pid);
+                (exec.pid, Started { command: exec.command.join(" "), rank: exec.rank, ended_ns: None })
+            }
+            Process::Found(_) => {
+                let Some((pid, command, rank)) = process.named() else { return };
+                (pid, Started { command: command.join(" "), rank, ended_ns: None })
+            }
+            Process::Fork(fork) => (fork.child, self.processes.get(&fork.pid).cloned().unwrap_or_default()),
+            Process::Exit(exit) => {
+                self.stacks.ended(exit.pid);
+                if let Some(started) = self.processes.get_mut(&exit.pid) {
+                    started.ended_ns = Some(line.ts_ns);
+                }
+                return;
+            }
+            Process::Library(_) => return,
+        };
+        let mut started = started;
+        if !self.commands.take(started.command.len()) {
+            started.command = String::new();
+        }
+        if self.processes.len() < MOST || self.processes.contains_key(&pid) {
+            self.processes.insert(pid, started);
+        }
+    }
+
+    fn report(&self, whole_ns: u64) -> Report {
+        let mut all: Vec<(&Thread, &Seen)> = self.threads.iter().collect();
+        all.sort_by(|(a, x), (b, y)| (y.cuda_ns, y.calls, *a).cmp(&(x.cuda_ns, x.calls, *b)));
+        let mut report = Report::default();
+        let mut by_pid: BTreeMap<u32, u64> = BTreeMap::new();
+        for (pid, _) in self.threads.keys() {
+            *by_pid.entry(*pid).or_default() += 1;
+        }
+        let processes = match by_pid.len() {
+            1 => "1 process".to_owned(),
+            n => format!("{n} processes"),
+        };
+        let others = self.others.calls > 0;
+        report.title(format!(
+            "{}{} of {processes} made CUDA calls, the most time in them first",
+            if others { "More than " } else { "" },
+            plural(all.len() as u64, "thread")
+        ));
+        report.fact("duration_ns", whole_ns);
+        let mut table = Table::new("threads", "threads", THREADS);
+        for (thread, seen) in all {
+            let rank = self.processes.get(&thread.0).and_then(|started| started.rank);
+            table.row(self.row(Some(*thread), seen, rank));
+        }
+        if others {
+            table.row(self.row(None, &self.others, None));
+        }
+        report.table(table);
+        if others {
+            report.words(format!(
+                "Only the first {MOST} threads are told apart: {} of others, {} in CUDA, are the last row; below those threads are not counted.",
+                plural(self.others.calls, "call"),
+                duration(self.others.cuda_ns)
+            ));
+        }
+        if let Some(said) = self.stacks.left_out() {
+            report.words(said);
+        }
+        report.words("(%) is of the time from the thread's first call to its last. Sync is part of In CUDA.");
+        report.title("Their processes");
+        let mut table = Table::new("processes", "processes", PROCESSES);
+        for (pid, threads) in &by_pid {
+            let started = self.processes.get(pid).cloned().unwrap_or_default();
+            let command = if !self.processes.contains_key(pid) && self.processes.len() >= MOST {
+                "?"
+            } else if started.command.is_empty() {
+                "(not known)"
+            } else {
+                &started.command
+            };
+            table.row(vec![
+                Cell::Count((*pid).into()),
+                Cell::Count(*threads),
+                Cell::optional(started.rank, |rank| Cell::Count(rank.into())),
+                Cell::optional(started.ended_ns, Cell::At),
+                command.into(),
+            ]);
+        }
+        report.table(table);
+        report
+    }
+
+    /// Without a thread it is the row of all that are not told apart.
+    fn row(&self, thread: Option<Thread>, seen: &Seen, rank: Option<u32>) -> Vec<Cell> {
+        let most = seen.by_function.iter().max_by_key(|(function, ns)| (**ns, std::cmp::Reverse(**function)));
+        let ms = |ns: u64| if ns > 0 { Cell::Millis(ns) } else { Cell::Missing };
+        let span_ns = seen.last_ns.saturating_sub(seen.first_ns);
+        vec![
+            Cell::Millis(seen.cuda_ns),
+            Cell::optional(thread, |_| Cell::Share(seen.cuda_ns.into(), span_ns.into())),
+            ms(seen.sync_ns),
+            ms(seen.driver_ns),
+            Cell::Count(seen.calls),
+            Cell::some(seen.launches),
+            if seen.copied > 0 { Cell::Bytes(seen.copied) } else { Cell::Missing },
+            Cell::some(seen.failed),
+            Cell::some(seen.unfinished),
+            Cell::At(seen.first_ns),
+            Cell::At(seen.last_ns),
+            Cell::optional(thread, |(pid, _)| Cell::Count(pid.into())),
+            Cell::optional(thread, |(_, tid)| Cell::Count(tid.into())),
+            Cell::optional(rank, |rank| Cell::Count(rank.into())),
+            Cell::optional(most, |(function, _)| self.functions.name(*function).into()),
+            Cell::optional(most, |(_, ns)| Cell::Micros(*ns)),
+        ]
+    }
+}

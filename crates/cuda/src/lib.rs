@@ -1,0 +1,227 @@
+//! What the names and numbers of CUDA mean.
+//!
+//! In: a function's name, a return value, what was captured of a call. Out:
+//! which API it belongs to, what it returns, what it is for, what an error is
+//! called; what to capture of a call, and what was captured by name and type.
+//! Pure knowledge: no I/O, no clock, nothing of the machine. The facts are
+//! table.txt and errors.txt, made by generate.py, and enums.txt, made by
+//! scripts/cuda-table. Callers look a function up once and keep the answer:
+//! looking up is written to be read; only `Signature::args` is done for every call.
+
+mod decoded;
+mod item;
+#[cfg(test)]
+mod launch_tests;
+mod layout;
+mod names;
+pub mod raw;
+pub mod semantics;
+mod table;
+#[cfg(test)]
+mod table_tests;
+#[cfg(test)]
+mod tests;
+
+use std::sync::LazyLock;
+
+pub use table::all;
+use table::function;
+pub use table::{Signature, function_names, signature};
+
+/// The library a function belongs to, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Api {
+    /// libcuda: `cuLaunchKernel`.
+    Driver,
+    /// libcudart, shared or static: `cudaMalloc`, `__cudaRegisterFunction`.
+    Runtime,
+    /// Anything else: `ncclAllReduce`, `cublasSgemm_v2`, `cudbgGetAPI`.
+    Other,
+}
+
+/// What a function leaves in the return register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returns {
+    /// CUresult or cudaError_t: zero is success.
+    Status,
+    Pointer,
+    Void,
+    /// A number or a structure that is no status, or not known.
+    Other,
+}
+
+/// What a function is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Category {
+    Alloc,
+    Context,
+    Error,
+    Event,
+    Free,
+    Graph,
+    Init,
+    Ipc,
+    Launch,
+    Managed,
+    Memcpy,
+    Memset,
+    Module,
+    Occupancy,
+    Pool,
+    Query,
+    Register,
+    Stream,
+    Sync,
+    VirtualMemory,
+    Other,
+}
+
+struct Error {
+    api: Api,
+    code: i32,
+    name: &'static str,
+}
+
+/// Sorted by API and code.
+static ERRORS: LazyLock<Vec<Error>> =
+    LazyLock::new(|| include_str!("errors.txt").lines().filter_map(parse_error).collect());
+
+fn parse_error(line: &'static str) -> Option<Error> {
+    let mut words = line.split(' ');
+    Some(Error { api: parse_api(words.next()?)?, code: words.next()?.parse().ok()?, name: words.next()? })
+}
+
+fn parse_api(word: &str) -> Option<Api> {
+    match word {
+        "d" => Some(Api::Driver),
+        "r" => Some(Api::Runtime),
+        _ => None,
+    }
+}
+
+/// The API a name belongs to. A capital letter must follow the prefix, which
+/// keeps out cublas, cudnn, cupti, cudbg and the C library's cuserid; cuFile
+/// (GPUDirect Storage) is a library of its own.
+pub fn api(name: &str) -> Api {
+    let capital_after = |prefix: &str| {
+        name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+    };
+    if capital_after("cuda") || capital_after("__cuda") {
+        Api::Runtime
+    } else if capital_after("cu") && !name.starts_with("cuFile") {
+        Api::Driver
+    } else {
+        Api::Other
+    }
+}
+
+/// The name of a status, as the API that returned it calls it.
+pub fn error_name(api: Api, code: i32) -> Option<&'static str> {
+    let at = ERRORS.binary_search_by_key(&(api, code), |e| (e.api, e.code)).ok()?;
+    ERRORS.get(at).map(|e| e.name)
+}
+
+/// Whether libcudart is known to have this function: the way to tell a static
+/// CUDA runtime among the symbols of a program.
+pub fn is_runtime_name(name: &str) -> bool {
+    function(name).is_some_and(|f| f.api == Api::Runtime)
+}
+
+/// What a function returns. A CUDA function newer than the facts returns a
+/// status, as all but a handful do; but not `__cuda*`, which are irregular.
+pub fn returns(name: &str) -> Returns {
+    match function(name) {
+        Some(known) => known.returns,
+        None if api(name) != Api::Other && !name.starts_with('_') => Returns::Status,
+        None => Returns::Other,
+    }
+}
+
+/// What a function is for: the first of these that applies.
+/// 1. `*Synchronize` is Sync, `*Query` is Query, launches are Launch.
+/// 2. The category of the facts, except that what merely asks (`Get`) among
+///    Init and Managed is Query.
+/// 3. `*Get*` is Query.
+pub fn category(name: &str) -> Category {
+    if api(name) == Api::Other {
+        return Category::Other;
+    }
+    let base = base_name(name);
+    if base.ends_with("Synchronize") {
+        return Category::Sync;
+    }
+    if base.ends_with("Query") {
+        return Category::Query;
+    }
+    if is_kernel_launch(name) || is_graph_launch(name) {
+        return Category::Launch;
+    }
+    let of_facts = function(name).map_or(Category::Other, |f| f.category);
+    match of_facts {
+        Category::Init | Category::Managed | Category::Other if base.contains("Get") => Category::Query,
+        other => other,
+    }
+}
+
+/// Whether a pattern of --only or --skip speaks of a function: a name without its version stands for all versions.
+pub fn fits(pattern: &glob::Pattern, name: &str) -> bool {
+    pattern.matches(name) || pattern.matches(base_name(name))
+}
+
+/// A kernel's name as texts have it: every kernel returns void.
+pub fn kernel_text(name: &str) -> &str {
+    name.strip_prefix("void ").unwrap_or(name)
+}
+
+/// A name without its version and per-thread-stream suffixes:
+/// `cuMemPrefetchAsync_v2_ptsz` is `cuMemPrefetchAsync`.
+pub fn base_name(name: &str) -> &str {
+    let name = without_stream_suffix(name);
+    match name.rsplit_once("_v") {
+        Some((base, version)) if version.parse::<u8>().is_ok() => base,
+        _ => name,
+    }
+}
+
+fn without_stream_suffix(name: &str) -> &str {
+    name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name)
+}
+
+/// Whether a call starts kernels on the GPU by itself. Host functions and
+/// graphs do not count.
+pub fn is_kernel_launch(name: &str) -> bool {
+    matches!(
+        without_stream_suffix(name),
+        "cuLaunchKernel"
+            | "cuLaunchKernelEx"
+            | "cuLaunchCooperativeKernel"
+            | "cuLaunchCooperativeKernelMultiDevice"
+            | "cuLaunch"
+            | "cuLaunchGrid"
+            | "cuLaunchGridAsync"
+            | "cudaLaunchKernel"
+            | "cudaLaunchKernelExC"
+            | "cudaLaunchCooperativeKernel"
+            | "cudaLaunchCooperativeKernelMultiDevice"
+            | "cudaLaunch"
+            | "__cudaLaunchKernel"
+    )
+}
+
+/// Whether a call starts a CUDA graph.
+pub fn is_graph_launch(name: &str) -> bool {
+    matches!(without_stream_suffix(name), "cuGraphLaunch" | "cudaGraphLaunch")
+}
+
+/// CUDA_ERROR_NOT_READY and cudaErrorNotReady.
+const NOT_READY: i32 = 600;
+
+/// Whether a call that returned `code` failed. "Not ready" is how a `*Query`
+/// function says no, and asking for the last error is answered with an earlier call's.
+pub fn is_failure(name: &str, code: i32) -> bool {
+    if matches!(name, "cudaGetLastError" | "cudaPeekAtLastError") {
+        return false;
+    }
+    let answered_no = code == NOT_READY && base_name(name).ends_with("Query");
+    code != 0 && !answered_no && returns(name) == Returns::Status
+}

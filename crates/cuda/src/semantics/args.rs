@@ -1,0 +1,82 @@
+//! A call's arguments by index, as far as they were captured.
+
+use crate::Signature;
+use crate::raw::{Entry, Exit, Piece};
+
+/// At a call's entry.
+#[derive(Clone, Copy)]
+pub struct In<'a> {
+    pub signature: Option<&'a Signature>,
+    pub entry: &'a Entry<'a>,
+}
+
+/// At its return.
+#[derive(Clone, Copy)]
+pub struct Out<'a> {
+    pub signature: Option<&'a Signature>,
+    pub exit: &'a Exit<'a>,
+}
+
+impl<'a> In<'a> {
+    /// The integer value of a parameter. Without a signature the registers
+    /// are all there is.
+    pub fn value(&self, param: usize) -> Option<u64> {
+        match self.signature {
+            Some(signature) => signature.value(self.entry, param),
+            None => self.entry.registers.get(param).copied(),
+        }
+    }
+
+    pub fn bytes(&self, param: usize) -> Option<(&'a [u8], bool)> {
+        match self.signature?.read_in(self.entry, param)? {
+            Piece::Bytes { bytes, cut } => Some((bytes, cut)),
+            Piece::Null | Piece::Unreadable => None,
+        }
+    }
+
+    /// A structure that parameter `param` points to.
+    pub fn structure(&self, param: usize) -> Option<&'a [u8]> {
+        self.bytes(param).map(|(bytes, _)| bytes)
+    }
+
+    /// The stream the call is for, if its signature says which that is.
+    pub fn stream(&self) -> Option<u64> {
+        let signature = self.signature?;
+        let param = signature.param("hStream").or_else(|| signature.param("stream"))?;
+        self.value(param)
+    }
+
+    /// A word of a structure by value, which only x86-64 has on the stack.
+    pub fn stack(&self, word: usize) -> Option<u64> {
+        self.entry.stack.get(word).copied().filter(|_| cfg!(target_arch = "x86_64"))
+    }
+}
+
+impl<'a> Out<'a> {
+    pub fn bytes(&self, param: usize) -> Option<(&'a [u8], bool)> {
+        match self.signature?.read_out(self.exit, param)? {
+            Piece::Bytes { bytes, cut } => Some((bytes, cut)),
+            Piece::Null | Piece::Unreadable => None,
+        }
+    }
+
+    /// A pointer, handle or number that was written.
+    pub fn number(&self, param: usize) -> Option<u64> {
+        let (bytes, _) = self.bytes(param)?;
+        let bytes = bytes.get(..8).unwrap_or(bytes);
+        (!bytes.is_empty()).then(|| bytes.iter().rev().fold(0, |n, b| (n << 8) | u64::from(*b)))
+    }
+}
+
+pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    bytes.get(offset..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
+}
+
+pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes.get(offset..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+}
+
+/// Dimensions of a grid or block.
+pub fn three_at(bytes: &[u8], offset: usize) -> Option<[u32; 3]> {
+    Some([u32_at(bytes, offset)?, u32_at(bytes, offset + 4)?, u32_at(bytes, offset + 8)?])
+}

@@ -1,0 +1,250 @@
+//! What is said of a call where it begins, and what is kept of it until it returns. In: its arguments. Out: the keys of a
+//! launch's line, and what effects.rs makes of the call once it has succeeded.
+
+use std::sync::Arc;
+
+use super::args::{In, three_at, u32_at, u64_at};
+use super::context::{At, Current, Seen};
+use super::copies::{self, Copies};
+use super::ledger::By;
+use super::role::{Alloc, Context, Graph, Kind, Name, Pool, Role, Space, Stream, Table};
+use super::size::Asked;
+use super::{CallRef, Lookup, Noted, Process, Saved, is_of_runtime, thread_of};
+use gpurec_trace as trace;
+
+impl Process {
+    /// What the call's line says beside its arguments; and the kernel that
+    /// launches inside this call are of.
+    pub(super) fn noted(
+        &mut self,
+        role: &Role,
+        call: &CallRef,
+        args: &In,
+        seen: Seen,
+        lookup: &mut Lookup,
+    ) -> (Noted, Option<Arc<str>>) {
+        match role.kind {
+            Kind::Launch { runtime } => self.launch(runtime, call, args, seen, lookup),
+            Kind::KernelNode { params, generic, .. } => {
+                (self.kernel_node(args, params, generic, &role.name, lookup).unwrap_or_default(), None)
+            }
+            Kind::Graph(Graph::Launch) => {
+                let nodes = args.value(0).and_then(|exec| self.graphs.executables.get(&exec).copied());
+                let stream = args.value(1);
+                let on = stream
+                    .map(|stream| self.on_launch(is_of_runtime(&role.name), call, stream, seen))
+                    .unwrap_or_default();
+                let launch = trace::Launch { stream, nodes, on, ..Default::default() };
+                (Noted { kernel: None, launch: Some(launch) }, None)
+            }
+            _ => (Noted::default(), None),
+        }
+    }
+
+    /// Where a launch runs.
+    fn on_launch(&mut self, in_runtime: bool, call: &CallRef, stream: u64, seen: Seen) -> trace::Where {
+        let thread = thread_of(&mut self.threads, self.followed, call.tid);
+        let in_runtime = in_runtime || thread.in_runtime();
+        self.contexts.of_launch(stream, &thread.current, in_runtime, seen)
+    }
+
+    fn launch(
+        &mut self,
+        runtime: bool,
+        call: &CallRef,
+        args: &In,
+        seen: Seen,
+        lookup: &mut Lookup,
+    ) -> (Noted, Option<Arc<str>>) {
+        let Some(launch) = args.signature.and_then(|signature| signature.launch(args.entry)) else {
+            return (Noted::default(), None);
+        };
+        let function = launch.function;
+        let outer =
+            self.threads.get(&call.tid).and_then(|t| t.open.last()).and_then(|open| open.kernel.as_ref());
+        let (kernel, known) = match outer {
+            Some(outer) => {
+                // How the handles of kernels that were loaded unseen get their names.
+                let outer = outer.clone();
+                if self.kernels.known(function).is_none_or(|known| !Arc::ptr_eq(known, &outer)) {
+                    self.kernels.handle(function, outer.clone());
+                }
+                (outer, true)
+            }
+            None => lookup.kernel(&mut self.kernels, function, runtime),
+        };
+        let for_inner = (runtime && known).then(|| kernel.clone());
+        let on = self.on_launch(runtime, call, launch.stream, seen);
+        let launch = trace::Launch {
+            kernel: None,
+            grid: Some(launch.grid),
+            block: Some(launch.block),
+            shared: Some(launch.shared),
+            stream: Some(launch.stream),
+            cluster: launch.cluster,
+            cooperative: launch.cooperative,
+            nodes: None,
+            on,
+        };
+        (Noted { kernel: Some(kernel), launch: Some(launch) }, for_inner)
+    }
+
+    /// CUDA_KERNEL_NODE_PARAMS, its second version, or cudaKernelNodeParams;
+    /// or CUgraphNodeParams of a kernel, which has one of them inside.
+    fn kernel_node(
+        &mut self,
+        args: &In,
+        params: usize,
+        generic: bool,
+        name: &str,
+        lookup: &mut Lookup,
+    ) -> Option<Noted> {
+        const KERNEL: u32 = 0;
+        let mut bytes = args.structure(params)?;
+        if generic {
+            if u32_at(bytes, 0)? != KERNEL {
+                return None;
+            }
+            bytes = bytes.get(16..)?;
+        }
+        let function = u64_at(bytes, 0).filter(|f| *f != 0).or_else(|| u64_at(bytes, 56))?;
+        let (kernel, _) = lookup.kernel(&mut self.kernels, function, name.starts_with("cuda"));
+        let launch = trace::Launch {
+            grid: three_at(bytes, 8),
+            block: three_at(bytes, 20),
+            shared: u32_at(bytes, 32).map(u64::from),
+            ..Default::default()
+        };
+        Some(Noted { kernel: Some(kernel), launch: Some(launch) })
+    }
+
+    pub(super) fn saved(&mut self, role: &Role, call: &CallRef, args: &In, lookup: &mut Lookup) -> Saved {
+        if self.is_captured(role, args) {
+            // What a graph allocates has an address that is not in the ledger.
+            self.whole &= !matches!(role.kind, Kind::Alloc(_));
+            return Saved::Nothing;
+        }
+        let first = args.value(0).unwrap_or(0);
+        match role.kind {
+            Kind::Alloc(alloc) => {
+                let ptr = alloc.in_place.then_some(first);
+                let at = allocated_at(&alloc, &role.name, args);
+                Saved::Alloc { alloc, asked: Asked::of(alloc.size, args), ptr, at }
+            }
+            Kind::Free(table) => self.free_begun(table, first, call, &role.name),
+            Kind::Retain => Saved::Retain,
+            Kind::Map => match (args.value(1), args.value(3)) {
+                (Some(size), Some(handle)) => Saved::Map { ptr: first, size, handle },
+                _ => Saved::Nothing,
+            },
+            Kind::Unmap => args.value(1).map_or(Saved::Nothing, |size| Saved::Unmap { ptr: first, size }),
+            Kind::Copy(copy) => {
+                let copies = Copies { ledger: &self.ledger, whole: self.whole };
+                Saved::Moved { moved: copies.of(&copy, args), is_set: false, at: stream_of(args) }
+            }
+            Kind::Set(set) => {
+                Saved::Moved { moved: copies::set(&set, args), is_set: true, at: stream_of(args) }
+            }
+            Kind::Stream(stream) => {
+                if stream == Stream::Destroy {
+                    // Another thread may be given its handle before this call returns.
+                    self.contexts.stream_gone(first, &mut self.tables);
+                }
+                Saved::Stream(stream, first)
+            }
+            Kind::Pool(Pool::OfDevice) => Saved::Pool(args.value(1).map(|device| device as i32)),
+            Kind::Pool(Pool::Create) => Saved::Pool(args.structure(1).and_then(location)),
+            Kind::Pool(Pool::Destroy) => {
+                self.contexts.pool_is(first, None, &mut self.tables);
+                Saved::Nothing
+            }
+            Kind::Context(context) => {
+                let value = match context {
+                    Context::Create { device } => args.value(device),
+                    Context::Retain => args.value(1),
+                    Context::Device { of } => Some(of.and_then(|of| args.value(of)).unwrap_or(0)),
+                    Context::GetDevice => Some(0),
+                    // Before the driver's call inside this one ends the context.
+                    Context::DeviceReset => Some(self.device_of(call.tid) as u64),
+                    _ => Some(first),
+                };
+                Saved::Context(context, value.unwrap_or(0))
+            }
+            Kind::Name(name) => self.name_begun(name, args, lookup),
+            Kind::KernelNode { adds: true, .. } => Saved::Graph(Graph::Add, args.value(1).unwrap_or(0)),
+            Kind::Graph(Graph::Launch) | Kind::Launch { .. } | Kind::KernelNode { .. } => Saved::Nothing,
+            Kind::Graph(graph @ (Graph::Add | Graph::AddMemory | Graph::Instantiate)) => {
+                Saved::Graph(graph, args.value(1).unwrap_or(0))
+            }
+            Kind::Graph(graph) => Saved::Graph(graph, first),
+            Kind::Capture { begins } => Saved::Capture { stream: first, begins },
+            Kind::Global => Saved::Global,
+            Kind::Unseen { same } => Saved::Unseen { same: same.and_then(|param| args.value(param)) },
+        }
+    }
+
+    /// Whether the call only puts a node into a graph.
+    fn is_captured(&self, role: &Role, args: &In) -> bool {
+        !self.capturing.is_empty()
+            && matches!(role.kind, Kind::Alloc(_) | Kind::Free(_) | Kind::Copy(_) | Kind::Set(_))
+            && args.stream().is_some_and(|stream| self.capturing.contains_key(&stream))
+    }
+
+    fn free_begun(&mut self, table: Table, ptr: u64, call: &CallRef, name: &str) -> Saved {
+        let by = By { tid: call.tid, id: call.id };
+        match self.ledger.begin_free(table, ptr, by, name) {
+            Some(serial) => Saved::Free { table, ptr, serial },
+            None if ptr != 0 && !self.begun => Saved::FreeEarlier { ptr },
+            None => Saved::Nothing,
+        }
+    }
+
+    pub(super) fn name_begun(&mut self, name: Name, args: &In, lookup: &mut Lookup) -> Saved {
+        let text = |param| args.bytes(param);
+        match name {
+            Name::Get => match text(2) {
+                Some((bytes, cut)) => lookup.shown.name(bytes, cut).map_or(Saved::Nothing, Saved::Named),
+                None => Saved::Nothing,
+            },
+            Name::Alias => args.value(1).map_or(Saved::Nothing, Saved::Alias),
+            Name::Asked => args.value(1).map_or(Saved::Nothing, Saved::Asked),
+            Name::Register => {
+                if let (Some(stub), Some((bytes, cut))) = (args.value(1), text(3))
+                    && let Some(name) = lookup.shown.name(bytes, cut)
+                {
+                    self.kernels.register(stub, name);
+                }
+                Saved::Nothing
+            }
+        }
+    }
+
+    fn device_of(&self, tid: u32) -> i32 {
+        let nothing = Current::default();
+        let current = self.threads.get(&tid).map_or(&nothing, |thread| &thread.current);
+        self.contexts.device(current)
+    }
+}
+
+/// Of a copy or set.
+fn stream_of(args: &In) -> At {
+    args.stream().map_or(At::Current, At::Stream)
+}
+
+fn allocated_at(alloc: &Alloc, name: &str, args: &In) -> At {
+    match alloc.space {
+        // Of physical memory, and of a pool, the call says which device it is of.
+        Space::Virtual => args.structure(2).and_then(location).map_or(At::Unknown, At::Device),
+        Space::Pool if name.contains("FromPool") => args.value(2).map_or(At::Unknown, At::Pool),
+        Space::Pool => stream_of(args),
+        Space::Ipc if name.contains("IpcOpen") => At::Current,
+        Space::Ipc => At::Unknown,
+        _ => At::Current,
+    }
+}
+
+/// The device in CUmemAllocationProp, CUmemPoolProps and cudaMemPoolProps.
+fn location(bytes: &[u8]) -> Option<i32> {
+    const DEVICE: u32 = 1;
+    u32_at(bytes, 12).filter(|_| u32_at(bytes, 8) == Some(DEVICE)).map(|device| device as i32)
+}

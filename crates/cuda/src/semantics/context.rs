@@ -1,0 +1,362 @@
+//! Which device and context each thread and stream works with, and which contexts have ended. In: what calls have done.
+//! Out: the device and context of a thread, a stream, a pool, as far as calls that were seen say so.
+//!
+//! A thread has a stack of contexts, which only its own calls change. Where calls may have been missed, its contents are
+//! not known until a call says what is current.
+
+use std::collections::HashMap;
+
+use super::HANDLE;
+use super::kernel::Spread;
+use super::ledger::Owner;
+use crate::Api;
+use gpurec_trace::Where;
+use gpurec_trace::bounds::Share;
+
+#[derive(Default)]
+pub struct Contexts {
+    /// The device of each live context.
+    devices: HashMap<u64, Option<i32>, Spread>,
+    /// The primary context of each device, and how often it is retained.
+    primary: HashMap<i32, Primary>,
+    streams: HashMap<u64, Entry, Spread>,
+    /// The device that a memory pool is on.
+    pools: HashMap<u64, i32, Spread>,
+}
+
+#[derive(Default)]
+struct Primary {
+    context: Option<u64>,
+    retained: u64,
+}
+
+/// What can be known of a context that is current, or of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    context: Option<u64>,
+    device: Option<i32>,
+    /// The runtime's device, which its next call makes current: until then the driver may work with another.
+    pending: bool,
+}
+
+/// What one thread works with.
+#[derive(Default)]
+pub struct Current {
+    stack: Vec<Entry>,
+    /// What lies under `stack` is known: nothing.
+    whole: bool,
+    /// Nothing has chosen the runtime's device: it is the default.
+    unchosen: bool,
+}
+
+/// Which memory a call works with, as its arguments say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum At {
+    #[default]
+    Current,
+    Stream(u64),
+    Pool(u64),
+    Device(i32),
+    Unknown,
+}
+
+/// Whether all functions are recorded that say or change what is current: of the driver, of the runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub driver: bool,
+    pub runtime: bool,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen { driver: true, runtime: true }
+    }
+}
+
+impl Seen {
+    pub fn of(self, name: &str) -> bool {
+        match crate::api(name) {
+            Api::Runtime => self.runtime,
+            _ => self.driver,
+        }
+    }
+
+    pub fn lacks(&mut self, name: &str) {
+        match crate::api(name) {
+            Api::Runtime => self.runtime = false,
+            _ => self.driver = false,
+        }
+    }
+}
+
+/// A thread can push contexts without end, and a process make them.
+const DEEPEST: usize = 256;
+const MOST: usize = 4096;
+
+/// Handles up to here are the default streams, of which each context has its own.
+const DEFAULT_STREAMS: u64 = 2;
+
+impl Current {
+    /// Of a thread whose every call is seen.
+    pub fn of_new() -> Current {
+        Current { whole: true, unchosen: true, ..Current::default() }
+    }
+
+    pub fn set(&mut self, context: u64) {
+        self.stack.pop();
+        self.push(context);
+    }
+
+    pub fn push(&mut self, context: u64) {
+        if context != 0 {
+            self.enter(Entry { context: Some(context), ..Entry::default() });
+        }
+    }
+
+    fn enter(&mut self, entry: Entry) {
+        if self.stack.len() >= DEEPEST {
+            self.stack.remove(0);
+            self.whole = false;
+        }
+        self.stack.push(entry);
+    }
+
+    pub fn pop(&mut self) {
+        if self.stack.pop().is_none() {
+            self.whole = false;
+        }
+    }
+
+    /// A call says which context is current.
+    pub fn is(&mut self, context: u64) {
+        // What the runtime chose is current from its next call on, whatever is now.
+        if self.stack.last().is_some_and(|top| top.pending || top.context == Some(context)) {
+            return;
+        }
+        *self = Current { whole: context == 0, unchosen: self.unchosen, ..Current::default() };
+        self.push(context);
+    }
+
+    /// From here on nothing is known but what calls say.
+    pub fn forget(&mut self) {
+        *self = Current::default();
+    }
+
+    /// A context has ended. The runtime makes a new one on the same device.
+    fn ended(&mut self, context: u64, device: Option<i32>) {
+        for entry in self.stack.iter_mut().filter(|entry| entry.context == Some(context)) {
+            *entry = Entry { context: None, device, pending: true };
+        }
+    }
+
+    /// A context was destroyed: the thread that did it has it no longer.
+    pub fn destroyed(&mut self, context: u64) {
+        self.stack.pop_if(|top| top.context == Some(context));
+    }
+}
+
+impl Contexts {
+    pub fn seen(&mut self, context: u64, device: Option<i32>) {
+        if context != 0 && (self.devices.len() < MOST || self.devices.contains_key(&context)) {
+            let known = self.devices.entry(context).or_default();
+            *known = device.or(*known);
+        }
+    }
+
+    pub fn retained(&mut self, device: i32, context: u64) {
+        self.seen(context, Some(device));
+        if self.primary.len() >= MOST && !self.primary.contains_key(&device) {
+            return;
+        }
+        let primary = self.primary.entry(device).or_default();
+        primary.context = Some(context);
+        primary.retained = primary.retained.saturating_add(1);
+    }
+
+    /// True if nobody holds the device's primary context any more.
+    pub fn released(&mut self, device: i32) -> bool {
+        let Some(primary) = self.primary.get_mut(&device).filter(|p| p.retained > 0) else { return false };
+        primary.retained -= 1;
+        primary.retained == 0
+    }
+
+    /// The device's primary context, which has been reset.
+    pub fn reset(&mut self, device: i32) -> Option<u64> {
+        let context = self.primary.remove(&device)?.context?;
+        self.devices.remove(&context);
+        Some(context)
+    }
+
+    /// Returns its device, if it is known.
+    pub fn destroyed(&mut self, context: u64) -> Option<i32> {
+        self.devices.remove(&context).flatten()
+    }
+
+    /// What works with a context that has ended.
+    pub fn ended<'a>(
+        &mut self,
+        context: u64,
+        device: Option<i32>,
+        threads: impl Iterator<Item = &'a mut Current>,
+        share: &mut Share,
+    ) {
+        threads.for_each(|current| current.ended(context, device));
+        let before = self.streams.len();
+        self.streams.retain(|_, entry| entry.context != Some(context));
+        share.give_back((before - self.streams.len()) * HANDLE);
+    }
+
+    /// Handles may be others' by now.
+    pub fn forget(&mut self, share: &mut Share) {
+        share.give_back((self.streams.len() + self.pools.len()) * HANDLE);
+        self.streams.clear();
+        self.pools.clear();
+        self.devices.values_mut().for_each(|device| *device = None);
+        self.primary.values_mut().for_each(|primary| primary.context = None);
+    }
+
+    /// Whether something of which nothing is known can only be this context's.
+    pub fn is_only(&self, context: u64) -> bool {
+        self.devices.keys().all(|known| *known == context)
+    }
+
+    pub fn only_device(&self, device: i32) -> bool {
+        self.devices.values().flatten().chain(self.primary.keys()).all(|known| *known == device)
+    }
+
+    /// With whose end what the thread now allocates goes: a guess where only one context is known.
+    pub fn owner(&self, current: &Current) -> Owner {
+        let only = || match self.devices.len() {
+            1 => self.devices.keys().next().copied(),
+            _ => None,
+        };
+        let top = current.stack.last().copied().unwrap_or_default();
+        let context = top.context.or_else(only);
+        let of_context = context.and_then(|context| self.device_of(context));
+        Owner { context, device: of_context.or(top.device) }
+    }
+
+    /// The thread's device as the runtime has it: 0 unless it was set.
+    pub fn device(&self, current: &Current) -> i32 {
+        let top = current.stack.last().copied().unwrap_or_default();
+        top.device.or_else(|| self.owner(current).device).unwrap_or(0)
+    }
+
+    fn device_of(&self, context: u64) -> Option<i32> {
+        self.devices.get(&context).copied().flatten()
+    }
+
+    /// cudaSetDevice. `switched`: it has set the thread's context itself, which was seen.
+    pub fn chosen(&mut self, current: &mut Current, device: i32, switched: bool) {
+        current.unchosen = false;
+        let top = current.stack.last().and_then(|top| top.context);
+        match top {
+            Some(context) if switched => self.seen(context, Some(device)),
+            Some(context) if self.primary.get(&device).and_then(|p| p.context) == Some(context) => {}
+            _ => self.works_on(current, device, true),
+        }
+    }
+
+    /// A call says which device is current.
+    pub fn is_on(&mut self, current: &mut Current, device: i32, of_runtime: bool) {
+        match current.stack.last().copied() {
+            Some(Entry { context: Some(context), .. })
+                if self.device_of(context).is_none_or(|d| d == device) =>
+            {
+                self.seen(context, Some(device));
+            }
+            Some(Entry { context: None, device: Some(known), .. }) if known == device => {}
+            Some(top) if top.pending && !of_runtime => {}
+            None if of_runtime && current.whole && current.unchosen && device == 0 => {}
+            _ => self.works_on(current, device, of_runtime),
+        }
+    }
+
+    /// Which of the device's contexts it is, is not known.
+    fn works_on(&mut self, current: &mut Current, device: i32, pending: bool) {
+        current.stack.pop();
+        current.enter(Entry { context: None, device: Some(device), pending });
+    }
+
+    /// What a thread works with, in a call of the runtime (or inside one), or of the driver.
+    fn current(&self, current: &Current, in_runtime: bool, seen: Seen) -> Entry {
+        match current.stack.last() {
+            Some(top) if top.pending && !in_runtime => Entry::default(),
+            Some(top) => {
+                let of_context = || top.context.and_then(|context| self.device_of(context));
+                Entry { device: top.device.or_else(of_context), ..*top }
+            }
+            // The runtime's default.
+            None if current.whole && current.unchosen && in_runtime && seen.runtime => {
+                Entry { device: Some(0), ..Entry::default() }
+            }
+            None => Entry::default(),
+        }
+    }
+
+    pub fn at(&self, at: At, current: &Current, in_runtime: bool, seen: Seen) -> Where {
+        let entry = match at {
+            At::Current | At::Stream(..=DEFAULT_STREAMS) => self.current(current, in_runtime, seen),
+            At::Stream(stream) => self.stream(stream).unwrap_or_default(),
+            At::Pool(pool) => Entry { device: self.pools.get(&pool).copied(), ..Entry::default() },
+            At::Device(device) => Entry { device: Some(device), ..Entry::default() },
+            At::Unknown => Entry::default(),
+        };
+        entry.into()
+    }
+
+    /// A launch into a stream that is not known succeeds on the thread's device alone, but a stream of another context of
+    /// that device will do.
+    pub fn of_launch(&self, stream: u64, current: &Current, in_runtime: bool, seen: Seen) -> Where {
+        if stream <= DEFAULT_STREAMS {
+            return self.current(current, in_runtime, seen).into();
+        }
+        let of_thread = || Entry { context: None, ..self.current(current, in_runtime, seen) };
+        self.stream(stream).unwrap_or_else(of_thread).into()
+    }
+
+    fn stream(&self, stream: u64) -> Option<Entry> {
+        let entry = *self.streams.get(&stream)?;
+        let of_context = || entry.context.and_then(|context| self.device_of(context));
+        Some(Entry { device: entry.device.or_else(of_context), ..entry })
+    }
+
+    /// A stream was made in the thread's context. `again`: a call inside this one has made it.
+    pub fn stream_made(&mut self, stream: u64, on: Where, again: bool, share: &mut Share) {
+        let known = self.stream(stream).is_some_and(|entry| entry.device.is_some());
+        if !(again && known) {
+            self.stream_is(stream, on.context, on.device.and_then(|d| i32::try_from(d).ok()), share);
+        }
+    }
+
+    pub fn stream_is(&mut self, stream: u64, context: Option<u64>, device: Option<i32>, share: &mut Share) {
+        self.stream_gone(stream, share);
+        if stream > DEFAULT_STREAMS && (context.is_some() || device.is_some()) {
+            let entry = Entry { context, device, pending: false };
+            share.insert(&mut self.streams, HANDLE, stream, entry);
+        }
+    }
+
+    /// A call says which device a stream is of.
+    pub fn stream_on(&mut self, stream: u64, device: i32, share: &mut Share) {
+        let known = self.streams.get(&stream).and_then(|entry| entry.context);
+        self.stream_is(stream, known, Some(device), share);
+    }
+
+    pub fn stream_gone(&mut self, stream: u64, share: &mut Share) {
+        share.remove(&mut self.streams, HANDLE, &stream);
+    }
+
+    pub fn pool_is(&mut self, pool: u64, device: Option<i32>, share: &mut Share) {
+        share.remove(&mut self.pools, HANDLE, &pool);
+        if let Some(device) = device {
+            share.insert(&mut self.pools, HANDLE, pool, device);
+        }
+    }
+}
+
+impl From<Entry> for Where {
+    fn from(entry: Entry) -> Where {
+        Where { device: entry.device.and_then(|device| u32::try_from(device).ok()), context: entry.context }
+    }
+}

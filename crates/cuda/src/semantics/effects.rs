@@ -1,0 +1,433 @@
+//! What a call that succeeded has done.
+
+use std::borrow::Cow;
+
+use super::args::Out;
+use super::context::{At, Seen};
+use super::copies::Moved;
+use super::ledger::{By, Gone, Held, Owner};
+use super::role::{Alloc, Context, Graph, Space, Stream};
+use super::size::Asked;
+use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Saved, Told, is_of_runtime, thread_of};
+use gpurec_trace::{Memory, Op, Transfer, Where};
+
+pub struct Ending<'a, 'l> {
+    pub process: &'a mut Process,
+    pub lookup: Lookup<'l>,
+    pub call: &'a CallRef,
+    pub name: &'a str,
+    pub duration_ns: u64,
+    /// Allocations are not all seen: what is not known need not be from before the recording.
+    pub blind_to_memory: bool,
+    pub seen: Seen,
+    pub out: &'a mut Vec<Effect>,
+}
+
+impl Ending<'_, '_> {
+    pub fn end(&mut self, open: Open, out: &Out) {
+        match open.saved {
+            Saved::Nothing => {}
+            Saved::Alloc { alloc, asked, ptr, at } => match ptr.or_else(|| out.number(0)) {
+                Some(0) => {}
+                Some(ptr) => self.allocated(alloc, asked, ptr, at, &open.told, out),
+                None => self.process.whole = false,
+            },
+            Saved::Free { table, ptr, serial } => {
+                if let Some(gone) = self.process.ledger.free(table, ptr, serial) {
+                    self.gone(&gone);
+                }
+            }
+            Saved::FreeEarlier { ptr } if !self.blind_to_memory && !open.told.freed => {
+                self.tell_callers(|told| told.freed = true);
+                self.earlier(ptr);
+            }
+            Saved::FreeEarlier { .. } => {}
+            Saved::Retain => {
+                if let Some(handle) = out.number(0) {
+                    self.process.ledger.retain(handle);
+                }
+            }
+            Saved::Map { ptr, size, handle } => self.process.ledger.map(ptr, size, handle),
+            Saved::Unmap { ptr, size } => {
+                for gone in self.process.ledger.unmap(ptr, size) {
+                    self.gone(&gone);
+                }
+            }
+            Saved::Moved { moved, is_set, at } => self.moved(&moved, is_set, at, &open.told),
+            Saved::Context(context, value) => self.context(context, value, &open.told, out),
+            Saved::Stream(stream, handle) => self.stream(stream, handle, &open.told, out),
+            Saved::Pool(device) => {
+                let Process { tables, contexts, .. } = &mut *self.process;
+                if let Some(pool) = out.number(0) {
+                    contexts.pool_is(pool, device, tables);
+                }
+            }
+            Saved::Named(name) => {
+                if let Some(handle) = out.number(0) {
+                    self.process.kernels.handle(handle, name);
+                }
+            }
+            Saved::Alias(of) => self.alias(of, out),
+            Saved::Asked(handle) => {
+                if let Some((bytes, cut)) = out.bytes(0)
+                    && let Some(name) = self.lookup.shown.name(bytes, cut)
+                {
+                    self.process.kernels.handle(handle, name);
+                }
+            }
+            Saved::Graph(graph, handle) => self.graph(graph, handle, &open.told, out),
+            Saved::Capture { stream, begins: true } => {
+                let Process { tables, capturing, .. } = &mut *self.process;
+                tables.insert(capturing, HANDLE, stream, ());
+            }
+            Saved::Capture { stream, begins: false } => {
+                let Process { tables, capturing, .. } = &mut *self.process;
+                tables.remove(capturing, HANDLE, &stream);
+            }
+            Saved::Global => match (out.number(0), out.number(1)) {
+                (Some(ptr), Some(size)) => self.process.ledger.global(ptr, size),
+                _ => self.process.whole = false,
+            },
+            Saved::Unseen { same } => {
+                if same.is_none() || out.number(0) != same {
+                    self.process.whole = false;
+                }
+            }
+        }
+    }
+
+    fn allocated(&mut self, alloc: Alloc, asked: Asked, ptr: u64, at: At, told: &Told, out: &Out) {
+        let (size, element) = asked.at_return(out);
+        let known = self.process.ledger.get(alloc.table, ptr);
+        let inner = known.is_some_and(|held| held.by.tid == self.call.tid && held.by.id > self.call.id);
+        let is_again = alloc.space == Space::Ipc && known.is_some_and(|held| held.space == Space::Ipc);
+        if inner || told.alloc == Some((alloc.space, size)) {
+            return;
+        }
+        let by = By { tid: self.call.tid, id: self.call.id };
+        let mut held = Held::new(alloc.space, size, self.owner(), by);
+        (held.element, held.on) = (element, self.at(at));
+        let on = held.on;
+        if let Some(before) = self.process.ledger.alloc(alloc.table, ptr, held) {
+            self.freed_before(&before);
+        }
+        // Of what there was no room for nothing is concluded.
+        self.process.whole &= self.process.ledger.get(alloc.table, ptr).is_some();
+        if !is_again {
+            self.tell_callers(|told| told.alloc = Some((alloc.space, size)));
+            let total = self.process.ledger.total(alloc.space);
+            self.memory(Op::Alloc, alloc.space, on, ptr, size, total);
+        }
+    }
+
+    fn owner(&mut self) -> Owner {
+        let Process { threads, contexts, followed, .. } = &mut *self.process;
+        contexts.owner(&thread_of(threads, *followed, self.call.tid).current)
+    }
+
+    /// What this call works with.
+    fn at(&mut self, at: At) -> Where {
+        let in_runtime = self.in_runtime();
+        let Process { threads, contexts, followed, .. } = &mut *self.process;
+        let current = &thread_of(threads, *followed, self.call.tid).current;
+        contexts.at(at, current, in_runtime, self.seen)
+    }
+
+    /// An address is given out again before the call that freed it has
+    /// returned; or nobody saw that call.
+    fn freed_before(&mut self, before: &Gone) {
+        let (begin, name, missed) = match before.freed_by() {
+            Some((by, name)) => (by, name, false),
+            None => (By { tid: self.call.tid, id: self.call.id }, self.name, true),
+        };
+        self.out.push(Effect::Memory(Memory {
+            name: Cow::Owned(name.to_owned()),
+            pid: self.call.pid,
+            tid: begin.tid,
+            begin: begin.id,
+            on: before.held.on,
+            op: Op::Free,
+            space: Cow::Borrowed(before.held.space.name()),
+            ptr: before.ptr,
+            size: before.held.size,
+            total_allocated: self.process.begun.then_some(before.total),
+            earlier: false,
+            missed,
+            runtime: false,
+        }));
+    }
+
+    fn gone(&mut self, gone: &Gone) {
+        self.memory(Op::Free, gone.held.space, gone.held.on, gone.ptr, gone.held.size, gone.total);
+    }
+
+    /// This call is one of the runtime's, or lies inside one.
+    fn in_runtime(&self) -> bool {
+        is_of_runtime(self.name)
+            || self.process.threads.get(&self.call.tid).is_some_and(|thread| thread.in_runtime())
+    }
+
+    fn memory(&mut self, op: Op, space: Space, on: Where, ptr: u64, size: Option<u64>, total_allocated: u64) {
+        self.out.push(Effect::Memory(Memory {
+            name: Cow::Owned(self.name.to_owned()),
+            pid: self.call.pid,
+            tid: self.call.tid,
+            begin: self.call.id,
+            on,
+            op,
+            space: Cow::Borrowed(space.name()),
+            ptr,
+            size,
+            total_allocated: self.process.begun.then_some(total_allocated),
+            earlier: false,
+            missed: false,
+            runtime: op == Op::Alloc && self.in_runtime(),
+        }));
+    }
+
+    /// Memory from before the recording was freed: how much is not known, nor always where it was.
+    fn earlier(&mut self, ptr: u64) {
+        let space = match self.name {
+            name if name.contains("Host") => Space::Host.name(),
+            name if name.contains("Async") => Space::Pool.name(),
+            name if name.contains("Array") => Space::Array.name(),
+            "cuMemRelease" => Space::Virtual.name(),
+            _ => "unknown",
+        };
+        self.out.push(Effect::Memory(Memory {
+            name: Cow::Owned(self.name.to_owned()),
+            pid: self.call.pid,
+            tid: self.call.tid,
+            begin: self.call.id,
+            on: Where::default(),
+            op: Op::Free,
+            space: Cow::Borrowed(space),
+            ptr,
+            size: None,
+            total_allocated: None,
+            earlier: true,
+            missed: false,
+            runtime: false,
+        }));
+    }
+
+    fn moved(&mut self, moved: &[Moved], is_set: bool, at: At, told: &Told) {
+        if moved.is_empty() || if is_set { told.set } else { told.moved } {
+            return;
+        }
+        self.tell_callers(|told| if is_set { told.set = true } else { told.moved = true });
+        let on = self.at(at);
+        for one in moved {
+            let waited = !one.is_async && one.direction != "unknown";
+            self.out.push(Effect::Transfer(Transfer {
+                name: Cow::Owned(self.name.to_owned()),
+                pid: self.call.pid,
+                tid: self.call.tid,
+                begin: self.call.id,
+                on,
+                direction: Cow::Borrowed(one.direction),
+                size: one.size,
+                partial: one.partial,
+                is_async: one.is_async,
+                pageable: one.pageable,
+                duration_ns: waited.then_some(self.duration_ns),
+            }));
+        }
+    }
+
+    fn tell_callers(&mut self, mut tell: impl FnMut(&mut Told)) {
+        if let Some(thread) = self.process.threads.get_mut(&self.call.tid) {
+            thread.open.iter_mut().for_each(|open| tell(&mut open.told));
+        }
+    }
+
+    fn alias(&mut self, of: u64, out: &Out) {
+        let Some(handle) = out.number(0) else { return };
+        let is_stub = self.name.contains("cuda");
+        let (name, known) = self.lookup.kernel(&mut self.process.kernels, of, is_stub);
+        if known {
+            self.process.kernels.handle(handle, name);
+        }
+    }
+
+    fn graph(&mut self, graph: Graph, handle: u64, told: &Told, out: &Out) {
+        let Process { whole, tables, graphs: Graphs { graphs, executables }, .. } = &mut *self.process;
+        match graph {
+            Graph::Create => {
+                if let Some(made) = out.number(0) {
+                    tables.insert(graphs, HANDLE, made, 0);
+                }
+            }
+            Graph::Add | Graph::AddMemory => {
+                *whole &= graph == Graph::Add;
+                if !told.node
+                    && let Some(nodes) = graphs.get_mut(&handle)
+                {
+                    *nodes += 1;
+                }
+                self.tell_callers(|told| told.node = true);
+            }
+            Graph::Nodes => {
+                if let Some(nodes) = out.number(2) {
+                    // It may be the room for handles that was filled, no more than there are.
+                    let known = graphs.get(&handle).copied().unwrap_or(0);
+                    tables.insert(graphs, HANDLE, handle, nodes.max(known));
+                }
+            }
+            Graph::Instantiate => {
+                if let (Some(made), Some(nodes)) = (out.number(0), graphs.get(&handle)) {
+                    tables.insert(executables, HANDLE, made, *nodes);
+                }
+            }
+            Graph::Destroy => {
+                tables.remove(graphs, HANDLE, &handle);
+                tables.remove(executables, HANDLE, &handle);
+            }
+            Graph::DestroyNode => {
+                tables.give_back(HANDLE * graphs.len());
+                graphs.clear();
+            }
+            Graph::Launch => {}
+        }
+    }
+
+    fn stream(&mut self, stream: Stream, handle: u64, told: &Told, out: &Out) {
+        let on = self.at(At::Current);
+        let seen = self.seen.of(self.name);
+        let Process { tables, contexts, .. } = &mut *self.process;
+        match stream {
+            Stream::Create => {
+                let Some(made) = out.number(0) else { return };
+                match seen {
+                    true => contexts.stream_made(made, on, told.stream, tables),
+                    false => contexts.stream_gone(made, tables),
+                }
+                self.tell_callers(|told| told.stream = true);
+            }
+            Stream::CreateElsewhere => {
+                if let Some(made) = out.number(0) {
+                    contexts.stream_gone(made, tables);
+                }
+            }
+            Stream::Context => {
+                if let Some(context) = out.number(1).filter(|context| *context != 0 && seen) {
+                    contexts.stream_is(handle, Some(context), None, tables);
+                }
+            }
+            Stream::Device => {
+                if let Some(device) = out.number(1).filter(|_| seen) {
+                    contexts.stream_on(handle, device as i32, tables);
+                }
+            }
+            Stream::Destroy => {}
+        }
+    }
+
+    fn context(&mut self, context: Context, value: u64, told: &Told, out: &Out) {
+        let Process { threads, contexts, followed, .. } = &mut *self.process;
+        let current = &mut thread_of(threads, *followed, self.call.tid).current;
+        let seen = self.seen.of(self.name);
+        match context {
+            Context::Create { .. } => {
+                if let Some(made) = out.number(0) {
+                    contexts.seen(made, Some(value as i32));
+                    current.push(made);
+                }
+            }
+            Context::Set => {
+                contexts.seen(value, None);
+                current.set(value);
+            }
+            Context::Push => {
+                contexts.seen(value, None);
+                current.push(value);
+            }
+            Context::Pop => current.pop(),
+            Context::Current => {
+                if let Some(is) = out.number(0).filter(|_| seen) {
+                    contexts.seen(is, None);
+                    current.is(is);
+                }
+            }
+            Context::Device { .. } | Context::GetDevice => {
+                let Some(device) = out.number(0).filter(|_| seen) else { return };
+                match value {
+                    0 => contexts.is_on(current, device as i32, context == Context::GetDevice),
+                    of => contexts.seen(of, Some(device as i32)),
+                }
+            }
+            Context::Retain => {
+                if let Some(retained) = out.number(0) {
+                    contexts.retained(value as i32, retained);
+                }
+            }
+            Context::SetDevice => contexts.chosen(current, value as i32, told.switched),
+            Context::Destroy => {
+                current.destroyed(value);
+                self.context_ended(value);
+            }
+            Context::Release => {
+                let last = contexts.released(value as i32);
+                if last && self.process.whole {
+                    self.device_reset(value as i32);
+                }
+            }
+            Context::Reset | Context::DeviceReset => self.device_reset(value as i32),
+            Context::Other => current.forget(),
+        }
+        self.switched(context, seen);
+    }
+
+    /// What is current may have changed.
+    fn switched(&mut self, context: Context, seen: bool) {
+        if !matches!(
+            context,
+            Context::Create { .. } | Context::Set | Context::Push | Context::Pop | Context::SetDevice
+        ) {
+            return;
+        }
+        self.tell_callers(|told| told.switched = true);
+        // The driver's calls inside cudaSetDevice tell it too.
+        let seen = seen || (context == Context::SetDevice && self.seen.driver);
+        if !seen {
+            // Others that were not recorded may have changed it too, before or after.
+            let Process { threads, followed, .. } = &mut *self.process;
+            thread_of(threads, *followed, self.call.tid).current.forget();
+        }
+    }
+
+    fn context_ended(&mut self, context: u64) {
+        let contexts = &mut self.process.contexts;
+        let only = contexts.is_only(context);
+        let device = contexts.destroyed(context);
+        let gone = self.process.ledger.end_of(false, |owner| match owner.context {
+            Some(known) => known == context,
+            None => only,
+        });
+        self.all_gone(&gone, Some(context), device);
+    }
+
+    /// All that belongs to a device in this process, memory pools too. If it
+    /// was told by a call inside, nothing is left here.
+    fn device_reset(&mut self, device: i32) {
+        let contexts = &mut self.process.contexts;
+        let only = contexts.only_device(device);
+        let context = contexts.reset(device);
+        let gone = self.process.ledger.end_of(true, |owner| match owner.device {
+            Some(known) => known == device,
+            None => only || (context.is_some() && owner.context == context),
+        });
+        self.all_gone(&gone, context, Some(device));
+    }
+
+    fn all_gone(&mut self, gone: &[Gone], context: Option<u64>, device: Option<i32>) {
+        for one in gone {
+            self.gone(one);
+        }
+        if let Some(context) = context {
+            let Process { threads, contexts, tables, .. } = &mut *self.process;
+            let all = threads.values_mut().map(|thread| &mut thread.current);
+            contexts.ended(context, device, all, tables);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Kernels' names: from handles and host stubs, as readable text.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
+
+use gpurec_trace::bounds::{Left, Room, Share};
+
+/// The longest name that is shown; what a template makes of itself has no end.
+const LONGEST: usize = 4096;
+
+/// Bytes of all names together, of all processes: a hundred thousand have some 1,300 each.
+const NAMES: usize = 144 << 20;
+/// Of each name besides its bytes, and of a handle in a table.
+const EACH: usize = 64;
+const HANDLE: usize = 32;
+
+/// Who can say what lies at an address of a process.
+pub trait Names {
+    fn stub(&mut self, pid: u32, address: u64) -> Stub;
+}
+
+/// The host stub at an address.
+pub enum Stub {
+    /// Its symbol, as the file has it.
+    Named(String),
+    Unknown,
+    /// To find out would take too long. Another time it may be known.
+    NotNow,
+}
+
+/// For a recorder that cannot look.
+impl Names for () {
+    fn stub(&mut self, _: u32, _: u64) -> Stub {
+        Stub::Unknown
+    }
+}
+
+/// Every name once, readable.
+#[derive(Default)]
+pub struct Shown {
+    /// By two hashes of what the program calls it, which is as long again: 128 bits with a seed of
+    /// their own, so that no two names have the same.
+    names: HashMap<u128, Arc<str>>,
+    seeds: [RandomState; 2],
+    left: Left<NAMES>,
+    /// Names that there was no room for.
+    pub beyond: u64,
+}
+
+/// What is known of one process's kernels.
+pub struct Kernels {
+    share: Share,
+    /// By address of the host stub: what survives a fork.
+    stubs: Arc<Map<Arc<str>>>,
+    /// By CUfunction, CUkernel and cudaKernel_t.
+    handles: Map<Arc<str>>,
+    /// What was asked for and is not known, as it is shown.
+    unknown: Map<Arc<str>>,
+}
+
+type Map<V> = HashMap<u64, V, Spread>;
+
+impl Shown {
+    /// None: it has no room.
+    pub fn name(&mut self, bytes: &[u8], cut: bool) -> Option<Arc<str>> {
+        // A text comes with its zero, if that was read.
+        let bytes = bytes.split(|b| *b == 0).next().unwrap_or_default();
+        let [high, low] = self.seeds.each_ref().map(|seed| u128::from(seed.hash_one((bytes, cut))));
+        let key = high << 64 | low;
+        if let Some(known) = self.names.get(&key) {
+            return Some(known.clone());
+        }
+        let name = readable(bytes, cut);
+        if !self.left.take(EACH + name.len()) {
+            self.beyond += 1;
+            return None;
+        }
+        let name: Arc<str> = name.into();
+        self.names.insert(key, name.clone());
+        Some(name)
+    }
+}
+
+impl Kernels {
+    pub fn new(room: &Room) -> Kernels {
+        Kernels {
+            share: Share::new(room),
+            stubs: Arc::default(),
+            handles: Map::default(),
+            unknown: Map::default(),
+        }
+    }
+
+    /// As long as the child registers none of its own, it has its parent's table.
+    pub fn of_child(&self, room: &Room) -> Kernels {
+        Kernels { stubs: self.stubs.clone(), ..Kernels::new(room) }
+    }
+
+    pub fn register(&mut self, stub: u64, name: Arc<str>) {
+        self.forget(stub);
+        let shared = Arc::strong_count(&self.stubs) > 1;
+        let bytes = HANDLE * if shared { self.stubs.len() + 1 } else { 1 };
+        if (self.stubs.contains_key(&stub) && !shared) || self.share.take(bytes) {
+            Arc::make_mut(&mut self.stubs).insert(stub, name);
+        }
+    }
+
+    pub fn handle(&mut self, handle: u64, name: Arc<str>) {
+        self.forget(handle);
+        if handle != 0 {
+            self.share.insert(&mut self.handles, HANDLE, handle, name);
+        }
+    }
+
+    fn forget(&mut self, handle: u64) {
+        self.share.remove(&mut self.unknown, HANDLE + EACH, &handle);
+    }
+
+    pub fn known(&self, function: u64) -> Option<&Arc<str>> {
+        self.handles.get(&function).or_else(|| self.stubs.get(&function))
+    }
+
+    /// The name of a function that is not known, which is its handle. `ask`
+    /// is asked once, or until it knows: None is not now.
+    pub fn look_up(
+        &mut self,
+        function: u64,
+        ask: impl FnOnce() -> Option<Option<Arc<str>>>,
+    ) -> (Arc<str>, bool) {
+        if let Some(shown) = self.unknown.get(&function) {
+            return (shown.clone(), false);
+        }
+        let handle = || -> Arc<str> { format!("{function:#x}").into() };
+        let shown = match ask() {
+            Some(Some(name)) => {
+                self.register(function, name.clone());
+                return (name, true);
+            }
+            None => return (handle(), false),
+            Some(None) => handle(),
+        };
+        self.share.insert(&mut self.unknown, HANDLE + EACH, function, shown.clone());
+        (shown, false)
+    }
+}
+
+/// Demangled if it can be; what is cut ends in `…`.
+pub(super) fn readable(bytes: &[u8], cut: bool) -> String {
+    let text = demangled(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
+    let text = text.replacen("__device_stub__", "", 1);
+    let mut end = text.len().min(LONGEST);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    if end == text.len() && !cut {
+        return text;
+    }
+    format!("{}…", text.get(..end).unwrap_or_default())
+}
+
+fn demangled(bytes: &[u8]) -> Option<String> {
+    if !bytes.starts_with(b"_Z") {
+        return None;
+    }
+    let limits = ParseOptions::default().recursion_limit(128);
+    let symbol = Symbol::new_with_options(bytes, &limits).ok()?;
+    let full = print(&symbol, DemangleOptions::default())?;
+    // Of a function in which a lambda was born other tools don't tell the return type; of
+    // the kernel itself they do, where the symbol has one, and a kernel's is void.
+    let bare = print(&symbol, DemangleOptions::default().no_return_type())?;
+    const RETURNS: &str = "void ";
+    let text = if full.starts_with(RETURNS) && !bare.starts_with(RETURNS) {
+        RETURNS.to_owned() + &bare
+    } else {
+        bare
+    };
+    Some(literals(&text))
+}
+
+fn print<T: AsRef<[u8]>>(symbol: &Symbol<T>, options: DemangleOptions) -> Option<String> {
+    let mut text = Bounded(String::new());
+    match symbol.structured_demangle(&mut text, &options.recursion_limit(128)) {
+        Ok(()) => Some(text.0),
+        // It was longer than is shown; else what it says is not to be relied on.
+        Err(_) => (text.0.len() > LONGEST).then_some(text.0),
+    }
+}
+
+/// `(unsigned long)3` as c++filt and the profilers write it: `3ul`. A cast in front of a
+/// number stands only for a literal in a demangled name.
+fn literals(text: &str) -> String {
+    const SUFFIXES: [(&str, &str); 5] = [
+        ("(unsigned int)", "u"),
+        ("(unsigned long)", "ul"),
+        ("(unsigned long long)", "ull"),
+        ("(long)", "l"),
+        ("(long long)", "ll"),
+    ];
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('(') {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let literal = SUFFIXES.iter().find_map(|(cast, suffix)| {
+            let after = from.strip_prefix(cast)?;
+            let digits = after.strip_prefix('-').unwrap_or(after);
+            let length = digits.bytes().take_while(u8::is_ascii_digit).count();
+            (length > 0)
+                .then(|| after.split_at(after.len() - digits.len() + length))
+                .map(|(n, rest)| (n, suffix, rest))
+        });
+        match literal {
+            Some((number, suffix, after)) => {
+                out.push_str(number);
+                out.push_str(suffix);
+                rest = after;
+            }
+            None => {
+                out.push('(');
+                rest = from.get(1..).unwrap_or_default();
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// A few bytes can name terabytes: substitutions double.
+struct Bounded(String);
+
+impl DemangleWrite for Bounded {
+    fn write_string(&mut self, s: &str) -> fmt::Result {
+        self.0.push_str(s);
+        if self.0.len() > LONGEST { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+/// Handles are the program's own to choose, and only it suffers if they
+/// collide: a multiplication spreads them, at a fraction of SipHash's price.
+#[derive(Clone, Copy, Default)]
+pub struct Spread;
+
+#[derive(Clone, Copy)]
+pub struct Spreading(u64);
+
+impl BuildHasher for Spread {
+    type Hasher = Spreading;
+    fn build_hasher(&self) -> Spreading {
+        Spreading(0)
+    }
+}
+
+impl Hasher for Spreading {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+    fn write_u64(&mut self, n: u64) {
+        let n = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = n ^ (n >> 32);
+    }
+}

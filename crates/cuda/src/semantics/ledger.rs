@@ -1,0 +1,301 @@
+//! What a process holds: every allocation with its size, and the running
+//! totals. In: what calls have done, in the order they returned. Nothing here
+//! knows a call's name or writes a line.
+
+use std::collections::BTreeMap;
+
+use super::role::{Space, Table};
+use gpurec_trace::Where;
+use gpurec_trace::bounds::{Room, Share};
+
+/// A call, by its thread and number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct By {
+    pub tid: u32,
+    pub id: u64,
+}
+
+/// Whose end takes an allocation with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    pub context: Option<u64>,
+    pub device: Option<i32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub space: Space,
+    /// None if it could not be read.
+    pub size: Option<u64>,
+    pub owner: Owner,
+    /// As far as it is known: no guess, as `owner` may be.
+    pub on: Where,
+    pub by: By,
+    /// The call that is about to free it, and that call's name.
+    freeing: Option<(By, Box<str>)>,
+    /// How many frees are due: a handle can be retained, an IPC handle opened twice.
+    holds: u32,
+    /// How many mappings keep a handle's memory.
+    maps: u32,
+    /// Tells it from what the same address was before and will be after.
+    serial: u64,
+    /// Bytes of one element of an array.
+    pub element: u64,
+}
+
+/// What is not held any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    pub ptr: u64,
+    pub held: Held,
+    /// What was left in its space.
+    pub total: u64,
+}
+
+impl Gone {
+    /// The call that was freeing it when its address was given out again.
+    pub fn freed_by(&self) -> Option<(By, &str)> {
+        self.held.freeing.as_ref().map(|(by, name)| (*by, name.as_ref()))
+    }
+}
+
+struct Mapping {
+    size: u64,
+    handle: u64,
+}
+
+pub struct Ledger {
+    /// An entry of each table here.
+    share: Share,
+    tables: [BTreeMap<u64, Held>; 4],
+    mappings: BTreeMap<u64, Mapping>,
+    /// Variables of modules, and their sizes.
+    globals: BTreeMap<u64, u64>,
+    /// Sizes may add up to more than 2^64 in a program that lies.
+    totals: [u128; Space::ALL.len()],
+    serials: u64,
+}
+
+/// Where an address lies, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Device(Option<i32>),
+    Managed,
+    Pinned,
+    Unknown,
+}
+
+impl Held {
+    pub fn new(space: Space, size: Option<u64>, owner: Owner, by: By) -> Held {
+        let on = Where::default();
+        Held { space, size, owner, on, by, freeing: None, holds: 1, maps: 0, serial: 0, element: 0 }
+    }
+}
+
+impl Ledger {
+    /// `room` is how many entries there may be, in all processes.
+    pub fn new(room: &Room) -> Ledger {
+        Ledger {
+            share: Share::new(room),
+            tables: Default::default(),
+            mappings: BTreeMap::new(),
+            globals: BTreeMap::new(),
+            totals: Default::default(),
+            serials: 0,
+        }
+    }
+
+    pub fn total(&self, space: Space) -> u64 {
+        let total = self.totals.get(space as usize).copied().unwrap_or(0);
+        u64::try_from(total).unwrap_or(u64::MAX)
+    }
+
+    pub fn get(&self, table: Table, ptr: u64) -> Option<&Held> {
+        self.table(table).get(&ptr)
+    }
+
+    /// Enters an allocation. Returns what its address was before, if the
+    /// call that freed it has not returned yet, or was not seen.
+    pub fn alloc(&mut self, table: Table, ptr: u64, held: Held) -> Option<Gone> {
+        if held.space == Space::Ipc
+            && let Some(known) = self.table_mut(table).get_mut(&ptr)
+            && known.space == Space::Ipc
+        {
+            known.holds = known.holds.saturating_add(1);
+            return None;
+        }
+        let before = self.remove(table, ptr);
+        if !self.share.take(1) {
+            return before;
+        }
+        self.serials += 1;
+        let serial = self.serials;
+        self.add(held.space, held.size);
+        self.table_mut(table).insert(ptr, Held { serial, ..held });
+        before
+    }
+
+    /// A free has begun. Returns the serial number of what it frees.
+    pub fn begin_free(&mut self, table: Table, ptr: u64, by: By, name: &str) -> Option<u64> {
+        let held = self.table_mut(table).get_mut(&ptr)?;
+        held.freeing = Some((by, name.into()));
+        Some(held.serial)
+    }
+
+    /// A free has failed, or nothing will be known of it.
+    pub fn cancel_free(&mut self, table: Table, ptr: u64, serial: u64) {
+        if let Some(held) = self.table_mut(table).get_mut(&ptr)
+            && held.serial == serial
+        {
+            held.freeing = None;
+        }
+    }
+
+    /// A free has succeeded. `None`: there is nothing to tell, because
+    /// somebody else told it, or something still holds the memory.
+    pub fn free(&mut self, table: Table, ptr: u64, serial: u64) -> Option<Gone> {
+        let held = self.table_mut(table).get_mut(&ptr).filter(|held| held.serial == serial)?;
+        held.holds = held.holds.saturating_sub(1);
+        held.freeing = None;
+        if held.holds > 0 || held.maps > 0 {
+            return None;
+        }
+        self.remove(table, ptr)
+    }
+
+    pub fn retain(&mut self, handle: u64) {
+        if let Some(held) = self.table_mut(Table::Handles).get_mut(&handle) {
+            held.holds = held.holds.saturating_add(1);
+        }
+    }
+
+    pub fn map(&mut self, ptr: u64, size: u64, handle: u64) {
+        if !self.mappings.contains_key(&ptr) && !self.share.take(1) {
+            return;
+        }
+        if let Some(before) = self.mappings.insert(ptr, Mapping { size, handle })
+            && let Some(held) = self.table_mut(Table::Handles).get_mut(&before.handle)
+        {
+            held.maps = held.maps.saturating_sub(1);
+        }
+        if let Some(held) = self.table_mut(Table::Handles).get_mut(&handle) {
+            held.maps = held.maps.saturating_add(1);
+        }
+    }
+
+    /// Memory whose handle was released goes with its last mapping.
+    pub fn unmap(&mut self, ptr: u64, size: u64) -> Vec<Gone> {
+        let end = ptr.saturating_add(size);
+        let within: Vec<u64> = self.mappings.range(ptr..end).map(|(at, _)| *at).collect();
+        let mut gone = Vec::new();
+        for at in within {
+            let Some(mapping) = self.mappings.remove(&at) else { continue };
+            self.share.give_back(1);
+            let Some(held) = self.table_mut(Table::Handles).get_mut(&mapping.handle) else { continue };
+            held.maps = held.maps.saturating_sub(1);
+            if held.maps == 0 && held.holds == 0 {
+                gone.extend(self.remove(Table::Handles, mapping.handle));
+            }
+        }
+        gone
+    }
+
+    pub fn global(&mut self, ptr: u64, size: u64) {
+        if self.globals.contains_key(&ptr) || self.share.take(1) {
+            self.globals.insert(ptr, size);
+        }
+    }
+
+    /// Takes out what a context or a device takes with it when it ends.
+    pub fn end_of(&mut self, with_pools: bool, ends: impl Fn(&Owner) -> bool) -> Vec<Gone> {
+        let mut gone = Vec::new();
+        for table in [Table::Addresses, Table::Registered, Table::Arrays] {
+            let taken = |held: &Held| {
+                let bound = match held.space {
+                    Space::Device | Space::Managed | Space::Host | Space::Array | Space::Ipc => true,
+                    Space::Pool => with_pools,
+                    Space::Virtual => false,
+                };
+                bound && ends(&held.owner)
+            };
+            let found = self.table(table).iter().filter(|(_, held)| taken(held));
+            let found: Vec<u64> = found.map(|(ptr, _)| *ptr).collect();
+            gone.extend(found.into_iter().filter_map(|ptr| self.remove(table, ptr)));
+        }
+        gone
+    }
+
+    pub fn place(&self, address: u64) -> Place {
+        if let Some((ptr, held)) = self.table(Table::Addresses).range(..=address).next_back()
+            && within(*ptr, held.size.unwrap_or(1), address)
+        {
+            return match held.space {
+                Space::Host => Place::Pinned,
+                Space::Managed => Place::Managed,
+                _ => Place::Device(held.owner.device),
+            };
+        }
+        if let Some((ptr, mapping)) = self.mappings.range(..=address).next_back()
+            && within(*ptr, mapping.size, address)
+        {
+            let held = self.get(Table::Handles, mapping.handle);
+            return Place::Device(held.and_then(|held| held.owner.device));
+        }
+        let registered = self.table(Table::Registered).range(..=address).next_back();
+        if registered.is_some_and(|(ptr, held)| within(*ptr, held.size.unwrap_or(1), address)) {
+            return Place::Pinned;
+        }
+        let global = self.globals.range(..=address).next_back();
+        match global.is_some_and(|(ptr, size)| within(*ptr, *size, address)) {
+            true => Place::Device(None),
+            false => Place::Unknown,
+        }
+    }
+
+    /// What is held, for tests.
+    #[cfg(test)]
+    pub fn all(&self) -> Vec<(u64, &Held)> {
+        self.tables.iter().flatten().map(|(ptr, held)| (*ptr, held)).collect()
+    }
+
+    fn table(&self, table: Table) -> &BTreeMap<u64, Held> {
+        let [addresses, registered, arrays, handles] = &self.tables;
+        match table {
+            Table::Addresses => addresses,
+            Table::Registered => registered,
+            Table::Arrays => arrays,
+            Table::Handles => handles,
+        }
+    }
+
+    fn table_mut(&mut self, table: Table) -> &mut BTreeMap<u64, Held> {
+        let [addresses, registered, arrays, handles] = &mut self.tables;
+        match table {
+            Table::Addresses => addresses,
+            Table::Registered => registered,
+            Table::Arrays => arrays,
+            Table::Handles => handles,
+        }
+    }
+
+    fn remove(&mut self, table: Table, ptr: u64) -> Option<Gone> {
+        let held = self.table_mut(table).remove(&ptr)?;
+        self.share.give_back(1);
+        if let Some(total) = self.totals.get_mut(held.space as usize) {
+            *total = total.saturating_sub(held.size.unwrap_or(0).into());
+        }
+        let total = self.total(held.space);
+        Some(Gone { ptr, held, total })
+    }
+
+    fn add(&mut self, space: Space, size: Option<u64>) {
+        if let Some(total) = self.totals.get_mut(space as usize) {
+            *total += u128::from(size.unwrap_or(0));
+        }
+    }
+}
+
+/// Whether `address` is one of the `size` bytes at `ptr`.
+fn within(ptr: u64, size: u64, address: u64) -> bool {
+    address.checked_sub(ptr).is_some_and(|offset| offset < size)
+}

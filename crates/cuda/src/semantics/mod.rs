@@ -1,0 +1,501 @@
+//! What calls mean: which kernel a launch starts, what memory a process holds,
+//! what is copied where.
+//!
+//! In: calls as they begin and end, in time's order, with what was captured of
+//! them. Out: what a launch's line says beside its arguments, and `memory` and
+//! `transfer` lines: once for each effect, at the innermost level that shows it,
+//! only after success. What may not be done here: I/O, a clock, a guess told as
+//! a fact. What is not known is left out.
+
+mod args;
+mod begin;
+mod context;
+mod copies;
+mod effects;
+mod kernel;
+mod ledger;
+mod role;
+mod size;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::Signature;
+use crate::raw::{Entry, Exit};
+use gpurec_trace as trace;
+use gpurec_trace::bounds::{MOST_LIVE, Room, Share};
+
+use args::{In, Out};
+use context::{At, Contexts, Current, Seen};
+use copies::Moved;
+use kernel::{Kernels, Shown, Spread};
+use ledger::Ledger;
+use role::{Alloc, Context, Graph, Kind, Stream, Table};
+use size::Asked;
+
+pub use kernel::{Names, Stub};
+pub use role::{Input, Role, input_of, places};
+
+/// A call, as the recorder names it.
+#[derive(Clone, Copy, Debug)]
+pub struct CallRef {
+    pub pid: u32,
+    pub tid: u32,
+    /// The event_id of its `Begin`.
+    pub id: u64,
+}
+
+/// What follows from a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Memory(trace::Memory<'static>),
+    Transfer(trace::Transfer<'static>),
+}
+
+/// What is to be said of a call where it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Noted {
+    kernel: Option<Arc<str>>,
+    launch: Option<trace::Launch<'static>>,
+}
+
+pub struct Meaning {
+    processes: HashMap<u32, Process, Spread>,
+    shown: Shown,
+    names: Box<dyn Names + Send>,
+    rooms: Rooms,
+    /// Not every call is seen.
+    blind: bool,
+    /// Not every allocation and free is seen.
+    blind_to_memory: bool,
+    /// Whether what is current in threads can be known.
+    seen: Seen,
+    unnamed: u64,
+}
+
+/// What all processes share.
+struct Rooms {
+    /// Of all ledgers, in entries.
+    live: Room,
+    /// Of all other tables, in bytes.
+    tables: Room,
+}
+
+/// Bytes of handles of kernels, graphs and streams: of two million.
+const TABLES: usize = 64 << 20;
+/// One of them in its table.
+const HANDLE: usize = 32;
+
+struct Process {
+    /// Seen from its beginning: what is not known here was not done.
+    whole: bool,
+    /// It began with the recording: what it holds is known.
+    begun: bool,
+    /// Threads that are new here have made no calls before.
+    followed: bool,
+    ledger: Ledger,
+    kernels: Kernels,
+    contexts: Contexts,
+    tables: Share,
+    graphs: Graphs,
+    /// Streams whose calls go into a graph and do nothing yet.
+    capturing: HashMap<u64, ()>,
+    threads: Threads,
+}
+
+/// How many nodes graphs have, by handle.
+#[derive(Default)]
+struct Graphs {
+    graphs: HashMap<u64, u64>,
+    executables: HashMap<u64, u64>,
+}
+
+#[derive(Default)]
+struct Thread {
+    current: Current,
+    open: Vec<Open>,
+}
+
+/// A call with a role that has not returned.
+struct Open {
+    id: u64,
+    /// One of the runtime's.
+    runtime: bool,
+    saved: Saved,
+    /// Of a runtime launch: the driver's launch in it is of the same kernel.
+    kernel: Option<Arc<str>>,
+    told: Told,
+}
+
+/// What calls inside this one have told already.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    moved: bool,
+    set: bool,
+    node: bool,
+    stream: bool,
+    /// A context became current.
+    switched: bool,
+    /// A free of memory that nobody saw allocated.
+    freed: bool,
+    /// The space and size of an allocation.
+    alloc: Option<(role::Space, Option<u64>)>,
+}
+
+/// What is needed at the call's end and known only at its beginning.
+enum Saved {
+    Nothing,
+    Alloc {
+        alloc: Alloc,
+        asked: Asked,
+        ptr: Option<u64>,
+        at: At,
+    },
+    Free {
+        table: Table,
+        ptr: u64,
+        serial: u64,
+    },
+    /// Of memory from before the recording, if it succeeds.
+    FreeEarlier {
+        ptr: u64,
+    },
+    Retain,
+    Map {
+        ptr: u64,
+        size: u64,
+        handle: u64,
+    },
+    Unmap {
+        ptr: u64,
+        size: u64,
+    },
+    Moved {
+        moved: Vec<Moved>,
+        is_set: bool,
+        at: At,
+    },
+    Context(Context, u64),
+    Stream(Stream, u64),
+    /// The device of the pool that is written, if it is known.
+    Pool(Option<i32>),
+    Named(Arc<str>),
+    Alias(u64),
+    Asked(u64),
+    Graph(Graph, u64),
+    Capture {
+        stream: u64,
+        begins: bool,
+    },
+    Global,
+    Unseen {
+        same: Option<u64>,
+    },
+}
+
+impl Noted {
+    /// The keys of a launch's line.
+    pub fn launch(&self) -> Option<trace::Launch<'_>> {
+        let kernel = self.kernel.as_deref().map(std::borrow::Cow::Borrowed);
+        self.launch.as_ref().map(|launch| trace::Launch { kernel, ..launch.clone() })
+    }
+}
+
+impl Meaning {
+    pub fn new(names: Box<dyn Names + Send>) -> Meaning {
+        let rooms = Rooms { live: Room::new(MOST_LIVE), tables: Room::new(TABLES) };
+        let processes = HashMap::default();
+        Meaning {
+            processes,
+            shown: Shown::default(),
+            names,
+            rooms,
+            blind: false,
+            blind_to_memory: false,
+            seen: Seen::default(),
+            unnamed: 0,
+        }
+    }
+
+    /// Calls whose kernel might have had a name, if there had been time to ask for it.
+    pub fn unnamed(&self) -> u64 {
+        self.unnamed
+    }
+
+    /// What there was no room for, in sentences: calls tell less for want of it.
+    pub fn forgotten(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if self.rooms.live.refused() > 0 {
+            said.push(format!(
+                "{} allocations beyond {MOST_LIVE} live ones were not followed: nothing says when they were freed",
+                self.rooms.live.refused()
+            ));
+        }
+        let names = self.shown.beyond + self.rooms.tables.refused() as u64;
+        if names > 0 {
+            said.push(format!(
+                "{names} names of kernels or handles were too many to remember: some launches have no name"
+            ));
+        }
+        said
+    }
+
+    /// A call has begun.
+    pub fn begin(
+        &mut self,
+        role: Option<&Role>,
+        signature: Option<&Signature>,
+        call: &CallRef,
+        entry: &Entry,
+    ) -> Noted {
+        let Some(role) = role else { return Noted::default() };
+        let Meaning { processes, shown, names, rooms, unnamed, seen, .. } = self;
+        let process = processes.entry(call.pid).or_insert_with(|| Process::of_running(rooms));
+        let args = In { signature, entry };
+        let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
+        let (noted, kernel) = process.noted(role, call, &args, *seen, &mut lookup);
+        let saved = process.saved(role, call, &args, &mut lookup);
+        let runtime = is_of_runtime(&role.name);
+        let is_outer = runtime && matches!(role.kind, Kind::Launch { .. } | Kind::Graph(Graph::Launch));
+        if !matches!(saved, Saved::Nothing) || kernel.is_some() || is_outer {
+            let open = &mut process.thread(call.tid).open;
+            open.push(Open { id: call.id, saved, kernel, runtime, told: Told::default() });
+        }
+        noted
+    }
+
+    /// Arguments that could not be read where the call began, and can at its return.
+    pub fn late(
+        &mut self,
+        role: Option<&Role>,
+        signature: Option<&Signature>,
+        call: &CallRef,
+        entry: &Entry,
+    ) {
+        let Some(Role { kind: Kind::Name(name), .. }) = role else { return };
+        let Meaning { processes, shown, names, unnamed, .. } = self;
+        let Some(process) = processes.get_mut(&call.pid) else { return };
+        let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
+        let saved = process.name_begun(*name, &In { signature, entry }, &mut lookup);
+        if !matches!(saved, Saved::Nothing) {
+            let open = &mut process.thread(call.tid).open;
+            open.retain(|open| open.id < call.id);
+            open.push(Open { id: call.id, saved, kernel: None, runtime: false, told: Told::default() });
+        }
+    }
+
+    /// A call has returned; `status` is 0 if it succeeded or has none. What
+    /// follows from it is added to `out`.
+    #[allow(clippy::too_many_arguments, reason = "the ends of a call, as the recorder has them")]
+    pub fn end(
+        &mut self,
+        role: Option<&Role>,
+        signature: Option<&Signature>,
+        call: &CallRef,
+        exit: &Exit,
+        status: i32,
+        duration_ns: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(role) = role else { return };
+        let Meaning { processes, shown, names, unnamed, blind_to_memory, seen, .. } = self;
+        let (blind_to_memory, seen) = (*blind_to_memory, *seen);
+        let Some(process) = processes.get_mut(&call.pid) else { return };
+        let Some(open) = process.close(call) else { return };
+        if status != 0 {
+            process.undo(&open, call.tid);
+            return;
+        }
+        let lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
+        let mut ending = effects::Ending {
+            process,
+            lookup,
+            call,
+            name: &role.name,
+            duration_ns,
+            blind_to_memory,
+            seen,
+            out,
+        };
+        ending.end(open, &Out { signature, exit });
+    }
+
+    /// The call has no end: it was unwound, its end was lost, or it died.
+    pub fn forget(&mut self, call: &CallRef) {
+        if let Some(process) = self.processes.get_mut(&call.pid)
+            && let Some(open) = process.close(call)
+        {
+            // It may have succeeded, with nobody to see it.
+            process.whole &= !matches!(open.saved, Saved::Alloc { .. } | Saved::Map { .. });
+            process.undo(&open, call.tid);
+        }
+    }
+
+    /// Some calls are not seen: a filter leaves them out, or records were
+    /// lost. From now on nothing is concluded from what was not seen.
+    pub fn calls_missing(&mut self) {
+        self.blind = true;
+        self.processes.values_mut().for_each(|process| process.whole = false);
+    }
+
+    /// Allocations or frees are not seen.
+    pub fn memory_missing(&mut self) {
+        self.blind_to_memory = true;
+        self.processes.values_mut().for_each(|process| process.begun = false);
+    }
+
+    /// From now on this function's calls are not all seen.
+    pub fn not_seen(&mut self, name: &str) {
+        if places(name) {
+            self.seen.lacks(name);
+            self.contexts_missing();
+        }
+    }
+
+    /// Calls were lost that may have changed what is current in threads.
+    pub fn contexts_missing(&mut self) {
+        for process in self.processes.values_mut() {
+            process.followed = false;
+            process.threads.values_mut().for_each(|thread| thread.current.forget());
+            process.contexts.forget(&mut process.tables);
+        }
+    }
+
+    /// Its number may be given to another thread.
+    pub fn thread_exited(&mut self, pid: u32, tid: u32) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.threads.remove(&tid);
+        }
+    }
+
+    /// CUDA does not survive a fork: the child has the names of its host
+    /// stubs, and nothing else.
+    pub fn process_forked(&mut self, pid: u32, child: u32) {
+        let mut process = self.new_process();
+        if let Some(parent) = self.processes.get(&pid) {
+            process.kernels = parent.kernels.of_child(&self.rooms.tables);
+        }
+        self.processes.insert(child, process);
+    }
+
+    pub fn process_execed(&mut self, pid: u32) {
+        let process = self.new_process();
+        self.processes.insert(pid, process);
+    }
+
+    fn new_process(&self) -> Process {
+        let (whole, begun) = (!self.blind, !self.blind_to_memory);
+        Process { whole, begun, followed: true, ..Process::of_running(&self.rooms) }
+    }
+
+    pub fn process_exited(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+    }
+}
+
+/// What it takes to name a kernel.
+struct Lookup<'a> {
+    shown: &'a mut Shown,
+    names: &'a mut (dyn Names + Send),
+    unnamed: &'a mut u64,
+    pid: u32,
+}
+
+impl Lookup<'_> {
+    /// The name of a function, and whether it is one: else it is the handle.
+    fn kernel(&mut self, kernels: &mut Kernels, function: u64, is_stub: bool) -> (Arc<str>, bool) {
+        if let Some(name) = kernels.known(function) {
+            return (name.clone(), true);
+        }
+        kernels.look_up(function, || {
+            match if is_stub { self.names.stub(self.pid, function) } else { Stub::Unknown } {
+                Stub::Named(symbol) => Some(self.shown.name(symbol.as_bytes(), false)),
+                Stub::Unknown => Some(None),
+                Stub::NotNow => {
+                    *self.unnamed += 1;
+                    None
+                }
+            }
+        })
+    }
+}
+
+/// Whether a function is one of the runtime's.
+fn is_of_runtime(name: &str) -> bool {
+    name.starts_with("cuda") || name.starts_with("__cuda")
+}
+
+type Threads = HashMap<u32, Thread, Spread>;
+
+/// `followed`: it has made no calls before.
+fn thread_of(threads: &mut Threads, followed: bool, tid: u32) -> &mut Thread {
+    let current = || if followed { Current::of_new() } else { Current::default() };
+    threads.entry(tid).or_insert_with(|| Thread { current: current(), open: Vec::new() })
+}
+
+impl Thread {
+    /// Whether a call of the runtime is open.
+    fn in_runtime(&self) -> bool {
+        self.open.iter().any(|open| open.runtime)
+    }
+}
+
+impl Process {
+    /// Of which nothing is known.
+    fn of_running(rooms: &Rooms) -> Process {
+        Process {
+            whole: false,
+            begun: false,
+            followed: false,
+            ledger: Ledger::new(&rooms.live),
+            kernels: Kernels::new(&rooms.tables),
+            contexts: Contexts::default(),
+            tables: Share::new(&rooms.tables),
+            graphs: Graphs::default(),
+            capturing: HashMap::new(),
+            threads: HashMap::default(),
+        }
+    }
+
+    fn thread(&mut self, tid: u32) -> &mut Thread {
+        thread_of(&mut self.threads, self.followed, tid)
+    }
+
+    /// The call itself, after dropping calls inside it that never ended.
+    fn close(&mut self, call: &CallRef) -> Option<Open> {
+        let open = &mut self.threads.get_mut(&call.tid)?.open;
+        let mut switched = false;
+        while open.last()?.id > call.id {
+            switched |= open.pop().is_some_and(|inner| inner.switches());
+        }
+        let closed = open.pop_if(|last| last.id == call.id);
+        if switched {
+            self.thread(call.tid).current.forget();
+        }
+        closed
+    }
+
+    fn undo(&mut self, open: &Open, tid: u32) {
+        if let Saved::Free { table, ptr, serial } = open.saved {
+            self.ledger.cancel_free(table, ptr, serial);
+        }
+        if open.switches() {
+            self.thread(tid).current.forget();
+        }
+    }
+}
+
+impl Open {
+    /// Whether it is not known what is current in its thread if it fails.
+    fn switches(&self) -> bool {
+        use Context::{Current, Device, GetDevice, Release, Reset, Retain};
+        match self.saved {
+            Saved::Context(context, _) => {
+                !matches!(context, Current | Device { .. } | GetDevice | Retain | Release | Reset)
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! The rows of table.txt: for each function what it is, which parameters it
+//! has and where they are, and from that what is to be captured of a call.
+
+use std::sync::LazyLock;
+
+use super::item::Item;
+use super::layout::{self, Layout, layout_named};
+use super::raw::{Count, Place, Plan, Read, Source, What};
+use super::{Api, Category, Returns, base_name, names, parse_api, without_stream_suffix};
+
+pub struct Function {
+    #[cfg(test)]
+    pub name: &'static str,
+    pub api: Api,
+    pub category: Category,
+    pub returns: Returns,
+}
+
+/// A function's parameters, and what to capture of a call.
+#[derive(Debug)]
+pub struct Signature {
+    pub name: &'static str,
+    pub params: Vec<Param>,
+    pub plan: Plan,
+    pub(super) launch: Option<Shape>,
+    majors: Majors,
+}
+
+#[derive(Clone, Debug)]
+pub struct Param {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub place: Place,
+    /// How to show it, where that is simple: most arguments of most calls.
+    pub(super) plain: Option<Plain>,
+    /// The reads of the plan that belong to it: the first at entry, and that at exit.
+    pub(super) entry: Option<u8>,
+    pub(super) exit: Option<u8>,
+}
+
+/// A number in a word: which of its bits, and whether it is shown in hex.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain {
+    pub mask: u64,
+    pub hex: bool,
+}
+
+/// What a parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Shown as it was passed. A pointer is a value too, where nothing is known about its target.
+    Value(Item),
+    /// A string; the number is how much of it is worth reading.
+    Text(u16),
+    /// A structure that the function reads.
+    In(&'static Layout),
+    /// A list that the function reads, its length in the parameter of that number.
+    Array(Item, u8),
+    /// Something that the function writes.
+    Out(Item),
+    /// A structure that the function reads and writes.
+    InOut(&'static Layout),
+    /// A buffer that the function fills with a string.
+    OutChars,
+    /// A pointer to a string that the function sets; the number as with Text.
+    OutText(u16),
+}
+
+/// Where a launch has what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// cuLaunchKernel: function, three and three numbers, shared memory, stream.
+    Driver,
+    /// cudaLaunchKernel: function, two dim3, arguments, shared memory, stream.
+    Runtime,
+    /// cuLaunchKernelEx, cudaLaunchKernelExC: a structure and the function.
+    Config { wide_shared: bool },
+    /// cuGraphAddKernelNode: a structure as the fifth parameter.
+    Node,
+}
+
+/// The majors of the library that have a prototype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Majors {
+    /// It never changed.
+    All,
+    Range(u32, u32),
+    /// What is common to all, for a library whose major is not known.
+    Common,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arch {
+    X86_64,
+    Aarch64,
+}
+
+const HERE: Arch = if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 };
+
+/// The most a plan may ask for.
+#[cfg(test)]
+pub const MAX_STACK_WORDS: u8 = 16;
+pub const MAX_READS: usize = 4;
+
+const TEXT: u16 = 256;
+const KERNEL_NAME: u16 = 4096;
+
+/// A line of table.txt.
+pub struct Row {
+    pub name: &'static str,
+    pub majors: Majors,
+    pub function: Function,
+    /// Not parsed; `None`: nothing certain is known.
+    pub params: Option<&'static str>,
+}
+
+/// Sorted by name, in byte order; the variants of a function side by side.
+static ROWS: LazyLock<Vec<Row>> =
+    LazyLock::new(|| include_str!("table.txt").lines().filter_map(parse_row).collect());
+
+/// Sorted as the rows. For a function with variants, also what they have in common.
+static SIGNATURES: LazyLock<Vec<Signature>> = LazyLock::new(|| signatures(HERE));
+
+#[cfg(test)]
+pub fn rows() -> &'static [Row] {
+    &ROWS
+}
+
+/// Every function that is known, once.
+pub fn function_names() -> impl Iterator<Item = &'static str> {
+    let repeated = |pair: &[Row]| matches!(pair, [a, b] if a.name == b.name);
+    ROWS.iter()
+        .enumerate()
+        .filter(move |(at, _)| !ROWS.get(*at..at + 2).is_some_and(repeated))
+        .map(|(_, row)| row.name)
+}
+
+pub fn function(name: &str) -> Option<&'static Function> {
+    let at = ROWS.binary_search_by_key(&name, |r| r.name).ok()?;
+    ROWS.get(at).map(|r| &r.function)
+}
+
+/// The signature of a function, as the library of this major (that of
+/// `libcudart.so.12` is 12) has it. Of a function whose prototype changed, a
+/// library of an unknown major gets the parameters that are the same in all.
+pub fn signature(name: &str, major: Option<u32>) -> Option<&'static Signature> {
+    let found = variants(&SIGNATURES, name);
+    let found = if found.is_empty() { variants(&SIGNATURES, without_stream_suffix(name)) } else { found };
+    let fits = |s: &&Signature| match (s.majors, major) {
+        (Majors::All, _) => true,
+        (Majors::Range(low, high), Some(major)) => (low..=high).contains(&major),
+        (Majors::Range(..) | Majors::Common, _) => false,
+    };
+    found.iter().find(fits).or_else(|| found.iter().find(|s| s.majors == Majors::Common))
+}
+
+/// Every signature, each variant of a function.
+pub fn all() -> impl Iterator<Item = &'static Signature> {
+    SIGNATURES.iter().filter(|s| s.majors != Majors::Common)
+}
+
+fn variants<'a>(of: &'a [Signature], name: &str) -> &'a [Signature] {
+    let from = of.partition_point(|s| s.name < name);
+    let rest = of.get(from..).unwrap_or_default();
+    rest.get(..rest.partition_point(|s| s.name == name)).unwrap_or_default()
+}
+
+/// All signatures as they are on `arch`.
+pub fn signatures(arch: Arch) -> Vec<Signature> {
+    let mut all: Vec<Signature> = Vec::with_capacity(ROWS.len() + 64);
+    for of_name in ROWS.chunk_by(|a, b| a.name == b.name) {
+        let first = all.len();
+        all.extend(of_name.iter().flat_map(resolved).filter_map(|(row, params)| {
+            let name = of_name.first()?.name;
+            Some(Signature::new(name, row.majors, parse_params(params, arch)?))
+        }));
+        if let Some(common) = all.get(first..).and_then(common) {
+            all.push(common);
+        }
+    }
+    all
+}
+
+/// The row with its parameters, or the rows of the function it refers to.
+fn resolved(row: &'static Row) -> Vec<(&'static Row, &'static str)> {
+    let Some(params) = row.params else { return Vec::new() };
+    match params.strip_prefix('=') {
+        None => vec![(row, params)],
+        Some(base) => {
+            let from = ROWS.partition_point(|r| r.name < base);
+            let of_base = ROWS.iter().skip(from).take_while(|r| r.name == base);
+            of_base.filter_map(|r| Some((r, r.params?))).collect()
+        }
+    }
+}
+
+/// The first parameters that variants agree on.
+fn common(variants: &[Signature]) -> Option<Signature> {
+    let (newest, older) = variants.split_last()?;
+    if older.is_empty() {
+        return None;
+    }
+    let same = |at: usize, param: &Param| {
+        let agrees =
+            |s: &Signature| s.params.get(at).is_some_and(|p| p.place == param.place && p.kind == param.kind);
+        older.iter().all(agrees)
+    };
+    let params = newest.params.iter().enumerate().take_while(|(at, p)| same(*at, p));
+    Some(Signature::new(newest.name, Majors::Common, params.map(|(_, p)| (p.clone(), None)).collect()))
+}
+
+fn parse_row(line: &'static str) -> Option<Row> {
+    let (head, params) = split_words(line)?;
+    let [name, api, category, returns] = head;
+    let (name, majors) = match name.split_once('@') {
+        None => (name, Majors::All),
+        Some((name, majors)) => (name, parse_majors(majors)?),
+    };
+    let function = Function {
+        #[cfg(test)]
+        name,
+        api: parse_api(api)?,
+        category: parse_category(category)?,
+        returns: match returns {
+            "status" => Returns::Status,
+            "pointer" => Returns::Pointer,
+            "void" => Returns::Void,
+            "other" => Returns::Other,
+            _ => return None,
+        },
+    };
+    Some(Row { name, majors, function, params: Some(params).filter(|p| *p != "?") })
+}
+
+fn split_words(line: &'static str) -> Option<([&'static str; 4], &'static str)> {
+    let mut words = line.splitn(5, ' ');
+    let head = [words.next()?, words.next()?, words.next()?, words.next()?];
+    Some((head, words.next().unwrap_or_default()))
+}
+
+/// `13`, `11-12`. The newest prototype holds for newer libraries too.
+fn parse_majors(text: &str) -> Option<Majors> {
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let high = high.parse().ok()?;
+    Some(Majors::Range(low.parse().ok()?, if high >= NEWEST { u32::MAX } else { high }))
+}
+
+/// The newest major the facts know.
+const NEWEST: u32 = 13;
+
+fn parse_category(word: &str) -> Option<Category> {
+    Some(match word {
+        "alloc" => Category::Alloc,
+        "context" => Category::Context,
+        "error" => Category::Error,
+        "event" => Category::Event,
+        "free" => Category::Free,
+        "graph" => Category::Graph,
+        "init" => Category::Init,
+        "ipc" => Category::Ipc,
+        "launch" => Category::Launch,
+        "managed" => Category::Managed,
+        "memcpy" => Category::Memcpy,
+        "memset" => Category::Memset,
+        "module" => Category::Module,
+        "occupancy" => Category::Occupancy,
+        "pool" => Category::Pool,
+        "register" => Category::Register,
+        "stream" => Category::Stream,
+        "vmm" => Category::VirtualMemory,
+        "-" => Category::Other,
+        _ => return None,
+    })
+}
+
+/// A parameter, and how many bytes its pointer leads to if it is a structure
+/// that the calling convention passes by pointer.
+type Parsed = (Param, Option<u16>);
+
+fn parse_params(text: &'static str, arch: Arch) -> Option<Vec<Parsed>> {
+    text.split(' ').filter(|p| !p.is_empty()).map(|p| parse_param(p, arch)).collect()
+}
+
+fn parse_param(text: &'static str, arch: Arch) -> Option<Parsed> {
+    let mut parts = text.split(':');
+    let (name, kind, places) = (parts.next()?, parse_kind(parts.next()?)?, parts.next()?);
+    let (x86, arm) = places.split_once('|').unwrap_or((places, places));
+    let (place, copied) = parse_place(if arch == Arch::X86_64 { x86 } else { arm })?;
+    let copied = match kind {
+        Kind::Value(item) if copied => Some(item.bytes()),
+        _ => None,
+    };
+    let plain = if copied.is_none() { plain(kind) } else { None };
+    let name = written(name);
+    Some((Param { name, kind, place, plain, entry: None, exit: None }, copied))
+}
+
+/// As a parameter is called in traces. The headers write some names in two ways, and programs that take keys without
+/// regard to case (DuckDB) refuse a trace with both.
+pub(super) fn written(name: &'static str) -> &'static str {
+    const SAME: [(&str, &str); 11] = [
+        ("Flags", "flags"),
+        ("Height", "height"),
+        ("Pitch", "pitch"),
+        ("Width", "width"),
+        ("dynamicSmemSize", "dynamicSMemSize"),
+        ("graphID", "graphId"),
+        ("pCtx", "pctx"),
+        ("pId", "pid"),
+        ("pConfig", "pconfig"),
+        ("psize", "pSize"),
+        ("pvalue", "pValue"),
+    ];
+    SAME.iter().find(|(other, _)| *other == name).map_or(name, |(_, written)| written)
+}
+
+fn plain(kind: Kind) -> Option<Plain> {
+    let (bytes, hex) = match kind {
+        Kind::Value(Item::Unsigned(bytes)) => (bytes, false),
+        Kind::Value(Item::Hex(bytes)) => (bytes, true),
+        Kind::Out(_) | Kind::OutChars | Kind::OutText(_) => (8, true),
+        _ => return None,
+    };
+    Some(Plain { mask: u64::MAX >> (64 - 8 * u32::from(bytes)), hex })
+}
+
+/// The place, and whether it holds a pointer to a copy.
+fn parse_place(text: &str) -> Option<(Place, bool)> {
+    if text == "v" {
+        return Some((Place::Vector, false));
+    }
+    if let Some((first, second)) = text.split_once('+') {
+        return Some((Place::Pair(first.parse().ok()?, second.parse().ok()?), false));
+    }
+    if let Some((word, bytes)) = text.split_once('/') {
+        let word = word.parse::<u8>().ok()?.checked_sub(6)?;
+        return Some((Place::Block { word, bytes: bytes.parse().ok()? }, false));
+    }
+    let word: u8 = text.trim_end_matches('*').parse().ok()?;
+    let place = if word < 6 { Place::Register(word) } else { Place::Stack(word - 6) };
+    Some((place, text.ends_with('*')))
+}
+
+fn parse_kind(text: &'static str) -> Option<Kind> {
+    let (kind, detail) = text.split_once('=').unwrap_or((text, ""));
+    Some(match kind {
+        "cstr" => Kind::Text(TEXT),
+        "name" => Kind::Text(KERNEL_NAME),
+        "in" => Kind::In(layout_named(detail)?),
+        "inout" => Kind::InOut(layout_named(detail)?),
+        "array" => {
+            let (item, count) = detail.split_once(',')?;
+            Kind::Array(target(item), count.parse().ok()?)
+        }
+        "out" => match detail {
+            "chars" => Kind::OutChars,
+            "text" => Kind::OutText(TEXT),
+            _ => Kind::Out(target(detail)),
+        },
+        "enum" => Kind::Value(Item::Enum(names::constants(detail))),
+        "struct" => Kind::Value(Item::Struct(layout_named(detail)?)),
+        "flags" if !detail.is_empty() => Kind::Value(Item::Flags(4, names::flags(detail)?)),
+        _ => Kind::Value(scalar(kind)?),
+    })
+}
+
+fn scalar(word: &str) -> Option<Item> {
+    Some(match word {
+        "ptr" | "handle" | "devptr" | "fnptr" => Item::Hex(8),
+        "devptr32" => Item::Hex(4),
+        "u64" | "size" | "dim" | "usize" | "flags64" => Item::Unsigned(8),
+        "u32" | "flags" => Item::Unsigned(4),
+        "u16" => Item::Unsigned(2),
+        "u8" => Item::Unsigned(1),
+        "i32" | "device" => Item::Signed(4),
+        "f32" | "float" => Item::Float(4),
+        "f64" => Item::Float(8),
+        _ => return None,
+    })
+}
+
+/// What a pointer leads to: a scalar, a known structure, else an enumeration.
+fn target(word: &'static str) -> Item {
+    scalar(word)
+        .or_else(|| layout_named(word).map(Item::Struct))
+        .unwrap_or_else(|| Item::Enum(names::constants(word)))
+}
+
+impl Signature {
+    fn new(name: &'static str, majors: Majors, params: Vec<Parsed>) -> Signature {
+        let mut signature =
+            Signature { name, params: Vec::new(), plan: Plan::default(), launch: None, majors };
+        let words: Vec<Option<u8>> = params.iter().map(|(p, _)| word(p.place)).collect();
+        signature.params = params.iter().map(|(p, _)| p.clone()).collect();
+        for (at, (param, copied)) in params.iter().enumerate() {
+            signature.plan.stack_words = signature.plan.stack_words.max(stack_words(param.place));
+            if let Some(word) = word(param.place) {
+                signature.plan_entry(at, word, *copied, &words);
+                signature.plan_exit(at, word);
+            }
+        }
+        signature.launch = shape(name, signature.params.len());
+        signature
+    }
+
+    fn plan_entry(&mut self, at: usize, word: u8, copied: Option<u16>, words: &[Option<u8>]) {
+        let Some(param) = self.params.get_mut(at) else { return };
+        let what = match param.kind {
+            Kind::Text(most) => What::Text(most),
+            Kind::In(layout) | Kind::InOut(layout) => What::Bytes(layout.bytes),
+            Kind::Array(item, count) => {
+                let Some(Some(count)) = words.get(usize::from(count)) else { return };
+                // The sizes are worth more than where the bytes went.
+                let max = if param.name == "sizes" { 64 } else { 16 };
+                What::Counted { count: Count::Word(*count), each: item.bytes(), max }
+            }
+            Kind::Value(_) => match copied {
+                Some(bytes) => What::Bytes(bytes),
+                None => return,
+            },
+            _ => return,
+        };
+        if self.plan.entry.len() >= MAX_READS {
+            return;
+        }
+        let read = self.plan.entry.len() as u8;
+        param.entry = Some(read);
+        self.plan.entry.push(Read { param: at as u8, from: Source::Word(word), what });
+        if is_config(param.kind) {
+            let attributes = What::Counted {
+                count: Count::Inside { read, offset: layout::ATTRIBUTE_COUNT_AT },
+                each: layout::ATTRIBUTE_BYTES,
+                max: 4,
+            };
+            let from = Source::Inside { read, offset: layout::ATTRIBUTES_AT };
+            self.plan.entry.push(Read { param: at as u8, from, what: attributes });
+        }
+    }
+
+    fn plan_exit(&mut self, at: usize, word: u8) {
+        let Some(param) = self.params.get_mut(at) else { return };
+        let what = match param.kind {
+            Kind::Out(item) => What::Bytes(item.bytes()),
+            Kind::InOut(layout) => What::Bytes(layout.bytes),
+            Kind::OutChars => What::Text(TEXT),
+            Kind::OutText(_)
+                if matches!(self.name, "cuFuncGetName" | "cuKernelGetName" | "cudaFuncGetName") =>
+            {
+                What::TextThrough(KERNEL_NAME)
+            }
+            Kind::OutText(most) => What::TextThrough(most),
+            _ => return,
+        };
+        if self.plan.exit.len() < MAX_READS {
+            param.exit = Some(self.plan.exit.len() as u8);
+            self.plan.exit.push(Read { param: at as u8, from: Source::Word(word), what });
+        }
+    }
+}
+
+/// Whether launch attributes follow.
+pub fn is_config(kind: Kind) -> bool {
+    matches!(kind, Kind::In(layout) if matches!(layout.name, "CUlaunchConfig" | "cudaLaunchConfig_t"))
+}
+
+/// The number of the word that holds a pointer.
+fn word(place: Place) -> Option<u8> {
+    match place {
+        Place::Register(n) => Some(n),
+        Place::Stack(n) => Some(n + 6),
+        Place::Pair(..) | Place::Block { .. } | Place::Vector => None,
+    }
+}
+
+/// How much of the stack a parameter needs.
+fn stack_words(place: Place) -> u8 {
+    match place {
+        Place::Stack(n) => n + 1,
+        Place::Block { word, bytes } => word + bytes.div_ceil(8) as u8,
+        Place::Register(_) | Place::Pair(..) | Place::Vector => 0,
+    }
+}
+
+fn shape(name: &str, params: usize) -> Option<Shape> {
+    let (shape, needs) = match base_name(name) {
+        "cuLaunchKernel" | "cuLaunchCooperativeKernel" => (Shape::Driver, 9),
+        "cudaLaunchKernel" | "cudaLaunchCooperativeKernel" | "__cudaLaunchKernel" => (Shape::Runtime, 6),
+        "cuLaunchKernelEx" => (Shape::Config { wide_shared: false }, 2),
+        "cudaLaunchKernelExC" => (Shape::Config { wide_shared: true }, 2),
+        "cuGraphAddKernelNode" | "cudaGraphAddKernelNode" => (Shape::Node, 5),
+        _ => return None,
+    };
+    (params >= needs).then_some(shape)
+}

@@ -1,0 +1,227 @@
+//! Which functions of a file are to be hooked, and where exactly.
+//!
+//! In: an open file that a traced process has mapped executable, and what is wanted from it.
+//! Out: each function with the file offset its probe goes to, and a reason for each one that gets none.
+//! Not here: attaching, paths, processes. The file is read with `pread` and never mapped, because its owner may cut it
+//! short at any moment; the target stands still meanwhile, so a file without CUDA must be dismissed in microseconds.
+//! Nothing a file says is believed: every count and size is held against the file's length.
+
+mod file;
+mod layout;
+mod merge;
+mod runtime;
+mod site;
+mod symbols;
+#[cfg(test)]
+mod tests;
+mod unhookable;
+
+use std::fmt;
+use std::fs::File;
+
+use gpurec_trace::bounds::Left;
+use layout::{Layout, Machine};
+use serde::{Deserialize, Serialize};
+
+/// What to look for.
+pub enum Want<'a> {
+    /// All of CUDA: the driver's and the runtime's functions, and a runtime linked into the file itself.
+    Cuda,
+    /// Any exported function whose name the closure accepts.
+    Matching(&'a dyn Fn(&str) -> bool),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    Driver,
+    Runtime,
+    /// The CUDA runtime linked into a program or library.
+    StaticRuntime,
+    Other,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Image {
+    pub kind: Kind,
+    pub soname: Option<String>,
+    /// In hexadecimal.
+    pub build_id: Option<String>,
+    /// In the order of their entries.
+    pub functions: Vec<Function>,
+    pub not_hooked: Vec<NotHooked>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Function {
+    pub name: String,
+    /// Other names of the same code.
+    pub aliases: Vec<String>,
+    /// File offset of the symbol.
+    pub entry: u64,
+    /// File offset of the probe: the entry, or an instruction a little further that the kernel can emulate.
+    pub site: u64,
+    /// Whether the kernel emulates the instruction at `site`; it single-steps all others, which costs several times more.
+    pub emulated: bool,
+    /// The instruction at `site`.
+    pub instruction: String,
+}
+
+impl Image {
+    /// A file that was asked for, and has nothing that is wanted.
+    pub fn without_functions(self) -> Image {
+        Image { functions: Vec::new(), not_hooked: Vec::new(), ..self }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotHooked {
+    pub name: String,
+    pub reason: String,
+    /// It is a function, whose calls are not seen.
+    pub is_code: bool,
+}
+
+/// Those that are listed: what a file has more of is told in a row.
+const LISTED: usize = 256;
+const LISTED_BYTES: usize = 32 << 10;
+
+/// Holds a list of what is not hooked to a size that may be kept and written.
+pub fn few(all: &mut Vec<NotHooked>) {
+    let mut left: Left<LISTED_BYTES> = Left::default();
+    let fit = |one: &&NotHooked| left.take(one.name.len() + one.reason.len());
+    let kept = all.iter().take(LISTED).take_while(fit).count();
+    let more = all.len() - kept;
+    if more > 0 {
+        all.truncate(kept);
+        all.shrink_to_fit();
+        let reason = "for these reasons or such; gpurec lists no more of one file".to_owned();
+        all.push(NotHooked { name: format!("({more} more functions)"), reason, is_code: false });
+    }
+}
+
+#[derive(Debug)]
+pub enum Refused {
+    NotElf,
+    /// Another machine's code, or 32 bit; says which.
+    Foreign(String),
+    Malformed(String),
+    Io(std::io::Error),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotElf => f.write_str("this is not an ELF file, so it holds no function to hook"),
+            Self::Foreign(what) => {
+                write!(f, "this is {what}, and only this machine's own 64-bit code can be hooked")
+            }
+            Self::Malformed(what) => write!(f, "this ELF file is damaged: {what}; fetch or build it again"),
+            Self::Io(error) => write!(f, "this file cannot be read: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Where a function of any name begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// In the file.
+    pub offset: u64,
+    pub name: String,
+}
+
+/// The functions of a file that still have names, by offset: for telling which one an
+/// address is. What cannot be read has none.
+pub fn function_symbols(file: &File) -> Vec<Symbol> {
+    let symbols = || {
+        let layout = Layout::read(file, Machine::here()?).ok()?;
+        symbols::functions(&layout).ok()
+    };
+    symbols().unwrap_or_default()
+}
+
+/// The name under which the linker knows a library, if the file is one and has one.
+pub fn soname(file: &File) -> Option<String> {
+    Layout::read(file, Machine::here()?).ok()?.soname().ok().flatten()
+}
+
+/// Reads `file`. `runtime_name` says whether a name is one of the CUDA runtime's. `None`: nothing wanted is in it.
+pub fn read(
+    file: &File,
+    file_name: &str,
+    want: &Want,
+    runtime_name: &dyn Fn(&str) -> bool,
+) -> Result<Option<Image>, Refused> {
+    let Some(machine) = Machine::here() else {
+        return Err(Refused::Foreign("code for a machine that gpurec does not support".to_owned()));
+    };
+    read_on(machine, file, file_name, want, runtime_name)
+}
+
+fn read_on(
+    machine: Machine,
+    file: &File,
+    file_name: &str,
+    want: &Want,
+    runtime_name: &dyn Fn(&str) -> bool,
+) -> Result<Option<Image>, Refused> {
+    let layout = Layout::read(file, machine)?;
+    let soname = layout.soname()?;
+    let kind = kind_of(soname.as_deref().unwrap_or(file_name));
+    let (kind, mut candidates) = match (want, kind) {
+        (Want::Matching(accepts), _) => (kind, symbols::exported(&layout, accepts)?),
+        (Want::Cuda, Kind::Driver) => (kind, symbols::exported(&layout, &|name| name.starts_with("cu"))?),
+        (Want::Cuda, Kind::Runtime) => (kind, symbols::exported(&layout, &is_runtime_prefixed)?),
+        (Want::Cuda, _) => match runtime::find(&layout, runtime_name)? {
+            runtime::Found::Nothing => return Ok(None),
+            runtime::Found::Functions(candidates) => (Kind::StaticRuntime, candidates),
+            runtime::Found::Stripped(which) => {
+                let not_hooked = vec![which];
+                return Ok(Some(image(&layout, Kind::StaticRuntime, soname, Vec::new(), not_hooked)?));
+            }
+        },
+    };
+    if kind == Kind::Other && candidates.list.is_empty() {
+        return Ok(None);
+    }
+    let too_many = candidates.too_many();
+    let (functions, refused) = merge::functions(&layout, candidates.list)?;
+    // First: of a long list the rest is only counted.
+    let not_hooked = too_many.into_iter().chain(refused).collect();
+    Ok(Some(image(&layout, kind, soname, functions, not_hooked)?))
+}
+
+fn image(
+    layout: &Layout,
+    kind: Kind,
+    soname: Option<String>,
+    functions: Vec<Function>,
+    not_hooked: Vec<NotHooked>,
+) -> Result<Image, Refused> {
+    let build_id = layout.build_id()?;
+    Ok(Image { kind, soname, build_id, functions, not_hooked })
+}
+
+fn is_runtime_prefixed(name: &str) -> bool {
+    name.starts_with("cuda") || name.starts_with("__cuda")
+}
+
+/// What a library is by its name. Wheels rename the runtime: `libcudart.HASH.so.12`, `libcudart-HASH.so.12`.
+fn kind_of(name: &str) -> Kind {
+    let name = name.rsplit('/').next().unwrap_or(name);
+    if name.starts_with("libcuda.so") {
+        return Kind::Driver;
+    }
+    match name.strip_prefix("libcudart") {
+        Some(rest) if rest.starts_with(['.', '-']) && rest.contains(".so") => Kind::Runtime,
+        _ => Kind::Other,
+    }
+}

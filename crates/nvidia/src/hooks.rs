@@ -1,0 +1,519 @@
+//! The kernel functions that gpurec knows by name: what they are for, which drivers have
+//! them, what to read of a call, and what was read by name and type. In: hooks.txt (made
+//! by generate_hooks.py, which describes its form), registers and pieces of kernel memory.
+//! Out: rows and named arguments. Pure: what the running kernel has is probe::kernel's.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use super::names::{Names, class_value, engine_value};
+use super::version::Version;
+use gpurec_trace::{Arg, List, Value};
+
+#[cfg(test)]
+#[path = "tests/hooks.rs"]
+mod tests;
+
+const TABLE: &str = include_str!("hooks.txt");
+
+/// The most of one piece of memory that is read.
+pub const MAX_PIECE: u16 = 128;
+/// The most pieces that are read at entry, and at exit.
+pub const MAX_PIECES: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Group {
+    Ioctl,
+    Gsp,
+    Memory,
+    Context,
+    Scheduler,
+    Interrupt,
+    Uvm,
+}
+
+impl Group {
+    pub const ALL: [Group; 7] = [
+        Group::Ioctl,
+        Group::Gsp,
+        Group::Memory,
+        Group::Context,
+        Group::Scheduler,
+        Group::Interrupt,
+        Group::Uvm,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Ioctl => "ioctl",
+            Group::Gsp => "gsp",
+            Group::Memory => "memory",
+            Group::Context => "context",
+            Group::Scheduler => "scheduler",
+            Group::Interrupt => "interrupt",
+            Group::Uvm => "uvm",
+        }
+    }
+
+    /// `irq` is short for `interrupt`.
+    pub fn from_name(name: &str) -> Option<Group> {
+        let name = if name == "irq" { "interrupt" } else { name };
+        Group::ALL.into_iter().find(|group| group.name() == name)
+    }
+}
+
+/// What a function leaves in the return register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Returns {
+    /// NV_STATUS: zero is success.
+    Status,
+    /// A negative errno, or a number that is none.
+    Errno,
+    Bool,
+    Pointer,
+    Void,
+    Number,
+}
+
+/// What a hook is to the recorder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    Function,
+    /// Where an ioctl enters the driver: decoded as such.
+    Ioctl,
+    /// open, close, mmap or poll of an nvidia file.
+    File,
+    /// The driver reports an error.
+    Xid,
+}
+
+/// Where a file operation has what it works on: numbers of registers.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// A `struct file *`.
+    pub file: Option<u8>,
+    /// A `struct inode *`.
+    pub inode: Option<u8>,
+    /// Of an ioctl: the command word and the user's pointer.
+    pub cmd: Option<u8>,
+    pub user: Option<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The memory that argument register 0 to 5 points to.
+    Register(u8),
+    /// The memory that the 8 bytes at `offset` of an earlier piece point to.
+    Inside { piece: u8, offset: u16 },
+}
+
+/// A piece of kernel memory to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Read {
+    pub source: Source,
+    pub size: u16,
+}
+
+#[derive(Clone, Debug)]
+pub struct Hook {
+    pub name: &'static str,
+    pub group: Group,
+    /// Part of a plain `--kernel`.
+    pub on: bool,
+    pub module: &'static str,
+    /// Written as `scheduler`, else as `kernel`.
+    pub scheduler: bool,
+    /// May run in an interrupt, in whatever thread was there: recorded as an instant.
+    pub top_half: bool,
+    /// In nv-kernel.o, which has no ftrace entries: an ordinary kprobe is the only way in.
+    pub core: bool,
+    /// The proprietary flavour of the driver has renamed it.
+    pub open_only: bool,
+    pub returns: Returns,
+    pub role: Role,
+    pub operation: Operation,
+    /// What the trace calls it.
+    pub line: &'static str,
+    /// The tracepoint, `category:event`, that can stand for it.
+    pub tracepoint: Option<&'static str>,
+    pub meaning: &'static str,
+    args: Capture,
+    out: Capture,
+    driver: Driver,
+}
+
+/// The names that numbers have in the running driver.
+#[derive(Clone)]
+struct Driver(Arc<Names>);
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("Driver")
+    }
+}
+
+/// What to read, and which field is where in it.
+#[derive(Clone, Debug, Default)]
+struct Capture {
+    fields: Vec<Field>,
+    reads: Vec<Read>,
+}
+
+#[derive(Clone, Debug)]
+struct Field {
+    name: &'static str,
+    kind: Kind,
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Register(u8),
+    Piece { piece: u8, offset: u16 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Unsigned(u8),
+    Signed,
+    Bool,
+    Hex(u8),
+    Uuid,
+    Text,
+    Status,
+    Command,
+    Class,
+    Engine,
+}
+
+/// The rows of the drivers of this version, with the arguments as that version has them.
+/// Of an unknown version: every row, with the arguments of the newest.
+pub fn table(version: Option<&str>) -> Vec<Hook> {
+    let version = version.and_then(Version::parse);
+    let driver = Driver(Names::of(version.unwrap_or(Version::NEWEST)));
+    rows().filter_map(|row| hook(&row, version, &driver)).flatten().collect()
+}
+
+/// Why a name that other texts tell of is not there.
+pub fn folklore(name: &str) -> Option<&'static str> {
+    TABLE
+        .lines()
+        .filter_map(|line| line.strip_prefix("folklore ")?.split_once(' '))
+        .find_map(|(known, text)| (known == name).then_some(text))
+}
+
+impl Hook {
+    pub fn entry(&self) -> &[Read] {
+        &self.args.reads
+    }
+
+    /// Read at return, through the registers as they were at entry.
+    pub fn exit(&self) -> &[Read] {
+        &self.out.reads
+    }
+
+    pub fn has_args(&self) -> bool {
+        !self.args.fields.is_empty()
+    }
+
+    /// The names of what `args` gives.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.args.fields.iter().map(|field| field.name)
+    }
+
+    /// What could not be read is null, and its name stands in `unreadable`.
+    pub fn args(&self, registers: &[u64; 6], pieces: &[Option<&[u8]>]) -> Vec<Arg<'static>> {
+        self.args.named(Some(registers), pieces, &self.driver.0)
+    }
+
+    pub fn out(&self, pieces: &[Option<&[u8]>]) -> Vec<Arg<'static>> {
+        self.out.named(None, pieces, &self.driver.0)
+    }
+}
+
+impl Capture {
+    fn named(
+        &self,
+        registers: Option<&[u64; 6]>,
+        pieces: &[Option<&[u8]>],
+        names: &Names,
+    ) -> Vec<Arg<'static>> {
+        let mut unreadable = Vec::new();
+        let mut args: Vec<Arg> = Vec::with_capacity(self.fields.len());
+        for field in &self.fields {
+            let value = field.value(registers, pieces, names).unwrap_or_else(|| {
+                unreadable.push(Value::Text(Cow::Borrowed(field.name)));
+                Value::Null
+            });
+            args.push(Arg { name: Cow::Borrowed(field.name), value });
+        }
+        if !unreadable.is_empty() {
+            args.push(Arg {
+                name: Cow::Borrowed("unreadable"),
+                value: Value::Array(List::Owned(unreadable)),
+            });
+        }
+        args
+    }
+}
+
+impl Field {
+    fn value(
+        &self,
+        registers: Option<&[u64; 6]>,
+        pieces: &[Option<&[u8]>],
+        names: &Names,
+    ) -> Option<Value<'static>> {
+        match self.at {
+            At::Register(n) => {
+                let register = registers?.get(usize::from(n))?;
+                self.kind.value(&register.to_le_bytes(), names)
+            }
+            At::Piece { piece, offset } => {
+                let bytes = pieces.get(usize::from(piece)).copied().flatten()?;
+                self.kind.value(bytes.get(usize::from(offset)..)?, names)
+            }
+        }
+    }
+}
+
+impl Kind {
+    fn parse(text: &str) -> Option<Kind> {
+        Some(match text {
+            "u8" => Kind::Unsigned(1),
+            "u16" => Kind::Unsigned(2),
+            "u32" => Kind::Unsigned(4),
+            "u64" => Kind::Unsigned(8),
+            "i32" => Kind::Signed,
+            "bool" => Kind::Bool,
+            "h32" => Kind::Hex(4),
+            "h64" => Kind::Hex(8),
+            "uuid" => Kind::Uuid,
+            "text" => Kind::Text,
+            "status" => Kind::Status,
+            "command" => Kind::Command,
+            "class" => Kind::Class,
+            "engine" => Kind::Engine,
+            _ => return None,
+        })
+    }
+
+    fn size(self) -> u16 {
+        match self {
+            Kind::Unsigned(size) | Kind::Hex(size) => size.into(),
+            Kind::Bool => 1,
+            Kind::Signed | Kind::Status | Kind::Command | Kind::Class | Kind::Engine => 4,
+            Kind::Uuid => 16,
+            Kind::Text => MAX_PIECE,
+        }
+    }
+
+    /// Of the first bytes, little-endian. None: there are too few.
+    fn value(self, bytes: &[u8], names: &Names) -> Option<Value<'static>> {
+        if self == Kind::Text {
+            return text(bytes);
+        }
+        let bytes = bytes.get(..usize::from(self.size()))?;
+        if self == Kind::Uuid {
+            return Some(Value::Text(uuid(bytes).into()));
+        }
+        let mut word = [0; 8];
+        word.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        let number = u64::from_le_bytes(word);
+        Some(match self {
+            Kind::Bool => Value::Bool(number != 0),
+            Kind::Signed => match number as u32 as i32 {
+                negative @ ..0 => Value::Signed(negative.into()),
+                _ => Value::Number(number),
+            },
+            Kind::Unsigned(_) => Value::Number(number),
+            Kind::Hex(_) => Value::Hex(number),
+            Kind::Status => Value::Text(names.status(number as u32)),
+            Kind::Command => names.command(number as u32).map_or(Value::Hex(number), Value::Text),
+            Kind::Class => class_value(names.class(number as u32), number as u32),
+            Kind::Engine => engine_value(number as u32),
+            Kind::Uuid | Kind::Text => return None,
+        })
+    }
+}
+
+/// Up to the zero; without one in a piece of the full size it is cut, which three dots say.
+fn text(bytes: &[u8]) -> Option<Value<'static>> {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    if end.is_none() && bytes.len() < usize::from(MAX_PIECE) {
+        return None;
+    }
+    let mut text = String::from_utf8_lossy(bytes.get(..end.unwrap_or(bytes.len()))?).into_owned();
+    if end.is_none() {
+        text.push_str("...");
+    }
+    Some(Value::Text(text.into()))
+}
+
+/// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, as nvidia-smi writes it.
+fn uuid(bytes: &[u8]) -> String {
+    let mut text = String::from("GPU");
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// One row of the table: its first line, and those that belong to it.
+struct Row {
+    first: &'static str,
+    more: Vec<&'static str>,
+}
+
+fn rows() -> impl Iterator<Item = Row> {
+    let mut lines = TABLE.lines().filter(|line| !line.starts_with("folklore ")).peekable();
+    std::iter::from_fn(move || {
+        let first = lines.next()?;
+        let mut more = Vec::new();
+        while let Some(line) = lines.next_if(|line| line.starts_with(' ')) {
+            more.push(line.trim_start());
+        }
+        Some(Row { first, more })
+    })
+}
+
+/// A row is a hook for each module that has the function; None if this driver has it not.
+fn hook(row: &Row, version: Option<Version>, driver: &Driver) -> Option<Vec<Hook>> {
+    let mut words = row.first.split(' ');
+    let name = words.next()?;
+    let group = Group::from_name(words.next()?)?;
+    let on = words.next()? == "on";
+    let modules = words.next()?;
+    let core = words.next()? == "core";
+    let returns = returns(words.next()?)?;
+    let mut hook = Hook {
+        name,
+        group,
+        on,
+        module: "",
+        scheduler: false,
+        top_half: false,
+        core,
+        open_only: false,
+        returns,
+        role: Role::Function,
+        operation: Operation::default(),
+        line: name,
+        tracepoint: None,
+        meaning: row.more.iter().find_map(|line| line.strip_prefix("means ")).unwrap_or_default(),
+        args: capture(row, "args", version),
+        out: capture(row, "out", version),
+        driver: driver.clone(),
+    };
+    for flag in words {
+        let (key, value) = flag.split_once('=').unwrap_or((flag, ""));
+        match key {
+            "from" if older(version, value) => return None,
+            "before" if version.is_some() && !older(version, value) => return None,
+            _ => set(&mut hook, key, value),
+        }
+    }
+    Some(modules.split(',').map(|module| Hook { module, ..hook.clone() }).collect())
+}
+
+fn set(hook: &mut Hook, key: &str, value: &'static str) {
+    let register = value.parse().ok();
+    match key {
+        "open" => hook.open_only = true,
+        "irq" => hook.top_half = true,
+        "scheduler" => hook.scheduler = true,
+        "file" => hook.operation.file = register,
+        "inode" => hook.operation.inode = register,
+        "cmd" => hook.operation.cmd = register,
+        "user" => hook.operation.user = register,
+        "line" => hook.line = value,
+        "at" => hook.tracepoint = Some(value),
+        "role" => {
+            hook.role = match value {
+                "ioctl" => Role::Ioctl,
+                "file" => Role::File,
+                "xid" => Role::Xid,
+                _ => Role::Function,
+            };
+        }
+        _ => {}
+    }
+}
+
+fn returns(word: &str) -> Option<Returns> {
+    Some(match word {
+        "status" => Returns::Status,
+        "errno" => Returns::Errno,
+        "bool" => Returns::Bool,
+        "pointer" => Returns::Pointer,
+        "void" => Returns::Void,
+        "number" => Returns::Number,
+        _ => return None,
+    })
+}
+
+/// The captures of the newest SINCE that is not above the version. A driver older than the
+/// oldest one looked at has none: what it has there is not known.
+fn capture(row: &Row, what: &str, version: Option<Version>) -> Capture {
+    let lines = row.more.iter().filter_map(|line| line.strip_prefix(what)?.strip_prefix(' '));
+    let fits = |line: &&str| line.split(' ').next().is_some_and(|since| !older(version, since));
+    let Some(line) = lines.rev().find(fits) else { return Capture::default() };
+    let mut capture = Capture::default();
+    for word in line.split(' ').skip(1) {
+        capture.add(word);
+    }
+    capture
+}
+
+impl Capture {
+    /// NAME=PLACE:KIND. What cannot be read is left out; a test sees to it that nothing is.
+    fn add(&mut self, word: &'static str) -> Option<()> {
+        let (name, place) = word.split_once('=')?;
+        let (place, kind) = place.split_once(':')?;
+        let kind = Kind::parse(kind)?;
+        let mut steps = place.split('@');
+        let register = register(steps.next()?)?;
+        let mut at = At::Register(register);
+        let mut source = Source::Register(register);
+        while let Some(offset) = steps.next() {
+            let offset: u16 = offset.parse().ok()?;
+            let size = if steps.clone().next().is_some() { 8 } else { kind.size() };
+            let piece = self.read(source, offset.checked_add(size)?)?;
+            at = At::Piece { piece, offset };
+            source = Source::Inside { piece, offset };
+        }
+        self.fields.push(Field { name, kind, at });
+        Some(())
+    }
+
+    /// The piece from this source, at least so long.
+    fn read(&mut self, source: Source, size: u16) -> Option<u8> {
+        if size > MAX_PIECE {
+            return None;
+        }
+        let known = self.reads.iter().position(|read| read.source == source);
+        let index = known.unwrap_or(self.reads.len());
+        match self.reads.get_mut(index) {
+            Some(read) => read.size = read.size.max(size),
+            None if index < MAX_PIECES => self.reads.push(Read { source, size }),
+            None => return None,
+        }
+        u8::try_from(index).ok()
+    }
+}
+
+/// `N`, or `N|M` where AArch64 has it in register M.
+fn register(text: &str) -> Option<u8> {
+    let (other, aarch64) = text.split_once('|').unwrap_or((text, text));
+    let here = if cfg!(target_arch = "aarch64") { aarch64 } else { other };
+    here.parse().ok().filter(|register| *register < 6)
+}
+
+/// Whether the driver is older than TAG; an unknown one is the newest.
+fn older(version: Option<Version>, tag: &str) -> bool {
+    version.zip(Version::parse(tag)).is_some_and(|(version, tag)| version < tag)
+}

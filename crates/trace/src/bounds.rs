@@ -1,0 +1,267 @@
+//! How much is kept of what a target or a file says. Every table that grows with it has a bound here
+//! or a number of entries of bounded size; what is beyond is counted in a row of others.
+//! Nothing here knows what the bytes are.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use crate::hash::Map;
+
+/// A longer name is not told apart: no compiler and no driver makes one.
+pub const LONGEST_NAME: usize = 8 << 10;
+
+/// How many calls may be open at once, in all threads together: seven eighths of a power of two, which
+/// a hash table holds without growing. Ten thousand threads are in some twenty calls each.
+pub const MOST_OPEN: usize = 7 << 15;
+
+/// How many live allocations are followed, in all processes together.
+pub const MOST_LIVE: usize = 1 << 20;
+
+/// Bytes (or entries) that are left. Copies share them.
+#[derive(Clone)]
+pub struct Room(Arc<Inside>);
+
+struct Inside {
+    left: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+impl Room {
+    pub fn new(bytes: usize) -> Room {
+        Room(Arc::new(Inside { left: AtomicUsize::new(bytes), refused: AtomicUsize::new(0) }))
+    }
+
+    /// How often there was not enough left.
+    pub fn refused(&self) -> usize {
+        self.0.refused.load(Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let taken = self.0.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(bytes)).is_ok();
+        if !taken {
+            self.0.refused.fetch_add(1, Relaxed);
+        }
+        taken
+    }
+}
+
+/// What one owner has taken of a room: it goes back with the owner.
+pub struct Share {
+    room: Room,
+    taken: usize,
+}
+
+impl Share {
+    pub fn new(room: &Room) -> Share {
+        Share { room: room.clone(), taken: 0 }
+    }
+
+    pub fn take(&mut self, bytes: usize) -> bool {
+        let taken = self.room.take(bytes);
+        self.taken += if taken { bytes } else { 0 };
+        taken
+    }
+
+    pub fn give_back(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.taken);
+        self.taken -= bytes;
+        self.room.0.left.fetch_add(bytes, Relaxed);
+    }
+
+    /// Into a table whose entries count as `each`. False: there is no room for a new one.
+    pub fn insert<K: Eq + Hash, V, S: BuildHasher>(
+        &mut self,
+        table: &mut HashMap<K, V, S>,
+        each: usize,
+        key: K,
+        value: V,
+    ) -> bool {
+        let kept = table.contains_key(&key) || self.take(each);
+        if kept {
+            table.insert(key, value);
+        }
+        kept
+    }
+
+    pub fn remove<K: Eq + Hash, V, S: BuildHasher>(
+        &mut self,
+        table: &mut HashMap<K, V, S>,
+        each: usize,
+        key: &K,
+    ) -> Option<V> {
+        let removed = table.remove(key);
+        if removed.is_some() {
+            self.give_back(each);
+        }
+        removed
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.give_back(self.taken);
+    }
+}
+
+/// Bytes that one table may still take.
+#[derive(Clone, Copy, Debug)]
+pub struct Left<const BYTES: usize>(usize);
+
+impl<const BYTES: usize> Default for Left<BYTES> {
+    fn default() -> Self {
+        Left(BYTES)
+    }
+}
+
+impl<const BYTES: usize> Left<BYTES> {
+    pub fn take(&mut self, bytes: usize) -> bool {
+        let left = self.0.checked_sub(bytes);
+        self.0 = left.unwrap_or(self.0);
+        left.is_some()
+    }
+}
+
+/// Names that are told apart, each with a number: so many, and so many bytes of them.
+pub struct Names<const MOST: usize, const BYTES: usize> {
+    by_name: Map<Arc<str>, usize>,
+    left: Left<BYTES>,
+}
+
+/// Besides its bytes, of each name: the counts in front of it, and what the allocator adds.
+const EACH: usize = 32;
+
+impl<const MOST: usize, const BYTES: usize> Default for Names<MOST, BYTES> {
+    fn default() -> Self {
+        Names { by_name: Map::default(), left: Left::default() }
+    }
+}
+
+impl<const MOST: usize, const BYTES: usize> Names<MOST, BYTES> {
+    #[inline]
+    pub fn get(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// A name that is new. None: it is one of the others.
+    pub fn add(&mut self, name: &str, number: usize) -> Option<Arc<str>> {
+        if self.len() >= MOST || name.len() > LONGEST_NAME || !self.left.take(name.len() + EACH) {
+            return None;
+        }
+        let name: Arc<str> = name.into();
+        self.by_name.insert(name.clone(), number);
+        Some(name)
+    }
+}
+
+/// How many sentences are kept, and how long one may be.
+const SENTENCES: usize = 100;
+const LONGEST_SENTENCE: usize = 4 << 10;
+
+/// What is to be said, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sentences {
+    list: Vec<String>,
+    more: u64,
+}
+
+impl Sentences {
+    pub fn add(&mut self, sentence: impl AsRef<str>) {
+        let sentence = short(sentence.as_ref(), LONGEST_SENTENCE);
+        if self.list.contains(&sentence) {
+            return;
+        }
+        if self.list.len() < SENTENCES {
+            self.list.push(sentence);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    pub fn list(&self) -> &[String] {
+        &self.list
+    }
+
+    pub fn count(&self) -> u64 {
+        self.list.len() as u64 + self.more
+    }
+
+    /// Also how many are not among them.
+    pub fn all(&self) -> Vec<String> {
+        let more = (self.more > 0).then(|| format!("and {} more reasons", self.more));
+        self.list.iter().cloned().chain(more).collect()
+    }
+}
+
+/// A text that is only shown, and whose beginning tells enough.
+pub fn short(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    format!("{}…", text.get(..end).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_room_is_shared_and_what_is_given_back_is_there_again() {
+        let room = Room::new(100);
+        let (mut one, mut other) = (Share::new(&room), Share::new(&room));
+        assert!(one.take(60) && !other.take(60) && other.take(40) && !one.take(1));
+        assert_eq!(room.refused(), 2);
+        one.give_back(1000);
+        assert!(other.take(60), "no more comes back than was taken");
+        assert!(!one.take(1));
+        drop(other);
+        let mut table: HashMap<u8, u8> = HashMap::new();
+        assert!(one.insert(&mut table, 60, 1, 1) && one.insert(&mut table, 60, 1, 2));
+        assert!(!one.insert(&mut table, 60, 2, 1) && one.remove(&mut table, 60, &1) == Some(2));
+        assert!(one.take(100));
+    }
+
+    #[test]
+    fn names_are_bounded_by_number_and_by_bytes() {
+        let mut few: Names<2, 1000> = Names::default();
+        assert_eq!(few.add("a", 7).as_deref(), Some("a"));
+        assert!(few.add("b", 8).is_some() && few.add("c", 9).is_none());
+        assert_eq!((few.get("a"), few.get("b"), few.get("c"), few.len()), (Some(7), Some(8), None, 2));
+        let mut small: Names<100, 1000> = Names::default();
+        assert!(small.add(&"x".repeat(900), 0).is_some() && small.add(&"y".repeat(900), 1).is_none());
+        assert!(small.add("z", 1).is_some(), "a short one still fits");
+        let mut large: Names<100, { 1 << 20 }> = Names::default();
+        assert!(large.add(&"x".repeat(LONGEST_NAME), 0).is_some());
+        assert!(large.add(&"x".repeat(LONGEST_NAME + 1), 1).is_none());
+    }
+
+    #[test]
+    fn sentences_are_said_once_and_bounded() {
+        let mut said = Sentences::default();
+        for i in 0..1000 {
+            said.add(format!("{}", i % 500));
+            said.add("0");
+        }
+        // Those beyond are not told apart.
+        assert_eq!((said.list().len(), said.count()), (SENTENCES, 900));
+        assert_eq!(said.all().last().unwrap(), "and 800 more reasons");
+        said.add("x".repeat(1 << 20));
+        assert_eq!(said.count(), 901);
+    }
+
+    #[test]
+    fn a_text_is_shortened_between_characters() {
+        assert_eq!((short("abc", 3).as_str(), short("abcd", 3).as_str()), ("abc", "abc…"));
+        assert_eq!((short("aéb", 2).as_str(), short("é", 0).as_str()), ("a…", "…"));
+    }
+}

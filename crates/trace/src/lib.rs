@@ -1,0 +1,51 @@
+//! The trace: one contract for the recorder, which writes it, and the views,
+//! which read it.
+//!
+//! In: events with integer nanoseconds (`Line`), or the bytes of a file.
+//! Out: one JSON object a line, or the events again. `traces/README.md` is the
+//! schema. Nothing is decided here about what an event means, nothing is
+//! reordered and nothing is left out: what comes in goes out.
+
+mod args;
+pub mod bounds;
+mod budget;
+mod event;
+pub mod fast;
+pub mod hash;
+pub mod json;
+mod kernel;
+mod lines;
+mod nesting;
+mod notes;
+pub mod parse;
+mod reader;
+mod scan;
+#[cfg(test)]
+mod tests;
+pub mod text;
+pub mod time;
+mod value;
+mod writer;
+mod writer_kernel;
+
+pub use args::Args;
+pub use budget::{Action, Budget, Level, Why};
+#[cfg(test)]
+use event::Unknown;
+pub use event::{
+    Begin, Body, EMULATED, EMULATED_COLD, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Found, Header,
+    Hooked, InFlight, Launch, Layer, Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA,
+    SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Transfer, Where, signal_name,
+};
+pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
+pub use lines::fits;
+pub use notes::Notes;
+pub use reader::{ReadError, Reader, open};
+pub use value::{Arg, List, Value};
+pub use writer::LineWriter;
+
+/// Text from bytes that should be UTF-8, such as a name in another program's
+/// memory. What is not UTF-8 becomes U+FFFD, so that every line of a trace is.
+pub fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}

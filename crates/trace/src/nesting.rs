@@ -1,0 +1,102 @@
+//! Whether each end has its begin, and calls lie inside one another. In: the lines of a trace, in
+//! order. Out: what is wrong about one. Kept are the calls that threads are in, and nothing of
+//! threads that are in none.
+
+use super::event::Body;
+use super::hash::Map;
+use crate::bounds::MOST_OPEN;
+
+/// How far outwards the begin of an end is looked for. No program nests so deep.
+const DEEPEST: usize = 4096;
+
+#[derive(Default)]
+pub struct Nesting {
+    /// The thread of the line before, which is nearly always that of this one, and the calls it is
+    /// in, the outermost first.
+    thread: (u32, u32),
+    open: Vec<u64>,
+    others: Map<(u32, u32), Vec<u64>>,
+    /// Of all threads together. A trace with more than `MOST_OPEN` has calls that never return; beyond
+    /// it an end without its begin is not told.
+    count: usize,
+    full: bool,
+    /// The last event_id, and whether one was not above the one before it: if not, what is looked
+    /// for has its place.
+    last: u64,
+    disorder: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Odd {
+    /// An end whose begin is not there.
+    NoBegin,
+    /// An end of a call in which others began that have not ended.
+    Crossed,
+}
+
+impl Nesting {
+    #[inline]
+    pub fn add(&mut self, event_id: u64, body: &Body) -> Option<Odd> {
+        match body {
+            Body::Begin(b) if b.no_return.is_some() => None,
+            Body::Begin(b) => self.begin((b.pid, b.tid), event_id),
+            Body::KernelBegin(b) => self.begin((b.pid, b.tid), event_id),
+            Body::End(e) => self.end((e.pid, e.tid), e.begin),
+            Body::KernelEnd(e) => self.end((e.pid, e.tid), e.begin),
+            _ => None,
+        }
+    }
+
+    fn begin(&mut self, thread: (u32, u32), event_id: u64) -> Option<Odd> {
+        self.switch(thread);
+        self.disorder |= event_id < self.last;
+        self.last = event_id;
+        if self.count < MOST_OPEN {
+            self.open.push(event_id);
+            self.count += 1;
+        } else {
+            self.full = true;
+        }
+        None
+    }
+
+    fn end(&mut self, thread: (u32, u32), begin: u64) -> Option<Odd> {
+        self.switch(thread);
+        if self.open.last() == Some(&begin) {
+            self.open.pop();
+            self.count -= 1;
+            return None;
+        }
+        let beyond = self.open.len().saturating_sub(DEEPEST);
+        let near = self.open.get(beyond..).unwrap_or_default();
+        let found = match self.disorder {
+            false => near.binary_search(&begin).ok(),
+            true => near.iter().rposition(|id| *id == begin),
+        };
+        let Some(at) = found else {
+            // So deep in calls it is odd, whether its begin is further out or nowhere.
+            let odd = if beyond > 0 { Odd::Crossed } else { Odd::NoBegin };
+            return (!self.full).then_some(odd);
+        };
+        self.open.remove(beyond + at);
+        self.count -= 1;
+        Some(Odd::Crossed)
+    }
+
+    #[inline]
+    fn switch(&mut self, thread: (u32, u32)) {
+        if thread == self.thread {
+            return;
+        }
+        let next = self.others.remove(&thread).unwrap_or_default();
+        let mut before = std::mem::replace(&mut self.open, next);
+        if !before.is_empty() {
+            // What was deep once keeps no room for that.
+            if before.capacity() > 64 && before.len() < before.capacity() / 4 {
+                before.shrink_to_fit();
+            }
+            self.others.insert(self.thread, before);
+        }
+        self.thread = thread;
+    }
+}

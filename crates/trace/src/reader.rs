@@ -1,0 +1,284 @@
+//! Lines to events, from plain or zstd-compressed bytes. A recording that was killed leaves a last
+//! line that is cut, or a compressed frame without its end: everything before it is read, and the
+//! cut is told. A file may hold anything: what is no event is stepped over and told too.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, ErrorKind, Read};
+use std::ops::Range;
+use std::path::Path;
+
+use super::event::{Body, Line, SCHEMA, Unknown};
+use super::fast;
+use super::lines::{LONGEST, Lines, Next, fits};
+use super::nesting::Nesting;
+use super::notes::{Notes, Place};
+use super::parse::{Parsed, any_order};
+use crate::bounds::{LONGEST_NAME, short};
+
+/// Of a compressed trace.
+const READ_AHEAD: usize = 128 * 1024;
+
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// What is asked of the decoder at once: where the data are damaged, what it has decoded for the same
+/// request is lost with the error.
+const DECODED: usize = 16 * 1024;
+
+#[derive(Debug)]
+pub enum ReadError {
+    /// The first line is no event: something else than a trace.
+    NotATrace {
+        line: u64,
+        reason: String,
+    },
+    Empty,
+    Io(io::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            ReadError::NotATrace { line, reason } => write!(
+                f,
+                "this is not a gpurec trace (line {line}: {reason}); give a .jsonl or .jsonl.zst file that gpurec wrote"
+            ),
+            ReadError::Empty => f.write_str(
+                "the trace is empty: the recording was killed before its first write; record again",
+            ),
+            ReadError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "the trace is not yours to read ({error}); ask its owner for a copy")
+            }
+            ReadError::Io(error) => {
+                write!(f, "the trace cannot be read ({error}); check the file and its disk")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+pub struct Reader<R: Read> {
+    lines: Lines<R>,
+    seen: Seen,
+}
+
+/// Where the reader is, apart from the line it lends.
+#[derive(Default)]
+struct Seen {
+    /// Of the line lent last, from 1.
+    number: u64,
+    /// The first event_id, the one after the highest, and how many events there were.
+    first_id: u64,
+    next_id: u64,
+    events: u64,
+    ts_ns: u64,
+    ended: bool,
+    nesting: Nesting,
+    notes: Notes,
+    over: bool,
+}
+
+impl<R: Read> Reader<R> {
+    pub fn new(input: R) -> Self {
+        Reader { lines: Lines::new(input), seen: Seen::default() }
+    }
+
+    /// What was odd so far; everything, once `next` has said `None`.
+    pub fn notes(&self) -> &Notes {
+        &self.seen.notes
+    }
+
+    /// The next event, or `None` at the end. It borrows from the reader. A line that is no event
+    /// comes as `Unknown` without a type.
+    #[allow(clippy::should_implement_trait)] // an iterator cannot lend
+    pub fn next(&mut self) -> Result<Option<Line<'_>>, ReadError> {
+        let Reader { lines, seen } = self;
+        if seen.over {
+            return Ok(None);
+        }
+        let (range, whole) = match seen.place(lines)? {
+            Some(Found::Line(range, whole)) => (range, whole),
+            Some(Found::TooLong) => return seen.bad(format!("it is longer than {} MiB", LONGEST >> 20)),
+            None => return Ok(None),
+        };
+        let text = lines.text(range);
+        if !fits(text) {
+            return seen.bad("it has more parts than any line that gpurec writes".to_owned());
+        }
+        if let Some(line) = fast::line(text) {
+            return Ok(seen.accept(&line).then_some(line));
+        }
+        match any_order(text) {
+            Ok(Parsed { line, unknown_keys }) => {
+                seen.notes.unknown_keys += unknown_keys;
+                Ok(seen.accept(&line).then_some(line))
+            }
+            Err(_) if !whole && (seen.number > 1 || text.starts_with(b"{\"event_id\"")) => {
+                seen.cut_short("the line ends in the middle")
+            }
+            Err(reason) => seen.bad(reason),
+        }
+    }
+}
+
+enum Found {
+    /// And whether it has its line feed.
+    Line(Range<usize>, bool),
+    TooLong,
+}
+
+impl Seen {
+    /// The next line that is not blank.
+    fn place<R: Read>(&mut self, lines: &mut Lines<R>) -> Result<Option<Found>, ReadError> {
+        loop {
+            self.number += 1;
+            let (range, whole) = match lines.advance() {
+                Ok(Next::Line(range)) => (range, true),
+                Ok(Next::Rest(range)) => (range, false),
+                Ok(Next::TooLong) => return Ok(Some(Found::TooLong)),
+                Ok(Next::End) => return self.end(),
+                // A compressed trace without its end.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                    return self.cut_short("the compressed data end in the middle");
+                }
+                // Of the decoder, not of the system: what a machine that crashed has left at the end.
+                Err(error) if error.raw_os_error().is_none() && self.events > 0 => {
+                    return self.cut_short("the compressed data are damaged from here on");
+                }
+                Err(error) => return Err(ReadError::Io(error)),
+            };
+            if !lines.text(range.clone()).trim_ascii().is_empty() {
+                return Ok(Some(Found::Line(range, whole)));
+            }
+        }
+    }
+
+    fn end(&mut self) -> Result<Option<Found>, ReadError> {
+        self.number -= 1;
+        if self.events == 0 && self.notes.bad_lines == 0 {
+            return Err(ReadError::Empty);
+        }
+        self.over = true;
+        self.no_end_line();
+        Ok(None)
+    }
+
+    fn no_end_line(&mut self) {
+        if !self.ended {
+            self.cut("no end line follows, so the recording was killed or still runs");
+        }
+    }
+
+    /// Whether the line belongs to this trace.
+    #[inline]
+    fn accept(&mut self, line: &Line) -> bool {
+        if self.events > 0 && (self.ended || matches!(line.body, Body::Header(_))) {
+            self.another(matches!(line.body, Body::Header(_)));
+            return false;
+        }
+        self.order(line);
+        match &line.body {
+            Body::Header(header) if header.schema > SCHEMA => {
+                self.notes.newer_schema = Some(header.schema);
+            }
+            Body::Header(_) => {}
+            _ if self.events == 1 => self.notes.header_missing = true,
+            Body::Unknown(_) => self.notes.unknown_lines += 1,
+            Body::Finish(_) => self.ended = true,
+            body => {
+                if let Some(odd) = self.nesting.add(line.event_id, body) {
+                    self.notes.odd(odd, self.number);
+                }
+            }
+        }
+        true
+    }
+
+    fn order(&mut self, line: &Line) {
+        if self.events == 0 {
+            self.first_id = line.event_id;
+        } else if line.event_id < self.next_id || line.ts_ns < self.ts_ns {
+            self.notes.disorder(self.number);
+        }
+        self.events += 1;
+        self.next_id = self.next_id.max(line.event_id.saturating_add(1));
+        self.ts_ns = line.ts_ns;
+        self.notes.missing_events = (self.next_id - self.first_id).saturating_sub(self.events);
+    }
+
+    /// Its event_ids count anew and its times too: what is kept of this trace would be mixed up
+    /// with them.
+    fn another(&mut self, header: bool) {
+        self.no_end_line();
+        let reason = if header { "another trace begins" } else { "lines follow the end line" };
+        self.notes.unread = Some(Place { line: self.number, reason: reason.to_string() });
+        self.over = true;
+    }
+
+    fn bad(&mut self, reason: String) -> Result<Option<Line<'static>>, ReadError> {
+        if self.events == 0 && self.notes.bad_lines == 0 {
+            return Err(ReadError::NotATrace { line: self.number, reason });
+        }
+        let place = Place { line: self.number, reason: short(&reason, LONGEST_NAME) };
+        self.notes.bad_lines += 1;
+        self.notes.first_bad.get_or_insert(place);
+        let body = Body::Unknown(Unknown { kind: Cow::Borrowed(""), name: Cow::Borrowed("") });
+        Ok(Some(Line { event_id: self.next_id, ts_ns: self.ts_ns, body }))
+    }
+
+    /// Before the first event: there is nothing.
+    fn cut_short<T>(&mut self, reason: &str) -> Result<Option<T>, ReadError> {
+        if self.events == 0 {
+            return Err(ReadError::Empty);
+        }
+        self.cut(reason);
+        Ok(None)
+    }
+
+    fn cut(&mut self, reason: &str) {
+        let place = Place { line: self.number, reason: reason.to_string() };
+        self.notes.cut.get_or_insert(place);
+        self.over = true;
+    }
+}
+
+/// Opens a trace; `-` is standard input. Compression is told by the first
+/// bytes, not by the name.
+pub fn open(path: &Path) -> Result<Reader<Box<dyn Read>>, ReadError> {
+    if path == Path::new("-") {
+        reader_of(io::stdin().lock())
+    } else {
+        reader_of(File::open(path).map_err(ReadError::Io)?)
+    }
+}
+
+pub(super) fn reader_of(mut source: impl Read + 'static) -> Result<Reader<Box<dyn Read>>, ReadError> {
+    let first = first_bytes(&mut source).map_err(ReadError::Io)?;
+    let compressed = first == ZSTD_MAGIC;
+    let whole = Cursor::new(first).chain(source);
+    if !compressed {
+        return Ok(Reader::new(Box::new(whole)));
+    }
+    let buffered = BufReader::with_capacity(READ_AHEAD, whole);
+    let decoder = zstd::stream::read::Decoder::with_buffer(buffered).map_err(ReadError::Io)?;
+    Ok(Reader::new(Box::new(Decoded(decoder))))
+}
+
+/// As many as there are, up to those that tell. A pipe may give them one by one.
+fn first_bytes(source: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut first = Vec::with_capacity(ZSTD_MAGIC.len());
+    // It goes on after an interruption.
+    source.by_ref().take(ZSTD_MAGIC.len() as u64).read_to_end(&mut first)?;
+    Ok(first)
+}
+
+struct Decoded<R>(R);
+
+impl<R: Read> Read for Decoded<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = into.len().min(DECODED);
+        self.0.read(into.get_mut(..most).unwrap_or_default())
+    }
+}

@@ -1,0 +1,131 @@
+//! Reading a trace and what the views make of it. In: a choice of view, and a file. Held: an answer comes
+//! whatever the file, every event is read the same in both ways of reading and written back the same, and
+//! the figures survive their way through JSON.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{choice, with_file};
+use gpurec_analysis::diff::{DiffConfig, diff};
+use gpurec_analysis::export::{ExportConfig, ExportFormat, export};
+use gpurec_analysis::only::Only;
+use gpurec_analysis::timeline::{TimelineConfig, timeline};
+use gpurec_analysis::views::{Format, ReportConfig, report};
+use gpurec_analysis::{Figures, summary_of, text};
+use gpurec_trace::{self as trace, Body, Line, LineWriter, fast, parse};
+
+const VIEWS: [&str; 13] = [
+    "api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "ioctl", "threads", "waste",
+    "latency", "longest",
+];
+
+pub fn jsonl(data: &[u8]) {
+    let (how, text) = choice(data);
+    for line in text.split(|b| *b == b'\n') {
+        both_ways(line);
+    }
+    with_file(text, |scratch| {
+        // One view of each input: the more inputs, the better.
+        match (read(&scratch.path), how % 64) {
+            (true, 0..60) => view(how % 64, &part(how), &scratch.path),
+            _ => figures(&scratch.path),
+        }
+    });
+}
+
+/// What the quick reader takes, the thorough one takes too, and finds the same.
+fn both_ways(text: &[u8]) {
+    let slow = parse::any_order(text);
+    if let Some(quick) = fast::line(text) {
+        let slow = slow.as_ref().expect("one reader takes it and the other does not");
+        assert_eq!((&quick, 0), (&slow.line, slow.unknown_keys));
+    }
+    let Ok(parsed) = slow else { return };
+    if !matches!(parsed.line.body, Body::Unknown(_)) {
+        written_back(&parsed.line);
+    }
+}
+
+fn written_back(line: &Line) {
+    let mut written = Vec::new();
+    let mut writer = LineWriter::new(&mut written);
+    let done = writer.write(line).and_then(|()| writer.flush());
+    drop(writer);
+    // A number that JSON cannot hold.
+    if done.is_err() {
+        return;
+    }
+    let text = written.trim_ascii_end();
+    assert!(!text.contains(&b'\n'), "two lines of one");
+    let again = parse::any_order(text).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(text)));
+    assert_eq!(&again.line, line, "{}", String::from_utf8_lossy(text));
+}
+
+/// Whether it is a trace at all.
+fn read(path: &Path) -> bool {
+    let Ok(mut reader) = trace::open(path) else { return false };
+    let mut events = 0u64;
+    loop {
+        match reader.next() {
+            Ok(Some(_)) => events += 1,
+            Ok(None) => break,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                return false;
+            }
+        }
+    }
+    let notes = reader.notes();
+    assert!(notes.is_whole() || !notes.sentences().is_empty(), "nothing is said about {notes:?}");
+    assert!(events > 0);
+    true
+}
+
+fn figures(path: &Path) {
+    let Ok(figures) = summary_of(path, &Only::default()) else { return };
+    assert!(!text::print(&figures, 100).is_empty());
+    let json = figures.to_json();
+    let again = Figures::from_json(&json).expect("figures from their own JSON");
+    assert_eq!(again.to_json(), json);
+}
+
+/// All of the trace, or a part of it.
+fn part(how: u8) -> Only {
+    match how / 64 {
+        0 => Only::default(),
+        1 => Only { pids: vec![1], ..Only::default() },
+        2 => Only { from_ns: Some(5), to_ns: Some(1 << 40), ..Only::default() },
+        _ => Only { tids: vec![1, 2], ranks: vec![0], ..Only::default() },
+    }
+}
+
+fn view(how: u8, only: &Only, path: &Path) {
+    let (files, only) = (vec![path.to_owned()], only.clone());
+    let format = [Format::Text, Format::Json, Format::Csv][usize::from(how / 20) % 3];
+    let done = match usize::from(how % 20) {
+        at @ 0..=12 => {
+            let view = Some(VIEWS[at].to_owned());
+            report(&ReportConfig { view, files, format, older_than: None, top: None, only, function: None })
+        }
+        13 => {
+            let (from, to) = (Some(Duration::from_nanos(5)), None);
+            timeline(&TimelineConfig { files, from, to, tids: Vec::new(), only })
+        }
+        at @ 14..=16 => {
+            let format = [ExportFormat::Chrome, ExportFormat::Csv, ExportFormat::Perfetto][at - 14];
+            export(&ExportConfig { files, format, output: Some("/dev/null".into()), only })
+        }
+        _ => diff(&DiffConfig {
+            before: path.to_owned(),
+            after: path.to_owned(),
+            json: how & 16 != 0,
+            top: None,
+            fail_over: vec!["duration=0".to_owned()],
+            only,
+        })
+        .inspect(|status| assert_eq!(*status, 0, "a trace differs from itself")),
+    };
+    if let Err(error) = done {
+        assert!(!format!("{error:#}").is_empty());
+    }
+}

@@ -1,0 +1,224 @@
+//! What the fuzzer begins with. In: a folder. Out: a folder for each target with a few small valid inputs,
+//! made anew each time: files from the machine's own compiler, records from the wire's structs, lines of
+//! the committed traces, budgets as docs/gates.md has them. Nothing of NVIDIA's is among them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpurec::probe::wire;
+
+pub fn seeds(folder: &Path) {
+    elf(&made(folder, "elf"));
+    records(&made(folder, "records"));
+    random(&made(folder, "pair"), 12, 1200);
+    random(&made(folder, "ioctl"), 12, 600);
+    jsonl(&made(folder, "jsonl"));
+    budget(&made(folder, "budget"));
+}
+
+fn made(folder: &Path, name: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn put(folder: &Path, name: &str, first: u8, bytes: &[u8]) {
+    fs::write(folder.join(name), [&[first], bytes].concat()).unwrap();
+}
+
+const CODE: &str = r#"
+__attribute__((section(".nv_fatbin"), used)) static const char code[16] = {1};
+int cudaMalloc(int n) { return n > 3; }
+int cudaLaunchKernel(int n) { return n ? cudaMalloc(n - 1) : 2; }
+int cudaFree(int n) __attribute__((alias("cudaMalloc")));
+int cuInit(int n) { return n == 7 ? cudaMalloc(n) : 0; }
+int cuMemAlloc_v2(int *n) { return *n; }
+int cuData = 3;
+__attribute__((visibility("hidden"))) int cuHidden(void) { return 1; }
+#ifdef __x86_64__
+/* A better place for a probe a little behind the entry, and one that is another function's. */
+__asm__(".globl cuFurther, cuOuter, cuInner\n.type cuFurther, @function\n.type cuOuter, @function\n"
+    ".type cuInner, @function\ncuFurther: test %edi, %edi\npush %rbx\npop %rbx\nret\n.size cuFurther, 5\n"
+    "cuOuter: test %edi, %edi\ncuInner: push %rbx\npop %rbx\nret\n.size cuOuter, 5\n.size cuInner, 3\n");
+#endif
+"#;
+
+fn elf(folder: &Path) {
+    let kinds: [(&str, u8, &[&str]); 6] = [
+        ("runtime", 8, &["-shared", "-Wl,-soname,libcudart.so.12", "-Wl,--build-id=0x0123abcd"]),
+        ("driver", 1, &["-shared", "-Wl,-soname,libcuda.so.1", "-Wl,--hash-style=sysv"]),
+        ("plain", 10, &["-shared", "-Wl,--hash-style=gnu"]),
+        ("static", 2, &["-Wl,-e,cudaMalloc", "-static"]),
+        ("stripped", 2, &["-shared", "-s", "-Wl,--hash-style=gnu"]),
+        ("object", 14, &["-c"]),
+    ];
+    let source = folder.join("source.c");
+    for (name, how, arguments) in kinds {
+        fs::write(&source, CODE).unwrap();
+        let output = folder.join("output");
+        let done = Command::new("cc")
+            .args(["-O1", "-fPIC", "-nostdlib", "-fno-asynchronous-unwind-tables"])
+            .args(cfg!(target_arch = "x86_64").then_some("-fcf-protection=none"))
+            .args(["-Wl,-z,max-page-size=512", "-Wl,-z,noseparate-code", "-Wl,-z,norelro"])
+            .args(arguments)
+            .arg(&source)
+            .arg("-o")
+            .arg(&output)
+            .status()
+            .expect("cc is needed for the seeds");
+        assert!(done.success(), "cc cannot make {name}");
+        let bytes = fs::read(&output).unwrap();
+        put(folder, name, how, &bytes);
+        put(folder, &format!("{name}-without-sections"), how, &without_sections(bytes));
+        fs::remove_file(output).unwrap();
+    }
+    fs::remove_file(source).unwrap();
+}
+
+/// As the loader sees it.
+fn without_sections(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[0x28..0x30].fill(0);
+    bytes[0x3c..0x40].fill(0);
+    bytes
+}
+
+fn head(kind: u16, flags: u16, ts: u64, tid: u32, seq: u32, probe: u32) -> wire::Head {
+    wire::Head { ts, tid, seq, kind, flags, probe }
+}
+
+fn call(ts: u64, tid: u32, seq: u32, probe: u32, flags: u16, behind: &[u8]) -> Vec<u8> {
+    let sp = 0x9000 - u64::from(seq) * 16;
+    let head = head(wire::CALL, flags, ts, tid, seq, probe);
+    let args = [0x1000, 0x40, 0x2000, 3, 4, 5];
+    let payload = behind.len() as u16;
+    [wire::bytes(&wire::Call { head, pid: 2, payload, words: 0, sp, args }), behind].concat()
+}
+
+fn returned(ts: u64, tid: u32, seq: u32, probe: u32, begin: u64, flags: u16, behind: &[u8]) -> Vec<u8> {
+    let head = head(wire::RETURN, flags, ts, tid, seq, probe);
+    let payload = behind.len() as u32;
+    let mut bytes = wire::bytes(&wire::Return { head, begin, value: 0, payload, pad: 0 }).to_vec();
+    if !behind.is_empty() {
+        bytes.resize(size_of::<wire::Call>(), 0);
+        bytes.extend(behind);
+    }
+    bytes
+}
+
+fn piece(state: u16, bytes: &[u8]) -> Vec<u8> {
+    let mut piece = wire::bytes(&wire::Piece { state, length: bytes.len() as u16, late: 0 }).to_vec();
+    piece.extend(bytes);
+    piece.resize(piece.len().next_multiple_of(8), 0);
+    piece
+}
+
+/// The probes' numbers are those of records.rs: 1 to 30 are functions, then what lies beneath.
+fn records(folder: &Path) {
+    let pointer = piece(wire::PIECE_READ, &0x7000_0000_u64.to_le_bytes());
+    let text = piece(wire::PIECE_READ, b"_Z5saxpyfPfS_\0");
+    let mut each = Vec::new();
+    for probe in 1..=38 {
+        let flags = if probe > 30 { wire::KERNEL } else { 0 };
+        let behind = if probe % 2 == 0 { [pointer.clone(), text.clone()].concat() } else { Vec::new() };
+        let ts = 2000 + u64::from(probe) * 100;
+        let seq = probe * 2;
+        let exit = if probe % 3 == 0 { &pointer[..] } else { &[] };
+        each.push(vec![
+            call(ts, 2, seq - 1, probe, flags, &behind),
+            returned(ts + 50, 2, seq, probe, ts, flags, exit),
+        ]);
+    }
+    each.push(others());
+    for (at, some) in each.chunks(8).enumerate() {
+        let mut bytes = Vec::new();
+        for (ring, record) in some.concat().iter().enumerate() {
+            bytes.push(ring as u8);
+            bytes.extend((record.len() as u16).to_le_bytes());
+            bytes.extend(record);
+            if ring % 5 == 4 {
+                bytes.extend([0, 0xff, 0xff]);
+            }
+        }
+        fs::write(folder.join(format!("calls-{at}")), bytes).unwrap();
+    }
+}
+
+fn others() -> Vec<Vec<u8>> {
+    let of = |kind, flags, ts| head(kind, flags, ts, 2, 0, 36);
+    let instant = wire::Instant {
+        head: of(wire::INSTANT, wire::KERNEL, 9000),
+        pid: 2,
+        cpu: 1,
+        duration: 30,
+        args: [1; 6],
+        payload: 0,
+        pad: 0,
+    };
+    let mut command = [0; 4096];
+    command[..4].copy_from_slice(b"a\0b\0");
+    vec![
+        wire::bytes(&instant).to_vec(),
+        wire::bytes(&wire::Fork { head: of(wire::FORK, 0, 9100), pid: 2, child: 3 }).to_vec(),
+        wire::bytes(&wire::Exec { head: of(wire::EXEC, 0, 9200), pid: 2, length: 4, command }).to_vec(),
+        wire::bytes(&wire::Exit { head: of(wire::EXIT, wire::PROCESS_ENDED, 9300), pid: 2, status: 256 })
+            .to_vec(),
+    ]
+}
+
+/// For the targets whose bytes are only choices.
+fn random(folder: &Path, count: u64, length: usize) {
+    for seed in 1..=count {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        };
+        let bytes: Vec<u8> = (0..length).map(|_| next()).collect();
+        fs::write(folder.join(format!("random-{seed}")), bytes).unwrap();
+    }
+}
+
+fn jsonl(folder: &Path) {
+    let traces = [
+        include_str!("../../crates/analysis/src/tests/kernel.jsonl"),
+        include_str!("../../traces/torch_h200.jsonl"),
+    ];
+    for (at, trace) in traces.iter().enumerate() {
+        let lines: Vec<&str> = trace.lines().filter(|line| line.len() < 2500).collect();
+        let header = lines.first().unwrap();
+        for view in 0..16 {
+            let from = 1 + view * 37 % (lines.len() - 6);
+            let part = [&[*header], &lines[from..(from + 12).min(lines.len())]].concat().join("\n") + "\n";
+            let first = (view + 16 * (at + view) % 48) as u8;
+            put(folder, &format!("trace-{at}-{view}"), first, part.as_bytes());
+        }
+        let end = [*header, lines.last().unwrap()].join("\n") + "\n";
+        let packed = zstd::encode_all(end.as_bytes(), 3).unwrap();
+        put(folder, &format!("packed-{at}"), 0, &packed);
+    }
+}
+
+fn budget(folder: &Path) {
+    let gates = include_str!("../../docs/gates.md");
+    let expressions = gates.split("# budget.txt\n").nth(1).and_then(|rest| rest.split("```").next());
+    let metrics = include_str!("../../traces/README.md");
+    let mut all: Vec<&str> = expressions.expect("docs/gates.md has a budget").lines().collect();
+    all.extend([
+        "cuLaunchKernel.p99.9 <= 1.5ms after 10us before 2s",
+        "function('cuMem*').bytes < 1_000MiB after 3 launches",
+        "ioctl(\"NV_ESC_RM_CONTROL\").avg != 5us # why",
+        "copies.H2D.rate >= 0.5GB/s",
+        "calls/duration > 10/s",
+        "memory.device.leaked/memory.allocated <= 50%",
+    ]);
+    for (at, expression) in all.iter().enumerate() {
+        fs::write(folder.join(format!("readme-{at}")), expression).unwrap();
+    }
+    let names: Vec<&str> = metrics.split('`').skip(1).step_by(2).filter(|name| name.contains('.')).collect();
+    for (at, name) in names.iter().enumerate().take(60) {
+        fs::write(folder.join(format!("metric-{at}")), format!("{name} <= 1")).unwrap();
+    }
+}

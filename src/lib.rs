@@ -1,0 +1,89 @@
+//! gpurec records what a program asks of an NVIDIA GPU. This file parses, dispatches and turns the result into an exit
+//! status; everything else has a module of its own, and what needs neither Linux nor root has a crate of its own.
+//!
+//! It is a library only for the fuzz targets, which see two modules of it (`cfg(fuzzing)`).
+
+// They panic on a closed stream: use crate::ui.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+// The fuzz targets link a part of it.
+#![cfg_attr(fuzzing, allow(dead_code))]
+
+mod cli;
+mod clock;
+mod demo;
+mod files;
+mod host;
+#[cfg(fuzzing)]
+pub mod output;
+#[cfg(not(fuzzing))]
+mod output;
+mod overhead;
+#[cfg(fuzzing)]
+pub mod pipeline;
+#[cfg(not(fuzzing))]
+mod pipeline;
+#[cfg(fuzzing)]
+pub mod probe;
+#[cfg(not(fuzzing))]
+mod probe;
+mod process;
+mod record;
+mod ui;
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use cli::Task;
+use gpurec_analysis::{self as analysis, Usage};
+use process::launch::{self, LaunchError};
+use process::rights;
+
+/// The program.
+pub fn main() -> ExitCode {
+    let inherited = launch::inherited_fds();
+    match cli::parse().and_then(|task| perform(task, inherited)) {
+        Ok(status) => status.into(),
+        Err(error) if reader_left(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            ui::say(&ui::with_remedy(format!("{error:#}")));
+            status_of(&error).into()
+        }
+    }
+}
+
+fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
+    if task.needs_no_rights() {
+        // What is read and written there are files that somebody named.
+        rights::become_caller().context("gpurec could not take on the rights of who typed sudo")?;
+    }
+    match task {
+        Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),
+        Task::Summary { files, json, only } => analysis::summary(&files, json, &only),
+        Task::Timeline(config) => analysis::timeline::timeline(&config),
+        Task::Report(config) => analysis::views::report(&config),
+        Task::Export(config) => analysis::export::export(&config),
+        Task::Diff(config) => analysis::diff::diff(&config),
+        Task::Check(config) => analysis::check::check(&config),
+        Task::Doctor => host::doctor(),
+        Task::Demo { config, args } => demo::run(record::Config { keep_fds, ..*config }, &args),
+        Task::KernelProbes { glob } => probe::kernel::list(glob.as_ref()),
+        Task::Print(page) => cli::print(&page),
+        Task::Probes { glob, selection, pid } => probe::list(&glob, &selection, pid),
+    }
+}
+
+fn status_of(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<LaunchError>() {
+        return error.exit_code();
+    }
+    if error.is::<Usage>() { 2 } else { record::FAILED }
+}
+
+/// Standard output was closed early, as by `head`: no error.
+fn reader_left(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+}

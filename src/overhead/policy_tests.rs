@@ -1,0 +1,240 @@
+//! Facts → decisions: what goes first, how far, and when it comes back.
+
+use super::policy::{Costs, Decision, Hits, INTERVAL_NS, Policy};
+use super::rank;
+use gpurec_trace::Level::{self, Counted, Recorded, Unhooked};
+
+const NAMES: [&str; 5] =
+    ["cuLaunchKernel", "cudaGetDevice", "cudaGetLastError", "cudaEventRecord", "cudaMemcpyAsync"];
+const LAUNCH: u32 = 1;
+const DEVICE: u32 = 2;
+const ERROR: u32 = 3;
+const EVENT: u32 = 4;
+const COPY: u32 = 5;
+
+/// A budget of 5 %: at 1,000 ns a recorded hit that is 5,000 of them in an interval.
+const SECOND: u64 = 1_000_000_000;
+
+fn policy() -> Policy {
+    let mut policy = Policy::new(5.0, rank::class);
+    for (id, name) in (1..).zip(NAMES) {
+        policy.add(id, name, Costs { recorded_ns: 1000.0, counted_ns: 500.0 });
+    }
+    policy
+}
+
+fn recorded(tid: u32, function: u32, recorded: u64) -> Hits {
+    Hits { pid: 7, tid, function, recorded, counted: 0 }
+}
+
+fn counted(tid: u32, function: u32, counted: u64) -> Hits {
+    Hits { pid: 7, tid, function, recorded: 0, counted }
+}
+
+/// An interval's decisions, all of them carried out.
+fn decide(policy: &mut Policy, now_ns: u64, hits: &[Hits]) -> Vec<(u32, Level)> {
+    let decisions = policy.decide(now_ns, INTERVAL_NS, hits);
+    for decision in &decisions {
+        policy.done(now_ns, decision);
+    }
+    moves(&decisions)
+}
+
+fn moves(decisions: &[Decision]) -> Vec<(u32, Level)> {
+    decisions.iter().map(|decision| (decision.function, decision.to)).collect()
+}
+
+#[test]
+fn within_the_budget_nothing_is_given_up() {
+    assert_eq!(decide(&mut policy(), 0, &[]), []);
+    assert_eq!(decide(&mut policy(), 0, &[recorded(7, LAUNCH, 2_400), recorded(7, DEVICE, 2_500)]), []);
+    // Two threads, each within its own.
+    assert_eq!(decide(&mut policy(), 0, &[recorded(7, LAUNCH, 4_900), recorded(8, LAUNCH, 4_900)]), []);
+}
+
+#[test]
+fn what_only_asks_goes_before_what_is_short_before_what_tells() {
+    // 30 % in each: all of it has to go, in order.
+    let hits = [LAUNCH, COPY, EVENT, DEVICE].map(|function| recorded(7, function, 30_000));
+    let order = decide(&mut policy(), 0, &hits);
+    assert_eq!(order, [(DEVICE, Counted), (EVENT, Counted), (LAUNCH, Counted), (COPY, Counted)]);
+}
+
+#[test]
+fn in_a_class_what_is_called_most_goes_first() {
+    let order = decide(&mut policy(), 0, &[recorded(7, DEVICE, 10_000), recorded(7, ERROR, 20_000)]);
+    assert_eq!(order, [(ERROR, Counted), (DEVICE, Counted)]);
+}
+
+#[test]
+fn no_more_is_given_up_than_is_needed() {
+    // Without the queries 1 % is left.
+    let hits = [recorded(7, DEVICE, 50_000), recorded(7, LAUNCH, 1_000), recorded(7, EVENT, 10)];
+    let mut policy = policy();
+    assert_eq!(decide(&mut policy, 0, &hits), [(DEVICE, Counted)]);
+    // 25 % is still too much.
+    let hits = [counted(7, DEVICE, 50_000), recorded(7, LAUNCH, 1_000)];
+    assert_eq!(decide(&mut policy, INTERVAL_NS, &hits), [(DEVICE, Unhooked)]);
+    assert_eq!(decide(&mut policy, 2 * INTERVAL_NS, &[recorded(7, LAUNCH, 1_000)]), []);
+}
+
+#[test]
+fn counting_is_enough_where_it_is() {
+    // 5.5 %: counted it is 2.75 %.
+    let mut policy = policy();
+    assert_eq!(decide(&mut policy, 0, &[recorded(7, DEVICE, 5_500)]), [(DEVICE, Counted)]);
+    let steady = [counted(7, DEVICE, 5_500)];
+    // It would be too much again: it stays as it is.
+    for i in 1..1000 {
+        assert_eq!(decide(&mut policy, i * INTERVAL_NS, &steady), []);
+    }
+}
+
+#[test]
+fn what_helps_nothing_is_kept() {
+    let hits = [recorded(7, ERROR, 10), recorded(7, LAUNCH, 20_000)];
+    assert_eq!(decide(&mut policy(), 0, &hits), [(LAUNCH, Counted)]);
+}
+
+#[test]
+fn many_small_ones_go_if_nothing_else_is_left() {
+    let mut policy = Policy::new(5.0, rank::class);
+    let functions = 100..400;
+    for id in functions.clone() {
+        policy.add(id, "cudaGetDevice", Costs { recorded_ns: 1000.0, counted_ns: 500.0 });
+    }
+    let hits: Vec<Hits> = functions.map(|id| recorded(7, id, 30)).collect();
+    let given_up = decide(&mut policy, 0, &hits).len();
+    assert!((150..300).contains(&given_up), "{given_up}");
+}
+
+#[test]
+fn only_the_threads_over_their_budget_decide() {
+    let hits = [recorded(7, DEVICE, 50_000), recorded(8, ERROR, 4_000)];
+    let decisions = policy().decide(0, INTERVAL_NS, &hits);
+    assert_eq!(moves(&decisions), [(DEVICE, Counted)]);
+    let why = decisions[0].why;
+    assert_eq!((why.pid, why.tid, why.percent, why.hits_per_sec), (7, 7, 50.0, 500_000));
+}
+
+#[test]
+fn a_function_that_two_threads_call_is_given_up_once() {
+    let hits = [recorded(7, DEVICE, 50_000), recorded(8, DEVICE, 60_000)];
+    assert_eq!(decide(&mut policy(), 0, &hits), [(DEVICE, Counted)]);
+}
+
+#[test]
+fn a_decision_that_was_not_carried_out_comes_again() {
+    let mut policy = policy();
+    decide(&mut policy, 0, &[recorded(7, DEVICE, 50_000)]);
+    for _ in 0..3 {
+        let again = policy.decide(INTERVAL_NS, INTERVAL_NS, &[counted(7, DEVICE, 50_000)]);
+        assert_eq!(moves(&again), [(DEVICE, Unhooked)]);
+    }
+}
+
+#[test]
+fn a_hot_loop_is_not_left_for_an_interval() {
+    let policy = policy();
+    // 5 ms in 20 ms are what 100 ms have.
+    assert!(policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 5_000)]));
+    assert!(!policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 4_000)]));
+    assert!(!policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 2_600), recorded(8, LAUNCH, 2_600)]));
+    assert!(policy.is_due(INTERVAL_NS, &[]));
+}
+
+/// Gives up all of them.
+fn all_unhooked(policy: &mut Policy) {
+    let all = |hits: fn(u32, u32, u64) -> Hits| [LAUNCH, EVENT, DEVICE].map(|id| hits(7, id, 100_000));
+    assert_eq!(decide(policy, 0, &all(recorded)).len(), 3);
+    assert_eq!(decide(policy, 0, &all(counted)).len(), 3);
+}
+
+#[test]
+fn what_tells_most_comes_back_first_and_one_at_a_time() {
+    let mut policy = policy();
+    all_unhooked(&mut policy);
+    assert_eq!(decide(&mut policy, SECOND - 1, &[]), [], "not at once");
+    let mut order = Vec::new();
+    for i in 0..20 {
+        let moves = decide(&mut policy, SECOND + i * INTERVAL_NS, &[]);
+        assert!(moves.iter().filter(|(_, to)| *to == Counted).count() <= 1, "{moves:?}");
+        order.extend(moves);
+    }
+    let to = |level| order.iter().filter(|(_, to)| *to == level).map(|(id, _)| *id).collect::<Vec<_>>();
+    assert_eq!(to(Counted), [LAUNCH, EVENT, DEVICE]);
+    assert_eq!(to(Recorded), [LAUNCH, EVENT, DEVICE]);
+}
+
+#[test]
+fn not_all_comes_back_where_there_is_room_for_some() {
+    let mut policy = policy();
+    all_unhooked(&mut policy);
+    assert_eq!(decide(&mut policy, SECOND, &[]), [(LAUNCH, Counted)]);
+    // Counted it takes 1.2 %, recorded 2.4 %.
+    let launches = [counted(7, LAUNCH, 2_400)];
+    let later = SECOND + 3 * INTERVAL_NS;
+    assert_eq!(decide(&mut policy, later, &launches), [(LAUNCH, Recorded), (EVENT, Counted)]);
+    let both = [recorded(7, LAUNCH, 2_400), counted(7, EVENT, 2_400)];
+    // 3.6 %: within the budget, but no room for more.
+    for i in 0..100 {
+        assert_eq!(decide(&mut policy, later + i * INTERVAL_NS, &both), []);
+    }
+}
+
+#[test]
+fn a_trial_that_fails_makes_the_next_wait_longer() {
+    let mut policy = policy();
+    let hot = 100_000;
+    decide(&mut policy, 0, &[recorded(7, LAUNCH, hot)]);
+    decide(&mut policy, 0, &[counted(7, LAUNCH, hot)]);
+    let mut trials = Vec::new();
+    let mut on_trial = false;
+    for now in (0..600 * SECOND).step_by(INTERVAL_NS as usize) {
+        let hits: &[Hits] = if on_trial { &[counted(7, LAUNCH, hot)] } else { &[] };
+        match decide(&mut policy, now, hits).as_slice() {
+            [] => {}
+            [(LAUNCH, Counted)] => {
+                trials.push(now);
+                on_trial = true;
+            }
+            [(LAUNCH, Unhooked)] => on_trial = false,
+            other => panic!("{other:?}"),
+        }
+    }
+    let waits: Vec<u64> = trials.windows(2).map(|pair| (pair[1] - pair[0]) / SECOND).collect();
+    assert_eq!(trials[0], SECOND);
+    assert_eq!(waits[..6], [2, 4, 8, 16, 32, 64]);
+    assert!(waits[6..].iter().all(|wait| *wait == 64), "{waits:?}");
+}
+
+#[test]
+fn a_function_that_was_recorded_for_long_starts_over() {
+    let mut policy = policy();
+    let hot = [recorded(7, LAUNCH, 5_500)];
+    let mut now = 0;
+    let mut wait_after = |quiet: u64| {
+        assert_eq!(decide(&mut policy, now, &hot), [(LAUNCH, Counted)]);
+        let given_up = now;
+        while decide(&mut policy, now, &[]).is_empty() {
+            now += INTERVAL_NS;
+        }
+        let waited = now - given_up;
+        now += quiet;
+        waited
+    };
+    assert_eq!(wait_after(SECOND), SECOND);
+    assert_eq!(wait_after(SECOND), 2 * SECOND);
+    assert_eq!(wait_after(90 * SECOND), 4 * SECOND);
+    assert_eq!(wait_after(SECOND), SECOND);
+}
+
+#[test]
+fn the_same_facts_give_the_same_decisions() {
+    let hits: Vec<Hits> =
+        (1..=5).flat_map(|function| (1..9).map(move |tid| recorded(tid, function, 10_000))).collect();
+    let first = policy().decide(0, INTERVAL_NS, &hits);
+    for _ in 0..20 {
+        assert_eq!(policy().decide(0, INTERVAL_NS, &hits), first);
+    }
+}

@@ -1,0 +1,269 @@
+//! Small readers of /proc. A process can end between any two reads, so every answer is a Result or an
+//! Option, and the bytes are never assumed to be UTF-8 or well formed.
+
+use super::Pid;
+use gpurec_trace::Found;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// Environment variables in the order they were found.
+pub type Env = Vec<(OsString, OsString)>;
+
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+/// The fields of /proc/PID/stat in use here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    pub comm: String,
+    pub state: u8,
+    pub ppid: Pid,
+    pub flags: u32,
+    /// Clock ticks since boot (field 22): with the pid it names one process for good.
+    pub start_time: u64,
+}
+
+impl Stat {
+    pub fn kernel_thread(&self) -> bool {
+        self.flags & PF_KTHREAD != 0
+    }
+
+    pub fn ended(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+
+    /// Stopped by SIGSTOP and its like, not by a debugger.
+    pub fn stopped(&self) -> bool {
+        self.state == b'T'
+    }
+}
+
+pub fn stat(pid: Pid) -> io::Result<Stat> {
+    let bytes = std::fs::read(format!("/proc/{pid}/stat"))?;
+    parse_stat(&bytes).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is malformed")))
+}
+
+/// The command name may hold anything, ") R 1" included, so the fields begin after the last ')'.
+pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
+    let open = bytes.iter().position(|b| *b == b'(')?;
+    let close = bytes.iter().rposition(|b| *b == b')')?;
+    let comm = bytes.get(open + 1..close)?;
+    let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // proc(5) counts from 1 and the state is its field 3.
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(Stat {
+        comm: String::from_utf8_lossy(comm).into_owned(),
+        state: *field(3)?.as_bytes().first()?,
+        ppid: field(4)?.parse().ok()?,
+        flags: field(9)?.parse().ok()?,
+        start_time: field(22)?.parse().ok()?,
+    })
+}
+
+/// One "Name:\tvalue" line of /proc/PID/status.
+pub fn status_field(pid: Pid, name: &str) -> io::Result<String> {
+    let bytes = std::fs::read(format!("/proc/{pid}/status"))?;
+    let text = String::from_utf8_lossy(&bytes);
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(|value| value.trim().to_string())
+        .ok_or_else(|| io::Error::other(format!("/proc/{pid}/status has no {name}")))
+}
+
+/// The process that a thread belongs to; itself for a process.
+pub fn tgid_of(tid: Pid) -> io::Result<Pid> {
+    let value = status_field(tid, "Tgid")?;
+    value.parse().map_err(io::Error::other)
+}
+
+/// Real, effective, saved, and the one that files are opened with.
+pub fn uids(pid: Pid) -> io::Result<[u32; 4]> {
+    let value = status_field(pid, "Uid")?;
+    let uids: Vec<u32> = value.split_ascii_whitespace().filter_map(|uid| uid.parse().ok()).collect();
+    uids.try_into().map_err(|_| io::Error::other(format!("/proc/{pid}/status has no four user ids")))
+}
+
+pub fn effective_uid(pid: Pid) -> io::Result<u32> {
+    uids(pid).map(|[_, effective, ..]| effective)
+}
+
+pub fn exe_path(pid: Pid) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe"))
+}
+
+/// More than the kernel takes at exec. A process may say afterwards (PR_SET_MM_MAP) that its environment is as large as
+/// its address space.
+const MOST_ENVIRON: u64 = 8 << 20;
+
+/// The environment the process had when it was executed.
+pub fn environ(pid: Pid) -> io::Result<Env> {
+    read_some(&format!("/proc/{pid}/environ"), MOST_ENVIRON).map(|bytes| parse_environ(&bytes))
+}
+
+/// The beginning of a file whose length is another process's choice.
+pub fn read_some(path: &str, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+pub fn parse_environ(bytes: &[u8]) -> Env {
+    bytes
+        .split(|b| *b == 0)
+        .filter_map(|entry| {
+            // A name is never empty, so a leading '=' belongs to the name (as getenv has it).
+            let at = entry.iter().skip(1).position(|b| *b == b'=')? + 1;
+            let value = entry.get(at + 1..)?.to_vec();
+            let name = entry.get(..at)?.to_vec();
+            Some((OsString::from_vec(name), OsString::from_vec(value)))
+        })
+        .collect()
+}
+
+/// Its number in a distributed job, if the launcher set one.
+pub fn rank_of(pid: Pid) -> Option<String> {
+    rank_in(&environ(pid).ok()?)
+}
+
+pub fn rank_in(env: &Env) -> Option<String> {
+    const NAMES: [&str; 5] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"];
+    NAMES.iter().find_map(|name| {
+        let (_, value) = env.iter().find(|(key, _)| key == OsStr::new(name))?;
+        // RANK is a common word: only a number is a rank.
+        let value = value.to_str()?;
+        let number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+        number.then(|| value.to_string())
+    })
+}
+
+/// Of a command line.
+const MOST_COMMAND: u64 = 64 << 10;
+
+/// What a process is, for a trace that has not seen it start.
+pub fn about(pid: Pid) -> io::Result<Found> {
+    let comm = stat(pid)?.comm;
+    let words = read_some(&format!("/proc/{pid}/cmdline"), MOST_COMMAND).unwrap_or_default();
+    let words = words.strip_suffix(&[0]).unwrap_or(&words);
+    let command = words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let cgroup = cgroup_of(&cgroup);
+    Ok(Found {
+        pid,
+        tid: pid,
+        comm,
+        command: if words.is_empty() { Vec::new() } else { command.collect() },
+        user: effective_uid(pid).ok().map(|uid| user_name(uid).unwrap_or_else(|| uid.to_string())),
+        container: cgroup.as_deref().and_then(container_in),
+        cgroup,
+        rank: rank_of(pid).and_then(|rank| rank.parse().ok()),
+    })
+}
+
+/// The path of the unified hierarchy; where there is none, the longest of the others.
+fn cgroup_of(text: &str) -> Option<String> {
+    let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
+    let unified = text.lines().find(|line| line.starts_with("0::")).and_then(path);
+    let unified = unified.filter(|path| path != "/");
+    unified.or_else(|| text.lines().filter_map(path).max_by_key(String::len))
+}
+
+/// Docker, containerd, CRI-O and Podman name the cgroup of a container by its id: 64 hex digits.
+fn container_in(cgroup: &str) -> Option<String> {
+    let mut words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
+    let is_id =
+        |word: &&str| word.len() == 64 && word.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    words.rfind(is_id).map(str::to_owned)
+}
+
+/// As this machine's /etc/passwd has it: what else may know names may take its time.
+fn user_name(uid: u32) -> Option<String> {
+    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    let mut fields = text.lines().map(|line| line.split(':'));
+    fields.find_map(|mut fields| {
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+pub fn all_processes() -> Vec<Pid> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let mut pids: Vec<Pid> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn children_by_parent() -> HashMap<Pid, Vec<Pid>> {
+    let mut map: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for pid in all_processes() {
+        if let Ok(stat) = stat(pid) {
+            map.entry(stat.ppid).or_default().push(pid);
+        }
+    }
+    map
+}
+
+/// Read from every process's parent field: /proc/PID/task/*/children is not in every kernel.
+#[cfg(test)]
+pub fn children_of(pid: Pid) -> Vec<Pid> {
+    children_by_parent().remove(&pid).unwrap_or_default()
+}
+
+/// The process and all that descend from it, parents first. A fork during the walk can be missed: put
+/// these into the target set, which grows at fork by itself, and then walk once more.
+pub fn process_tree(pid: Pid) -> Vec<Pid> {
+    let mut children = children_by_parent();
+    let mut tree = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = tree.get(next).copied() {
+        // Removing keeps a pid reused during the walk from making a cycle.
+        tree.extend(children.remove(&parent).unwrap_or_default());
+        next += 1;
+    }
+    tree
+}
+
+/// Readable once the process has ended.
+pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: a system call on plain integers; the descriptor returned is new and ours (CLOEXEC).
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// Signal through a pidfd, so that a reused pid is never hit.
+pub fn pidfd_signal(pidfd: RawFd, signal: libc::c_int) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: plain integers and a null siginfo, which the kernel takes as "like kill".
+    let rc = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, no_info, 0) };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Whether the process behind a pidfd has ended, waiting up to `timeout_ms` (-1: for ever).
+pub fn pidfd_ended(pidfd: RawFd, timeout_ms: i32) -> bool {
+    let mut poll = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
+}
+
+/// The last component of a path as text, without the mark of a file that was replaced.
+pub fn program_name(path: &std::path::Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+    let name = bytes.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    String::from_utf8_lossy(name).into_owned()
+}

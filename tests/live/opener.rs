@@ -1,0 +1,222 @@
+//! Files that keep their reader waiting, and files that cannot be read: the process that mapped them goes on, gpurec
+//! stays at hand, and the trace says what it may lack.
+
+use std::fs;
+
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::Signal;
+
+use crate::disorder::X;
+use crate::refuse::Call;
+use crate::room::live;
+use crate::room::{Room, eventually};
+use crate::run::{Done, Started};
+use crate::trace::Trace;
+
+/// So long a server that does not answer stays: far longer than gpurec may take.
+const STAYS: &str = "40";
+
+/// A library behind a FUSE server, see fixtures/programs/fuse.c.
+struct Served<'a> {
+    x: X,
+    server: Started<'a>,
+    point: String,
+    library: String,
+}
+
+impl Served<'_> {
+    fn new<'a>(room: &'a Room, mode: &str, user: &str) -> Served<'a> {
+        let x = X::new(room);
+        let program = room.compile("fuse.c", "fuse", &[]);
+        let point = room.text("mnt");
+        fs::create_dir(&point).unwrap();
+        let mut server = room.target(&[&program, &point, "libserved.so", &x.library, mode, STAYS, user]);
+        server.wait_for_stdout("serving");
+        Served { library: format!("{point}/libserved.so"), point, x, server }
+    }
+
+    fn record(&self, room: &Room, file: &str) -> Done {
+        let words = ["--lib", "libserved.so:x_*", "-o", file, "--"];
+        let load = [self.x.program.as_str(), "load", &room.text("start"), &self.library];
+        room.run(room.gpurec(&[&words[..], &load].concat()))
+    }
+
+    /// The server was there to the end, so nothing that was waited for came by its going.
+    fn ends(mut self) {
+        assert!(self.server.is_running(), "the server ended before gpurec did");
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        if self.server.is_running() {
+            self.server.signal(Signal::SIGTERM);
+        }
+        eventually("the server's end", || !self.server.is_running());
+        // A server that was killed leaves its mount.
+        let _ = umount2(self.point.as_str(), MntFlags::MNT_DETACH);
+    }
+}
+
+fn why(trace: &Trace) -> Vec<String> {
+    let all = trace.end["incomplete_because"].as_array();
+    all.into_iter().flatten().map(|one| one.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_library_whose_server_does_not_answer() {
+    for mode in ["open", "getattr"] {
+        live(|room| {
+            let served = Served::new(room, mode, "0");
+            let file = room.text("t.jsonl");
+            let done = served.record(room, &file);
+            assert_eq!(done.exited(0).text(), "loaded\n", "{mode}");
+            let why = why(&Trace::checked(room, &file));
+            let library = &served.library;
+            assert!(
+                why.len() == 1
+                    && why[0].starts_with(&format!("{library}, which process "))
+                    && why[0].contains("its file system did not answer within 2 s"),
+                "{mode}: {why:?}"
+            );
+            served.ends();
+        });
+    }
+}
+
+#[test]
+fn gpurec_ends_while_a_server_does_not_answer() {
+    live(|room| {
+        let served = Served::new(room, "open", "0");
+        let mut command = room.command(&served.x.program);
+        command.args(["wait", &room.text("never")]).env("LD_PRELOAD", &served.library);
+        let mut target = room.start(command);
+        target.wait_for_stdout("inside");
+        let (file, pid) = (room.text("t.jsonl"), target.pid().to_string());
+        let words = ["--lib", "libserved.so:x_*", "-o", &file, "--pid", &pid];
+        let recording = room.start(room.gpurec(&words));
+        eventually("its reader", || {
+            room.processes().iter().any(|p| p.name == "gpurec-files" && p.state == 'D')
+        });
+        recording.signal(Signal::SIGTERM);
+        recording.done().exited(0);
+        let why = why(&Trace::checked(room, &file));
+        assert!(why.len() == 1 && why[0].contains("did not answer"), "{why:?}");
+        assert!(target.is_running());
+        target.kill();
+        served.ends();
+    });
+}
+
+/// As an AppImage, whose files its own program serves: the server is stopped for a library while gpurec waits for it.
+#[test]
+fn a_server_that_is_recorded_and_maps_a_library_itself() {
+    live(|room| {
+        let x = X::new(room);
+        let program = room.compile("fuse.c", "fuse", &[]);
+        let (point, other, file) = (room.text("mnt"), room.text("libother.so"), room.text("t.jsonl"));
+        fs::create_dir(&point).unwrap();
+        fs::copy(&x.library, &other).unwrap();
+        let script = format!(
+            "{program} {point} libserved.so {0} honest {STAYS} 0 {other} & \
+             until [ -e {point}/libserved.so ]; do sleep 0.05; done; \
+             {1} load {2} {point}/libserved.so; kill $!; wait",
+            x.library,
+            x.program,
+            room.text("start")
+        );
+        let words = ["--lib", "libserved.so:x_*", "--lib", "libother.so:x_*", "-o", &file, "--"];
+        let done = room.run(room.gpurec(&[&words[..], &["sh", "-c", &script]].concat()));
+        assert!(done.exited(0).text().contains("loaded"), "{}", done.text());
+        let trace = Trace::checked(room, &file);
+        trace.is_whole();
+        let libraries = trace.process_events("library");
+        for path in [format!("{point}/libserved.so"), other] {
+            let hooked =
+                libraries.iter().any(|line| line["path"] == path.as_str() && line["functions"] == 13);
+            assert!(hooked, "{path}: {libraries:?}");
+        }
+    });
+}
+
+#[test]
+fn a_library_that_roots_server_serves_is_recorded() {
+    live(|room| {
+        let served = Served::new(room, "honest", "0");
+        let (file, start) = (room.text("t.jsonl"), room.text("start"));
+        let words = ["--lib", "libserved.so:x_*", "-o", &file, "--", "env"];
+        let preload = format!("LD_PRELOAD={}", served.library);
+        let leaf = [preload.as_str(), &served.x.program, "leaf", "500"];
+        room.run(room.gpurec(&[&words[..], &leaf].concat())).exited(0);
+        Trace::checked(room, &file).is_whole().has_calls(&[("x_leaf", 500)]);
+        assert!(!fs::exists(start).unwrap());
+        served.ends();
+    });
+}
+
+#[test]
+fn a_library_that_an_ordinary_users_server_serves_is_not_hooked() {
+    live(|room| {
+        let served = Served::new(room, "honest", "1000");
+        let file = room.text("t.jsonl");
+        assert_eq!(served.record(room, &file).exited(0).text(), "loaded\n");
+        let trace = Trace::checked(room, &file);
+        let library = trace.process_events("library")[0];
+        assert_eq!((&library["path"], &library["functions"]), (&served.library.as_str().into(), &0.into()));
+        let reason = library["not_hooked"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains("FUSE") && reason.contains("copy it to a local file system"), "{reason}");
+        assert_eq!(why(&trace), [format!("{} could not be hooked, its calls were not seen", served.library)]);
+        served.ends();
+    });
+}
+
+/// It was mapped before the recording began.
+#[test]
+fn a_mapped_library_that_cannot_be_opened() {
+    live(|room| {
+        let x = X::new(room);
+        for all in [false, true] {
+            let (file, go) = (room.text(&format!("{all}.jsonl")), room.text(&format!("go-{all}")));
+            let mut target = room.target(&[&x.program, "wait-then-leaf", &go, "500"]);
+            target.wait_for_stdout("inside");
+            let (pid, lib, library) = (target.pid().to_string(), x.lib(), x.library.clone());
+            let (links, root) = (format!("/proc/{pid}/map_files/"), format!("/proc/{pid}/root/"));
+            let rule = move |call: &Call| {
+                let path = call.text(call.args[1]);
+                (path.starts_with(&links) || path.starts_with(&root) || path == library).then_some(libc::EIO)
+            };
+            let whom = if all { vec!["--all"] } else { vec!["--pid", pid.as_str()] };
+            let words = [&["--lib", &lib, "-o", &file][..], &whom].concat();
+            let recording = room.start_refusing(room.gpurec(&words), &[libc::SYS_openat], rule);
+            room.wait_until_recording(&file);
+            fs::write(&go, "").unwrap();
+            target.done().exited(0);
+            recording.signal(Signal::SIGINT);
+            recording.done().exited(0).said("NOT complete");
+            let why = why(&Trace::checked(room, &file));
+            let told = format!("{}, which process {pid} had mapped, could not be looked at", x.library);
+            assert!(why.iter().any(|one| one.starts_with(&told)), "{whom:?}: {why:?}");
+        }
+    });
+}
+
+/// Looking for a name takes as long as there are mappings, and others have calls meanwhile.
+#[test]
+fn names_that_are_looked_for_in_vain_cost_the_others_nothing() {
+    live(|room| {
+        let x = X::new(room);
+        let libraries = concat!(env!("OUT_DIR"), "/demo");
+        let runtime = format!("{libraries}/libcudart.so.13");
+        let stubs = room.compile("stubs.c", "stubs", &[&runtime, &format!("-Wl,-rpath,{libraries}")]);
+        let (file, lib) = (room.text("t.jsonl"), x.lib());
+        let script = format!("{stubs} 32000 20000 & {} leaf 200000 & wait", x.program);
+        let words = ["--lib", &lib, "-o", &file, "--ring", "32", "--", "sh", "-c", &script];
+        room.run(room.gpurec(&words)).exited(0);
+        let trace = Trace::checked(room, &file);
+        trace.is_whole();
+        assert_eq!(trace.calls.iter().filter(|call| call.name == "x_leaf").count(), 200_000);
+        assert_eq!(trace.calls.iter().filter(|call| call.name == "cudaLaunchKernel").count(), 20_000);
+        let unnamed = trace.end["summary"]["unnamed_launches"].as_u64().unwrap_or(0);
+        assert!((1..=20_000).contains(&unnamed), "{unnamed} launches were not asked about");
+    });
+}

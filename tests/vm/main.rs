@@ -1,0 +1,112 @@
+//! The suite for the kernel's side: gpurec in Debian's own kernels, under emulation, with a stand-in driver.
+//!
+//! In: scripts/vm, the binary, the stand-in CUDA libraries that the build made, a C compiler. Out: for every kernel,
+//! kind of driver and rung, each trace compared with what the driver itself counted (/proc/driver/nvidia/standin_counts).
+//! A machine takes seconds to a minute, so one machine answers for all recordings of its kind, and machines run side by
+//! side as tests do. GPUREC_TEST_KERNEL=6.12 leaves the machines of other kernels out. What is missing here skips a test
+//! and says so; with CI=true it fails it. Not here: asserts on time.
+
+mod bad;
+mod compare;
+mod functions;
+mod machine;
+mod sleep;
+mod truth;
+mod verified;
+
+use compare::Recording;
+use machine::{Machine, Visit};
+
+const RUNGS: [&str; 5] = ["fentry", "kprobe.session", "kprobe.multi", "kprobe", "tracepoint"];
+
+/// The same work by each of the rungs: all that the driver counted is there.
+fn record(machine: Machine, rungs: &[&str], more: &str) -> Option<(Visit, Vec<Recording>)> {
+    let settings = format!("RUNGS='{}' MORE='{more}'", rungs.join(" "));
+    let visit = machine.visit(&format!("{settings}\n{}", include_str!("guest/rungs.sh")))?;
+    let read = |rung: &&str| {
+        for attempt in visit.names(&format!("{rung}.passed"), ".jsonl") {
+            compare::says_what_was_passed_over(&visit, &attempt);
+        }
+        let recording = Recording::read(&visit, rung);
+        recording.is_complete();
+        recording.has_what_the_driver_counted();
+        recording.has_ioctls_in_calls();
+        recording.nests();
+        recording.has_functions_as_counted();
+        recording.has_events_as_counted();
+        recording
+    };
+    let recordings = rungs.iter().map(read).collect();
+    Some((visit, recordings))
+}
+
+/// Every rung, forced. Those that the kernel has not are refused by name, and nothing else is missing.
+fn every_rung(machine: Machine, offered: &[&str], more: &str) {
+    let Some((visit, recordings)) = record(machine, &RUNGS, more) else { return };
+    let said: Vec<String> = RUNGS.iter().map(|rung| visit.text(&format!("{rung}.txt"))).collect();
+    verified::compare(machine.kernel, &said);
+    for (rung, recording) in RUNGS.iter().zip(&recordings) {
+        recording.keeps_to(rung, offered.contains(rung));
+    }
+}
+
+/// Without links for many uprobes, hooking both libraries takes half a minute here: only what makes ioctls is hooked.
+const CALLS: &str =
+    "--api=driver --only=cuInit --only=cuDeviceP* --only=cuCtx* --only=cuMem* --only=cu*Synchronize";
+
+#[test]
+fn linux_6_1_has_no_sessions_and_no_fprobe() {
+    every_rung(Machine::of("6.1"), &["fentry", "kprobe", "tracepoint"], CALLS);
+}
+
+#[test]
+fn linux_6_12_has_every_rung() {
+    every_rung(Machine::of("6.12"), &RUNGS, "");
+}
+
+#[test]
+fn linux_6_12_of_another_debian_has_every_rung() {
+    every_rung(Machine::of("trixie/6.12"), &RUNGS, "");
+}
+
+#[test]
+fn the_newest_linux_has_every_rung() {
+    every_rung(Machine::of("trixie/newest"), &RUNGS, "");
+}
+
+/// The ladder, as users get it, where the module has no type information.
+#[test]
+fn a_driver_without_type_information_goes_one_rung_down() {
+    let machine = Machine::of("6.12").without_type_information();
+    let Some((_, recordings)) = record(machine, &["ladder"], "") else { return };
+    assert_eq!(recordings[0].hooked_by("fentry"), 0, "{}", recordings[0].about);
+    assert!(recordings[0].hooked_by("kprobe.session") >= 30, "{}", recordings[0].about);
+}
+
+#[test]
+fn a_driver_of_535_is_told_by_its_own_names() {
+    let machine = Machine::of("6.12").with_driver("535", "layout=535");
+    let Some((visit, recordings)) = record(machine, &["ladder"], "") else { return };
+    let names: Vec<_> =
+        recordings[0].layer()["hooks"].as_array().unwrap().iter().map(|h| &h["name"]).collect();
+    assert!(names.iter().any(|name| **name == "nvidia_frontend_unlocked_ioctl"), "{visit}: {names:?}");
+}
+
+#[test]
+fn the_proprietary_driver_is_told_as_far_as_its_names_go() {
+    let machine = Machine::of("6.12").with_driver("proprietary", "");
+    let Some((visit, recordings)) = record(machine, &["ladder"], "") else { return };
+    let reason = recordings[0].reason("_issueRpcAndWait");
+    assert!(reason.contains("proprietary"), "{visit}: {reason}");
+}
+
+/// Where the kernel takes probes there, the way down to the GPU's own processor is in the trace.
+#[test]
+fn the_resource_manager_is_told_where_it_can_be_hooked() {
+    let machine = Machine::of("6.12").with_driver("traceable", "");
+    let Some((_, recordings)) = record(machine, &["kprobe.multi", "kprobe", "ladder"], "") else { return };
+    for recording in &recordings {
+        recording.has_chain(&["_issueRpcAndWait", "rpcRmApiControl_GSP", "rm_ioctl", "nvidia_ioctl"]);
+        recording.has_chain(&["_issueRpcAndWait", "rm_ioctl", "nvidia_ioctl", "cuInit"]);
+    }
+}
