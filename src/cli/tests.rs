@@ -249,6 +249,35 @@ fn the_manual_and_the_completions_have_everything() {
     }
 }
 
+/// Through sudo these are done with the caller's rights alone (docs/security.md).
+#[test]
+fn what_reads_needs_no_right_of_roots() {
+    let needs_none = |line: &str| understood(&command_lines(line).remove(0)).unwrap().needs_no_rights();
+    for line in [
+        "gpurec summary t",
+        "gpurec timeline t",
+        "gpurec report api t",
+        "gpurec export --format csv t",
+        "gpurec diff a b",
+        "gpurec check --budget complete t",
+        "gpurec probes 'cuMem*'",
+        "gpurec completions bash",
+        "gpurec man",
+    ] {
+        assert!(needs_none(line), "{line}");
+    }
+    for line in [
+        "gpurec -- true",
+        "gpurec --all",
+        "gpurec demo",
+        "gpurec doctor",
+        "gpurec probes --kernel",
+        "gpurec probes --pid 1",
+    ] {
+        assert!(!needs_none(line), "{line}");
+    }
+}
+
 #[test]
 fn spans_of_time() {
     for (text, ns) in

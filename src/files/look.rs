@@ -197,7 +197,7 @@ fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Found, PathBuf)> {
             // As the process calls it.
             let shown = path.strip_prefix(&format!("/proc/{tid}/root")).unwrap_or(path);
             announce(Path::new(shown), say)?;
-            Ok((maps::find(Path::new(path))?, shown.into()))
+            Ok((maps::find_named(tid, Path::new(path))?, shown.into()))
         }
         Place::Mapped { address, inode, fd } => {
             // The mapping is what counts; the descriptor may have been closed since.

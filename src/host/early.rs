@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::libraries;
-use crate::process::maps::Mapping;
-use crate::process::proc;
+use crate::process::maps::{self, Mapping};
+use crate::process::{proc, rights};
 
 /// Paths that one question is answered with.
 const MOST: usize = 1024;
@@ -42,9 +42,17 @@ pub fn is_interpreter(mapped: &[Mapping]) -> bool {
     })
 }
 
-/// What the wheels of an interpreter hold: nvidia/*/lib and torch/lib, below the root that the process has.
+/// What the wheels of an interpreter hold: nvidia/*/lib and torch/lib, below the root that the process has. A process
+/// chooses where they lie, so they are looked for with the caller's own rights.
 pub fn of_interpreter(pid: u32, mapped: &[Mapping]) -> Vec<PathBuf> {
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let Ok(root) = maps::root_of(pid) else { return Vec::new() };
+    let prefixes = prefixes(pid);
+    let found = rights::as_oneself(|| in_wheels(&root.path(), prefixes, mapped)).unwrap_or_default();
+    let as_known = |path: PathBuf| Some(root.shown().join(path.strip_prefix(root.path()).ok()?));
+    found.into_iter().filter_map(as_known).collect()
+}
+
+fn in_wheels(root: &Path, prefixes: Vec<PathBuf>, mapped: &[Mapping]) -> Vec<PathBuf> {
     let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     let mut folders: Vec<PathBuf> = Vec::new();
     let mut add = |folder: PathBuf| {
@@ -53,7 +61,7 @@ pub fn of_interpreter(pid: u32, mapped: &[Mapping]) -> Vec<PathBuf> {
         }
     };
     mapped.iter().filter_map(|mapping| packages_in(&mapping.path)).for_each(|folder| add(below(&folder)));
-    for prefix in prefixes(pid) {
+    for prefix in prefixes {
         for packages in PACKAGES {
             matching(&below(&prefix), &format!("lib/python3*/{packages}")).into_iter().for_each(&mut add);
         }

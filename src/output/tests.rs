@@ -113,17 +113,18 @@ fn a_caller_gets_what_they_could_open_themselves() {
 }
 
 #[test]
-fn a_file_that_exists_is_emptied_and_keeps_its_owner() {
+fn a_file_that_exists_is_emptied_and_keeps_its_owner_and_mode() {
     let folder = Folder::new();
     let path = folder.0.join("t.jsonl");
     fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let before = fs::metadata(&path).unwrap();
     let mut output = given_file(&path).unwrap();
     output.write_all(b"new\n").unwrap();
     output.finish().unwrap();
     let after = fs::metadata(&path).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"new\n");
-    assert_eq!((before.ino(), before.uid()), (after.ino(), after.uid()));
+    assert_eq!((before.ino(), before.uid(), before.mode()), (after.ino(), after.uid(), after.mode()));
 }
 
 #[test]

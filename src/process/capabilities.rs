@@ -103,13 +103,29 @@ fn get() -> io::Result<(Set, Set)> {
 
 /// These and no others, for the calling thread; what it executes inherits none. Fails with an errno.
 pub fn keep(set: Set) -> Result<(), i32> {
-    let half = |bits: u64| Half { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
-    let (header, halves) = (HEADER, [half(set.0), half(set.0 >> 32)]);
-    // SAFETY: plain integers; the header, and the two halves that version 3 reads.
-    let rc = unsafe {
-        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-        libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr())
+    // SAFETY: plain integers.
+    unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
+    put(set, set)
+}
+
+/// Does something with none of the calling thread's capabilities in force; afterwards they are again.
+pub fn without<T>(body: impl FnOnce() -> T) -> io::Result<T> {
+    let (effective, permitted) = get()?;
+    put(Set::NONE, permitted).map_err(io::Error::from_raw_os_error)?;
+    let done = body();
+    put(effective, permitted).map_err(io::Error::from_raw_os_error)?;
+    Ok(done)
+}
+
+fn put(effective: Set, permitted: Set) -> Result<(), i32> {
+    let half = |shift: u32| Half {
+        effective: (effective.0 >> shift) as u32,
+        permitted: (permitted.0 >> shift) as u32,
+        inheritable: 0,
     };
+    let (header, halves) = (HEADER, [half(0), half(32)]);
+    // SAFETY: the header, and the two halves that version 3 reads.
+    let rc = unsafe { libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr()) };
     // SAFETY: errno's address is valid for the calling thread.
     if rc < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
 }

@@ -3,7 +3,7 @@
 //! In: /proc/PID/maps, whatever bytes it holds. Out: mappings, and files verified to be the mapped ones
 //! even if they were deleted, replaced or lie in another mount namespace.
 
-use super::Pid;
+use super::{Pid, rights};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -251,7 +251,7 @@ impl Found {
     }
 }
 
-pub fn find(path: &Path) -> io::Result<Found> {
+fn find(path: &Path) -> io::Result<Found> {
     let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     let meta = handle.metadata()?;
     if !meta.is_file() {
@@ -259,6 +259,43 @@ pub fn find(path: &Path) -> io::Result<Found> {
         return Err(io::Error::other(format!("{shown} is not a regular file")));
     }
     Ok(Found { handle, meta })
+}
+
+/// The root folder of a process. Getting there may take a capability; what lies below it need not.
+pub struct Root {
+    folder: File,
+    pid: Pid,
+}
+
+pub fn root_of(pid: Pid) -> io::Result<Root> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(format!("/proc/{pid}/root"))?;
+    Ok(Root { folder, pid })
+}
+
+impl Root {
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.folder.as_raw_fd()).into()
+    }
+
+    /// By which it can be found again.
+    pub fn shown(&self) -> PathBuf {
+        format!("/proc/{}/root", self.pid).into()
+    }
+}
+
+/// By a path that somebody else may have chosen, in a process of the recorder's: what the caller could read themselves.
+pub fn find_named(pid: Pid, path: &Path) -> io::Result<Found> {
+    let readable = |path: &Path| {
+        rights::as_oneself(|| {
+            let found = find(path)?;
+            found.open().map(|_| found)
+        })?
+    };
+    match path.strip_prefix(format!("/proc/{pid}/root")) {
+        Ok(below) => readable(&root_of(pid)?.path().join(below)),
+        Err(_) => readable(path),
+    }
 }
 
 /// A file the process has open.

@@ -80,6 +80,12 @@ pub fn as_caller<T: Send>(user: &Identity, body: impl FnOnce() -> T + Send) -> i
     })
 }
 
+/// In a process that is the caller with some capabilities: does something with the caller's own rights. Root itself does
+/// it as it is.
+pub fn as_oneself<T>(body: impl FnOnce() -> T) -> io::Result<T> {
+    if nix::unistd::geteuid().is_root() { Ok(body()) } else { caps::without(body) }
+}
+
 /// For commands that need no right of root's: the process is the caller from here on. To be called while it has one
 /// thread.
 pub fn become_caller() -> io::Result<()> {

@@ -156,6 +156,7 @@ fn kept() -> Vec<u32> {
 }
 
 const KEPT_OF_GUARDIAN: [u32; 2] = [5, 39];
+const KEPT_OF_READERS: [u32; 3] = [2, 19, 40];
 
 /// Seconds for `sleep`: until it is looked at.
 fn a_while() -> String {
@@ -191,13 +192,32 @@ fn root_keeps_only_what_recording_needs() {
 #[test]
 fn by_sudo_the_recorder_is_no_root() {
     as_user(|room, user| {
-        let line = format!("sudo $GPUREC -q -o t.jsonl -- sh -c 'echo $PPID; exec sleep {}'", a_while());
+        let file = user.home.join("t.jsonl");
+        let file = file.to_str().unwrap();
+        let line = format!("sudo $GPUREC -q -o {file} -- sh -c 'echo $PPID; exec sleep {}'", a_while());
         let mut started = room.start(user.command(room, &line));
         started.wait_for_stdout("\n");
         let pid: u32 = started.stdout().trim().parse().unwrap();
         let id = std::os::unix::fs::MetadataExt::uid(&user.home.metadata().unwrap());
-        room.wait_until_recording(user.home.join("t.jsonl").to_str().unwrap());
+        room.wait_until_recording(file);
         has_kept(pid, id, &kept());
+        // Forked from it, so its words are theirs.
+        let of_name = |name: &str| -> Vec<u32> {
+            let of_this = |pid: u32| {
+                fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.contains(file))
+            };
+            let found = room.processes().into_iter().filter(|one| one.name == name && of_this(one.pid));
+            found.map(|one| one.pid).collect()
+        };
+        let readers = of_name("gpurec-files");
+        assert!(!readers.is_empty());
+        readers.into_iter().for_each(|reader| has_kept(reader, id, &KEPT_OF_READERS));
+        // What resumes processes is out of the person's reach.
+        let guardian = of_name("gpurec-guard").remove(0);
+        has_kept(guardian, 0, &KEPT_OF_GUARDIAN);
+        for signal in ["STOP", "KILL"] {
+            user.types(room, &format!("kill -{signal} {guardian}")).exited(1);
+        }
         // Not to be looked into by other processes of the user's, nor by gdb.
         let mode = fs::metadata(format!("/proc/{pid}/mem")).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&mode), 0, "{:o}", mode.permissions().mode());

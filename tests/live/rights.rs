@@ -191,6 +191,33 @@ fn no_message_tells_what_lies_in_a_closed_folder() {
     });
 }
 
+/// A process says by its environment and by links where its wheels lie: `--all` looks no further than the person could.
+#[test]
+fn no_trace_tells_what_lies_in_a_closed_folder() {
+    with_gpurec_alone(|room, user, roots| {
+        let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+        let built = room.compile("few.c", "libcuda.so.1", &flags);
+        let closed = roots.join("closed");
+        fs::create_dir_all(&closed).unwrap();
+        for (place, mode) in [(closed.join("lib"), 0o644), (roots.join("unreadable"), 0o600)] {
+            fs::copy(&built, &place).unwrap();
+            fs::set_permissions(&place, Permissions::from_mode(mode)).unwrap();
+        }
+        fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+        let wheel = "venv/lib/python3.11/site-packages/nvidia/a/lib";
+        let make = format!(
+            "mkdir -p venv/bin {wheel}; cp /bin/sleep venv/bin/python3; cp {built} {wheel}/libown.so; \
+             ln -s {0}/closed/lib {wheel}/libclosed.so; ln -s {0}/unreadable {wheel}/libunreadable.so",
+            roots.display()
+        );
+        let record = "venv/bin/python3 100 & sudo $GPUREC -q --all --duration 0.5 -o t.jsonl; kill $!";
+        user.types(room, &format!("{make}; {record}")).exited(0);
+        let text = fs::read_to_string(user.home.join("t.jsonl")).unwrap();
+        assert!(text.contains("libown.so"), "their own is hooked: {text}");
+        assert!(!text.contains("libclosed.so") && !text.contains("libunreadable.so"), "{text}");
+    });
+}
+
 /// Where the kernel hides them from the person, root's eyes do not help.
 #[test]
 fn no_address_of_the_kernel_is_told() {
