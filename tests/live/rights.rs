@@ -206,11 +206,12 @@ fn no_trace_tells_what_lies_in_a_closed_folder() {
         fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
         let wheel = "venv/lib/python3.11/site-packages/nvidia/a/lib";
         let make = format!(
-            "mkdir -p venv/bin {wheel}; cp /bin/sleep venv/bin/python3; cp {built} {wheel}/libown.so; \
+            "set -e; mkdir -p venv/bin {wheel}; cp /bin/sleep venv/bin/python3; cp {built} {wheel}/libown.so; \
              ln -s {0}/closed/lib {wheel}/libclosed.so; ln -s {0}/unreadable {wheel}/libunreadable.so",
             roots.display()
         );
-        let record = "venv/bin/python3 100 & sudo $GPUREC -q --all --duration 0.5 -o t.jsonl; kill $!";
+        let record = "venv/bin/python3 100 & until grep -q python3 /proc/$!/comm; do sleep 0.05; done; \
+                      sudo $GPUREC -q --all --duration 0.5 -o t.jsonl; kill $!";
         user.types(room, &format!("{make}; {record}")).exited(0);
         let text = fs::read_to_string(user.home.join("t.jsonl")).unwrap();
         assert!(text.contains("libown.so"), "their own is hooked: {text}");
