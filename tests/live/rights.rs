@@ -211,7 +211,7 @@ fn no_trace_tells_what_lies_in_a_closed_folder() {
             roots.display()
         );
         let record = "venv/bin/python3 100 & until grep -q python3 /proc/$!/comm; do sleep 0.05; done; \
-                      sudo $GPUREC -q --all --duration 0.5 -o t.jsonl; kill $!";
+                      sudo $GPUREC -q --all --duration 2 -o t.jsonl; kill $!";
         user.types(room, &format!("{make}; {record}")).exited(0);
         let text = fs::read_to_string(user.home.join("t.jsonl")).unwrap();
         assert!(text.contains("libown.so"), "their own is hooked: {text}");
