@@ -1,4 +1,5 @@
-//! Messages between the recorder and those that read files: a length, then JSON; a descriptor comes with the first byte.
+//! Messages between the recorder and those that read files: a length, then JSON. A descriptor comes with the first byte of
+//! its message, whose length says so: one read may bring the message before it too.
 //! In: a socket. Out: whole messages. What comes from a worker has read what a target wrote, and is not believed.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,12 +12,15 @@ use serde::de::DeserializeOwned;
 /// The largest message: all functions of a file, with their names.
 const MOST: usize = 256 << 20;
 const HEAD: usize = 4;
+/// In the length of a message that has a descriptor.
+const WITH: u32 = 1 << 31;
 const PIECE: usize = 64 << 10;
 
 pub fn send(socket: &OwnedFd, message: &impl Serialize, with: Option<RawFd>) -> io::Result<()> {
     let mut bytes = vec![0; HEAD];
     serde_json::to_writer(&mut bytes, message)?;
     let length = u32::try_from(bytes.len() - HEAD).map_err(io::Error::other)?;
+    let length = if with.is_some() { length | WITH } else { length };
     bytes[..HEAD].copy_from_slice(&length.to_le_bytes());
     let mut rest = &bytes[..];
     let mut with = with;
@@ -75,17 +79,18 @@ impl Inbox {
         }
     }
 
-    /// The next message, if it is whole, and the descriptor that came last.
+    /// The next message, if it is whole, and its descriptor.
     pub fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
         let Some(head) = self.bytes.first_chunk::<HEAD>() else { return Ok(None) };
-        let length = u32::from_le_bytes(*head) as usize;
+        let head = u32::from_le_bytes(*head);
+        let length = (head & !WITH) as usize;
         if length > MOST {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let Some(body) = self.bytes.get(HEAD..HEAD + length) else { return Ok(None) };
         let message = serde_json::from_slice(body)?;
         self.bytes.drain(..HEAD + length);
-        Ok(Some((message, self.fd.take())))
+        Ok(Some((message, if head & WITH != 0 { self.fd.take() } else { None })))
     }
 }
 
@@ -118,5 +123,21 @@ mod tests {
         assert!(!inbox.receive(&ours, true).unwrap(), "closed");
         inbox.bytes = u32::MAX.to_le_bytes().to_vec();
         inbox.next::<String>().unwrap_err();
+    }
+
+    #[test]
+    fn a_descriptor_belongs_to_its_message() {
+        let (ours, theirs) = pair(libc::SOCK_STREAM).unwrap();
+        send(&theirs, &"before", None).unwrap();
+        send(&theirs, &"with", Some(0)).unwrap();
+        let mut inbox = Inbox::default();
+        let mut messages = Vec::new();
+        while messages.len() < 2 {
+            assert!(inbox.receive(&ours, true).unwrap());
+            while let Some((text, fd)) = inbox.next::<String>().unwrap() {
+                messages.push((text, fd.is_some()));
+            }
+        }
+        assert_eq!(messages, [("before".to_owned(), false), ("with".to_owned(), true)]);
     }
 }
