@@ -88,6 +88,45 @@ fn calls_that_never_return() {
     );
 }
 
+/// Each open call has its name, which is long.
+#[test]
+fn calls_that_never_return_of_functions_with_long_names() {
+    let folder = Folder::new();
+    let file = write(&folder, "open-long.jsonl.zst", |out| {
+        let long = "x".repeat(8000);
+        for id in 1..60_000u64 {
+            let name = format!("cuda{}{long}", id % 1900);
+            let line = format!(
+                r#"{{"event_id":{id},"ts":0.{id:09},"type":"userspace","name":"{name}","phase":"B","pid":1,"tid":{id},"depth":0,"args":{{}}}}"#
+            );
+            writeln!(out, "{line}").unwrap();
+        }
+    });
+    bounded(&file, &[&["summary"], &["report", "errors"], &["report", "longest"]]);
+}
+
+/// Of a part of a trace: a child is called what its parent is.
+#[test]
+fn children_of_a_process_with_a_long_command() {
+    let folder = Folder::new();
+    let file = write(&folder, "forks.jsonl.zst", |out| {
+        let mut id = 0;
+        let mut line = |name: &str, rest: &str| {
+            id += 1;
+            writeln!(
+                out,
+                r#"{{"event_id":{id},"ts":0.{id:09},"type":"process","name":"{name}","tid":1,{rest}}}"#
+            )
+            .unwrap();
+        };
+        let long = "x".repeat(1 << 20);
+        line("exec", &format!(r#""pid":1,"command":["{long}"]"#));
+        (2..1000).for_each(|child| line("fork", &format!(r#""pid":1,"child":{child}"#)));
+        (1000..1400).for_each(|pid| line("exec", &format!(r#""pid":{pid},"command":["{long}"]"#)));
+    });
+    bounded(&file, &[&["summary", "--pid", "7"], &["report", "api", "--pid", "7"]]);
+}
+
 /// Functions, kernels and errors, each with a long name of its own.
 #[test]
 fn names_that_are_all_different() {

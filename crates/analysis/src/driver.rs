@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::deaths::{Deaths, Life};
 use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidSeen};
 use super::rows::{Rows, Sort};
+use super::summary::unfinished::InFlightNames;
 use gpurec_trace::bounds::{LONGEST_NAME, MOST_OPEN, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Header, InFlight, Instant, KernelBegin, Kind, Value, Xid};
@@ -223,14 +224,14 @@ impl Driver {
         }
     }
 
-    pub fn in_flight(&self, at_ns: u64, calls: &mut Vec<InFlight>) {
-        let name = |span: &Span| self.rows.get(span.row).map(|row| row.name.to_string());
+    pub fn in_flight(&self, at_ns: u64, names: &mut InFlightNames, calls: &mut Vec<InFlight>) {
+        let name = |span: &Span| self.rows.get(span.row).map_or("", |row| &row.name);
         calls.extend(self.open.iter().map(|(begin, span)| {
             let died_ns = self.deaths.of(span.pid, span.life).died_ns();
             InFlight {
                 pid: span.pid,
                 tid: span.tid,
-                name: name(span).unwrap_or_default(),
+                name: names.of(name(span)),
                 begin: *begin,
                 duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(span.ts_ns),
                 died: died_ns.is_some(),

@@ -5,16 +5,21 @@
 //! the recorder says of the whole recording.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
 use super::views::stored;
 use crate::Usage;
+use gpurec_trace::bounds::Left;
 use gpurec_trace::{Body, Finish, Found, Line, Notes, Process};
 
-/// How many processes' names and ranks are remembered, and how many words of a command.
+/// How many processes' ranks are remembered; and of their commands how many words of each, and bytes of all.
 const MOST: usize = 65_536;
 const WORDS: usize = 64;
+const COMMANDS: usize = 32 << 20;
+/// What a word takes besides its text.
+const EACH: usize = 64;
 
 const NO_EVENTS: &str = "the trace has only figures (--summary-only), which are of the whole recording: leave out --pid, --tid, --rank, --from and --to, or record without --summary-only";
 
@@ -62,7 +67,7 @@ impl Only {
 /// What a process is, as far as its lines have said.
 #[derive(Default)]
 struct Who {
-    command: Vec<String>,
+    command: Arc<[String]>,
     rank: Option<u32>,
     /// A line that was kept says so.
     told: bool,
@@ -71,6 +76,7 @@ struct Who {
 pub struct Sieve<'a> {
     only: &'a Only,
     who: HashMap<u32, Who>,
+    commands_left: Left<COMMANDS>,
     /// The first event of the time asked for, and the first after it: event_ids grow with time.
     first: Option<u64>,
     end: Option<u64>,
@@ -90,7 +96,15 @@ pub enum Kept {
 impl<'a> Sieve<'a> {
     pub fn new(only: &'a Only) -> Sieve<'a> {
         let first = if only.from_ns.is_none() { Some(0) } else { None };
-        Sieve { only, who: HashMap::new(), first, end: None, calls: 0, kept: 0 }
+        Sieve {
+            only,
+            who: HashMap::new(),
+            commands_left: Left::default(),
+            first,
+            end: None,
+            calls: 0,
+            kept: 0,
+        }
     }
 
     pub fn line(&mut self, line: &Line) -> Result<Kept> {
@@ -146,6 +160,8 @@ impl<'a> Sieve<'a> {
     fn process(&mut self, process: &Process) -> bool {
         if let Some((pid, mut command, rank)) = process.named() {
             command.truncate(WORDS);
+            let bytes = command.iter().map(|word| EACH + word.len()).sum();
+            let command = if self.commands_left.take(bytes) { command.into() } else { Arc::default() };
             self.know(pid, Who { command, rank, told: false });
         }
         let pid = match process {
@@ -191,7 +207,7 @@ impl<'a> Sieve<'a> {
     fn unnamed(&mut self, pid: u32) -> Option<Found> {
         let who = self.who.get_mut(&pid).filter(|who| !who.told)?;
         who.told = true;
-        let command = who.command.clone();
+        let command = who.command.to_vec();
         Some(Found { pid, tid: pid, comm: "?".to_owned(), command, rank: who.rank, ..Found::default() })
     }
 

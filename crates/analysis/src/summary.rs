@@ -6,7 +6,7 @@ mod cost;
 mod launches;
 mod outcome;
 mod processes;
-mod unfinished;
+pub(super) mod unfinished;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -4,8 +4,23 @@
 use super::{Open, Summary};
 use crate::figures::Figures;
 use crate::tally::{Role, Tally};
+use gpurec_trace::bounds::Left;
 use gpurec_trace::InFlight;
 use gpurec_trace::hash::Map;
+
+/// Bytes of the names of calls in flight, and what those have that there is no room for.
+const NAMES: usize = 8 << 20;
+const OTHERS: &str = "(others)";
+
+/// A trace without an end may have very many open calls, whose functions have very long names.
+#[derive(Default)]
+pub struct InFlightNames(Left<NAMES>);
+
+impl InFlightNames {
+    pub fn of(&mut self, name: &str) -> String {
+        if self.0.take(name.len()) { name } else { OTHERS }.to_owned()
+    }
+}
 
 impl Summary {
     /// Adds them to the time by category and that in synchronisation; and the functions that have such calls, with them.
@@ -42,6 +57,7 @@ impl Summary {
     }
 
     pub(super) fn in_flight(&self, at_ns: u64) -> Vec<InFlight> {
+        let mut names = InFlightNames::default();
         let mut calls: Vec<InFlight> = self
             .open
             .iter()
@@ -50,14 +66,14 @@ impl Summary {
                 InFlight {
                     pid: open.pid,
                     tid: open.tid,
-                    name: self.function_name(open.function),
+                    name: names.of(self.functions.get(open.function).map_or("", |tally| &tally.name)),
                     begin: *begin,
                     duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(open.ts_ns),
                     died: died_ns.is_some(),
                 }
             })
             .collect();
-        self.driver.in_flight(at_ns, &mut calls);
+        self.driver.in_flight(at_ns, &mut names, &mut calls);
         calls.sort_by_key(|call| call.begin);
         calls
     }

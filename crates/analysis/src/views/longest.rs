@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::calls::Functions;
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
 use crate::Figures;
@@ -23,15 +24,18 @@ const CALLS: &[Column] = &[
 ];
 
 const ROWS: usize = 20;
+/// How many rows there may be, and how long a text in one is.
+const MOST: usize = 65_536;
 const LONGEST: usize = 400;
 
 pub fn make(config: &ReportConfig) -> Box<dyn View> {
-    Box::new(Longest { most: config.top.unwrap_or(ROWS), ..Longest::default() })
+    Box::new(Longest { most: config.top.unwrap_or(ROWS).min(MOST), ..Longest::default() })
 }
 
 #[derive(Default)]
 struct Longest {
     most: usize,
+    functions: Functions,
     open: Map<u64, Call>,
     /// By how long they took, the last first.
     longest: BTreeMap<(u64, std::cmp::Reverse<u64>), Call>,
@@ -39,7 +43,7 @@ struct Longest {
 }
 
 struct Call {
-    name: Box<str>,
+    function: usize,
     ts_ns: u64,
     pid: u32,
     tid: u32,
@@ -58,8 +62,10 @@ impl View for Longest {
     }
 
     fn finish(&mut self, told: &Told) -> Report {
+        let in_flight = std::mem::take(&mut self.in_flight);
+        let in_flight: Map<u64, &InFlight> = in_flight.iter().map(|one| (one.begin, one)).collect();
         for (event, mut call) in std::mem::take(&mut self.open) {
-            let known = self.in_flight.iter().find(|one| one.begin == event);
+            let known = in_flight.get(&event);
             let ns = known.map_or(told.last_ns.saturating_sub(call.ts_ns), |one| one.duration_ns);
             call.result =
                 if known.is_some_and(|one| one.died) { "its process ended" } else { "not returned" }.into();
@@ -73,7 +79,7 @@ impl View for Longest {
         let mut table = Table::new("calls", "calls", CALLS);
         for ((ns, event), call) in self.longest.iter().rev() {
             table.row(vec![
-                Cell::Text(call.name.to_string()),
+                Cell::Text(self.functions.name(call.function).to_owned()),
                 Cell::Millis(*ns),
                 Cell::At(call.ts_ns),
                 Cell::Count(call.pid.into()),
@@ -99,7 +105,7 @@ impl Longest {
             return;
         }
         let call = Call {
-            name: begin.name.as_ref().into(),
+            function: self.functions.index(&begin.name),
             ts_ns: line.ts_ns,
             pid: begin.pid,
             tid: begin.tid,
