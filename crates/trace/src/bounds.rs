@@ -16,8 +16,8 @@ pub const LONGEST_NAME: usize = 8 << 10;
 /// a hash table holds without growing. Ten thousand threads are in some twenty calls each.
 pub const MOST_OPEN: usize = 7 << 15;
 
-/// How many live allocations are followed, in all processes together.
-pub const MOST_LIVE: usize = 1 << 20;
+/// How many live allocations are followed, in all processes together: as many as a hash table holds without growing.
+pub const MOST_LIVE: usize = 7 << 17;
 
 /// Bytes (or entries) that are left. Copies share them.
 #[derive(Clone)]
@@ -36,6 +36,11 @@ impl Room {
     /// How often there was not enough left.
     pub fn refused(&self) -> usize {
         self.0.refused.load(Relaxed)
+    }
+
+    /// What was kept is not any more.
+    pub fn refuse(&self, count: usize) {
+        self.0.refused.fetch_add(count, Relaxed);
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -102,6 +107,29 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.give_back(self.taken);
+    }
+}
+
+/// Searches through a table that has no order for them. One that finds little is cheap as long as the table is small or
+/// the searches are few: what fills a table pays for so many looks at an entry, and some are free (half a second).
+#[derive(Default)]
+pub struct Searches {
+    filled: usize,
+    in_vain: usize,
+}
+
+const LOOKS: usize = 64;
+const FREE_LOOKS: usize = 1 << 26;
+
+impl Searches {
+    pub fn filled(&mut self) {
+        self.filled += 1;
+    }
+
+    /// False: these were too many, and the table is to be given up.
+    pub fn looked(&mut self, in_vain: usize) -> bool {
+        self.in_vain = self.in_vain.saturating_add(in_vain);
+        self.in_vain <= FREE_LOOKS + LOOKS * self.filled
     }
 }
 
@@ -229,6 +257,14 @@ mod tests {
         assert!(one.insert(&mut table, 60, 1, 1) && one.insert(&mut table, 60, 1, 2));
         assert!(!one.insert(&mut table, 60, 2, 1) && one.remove(&mut table, 60, &1) == Some(2));
         assert!(one.take(100));
+    }
+
+    #[test]
+    fn searches_in_vain_are_paid_by_what_fills_the_table() {
+        let mut searches = Searches::default();
+        assert!(searches.looked(FREE_LOOKS) && !searches.looked(1));
+        searches.filled();
+        assert!(searches.looked(LOOKS - 1) && !searches.looked(1));
     }
 
     #[test]

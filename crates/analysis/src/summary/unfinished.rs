@@ -4,8 +4,8 @@
 use super::{Open, Summary};
 use crate::figures::Figures;
 use crate::tally::{Role, Tally};
-use gpurec_trace::bounds::Left;
 use gpurec_trace::InFlight;
+use gpurec_trace::bounds::Left;
 use gpurec_trace::hash::Map;
 
 /// Bytes of the names of calls in flight, and what those have that there is no room for.

@@ -11,7 +11,7 @@ use super::kernel::Spread;
 use super::ledger::Owner;
 use crate::Api;
 use gpurec_trace::Where;
-use gpurec_trace::bounds::Share;
+use gpurec_trace::bounds::{Searches, Share};
 
 #[derive(Default)]
 pub struct Contexts {
@@ -20,6 +20,7 @@ pub struct Contexts {
     /// The primary context of each device, and how often it is retained.
     primary: HashMap<i32, Primary>,
     streams: HashMap<u64, Entry, Spread>,
+    searches: Searches,
     /// The device that a memory pool is on.
     pools: HashMap<u64, i32, Spread>,
 }
@@ -204,6 +205,11 @@ impl Contexts {
         let before = self.streams.len();
         self.streams.retain(|_, entry| entry.context != Some(context));
         share.give_back((before - self.streams.len()) * HANDLE);
+        if !self.searches.looked(self.streams.len()) {
+            // The program ends contexts without end: of the streams of others nothing is known any more.
+            share.give_back(self.streams.len() * HANDLE);
+            self.streams.clear();
+        }
     }
 
     /// Handles may be others' by now.
@@ -333,6 +339,7 @@ impl Contexts {
         self.stream_gone(stream, share);
         if stream > DEFAULT_STREAMS && (context.is_some() || device.is_some()) {
             let entry = Entry { context, device, pending: false };
+            self.searches.filled();
             share.insert(&mut self.streams, HANDLE, stream, entry);
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::role::{Space, Table};
 use gpurec_trace::Where;
-use gpurec_trace::bounds::{Room, Share};
+use gpurec_trace::bounds::{Room, Searches, Share};
 
 /// A call, by its thread and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     pub ptr: u64,
-    pub held: Held,
+    pub held: Box<Held>,
     /// What was left in its space.
     pub total: u64,
 }
@@ -67,13 +67,15 @@ struct Mapping {
 pub struct Ledger {
     /// An entry of each table here.
     share: Share,
-    tables: [BTreeMap<u64, Held>; 4],
+    room: Room,
+    tables: [BTreeMap<u64, Box<Held>>; 4],
     mappings: BTreeMap<u64, Mapping>,
     /// Variables of modules, and their sizes.
     globals: BTreeMap<u64, u64>,
     /// Sizes may add up to more than 2^64 in a program that lies.
     totals: [u128; Space::ALL.len()],
     serials: u64,
+    searches: Searches,
 }
 
 /// Where an address lies, as far as it is known.
@@ -97,11 +99,13 @@ impl Ledger {
     pub fn new(room: &Room) -> Ledger {
         Ledger {
             share: Share::new(room),
+            room: room.clone(),
             tables: Default::default(),
             mappings: BTreeMap::new(),
             globals: BTreeMap::new(),
             totals: Default::default(),
             serials: 0,
+            searches: Searches::default(),
         }
     }
 
@@ -111,7 +115,7 @@ impl Ledger {
     }
 
     pub fn get(&self, table: Table, ptr: u64) -> Option<&Held> {
-        self.table(table).get(&ptr)
+        self.table(table).get(&ptr).map(Box::as_ref)
     }
 
     /// Enters an allocation. Returns what its address was before, if the
@@ -131,7 +135,8 @@ impl Ledger {
         self.serials += 1;
         let serial = self.serials;
         self.add(held.space, held.size);
-        self.table_mut(table).insert(ptr, Held { serial, ..held });
+        self.searches.filled();
+        self.table_mut(table).insert(ptr, Box::new(Held { serial, ..held }));
         before
     }
 
@@ -206,9 +211,11 @@ impl Ledger {
         }
     }
 
-    /// Takes out what a context or a device takes with it when it ends.
+    /// Takes out what a context or a device takes with it when it ends. A program that ends them without end, and holds
+    /// very much, is not followed any more.
     pub fn end_of(&mut self, with_pools: bool, ends: impl Fn(&Owner) -> bool) -> Vec<Gone> {
         let mut gone = Vec::new();
+        let mut looked = 0;
         for table in [Table::Addresses, Table::Registered, Table::Arrays] {
             let taken = |held: &Held| {
                 let bound = match held.space {
@@ -218,11 +225,23 @@ impl Ledger {
                 };
                 bound && ends(&held.owner)
             };
+            looked += self.table(table).len();
             let found = self.table(table).iter().filter(|(_, held)| taken(held));
             let found: Vec<u64> = found.map(|(ptr, _)| *ptr).collect();
             gone.extend(found.into_iter().filter_map(|ptr| self.remove(table, ptr)));
         }
+        if !self.searches.looked(looked - gone.len()) {
+            self.give_up();
+        }
         gone
+    }
+
+    fn give_up(&mut self) {
+        let count = self.tables.iter().map(BTreeMap::len).sum();
+        self.tables.iter_mut().for_each(BTreeMap::clear);
+        self.totals = Default::default();
+        self.share.give_back(count);
+        self.room.refuse(count);
     }
 
     pub fn place(&self, address: u64) -> Place {
@@ -255,10 +274,10 @@ impl Ledger {
     /// What is held, for tests.
     #[cfg(test)]
     pub fn all(&self) -> Vec<(u64, &Held)> {
-        self.tables.iter().flatten().map(|(ptr, held)| (*ptr, held)).collect()
+        self.tables.iter().flatten().map(|(ptr, held)| (*ptr, held.as_ref())).collect()
     }
 
-    fn table(&self, table: Table) -> &BTreeMap<u64, Held> {
+    fn table(&self, table: Table) -> &BTreeMap<u64, Box<Held>> {
         let [addresses, registered, arrays, handles] = &self.tables;
         match table {
             Table::Addresses => addresses,
@@ -268,7 +287,7 @@ impl Ledger {
         }
     }
 
-    fn table_mut(&mut self, table: Table) -> &mut BTreeMap<u64, Held> {
+    fn table_mut(&mut self, table: Table) -> &mut BTreeMap<u64, Box<Held>> {
         let [addresses, registered, arrays, handles] = &mut self.tables;
         match table {
             Table::Addresses => addresses,

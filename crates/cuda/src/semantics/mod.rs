@@ -229,7 +229,7 @@ impl Meaning {
         let mut said = Vec::new();
         if self.rooms.live.refused() > 0 {
             said.push(format!(
-                "{} allocations beyond {MOST_LIVE} live ones were not followed: nothing says when they were freed",
+                "{} allocations were not followed (of {MOST_LIVE} live ones at most, and of fewer in a program that ends very many contexts): nothing says when they were freed",
                 self.rooms.live.refused()
             ));
         }

@@ -207,3 +207,30 @@ fn live_allocations_are_bounded_over_all_ledgers() {
     }
     assert_eq!((one.total(Space::Device), room.refused()), (800, 60), "there is room again");
 }
+
+/// A program that ends contexts without end, while it holds very much, is not followed any more.
+#[test]
+fn contexts_that_end_without_end_are_not_searched_for_without_end() {
+    use crate::semantics::role::{Space, Table};
+    use crate::semantics::{ledger, ledger::Owner};
+    const HELD: usize = 5000;
+    let room = gpurec_trace::bounds::Room::new(2 * HELD);
+    let mut ledger = Ledger::new(&room);
+    let by = ledger::By { tid: 1, id: 1 };
+    let owner = Owner { context: Some(1), device: None };
+    let hold = |ledger: &mut Ledger| {
+        for ptr in 0..HELD as u64 {
+            ledger.alloc(Table::Addresses, ptr, ledger::Held::new(Space::Device, Some(8), owner, by));
+        }
+    };
+    hold(&mut ledger);
+    let ends = (0..100_000).take_while(|_| {
+        assert!(ledger.end_of(false, |owner| owner.context == Some(2)).is_empty());
+        ledger.total(Space::Device) > 0
+    });
+    let ends = ends.count();
+    assert!((10_000..20_000).contains(&ends), "{ends}");
+    assert_eq!(room.refused(), HELD);
+    hold(&mut ledger);
+    assert_eq!((ledger.total(Space::Device), room.refused()), (8 * HELD as u64, HELD), "there is room again");
+}
