@@ -79,9 +79,12 @@ pub fn section(page: &mut Page, figures: &Figures) {
     }
     let whole: u128 = figures.by_category.iter().map(|seen| u128::from(seen.total_ns)).sum();
     let calls = u128::from(figures.cuda_calls) * 1_000_000_000;
-    let rate = calls.checked_div(figures.duration_ns.into()).map(|rate| format!(", {rate} a second"));
+    let is_known = !figures.unknown.contains_key("cuda_calls");
+    let rate = calls.checked_div(figures.duration_ns.into()).filter(|_| is_known);
+    let rate = rate.map(|rate| format!(", {rate} a second"));
+    let recorded = if is_known { "" } else { ", of those that were recorded" };
     page.section(&format!(
-        "Time by category: {}{}",
+        "Time by category: {}{}{recorded}",
         plural(figures.cuda_calls, "CUDA call"),
         rate.unwrap_or_default()
     ));

@@ -104,6 +104,7 @@ const HELD: Shows = shows("memory.held", "how much was held at exit", &["held_co
 const COPIES: Shows = shows("transfers.bytes", "how much was copied", &["count", "bytes"]);
 const WAITS: Shows = shows("sync.total_ns", "how long calls waited for the GPU", &["waits", "waited_ns"]);
 const CALLS: Shows = shows("cuda_calls", "how many CUDA calls there were", &[]);
+const HOST: Shows = shows("cuda_calls", "what the host did between launches", &[]);
 const WASTE: Shows = shows("cuda_calls", "all that could be better", &[]);
 const PEAKS: Shows = shows("memory.peak", "how much memory was held", &[]);
 const FAILURES: Shows = shows("failures.calls", "how many calls failed", &["failed_calls"]);
@@ -171,7 +172,7 @@ const VIEWS: [Kind; 13] = [
         main: "longest",
         rows: 10,
         make: gaps::make,
-        figures: &[LAUNCHES],
+        figures: &[LAUNCHES, HOST],
     },
     Kind {
         name: "latency",
