@@ -217,8 +217,9 @@ impl<'a> Sieve<'a> {
         }
         let mut part = finish.clone();
         part.in_flight.retain(|call| self.keeps(call.begin, call.pid, call.tid));
-        // Its figures are of the whole.
-        part.summary = serde_json::Value::Null;
+        // Its figures are of the whole, as are its stops. What is not known of the whole is not known of a part.
+        part.summary = serde_json::json!({ "unknown": finish.summary["unknown"] });
+        part.stops = None;
         let body = Body::Finish(Box::new(part));
         Ok(Kept::As(Box::new(Line { event_id: line.event_id, ts_ns: line.ts_ns, body })))
     }
@@ -230,6 +231,8 @@ impl<'a> Sieve<'a> {
             said = format!("no call of the trace is of this part: {said}");
         }
         notes.part = Some(said);
+        notes.part_cuts_frees = !self.only.tids.is_empty();
+        notes.part_cuts_memory = self.only.from_ns.is_some() || !self.only.tids.is_empty();
         notes.window = Some((self.only.from_ns.unwrap_or(0), self.only.to_ns.unwrap_or(u64::MAX)));
     }
 }

@@ -4,7 +4,7 @@
 use super::figures::{DirectionSeen, ErrorWindow, FailureKind, Figures, Leak, Leaks, ProcessSeen};
 use super::table::{Cell, Column, Table, long, number, size};
 use super::text::{Page, TOP_FUNCTIONS, clean, duration, plural, seconds};
-use super::unknown::BEFORE;
+use super::unknown::{BEFORE, OUTSIDE};
 
 const TOP: usize = 10;
 const TOP_KERNELS: usize = 20;
@@ -47,7 +47,7 @@ pub fn leaks(page: &mut Page, figures: &Figures) {
     let end = if figures.is_part { "the end of this part" } else { "exit" };
     page.section(&format!("Memory held at {end}: {said}"));
     let reason = figures.unknown.get("memory.held");
-    if reason.is_none_or(|reason| reason == BEFORE) {
+    if reason.is_none_or(|reason| reason == BEFORE || reason == OUTSIDE) {
         by_space(page, held, figures.is_part);
         largest(page, held);
     }

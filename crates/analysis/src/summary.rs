@@ -493,6 +493,7 @@ impl Summary {
         // A recording with --summary-only has its figures and no events.
         if self.functions.is_empty()
             && self.driver.is_empty()
+            && !figures.is_part
             && let Some(stored) = &self.stored
             && let Ok(stored) = Figures::from_json(stored)
         {
@@ -503,8 +504,9 @@ impl Summary {
         }
         let broken = if self.ended { DAMAGED } else { NO_END };
         let is_whole = self.ended && notes.is_whole();
-        if !is_whole {
-            let about = About { broken: Some(broken), ..About::default() };
+        if !is_whole || notes.part_cuts_memory {
+            let broken = (!is_whole).then_some(broken);
+            let about = About { broken, ..About::of_part(notes) };
             for (figure, reason) in unknown(&figures, &about) {
                 figures.unknown.entry(figure).or_insert(reason);
             }

@@ -10,6 +10,7 @@ use super::figures::Figures;
 use super::left_out::LeftOut;
 use gpurec_cuda::semantics::{Input, input_of};
 use gpurec_cuda::{self as cuda, Api, Category};
+use gpurec_trace::Notes;
 
 /// What a figure is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +22,9 @@ enum From {
     Before,
     /// The sizes of memory from before the recording that was freed.
     Earlier,
+    /// The memory that is from outside a part of a recording, and what others free there.
+    Outside,
+    Elsewhere,
 }
 
 const ALLOCATIONS: From = From::Of(Input::Allocation);
@@ -39,17 +43,17 @@ const FIGURES: [(&str, &[From]); 25] = [
     ("memory.allocated_bytes", &[ALLOCATIONS]),
     ("memory.frees", &[FREES, ALLOCATIONS]),
     ("memory.freed_bytes", &[FREES, ALLOCATIONS, From::Earlier]),
-    ("memory.held", &[FREES, ALLOCATIONS, From::Before]),
-    ("memory.leaks", &[FREES, ALLOCATIONS]),
-    (PEAK, &[FREES, ALLOCATIONS, From::Before]),
+    ("memory.held", &[FREES, ALLOCATIONS, From::Outside, From::Before]),
+    ("memory.leaks", &[FREES, ALLOCATIONS, From::Elsewhere]),
+    (PEAK, &[FREES, ALLOCATIONS, From::Outside, From::Before]),
     ("transfers.count", TRANSFERS),
     ("transfers.bytes", TRANSFERS),
     ("devices.launches", &[From::Of(Input::Launch)]),
     ("devices.graph_launches", &[From::Of(Input::GraphLaunch)]),
     ("devices.allocations", &[ALLOCATIONS]),
     ("devices.allocated_bytes", &[ALLOCATIONS]),
-    ("devices.peak_bytes", &[FREES, ALLOCATIONS, From::Before]),
-    ("devices.held_bytes", &[FREES, ALLOCATIONS]),
+    ("devices.peak_bytes", &[FREES, ALLOCATIONS, From::Outside, From::Before]),
+    ("devices.held_bytes", &[FREES, ALLOCATIONS, From::Outside]),
     ("devices.transfers", TRANSFERS),
     ("devices.transferred_bytes", TRANSFERS),
     ("sync.calls", &[From::Of(Input::Sync)]),
@@ -69,14 +73,32 @@ pub const BY_DEVICE: &str = "devices.";
 /// The reason where only processes from before the recording are concerned.
 pub const BEFORE: &str = "memory from before the recording is not in it";
 
+/// The reason where memory may come from outside a part (--from, --tid).
+pub const OUTSIDE: &str = "memory from outside this part is not in it";
+
+/// The reason where other threads may free what these allocate (--tid).
+const ELSEWHERE: &str = "what other threads free is not in this part";
+
 /// What a recording says of itself beside its figures.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     pub left_out: Option<LeftOut>,
     /// Frees of memory from before it.
     pub earlier_frees: u64,
+    /// It is of a part, without the memory that was there when it began.
+    pub part_cuts_memory: bool,
+    /// Without what others free of its memory.
+    pub part_cuts_frees: bool,
     /// The file is not whole, and why.
     pub broken: Option<&'static str>,
+}
+
+impl About {
+    /// A file that is read for a part, or as a whole.
+    pub fn of_part(notes: &Notes) -> About {
+        let Notes { part_cuts_memory, part_cuts_frees, .. } = *notes;
+        About { part_cuts_memory, part_cuts_frees, ..About::default() }
+    }
 }
 
 pub const NO_END: &str = "the trace has no end";
@@ -113,6 +135,12 @@ impl Reasons {
         reasons.losses(figures);
         if figures.attached {
             reasons.add(From::Before, || BEFORE.to_owned());
+        }
+        if about.part_cuts_memory {
+            reasons.add(From::Outside, || OUTSIDE.to_owned());
+        }
+        if about.part_cuts_frees {
+            reasons.add(From::Elsewhere, || ELSEWHERE.to_owned());
         }
         if about.earlier_frees > 0 {
             let frees = about.earlier_frees;

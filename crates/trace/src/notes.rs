@@ -51,6 +51,10 @@ pub struct Notes {
     /// Of which part of the trace the figures are, where that was asked for; and its time.
     pub part: Option<String>,
     pub window: Option<(u64, u64)>,
+    /// What its processes hold may come from outside of the part.
+    pub part_cuts_memory: bool,
+    /// What it holds may be freed outside of the part.
+    pub part_cuts_frees: bool,
 }
 
 impl Notes {

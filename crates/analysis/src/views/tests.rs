@@ -350,6 +350,19 @@ fn a_part_ends_where_it_ends() {
     let largest = &figures.memory.held.largest[0];
     let same = leaks["allocations"].as_array().unwrap().iter().find(|row| row["begin"] == largest.begin);
     assert_eq!(same.unwrap()["age_ns"], largest.age_ns);
+    // What was there before is not in it.
+    for known in ["memory.held", "memory.peak"] {
+        assert!(figures.unknown[known].contains("outside this part"), "{:?}", figures.unknown);
+    }
+    assert!(!figures.unknown.contains_key("memory.leaks"), "{:?}", figures.unknown);
+    let tids = vec![largest.pid];
+    let of_thread = summary_of(&file, &Only { tids, ..Only::default() }).unwrap();
+    assert!(of_thread.unknown["memory.leaks"].contains("other threads"), "{:?}", of_thread.unknown);
+    let pids = summary_of(&file, &Only::default()).unwrap().processes.iter().map(|one| one.pid).collect();
+    let whole = summary_of(&file, &Only { pids, ..Only::default() }).unwrap();
+    assert!(
+        !whole.unknown.contains_key("memory.held") && whole.memory.held.count > 0 && whole.stops.is_none()
+    );
     let none = Only { pids: vec![1], ..Only::default() };
     let text = crate::text::print(&summary_of(&file, &none).unwrap(), UNBOUNDED);
     assert!(text.contains("No CUDA call in this part of the trace."), "{text}");

@@ -159,7 +159,7 @@ impl Told {
     /// Of each figure that is not known the reason.
     pub fn unknown(&self) -> BTreeMap<String, String> {
         let broken = self.unknown.is_none().then_some(NO_END);
-        let about = About { left_out: self.left_out.clone(), broken, ..About::default() };
+        let about = About { left_out: self.left_out.clone(), broken, ..About::of_part(&self.notes) };
         let mut all = unknown(&Figures::default(), &about);
         all.extend(self.unknown.clone().unwrap_or_default());
         all
