@@ -12,8 +12,10 @@ use crate::paper::UNBOUNDED;
 use crate::ui;
 use gpurec_cuda as cuda;
 
-/// A long name is not cut below so many characters, however narrow the terminal.
+/// A long name is cut to so many characters before columns are left out, and to fewer only where that does not do.
 const SHORTEST: usize = 28;
+/// However narrow the terminal.
+const NARROWEST: usize = 12;
 
 /// However wide the terminal: a name may have any length, and what is padded to it has it in every row.
 const WIDEST: usize = 500;
@@ -28,11 +30,20 @@ enum Kind {
     Data,
 }
 
+/// Which columns of numbers go first where a row does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    Least,
+    Some,
+    Most,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     head: &'static str,
     key: &'static str,
     kind: Kind,
+    worth: Worth,
 }
 
 impl Column {
@@ -40,22 +51,32 @@ impl Column {
     pub fn key(&self) -> &'static str {
         self.key
     }
+
+    /// Left out before the others.
+    pub const fn minor(self) -> Column {
+        Column { worth: Worth::Least, ..self }
+    }
+
+    /// Left out only where even short names do not make room: what the table is for, and what tells its rows apart.
+    pub const fn vital(self) -> Column {
+        Column { worth: Worth::Most, ..self }
+    }
 }
 
 pub const fn number(head: &'static str, key: &'static str) -> Column {
-    Column { head, key, kind: Kind::Number }
+    Column { head, key, kind: Kind::Number, worth: Worth::Some }
 }
 
 pub const fn text(head: &'static str, key: &'static str) -> Column {
-    Column { head, key, kind: Kind::Text }
+    Column { head, key, kind: Kind::Text, worth: Worth::Some }
 }
 
 pub const fn long(head: &'static str, key: &'static str) -> Column {
-    Column { head, key, kind: Kind::Long }
+    Column { head, key, kind: Kind::Long, worth: Worth::Some }
 }
 
 pub const fn data(key: &'static str) -> Column {
-    Column { head: "", key, kind: Kind::Data }
+    Column { head: "", key, kind: Kind::Data, worth: Worth::Some }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,7 +270,7 @@ impl Table {
             cells.push(cell.map(Cell::text).unwrap_or_default());
         }
         let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).min(WIDEST);
-        let shown = Shown { kind: column.kind, head: column.head, cells, width };
+        let shown = Shown { at, kind: column.kind, worth: column.worth, head: column.head, cells, width };
         (column.kind != Kind::Data && !is_empty).then_some(shown)
     }
 
@@ -283,7 +304,10 @@ impl Table {
 
 /// A column of the text.
 struct Shown {
+    /// Which column of the table it is.
+    at: usize,
     kind: Kind,
+    worth: Worth,
     head: &'static str,
     /// The head first.
     cells: Vec<String>,
@@ -316,25 +340,39 @@ fn line(columns: &[Shown], row: usize) -> String {
     line
 }
 
-/// Takes from the long columns, from the widest first, what the line is too wide; then numbers, from the right. Returns
-/// the heads of those.
+/// Takes what the line is too wide from the long columns, the widest first; then from the numbers, those of least worth
+/// and of these the right ones first; then from the long columns again; last from the numbers of most worth. Returns the
+/// heads of the numbers it left out.
 fn squeeze(columns: &mut Vec<Shown>, width: usize) -> Vec<&'static str> {
-    let mut left_out = Vec::new();
-    loop {
-        let over = line_of(columns).saturating_sub(width);
-        if over == 0 {
-            return left_out;
-        }
-        let long = columns.iter_mut().filter(|column| column.kind == Kind::Long && column.width > SHORTEST);
-        if let Some(widest) = long.max_by_key(|column| column.width) {
-            widest.width -= 1;
+    let mut left_out: Vec<(usize, &'static str)> = Vec::new();
+    while line_of(columns) > width {
+        if cut_a_name(columns, SHORTEST) {
             continue;
         }
-        // The first one is what the rows are sorted by.
-        let numbers = columns.iter().enumerate().filter(|(_, column)| column.kind == Kind::Number);
-        let Some((last, _)) = numbers.skip(1).last() else { return left_out };
-        left_out.insert(0, columns.remove(last).head);
+        let least = least_number(columns);
+        let is_vital = |at: usize| columns.get(at).is_some_and(|column| column.worth == Worth::Most);
+        if least.is_none_or(is_vital) && cut_a_name(columns, NARROWEST) {
+            continue;
+        }
+        let Some(at) = least else { break };
+        let column = columns.remove(at);
+        left_out.push((column.at, column.head));
     }
+    left_out.sort_unstable();
+    left_out.into_iter().map(|(_, head)| head).collect()
+}
+
+/// By a character, if one is longer than `shortest`.
+fn cut_a_name(columns: &mut [Shown], shortest: usize) -> bool {
+    let long = columns.iter_mut().filter(|column| column.kind == Kind::Long && column.width > shortest);
+    let widest = long.max_by_key(|column| column.width);
+    widest.map(|column| column.width -= 1).is_some()
+}
+
+/// The number to leave out next. The first one is what the rows are sorted by.
+fn least_number(columns: &[Shown]) -> Option<usize> {
+    let numbers = columns.iter().enumerate().filter(|(_, column)| column.kind == Kind::Number);
+    numbers.skip(1).min_by_key(|(at, column)| (column.worth, std::cmp::Reverse(*at))).map(|(at, _)| at)
 }
 
 #[cfg(test)]
@@ -391,7 +429,7 @@ mod tests {
         let mut table = Table::new("rows", "kernels", NAMES);
         table.row(vec![Cell::Count(1), Cell::Text("x".repeat(200))]);
         assert!(table.text(60).iter().all(|line| line.chars().count() <= 60));
-        assert!(table.text(10).iter().any(|line| line.chars().count() == 2 + 1 + 2 + SHORTEST));
+        assert!(table.text(10).iter().any(|line| line.chars().count() == 2 + 1 + 2 + NARROWEST));
         assert!(table.text(UNBOUNDED)[1].ends_with(&"x".repeat(200)));
     }
 
@@ -422,6 +460,29 @@ mod tests {
         table.row(vec!["x".into(), Cell::Count(1), Cell::Micros(1), Cell::Micros(u64::MAX)]);
         assert_eq!(table.text(20), ["  Name  N  Least", "  x     1  0.001", "  --width 39 shows Most too"]);
         assert_eq!(table.text(39)[1], "  x     1  0.001  18446744073709551.615");
+    }
+
+    /// What tells the rows apart stays, if need be beside shorter names.
+    #[test]
+    fn vital_numbers_outlast_the_others() {
+        const NAMES: &[Column] = &[
+            number("Total", "t"),
+            number("Least", "l").minor(),
+            number("Calls", "c"),
+            number("Event", "e").vital(),
+            long("Name", "name"),
+        ];
+        let mut table = Table::new("rows", "calls", NAMES);
+        let mut cells = vec![Cell::Count(10_000); 4];
+        cells.push(Cell::Text("x".repeat(30)));
+        table.row(cells);
+        let heads = |width| table.text(width).swap_remove(0);
+        assert_eq!(heads(58), "  Total  Least  Calls  Event  Name");
+        assert_eq!(heads(57), "  Total  Calls  Event  Name");
+        assert_eq!(heads(50), "  Total  Event  Name");
+        assert_eq!(table.text(50).last().unwrap(), "  --width 60 shows Least, Calls too");
+        assert!(heads(28) == "  Total  Event  Name" && table.text(28)[1].ends_with("  xxxxx...xxxx"));
+        assert_eq!(heads(27), "  Total  Name");
     }
 
     #[test]

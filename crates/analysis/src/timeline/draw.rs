@@ -1,6 +1,7 @@
 //! Lanes to text.
 
 use super::lanes::{Cell, Lane, Lanes, SORTS, Sort};
+use crate::shorten::middle_cut;
 use crate::text::{clean, duration, percent, plural, shortened};
 use crate::views::calls::Thread;
 use crate::views::plot::Columns;
@@ -83,7 +84,7 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
         let name = format!("pid {pid} tid {tid}");
         let drawn = Drawn { name, lane, cells: joined(&lane.cells, each, columns.count) };
         push(&mut text, "");
-        push(&mut text, &shortened(&format!("{}{command}", drawn.title(span_ns)), style.text_width));
+        push(&mut text, &drawn.title(span_ns, &command, style.text_width));
         drawn.rows(&mut text, &columns, style, &mut used);
     }
     if lanes.elsewhere.cells.iter().any(|cell| cell.interrupts > 0) {
@@ -184,14 +185,19 @@ fn escape(sort: Sort) -> &'static str {
 }
 
 impl Drawn<'_> {
-    fn title(&self, span_ns: u64) -> String {
+    /// The command is cut where it does not fit, but not away.
+    fn title(&self, span_ns: u64, command: &str, width: usize) -> String {
+        const LEAST: usize = 20;
         let most = self.cells.iter().map(|cell| cell.calls).max().unwrap_or(0);
-        format!(
-            "{}: {} (up to {most} in a column), {} % of the time in CUDA",
-            self.name,
-            plural(self.lane.calls, "call"),
-            percent(self.lane.calls_ns.into(), span_ns.into())
-        )
+        let calls = plural(self.lane.calls, "call");
+        let share = percent(self.lane.calls_ns.into(), span_ns.into());
+        let long =
+            format!("{}: {calls} (up to {most} in a column), {share} % of the time in CUDA", self.name);
+        let short = format!("{}: {calls}, {share} % in CUDA", self.name);
+        let room = LEAST.min(command.chars().count());
+        let title = if long.chars().count() + room <= width { long } else { short };
+        let command = middle_cut(command, width.saturating_sub(title.chars().count()).max(room));
+        shortened(&format!("{title}{command}"), width)
     }
 
     fn rows(&self, text: &mut String, columns: &Columns, style: &Style, used: &mut Used) {

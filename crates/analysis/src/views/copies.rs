@@ -15,13 +15,13 @@ const DIRECTIONS: &[Column] = &[
     number("Bytes", "bytes"),
     number("Count", "count"),
     number("Avg", "avg_bytes"),
-    number("Min", "min_bytes"),
-    number("Max", "max_bytes"),
+    number("Min", "min_bytes").minor(),
+    number("Max", "max_bytes").minor(),
     number("Waited for", "waited_count"),
     data("waited_bytes"),
     number("Waited (ms)", "waited_ns"),
-    number("GB/s", "bytes_per_sec"),
-    number("Pageable", "pageable_count"),
+    number("GB/s", "bytes_per_sec").vital(),
+    number("Pageable", "pageable_count").vital(),
     number("Pageable bytes", "pageable_bytes"),
     data("partial"),
 ];
@@ -138,7 +138,7 @@ impl Copies {
         let directions = &transfers.by_direction;
         if directions.iter().any(|seen| seen.waited_count > 0) {
             report.words(
-                "GB/s (of 10^9 bytes) is of the copies that the call waited for: for an asynchronous one nobody here knows when it ended.",
+                "GB/s (of 10^9 bytes) is of the copies that the call waited for: when an asynchronous one ended is not known.",
             );
         }
         if directions.iter().any(|seen| seen.pageable_count > 0) {

@@ -16,11 +16,11 @@ use gpurec_trace::{Begin, Body, End, InFlight, Line, Process};
 const KINDS: &[Column] = &[
     number("Count", "count"),
     number("First at (s)", "first_ns"),
-    number("Last at (s)", "last_ns"),
+    number("Last at (s)", "last_ns").minor(),
     number("Code", "code"),
     text("Error", "error"),
     text("Call", "function"),
-    number("Asked for", "asked_bytes"),
+    number("Asked for", "asked_bytes").vital(),
     data("api"),
     data("cause"),
     data("cause_error"),
@@ -46,7 +46,7 @@ const SUSPECTS: &[Column] = &[data("window_begin"), number("Launches", "launches
 const CALLS: &[Column] = &[
     number("At (s)", "ts_ns"),
     number("Event", "event"),
-    number("us", "duration_ns"),
+    number("Took (us)", "duration_ns"),
     text("Call", "function"),
     text("Result", "result"),
 ];
@@ -282,7 +282,7 @@ fn windows(report: &mut Report, figures: &Figures) {
                     shown(at)
                 )
             }
-            None => "the beginning: no synchronisation had succeeded".to_owned(),
+            None => "the beginning: no synchronisation had succeeded before it".to_owned(),
         };
         let launches = match window.launches {
             1 => "1 launch".to_owned(),
@@ -296,7 +296,11 @@ fn windows(report: &mut Report, figures: &Figures) {
         if let Some(cause) = &window.cause {
             report.words(format!("Inside it {} returned {}.", clean(&cause.function), clean(&cause.error)));
         }
-        report.words(format!("{launches} since {since}{hint}."));
+        report.words(match (window.launches, &window.last_sync) {
+            (0, None) => format!("No launch before it{hint}."),
+            (0, Some(_)) => format!("No launch since {since}{hint}."),
+            _ => format!("{launches} since {since}{hint}."),
+        });
         let mut table = Table::new("suspects", "kernels", SUSPECTS);
         for kernel in window.kernels.iter().filter(|_| window.asynchronous) {
             let name = Cell::Kernel(kernel.kernel.clone());

@@ -16,9 +16,9 @@ const CALLS: &[Column] = &[
     long("Name", "name"),
     number("Took (ms)", "duration_ns"),
     number("At (s)", "ts_ns"),
-    number("PID", "pid"),
+    number("PID", "pid").minor(),
     number("TID", "tid"),
-    number("Event", "event"),
+    number("Event", "event").vital(),
     text("Result", "result"),
     long("What", "what"),
 ];

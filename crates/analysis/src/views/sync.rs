@@ -18,7 +18,7 @@ use gpurec_trace::{Begin, Body, End, Line, Process, Transfer};
 const WAITS: &[Column] = &[
     number("Waited (ms)", "total_ns"),
     number("(%)", "total_percent"),
-    number("Waits", "waits"),
+    number("Waits", "waits").vital(),
     number("Unfinished", "unfinished"),
     number("Avg (us)", "avg_ns"),
     data("med_ns"),
@@ -26,9 +26,9 @@ const WAITS: &[Column] = &[
     data("max_begin"),
     data("pid"),
     number("Thread", "tid"),
-    text("Call", "call"),
+    long("Call", "call"),
     data("innermost"),
-    text("Waits for", "target"),
+    long("Waits for", "target"),
     data("stream"),
     long("Submitted last", "last_submitted"),
 ];
