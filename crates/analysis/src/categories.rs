@@ -82,9 +82,9 @@ pub fn section(page: &mut Page, figures: &Figures) {
     let is_known = !figures.unknown.contains_key("cuda_calls");
     let rate = calls.checked_div(figures.duration_ns.into()).filter(|_| is_known);
     let rate = rate.map(|rate| format!(", {rate} a second"));
-    let recorded = if is_known { "" } else { ", of those that were recorded" };
+    let seen = if is_known { "" } else { " seen" };
     page.section(&format!(
-        "Time by category: {}{}{recorded}",
+        "Time by category: {}{seen}{}",
         plural(figures.cuda_calls, "CUDA call"),
         rate.unwrap_or_default()
     ));

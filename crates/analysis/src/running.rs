@@ -86,7 +86,7 @@ impl Summary {
             )),
         }
         for leak in &held.largest {
-            page.wrapped("  ", &sections::one_leak(leak));
+            sections::leak_row(page, leak);
         }
         page.more(held.count as usize, held.largest.len(), "allocations");
         if held.gone > 0 {

@@ -72,32 +72,28 @@ fn by_space(page: &mut Page, held: &Leaks, is_part: bool) {
             n if n == space.count => "live when the recording ended".to_owned(),
             n => format!("{} live at exit, {n} when the recording ended", space.at_exit),
         };
-        page.line(&format!(
-            "  {:<8} {} in {}, {when}",
-            clean(&space.space),
-            bytes(space.bytes),
-            plural(space.count, "allocation")
-        ));
+        let words = format!("{} in {}, {when}", bytes(space.bytes), plural(space.count, "allocation"));
+        page.wrapped(&format!("  {:<8} ", clean(&space.space)), &words);
     }
 }
 
 fn largest(page: &mut Page, leaks: &Leaks) {
     for leak in leaks.largest.iter().take(TOP) {
-        page.wrapped("  ", &one_leak(leak));
+        leak_row(page, leak);
     }
     page.more(leaks.count as usize, TOP.min(leaks.largest.len()), "allocations");
 }
 
-pub(super) fn one_leak(leak: &Leak) -> String {
-    format!(
-        "{:>14}  {:>12} bytes, {} old, by {} in pid {} (event {})",
-        leak.ptr,
+pub(super) fn leak_row(page: &mut Page, leak: &Leak) {
+    let words = format!(
+        "{:>12} bytes, {} old, by {} in pid {} (event {})",
         leak.size,
         duration(leak.age_ns),
         clean(&leak.function),
         leak.pid,
         leak.begin
-    )
+    );
+    page.wrapped(&format!("  {:>14}  ", leak.ptr), &words);
 }
 
 const KERNELS: &[Column] =
@@ -140,15 +136,15 @@ pub fn copies(page: &mut Page, figures: &Figures) {
     }
     page.section("Copies by direction:");
     for seen in directions {
-        page.line(&format!(
-            "  {:<8}{:>9}  {}{}{}{}",
-            clean(&seen.direction),
-            seen.count,
+        let first = format!("  {:<8}{:>9}  ", clean(&seen.direction), seen.count);
+        let words = format!(
+            "{}{}{}{}",
             if seen.partial { "at least " } else { "" },
             bytes(seen.bytes),
             bandwidth(seen),
             pageable(seen)
-        ));
+        );
+        page.wrapped(&first, &words);
     }
 }
 
@@ -206,15 +202,15 @@ fn failure_kinds(page: &mut Page, kinds: &[FailureKind]) {
     for kind in kinds.iter().take(TOP_FUNCTIONS) {
         let code = kind.code.map(|c| c.to_string()).unwrap_or_default();
         let asked = kind.asked_bytes.map(|bytes| format!(", asked for {bytes} bytes ({})", size(bytes)));
-        page.line(&format!(
-            "  {:>6} x  {:>3} {}  {} ({}){}",
-            kind.count,
-            code,
+        let first = format!("  {:>6} x  {code:>3} ", kind.count);
+        let words = format!(
+            "{}  {} ({}){}",
             clean(&kind.error),
             clean(&kind.function),
             clean(&kind.api),
             asked.unwrap_or_default()
-        ));
+        );
+        page.wrapped(&first, &words);
         if let Some(cause) = &kind.cause {
             let cause = format!("{} returned {}", clean(&cause.function), clean(&cause.error));
             page.wrapped("                ", &format!("because {cause}"));
@@ -244,13 +240,18 @@ pub fn error_windows(page: &mut Page, figures: &Figures) {
                 clean(&sync.function),
                 seconds(sync.ts_ns)
             ),
-            None => "the beginning: no synchronisation had succeeded".to_owned(),
+            None => "the beginning: no synchronisation had succeeded before it".to_owned(),
         };
         if let Some(cause) = &window.cause {
             let inside = format!("inside it {} returned {}", clean(&cause.function), clean(&cause.error));
             page.wrapped("  ", &inside);
         }
-        page.wrapped("  ", &format!("{} since {since}{}", plural_launches(window.launches), hint(window)));
+        let launches = match (window.launches, &window.last_sync) {
+            (0, None) => "no launch before it".to_owned(),
+            (0, Some(_)) => format!("no launch since {since}"),
+            (n, _) => format!("{} since {since}{}", plural_launches(n), hint(window)),
+        };
+        page.wrapped("  ", &launches);
         let mut table = Table::new("kernels", "kernels", WINDOW);
         for kernel in window.kernels.iter().take(TOP) {
             table.row(vec![Cell::Count(kernel.launches), Cell::Kernel(kernel.kernel.clone())]);

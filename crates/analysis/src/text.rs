@@ -40,7 +40,7 @@ pub fn print(figures: &Figures, width: usize) -> String {
     sleeps::section(&mut page, figures);
     budget::section(&mut page, figures);
     if let Some(cost) = &figures.cost {
-        own_cost(&mut page, cost, figures.duration_ns);
+        own_cost(&mut page, cost, figures);
     }
     recording(&mut page, figures);
     page.text
@@ -203,7 +203,10 @@ fn functions(page: &mut Page, figures: &Figures) {
         && !rest.is_empty()
     {
         let share = percent(sum(rest), total);
-        page.line(&format!("  and {} more functions, {share} % of the time", rest.len()));
+        let (more, all) = (rest.len(), figures.functions.len());
+        let words =
+            format!("and {more} more functions, {share} % of the time: `gpurec report api --top {all}`");
+        page.wrapped("  ", &words);
     }
     if let Some(said) = unfinished(&figures.functions) {
         page.wrapped("  ", &said);
@@ -383,7 +386,7 @@ fn lost(page: &mut Page, figures: &Figures) {
     page.more(probes.len(), TOP_OTHERS, "probes");
 }
 
-fn own_cost(page: &mut Page, cost: &Cost, recording_ns: u64) {
+fn own_cost(page: &mut Page, cost: &Cost, figures: &Figures) {
     page.section(&format!(
         "gpurec's own cost: {} in {}, at {} ns a call as measured at the start{}",
         duration(cost.calls_ns()),
@@ -408,9 +411,10 @@ fn own_cost(page: &mut Page, cost: &Cost, recording_ns: u64) {
         Some(stops) => page.wrapped(
             "  ",
             &format!(
-                "Besides, gpurec had stopped processes for {} in {}: at a new library until it is hooked, and for --lossless.",
+                "Besides, gpurec had stopped processes for {} in {}: at a new library until it is hooked{}.",
                 duration(stops.total_ns),
-                plural(stops.count, "stop")
+                plural(stops.count, "stop"),
+                if figures.pauses.is_some() { ", and for --lossless" } else { "" }
             ),
         ),
         None => page.wrapped("  ", "For how long gpurec had stopped processes, this trace does not say."),
@@ -421,7 +425,7 @@ fn own_cost(page: &mut Page, cost: &Cost, recording_ns: u64) {
             thread.pid,
             thread.tid,
             duration(thread.cost_ns),
-            percent(u128::from(thread.cost_ns), u128::from(recording_ns)),
+            percent(u128::from(thread.cost_ns), u128::from(figures.duration_ns)),
             plural(thread.calls, "call")
         ));
     }

@@ -220,7 +220,9 @@ fn times(text: &mut String, diff: &Diff, top: usize, width: usize) {
     }
     text.push_str(match diff.changes.scale == 1.0 {
         true => "\nTimes, where the calls are the same:\n",
-        false => "\nTimes, where the length of the runs explains the calls; the change is against as many calls before:\n",
+        false => {
+            "\nTimes, where only the length of the runs changed the calls (change: for as many calls):\n"
+        }
     });
     let mut table = Table::new("times", "functions and kernels", TIMES);
     for change in changed.iter().take(top) {
