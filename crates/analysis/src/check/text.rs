@@ -57,8 +57,14 @@ pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usiz
     text
 }
 
+/// In percent where the limit is: the two are compared by eye.
 fn shown(outcome: &Outcome) -> String {
-    outcome.value.map_or_else(|| "no value".to_owned(), |value| value.to_string())
+    let is_percent = outcome.budget.text.contains('%');
+    match outcome.value {
+        None => "no value".to_owned(),
+        Some(value) if is_percent => value.in_percent().unwrap_or_else(|| value.to_string()),
+        Some(value) => value.to_string(),
+    }
 }
 
 fn verdict(outcomes: &[Outcome]) -> String {
@@ -67,8 +73,8 @@ fn verdict(outcomes: &[Outcome]) -> String {
     match (count(Verdict::Fail), count(Verdict::Wrong)) {
         (0, 0) => format!("{} of {all} passed\n", all),
         (failed, 0) => format!("{failed} of {all} FAILED\n"),
-        (0, wrong) => format!("{wrong} of {all} ask for what there is not\n"),
-        (failed, wrong) => format!("{failed} of {all} FAILED, {wrong} ask for what there is not\n"),
+        (0, wrong) => format!("{wrong} of {all} cannot be checked\n"),
+        (failed, wrong) => format!("{failed} of {all} FAILED, {wrong} cannot be checked\n"),
     }
 }
 

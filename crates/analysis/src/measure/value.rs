@@ -195,6 +195,17 @@ impl Value {
         }
     }
 
+    /// A ratio in percent, `3.29 %`.
+    pub fn in_percent(&self) -> Option<String> {
+        let hundred = Value { num: self.num.checked_mul(100)?, ..*self };
+        let digits = match hundred.floor() {
+            (whole, true) => whole.to_string(),
+            _ if self.num.saturating_mul(10_000) < self.den => "<0.01".to_owned(),
+            _ => hundred.decimals(2),
+        };
+        (self.unit == Unit::Ratio).then(|| format!("{digits} %"))
+    }
+
     pub fn json(&self) -> serde_json::Value {
         match self.floor() {
             (n, true) => n.into(),
