@@ -11,7 +11,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::json;
 use super::scan::Scan;
-use super::value::{self, Arg, List, Value, next_pair};
+use super::value::{Arg, List, Value, next_pair};
 use super::writer;
 
 /// How many registers carry arguments.
@@ -19,6 +19,9 @@ pub const MAX_RAW: usize = 6;
 
 /// The names of arguments that nothing is known about.
 const RAW_NAMES: [&str; MAX_RAW] = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
+
+/// The argument that lists the others that could not be read.
+const UNREADABLE: &str = "unreadable";
 
 #[derive(Clone, Debug)]
 pub enum Args<'a> {
@@ -133,7 +136,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// For a person: `name=value`, with commas between.
+    /// For a person: `name=value`, with commas between. What could not be read is no NULL.
     pub fn shown(&self) -> String {
         match self.parsed().as_ref() {
             Args::Raw(raw) => {
@@ -141,7 +144,20 @@ impl<'a> Args<'a> {
                     RAW_NAMES.iter().zip(raw.iter()).map(|(name, value)| format!("{name}={value:#x}"));
                 pairs.collect::<Vec<_>>().join(", ")
             }
-            Args::Named(args) => value::shown(args),
+            Args::Named(args) => {
+                let unreadable = args.iter().find(|arg| arg.name == UNREADABLE).map(|arg| &arg.value);
+                let is_unreadable = |name: &str| match unreadable {
+                    Some(Value::Array(names)) => {
+                        names.iter().any(|n| matches!(n, Value::Text(n) if n == name))
+                    }
+                    _ => false,
+                };
+                let pairs = args.iter().filter(|arg| arg.name != UNREADABLE).map(|arg| match &arg.value {
+                    Value::Null if is_unreadable(&arg.name) => format!("{}=?", arg.name),
+                    value => format!("{}={value}", arg.name),
+                });
+                pairs.collect::<Vec<_>>().join(", ")
+            }
             Args::Json(_) => String::new(),
         }
     }
@@ -223,4 +239,16 @@ fn named<'de, A: MapAccess<'de>>(raw: Raw, other: Arg<'de>, mut map: A) -> Resul
         list.push(Arg { name, value });
     }
     Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_no_null() {
+        let text = r#"{"name":null,"other":null,"count":3,"unreadable":["name"]}"#;
+        let args: Args = serde_json::from_str(text).unwrap();
+        assert_eq!(args.shown(), "name=?, other=NULL, count=3");
+    }
 }
