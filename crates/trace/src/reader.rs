@@ -34,6 +34,8 @@ pub enum ReadError {
         reason: String,
     },
     Empty,
+    /// A compressed trace that ends inside its first block.
+    CutAtOnce,
     Io(io::Error),
 }
 
@@ -47,6 +49,15 @@ impl fmt::Display for ReadError {
             ReadError::Empty => f.write_str(
                 "the trace is empty: the recording was killed before its first write; record again",
             ),
+            ReadError::CutAtOnce => f.write_str(
+                "the trace is cut in its first block, so nothing of it can be unpacked: the recording was killed at once, or the copy is not whole; record or copy it again",
+            ),
+            ReadError::Io(error) if error.kind() == io::ErrorKind::NotFound => {
+                f.write_str("there is no such file; check the spelling, and the folder that the path begins in")
+            }
+            ReadError::Io(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                f.write_str("this is a folder; name the traces in it, as in FOLDER/*.jsonl")
+            }
             ReadError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 write!(f, "the trace is not yours to read ({error}); ask its owner for a copy")
             }
@@ -141,6 +152,9 @@ impl Seen {
                 Ok(Next::End) => return self.end(),
                 // A compressed trace without its end.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                    if self.events == 0 {
+                        return Err(ReadError::CutAtOnce);
+                    }
                     return self.cut_short("the compressed data end in the middle");
                 }
                 // Of the decoder, not of the system: what a machine that crashed has left at the end.

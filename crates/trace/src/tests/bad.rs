@@ -320,7 +320,11 @@ fn a_file_without_an_event_is_refused_as_empty() {
     ]);
     for file in files {
         let error = read_of(file).unwrap_err();
-        assert!(matches!(error, ReadError::Empty), "{}: {error}", file.len());
+        let is_empty = match file.starts_with(b"\x28\xb5\x2f\xfd") {
+            true => matches!(error, ReadError::CutAtOnce),
+            false => matches!(error, ReadError::Empty),
+        };
+        assert!(is_empty, "{}: {error}", file.len());
     }
     // A header alone is an event: what was recorded is nothing, and cut.
     assert_eq!(read_of(HEADER.as_bytes()).unwrap().0, 1);
