@@ -2,6 +2,7 @@
 //! of its message, if there is one to say. Nothing here decides what a word means.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use clap::error::ErrorKind;
@@ -37,12 +38,14 @@ pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<
     Some(format!("to record a program put -- before it: `sudo gpurec {}`", program.join(" ")))
 }
 
+/// By its name; of another, a file that is no program.
 fn is_trace(name: &str) -> bool {
+    let is_data = |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 == 0);
     // A hint must not say what lies in folders that are closed to the caller.
-    let is_file = || Path::new(name).is_file();
+    let is_data = || is_data(Path::new(name));
     name.ends_with(".jsonl")
         || name.ends_with(".zst")
-        || as_caller(&invoking_user(), is_file).unwrap_or(false)
+        || as_caller(&invoking_user(), is_data).unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -68,6 +71,8 @@ mod tests {
             "`sudo gpurec -o x --only cuM* -- python3 x.py -v`",
         );
         says("gpurec -q run.jsonl", unknown, "`gpurec summary run.jsonl`");
+        says("gpurec /bin/sh run.sh", unknown, "`sudo gpurec -- /bin/sh run.sh`");
+        says("gpurec Cargo.toml", unknown, "`gpurec summary Cargo.toml`");
         says("gpurec sumary T", unknown, "`gpurec summary`");
         says("gpurec run.jsonl.zst", unknown, "`gpurec summary run.jsonl.zst`");
         says("gpurec report run.jsonl leaks", ErrorKind::InvalidValue, "`gpurec report api run.jsonl`");
