@@ -69,7 +69,7 @@ pub struct Cli {
 #[derive(Args)]
 struct Printing {
     /// How wide what is printed may be [default: COLUMNS, else the terminal; elsewhere nothing is cut]
-    #[arg(long, value_name = "COLUMNS", global = true, value_parser = clap::value_parser!(u32).range(1..), display_order = 900)]
+    #[arg(long, value_name = "COLUMNS", global = true, value_parser = columns, display_order = 900)]
     width: Option<u32>,
     /// Whether to colour [default: auto: on a terminal, unless NO_COLOR or CLICOLOR=0 say otherwise]
     #[arg(long, value_name = "WHEN", global = true, value_enum, display_order = 901)]
@@ -280,6 +280,8 @@ fn pattern(option: &str, glob: &str) -> Result<Pattern> {
     }
 }
 
+const NO_TIME: &str = "not a time: a number of seconds, or a number with a unit, as in 500ms";
+
 /// Seconds, or a number with a unit: `10`, `0.5`, `500ms`, `2m`.
 fn span(text: &str) -> Result<Duration, String> {
     const UNITS: [(&str, f64); 6] =
@@ -289,13 +291,26 @@ fn span(text: &str) -> Result<Duration, String> {
     let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
         Some((_, scale)) => *scale,
         None if unit.is_empty() => 1.0,
+        None if digits.is_empty() => return Err(NO_TIME.to_owned()),
         None => return Err("the unit is one of ns, us, ms, s, m, h; without one it is seconds".to_owned()),
     };
-    let number: f64 = digits.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let number: f64 = digits.parse().map_err(|_| NO_TIME.to_owned())?;
     if !(0.0..1e9).contains(&(number * scale)) {
         return Err("must be 0 or more".to_owned());
     }
     Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+}
+
+fn columns(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|columns| *columns > 0)
+        .ok_or_else(|| "must be a number of columns, 1 or more".to_owned())
+}
+
+/// Of a process or thread, as `ps` shows it.
+fn id(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "must be a number, as in the columns PID and TID of: ps -eL".to_owned())
 }
 
 fn positive_span(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
-use super::{pattern, span};
+use super::{id, pattern, span};
 use crate::output::name::refused_packing;
 use gpurec_analysis::Only;
 use gpurec_analysis::Usage;
@@ -78,10 +78,10 @@ pub struct SummaryArgs {
 #[derive(Args)]
 pub struct Part {
     /// Only these processes; repeatable
-    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = id)]
     pid: Vec<u32>,
     /// Only these threads; repeatable
-    #[arg(long, value_name = "TID", value_delimiter = ',')]
+    #[arg(long, value_name = "TID", value_delimiter = ',', value_parser = id)]
     tid: Vec<u32>,
     /// Only the processes of these ranks; repeatable
     #[arg(long, value_name = "RANK", value_delimiter = ',')]

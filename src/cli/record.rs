@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::{libs, patterns, positive_span};
+use super::{id, libs, patterns, positive_span};
 use crate::probe::kernel::{self, Choice};
 use crate::probe::{ApiChoice, Rung, Selection};
 use crate::record::{Config, Target};
@@ -31,7 +31,7 @@ pub struct DemoArgs {
 #[derive(Args)]
 pub struct TargetArgs {
     /// Record running processes, and what they start
-    #[arg(short, long, value_name = "PID", value_delimiter = ',', conflicts_with_all = ["all", "words"])]
+    #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = id, conflicts_with_all = ["all", "words"])]
     pid: Vec<u32>,
     /// Record every process that uses CUDA
     #[arg(long, conflicts_with = "words")]
@@ -93,7 +93,7 @@ pub struct Options {
     #[arg(long, value_name = "SECS", value_parser = interval)]
     interval: Option<Duration>,
     /// Size of the ring buffers together [default: 16 for each CPU, at least 128, at most 512]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "MIB", value_parser = mebibytes)]
     ring: Option<u32>,
     /// Say less: errors only
     #[arg(short, long, conflicts_with = "verbose")]
@@ -241,6 +241,11 @@ fn interval(text: &str) -> Result<Duration, String> {
         return Err("must be 0.1 s or more".to_owned());
     }
     Ok(interval)
+}
+
+fn mebibytes(text: &str) -> Result<u32, String> {
+    let size = text.parse().ok().filter(|size| (1..=65_536).contains(size));
+    size.ok_or_else(|| "must be a number of MiB, from 1 to 65536".to_owned())
 }
 
 fn percent(text: &str) -> Result<f64, String> {
