@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
 
 use super::select::Selection;
@@ -34,15 +34,20 @@ pub fn list(glob: &Pattern, selection: &Selection, pid: Option<u32>) -> Result<u
         );
     }
     if found == 0 {
-        bail!("no function matches {glob} in {} files", files.len());
+        let names: Vec<String> = files.iter().map(|(path, _)| ui::name(path)).collect();
+        bail!("no function to hook matches {glob} in {}; without a pattern all are listed", names.join(", "));
     }
     Ok(0)
 }
 
 fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>> {
     if let Some(pid) = pid {
-        let mappings = maps::executable_files(pid)
-            .with_context(|| format!("cannot read what process {pid} has mapped"))?;
+        let mappings = maps::executable_files(pid).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => crate::process::attach::AttachError::NoSuchProcess(pid).into(),
+            _ => anyhow!(
+                "cannot read what process {pid} has mapped ({error}); run it as root: sudo gpurec probes ..."
+            ),
+        })?;
         let open = |m: &maps::Mapping| match maps::open_mapped(pid, m) {
             Ok(file) => Some((m.path.clone(), file)),
             Err(error) => {

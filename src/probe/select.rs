@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
 
 use super::{FileId, read_image};
@@ -58,9 +58,9 @@ impl LibRule {
         let path = PathBuf::from(path);
         let mut identity = None;
         if path.components().count() > 1 {
-            let meta = as_caller(&invoking_user(), || path.metadata())?.with_context(|| {
-                format!(
-                    "--lib {}: cannot open it; a bare file name is looked for as the program finds it",
+            let meta = as_caller(&invoking_user(), || path.metadata())?.map_err(|error| {
+                anyhow!(
+                    "--lib {}: cannot open it ({error}); give the path of a file, or its name alone, which is looked for as the program finds it",
                     path.display()
                 )
             })?;
