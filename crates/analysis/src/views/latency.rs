@@ -8,6 +8,8 @@ use crate::Figures;
 use crate::histogram::Histogram;
 use crate::table::{Cell, Column, Table, data, long, number, text};
 use crate::text::{duration, plural};
+use crate::{did_you_mean, nearest};
+use gpurec_cuda as cuda;
 use gpurec_trace::bounds::Names;
 use gpurec_trace::{Body, Line};
 
@@ -28,7 +30,7 @@ const BUCKETS: &[Column] = &[
     data("to_ns"),
     number("Calls", "calls"),
     number("(%)", "calls_percent"),
-    number("up to here", "upto_percent"),
+    number("Up to here (%)", "upto_percent"),
     text("Share of the calls", "share_percent"),
 ];
 
@@ -76,8 +78,7 @@ impl View for Latency {
     fn finish(&mut self, _: &Told) -> Report {
         let open = self.begun.saturating_sub(self.ended);
         if self.functions.is_empty() {
-            let what = self.wanted.as_ref().map_or("CUDA call", Pattern::as_str);
-            return nothing(&format!("No {what} returned in this trace{}.", still(open)));
+            return nothing(&self.none(open));
         }
         self.functions.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
         let mut report = Report::default();
@@ -137,6 +138,23 @@ fn still(open: u64) -> String {
 }
 
 impl Latency {
+    /// Why there is nothing to show.
+    fn none(&self, open: u64) -> String {
+        let Some(wanted) = &self.wanted else {
+            return format!("No CUDA call returned in this trace{}.", still(open));
+        };
+        let is_known = cuda::function_names().any(|name| wanted.matches(name));
+        match self.begun {
+            0 if is_known => format!("{wanted} was not called in this trace."),
+            0 => {
+                let near = nearest(wanted.as_str(), cuda::function_names());
+                let hint = did_you_mean(&near);
+                format!("No CUDA function and nothing in this trace is called {wanted}{hint}")
+            }
+            _ => format!("No call of {wanted} returned in this trace{}.", still(open)),
+        }
+    }
+
     fn wants(&self, name: &str) -> bool {
         self.wanted.as_ref().is_none_or(|wanted| wanted.matches(name))
     }

@@ -136,7 +136,7 @@ const VIEWS: [Kind; 13] = [
     },
     Kind {
         name: "leaks",
-        what: "what was never freed: what leaks, and what is held (--older-than, --top)",
+        what: "what was never freed: what leaks, what is held (--older-than, --top)",
         main: "groups",
         rows: 10,
         make: leaks::make,
@@ -353,7 +353,7 @@ fn list(format: Format, out: &mut impl Write) -> Result<()> {
     }
     match format {
         Format::Text => {
-            writeln!(out, "Reports, to be had with `gpurec report NAME [FILE]…`:")?;
+            writeln!(out, "Reports (`gpurec report NAME [FILE]...`):")?;
             for line in table.text(usize::MAX) {
                 writeln!(out, "{line}")?;
             }
