@@ -268,6 +268,26 @@ fn a_part_of_a_trace_is_read_by_every_reader() {
     refused(&["summary", "--from", "2", "--to", "1", &file], 2, "--from must be earlier");
     let nobody = shown(&["summary", "--pid", "99", &file], &[]);
     assert!(nobody.contains("no call of the trace is of this part"), "{nobody}");
+    // A gate does not pass because the process, thread or rank is not there.
+    for part in ["--pid", "--tid", "--rank"] {
+        let gate = run(&["check", "--budget", "launches<=1000000", part, "99", &file]);
+        let text = String::from_utf8_lossy(&gate.stdout);
+        assert!(gate.status.code() == Some(1) && text.contains("no value"), "{part}: {text}");
+    }
+    let near = shown(&["report", "latency", "cudaMaloc", &file], &[]);
+    assert!(near.contains("is called cudaMaloc; did you mean cudaMalloc"), "{near}");
+    let uncalled = shown(&["report", "latency", "cudaHostAlloc", &file], &[]);
+    assert!(uncalled.contains("cudaHostAlloc was not called in this trace."), "{uncalled}");
+    refused(&["summary", "/nonexistent.jsonl"], 125, "there is no such file");
+    refused(&["summary", "/"], 125, "this is a folder");
+    refused(&["summary", "--from", "x", &file], 2, "not a time");
+    refused(&["summary", "--pid", "x", &file], 2, "must be a number");
+    // At 80 columns no report loses what it is for.
+    for (report, column) in [("longest", "Event"), ("threads", "TID"), ("errors", "Asked for")] {
+        let text = shown(&["--width", "80", "report", report, &file], &[]);
+        assert!(text.contains(column), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
 }
 
 fn json_of(text: &str) -> serde_json::Value {

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use super::views::stored;
 use crate::Usage;
 use gpurec_trace::bounds::Left;
-use gpurec_trace::{Body, Finish, Found, Line, Notes, Process};
+use gpurec_trace::{Begin, Body, Finish, Found, KernelBegin, Line, Notes, Process};
 
 /// How many processes' ranks are remembered; and of their commands how many words of each, and bytes of all.
 const MOST: usize = 65_536;
@@ -37,6 +37,11 @@ pub struct Only {
 impl Only {
     pub fn is_all(&self) -> bool {
         *self == Only::default()
+    }
+
+    /// No process, thread or rank is named: only the time.
+    fn is_time(&self) -> bool {
+        self.pids.is_empty() && self.tids.is_empty() && self.ranks.is_empty()
     }
 
     /// What the figures are of.
@@ -82,6 +87,8 @@ pub struct Sieve<'a> {
     end: Option<u64>,
     calls: u64,
     kept: u64,
+    /// A process or thread that was asked for is in the trace, if not in the time asked for.
+    is_there: bool,
 }
 
 /// What becomes of a line.
@@ -104,6 +111,7 @@ impl<'a> Sieve<'a> {
             end: None,
             calls: 0,
             kept: 0,
+            is_there: false,
         }
     }
 
@@ -116,6 +124,11 @@ impl<'a> Sieve<'a> {
         }
         let is_call = matches!(&line.body, Body::Begin(_) | Body::KernelBegin(_));
         self.calls += u64::from(is_call);
+        if let Body::Begin(Begin { pid, tid, .. }) | Body::KernelBegin(KernelBegin { pid, tid, .. }) =
+            &line.body
+        {
+            self.is_there |= self.is_asked(*pid, *tid);
+        }
         let keeps = match &line.body {
             Body::Begin(begin) => self.keeps(line.event_id, begin.pid, begin.tid),
             Body::End(end) => self.keeps(end.begin, end.pid, end.tid),
@@ -143,8 +156,11 @@ impl<'a> Sieve<'a> {
     }
 
     fn keeps(&self, began: u64, pid: u32, tid: u32) -> bool {
-        let only = self.only;
-        self.has_time(began) && (only.tids.is_empty() || only.tids.contains(&tid)) && self.is_of(pid)
+        self.has_time(began) && self.is_asked(pid, tid)
+    }
+
+    fn is_asked(&self, pid: u32, tid: u32) -> bool {
+        (self.only.tids.is_empty() || self.only.tids.contains(&tid)) && self.is_of(pid)
     }
 
     fn has_time(&self, began: u64) -> bool {
@@ -179,6 +195,7 @@ impl<'a> Sieve<'a> {
             Process::Exit(exit) => exit.pid,
             Process::Library(library) => library.pid,
         };
+        self.is_there |= self.only.tids.is_empty() && self.is_of(pid);
         // A process that ends after the time asked for is still there.
         let keeps = self.is_of(pid) && self.end.is_none();
         if let Process::Fork(fork) = process
@@ -233,6 +250,7 @@ impl<'a> Sieve<'a> {
         notes.part = Some(said);
         notes.part_cuts_frees = !self.only.tids.is_empty();
         notes.part_cuts_memory = self.only.from_ns.is_some() || !self.only.tids.is_empty();
+        notes.is_absent = !self.only.is_time() && !self.is_there;
         notes.window = Some((self.only.from_ns.unwrap_or(0), self.only.to_ns.unwrap_or(u64::MAX)));
     }
 }

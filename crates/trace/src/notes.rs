@@ -50,6 +50,8 @@ pub struct Notes {
     pub unread: Option<Place>,
     /// Of which part of the trace the figures are, where that was asked for; and its time.
     pub part: Option<String>,
+    /// No process, thread or rank of that part is in the trace.
+    pub is_absent: bool,
     pub window: Option<(u64, u64)>,
     /// What its processes hold may come from outside of the part.
     pub part_cuts_memory: bool,

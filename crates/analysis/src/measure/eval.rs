@@ -37,6 +37,9 @@ pub enum Missing {
 
 pub fn evaluate(term: &Term, gathered: &Gathered) -> Result<Found, Missing> {
     let seen = gathered.seen(&term.window);
+    if gathered.is_absent {
+        return Err(Missing::NoValue("no process, thread or rank asked for is in the trace".into()));
+    }
     if gathered.without_events && term.window != Window::default() {
         return Err(Missing::NoValue(
             "the recording was made with --summary-only and has no events to look into".into(),

@@ -88,6 +88,8 @@ pub struct Gathered {
     /// The recording was made with --summary-only: it has figures and no events.
     pub without_events: bool,
     pub sentences: Vec<String>,
+    /// What was asked for is not in the trace: no process, thread or rank of it.
+    pub is_absent: bool,
 }
 
 impl Gathered {
@@ -258,7 +260,14 @@ pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Gathered> {
         part.figures.unknown = whole.figures.unknown.clone();
         (window, part)
     });
-    Ok(Gathered { parts: parts.collect(), header, without_events, sentences: notes.sentences(), whole })
+    Ok(Gathered {
+        parts: parts.collect(),
+        header,
+        without_events,
+        sentences: notes.sentences(),
+        is_absent: notes.is_absent,
+        whole,
+    })
 }
 
 /// The samples of a recording that has only figures: without bytes, without percentiles.
