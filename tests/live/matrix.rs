@@ -1,5 +1,6 @@
 //! Every figure under every kind of recording. In: a seed (GPUREC_SEED, else the clock) and how many recordings
-//! (GPUREC_RECORDINGS, else 30); programs/matrix.c, which counts what it does. Out: each figure of summary, report and
+//! (GPUREC_RECORDINGS, else 30), GPUREC_MODE to make only those with --all (`everyone`), which would see other tests'
+//! programs, or only the others (`others`); programs/matrix.c, which counts what it does. Out: each figure of summary, report and
 //! check is the program's own count, or is not known and says why; `complete` is never wrong.
 
 use std::collections::BTreeMap;
@@ -236,6 +237,7 @@ struct Sums {
     figures: u64,
     known: u64,
     complete: u64,
+    recordings: u64,
 }
 
 impl Sums {
@@ -261,6 +263,7 @@ fn judge(room: &Room, plan: &Plan, file: &str, made: &Made, sums: &mut Sums) {
         all_known &= known;
     }
     let complete = summary["complete"].as_bool().unwrap();
+    sums.recordings += 1;
     sums.complete += u64::from(complete);
     if plan.is_whole() {
         assert!(complete, "{:?}", summary["incomplete_because"]);
@@ -330,6 +333,7 @@ fn cut(file: &str, parts: u64) {
 #[test]
 fn every_figure_is_the_programs_own_or_not_known() {
     let (first, count) = (first_seed(), recordings());
+    let mode = std::env::var("GPUREC_MODE").ok();
     live(|room| {
         let libraries = concat!(env!("OUT_DIR"), "/demo");
         let linked = ["libcudart.so.13", "libcuda.so.1"].map(|name| format!("{libraries}/{name}"));
@@ -338,6 +342,9 @@ fn every_figure_is_the_programs_own_or_not_known() {
         let mut sums = Sums::default();
         for seed in first..first + count {
             let plan = Plan::new(seed);
+            if mode.as_ref().is_some_and(|mode| (mode == "everyone") != (plan.mode == Mode::Everyone)) {
+                continue;
+            }
             println!("GPUREC_SEED={seed} GPUREC_RECORDINGS=1: {plan:?}");
             let (file, made) = record(room, &program, &plan);
             if plan.extra == Extra::Cut {
@@ -348,8 +355,8 @@ fn every_figure_is_the_programs_own_or_not_known() {
             let _ = fs::remove_file(file);
         }
         println!(
-            "{count} recordings, {} complete; {} figures, {} of them known",
-            sums.complete, sums.figures, sums.known
+            "{} recordings, {} complete; {} figures, {} of them known",
+            sums.recordings, sums.complete, sums.figures, sums.known
         );
     });
 }

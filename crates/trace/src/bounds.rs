@@ -17,7 +17,7 @@ pub const LONGEST_NAME: usize = 8 << 10;
 pub const MOST_OPEN: usize = 7 << 15;
 
 /// How many live allocations are followed, in all processes together: as many as a hash table holds without growing.
-pub const MOST_LIVE: usize = 7 << 17;
+pub const MOST_LIVE: usize = 7 << 16;
 
 /// Bytes (or entries) that are left. Copies share them.
 #[derive(Clone)]
