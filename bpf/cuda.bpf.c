@@ -3,7 +3,7 @@
  * gpurec_call and a gpurec_return in this CPU's ring.
  *
  * Three ways to be attached, one source: a session program (6.13+), a multi pair
- * (6.6+), or single uprobes. The recorder loads only the programs of the rung in use.
+ * (6.6+), or single uprobes. The recorder loads only the programs of the backend in use.
  * Beyond registers and return value it takes what the recorder's table asks for
  * (capture.h). Not here: what a call means.
  */
@@ -20,7 +20,7 @@
 #include "budget.h"
 
 /* The kernel's own memory between a call's entry and its return. The newer form takes
- * the context; both are weak, and the programs of the other rungs use neither. */
+ * the context; both are weak, and the programs of the other backends use neither. */
 extern u64 *bpf_session_cookie(void) __weak __ksym;
 extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 

@@ -3,7 +3,7 @@
  * driver's files, functions of the driver and of the kernel, interrupts, time off the CPU,
  * errors that the driver reports.
  *
- * In: hits of every rung: system-call tracepoints, kprobes (single, multi, session),
+ * In: hits of every backend: system-call tracepoints, kprobes (single, multi, session),
  * fentry, and any tracepoint that the user names; the probe's id is the cookie. Out: the
  * records of kernel.h. One object, loaded a few programs at a time, so that what one
  * kernel refuses costs nothing else. Not here: what a request means.
@@ -23,7 +23,7 @@
 extern bool bpf_session_is_return(void) __weak __ksym;
 extern bool bpf_session_is_return___ctx(void *ctx) __weak __ksym;
 
-/* --- functions, by whichever rung --- */
+/* --- functions, by whichever backend --- */
 
 struct pending {
 	u64 ts;

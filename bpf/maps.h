@@ -96,7 +96,7 @@ struct place {
 	u64 count;
 };
 
-/* Open calls of a thread: for the rungs without session memory all of them, else those
+/* Open calls of a thread: for the backends without session memory all of them, else those
  * from which something is to be read at the return, when the registers that told where
  * are long overwritten. Dropped frames follow the kernel's own rule for uretprobes: a
  * frame at or below the new one is dead. */

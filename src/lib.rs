@@ -11,6 +11,7 @@
 mod cli;
 mod clock;
 mod demo;
+mod doctor;
 mod files;
 mod host;
 #[cfg(fuzzing)]
@@ -28,7 +29,12 @@ pub mod probe;
 mod probe;
 mod process;
 mod record;
+mod ring;
 mod ui;
+#[cfg(fuzzing)]
+pub mod wire;
+#[cfg(not(fuzzing))]
+mod wire;
 
 use std::io;
 use std::process::ExitCode;
@@ -66,7 +72,7 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
         Task::Export(config) => analysis::export::export(&config),
         Task::Diff(config) => analysis::diff::diff(&config),
         Task::Check(config) => analysis::check::check(&config),
-        Task::Doctor => host::doctor(),
+        Task::Doctor => doctor::doctor(),
         Task::Demo { config, args } => demo::run(record::Config { keep_fds, ..*config }, &args),
         Task::KernelProbes { glob } => probe::kernel::list(glob.as_ref()),
         Task::Print(page) => cli::print(&page),

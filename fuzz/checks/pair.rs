@@ -9,7 +9,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use gpurec::pipeline::decode::{Captured, Item, Origin, What};
 use gpurec::pipeline::order::Order;
 use gpurec::pipeline::pair::{Open, Outcome, Pairing, Sink};
-use gpurec::probe::wire;
+use gpurec::wire;
 
 const RINGS: usize = 3;
 const THREADS: u32 = 6;

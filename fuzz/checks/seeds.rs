@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpurec::probe::wire;
+use gpurec::wire;
 
 pub fn seeds(folder: &Path) {
     elf(&made(folder, "elf"));

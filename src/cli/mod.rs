@@ -17,7 +17,7 @@ use anyhow::{Result, bail};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use glob::Pattern;
 
-use crate::probe::{LibRule, Selection};
+use crate::files::select::{LibRule, Selection};
 use crate::record::{Config, Target};
 use crate::ui;
 use gpurec_analysis::Only;

@@ -8,8 +8,9 @@ use anyhow::{Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::{id, libs, patterns, positive_span};
+use crate::files::select::{ApiChoice, Selection};
+use crate::host::Backend;
 use crate::probe::kernel::{self, Choice};
-use crate::probe::{ApiChoice, Rung, Selection};
 use crate::record::{Config, Target};
 use gpurec_analysis::Usage;
 
@@ -102,11 +103,11 @@ pub struct Options {
     #[arg(short, long, action = ArgAction::SetTrue)]
     verbose: bool,
     /// For tests: hook in this way or not at all
-    #[arg(long, hide = true, value_name = "BACKEND", value_parser = rung)]
-    backend: Option<Rung>,
+    #[arg(long, hide = true, value_name = "BACKEND", value_parser = backend)]
+    backend: Option<Backend>,
     /// For tests: hook in the kernel in this way or not at all
-    #[arg(long, hide = true, value_name = "BACKEND", value_parser = kernel_rung)]
-    kernel_backend: Option<kernel::Rung>,
+    #[arg(long, hide = true, value_name = "BACKEND", value_parser = kernel_backend)]
+    kernel_backend: Option<kernel::Backend>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -165,7 +166,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         ring: options.ring.map(|mib| (mib as usize) << 20),
         quiet: options.quiet,
         verbose: options.verbose,
-        rung: options.backend,
+        backend: options.backend,
         environment: Vec::new(),
         options: told,
         keep_fds: Vec::new(),
@@ -178,7 +179,7 @@ fn kernel_choice(options: &Options) -> Result<Option<Choice>> {
     }
     let groups = Choice::parse(options.kernel.as_deref().unwrap_or_default())
         .map_err(|error| Usage(format!("--kernel: {error}")))?;
-    Ok(Some(Choice { groups, hooks: options.hook.clone(), rung: options.kernel_backend }))
+    Ok(Some(Choice { groups, hooks: options.hook.clone(), backend: options.kernel_backend }))
 }
 
 /// The options that were given, for the trace's header.
@@ -208,8 +209,8 @@ fn told(options: &Options) -> serde_json::Value {
         Some("") => _ = tell("kernel", true.into()),
         Some(groups) => _ = tell("kernel", groups.into()),
     }
-    if let Some(rung) = options.kernel_backend {
-        tell("kernel_backend", rung.name().into());
+    if let Some(backend) = options.kernel_backend {
+        tell("kernel_backend", backend.name().into());
     }
     match options.api {
         ApiArg::All => {}
@@ -228,8 +229,8 @@ fn told(options: &Options) -> serde_json::Value {
     if let Some(ring) = options.ring {
         tell("ring", ring.into());
     }
-    if let Some(rung) = options.backend {
-        tell("backend", rung.name().into());
+    if let Some(backend) = options.backend {
+        tell("backend", backend.name().into());
     }
     told.into()
 }
@@ -255,12 +256,12 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-fn rung(text: &str) -> Result<Rung, String> {
-    let names: Vec<&str> = Rung::ALL.into_iter().map(Rung::name).collect();
-    Rung::from_name(text).ok_or_else(|| format!("one of {}", names.join(", ")))
+fn backend(text: &str) -> Result<Backend, String> {
+    let names: Vec<&str> = Backend::ALL.into_iter().map(Backend::name).collect();
+    Backend::from_name(text).ok_or_else(|| format!("one of {}", names.join(", ")))
 }
 
-fn kernel_rung(text: &str) -> Result<kernel::Rung, String> {
-    let names: Vec<&str> = kernel::Rung::ALL.into_iter().map(kernel::Rung::name).collect();
-    kernel::Rung::from_name(text).ok_or_else(|| format!("one of {}", names.join(", ")))
+fn kernel_backend(text: &str) -> Result<kernel::Backend, String> {
+    let names: Vec<&str> = kernel::Backend::ALL.into_iter().map(kernel::Backend::name).collect();
+    kernel::Backend::from_name(text).ok_or_else(|| format!("one of {}", names.join(", ")))
 }

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::mount::{self, Server};
 use super::{Answer, Ask, Early, Place, Stamp, Unopened, Wanted};
+use crate::files::FileId;
+use crate::files::select::Selection;
 use crate::host::early;
-use crate::probe::{FileId, Selection};
 use crate::process::maps::{self, Found, Mapping};
 use crate::process::proc;
 use gpurec_elf as elf;

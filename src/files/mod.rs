@@ -10,11 +10,12 @@
 //! file; `pool` and `side` ask, in the recorder. Not here: which process is stopped, what is attached.
 
 mod look;
+mod message;
 mod mount;
 mod pool;
 mod process;
+pub mod select;
 mod side;
-mod wire;
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -23,7 +24,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::probe::FileId;
 use crate::process::maps::{Mapping, as_text};
 use gpurec_elf::Image;
 use gpurec_trace as trace;
@@ -176,3 +176,6 @@ impl Unopened {
         }
     }
 }
+
+/// Device and inode, as stat() has them. As long as it has hooks no other file can have the same.
+pub type FileId = (u64, u64);

@@ -15,9 +15,9 @@ use std::time::Duration;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use super::look::Looker;
-use super::wire::{self, Inbox};
+use super::message::{self, Inbox};
 use super::{Answer, Ask};
-use crate::probe::Selection;
+use crate::files::select::Selection;
 use crate::process::guardian::detach;
 use crate::process::identity::Identity;
 use crate::process::rights;
@@ -113,7 +113,7 @@ impl Drop for Manager {
 
 impl Worker {
     pub fn ask(&self, ask: &Ask) -> io::Result<()> {
-        wire::send(&self.socket, ask, None)
+        message::send(&self.socket, ask, None)
     }
 
     /// An answer, if one has come. An error: none will come.
@@ -173,12 +173,12 @@ fn manage(socket: &OwnedFd, user: &Identity, selection: &Selection) {
         match (order, fd) {
             (0, Some(fd)) => {
                 if children.values().filter(|child| child.ended).count() >= MOST_LEFT {
-                    let _ = wire::send(&fd, &Answer::Refused(TOO_MANY.to_owned()), None);
+                    let _ = message::send(&fd, &Answer::Refused(TOO_MANY.to_owned()), None);
                     continue;
                 }
                 match start(socket, &fd, selection) {
                     Ok(pid) => _ = children.insert(number, Child { pid, ended: false }),
-                    Err(error) => _ = wire::send(&fd, &Answer::Refused(error.to_string()), None),
+                    Err(error) => _ = message::send(&fd, &Answer::Refused(error.to_string()), None),
                 }
             }
             _ => {
@@ -272,7 +272,7 @@ fn serve(socket: &OwnedFd, selection: &Selection) {
     let mut inbox = Inbox::default();
     loop {
         while let Ok(Some((ask, _))) = inbox.next::<Ask>() {
-            let mut say = |answer: &Answer, with: Option<RawFd>| wire::send(socket, answer, with);
+            let mut say = |answer: &Answer, with: Option<RawFd>| message::send(socket, answer, with);
             if looker.answer(ask, &mut say).is_err() {
                 return;
             }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use super::types::types;
-use crate::probe::tracefs;
+use crate::host::tracefs;
 use crate::process::capabilities as caps;
 
 /// What statfs says of tracefs.

@@ -1,20 +1,22 @@
 //! What this machine can do. Facts are gathered by I/O (`facts`); what follows from them
-//! is decided by a pure function (`plan`); `doctor` prints both, and the recorder asks
+//! is decided by a pure function (`plan`); crate::doctor prints both, and the recorder asks
 //! before it starts. A fact that could not be found out is unknown, which is not "no".
 //! Not here: loading or attaching anything.
 
-mod doctor;
+mod backend;
+pub mod btf;
 pub mod early;
 mod facts;
 mod libraries;
 mod plan;
 #[cfg(test)]
 mod tests;
+pub mod tracefs;
 mod types;
 
 use anyhow::{Result, bail};
 
-pub use doctor::doctor;
+pub use backend::Backend;
 pub use facts::{Facts, driver_version};
 pub use libraries::cuda_libraries;
 pub use plan::{Plan, plan};

@@ -1,8 +1,8 @@
 //! What follows from the facts: which ways of hooking may work, and what stands in the
-//! way. Pure. A rung is ruled out only by a fact that is known; the rest is tried.
+//! way. Pure. A backend is ruled out only by a fact that is known; the rest is tried.
 
+use super::Backend;
 use super::Facts;
-use crate::probe::Rung;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -15,22 +15,22 @@ pub struct Problem {
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Best first, each with the reason why it cannot work here, if it cannot.
-    pub rungs: Vec<(Rung, Option<String>)>,
+    pub backends: Vec<(Backend, Option<String>)>,
     pub problems: Vec<Problem>,
 }
 
 pub fn plan(facts: &Facts) -> Plan {
     Plan {
-        rungs: Rung::ALL.into_iter().map(|rung| (rung, against(rung, facts))).collect(),
+        backends: Backend::ALL.into_iter().map(|backend| (backend, against(backend, facts))).collect(),
         problems: problems(facts),
     }
 }
 
-fn against(rung: Rung, facts: &Facts) -> Option<String> {
-    let (known, why) = match rung {
-        Rung::Session => (facts.uprobe_session, "this kernel has no uprobe sessions, new in Linux 6.13"),
-        Rung::Multi => (facts.uprobe_multi, "this kernel has no uprobe.multi links, new in Linux 6.6"),
-        Rung::Single => {
+fn against(backend: Backend, facts: &Facts) -> Option<String> {
+    let (known, why) = match backend {
+        Backend::Session => (facts.uprobe_session, "this kernel has no uprobe sessions, new in Linux 6.13"),
+        Backend::Multi => (facts.uprobe_multi, "this kernel has no uprobe.multi links, new in Linux 6.6"),
+        Backend::Single => {
             (facts.is_admin, "gpurec lacks CAP_SYS_ADMIN, without which the kernel takes no single uprobe")
         }
     };

@@ -1,7 +1,7 @@
 //! The plan, from a capable machine minus one fact at a time.
 
+use super::Backend;
 use super::{Facts, facts::version_in, plan};
-use crate::probe::Rung;
 
 fn capable() -> Facts {
     Facts {
@@ -36,14 +36,14 @@ fn capable() -> Facts {
 fn a_capable_machine_has_no_problem() {
     let plan = plan(&capable());
     assert!(plan.problems.is_empty());
-    assert!(plan.rungs.iter().all(|(_, why)| why.is_none()));
+    assert!(plan.backends.iter().all(|(_, why)| why.is_none()));
 }
 
 #[test]
 fn unknown_is_not_no() {
     let plan = plan(&Facts::default());
     assert!(plan.problems.is_empty());
-    assert!(plan.rungs.iter().all(|(_, why)| why.is_none()));
+    assert!(plan.backends.iter().all(|(_, why)| why.is_none()));
 }
 
 #[test]
@@ -97,15 +97,20 @@ fn lockdown_to_integrity_is_no_problem() {
 }
 
 #[test]
-fn each_older_kernel_loses_a_rung() {
-    let usable = |facts: &Facts| -> Vec<Rung> {
-        plan(facts).rungs.into_iter().filter(|(_, why)| why.is_none()).map(|(rung, _)| rung).collect()
+fn each_older_kernel_loses_a_backend() {
+    let usable = |facts: &Facts| -> Vec<Backend> {
+        plan(facts)
+            .backends
+            .into_iter()
+            .filter(|(_, why)| why.is_none())
+            .map(|(backend, _)| backend)
+            .collect()
     };
     let mut facts = capable();
     facts.uprobe_session = Some(false);
-    assert_eq!(usable(&facts), [Rung::Multi, Rung::Single]);
+    assert_eq!(usable(&facts), [Backend::Multi, Backend::Single]);
     facts.uprobe_multi = Some(false);
-    assert_eq!(usable(&facts), [Rung::Single]);
+    assert_eq!(usable(&facts), [Backend::Single]);
     facts.is_admin = Some(false);
     assert_eq!(usable(&facts), []);
 }

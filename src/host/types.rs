@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::probe::kernel::btf::Btf;
+use crate::host::btf::Btf;
 
 pub struct Types {
     pub ring_buffer: bool,

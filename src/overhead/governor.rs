@@ -14,7 +14,7 @@ use crate::clock::monotonic_ns;
 use crate::pipeline::messages::{Message, Told};
 use crate::probe::Probes;
 use crate::probe::levers::{self, Levers};
-use crate::probe::wire::{Spender, Spent};
+use crate::wire::{Spender, Spent};
 use gpurec_trace::{Action, Budget, Level, Why};
 
 /// How often the counters are read: a hot loop is not left alone for longer.

@@ -1,7 +1,7 @@
 //! A record's bytes → an item. In: one record as BPF wrote it. Out: the item, or None for
 //! bytes that are no record (counted by the caller). Pure: no I/O, no state.
 
-use crate::probe::wire::{self, Head};
+use crate::wire::{self, Head};
 use gpurec_cuda::raw::Piece;
 
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,6 @@ pub mod handoff;
 pub mod messages;
 pub mod order;
 pub mod pair;
-pub mod ring;
 pub mod sink;
 mod sleeps;
 mod stops;

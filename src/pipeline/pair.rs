@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 
 use super::decode::{Captured, Item, Origin, What};
-use crate::probe::wire;
+use crate::wire;
 use gpurec_trace::bounds::MOST_OPEN;
 
 /// A call as the sink knows it.

@@ -2,7 +2,7 @@
 //! the pieces of memory, for the tables of arguments.
 
 use super::decode::{self, Captured};
-use crate::probe::wire;
+use crate::wire;
 use gpurec_cuda::raw::{Entry, Piece};
 
 pub(super) struct Taken<'a> {

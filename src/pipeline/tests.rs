@@ -21,8 +21,9 @@ use std::os::unix::fs::FileExt;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::decode::{Item, What};
-use super::ring::{Layout, Ring};
-use crate::probe::{Probe, wire};
+use crate::probe::Probe;
+use crate::ring::{Layout, Ring};
+use crate::wire;
 
 pub struct Random(u64);
 

@@ -17,8 +17,9 @@ use libbpf_rs::libbpf_sys::{
 use libbpf_rs::{Object, ProgramMut, UprobeOpts};
 
 use super::aside::without_signals;
-use super::objects::{Base, Rung};
+use super::objects::Base;
 use super::shield::{Hook, shielded};
+use crate::host::Backend;
 use crate::process::fds;
 
 /// Everybody: who is traced is decided in BPF.
@@ -40,14 +41,20 @@ pub struct Place {
 }
 
 /// Attaches all places or none. `whom` is a process, or anyone; one process only on the first
-/// rung: before 6.10 the kernel took a thread for a process.
-pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place], whom: i32) -> Result<Vec<Hook>> {
-    match rung {
-        Rung::Session => {
+/// backend: before 6.10 the kernel took a thread for a process.
+pub fn attach(
+    object: &Object,
+    backend: Backend,
+    file: &File,
+    places: &[Place],
+    whom: i32,
+) -> Result<Vec<Hook>> {
+    match backend {
+        Backend::Session => {
             let program = session_program(object)?;
             Ok(vec![multi(&program, file, places, BPF_TRACE_UPROBE_SESSION, 0, whom)?])
         }
-        Rung::Multi => {
+        Backend::Multi => {
             // Returns first: an entry that is seen has its return hooked already. The
             // return program ignores a call whose entry it doesn't know.
             let of_returns = BPF_F_UPROBE_MULTI_RETURN;
@@ -57,7 +64,7 @@ pub fn attach(object: &Object, rung: Rung, file: &File, places: &[Place], whom: 
             let returns = hook("cuda_return", of_returns)?;
             Ok(vec![hook("cuda_entry", 0)?, returns])
         }
-        Rung::Single => single(object, file, places),
+        Backend::Single => single(object, file, places),
     }
 }
 
@@ -85,16 +92,16 @@ impl<L> Parts<L> {
 pub fn attach_most(
     base: &Base,
     object: &Object,
-    rung: Rung,
+    backend: Backend,
     file: &File,
     places: &[Place],
     whom: i32,
 ) -> Result<Parts<Hook>> {
-    let each = rung == Rung::Single;
+    let each = backend == Backend::Single;
     attach_parts(places.len(), each, &mut |part| {
         // One by one they may take a minute.
         base.still_here();
-        attach(object, rung, file, &places[part], whom)
+        attach(object, backend, file, &places[part], whom)
     })
 }
 

@@ -1,7 +1,7 @@
 //! What recording one call costs on this machine: gpurec hooks functions of its own, one for each kind of site,
 //! calls them with and without the hook, and takes the difference.
-//! In: loaded programs. Out: nanoseconds a call (entry and return), or why the rung's
-//! programs cannot be attached here: so this is also the trial that decides a rung.
+//! In: loaded programs. Out: nanoseconds a call (entry and return), or why the backend's
+//! programs cannot be attached here: so this is also the trial that decides a backend.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +13,8 @@ use libbpf_rs::{MapCore, MapFlags, Object};
 use super::aside::without_signals;
 use super::attach::{self, ANYONE, Place};
 use super::capture;
-use super::objects::{Base, Rung};
+use super::objects::Base;
+use crate::host::Backend;
 
 /// Probe id 0 is this room's: no function of a library has it.
 pub const COOKIE: u64 = 0;
@@ -87,7 +88,7 @@ pub struct SiteCosts {
 
 /// `alone`: the hook is for this process, and the calls are those of a second thread: a kernel
 /// that takes its first thread for all of it sees none of them.
-pub fn measure(base: &Base, cuda: &Object, rung: Rung, alone: bool) -> Result<SiteCosts> {
+pub fn measure(base: &Base, cuda: &Object, backend: Backend, alone: bool) -> Result<SiteCosts> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let cookie = capture::cookie(COOKIE as u32, None);
     let mut places = Vec::new();
@@ -99,7 +100,7 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung, alone: bool) -> Result<Si
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
     let plain = costs(&mut || ());
     let whom = if alone { std::process::id() as i32 } else { ANYONE };
-    let hooked = attach::attach(cuda, rung, &exe, &places, whom).map(|links| {
+    let hooked = attach::attach(cuda, backend, &exe, &places, whom).map(|links| {
         let hooked = if alone { in_a_thread(|| measure_hooked(base)) } else { measure_hooked(base) };
         attach::detach_aside(links);
         hooked

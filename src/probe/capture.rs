@@ -1,7 +1,7 @@
 //! Signatures → what BPF captures. In: a function's plan. Out: the entry of the table by
 //! which one generic program serves every function. Pure.
 
-use super::wire;
+use crate::wire;
 use gpurec_cuda::raw::{Count, Plan, Read, Source, What};
 
 /// The plan as BPF reads it. None if nothing is wanted beyond registers and return value.

@@ -10,7 +10,7 @@ use anyhow::Result;
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
 use super::objects::Base;
-use super::wire::{self, NewFile};
+use crate::wire::{self, NewFile};
 
 pub struct Control {
     map: MapHandle,

@@ -10,9 +10,10 @@ use libbpf_rs::{MapCore, MapFlags, Object};
 
 use super::attach::{self, ANYONE, Place};
 use super::calibrate::{COOKIE, file_offset, gpurec_emulated, gpurec_stepped};
-use super::objects::{self, Base, Rung};
-use super::wire;
-use crate::pipeline::ring::Ring;
+use super::objects::{self, Base};
+use crate::host::Backend;
+use crate::ring::Ring;
+use crate::wire;
 
 const ROUNDS: usize = 8;
 const CALLS: u32 = 200;
@@ -30,7 +31,7 @@ pub struct HitCosts {
     pub stepping: u64,
 }
 
-pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<HitCosts> {
+pub fn measure(base: &Base, cuda: &Object, backend: Backend) -> Result<HitCosts> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let addresses = [gpurec_emulated as *const () as u64, gpurec_stepped as *const () as u64];
     let mut places = Vec::new();
@@ -42,7 +43,7 @@ pub fn measure(base: &Base, cuda: &Object, rung: Rung) -> Result<HitCosts> {
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
     let plain = cheapest(gpurec_emulated, &mut rings);
-    let links = attach::attach(cuda, rung, &exe, &places, ANYONE)?;
+    let links = attach::attach(cuda, backend, &exe, &places, ANYONE)?;
     let costs = measure_hooked(cuda, plain, &mut rings);
     attach::detach(links);
     targets.delete(&me)?;

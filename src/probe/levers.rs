@@ -15,15 +15,17 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
+use super::Probe;
 use super::attach::{self, ANYONE, Place, Refused};
 use super::capture;
 use super::hit_costs::HitCosts;
 use super::loss;
-use super::objects::{self, Base, Rung};
+use super::objects::{self, Base};
 use super::shield::Hook;
-use super::wire::{self, Spender, Spent};
-use super::{FileId, Probe};
+use crate::files::FileId;
+use crate::host::Backend;
 use crate::process::fds;
+use crate::wire::{self, Spender, Spent};
 use gpurec_elf::Image;
 
 /// Entries read at a time.
@@ -80,7 +82,7 @@ impl Levers {
         &mut self,
         base: &Base,
         cuda: &Object,
-        rung: Rung,
+        backend: Backend,
         key: FileId,
         file: &File,
         probes: &[Probe],
@@ -93,7 +95,7 @@ impl Levers {
             base.still_here();
             match is_given_up(&probes[part.start]) {
                 true => Ok(Vec::new()),
-                false => attach::attach(cuda, rung, file, &places[part], ANYONE),
+                false => attach::attach(cuda, backend, file, &places[part], ANYONE),
             }
         })?;
         for (part, links) in parts.taken {
@@ -178,10 +180,10 @@ impl Levers {
         }
     }
 
-    pub(super) fn hook(&mut self, cuda: &Object, rung: Rung, probe: u32) -> Result<()> {
+    pub(super) fn hook(&mut self, cuda: &Object, backend: Backend, probe: u32) -> Result<()> {
         let held = self.held.get_mut(&probe).context("no such function")?;
         for spot in held.places.iter_mut().filter(|spot| spot.links.is_empty()) {
-            spot.links = attach::attach(cuda, rung, &spot.file, &[spot.place], ANYONE)?;
+            spot.links = attach::attach(cuda, backend, &spot.file, &[spot.place], ANYONE)?;
         }
         held.hooked = true;
         Ok(())

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
 
-use super::select::Selection;
+use crate::files::select::Selection;
 use crate::host;
 use crate::process::maps;
 use crate::ui;

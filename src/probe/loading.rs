@@ -1,32 +1,34 @@
 //! Loading the programs. In: the shared maps, the plan of what this machine may have. Out: the process programs, and
-//! those of the best rung that is seen to work here.
+//! those of the best backend that is seen to work here.
 
 use anyhow::{Result, bail};
 use libbpf_rs::Object;
 
 use super::aside::without_signals;
+use super::calibrate;
 use super::calibrate::SiteCosts;
-use super::objects::{Base, Rung, Settings};
-use super::{calibrate, wire};
+use super::objects::{Base, Settings};
+use crate::host::Backend;
 use crate::host::Plan;
+use crate::wire;
 
 pub struct Works {
-    pub rung: Rung,
+    pub backend: Backend,
     /// Better ones, and why not.
-    pub refused: Vec<(Rung, String)>,
+    pub refused: Vec<(Backend, String)>,
     pub cuda: Object,
     pub costs: SiteCosts,
     /// For one process, as long as that is enough.
     pub alone: bool,
 }
 
-/// The kernel takes as long over the process programs as over finding the rung, so they are loaded by a thread meanwhile.
-/// `force` allows only one rung.
-pub fn all(base: &Base, settings: &Settings, plan: &Plan, force: Option<Rung>) -> Result<(Object, Works)> {
+/// The kernel takes as long over the process programs as over finding the backend, so they are loaded by a thread meanwhile.
+/// `force` allows only one backend.
+pub fn all(base: &Base, settings: &Settings, plan: &Plan, force: Option<Backend>) -> Result<(Object, Works)> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("gpurec-process".into());
         let loading = without_signals(|| thread.spawn_scoped(scope, || base.load_process()));
-        let works = best_rung(base, settings, plan, force);
+        let works = best_backend(base, settings, plan, force);
         let process = match loading {
             Ok(thread) => thread.join().unwrap_or_else(|_| bail!("loading the process programs panicked")),
             // Where no thread can be had, it is done here.
@@ -36,20 +38,20 @@ pub fn all(base: &Base, settings: &Settings, plan: &Plan, force: Option<Rung>) -
     })
 }
 
-fn best_rung(base: &Base, settings: &Settings, plan: &Plan, force: Option<Rung>) -> Result<Works> {
+fn best_backend(base: &Base, settings: &Settings, plan: &Plan, force: Option<Backend>) -> Result<Works> {
     let mut refused = Vec::new();
-    for (rung, against) in &plan.rungs {
-        let rung = *rung;
-        if force.is_some_and(|only| only != rung) {
+    for (backend, against) in &plan.backends {
+        let backend = *backend;
+        if force.is_some_and(|only| only != backend) {
             continue;
         }
         if let Some(why) = against {
-            refused.push((rung, why.clone()));
+            refused.push((backend, why.clone()));
             continue;
         }
-        match try_rung(base, rung, settings.may_be_for_one(rung)) {
+        match try_backend(base, backend, settings.may_be_for_one(backend)) {
             Ok(works) => return Ok(Works { refused, ..works }),
-            Err(error) => refused.push((rung, format!("{error:#}"))),
+            Err(error) => refused.push((backend, format!("{error:#}"))),
         }
     }
     let reasons: Vec<String> = refused.iter().map(|(r, why)| format!("{}: {why}", r.name())).collect();
@@ -57,12 +59,12 @@ fn best_rung(base: &Base, settings: &Settings, plan: &Plan, force: Option<Rung>)
 }
 
 /// The best way that is seen to work.
-fn try_rung(base: &Base, rung: Rung, may_be_for_one: bool) -> Result<Works> {
+fn try_backend(base: &Base, backend: Backend, may_be_for_one: bool) -> Result<Works> {
     let attempt = |alone: bool| -> Result<Works> {
         let reach = if alone { wire::ONE_PROCESS } else { wire::ALWAYS_EVERYBODY };
-        let cuda = base.load_cuda(rung, reach, None)?;
-        let costs = calibrate::measure(base, &cuda, rung, alone)?;
-        Ok(Works { rung, refused: Vec::new(), cuda, costs, alone })
+        let cuda = base.load_cuda(backend, reach, None)?;
+        let costs = calibrate::measure(base, &cuda, backend, alone)?;
+        Ok(Works { backend, refused: Vec::new(), cuda, costs, alone })
     };
     match may_be_for_one {
         true => attempt(true).or_else(|_| attempt(false)),

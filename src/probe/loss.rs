@@ -6,7 +6,7 @@ use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::objects::Base;
-use super::wire::{self, Lost, LostTotal};
+use crate::wire::{self, Lost, LostTotal};
 
 pub struct LossCounters {
     by_probe: MapHandle,

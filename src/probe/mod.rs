@@ -22,14 +22,11 @@ mod process;
 mod reach;
 mod rewritten;
 pub mod rings;
-mod select;
 mod shield;
 #[cfg(test)]
 mod tests;
-pub mod tracefs;
 mod tracepoint;
 mod verified;
-pub mod wire;
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -43,14 +40,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
-use crate::files::Wants;
+use crate::files::{FileId, Wants};
+use crate::host::Backend;
 use crate::host::Plan;
-use crate::pipeline::ring::Ring;
+use crate::ring::Ring;
 use crate::ui;
+use crate::wire;
 use attach::Place;
 use calibrate::SiteCosts;
 use gpurec_cuda::{self as cuda, Signature};
-use gpurec_elf::{self as elf, Function, Image, NotHooked, Want};
+use gpurec_elf::{self as elf, Function, Image, NotHooked};
 use kernel::{Change, Choice, Driver, Numbering};
 use levers::Levers;
 pub use list::list;
@@ -58,10 +57,9 @@ use loading::Works;
 pub use loss::LossCounters;
 use missed::Missed;
 use numbers::Numbers;
-pub use objects::{ANY_USER, Base, Rung, Settings};
+pub use objects::{ANY_USER, Base, Settings};
 use reach::Reach;
 use rewritten::Rewritten;
-pub use select::{ApiChoice, LibRule, Selection, looks_like_cuda};
 use shield::Hook;
 use verified::Verified;
 
@@ -134,9 +132,9 @@ pub enum Looked {
 
 pub struct Probes {
     pub base: Rc<Base>,
-    pub rung: Rung,
-    /// Better rungs that this machine does not have, and why.
-    pub refused: Vec<(Rung, String)>,
+    pub backend: Backend,
+    /// Better backends that this machine does not have, and why.
+    pub refused: Vec<(Backend, String)>,
     pub costs: SiteCosts,
     process: Object,
     cuda: Rc<Object>,
@@ -162,22 +160,22 @@ impl Probe {
 }
 
 impl Probes {
-    /// Loads the programs of the best rung of the plan that works here; `force` allows only one.
+    /// Loads the programs of the best backend of the plan that works here; `force` allows only one.
     pub fn load(
         settings: &Settings,
         making: rings::Making,
         plan: &Plan,
-        force: Option<Rung>,
+        force: Option<Backend>,
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
-        let (process, Works { rung, refused, cuda, costs, alone }) =
+        let (process, Works { backend, refused, cuda, costs, alone }) =
             loading::all(&base, settings, plan, force)?;
         let cuda = Rc::new(cuda);
-        let levers = settings.budget.then(|| levers(&base, &cuda, rung)).transpose()?;
+        let levers = settings.budget.then(|| levers(&base, &cuda, backend)).transpose()?;
         Ok(Probes {
-            reach: Reach::new(base.clone(), rung, cuda.clone(), alone),
+            reach: Reach::new(base.clone(), backend, cuda.clone(), alone),
             base,
-            rung,
+            backend,
             refused,
             costs,
             process,
@@ -307,7 +305,9 @@ impl Probes {
         if !probes.is_empty() {
             let place = |(function, probe): (&Function, &Probe)| probe.place(function.site);
             let attached = match &mut self.levers {
-                Some(levers) => levers.attach(&self.base, &self.cuda, self.rung, key, file, &probes, &image),
+                Some(levers) => {
+                    levers.attach(&self.base, &self.cuda, self.backend, key, file, &probes, &image)
+                }
                 None => {
                     let places = image.functions.iter().zip(&probes).map(place).collect();
                     self.reach.attach(pid, key, file, places)
@@ -341,7 +341,7 @@ impl Probes {
     /// Deleted files that have hooks that can be removed while others are made. Nobody can load them by a name any
     /// more. Single uprobes stay: the kernel removes one after the other, and makes no new ones meanwhile.
     pub fn deleted(&self) -> Vec<FileId> {
-        if self.rung == Rung::Single {
+        if self.backend == Backend::Single {
             return Vec::new();
         }
         let files = self.levers.as_ref().map_or_else(|| self.reach.files(), Levers::files);
@@ -468,7 +468,7 @@ impl Probes {
     /// How long detaching will take about, where it is long enough to be worth a warning:
     /// single uprobes wait for a grace period of the kernel each.
     pub fn slow_stop(&self) -> Option<Duration> {
-        (self.rung == Rung::Single).then(|| Duration::from_millis(40 * self.links() as u64))
+        (self.backend == Backend::Single).then(|| Duration::from_millis(40 * self.links() as u64))
     }
 
     pub fn levers_mut(&mut self) -> Option<&mut Levers> {
@@ -487,7 +487,7 @@ impl Probes {
     /// Hooks a function again that --budget had unhooked.
     pub fn hook_again(&mut self, probe: u32) -> Result<()> {
         let levers = self.levers.as_mut().context("there is no budget")?;
-        levers.hook(&self.cuda, self.rung, probe)
+        levers.hook(&self.cuda, self.backend, probe)
     }
 
     fn links(&self) -> usize {
@@ -526,18 +526,15 @@ fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Ima
     library.tell_sites(image);
 }
 
-/// Device and inode, as stat() has them. As long as it has hooks no other file can have the same.
-pub type FileId = (u64, u64);
-
-fn levers(base: &Base, cuda: &Object, rung: Rung) -> Result<Levers> {
-    let costs = hit_costs::measure(base, cuda, rung)?;
+fn levers(base: &Base, cuda: &Object, backend: Backend) -> Result<Levers> {
+    let costs = hit_costs::measure(base, cuda, backend)?;
     Levers::new(cuda, MapHandle::try_from(&base.map("lost")?)?, costs)
 }
 
 /// How hooking works here, found out by doing it.
 pub struct Trial {
-    pub rung: Rung,
-    pub refused: Vec<(Rung, String)>,
+    pub backend: Backend,
+    pub refused: Vec<(Backend, String)>,
     pub ns_per_call: u64,
 }
 
@@ -553,15 +550,10 @@ pub fn trial(plan: &Plan) -> Result<Trial> {
     };
     let making = rings::begin(settings.ring)?;
     let probes = Probes::load(&settings, making, plan, None)?;
-    Ok(Trial { rung: probes.rung, refused: probes.refused, ns_per_call: probes.costs.emulated })
+    Ok(Trial { backend: probes.backend, refused: probes.refused, ns_per_call: probes.costs.emulated })
 }
 
 /// The toolkit's major version: libcudart.so.13 → 13. Rows differ between them.
 fn soname_major(soname: &str) -> Option<u32> {
     soname.rsplit_once(".so.")?.1.split('.').next()?.parse().ok()
-}
-
-fn read_image(file: &File, path: &Path, want: &Want) -> Result<Option<Image>, elf::Refused> {
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    elf::read(file, &name, want, &cuda::is_runtime_name)
 }

@@ -5,7 +5,8 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 
-use super::{calibrate, wire};
+use super::calibrate;
+use crate::wire;
 use gpurec_cuda::Signature;
 use gpurec_elf::NotHooked;
 use gpurec_trace::bounds::{Left, short};

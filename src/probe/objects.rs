@@ -1,4 +1,4 @@
-//! The BPF objects: opened, configured, loaded. In: the options and the rung to try.
+//! The BPF objects: opened, configured, loaded. In: the options and the backend to try.
 //! Out: loaded programs that share one set of maps. Nothing is attached here.
 
 use std::os::fd::AsFd;
@@ -7,10 +7,11 @@ use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, ProgramAttachType};
 
 use super::rings::Making;
-use super::wire;
 use crate::clock::monotonic_ns;
+use crate::host::Backend;
 use crate::host::types;
-use crate::pipeline::ring::{Layout, Ring};
+use crate::ring::{Layout, Ring};
+use crate::wire;
 
 const BASE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/base.bpf.o"));
 const PROCESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process.bpf.o"));
@@ -25,33 +26,6 @@ const SCRATCHES_A_CPU: usize = 16;
 
 /// What no user id ever is.
 pub const ANY_USER: u32 = u32::MAX;
-
-/// How CUDA functions are hooked, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rung {
-    /// One session program, entry and return in one link for a whole library (6.13+).
-    Session,
-    /// Two links for a library: entries and returns (6.6+).
-    Multi,
-    /// Two links for a function.
-    Single,
-}
-
-impl Rung {
-    pub const ALL: [Rung; 3] = [Rung::Session, Rung::Multi, Rung::Single];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Rung::Session => "uprobe.session",
-            Rung::Multi => "uprobe.multi",
-            Rung::Single => "uprobe",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<Rung> {
-        Rung::ALL.into_iter().find(|rung| rung.name() == name)
-    }
-}
 
 pub struct Settings {
     pub everyone: bool,
@@ -71,9 +45,9 @@ pub struct Settings {
 impl Settings {
     /// Can the hooks be for one process? A child that is forked has its parent's breakpoints and
     /// nobody behind them, so it must be stopped before it runs; a budget moves hooks one by one.
-    pub fn may_be_for_one(&self, rung: Rung) -> bool {
+    pub fn may_be_for_one(&self, backend: Backend) -> bool {
         let stops_children = types().is_some_and(|types| types.signals_to_tasks);
-        rung == Rung::Session && stops_children && !self.everyone && !self.budget
+        backend == Backend::Session && stops_children && !self.everyone && !self.budget
     }
 }
 
@@ -176,10 +150,10 @@ impl Base {
         open.load().context("the kernel refused gpurec's process programs")
     }
 
-    /// The CUDA programs of one rung. `reach`: whom they are hooked for; those of a second reach take
+    /// The CUDA programs of one backend. `reach`: whom they are hooked for; those of a second reach take
     /// over the maps of the first.
-    pub fn load_cuda(&self, rung: Rung, reach: u32, before: Option<&Object>) -> Result<Object> {
-        let wanted = cuda_programs(rung);
+    pub fn load_cuda(&self, backend: Backend, reach: u32, before: Option<&Object>) -> Result<Object> {
+        let wanted = cuda_programs(backend);
         let mut open = open(CUDA, "cuda")?;
         configure(&mut open, &wire::Config { reach, ..self.config })?;
         self.share(&mut open, before)?;
@@ -189,11 +163,11 @@ impl Base {
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             program.set_autoload(wanted.contains(&name.as_str()));
-            if rung == Rung::Multi {
+            if backend == Backend::Multi {
                 program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
             }
         }
-        open.load().with_context(|| format!("the kernel refused the {} programs", rung.name()))
+        open.load().with_context(|| format!("the kernel refused the {} programs", backend.name()))
     }
 
     fn size_maps(&self, open: &mut OpenObject) -> Result<()> {
@@ -252,15 +226,15 @@ pub struct Only<'a> {
     pub probe: u32,
 }
 
-/// The programs of a rung. Kernels that hand the context to the session helpers need the
+/// The programs of a backend. Kernels that hand the context to the session helpers need the
 /// other form; which one this is shows in the kernel's BTF.
-fn cuda_programs(rung: Rung) -> &'static [&'static str] {
-    match rung {
-        Rung::Session if types().is_some_and(|types| types.session_cookie_takes_context) => {
+fn cuda_programs(backend: Backend) -> &'static [&'static str] {
+    match backend {
+        Backend::Session if types().is_some_and(|types| types.session_cookie_takes_context) => {
             &["cuda_session_ctx"]
         }
-        Rung::Session => &["cuda_session"],
-        Rung::Multi | Rung::Single => &["cuda_entry", "cuda_return"],
+        Backend::Session => &["cuda_session"],
+        Backend::Multi | Backend::Single => &["cuda_entry", "cuda_return"],
     }
 }
 
@@ -307,7 +281,7 @@ pub fn copies_at_functions() -> usize {
 
 fn open(bytes: &[u8], name: &str) -> Result<OpenObject> {
     let mut builder = ObjectBuilder::default();
-    // A rung that the kernel refuses is no news, and what libbpf says of it is for nobody.
+    // A backend that the kernel refuses is no news, and what libbpf says of it is for nobody.
     libbpf_rs::set_print(None);
     builder.name(name).map_err(|e| anyhow!("{e:#}"))?;
     builder.open_memory(bytes).context("gpurec's own BPF object cannot be read")

@@ -15,16 +15,17 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
-use super::FileId;
 use super::attach::{self, ANYONE, Place, Refused};
-use super::objects::{Base, Rung};
+use super::objects::Base;
 use super::shield::Hook;
-use super::wire;
+use crate::files::FileId;
+use crate::host::Backend;
 use crate::process::{fds, proc};
+use crate::wire;
 
 pub struct Reach {
     base: Rc<Base>,
-    rung: Rung,
+    backend: Backend,
     cuda: Rc<Object>,
     whose: Whose,
     held: Vec<Held>,
@@ -57,10 +58,10 @@ struct Held {
 }
 
 impl Reach {
-    pub fn new(base: Rc<Base>, rung: Rung, cuda: Rc<Object>, narrow: bool) -> Reach {
+    pub fn new(base: Rc<Base>, backend: Backend, cuda: Rc<Object>, narrow: bool) -> Reach {
         let state = wire::State { phase: wire::RECORDING, kernel: 0, only: 0, may_pause: 0 };
         let whose = if narrow { Whose::Nobodys } else { Whose::Everybodys };
-        Reach { base, rung, cuda, whose, held: Vec::new(), state }
+        Reach { base, backend, cuda, whose, held: Vec::new(), state }
     }
 
     /// Hooks a file that the process has mapped. Out: the places that the kernel refused, if it took any.
@@ -75,7 +76,7 @@ impl Reach {
         let file = file.try_clone().with_context(fds::too_few)?;
         let (programs, whom) = self.programs();
         let (links, refused) =
-            attach::attach_most(&self.base, programs, self.rung, &file, &places, whom)?.links();
+            attach::attach_most(&self.base, programs, self.backend, &file, &places, whom)?.links();
         let mut index = 0..;
         places.retain(|_| index.next().is_some_and(|i| refused.iter().all(|one| one.index != i)));
         self.held.push(Held { key, file, places, attached: true, links });
@@ -132,7 +133,7 @@ impl Reach {
         if matches!(self.whose, Whose::Everybodys | Whose::EverybodysSince(_)) {
             return Ok(());
         }
-        let more = self.base.load_cuda(self.rung, wire::EVERYBODY_SINCE, Some(&self.cuda))?;
+        let more = self.base.load_cuda(self.backend, wire::EVERYBODY_SINCE, Some(&self.cuda))?;
         self.whose = Whose::EverybodysSince(more);
         let mut all = std::mem::take(&mut self.held);
         let done = all.iter_mut().try_for_each(|held| self.attach_held(held));
@@ -206,7 +207,7 @@ impl Reach {
     fn attach_held(&self, held: &mut Held) -> Result<()> {
         self.base.still_here();
         let (programs, whom) = self.programs();
-        held.links.extend(attach::attach(programs, self.rung, &held.file, &held.places, whom)?);
+        held.links.extend(attach::attach(programs, self.backend, &held.file, &held.places, whom)?);
         held.attached = true;
         Ok(())
     }

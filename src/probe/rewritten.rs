@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
-use super::FileId;
+use crate::files::FileId;
 use crate::files::Stamp;
 
 pub struct Rewritten {

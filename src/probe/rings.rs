@@ -11,8 +11,8 @@ use libbpf_rs::libbpf_sys::{BPF_F_MMAPABLE, bpf_map_create_opts};
 use libbpf_rs::{MapHandle, MapType};
 
 use super::aside::without_signals;
-use super::wire;
-use crate::pipeline::ring::{Layout, Ring};
+use crate::ring::{Layout, Ring};
+use crate::wire;
 
 /// The verifier follows a place in a map no further.
 const MOST_A_RING: usize = 256 << 20;

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use glob::Pattern;
 
-use super::select::{ApiChoice, LibRule, Selection};
 use super::{capture, wire};
+use crate::files::select::{ApiChoice, LibRule, Selection};
 use gpurec_cuda::raw::{Count, Plan, Read, Source, What};
 use gpurec_elf::{Image, Kind};
 

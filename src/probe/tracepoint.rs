@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, PerfEventOpts, ProgramMut};
 
-use super::tracefs;
+use crate::host::tracefs;
 
 /// The number by which perf knows a tracepoint.
 pub fn id(category: &str, event: &str) -> Result<u32> {

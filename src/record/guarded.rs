@@ -10,9 +10,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use super::tracker::pids_of;
 use crate::clock::monotonic_ns;
 use crate::probe::Probes;
-use crate::probe::wire::{self, Pulse};
 use crate::process::Pid;
 use crate::process::guardian::{self, Beat, Guardian, Stops};
+use crate::wire::{self, Pulse};
 
 struct Maps {
     /// Each has processes that gpurec has stopped.

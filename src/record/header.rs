@@ -23,7 +23,7 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
         options: config.options.clone(),
         hooks: BTreeMap::from([("userspace".to_owned(), layer(probes))]),
         ns_per_call: Some(probes.costs.emulated),
-        ns_per_call_by_site: BTreeMap::from([(probes.rung.name().to_owned(), by_site(&probes.costs))]),
+        ns_per_call_by_site: BTreeMap::from([(probes.backend.name().to_owned(), by_site(&probes.costs))]),
         ns_per_counted: probes.ns_per_counted(),
         ..Header::default()
     };
@@ -55,9 +55,9 @@ fn layer(probes: &Probes) -> Layer {
     let refused = probes
         .refused
         .iter()
-        .map(|(rung, why)| Refused { name: rung.name().to_owned(), reason: why.clone() })
+        .map(|(backend, why)| Refused { name: backend.name().to_owned(), reason: why.clone() })
         .collect();
-    let backend = probes.rung.name().to_owned();
+    let backend = probes.backend.name().to_owned();
     Layer { backend, attached: probes.attached() as u64, refused, ..Layer::default() }
 }
 

@@ -22,8 +22,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::files::select::Selection;
+use crate::host::Backend;
 use crate::probe::kernel::Choice;
-use crate::probe::{ANY_USER, Rung, Selection, Settings};
+use crate::probe::{ANY_USER, Settings};
 use crate::process::identity::invoking_user;
 
 pub use session::{FAILED, run};
@@ -55,8 +57,8 @@ pub struct Config {
     pub ring: Option<usize>,
     pub quiet: bool,
     pub verbose: bool,
-    /// Tests only: no other rung than this.
-    pub rung: Option<Rung>,
+    /// Tests only: no other backend than this.
+    pub backend: Option<Backend>,
     /// More variables for the command (the demo's).
     pub environment: Vec<(OsString, OsString)>,
     /// The options as given, for the header.
@@ -88,7 +90,7 @@ impl Config {
                 0 => ANY_USER,
                 user => user,
             },
-            no_sessions: self.rung.is_some_and(|rung| rung != Rung::Session),
+            no_sessions: self.backend.is_some_and(|backend| backend != Backend::Session),
         })
     }
 }

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
 use crate::files::Wants;
+use crate::files::select::{ApiChoice, LibRule, Selection};
 use crate::host;
-use crate::probe::{ApiChoice, LibRule, Selection};
 use crate::process::identity::Identity;
 use crate::process::rights;
 use gpurec_analysis::Usage;

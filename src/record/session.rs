@@ -26,16 +26,16 @@ use super::who::{attached, command, environment, refuse_root_for_others};
 use super::{Config, Target, guarded, header};
 use crate::clock::monotonic_ns;
 use crate::files::{Early, Files};
+use crate::host::Backend;
 use crate::output::Output;
 use crate::overhead::Governor;
 use crate::pipeline::handoff::{self, Writer};
 use crate::pipeline::messages::{Message, Told};
-use crate::pipeline::ring::Ring;
 use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Outcome, State, Worker};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
-use crate::probe::{LossCounters, Probe, Probes, Rung, Settings, rings};
+use crate::probe::{LossCounters, Probe, Probes, Settings, rings};
 use crate::process::attach::{self, Attached};
 use crate::process::fds;
 use crate::process::guardian::Guardian;
@@ -44,6 +44,7 @@ use crate::process::launch::{self, Gated, Running};
 use crate::process::proc;
 use crate::process::rights;
 use crate::process::signals::{self, Mode, Recording, Signals, on_signal};
+use crate::ring::Ring;
 use crate::ui;
 use gpurec_analysis as analysis;
 use gpurec_cuda as cuda;
@@ -116,7 +117,7 @@ pub fn run(config: &Config) -> Result<u8> {
     // that cannot be recorded, a file that cannot be written.
     let launch = command(config, &user, user_env, place.descriptor())?;
     let attached = attached(config, &user)?;
-    let mut probes = Probes::load(&settings, making, &plan, config.rung)?;
+    let mut probes = Probes::load(&settings, making, &plan, config.backend)?;
     let loss = LossCounters::new(&probes.base).context(MAPS)?;
     let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
     let output = place.open(config, &user)?;
@@ -140,8 +141,10 @@ pub fn run(config: &Config) -> Result<u8> {
         Some(launch) => Some(launch::start(launch)?),
         None => None,
     };
-    let recording =
-        rights::Recording { kernel: config.kernel.is_some(), single_uprobes: probes.rung == Rung::Single };
+    let recording = rights::Recording {
+        kernel: config.kernel.is_some(),
+        single_uprobes: probes.backend == Backend::Single,
+    };
     rights::keep_what_recording_needs(&user, recording)
         .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());
@@ -517,7 +520,7 @@ impl Session<'_> {
         let stops = figures.stops.unwrap_or_default();
         ui::say(&format!(
             "hooks by {}, about {} ns a call, {} single-stepped; {} files examined, {} stops of {:.1} ms in all",
-            self.probes.rung.name(),
+            self.probes.backend.name(),
             self.probes.costs.emulated,
             self.probes.costs.stepped,
             self.tracker.files_examined,

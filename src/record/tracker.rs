@@ -18,13 +18,15 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::patterns::Libs;
 use crate::clock::monotonic_ns;
+use crate::files::FileId;
+use crate::files::select::looks_like_cuda;
 use crate::files::{Ask, Early, Files, Found, LATE, Pool};
 use crate::pipeline::messages::{Message, Told};
 use crate::probe::pauses::Pauses;
-use crate::probe::wire::{self, FileKey, NewFile, Pulse};
-use crate::probe::{FileId, Library, Probes, looks_like_cuda};
+use crate::probe::{Library, Probes};
 use crate::process::maps::Mapping;
 use crate::process::{proc, stops};
+use crate::wire::{self, FileKey, NewFile, Pulse};
 use looking::Job;
 
 /// Libraries that are listed with -v.

@@ -39,13 +39,13 @@ const ACTIONS: [Action; 8] = [
 ];
 
 /// None in some recordings, few in others. GPUREC_ACTIONS names those to choose from.
-pub fn some(random: &mut Random, rung: &str, summary_only: bool) -> Vec<Action> {
+pub fn some(random: &mut Random, backend: &str, summary_only: bool) -> Vec<Action> {
     let among = std::env::var("GPUREC_ACTIONS").ok();
     if random.one_in(3) {
         return Vec::new();
     }
     let chosen = ACTIONS.into_iter().filter(|_| random.one_in(3)).collect::<Vec<_>>().into_iter();
-    let other_stacks = rung == "uprobe.session" && !summary_only;
+    let other_stacks = backend == "uprobe.session" && !summary_only;
     let possible = chosen.filter(|action| action.needs != Needs::OtherStacks || other_stacks);
     possible.filter(|a| among.as_ref().is_none_or(|all| all.split(',').any(|one| one == a.name))).collect()
 }

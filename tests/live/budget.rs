@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Room, live, slow};
 use crate::run::Done;
 use crate::trace::Trace;
@@ -155,16 +155,16 @@ fn what_asks_is_given_up_and_launches_are_not() {
 fn counts_are_exact() {
     live(|room| {
         let hot = hot(room);
-        for rung in rungs() {
-            let options = ["--budget", "5", "--backend", rung];
+        for backend in backends() {
+            let options = ["--budget", "5", "--backend", backend];
             let (done, trace) = hot.record(room, &options, &["700", "100", "open"]);
             let called = called(&done);
             let device = "cudaGetDevice";
-            assert!(lines(&trace).iter().all(|line| line.function != device || line.level < 2), "{rung}");
-            assert!(counted(&trace, device) > 1000, "{rung}");
-            assert_eq!(recorded(&trace, device) + counted(&trace, device), called[device], "{rung}");
-            assert_eq!(recorded(&trace, "cuLaunchKernel"), called["cuLaunchKernel"], "{rung}");
-            assert_eq!(trace.in_flight().len(), 1, "{rung}: the thread that stays");
+            assert!(lines(&trace).iter().all(|line| line.function != device || line.level < 2), "{backend}");
+            assert!(counted(&trace, device) > 1000, "{backend}");
+            assert_eq!(recorded(&trace, device) + counted(&trace, device), called[device], "{backend}");
+            assert_eq!(recorded(&trace, "cuLaunchKernel"), called["cuLaunchKernel"], "{backend}");
+            assert_eq!(trace.in_flight().len(), 1, "{backend}: the thread that stays");
             check_figures(&trace);
         }
     });

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Room, live};
 use crate::table::build;
 use crate::trace::{Trace, text_of};
@@ -31,7 +31,7 @@ struct Recorded {
     lines: Vec<Value>,
 }
 
-fn recorded(room: &Room, rung: &str, more: &[&str]) -> Recorded {
+fn recorded(room: &Room, backend: &str, more: &[&str]) -> Recorded {
     let mut names: BTreeSet<String> = FUNCTIONS.map(str::to_owned).into();
     names.insert("cuLaunchKernel".to_owned());
     let library = build(room, "libcuda.so.1", &names);
@@ -39,20 +39,20 @@ fn recorded(room: &Room, rung: &str, more: &[&str]) -> Recorded {
     let mut bytes = vec![b'f'; 8 * PAGE];
     bytes[3 * PAGE + 20] = 0;
     fs::write(&letters, bytes).unwrap();
-    let file = room.text(&format!("{rung}.jsonl"));
-    let words = ["--backend", rung, "-o", &file, "--", &program, &library, &letters];
+    let file = room.text(&format!("{backend}.jsonl"));
+    let words = ["--backend", backend, "-o", &file, "--", &program, &library, &letters];
     room.run(room.gpurec(&[&words[..], more].concat())).exited(0);
     let trace = Trace::checked(room, &file);
-    trace.by(rung);
+    trace.by(backend);
     let lines = text_of(Path::new(&file)).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     Recorded { trace, lines }
 }
 
-/// On every rung, each with a recording of its own.
-fn each_rung(check: impl Fn(&Recorded)) {
+/// On every backend, each with a recording of its own.
+fn each_backend(check: impl Fn(&Recorded)) {
     live(|room| {
-        for rung in rungs() {
-            let recorded = recorded(room, rung, &[]);
+        for backend in backends() {
+            let recorded = recorded(room, backend, &[]);
             recorded.trace.is_whole();
             check(&recorded);
         }
@@ -112,7 +112,7 @@ fn compare(what: &str, found: Vec<(Value, bool, bool)>, expected: Vec<Option<(Va
 
 #[test]
 fn names() {
-    each_rung(|recorded| {
+    each_backend(|recorded| {
         let args = recorded.args("cuModuleGetFunction");
         let numbers: Vec<&str> = args.iter().map(|args| args["hmod"].as_str().unwrap()).collect();
         assert_eq!(numbers, (0..23).map(|i| format!("{i:#x}")).collect::<Vec<_>>());
@@ -159,7 +159,7 @@ fn names() {
 
 #[test]
 fn structures() {
-    each_rung(|recorded| {
+    each_backend(|recorded| {
         let of = |byte: u8| {
             let word = u64::from_ne_bytes([byte; 8]);
             let (hex, half) = (format!("{word:#x}"), word as u32);
@@ -189,7 +189,7 @@ fn structures() {
 
 #[test]
 fn launch_configurations() {
-    each_rung(|recorded| {
+    each_backend(|recorded| {
         let plain = json!({"grid": [1, 2, 3], "block": [4, 5, 6], "shared": 7, "stream": "0x0"});
         let mut with = plain.clone();
         with["cooperative"] = json!(true);
@@ -206,7 +206,7 @@ fn launch_configurations() {
 
 #[test]
 fn lists() {
-    each_rung(|recorded| {
+    each_backend(|recorded| {
         let all = recorded.args("cuMemcpyBatchAsync_v2");
         let hex = |count: u64| json!((1..=count).map(|i| format!("{i:#x}")).collect::<Vec<_>>());
         let sizes = |count: u64| json!((1..=count).collect::<Vec<_>>());
@@ -230,7 +230,7 @@ fn lists() {
 
 #[test]
 fn results() {
-    each_rung(|recorded| {
+    each_backend(|recorded| {
         let found = recorded.out("cuMemAlloc_v2").iter().map(|out| seen(out, "dptr")).collect();
         let expected = vec![
             Some(fine("0x1234")),
@@ -265,7 +265,7 @@ fn results() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_stack_that_ends_early() {
-    each_rung(|recorded| {
+    each_backend(|recorded| {
         let args = recorded.args("cuLaunchKernel")[0];
         assert_eq!((&args["f"], &args["blockDimY"]), (&json!("0x1"), &json!(6)), "{args}");
         for name in ["hStream", "kernelParams", "extra"] {
@@ -282,10 +282,10 @@ fn a_stack_that_ends_early() {
 #[test]
 fn names_that_change_and_vanish() {
     live(|room| {
-        for rung in rungs() {
-            let recorded = recorded(room, rung, &["race", "2000"]);
+        for backend in backends() {
+            let recorded = recorded(room, backend, &["race", "2000"]);
             let args = recorded.args("cuModuleGetFunction");
-            assert!(recorded.trace.lost() > 0 || args.len() == 4000, "{rung}: {} calls", args.len());
+            assert!(recorded.trace.lost() > 0 || args.len() == 4000, "{backend}: {} calls", args.len());
             let mut texts = BTreeSet::new();
             for args in args {
                 let (value, listed, is_cut) = seen(args, "name");
@@ -298,7 +298,7 @@ fn names_that_change_and_vanish() {
                 assert!(text.len() <= most && text.chars().all(|c| letters.contains(c)), "{args}");
                 texts.insert(text.to_owned());
             }
-            assert!(texts.len() > 1, "{rung}: nothing changed");
+            assert!(texts.len() > 1, "{backend}: nothing changed");
         }
     });
 }

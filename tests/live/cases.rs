@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::figures::figure;
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Room, live};
 use crate::trace::Trace;
 
@@ -32,10 +32,10 @@ fn program(room: &Room) -> String {
 fn the_published_cases() {
     live(|room| {
         let program = program(room);
-        for rung in rungs() {
-            let file = room.text(&format!("{rung}.jsonl"));
-            let mut words = vec!["--backend", rung, "-o", &file];
-            if rung == "uprobe" {
+        for backend in backends() {
+            let file = room.text(&format!("{backend}.jsonl"));
+            let mut words = vec!["--backend", backend, "-o", &file];
+            if backend == "uprobe" {
                 // Single hooks take long to go, so there are those that the cases need.
                 words.extend(FEW.iter().flat_map(|only| ["--only", only]));
             }
@@ -44,10 +44,10 @@ fn the_published_cases() {
             let trace = Trace::checked(room, &file);
             let text = std::fs::read_to_string(&file).unwrap();
             let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-            trace.by(rung).is_whole();
+            trace.by(backend).is_whole();
             let figures = &trace.end["summary"];
             // With few functions it is not known what others did, and what was seen is the same.
-            let is_known = rung != "uprobe";
+            let is_known = backend != "uprobe";
             assert_eq!(*figure(figures, "kernel_launches"), 2000);
             for peak in ["peak_device_bytes", "peak_runtime_bytes"] {
                 let (process, seen) = (&figures["processes"][0], &figures["seen"]);

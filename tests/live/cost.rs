@@ -1,7 +1,7 @@
 //! What a recording costs the program: gpurec's own stops, and its hooks by their kind of site. In: programs whose own
 //! clocks say what it was. Out: the trace says the same.
 
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Room, live};
 use crate::trace::Trace;
 
@@ -64,21 +64,22 @@ fn each_call_costs_what_its_kind_of_site_was_measured_to_cost() {
     live(|room| {
         let library = room.compile("sites.c", "libcuda.so.1", &LIBRARY);
         let program = room.compile("calls.c", "calls", &[]);
-        for rung in rungs() {
-            let (done, trace) = room.record(&["--backend", rung], &[&program, &library, &CALLS.to_string()]);
+        for backend in backends() {
+            let (done, trace) =
+                room.record(&["--backend", backend], &[&program, &library, &CALLS.to_string()]);
             done.exited(0);
             trace.is_whole();
             let libraries = trace.process_events("library");
             let hooked = libraries.iter().find(|line| line["path"] == library.as_str()).unwrap();
             let cost = &trace.end["summary"]["cost"];
-            println!("{rung}: {} and {cost}", trace.header["ns_per_call_by_site"]);
+            println!("{backend}: {} and {cost}", trace.header["ns_per_call_by_site"]);
             if cfg!(target_arch = "x86_64") {
                 assert_eq!(hooked["single_stepped"], serde_json::json!(["cuInit"]), "{hooked}");
                 assert_eq!((&cost["calls"], &cost["stepped_calls"]), (&(2 * CALLS).into(), &CALLS.into()));
             }
             let stops = trace.end["stops"]["total_ns"].as_u64().unwrap();
             assert_eq!(of_calls(&trace) + stops, cost["total_ns"]);
-            let by_site = &trace.header["ns_per_call_by_site"][rung];
+            let by_site = &trace.header["ns_per_call_by_site"][backend];
             for (cheap, dear) in [
                 ("emulated", "single_stepped"),
                 ("emulated", "emulated_cold"),

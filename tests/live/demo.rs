@@ -6,7 +6,7 @@ use std::fs;
 
 use glob::Pattern;
 
-use crate::needs::rungs_for_many;
+use crate::needs::backends_for_many;
 use crate::room::{Room, live};
 use crate::run::Done;
 use crate::trace::Trace;
@@ -72,9 +72,9 @@ impl Demo {
 #[test]
 fn every_function_is_counted_as_its_library_counts() {
     live(|room| {
-        for rung in rungs_for_many() {
-            let demo = demo(room, &["--backend", rung], &[]);
-            demo.trace.by(rung);
+        for backend in backends_for_many() {
+            let demo = demo(room, &["--backend", backend], &[]);
+            demo.trace.by(backend);
             demo.agrees(true, true, |_| true);
         }
     });

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Room, live};
 use crate::run::Done;
 use crate::trace::{Call, Trace};
@@ -27,16 +27,16 @@ impl X {
     }
 }
 
-/// Records `x MODE...` by every rung; each gives its trace.
-fn each_rung(mode: &str, check: impl Fn(&Done, &Trace)) {
+/// Records `x MODE...` by every backend; each gives its trace.
+fn each_backend(mode: &str, check: impl Fn(&Done, &Trace)) {
     live(|room| {
         let x = X::new(room);
-        for rung in rungs() {
+        for backend in backends() {
             let words: Vec<&str> = std::iter::once(x.program.as_str()).chain(mode.split(' ')).collect();
-            let (done, trace) = room.record(&["--backend", rung, "--lib", &x.lib()], &words);
-            trace.by(rung);
-            assert_eq!(trace.lost(), 0, "{rung}");
-            assert!(trace.complete(), "{rung}: {}", trace.end["incomplete_because"]);
+            let (done, trace) = room.record(&["--backend", backend, "--lib", &x.lib()], &words);
+            trace.by(backend);
+            assert_eq!(trace.lost(), 0, "{backend}");
+            assert!(trace.complete(), "{backend}: {}", trace.end["incomplete_because"]);
             check(&done, &trace);
         }
     });
@@ -60,7 +60,7 @@ fn died_in(trace: &Trace, name: &str) {
 
 #[test]
 fn recursion_forty_deep() {
-    each_rung("down 40 50", |done, trace| {
+    each_backend("down 40 50", |done, trace| {
         done.exited(0);
         trace.is_whole().has_calls(&[("x_down", 2000)]);
         for depth in 0..40 {
@@ -77,11 +77,11 @@ fn recursion_forty_deep() {
 fn recursion_deeper_than_the_kernel_follows() {
     live(|room| {
         let x = X::new(room);
-        for rung in rungs() {
-            let options = ["--backend", rung, "--lib", &x.lib()];
+        for backend in backends() {
+            let options = ["--backend", backend, "--lib", &x.lib()];
             let (done, trace) = room.record(&options, &[&x.program, "down", "70", "3"]);
             done.exited(0).said("18 events were lost");
-            trace.by(rung).has_calls(&[("x_down", 210)]);
+            trace.by(backend).has_calls(&[("x_down", 210)]);
             let lost: Vec<&Call> =
                 trace.calls.iter().filter(|call| call.end.as_ref().is_some_and(|end| end.lost)).collect();
             assert!(lost.len() == 18 && lost.iter().all(|call| call.depth >= 64), "{lost:?}");
@@ -94,7 +94,7 @@ fn recursion_deeper_than_the_kernel_follows() {
 
 #[test]
 fn a_jump_out_of_one_call() {
-    each_rung("jump 1 300", |done, trace| {
+    each_backend("jump 1 300", |done, trace| {
         done.exited(0);
         trace.has_calls(&[("x_jump", 300), ("x_leaf", 1)]);
         assert!(trace.named("x_jump").iter().all(|call| unwound(call) && call.depth == 0));
@@ -105,7 +105,7 @@ fn a_jump_out_of_one_call() {
 
 #[test]
 fn a_jump_out_of_three_calls() {
-    each_rung("jump 3 300", |done, trace| {
+    each_backend("jump 3 300", |done, trace| {
         done.exited(0);
         trace.has_calls(&[("x_jump", 900), ("x_leaf", 1)]);
         assert!(trace.named("x_jump").iter().all(|call| unwound(call)));
@@ -119,7 +119,7 @@ fn a_jump_out_of_three_calls() {
 
 #[test]
 fn a_jump_that_is_caught_inside_a_call() {
-    each_rung("catch 3 200", |done, trace| {
+    each_backend("catch 3 200", |done, trace| {
         done.exited(0);
         trace.has_calls(&[("x_catch", 200), ("x_jump", 600), ("x_leaf", 200)]);
         assert!(trace.named("x_jump").iter().all(|call| unwound(call)));
@@ -132,7 +132,7 @@ fn a_jump_that_is_caught_inside_a_call() {
 
 #[test]
 fn a_tail_call_lies_inside_its_caller() {
-    each_rung("tail 200", |done, trace| {
+    each_backend("tail 200", |done, trace| {
         done.exited(0);
         trace.is_whole().has_calls(&[("x_tail2", 200), ("x_tail", 400), ("x_leaf", 400)]);
         for (name, depth, calls) in [
@@ -152,7 +152,7 @@ fn a_tail_call_lies_inside_its_caller() {
 
 #[test]
 fn callbacks_lie_inside_the_call_that_makes_them() {
-    each_rung("callback 200", |done, trace| {
+    each_backend("callback 200", |done, trace| {
         done.exited(0);
         trace.is_whole().has_calls(&[("x_call", 200), ("x_leaf", 200), ("x_down", 400)]);
         assert!(trace.named("x_leaf").iter().all(|call| call.depth == 1));
@@ -163,7 +163,7 @@ fn callbacks_lie_inside_the_call_that_makes_them() {
 
 #[test]
 fn threads_that_end_inside_a_call() {
-    each_rung("exit-thread 40 8", |done, trace| {
+    each_backend("exit-thread 40 8", |done, trace| {
         done.exited(0);
         trace.has_calls(&[("x_leaf", 40), ("x_exit_thread", 40)]);
         assert!(trace.named("x_leaf").iter().all(|call| returned(call)));
@@ -175,7 +175,7 @@ fn threads_that_end_inside_a_call() {
 
 #[test]
 fn a_process_that_is_killed_inside_a_call() {
-    each_rung("kill", |done, trace| {
+    each_backend("kill", |done, trace| {
         done.exited(128 + 9);
         trace.has_calls(&[("x_kill", 1)]);
         died_in(trace, "x_kill");
@@ -186,7 +186,7 @@ fn a_process_that_is_killed_inside_a_call() {
 
 #[test]
 fn a_process_that_aborts_inside_a_call() {
-    each_rung("abort", |done, trace| {
+    each_backend("abort", |done, trace| {
         done.exited(128 + 6);
         trace.has_calls(&[("x_abort", 1)]);
         died_in(trace, "x_abort");
@@ -198,7 +198,7 @@ fn a_process_that_aborts_inside_a_call() {
 #[test]
 fn a_process_that_executes_another_program_inside_a_call() {
     for mode in ["exec", "exec-in-thread"] {
-        each_rung(mode, |done, trace| {
+        each_backend(mode, |done, trace| {
             done.exited(0);
             trace.has_calls(&[("x_leaf", 4), ("x_exec", 1)]);
             died_in(trace, "x_exec");
@@ -210,7 +210,7 @@ fn a_process_that_executes_another_program_inside_a_call() {
 
 #[test]
 fn a_fork_inside_a_call_from_which_the_child_returns_too() {
-    each_rung("fork 20", |done, trace| {
+    each_backend("fork 20", |done, trace| {
         done.exited(0);
         trace.is_whole().has_calls(&[("x_fork", 20), ("x_leaf", 80)]);
         let parent = trace.named("x_fork")[0].pid;
@@ -229,7 +229,7 @@ fn a_fork_inside_a_call_from_which_the_child_returns_too() {
 
 #[test]
 fn vfork_and_exec() {
-    each_rung("vfork 20", |done, trace| {
+    each_backend("vfork 20", |done, trace| {
         done.exited(0);
         trace.is_whole().has_calls(&[("x_leaf", 60)]);
         assert_eq!(trace.process_events("fork").len(), 20);
@@ -239,7 +239,7 @@ fn vfork_and_exec() {
 
 #[test]
 fn two_hundred_children_that_live_shortly() {
-    each_rung("children 200", |done, trace| {
+    each_backend("children 200", |done, trace| {
         done.exited(0);
         trace.is_whole().has_calls(&[("x_leaf", 400)]);
         assert_eq!(trace.process_events("fork").len(), 200);
@@ -252,7 +252,7 @@ fn two_hundred_children_that_live_shortly() {
 
 #[test]
 fn five_hundred_threads() {
-    each_rung("churn 500 10", |done, trace| {
+    each_backend("churn 500 10", |done, trace| {
         done.exited(0);
         trace.is_whole().has_calls(&[("x_leaf", 1500)]);
         assert!(trace.calls.iter().all(|call| call.pid == trace.calls[0].pid));
@@ -317,10 +317,10 @@ fn a_library_by_a_relative_path() {
 fn a_call_in_flight_at_the_cut() {
     live(|room| {
         let x = X::new(room);
-        for rung in rungs() {
-            let (file, go) = (room.text(&format!("{rung}.jsonl")), room.text(&format!("go-{rung}")));
+        for backend in backends() {
+            let (file, go) = (room.text(&format!("{backend}.jsonl")), room.text(&format!("go-{backend}")));
             let lib = x.lib();
-            let options = ["--backend", rung, "--lib", &lib, "--duration", "1", "-o", &file, "--"];
+            let options = ["--backend", backend, "--lib", &lib, "--duration", "1", "-o", &file, "--"];
             let words = [&options[..], &[&x.program, "wait", &go]].concat();
             let mut recording = room.start(room.gpurec(&words));
             recording.wait_for_stdout("inside");
@@ -332,7 +332,7 @@ fn a_call_in_flight_at_the_cut() {
             // Its return goes through what was left of the hook, and is no harm.
             fs::write(&go, "").unwrap();
             recording.done().exited(0);
-            trace.by(rung).has_calls(&[("x_wait", 1)]);
+            trace.by(backend).has_calls(&[("x_wait", 1)]);
             let in_flight = trace.in_flight();
             assert!(in_flight.len() == 1 && !in_flight[0].died, "{in_flight:?}");
         }
@@ -343,19 +343,19 @@ fn a_call_in_flight_at_the_cut() {
 fn a_process_attached_to_inside_a_call() {
     live(|room| {
         let x = X::new(room);
-        for rung in rungs() {
-            let (file, go) = (room.text(&format!("{rung}.jsonl")), room.text(&format!("go-{rung}")));
+        for backend in backends() {
+            let (file, go) = (room.text(&format!("{backend}.jsonl")), room.text(&format!("go-{backend}")));
             let mut target = room.target(&[&x.program, "wait", &go]);
             target.wait_for_stdout("inside");
             let (lib, pid) = (x.lib(), target.pid().to_string());
-            let options = ["--backend", rung, "--lib", &lib, "--pid", &pid, "-o", &file];
+            let options = ["--backend", backend, "--lib", &lib, "--pid", &pid, "-o", &file];
             let recording = room.start(room.gpurec(&options));
             room.wait_until_recording(&file);
             fs::write(&go, "").unwrap();
             target.done().exited(0);
             recording.done().exited(0);
             // The call had begun before: its return alone is nothing.
-            Trace::checked(room, &file).by(rung).is_whole().has_calls(&[]);
+            Trace::checked(room, &file).by(backend).is_whole().has_calls(&[]);
         }
     });
 }

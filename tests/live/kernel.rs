@@ -138,10 +138,10 @@ fn hooks_that_are_not_to_be_had_are_a_sentence_each() {
         }
         let hooks = lines[0]["hooks"]["kernel"]["hooks"].to_string();
         match refusal(&lines[0], "vfs_read") {
-            // Where the machine lets nobody hook a function, each rung has its reason.
+            // Where the machine lets nobody hook a function, each backend has its reason.
             Some(reason) => {
-                for rung in ["fentry", "kprobe.multi", "kprobe"] {
-                    assert!(reason.contains(rung), "{reason}");
+                for backend in ["fentry", "kprobe.multi", "kprobe"] {
+                    assert!(reason.contains(backend), "{reason}");
                 }
             }
             None => assert!(hooks.contains("vfs_read"), "{hooks}"),

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Process, Room, eventually, live};
 use crate::run::Started;
 use crate::trace::Trace;
@@ -29,8 +29,8 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 /// A recording with --lossless that is stopped until its target waits for it.
-fn waited_for<'a>(room: &'a Room, truth: &Truth, rung: &str, file: &str) -> (Started<'a>, u32) {
-    let options = ["--backend", rung, "--ring", RING, "--lossless"];
+fn waited_for<'a>(room: &'a Room, truth: &Truth, backend: &str, file: &str) -> (Started<'a>, u32) {
+    let options = ["--backend", backend, "--ring", RING, "--lossless"];
     let recording = room.start(truth.recording(room, &options, file));
     eventually("the target's first call", || truth.pid().is_some());
     recording.signal(Signal::SIGSTOP);
@@ -51,15 +51,15 @@ fn nothing_is_lost(truth: &Truth, trace: &Trace) {
 #[test]
 fn a_burst_ten_times_the_ring_is_recorded_whole() {
     live(|room| {
-        for rung in rungs() {
-            let file = room.text(&format!("{rung}.jsonl"));
+        for backend in backends() {
+            let file = room.text(&format!("{backend}.jsonl"));
             let truth = Truth::new(room, 1, THREADS, BURST / THREADS, false);
-            let (recording, _) = waited_for(room, &truth, rung, &file);
+            let (recording, _) = waited_for(room, &truth, backend, &file);
             recording.signal(Signal::SIGCONT);
             let done = recording.done();
             done.exited(0).said("Paused for --lossless: ");
             assert_eq!(done.text(), "finished\n");
-            nothing_is_lost(&truth, Trace::checked(room, &file).by(rung));
+            nothing_is_lost(&truth, Trace::checked(room, &file).by(backend));
         }
     });
 }
@@ -70,7 +70,7 @@ fn a_burst_in_a_storm_of_signals_is_recorded_whole() {
     live(|room| {
         let file = room.text("t.jsonl");
         let truth = Truth::new(room, 2, THREADS, BURST / THREADS, true);
-        let (recording, _) = waited_for(room, &truth, rungs()[0], &file);
+        let (recording, _) = waited_for(room, &truth, backends()[0], &file);
         recording.signal(Signal::SIGCONT);
         recording.done().exited(0);
         nothing_is_lost(&truth, &Trace::checked(room, &file));
@@ -106,9 +106,9 @@ fn several_processes_wait_for_a_slow_reader() {
 #[test]
 fn a_paused_target_goes_on_when_gpurec_is_killed() {
     live(|room| {
-        for rung in rungs() {
+        for backend in backends() {
             let truth = Truth::new(room, 5, THREADS, BURST / THREADS, false);
-            let (recording, _) = waited_for(room, &truth, rung, &room.text("t.jsonl"));
+            let (recording, _) = waited_for(room, &truth, backend, &room.text("t.jsonl"));
             let stdout = recording.stdout_file();
             recording.kill();
             eventually("the target's own end", || room.processes().is_empty());
@@ -149,7 +149,7 @@ fn a_target_that_somebody_else_stops_stays_stopped() {
     live(|room| {
         let file = room.text("t.jsonl");
         let truth = Truth::new(room, 7, THREADS, BURST / THREADS, false);
-        let (recording, target) = waited_for(room, &truth, rungs()[0], &file);
+        let (recording, target) = waited_for(room, &truth, backends()[0], &file);
         signal(target, Signal::SIGSTOP);
         recording.signal(Signal::SIGCONT);
         let made = || truth.made().iter().map(|made| made.begun).sum::<u64>();

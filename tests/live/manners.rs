@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::disorder::X;
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Process, Room, eventually, live};
 use crate::trace::Trace;
 
@@ -305,9 +305,9 @@ fn how_much_is_said() {
 fn a_small_ring_and_a_burst_add_up() {
     live(|room| {
         let x = X::new(room);
-        for rung in rungs() {
-            let options = ["--backend", rung, "--ring", "1", "--lib", &format!("{}:x_leaf", x.library)];
-            let made = if rung == "uprobe" { 100_000 } else { 300_000 };
+        for backend in backends() {
+            let options = ["--backend", backend, "--ring", "1", "--lib", &format!("{}:x_leaf", x.library)];
+            let made = if backend == "uprobe" { 100_000 } else { 300_000 };
             let (done, trace) = room.record(&options, &[&x.program, "leaf", &made.to_string()]);
             done.exited(0);
             adds_up(&trace, made);
@@ -319,12 +319,12 @@ fn a_small_ring_and_a_burst_add_up() {
 fn losses_are_told_and_add_up() {
     live(|room| {
         let x = X::new(room);
-        for rung in rungs() {
-            let (file, go) = (room.text(&format!("{rung}.jsonl")), room.text(&format!("go-{rung}")));
+        for backend in backends() {
+            let (file, go) = (room.text(&format!("{backend}.jsonl")), room.text(&format!("go-{backend}")));
             let mut target = room.target(&[&x.program, "wait-then-leaf", &go, "50000"]);
             target.wait_for_stdout("inside");
             let (lib, pid) = (format!("{}:x_leaf", x.library), target.pid().to_string());
-            let options = ["--backend", rung, "--ring", "1", "--lib", &lib, "--pid", &pid, "-o", &file];
+            let options = ["--backend", backend, "--ring", "1", "--lib", &lib, "--pid", &pid, "-o", &file];
             let recording = room.start(room.gpurec(&options));
             room.wait_until_recording(&file);
             // Nobody empties the rings now, and the target must not care.

@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::disorder::X;
-use crate::needs::{rungs, single_uprobes_only};
+use crate::needs::{backends, single_uprobes_only};
 use crate::room::{Room, live};
 use crate::run::Done;
 use crate::trace::Trace;
@@ -65,11 +65,11 @@ fn in_one_line(done: &Done) -> String {
 fn a_thousand_threads_that_call_at_once() {
     live(|room| {
         let stage = Stage::new(room);
-        for rung in rungs() {
+        for backend in backends() {
             let words = [&stage.program, "at-once", &stage.library, "1000", "20"];
-            let (done, trace) = room.record(&["--backend", rung], &words);
+            let (done, trace) = room.record(&["--backend", backend], &words);
             done.exited(0);
-            trace.is_whole().by(rung).has_calls(&[(CALL, 20_000)]);
+            trace.is_whole().by(backend).has_calls(&[(CALL, 20_000)]);
         }
     });
 }
@@ -154,9 +154,9 @@ fn more_libraries_than_files_can_be_open() {
 fn a_library_that_is_loaded_again_and_again() {
     live(|room| {
         let stage = Stage::new(room);
-        for rung in rungs() {
+        for backend in backends() {
             let words = [&stage.program, "reopen", &stage.library, "1000", "3"];
-            let (done, trace) = room.record(&["--backend", rung], &words);
+            let (done, trace) = room.record(&["--backend", backend], &words);
             done.exited(0);
             trace.is_whole().has_calls(&[(CALL, 3000)]);
             assert_eq!(trace.process_events("library").len(), 1);
@@ -169,9 +169,9 @@ fn a_library_that_is_loaded_again_and_again() {
 fn a_library_that_is_replaced_again_and_again() {
     live(|room| {
         let stage = Stage::new(room);
-        let by_rung = rungs().into_iter().map(|rung| vec!["--backend", rung, "--only", CALL]);
+        let by_backend = backends().into_iter().map(|backend| vec!["--backend", backend, "--only", CALL]);
         // Where it gives up nothing, however slow the machine.
-        for options in by_rung.chain([vec!["--budget", "100"]]) {
+        for options in by_backend.chain([vec!["--budget", "100"]]) {
             // Single uprobes stay, which takes three descriptors a library; and the kernel removes one after the other,
             // a tenth of a second each. 40 of them and gpurec's own are just below the limit.
             let times = if options[1] == "uprobe" || single_uprobes_only() { 40 } else { 300 };

@@ -6,22 +6,22 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Room, live_nvidia};
 use crate::trace::Trace;
 
 const CALL: &str = "cuDriverGetVersion";
 
 /// Single uprobes take about 40 ms each to remove, so there is one of them.
-fn options(rung: &str) -> Vec<&str> {
-    match rung {
-        "uprobe" => vec!["--backend", rung, "--only", CALL],
-        _ => vec!["--backend", rung],
+fn options(backend: &str) -> Vec<&str> {
+    match backend {
+        "uprobe" => vec!["--backend", backend, "--only", CALL],
+        _ => vec!["--backend", backend],
     }
 }
 
-fn scaled(rung: &str, count: u64) -> u64 {
-    if rung == "uprobe" { count / 10 } else { count }
+fn scaled(backend: &str, count: u64) -> u64 {
+    if backend == "uprobe" { count / 10 } else { count }
 }
 
 fn calls(room: &Room) -> String {
@@ -36,12 +36,12 @@ fn libcuda(libraries: &Path) -> String {
 fn every_call_from_dlopen_on_in_a_process_and_its_child() {
     live_nvidia(|room, libraries| {
         let (program, library) = (calls(room), libcuda(libraries));
-        for rung in rungs() {
-            let count = scaled(rung, 100_000);
+        for backend in backends() {
+            let count = scaled(backend, 100_000);
             let (done, trace) =
-                room.record(&options(rung), &[&program, &library, &count.to_string(), "fork"]);
+                room.record(&options(backend), &[&program, &library, &count.to_string(), "fork"]);
             done.exited(0);
-            trace.by(rung).is_whole().has_calls(&[(CALL, 2 * count)]);
+            trace.by(backend).is_whole().has_calls(&[(CALL, 2 * count)]);
             two_processes(&trace, count);
         }
     });
@@ -70,12 +70,12 @@ fn two_processes(trace: &Trace, count: u64) {
 fn every_call_of_four_threads() {
     live_nvidia(|room, libraries| {
         let (program, library) = (calls(room), libcuda(libraries));
-        for rung in rungs() {
-            let count = scaled(rung, 100_000);
+        for backend in backends() {
+            let count = scaled(backend, 100_000);
             let (done, trace) =
-                room.record(&options(rung), &[&program, &library, &count.to_string(), "threads", "4"]);
+                room.record(&options(backend), &[&program, &library, &count.to_string(), "threads", "4"]);
             done.exited(0);
-            trace.by(rung).is_whole().has_calls(&[(CALL, 4 * count)]);
+            trace.by(backend).is_whole().has_calls(&[(CALL, 4 * count)]);
             let mut tids: Vec<u32> = trace.calls.iter().map(|call| call.tid).collect();
             tids.sort_unstable();
             for of_one in tids.chunk_by(|a, b| a == b) {
@@ -93,15 +93,15 @@ fn a_process_in_full_run_is_attached_to_and_left_running() {
         let mut target = room.target(&[&program, &library, "-1", "threads", "2", "ready-file", &go]);
         target.wait_for_stdout("ready");
         fs::write(&go, "").unwrap();
-        for rung in rungs() {
-            let file = room.text(&format!("{rung}.jsonl"));
+        for backend in backends() {
+            let file = room.text(&format!("{backend}.jsonl"));
             let pid = target.pid().to_string();
-            let options = [options(rung), vec!["--duration", "0.5", "-o", &file, "--pid", &pid]].concat();
+            let options = [options(backend), vec!["--duration", "0.5", "-o", &file, "--pid", &pid]].concat();
             room.run(room.gpurec(&options)).exited(0);
             let trace = Trace::checked(room, &file);
-            trace.by(rung);
+            trace.by(backend);
             assert!(trace.calls.len() > 1000, "{} calls", trace.calls.len());
-            assert_eq!(trace.counts().into_keys().collect::<Vec<_>>(), [CALL], "{rung}");
+            assert_eq!(trace.counts().into_keys().collect::<Vec<_>>(), [CALL], "{backend}");
             assert!(trace.calls.iter().all(|call| call.pid == target.pid()));
             let in_flight = trace.in_flight();
             assert!(in_flight.len() <= 2 && in_flight.iter().all(|call| !call.died), "{in_flight:?}");
@@ -120,17 +120,17 @@ fn a_process_in_full_run_is_attached_to_and_left_running() {
 fn a_waiting_process_is_attached_to_and_then_makes_exactly_these_calls() {
     live_nvidia(|room, libraries| {
         let (program, library) = (calls(room), libcuda(libraries));
-        for rung in rungs() {
+        for backend in backends() {
             // The library is there before us, or comes after us.
             for (wait, word) in [("ready-file", "ready"), ("wait-file", "waiting")] {
-                let count = scaled(rung, 50_000);
-                let go = room.text(&format!("go-{rung}-{word}"));
+                let count = scaled(backend, 50_000);
+                let go = room.text(&format!("go-{backend}-{word}"));
                 let mut target =
                     room.target(&[&program, &library, &count.to_string(), "threads", "2", wait, &go]);
                 target.wait_for_stdout(word);
-                let trace = attached_then_released(room, &options(rung), target.pid(), &go);
+                let trace = attached_then_released(room, &options(backend), target.pid(), &go);
                 target.done().exited(0);
-                trace.by(rung).is_whole().has_calls(&[(CALL, 2 * count)]);
+                trace.by(backend).is_whole().has_calls(&[(CALL, 2 * count)]);
             }
         }
     });

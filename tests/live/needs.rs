@@ -58,7 +58,7 @@ pub fn nvidia() -> Option<PathBuf> {
     }
 }
 
-const RUNGS: [(&str, (u32, u32)); 3] =
+const BACKENDS: [(&str, (u32, u32)); 3] =
     [("uprobe.session", (6, 13)), ("uprobe.multi", (6, 6)), ("uprobe", (0, 0))];
 
 fn release() -> String {
@@ -72,26 +72,26 @@ fn has(since: (u32, u32)) -> bool {
 }
 
 /// The ways of hooking that this kernel has, best first. An older kernel is no failure, but is told.
-pub fn rungs() -> Vec<&'static str> {
-    let told = |(rung, since): &(&str, (u32, u32))| {
+pub fn backends() -> Vec<&'static str> {
+    let told = |(backend, since): &(&str, (u32, u32))| {
         let has = has(*since);
         if !has {
-            let _ = writeln!(std::io::stderr(), "NOT TRIED: {rung} on kernel {}", release());
+            let _ = writeln!(std::io::stderr(), "NOT TRIED: {backend} on kernel {}", release());
         }
         has
     };
-    RUNGS.into_iter().filter(told).map(|(rung, _)| rung).collect()
+    BACKENDS.into_iter().filter(told).map(|(backend, _)| backend).collect()
 }
 
 /// Before Linux 6.6 each hook is one by itself, which takes more descriptors, a right more and far more time.
 pub fn single_uprobes_only() -> bool {
-    !RUNGS[..2].iter().any(|(_, since)| has(*since))
+    !BACKENDS[..2].iter().any(|(_, since)| has(*since))
 }
 
 /// Those by which a thousand functions are hooked in a moment; single uprobes only where there is nothing else.
-pub fn rungs_for_many() -> Vec<&'static str> {
+pub fn backends_for_many() -> Vec<&'static str> {
     let single = single_uprobes_only();
-    rungs().into_iter().filter(|rung| single || *rung != "uprobe").collect()
+    backends().into_iter().filter(|backend| single || *backend != "uprobe").collect()
 }
 
 /// The first path at which the shell finds a program.

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::needs::{program, rungs, rungs_for_many, skip};
+use crate::needs::{backends, backends_for_many, program, skip};
 use crate::room::{Room, live};
 use crate::trace::Trace;
 
@@ -23,9 +23,9 @@ const UNWINDER: [&str; 5] = [
 const THROWS: [&str; 2] = ["__cxa_throw", "__cxa_rethrow"];
 
 /// Records the program with `--lib LIBRARY:PATTERN`; these functions are not hooked.
-fn refuses(room: &Room, rung: &str, program: &str, lib: (&str, &str), names: &[&str]) {
+fn refuses(room: &Room, backend: &str, program: &str, lib: (&str, &str), names: &[&str]) {
     let rule = format!("{}:{}", lib.0, lib.1);
-    let (done, trace) = room.record(&["--backend", rung, "--lib", &rule], &[program]);
+    let (done, trace) = room.record(&["--backend", backend, "--lib", &rule], &[program]);
     assert_eq!(done.exited(0).text(), "called\n", "{rule}");
     let Some(library) = library(&trace, lib.0) else {
         skip(&format!("{program} has no {}", lib.0));
@@ -35,7 +35,7 @@ fn refuses(room: &Room, rung: &str, program: &str, lib: (&str, &str), names: &[&
     for name in names {
         let reason =
             refused.iter().find(|one| one["name"] == *name).map(|one| one["reason"].as_str().unwrap());
-        assert!(reason.is_some_and(|reason| reason.len() > 5), "{rule} by {rung}: {name} in {refused:?}");
+        assert!(reason.is_some_and(|reason| reason.len() > 5), "{rule} by {backend}: {name} in {refused:?}");
         assert!(trace.named(name).is_empty(), "{name}");
     }
 }
@@ -49,10 +49,10 @@ fn library<'a>(trace: &'a Trace, name: &str) -> Option<&'a Value> {
 fn jumps_contexts_and_vfork() {
     live(|room| {
         let program = room.compile("nonlocal.c", "nonlocal", &[]);
-        for rung in rungs() {
-            refuses(room, rung, &program, ("libc.so.6", "*jmp*"), &JUMPS);
-            refuses(room, rung, &program, ("libc.so.6", "*context"), &CONTEXTS);
-            refuses(room, rung, &program, ("libc.so.6", "*vfork"), &CHILDREN);
+        for backend in backends() {
+            refuses(room, backend, &program, ("libc.so.6", "*jmp*"), &JUMPS);
+            refuses(room, backend, &program, ("libc.so.6", "*context"), &CONTEXTS);
+            refuses(room, backend, &program, ("libc.so.6", "*vfork"), &CHILDREN);
         }
     });
 }
@@ -65,9 +65,9 @@ fn the_unwinder() {
             return;
         }
         let program = room.compile("exceptions.cc", "exceptions", &["-lstdc++"]);
-        for rung in rungs() {
-            refuses(room, rung, &program, ("libgcc_s.so.1", "_Unwind_*"), &UNWINDER);
-            refuses(room, rung, &program, ("libstdc++.so.6", "__cxa_*throw"), &THROWS);
+        for backend in backends() {
+            refuses(room, backend, &program, ("libgcc_s.so.1", "_Unwind_*"), &UNWINDER);
+            refuses(room, backend, &program, ("libstdc++.so.6", "__cxa_*throw"), &THROWS);
         }
     });
 }
@@ -78,8 +78,8 @@ fn the_whole_c_library() {
     live(|room| {
         let program = room.compile("nonlocal.c", "nonlocal", &[]);
         let names = [&JUMPS[..], &CONTEXTS, &CHILDREN].concat();
-        for rung in rungs_for_many() {
-            refuses(room, rung, &program, ("libc.so.6", "*"), &names);
+        for backend in backends_for_many() {
+            refuses(room, backend, &program, ("libc.so.6", "*"), &names);
         }
     });
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::needs::{rungs, single_uprobes_only};
+use crate::needs::{backends, single_uprobes_only};
 use crate::room::{Room, live_nvidia};
 use crate::run::Started;
 
@@ -100,7 +100,7 @@ fn who_is_not_recorded_is_not_touched_while_one_process_is() {
         let stage = Stage::new(room, libraries);
         let once = stage.words("once").join(" ");
         let bystander = Bystander::new(room, &stage.program, &stage.library);
-        let narrow = rungs().contains(&"uprobe.session");
+        let narrow = backends().contains(&"uprobe.session");
         // One after the other, the hooks go with them.
         assert_eq!(code_in_the_middle(room, &stage, &format!("{once}; {once}; {once}")), narrow);
         assert!(bystander.is_untouched());

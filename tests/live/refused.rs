@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::disorder::X;
-use crate::needs::{rungs, single_uprobes_only};
+use crate::needs::{backends, single_uprobes_only};
 use crate::refuse::{BPF_LINK_CREATE, BPF_MAP_CREATE, BPF_PROG_LOAD, BPF_TRACE_RAW_TP, Call};
 use crate::room::{Room, live};
 use crate::run::Done;
@@ -49,13 +49,13 @@ fn a_hook_that_is_refused_among_others() {
     live(|room| {
         let x = X::new(room);
         let place = place_of(room, &x, "x_tail");
-        for rung in rungs() {
+        for backend in backends() {
             let rule = move |call: &Call| call.places().contains(&place).then_some(libc::EBUSY);
-            let (done, file) = record(room, &x, &["--backend", rung], &HOOKS, rule);
+            let (done, file) = record(room, &x, &["--backend", backend], &HOOKS, rule);
             let path = &x.library;
             done.exited(0).said("Not hooked:\n").said("x_tail in ");
             let printed = done.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-            let why = if rung == "uprobe" { "attach uprobe" } else { "attach uprobe multi" };
+            let why = if backend == "uprobe" { "attach uprobe" } else { "attach uprobe multi" };
             let reason =
                 format!("the kernel refused it: failed to {why}: Device or resource busy (os error 16)");
             assert!(printed.contains(&format!("{path}: {reason}")), "{printed}");
@@ -63,7 +63,7 @@ fn a_hook_that_is_refused_among_others() {
                 "NOT complete: - 1 of 13 functions of {path} could not be hooked, their calls were not seen"
             )));
             let trace = Trace::checked(room, &file);
-            trace.by(rung).has_calls(&[("x_tail2", 200), ("x_leaf", 400)]);
+            trace.by(backend).has_calls(&[("x_tail2", 200), ("x_leaf", 400)]);
             let library = trace.process_events("library")[0];
             assert_eq!(library["functions"], 12);
             assert_eq!(library["not_hooked"], serde_json::json!([{"name": "x_tail", "reason": reason}]));
@@ -77,9 +77,9 @@ fn a_hook_that_is_refused_among_others() {
 fn a_library_whose_hooks_are_all_refused() {
     live(|room| {
         let x = X::new(room);
-        for rung in rungs() {
+        for backend in backends() {
             // The first are gpurec's own, to measure two kinds of site with.
-            let own = match rung {
+            let own = match backend {
                 "uprobe.session" => 1,
                 "uprobe.multi" => 2,
                 _ => 4,
@@ -90,7 +90,7 @@ fn a_library_whose_hooks_are_all_refused() {
                 links += i32::from(hooks);
                 (hooks && links > own).then_some(libc::EMFILE)
             };
-            let (done, file) = record(room, &x, &["--backend", rung], &HOOKS, rule);
+            let (done, file) = record(room, &x, &["--backend", backend], &HOOKS, rule);
             let printed = done.exited(0).stderr.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(
                 printed.contains("no function of theirs was hooked: \"Not hooked\" says why."),
@@ -112,7 +112,7 @@ fn a_library_whose_hooks_are_all_refused() {
 fn programs_that_are_refused() {
     live(|room| {
         let x = X::new(room);
-        if rungs().contains(&"uprobe.session") {
+        if backends().contains(&"uprobe.session") {
             // The next way to hook is taken.
             let rule = |call: &Call| call.program().starts_with("cuda_session").then_some(libc::EPERM);
             let (done, file) = record(room, &x, &[], &BPF, rule);

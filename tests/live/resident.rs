@@ -9,7 +9,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::needs::{rungs, skip};
+use crate::needs::{backends, skip};
 use crate::room::{Room, live};
 use crate::trace::{Trace, text_of};
 
@@ -38,7 +38,7 @@ fn is_unreadable(args: &Value, name: &str) -> bool {
 }
 
 /// Attaches, has the program make its call, and does what must be possible before the fault is answered.
-fn while_it_waits(room: &Room, resident: &Resident, rung: &str, mode: &str) -> Option<String> {
+fn while_it_waits(room: &Room, resident: &Resident, backend: &str, mode: &str) -> Option<String> {
     let number = room.number();
     let [file, go, answer] = ["t.jsonl", "go", "answer"].map(|name| room.text(&format!("{number}-{name}")));
     let mut target = room.target(&[&resident.program, mode, &resident.library, "", &go, &answer]);
@@ -48,20 +48,20 @@ fn while_it_waits(room: &Room, resident: &Resident, rung: &str, mode: &str) -> O
         return None;
     }
     let pid = target.pid().to_string();
-    let recording = room.start(room.gpurec(&["-q", "--backend", rung, "--pid", &pid, "-o", &file]));
+    let recording = room.start(room.gpurec(&["-q", "--backend", backend, "--pid", &pid, "-o", &file]));
     room.wait_until_recording(&file);
     fs::write(&go, "").unwrap();
     target.wait_for_stdout("calling");
     if mode != "touched" {
         // The callee does not look at it, so only a recorder could wait.
         target.wait_for_stdout("called");
-        assert!(!target.stdout().contains("answered"), "{mode} by {rung}: the call waited for the page");
+        assert!(!target.stdout().contains("answered"), "{mode} by {backend}: the call waited for the page");
     }
     room.run(room.gpurec(&["-q", "-o", "other.jsonl", "--", "true"])).exited(0);
-    assert!(!target.stdout().contains("answered"), "{mode} by {rung}: another recording waited");
+    assert!(!target.stdout().contains("answered"), "{mode} by {backend}: another recording waited");
     recording.signal(Signal::SIGTERM);
     recording.done().exited(0);
-    assert!(!target.stdout().contains("answered"), "{mode} by {rung}: the end of the recording waited");
+    assert!(!target.stdout().contains("answered"), "{mode} by {backend}: the end of the recording waited");
     fs::write(&answer, "").unwrap();
     target.done().exited(0);
     Trace::checked(room, &file);
@@ -69,11 +69,11 @@ fn while_it_waits(room: &Room, resident: &Resident, rung: &str, mode: &str) -> O
 }
 
 /// By each backend; `check` gets the file.
-fn each_rung(mode: &str, check: impl Fn(&str)) {
+fn each_backend(mode: &str, check: impl Fn(&str)) {
     live(|room| {
         let resident = Resident::new(room);
-        for rung in rungs() {
-            if let Some(file) = while_it_waits(room, &resident, rung, mode) {
+        for backend in backends() {
+            if let Some(file) = while_it_waits(room, &resident, backend, mode) {
                 check(&file);
             }
         }
@@ -82,7 +82,7 @@ fn each_rung(mode: &str, check: impl Fn(&str)) {
 
 #[test]
 fn a_text_that_never_comes() {
-    each_rung("text", |file| {
+    each_backend("text", |file| {
         let lines = lines_of(file, "cuModuleGetFunction");
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(is_unreadable(&lines[0]["args"], "name"), "{}", lines[0]);
@@ -92,7 +92,7 @@ fn a_text_that_never_comes() {
 
 #[test]
 fn a_structure_that_never_comes() {
-    each_rung("structure", |file| {
+    each_backend("structure", |file| {
         let lines = lines_of(file, "cuMemcpy2D_v2");
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(is_unreadable(&lines[0]["args"], "pCopy"), "{}", lines[0]);
@@ -101,7 +101,7 @@ fn a_structure_that_never_comes() {
 
 #[test]
 fn a_result_that_never_comes() {
-    each_rung("out", |file| {
+    each_backend("out", |file| {
         let lines = lines_of(file, "cuMemAlloc_v2");
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(is_unreadable(&lines[1]["out"], "dptr"), "{}", lines[1]);
@@ -111,7 +111,7 @@ fn a_result_that_never_comes() {
 /// The callee itself waits for it.
 #[test]
 fn a_call_that_waits_for_its_text() {
-    each_rung("touched", |file| {
+    each_backend("touched", |file| {
         let lines = lines_of(file, "cuModuleGetFunction");
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(is_unreadable(&lines[0]["args"], "name"), "{}", lines[0]);
@@ -124,12 +124,12 @@ fn a_text_that_the_callee_is_the_first_to_touch() {
     live(|room| {
         let resident = Resident::new(room);
         let letters = room.text("letters");
-        for rung in rungs() {
+        for backend in backends() {
             let mut bytes = vec![b'f'; 8 * 4096];
             bytes[3 * 4096 + 20] = 0;
             fs::write(&letters, bytes).unwrap();
-            let file = room.text(&format!("{rung}.jsonl"));
-            let words = ["--backend", rung, "-o", &file, "--", &resident.program, "constants"];
+            let file = room.text(&format!("{backend}.jsonl"));
+            let words = ["--backend", backend, "-o", &file, "--", &resident.program, "constants"];
             let more = [&resident.library, &letters, &resident.program, "unused"];
             room.run(room.gpurec(&[&words[..], &more].concat())).exited(0);
             Trace::checked(room, &file).is_whole();
@@ -137,7 +137,7 @@ fn a_text_that_the_callee_is_the_first_to_touch() {
             assert_eq!(lines.len(), 2, "{lines:?}");
             let all = [&lines[0]["args"], &lines[1]["args"], &lines[1]["out"]].map(|of| of["name"].clone());
             let text = json!("f".repeat(20));
-            assert!(all.contains(&text), "{rung}: {} {}", lines[0], lines[1]);
+            assert!(all.contains(&text), "{backend}: {} {}", lines[0], lines[1]);
         }
     });
 }

@@ -23,11 +23,11 @@ fn write_into(path: &str, bytes: &[u8]) {
 }
 
 /// Records `x leaf 9` with something done between reading its library and hooking it.
-fn with_meanwhile(room: &Room, x: &X, rung: &str, mut meanwhile: impl FnMut() + Send + 'static) -> Trace {
+fn with_meanwhile(room: &Room, x: &X, backend: &str, mut meanwhile: impl FnMut() + Send + 'static) -> Trace {
     let place = place_of(room, x, "x_leaf");
     let file = room.text(&format!("{}.jsonl", room.number()));
     let (lib, mut before) = (x.lib(), true);
-    let words = ["--backend", rung, "--lib", &lib, "-o", &file, "--", &x.program, "leaf", "9"];
+    let words = ["--backend", backend, "--lib", &lib, "-o", &file, "--", &x.program, "leaf", "9"];
     let rule = move |call: &Call| {
         if before && call.places().contains(&place) {
             before = false;
@@ -44,15 +44,15 @@ fn with_meanwhile(room: &Room, x: &X, rung: &str, mut meanwhile: impl FnMut() + 
 #[test]
 fn a_library_that_is_replaced_while_it_is_hooked() {
     live(|room| {
-        for rung in crate::needs::rungs() {
+        for backend in crate::needs::backends() {
             let (x, other) = (X::new(room), room.text("other"));
             fs::write(&other, moved(room)).unwrap();
             let library = x.library.clone();
-            let trace = with_meanwhile(room, &x, rung, move || fs::rename(&other, &library).unwrap());
-            trace.is_whole().by(rung).has_calls(&[("x_leaf", 9)]);
+            let trace = with_meanwhile(room, &x, backend, move || fs::rename(&other, &library).unwrap());
+            trace.is_whole().by(backend).has_calls(&[("x_leaf", 9)]);
             // The other one is another library.
             let (done, trace) =
-                room.record(&["--backend", rung, "--lib", &x.lib()], &[&x.program, "leaf", "5"]);
+                room.record(&["--backend", backend, "--lib", &x.lib()], &[&x.program, "leaf", "5"]);
             done.exited(0);
             trace.is_whole().has_calls(&[("x_leaf", 5)]);
         }
@@ -63,13 +63,13 @@ fn a_library_that_is_replaced_while_it_is_hooked() {
 #[test]
 fn a_library_that_is_written_to_while_it_is_hooked() {
     live(|room| {
-        for rung in crate::needs::rungs() {
+        for backend in crate::needs::backends() {
             let x = X::new(room);
             let (library, bytes) = (x.library.clone(), fs::read(&x.library).unwrap());
             let again =
                 move || OpenOptions::new().write(true).open(&library).unwrap().write_all(&bytes).unwrap();
-            let trace = with_meanwhile(room, &x, rung, again);
-            trace.by(rung).has_calls(&[]);
+            let trace = with_meanwhile(room, &x, backend, again);
+            trace.by(backend).has_calls(&[]);
             let why = trace.end["incomplete_because"][0].as_str().unwrap();
             assert!(why.contains("could not be hooked"), "{why}");
             let failed = &trace.process_events("library")[0]["not_hooked"][0]["reason"];
@@ -82,24 +82,28 @@ fn a_library_that_is_written_to_while_it_is_hooked() {
 #[test]
 fn a_library_that_is_written_to_between_two_processes() {
     live(|room| {
-        for rung in crate::needs::rungs() {
+        for backend in crate::needs::backends() {
             let (x, new) = (X::new(room), moved(room));
             let (file, go, lib) =
-                (room.text(&format!("{rung}.jsonl")), room.text(&format!("go-{rung}")), x.lib());
+                (room.text(&format!("{backend}.jsonl")), room.text(&format!("go-{backend}")), x.lib());
             let script = format!(
                 "{0} leaf 9; echo first; until [ -e {go} ]; do sleep 0.01; done; {0} leaf 7; echo $?; {0} down 3 4; echo $?",
                 x.program
             );
-            let words = ["--backend", rung, "--lib", &lib, "-o", &file, "--", "sh", "-c", &script];
+            let words = ["--backend", backend, "--lib", &lib, "-o", &file, "--", "sh", "-c", &script];
             let mut recording = room.start(room.gpurec(&words));
             recording.wait_for_stdout("first");
             write_into(&x.library, &new);
             // The recorder hears of it at once, but it is no race that is tested here.
-            std::thread::sleep(std::time::Duration::from_millis(if rung == "uprobe" { 3000 } else { 300 }));
+            std::thread::sleep(std::time::Duration::from_millis(if backend == "uprobe" {
+                3000
+            } else {
+                300
+            }));
             fs::write(&go, "").unwrap();
             assert_eq!(recording.done().exited(0).text(), "first\n0\n0\n");
             let trace = Trace::checked(room, &file);
-            trace.is_whole().by(rung).has_calls(&[("x_leaf", 16), ("x_down", 12)]);
+            trace.is_whole().by(backend).has_calls(&[("x_leaf", 16), ("x_down", 12)]);
             assert_eq!(trace.process_events("library").len(), 2);
         }
     });
@@ -109,23 +113,27 @@ fn a_library_that_is_written_to_between_two_processes() {
 #[test]
 fn a_library_that_is_written_to_while_it_is_loaded() {
     live(|room| {
-        for rung in crate::needs::rungs() {
+        for backend in crate::needs::backends() {
             let odd = Odd::new(room);
             let [file, first, last] =
-                ["t.jsonl", "first", "last"].map(|name| room.text(&format!("{rung}-{name}")));
+                ["t.jsonl", "first", "last"].map(|name| room.text(&format!("{backend}-{name}")));
             let (copy, lib) = (&odd.copies[0], format!("{}:x_*", odd.copies[0]));
             fs::write(&first, "").unwrap();
-            let options = ["--backend", rung, "--lib", &lib, "-o", &file, "--"];
+            let options = ["--backend", backend, "--lib", &lib, "-o", &file, "--"];
             let words = [&options[..], &[&odd.program, "stay", &first, &last, copy]].concat();
             let mut recording = room.start(room.gpurec(&words));
             recording.wait_for_stdout("opened");
             let bytes = fs::read(copy).unwrap();
             OpenOptions::new().write(true).open(copy).unwrap().write_all(&bytes).unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(if rung == "uprobe" { 3000 } else { 300 }));
+            std::thread::sleep(std::time::Duration::from_millis(if backend == "uprobe" {
+                3000
+            } else {
+                300
+            }));
             fs::write(&last, "").unwrap();
             recording.done().exited(0);
             let trace = Trace::checked(room, &file);
-            let why = trace.by(rung).end["incomplete_because"][0].as_str().unwrap();
+            let why = trace.by(backend).end["incomplete_because"][0].as_str().unwrap();
             assert!(why.starts_with("a library was written to while a process had it loaded"), "{why}");
         }
     });

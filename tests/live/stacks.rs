@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::disorder::X;
-use crate::needs::{rungs, skip};
+use crate::needs::{backends, skip};
 use crate::room::{Room, live};
 use crate::trace::{Call, Trace};
 
@@ -36,7 +36,7 @@ fn mode(name: &str) -> Mode {
 /// Records `stacks MODE OUTER INNER` for each.
 fn each(cases: &[&str]) {
     live(|room| {
-        if rungs()[0] != "uprobe.session" {
+        if backends()[0] != "uprobe.session" {
             skip("it needs return probes that can be declined (Linux 6.13)");
             return;
         }

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use serde_json::{Map, Value, json};
 
-use crate::needs::rungs_for_many;
+use crate::needs::backends_for_many;
 use crate::room::{Room, live};
 use crate::trace::{Trace, text_of};
 
@@ -494,9 +494,9 @@ fn stage(room: &Room, seed: u64, wanted: impl Fn(&str) -> bool) -> Stage {
 }
 
 impl Stage {
-    fn recorded(&self, room: &Room, options: &[&str], rung: &str) {
-        let file = room.text(&format!("{rung}.jsonl"));
-        let mut words = vec!["--backend", rung, "-o", &file];
+    fn recorded(&self, room: &Room, options: &[&str], backend: &str) {
+        let file = room.text(&format!("{backend}.jsonl"));
+        let mut words = vec!["--backend", backend, "-o", &file];
         words.extend(options);
         words.push("--");
         words.extend(self.words.iter().map(String::as_str));
@@ -504,7 +504,7 @@ impl Stage {
         done.exited(0);
         assert_eq!(done.text(), format!("{} calls\n", self.calls.len()));
         let trace = Trace::checked(room, &file);
-        trace.by(rung).is_whole();
+        trace.by(backend).is_whole();
         let lines = text_of(Path::new(&file));
         let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let of_phase =
@@ -520,7 +520,7 @@ impl Stage {
         }
         let count = wrong.len();
         wrong.truncate(20);
-        assert!(wrong.is_empty(), "{rung}: {count} wrong:\n{}", wrong.join("\n"));
+        assert!(wrong.is_empty(), "{backend}: {count} wrong:\n{}", wrong.join("\n"));
     }
 }
 
@@ -546,11 +546,11 @@ fn compare(wrong: &mut Vec<String>, call: &Call, what: &str, found: &Value, expe
 #[test]
 fn every_row_comes_out_with_what_went_in() {
     live(|room| {
-        for (seed, rung) in (11..).zip(rungs_for_many()) {
+        for (seed, backend) in (11..).zip(backends_for_many()) {
             let stage = stage(room, seed, |_| true);
             assert_eq!(stage.rows.len(), stage.of, "rows walked");
-            stage.recorded(room, &[], rung);
-            println!("{rung}: {} rows of {}, {} calls", stage.rows.len(), stage.of, stage.calls.len());
+            stage.recorded(room, &[], backend);
+            println!("{backend}: {} rows of {}, {} calls", stage.rows.len(), stage.of, stage.calls.len());
         }
     });
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::disorder::X;
-use crate::needs::rungs;
+use crate::needs::backends;
 use crate::room::{Process, Room, eventually, live};
 use crate::trace::Trace;
 use crate::truth::Truth;
@@ -45,12 +45,12 @@ fn is_stopped(pid: u32) -> bool {
 fn a_sandbox_that_kills_at_unknown_system_calls() {
     live(|room| {
         let odd = Odd::new(room);
-        for rung in rungs() {
+        for backend in backends() {
             for how in ["strict", "filter"] {
-                let options = ["--backend", rung, "--lib", &odd.x.lib()];
+                let options = ["--backend", backend, "--lib", &odd.x.lib()];
                 let (done, trace) = room.record(&options, &[&odd.program, how]);
-                assert_eq!(done.exited(0).text(), "locked\n", "{rung} {how}");
-                trace.by(rung).is_whole().has_calls(&[("x_leaf", 1001)]);
+                assert_eq!(done.exited(0).text(), "locked\n", "{backend} {how}");
+                trace.by(backend).is_whole().has_calls(&[("x_leaf", 1001)]);
             }
         }
     });

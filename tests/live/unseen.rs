@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use crate::needs::{rungs, skip};
+use crate::needs::{backends, skip};
 use crate::room::{Room, live};
 use crate::trace::Trace;
 
@@ -26,18 +26,18 @@ impl Unseen {
 
     /// By every backend, each of these ways.
     fn record(&self, room: &Room, ways: &[&str], in_overlay: bool, made: u64) {
-        let all = ways.iter().flat_map(|way| rungs().into_iter().map(move |rung| (*way, rung)));
+        let all = ways.iter().flat_map(|way| backends().into_iter().map(move |backend| (*way, backend)));
         let missed: Vec<String> =
-            all.filter_map(|(way, rung)| self.missed(room, way, rung, in_overlay, made)).collect();
+            all.filter_map(|(way, backend)| self.missed(room, way, backend, in_overlay, made)).collect();
         assert!(missed.is_empty(), "complete in spite of: {missed:#?}");
     }
 
     /// What is missing in a trace that claims to be complete. `in_overlay`: the file that it writes lies in one.
-    fn missed(&self, room: &Room, way: &str, rung: &str, in_overlay: bool, made: u64) -> Option<String> {
+    fn missed(&self, room: &Room, way: &str, backend: &str, in_overlay: bool, made: u64) -> Option<String> {
         let number = room.number();
         let (trace, file) = (room.text(&format!("{number}.jsonl")), room.text(&format!("file-{number}")));
         let file = if in_overlay { format!("{}/file-{number}", overlay(room)) } else { file };
-        let words = ["--backend", rung, "-o", &trace, "--", &self.program, way, &self.library, &file];
+        let words = ["--backend", backend, "-o", &trace, "--", &self.program, way, &self.library, &file];
         let gpurec = room.gpurec(&words);
         let done = room.run(if in_overlay { with_overlay(room, &gpurec) } else { gpurec });
         done.exited(0);
@@ -46,8 +46,8 @@ impl Unseen {
             return None;
         }
         let trace = Trace::checked(room, &trace);
-        let (recorded, why) = (trace.by(rung).named(CALL).len() as u64, trace.reasons());
-        let said = format!("{way} by {rung}: {recorded} of {made} calls, incomplete because {why:?}");
+        let (recorded, why) = (trace.by(backend).named(CALL).len() as u64, trace.reasons());
+        let said = format!("{way} by {backend}: {recorded} of {made} calls, incomplete because {why:?}");
         println!("{said}");
         assert!(recorded <= made, "{said}");
         (recorded < made && trace.complete()).then_some(said)

@@ -29,8 +29,8 @@ impl Recording {
         self.layer()["hooks"].as_array().map(Vec::as_slice).unwrap_or_default().iter()
     }
 
-    pub fn hooked_by(&self, rung: &str) -> u64 {
-        self.layer()["by_backend"][rung].as_u64().unwrap_or(0)
+    pub fn hooked_by(&self, backend: &str) -> u64 {
+        self.layer()["by_backend"][backend].as_u64().unwrap_or(0)
     }
 
     pub fn refusals(&self) -> Vec<(&str, &str)> {
@@ -49,24 +49,24 @@ impl Recording {
         self.lines.iter().filter(is).count() as u64
     }
 
-    /// The rung that was asked for, and no other. One that this kernel has not is refused by its name.
-    pub fn keeps_to(&self, rung: &str, offered: bool) {
+    /// The backend that was asked for, and no other. One that this kernel has not is refused by its name.
+    pub fn keeps_to(&self, backend: &str, offered: bool) {
         let by: Vec<(&str, u64)> = ["fentry", "kprobe.session", "kprobe.multi", "kprobe"]
             .iter()
             .map(|name| (*name, self.hooked_by(name)))
             .filter(|(_, count)| *count > 0)
             .collect();
         let about = &self.about;
-        if offered && rung != "tracepoint" {
+        if offered && backend != "tracepoint" {
             assert!(
-                by.len() == 1 && by[0].0 == rung && by[0].1 >= 30,
+                by.len() == 1 && by[0].0 == backend && by[0].1 >= 30,
                 "{about}: {by:?}, {:?}",
                 self.refusals()
             );
         } else {
             assert_eq!(by, [], "{about}");
             let named = self.reason("nvidia_unlocked_ioctl");
-            assert!(rung == "tracepoint" || named.contains(rung), "{about}: {:?}", self.refusals());
+            assert!(backend == "tracepoint" || named.contains(backend), "{about}: {:?}", self.refusals());
         }
     }
 

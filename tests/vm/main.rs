@@ -1,7 +1,7 @@
 //! The suite for the kernel's side: gpurec in Debian's own kernels, under emulation, with a stand-in driver.
 //!
 //! In: scripts/vm, the binary, the stand-in CUDA libraries that the build made, a C compiler. Out: for every kernel,
-//! kind of driver and rung, each trace compared with what the driver itself counted (/proc/driver/nvidia/standin_counts).
+//! kind of driver and backend, each trace compared with what the driver itself counted (/proc/driver/nvidia/standin_counts).
 //! A machine takes seconds to a minute, so one machine answers for all recordings of its kind, and machines run side by
 //! side as tests do. GPUREC_TEST_KERNEL=6.12 leaves the machines of other kernels out. What is missing here skips a test
 //! and says so; with CI=true it fails it. Not here: asserts on time.
@@ -17,17 +17,17 @@ mod verified;
 use compare::Recording;
 use machine::{Machine, Visit};
 
-const RUNGS: [&str; 5] = ["fentry", "kprobe.session", "kprobe.multi", "kprobe", "tracepoint"];
+const BACKENDS: [&str; 5] = ["fentry", "kprobe.session", "kprobe.multi", "kprobe", "tracepoint"];
 
-/// The same work by each of the rungs: all that the driver counted is there.
-fn record(machine: Machine, rungs: &[&str], more: &str) -> Option<(Visit, Vec<Recording>)> {
-    let settings = format!("RUNGS='{}' MORE='{more}'", rungs.join(" "));
-    let visit = machine.visit(&format!("{settings}\n{}", include_str!("guest/rungs.sh")))?;
-    let read = |rung: &&str| {
-        for attempt in visit.names(&format!("{rung}.passed"), ".jsonl") {
+/// The same work by each of the backends: all that the driver counted is there.
+fn record(machine: Machine, backends: &[&str], more: &str) -> Option<(Visit, Vec<Recording>)> {
+    let settings = format!("BACKENDS='{}' MORE='{more}'", backends.join(" "));
+    let visit = machine.visit(&format!("{settings}\n{}", include_str!("guest/backends.sh")))?;
+    let read = |backend: &&str| {
+        for attempt in visit.names(&format!("{backend}.passed"), ".jsonl") {
             compare::says_what_was_passed_over(&visit, &attempt);
         }
-        let recording = Recording::read(&visit, rung);
+        let recording = Recording::read(&visit, backend);
         recording.is_complete();
         recording.has_what_the_driver_counted();
         recording.has_ioctls_in_calls();
@@ -36,17 +36,17 @@ fn record(machine: Machine, rungs: &[&str], more: &str) -> Option<(Visit, Vec<Re
         recording.has_events_as_counted();
         recording
     };
-    let recordings = rungs.iter().map(read).collect();
+    let recordings = backends.iter().map(read).collect();
     Some((visit, recordings))
 }
 
-/// Every rung, forced. Those that the kernel has not are refused by name, and nothing else is missing.
-fn every_rung(machine: Machine, offered: &[&str], more: &str) {
-    let Some((visit, recordings)) = record(machine, &RUNGS, more) else { return };
-    let said: Vec<String> = RUNGS.iter().map(|rung| visit.text(&format!("{rung}.txt"))).collect();
+/// Every backend, forced. Those that the kernel has not are refused by name, and nothing else is missing.
+fn every_backend(machine: Machine, offered: &[&str], more: &str) {
+    let Some((visit, recordings)) = record(machine, &BACKENDS, more) else { return };
+    let said: Vec<String> = BACKENDS.iter().map(|backend| visit.text(&format!("{backend}.txt"))).collect();
     verified::compare(machine.kernel, &said);
-    for (rung, recording) in RUNGS.iter().zip(&recordings) {
-        recording.keeps_to(rung, offered.contains(rung));
+    for (backend, recording) in BACKENDS.iter().zip(&recordings) {
+        recording.keeps_to(backend, offered.contains(backend));
     }
 }
 
@@ -56,27 +56,27 @@ const CALLS: &str =
 
 #[test]
 fn linux_6_1_has_no_sessions_and_no_fprobe() {
-    every_rung(Machine::of("6.1"), &["fentry", "kprobe", "tracepoint"], CALLS);
+    every_backend(Machine::of("6.1"), &["fentry", "kprobe", "tracepoint"], CALLS);
 }
 
 #[test]
-fn linux_6_12_has_every_rung() {
-    every_rung(Machine::of("6.12"), &RUNGS, "");
+fn linux_6_12_has_every_backend() {
+    every_backend(Machine::of("6.12"), &BACKENDS, "");
 }
 
 #[test]
-fn linux_6_12_of_another_debian_has_every_rung() {
-    every_rung(Machine::of("trixie/6.12"), &RUNGS, "");
+fn linux_6_12_of_another_debian_has_every_backend() {
+    every_backend(Machine::of("trixie/6.12"), &BACKENDS, "");
 }
 
 #[test]
-fn the_newest_linux_has_every_rung() {
-    every_rung(Machine::of("trixie/newest"), &RUNGS, "");
+fn the_newest_linux_has_every_backend() {
+    every_backend(Machine::of("trixie/newest"), &BACKENDS, "");
 }
 
 /// The ladder, as users get it, where the module has no type information.
 #[test]
-fn a_driver_without_type_information_goes_one_rung_down() {
+fn a_driver_without_type_information_goes_one_backend_down() {
     let machine = Machine::of("6.12").without_type_information();
     let Some((_, recordings)) = record(machine, &["ladder"], "") else { return };
     assert_eq!(recordings[0].hooked_by("fentry"), 0, "{}", recordings[0].about);

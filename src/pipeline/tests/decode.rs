@@ -2,7 +2,7 @@
 
 use super::super::decode::{Captured, Item, Origin, What, decode};
 use super::{Random, call_record, head, return_record};
-use crate::probe::wire;
+use crate::wire;
 
 fn exec(length: u32, flags: u16, argv: &[u8]) -> Vec<u8> {
     let mut command = [0xaa; 4096];

@@ -1,7 +1,7 @@
 //! Pairing where records were lost: nothing is taken for what it is not.
 
 use super::pair::{Story, call, returned};
-use crate::probe::wire;
+use crate::wire;
 
 #[test]
 fn a_lost_return_is_lost_and_not_unwound() {

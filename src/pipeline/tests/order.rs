@@ -3,8 +3,8 @@
 
 use super::super::decode::{Item, Origin, What};
 use super::super::order::{Order, PART};
-use super::super::ring::Stopped;
 use super::Random;
+use crate::ring::Stopped;
 
 /// A hit of user space.
 fn hit(ts: u64, tid: u32) -> Item {

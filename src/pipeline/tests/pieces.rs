@@ -4,7 +4,8 @@ use super::super::decode::{Captured, What, decode, late_pieces, pieces};
 use super::super::pair::Pairing;
 use super::sink::Folder;
 use super::{Random, call_record, head};
-use crate::probe::{Probe, wire};
+use crate::probe::Probe;
+use crate::wire;
 use gpurec_cuda::raw::Piece;
 
 /// A piece as it lies in a record.

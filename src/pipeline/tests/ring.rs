@@ -1,7 +1,7 @@
 //! A ring that a test fills: what is read, where reading stops, and what is given back.
 
-use super::super::ring::Stopped;
 use super::{FakeRing, Random};
+use crate::ring::Stopped;
 
 const SIZE: usize = 8192;
 
@@ -146,7 +146,7 @@ fn room_is_given_back_while_a_long_backlog_is_read() {
 #[test]
 fn a_file_too_short_for_a_ring_is_an_error() {
     let null = std::fs::File::open("/dev/null").unwrap();
-    let layout = super::super::ring::Layout { near: SIZE, far: SIZE, secret: 0 };
+    let layout = crate::ring::Layout { near: SIZE, far: SIZE, secret: 0 };
     assert!(super::Ring::map(&null, layout, 0).is_err());
 }
 

@@ -15,7 +15,8 @@ use super::super::worker::{Outcome, State, Worker};
 use super::sink::Folder;
 use super::{FakeRing, call_record, return_record};
 use crate::clock::monotonic_ns;
-use crate::probe::{Base, Library, LossCounters, Probe, Settings, rings, wire};
+use crate::probe::{Base, Library, LossCounters, Probe, Settings, rings};
+use crate::wire;
 use gpurec_trace::Header;
 
 const RING: usize = 65536;

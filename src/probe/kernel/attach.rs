@@ -18,11 +18,12 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object};
 use super::config::bpf_hook;
 use super::events::{self, Event};
 use super::functions::{self, Place, program};
-use super::{Choice, Planned, Rung, Scope, Symbols, Target, Wanted, plan};
+use super::{Backend, Choice, Planned, Scope, Symbols, Target, Wanted, plan};
 use crate::host;
 use crate::probe::missed::Missed;
 use crate::probe::objects::{Base, Only, copies_at_system_calls, find_map};
-use crate::probe::{Beneath, Probe, tracepoint, wire};
+use crate::probe::{Beneath, Probe, tracepoint};
+use crate::wire;
 use gpurec_nvidia::hooks::{self, Group, Hook, Role};
 use gpurec_nvidia::{Family, Layouts, majors};
 use gpurec_trace::{Hooked, Layer, Refused};
@@ -287,7 +288,7 @@ impl Driver {
     }
 
     fn functions(&mut self, to: &mut dyn Announce) -> Result<()> {
-        if self.choice.rung == Some(Rung::Tracepoint) {
+        if self.choice.backend == Some(Backend::Tracepoint) {
             return Ok(());
         }
         let wanted = self.wanted();
@@ -305,7 +306,7 @@ impl Driver {
                 Planned::Take(target) if self.has(&target) => {}
                 Planned::Take(target) if only_tracepoint(&target) => {
                     let place = Place::new(target.into(), 0);
-                    self.refuse(&place.target.name, place.reason(self.choice.rung));
+                    self.refuse(&place.target.name, place.reason(self.choice.backend));
                 }
                 Planned::Take(target) => self.place(target, &mut places, to),
                 Planned::Refused { name, reason } => self.refuse(&name, reason),
@@ -314,7 +315,7 @@ impl Driver {
         to.announce();
         let placed: Vec<(u32, Arc<Target>)> = places.iter().map(|p| (p.probe, p.target.clone())).collect();
         let mut failed = Vec::new();
-        for (place, reason) in functions::attach(self, places, self.choice.rung) {
+        for (place, reason) in functions::attach(self, places, self.choice.backend) {
             failed.push(place.probe);
             self.refuse(&place.target.name, reason);
         }
@@ -328,7 +329,7 @@ impl Driver {
 
     fn has(&self, target: &Target) -> bool {
         let same = |one: &Attached| one.name == target.name && one.module == target.module;
-        self.attached.iter().any(|one| same(one) && one.how != Rung::Tracepoint.name())
+        self.attached.iter().any(|one| same(one) && one.how != Backend::Tracepoint.name())
     }
 
     /// The rows of the table in the groups that were asked for, and the user's own.
@@ -570,7 +571,7 @@ fn modules() -> [bool; MODULES.len()] {
 
 /// A tracepoint stands for it, and is there anyway.
 fn only_tracepoint(target: &Target) -> bool {
-    target.usable().all(|rung| rung == Rung::Tracepoint)
+    target.usable().all(|backend| backend == Backend::Tracepoint)
 }
 
 /// Numbers in order, from a counter that others use too.

@@ -1,7 +1,7 @@
 //! What the user wants of the kernel. In: words of the command line. Out: which rows of
 //! the hook table are taken. Pure.
 
-use super::Rung;
+use super::Backend;
 use gpurec_nvidia::hooks::{Group, Hook};
 
 #[derive(Clone, Debug, Default)]
@@ -10,8 +10,8 @@ pub struct Choice {
     pub groups: Option<Vec<Group>>,
     /// Functions, globs and tracepoints beside the table.
     pub hooks: Vec<String>,
-    /// Tests only: no other rung than this.
-    pub rung: Option<Rung>,
+    /// Tests only: no other backend than this.
+    pub backend: Option<Backend>,
 }
 
 impl Choice {

@@ -2,7 +2,7 @@
 //! to read. Pure.
 
 use super::Target;
-use crate::probe::wire;
+use crate::wire;
 use gpurec_nvidia::hooks::{self, Role};
 
 /// What BPF shall do at a function.

@@ -1,6 +1,6 @@
-//! Functions of the kernel, each by the best rung that takes it. In: targets with the rungs
+//! Functions of the kernel, each by the best backend that takes it. In: targets with the backends
 //! that may work. Out: links, how each was hooked, and of those that could not be, why.
-//! What one function is refused for says nothing of the others, unless the rung is refused
+//! What one function is refused for says nothing of the others, unless the backend is refused
 //! as such. Not here: which functions are wanted, what a hit means.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use libbpf_rs::libbpf_sys::{
 use libbpf_rs::{Link, Object, ProgramMut};
 
 use super::attach::{Attached, Driver, Hold};
-use super::{Rung, Target};
+use super::{Backend, Target};
 use crate::host::types;
 use crate::probe::objects::{Only, copies_at_functions};
 use crate::probe::tracepoint;
@@ -24,8 +24,8 @@ const RETURN: u32 = 1;
 pub struct Place {
     pub target: Arc<Target>,
     pub probe: u32,
-    /// What spoke against it, rung by rung.
-    tried: Vec<(Rung, String)>,
+    /// What spoke against it, backend by backend.
+    tried: Vec<(Backend, String)>,
 }
 
 impl Place {
@@ -33,45 +33,46 @@ impl Place {
         Place { target, probe, tried: Vec::new() }
     }
 
-    /// Every rung with what speaks against it, those with the same reason together.
-    pub fn reason(&self, only: Option<Rung>) -> String {
-        let known = self.target.rungs.iter().filter_map(|(rung, why)| Some((*rung, why.as_deref()?)));
-        let tried = self.tried.iter().map(|(rung, why)| (*rung, why.as_str()));
+    /// Every backend with what speaks against it, those with the same reason together.
+    pub fn reason(&self, only: Option<Backend>) -> String {
+        let known =
+            self.target.backends.iter().filter_map(|(backend, why)| Some((*backend, why.as_deref()?)));
+        let tried = self.tried.iter().map(|(backend, why)| (*backend, why.as_str()));
         let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
-        for (rung, why) in known.chain(tried) {
-            if rung == Rung::Tracepoint || only.is_some_and(|only| only != rung) {
+        for (backend, why) in known.chain(tried) {
+            if backend == Backend::Tracepoint || only.is_some_and(|only| only != backend) {
                 continue;
             }
             match reasons.iter_mut().find(|(_, known)| *known == why) {
-                Some((rungs, _)) => rungs.push(rung.name()),
-                None => reasons.push((vec![rung.name()], why)),
+                Some((backends, _)) => backends.push(backend.name()),
+                None => reasons.push((vec![backend.name()], why)),
             }
         }
         if reasons.is_empty() {
             return "no way of hooking it was allowed".to_owned();
         }
         let told: Vec<String> =
-            reasons.iter().map(|(rungs, why)| format!("{}: {why}", rungs.join(", "))).collect();
+            reasons.iter().map(|(backends, why)| format!("{}: {why}", backends.join(", "))).collect();
         told.join("; ")
     }
 }
 
-/// Tries the rungs from the best down. What is left at the end is refused, with the reasons.
-pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Rung>) -> Vec<(Place, String)> {
-    for rung in [Rung::Fentry, Rung::Session, Rung::Multi, Rung::Kprobe] {
-        if only.is_some_and(|only| only != rung) {
+/// Tries the backends from the best down. What is left at the end is refused, with the reasons.
+pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Backend>) -> Vec<(Place, String)> {
+    for backend in [Backend::Fentry, Backend::Session, Backend::Multi, Backend::Kprobe] {
+        if only.is_some_and(|only| only != backend) {
             continue;
         }
-        let may = |place: &Place| place.target.usable().any(|usable| usable == rung);
+        let may = |place: &Place| place.target.usable().any(|usable| usable == backend);
         let (now, mut later): (Vec<Place>, Vec<Place>) = places.into_iter().partition(may);
         if !now.is_empty() {
-            let refused = match rung {
-                Rung::Fentry => driver.fentry(now),
-                Rung::Session | Rung::Multi => driver.bulk(rung, now),
+            let refused = match backend {
+                Backend::Fentry => driver.fentry(now),
+                Backend::Session | Backend::Multi => driver.bulk(backend, now),
                 _ => driver.single(now),
             };
             for (mut place, reason) in refused {
-                place.tried.push((rung, reason));
+                place.tried.push((backend, reason));
                 later.push(place);
             }
         }
@@ -96,11 +97,11 @@ impl Driver {
                 continue;
             }
             match self.one_fentry(&place) {
-                Ok(()) => self.note(&place, Rung::Fentry),
+                Ok(()) => self.note(&place, Backend::Fentry),
                 Err(error) => {
                     let why = against_fentry(&error);
                     // No right to do it at all: the others need not be tried.
-                    if self.count_of(Rung::Fentry) == 0 && not_permitted(&error) {
+                    if self.count_of(Backend::Fentry) == 0 && not_permitted(&error) {
                         dead = Some(why.clone());
                     }
                     refused.push((place, why));
@@ -127,12 +128,12 @@ impl Driver {
 
     /// All in one link; where the kernel takes no such list, halves are tried, down to the
     /// one function that it does not take.
-    fn bulk(&mut self, rung: Rung, places: Vec<Place>) -> Vec<(Place, String)> {
-        let programs: &[&str] = match rung {
-            Rung::Session if types().is_some_and(|types| types.session_is_return_takes_context) => {
+    fn bulk(&mut self, backend: Backend, places: Vec<Place>) -> Vec<(Place, String)> {
+        let programs: &[&str] = match backend {
+            Backend::Session if types().is_some_and(|types| types.session_is_return_takes_context) => {
                 &["session_ctx"]
             }
-            Rung::Session => &["session"],
+            Backend::Session => &["session"],
             _ => &["multi_entry", "multi_return"],
         };
         let object = match self.load_more(programs, None) {
@@ -141,7 +142,7 @@ impl Driver {
         };
         let mut refused = Vec::new();
         let mut holds = Vec::new();
-        self.halve(&object, rung, programs, places, &mut holds, &mut refused);
+        self.halve(&object, backend, programs, places, &mut holds, &mut refused);
         self.keep(object, holds);
         refused
     }
@@ -149,17 +150,17 @@ impl Driver {
     fn halve(
         &mut self,
         object: &Object,
-        rung: Rung,
+        backend: Backend,
         programs: &[&str],
         places: Vec<Place>,
         holds: &mut Vec<Hold>,
         refused: &mut Vec<(Place, String)>,
     ) {
-        match multi(object, rung, programs, &places) {
+        match multi(object, backend, programs, &places) {
             Ok(links) => {
                 holds.extend(links.into_iter().map(Hold::Fd));
                 for place in &places {
-                    self.note(place, rung);
+                    self.note(place, backend);
                 }
             }
             Err(error) if places.len() == 1 || unsupported(&error) => {
@@ -168,8 +169,8 @@ impl Driver {
             Err(_) => {
                 let mut first = places;
                 let second = first.split_off(first.len() / 2);
-                self.halve(object, rung, programs, first, holds, refused);
-                self.halve(object, rung, programs, second, holds, refused);
+                self.halve(object, backend, programs, first, holds, refused);
+                self.halve(object, backend, programs, second, holds, refused);
             }
         }
     }
@@ -185,7 +186,7 @@ impl Driver {
             match one_kprobe(&object, &place) {
                 Ok(links) => {
                     holds.extend(links.map(Hold::Link));
-                    self.note(&place, Rung::Kprobe);
+                    self.note(&place, Backend::Kprobe);
                 }
                 Err(error) => {
                     let reason = against_kprobe(&place, &error);
@@ -197,18 +198,18 @@ impl Driver {
         refused
     }
 
-    fn note(&mut self, place: &Place, rung: Rung) {
+    fn note(&mut self, place: &Place, backend: Backend) {
         self.attached.push(Attached {
             name: place.target.name.clone(),
-            how: rung.name(),
+            how: backend.name(),
             symbol: (place.target.symbol != place.target.name).then(|| place.target.symbol.clone()),
             note: place.target.note.clone(),
             module: place.target.module.clone(),
         });
     }
 
-    fn count_of(&self, rung: Rung) -> usize {
-        self.attached.iter().filter(|one| one.how == rung.name()).count()
+    fn count_of(&self, backend: Backend) -> usize {
+        self.attached.iter().filter(|one| one.how == backend.name()).count()
     }
 }
 
@@ -241,21 +242,21 @@ fn one_kprobe(object: &Object, place: &Place) -> Result<[Link; 2]> {
     Ok([attach("single_entry", false)?, exit])
 }
 
-fn multi(object: &Object, rung: Rung, programs: &[&str], places: &[Place]) -> Result<Vec<OwnedFd>> {
+fn multi(object: &Object, backend: Backend, programs: &[&str], places: &[Place]) -> Result<Vec<OwnedFd>> {
     match programs {
         [entry, exit] => {
-            let returns = multi_link(&program(object, exit)?, rung, RETURN, places)?;
-            Ok(vec![multi_link(&program(object, entry)?, rung, 0, places)?, returns])
+            let returns = multi_link(&program(object, exit)?, backend, RETURN, places)?;
+            Ok(vec![multi_link(&program(object, entry)?, backend, 0, places)?, returns])
         }
         _ => {
             let name = programs.first().context("no program")?;
-            Ok(vec![multi_link(&program(object, name)?, rung, 0, places)?])
+            Ok(vec![multi_link(&program(object, name)?, backend, 0, places)?])
         }
     }
 }
 
 /// By addresses where they are known: names of modules' functions are not unique.
-fn multi_link(program: &ProgramMut, rung: Rung, flags: u32, places: &[Place]) -> Result<OwnedFd> {
+fn multi_link(program: &ProgramMut, backend: Backend, flags: u32, places: &[Place]) -> Result<OwnedFd> {
     let cookies: Vec<u64> = places.iter().map(|place| place.probe.into()).collect();
     let addresses: Option<Vec<u64>> = places.iter().map(|place| place.target.address).collect();
     let names = places
@@ -267,7 +268,7 @@ fn multi_link(program: &ProgramMut, rung: Rung, flags: u32, places: &[Place]) ->
         sz: size_of::<bpf_link_create_opts>() as _,
         ..bpf_link_create_opts::default()
     };
-    let kind = if rung == Rung::Session { BPF_TRACE_KPROBE_SESSION } else { BPF_TRACE_KPROBE_MULTI };
+    let kind = if backend == Backend::Session { BPF_TRACE_KPROBE_SESSION } else { BPF_TRACE_KPROBE_MULTI };
     let multi = libbpf_rs::libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 {
         flags,
         cnt: places.len() as u32,

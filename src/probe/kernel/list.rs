@@ -12,7 +12,7 @@ use super::resolve::{Planned, Wanted, examine, plan};
 use super::symbols::{NVIDIA, Scope, Symbols, caller_sees_addresses};
 use super::target::Target;
 use crate::host::Facts;
-use crate::probe::tracefs;
+use crate::host::tracefs;
 use gpurec_nvidia::hooks::{self, Hook};
 
 /// Without a pattern: the functions that gpurec knows in the nvidia modules.
@@ -103,12 +103,12 @@ fn rank(module: &str) -> usize {
     NVIDIA.iter().position(|name| *name == module).unwrap_or(NVIDIA.len())
 }
 
-/// Name, address, rungs, group, arguments.
+/// Name, address, backends, group, arguments.
 fn show(text: &mut String, target: &Target, symbols: &Symbols) {
-    let rungs: Vec<&str> = target.usable().map(|rung| rung.name()).collect();
+    let backends: Vec<&str> = target.usable().map(|backend| backend.name()).collect();
     let address = target.address.filter(|_| !symbols.hides_addresses);
     let address = address.map_or_else(|| "-".to_owned(), |address| format!("{address:#x}"));
-    _ = write!(text, "  {:<46} {address:<18} {:<40}", target.symbol, rungs.join(" "));
+    _ = write!(text, "  {:<46} {address:<18} {:<40}", target.symbol, backends.join(" "));
     if let Some(hook) = &target.hook {
         _ = write!(text, " {}{}", hook.group.name(), if hook.on { "" } else { " (off)" });
     }

@@ -1,12 +1,12 @@
 //! Hooks in the kernel. In: rows of the hook table and names that the user gave. Out: for
-//! each its symbol, address and the rungs of the ladder that may work, or the reason why it
+//! each its symbol, address and the backends of the ladder that may work, or the reason why it
 //! is not to be had; lists to read; and, of what is chosen, hooks in place.
 //!
-//! symbols (facts) → resolve, rungs (pure) → attach, functions, events (libbpf).
+//! symbols (facts) → resolve, backends (pure) → attach, functions, events (libbpf).
 //! Not here: what a hit means.
 
 mod attach;
-pub mod btf;
+mod backends;
 mod choice;
 mod config;
 mod events;
@@ -15,7 +15,6 @@ mod functions;
 mod list;
 mod near;
 mod resolve;
-mod rungs;
 mod survey;
 mod symbols;
 mod target;
@@ -23,11 +22,11 @@ mod target;
 mod tests;
 
 pub use attach::{Change, Driver, Numbering};
+pub use backends::Backend;
 pub use choice::Choice;
 pub use events::Event;
 pub use list::list;
 pub use resolve::{Planned, Wanted, plan};
-pub use rungs::Rung;
 pub use survey::survey;
 pub use symbols::{Scope, Symbols};
 pub use target::Target;

@@ -1,13 +1,13 @@
-//! Which functions are hooked, and by which rungs; what is not, and why. In: what is
+//! Which functions are hooked, and by which backends; what is not, and why. In: what is
 //! wanted, and the facts. Out: a target or a refusal for everything wanted. Pure.
 
 use std::collections::{HashMap, HashSet};
 
 use glob::Pattern;
 
+use super::backends::{self, Function};
 use super::forbidden;
 use super::near::{hint, is_glob};
-use super::rungs::{self, Function};
 use super::symbols::{NVIDIA, Symbol, Symbols, VMLINUX};
 use super::target::Target;
 use gpurec_nvidia::hooks::{self, Hook, Role};
@@ -149,9 +149,9 @@ impl<'a> Planner<'a> {
             proto: self.symbols.protos.get(symbol.module).and_then(|protos| protos.get(base(symbol.name))),
             hook,
         };
-        let ladder = rungs::ladder(&function, self.symbols);
+        let ladder = backends::ladder(&function, self.symbols);
         if ladder.iter().all(|(_, against)| against.is_some()) {
-            let reason = rungs::refusal(&ladder, &self.symbols.machine);
+            let reason = backends::refusal(&ladder, &self.symbols.machine);
             return self.refuse(name, reason);
         }
         let target = Target {
@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
             symbol: symbol.name.to_owned(),
             module: (symbol.module != VMLINUX).then(|| symbol.module.to_owned()),
             address: symbol.address,
-            rungs: ladder,
+            backends: ladder,
             hook: hook.cloned(),
             proto: function.proto.cloned(),
             asked,
@@ -270,7 +270,7 @@ impl<'a> Planner<'a> {
     /// The function is not there. Where a tracepoint sees the same, and nothing else does yet, it is taken.
     fn stand_in(&mut self, hook: Hook, asked: bool) {
         let why = self.why_absent(&hook);
-        let ladder = rungs::ladder_without(&hook, &self.symbols.machine, &why);
+        let ladder = backends::ladder_without(&hook, &self.symbols.machine, &why);
         if ladder.iter().all(|(_, against)| against.is_some()) {
             return self.refuse(hook.name, why);
         }
@@ -289,7 +289,7 @@ impl<'a> Planner<'a> {
             symbol: hook.name.to_owned(),
             module: None,
             address: None,
-            rungs: ladder,
+            backends: ladder,
             proto: None,
             asked,
             arguments: true,

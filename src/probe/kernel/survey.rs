@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Planned, Rung, Scope, Symbols, Wanted, plan};
+use super::{Backend, Planned, Scope, Symbols, Wanted, plan};
 use crate::host::Facts;
 use gpurec_nvidia::hooks;
 
@@ -14,21 +14,22 @@ pub fn survey(facts: &Facts) -> Vec<String> {
     let symbols = Symbols::gather(facts, Scope::Driver);
     let rows = hooks::table(facts.driver.as_deref()).into_iter().filter(|hook| hook.on);
     let wanted: Vec<Wanted> = rows.map(|hook| Wanted::Hook(Box::new(hook))).collect();
-    let mut by_rung: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut by_backend: BTreeMap<usize, u64> = BTreeMap::new();
     let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for planned in plan(&wanted, &symbols) {
         match planned {
             Planned::Take(target) => {
                 let best = target.usable().next();
-                let place = Rung::ALL.iter().position(|rung| Some(*rung) == best);
-                *by_rung.entry(place.unwrap_or(Rung::ALL.len())).or_default() += 1;
+                let place = Backend::ALL.iter().position(|backend| Some(*backend) == best);
+                *by_backend.entry(place.unwrap_or(Backend::ALL.len())).or_default() += 1;
             }
             Planned::Refused { name, reason } => by_reason.entry(reason).or_default().push(name),
         }
     }
-    let rungs = by_rung.iter().filter_map(|(place, count)| Some((Rung::ALL.get(*place)?.name(), count)));
-    let mut lines: Vec<String> = rungs
-        .map(|(rung, count)| format!("{rung}: may work for {count} of {} default hooks", wanted.len()))
+    let backends =
+        by_backend.iter().filter_map(|(place, count)| Some((Backend::ALL.get(*place)?.name(), count)));
+    let mut lines: Vec<String> = backends
+        .map(|(backend, count)| format!("{backend}: may work for {count} of {} default hooks", wanted.len()))
         .collect();
     let mut reasons: Vec<_> = by_reason.into_iter().collect();
     reasons.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));

@@ -6,9 +6,9 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;
 
-use super::btf::{Btf, Protos};
 use crate::host::Facts;
-use crate::probe::tracefs;
+use crate::host::btf::{Btf, Protos};
+use crate::host::tracefs;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 

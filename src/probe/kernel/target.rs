@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::btf::{Proto, Type};
-use super::rungs::{Ladder, Rung};
+use super::backends::{Backend, Ladder};
+use crate::host::btf::{Proto, Type};
 use gpurec_nvidia::hooks::{Hook, Read, Returns};
 use gpurec_trace::{Arg, Args, List, Value};
 
@@ -16,7 +16,7 @@ pub struct Target {
     pub module: Option<String>,
     /// Where several have the name, the only way to tell them apart.
     pub address: Option<u64>,
-    pub rungs: Ladder,
+    pub backends: Ladder,
     pub hook: Option<Hook>,
     pub proto: Option<Proto>,
     /// The user named it.
@@ -28,9 +28,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// The rungs to try, best first.
-    pub fn usable(&self) -> impl Iterator<Item = Rung> {
-        self.rungs.iter().filter(|(_, against)| against.is_none()).map(|(rung, _)| *rung)
+    /// The backends to try, best first.
+    pub fn usable(&self) -> impl Iterator<Item = Backend> {
+        self.backends.iter().filter(|(_, against)| against.is_none()).map(|(backend, _)| *backend)
     }
 
     /// What to read at entry.

@@ -6,8 +6,8 @@ mod types;
 
 use std::collections::HashMap;
 
-use super::btf::{Param, Proto, Type};
 use super::symbols::{Kallsyms, Machine, Symbols};
+use crate::host::btf::{Param, Proto, Type};
 
 /// A kernel with an nvidia.ko of two halves, a nvidia-uvm.ko and some functions of its own.
 pub const KALLSYMS: &str = "\

@@ -271,7 +271,7 @@ fn markdown() -> String {
         text += "|---|---|---|---|---|---|\n";
         for hook in table(None).into_iter().filter(|hook| hook.on && hook.group == group) {
             for row in rows().filter(|row| row.first.split(' ').next() == Some(hook.name)) {
-                let how = if hook.core { "kprobe" } else { "any rung" };
+                let how = if hook.core { "kprobe" } else { "any backend" };
                 let shown: Vec<&str> =
                     hook.names().chain(hook.out.fields.iter().map(|field| field.name)).collect();
                 _ = writeln!(

@@ -1,6 +1,6 @@
-//! What is taken, on which rungs, and what is refused with which words.
+//! What is taken, on which backends, and what is refused with which words.
 
-use super::super::rungs::Rung;
+use super::super::backends::Backend;
 use super::super::symbols::{Kallsyms, Symbols};
 use super::super::{Planned, Target, Wanted, plan};
 use super::{KALLSYMS, capable};
@@ -47,16 +47,16 @@ fn refusal(wanted: Wanted, symbols: &Symbols) -> String {
     refusals(planned).pop().expect("refused").1
 }
 
-fn rungs(target: &Target) -> Vec<Rung> {
+fn backends(target: &Target) -> Vec<Backend> {
     target.usable().collect()
 }
 
-use Rung::{Fentry, Kprobe, Multi, Session, Tracepoint};
+use Backend::{Fentry, Kprobe, Multi, Session, Tracepoint};
 
 #[test]
-fn a_capable_host_has_every_rung() {
+fn a_capable_host_has_every_backend() {
     let target = one(hook("nvidia_unlocked_ioctl"), &capable());
-    assert_eq!(rungs(&target), [Fentry, Session, Multi, Kprobe, Tracepoint]);
+    assert_eq!(backends(&target), [Fentry, Session, Multi, Kprobe, Tracepoint]);
     assert_eq!(target.module.as_deref(), Some("nvidia"));
     assert_eq!(target.address, Some(0xffff_ffff_c000_0010));
     assert!(target.arguments && target.note.is_none());
@@ -66,19 +66,19 @@ fn a_capable_host_has_every_rung() {
 fn the_rm_core_has_kprobes_only() {
     for name in ["rm_ioctl", "kchannelConstruct_IMPL"] {
         let target = one(hook(name), &capable());
-        assert_eq!(rungs(&target), [Kprobe], "{name}");
+        assert_eq!(backends(&target), [Kprobe], "{name}");
         assert!(
-            target.rungs[2].1.as_deref().is_some_and(|why| why.contains("RM core")),
+            target.backends[2].1.as_deref().is_some_and(|why| why.contains("RM core")),
             "{:?}",
-            target.rungs
+            target.backends
         );
     }
 }
 
 #[test]
-fn each_missing_fact_costs_its_rungs() {
+fn each_missing_fact_costs_its_backends() {
     type Change = fn(&mut Symbols);
-    let cases: [(Change, &[Rung]); 8] = [
+    let cases: [(Change, &[Backend]); 8] = [
         (|s| s.machine.kprobes = Some(false), &[Fentry, Session, Multi, Tracepoint]),
         (|s| s.machine.fprobe = Some(false), &[Fentry, Kprobe, Tracepoint]),
         (|s| s.machine.session = Some(false), &[Fentry, Multi, Kprobe, Tracepoint]),
@@ -91,7 +91,7 @@ fn each_missing_fact_costs_its_rungs() {
     for (change, left) in cases {
         let mut symbols = capable();
         change(&mut symbols);
-        assert_eq!(rungs(&one(hook("nvidia_unlocked_ioctl"), &symbols)), left);
+        assert_eq!(backends(&one(hook("nvidia_unlocked_ioctl"), &symbols)), left);
     }
 }
 
@@ -99,7 +99,7 @@ fn each_missing_fact_costs_its_rungs() {
 fn unknown_is_not_no() {
     let symbols = Symbols { machine: Default::default(), ..capable() };
     let target = one(hook("nvidia_mmap"), &symbols);
-    assert_eq!(rungs(&target), [Fentry, Session, Multi, Kprobe, Tracepoint]);
+    assert_eq!(backends(&target), [Fentry, Session, Multi, Kprobe, Tracepoint]);
 }
 
 #[test]
@@ -109,11 +109,11 @@ fn without_padding_and_types_the_table_knows_who_has_an_ftrace_entry() {
     let plain: String =
         KALLSYMS.lines().filter(|l| !l.contains("__pfx_")).map(|l| format!("{l}\n")).collect();
     symbols.kallsyms = Kallsyms::parse(plain.into());
-    assert_eq!(rungs(&one(hook("nvidia_mmap"), &symbols)), [Session, Multi, Kprobe, Tracepoint]);
-    assert_eq!(rungs(&one(hook("rm_ioctl"), &symbols)), [Kprobe]);
+    assert_eq!(backends(&one(hook("nvidia_mmap"), &symbols)), [Session, Multi, Kprobe, Tracepoint]);
+    assert_eq!(backends(&one(hook("rm_ioctl"), &symbols)), [Kprobe]);
     // The table does not know these.
     assert_eq!(taken(plan(&[named("nv_twice")], &symbols)).len(), 2);
-    assert_eq!(rungs(&one(named("do_sys_open"), &symbols)), [Session, Multi, Kprobe]);
+    assert_eq!(backends(&one(named("do_sys_open"), &symbols)), [Session, Multi, Kprobe]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn functions_of_one_name_are_hooked_by_address_or_not_at_all() {
     let targets = taken(plan(&[named("nv_twice")], &capable()));
     let addresses: Vec<_> = targets.iter().map(|target| target.address).collect();
     assert_eq!(addresses, [Some(0xffff_ffff_c000_00a0), Some(0xffff_ffff_c000_00b0)]);
-    assert!(targets.iter().all(|target| rungs(target) == [Kprobe]));
+    assert!(targets.iter().all(|target| backends(target) == [Kprobe]));
 
     let hidden: String =
         KALLSYMS.lines().filter_map(|line| Some(format!("0000000000000000{}\n", line.get(16..)?))).collect();
@@ -142,7 +142,7 @@ fn functions_of_one_name_are_hooked_by_address_or_not_at_all() {
     assert!(why.contains("kptr_restrict") && why.contains("several"), "{why}");
     // A name that is unique needs no address.
     let target = one(hook("nvidia_mmap"), &symbols);
-    assert_eq!((target.address, rungs(&target).len()), (None, 5));
+    assert_eq!((target.address, backends(&target).len()), (None, 5));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_name_in_two_modules() {
 fn renamed_functions_are_found_and_say_what_they_lost() {
     let target = one(hook("uvm_migrate"), &capable());
     assert_eq!((target.name.as_str(), target.symbol.as_str()), ("uvm_migrate", "uvm_migrate.isra.0"));
-    assert_eq!(rungs(&target), [Session, Multi, Kprobe]);
+    assert_eq!(backends(&target), [Session, Multi, Kprobe]);
     assert!(!target.arguments && target.entry().is_empty());
     assert!(matches!(target.args(&[1; 6], &[]), Args::Named(list) if list.is_empty()));
     assert!(target.note.is_some_and(|note| note.contains("arguments")));
@@ -193,7 +193,7 @@ fn a_driver_that_is_not_loaded() {
     let planned = plan(&wanted, &symbols);
     let targets = taken(planned);
     assert_eq!(targets.len(), 2);
-    assert!(targets.iter().all(|target| rungs(target) == [Tracepoint] && target.module.is_none()));
+    assert!(targets.iter().all(|target| backends(target) == [Tracepoint] && target.module.is_none()));
     let why = refusals(plan(&wanted, &symbols));
     assert!(matches!(why.as_slice(), [(_, why)] if why.contains("does the same")), "{why:?}");
 }
@@ -204,7 +204,7 @@ fn the_proprietary_flavour_has_other_names() {
     symbols.machine.driver_is_open = Some(false);
     let why = refusal(hook("vidmemConstruct_IMPL"), &symbols);
     assert!(why.contains("proprietary"), "{why}");
-    assert_eq!(rungs(&one(hook("rm_ioctl"), &symbols)), [Kprobe]);
+    assert_eq!(backends(&one(hook("rm_ioctl"), &symbols)), [Kprobe]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Type information: made by hand, of this machine, and cut anywhere.
 
-use super::super::btf::{Btf, Param, Proto, Type};
+use crate::host::btf::{Btf, Param, Proto, Type};
 
 #[derive(Default)]
 struct Maker {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
-use crate::probe::wire;
+use crate::wire;
 
 const LENGTH: u64 = 0xffff;
 const LONGEST: usize = wire::RING_SLACK - wire::RING_HEADER;

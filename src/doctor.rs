@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 
-use super::{Facts, Plan, cuda_libraries, plan};
+use crate::host::{Facts, Plan, cuda_libraries, plan};
 use crate::probe;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
@@ -59,12 +59,12 @@ fn recording(plan: &Plan) -> String {
     }
     match probe::trial(plan) {
         Ok(trial) => {
-            for (rung, why) in trial.refused {
-                text.push_str(&format!("  {}: no: {why}\n", rung.name()));
+            for (backend, why) in trial.refused {
+                text.push_str(&format!("  {}: no: {why}\n", backend.name()));
             }
             text.push_str(&format!(
                 "  {}: works, about {} ns a recorded call\n",
-                trial.rung.name(),
+                trial.backend.name(),
                 trial.ns_per_call
             ));
         }

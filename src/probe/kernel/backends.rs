@@ -1,12 +1,12 @@
 //! The ladder for one function: which ways of hooking it may work, and what speaks against
-//! the others. Pure. A rung is ruled out only by a fact that is known; the rest is tried.
+//! the others. Pure. A backend is ruled out only by a fact that is known; the rest is tried.
 
-use super::btf::Proto;
 use super::symbols::{Machine, Symbol, Symbols, VMLINUX};
+use crate::host::btf::Proto;
 use gpurec_nvidia::hooks::Hook;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rung {
+pub enum Backend {
     /// A trampoline at the function's ftrace entry and exit.
     Fentry,
     /// One link for many functions, entry and exit in one session.
@@ -18,26 +18,27 @@ pub enum Rung {
     Tracepoint,
 }
 
-impl Rung {
-    pub const ALL: [Rung; 5] = [Rung::Fentry, Rung::Session, Rung::Multi, Rung::Kprobe, Rung::Tracepoint];
+impl Backend {
+    pub const ALL: [Backend; 5] =
+        [Backend::Fentry, Backend::Session, Backend::Multi, Backend::Kprobe, Backend::Tracepoint];
 
     pub fn name(self) -> &'static str {
         match self {
-            Rung::Fentry => "fentry",
-            Rung::Session => "kprobe.session",
-            Rung::Multi => "kprobe.multi",
-            Rung::Kprobe => "kprobe",
-            Rung::Tracepoint => "tracepoint",
+            Backend::Fentry => "fentry",
+            Backend::Session => "kprobe.session",
+            Backend::Multi => "kprobe.multi",
+            Backend::Kprobe => "kprobe",
+            Backend::Tracepoint => "tracepoint",
         }
     }
 
-    pub fn from_name(name: &str) -> Option<Rung> {
-        Rung::ALL.into_iter().find(|rung| rung.name() == name)
+    pub fn from_name(name: &str) -> Option<Backend> {
+        Backend::ALL.into_iter().find(|backend| backend.name() == name)
     }
 }
 
 /// Best first, each with the reason why it cannot work, if it cannot.
-pub type Ladder = Vec<(Rung, Option<String>)>;
+pub type Ladder = Vec<(Backend, Option<String>)>;
 
 /// A function as it was found, and what is known about it.
 pub struct Function<'a> {
@@ -57,25 +58,25 @@ const CORE: &str = "it is in the RM core, which has no ftrace entries";
 const HIDDEN: &str = "several functions have this name, and the kernel hides their addresses";
 
 pub fn ladder(function: &Function, symbols: &Symbols) -> Ladder {
-    let against = |rung| match rung {
-        Rung::Fentry => against_fentry(function, symbols),
-        Rung::Session if symbols.machine.session == Some(false) => {
+    let against = |backend| match backend {
+        Backend::Fentry => against_fentry(function, symbols),
+        Backend::Session if symbols.machine.session == Some(false) => {
             Some("this kernel has no kprobe sessions, new in Linux 6.10".to_owned())
         }
-        Rung::Session | Rung::Multi => against_multi(function, symbols),
-        Rung::Kprobe => against_kprobe(function, &symbols.machine),
-        Rung::Tracepoint => against_tracepoint(function.hook, &symbols.machine),
+        Backend::Session | Backend::Multi => against_multi(function, symbols),
+        Backend::Kprobe => against_kprobe(function, &symbols.machine),
+        Backend::Tracepoint => against_tracepoint(function.hook, &symbols.machine),
     };
-    Rung::ALL.into_iter().map(|rung| (rung, against(rung))).collect()
+    Backend::ALL.into_iter().map(|backend| (backend, against(backend))).collect()
 }
 
 /// Of something that is not there: only a tracepoint can stand for it.
 pub fn ladder_without(hook: &Hook, machine: &Machine, why: &str) -> Ladder {
-    let against = |rung| match rung {
-        Rung::Tracepoint => against_tracepoint(Some(hook), machine),
+    let against = |backend| match backend {
+        Backend::Tracepoint => against_tracepoint(Some(hook), machine),
         _ => Some(why.to_owned()),
     };
-    Rung::ALL.into_iter().map(|rung| (rung, against(rung))).collect()
+    Backend::ALL.into_iter().map(|backend| (backend, against(backend))).collect()
 }
 
 fn against_fentry(function: &Function, symbols: &Symbols) -> Option<String> {
@@ -173,13 +174,14 @@ fn ftrace_entry(function: &Function, symbols: &Symbols) -> Option<bool> {
 
 /// One sentence, with the remedy where there is one.
 pub fn refusal(ladder: &Ladder, machine: &Machine) -> String {
-    let why = |wanted: Rung| {
-        let (rung, why) = ladder.iter().find(|(rung, _)| *rung == wanted)?;
-        Some(format!("{}: {}", rung.name(), why.as_deref()?))
+    let why = |wanted: Backend| {
+        let (backend, why) = ladder.iter().find(|(backend, _)| *backend == wanted)?;
+        Some(format!("{}: {}", backend.name(), why.as_deref()?))
     };
     let reasons: Vec<String> =
-        [Rung::Fentry, Rung::Multi, Rung::Kprobe].into_iter().filter_map(why).collect();
-    let kprobe = ladder.iter().find(|(rung, _)| *rung == Rung::Kprobe).and_then(|(_, why)| why.as_deref());
+        [Backend::Fentry, Backend::Multi, Backend::Kprobe].into_iter().filter_map(why).collect();
+    let kprobe =
+        ladder.iter().find(|(backend, _)| *backend == Backend::Kprobe).and_then(|(_, why)| why.as_deref());
     let remedy = if machine.kprobes == Some(false) {
         "; use a kernel built with CONFIG_KPROBES=y"
     } else if against_locked(machine).is_some() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
 
-use super::{FileId, read_image};
+use super::FileId;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 use gpurec_cuda::{self as cuda, Api};
@@ -208,4 +208,9 @@ fn merge(first: Option<Image>, second: Option<Image>) -> Option<Image> {
     let is_new = |one: &NotHooked| cuda::api(&one.name) == Api::Other && !known.contains(&one.name);
     first.not_hooked.extend(second.not_hooked.into_iter().filter(is_new));
     Some(first)
+}
+
+pub fn read_image(file: &File, path: &Path, want: &Want) -> Result<Option<Image>, elf::Refused> {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    elf::read(file, &name, want, &cuda::is_runtime_name)
 }

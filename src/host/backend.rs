@@ -1,0 +1,28 @@
+//! The ways to hook CUDA functions: one table, asked by the plan, the loader and the command line.
+
+/// How CUDA functions are hooked, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// One session program, entry and return in one link for a whole library (6.13+).
+    Session,
+    /// Two links for a library: entries and returns (6.6+).
+    Multi,
+    /// Two links for a function.
+    Single,
+}
+
+impl Backend {
+    pub const ALL: [Backend; 3] = [Backend::Session, Backend::Multi, Backend::Single];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Session => "uprobe.session",
+            Backend::Multi => "uprobe.multi",
+            Backend::Single => "uprobe",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Backend> {
+        Backend::ALL.into_iter().find(|backend| backend.name() == name)
+    }
+}
