@@ -14,6 +14,8 @@ mod demo;
 mod doctor;
 mod files;
 mod host;
+#[cfg(test)]
+mod layers;
 #[cfg(fuzzing)]
 pub mod output;
 #[cfg(not(fuzzing))]

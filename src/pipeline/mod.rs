@@ -9,6 +9,7 @@ mod beneath;
 pub mod decode;
 pub mod handoff;
 pub mod messages;
+pub mod observer;
 pub mod order;
 pub mod pair;
 pub mod sink;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::beneath::Below;
 use super::decode::{Captured, Item, What};
 use super::handoff::Handoff;
+use super::observer::Rows;
 use super::pair::{Open, Outcome, Sink};
 use super::stops::Stops;
 use super::stubs::Stubs;
@@ -18,7 +19,6 @@ use super::taken::Taken;
 use super::whose::{self, Whose};
 use crate::files::{Ask, Files, Found, Side};
 use crate::probe::{Beneath, Probe};
-use crate::record::live::Live;
 use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
@@ -59,7 +59,7 @@ pub struct Lines {
     whose: Whose,
     /// Reused from call to call.
     effects: Vec<Effect>,
-    live: Option<Live>,
+    live: Option<Box<dyn Rows>>,
     /// The rings fill: what is only for a person to look at has to wait.
     pub hurry: bool,
     /// False with --summary-only: calls are counted, not written.
@@ -107,7 +107,7 @@ impl Unreturned {
 }
 
 impl Lines {
-    pub fn new(writer: Option<LineWriter<Handoff>>, live: Option<Live>, start: u64) -> Lines {
+    pub fn new(writer: Option<LineWriter<Handoff>>, live: Option<Box<dyn Rows>>, start: u64) -> Lines {
         Lines {
             probes: Vec::new(),
             writer,

@@ -11,6 +11,7 @@ use crossbeam_channel::Receiver;
 
 use super::decode::{self, Item};
 use super::messages::{Coming, Message, Told, tell_until, touches_contexts, touches_memory};
+use super::observer::Watch;
 use super::order::{self, Order};
 use super::pair::Pairing;
 use super::sink::Lines;
@@ -18,7 +19,6 @@ use super::sleeps::{Reading, Sleeps};
 use crate::clock::monotonic_ns;
 use crate::probe::LossCounters;
 use crate::probe::pauses::Pauses;
-use crate::record::watch::Watch;
 use crate::ring::{Ring, Stopped};
 use crate::wire::{self, LostTotal};
 use gpurec_analysis::Figures;
@@ -86,7 +86,7 @@ pub struct Worker {
     cut: u64,
     pauses: Option<Arc<Pauses>>,
     state: Arc<State>,
-    watch: Option<Watch>,
+    watch: Option<Box<dyn Watch>>,
     sleeps: Sleeps,
     /// The rings were left unread at the end.
     abandoned: bool,
@@ -139,9 +139,9 @@ impl Worker {
         Worker { pauses, ..self }
     }
 
-    /// With somebody who is told of it from time to time.
-    pub fn watched_by(self, watch: Watch) -> Worker {
-        Worker { watch: Some(watch), ..self }
+    /// Reports to it from time to time.
+    pub fn watched_by(self, watch: impl Watch + 'static) -> Worker {
+        Worker { watch: Some(Box::new(watch)), ..self }
     }
 
     pub fn run(mut self, header: Header) -> Outcome {

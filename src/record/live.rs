@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::screen::{NOT_SHOWN, Voice};
+use crate::pipeline::observer::Rows;
 use crate::process::proc;
 use crate::ui::is_unsafe;
 use gpurec_analysis::{asked, size};
@@ -55,17 +56,9 @@ struct Row<'a> {
     event: &'a str,
 }
 
-impl Live {
-    pub fn new(voice: Voice) -> Live {
-        let (buffer, names, asked) = Default::default();
-        let mut live = Live { voice, buffer, rows: 0, names, asked, last: None };
-        live.columns("TIME(ms)", "PROCESS", "PID", "EVENT");
-        live.buffer.push_str("DETAILS\n");
-        live
-    }
-
+impl Rows for Live {
     /// With `hurry` it only costs what it must to stay right.
-    pub fn line(&mut self, line: &Line, hurry: bool) {
+    fn line(&mut self, line: &Line, hurry: bool) {
         self.remember(line, hurry);
         let Some(row) = row_of(&line.body) else { return };
         if self.follows(&line.body) {
@@ -86,7 +79,7 @@ impl Live {
     }
 
     /// A call has not returned: a program that hangs has no other row to say so.
-    pub fn still(&mut self, now_ns: u64, call: &InFlight) {
+    fn still(&mut self, now_ns: u64, call: &InFlight) {
         if !self.has_room() {
             self.voice.missed(1);
             return;
@@ -102,6 +95,28 @@ impl Live {
         }
         self.finish_row(from);
         self.last = None;
+    }
+
+    /// To the screen, if it has room; else the rows stay, and newer ones are left out.
+    fn flush(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        self.last = None;
+        match self.voice.say(std::mem::take(&mut self.buffer), self.rows) {
+            Ok(()) => self.rows = 0,
+            Err(back) => self.buffer = back,
+        }
+    }
+}
+
+impl Live {
+    pub fn new(voice: Voice) -> Live {
+        let (buffer, names, asked) = Default::default();
+        let mut live = Live { voice, buffer, rows: 0, names, asked, last: None };
+        live.columns("TIME(ms)", "PROCESS", "PID", "EVENT");
+        live.buffer.push_str("DETAILS\n");
+        live
     }
 
     /// What follows from a call goes into its row, if that is still here.
@@ -124,18 +139,6 @@ impl Live {
         self.finish_row(from);
         self.rows -= 1;
         true
-    }
-
-    /// To the screen, if it has room; else the rows stay, and newer ones are left out.
-    pub fn flush(&mut self) {
-        if self.buffer.is_empty() {
-            return;
-        }
-        self.last = None;
-        match self.voice.say(std::mem::take(&mut self.buffer), self.rows) {
-            Ok(()) => self.rows = 0,
-            Err(back) => self.buffer = back,
-        }
     }
 
     fn has_room(&mut self) -> bool {

@@ -1,6 +1,7 @@
 //! Rows of --live, from lines as they come.
 
 use super::*;
+use crate::pipeline::observer::Rows;
 use gpurec_trace::Reader;
 
 const HEADER: &str = r#"{"event_id":0,"ts":0.1,"type":"header","name":"gpurec","schema":1,"version":"","start":"","host":"","kernel":"","user":""}"#;

@@ -31,6 +31,7 @@ use crate::output::Output;
 use crate::overhead::Governor;
 use crate::pipeline::handoff::{self, Writer};
 use crate::pipeline::messages::{Message, Told};
+use crate::pipeline::observer::Rows;
 use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Outcome, State, Worker};
 use crate::probe::control::Control;
@@ -242,8 +243,12 @@ fn start_recorder(
         }
         None => (None, None),
     };
-    let mut lines =
-        Lines::new(line_writer, config.live.then(|| Live::new(voice.clone())), start).asking(&from.files);
+    let mut lines = Lines::new(
+        line_writer,
+        config.live.then(|| Box::new(Live::new(voice.clone())) as Box<dyn Rows>),
+        start,
+    )
+    .asking(&from.files);
     if matches!(config.target, Target::All) {
         lines = lines.leaving_out(proc::process_tree(std::process::id()));
     }

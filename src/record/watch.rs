@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::screen::Voice;
 use super::status::{self, Totals};
+use crate::pipeline::observer;
 use crate::pipeline::sink::Lines;
 use gpurec_analysis::running::Now;
 
@@ -46,33 +47,14 @@ impl Timer {
     }
 }
 
-impl Watch {
-    pub fn new(
-        voice: Voice,
-        interval: Option<Duration>,
-        status: bool,
-        everyone: bool,
-        width: usize,
-    ) -> Watch {
-        Watch {
-            voice,
-            report: interval.map(Timer::new),
-            status: status.then(|| Timer::new(status::EVERY)),
-            everyone,
-            width,
-            events: 0,
-            at_ns: 0,
-            skipped: 0,
-        }
-    }
-
+impl observer::Watch for Watch {
     /// What is to be told now: a report, the status.
-    pub fn due(&mut self) -> (bool, bool) {
+    fn due(&mut self) -> (bool, bool) {
         let rings = |timer: &mut Option<Timer>| timer.as_mut().is_some_and(Timer::rings);
         (rings(&mut self.report), rings(&mut self.status))
     }
 
-    pub fn report(&mut self, lines: &Lines, at_ns: u64, lost: u64) {
+    fn report(&mut self, lines: &Lines, at_ns: u64, lost: u64) {
         if !self.voice.has_room() {
             self.skipped += 1;
             return;
@@ -92,7 +74,7 @@ impl Watch {
         }
     }
 
-    pub fn status(&self, lines: &Lines, at_ns: u64, lost: u64) {
+    fn status(&self, lines: &Lines, at_ns: u64, lost: u64) {
         self.voice.status(Totals {
             at_ns,
             events: lines.count(),
@@ -100,5 +82,26 @@ impl Watch {
             cost_ns: lines.summary.highest_cost(),
             pids: if self.everyone { lines.summary.pids() } else { Vec::new() },
         });
+    }
+}
+
+impl Watch {
+    pub fn new(
+        voice: Voice,
+        interval: Option<Duration>,
+        status: bool,
+        everyone: bool,
+        width: usize,
+    ) -> Watch {
+        Watch {
+            voice,
+            report: interval.map(Timer::new),
+            status: status.then(|| Timer::new(status::EVERY)),
+            everyone,
+            width,
+            events: 0,
+            at_ns: 0,
+            skipped: 0,
+        }
     }
 }
