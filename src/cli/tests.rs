@@ -1,5 +1,6 @@
 //! The definition against what is written about it: gpurec understands every example of --help and every command line
-//! of the documents, their links lead somewhere, and the README, the manual and the completions leave nothing out.
+//! of the documents, their links and paths lead somewhere, and docs/command-line.md, the manual and the completions leave
+//! nothing out.
 
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,8 @@ use super::pages::{ShellArg, completions, manual};
 use super::*;
 
 const README: &str = include_str!("../../README.md");
+const COMMAND_LINE: &str = include_str!("../../docs/command-line.md");
+const RECORDING: &str = include_str!("../../docs/recording.md");
 
 /// Every document, with its place in the tree.
 fn documents() -> Vec<(PathBuf, String)> {
@@ -139,7 +142,8 @@ fn every_command_line_of_the_documents_is_understood() {
     let mut count = 0;
     for (page, text) in documents() {
         // In sentences of other documents stand words and not whole command lines.
-        let lines = if text == README { code(&text) } else { blocks(&text) };
+        let whole = [README, COMMAND_LINE, RECORDING].contains(&text.as_str());
+        let lines = if whole { code(&text) } else { blocks(&text) };
         // Usage has brackets; --static is the script's own.
         for line in lines.into_iter().filter(|line| !line.contains(['[', '…']) && !line.contains("--static"))
         {
@@ -183,16 +187,40 @@ fn every_link_of_the_documents_leads_somewhere() {
     assert!(count > 20, "only {count} found");
 }
 
+/// A reader must not have to scroll: everything else has a document of its own.
 #[test]
-fn the_readme_has_every_command_and_every_option() {
-    let usage: Vec<&str> = code(README).into_iter().filter(|line| line.starts_with("gpurec ")).collect();
-    let part = README.lines().find(|line| line.starts_with("PART: ")).unwrap();
+fn the_readme_is_short() {
+    assert!(README.lines().count() <= 200);
+}
+
+#[test]
+fn every_path_in_the_documents_for_contributors_exists() {
+    const ROOMS: [&str; 9] =
+        [".github", "bpf", "crates", "docs", "fixtures", "fuzz", "scripts", "src", "tests"];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for page in ["docs/architecture.md", "CONTRIBUTING.md", "KERNEL_HOOKS.md"] {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        let words = code(&text).into_iter().flat_map(str::split_whitespace);
+        let words = words.map(|word| word.trim_start_matches("./").trim_end_matches([',', ';', ':']));
+        // Patterns and new files have these.
+        let words = words.filter(|word| !word.contains(['*', '{', '<', 'N']));
+        for word in words.filter(|word| ROOMS.iter().any(|room| word.starts_with(&format!("{room}/")))) {
+            assert!(root.join(word).exists(), "{page}: {word}");
+        }
+    }
+}
+
+#[test]
+fn the_reference_has_every_command_and_every_option() {
+    let usage: Vec<&str> =
+        code(COMMAND_LINE).into_iter().filter(|line| line.starts_with("gpurec ")).collect();
+    let part = COMMAND_LINE.lines().find(|line| line.starts_with("PART: ")).unwrap();
     for command in commands().iter().filter(|command| command.get_name() != "gpurec") {
         let name = command.get_name();
         let begin = format!("gpurec {name}");
         let line =
             usage.iter().filter(|line| line.starts_with(&begin)).copied().collect::<Vec<_>>().join(" ");
-        assert!(!line.is_empty(), "the README's usage has no {begin}");
+        assert!(!line.is_empty(), "the reference's usage has no {begin}");
         if name == "demo" {
             continue;
         }
@@ -200,21 +228,21 @@ fn the_readme_has_every_command_and_every_option() {
             let everywhere = matches!(option, "help" | "version" | "width" | "color");
             let named = |text: &str| text.contains(&format!("--{option}"));
             let known = everywhere || named(&line) || line.contains("[PART]") && named(part);
-            assert!(known, "the README's usage of {name} has no --{option}");
+            assert!(known, "the reference's usage of {name} has no --{option}");
         }
     }
-    let rows: Vec<&str> = README.lines().filter(|line| line.starts_with("| `-")).collect();
+    let rows: Vec<&str> = COMMAND_LINE.lines().filter(|line| line.starts_with("| `-")).collect();
     let root = Cli::command();
     for option in options_of(&root).filter_map(clap::Arg::get_long) {
         let found = rows.iter().any(|row| row.contains(&format!("--{option}")));
-        assert!(found, "the README's table has no --{option}");
+        assert!(found, "the reference's table has no --{option}");
     }
     for row in rows {
         let (_, option) = row.split_once("--").unwrap();
         let option = option.split(|c: char| !(c.is_alphanumeric() || c == '-')).next().unwrap();
         let exists = matches!(option, "help" | "version")
             || options_of(&root).any(|arg| arg.get_long() == Some(option));
-        assert!(exists, "the README's table has --{option}, which does not exist");
+        assert!(exists, "the reference's table has --{option}, which does not exist");
     }
 }
 

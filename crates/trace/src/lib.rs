@@ -2,7 +2,7 @@
 //! which read it.
 //!
 //! In: events with integer nanoseconds (`Line`), or the bytes of a file.
-//! Out: one JSON object a line, or the events again. `traces/README.md` is the
+//! Out: one JSON object a line, or the events again. `docs/trace-format.md` is the
 //! schema. Nothing is decided here about what an event means, nothing is
 //! reordered and nothing is left out: what comes in goes out.
 

@@ -2,6 +2,7 @@ mod bad;
 mod by_serde;
 mod by_serde_kernel;
 mod fast;
+mod format;
 mod kernel;
 
 use std::borrow::Cow;

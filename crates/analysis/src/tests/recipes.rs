@@ -73,19 +73,20 @@ fn the_summary_of_every_trace() {
     }
 }
 
-/// Every recipe of both READMEs, without its remark, about the files that the test makes.
+/// Every recipe of these documents, without its remark, about the files that the test makes.
 fn all_recipes() -> Vec<String> {
-    let of = |readme: &'static str| {
-        let blocks = readme.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+    let of = |page: &'static str| {
+        let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
         blocks.flat_map(str::lines).filter(|line| line.starts_with("jq ") || line.starts_with("zstdcat "))
     };
-    let readmes =
-        of(include_str!("../../../../traces/README.md")).chain(of(include_str!("../../../../README.md")));
+    let recipes = of(include_str!("../../../../traces/README.md"))
+        .chain(of(include_str!("../../../../docs/reading.md")))
+        .chain(of(include_str!("../../../../README.md")));
     let plain = |line: &str| {
         let recipe = line.split("   #").next().unwrap_or(line).trim_end();
         recipe.replace("$T", "T").replace("zstdcat run.jsonl.zst", "cat T")
     };
-    readmes.map(plain).collect()
+    recipes.map(plain).collect()
 }
 
 /// known.jsonl is a program of which every figure is known: cudaMalloc took 30 us with 20 us of cuMemAlloc inside, a

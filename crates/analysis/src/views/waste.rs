@@ -1,5 +1,5 @@
-//! `report waste`: the summary's findings, the most costly first. What is looked for, and from how much on, stands
-//! in traces/README.md.
+//! `report waste`: the summary's findings, the most costly first. docs/reading.md says what it looks for, and
+//! from which threshold on.
 
 use super::output::Report;
 use super::{ReportConfig, Told, View};
@@ -58,7 +58,7 @@ fn report(findings: &[Finding], whole_ns: u64) -> Report {
         // As lines: it stays true where part of the calls is not known.
         report.lines(vec!["Nothing found that could be better.".to_owned()]);
         report.words(
-            "Looked for: memory freed and allocated again, tiny launches, repeated copies with pageable memory, needless waits and waits for a single call, launch errors that no call asked for. What is below its threshold is left out (traces/README.md).",
+            "Looked for: memory freed and allocated again, tiny launches, repeated copies with pageable memory, needless waits and waits for a single call, launch errors that no call asked for. What is below its threshold is left out (docs/reading.md).",
         );
         return report;
     }
