@@ -354,7 +354,7 @@ MEANS = {
     "vaspaceapiDestruct_IMPL": "an address space goes",
     "kchangrpapiDestruct_IMPL": "a channel group goes",
     "kchannelDestruct_IMPL": "a channel goes",
-    "nvUvmInterfaceReleaseChannel": "UVM lets go of a channel",
+    "nvUvmInterfaceReleaseChannel": "UVM releases a channel",
     "nvUvmInterfaceSetPageDirectory": "UVM gives the GPU its page directory",
     "nvUvmInterfaceStopChannel": "UVM stops a channel",
     "nvUvmInterfaceRetainChannel": "UVM takes hold of a channel (UVM_REGISTER_CHANNEL); shows channel creation without kprobes",
