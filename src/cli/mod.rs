@@ -126,7 +126,7 @@ enum Command {
     /// Compare two traces: what changed most comes first
     #[command(after_help = read::DIFF)]
     Diff(read::DiffArgs),
-    /// Hold a trace against a budget: exit status 1 if it is exceeded
+    /// Check assertions about a trace: exit status 1 if one fails
     #[command(after_help = read::CHECK)]
     Check(read::CheckArgs),
     /// List what can be hooked, where and how

@@ -51,10 +51,10 @@ Examples:
 
 pub const CHECK: &str = "\
 Examples:
-  gpurec check --budget 'errors==0' --budget 'memory.leaked==0' run.jsonl
-  gpurec check --budget 'launches<=5000' --budget 'sync.time<20ms' run.jsonl
-  gpurec check --budget 'cudaMalloc.calls==0 after 10s' run.jsonl
-  gpurec check --budget budget.txt run.jsonl";
+  gpurec check --assert 'errors==0' --assert 'memory.leaked==0' run.jsonl
+  gpurec check --assert 'launches<=5000' --assert 'sync.time<20ms' run.jsonl
+  gpurec check --assert 'cudaMalloc.calls==0 after 10s' run.jsonl
+  gpurec check --assert gate.txt run.jsonl";
 
 /// What `report` knows by name.
 const VIEWS: [&str; 13] = [
@@ -189,8 +189,8 @@ pub struct DiffArgs {
 #[derive(Args)]
 pub struct CheckArgs {
     /// What must hold (launches<=5000), or a file with one such line each; repeatable
-    #[arg(long, value_name = "FILE|EXPR", required = true)]
-    budget: Vec<String>,
+    #[arg(long, alias = "budget", value_name = "FILE|EXPR", required = true)]
+    assert: Vec<String>,
     /// Traces, plain or .zst; the newest one (traces/latest) if none is given
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -267,7 +267,7 @@ impl DiffArgs {
 
 impl CheckArgs {
     pub fn config(self) -> Result<CheckConfig> {
-        Ok(CheckConfig { only: self.part.only()?, files: self.files, budgets: self.budget, json: self.json })
+        Ok(CheckConfig { only: self.part.only()?, files: self.files, budgets: self.assert, json: self.json })
     }
 }
 

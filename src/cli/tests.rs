@@ -287,7 +287,7 @@ fn what_reads_needs_no_right_of_roots() {
         "gpurec report api t",
         "gpurec export --format csv t",
         "gpurec diff a b",
-        "gpurec check --budget complete t",
+        "gpurec check --assert complete t",
         "gpurec probes 'cuMem*'",
         "gpurec completions bash",
         "gpurec man",
@@ -337,7 +337,7 @@ fn words_to_configurations() {
         Task::Timeline(config) => assert_eq!(config.tids, [7, 8, 9]),
         _ => panic!(),
     }
-    match of("gpurec check --budget 'errors==0' --budget b.txt --json t").unwrap() {
+    match of("gpurec check --assert 'errors==0' --budget b.txt --json t").unwrap() {
         Task::Check(config) => {
             assert!(config.json && config.files.len() == 1);
             assert_eq!(config.budgets, ["errors==0", "b.txt"]);

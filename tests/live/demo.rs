@@ -176,7 +176,7 @@ fn a_needless_allocation_is_found_by_comparing() {
         room.run(room.gpurec(&["diff", "--fail-over", threshold, &before, &after])).exited(1);
         room.run(room.gpurec(&["diff", "--fail-over", threshold, &before, &before])).exited(0);
         let budget = "cudaMalloc.calls==0 after 32 launches";
-        room.run(room.gpurec(&["check", "--budget", budget, &before])).exited(0);
-        room.run(room.gpurec(&["check", "--budget", budget, &after])).exited(1);
+        room.run(room.gpurec(&["check", "--assert", budget, &before])).exited(0);
+        room.run(room.gpurec(&["check", "--assert", budget, &after])).exited(1);
     });
 }

@@ -34,7 +34,7 @@ fn without_frees_nothing_leaks() {
         let leaks = room.run(room.gpurec(&["report", "leaks", &file]));
         let said = leaks.exited(0).text();
         assert!(said.starts_with("Not known: what was never freed (frees were not recorded).\n"), "{said}");
-        let check = |assertion| room.run(room.gpurec(&["check", "--budget", assertion, &file]));
+        let check = |assertion| room.run(room.gpurec(&["check", "--assert", assertion, &file]));
         check("launches==2000").exited(0);
         check("memory.leaked==0").exited(1);
         check("errors==0").exited(1);
@@ -70,7 +70,7 @@ fn memory_from_before_a_recording() {
         assert_eq!(summary["memory"]["frees"], 2);
         assert_eq!(summary["memory"]["freed_bytes"], Value::Null);
         assert_eq!(summary["processes"][0]["peak_device_bytes"], Value::Null);
-        let check = room.run(room.gpurec(&["check", "--budget", "memory.held<1GB", &file]));
+        let check = room.run(room.gpurec(&["check", "--assert", "memory.held<1GB", &file]));
         assert!(check.exited(1).text().contains("memory from before the recording is not in it"));
     });
 }

@@ -64,7 +64,7 @@ fn a_wait_that_never_ends_counts() {
         assert_eq!(api["functions"][0]["name"], "cudaDeviceSynchronize");
         assert_eq!(api["functions"][0]["unfinished"], 1);
         assert_eq!(report("errors")["unfinished"][0]["end"], "its process ended in it");
-        let check = |assertion| room.run(room.gpurec(&["check", "--budget", assertion, &file]));
+        let check = |assertion| room.run(room.gpurec(&["check", "--assert", assertion, &file]));
         check("sync.time<1s").exited(1);
         check("cudaDeviceSynchronize.max<1s").exited(1);
     });

@@ -82,7 +82,7 @@ fn calls_that_never_return() {
             &["report", "gaps"],
             &["report", "errors"],
             &["timeline"],
-            &["check", "--budget", "calls<=1"],
+            &["check", "--assert", "calls<=1"],
             &["export", "--format", "csv", "-o", &folder.file("csv")],
         ],
     );

@@ -134,8 +134,8 @@ fn a_needless_allocation_in_a_loop_is_named_first_and_fails_the_gate() {
     assert_eq!(run(&["diff", "--fail-over", "cudaMalloc.calls=10%", &before, &after]).status.code(), Some(1));
     assert_eq!(run(&["diff", "--fail-over", "launches=0", &before, &after]).status.code(), Some(0));
     let budget = "cudaMalloc.calls==0 after 32 launches";
-    assert_eq!(run(&["check", "--budget", budget, &before]).status.code(), Some(0));
-    assert_eq!(run(&["check", "--budget", budget, &after]).status.code(), Some(1));
+    assert_eq!(run(&["check", "--assert", budget, &before]).status.code(), Some(0));
+    assert_eq!(run(&["check", "--assert", budget, &after]).status.code(), Some(1));
 }
 
 /// As by `| head -1`: what is left is not written, and that is no failure.
@@ -150,7 +150,7 @@ fn a_reader_that_leaves_is_no_error() {
         vec!["export", "--format", "perfetto", "-o", "-", &demo],
         vec!["export", "--format", "csv", &demo],
         vec!["diff", &demo, &demo],
-        vec!["check", "--budget", "launches>0", &demo],
+        vec!["check", "--assert", "launches>0", &demo],
         vec!["completions", "bash"],
         vec!["man"],
         vec!["report"],
@@ -189,7 +189,7 @@ fn what_is_no_trace_is_refused_in_a_sentence() {
         &["timeline"],
         &["report", "api"],
         &["export", "--format", "csv"],
-        &["check", "--budget", "calls>0"],
+        &["check", "--assert", "calls>0"],
     ] {
         let with = |file: &'static str| [command, &[file]].concat();
         let (none, empty, other): (&'static str, &'static str, &'static str) =
@@ -200,7 +200,7 @@ fn what_is_no_trace_is_refused_in_a_sentence() {
     }
     refused(&["report", "apis", &trace(TRACES[0])], 2, "api");
     refused(&["report", "leaks", "--top", "0", &trace(TRACES[0])], 2, "0");
-    refused(&["check", "--budget", "lunches<=5", &trace(TRACES[0])], 2, "launches");
+    refused(&["check", "--assert", "lunches<=5", &trace(TRACES[0])], 2, "launches");
     refused(&["diff", "--fail-over", "calls=", &trace(TRACES[0]), &trace(TRACES[0])], 2, "calls=");
 }
 
@@ -212,7 +212,7 @@ fn without_a_file_the_newest_trace_is_read() {
     let latest = folder.0.join("traces/latest");
     std::os::unix::fs::symlink(trace(TRACES[0]), &latest).unwrap();
     for words in
-        [&["summary"][..], &["timeline"], &["report", "gaps"], &["check", "--budget", "launches==18"]]
+        [&["summary"][..], &["timeline"], &["report", "gaps"], &["check", "--assert", "launches==18"]]
     {
         let done = gpurec(words).current_dir(&folder.0).output().unwrap();
         assert!(done.status.success() && !done.stdout.is_empty(), "{words:?}: {}", said(&done));
@@ -237,7 +237,7 @@ fn a_killed_recording_is_read_and_said_to_be_cut() {
         &["timeline"],
         &["report", "api"],
         &["export", "--format", "chrome"],
-        &["check", "--budget", "complete"],
+        &["check", "--assert", "complete"],
     ] {
         let done = run(&[words, &[&file]].concat());
         let failed = i32::from(words[0] == "check");
@@ -259,8 +259,8 @@ fn standard_error_may_be_full_or_closed() {
         (2, &["probes", "--lib", "/nofile"]),
         (2, &["report", "apis", &demo]),
         (2, &["--no-such-option"]),
-        (2, &["check", "--budget", "lunches<=5", &demo]),
-        (1, &["check", "--budget", "launches>5000", &cut]),
+        (2, &["check", "--assert", "lunches<=5", &demo]),
+        (1, &["check", "--assert", "launches>5000", &cut]),
         (0, &["report", "api", &cut]),
         (0, &["timeline", &cut]),
         (0, &["diff", &cut, &demo]),
@@ -328,11 +328,11 @@ fn all_that_people_read(file: &str) -> Vec<Vec<&str>> {
         vec!["summary", file],
         vec!["summary", file, file],
         vec!["timeline", file, file],
-        vec!["check", "--budget", "processes>=1", file],
+        vec!["check", "--assert", "processes>=1", file],
         vec!["diff", file, file],
         vec!["export", "--format", "perfetto", "-o", "/dev/null", file],
         vec!["summary", "--json", file],
-        vec!["check", "--json", "--budget", "processes>=1", file],
+        vec!["check", "--json", "--assert", "processes>=1", file],
         vec!["diff", "--json", file, file],
     ];
     for view in VIEWS {
@@ -369,8 +369,8 @@ fn nothing_in_a_trace_or_its_name_is_a_command_to_a_terminal() {
         &["timeline"],
         &["report", "api"],
         &["export", "--format", "csv"],
-        &["check", "--budget", "calls>0"],
-        &["check", "--budget"],
+        &["check", "--assert", "calls>0"],
+        &["check", "--assert"],
         &["report"],
         &["probes", "--lib"],
         &["--pid"],
@@ -404,7 +404,7 @@ fn of_a_trace_without_an_event_no_budget_is_met() {
         let file = folder.file(name);
         fs::write(&file, bytes).unwrap();
         let file: &'static str = file.leak();
-        refused(&["check", "--budget", "errors==0", file], 125, says);
+        refused(&["check", "--assert", "errors==0", file], 125, says);
     }
 }
 
@@ -444,7 +444,7 @@ fn an_export_is_packed_if_it_is_named_so() {
 fn a_file_that_cannot_be_read_does_not_hide_the_others() {
     let demo = trace(TRACES[2]);
     let all: [&[&str]; 4] =
-        [&["summary"], &["report", "api"], &["timeline"], &["check", "--budget", "complete"]];
+        [&["summary"], &["report", "api"], &["timeline"], &["check", "--assert", "complete"]];
     for words in all {
         let alone = run(&[words, &[demo.as_str()]].concat());
         let done = run(&[words, &["/nowhere.jsonl", demo.as_str()]].concat());

@@ -67,7 +67,9 @@ pub fn read(given: &[String]) -> Result<Vec<Budget>> {
         bail!(Usage(errors.join("\n")));
     }
     if budgets.is_empty() {
-        bail!(Usage("the budget is empty: give --budget 'launches<=5000', or a file with such lines".into()));
+        bail!(Usage(
+            "there is nothing to check: give --assert 'launches<=5000', or a file with such lines".into()
+        ));
     }
     Ok(budgets)
 }
@@ -79,7 +81,7 @@ fn contents(given: &str) -> Result<Option<String>> {
         Ok(file) => file,
         Err(_) if compares => return Ok(None),
         Err(error) => bail!(Usage(format!(
-            "--budget {}: it is no expression (launches<=5000), and as a file it cannot be read: {error}",
+            "--assert {}: it is no expression (launches<=5000), and as a file it cannot be read: {error}",
             clean(given)
         ))),
     };
@@ -91,7 +93,7 @@ fn contents(given: &str) -> Result<Option<String>> {
     let is_trace = bytes.starts_with(b"{\"event_id\"") || bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
     if is_trace || bytes.len() as u64 > LARGEST {
         bail!(Usage(format!(
-            "{} is no budget but looks like a trace: --budget takes one FILE or EXPR, the traces come without it",
+            "{} looks like a trace, not like assertions: --assert takes one FILE or EXPR, the traces come without it",
             clean(given)
         )));
     }

@@ -115,7 +115,7 @@ fn a_budget_file_is_told_by_line_and_column() {
     );
 
     write(b"# nothing\n");
-    assert!(refused(&[name]).contains("the budget is empty"));
+    assert!(refused(&[name]).contains("there is nothing to check"));
     write(b"launches<=5\n\xff\n");
     assert!(refused(&[name]).contains(":2: this is not UTF-8"));
     write(b"{\"event_id\":0,");
@@ -128,7 +128,7 @@ fn a_budget_file_is_told_by_line_and_column() {
     assert!(refused(&[name]).contains("cannot be read"));
     assert!(refused(&["launchs<=1"]).starts_with("column 1: there is no metric launchs"));
     assert!(refused(&[" "]).contains("cannot be read"));
-    assert!(refused(&[]).contains("empty"));
+    assert!(refused(&[]).contains("nothing to check"));
 }
 
 #[test]
