@@ -38,13 +38,11 @@ pub mod wire;
 #[cfg(not(fuzzing))]
 mod wire;
 
-use std::io;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
 use cli::Task;
-use gpurec_analysis::{self as analysis, Usage};
 use process::launch::{self, LaunchError};
 use process::rights;
 
@@ -53,7 +51,7 @@ pub fn main() -> ExitCode {
     let inherited = launch::inherited_fds();
     match cli::parse().and_then(|task| perform(task, inherited)) {
         Ok(status) => status.into(),
-        Err(error) if reader_left(&error) => ExitCode::SUCCESS,
+        Err(error) if cli::reader_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
             ui::say(&ui::with_remedy(format!("{error:#}")));
             status_of(&error).into()
@@ -68,12 +66,7 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
     }
     match task {
         Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),
-        Task::Summary { files, json, only } => analysis::summary(&files, json, &only),
-        Task::Timeline(config) => analysis::timeline::timeline(&config),
-        Task::Report(config) => analysis::views::report(&config),
-        Task::Export(config) => analysis::export::export(&config),
-        Task::Diff(config) => analysis::diff::diff(&config),
-        Task::Check(config) => analysis::check::check(&config),
+        Task::Read(task) => task.perform(),
         Task::Doctor => doctor::doctor(),
         Task::Demo { config, args } => demo::run(record::Config { keep_fds, ..*config }, &args),
         Task::KernelProbes { glob } => probe::kernel::list(glob.as_ref()),
@@ -86,12 +79,5 @@ fn status_of(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<LaunchError>() {
         return error.exit_code();
     }
-    if error.is::<Usage>() { 2 } else { record::FAILED }
-}
-
-/// Standard output was closed early, as by `head`: no error.
-fn reader_left(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+    cli::status_of(error)
 }

@@ -1,10 +1,9 @@
 //! The command line. In: words. Out: plain configuration; no other room sees clap.
-//! `record` has what is recorded, `read` what is read, `pages` completions and the manual. All of it,
+//! `record` has what is recorded, `gpurec_analysis::cli` what is read, `pages` completions and the manual. All of it,
 //! completions, manual and --help, comes from the one definition here.
 
 mod hint;
 mod pages;
-mod read;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -13,22 +12,17 @@ mod words;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use anyhow::Result;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use glob::Pattern;
 
 use crate::files::select::{LibRule, Selection};
 use crate::record::{Config, Target};
 use crate::ui;
-use gpurec_analysis::Only;
-use gpurec_analysis::Usage;
-use gpurec_analysis::check::CheckConfig;
-use gpurec_analysis::diff::DiffConfig;
-use gpurec_analysis::export::ExportConfig;
-use gpurec_analysis::paper::{self, Chosen, Colour};
-use gpurec_analysis::timeline::TimelineConfig;
-use gpurec_analysis::views::ReportConfig;
+use gpurec_analysis::cli::{self, Printing, id, pattern, span};
+use gpurec_analysis::{Usage, paper};
 
+pub use gpurec_analysis::cli::{reader_left, status_of};
 pub use pages::{Page, print};
 
 const EXAMPLES: &str = "\
@@ -65,35 +59,6 @@ pub struct Cli {
     printing: Printing,
 }
 
-/// Of everything that prints.
-#[derive(Args)]
-struct Printing {
-    /// How wide what is printed may be [default: COLUMNS, else the terminal; elsewhere nothing is cut]
-    #[arg(long, value_name = "COLUMNS", global = true, value_parser = columns, display_order = 900)]
-    width: Option<u32>,
-    /// Whether to colour [default: auto: on a terminal, unless NO_COLOR or CLICOLOR=0 say otherwise]
-    #[arg(long, value_name = "WHEN", global = true, value_enum, display_order = 901)]
-    color: Option<ColorArg>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ColorArg {
-    Auto,
-    Always,
-    Never,
-}
-
-impl Printing {
-    fn chosen(&self) -> Chosen {
-        let colour = match self.color {
-            None | Some(ColorArg::Auto) => Colour::Auto,
-            Some(ColorArg::Always) => Colour::Always,
-            Some(ColorArg::Never) => Colour::Never,
-        };
-        Chosen { width: self.width.map(|width| width as usize), colour }
-    }
-}
-
 /// What clap itself prints comes before it has understood the options: help, and that they are wrong.
 fn colour_of_help(words: &[std::ffi::OsString]) -> clap::ColorChoice {
     let words: Vec<_> =
@@ -111,24 +76,8 @@ fn colour_of_help(words: &[std::ffi::OsString]) -> clap::ColorChoice {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the figures of a trace: no root, no GPU
-    #[command(after_help = read::SUMMARY)]
-    Summary(read::SummaryArgs),
-    /// Draw a trace: a lane a thread, time across
-    #[command(after_help = read::TIMELINE)]
-    Timeline(read::TimelineArgs),
-    /// Answer one question about a trace; without a name, list the questions
-    #[command(after_help = read::REPORT)]
-    Report(read::ReportArgs),
-    /// Convert a trace for other programs: Chrome and Perfetto, spreadsheets
-    #[command(after_help = read::EXPORT)]
-    Export(read::ExportArgs),
-    /// Compare two traces: what changed most comes first
-    #[command(after_help = read::DIFF)]
-    Diff(read::DiffArgs),
-    /// Check assertions about a trace: exit status 1 if one fails
-    #[command(after_help = read::CHECK)]
-    Check(read::CheckArgs),
+    #[command(flatten)]
+    Read(cli::Command),
     /// List what can be hooked, where and how
     #[command(after_help = PROBES)]
     Probes(ProbesArgs),
@@ -172,12 +121,7 @@ struct ProbesArgs {
 pub enum Task {
     Record(Box<Config>),
     Demo { config: Box<Config>, args: Vec<OsString> },
-    Summary { files: Vec<std::path::PathBuf>, json: bool, only: Only },
-    Timeline(TimelineConfig),
-    Report(ReportConfig),
-    Export(ExportConfig),
-    Diff(DiffConfig),
-    Check(CheckConfig),
+    Read(cli::Task),
     Probes { glob: Pattern, selection: Selection, pid: Option<u32> },
     KernelProbes { glob: Option<Pattern> },
     Doctor,
@@ -191,13 +135,7 @@ impl Task {
             Task::Record(_) | Task::Demo { .. } | Task::KernelProbes { .. } | Task::Doctor => false,
             // Another process's libraries.
             Task::Probes { pid, .. } => pid.is_none(),
-            Task::Summary { .. }
-            | Task::Timeline(_)
-            | Task::Report(_)
-            | Task::Export(_)
-            | Task::Diff(_)
-            | Task::Check(_)
-            | Task::Print(_) => true,
+            Task::Read(_) | Task::Print(_) => true,
         }
     }
 }
@@ -233,14 +171,7 @@ fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
 fn task(cli: Cli) -> Result<Task> {
     Ok(match cli.command {
         None => Task::Record(Box::new(record::config(cli.options, record::target(cli.target)?)?)),
-        Some(Command::Summary(args)) => {
-            Task::Summary { only: args.part.only()?, files: args.files, json: args.json }
-        }
-        Some(Command::Timeline(args)) => Task::Timeline(args.config()?),
-        Some(Command::Report(args)) => Task::Report(args.config()?),
-        Some(Command::Export(args)) => Task::Export(args.config()?),
-        Some(Command::Diff(args)) => Task::Diff(args.config()?),
-        Some(Command::Check(args)) => Task::Check(args.config()?),
+        Some(Command::Read(command)) => Task::Read(command.task()?),
         Some(Command::Doctor) => Task::Doctor,
         Some(Command::Probes(args)) => probes(args)?,
         Some(Command::Demo(args)) => {
@@ -269,48 +200,6 @@ fn libs(rules: &[String]) -> Result<Vec<LibRule>> {
 
 fn patterns(option: &str, globs: &[String]) -> Result<Vec<Pattern>> {
     globs.iter().map(|glob| pattern(option, glob)).collect()
-}
-
-fn pattern(option: &str, glob: &str) -> Result<Pattern> {
-    match Pattern::new(glob) {
-        Ok(pattern) => Ok(pattern),
-        Err(error) => {
-            bail!(Usage(format!("{option} {glob}: not a pattern: {error}; use *, ? and [a-z]")))
-        }
-    }
-}
-
-const NO_TIME: &str = "not a time: a number of seconds, or a number with a unit, as in 500ms";
-
-/// Seconds, or a number with a unit: `10`, `0.5`, `500ms`, `2m`.
-fn span(text: &str) -> Result<Duration, String> {
-    const UNITS: [(&str, f64); 6] =
-        [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = text.get(digits.len()..).unwrap_or_default();
-    let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
-        Some((_, scale)) => *scale,
-        None if unit.is_empty() => 1.0,
-        None if digits.is_empty() => return Err(NO_TIME.to_owned()),
-        None => return Err("the unit is one of ns, us, ms, s, m, h; without one it is seconds".to_owned()),
-    };
-    let number: f64 = digits.parse().map_err(|_| NO_TIME.to_owned())?;
-    if !(0.0..1e9).contains(&(number * scale)) {
-        return Err("must be 0 or more".to_owned());
-    }
-    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
-}
-
-fn columns(text: &str) -> Result<u32, String> {
-    text.parse()
-        .ok()
-        .filter(|columns| *columns > 0)
-        .ok_or_else(|| "must be a number of columns, 1 or more".to_owned())
-}
-
-/// Of a process or thread, as `ps` shows it.
-fn id(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "must be a number, as in the columns PID and TID of: ps -eL".to_owned())
 }
 
 fn positive_span(text: &str) -> Result<Duration, String> {

@@ -1,7 +1,7 @@
 //! The name that -o gives a trace. In: the name as given, and what its letters stand for. Out: the name of the file, or
 //! of a descriptor that the caller handed down; or a sentence: what is wrong with it, and what to do.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub fn expand(given: &Path, letters: &Letters) -> Result<PathBuf, String> {
         }
     }
     let name = PathBuf::from(OsString::from_vec(name));
-    match refused_packing(&name) {
+    match gpurec_trace::refused_packing(&name) {
         Some(sentence) => Err(sentence),
         None => Ok(name),
     }
@@ -54,15 +54,6 @@ fn letter(given: &Path, letter: Option<u8>, letters: &Letters) -> Result<String,
             ))
         }
     }
-}
-
-/// gpurec packs by zstd alone: what says that it is packed otherwise would not be.
-pub fn refused_packing(path: &Path) -> Option<String> {
-    let extension = path.extension().and_then(OsStr::to_str)?;
-    ["gz", "xz", "bz2"].contains(&extension.to_ascii_lowercase().as_str()).then(|| {
-        let zst = path.with_extension("zst");
-        format!("-o {}: gpurec does not write .{extension}: use {}", path.display(), zst.display())
-    })
 }
 
 /// `-`, `/dev/fd/63`, as a shell's `>(...)` is called: a descriptor that gpurec was started with.

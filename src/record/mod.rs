@@ -28,7 +28,7 @@ use crate::probe::kernel::Choice;
 use crate::probe::{ANY_USER, Settings};
 use crate::process::identity::invoking_user;
 
-pub use session::{FAILED, run};
+pub use session::run;
 
 pub enum Target {
     Command(Vec<OsString>),

@@ -57,9 +57,6 @@ const TICK: u16 = 100;
 /// How long calls under way may still return when a recording ends.
 const LAST_RETURNS: Duration = Duration::from_millis(5);
 
-/// gpurec's own failure, a command that cannot be run: the status it exits with.
-pub const FAILED: u8 = 125;
-
 /// Told to leave while the command still runs: 128 + SIGINT, as a shell says it.
 const INTERRUPTED: u8 = 130;
 
@@ -547,7 +544,7 @@ impl Session<'_> {
             },
             _ => 0,
         };
-        if failed { FAILED } else { status }
+        if failed { gpurec_analysis::FAILED } else { status }
     }
 }
 

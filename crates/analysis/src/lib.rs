@@ -10,6 +10,8 @@ mod budget;
 mod by_process;
 mod categories;
 pub mod check;
+#[cfg(feature = "cli")]
+pub mod cli;
 mod deaths;
 mod devices;
 pub mod diff;

@@ -49,3 +49,12 @@ pub use writer::LineWriter;
 pub fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
+
+/// gpurec packs by zstd alone: what says that it is packed otherwise would not be.
+pub fn refused_packing(path: &std::path::Path) -> Option<String> {
+    let extension = path.extension().and_then(std::ffi::OsStr::to_str)?;
+    ["gz", "xz", "bz2"].contains(&extension.to_ascii_lowercase().as_str()).then(|| {
+        let zst = path.with_extension("zst");
+        format!("-o {}: gpurec does not write .{extension}: use {}", path.display(), zst.display())
+    })
+}

@@ -1,34 +1,139 @@
-//! The commands that read traces: `summary`, `timeline`, `report`, `export`, `diff`, `check`.
+//! The commands that read traces: `summary`, `timeline`, `report`, `export`, `diff`, `check`. In: words. Out: what they ask
+//! for, and the answers. The recorder has these commands too.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
+use glob::Pattern;
 
-use super::{id, pattern, span};
-use crate::output::name::refused_packing;
-use gpurec_analysis::Only;
-use gpurec_analysis::Usage;
-use gpurec_analysis::check::CheckConfig;
-use gpurec_analysis::diff::DiffConfig;
-use gpurec_analysis::export::{ExportConfig, ExportFormat};
-use gpurec_analysis::timeline::TimelineConfig;
-use gpurec_analysis::views::{Format, ReportConfig};
+use crate::Usage;
+use crate::check::CheckConfig;
+use crate::diff::DiffConfig;
+use crate::export::{ExportConfig, ExportFormat};
+use crate::paper::{Chosen, Colour};
+use crate::timeline::TimelineConfig;
+use crate::views::{Format, ReportConfig};
+use crate::{FAILED, Only};
 
-pub const SUMMARY: &str = "\
+/// Of everything that prints.
+#[derive(Args)]
+pub struct Printing {
+    /// How wide what is printed may be [default: COLUMNS, else the terminal; elsewhere nothing is cut]
+    #[arg(long, value_name = "COLUMNS", global = true, value_parser = columns, display_order = 900)]
+    width: Option<u32>,
+    /// Whether to colour [default: auto: on a terminal, unless NO_COLOR or CLICOLOR=0 say otherwise]
+    #[arg(long, value_name = "WHEN", global = true, value_enum, display_order = 901)]
+    color: Option<ColorArg>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ColorArg {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Printing {
+    pub fn chosen(&self) -> Chosen {
+        let colour = match self.color {
+            None | Some(ColorArg::Auto) => Colour::Auto,
+            Some(ColorArg::Always) => Colour::Always,
+            Some(ColorArg::Never) => Colour::Never,
+        };
+        Chosen { width: self.width.map(|width| width as usize), colour }
+    }
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Print the figures of a trace: no root, no GPU
+    #[command(after_help = SUMMARY)]
+    Summary(SummaryArgs),
+    /// Draw a trace: a lane a thread, time across
+    #[command(after_help = TIMELINE)]
+    Timeline(TimelineArgs),
+    /// Answer one question about a trace; without a name, list the questions
+    #[command(after_help = REPORT)]
+    Report(ReportArgs),
+    /// Convert a trace for other programs: Chrome and Perfetto, spreadsheets
+    #[command(after_help = EXPORT)]
+    Export(ExportArgs),
+    /// Compare two traces: what changed most comes first
+    #[command(after_help = DIFF)]
+    Diff(DiffArgs),
+    /// Check assertions about a trace: exit status 1 if one fails
+    #[command(after_help = CHECK)]
+    Check(CheckArgs),
+}
+
+/// What a command asks for.
+pub enum Task {
+    Summary { files: Vec<PathBuf>, json: bool, only: Only },
+    Timeline(TimelineConfig),
+    Report(ReportConfig),
+    Export(ExportConfig),
+    Diff(DiffConfig),
+    Check(CheckConfig),
+}
+
+impl Command {
+    pub fn task(self) -> Result<Task> {
+        Ok(match self {
+            Command::Summary(args) => {
+                Task::Summary { only: args.part.only()?, files: args.files, json: args.json }
+            }
+            Command::Timeline(args) => Task::Timeline(args.config()?),
+            Command::Report(args) => Task::Report(args.config()?),
+            Command::Export(args) => Task::Export(args.config()?),
+            Command::Diff(args) => Task::Diff(args.config()?),
+            Command::Check(args) => Task::Check(args.config()?),
+        })
+    }
+}
+
+impl Task {
+    /// The exit status.
+    pub fn perform(self) -> Result<u8> {
+        match self {
+            Task::Summary { files, json, only } => crate::summary(&files, json, &only),
+            Task::Timeline(config) => crate::timeline::timeline(&config),
+            Task::Report(config) => crate::views::report(&config),
+            Task::Export(config) => crate::export::export(&config),
+            Task::Diff(config) => crate::diff::diff(&config),
+            Task::Check(config) => crate::check::check(&config),
+        }
+    }
+}
+
+/// The exit status of an error.
+pub fn status_of(error: &anyhow::Error) -> u8 {
+    if error.is::<Usage>() { 2 } else { FAILED }
+}
+
+/// Standard output was closed early, as by `head`: no error.
+pub fn reader_left(error: &anyhow::Error) -> bool {
+    let is_closed = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    error.chain().any(is_closed)
+}
+
+const SUMMARY: &str = "\
 Examples:
   gpurec summary                         of the newest trace, traces/latest
   gpurec summary run.jsonl.zst           of another
   gpurec summary --json monday.jsonl tuesday.jsonl";
 
-pub const TIMELINE: &str = "\
+const TIMELINE: &str = "\
 Examples:
   gpurec timeline                        the newest trace, as wide as the terminal
   gpurec timeline --from 1.5 --to 1.6 run.jsonl
   gpurec timeline --tid 1234 --width 120 run.jsonl";
 
-pub const REPORT: &str = "\
+const REPORT: &str = "\
 Examples:
   gpurec report                          the questions that there are
   gpurec report waste                    what could be better, by cost
@@ -37,19 +142,19 @@ Examples:
   gpurec report api --csv run.jsonl
   gpurec report gaps --json run.jsonl.zst";
 
-pub const EXPORT: &str = "\
+const EXPORT: &str = "\
 Examples:
   gpurec export --format perfetto -o run.pftrace run.jsonl   open it on ui.perfetto.dev
   gpurec export --format chrome -o run.json run.jsonl        or in chrome://tracing
   gpurec export --format csv run.jsonl.zst                   a row a call";
 
-pub const DIFF: &str = "\
+const DIFF: &str = "\
 Examples:
   gpurec diff before.jsonl after.jsonl
   gpurec diff --top 5 --json before.jsonl after.jsonl
   gpurec diff --fail-over 'cudaMalloc.calls=10%' before.jsonl after.jsonl";
 
-pub const CHECK: &str = "\
+const CHECK: &str = "\
 Examples:
   gpurec check --assert 'errors==0' --assert 'memory.leaked==0' run.jsonl
   gpurec check --assert 'launches<=5000' --assert 'sync.time<20ms' run.jsonl
@@ -240,7 +345,7 @@ impl ReportArgs {
 
 impl ExportArgs {
     pub fn config(self) -> Result<ExportConfig> {
-        if let Some(sentence) = self.output.as_deref().and_then(refused_packing) {
+        if let Some(sentence) = self.output.as_deref().and_then(gpurec_trace::refused_packing) {
             bail!(Usage(sentence));
         }
         let format = match self.format {
@@ -283,4 +388,46 @@ fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(rows) => Ok(rows),
         Err(_) => Err("not a number of rows".to_owned()),
     }
+}
+
+pub fn pattern(option: &str, glob: &str) -> Result<Pattern> {
+    match Pattern::new(glob) {
+        Ok(pattern) => Ok(pattern),
+        Err(error) => {
+            bail!(Usage(format!("{option} {glob}: not a pattern: {error}; use *, ? and [a-z]")))
+        }
+    }
+}
+
+const NO_TIME: &str = "not a time: a number of seconds, or a number with a unit, as in 500ms";
+
+/// Seconds, or a number with a unit: `10`, `0.5`, `500ms`, `2m`.
+pub fn span(text: &str) -> Result<Duration, String> {
+    const UNITS: [(&str, f64); 6] =
+        [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text.get(digits.len()..).unwrap_or_default();
+    let scale = match UNITS.iter().find(|(name, _)| *name == unit) {
+        Some((_, scale)) => *scale,
+        None if unit.is_empty() => 1.0,
+        None if digits.is_empty() => return Err(NO_TIME.to_owned()),
+        None => return Err("the unit is one of ns, us, ms, s, m, h; without one it is seconds".to_owned()),
+    };
+    let number: f64 = digits.parse().map_err(|_| NO_TIME.to_owned())?;
+    if !(0.0..1e9).contains(&(number * scale)) {
+        return Err("must be 0 or more".to_owned());
+    }
+    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+}
+
+fn columns(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|columns| *columns > 0)
+        .ok_or_else(|| "must be a number of columns, 1 or more".to_owned())
+}
+
+/// Of a process or thread, as `ps` shows it.
+pub fn id(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "must be a number, as in the columns PID and TID of: ps -eL".to_owned())
 }
