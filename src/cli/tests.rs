@@ -325,7 +325,7 @@ fn words_to_configurations() {
     let words = |line: &str| command_lines(line).remove(0);
     let of = |line: &str| understood(&words(line));
     match of("gpurec report leaks --older-than 1.5 --top 3 --csv a b.zst").unwrap() {
-        Task::Report(config) => {
+        Task::Read(cli::Task::Report(config)) => {
             assert_eq!((config.view.as_deref(), config.top), (Some("leaks"), Some(3)));
             assert_eq!(config.older_than, Some(Duration::from_millis(1500)));
             assert_eq!(config.format, gpurec_analysis::views::Format::Csv);
@@ -334,11 +334,11 @@ fn words_to_configurations() {
         _ => panic!(),
     }
     match of("gpurec timeline --from 0 --to 20ms --tid 7,8 --tid 9").unwrap() {
-        Task::Timeline(config) => assert_eq!(config.tids, [7, 8, 9]),
+        Task::Read(cli::Task::Timeline(config)) => assert_eq!(config.tids, [7, 8, 9]),
         _ => panic!(),
     }
     match of("gpurec check --assert 'errors==0' --budget b.txt --json t").unwrap() {
-        Task::Check(config) => {
+        Task::Read(cli::Task::Check(config)) => {
             assert!(config.json && config.files.len() == 1);
             assert_eq!(config.budgets, ["errors==0", "b.txt"]);
         }

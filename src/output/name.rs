@@ -72,6 +72,8 @@ pub fn descriptor(path: &Path) -> Option<RawFd> {
 mod tests {
     use std::time::UNIX_EPOCH;
 
+    use std::ffi::OsStr;
+
     use super::*;
 
     fn named(given: &str, rank: Option<&str>) -> Result<String, String> {

@@ -13,11 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use gpurec_analysis::views::NAMES as VIEWS;
+
 const TRACES: [&str; 3] = ["torch_h200.jsonl", "context_h200.jsonl.zst", "demo.jsonl.zst"];
-const VIEWS: [&str; 13] = [
-    "api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "latency", "longest", "ioctl",
-    "threads", "waste",
-];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -15,7 +15,7 @@ use crate::diff::DiffConfig;
 use crate::export::{ExportConfig, ExportFormat};
 use crate::paper::{Chosen, Colour};
 use crate::timeline::TimelineConfig;
-use crate::views::{Format, ReportConfig};
+use crate::views::{Format, NAMES, ReportConfig};
 use crate::{FAILED, Only};
 
 /// Of everything that prints.
@@ -161,12 +161,6 @@ Examples:
   gpurec check --assert 'cudaMalloc.calls==0 after 10s' run.jsonl
   gpurec check --assert gate.txt run.jsonl";
 
-/// What `report` knows by name.
-const VIEWS: [&str; 13] = [
-    "api", "kernels", "memory", "leaks", "copies", "sync", "errors", "gaps", "latency", "longest", "ioctl",
-    "threads", "waste",
-];
-
 #[derive(Args)]
 pub struct SummaryArgs {
     /// Traces, plain or .zst; the newest one (traces/latest) if none is given
@@ -224,7 +218,7 @@ pub struct TimelineArgs {
 #[derive(Args)]
 pub struct ReportArgs {
     /// Which question; all are listed if none is given
-    #[arg(value_name = "NAME", value_parser = VIEWS)]
+    #[arg(value_name = "NAME", value_parser = NAMES)]
     view: Option<String>,
     /// Traces, plain or .zst; the newest one (traces/latest) if none is given. latency: a FUNCTION before them
     #[arg(value_name = "FILE")]

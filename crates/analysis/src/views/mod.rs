@@ -109,7 +109,8 @@ const WASTE: Shows = shows("cuda_calls", "all that could be better", &[]);
 const PEAKS: Shows = shows("memory.peak", "how much memory was held", &[]);
 const FAILURES: Shows = shows("failures.calls", "how many calls failed", &["failed_calls"]);
 
-const VIEWS: [Kind; 13] = [
+/// Every report. An entry here is all that a new one needs beside its own file.
+const VIEWS: &[Kind] = &[
     Kind {
         name: "api",
         what: "CUDA functions by time, in the columns of nsys's cuda_api_sum",
@@ -215,6 +216,17 @@ const VIEWS: [Kind; 13] = [
         figures: &[WASTE],
     },
 ];
+
+/// Their names, for the command line.
+pub const NAMES: [&str; VIEWS.len()] = {
+    let mut names = [""; VIEWS.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = VIEWS[at].name;
+        at += 1;
+    }
+    names
+};
 
 /// `gpurec report`.
 pub fn report(config: &ReportConfig) -> Result<u8> {
@@ -348,7 +360,7 @@ fn write(out: &mut impl Write, shown: &Shown, mut report: Report, told: &Told, f
 fn list(format: Format, out: &mut impl Write) -> Result<()> {
     const COLUMNS: &[Column] = &[text("Name", "name"), text("What it says", "what")];
     let mut table = Table::new("views", "reports", COLUMNS);
-    for kind in &VIEWS {
+    for kind in VIEWS {
         table.row(vec![kind.name.into(), kind.what.into()]);
     }
     match format {

@@ -47,7 +47,7 @@ impl Drop for Written {
 
 #[test]
 fn golden_texts() {
-    for kind in &VIEWS {
+    for kind in VIEWS {
         for (name, file) in TRACES {
             let text = text_of(kind.name, &golden::path(file), &ReportConfig::default());
             golden::check(&format!("{}_{name}", kind.name), &text);
@@ -57,7 +57,7 @@ fn golden_texts() {
 
 #[test]
 fn every_view_says_something_in_every_form() {
-    for kind in &VIEWS {
+    for kind in VIEWS {
         for (_, file) in TRACES {
             let path = golden::path(file);
             let json = json_of(kind.name, &path, &ReportConfig::default());
@@ -298,7 +298,7 @@ fn figures_answer_where_there_are_no_events() {
         "complete": true, "summary": figures.to_json(),
     });
     let file = Written::new("only-figures", &format!("{HEADER}\n{end}\n"));
-    for kind in &VIEWS {
+    for kind in VIEWS {
         let (report, told) = run(kind, file.path(), &ReportConfig::default()).unwrap();
         let said = told.sentences(false).join("\n");
         assert!(
@@ -414,7 +414,7 @@ fn no_trace_makes_a_view_panic() {
             }
         }
         let file = Written::new(&format!("bad{round}"), &(lines.join("\n") + "\n"));
-        for kind in &VIEWS {
+        for kind in VIEWS {
             // Its first line may be no trace any more.
             let Ok((report, told)) = run(kind, file.path(), &ReportConfig::default()) else { continue };
             assert!(!report.text(WIDTH).is_empty() && !told.sentences(false).is_empty());
