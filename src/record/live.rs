@@ -39,7 +39,7 @@ pub struct Live {
     names: HashMap<u32, String>,
     /// The arguments of open calls and ioctls, by event_id.
     asked: HashMap<u64, Asked>,
-    /// The call whose row is the last in the buffer.
+    /// The call that has the last row in the buffer.
     last: Option<u64>,
 }
 
@@ -331,7 +331,7 @@ fn launched(launch: &Launch) -> String {
         let _ = write!(text, " shared {shared}");
     }
     if let Some(nodes) = launch.nodes {
-        // A graph has no kernel of its own.
+        // A graph launch names no kernel.
         text = format!("graph of {nodes} nodes");
     }
     if let Some(stream) = launch.stream.filter(|stream| *stream > 0) {

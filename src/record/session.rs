@@ -54,7 +54,7 @@ use gpurec_trace::LineWriter;
 /// How often the recorder wakes when nothing happens, in ms.
 const TICK: u16 = 100;
 
-/// How long calls under way may still return when a recording ends.
+/// How long open calls may still return when a recording ends.
 const LAST_RETURNS: Duration = Duration::from_millis(5);
 
 /// Exit status for a failure of gpurec itself.
@@ -63,7 +63,7 @@ pub const FAILED: u8 = 125;
 /// Exit status after a signal to end while the command still runs: 128 + SIGINT, as in a shell.
 const INTERRUPTED: u8 = 130;
 
-/// The failed operation. The kernel reports only the reason.
+/// The operation that failed. Linux reports only the reason.
 const MAPS: &str = "gpurec cannot use its own BPF maps";
 const THREAD: &str = "gpurec cannot start a thread";
 
@@ -72,7 +72,7 @@ struct Session<'a> {
     probes: Probes,
     tracker: Tracker,
     messages: Sender<Message>,
-    /// Of --budget.
+    /// Set with --budget.
     governor: Option<Governor>,
     control: Control,
     /// True if the trace is a file, false if it is a descriptor of the caller's.

@@ -226,8 +226,9 @@ impl Tracker {
         ));
     }
 
-    /// With --all: reports a file whose process has ended or unmapped it. The name may show that it was a CUDA
-    /// library. If it does not, the file matters only if the process used CUDA.
+    /// With --all: reports a file that was gone before gpurec could examine it, because its process ended or unmapped
+    /// it. Its name may show that it was a CUDA library. If it does not, the file matters only if the process used
+    /// CUDA.
     fn tell_unlooked(&self, record: &NewFile) {
         let name: Vec<u8> = record.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
         let name = String::from_utf8_lossy(&name);
