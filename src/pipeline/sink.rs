@@ -390,7 +390,7 @@ impl Sink for Lines {
             let body = self.below.begin(what, name, self.next_id, call, captured);
             let id = self.line(call.ts, body);
             if call.origin.elsewhere {
-                // BPF says so of calls alone.
+                // BPF sets this flag only for calls of a library.
                 let call = call.with_id(id);
                 let end = self.below.end(what, name, call.ts, &call, Outcome::Lost, &[]);
                 self.line(call.ts, end);

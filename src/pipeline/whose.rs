@@ -1,5 +1,5 @@
-//! The processes of the lines. In: lines, and process events. Out: the processes that need a line of their own before
-//! theirs, gpurec's own processes, and how a process was started and ended.
+//! Tracks the processes of the lines. In: lines, and process events. Out: which process must be introduced before its
+//! line, which processes are gpurec's own, and how a process was started and ended.
 
 use std::collections::HashSet;
 

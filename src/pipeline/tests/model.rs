@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::super::decode::{Captured, Item, Origin, What};
 use super::Random;
 
-/// The events that may happen. `lost_calls` and `lost_returns` are percentages.
+/// The events that may happen. Numbers named `lost_...` are percentages.
 #[derive(Clone, Copy, Default)]
 pub struct Weather {
     pub lost_calls: u64,
