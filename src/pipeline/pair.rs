@@ -58,7 +58,7 @@ pub trait Sink {
     /// The call's thread ended, or was replaced by exec, before it returned.
     fn died(&mut self, ts: u64, call: &Open);
     fn process(&mut self, item: &Item);
-    /// An event without a duration of its own; `within` is the innermost open call of its thread.
+    /// An event that is recorded once; `within` is the innermost open call of its thread.
     fn instant(&mut self, item: &Item, within: Option<&Open>);
 }
 
