@@ -1,6 +1,6 @@
-//! The budget's loop: reads who paid how much, asks the policy, moves the levers, tells the
-//! trace. In: the hooks, the clock. Out: levels changed, a message for each change.
-//! It runs in the recorder's own thread, between two looks at who waits to be let go.
+//! The budget's loop: reads the cost per thread, asks the policy, changes the hooks, and reports to the trace. In:
+//! the hooks, the clock. Out: changed levels, a message for each change. It runs in the recorder's own thread,
+//! between two checks for stopped processes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,21 +17,21 @@ use crate::probe::levers::{self, Levers};
 use crate::wire::{Spender, Spent};
 use gpurec_trace::{Action, Budget, Level, Why};
 
-/// How often the counters are read: a hot loop is not left alone for longer.
+/// How often the counters are read. A hot loop runs unchecked for at most this long.
 const LOOK: Duration = Duration::from_millis(20);
-/// Counters of a thread that has made no call for so many intervals are removed.
+/// Counters of a thread without calls for this number of intervals are removed.
 const IDLE: u32 = 50;
 
 pub struct Governor {
     policy: Policy,
     messages: Sender<Message>,
-    /// By thread and function, at the interval's beginning.
+    /// Counters by thread and function, as at the interval's beginning.
     before: HashMap<(u32, u32), Seen>,
     since_ns: u64,
     looked_ns: u64,
-    /// A hook could not be moved: nothing is from then on.
+    /// A hook could not be changed: no more changes are made.
     broken: bool,
-    /// What has ever been given up.
+    /// Every function that was ever given up.
     given_up: HashMap<u32, GivenUp>,
 }
 
@@ -43,7 +43,7 @@ struct Seen {
 struct GivenUp {
     function: String,
     level: Level,
-    /// Counted calls that a line has told.
+    /// Counted calls that trace lines have reported.
     told: u64,
 }
 
@@ -62,12 +62,12 @@ impl Governor {
         })
     }
 
-    /// Until the next look.
+    /// Time until the next reading.
     pub fn rest(&self) -> Duration {
         LOOK.saturating_sub(Duration::from_nanos(monotonic_ns().saturating_sub(self.looked_ns)))
     }
 
-    /// An error is told once, and is the last.
+    /// Returns an error once. The governor does nothing after it.
     pub fn look(&mut self, probes: &mut Probes) -> Result<()> {
         if self.broken || !self.rest().is_zero() {
             return Ok(());
@@ -97,13 +97,13 @@ impl Governor {
         }
         let decisions = self.policy.decide(now, elapsed, &hits);
         self.begin_interval(&spent, levers);
-        // From here on hits count as the next interval's, also those while hooks are moved, which takes
-        // a while: were its time to begin after that, a few would look like a storm.
+        // Hits from here on belong to the next interval, also those while hooks are changed, which takes a while. If
+        // the interval began after that, a few hits would look like a storm.
         self.since_ns = reading;
         self.carry_out(probes, decisions, &spent)
     }
 
-    /// The hooks are gone: what was counted since the last lines.
+    /// Called when the hooks are gone: reports the calls counted since the last lines.
     pub fn finish(&mut self, probes: &mut Probes, ts: u64) {
         let Some(levers) = probes.levers_mut() else { return };
         let mut all: Vec<(u32, GivenUp)> = self.given_up.drain().collect();
@@ -131,7 +131,7 @@ impl Governor {
                 counted: now.counted.saturating_sub(counted),
             }
         };
-        // Number 0 is the calibration's.
+        // Probe 0 belongs to the calibration.
         spent.iter().filter(|(who, _)| who.probe != 0).map(hits).collect()
     }
 
@@ -144,7 +144,7 @@ impl Governor {
                 Some(seen) if seen.spent.entered + seen.spent.counted == total => seen.idle + 1,
                 _ => 0,
             };
-            // One with a call under way is kept: it says so.
+            // An entry with an open call is kept, because it shows that the call is open.
             if idle > IDLE && now.returned >= now.entered {
                 levers.forget(who);
             } else {
@@ -171,7 +171,7 @@ impl Governor {
                     unhooked.push(function);
                     Ok(())
                 }
-                // It is at the level of those that are counted since before it was unhooked.
+                // BPF still counts it only, as before it was unhooked.
                 (Level::Unhooked, _) => probes.hook_again(function),
                 (_, to) => levers_of(probes)?.count_only(function, to == Level::Counted),
             };
@@ -209,7 +209,7 @@ fn levers_of(probes: &mut Probes) -> Result<&mut Levers> {
     probes.levers_mut().ok_or_else(|| anyhow!("the hooks were made without a budget"))
 }
 
-/// Calls that were recorded and have not returned: without its hook the end would be missing.
+/// True if recorded calls of the function have not returned: without the hook, their ends would be missing.
 fn has_open_calls(function: u32, levers: &Levers, spent: &[(Spender, Spent)]) -> bool {
     let mut open = 0;
     for (who, spent) in spent.iter().filter(|(who, _)| who.probe == function) {

@@ -1,10 +1,9 @@
-//! `--budget PCT`: keeps gpurec's own cost below a share of any traced thread's time.
-//! In: how often each thread hit each function. Out: functions given up and taken back, a
-//! line of the trace for each.
+//! `--budget PCT`: keeps gpurec's own cost below a share of any traced thread's time. In: the number of hits of each
+//! thread at each function. Out: functions given up and taken back, and a trace line for each.
 //!
-//! `rank` says what is given up before what, `policy` decides, both by facts alone; `governor`
-//! reads the counters, has the levers moved (probe::levers) and tells.
-//! Not here: how a function is counted or unhooked; what a line or the summary looks like.
+//! `rank` orders the functions by what they tell, `policy` decides; both are pure. `governor` reads the counters,
+//! changes the hooks (probe::levers) and reports. Not here: how a function is counted or unhooked; what a line or the
+//! summary looks like.
 
 mod governor;
 mod policy;

@@ -1,11 +1,11 @@
-//! What to give up and what to take back. In: who hit what how often, in an interval. Out:
+//! Decides what to give up and what to take back. In: the hits of each thread at each function, in an interval. Out:
 //! decisions. Pure: no clock, no map, no hook; the same facts give the same decisions.
 //!
-//! A function goes from recorded to counted to unhooked, one step at a time. Of what a thread
-//! over its budget calls, the least telling class goes first, in it what is called most; a
-//! class is given up whole, where that helps, before the next is touched. What was
-//! given up last comes back first, when there is room for it: what is counted if its rate is
-//! known to fit, what is unhooked on trial. A trial that fails makes the next wait twice as long.
+//! A function goes from recorded to counted to unhooked, one step at a time. Among the functions that a thread over
+//! its budget calls, the class that tells least goes first, and within it the function called most. A class is given
+//! up entirely, where that helps, before the next is touched. The function given up last comes back first, when the
+//! budget has room: a counted one if its rate is known to fit, an unhooked one on trial. A trial that fails doubles
+//! the wait before the next.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -13,23 +13,23 @@ use std::collections::{BTreeMap, HashMap};
 use super::rank::Class;
 use gpurec_trace::{Level, Why};
 
-/// When decisions are made, unless a thread has spent the budget of a whole one before.
+/// The interval between decisions. A decision comes earlier if a thread has spent the budget of a whole interval.
 pub const INTERVAL_NS: u64 = 100_000_000;
 
-/// Of the budget: what giving up aims at, and below what something may come back. The
-/// calibrated cost is that of a warm cache, so the real one is above it.
+/// Parts of the budget: giving up aims at AIM, and a function may come back only if the cost stays below ROOM. The
+/// real cost is above the calibrated one, which was measured with a warm cache.
 const AIM: f64 = 0.6;
 const ROOM: f64 = 0.5;
 
-/// What gives less than this part of the aim is not worth giving up, as long as more is to be had.
+/// A function that saves less than this part of the aim is not worth giving up while others save more.
 const WORTH: f64 = 1.0 / 50.0;
 
-/// How long a function stays given up: the first time, and at most.
+/// How long a function stays given up the first time, and how often that time can double.
 const HOLD_NS: u64 = 1_000_000_000;
 const DOUBLINGS: u32 = 6;
-/// How long a trial lasts before its function may come back wholly.
+/// How long a trial lasts before the function may return to recorded.
 const TRIAL_NS: u64 = 200_000_000;
-/// Recorded for so long, a function starts over with the shortest wait.
+/// A function that was recorded for this long starts over with the shortest wait.
 const SETTLED_NS: u64 = 60_000_000_000;
 
 /// What one hit of a function costs the thread.
@@ -54,12 +54,12 @@ pub struct Decision {
     pub function: u32,
     pub from: Level,
     pub to: Level,
-    /// Of the thread that paid most.
+    /// Facts about the thread that paid most.
     pub why: Why,
 }
 
 pub struct Policy {
-    /// As a part of 1.
+    /// As a fraction of 1.
     budget: f64,
     class: fn(&str) -> Class,
     functions: HashMap<u32, State>,
@@ -71,20 +71,20 @@ struct State {
     costs: Costs,
     level: Level,
     since_ns: u64,
-    /// Not taken back before.
+    /// Not taken back before this time.
     held_until_ns: u64,
-    /// How often it was given up.
+    /// Number of times it was given up.
     times: u32,
-    /// It is where it is because there was room, not for lack of it.
+    /// It reached this level because there was room, not because the budget was exceeded.
     came_back: bool,
 }
 
-/// A thread's hits, and what they cost it.
+/// A thread's hits, and what they cost the thread.
 struct Thread {
     pid: u32,
     tid: u32,
     hits: Vec<(u32, u64)>,
-    /// As a part of its time.
+    /// Cost as a fraction of the thread's time.
     share: f64,
 }
 
@@ -97,7 +97,7 @@ impl Policy {
         self.functions.contains_key(&function)
     }
 
-    /// A function that is hooked and recorded.
+    /// Adds a function that is hooked and recorded.
     pub fn add(&mut self, function: u32, name: &str, costs: Costs) {
         let class = (self.class)(name);
         let state = State {
@@ -112,14 +112,14 @@ impl Policy {
         self.functions.insert(function, state);
     }
 
-    /// Is it time to decide? After an interval, or as soon as a thread has spent the budget of one.
+    /// True if it is time to decide: after an interval, or as soon as a thread has spent the budget of one.
     pub fn is_due(&self, elapsed_ns: u64, hits: &[Hits]) -> bool {
         let allowance = self.budget * INTERVAL_NS as f64;
         elapsed_ns >= INTERVAL_NS || self.paid(hits).values().any(|paid| *paid >= allowance)
     }
 
-    /// What to do now. Nothing is taken as done before `done` says so: not every decision can be
-    /// carried out at once.
+    /// What to do now. A decision takes effect only when `done` reports it: not every decision can be carried out at
+    /// once.
     pub fn decide(&self, now_ns: u64, elapsed_ns: u64, hits: &[Hits]) -> Vec<Decision> {
         let threads = self.threads(elapsed_ns, hits);
         match threads.first() {
@@ -134,7 +134,7 @@ impl Policy {
             if now_ns.saturating_sub(state.since_ns) >= SETTLED_NS {
                 state.times = 0;
             }
-            // From recorded to counted to unhooked is one time; a trial that failed is another.
+            // Recorded to counted to unhooked counts as one time; a trial that failed counts as another.
             if decision.from == Level::Recorded || state.came_back {
                 state.times = state.times.saturating_add(1);
             }
@@ -148,7 +148,7 @@ impl Policy {
         (state.level, state.since_ns) = (decision.to, now_ns);
     }
 
-    /// In nanoseconds. What is not known costs nothing: it is not ours to give up.
+    /// The cost in nanoseconds. An unknown function costs 0: the policy cannot give it up.
     fn cost(&self, function: u32, recorded: u64, counted: u64) -> f64 {
         let cost = |state: &State| {
             recorded as f64 * state.costs.recorded_ns + counted as f64 * state.costs.counted_ns
@@ -177,7 +177,7 @@ impl Policy {
         self.functions.get(&function).map_or(Level::Recorded, |state| state.level)
     }
 
-    /// Those that pay most first.
+    /// The threads with hits, the highest cost first.
     fn threads(&self, elapsed_ns: u64, hits: &[Hits]) -> Vec<Thread> {
         let mut threads: BTreeMap<u32, Thread> = BTreeMap::new();
         for hit in hits.iter().filter(|hit| hit.recorded + hit.counted > 0) {
@@ -199,7 +199,7 @@ impl Policy {
                 order.push((function, why(thread, function, elapsed_ns)));
             }
         }
-        // One step at a time: what happens after the first is measured again.
+        // One step at a time: the effect of a step is measured before the next.
         order
             .into_iter()
             .filter_map(|(function, why)| {
@@ -214,7 +214,7 @@ impl Policy {
             .collect()
     }
 
-    /// Plans for one thread until it is well within its budget. Returns what was planned anew.
+    /// Plans steps until the thread is well within its budget. Returns the newly planned functions.
     fn relieve(&self, elapsed_ns: u64, thread: &Thread, planned: &mut HashMap<u32, Level>) -> Vec<u32> {
         let aim = self.budget * AIM * elapsed_ns as f64;
         let level = |planned: &HashMap<u32, Level>, function: u32| {
@@ -265,7 +265,7 @@ impl Policy {
                 Level::Unhooked => Level::Counted,
                 _ => Level::Recorded,
             };
-            // What an unhooked one would cost nobody knows: one at a time is tried.
+            // The cost of an unhooked function is unknown: one at a time is tried.
             let after: Vec<f64> = match to {
                 Level::Recorded => self.shares_with(function, elapsed_ns, threads, &shares),
                 _ if on_trial => continue,
@@ -282,7 +282,7 @@ impl Policy {
         back
     }
 
-    /// What each thread would pay if a counted function were recorded.
+    /// Each thread's share if a counted function were recorded.
     fn shares_with(&self, function: u32, elapsed_ns: u64, threads: &[Thread], shares: &[f64]) -> Vec<f64> {
         let more = |thread: &Thread| {
             let hits = thread.hits_of(function);
@@ -299,7 +299,7 @@ impl Thread {
     }
 }
 
-/// Less is known at `a` than at `b`.
+/// True if level `a` tells less than level `b`.
 pub fn is_less(a: Level, b: Level) -> bool {
     a > b
 }

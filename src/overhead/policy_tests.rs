@@ -1,4 +1,4 @@
-//! Facts → decisions: what goes first, how far, and when it comes back.
+//! The policy's decisions: what goes first, how far, and when it comes back.
 
 use super::policy::{Costs, Decision, Hits, INTERVAL_NS, Policy};
 use super::rank;
@@ -12,7 +12,7 @@ const ERROR: u32 = 3;
 const EVENT: u32 = 4;
 const COPY: u32 = 5;
 
-/// A budget of 5 %: at 1,000 ns a recorded hit that is 5,000 of them in an interval.
+/// With a budget of 5 % and 1,000 ns per recorded hit, an interval holds 5,000 hits.
 const SECOND: u64 = 1_000_000_000;
 
 fn policy() -> Policy {
@@ -31,7 +31,7 @@ fn counted(tid: u32, function: u32, counted: u64) -> Hits {
     Hits { pid: 7, tid, function, recorded: 0, counted }
 }
 
-/// An interval's decisions, all of them carried out.
+/// Makes an interval's decisions and carries out all of them.
 fn decide(policy: &mut Policy, now_ns: u64, hits: &[Hits]) -> Vec<(u32, Level)> {
     let decisions = policy.decide(now_ns, INTERVAL_NS, hits);
     for decision in &decisions {
@@ -48,13 +48,13 @@ fn moves(decisions: &[Decision]) -> Vec<(u32, Level)> {
 fn within_the_budget_nothing_is_given_up() {
     assert_eq!(decide(&mut policy(), 0, &[]), []);
     assert_eq!(decide(&mut policy(), 0, &[recorded(7, LAUNCH, 2_400), recorded(7, DEVICE, 2_500)]), []);
-    // Two threads, each within its own.
+    // Two threads, each within its own budget.
     assert_eq!(decide(&mut policy(), 0, &[recorded(7, LAUNCH, 4_900), recorded(8, LAUNCH, 4_900)]), []);
 }
 
 #[test]
 fn what_only_asks_goes_before_what_is_short_before_what_tells() {
-    // 30 % in each: all of it has to go, in order.
+    // 30 % for each function: all have to go, in order.
     let hits = [LAUNCH, COPY, EVENT, DEVICE].map(|function| recorded(7, function, 30_000));
     let order = decide(&mut policy(), 0, &hits);
     assert_eq!(order, [(DEVICE, Counted), (EVENT, Counted), (LAUNCH, Counted), (COPY, Counted)]);
@@ -68,7 +68,7 @@ fn in_a_class_what_is_called_most_goes_first() {
 
 #[test]
 fn no_more_is_given_up_than_is_needed() {
-    // Without the queries 1 % is left.
+    // Without the queries, 1 % is left.
     let hits = [recorded(7, DEVICE, 50_000), recorded(7, LAUNCH, 1_000), recorded(7, EVENT, 10)];
     let mut policy = policy();
     assert_eq!(decide(&mut policy, 0, &hits), [(DEVICE, Counted)]);
@@ -80,11 +80,11 @@ fn no_more_is_given_up_than_is_needed() {
 
 #[test]
 fn counting_is_enough_where_it_is() {
-    // 5.5 %: counted it is 2.75 %.
+    // 5.5 % recorded, 2.75 % counted.
     let mut policy = policy();
     assert_eq!(decide(&mut policy, 0, &[recorded(7, DEVICE, 5_500)]), [(DEVICE, Counted)]);
     let steady = [counted(7, DEVICE, 5_500)];
-    // It would be too much again: it stays as it is.
+    // Recording it would exceed the budget again: it stays counted.
     for i in 1..1000 {
         assert_eq!(decide(&mut policy, i * INTERVAL_NS, &steady), []);
     }
@@ -136,14 +136,14 @@ fn a_decision_that_was_not_carried_out_comes_again() {
 #[test]
 fn a_hot_loop_is_not_left_for_an_interval() {
     let policy = policy();
-    // 5 ms in 20 ms are what 100 ms have.
+    // 5 ms within 20 ms are the budget of 100 ms.
     assert!(policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 5_000)]));
     assert!(!policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 4_000)]));
     assert!(!policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 2_600), recorded(8, LAUNCH, 2_600)]));
     assert!(policy.is_due(INTERVAL_NS, &[]));
 }
 
-/// Gives up all of them.
+/// Gives up all functions, until all are unhooked.
 fn all_unhooked(policy: &mut Policy) {
     let all = |hits: fn(u32, u32, u64) -> Hits| [LAUNCH, EVENT, DEVICE].map(|id| hits(7, id, 100_000));
     assert_eq!(decide(policy, 0, &all(recorded)).len(), 3);
@@ -171,12 +171,12 @@ fn not_all_comes_back_where_there_is_room_for_some() {
     let mut policy = policy();
     all_unhooked(&mut policy);
     assert_eq!(decide(&mut policy, SECOND, &[]), [(LAUNCH, Counted)]);
-    // Counted it takes 1.2 %, recorded 2.4 %.
+    // 1.2 % counted, 2.4 % recorded.
     let launches = [counted(7, LAUNCH, 2_400)];
     let later = SECOND + 3 * INTERVAL_NS;
     assert_eq!(decide(&mut policy, later, &launches), [(LAUNCH, Recorded), (EVENT, Counted)]);
     let both = [recorded(7, LAUNCH, 2_400), counted(7, EVENT, 2_400)];
-    // 3.6 %: within the budget, but no room for more.
+    // 3.6 %: within the budget, but without room for more.
     for i in 0..100 {
         assert_eq!(decide(&mut policy, later + i * INTERVAL_NS, &both), []);
     }

@@ -1,15 +1,15 @@
-//! What is given up first: a function's name to its class. Pure, and the same on every run.
+//! The order of giving up: from a function's name to its class. Pure, and the same on every run.
 
 use gpurec_cuda::{self as cuda, Api, Category};
 
-/// How much the calls of a function tell: the least first.
+/// How much the calls of a function tell, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// It only asks, and changes nothing.
+    /// A query, which changes nothing.
     Query,
-    /// It sets something up and is over at once: neither work for the GPU nor memory.
+    /// A short setup call: neither work for the GPU nor memory.
     Short,
-    /// Of a library that the user named, or unknown.
+    /// A function of a library that the user named, or an unknown one.
     Other,
     /// Launches, allocations, copies, waits, modules, graphs.
     Telling,
@@ -22,7 +22,7 @@ pub fn class(name: &str) -> Class {
     match cuda::category(name) {
         Category::Query | Category::Error | Category::Occupancy => Class::Query,
         Category::Launch | Category::Sync | Category::Register => Class::Telling,
-        // What gives a handle out says what a kernel or a variable is called.
+        // A call that returns a handle tells the name of a kernel or variable.
         Category::Module if asks(name) && !name.contains("Attribute") => Class::Telling,
         _ if asks(name) => Class::Query,
         _ if configures(name) => Class::Short,
@@ -39,7 +39,7 @@ fn asks(name: &str) -> bool {
         .any(|word| base.contains(word))
 }
 
-/// Two calls of the compiler's around every launch; a device, an attribute set.
+/// The two calls that the compiler puts around every launch, and calls that set a device or an attribute.
 fn configures(name: &str) -> bool {
     let base = cuda::base_name(name);
     ["CallConfiguration", "cudaSetDevice", "FuncSet", "SetLimit"].iter().any(|word| base.contains(word))

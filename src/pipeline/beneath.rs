@@ -1,6 +1,6 @@
-//! Records from inside the kernel → lines. In: calls, returns and instants that BPF saw
-//! beneath the program, with what their probe stands for. Out: what the lines say.
-//! What a request means is asked of `driver`; this file knows the wire's layout only.
+//! Records from inside Linux → lines. In: calls, returns and instants that BPF saw beneath the program, with the
+//! meaning of their probe. Out: the contents of the lines. `gpurec_nvidia` decodes requests; this file knows only the
+//! wire's layout.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,12 +19,12 @@ use gpurec_trace::{
     Arg, Args, Body, Ended, Instant, Ioctl, KernelBegin, KernelEnd, Kind, List, Retval, Value, Xid, lossy,
 };
 
-/// The most pieces behind a record.
+/// The most pieces of memory behind a record.
 const PIECES: usize = 4;
 
 pub struct Below {
     decoder: Decoder,
-    /// What the end of an ioctl needs from its begin, by the begin's number.
+    /// What the end of an ioctl needs from its begin, by the begin's id.
     pending: HashMap<u64, Pending>,
     /// Names of kernel threads.
     threads: HashMap<u32, String>,
@@ -35,7 +35,7 @@ impl Below {
         Below { decoder: Decoder::new(driver), pending: HashMap::new(), threads: HashMap::new() }
     }
 
-    /// `id` is the number that the line will have.
+    /// `id` is the event_id that the line will get.
     pub fn begin<'a>(
         &mut self,
         what: &Beneath,
@@ -119,7 +119,7 @@ impl Below {
         Body::KernelEnd(end)
     }
 
-    /// Objects of the driver whose class is not known any more, there were so many.
+    /// Number of driver objects whose class was forgotten because there were too many.
     pub fn forgotten(&self) -> u64 {
         self.decoder.forgotten()
     }
@@ -144,7 +144,7 @@ impl Below {
         let args = match what {
             Beneath::Xid => return Some(Body::Xid(xid(pid, item.tid, args[0], piece(0), piece(1)))),
             Beneath::OffCpu => {
-                // A thread that is in no call any more was only leaving one.
+                // A thread outside every call was only leaving one: it gets no line.
                 let within = within?;
                 (depth, parent, span) = (within.depth + 1, Some(within.id), Some(duration));
                 named(vec![text("state", state(args[0]))])
@@ -294,7 +294,7 @@ fn arguments(what: &Beneath, captured: &Captured) -> Option<Args<'static>> {
     named(list)
 }
 
-/// None for none.
+/// None for an empty list.
 fn filled(args: Args<'static>) -> Option<Args<'static>> {
     match args {
         Args::Named(list) if list.is_empty() => None,
@@ -327,8 +327,8 @@ fn xid(pid: u32, tid: u32, number: u64, message: Option<&[u8]>, device: Option<&
     Xid { pid, tid, xid: number as u32, message: text(message), device: text(device) }
 }
 
-/// What the kernel says to itself: the call was interrupted and is made again, or becomes EINTR.
-/// ERESTARTSYS to ERESTARTNOHAND, and ERESTART_RESTARTBLOCK.
+/// Linux-internal return values: the call was interrupted, and is restarted or becomes EINTR. ERESTARTSYS to
+/// ERESTARTNOHAND, and ERESTART_RESTARTBLOCK.
 const RESTARTS: [i64; 4] = [-512, -513, -514, -516];
 
 /// A system call's failure, by name.
@@ -346,7 +346,7 @@ fn errno(returned: i64) -> Option<Cow<'static, str>> {
 fn state(state: u64) -> &'static str {
     match state & 0xff {
         0 if state == 0 => "preempted",
-        // Woken already when it was looked at.
+        // 0: woken already when its state was read.
         0 | 1 => "sleeping",
         2 => "disk",
         4 => "stopped",

@@ -1,5 +1,5 @@
-//! A record's bytes → an item. In: one record as BPF wrote it. Out: the item, or None for
-//! bytes that are no record (counted by the caller). Pure: no I/O, no state.
+//! A record's bytes → an item. In: one record as BPF wrote it. Out: the item, or None for bytes that are no valid
+//! record (the caller counts them). Pure: no I/O, no state.
 
 use crate::wire::{self, Head};
 use gpurec_cuda::raw::Piece;
@@ -30,7 +30,7 @@ pub enum What {
         pieces: Box<[u8]>,
         origin: Origin,
     },
-    /// Something in the kernel, told once when it was over. `pid` 0: in nobody's thread.
+    /// An event inside Linux, recorded once, when it was over. `pid` 0: it belongs to no thread.
     Instant {
         pid: u32,
         probe: u32,
@@ -56,16 +56,16 @@ pub enum What {
     },
 }
 
-/// Where a call was seen.
+/// Where a call was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// In the kernel, beneath the program: not counted in the thread's sequence.
+    /// Inside Linux, beneath the program. The thread's sequence numbers do not count it.
     pub kernel: bool,
-    /// In one of the kernel's own threads, not a target's.
+    /// In a Linux kernel thread, not in a thread of the target.
     pub kernel_thread: bool,
     /// An ioctl that came wrapped in another.
     pub wrapped: bool,
-    /// On another stack than the call that the thread has open: its return is not watched (bpf/stack.h).
+    /// On another stack than the thread's open call: its return is not recorded (bpf/stack.h).
     pub elsewhere: bool,
 }
 
@@ -85,7 +85,7 @@ impl Origin {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Captured {
     pub args: [u64; 6],
-    /// Stack words, then pieces of memory, as they lie in the record.
+    /// Stack words, then pieces of memory, in the record's layout.
     payload: Box<[u8]>,
     words: usize,
 }
@@ -108,12 +108,12 @@ impl Captured {
     }
 }
 
-/// The pieces behind a record, as they were planned. What is no piece ends them.
+/// The planned pieces behind a record. The first invalid piece ends the list.
 pub fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     all_pieces(bytes).filter(|(late, _)| *late == 0).map(|(_, piece)| piece)
 }
 
-/// The pieces behind a return that could not be read at the call's entry, each with its number among the entry's.
+/// Pieces behind a return that could not be read at the call's entry, each with its index among the entry's pieces.
 pub fn late_pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, Piece<'_>)> {
     all_pieces(bytes).filter_map(|(late, piece)| Some((late.checked_sub(1)? as usize, piece)))
 }
@@ -135,7 +135,7 @@ fn all_pieces(mut bytes: &[u8]) -> impl Iterator<Item = (u32, Piece<'_>)> {
     })
 }
 
-/// A call or return without the memory that was to be read with it.
+/// True for a call or return without the memory that should have been read with it.
 pub fn is_cut(bytes: &[u8]) -> bool {
     wire::read::<Head>(bytes)
         .is_some_and(|head| matches!(head.kind, wire::CALL | wire::RETURN) && head.flags & wire::CUT != 0)
@@ -154,7 +154,7 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
         }
         wire::RETURN => {
             let r: wire::Return = wire::read(bytes)?;
-            // Both kinds are put together in the same place, with the call's size in front.
+            // BPF builds both kinds in the same buffer, with the call's size in front.
             let pieces = behind(bytes, size_of::<wire::Call>(), r.payload as usize)?;
             let origin = Origin::of(head.flags);
             What::Return { probe: head.probe, begin: r.begin, value: r.value, pieces, origin }

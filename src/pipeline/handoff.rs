@@ -1,6 +1,5 @@
-//! The writer thread: takes full buffers and writes them. In: bytes in whole lines. Out:
-//! the output file. A slow disk makes the worker wait, the rings fill, and what is then
-//! lost is counted there: nothing is dropped here.
+//! The writer thread: takes full buffers and writes them. In: bytes in whole lines. Out: the output file. A slow disk
+//! makes the worker wait, so the rings fill, and BPF counts what is lost there. This module drops nothing.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::output::Output;
 
-/// Buffers on their way to the writer, and back: they are used again, so what they are made of stays in the cache.
+/// The most buffers in the queue to the writer, and back. Buffers are reused, so their memory stays in the cache.
 const WAITING: usize = 16;
 
 enum Work {
@@ -20,8 +19,7 @@ enum Work {
     Flush,
 }
 
-/// The worker's end. Writing here never fails by itself: an error of the writer thread
-/// is reported by the next write.
+/// The worker's end. A write here returns the error of an earlier write in the writer thread, not its own.
 pub struct Handoff {
     work: Sender<Work>,
     written: Receiver<Vec<u8>>,
@@ -54,7 +52,7 @@ fn write_all(mut output: Output, work: &Receiver<Work>, back: &Sender<Vec<u8>>) 
                 output.write_all(&bytes)?;
                 let _ = back.try_send(bytes);
             }
-            // A compressed stream pays for each flush: once a second is what is promised.
+            // A compressed stream pays for each flush, and gpurec promises only one per second.
             Work::Flush if flushed.elapsed().as_millis() >= 500 => {
                 output.flush()?;
                 flushed = Instant::now();

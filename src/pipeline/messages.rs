@@ -1,5 +1,5 @@
-//! What the recorder tells the worker between records, and the lines it becomes. In: libraries, functions given up,
-//! sleeps. Out: lines, each before the first record that comes after it.
+//! Messages from the recorder to the worker, and the lines they become. In: libraries, functions given up, sleeps.
+//! Out: lines, each before the first record that comes after it.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -11,45 +11,45 @@ use crate::probe::{Library, Probe};
 use gpurec_cuda::semantics::{self, Input};
 use gpurec_trace::{self as trace, Body, Process};
 
-/// What the recorder tells the worker between records.
+/// A message from the recorder to the worker.
 pub struct Message {
-    /// CLOCK_MONOTONIC ns: where among the records it belongs.
+    /// Its place among the records, in CLOCK_MONOTONIC ns.
     pub ts: u64,
     pub pid: u32,
     pub what: Told,
 }
 
 pub enum Told {
-    /// Probes that will be hit: told before they can be.
+    /// New probes, sent before the first can be hit.
     Names(Vec<Probe>),
-    /// A library that is being hooked: its calls may come before it is `Hooked`, or `Failed`.
+    /// A library that is being hooked. Its calls may come before `Hooked` or `Failed`.
     Coming(Library, Vec<Probe>),
     Hooked(Library),
     Failed {
         path: PathBuf,
         reason: String,
     },
-    /// A module of the driver's came or went.
+    /// A driver module was loaded or unloaded.
     Module(Change),
-    /// Why hits are missing of which nobody knows how many.
+    /// Why an unknown number of hits is missing.
     Missed(String),
-    /// A file that a process had mapped was gone before it was looked at, and is not known to be one of CUDA's.
+    /// A mapped file was gone before gpurec could examine it, and is not known to be a CUDA library.
     Unlooked,
     /// A function was given up for --budget, or taken back.
     Budget(trace::Budget),
     /// The machine was suspended.
     Slept(trace::Suspend),
-    /// gpurec had stopped the process since then, and resumes it at the message's time.
+    /// gpurec stopped the process at `from`, and resumes it at the message's time.
     Stopped {
         from: u64,
     },
 }
 
-/// Libraries that are being hooked while who calls them is not stopped (--all). A call proves that one is.
+/// Libraries that are being hooked while their callers run (--all). The first call proves that a library is hooked.
 #[derive(Default)]
 pub(super) struct Coming {
     pub(super) untold: Vec<Message>,
-    /// What is to be told no more, by time and process.
+    /// Libraries that have their line already, by time and process.
     told: Vec<(u64, u32)>,
 }
 
@@ -59,7 +59,7 @@ impl Coming {
             return;
         }
         let What::Call { probe, .. } = item.what else { return };
-        // An earlier one is of another file that has a function of that name: they share a number.
+        // An earlier announcement belongs to another file with a function of that name: the two share a probe number.
         let is_of = |message: &Message| {
             matches!(&message.what, Told::Coming(_, probes) if probes.iter().any(|p| p.id == probe))
                 && message.ts <= item.ts
@@ -71,7 +71,7 @@ impl Coming {
         }
     }
 
-    /// It has been hooked, or not: was it told before?
+    /// The library was hooked, or that failed. True if it has its line already.
     pub(super) fn is_told(&mut self, end: &Message) -> bool {
         let key = (end.ts, end.pid);
         self.untold.retain(|message| (message.ts, message.pid) != key);
@@ -88,7 +88,7 @@ pub(super) fn tell_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut L
     }
 }
 
-/// Whether what is missing of a probe may have allocated or freed.
+/// True if the missing hits of a probe may have allocated or freed memory.
 pub(super) fn touches_memory(probe: &str) -> bool {
     let input = semantics::input_of(probe.strip_suffix(" (return)").unwrap_or(probe));
     matches!(input, Some(Input::Allocation | Input::Free)) || probe.starts_with("process:")
@@ -130,7 +130,7 @@ fn tell(message: Message, lines: &mut Lines) {
             (format!("[{}]", change.modules).into(), None, change.hooked as u64, not_hooked)
         }
         Told::Failed { path, reason } => {
-            // It may be the CUDA driver or runtime.
+            // The file may be the CUDA driver or runtime.
             ["cuCtxSetCurrent", "cudaSetDevice"].iter().for_each(|function| lines.not_seen(function));
             let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
             (path, None, 0, vec![refused(&name, &reason)])

@@ -1,9 +1,8 @@
-//! From the rings to lines. In: the rings, and what the recorder has to say itself
-//! (libraries hooked). Out: lines to the writer and figures to the summary.
+//! From the rings to trace lines. In: the rings, and the recorder's own messages (such as libraries hooked). Out:
+//! lines to the writer, figures to the summary.
 //!
-//! ring → decode → order → pair → sink; each is a file here. The first is I/O, the last
-//! writes; the three between are pure and can be fed from a file of records.
-//! What may not be done here: talk to libbpf, act on a process.
+//! ring → decode → order → pair → sink; each is a file here. The first does I/O, the last writes; the three between
+//! are pure and can be fed from a file of records. Not here: libbpf, any action on a process.
 
 mod beneath;
 pub mod decode;

@@ -1,12 +1,12 @@
-//! What else sees the lines while they are written: the rows of `--live`, and the reports of `--interval` with the status
-//! line. The recorder supplies them; the pipeline knows no screen.
+//! Observers of the lines while they are written: the rows of `--live`, and the reports of `--interval` with the
+//! status line. The recorder supplies them; the pipeline does not know the screen.
 
 use gpurec_trace::{InFlight, Line};
 
 use super::sink::Lines;
 
 pub trait Rows: Send {
-    /// `hurry`: the rings fill, so what only a person reads has to wait.
+    /// `hurry`: the rings fill, so output that is only for the user has to wait.
     fn line(&mut self, line: &Line, hurry: bool);
     /// A call that has not returned, at nanoseconds since the start.
     fn still(&mut self, now_ns: u64, call: &InFlight);

@@ -1,30 +1,30 @@
-//! One stream in time's order out of a ring for each CPU.
+//! Merges the rings of all CPUs into one stream in time order.
 //!
-//! BPF takes a record's timestamp after its room in the ring. So if every ring is read
-//! up to what was produced after a moment T, and none ends in a record still being
-//! written, then everything older than T has been read: T is the watermark, and what is
-//! not younger may be released. A ring that ends in an unfinished record holds the
+//! BPF takes a record's timestamp after it reserves room in the ring. So if every ring is read up to what was
+//! produced after a moment T, and none ends in an unfinished record, then everything older than T has been read: T is
+//! the watermark, and items no younger than T may be released. A ring that ends in an unfinished record holds the
 //! watermark at the moment when it was last read to the end.
 //!
-//! A backlog is not read to its end: it stays in its ring, which is there for it, and is read in parts that fit into a
-//! CPU's cache. How far such a part is complete the records say: a hit had its room after the hit of the same thread
-//! before it had its time, and all that lies behind had its room later still.
-//! Not here: what an item means; any clock of our own.
+//! A backlog is not read to its end: it stays in its ring, which has the room for it, and is read in parts that fit
+//! into a CPU's cache. The records themselves show up to when such a part is complete: a hit reserved its room after
+//! the timestamp of the same thread's hit before it, and all records behind it reserved theirs later still. Not here:
+//! what an item means; any clock of our own.
 
 use std::collections::VecDeque;
 
 use super::decode::{Item, What};
 
-/// Items that a queue keeps room for, and that are read of a ring at once. What a backlog took beyond is given back
-/// when it has been read, or a moment without CPU would be held for the rest of a long recording.
+/// The number of items that a queue keeps room for, and that are read from a ring at once. Room beyond this is freed
+/// after a backlog: otherwise a moment without CPU would keep memory for the rest of a long recording.
 pub const PART: usize = 4 << 10;
 
-/// Threads of a ring whose last hits are known, by the last bits of their numbers. On one CPU few take turns.
+/// Number of threads per ring whose last hits are known, by the last bits of their tids. Few threads take turns on
+/// one CPU.
 const THREADS: usize = 16;
 
 pub struct Order {
     rings: Vec<Queue>,
-    /// The ring that all others wait for, while more of it can be read.
+    /// The ring that all others wait for, if more of it can be read.
     holder: Option<usize>,
 }
 
@@ -33,11 +33,11 @@ struct Queue {
     items: VecDeque<Item>,
     /// Everything older than this has been read from the ring.
     complete_to: u64,
-    /// So it was when the last record that was read had its room.
+    /// The last record read reserved its room after this time, so everything older has been read.
     had_room: u64,
-    /// A thread's number, and the time of its last hit.
+    /// Tid and time of each thread's last hit.
     last: [(u32, u64); THREADS],
-    /// It was not read to its end, and could have been.
+    /// The last read stopped before the end, although more was there.
     has_more: bool,
 }
 
@@ -46,8 +46,8 @@ impl Order {
         Order { rings: (0..rings).map(|_| Queue::default()).collect(), holder: None }
     }
 
-    /// Is the ring to be read? Not when much of it waits for another one that is behind: it is not moved from there to
-    /// here, where no limit would be.
+    /// True if the ring should be read. False while many of its items wait for another ring that is behind: they stay
+    /// in the ring, because memory here has no limit.
     pub fn wants(&self, ring: usize) -> bool {
         self.rings[ring].items.len() < PART || self.holder.is_none_or(|holder| holder == ring)
     }
@@ -56,7 +56,7 @@ impl Order {
         self.rings[ring].push(item);
     }
 
-    /// The ring was read to its end, as it was at `time` or later.
+    /// The ring was read to the end that it had at `time` or later.
     pub fn complete(&mut self, ring: usize, time: u64) {
         self.rings[ring].complete_to = time;
         self.rings[ring].has_more = false;
@@ -74,7 +74,7 @@ impl Order {
         self.rings[ring].has_more = false;
     }
 
-    /// Gives what is complete to `each`, in time's order. Returns up to when that is.
+    /// Passes what is complete to `each`, in time order. Returns the watermark.
     pub fn release(&mut self, each: &mut dyn FnMut(Item)) -> u64 {
         let behind = self.rings.iter().enumerate().min_by_key(|(_, queue)| queue.complete_to);
         let watermark = behind.map_or(u64::MAX, |(_, queue)| queue.complete_to);
@@ -89,7 +89,7 @@ impl Order {
         self.rings.iter().map(|queue| queue.items.capacity()).sum()
     }
 
-    /// Gives everything that is left, for the end of a recording.
+    /// Passes everything that is left to `each`, at the end of a recording.
     pub fn release_all(&mut self, each: &mut dyn FnMut(Item)) {
         self.release_to(u64::MAX, each);
     }
@@ -105,8 +105,8 @@ impl Order {
         }
     }
 
-    /// The ring with the oldest item, and the time up to which no other ring has one: a
-    /// run is taken from one ring without looking at the others again.
+    /// The ring with the oldest item, and the time up to which no other ring has one. The run between is taken
+    /// without looking at the other rings again.
     fn next_run(&self, watermark: u64) -> Option<(usize, u64)> {
         let mut first: Option<(usize, u64)> = None;
         let mut second = u64::MAX;
@@ -133,8 +133,8 @@ impl Queue {
         }
     }
 
-    /// Almost always at the end. A record can be older than its neighbour when a thread
-    /// was preempted between getting its room and reading the clock.
+    /// Inserts by time, almost always at the end. A record can be older than the one before it if a thread was
+    /// preempted between reserving room and reading the clock.
     fn push(&mut self, item: Item) {
         self.note(&item);
         let mut at = self.items.len();
@@ -147,8 +147,9 @@ impl Queue {
             self.items.insert(at, item);
         }
     }
-    /// A thread's hits of user space follow each other: none begins before the program at the last one is over. What is
-    /// told in the kernel may come in the middle of one.
+    /// Learns from a user-space hit how far the ring is complete. Such hits of one thread follow each other: none
+    /// begins before BPF's program has finished the last one. A record from inside Linux may come in the middle of a
+    /// hit.
     fn note(&mut self, item: &Item) {
         let (What::Call { origin, .. } | What::Return { origin, .. }) = &item.what else { return };
         if origin.kernel {

@@ -1,17 +1,15 @@
-//! Entry and return of one call find each other here, thread by thread.
+//! Matches the entry and return of each call, thread by thread.
 //!
-//! In: items in time's order. Out: begins, ends and process events to a sink, so that in
-//! each thread they nest and every begin has its end or is reported as in flight.
+//! In: items in time order. Out: begins, ends and process events to a sink. In each thread they nest, and every begin
+//! has its end or is reported as in flight.
 //!
-//! A return names its call by the call's timestamp, which BPF kept across the call: so a
-//! pair is never a guess. Calls that never return are closed when the thread shows that
-//! they are gone: an outer call returns (longjmp or an exception passed over them), or a
-//! new call's frame lies at or above theirs on the stack. A gap in the thread's sequence
-//! numbers tells a lost return from a skipped one; of calls nested more deeply than the kernel
-//! follows them no return comes, and that is a loss too. What the thread does in the kernel nests
-//! in its calls by the same rules: BPF gives it stack pointers below every user stack. A call on another stack than
-//! the thread's open ones has no return: it begins within them, and nothing begins within it.
-//! Pure: no I/O, no clock.
+//! A return names its call by the call's timestamp, which BPF kept across the call: so a pair is never a guess. Calls
+//! that never return are closed when the thread shows that they are gone: an outer call returns (longjmp or an
+//! exception passed over them), or a new call's frame is at or above theirs on the stack. A gap in the thread's
+//! sequence numbers distinguishes a lost return from a skipped one. Calls that are nested more deeply than Linux
+//! tracks them get no return, and that is a loss too. The thread's records from inside Linux nest in its calls by the
+//! same rules, because BPF gives them stack pointers below every user stack. A call on another stack than the
+//! thread's open ones has no return: it begins within them, and nothing begins within it. Pure: no I/O, no clock.
 
 use std::collections::HashMap;
 
@@ -28,12 +26,12 @@ pub struct Open {
     /// When it began, CLOCK_MONOTONIC ns.
     pub ts: u64,
     pub depth: u32,
-    /// The sink's own name for the begin, and for that of the enclosing call.
+    /// The sink's ids of the begin, and of the enclosing call's begin.
     pub id: u64,
     pub parent: Option<u64>,
     pub origin: Origin,
     sp: u64,
-    /// The thread's count of gaps when it began.
+    /// The thread's number of gaps when the call began.
     gaps: u64,
 }
 
@@ -60,34 +58,34 @@ pub trait Sink {
     /// The call's thread ended, or was replaced by exec, before it returned.
     fn died(&mut self, ts: u64, call: &Open);
     fn process(&mut self, item: &Item);
-    /// Something told once; `within` is the innermost open call of its thread.
+    /// An event that is recorded once; `within` is the innermost open call of its thread.
     fn instant(&mut self, item: &Item, within: Option<&Open>);
 }
 
 #[derive(Default)]
 struct Thread {
     open: Vec<Open>,
-    /// Of its last hit. It goes round after 2^32 of them: only differences count.
+    /// The sequence number of the last hit. It wraps after 2^32 hits, so only differences count.
     seq: u32,
     gaps: u64,
-    /// When it was first heard of.
+    /// Time of the thread's first record.
     since: u64,
     pid: u32,
 }
 
-/// Calls of one thread that are followed. Of those that lie deeper than `MAX_FRAMES` no return comes anyway.
+/// The most open calls per thread. Calls deeper than `MAX_FRAMES` get no return anyway.
 const DEEPEST: usize = 1024;
 
 #[derive(Default)]
 pub struct Pairing {
     threads: HashMap<u32, Thread, BuildHasher>,
-    /// Calls that are open, of all threads.
+    /// Number of open calls of all threads.
     open: usize,
-    /// Returns of calls that were already closed: none is expected.
+    /// Number of returns of calls that were already closed. 0 is expected.
     pub orphans: u64,
-    /// Calls whose returns were not watched.
+    /// Number of calls whose returns were not recorded.
     pub elsewhere: u64,
-    /// By probe, calls nested so deeply that the kernel does not see their returns.
+    /// By probe: the number of calls nested so deeply that Linux does not see their returns.
     pub too_deep: TooDeep,
 }
 
@@ -125,7 +123,7 @@ impl Pairing {
         all
     }
 
-    /// In no order.
+    /// The open calls, in no order.
     pub fn open_calls(&self) -> impl Iterator<Item = &Open> {
         self.threads.values().flat_map(|thread| &thread.open)
     }
@@ -135,7 +133,7 @@ impl Pairing {
         self.end_of_another(item, Some(pid), origin, sink);
         let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, pid));
         thread.count(item.seq, origin);
-        // The kernel's own rule for which uretprobes are still alive.
+        // Linux uses the same rule for which uretprobes are still alive.
         while !origin.elsewhere
             && thread.open.last().is_some_and(|top| if chained { top.sp < sp } else { top.sp <= sp })
         {
@@ -160,7 +158,7 @@ impl Pairing {
         }
         thread.open.push(call);
         self.open += 1;
-        // There is no room to wait for its return: a loss, like a call too deep for the kernel.
+        // There is no room to wait for its return: this is a loss, like a call too deep for Linux.
         if thread.open.len() > DEEPEST || self.open > MOST_OPEN {
             self.open -= 1;
             thread.open.pop();
@@ -182,8 +180,8 @@ impl Pairing {
         let Some(thread) = self.threads.get_mut(&item.tid) else { return };
         thread.count(item.seq, origin);
         if begin < thread.since {
-            // A child that was forked inside a call returns from it too: that call is its
-            // parent's, and older than the child. What the child had open inside it is gone.
+            // A child that was forked inside a call returns from it too. That call belongs to its parent and is older
+            // than the child. Calls that the child had open inside it are gone.
             while !thread.open.is_empty() {
                 self.open -= thread.close_top(item.ts, &mut self.too_deep, sink);
             }
@@ -202,7 +200,7 @@ impl Pairing {
         }
     }
 
-    /// If the hit cannot be of the thread known by this number, the end of that one was lost.
+    /// If the hit cannot belong to the known thread with this tid, the record of that thread's end was lost.
     fn end_of_another(&mut self, item: &Item, pid: Option<u32>, origin: Origin, sink: &mut impl Sink) {
         let Some(thread) = self.threads.get(&item.tid) else { return };
         let went_back = !origin.kernel && (item.seq.wrapping_sub(thread.seq) as i32) <= 0;
@@ -242,14 +240,14 @@ impl Thread {
         self.seq = seq;
     }
 
-    /// How many it closed.
+    /// Returns the number of calls closed.
     fn close_top(&mut self, ts: u64, too_deep: &mut TooDeep, sink: &mut impl Sink) -> usize {
         let Some(call) = self.open.pop() else { return 0 };
         let deep = call.depth >= wire::MAX_FRAMES && !call.origin.kernel;
         if deep {
             *too_deep.entry(call.probe).or_default() += 1;
         }
-        // Nothing in the kernel is left but by its return.
+        // Code inside Linux ends only by returning.
         let unwound = self.gaps == call.gaps && !call.origin.kernel && !deep;
         let outcome = if unwound { Outcome::Unwound } else { Outcome::Lost };
         sink.end(ts, &call, outcome, &[]);
@@ -257,8 +255,8 @@ impl Thread {
     }
 }
 
-/// Thread ids are small and not chosen by an attacker who gains from collisions: a
-/// multiplication spreads them, and costs a fraction of SipHash.
+/// A hasher for thread ids. They are small, and no attacker gains from collisions: a multiplication spreads them, at
+/// a fraction of SipHash's cost.
 #[derive(Default, Clone)]
 pub struct BuildHasher;
 

@@ -1,6 +1,6 @@
-//! Paired calls → lines. In: begins, ends and process events in order. Out: each as a
-//! line with its number, to the file, the summary and, with --live, a person.
-//! Everything that needs a function's name or meaning is looked up once a probe.
+//! Paired calls → lines. In: begins, ends and process events in order. Out: each as a line with its event_id, to the
+//! file, the summary and, with --live, the user. Everything that needs a function's name or meaning is looked up once
+//! per probe.
 
 mod still;
 
@@ -28,24 +28,24 @@ use gpurec_trace::{
     self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
 };
 
-/// So long a program's rank is waited for: it is in its memory, which may be anywhere.
+/// How long to wait for a program's rank. The rank is in the program's memory, which may be anywhere.
 const RANK: Duration = Duration::from_millis(20);
 
-/// What is known of a probe, looked up when its library was hooked.
+/// Facts about a probe, looked up when its library is hooked.
 struct Facts {
     name: String,
     api: Api,
     returns: Returns,
     signature: Option<&'static Signature>,
     role: Option<Role>,
-    /// Of what is no call but lies beneath one.
+    /// Set for probes in Linux and nvidia.ko (ioctl, irq, ...), beneath the calls.
     beneath: Option<Beneath>,
 }
 
-/// Beyond so many open calls, of up to 8 KiB each, what could not be read at the begin is not read at the end.
+/// The most open calls, of up to 8 KiB each, whose unreadable arguments are kept for a second read at the return.
 const MOST_UNREAD: usize = 4096;
 
-/// What a trace says of a call on another stack than its thread's open call (bpf/stack.h).
+/// The trace's reason for a call on another stack than its thread's open call (bpf/stack.h).
 const ELSEWHERE: &str = "it was made on another stack than an open call of its thread";
 
 pub struct Lines {
@@ -57,38 +57,38 @@ pub struct Lines {
     below: Below,
     ranks: Side,
     whose: Whose,
-    /// Reused from call to call.
+    /// A buffer that is reused from call to call.
     effects: Vec<Effect>,
     live: Option<Box<dyn Rows>>,
-    /// The rings fill: what is only for a person to look at has to wait.
+    /// The rings fill: output that is only for the user has to wait.
     pub hurry: bool,
     /// False with --summary-only: calls are counted, not written.
     pub write_calls: bool,
     next_id: u64,
-    /// The number of the next line of the file.
+    /// The event_id of the next line of the file.
     written_ids: u64,
-    /// CLOCK_MONOTONIC ns of the recording's beginning, and of the last line.
+    /// Beginning of the recording, and time of the last line, in CLOCK_MONOTONIC ns.
     start: u64,
     last: u64,
-    /// Open calls with arguments that could not be read where they began.
+    /// Open calls with arguments that could not be read at the entry.
     unread: HashMap<u64, Captured>,
-    /// Calls that died with their threads.
+    /// Calls whose threads ended before they returned.
     died: Unreturned,
     pub stops: Stops,
-    /// Returns of kernel functions that never came.
+    /// Number of returns of Linux and driver functions that never came.
     pub returns_missed: u64,
     /// When `--live` last looked for calls that do not return.
     looked: u64,
-    /// Set once: the output cannot take more.
+    /// The first write error. Nothing is written after it.
     pub failed: Option<io::Error>,
 }
 
-/// Bytes of the calls that the `end` line lists: some twenty thousand.
+/// The most bytes of calls that the `end` line lists: some twenty thousand calls.
 const UNRETURNED: usize = 3 << 20;
-/// Of each, besides its name.
+/// Bytes of each call, without its name.
 const EACH: usize = 128;
 
-/// Calls that have not returned, as many as the `end` line lists.
+/// Calls that have not returned: as many as the `end` line lists, and the number of the others.
 #[derive(Default)]
 struct Unreturned {
     list: Vec<InFlight>,
@@ -133,13 +133,14 @@ impl Lines {
         }
     }
 
-    /// What only the processes themselves and their files tell is asked for: names of kernels, ranks.
+    /// Lets helper processes read kernel names and ranks, which only the processes themselves and their files
+    /// contain.
     pub fn asking(self, files: &Files) -> Lines {
         let names = Box::new(Stubs::new(Some(files.clone())));
         Lines { meaning: Meaning::new(names), ranks: Side::new(Some(files.clone())), ..self }
     }
 
-    /// What these processes and their children do is not the trace's to tell.
+    /// Leaves these processes and their children out of the trace.
     pub fn leaving_out(self, own: impl IntoIterator<Item = u32>) -> Lines {
         Lines { whose: Whose::without(own), ..self }
     }
@@ -151,12 +152,12 @@ impl Lines {
         }
     }
 
-    /// Launches whose kernel might have had a name.
+    /// Number of launches whose kernel might have had a name, had there been time to ask for it.
     pub fn unnamed(&self) -> u64 {
         self.meaning.unnamed()
     }
 
-    /// Numbers of probes are given in order, from 1.
+    /// Adds probes. Their ids are in order, from 1.
     pub fn add_probes(&mut self, probes: &[Probe]) {
         for probe in probes {
             let id = probe.id as usize;
@@ -181,33 +182,33 @@ impl Lines {
         }
     }
 
-    /// Not every call is seen, by the user's wish or for lack of room: from now on nothing
-    /// is concluded from what was not seen.
+    /// Some calls are not seen, by the user's choice or for lack of room. From now on nothing is concluded from calls
+    /// that were not seen.
     pub fn calls_missing(&mut self) {
         self.meaning.calls_missing();
     }
 
-    /// Allocations or frees are missing: no total is told from now on.
+    /// Allocations or frees are missing: from now on no total is written.
     pub fn memory_missing(&mut self) {
         self.meaning.memory_missing();
     }
 
-    /// Not all calls of this function are recorded: what only they tell of devices and contexts is not known.
+    /// Not all calls of this function are recorded: facts about devices and contexts that only they show are unknown.
     pub fn not_seen(&mut self, function: &str) {
         self.meaning.not_seen(function);
     }
 
-    /// Calls that change what threads work with were lost.
+    /// Calls that change a thread's context or device were lost.
     pub fn contexts_missing(&mut self) {
         self.meaning.contexts_missing();
     }
 
-    /// What calls tell less of, for want of room.
+    /// Messages about facts that were dropped for lack of room.
     pub fn forgotten(&self) -> Vec<String> {
         self.meaning.forgotten()
     }
 
-    /// Objects of the driver that were too many to be remembered.
+    /// Number of driver objects that were forgotten because there were too many.
     pub fn forgotten_objects(&self) -> u64 {
         self.below.forgotten()
     }
@@ -231,7 +232,7 @@ impl Lines {
         self.write(ts, body)
     }
 
-    /// Before the first line of a process that was not seen to start comes one that says what it is.
+    /// Writes a `found` line before the first line of a process whose start was not seen.
     fn meet(&mut self, ts: u64, pid: u32) {
         if self.whose.is_new(pid)
             && let Some(Found::Process(Some(about))) = self.ranks.ask(&Ask::Process { pid }, RANK)
@@ -266,7 +267,7 @@ impl Lines {
             }
         }
         if let (Some(writer), None, true) = (&mut self.writer, &self.failed, self.write_calls || !frequent) {
-            // The same number, unless calls are left out of the file.
+            // The same id as in memory, unless the file leaves calls out.
             line.event_id = self.written_ids;
             self.written_ids += 1;
             self.failed = writer.write(&line).err();
@@ -274,17 +275,17 @@ impl Lines {
         id
     }
 
-    /// How many lines there were, written or only counted.
+    /// Number of lines so far, written or only counted.
     pub fn count(&self) -> u64 {
         self.next_id
     }
 
-    /// CLOCK_MONOTONIC ns as time since the beginning.
+    /// Converts CLOCK_MONOTONIC ns to time since the beginning.
     pub fn since_start(&self, ts: u64) -> u64 {
         ts.saturating_sub(self.start)
     }
 
-    /// A person sees the rows of the last moments.
+    /// Shows the latest rows to the user.
     pub fn show(&mut self) {
         if let Some(live) = &mut self.live {
             live.flush();
@@ -295,7 +296,7 @@ impl Lines {
         self.written_ids
     }
 
-    /// Time goes on without a line. Returns the time since the beginning.
+    /// Advances the time without a line. Returns the time since the beginning.
     pub fn now_is(&mut self, ts: u64) -> u64 {
         self.last = self.last.max(ts);
         self.last - self.start
@@ -308,7 +309,8 @@ impl Lines {
         }
     }
 
-    /// Calls begun and not returned: those whose thread died, and those still open. And how many more there are.
+    /// Calls that began and did not return: those whose thread ended, and those still open; and the number of further
+    /// ones.
     pub fn in_flight(&mut self, open: &[Open]) -> (Vec<InFlight>, u64) {
         let mut all = std::mem::take(&mut self.died);
         open.iter().for_each(|call| all.add(self.one_in_flight(self.last, call, false)));
@@ -319,7 +321,7 @@ impl Lines {
         CallRef { pid: call.pid, tid: call.tid, id: call.id }
     }
 
-    /// The lines that follow from a call that returned.
+    /// Writes the lines about a returned call's effects.
     fn follow(
         &mut self,
         ts: u64,
@@ -347,7 +349,7 @@ impl Lines {
         self.effects = effects;
     }
 
-    /// Arguments that could be read at the call's return alone, if there are any.
+    /// Arguments that could be read only at the call's return, if there are any.
     fn late<'a>(
         &mut self,
         call: &Open,
@@ -388,7 +390,7 @@ impl Sink for Lines {
             let body = self.below.begin(what, name, self.next_id, call, captured);
             let id = self.line(call.ts, body);
             if call.origin.elsewhere {
-                // BPF says so of calls alone.
+                // BPF sets this flag only for calls of a library.
                 let call = call.with_id(id);
                 let end = self.below.end(what, name, call.ts, &call, Outcome::Lost, &[]);
                 self.line(call.ts, end);

@@ -1,13 +1,13 @@
-//! Has the machine slept? CLOCK_MONOTONIC, by which everything here is timed, stands still while it does, and
-//! CLOCK_BOOTTIME goes on: what lies between the two grows by the sleep, and by nothing else.
-//! In: readings of both. Out: how long it slept since the reading before. Pure but for `Reading::now`.
+//! Detects that the machine was suspended. CLOCK_MONOTONIC, which times everything here, stops during a suspend, and
+//! CLOCK_BOOTTIME does not: the difference between the two grows only by the suspended time. In: readings of both.
+//! Out: the time suspended since the previous reading. Pure except for `Reading::now`.
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Less is no sleep: no machine is down and up again in that time.
+/// A shorter difference is no suspend: no machine suspends and resumes in that time.
 const SHORTEST_NS: u64 = 10_000_000;
 
-/// Whoever reads can be kept from it between one clock and the other. Such a reading says nothing.
+/// A reading that takes longer than this was preempted between the two clocks, and is ignored.
 const KEPT_NS: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl Reading {
 
 #[derive(Default)]
 pub struct Sleeps {
-    /// How far the clocks are apart, once it is known.
+    /// The difference between the clocks, once it is known.
     apart_ns: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Sleeps {
         if clocks.after_ns.saturating_sub(clocks.before_ns) > KEPT_NS {
             return None;
         }
-        // In a time namespace the one may be behind the other.
+        // In a time namespace, CLOCK_BOOTTIME may be behind CLOCK_MONOTONIC.
         let apart_ns = clocks.boot_ns.wrapping_sub(clocks.after_ns);
         let slept_ns = apart_ns.wrapping_sub(*self.apart_ns.get_or_insert(apart_ns));
         if !(SHORTEST_NS..i64::MAX as u64).contains(&slept_ns) {
@@ -57,7 +57,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// At `at_ms` of the clock that stands still, so far apart from the other; read in so many ns.
+    /// A reading at `at_ms` of CLOCK_MONOTONIC, with this difference to CLOCK_BOOTTIME, that took `took_ns`.
     fn reading(at_ms: u64, apart_ns: u64, took_ns: u64) -> Reading {
         let before_ns = at_ms * MS;
         Reading {
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_sleep_is_what_the_clocks_come_apart_by() {
         let mut sleeps = Sleeps::default();
-        // What the machine slept before is none of this recording.
+        // A suspend before the recording does not count.
         assert_eq!(sleeps.look(reading(1000, 7_000_000 * MS, 0)), None);
         assert_eq!(sleeps.look(reading(1100, 7_000_000 * MS, 0)), None);
         assert_eq!(sleeps.look(reading(1200, 7_030_000 * MS, 0)), Some(30_000 * MS));
@@ -85,7 +85,7 @@ mod tests {
         for (at, took) in [(1000, 40), (1100, 900_000), (1200, 20_000 * MS), (1300, 0), (1400, 999_999)] {
             assert_eq!(sleeps.look(reading(at, 5 * MS, took)), None, "{took}");
         }
-        // What such a reading hides shows at the next.
+        // The next reading shows what an ignored one hides.
         assert_eq!(sleeps.look(reading(1500, 105 * MS, 20_000 * MS)), None);
         assert_eq!(sleeps.look(reading(1600, 105 * MS, 0)), Some(100 * MS + 20));
     }

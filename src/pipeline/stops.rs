@@ -1,12 +1,12 @@
-//! When gpurec itself kept processes stopped: for a file that they had mapped, for --lossless. In: each stop when it ends.
-//! Out: how many there were, how long together, and how much of a call's time fell into them. Pure.
+//! The times in which gpurec itself kept processes stopped: for a mapped file, or for --lossless. In: each stop when
+//! it ends. Out: the number of stops, their total time, and the part of a call's time that fell into them. Pure.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::pair::BuildHasher;
 use gpurec_trace as trace;
 
-/// Stops of one process that are told apart: no call is open for more, but one that encloses them all.
+/// The most stops of one process that are kept apart. Calls that were open for longer enclose all older stops.
 const KEPT: usize = 1024;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct Stop {
 }
 
 impl Stops {
-    /// A process that was stopped for two reasons at once was stopped once.
+    /// Adds a stop. A process that was stopped for two reasons at once was stopped once.
     pub fn add(&mut self, pid: u32, from: u64, to: u64) {
         let stops = self.of.entry(pid).or_default();
         let from = stops.back().map_or(from, |last| from.max(last.to));
@@ -38,7 +38,7 @@ impl Stops {
         }
     }
 
-    /// Of the time from one moment to another, how long the process was stopped.
+    /// The time between `from` and `to` in which the process was stopped.
     pub fn within(&self, pid: u32, from: u64, to: u64) -> u64 {
         let Some(stops) = self.of.get(&pid) else { return 0 };
         let later = stops.iter().rev().take_while(|stop| stop.to > from);
@@ -59,7 +59,7 @@ mod tests {
         let mut stops = Stops::default();
         stops.add(7, 100, 200);
         stops.add(7, 300, 350);
-        // Another reason, at the same time.
+        // A stop for another reason, at the same time.
         stops.add(7, 310, 360);
         stops.add(8, 0, 1000);
         assert_eq!(stops.within(7, 0, 1000), 160);

@@ -1,10 +1,11 @@
-//! Names of host stubs that were registered before the recording began: the symbol at the
-//! stub's address, from the file that the process has mapped there. In: a process and an
-//! address. Out: the symbol as the file has it, or that there is none, or that it is not known now.
+//! Names of host stubs that were registered before the recording began: the symbol at the stub's address, from the
+//! file that the process has mapped there. In: a process and an address. Out: the symbol as in the file, or that
+//! there is none, or that it is not known now.
 //!
-//! Another process looks (crate::files), and this thread has rings to empty: it waits for each process's names for so
-//! long in all, and after that for a small part of the time. A process that has a thousand names gets them; one that
-//! starts what has no name ten thousand times a second costs the others nothing.
+//! Helper processes look the names up (crate::files), because this thread has rings to empty. It waits for each
+//! process's names for a fixed time in all, and after that for a small part of the elapsed time. A process that has a
+//! thousand names gets them; one that starts kernels without names ten thousand times a second does not slow the
+//! others.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,13 +14,13 @@ use crate::files::{Ask, Files, Found, Side};
 use gpurec_cuda::semantics::{Names, Stub};
 use gpurec_trace::bounds::Left;
 
-/// More than a program has kernels, less than a hostile one could make us look up.
+/// More names than a program has kernels, fewer than a hostile program could make gpurec look up.
 const MOST: usize = 100_000;
-/// Bytes of the names that were asked for, and of each besides.
+/// Bytes of all known names, and the overhead of each.
 const MOST_KNOWN: usize = 16 << 20;
 const EACH: usize = 48;
 const MOST_PROCESSES: usize = 4096;
-/// So long a process's names are waited for, and one in so many parts of the time since its first.
+/// How long to wait for a process's names at first, and 1/PART of the time since the first.
 const AT_FIRST: Duration = Duration::from_millis(100);
 const PART: u32 = 50;
 
@@ -30,7 +31,7 @@ pub struct Stubs {
     spent: HashMap<u32, Spent>,
 }
 
-/// How long was waited for a process's names, since when.
+/// The time spent waiting for a process's names, and when that began.
 struct Spent {
     since: Instant,
     waited: Duration,
@@ -67,7 +68,7 @@ impl Names for Stubs {
     }
 }
 
-/// How long may still be waited.
+/// The time that may still be spent waiting.
 fn left(since: Duration, waited: Duration) -> Duration {
     (AT_FIRST + since / PART).saturating_sub(waited)
 }

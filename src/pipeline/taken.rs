@@ -1,5 +1,5 @@
-//! What was captured of a call, taken apart without an allocation. In: its bytes. Out: the words of its stack and
-//! the pieces of memory, for the tables of arguments.
+//! Takes a call's captured bytes apart without an allocation. In: the bytes. Out: the words of its stack and the
+//! pieces of memory, for the tables of arguments.
 
 use super::decode::{self, Captured};
 use crate::wire;
@@ -26,7 +26,7 @@ impl<'a> Taken<'a> {
         Taken::of(decode::pieces(pieces))
     }
 
-    /// What was captured at the entry, with what could be read at the return alone.
+    /// What was captured at the entry, completed by the pieces that could be read only at the return.
     pub(super) fn late(captured: &'a Captured, pieces: &'a [u8]) -> Taken<'a> {
         let mut taken = Taken::entry(captured);
         for (index, piece) in decode::late_pieces(pieces) {

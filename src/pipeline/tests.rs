@@ -1,5 +1,5 @@
-//! What the tests share: random numbers that are the same every time, items and records
-//! by hand, and a ring that the test itself fills as the kernel would.
+//! Shared by the tests: reproducible random numbers, hand-made items and records, and a ring that the test fills as
+//! BPF would.
 
 mod decode;
 mod interleave;
@@ -29,7 +29,7 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        // Neighbouring seeds must not begin alike.
+        // Neighbouring seeds must not start with similar numbers.
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..4 {
             random.next();
@@ -71,14 +71,14 @@ pub fn exit_item(ts: u64, pid: u32, tid: u32, process: bool) -> Item {
     Item { ts, tid, seq: 0, what: What::Exit { pid, status: 0, process } }
 }
 
-/// Numbered from 1, in this order. What each argument is called is not asked here.
+/// Probes with ids from 1, in this order. They have no signature, because these tests ignore argument names.
 pub fn probes_named(names: &[&str]) -> Vec<Probe> {
     let probe =
         |(id, name): (u32, &&str)| Probe { id, name: name.to_string(), signature: None, beneath: None };
     (1..).zip(names).map(probe).collect()
 }
 
-/// A file laid out as a CPU's part of the map of rings, of which the near one is filled.
+/// A file with the layout of one CPU's part of the map of rings. Only the near ring is filled.
 pub struct FakeRing {
     file: File,
     layout: Layout,
@@ -90,7 +90,7 @@ const HEAD: u64 = offset_of!(wire::Positions, head) as u64;
 const TAIL: u64 = offset_of!(wire::Positions, tail) as u64;
 
 impl FakeRing {
-    /// Both positions begin at `start`, as after a while of use.
+    /// Both positions start at `start`, as after some use.
     pub fn new(size: usize, start: u64) -> FakeRing {
         let file = File::from(memfd_create("gpurec-test-ring", MFdFlags::MFD_CLOEXEC).unwrap());
         let layout = Layout { near: size, far: size, secret: SECRET };
@@ -125,7 +125,7 @@ impl FakeRing {
         self.finish(at, record.len());
     }
 
-    /// Room is taken, the header is still to be written. Returns where the record is, for `finish`.
+    /// Reserves room and leaves the header unfinished. Returns where the record is, for `finish`.
     pub fn put_unfinished(&mut self, record: &[u8]) -> u64 {
         assert!(self.has_room(record.len()), "the test fills the ring");
         let at = self.produced;
@@ -135,7 +135,7 @@ impl FakeRing {
         at
     }
 
-    /// Room is taken, and nothing was written there yet.
+    /// Reserves room and writes nothing there.
     pub fn take_room(&mut self, length: usize) -> u64 {
         let at = self.produced;
         self.produce(room(length));
@@ -164,7 +164,7 @@ fn header(at: u64, length: usize) -> u64 {
     (at ^ SECRET) << 16 | length as u64
 }
 
-/// What a record takes in a ring, with its header.
+/// The bytes that a record takes in a ring, with its header.
 fn room(length: usize) -> u64 {
     (length as u64 + 8).next_multiple_of(8)
 }

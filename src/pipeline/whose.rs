@@ -1,20 +1,20 @@
-//! Whose lines are written. In: lines, and what processes do. Out: which process has to be named before its line, and
-//! what is gpurec's own; how a process was called and ended.
+//! Tracks the processes of the lines. In: lines, and process events. Out: which process must be introduced before its
+//! line, which processes are gpurec's own, and how a process was started and ended.
 
 use std::collections::HashSet;
 
 use super::decode::What;
 use gpurec_trace::{self as trace, Body, Process};
 
-/// How many processes are remembered as known.
+/// The most processes to remember as known.
 const MOST_KNOWN: usize = 1 << 20;
 
 #[derive(Default)]
 pub struct Whose {
-    /// Processes that have a line which says what they are, and the one of the last line.
+    /// Processes that a line has introduced, and the process of the last line.
     known: HashSet<u32>,
     met: u32,
-    /// gpurec's own: under --all they are seen too.
+    /// gpurec's own processes, which --all sees too.
     own: HashSet<u32>,
 }
 
@@ -23,7 +23,7 @@ impl Whose {
         Whose { own: own.into_iter().collect(), ..Whose::default() }
     }
 
-    /// Whether no line has said yet what it is. From now on one has.
+    /// True if no line has introduced the process yet. From now on it counts as introduced.
     pub fn is_new(&mut self, pid: u32) -> bool {
         if self.met == pid || pid == 0 {
             return false;
@@ -35,7 +35,7 @@ impl Whose {
         self.known.insert(pid)
     }
 
-    /// Its number may be another's after its end.
+    /// Notes a process event. After an exit, the pid may be reused.
     pub fn know(&mut self, process: &Process) {
         match process {
             Process::Exec(exec) => _ = self.known.insert(exec.pid),
@@ -69,7 +69,7 @@ impl Whose {
     }
 }
 
-/// Whose line it is, of those that a process has.
+/// The process of a line, for the kinds of lines that introduce one.
 pub fn process_of(body: &Body) -> Option<u32> {
     match body {
         Body::Begin(begin) => Some(begin.pid),
@@ -80,7 +80,7 @@ pub fn process_of(body: &Body) -> Option<u32> {
     }
 }
 
-/// argv as it lies in memory. A cut one ends in `…`.
+/// The words of an argv as in memory. A cut one ends in `…`.
 pub fn words(command: &[u8], cut: bool) -> Vec<String> {
     let text = command.strip_suffix(&[0]).unwrap_or(command);
     let mut words: Vec<String> =

@@ -1,6 +1,5 @@
-//! The thread that empties the rings. It looks every few milliseconds by itself, so the
-//! target never pays for waking it. In: rings, messages of the recorder. Out: lines; at
-//! the end, what `end` says.
+//! The thread that empties the rings. It polls every few milliseconds, so the target never pays for waking it. In:
+//! rings, messages of the recorder. Out: lines; at the end, the contents of the `end` line.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -27,19 +26,19 @@ use gpurec_trace::{self as trace, Body, Finish, Header};
 
 const PAUSE: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_millis(500);
-/// How often rows go to a person's screen.
+/// How often rows are sent to the user's screen.
 const SHOW: Duration = Duration::from_millis(100);
-/// Processes of which not every file was looked at that are remembered.
+/// The most processes with unexamined files to remember.
 const UNLOOKED: usize = 65_536;
 const UNLOOKED_MORE: &str = "very many processes ended before gpurec could look at the files that they had mapped: CUDA runtimes in those were not seen";
-/// How often a ring is looked at again at the end for a record that is still being written.
+/// How often a ring is read again at the end, for a record that is still being written.
 const LAST_LOOKS: u32 = 500;
 
-/// How far the recording is, for all threads.
+/// The state of the recording, shared by all threads.
 #[derive(Default)]
 pub struct State {
     step: AtomicU8,
-    /// When the hooks fell silent; 0 before.
+    /// When the hooks stopped recording; 0 before.
     cut: AtomicU64,
 }
 
@@ -47,17 +46,17 @@ impl State {
     const DRAIN: u8 = 1;
     const STOP: u8 = 2;
 
-    /// The recording ends here, whatever is still to be read.
+    /// Sets the end of the recording, whatever is still to be read.
     pub fn cut(&self, ts: u64) {
         self.cut.store(ts, Ordering::SeqCst);
     }
 
-    /// Every hook is gone: read what is left, then end.
+    /// Every hook is gone: reads what is left, then ends.
     pub fn drain(&self) {
         self.step.fetch_max(Self::DRAIN, Ordering::SeqCst);
     }
 
-    /// End without reading the rest.
+    /// Ends without reading the rest.
     pub fn stop(&self) {
         self.step.fetch_max(Self::STOP, Ordering::SeqCst);
     }
@@ -80,9 +79,9 @@ pub struct Worker {
     /// Libraries that could not be hooked: their calls are not in the trace.
     not_hooked: Sentences,
     missed: Sentences,
-    /// Processes of which not every file was looked at.
+    /// Processes with files that were not examined.
     unlooked: HashSet<u32>,
-    /// Records without the memory that was to be read with them.
+    /// Number of records without the memory that should have been read with them.
     cut: u64,
     pauses: Option<Arc<Pauses>>,
     state: Arc<State>,
@@ -92,7 +91,7 @@ pub struct Worker {
     abandoned: bool,
 }
 
-/// What is left of a recording.
+/// The result of a recording.
 pub struct Outcome {
     pub figures: Figures,
     pub failed: Option<std::io::Error>,
@@ -134,12 +133,12 @@ impl Worker {
         }
     }
 
-    /// Lets go who waits for the rings to be emptied.
+    /// Makes the worker resume processes that wait until the rings are empty.
     pub fn letting_go(self, pauses: Option<Arc<Pauses>>) -> Worker {
         Worker { pauses, ..self }
     }
 
-    /// Reports to it from time to time.
+    /// Makes the worker report to `watch` from time to time.
     pub fn watched_by(self, watch: impl Watch + 'static) -> Worker {
         Worker { watch: Some(Box::new(watch)), ..self }
     }
@@ -174,7 +173,7 @@ impl Worker {
             }
             self.tell_watch();
             if state == State::DRAIN && !busy {
-                // A record may still be being written, by a thread that was preempted in it.
+                // A thread that was preempted in a hook may still be writing a record.
                 let unfinished = self.rings.iter().any(|ring| ring.waiting() > 0);
                 last_looks += 1;
                 if !unfinished || last_looks > LAST_LOOKS {
@@ -189,7 +188,7 @@ impl Worker {
         self.finish()
     }
 
-    /// Told when it is noticed: a moment after the machine woke up.
+    /// Reports a suspend when it is noticed: a moment after the machine resumed.
     fn look_at_clocks(&mut self) {
         if let Some(slept_ns) = self.sleeps.look(Reading::now()) {
             let what = Told::Slept(trace::Suspend { slept_ns });
@@ -197,7 +196,7 @@ impl Worker {
         }
     }
 
-    /// Not once the recording is over: hooks may take long to be removed.
+    /// Reports to the watch, but not after the recording ended: removing hooks may take long.
     fn tell_watch(&mut self) {
         if self.state.cut.load(Ordering::SeqCst) != 0 {
             return;
@@ -217,7 +216,7 @@ impl Worker {
         self.watch = Some(watch);
     }
 
-    /// One look at every ring. Returns whether there was much to do.
+    /// Reads every ring once. Returns true if there was much to do.
     fn round(&mut self) -> bool {
         let now = monotonic_ns();
         let (mut records, mut more) = (0, false);
@@ -242,18 +241,19 @@ impl Worker {
             }
             more |= stopped == Stopped::Many;
         }
-        // It goes on while its records are written. If writing waits, so does this thread, and then
-        // whoever fills the rings again.
+        // A paused process resumes while its records are still being written. If writing blocks, this thread blocks
+        // too, and then so does a process that fills the rings again.
         if let Some(pauses) = &self.pauses
             && self.rings.iter().all(|ring| ring.waiting() <= pauses.low)
         {
             let stops = &mut self.lines.stops;
             pauses.let_go(&mut |pause| stops.add(pause.pid, pause.from, pause.to));
         }
-        // Sent before a stopped process was let go: so before any call that it makes possible.
+        // The recorder sends these before it resumes a stopped process, and so before any call that this makes
+        // possible.
         self.receive();
         let told_to = self.release(Order::release);
-        // What happened later is told when all before it is.
+        // Later messages wait until all records before them are written.
         tell_until(now.min(told_to), &mut self.waiting, &mut self.lines);
         more || records > 1000
     }
@@ -265,7 +265,7 @@ impl Worker {
                 Told::Missed(why) => self.missed.add(why),
                 Told::Unlooked if self.unlooked.len() < UNLOOKED => _ = self.unlooked.insert(message.pid),
                 Told::Unlooked => self.missed.add(UNLOOKED_MORE),
-                // At once: the calls that it fell into have not ended yet.
+                // At once: the calls that it interrupted have not ended yet.
                 Told::Stopped { from } => self.lines.stops.add(message.pid, from, message.ts),
                 Told::Coming(_, ref probes) => {
                     self.lines.add_probes(probes);
@@ -293,7 +293,7 @@ impl Worker {
         })
     }
 
-    /// A `lost` line for what was lost since the last one.
+    /// Writes a `lost` line for what was lost since the last one.
     fn tell_losses(&mut self) {
         let Ok(total) = self.loss.total() else { return };
         self.receive();
@@ -388,7 +388,7 @@ impl Worker {
         Outcome { figures, failed: self.lines.failed.take() }
     }
 
-    /// Besides losses, of which the summary knows.
+    /// The reasons why the trace is incomplete, except losses, which the summary knows.
     fn incomplete_because(&self) -> Vec<String> {
         let mut because = Vec::new();
         if self.abandoned {
@@ -448,7 +448,7 @@ impl Worker {
     }
 }
 
-/// A process that makes calls uses CUDA: what it had mapped could have been a CUDA runtime.
+/// A process that makes calls uses CUDA: the files it had mapped could include a CUDA runtime.
 impl Worker {
     fn unlooked(&self) -> Option<String> {
         let mut all: Vec<u32> =
@@ -465,8 +465,9 @@ impl Worker {
     }
 }
 
-/// Threads that call as fast as they can would keep this one from emptying their rings:
-/// it takes little time, but takes it first. Without the right to do so it goes on as it is.
+/// Raises this thread's priority. Threads that call as fast as they can would otherwise keep it from emptying their
+/// rings; it needs little time, but needs it first. Without the right to do so, it continues with its normal
+/// priority.
 fn go_first() {
     // SAFETY: plain integers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };

@@ -1,5 +1,5 @@
-//! What the guardian asks and tells: BPF's maps, by descriptors that it keeps. In: the loaded programs. Out: a guardian
-//! that has begun.
+//! The guardian's access to BPF's maps, by descriptors that it keeps. In: the loaded programs. Out: a guardian that
+//! has started.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::process::guardian::{self, Beat, Guardian, Stops};
 use crate::wire::{self, Pulse};
 
 struct Maps {
-    /// Each has processes that gpurec has stopped.
+    /// Each map contains processes that gpurec has stopped.
     stopped: [MapHandle; 3],
     state: MapHandle,
     pulse: MapHandle,
@@ -47,7 +47,7 @@ impl Stops for Maps {
     }
 
     fn rescue(&mut self, pid: Pid) {
-        // Before it goes on: a recorder that is back leaves alone the processes that it does not find any more.
+        // Before the process resumes: a recorder that runs again leaves alone the processes that are not in its maps.
         for map in &self.stopped {
             let _ = map.delete(&pid.to_ne_bytes());
         }

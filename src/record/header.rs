@@ -50,7 +50,7 @@ fn by_site(costs: &SiteCosts) -> BTreeMap<String, u64> {
     kinds.into_iter().map(|(kind, ns)| (kind.to_owned(), ns)).collect()
 }
 
-/// The count is what is hooked already; `library` lines tell what comes later.
+/// The count covers the functions that are hooked so far; `library` lines report later ones.
 fn layer(probes: &Probes) -> Layer {
     let refused = probes
         .refused

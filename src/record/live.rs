@@ -1,9 +1,9 @@
-//! `--live`: one readable row for each thing that happened, on standard error. In: lines of the trace. Out:
-//! TIME(ms) PROCESS PID EVENT DETAILS. A call is one row, when it ends: how long it took, what it was given, what it
-//! gave back, its error; and what follows from it (memory, copies).
+//! `--live`: one readable row per event, on standard error. In: lines of the trace. Out: TIME(ms) PROCESS PID EVENT
+//! DETAILS. A call gets one row, when it ends, with its duration, arguments, results and error. Its effects (memory,
+//! copies) join the same row.
 //!
-//! The trace comes first: where the screen or the recorder itself cannot keep up, rows are left out without
-//! being made, and a row says how many.
+//! The trace comes first: when the screen or the recorder cannot keep up, rows are dropped without being built, and a
+//! row reports how many.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -20,16 +20,16 @@ use gpurec_trace::{
     Level, Line, Memory, Op, Process, Retval, Transfer, Value, signal_name,
 };
 
-/// How many calls and ioctls now open are remembered; more are only left by ends that were lost.
+/// The most open calls and ioctls to remember. Beyond this number, the ends of the rest must have been lost.
 const MOST_OPEN: usize = 65_536;
 
-/// How many processes' names are known at a time.
+/// The most process names to remember.
 const MOST_NAMES: usize = 65_536;
 
-/// Bytes of what a call was given, or gave back.
+/// The most bytes of a call's arguments or results in a row.
 const LONGEST: usize = 400;
 
-/// What goes to the screen at once.
+/// Bytes that are sent to the screen at once.
 const CHUNK: usize = 16 << 10;
 
 pub struct Live {
@@ -37,27 +37,27 @@ pub struct Live {
     buffer: String,
     rows: u64,
     names: HashMap<u32, String>,
-    /// What the calls and ioctls now open ask for, by event_id.
+    /// The arguments of open calls and ioctls, by event_id.
     asked: HashMap<u64, Asked>,
-    /// The call whose row is the last in the buffer.
+    /// The call that has the last row in the buffer.
     last: Option<u64>,
 }
 
-/// What a call was given; of memory, how many bytes it is to have.
+/// A call's arguments, and for an allocation the number of bytes requested.
 #[derive(Default)]
 struct Asked {
     text: String,
     bytes: Option<u64>,
 }
 
-/// The first two columns of a row, and whether there is one.
+/// The process and event columns of a row.
 struct Row<'a> {
     pid: Option<u32>,
     event: &'a str,
 }
 
 impl Rows for Live {
-    /// With `hurry` it only costs what it must to stay right.
+    /// With `hurry` set, it does only what later rows depend on.
     fn line(&mut self, line: &Line, hurry: bool) {
         self.remember(line, hurry);
         let Some(row) = row_of(&line.body) else { return };
@@ -78,7 +78,7 @@ impl Rows for Live {
         self.last = if let Body::End(end) = &line.body { Some(end.begin) } else { None };
     }
 
-    /// A call has not returned: a program that hangs has no other row to say so.
+    /// A row for a call that has not returned: a program that hangs produces no other.
     fn still(&mut self, now_ns: u64, call: &InFlight) {
         if !self.has_room() {
             self.voice.missed(1);
@@ -97,7 +97,7 @@ impl Rows for Live {
         self.last = None;
     }
 
-    /// To the screen, if it has room; else the rows stay, and newer ones are left out.
+    /// Sends the rows to the screen if it has room. If not, they stay, and newer ones are dropped.
     fn flush(&mut self) {
         if self.buffer.is_empty() {
             return;
@@ -119,7 +119,7 @@ impl Live {
         live
     }
 
-    /// What follows from a call goes into its row, if that is still here.
+    /// Appends a call's effect to its row, if that row is still in the buffer.
     fn follows(&mut self, body: &Body) -> bool {
         let begin = match body {
             Body::Memory(memory) => memory.begin,
@@ -129,7 +129,7 @@ impl Live {
         if self.last != Some(begin) {
             return false;
         }
-        // Without its line feed it is the same row.
+        // Removing the line feed continues the row.
         self.buffer.pop();
         let from = self.buffer.len();
         self.buffer.push_str("  ");
@@ -148,7 +148,7 @@ impl Live {
         self.buffer.len() < CHUNK
     }
 
-    /// What a later row needs to know of this line.
+    /// Keeps what later rows need from this line.
     fn remember(&mut self, line: &Line, hurry: bool) {
         match &line.body {
             Body::Begin(begin) if !hurry => self.ask(line.event_id, given(begin)),
@@ -158,7 +158,7 @@ impl Live {
                 }
             }
             Body::Process(Process::Exec(exec)) => {
-                // As the kernel names it: a script by its own name, and no longer than this.
+                // As Linux names it: a script by its own name, cut to 15 characters.
                 let first = exec.command.first().map_or("", String::as_str);
                 let base = first.rsplit('/').next().unwrap_or(first);
                 let name = read_name(exec.pid).unwrap_or_else(|| base.chars().take(15).collect());
@@ -196,7 +196,7 @@ impl Live {
         let from = self.buffer.len();
         let _ = write!(self.buffer, "{missed} rows: they came faster than they could be shown");
         self.finish_row(from);
-        // It is no row of the trace's.
+        // This row does not come from the trace.
         self.rows -= 1;
     }
 
@@ -234,7 +234,7 @@ impl Live {
     }
 
     fn columns(&mut self, time: &str, process: &str, pid: &str, event: &str) {
-        // Any file may be hooked, and the names of its functions are its own.
+        // Any file may be hooked, so a function's name may contain any character.
         let plain_event: String;
         let event = if event.contains(is_unsafe) {
             plain_event = event.chars().map(plain).collect();
@@ -245,7 +245,7 @@ impl Live {
         let _ = write!(self.buffer, "{time:>12} {process:<16} {pid:>8} {event:<32} ");
     }
 
-    /// Names and messages come from the programs recorded: nothing in them may reach a terminal as a command.
+    /// Names and messages come from the recorded programs: none of their characters may act as a terminal command.
     fn finish_row(&mut self, from: usize) {
         if self.buffer.get(from..).is_some_and(|details| details.contains(is_unsafe)) {
             let clean: String = self.buffer.drain(from..).map(plain).collect();
@@ -274,7 +274,7 @@ impl Live {
 }
 
 impl Drop for Live {
-    /// What found no room to the end is told by whoever has the screen.
+    /// Counts the rows that found no room to the end: the screen reports them.
     fn drop(&mut self) {
         self.flush();
         self.voice.missed(if self.buffer.is_empty() { 0 } else { self.rows });
@@ -289,7 +289,7 @@ fn read_name(pid: u32) -> Option<String> {
     proc::stat(pid).ok().map(|stat| stat.comm)
 }
 
-/// None for a line that has no row.
+/// None if the line has no row.
 fn row_of<'a>(body: &'a Body) -> Option<Row<'a>> {
     let row = |pid: u32, event: &'a str| Some(Row { pid: Some(pid), event });
     match body {
@@ -331,7 +331,7 @@ fn launched(launch: &Launch) -> String {
         let _ = write!(text, " shared {shared}");
     }
     if let Some(nodes) = launch.nodes {
-        // A graph has no kernel of its own.
+        // A graph launch names no kernel.
         text = format!("graph of {nodes} nodes");
     }
     if let Some(stream) = launch.stream.filter(|stream| *stream > 0) {
@@ -427,7 +427,7 @@ fn transfer(to: &mut String, transfer: &Transfer) {
     }
 }
 
-/// An interrupt, time off the CPU, a tracepoint.
+/// Details of an interrupt, time off the CPU, or a tracepoint.
 fn instant(to: &mut String, instant: &Instant) {
     let mut between = "";
     if instant.duration_ns.is_some() {

@@ -1,4 +1,4 @@
-//! Rows of --live, from lines as they come.
+//! Rows of --live, built from trace lines in the order of the trace.
 
 use super::*;
 use crate::pipeline::observer::Rows;
@@ -6,7 +6,7 @@ use gpurec_trace::Reader;
 
 const HEADER: &str = r#"{"event_id":0,"ts":0.1,"type":"header","name":"gpurec","schema":1,"version":"","start":"","host":"","kernel":"","user":""}"#;
 
-/// The details of each row; the first 71 columns are the others.
+/// The details of each row. The other columns fill the first 71 characters.
 fn details(text: &str) -> Vec<&str> {
     text.lines().map(|row| row.get(71..).unwrap_or("").trim()).collect()
 }
@@ -27,7 +27,7 @@ fn shown(lines: &[&str]) -> String {
     std::iter::from_fn(hear).collect()
 }
 
-/// Two ioctls, one inside the other's function, as their ends come.
+/// An ioctl and the driver function inside it, with their ends.
 #[test]
 fn the_end_of_an_ioctl_says_what_was_asked() {
     let text = shown(&[
@@ -70,7 +70,7 @@ fn a_launch_memory_copies_and_the_scheduler() {
     assert_eq!(text, expected.replace("sleeping", "state sleeping"));
 }
 
-/// With what it was given and gave back, its error, and what follows from it.
+/// The row has the call's arguments, results, error and effects.
 #[test]
 fn a_call_is_one_row() {
     let text = shown(&[
@@ -106,7 +106,7 @@ fn what_cannot_be_shown_is_counted_and_told() {
     let (voice, hear) = Voice::with_ear(1);
     let mut live = Live::new(voice.clone());
     each_line(&format!("{HEADER}\n{text}"), |line| live.line(line, false));
-    // One chunk is on its way, one waits, the rest was never made.
+    // One chunk is queued, one waits in the buffer, the other rows were never built.
     assert!(live.buffer.len() < CHUNK + 200 && live.asked.is_empty());
     let mut seen: String = hear().unwrap();
     live.flush();
@@ -121,13 +121,13 @@ fn what_cannot_be_shown_is_counted_and_told() {
     assert_eq!(count(&seen) + not_shown, many + 1);
     assert!(not_shown > 1000);
 
-    // In a hurry no row is made; in the end it is known how many.
+    // With `hurry` no row is built; the rows are only counted.
     each_line(&format!("{HEADER}\n{}", call(1)), |line| live.line(line, true));
     drop(live);
     assert_eq!((voice.take_missed(), hear()), (1, None));
 }
 
-/// A library that --lib names may have functions of any name, and a program any arguments.
+/// A library given by --lib may export functions of any name, and a program may have any arguments.
 #[test]
 fn nothing_that_a_program_names_is_a_command_to_the_terminal() {
     let lines: Vec<String> = [r"x\u001b[31m", r"x\u009b31m\u202e", r"\u2066x\r\n\ufeff"]

@@ -1,7 +1,6 @@
-//! The recording, from the first check to the summary: the one room that knows all the
-//! others and the order in which they are used.
-//! In: a plain configuration. Out: a trace, a summary on standard error, an exit status.
-//! Not here: parsing the command line, what a call means, how a hook is made.
+//! One recording, from the first check to the summary. Only this module knows all the others and the order in which
+//! they run. In: a plain configuration. Out: a trace, a summary on standard error, an exit status. Not here: parsing
+//! the command line, what a call means, how a hook is made.
 
 mod guarded;
 mod header;
@@ -40,39 +39,39 @@ pub struct Config {
     pub target: Target,
     pub output: Option<PathBuf>,
     pub selection: Selection,
-    /// What to record beneath the calls, in the kernel.
+    /// What to record beneath the calls, in Linux and nvidia.ko.
     pub kernel: Option<Choice>,
     pub duration: Option<Duration>,
     pub follow: bool,
     pub as_root: bool,
     pub summary_only: bool,
-    /// Whoever fills a ring is paused until it is empty.
+    /// A process that fills a ring is paused until the ring is empty.
     pub lossless: bool,
-    /// Percent of any thread's time that recording may cost it.
+    /// The most that recording may cost any thread, in percent of its time.
     pub budget: Option<f64>,
     pub live: bool,
     /// How often the running totals are printed.
     pub interval: Option<Duration>,
-    /// Bytes for all rings together; None: by the number of CPUs.
+    /// Bytes for all rings together. None: gpurec chooses by the number of CPUs.
     pub ring: Option<usize>,
     pub quiet: bool,
     pub verbose: bool,
-    /// Tests only: no other backend than this.
+    /// Tests only: the only backend to use.
     pub backend: Option<Backend>,
-    /// More variables for the command (the demo's).
+    /// Additional environment variables for the command (used by the demo).
     pub environment: Vec<(OsString, OsString)>,
     /// The options as given, for the header.
     pub options: serde_json::Value,
-    /// Descriptors that the command shall have (see `target::launch::inherited_fds`).
+    /// Descriptors that the command inherits (see `process::launch::inherited_fds`).
     pub keep_fds: Vec<RawFd>,
 }
 
 impl Config {
-    /// A ring for each CPU. One busy thread fills one CPU's ring, so each must be able to
-    /// hold a burst; many CPUs are rarely all busy, so the sum is bounded.
+    /// Settings with one ring per CPU. One busy thread fills one CPU's ring, so each ring must hold a burst. Many
+    /// CPUs are rarely all busy, so the total is bounded.
     pub fn settings(&self) -> Result<Settings> {
         const MIB: usize = 1 << 20;
-        // What libbpf says is for nobody: gpurec says it.
+        // Discards libbpf's own output: gpurec reports errors itself.
         libbpf_rs::set_print(None);
         let cpus = libbpf_rs::num_possible_cpus()?;
         let total = self.ring.unwrap_or_else(|| (cpus * 16 * MIB).clamp(128 * MIB, 512 * MIB));
@@ -85,7 +84,7 @@ impl Config {
             ring: ring.min(1 << 30),
             budget: self.budget.is_some(),
             lossless: self.lossless,
-            // A person makes only what is theirs wait.
+            // --lossless pauses only the invoking user's own processes, unless the user is root.
             pause_user: match invoking_user().uid {
                 0 => ANY_USER,
                 user => user,

@@ -1,5 +1,5 @@
-//! What the user named and is not there. In: --only, --skip and --lib; later the files that were looked into. Out: an
-//! error before anything starts, for a pattern that speaks of no function; and a sentence at the end, for a --lib of which
+//! Checks that what the user named exists. In: --only, --skip and --lib; later the files that were examined. Out: an
+//! error before anything starts, for a pattern that fits no function; a message at the end, for a --lib of which
 //! nothing was recorded.
 
 use std::collections::BTreeSet;
@@ -19,11 +19,11 @@ use gpurec_analysis::{did_you_mean, nearest};
 use gpurec_cuda::{self as cuda, Api};
 use gpurec_elf::Image;
 
-/// Each pattern of --only and --skip must speak of a function that is known: of the table, of a CUDA library in the usual
-/// places, of --lib.
+/// Each pattern of --only and --skip must fit a known function: of the table, of a CUDA library in the usual places,
+/// or of --lib.
 pub fn check(selection: &Selection, user: &Identity) -> Result<()> {
     let skipped = selection.skip.iter().map(|pattern| ("--skip", pattern));
-    // What another library has cannot be recorded, and may well be skipped.
+    // A function that --api excludes cannot be recorded, but a --skip of it is harmless.
     let wanted = |option: &str, name: &str| option == "--skip" || is_of(selection.api, name);
     let all = selection.only.iter().map(|pattern| ("--only", pattern)).chain(skipped);
     let unknown: Vec<_> = all
@@ -55,7 +55,7 @@ fn is_of(choice: ApiChoice, name: &str) -> bool {
     }
 }
 
-/// A file that is found later, by the program: only its own pattern tells what functions it has.
+/// True for a file that only the program finds, later: gpurec knows of its functions only the rule's own pattern.
 fn may_have(rule: &LibRule, pattern: &Pattern) -> bool {
     rule.is_bare_name() && rule.wants(pattern.as_str())
 }
@@ -100,9 +100,9 @@ pub struct Libs(Vec<(LibRule, Seen)>);
 
 enum Seen {
     Never,
-    /// The first file it spoke of has none of its functions.
+    /// The first file that fits the rule has none of its functions.
     Nothing(PathBuf),
-    /// Something of it was hooked; or why not stands elsewhere.
+    /// Something of it was hooked, or another message reports why not.
     Told,
 }
 
@@ -111,7 +111,7 @@ impl Libs {
         Libs(selection.libs.iter().map(|rule| (rule.clone(), Seen::Never)).collect())
     }
 
-    /// A file was looked into.
+    /// Notes the functions of a file that was examined.
     pub fn saw(&mut self, wants: &Wants) {
         let soname = wants.image.soname.as_deref();
         for (rule, seen) in
@@ -125,7 +125,8 @@ impl Libs {
         }
     }
 
-    /// A file could not be looked into or hooked, which is told. None: it may have been any.
+    /// Notes a file that could not be examined or hooked, which another message reports. None: it may have been any
+    /// file.
     pub fn saw_refused(&mut self, path: Option<&Path>) {
         let may_be = |rule: &LibRule| path.is_none_or(|path| rule.fits(None, path, None));
         for (_, seen) in self.0.iter_mut().filter(|(rule, _)| may_be(rule)) {
@@ -133,7 +134,7 @@ impl Libs {
         }
     }
 
-    /// For the end: those of which nothing was recorded.
+    /// Messages for the end of the recording, one for each --lib of which nothing was recorded.
     pub fn missed(&self) -> impl Iterator<Item = String> {
         self.0.iter().filter_map(|(rule, seen)| {
             let text = rule.text();

@@ -1,5 +1,5 @@
-//! Where the trace goes. In: -o, and who called. Out: the file or descriptor, opened with the caller's rights; or the
-//! sentence why not.
+//! Where the trace is written. In: -o and the invoking user. Out: the file or descriptor, opened with the user's
+//! rights; or the error message.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -15,14 +15,14 @@ use crate::process::{proc, rights};
 use crate::ui;
 use gpurec_analysis::Usage;
 
-/// What -o names, its letters expanded.
+/// The path that -o gives, with its letters expanded.
 pub struct Place {
     path: Option<PathBuf>,
     start: SystemTime,
 }
 
 impl Place {
-    /// Its letters stand for things of the caller's, who is not root.
+    /// Expands the letters by the caller's environment, not root's.
     pub fn of(config: &Config, user: &Identity) -> Result<Place> {
         let start = SystemTime::now();
         let host = host_name();
@@ -33,7 +33,7 @@ impl Place {
         Ok(Place { path, start })
     }
 
-    /// The caller's descriptor to which the trace goes.
+    /// The caller's descriptor to which the trace is written, if -o names one.
     pub fn descriptor(&self) -> Option<i32> {
         self.path.as_deref().and_then(name::descriptor)
     }

@@ -1,8 +1,7 @@
-//! What gpurec says on standard error while it records: rows of --live, reports of --interval, the status
-//! line, a sentence now and then. In: texts, from the threads that record. Out: standard error, written by a
-//! thread of its own.
-//! Whoever records never waits here: a text that finds the queue full is given back or counted. Once the
-//! recording is over, gpurec speaks directly again.
+//! Everything that gpurec writes to standard error while it records: rows of --live, reports of --interval, the
+//! status line, single messages. In: texts, from the recording threads. Out: standard error, written by a thread of
+//! its own. The recording threads never wait here: if the queue is full, the text is returned or counted. After the
+//! recording, gpurec writes directly again.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,13 +18,13 @@ use nix::sys::signal::{SigSet, Signal};
 use super::status::{ERASE, Status, Totals};
 use crate::ui;
 
-/// Texts on their way; of --live each is `live::CHUNK` long.
+/// Texts in the queue. Those of --live are `live::CHUNK` long.
 const WAITING: usize = 256;
 
-/// What a pipe that polls as writable takes without making the writer wait.
+/// The number of bytes that a pipe accepts without blocking once poll reports it as writable.
 const PIECE: usize = 4096;
 
-/// At the end: how long a reader may pause, and how long it may take in all, until the rest is left.
+/// At the end: how long a reader may pause, and how long it may take in total, before the rest is dropped.
 const PAUSE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -37,34 +36,34 @@ enum Said {
         rows: u64,
     },
     Status(Totals),
-    /// Nothing comes after this.
+    /// The last entry of the queue.
     Over,
 }
 
-/// The recorder's end.
+/// The sending end of the queue, for the recording threads.
 #[derive(Clone)]
 pub struct Voice {
     queue: Sender<Said>,
     missed: Arc<Missed>,
 }
 
-/// Rows of --live that nobody saw.
+/// Rows of --live that were not shown.
 #[derive(Default)]
 struct Missed {
-    /// Those that no row has told of yet.
+    /// Those that no NOT_SHOWN row has reported yet.
     untold: AtomicU64,
     all: AtomicU64,
 }
 
-/// The row that tells of rows that were left out.
+/// The event name of the row that reports dropped rows.
 pub const NOT_SHOWN: &str = "NOT_SHOWN";
 
 impl Voice {
-    /// Gives the text back if there is no room.
+    /// Returns the text if the queue is full.
     pub fn say(&self, text: String, rows: u64) -> Result<(), String> {
         match self.queue.try_send(Said::Text { text, rows }) {
             Err(TrySendError::Full(Said::Text { text, .. })) => Err(text),
-            // Nobody listens any more.
+            // The screen thread has ended.
             _ => Ok(()),
         }
     }
@@ -73,7 +72,7 @@ impl Voice {
         !self.queue.is_full()
     }
 
-    /// The next one says it again.
+    /// A dropped status does not matter: the next one replaces it.
     pub fn status(&self, totals: Totals) {
         let _ = self.queue.try_send(Said::Status(totals));
     }
@@ -82,12 +81,12 @@ impl Voice {
         self.missed.add(rows);
     }
 
-    /// For whoever tells of them.
+    /// Takes the number of rows not reported yet, for the caller to report.
     pub fn take_missed(&self) -> u64 {
         self.missed.untold.swap(0, Ordering::Relaxed)
     }
 
-    /// A voice and what hears it, without a screen.
+    /// A voice and a function that receives its texts, without a screen.
     #[cfg(test)]
     pub fn with_ear(room: usize) -> (Voice, impl Fn() -> Option<String>) {
         let (queue, ear) = bounded(room);
@@ -111,7 +110,7 @@ pub struct Screen {
     over: Arc<AtomicBool>,
     /// Disconnected when the thread has ended.
     ended: Receiver<()>,
-    /// Sentences that found no room: said at the end.
+    /// Messages that found the queue full. They are written at the end.
     late: Vec<String>,
     finished: bool,
 }
@@ -140,23 +139,23 @@ impl Screen {
         self.voice.clone()
     }
 
-    /// A sentence of gpurec's.
+    /// Writes a message of gpurec's own.
     pub fn line(&mut self, sentence: &str) {
         if let Err(text) = self.voice.say(ui::clean_lines(&format!("gpurec: {sentence}\n")), 0) {
             self.late.push(text);
         }
     }
 
-    /// Everything that can be shown is shown, the status line is gone, standard error is the caller's.
+    /// Shows everything that can be shown, erases the status line, and returns standard error to direct writes.
     pub fn finish(&mut self) {
         if self.finished {
             return;
         }
         self.finished = true;
         self.over.store(true, Ordering::Release);
-        // Where there is no room for it, the thread is busy and will see for itself.
+        // If the queue is full, the thread is busy and reads the flag later.
         let _ = self.voice.queue.try_send(Said::Over);
-        // It may hang in a write: then it is left there.
+        // The thread may hang in a write: then gpurec continues without it.
         let _ = self.ended.recv_timeout(PATIENCE + PAUSE);
         for text in self.late.drain(..) {
             ui::text(&text);
@@ -175,7 +174,7 @@ impl Drop for Screen {
     }
 }
 
-/// The thread.
+/// The state of the screen thread.
 struct Painter {
     said: Receiver<Said>,
     status: Option<Status>,
@@ -187,15 +186,15 @@ struct Painter {
 
 impl Painter {
     fn run(&mut self) {
-        // A job in the background that writes to a terminal is stopped if the terminal says so (stty tostop), and
-        // with it those who record. Who has the signal blocked just writes.
+        // With `stty tostop`, a background job that writes to the terminal is stopped by SIGTTOU, and the recording
+        // threads with it. A thread that blocks the signal can write.
         let mut set = SigSet::empty();
         set.add(Signal::SIGTTOU);
         let _ = set.thread_block();
         let mut patience = LOOK;
         loop {
             match self.said.recv_timeout(patience) {
-                // What was said before is shown, and whatever is there; nothing more is waited for.
+                // Shows what is queued already, and waits for nothing more.
                 Ok(Said::Over) => patience = Duration::ZERO,
                 Ok(said) => self.show(said),
                 Err(RecvTimeoutError::Timeout) if !self.out.is_over() => {}
@@ -212,7 +211,7 @@ impl Painter {
             Said::Text { text, rows } => {
                 let status = self.drawn.as_deref().unwrap_or_default();
                 let erase = if status.is_empty() { "" } else { ERASE };
-                // In one write as far as can be, so that nothing comes between.
+                // In one write if possible, so that no other output comes between.
                 let left = self.out.write(&format!("{erase}{text}{status}"));
                 if rows > 0 && !left.is_empty() {
                     let left = String::from_utf8_lossy(&left);
@@ -235,11 +234,11 @@ impl Painter {
     }
 }
 
-/// Standard error, without std's lock: somebody who hangs in it must not stop those who record.
+/// Standard error, without std's lock: a thread that hangs in a write must not block the recording threads.
 struct Out {
     over: Arc<AtomicBool>,
     over_since: Option<Instant>,
-    /// Nobody reads any more, or too slowly at the end.
+    /// The reader has closed it, or reads too slowly at the end.
     gone: bool,
 }
 
@@ -248,7 +247,7 @@ impl Out {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Gives back what was not written.
+    /// Returns what was not written.
     fn write(&mut self, text: &str) -> Vec<u8> {
         let mut bytes = text.as_bytes();
         let mut moved = Instant::now();
@@ -279,11 +278,11 @@ fn writable() -> bool {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     let limit = PollTimeout::try_from(LOOK).unwrap_or(PollTimeout::ZERO);
-    // An error or a hang-up is for the write to find.
+    // The write reports an error or a hang-up.
     matches!(poll(&mut fds, limit), Ok(n) if n > 0)
 }
 
-/// What is written at once: whole lines, if there is one.
+/// The part to write at once: whole lines, if there is one.
 fn piece(bytes: &[u8]) -> &[u8] {
     let Some(head) = bytes.get(..PIECE) else { return bytes };
     match memchr::memrchr(b'\n', head) {

@@ -1,6 +1,6 @@
-//! One recording, start to end. The order matters and is told at each step: nothing is
-//! hooked before the output is open, nobody runs before the hooks are in and root's rights
-//! are given up, nobody stays stopped, nothing is read before the hooks are gone at the end.
+//! One recording from start to end, in a fixed order. The output is open before anything is hooked. The hooks are in
+//! place, and root's rights given up, before the command runs. No process stays stopped. At the end, the hooks are
+//! gone before the last records are read.
 
 mod targets;
 
@@ -51,16 +51,16 @@ use gpurec_analysis as analysis;
 use gpurec_cuda as cuda;
 use gpurec_trace::LineWriter;
 
-/// How often the recorder looks around when nothing happens.
+/// How often the recorder wakes when nothing happens, in ms.
 const TICK: u16 = 100;
 
-/// How long calls under way may still return when a recording ends.
+/// How long open calls may still return when a recording ends.
 const LAST_RETURNS: Duration = Duration::from_millis(5);
 
-/// Told to leave while the command still runs: 128 + SIGINT, as a shell says it.
+/// Exit status after a signal to end while the command still runs: 128 + SIGINT, as in a shell.
 const INTERRUPTED: u8 = 130;
 
-/// What could not be done, where the kernel says only why.
+/// The operation that failed. Linux reports only the reason.
 const MAPS: &str = "gpurec cannot use its own BPF maps";
 const THREAD: &str = "gpurec cannot start a thread";
 
@@ -69,17 +69,17 @@ struct Session<'a> {
     probes: Probes,
     tracker: Tracker,
     messages: Sender<Message>,
-    /// Of --budget.
+    /// Set with --budget.
     governor: Option<Governor>,
     control: Control,
-    /// The trace goes into a file, not to a descriptor of the caller's.
+    /// True if the trace is a file, false if it is a descriptor of the caller's.
     has_file: bool,
     who: Who,
-    /// Standard error while the recording goes on: nobody writes to it past this.
+    /// Standard error during the recording: everything that is written to it passes through here.
     screen: Screen,
 }
 
-/// Whom we wait for.
+/// The processes whose end ends the recording.
 enum Who {
     Command(Running),
     Pids(Vec<Attached>),
@@ -103,7 +103,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let user = identity::invoking_user();
     let place = Place::of(config, &user)?;
     patterns::check(&config.selection, &user)?;
-    // While there are neither threads nor descriptors that it would have.
+    // Started first, before gpurec has threads, and descriptors that the new process would inherit.
     let files = Files::start(&user, &config.selection)
         .context("gpurec cannot start the process that reads the files of others")?;
     let begun = begin(config);
@@ -111,15 +111,15 @@ pub fn run(config: &Config) -> Result<u8> {
     let (settings, making) = begun?;
     fds::raise_limit();
     let user_env = environment(config, &user);
-    // Told at once, before anything is set up: a command that does not exist, a process
-    // that cannot be recorded, a file that cannot be written.
+    // These errors come before anything is set up: a command that does not exist, a process that cannot be recorded,
+    // a file that cannot be written.
     let launch = command(config, &user, user_env, place.descriptor())?;
     let attached = attached(config, &user)?;
     let mut probes = Probes::load(&settings, making, &plan, config.backend)?;
     let loss = LossCounters::new(&probes.base).context(MAPS)?;
     let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
     let output = place.open(config, &user)?;
-    // Before any thread is started, so that every thread has them blocked.
+    // Before any thread starts, so that every thread has them blocked.
     let mut signals = Signals::block().context("cannot take over the signals")?;
     let guardian = guarded::start(&probes)?;
     let (messages, receiver) = unbounded();
@@ -167,7 +167,7 @@ pub fn run(config: &Config) -> Result<u8> {
         has_status,
         header,
     )?;
-    // The start may have taken longer than BPF takes us to be alive, and the program is to be stopped at once.
+    // The start may have taken longer than the heartbeat lasts, and BPF must be able to stop the program at once.
     session.tracker.beat(true).context(MAPS)?;
     session.who = match gated {
         Some(gated) => Who::Command(gated.go()?),
@@ -175,14 +175,15 @@ pub fn run(config: &Config) -> Result<u8> {
         None => Who::Pids(attached),
     };
     let why = session.wait(&recorder, &mut signals)?;
-    // From here on a long detach or a slow disk may keep us: signals get a thread of their own.
+    // A slow detach or a slow disk may block this thread from here on: signals get a thread of their own.
     let leave = session.watch_signals(signals, &why, recorder.state.clone())?;
     let ended = session.end(recorder, &why, guardian)?;
     session.say_goodbye(&ended, path.as_deref(), &why);
     Ok(session.exit_status(&ended, &why, &leave))
 }
 
-/// What takes its time goes on while it is looked at what this machine lacks; that is told first.
+/// Starts the slow part of making the rings. It runs while `host::ready` checks the machine, whose errors are
+/// reported first.
 fn begin(config: &Config) -> Result<(Settings, rings::Making)> {
     let settings = config.settings()?;
     let making = rings::begin(settings.ring)?;
@@ -210,7 +211,7 @@ struct Ended {
     write_error: Option<io::Error>,
 }
 
-/// The status line, where there is a terminal for it.
+/// The status line, if there is a terminal for it.
 fn status(config: &Config, gated: Option<&Gated>, output: Option<&Output>) -> Option<Status> {
     if config.quiet {
         return None;
@@ -272,11 +273,11 @@ fn start_recorder(
 }
 
 impl Session<'_> {
-    /// Until the recording is over. Lets stopped processes go, passes signals on.
+    /// Runs until the recording is over. Resumes stopped processes and forwards signals.
     fn wait(&mut self, recorder: &Recorder, signals: &mut Signals) -> Result<Why> {
         let deadline = self.config.duration.map(|duration| Instant::now() + duration);
         loop {
-            // Where it fails nobody is stopped any more, and what that misses is told.
+            // If this fails, BPF stops no more processes, and calls that this misses are reported.
             let _ = self.tracker.beat(true);
             self.sleep(deadline, signals)?;
             self.tracker.work(&mut self.probes);
@@ -317,7 +318,7 @@ impl Session<'_> {
                 let message = Message { ts: monotonic_ns(), pid: 0, what: Told::Module(change) };
                 let _ = self.messages.send(message);
             }
-            // The rest of the recording goes on.
+            // The recording continues without these hooks.
             Err(error) if !self.config.quiet => {
                 self.screen.line(&format!(
                     "a driver module came or went, and its hooks could not follow: {error:#}"
@@ -348,7 +349,7 @@ impl Session<'_> {
     fn ends(&self) -> Vec<BorrowedFd<'_>> {
         match &self.who {
             Who::Command(running) => vec![running.as_fd()],
-            // One that has ended would wake us for ever.
+            // A process that has ended would wake the poll forever.
             Who::Pids(pids) => pids
                 .iter()
                 .map(|one| &one.pidfd)
@@ -391,8 +392,8 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// A signal while the recording is being ended: a command that still runs gets it, and
-    /// nothing more is read from the rings if there is nobody to pass it to, or at the second.
+    /// Handles signals while the recording ends. A command that still runs gets them. The rings are left unread if
+    /// there is no command to forward the signal to, or at the second signal.
     fn watch_signals(&mut self, signals: Signals, why: &Why, state: Arc<State>) -> Result<Arc<AtomicBool>> {
         let leave = Arc::new(AtomicBool::new(false));
         let told = leave.clone();
@@ -410,17 +411,18 @@ impl Session<'_> {
                 told.store(true, Ordering::Release);
             }
         });
-        // The recording is ended in good order all the same.
+        // The recording still ends in order.
         if let (Err(error), false) = (watched, self.config.quiet) {
             self.screen.line(&format!("{THREAD} for signals ({error}): one now ends gpurec at once"));
         }
         Ok(leave)
     }
 
-    /// Stop flag, let go, detach, drain, finish.
+    /// Ends the recording: stops no more processes, resumes those that are stopped, detaches, drains the rings,
+    /// writes the end.
     fn end(&mut self, recorder: Recorder, why: &Why, guardian: Guardian) -> Result<Ended> {
-        // From here on BPF stops nobody; whoever is stopped goes on before the hooks go,
-        // which can take long.
+        // BPF stops no process from here on. Stopped processes resume before the hooks are removed, which can take
+        // long.
         self.tracker.beat(false).context(MAPS)?;
         self.probes.returns_only().context(MAPS)?;
         self.handle_control();
@@ -448,7 +450,7 @@ impl Session<'_> {
             let took = took.as_secs_f64() * 1e3;
             self.screen.line(&format!("detached {attached} functions in {took:.1} ms"));
         }
-        // A process may have been stopped by a program that was still running.
+        // A BPF program that was still running may have stopped a process.
         self.handle_control();
         self.tracker.finish(&mut self.probes);
         self.tracker.release_overdue(true);
@@ -467,10 +469,10 @@ impl Session<'_> {
         if let Some(error) = &write_error {
             outcome.figures.not_written(error);
         }
-        // After the file: a screen may be slow.
+        // After the file, because a terminal may be slow.
         self.screen.finish();
         if write_error.as_ref().is_some_and(reader_left) {
-            // The reader of our standard output had enough: as for any filter, no error.
+            // The reader closed gpurec's standard output. As for any filter, this is no error.
             (write_error, outcome.failed) = (None, None);
         }
         Ok(Ended { outcome, write_error })
@@ -548,7 +550,7 @@ impl Session<'_> {
     }
 }
 
-/// What the command left behind, as a daemon does.
+/// The message about processes that the command left behind, such as daemons.
 fn run_on(processes: &[(u32, String)]) -> String {
     const NAMED: usize = 5;
     if processes.is_empty() {
@@ -563,7 +565,7 @@ fn run_on(processes: &[(u32, String)]) -> String {
     )
 }
 
-/// The recording is over, the command is not: wait for it, as its caller would.
+/// Waits for the command, as its caller would, after the recording has ended.
 fn wait_for_command(running: &mut Running, leave: &AtomicBool) -> u8 {
     loop {
         if let Some(exit) = running.wait_for(100) {
@@ -575,8 +577,8 @@ fn wait_for_command(running: &mut Running, leave: &AtomicBool) -> u8 {
     }
 }
 
-/// Told before the first of them can be hit.
+/// Sends the names of probes to the worker before one of them can be hit.
 fn tell_names(messages: &Sender<Message>, probes: &[Probe]) {
-    // The worker hears as long as it lives.
+    // This fails only if the worker has ended.
     let _ = messages.send(Message { ts: 0, pid: 0, what: Told::Names(probes.to_vec()) });
 }

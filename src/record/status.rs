@@ -1,13 +1,13 @@
-//! The status line: one line on a terminal, drawn over itself. In: totals, twice a second. Out: its text, or
-//! nothing where it might mix with what somebody else writes.
+//! The status line: one line on a terminal, redrawn in place. In: totals, twice a second. Out: its text, or nothing
+//! while it might mix with another process's output.
 //!
-//! The target writes to the terminal by itself, in the middle of a line if it likes, and nobody tells us
-//! when. So two writers never share the terminal: the line is shown only while no process of the target has
-//! this terminal open (its standard input aside, which nobody writes to). A launched command usually has it,
-//! unless it redirects both outputs; a process that runs elsewhere (--pid) usually has not. What was tried in
-//! thought and left: a scroll region or saving the cursor (a sequence of ours in the midst of one of the
-//! target's breaks both), a terminal of its own for the command (it would no longer run as without gpurec).
-//! A process that opens the terminal by its name gets at most half a second of our line.
+//! The target writes to the terminal directly, possibly in the middle of a line, and gpurec cannot know when. So two
+//! writers never share the terminal: the line is shown only while no process of the target has this terminal open
+//! (except as standard input, which no program writes to). A launched command usually has it open, unless it
+//! redirects both outputs; a process that runs elsewhere (--pid) usually does not. Rejected alternatives: a scroll
+//! region or saving the cursor (a sequence of gpurec's inside one of the target's breaks both), and a terminal of its
+//! own for the command (it would no longer run as without gpurec). A process that opens the terminal by its name gets
+//! at most half a second of gpurec's line.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -21,34 +21,34 @@ use std::time::Duration;
 use crate::process::proc;
 use gpurec_analysis as analysis;
 
-/// From the line's beginning on nothing is left.
+/// Returns to the beginning of the line and erases it.
 pub const ERASE: &str = "\r\x1b[K";
 
 /// How often it is drawn.
 pub const EVERY: Duration = Duration::from_millis(500);
 
-/// More processes or descriptors than are looked through: then nothing is shown.
+/// The most processes and descriptors to check. Beyond that, nothing is shown.
 const MOST_PROCESSES: usize = 256;
 const MOST_DESCRIPTORS: usize = 4096;
 
-/// How far the recording is.
+/// The totals of the recording so far.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     pub at_ns: u64,
     pub events: u64,
     pub lost: u64,
-    /// What recording has cost the thread that it cost most.
+    /// The cost of recording for the thread that paid most.
     pub cost_ns: u64,
     /// With --all: the processes seen.
     pub pids: Vec<u32>,
 }
 
 pub struct Status {
-    /// Device numbers of this terminal; sudo may have put one of its own before the person's.
+    /// Device numbers of this terminal, and of the user's own if sudo has put another one in front of it.
     terminals: HashSet<u64>,
-    /// None: with --all, where the totals say them.
+    /// None with --all, where the totals list the processes.
     roots: Option<Vec<u32>>,
-    /// The trace, for its size: the file itself, for another one may have its name by now.
+    /// The open trace file, for its size. Another file may have its name by now.
     file: Option<File>,
     before: Totals,
     cpu_before: Duration,
@@ -67,7 +67,7 @@ impl Status {
         Some(Status { terminals, roots, file, before: Totals::default(), cpu_before: cpu_time() })
     }
 
-    /// The line, no longer than the terminal is wide; none while the terminal is not ours alone.
+    /// The line, at most as long as the terminal is wide. None while another process may write to the terminal.
     pub fn line(&mut self, totals: &Totals) -> Option<String> {
         let cpu = cpu_time();
         let passed = Duration::from_nanos(totals.at_ns.saturating_sub(self.before.at_ns));
@@ -88,8 +88,8 @@ impl Status {
     }
 
     fn is_shared(&self, seen: &[u32]) -> bool {
-        // Then the recording is about to end, or whom they have left behind is not to be found. Whoever ends closes
-        // all files first.
+        // If all roots have ended, the recording is about to end, or their remaining children cannot be found. A
+        // process that ends closes all its files first.
         let ended = |root: &u32| proc::stat(*root).map_or(true, |stat| stat.ended()) || has_none_open(*root);
         if self.roots.as_ref().is_some_and(|roots| roots.iter().all(ended)) {
             return true;
@@ -110,7 +110,7 @@ struct Shown<'a> {
     bytes: Option<u64>,
 }
 
-/// The most important first.
+/// The parts of the line, the most important first.
 fn parts(shown: &Shown) -> Vec<String> {
     let totals = shown.totals;
     let rate = u128::from(shown.new_events) * 1_000_000_000 / shown.passed.as_nanos().max(1);
@@ -132,7 +132,7 @@ fn parts(shown: &Shown) -> Vec<String> {
     parts
 }
 
-/// As many parts as fit in a line, one column of which stays free: in the last one a terminal may wrap.
+/// As many parts as fit in a line. The last column stays free, because a terminal may wrap there.
 fn fitted(parts: &[String], width: usize) -> String {
     let mut line = String::new();
     for part in parts {
@@ -146,24 +146,24 @@ fn fitted(parts: &[String], width: usize) -> String {
     line
 }
 
-/// gpurec's own time on the CPU, all its threads together.
+/// gpurec's own CPU time, all threads together.
 fn cpu_time() -> Duration {
     let id = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
     nix::time::clock_gettime(id).map_or(Duration::ZERO, Duration::from)
 }
 
-/// A job in the background does not draw on the terminal.
+/// False for a background job, which must not draw on the terminal.
 fn in_foreground() -> bool {
     let stderr = io::stderr();
-    // A terminal that does not control us has no say in it.
+    // If it is not gpurec's controlling terminal, gpurec is not a background job of it.
     nix::unistd::tcgetpgrp(stderr.as_fd()).map_or(true, |group| group == nix::unistd::getpgrp())
 }
 
-/// The terminals that control our ancestors: under sudo the person's own is one of them.
+/// The controlling terminals of gpurec's ancestors: under sudo the user's own is one of them.
 fn terminals_above() -> HashSet<u64> {
     let mut found = HashSet::new();
     let mut pid = std::process::id();
-    // /proc may change meanwhile; nobody has so many ancestors.
+    // Bounded, because /proc may change meanwhile. No process has 64 ancestors.
     for _ in 0..64 {
         let Ok(bytes) = fs::read(format!("/proc/{pid}/stat")) else { break };
         let Some(stat) = proc::parse_stat(&bytes) else { break };
@@ -190,8 +190,8 @@ fn has_none_open(pid: u32) -> bool {
     fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut entries| entries.next().is_none())
 }
 
-/// As st_rdev has it. What is called like a device may lie on a file system whose server does not answer: what the
-/// kernel knows by itself is enough.
+/// The device number, as in st_rdev. A file under /dev may be on a file system whose server does not answer, so Linux
+/// is asked only for what it knows without the server.
 fn device_of(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: all zeroes are a statx to fill; the path ends with a zero.
@@ -208,7 +208,7 @@ fn device_of(path: &Path) -> Option<u64> {
     }
 }
 
-/// Whether a process could write to one of the terminals. One that is gone could not.
+/// True if the process could write to one of the terminals. False if it has ended.
 fn has_open(pid: u32, terminals: &HashSet<u64>) -> bool {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     for (count, entry) in entries.flatten().enumerate() {
@@ -218,7 +218,7 @@ fn has_open(pid: u32, terminals: &HashSet<u64>) -> bool {
         if entry.file_name() == "0" {
             continue;
         }
-        // Only of what has a name in /dev a look is worth its time.
+        // Only files under /dev are worth a statx.
         let path = entry.path();
         let device = fs::read_link(&path).is_ok_and(|to| to.starts_with("/dev"));
         if device && device_of(&path).is_some_and(|number| terminals.contains(&number)) {

@@ -1,8 +1,7 @@
-//! What must be done while a process waits: a new executable file was mapped or executed.
-//! In: records of the control ring. Out: hooks in what the file holds, a message for the
-//! trace, and the process let go.
-//! Nothing here may take long or fail: whatever happens, the process goes on. What a file holds, others find out
-//! (crate::files); what follows from that is in `looking`.
+//! Handles files that traced processes map or execute, while BPF keeps those processes stopped. In: records of the
+//! control ring. Out: hooks in the files, messages for the trace, and resumed processes. Nothing here may take long
+//! or fail: the process resumes in every case. Helper processes examine the files (crate::files); `looking` acts on
+//! their answers.
 
 mod looking;
 
@@ -29,30 +28,30 @@ use crate::process::{proc, stops};
 use crate::wire::{self, FileKey, NewFile, Pulse};
 use looking::Job;
 
-/// Libraries that are listed with -v.
+/// The most libraries that -v lists.
 const LISTED: usize = 1000;
 
-/// So many files with hooks are no burden, gone or not.
+/// With at most this number of hooked files, gpurec does not look for deleted ones.
 const FEW_FILES: usize = 8;
 
-/// So long a stopped process is waited for that nothing was heard of.
+/// A process that stays stopped this long, with no record about it, is resumed.
 const OVERDUE: Duration = Duration::from_millis(200);
 
-/// So long it may take a record from being begun to being read.
+/// The longest time from the beginning of a record in BPF to its reading here.
 const ON_ITS_WAY: u64 = 2_000_000_000;
 
-/// So long what one process has mapped is waited for.
+/// How long to wait for the list of one process's mappings.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
 const REWRITTEN: &str = "a library was written to while a process had it loaded, and gpurec removed its hooks: that process's calls were not seen from then on";
 
 const NOT_STOPPED: &str = "--all stops no process";
 
-/// Why a process was not stopped.
+/// Why BPF did not stop a process.
 const WATCHED: &str =
     "it was not stopped, for its shell or debugger would have taken that for a stop of its own";
 
-/// As `fg` does with a job that gpurec has stopped.
+/// The `fg` command of a shell sends SIGCONT like this to a job that gpurec has stopped.
 const LET_GO: &str =
     "when somebody else let its process go on (SIGCONT): its first calls may not have been seen";
 
@@ -60,9 +59,9 @@ const RESCUED: &str = "when gpurec's guardian resumed its process, because the r
 
 pub struct Tracker {
     files: Pool<Job>,
-    /// So long the mappings of a process that runs already are waited for.
+    /// How long to wait for the mappings of a process that runs already.
     patience: Duration,
-    /// Sentences that name a file which could not be looked at.
+    /// Number of messages so far that name a file gpurec could not examine.
     named: usize,
     seen: MapHandle,
     stopped: MapHandle,
@@ -71,30 +70,30 @@ pub struct Tracker {
     pulse: MapHandle,
     rescued: MapHandle,
     messages: Sender<Message>,
-    /// Those that wait for the rings to be emptied.
+    /// Processes that wait until the rings are empty (--lossless).
     pauses: Option<Arc<Pauses>>,
-    /// Nobody is stopped, and that is known.
+    /// Set with --all, where gpurec stops no process.
     everyone: bool,
-    /// Threads whose new files were dealt with, for each process that waits for several.
+    /// For each process that waits for several files: the threads whose files are done.
     handled: HashMap<u32, Vec<u32>>,
-    /// Since when processes are stopped for their files.
+    /// When each process was stopped for its files.
     since: HashMap<u32, u64>,
-    /// When threads that had been stopped were let go.
+    /// When each stopped thread was resumed.
     went_on: HashMap<u32, u64>,
-    /// Processes found stopped with nothing left to do for them: by which of their stops, and when that was seen first.
+    /// Stopped processes that have no work pending: which stop it was, and when the recorder first noticed it.
     overdue: HashMap<u32, (u64, Instant)>,
-    /// What was found of --lib.
+    /// What became of each --lib rule.
     pub libs: Libs,
-    /// The first of those hooked, for a person.
+    /// The first hooked libraries, for -v.
     pub libraries: Vec<Library>,
-    /// What BPF calls files that have hooks.
+    /// BPF's keys of the hooked files.
     names: HashMap<FileId, FileKey>,
-    /// Since when files have hooks. With --all: nobody else needs it.
+    /// When each file was hooked. Kept only with --all, which alone needs it.
     hooked_at: HashMap<FileId, (u64, PathBuf)>,
-    /// When there are hooks in so many files, it is asked which of them are gone.
+    /// The number of hooked files at which the recorder next looks for deleted ones.
     tidy_at: usize,
     pub files_examined: u64,
-    /// When nobody was to be stopped any more.
+    /// The time after which BPF stops no process.
     ends: Cell<u64>,
 }
 
@@ -137,7 +136,7 @@ impl Tracker {
         Ok(self.targets.update(&pid.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)?)
     }
 
-    /// Processes of the recording that are still there, with their names.
+    /// Recorded processes that still run, with their names.
     pub fn still_there(&self) -> Vec<(u32, String)> {
         let pids = pids_of(&self.targets).into_iter();
         let mut there: Vec<_> = pids
@@ -147,7 +146,8 @@ impl Tracker {
         there
     }
 
-    /// Tells BPF that somebody is here to let stopped processes go on; or, at the end, not.
+    /// Writes the heartbeat. It tells BPF that the recorder is alive and resumes stopped processes, or, at the end of
+    /// the recording, that BPF must not stop any.
     pub fn beat(&self, stop_allowed: bool) -> Result<()> {
         let now = monotonic_ns();
         self.ends.set(if stop_allowed { u64::MAX } else { now });
@@ -169,7 +169,7 @@ impl Tracker {
                 ));
             }
         } else {
-            // A thread that maps something has gone on since it mapped what it was stopped for.
+            // A thread that maps another file must have been resumed since the file for which it was stopped.
             let tid = record.head.tid;
             let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid))
                 || self.is_stopped_for_a_look(|pending| pending.head.tid == tid);
@@ -183,20 +183,21 @@ impl Tracker {
         }
     }
 
-    /// Nothing is left to do for it.
+    /// Resumes the process if this was its last pending file.
     fn is_done(&mut self, record: &NewFile) {
         let since = self.since.entry(record.pid).or_insert(record.head.ts);
         *since = record.head.ts.min(*since);
         self.let_go(record);
     }
 
-    /// Its process was to be stopped, so that no call is missed: nobody is under --all, nor when the recording ends.
+    /// True if BPF should have stopped the process, so that no call is missed. BPF stops none with --all, nor after
+    /// the recording ends.
     fn is_to_be_seen(&self, record: &NewFile) -> bool {
         !self.everyone && record.head.ts < self.ends.get()
     }
 
-    /// The process went on while its file was hooked: that is told, and the next one that maps the file finds the hooks
-    /// in place, and needs not stop.
+    /// The process ran while its file was hooked. Reports that, and widens the hooks: the next process that maps the
+    /// file finds them in place and need not stop.
     fn came_late(&mut self, record: &NewFile, path: &Path, probes: &mut Probes) {
         let mut why = format!(
             "{} could not be hooked before its process went on: its first calls may not have been seen",
@@ -209,7 +210,8 @@ impl Tracker {
         self.widen(record.pid, probes);
     }
 
-    /// With --all: was the file mapped before its hooks were there? Then its process may have made calls by then.
+    /// With --all: reports a file that was mapped before its hooks were in place, because its process may have made
+    /// calls by then.
     fn tell_if_mapped_before(&self, record: &NewFile, key: Option<FileId>) {
         let Some((_, path)) =
             key.and_then(|key| self.hooked_at.get(&key)).filter(|(since, _)| record.head.ts < *since)
@@ -224,8 +226,9 @@ impl Tracker {
         ));
     }
 
-    /// With --all: a file of a process that has ended, or has let go of it. Its name may say what it was; if not, it
-    /// matters if the process used CUDA.
+    /// With --all: reports a file that was gone before gpurec could examine it, because its process ended or unmapped
+    /// it. Its name may show that it was a CUDA library. If it does not, the file matters only if the process used
+    /// CUDA.
     fn tell_unlooked(&self, record: &NewFile) {
         let name: Vec<u8> = record.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
         let name = String::from_utf8_lossy(&name);
@@ -239,7 +242,7 @@ impl Tracker {
         }
     }
 
-    /// How the process went on that was stopped for a file, if it did.
+    /// How the process was resumed before its file was done, if it was.
     fn resumed(&self, record: &NewFile) -> Option<&'static str> {
         if self.is_rescued(record) {
             return Some(RESCUED);
@@ -247,7 +250,7 @@ impl Tracker {
         (!stops::holds(record.head.tid)).then_some(LET_GO)
     }
 
-    /// The guardian has resumed every process that was stopped by then.
+    /// True if the guardian resumed the process: it resumes all that were stopped before `rescued_at`.
     fn is_rescued(&self, record: &NewFile) -> bool {
         record.head.ts < self.rescued_at()
     }
@@ -261,7 +264,7 @@ impl Tracker {
         let _ = self.messages.send(Message { ts: 0, pid: 0, what: Told::Missed(why) });
     }
 
-    /// A process needs hooks that are for one process now, and is not that one.
+    /// Extends hooks that apply to a single process to all processes, because another one, `pid`, needs them.
     fn widen(&mut self, pid: u32, probes: &mut Probes) {
         if let Err(error) = probes.widen() {
             let path = PathBuf::from(format!("(every library, for process {pid})"));
@@ -271,14 +274,15 @@ impl Tracker {
         }
     }
 
-    /// Removes the hooks of files that were deleted and are mapped by nobody: a process that loads one
-    /// library after the other, or one that is replaced again and again, does not fill us up.
+    /// Removes the hooks of files that are deleted and that no process maps. Without this, a process that loads one
+    /// temporary library after another, or a library that is replaced again and again, would make the hooks pile up.
     pub fn tidy(&mut self, probes: &mut Probes) {
         if probes.files() < self.tidy_at {
             return;
         }
         let deleted = probes.deleted();
-        // First: whoever maps one from here on is heard of, and its file is looked at again.
+        // This comes first: if a process maps one of these files from now on, BPF reports it and gpurec examines the
+        // file again.
         for name in deleted.iter().filter_map(|id| self.names.get(id)) {
             let _ = self.seen.delete(wire::bytes(name));
         }
@@ -290,16 +294,16 @@ impl Tracker {
                 probes.let_go(id);
             }
         }
-        // Not asked again before much has come.
+        // Looks again only after the number of hooked files has doubled.
         self.tidy_at = FEW_FILES.max(2 * probes.files());
     }
 
-    /// The inodes of all files that traced processes execute; None if that cannot be known.
+    /// The inodes of all executable files that traced processes map. None if a process does not answer.
     fn mapped_by_anybody(&mut self) -> Option<HashSet<u64>> {
         let (mut asked, mut inodes) = (HashSet::new(), HashSet::new());
         loop {
             let processes = if self.everyone { proc::all_processes() } else { pids_of(&self.targets) };
-            // One that was forked meanwhile may have what its parent has let go.
+            // A process that was forked meanwhile may still map what its parent has unmapped.
             let new: Vec<u32> = processes.into_iter().filter(|pid| asked.insert(*pid)).collect();
             if new.is_empty() {
                 return Some(inodes);
@@ -314,8 +318,8 @@ impl Tracker {
         }
     }
 
-    /// Files that were written to have no hooks any more. Whoever has one mapped goes on without; whoever maps it from here
-    /// on is heard of, and it is looked at again.
+    /// A write to a file removes its hooks. Calls of processes that have the file mapped are missed from then on. If
+    /// a process maps the file later, BPF reports it and gpurec examines the file again.
     pub fn follow_rewritten(&mut self, probes: &mut Probes) {
         let rewritten = probes.take_rewritten();
         if rewritten.is_empty() {
@@ -334,10 +338,11 @@ impl Tracker {
     fn let_go(&mut self, record: &NewFile) {
         let pid = record.pid;
         let handled = self.handled.entry(pid).or_default();
-        // One that is told to be alone is another's child, or goes on to map its program.
+        // A record with ALONE concerns no file: the process is another's child, or continues and maps its program.
         handled.push(if record.head.flags & wire::ALONE == 0 { record.head.tid } else { 0 });
         if handled.len() as u64 >= self.waiting_for(pid) {
-            // What it was stopped for may have taken longer than BPF takes us to be alive, and its next library is near.
+            // The work may have taken longer than the heartbeat lasts, and the process may map its next library at
+            // once.
             if self.ends.get() == u64::MAX {
                 let _ = self.beat(true);
             }
@@ -348,12 +353,12 @@ impl Tracker {
         }
     }
 
-    /// `rescued`: if it is not among the stopped any more, the guardian has resumed it, and a stop that it is in now is
-    /// another's.
+    /// If `rescued` is set and the process is not in the map of stopped processes, the guardian has resumed it, and
+    /// any present stop is not gpurec's.
     fn resume(&mut self, pid: u32, rescued: bool) {
         let key = pid.to_ne_bytes();
         self.tell_stop(pid);
-        // The guardian finds it there if this is the last that we do.
+        // If gpurec dies right after this, the guardian finds the process in `going` and resumes it.
         let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
         let ours = self.stopped.delete(&key).is_ok();
         if ours || !rescued {
@@ -362,14 +367,15 @@ impl Tracker {
         let _ = self.going.delete(&key);
     }
 
-    /// Before the process is resumed: the worker knows of it when the calls end that it fell into.
+    /// Sends the stop to the worker before the process resumes, so that it arrives before the ends of the calls that
+    /// the stop interrupted.
     fn tell_stop(&mut self, pid: u32) {
         let known = self.since.remove(&pid);
         let of_map = || Some((self.stop_of(pid)? >> wire::STOP_COUNT) * 1_000_000);
         let Some(from) = known.or_else(of_map) else { return };
         let rescued = self.rescued_at();
         let now = monotonic_ns();
-        // The guardian was first, if it resumed processes after this one was stopped.
+        // The guardian resumed the process if it acted after this stop began.
         let ts = if rescued > from { rescued } else { now };
         let _ = self.messages.send(Message { ts, pid, what: Told::Stopped { from } });
     }
@@ -378,16 +384,16 @@ impl Tracker {
         self.stop_of(pid).map_or(0, |stop| stop & ((1 << wire::STOP_COUNT) - 1))
     }
 
-    /// Since when, and for how many files: bpf/following.h.
+    /// The time of the stop, and the number of files that it waits for (bpf/following.h).
     fn stop_of(&self, pid: u32) -> Option<u64> {
         let value = self.stopped.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok().flatten()?;
         Some(u64::from_ne_bytes(value.try_into().ok()?))
     }
 
-    /// Called when the control ring is empty: whoever is still stopped by us after a while, and by that same stop, was
-    /// missed, and is let go.
+    /// Called when the control ring is empty. A process that is still in the same stop after OVERDUE was overlooked:
+    /// it is resumed.
     pub fn release_overdue(&mut self, at_once: bool) {
-        // Those are let go by whoever empties the rings, but at the end.
+        // The worker resumes these processes when it empties the rings; at the end it is done here.
         if let (Some(pauses), true) = (&self.pauses, at_once) {
             let messages = &self.messages;
             pauses.let_go(&mut |pause| {
@@ -402,7 +408,7 @@ impl Tracker {
         for pid in stopped {
             let Some(stop) = self.stop_of(pid).map(|stop| stop >> wire::STOP_COUNT) else { continue };
             if !at_once && self.is_stopped_for_a_look(|pending| pending.pid == pid) {
-                // What is late is told as such.
+                // A late answer about this file is reported as late.
                 self.overdue.remove(&pid);
                 continue;
             }
@@ -425,7 +431,7 @@ impl Tracker {
     }
 }
 
-/// The processes that a map has. Also what the guardian asks.
+/// The processes in a map. The guardian uses this too.
 pub fn pids_of(map: &MapHandle) -> Vec<u32> {
     map.keys().filter_map(|key| Some(u32::from_ne_bytes(key.try_into().ok()?))).collect()
 }

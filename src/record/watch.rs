@@ -1,6 +1,6 @@
-//! What is told of a recording from time to time: the reports of --interval and the totals of the status
-//! line. In: the recorder's lines, when it has a moment. Out: texts for the screen. Whatever finds no room
-//! there is left out, and the next one says so.
+//! Periodic output during a recording: the reports of --interval and the totals of the status line. In: the
+//! recorder's lines, when it has time. Out: texts for the screen. A report that finds the queue full is dropped, and
+//! the next one counts it.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ pub struct Watch {
     voice: Voice,
     report: Option<Timer>,
     status: Option<Timer>,
-    /// The processes seen are of interest: nobody knows them otherwise.
+    /// Set with --all: the status line needs the processes seen, which it does not know otherwise.
     everyone: bool,
     width: usize,
-    /// At the last report.
+    /// Values at the last report.
     events: u64,
     at_ns: u64,
-    /// Reports that found no room.
+    /// Reports that found the queue full.
     skipped: u64,
 }
 
@@ -34,7 +34,7 @@ impl Timer {
         Timer { every, next: Instant::now() + every }
     }
 
-    /// Whether it is time. What was missed is not made up for.
+    /// True if the timer is due. Missed times are skipped, not made up for.
     fn rings(&mut self) -> bool {
         let now = Instant::now();
         if now < self.next {
@@ -48,7 +48,7 @@ impl Timer {
 }
 
 impl observer::Watch for Watch {
-    /// What is to be told now: a report, the status.
+    /// Whether a report and the status are due now.
     fn due(&mut self) -> (bool, bool) {
         let rings = |timer: &mut Option<Timer>| timer.as_mut().is_some_and(Timer::rings);
         (rings(&mut self.report), rings(&mut self.status))

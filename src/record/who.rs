@@ -1,6 +1,6 @@
-//! Who is recorded, found out before anything is set up: the command with its environment, or
-//! the processes that run. In: the configuration. Out: what to launch, what to attach to, or
-//! why that cannot be. Nobody is started or stopped here.
+//! The target of the recording, determined before anything is set up: the command with its environment, or running
+//! processes. In: the configuration. Out: what to launch, what to attach to, or the error. No process is started or
+//! stopped here.
 
 use std::os::fd::RawFd;
 
@@ -15,8 +15,9 @@ use crate::process::proc::{self, Env};
 use crate::ui;
 use gpurec_analysis::Usage;
 
-/// A sudo rule for gpurec alone must be no root shell. sudo cannot be asked whether it would run this command: it knows
-/// paths, and at each of them another file may be by the time that it is executed.
+/// Refuses --as-root under sudo: a sudo rule that allows only gpurec must not become a root shell. gpurec cannot ask
+/// sudo whether it would run this command: sudo's rules are paths, and the file at a path may be replaced before it
+/// is executed.
 pub fn refuse_root_for_others(config: &Config) -> Result<()> {
     if !config.as_root {
         return Ok(());
@@ -50,8 +51,8 @@ pub fn environment(config: &Config, user: &Identity) -> Env {
     env
 }
 
-/// `trace`: the caller's descriptor to which the trace goes. The command does not get it, and where it is standard
-/// output the command writes to standard error: the two would mix.
+/// `trace`: the caller's descriptor to which the trace is written. The command does not inherit it. If it is standard
+/// output, the command writes to standard error, because the two outputs would mix.
 pub fn command(config: &Config, user: &Identity, env: Env, trace: Option<RawFd>) -> Result<Option<Launch>> {
     let Target::Command(words) = &config.target else { return Ok(None) };
     let identity = (!config.as_root).then(|| user.clone());

@@ -1,4 +1,4 @@
-//! Calls that do not return, for `--live`: a row when a call has been open for a second, and at every doubling.
+//! Calls that do not return, for `--live`: one row when a call has been open for a second, and one at every doubling.
 
 use super::Lines;
 use crate::pipeline::pair::Open;
@@ -6,7 +6,8 @@ use crate::pipeline::pair::Open;
 const SECOND: u64 = 1_000_000_000;
 
 impl Lines {
-    /// At `now`, CLOCK_MONOTONIC ns. Each row comes once, in the first look after its time.
+    /// Shows the rows that are due at `now`, in CLOCK_MONOTONIC ns. Each row comes once, at the first check after its
+    /// time.
     pub fn still<'a>(&mut self, open: impl Iterator<Item = &'a Open>, now: u64) {
         let before = std::mem::replace(&mut self.looked, now);
         if self.live.is_none() || self.hurry {
@@ -23,7 +24,7 @@ impl Lines {
     }
 }
 
-/// Whether a call that began at `begin` came to 1, 2, 4, 8... seconds after `before`.
+/// True if a call that began at `begin` reached an age of 1, 2, 4, 8... seconds since the check at `before`.
 fn is_due(begin: u64, before: u64, now: u64) -> bool {
     let doublings = |at: u64| (at.saturating_sub(begin) / SECOND).checked_ilog2();
     doublings(now) > doublings(before)

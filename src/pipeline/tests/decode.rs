@@ -1,4 +1,4 @@
-//! Every kind of record from its bytes, and what happens to bytes that are none.
+//! Decodes every kind of record from its bytes, and rejects bytes that are no record.
 
 use super::super::decode::{Captured, Item, Origin, What, decode};
 use super::{Random, call_record, head, return_record};

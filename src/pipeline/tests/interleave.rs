@@ -1,5 +1,5 @@
-//! Whatever CPUs the threads of a program run on, and however the reader comes round: the lines are
-//! those that one ring would have given, numbered without a gap, in time's order, nested.
+//! The lines do not depend on the CPUs of the threads or on the reader's timing: they are those that one ring would
+//! have given, numbered without a gap, in time order, and nested.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use gpurec_trace::{self as trace, Body};
 
 const START: u64 = 1000;
 
-/// Feeds what `each` is given to the lines, and gives the trace as text.
+/// Writes the items that `feed` passes to `each`, and returns the trace as text.
 fn written(name: &str, feed: impl FnOnce(&mut dyn FnMut(Item))) -> String {
     let folder = Folder::new(name);
     let (mut lines, writer) = folder.lines(START);
@@ -45,7 +45,7 @@ fn is_a_trace(folder: &Folder, count: u64) {
     assert_eq!((notes.unmatched_ends.count, notes.crossed_ends.count), (0, 0), "{notes:?}");
 }
 
-/// Puts each item into the ring of the CPU that its thread is on, where a preempted neighbour may come in front of it, and
+/// Puts each item into the ring of its thread's CPU, where a preempted thread's record may come in front of it, and
 /// reads the rings as the worker does: up to different moments, some not to their ends.
 fn through_rings(items: &[Item], random: &mut Random, each: &mut dyn FnMut(Item)) {
     let count = 1 + random.below(8) as usize;
@@ -62,7 +62,7 @@ fn through_rings(items: &[Item], random: &mut Random, each: &mut dyn FnMut(Item)
         ring.insert(at, item.clone());
         if random.percent(5) {
             for (number, ring) in waiting.iter_mut().enumerate() {
-                // A record that is still being written holds up all behind it.
+                // An unfinished record holds up all records behind it.
                 let unfinished = random.percent(30);
                 let read = if unfinished { random.below(ring.len() as u64 + 1) as usize } else { ring.len() };
                 ring.drain(..read).for_each(|item| order.push(number, item));

@@ -1,9 +1,9 @@
-//! What is seen in the kernel nests in the calls of its thread, and never breaks them.
+//! Records from inside Linux nest in the calls of their thread, and never break them.
 
 use super::super::decode::{Captured, Item, Origin, What};
 use super::pair::Story;
 
-/// BPF's stack pointers for the kernel: below every user stack, smaller with depth.
+/// BPF's stack pointers for records from inside Linux: below every user stack, smaller with depth.
 const TOP: u64 = 4096;
 const USER: u64 = 0x7ffd_0000_0900;
 const KERNEL: Origin = Origin { kernel: true, kernel_thread: false, wrapped: false, elsewhere: false };
@@ -54,8 +54,8 @@ fn one_outside_a_call_stands_alone() {
     assert_eq!(story.take(), ["begin 20 at 0 in None", "Returned(0) 20"]);
 }
 
-/// The next one at the same depth shows it, or the end of the call around it; nothing in
-/// the kernel is left by longjmp.
+/// The next record at the same depth shows the loss, or the end of the call around it. longjmp cannot leave code
+/// inside Linux.
 #[test]
 fn a_return_that_was_lost_is_lost_and_not_unwound() {
     let mut story = Story::default();
@@ -70,7 +70,7 @@ fn a_return_that_was_lost_is_lost_and_not_unwound() {
     assert_eq!(story.orphans(), 0);
 }
 
-/// The thread's own numbers go on as if nothing had been between them.
+/// The thread's own sequence numbers continue as if there were no record between them.
 #[test]
 fn the_kernels_records_are_not_counted_in_the_thread() {
     let mut story = Story::default();
@@ -81,8 +81,8 @@ fn the_kernels_records_are_not_counted_in_the_thread() {
     assert_eq!(story.take()[3..], ["Unwound 1", "begin 2 at 0 in None"]);
 }
 
-/// A page that gpurec itself reads may fault into the driver: that record is older than
-/// the call it was made for.
+/// A page that gpurec itself reads may fault into the driver: that record is older than the call for which it was
+/// made.
 #[test]
 fn a_record_made_while_a_call_was_being_recorded_comes_before_it() {
     let mut story = Story::default();

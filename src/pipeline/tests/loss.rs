@@ -1,4 +1,4 @@
-//! Pairing where records were lost: nothing is taken for what it is not.
+//! Pairing with lost records: no record is taken for another.
 
 use super::pair::{Story, call, returned};
 use crate::wire;
@@ -7,12 +7,12 @@ use crate::wire;
 fn a_lost_return_is_lost_and_not_unwound() {
     let mut story = Story::default();
     story.call(10, 1, 1, 900);
-    // 2, the return, was lost.
+    // Record 2, the return, was lost.
     story.call(12, 3, 2, 900);
     assert_eq!(story.take()[1..], ["Lost 1", "begin 2 at 0 in None"]);
 }
 
-/// The kernel follows so many to their returns, and no more.
+/// Linux tracks the returns of MAX_FRAMES nested calls, and no more.
 #[test]
 fn a_return_too_deep_to_be_seen_is_lost_and_not_unwound() {
     let mut story = Story::default();
@@ -48,7 +48,7 @@ fn a_loss_before_a_call_is_not_held_against_it() {
 fn a_lost_call_changes_nothing_for_those_around_it() {
     let mut story = Story::default();
     story.call(10, 1, 1, 900);
-    // 2 was a call inside: neither it nor its return is recorded.
+    // Record 2 was a call inside: neither it nor its return is recorded.
     story.call(12, 3, 3, 700);
     story.returned(13, 4, 12, 1);
     story.returned(14, 5, 10, 2);
@@ -66,7 +66,7 @@ fn losses_of_one_thread_do_not_touch_another() {
     assert_eq!(story.take()[3..], ["Unwound 1", "begin 4 at 0 in None"]);
 }
 
-/// The end of the thread before was lost, and then the first call of the new one.
+/// The end of the thread that had this tid was lost, and then the first call of the new one.
 #[test]
 fn a_number_that_goes_back_is_another_thread() {
     let mut story = Story::default();
@@ -83,7 +83,7 @@ fn a_call_is_never_inside_another_processs_call() {
     assert_eq!(story.take()[1..], ["died 1", "begin 2 at 0 in None"]);
 }
 
-/// Forked inside a call, with a number whose last thread's end was lost: the first hit is
+/// The thread was forked inside a call, and the end of the previous thread with its tid was lost: the first hit is
 /// the return of the parent's call.
 #[test]
 fn a_first_hit_can_be_a_parents_return() {

@@ -1,14 +1,14 @@
-//! What really happens in the threads of a program, and the items that BPF makes of it.
+//! A model of the threads of a program, and the items that BPF makes of them.
 //!
-//! In: random choices. Out: items in time's order, and for every call what became of it.
-//! The rules are those of bpf/cuda.bpf.c and of the kernel's uretprobes.
+//! In: random choices. Out: items in time order, and the fate of every call. The rules are those of bpf/cuda.bpf.c
+//! and of Linux's uretprobes.
 
 use std::collections::HashMap;
 
 use super::super::decode::{Captured, Item, Origin, What};
 use super::Random;
 
-/// What may happen, in percent where it is a number.
+/// The events that may happen. Numbers named `lost_...` are percentages.
 #[derive(Clone, Copy, Default)]
 pub struct Weather {
     pub lost_calls: u64,
@@ -17,12 +17,12 @@ pub struct Weather {
     pub longjmp: bool,
     pub tail_calls: bool,
     pub forks: bool,
-    /// Threads end, their processes with them, and their numbers come again.
+    /// Threads and their processes end, and their numbers are reused.
     pub ends: bool,
     pub execs: bool,
-    /// As with the pair of programs that keep their own frames; else session programs.
+    /// True for the pair of programs that keep their own frames, false for session programs.
     pub frames: bool,
-    /// A thread's number of hits before it is first heard of.
+    /// The number of hits of a thread before its first record.
     pub hits_before: u32,
 }
 
@@ -35,7 +35,7 @@ pub enum Fate {
     },
     ReturnLost,
     Unwound,
-    /// Its thread ended or was replaced.
+    /// Its thread ended or was replaced by exec.
     Died {
         told: bool,
     },
@@ -49,13 +49,13 @@ pub struct Truth {
     pub sp: u64,
     pub chained: bool,
     pub fate: Fate,
-    /// The thread's losses when it began.
+    /// The thread's number of losses when the call began.
     pub losses: u32,
-    /// The innermost call around it that was recorded in this thread and runs.
+    /// The innermost running call around it that was recorded in this thread.
     pub parent: Option<u64>,
-    /// How many such calls are around it.
+    /// The number of such calls around it.
     pub depth: u32,
-    /// Tells the thread from others that bear its number.
+    /// Distinguishes the thread from others with the same tid.
     pub thread: u32,
 }
 
@@ -64,9 +64,9 @@ struct Frame {
     sp: u64,
     probe: u32,
     tail: bool,
-    /// The call's time; None if it was lost.
+    /// Time of the call; None if its record was lost.
     begin: Option<u64>,
-    /// Forked inside it: it is the parent's call.
+    /// The thread was forked inside this call, which belongs to the parent.
     inherited: bool,
 }
 
@@ -76,7 +76,7 @@ struct Thread {
     name: u32,
     seq: u32,
     stack: Vec<Frame>,
-    /// cuda.bpf.c's own frames: (sp, ts).
+    /// The frames that cuda.bpf.c keeps: (sp, ts).
     frames: Option<Vec<(u64, u64)>>,
 }
 
@@ -89,14 +89,14 @@ pub struct Model {
     next_tid: u32,
     names: u32,
     pub calls: HashMap<u64, Truth>,
-    /// Of each thread by its name.
+    /// Number of losses by the thread's name.
     pub losses: HashMap<u32, u32>,
     pub items: Vec<Item>,
 }
 
 const BASE: u64 = 0x7fff_0000_0000;
 
-/// The memory that is read at a return with this value: none, or something that tells it from others.
+/// The memory that is read at a return with this value: none, or bytes that identify the value.
 pub fn pieces_of(value: u64) -> Box<[u8]> {
     if value & 1 == 0 { Box::default() } else { value.to_ne_bytes().into() }
 }
@@ -125,7 +125,7 @@ impl Model {
         self.losses.get(&thread).copied().unwrap_or(0)
     }
 
-    /// One thing happens in one thread.
+    /// Makes one event happen in one thread.
     pub fn step(&mut self) {
         if self.threads.is_empty() {
             return self.spawn(None);
@@ -177,8 +177,8 @@ impl Model {
             Some(frame) => frame.sp - below,
             None => BASE - below,
         };
-        // Session programs leave the return address of a lost call alone, which is that of
-        // the calls from which it was tail-called.
+        // Session programs leave the return address of a lost call alone. It is the one of the calls from which it
+        // was tail-called.
         let mut same_slot = thread.stack.iter().filter(|frame| frame.sp == sp);
         let chained = tail && same_slot.any(|frame| frame.begin.is_some() || self.weather.frames);
         thread.seq = thread.seq.wrapping_add(1);
@@ -217,7 +217,7 @@ impl Model {
         }
     }
 
-    /// The innermost function returns, and with it those that it was tail-called from.
+    /// Makes the innermost function return, and with it those from which it was tail-called.
     fn give_back(&mut self, at: usize) {
         let value = self.random.next();
         let mut slot = Vec::new();
@@ -256,8 +256,8 @@ impl Model {
             };
             self.items.push(Item { ts, tid: thread.tid, seq: thread.seq, what });
         }
-        // With frames of their own, programs may take one of the calls that return at once
-        // for another: those of one stack slot, where one of them was lost.
+        // Programs that keep their own frames may confuse calls that return at once: those of one stack slot, where
+        // one of them was lost.
         if let Some(call) = self.calls.get_mut(&begin).filter(|call| call.thread == thread.name) {
             assert_eq!((call.sp, call.fate), (frame.sp, Fate::Running), "one call is taken for another");
             call.fate = if lost { Fate::ReturnLost } else { Fate::Returned { at: ts, value } };
@@ -270,8 +270,8 @@ impl Model {
         }
     }
 
-    /// Past some calls into a function that still has its frame: one that has tail-called
-    /// another has none.
+    /// Jumps past some calls into a function that still has its frame. A function that has tail-called another has
+    /// none.
     fn longjmp(&mut self, at: usize) {
         let mut count = 1 + self.random.below(4);
         while let Some(frame) = self.threads[at].stack.pop() {
@@ -309,8 +309,7 @@ impl Model {
         self.free_tids.push(thread.tid);
     }
 
-    /// By a process of one thread: the number stays, what was open is gone, and the count
-    /// of hits goes on.
+    /// exec by a process of one thread: the tid stays, open calls are gone, and the count of hits continues.
     fn exec(&mut self, at: usize) {
         let ts = self.now();
         let (pid, tid) = (self.threads[at].pid, self.threads[at].tid);
@@ -329,7 +328,7 @@ impl Model {
 }
 
 impl Thread {
-    /// cuda_entry.
+    /// What cuda_entry does with frames.
     fn keep_frame(&mut self, sp: u64, chained: bool, begin: Option<u64>) {
         if begin.is_some() {
             self.frames.get_or_insert_default();
@@ -342,7 +341,7 @@ impl Thread {
     }
 }
 
-/// cuda_return.
+/// What cuda_return does with frames.
 fn find_frame(frames: &mut Vec<(u64, u64)>, sp: u64) -> Option<u64> {
     while let Some((at, ts)) = frames.last().copied() {
         if at > sp {

@@ -1,19 +1,19 @@
-//! Order against a model of the protocol: writers get room, take the time and submit, each
-//! step at any moment and with other steps between; a reader makes its rounds meanwhile.
+//! Order against a model of the protocol. Writers reserve room, take the time and submit; other steps may come
+//! between. Meanwhile a reader reads the rings.
 
 use super::super::decode::{Item, Origin, What};
 use super::super::order::{Order, PART};
 use super::Random;
 use crate::ring::Stopped;
 
-/// A hit of user space.
+/// A user-space hit.
 fn hit(ts: u64, tid: u32) -> Item {
     let what =
         What::Return { probe: 0, begin: 0, value: 0, pieces: Box::default(), origin: Origin::default() };
     Item { ts, tid, seq: 0, what }
 }
 
-/// What may come in the middle of a thread's hit.
+/// A record that may come in the middle of a thread's hit.
 fn item(ts: u64, tid: u32) -> Item {
     Item { ts, tid, seq: 0, what: What::Fork { pid: 0, child: 0 } }
 }
@@ -84,16 +84,16 @@ fn a_part_of_a_ring_is_complete_to_the_time_of_the_last_thread_that_hit_twice() 
         order.has_more(0);
         times(&mut order)
     };
-    // One that was preempted before it took the time may come behind these.
+    // A record of a thread that was preempted before it took the time may come behind these.
     assert!(next(&[hit(10, 1), hit(20, 2)]).is_empty());
-    // Its second hit had its room after its first one's time.
+    // Its second hit reserved its room after its first one's time.
     assert_eq!(next(&[hit(30, 1)]), [10]);
     assert!(next(&[item(31, 2), item(32, 1)]).is_empty(), "what is told in the kernel says nothing");
     assert_eq!(next(&[hit(50, 2)]), [20]);
     assert_eq!(next(&[hit(45, 2)]), [30, 31, 32, 45, 50]);
 }
 
-/// All that is in them waits where it has its room, in the rings.
+/// Its records wait in the ring, which has the room for them.
 #[test]
 fn a_ring_whose_items_wait_for_a_backlog_is_left_alone() {
     let mut order = Order::new(2);
@@ -128,22 +128,22 @@ fn a_ring_whose_items_wait_for_a_backlog_is_left_alone() {
 }
 
 struct Slot {
-    /// None in the kernel, where it says nothing of others.
+    /// None for a record from inside Linux, which shows nothing about others.
     tid: Option<u32>,
     ts: Option<u64>,
     submitted: bool,
 }
 
-/// Rings as BPF fills them, and the one clock.
+/// Rings as BPF fills them, and the clock that they share.
 struct Machine {
     random: Random,
     clock: u64,
     rings: Vec<Vec<Slot>>,
     read_to: Vec<usize>,
-    /// Rings with a writer that is preempted for long.
+    /// Rings with a writer that is preempted for a long time.
     stalled: u64,
     written: Vec<u64>,
-    /// Threads that are inside a hit, on whatever CPU.
+    /// Whether each thread is inside a hit, on any CPU.
     inside: Vec<bool>,
 }
 
@@ -157,15 +157,15 @@ impl Machine {
         Machine { random, clock: 1000, rings, read_to: vec![0; count], stalled, written: Vec::new(), inside }
     }
 
-    /// One step of one writer: room in a ring, or the time, or the submission.
+    /// Makes one step of one writer: reserves room in a ring, takes the time, or submits.
     fn step(&mut self) {
-        // Clocks of virtual machines can stand still between two looks.
+        // Clocks of virtual machines may not advance between two readings.
         self.clock += self.random.below(4);
         let ring = self.random.below(self.rings.len() as u64) as usize;
         let read_to = self.read_to[ring];
         let open: Vec<usize> =
             (read_to..self.rings[ring].len()).filter(|i| !self.rings[ring][*i].submitted).collect();
-        // A thread can be preempted inside, and its CPU's next thread be too.
+        // A thread can be preempted inside a hit, and so can the next thread on its CPU.
         if open.is_empty() || (open.len() < 4 && self.random.percent(30)) {
             let tid = self.random.below(self.inside.len() as u64) as usize;
             let kernel = self.random.percent(10);
@@ -199,7 +199,7 @@ impl Machine {
         }
     }
 
-    /// As Ring::read: up to what was produced at the beginning.
+    /// Reads like Ring::read: up to what was produced at the beginning.
     fn read(&mut self, ring: usize, most: u64, each: &mut dyn FnMut(Item)) -> Stopped {
         let end = self.rings[ring].len();
         let mut left = most;
@@ -231,7 +231,7 @@ fn play(seed: u64) {
     let mut machine = Machine::new(seed);
     let count = machine.rings.len();
     let mut order = Order::new(count);
-    // Always to the end, or in parts that are small beside what comes meanwhile.
+    // Reads always to the end, or in parts that are small compared with what arrives meanwhile.
     let most = if machine.random.percent(30) { u64::MAX } else { 1 + machine.random.below(12) };
     let mut watermark = 0;
     let mut pushed: Vec<u64> = Vec::new();

@@ -1,10 +1,10 @@
-//! Pairing, case by case: one thread's calls, and what ends them.
+//! Pairing, case by case: one thread's calls, and the events that end them.
 
 use super::super::decode::{Captured, Item, Origin, What};
 use super::super::pair::{Open, Outcome, Pairing, Sink};
 use super::exit_item;
 
-/// What a sink was told, each as a word and the call's probe, so that tests read as stories.
+/// The events that a sink received, each as a word and the call's probe, so that tests read as stories.
 #[derive(Default)]
 pub struct Story {
     pub told: Vec<String>,
@@ -45,7 +45,7 @@ impl Story {
         pairing.feed(item, &mut Teller(&mut self.told, &mut self.begins));
     }
 
-    /// What was told since the last time.
+    /// The events since the last `take`.
     pub fn take(&mut self) -> Vec<String> {
         std::mem::take(&mut self.told)
     }
@@ -72,7 +72,7 @@ impl Story {
     }
 }
 
-/// The same on another stack than its thread's open calls.
+/// A call by thread 7 of process 7 on another stack than its thread's open calls.
 pub fn call_elsewhere(ts: u64, seq: u32, probe: u32, sp: u64) -> Item {
     let mut item = call(ts, 7, 7, seq, probe, sp, false);
     if let What::Call { origin, .. } = &mut item.what {
@@ -176,8 +176,8 @@ fn the_end_of_a_thread_ends_its_calls_and_no_others() {
     assert_eq!(story.in_flight(), [1]);
 }
 
-/// BPF cannot tell of the end of each thread: once one has found the process ended, it is
-/// no target any more.
+/// BPF cannot report the end of every thread: once one thread finds that the process has ended, the process is no
+/// longer a target.
 #[test]
 fn the_end_of_a_process_ends_the_calls_of_all_its_threads() {
     let mut story = Story::default();
@@ -200,7 +200,7 @@ fn a_thread_of_which_nothing_is_known_may_end() {
     assert_eq!(story.take(), ["exit"]);
 }
 
-/// exec keeps the thread and its count of hits.
+/// exec keeps the thread's tid and its count of hits.
 #[test]
 fn exec_ends_what_was_open_and_the_thread_goes_on() {
     let mut story = Story::default();
@@ -235,7 +235,7 @@ fn a_return_of_a_call_already_closed_is_counted() {
 fn returns_of_a_parents_calls_are_no_orphans() {
     let mut story = Story::default();
     story.call(10, 1, 1, 900);
-    // The child's first hit is the return, and so it is if it called something before.
+    // The child gets this return, whether it is the child's first hit or follows other calls.
     story.feed(&returned(20, 8, 1, 10, 0));
     story.feed(&call(21, 9, 9, 1, 2, 800, false));
     story.feed(&returned(22, 9, 2, 21, 0));
@@ -246,8 +246,7 @@ fn returns_of_a_parents_calls_are_no_orphans() {
     assert_eq!(story.take(), ["Returned(3) 1"]);
 }
 
-/// Its return shows that whatever the child had open inside it is gone; and it is a hit
-/// like others, not a gap.
+/// The return shows that all calls the child had open inside it are gone. It is a hit like others, not a gap.
 #[test]
 fn a_parents_call_returning_in_the_child_is_no_loss() {
     let mut story = Story::default();
@@ -273,7 +272,7 @@ fn after_the_last_number_comes_zero_and_one() {
 
 #[test]
 fn a_thread_may_make_more_hits_than_a_number_has() {
-    // 2^32 hits take an hour at a million a second. An outer call is open over all of them.
+    // At a million per second, 2^32 hits take an hour. An outer call is open over all of them.
     let mut story = Story::default();
     story.call(1, u32::MAX - 4, 1, 900);
     story.take();
@@ -286,7 +285,7 @@ fn a_thread_may_make_more_hits_than_a_number_has() {
         assert_eq!(story.take(), ["begin 2 at 1 in Some(1)", "Returned(0) 2"], "at {seq}");
     }
     assert_eq!(seq, 3);
-    // No gap was seen: what is skipped now was left by a jump, not lost.
+    // There is no gap: a call that is skipped now was left by longjmp, not lost.
     story.call(100, 4, 3, 700);
     story.returned(101, 5, 1, 0);
     assert_eq!(story.take(), ["begin 3 at 1 in Some(1)", "Unwound 3", "Returned(0) 1"]);
@@ -297,11 +296,11 @@ fn a_thread_may_make_more_hits_than_a_number_has() {
 fn hits_lost_where_the_number_goes_round_are_a_gap() {
     let mut story = Story::default();
     story.call(1, u32::MAX - 1, 1, 900);
-    // Its return, with the number u32::MAX, was lost; so was the hit with the number 0.
+    // Its return, with the number u32::MAX, was lost, and so was the hit with the number 0.
     story.call(10, 1, 2, 900);
     story.returned(20, 2, 10, 0);
     assert_eq!(story.take()[1..], ["Lost 1", "begin 2 at 0 in None", "Returned(0) 2"]);
-    // A number that went back is another thread's all the same.
+    // A number that goes back still belongs to another thread.
     story.call(30, u32::MAX, 3, 900);
     assert_eq!(story.take(), ["begin 3 at 0 in None"]);
 }
@@ -310,7 +309,7 @@ fn hits_lost_where_the_number_goes_round_are_a_gap() {
 fn a_call_on_another_stack_encloses_nothing_and_ends_nothing() {
     let mut story = Story::default();
     story.call(1, 1, 10, 1000);
-    // Above, where on one stack it would say that the first was left.
+    // Above the first call. On one stack this would mean that the first call was left.
     story.feed(&call_elsewhere(2, 2, 11, 5000));
     story.feed(&call_elsewhere(3, 3, 12, 100));
     story.call(4, 4, 13, 900);
@@ -329,7 +328,7 @@ fn a_call_on_another_stack_encloses_nothing_and_ends_nothing() {
     assert_eq!(story.pairing.unwrap().elsewhere, 2);
 }
 
-/// A program may call without end and never return.
+/// A program may make calls forever and never return.
 #[test]
 fn calls_without_end_are_followed_up_to_a_bound() {
     let mut story = Story::default();

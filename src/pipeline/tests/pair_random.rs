@@ -1,4 +1,4 @@
-//! Pairing against the model: whatever happens in a program, what the sink is told is true.
+//! Pairing against the model: the sink receives only true events, whatever the program does.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ enum Told {
     Died(u64, Open),
 }
 
-/// Keeps what it is told until somebody looks.
+/// Keeps the events until the judge checks them.
 #[derive(Default)]
 struct Log {
     told: Vec<Told>,
@@ -36,14 +36,14 @@ impl Sink for Log {
     fn instant(&mut self, _: &Item, _: Option<&Open>) {}
 }
 
-/// Checks each thing told against the truth.
+/// Checks each event against the model.
 struct Judge {
     place: String,
     model: Model,
     pairing: Pairing,
     log: Log,
     begins: u64,
-    /// What a reader of the trace takes for open, by tid: (begin's time, begin's id).
+    /// The calls that a reader of the trace takes for open, by tid: (begin's time, begin's id).
     open: HashMap<u32, Vec<(u64, u64)>>,
     outcomes: [u64; 4],
 }
@@ -105,8 +105,8 @@ impl Judge {
         let open = self.open.entry(call.tid).or_default();
         assert_eq!(call.depth as usize, open.len(), "{place}: depth");
         assert_eq!(call.parent, open.last().map(|(_, id)| *id), "{place}: parent");
-        // Every call that is really around this one is among the open ones. Others are
-        // there only while nothing shows that they are gone.
+        // Every call that really encloses this one is among the open ones. Others are there only while no event shows
+        // that they are gone.
         let mut around = 0;
         for (begin, _) in open.iter() {
             let other = &self.model.calls[begin];
@@ -177,7 +177,7 @@ impl Judge {
     }
 }
 
-/// Plays many programs. Returns how many calls returned, were unwound, lost, and died.
+/// Plays many programs. Returns the numbers of calls that returned, were unwound, were lost, and died.
 fn play(weather: Weather) -> [u64; 4] {
     let mut outcomes = [0; 4];
     for frames in [false, true] {

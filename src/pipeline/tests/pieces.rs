@@ -1,4 +1,4 @@
-//! What follows a record: stack words and pieces of memory, as BPF wrote them and as no BPF would.
+//! The data behind a record: stack words and pieces of memory, both as BPF writes them and malformed.
 
 use super::super::decode::{Captured, What, decode, late_pieces, pieces};
 use super::super::pair::Pairing;
@@ -8,7 +8,7 @@ use crate::probe::Probe;
 use crate::wire;
 use gpurec_cuda::raw::Piece;
 
-/// A piece as it lies in a record.
+/// A piece in the layout of a record.
 fn piece(state: u16, bytes: &[u8]) -> Vec<u8> {
     let head = wire::Piece { state, length: bytes.len() as u16, late: 0 };
     let mut piece = [wire::bytes(&head), bytes].concat();
@@ -16,14 +16,14 @@ fn piece(state: u16, bytes: &[u8]) -> Vec<u8> {
     piece
 }
 
-/// What the entry read number `index` says at the return.
+/// The piece at the return for the entry's read number `index`.
 fn late(index: u32, bytes: &[u8]) -> Vec<u8> {
     let mut late = piece(wire::PIECE_READ, bytes);
     late[4..8].copy_from_slice(&(index + 1).to_ne_bytes());
     late
 }
 
-/// A call with so many stack words in front of its pieces.
+/// A call with these stack words in front of its pieces.
 fn call(words: &[u64], pieces: &[u8], args: [u64; 6]) -> Vec<u8> {
     let stack: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let payload = (stack.len() + pieces.len()) as u16;
@@ -32,7 +32,7 @@ fn call(words: &[u64], pieces: &[u8], args: [u64; 6]) -> Vec<u8> {
     [wire::bytes(&call), &stack, pieces].concat()
 }
 
-/// A return begins where a call would: its pieces lie behind the size of a call.
+/// A return is built in the buffer of a call: its pieces start behind the size of a call.
 fn a_return(pieces: &[u8], value: u64) -> Vec<u8> {
     let head = head(wire::RETURN, 0, 2000, 2, 2, 1);
     let ret = wire::Return { head, begin: 1000, value, payload: pieces.len() as u32, pad: 0 };
@@ -91,7 +91,7 @@ fn a_call_without_more_has_none() {
     assert_eq!((found.stack().count(), found.pieces().count()), (0, 0));
 }
 
-/// A record whose end is missing is none: half of its pieces would look like all of them.
+/// A record whose end is missing is rejected: half of its pieces would look like all of them.
 #[test]
 fn a_record_with_less_behind_it_than_it_says_is_none() {
     let all = [piece(wire::PIECE_READ, b"text"), piece(wire::PIECE_CUT, &[1; 100])].concat();
@@ -142,7 +142,7 @@ fn what_is_no_piece_ends_them() {
         let bytes = [&good[..], &[0; 8][..rest]].concat();
         assert_eq!(pieces(&bytes).count(), 1, "{rest} bytes behind");
     }
-    // The last one needs no padding.
+    // The last piece needs no padding.
     let bytes = &good[..good.len() - 4];
     assert_eq!(pieces(bytes).collect::<Vec<_>>(), [read(b"good")]);
     assert_eq!(pieces(&[]).count(), 0);
@@ -209,7 +209,7 @@ fn random_bytes_are_never_more_than_there_are() {
     assert!(found > 10_000, "only {found} pieces");
 }
 
-/// The lines of a call and its return with these records behind them, through everything.
+/// The lines of a call and its return with these records, through the whole pipeline.
 fn lines_of(name: &str, function: &str, records: [&[u8]; 2]) -> Vec<serde_json::Value> {
     let folder = Folder::new(name);
     let (mut lines, writer) = folder.lines(1000);
@@ -245,7 +245,7 @@ fn what_could_not_be_read_is_null_and_named() {
     let args = serde_json::json!({"hfunc": "0x7000", "hmod": "0x10", "name": null, "unreadable": ["name"]});
     assert_eq!(lines[0]["args"], args);
     assert_eq!(lines[1]["out"], serde_json::json!({"hfunc": null, "unreadable": ["hfunc"]}));
-    // Pieces that are not there at all, and stack words that are not.
+    // The pieces and the stack words are missing.
     let lines = lines_of("missing", "cuModuleGetFunction", [&call(&[], &[], [1; 6]), &a_return(&[], 0)]);
     assert_eq!(lines[0]["args"]["unreadable"], serde_json::json!(["name"]));
     assert_eq!(lines[1].get("out"), None, "{}", lines[1]);

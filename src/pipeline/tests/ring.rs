@@ -1,4 +1,4 @@
-//! A ring that a test fills: what is read, where reading stops, and what is given back.
+//! A ring that the test fills: the records read, where reading stops, and the room given back.
 
 use super::{FakeRing, Random};
 use crate::ring::Stopped;
@@ -37,7 +37,7 @@ fn records_come_in_order_with_their_own_lengths() {
 
 #[test]
 fn a_record_across_the_end_is_whole() {
-    // The header as the last 8 bytes, the record torn in the middle, the record's end at the end.
+    // The header in the last 8 bytes, the record split in the middle, the record's end at the ring's end.
     for before_end in [8, 16, 48, 96] {
         let mut fake = FakeRing::new(SIZE, 3 * SIZE as u64 - before_end);
         let mut ring = fake.map();
@@ -63,8 +63,8 @@ fn reading_stops_before_an_unfinished_record() {
     assert_eq!(read(&mut ring), (vec![b"busy".to_vec(), b"behind".to_vec()], Stopped::Drained));
 }
 
-/// What lies where a header will be is a record of the lap before, headers and all, and beside it
-/// what a target would write to be taken for one.
+/// The next header's place holds a record of the previous lap with its header, and next to it bytes that a target
+/// could write to imitate a header.
 #[test]
 fn what_an_earlier_record_left_is_no_header() {
     let mut fake = FakeRing::new(SIZE, 0);
@@ -80,7 +80,7 @@ fn what_an_earlier_record_left_is_no_header() {
         fake.finish(at, length);
         assert_eq!(read(&mut ring).1, Stopped::Drained);
     }
-    // The lap before's header at the very same place.
+    // The previous lap's header at exactly the same place.
     while !fake.produced().is_multiple_of(SIZE as u64) {
         let left = SIZE as u64 - fake.produced() % SIZE as u64;
         fake.put(&vec![1; (left.min(64) - 8) as usize]);
@@ -137,7 +137,7 @@ fn room_is_given_back_while_a_long_backlog_is_read() {
         read += bytes.len() as u64 + 8;
     });
     assert_eq!(read, 50 * 4008);
-    // A step, and the record that crosses it.
+    // One step, and the record that crosses it.
     assert!(most_kept <= (64 << 10) + 4008, "{most_kept} bytes were read and not given back");
     assert!(most_kept > 32 << 10, "given back in far too small steps: {most_kept}");
     assert_eq!(fake.consumed(), fake.produced());
@@ -150,14 +150,14 @@ fn a_file_too_short_for_a_ring_is_an_error() {
     assert!(super::Ring::map(&null, layout, 0).is_err());
 }
 
-/// Random records, flags and reads against a list of what was put in.
+/// Random records, flags and reads, compared with a list of the records put in.
 #[test]
 fn everything_put_in_comes_out_once_and_in_order() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let mut fake = FakeRing::new(SIZE, random.below(4) * SIZE as u64 + random.below(1024) * 8);
         let mut ring = fake.map();
-        // Position, bytes, whether it is finished: what is in the ring and was not read.
+        // Records in the ring that were not read: position, bytes, whether it is finished.
         let mut inside: Vec<(u64, Vec<u8>, bool)> = Vec::new();
         for _ in 0..200 {
             match random.below(4) {

@@ -14,7 +14,7 @@ use super::{Random, exit_item, probes_named};
 use crate::output;
 use gpurec_trace::{Body, Finish, LineWriter, Lost, Notes, Reader};
 
-/// A folder of its own that goes away with the test.
+/// A folder for one test, deleted at its end.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -57,7 +57,7 @@ const NAMES: [&str; 7] = [
     "__cudaUnregisterFatBinary",
 ];
 
-/// Feeds items to a sink with a header and NAMES, and gives the lines after the header.
+/// Feeds items to a sink with a header and NAMES, and returns the lines after the header.
 fn lines_of(name: &str, items: &[Item]) -> Vec<Value> {
     let folder = Folder::new(name);
     let (mut lines, writer) = folder.lines(1000);
@@ -73,7 +73,7 @@ fn lines_of(name: &str, items: &[Item]) -> Vec<Value> {
     folder.read().split_off(1)
 }
 
-/// A call of a probe that returns `value`, as its E line.
+/// The E line of a call of a probe that returns `value`.
 fn ended(name: &str, probe: u32, value: u64) -> Value {
     let items = [call(2000, 7, 8, 1, probe, 900, false), returned(3500, 8, 2, 2000, value)];
     lines_of(&format!("{name}-{probe}-{value}"), &items).pop().unwrap()
@@ -137,7 +137,7 @@ fn what_never_returned_has_no_value() {
     let items = [
         call(2000, 7, 8, 1, 1, 900, false),
         call(2500, 7, 8, 2, 1, 900, false),
-        // 3, a return, was lost.
+        // Record 3, a return, was lost.
         call(2700, 7, 8, 4, 1, 900, false),
     ];
     let lines = lines_of("never", &items);
@@ -179,7 +179,7 @@ fn processes() {
     }
 }
 
-/// What BPF says when the command line could not be read.
+/// The record that BPF writes when it could not read the command line.
 #[test]
 fn a_command_that_could_not_be_read_has_no_empty_word() {
     let what = What::Exec { pid: u32::MAX, old_tid: 0, command: b"".as_slice().into(), cut: true };
@@ -187,7 +187,7 @@ fn a_command_that_could_not_be_read_has_no_empty_word() {
     assert_eq!(lines[0]["command"], serde_json::json!(["…"]));
 }
 
-/// Random calls, of probes known and unknown, with times that go back.
+/// Random calls of known and unknown probes, with times that go back.
 fn random_trace(folder: &Folder, seed: u64, write_calls: bool) -> u64 {
     let mut random = Random::new(seed);
     let (mut lines, writer) = folder.lines(5000);
@@ -205,7 +205,7 @@ fn random_trace(folder: &Folder, seed: u64, write_calls: bool) -> u64 {
         match open[thread].pop().filter(|_| random.percent(55)) {
             Some(begin) => pairing.feed(&returned(ts, tid, seq[thread], begin, random.below(4)), &mut lines),
             None => {
-                // What was popped is left without a return, by longjmp.
+                // The popped calls end without a return, by longjmp.
                 let probe = random.below(9) as u32;
                 pairing.feed(&call(ts, 1, tid, seq[thread], probe, sp, false), &mut lines);
                 open[thread].push(ts);
@@ -275,7 +275,7 @@ fn calls_in_flight_are_those_that_died_and_those_still_open() {
     writer.join().unwrap();
 }
 
-/// The `end` line has an end, and what it does not list is counted.
+/// The `end` line is bounded, and counts the calls that it does not list.
 #[test]
 fn calls_in_flight_are_listed_up_to_a_bound() {
     const CALLS: u32 = 200_000;

@@ -1,5 +1,5 @@
-//! The worker from rings to a file, with rings that the test fills. The counters of
-//! losses are real maps, so these tests need root.
+//! The worker from rings to a file, with rings that the test fills. The loss counters are real BPF maps, so these
+//! tests need root.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Recording {
     state: Arc<State>,
     worker: Option<Worker>,
     writer: Writer,
-    /// Keeps the maps of the counters.
+    /// Keeps the maps of the counters open.
     base: Base,
 }
 
@@ -65,7 +65,7 @@ impl Recording {
         self.messages.send(Message { ts, pid: 1, what: Told::Hooked(library) }).unwrap();
     }
 
-    /// Runs the worker over what is there, to the end.
+    /// Runs the worker over the records in the rings, to the end.
     fn run(mut self) -> (Vec<Value>, Outcome) {
         self.state.drain();
         let outcome = self.worker.take().unwrap().run(Header::default());
@@ -114,7 +114,7 @@ fn records_of_all_rings_come_in_one_order() {
     assert!(outcome.figures.complete && outcome.failed.is_none());
 }
 
-/// Many times what is read of a ring at once; another thread's one call lies in the middle of it.
+/// The backlog is many times what is read of a ring at once; the only call of another thread is in the middle of it.
 #[test]
 fn a_backlog_comes_in_one_order_too() {
     const CALLS: u64 = 20_000;
@@ -138,8 +138,7 @@ fn a_backlog_comes_in_one_order_too() {
     assert!(outcome.figures.complete);
 }
 
-/// A running process is not stopped while its library is hooked: calls come before the
-/// recorder can say that it is.
+/// A running process is not stopped while its library is hooked: calls come before the recorder can report the hooks.
 #[test]
 fn a_call_recorded_while_its_library_was_hooked_has_its_name() {
     let mut recording = Recording::new("hooking", 1);
@@ -152,7 +151,7 @@ fn a_call_recorded_while_its_library_was_hooked_has_its_name() {
     assert_eq!(names, ["cuA", "cuA"], "{lines:#?}");
 }
 
-/// The same, and the recorder takes long to say so: the library is told before its first call, and once.
+/// The same, but the recorder's report takes long: the library has its line before its first call, and only once.
 #[test]
 fn a_library_is_told_before_calls_that_come_while_it_is_hooked() {
     let mut recording = Recording::new("coming", 1);
@@ -163,7 +162,7 @@ fn a_library_is_told_before_calls_that_come_while_it_is_hooked() {
     let (messages, state) = (recording.messages.clone(), recording.state.clone());
     let worker = recording.worker.take().unwrap();
     let worker = std::thread::spawn(move || worker.run(Header::default()));
-    // By then it has told of the call.
+    // By then the worker has written the call.
     std::thread::sleep(Duration::from_millis(100));
     messages.send(Message { ts: 1500, pid: 1, what: Told::Hooked(library) }).unwrap();
     state.drain();
@@ -186,7 +185,7 @@ fn what_is_no_record_is_counted() {
     assert!(!outcome.figures.complete);
 }
 
-/// Libraries are hooked before the first record is read.
+/// Hooks record before the worker reads its first record.
 #[test]
 fn what_was_lost_before_the_worker_began_is_told() {
     let recording = Recording::new("before", 1);
@@ -220,8 +219,8 @@ fn memory_that_was_not_read_is_said() {
     assert!(outcome.figures.incomplete_because[0].starts_with("1 records are without the memory"));
 }
 
-/// Whoever was writing it may have been preempted: it is waited for, or the trace says
-/// that it is missing.
+/// The thread that was writing the record may have been preempted: the worker waits for it, or the trace reports that
+/// it is missing.
 #[test]
 fn a_record_unfinished_at_the_end_is_not_passed_over_in_silence() {
     let mut recording = Recording::new("unfinished", 1);
@@ -269,7 +268,7 @@ fn records_are_taken_while_the_target_runs() {
     let (worker, state) = (recording.worker.take().unwrap(), recording.state.clone());
     let thread = std::thread::spawn(move || worker.run(Header::default()));
     let mut ring = recording.rings.pop().unwrap();
-    // Several times what the ring holds: the worker must give room back.
+    // Several times the ring's capacity: the worker must free room.
     let count: u32 = 3000;
     for i in 0..count {
         let began = std::time::Instant::now();

@@ -1,11 +1,11 @@
-//! Who is recorded from the start: the command that waits at its gate, processes that run already with their children,
-//! or all. In: their numbers. Out: targets, and hooks in what they have mapped.
+//! The processes that are recorded from the start: the command that waits at its gate, processes that run already and
+//! their children, or all. In: their pids. Out: targets, and hooks in the libraries they have mapped.
 
 use super::*;
 
 impl Session<'_> {
-    /// Makes processes targets and hooks what they have mapped. They are targets first:
-    /// what they map meanwhile is then reported, what they mapped before is found.
+    /// Makes processes targets and hooks the libraries they have mapped. They become targets first: BPF then reports
+    /// what they map from that moment on, and the scan finds what they mapped before.
     pub(super) fn take_targets(&mut self, gated: Option<&Gated>, attached: &[Attached]) -> Result<()> {
         if let Some(gated) = gated {
             self.tracker.add_target(gated.pid()).context(MAPS)?;
@@ -32,7 +32,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Files that were not looked at yet are waited for, as long as they would be later, or until a signal comes.
+    /// Waits for files that are still being examined, as long as during the recording, or until a signal comes.
     pub(super) fn settle(&mut self, signals: &Signals) -> Result<()> {
         let signalled = || {
             let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
@@ -47,8 +47,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// A running process and its descendants as targets. From the moment when a process is
-    /// one, its children are too; those forked just before show when the tree is read again.
+    /// Makes a running process and its descendants targets. The children that a target forks become targets too. To
+    /// find those forked just before, the process tree is read again until it shows nothing new.
     fn adopt(&self, one: &Attached) -> Result<Vec<u32>> {
         let mut known = vec![one.pid];
         self.tracker.add_target(one.pid).context(MAPS)?;

@@ -1,5 +1,5 @@
-//! Looking into the files that processes map. In: a record, or a process that runs already. Out: what its files hold is
-//! hooked, a sentence for the trace where that cannot be, and the process let go, after two seconds in any case.
+//! Examines the files that processes map. In: a record, or a process that runs already. Out: hooks in the files, a
+//! message for the trace where hooking fails, and the process resumed, after two seconds in any case.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -8,10 +8,10 @@ use super::*;
 use crate::files::{Event, Gone, Place, Unopened, Wants};
 use crate::probe::Looked;
 
-/// So long the end of a recording waits for files that are being looked at.
+/// How long the end of a recording waits for files that are being examined.
 const AT_THE_END: Duration = Duration::from_millis(200);
 
-/// Sentences that name a file: a target could map thousands that cannot be opened.
+/// The most messages that name a file: a target could map thousands that cannot be opened.
 const MOST_NAMED: usize = 16;
 
 const BEYOND: &str = "there were more different functions to hook than gpurec hooks: those that are listed as not hooked were not seen";
@@ -24,21 +24,21 @@ const UNHOOKED: &str = "as shared or writable code, into which the kernel puts n
 
 const LOST: &str = "if that was a CUDA library, its calls were not seen";
 
-/// What is asked about a file, and for whom.
+/// A question about a file, and the process it concerns.
 #[derive(Clone)]
 pub enum Job {
     /// A thread has mapped it.
     New(NewFile),
     /// A process that ran already has it mapped.
     Scan(u32, Mapping),
-    /// Which libraries may be loaded is asked (--all).
+    /// Asks which libraries may be loaded (--all).
     Early(Early),
-    /// One of those. The process that it was found through, or this one.
+    /// A library found by `Early`, and the process through which it was found, or gpurec's own.
     Path(u32, String),
 }
 
 impl Job {
-    /// The thread through which the file is found, and where.
+    /// The question for the helper processes: the thread through which they find the file, and where.
     fn ask(&self, again: bool) -> Ask {
         let (tid, place) = match self {
             Job::New(record) if record.head.flags & wire::PROGRAM != 0 => (record.head.tid, Place::Program),
@@ -57,12 +57,12 @@ impl Job {
         match self {
             Job::New(record) => record.pid,
             Job::Scan(pid, _) => *pid,
-            // Nobody has it mapped.
+            // No process has it mapped.
             Job::Early(_) | Job::Path(..) => 0,
         }
     }
 
-    /// Nobody has the file mapped: if it is of use, it will be looked at again.
+    /// True if no process is known to map the file yet. If one does, the file is examined again.
     fn is_early(&self) -> bool {
         matches!(self, Job::Early(_) | Job::Path(..))
     }
@@ -73,13 +73,13 @@ impl Tracker {
         self.ask(Job::New(*record), probes);
     }
 
-    /// Hooks what a running process has mapped already. What is not answered at once comes with `work`.
+    /// Hooks the libraries that a running process has mapped. `work` handles the answers that come later.
     pub fn scan(&mut self, pid: u32, probes: &mut Probes) -> io::Result<()> {
         let mapped = match self.files.ask_now(&Ask::Maps { pid }, self.patience) {
             Some(Found::Maps(Ok(mapped))) => Ok(mapped),
             Some(Found::Maps(Err(why)) | Found::Refused(why)) => Err(why),
             _ => {
-                // A thousand processes that do not answer are not waited for a thousand times.
+                // Halving the wait bounds the total for a thousand processes that do not answer.
                 self.patience /= 2;
                 Err("it did not answer".to_owned())
             }
@@ -98,12 +98,13 @@ impl Tracker {
         Ok(())
     }
 
-    /// With --all, which stops nobody: libraries that processes are about to load are hooked before they do.
+    /// With --all, gpurec stops no process. It hooks libraries that processes are about to load before they load
+    /// them.
     pub fn look_early(&mut self, of: Early, probes: &mut Probes) {
         self.ask(Job::Early(of), probes);
     }
 
-    /// As many as there are: they come one after the other with `work`.
+    /// Asks about all of them. `work` handles the answers one by one.
     fn look_at_paths(&mut self, of: Early, paths: Vec<String>) {
         let pid = match of {
             Early::Linker => std::process::id(),
@@ -125,12 +126,12 @@ impl Tracker {
         }
     }
 
-    /// Readable when there is something for `work`.
+    /// These become readable when `work` has something to do.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.files.fds()
     }
 
-    /// Files are asked about, and their processes wait.
+    /// True while questions about files are open.
     pub fn is_looking(&self) -> bool {
         self.files.jobs().next().is_some()
     }
@@ -142,7 +143,7 @@ impl Tracker {
         })
     }
 
-    /// Does what has been found out meanwhile.
+    /// Acts on the answers that have arrived.
     pub fn work(&mut self, probes: &mut Probes) {
         for event in self.files.events() {
             match event {
@@ -152,7 +153,7 @@ impl Tracker {
                         self.tell_silent(&job, path);
                     }
                     if let Job::New(record) = &job {
-                        // Others need not wait for it too.
+                        // Other processes then need not wait for this file too.
                         self.is_seen(record, 0);
                         self.goes_on(record);
                     }
@@ -162,7 +163,7 @@ impl Tracker {
         }
     }
 
-    /// At the end: what was asked for a moment ago is hooked, and nothing else is waited for.
+    /// At the end of the recording: hooks what the open questions find within AT_THE_END, then abandons the rest.
     pub fn finish(&mut self, probes: &mut Probes) {
         let began = Instant::now();
         while self.files.wait() || self.is_looking() && began.elapsed() < AT_THE_END {
@@ -170,7 +171,7 @@ impl Tracker {
             std::thread::sleep(Duration::from_millis(1));
         }
         for (job, late) in self.files.abandon() {
-            // A process that was stopped until now has made no call meanwhile.
+            // A process that stayed stopped until now has made no call.
             let stopped = matches!(&job, Job::New(record) if record.head.flags & wire::STOPPED != 0);
             if !late && !stopped {
                 self.tell_unread(&job, None, "the recording ended before");
@@ -180,7 +181,7 @@ impl Tracker {
         }
     }
 
-    /// Its process was not to be stopped: what comes late is as good.
+    /// True if the file's process should not have been stopped: then a late answer loses nothing.
     fn is_late_for_nobody(&self, job: &Job) -> bool {
         matches!(job, Job::New(record) if !self.is_to_be_seen(record))
     }
@@ -194,7 +195,7 @@ impl Tracker {
         self.tell_unread(job, path, &format!("its file system did not answer within {within} s"));
     }
 
-    /// A sentence about a file; without its name if there are many.
+    /// Reports a file that could not be examined; without its name if there are many.
     fn tell_unread(&mut self, job: &Job, path: Option<PathBuf>, why: &str) {
         if job.is_early() {
             return;
@@ -215,7 +216,7 @@ impl Tracker {
     }
 
     fn gone(&mut self, job: &Job, late: bool, path: Option<PathBuf>, why: Gone) {
-        // What was late has been told, where it matters.
+        // A late answer has been reported already, except where lateness loses nothing.
         if !late || self.is_late_for_nobody(job) {
             match why {
                 Gone::Silent => self.tell_silent(job, path),
@@ -227,11 +228,11 @@ impl Tracker {
         }
     }
 
-    /// What a file holds is known.
+    /// Acts on an answer about a file.
     fn found(&mut self, job: Job, late: bool, found: Found, probes: &mut Probes) {
         let pid = job.pid();
         let (hooked, key, path) = match found {
-            // Its hooks were removed, or could not be made: it is looked at anew.
+            // The file has no hooks any more, or they failed: it is examined again.
             Found::Known(key) if !probes.has(&key) && !late => return self.files.ask(job.ask(true), job),
             Found::Early(paths) => {
                 if let Job::Early(of) = job {
@@ -296,7 +297,7 @@ impl Tracker {
         self.goes_on(&record);
     }
 
-    /// If the table is full, the file will be looked at again, which costs time only.
+    /// Marks the file as examined. If the map is full, the file is examined again, which costs only time.
     fn is_seen(&self, record: &NewFile, only: u32) {
         let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
     }
@@ -319,7 +320,8 @@ impl Tracker {
         self.tell(ts, pid, looked)
     }
 
-    /// True if something was hooked. By the time the worker knows what was announced.
+    /// Reports the result; `ts` is the time at which the library was announced to the worker. Returns true if
+    /// something was hooked.
     fn tell(&mut self, ts: u64, pid: u32, looked: Looked) -> bool {
         let send = |what| _ = self.messages.send(Message { ts, pid, what });
         let what = match looked {
@@ -349,7 +351,8 @@ impl Tracker {
         hooked
     }
 
-    /// Told where calls may be missing. A process or a mapping that is gone needs no hooks.
+    /// Reports a file that could not be opened, if its calls may be missing. A process that has ended, or a file that
+    /// is no longer mapped, needs no hooks.
     fn not_opened(&mut self, job: &Job, late: bool, why: &Unopened) {
         let ended = proc::stat(job.pid()).map_or(true, |stat| stat.ended());
         let record = match job {
@@ -363,7 +366,7 @@ impl Tracker {
             Job::Early(_) | Job::Path(..) => return,
         };
         let stopped = record.head.flags & wire::STOPPED != 0 && !late;
-        // Is the next process that maps the file asked, or nobody any more?
+        // If `next` stays true, the file is not marked as examined, and BPF asks again when another process maps it.
         let mut next = true;
         if !stopped && (ended || why.not_found) {
             if self.is_to_be_seen(record) {
