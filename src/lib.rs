@@ -1,5 +1,5 @@
 //! gpurec records what a program asks of an NVIDIA GPU. This file parses, dispatches and turns the result into an exit
-//! status. All other work is done in modules, and code that needs neither Linux nor root in crates of its own.
+//! status. Modules do all other work; code that needs neither Linux nor root is in separate crates.
 //!
 //! It is a library only for the fuzz targets, which use two of its modules (`cfg(fuzzing)`).
 

@@ -119,7 +119,7 @@ impl<'a> Looker<'a> {
             Ok(None) => return Answer::Nothing,
             Err(reason) => return Answer::NotHooked { path, reason },
         };
-        // The hooks need the pages of the file in Linux's page cache: the search for probe sites has read them.
+        // Linux will read the pages of the hooks, and finds them in memory: the search for probe sites has read them.
         let stamp = match mount::server_of(&found.handle, tid) {
             Server::None => stamp,
             Server::Roots => None,

@@ -19,7 +19,7 @@ use crate::process::fds;
 pub const LATE: Duration = Duration::from_secs(2);
 /// How long the pool waits for a late answer, because a network can be slow. Then it ends the worker.
 const GONE: Duration = Duration::from_secs(30);
-/// How long the recorder waits for a new request. Nearly all are answered by then.
+/// How long the recorder waits for the answer to a new request. Nearly all are answered by then.
 const AT_ONCE: Duration = Duration::from_millis(20);
 /// The most workers that are busy at a time.
 const MOST: usize = 8;

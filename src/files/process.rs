@@ -160,9 +160,9 @@ fn manage(socket: &OwnedFd, user: &Identity, selection: &Selection) {
     detach(socket.as_raw_fd(), &[], NAME);
     // SAFETY: a constant. With the inherited setting, children may be reaped automatically.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-    // A stopped process waits for each answer, so this process must run soon even on a busy machine. If the kernel
-    // refuses the higher priority, it runs with the one it has.
-    // SAFETY: plain integers; 0 stands for the calling process.
+    // A stopped process waits for each answer, so this process must run soon even on a busy machine. If Linux refuses
+    // the higher priority, it runs with the one it has.
+    // SAFETY: plain integers; 0 means the calling process.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
     if rights::keep_what_reading_needs(user).is_err() {
         return;

@@ -1,6 +1,6 @@
 //! Finds the files of CUDA libraries that processes are about to load, so that `--all` can hook them before any process
-//! maps them. In: the linker's folders, and the paths that a running interpreter reports. Out: paths. Libraries that
-//! this misses are hooked when they are mapped.
+//! maps them. In: the linker's folders, and /proc of a running interpreter. Out: paths. Libraries that this misses are
+//! hooked when they are mapped.
 
 use std::ffi::OsStr;
 use std::fs;

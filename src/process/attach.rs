@@ -102,8 +102,9 @@ fn failed(pid: Pid, why: io::Error, gone: AttachError) -> AttachError {
     }
 }
 
-/// Reads the auxiliary vector, whose words have the program's size: the first eight bytes hold a small number, and in a
-/// 32-bit program its value too. Does not open the program's file, because that may wait for a server.
+/// Decides by the auxiliary vector, whose words have the program's size. In a 64-bit program the first eight bytes hold
+/// one small number; in a 32-bit program they hold the number and its value. Does not open the program's file, because
+/// that may wait for a server.
 fn is_32_bit(pid: Pid) -> Option<bool> {
     let mut head = [0u8; 8];
     File::open(format!("/proc/{pid}/auxv")).ok()?.read_exact(&mut head).ok()?;

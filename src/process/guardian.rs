@@ -1,4 +1,4 @@
-//! A small helper process that resumes the processes that gpurec stopped if gpurec dies.
+//! A small helper process. If gpurec dies, it resumes the processes that gpurec has stopped.
 //!
 //! In: functions that list the stopped processes and read the recorder's last heartbeat (BPF maps, through inherited
 //! descriptors). Out: SIGCONT to those processes if gpurec dies or does not run for [`DEADLINE`]. The recorder runs

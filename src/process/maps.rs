@@ -33,8 +33,8 @@ pub struct Mapping {
 }
 
 /// A process controls the number and the length of these lines and can easily produce ten gigabytes. So this module
-/// reads line by line and drops lines that are longer than the longest path of a system call: such a file is found
-/// through its mapping.
+/// reads line by line and cuts a path that is longer than a system call accepts: such a file is found through its
+/// mapping.
 const LONGEST_LINE: u64 = 256 + libc::PATH_MAX as u64;
 /// At most this much is kept of one process's mappings. Typical ones take a few hundred kilobytes.
 const MOST: usize = 16 << 20;
