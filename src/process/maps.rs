@@ -263,7 +263,7 @@ fn find(path: &Path) -> io::Result<Found> {
     Ok(Found { handle, meta })
 }
 
-/// The root folder of a process. Reaching it may take a capability; the files below it may not.
+/// The root folder of a process. Reaching it may take a capability that the files below it do not need.
 pub struct Root {
     folder: File,
     pid: Pid,

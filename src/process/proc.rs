@@ -36,7 +36,7 @@ impl Stat {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
-    /// True if SIGSTOP or its like stopped it, but not a debugger.
+    /// True if a signal such as SIGSTOP stopped it, false if a debugger did.
     pub fn stopped(&self) -> bool {
         self.state == b'T'
     }
