@@ -1,6 +1,6 @@
-// Compiles every bpf/*.bpf.c into a skeleton, and the demo's stand-in libraries. In: bpf/,
-// fixtures/cuda/, clang and a C compiler. Out: OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/.
-// Nothing is downloaded and nothing outside the tree is read but the compilers' own files.
+// Compiles every bpf/*.bpf.c into a skeleton, and the demo's stand-in libraries. In: bpf/, fixtures/cuda/, clang and a
+// C compiler. Out: OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/. Downloads nothing, and reads nothing outside the
+// tree except the compilers' own files.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const OBJECTS: [&str; 4] = ["base", "process", "cuda", "driver"];
 
 pub fn main() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    // The fuzz crate includes this file, and runs it here too.
+    // The fuzz crate includes this file and runs it in this directory too.
     let here = env::current_dir()?;
     println!("cargo:rerun-if-changed={}", here.join("build.rs").display());
     println!("cargo:rerun-if-changed={}", here.join("bpf").display());

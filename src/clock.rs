@@ -1,8 +1,8 @@
-//! The clock that every time in a trace comes from: the kernel's own CLOCK_MONOTONIC, as BPF's records have it.
+//! The clock of every time in a trace: CLOCK_MONOTONIC of the machine, which BPF's records use.
 
 use std::sync::OnceLock;
 
-/// The clock that BPF's records have, also where a time namespace gives gpurec another one.
+/// The time on the clock of BPF's records, even if a time namespace gives gpurec another one.
 pub fn monotonic_ns() -> u64 {
     static AHEAD: OnceLock<i64> = OnceLock::new();
     let ahead = *AHEAD.get_or_init(|| namespace_ns(&std::fs::read_to_string(OFFSETS).unwrap_or_default()));
@@ -13,7 +13,7 @@ pub fn monotonic_ns() -> u64 {
 
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
-/// By how much the monotonic clock of a time namespace is ahead of the kernel's own.
+/// The offset of a time namespace's monotonic clock from the machine's own.
 fn namespace_ns(offsets: &str) -> i64 {
     let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic"));
     let mut numbers =

@@ -1,5 +1,5 @@
-//! `gpurec doctor`: what this machine supports, what is missing, how to get it. In: facts
-//! and plan. Out: sentences on standard output.
+//! `gpurec doctor`: what this machine supports, what is missing, and how to get it. In: facts and plan. Out: sentences
+//! on standard output.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::probe;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 
-/// Exit status 0 if something can be recorded here.
+/// Returns exit status 0 if this machine can record anything.
 pub fn doctor() -> Result<u8> {
     let facts = Facts::gather();
     let plan = plan(&facts);
@@ -93,7 +93,7 @@ fn nvidia(facts: &Facts) -> String {
             "  no driver is loaded: CUDA programs will fail here, but what they call is recorded (try: sudo gpurec demo)\n",
         ),
     }
-    // Folders that the environment names.
+    // Search with the caller's rights, because the environment may name folders.
     let libraries = as_caller(&invoking_user(), cuda_libraries).unwrap_or_default();
     if libraries.is_empty() {
         text.push_str(

@@ -1,4 +1,5 @@
-//! The test that holds the arrows between the modules of src/: none uses one above it. Between crates the compiler does.
+//! The test of the dependencies between the modules of src/: no module uses one above it. Between crates the compiler
+//! checks this.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ fn layer(module: &str) -> usize {
     LAYERS.iter().position(|name| *name == module).unwrap_or_else(|| panic!("{module} has no layer: add it"))
 }
 
-/// The modules of src/ that a text names by `crate::`, outside its tests.
+/// The modules of src/ that a text names with `crate::`, outside its tests.
 fn used(text: &str) -> impl Iterator<Item = &str> {
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));

@@ -1,7 +1,6 @@
-//! A CPU's rings, read in place (their layout: gpurec_positions in bpf/gpurec.h). In: the map
-//! of rings. Out: each record's bytes, in order. A record is read where the program put it,
-//! without a copy.
-//! What may not be done here: interpret a record.
+//! Reads a CPU's rings in place (gpurec_positions in bpf/gpurec.h describes their layout). In: the map of rings. Out:
+//! the bytes of each record, in order. Reads each record where the BPF program wrote it, without a copy. Not here: the
+//! meaning of a record.
 
 use std::io;
 use std::mem::offset_of;
@@ -17,22 +16,22 @@ use crate::wire;
 
 const LENGTH: u64 = 0xffff;
 const LONGEST: usize = wire::RING_SLACK - wire::RING_HEADER;
-/// While a long backlog is read, room is given back in steps of this size.
+/// In a long backlog, space is returned to the ring in steps of this size.
 const FREE_EVERY: u64 = 64 << 10;
-/// The near ring: what a busy thread fills in a few milliseconds, and what its CPU's cache holds.
+/// The size of the near ring: a busy thread fills it in a few milliseconds, and it fits into the CPU's cache.
 const NEAR: usize = 1 << 20;
 
-/// The sizes of every CPU's two rings, and where they are in its part of the map.
+/// The sizes of each CPU's two rings, and their offsets in that CPU's part of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub near: usize,
     pub far: usize,
-    /// What tells a header from anything that a target could have left in its place.
+    /// Distinguishes a header from any bytes that a target could have left in its place.
     pub secret: u64,
 }
 
 impl Layout {
-    /// For `size` bytes a CPU, a power of two and several pages.
+    /// For `size` bytes per CPU, which must be a power of two and several pages.
     pub fn of(size: usize, secret: u64) -> Layout {
         Layout { near: NEAR.min(size / 4), far: size, secret }
     }
@@ -41,20 +40,19 @@ impl Layout {
         wire::RING_DATA + self.near + wire::RING_SLACK
     }
 
-    /// Bytes of a CPU's part of the map.
+    /// The number of bytes of one CPU's part of the map.
     pub fn part(self) -> usize {
         self.far_at() + self.far + wire::RING_SLACK
     }
 }
 
-/// One CPU's part of the map, as long as a ring in it is in use.
+/// One CPU's part of the map, mapped as long as one of its rings is in use.
 struct Part {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: shared memory, in which positions and headers are accessed through atomics and
-// records belong to one Ring.
+// SAFETY: shared memory. Positions and headers are accessed through atomics, and records belong to one Ring.
 unsafe impl Send for Part {}
 // SAFETY: as above.
 unsafe impl Sync for Part {}
@@ -68,12 +66,12 @@ impl Drop for Part {
 
 pub struct Ring {
     part: Arc<Part>,
-    /// Where its positions and its data are in the part.
+    /// Offsets of its positions and its data in the part.
     positions: usize,
     data: usize,
     size: usize,
     secret: u64,
-    /// Bytes waiting that make it urgent to read.
+    /// With more waiting bytes than this, reading is urgent.
     many: usize,
 }
 
@@ -84,7 +82,7 @@ pub enum Stopped {
     Drained,
     /// A record is still being written.
     Busy,
-    /// As many as were wanted were read.
+    /// The requested number of records was read.
     Many,
 }
 
@@ -94,23 +92,23 @@ impl Ring {
         Ring::map_bytes(fd, layout, cpu, layout.part())
     }
 
-    /// The near ring alone: the kernel takes its time to map each page of a far one.
+    /// Maps the near ring alone, because Linux takes long to map each page of a far ring.
     pub fn map_near(fd: impl AsFd, layout: Layout, cpu: usize) -> io::Result<Ring> {
         let [near, _] = Ring::map_bytes(fd, layout, cpu, layout.far_at())?;
         Ok(near)
     }
 
-    /// So many bytes of the part; a ring that lies beyond them must not be read.
+    /// Maps the first `bytes` bytes of the part; a ring beyond them must not be read.
     fn map_bytes(fd: impl AsFd, layout: Layout, cpu: usize, bytes: usize) -> io::Result<[Ring; 2]> {
         let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
         let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let offset = (cpu * layout.part()) as libc::off_t;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that Linux chooses.
         let start = unsafe { mmap(None, length, both, MapFlags::MAP_SHARED, fd, offset)? };
         let part = Arc::new(Part { start: start.cast(), length: bytes });
-        // A fork would take its time to go through these pages, for children that need none of them. Where it
-        // fails they have them.
-        // SAFETY: the mapping of above, and no child of ours uses it.
+        // Without this, a fork would take long to copy these pages' mappings for a child that needs none of them. If
+        // the call fails, children get them.
+        // SAFETY: the mapping from above; no child uses it.
         let _ = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
         let ring = |number: usize, data, size| Ring {
             part: part.clone(),
@@ -136,7 +134,7 @@ impl Ring {
         self.position(offset_of!(wire::Positions, tail))
     }
 
-    /// Reads what was produced before this call, but not more than so many records, giving each to `each`.
+    /// Reads the records that were produced before this call, at most `most` of them, and passes each to `each`.
     pub fn read(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> Stopped {
         let end = self.head().load(Ordering::Acquire);
         let mut at = self.tail().load(Ordering::Relaxed);
@@ -150,8 +148,8 @@ impl Ring {
             }
             left -= 1;
             let offset = at as usize & (self.size - 1);
-            // SAFETY: the record begins below the ring's size, and the slack behind it holds the
-            // longest; headers are aligned to 8 bytes.
+            // SAFETY: the record begins below the ring's size, and the slack behind the ring has room for the longest
+            // one; headers are aligned to 8 bytes.
             let header = unsafe { self.part.start.as_ptr().add(self.data + offset) };
             // SAFETY: as above; programs write it while we read.
             let mark = unsafe { &*header.cast::<AtomicU64>() }.load(Ordering::Acquire);
@@ -160,8 +158,8 @@ impl Ring {
                 stopped = Stopped::Busy;
                 break;
             }
-            // SAFETY: the program wrote this many bytes behind the header before the header, and
-            // nobody writes there again before the tail passes them.
+            // SAFETY: the program wrote this many bytes behind the header before it wrote the header, and no program
+            // writes there again before the tail passes them.
             each(unsafe { std::slice::from_raw_parts(header.add(wire::RING_HEADER), length) });
             let room = (length + wire::RING_HEADER).next_multiple_of(8);
             at += room as u64;
@@ -174,7 +172,7 @@ impl Ring {
         stopped
     }
 
-    /// So much waits that whoever reads has work, and nothing else comes before it.
+    /// True if enough bytes wait that reading this ring must come before any other work.
     pub fn fills(&self) -> bool {
         self.waiting() > self.many
     }

@@ -1,5 +1,5 @@
-//! The records as Rust sees them: the types that the skeleton generator made from
-//! bpf/gpurec.h, under shorter names. Never mirrored by hand.
+//! The records' layout in Rust: the types that the skeleton generator makes from bpf/gpurec.h, under shorter names. No
+//! type is copied by hand.
 
 use std::mem::size_of;
 

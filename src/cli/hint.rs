@@ -1,5 +1,5 @@
-//! What a usage error probably comes from. In: the words given, and what clap says of them. Out: a sentence for the end
-//! of its message, if there is one to say. Nothing here decides what a word means.
+//! Guesses the cause of a usage error. In: the arguments, and clap's error. Out: a sentence for the end of its message,
+//! if there is a guess. Does not decide the meaning of any word.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -41,7 +41,7 @@ pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<
 /// By its name; of another, a file that is no program.
 fn is_trace(name: &str) -> bool {
     let is_data = |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 == 0);
-    // A hint must not say what lies in folders that are closed to the caller.
+    // A hint must not reveal the contents of folders that the caller cannot read.
     let is_data = || is_data(Path::new(name));
     name.ends_with(".jsonl")
         || name.ends_with(".zst")

@@ -1,4 +1,4 @@
-//! Completions and the manual, made from the definition of the command line. Out: text on standard output.
+//! Generates completions and the manual from the definition of the command line. Out: text on standard output.
 
 use std::io::{self, Write};
 

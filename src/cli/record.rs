@@ -1,4 +1,4 @@
-//! What is recorded, and how: the options of a recording.
+//! The options of a recording.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
-//! The definition against what is written about it: gpurec understands every example of --help and every command line
-//! of the documents, their links and paths lead somewhere, and docs/command-line.md, the manual and the completions leave
-//! nothing out.
+//! Compares the command line with its documentation: gpurec accepts every example of --help and every command line of
+//! the documents, their links and paths exist, and docs/command-line.md, the manual and the completions are complete.
 
 use std::path::{Path, PathBuf};
 
@@ -141,15 +140,15 @@ fn code(text: &str) -> Vec<&str> {
 fn every_command_line_of_the_documents_is_understood() {
     let mut count = 0;
     for (page, text) in documents() {
-        // In sentences of other documents stand words and not whole command lines.
+        // In other documents, sentences contain single words instead of whole command lines.
         let whole = [README, COMMAND_LINE, RECORDING].contains(&text.as_str());
         let lines = if whole { code(&text) } else { blocks(&text) };
-        // Usage has brackets; --static is the script's own.
+        // Usage lines contain brackets; --static is an option of the script.
         for line in lines.into_iter().filter(|line| !line.contains(['[', '…']) && !line.contains("--static"))
         {
             for words in command_lines(example(line)) {
                 match understood(&words) {
-                    // Understood: the library that it names is not on this machine.
+                    // gpurec accepted the line, but this machine lacks the library that it names.
                     Err(error) if error.contains("cannot open it") => {}
                     Err(error) => panic!("{}: {line}: {error}", page.display()),
                     Ok(_) => {}
@@ -202,7 +201,7 @@ fn every_path_in_the_documents_for_contributors_exists() {
         let text = std::fs::read_to_string(root.join(page)).unwrap();
         let words = code(&text).into_iter().flat_map(str::split_whitespace);
         let words = words.map(|word| word.trim_start_matches("./").trim_end_matches([',', ';', ':']));
-        // Patterns and new files have these.
+        // Skip patterns and the names of new files, which contain these characters.
         let words = words.filter(|word| !word.contains(['*', '{', '<', 'N']));
         for word in words.filter(|word| ROOMS.iter().any(|room| word.starts_with(&format!("{room}/")))) {
             assert!(root.join(word).exists(), "{page}: {word}");
@@ -269,7 +268,7 @@ fn the_manual_and_the_completions_have_everything() {
     for part in ["sudo gpurec -- python inference.py", ".SH EXAMPLES", ".SS EXAMPLES", "EXIT STATUS"] {
         assert!(plain.contains(part), "the manual has no {part}");
     }
-    // A line that begins with a dot is a request: of these there are only roff's.
+    // A line that begins with a dot is a roff request: only these may occur.
     for line in page.lines().filter(|line| line.starts_with('.')) {
         let known =
             [".TH", ".SH", ".SS", ".TP", ".br", ".nf", ".fi", ".RS", ".RE", ".IP", ".ie", ".el", ".PP"];

@@ -1,5 +1,5 @@
-//! Where the first word stands that is no option: a command of gpurec's, or a program's name before which `--` was
-//! forgotten. In: the words given, and which options take a value. Out: its place. What words mean, clap decides.
+//! Finds the first argument that is not an option: a gpurec command, or the name of a program that lacks `--` before
+//! it. In: the arguments, and which options take a value. Out: its position. clap decides what words mean.
 
 use std::ffi::OsString;
 
@@ -53,7 +53,7 @@ fn known(command: &clap::Command, option: &str) -> Option<(bool, bool)> {
         return find(&|arg| arg.get_long() == Some(name))
             .map(|arg| (takes(arg) && !has_value, arg.is_global_set()));
     }
-    // Several letters: the first that takes a value has what follows it, if something does.
+    // Several short options in one word: the first that takes a value takes the rest of the word, if there is any.
     let mut letters = option.chars();
     while let Some(letter) = letters.next() {
         if takes(find(&|arg| arg.get_short() == Some(letter))?) {

@@ -1,13 +1,12 @@
 //! The stand-in CUDA libraries and the program that `gpurec demo` records.
 //!
-//! In: nothing; the three files are built from the C beside this file and embedded.
-//! Out: [`unpack`], a private folder with a program that can be run there, also by
-//! another user, without a GPU or a driver. The folder goes when the value goes.
-//! Not here: recording. `run` hands the unpacked program to the recorder and no more.
+//! In: nothing; the three files are built from the C files of fixtures/cuda and embedded. Out: [`unpack`], a private
+//! folder with a program that runs without a GPU or a driver, for other users too. Dropping the value removes the
+//! folder. Not here: recording. `run` only passes the unpacked program to the recorder.
 //!
-//! The stand-ins export the real names, begin their functions as the real ones do,
-//! and count every call: with STANDIN_COUNTS=FILE (`%p` is the process id) each
-//! process leaves FILE.cuda and FILE.cudart, the truth that tests compare with.
+//! The stand-ins export the real names, begin their functions with the real instructions, and count every call: with
+//! STANDIN_COUNTS=FILE (`%p` is the process id) each process writes FILE.cuda and FILE.cudart, the exact counts that
+//! tests compare with.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
@@ -50,13 +49,13 @@ pub fn unpack() -> Result<Unpacked> {
             format!("cannot write {}: free some space there or set TMPDIR to another folder", path.display())
         })?;
     }
-    // Last: until now nobody else could look in.
+    // Do this last: until now no other user can open the folder.
     fs::set_permissions(&unpacked.dir, Permissions::from_mode(0o755))
         .with_context(|| format!("cannot open {} to other users", unpacked.dir.display()))?;
     Ok(unpacked)
 }
 
-/// A folder that did not exist before, under a name nobody can foresee.
+/// Creates a new folder with an unpredictable name.
 fn new_folder(parent: &Path) -> Result<PathBuf> {
     for _ in 0..100 {
         // RandomState is seeded by the operating system's random numbers.
@@ -92,8 +91,8 @@ impl Unpacked {
             .collect()
     }
 
-    /// What must be added to the environment: nothing, since program and runtime
-    /// look for their libraries beside themselves first (RPATH).
+    /// Variables to add to the environment: none, because the program and the runtime search their own folder for
+    /// libraries first (RPATH).
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         Vec::new()
     }
@@ -101,7 +100,7 @@ impl Unpacked {
 
 /// `gpurec demo`: the program, recorded.
 pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
-    // In a folder that others may write to, so not with root's rights.
+    // The parent folder is writable for others, so do this without root's rights.
     let unpacked = as_caller(&invoking_user(), unpack).context("cannot unpack as who typed sudo")??;
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let environment = unpacked.environment();
@@ -110,7 +109,7 @@ pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
 
 impl Drop for Unpacked {
     fn drop(&mut self) {
-        // Nothing can be done about a failure here, and nothing depends on it.
+        // A failure here cannot be handled, and nothing depends on it.
         let _ = as_caller(&invoking_user(), || fs::remove_dir_all(&self.dir));
     }
 }

@@ -27,8 +27,8 @@ fn rows(library: &str) -> Vec<Row> {
         .collect()
 }
 
-/// A process forked while another test writes its program holds that file open
-/// for writing, and it cannot be executed then (ETXTBSY): one at a time.
+/// Only one test at a time writes or starts a program: a process that is forked while another test writes its program
+/// keeps that file open for writing, and then the file cannot be executed (ETXTBSY).
 static SPAWN: Mutex<()> = Mutex::new(());
 
 fn unpacked() -> Unpacked {
@@ -89,7 +89,7 @@ impl Run {
     }
 }
 
-/// The demo's model computed here, in the same order of operations.
+/// Computes the demo's model here, with the operations in the same order.
 fn checksum(tokens: usize) -> u64 {
     const N: usize = 256;
     let mut random = 1u32;
@@ -162,11 +162,11 @@ fn runtime_calls_become_driver_calls_one_to_one() {
         assert_eq!(runtime[above], driver[below], "{above} and {below}");
     }
     assert_eq!(runtime["cudaGetDevice"], 1000);
-    // 4 kernels and one needless synchronisation a layer; softmax is captured once.
+    // 4 kernels and one unnecessary synchronisation per layer; softmax is captured once.
     assert_eq!(driver["cuLaunchKernel"], 10 * 8 * 4 + 1);
     assert_eq!(driver["cuCtxSynchronize"], 10 * 8);
-    // 8 weights, x, the one that is never freed, and the one that failed; all but the last two are freed
-    // (and so is the managed one).
+    // 8 weights, x, one allocation that is never freed, and one that failed. All but the last two are freed, and so is
+    // the managed one.
     assert_eq!(driver["cuMemAlloc_v2"], 11);
     assert_eq!(driver["cuMemFree_v2"], 10);
     assert_eq!(driver["cuInit"], 1);
@@ -258,7 +258,7 @@ fn small_and_without_paths_of_the_build() {
     assert!(total < 1 << 20, "{total} bytes");
 }
 
-/// Exported functions: name and file offset of their code.
+/// Exported functions: their names and the file offsets of their code.
 fn exports(index: usize) -> HashMap<String, usize> {
     let elf = Elf::parse(FILES[index].1).unwrap();
     let text =

@@ -1,5 +1,5 @@
-//! The work itself, in a worker: everything here may wait for as long as somebody else likes.
-//! In: a request. Out: an answer; each file's symbols are read once.
+//! The reading itself, in a worker process: everything here can block for as long as another program chooses. In: a
+//! request. Out: an answer; each file's symbols are read only once.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, Metadata};
@@ -19,13 +19,13 @@ use crate::process::proc;
 use gpurec_elf as elf;
 use gpurec_trace::bounds::Left;
 
-/// Of all files together: a program could map one large file after another.
+/// Limit for all files together: a program could map one large file after another.
 const MOST_SYMBOLS: usize = 72 << 20;
-/// Bytes of each, besides its name.
+/// Bytes of each symbol without its name.
 const EACH: usize = 48;
-/// What a process has mapped is read again when that took so small a part of the time since.
+/// A process's mappings are read again once PART times as much time has passed as the last reading took.
 const PART: u32 = 20;
-/// Processes whose mappings are remembered, and bytes of all of them.
+/// The number of processes whose mappings are cached, and the bytes of all of them.
 const MOST_PROCESSES: usize = 64;
 const MOST_MAPPINGS: usize = 32 << 20;
 
@@ -36,14 +36,14 @@ type Say<'a> = &'a mut dyn FnMut(&Answer, Option<RawFd>) -> io::Result<()>;
 
 pub struct Looker<'a> {
     selection: &'a Selection,
-    /// Files that the recorder was told of.
+    /// Files that this worker has reported to the recorder.
     told: HashSet<FileId>,
     symbols: HashMap<FileId, Vec<elf::Symbol>>,
     room: Left<MOST_SYMBOLS>,
     mappings: HashMap<u32, Mappings>,
 }
 
-/// What a process had mapped.
+/// The mappings of one process.
 struct Mappings {
     list: Vec<Mapping>,
     read: Instant,
@@ -73,7 +73,7 @@ impl<'a> Looker<'a> {
         say(&answer, None)
     }
 
-    /// Names that are no text are left out: what they name is found when it is mapped.
+    /// Leaves out names that are not valid text: those libraries are found when they are mapped.
     fn early(&self, of: Early) -> Vec<String> {
         let paths = match of {
             Early::Linker => early::of_linker(&self.selection.lib_paths()),
@@ -119,7 +119,7 @@ impl<'a> Looker<'a> {
             Ok(None) => return Answer::Nothing,
             Err(reason) => return Answer::NotHooked { path, reason },
         };
-        // The kernel will want the pages of its hooks, and finds them: finding the places has read them.
+        // Linux will read the pages of the hooks, and finds them in memory: the search for probe sites has read them.
         let stamp = match mount::server_of(&found.handle, tid) {
             Server::None => stamp,
             Server::Roots => None,
@@ -132,14 +132,14 @@ impl<'a> Looker<'a> {
     fn symbol(&mut self, pid: u32, address: u64) -> Option<String> {
         let mapping = self.mapping(pid, address)?;
         let offset = address - mapping.start + mapping.offset;
-        // Found through the mapping, as it is now.
+        // Opened through the mapping, as it is now.
         let found = maps::find_mapped(pid, &mapping).ok()?;
         let symbols = self.symbols_of(&found)?;
         let at = symbols.binary_search_by_key(&offset, |symbol| symbol.offset).ok()?;
         symbols.get(at).map(|symbol| symbol.name.clone())
     }
 
-    /// There may be ten thousands, and as many addresses that lie in none of them.
+    /// A process may have tens of thousands of mappings, and as many addresses may be in none of them.
     fn mapping(&mut self, pid: u32, address: u64) -> Option<Mapping> {
         if let Some(known) = self.mappings.get(&pid) {
             let found = known.find(address);
@@ -172,7 +172,7 @@ impl<'a> Looker<'a> {
 }
 
 impl Mappings {
-    /// They are in order, as the kernel lists them.
+    /// Mappings are in address order, as Linux lists them.
     fn find(&self, address: u64) -> Option<Mapping> {
         let after = self.list.partition_point(|mapping| mapping.start <= address);
         self.list.get(after.checked_sub(1)?).filter(|mapping| address < mapping.end).cloned()
@@ -184,8 +184,8 @@ fn is_gone(pid: u32, mapping: &Mapping) -> bool {
     !now.is_ok_and(|now| now.is_some_and(|m| m.start == mapping.start && m.inode == mapping.inode))
 }
 
-/// The file was opened by the process, so it is found through the process: no path is followed. Through the thread that
-/// did it: the first one may be gone.
+/// The process opened the file, so it is found through the process and no path is followed. Uses the thread that opened
+/// it, because the first thread may have ended.
 fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Found, PathBuf)> {
     match place {
         Place::Program => {
@@ -195,18 +195,18 @@ fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Found, PathBuf)> {
         }
         Place::Listed(mapping) => find_listed(tid, mapping, say),
         Place::Path(path) => {
-            // As the process calls it.
+            // The path as the process sees it.
             let shown = path.strip_prefix(&format!("/proc/{tid}/root")).unwrap_or(path);
             announce(Path::new(shown), say)?;
             Ok((maps::find_named(tid, Path::new(path))?, shown.into()))
         }
         Place::Mapped { address, inode, fd } => {
-            // The mapping is what counts; the descriptor may have been closed since.
+            // The mapping decides; the descriptor may have been closed since.
             let mapped = mapping_at(tid, *address, *inode).and_then(|m| find_listed(tid, &m, say));
             mapped.or_else(|error| {
                 let path = std::fs::read_link(format!("/proc/{tid}/fd/{fd}")).unwrap_or_default();
                 let found = maps::find_fd(tid, *fd);
-                // Asked afterwards: the number may stand for another file by now.
+                // Read after the file was found, because by now the descriptor may refer to another file.
                 let is_other = maps::inode_of_fd(tid, *fd).is_some_and(|now| now != *inode);
                 match found {
                     Ok(found) if !is_other => Ok((found, path)),
@@ -219,14 +219,14 @@ fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Found, PathBuf)> {
 }
 
 fn find_listed(tid: u32, mapping: &Mapping, say: Say) -> io::Result<(Found, PathBuf)> {
-    // What has no device behind it may have a server.
+    // A file system without a device may have a server.
     if mapping.dev.0 == 0 {
         announce(&mapping.path, say)?;
     }
     Ok((maps::find_mapped(tid, mapping)?, mapping.path.clone()))
 }
 
-/// What the recorder can name if there is no answer.
+/// Sends the path first, so that the recorder can name the file if no answer follows.
 fn announce(path: &Path, say: Say) -> io::Result<()> {
     say(&Answer::Opening(path.to_owned()), None)
 }

@@ -1,6 +1,6 @@
-//! Messages between the recorder and those that read files: a length, then JSON. A descriptor comes with the first byte of
-//! its message, whose length says so: one read may bring the message before it too.
-//! In: a socket. Out: whole messages. What comes from a worker has read what a target wrote, and is not believed.
+//! Messages between the recorder and the processes that read files: a length, then JSON. A descriptor comes with the
+//! first byte of its message, and the length has a flag for it, because one read may also return the previous message.
+//! In: a socket. Out: whole messages. A worker has read data that a target wrote, so its messages are not trusted.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,10 +9,10 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The largest message: all functions of a file, with their names.
+/// The largest message: all functions of a file with their names.
 const MOST: usize = 256 << 20;
 const HEAD: usize = 4;
-/// In the length of a message that has a descriptor.
+/// Flag in the length of a message that carries a descriptor.
 const WITH: u32 = 1 << 31;
 const PIECE: usize = 64 << 10;
 
@@ -39,7 +39,7 @@ pub fn send(socket: &OwnedFd, message: &impl Serialize, with: Option<RawFd>) -> 
     Ok(())
 }
 
-/// What has come of messages, up to one that is whole.
+/// Received bytes, up to one whole message.
 #[derive(Default)]
 pub struct Inbox {
     bytes: Vec<u8>,
@@ -47,7 +47,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Takes what is there, or waits for something. False: the other end is closed.
+    /// Reads what has arrived, or waits for data. False: the other end is closed.
     pub fn receive(&mut self, socket: &OwnedFd, wait: bool) -> io::Result<bool> {
         let mut piece = [0u8; PIECE];
         let mut room = nix::cmsg_space!([RawFd; 1]);
@@ -57,11 +57,11 @@ impl Inbox {
             let flags = flags | MsgFlags::MSG_CMSG_CLOEXEC;
             let got = match recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut room), flags) {
                 Ok(message) => {
-                    // Where no place was free for a descriptor, the message comes without it.
+                    // If the process had no free descriptor, the message comes without it.
                     for control in message.cmsgs().into_iter().flatten() {
                         let ControlMessageOwned::ScmRights(fds) = control else { continue };
                         for fd in fds {
-                            // SAFETY: a descriptor just received, owned by nobody else.
+                            // SAFETY: a descriptor just received, which has no other owner.
                             self.fd = Some(unsafe { OwnedFd::from_raw_fd(fd) });
                         }
                     }
@@ -79,7 +79,7 @@ impl Inbox {
         }
     }
 
-    /// The next message, if it is whole, and its descriptor.
+    /// The next message and its descriptor, if the message is complete.
     pub fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<(T, Option<OwnedFd>)>> {
         let Some(head) = self.bytes.first_chunk::<HEAD>() else { return Ok(None) };
         let head = u32::from_le_bytes(*head);

@@ -1,13 +1,13 @@
-//! Files of the processes that are recorded, read by processes of their own.
+//! Reads files of the recorded processes in separate processes.
 //!
-//! A target chooses what it maps, and a file can make its reader wait: a FUSE server that does not answer, a network
-//! that is gone. Such a wait ends by no signal. So the recorder opens and reads nothing of a target's itself: it asks a
-//! worker, waits as long as it likes, and leaves a worker that does not come back.
+//! A target chooses what it maps, and a file can block its reader: a FUSE server that does not answer, a network that
+//! is gone. No signal ends such a wait. So the recorder never opens or reads a target's file itself: it asks a worker,
+//! waits for a limited time, and abandons a worker that does not answer.
 //!
-//! In: a thread and what it mapped; or a process, for its mappings, its rank, the symbol at an address. Out: what is to
-//! be hooked in a file, with a descriptor by which the file can be hooked and neither read nor waited for.
-//! Three parts: `look` does the work, in a worker; `process` starts workers and ends them, in a process that touches no
-//! file; `pool` and `side` ask, in the recorder. Not here: which process is stopped, what is attached.
+//! In: a thread and the file it mapped; or a process, for its mappings, its rank or the symbol at an address. Out: the
+//! functions to hook in a file, with a descriptor that allows hooking the file but not reading it or waiting for it.
+//! Three parts: `look` does the work, in a worker; `process` starts and ends workers, in a process that touches no
+//! file; `pool` and `side` send requests from the recorder. Not here: which process is stopped, what is attached.
 
 mod look;
 mod message;
@@ -34,17 +34,18 @@ pub use side::Side;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// What is to be hooked in a file. `again`: also if this worker has said it before.
+    /// The functions to hook in a file. `again`: even if this worker has reported the file before.
     File { tid: u32, place: Place, again: bool },
     /// The files that a process executes.
     Maps { pid: u32 },
-    /// Where libraries lie that a process may load: an interpreter's wheels, or what the linker finds.
+    /// The paths of libraries that a process may load: those in an interpreter's wheels, or those that the linker
+    /// finds.
     Early { of: Early },
-    /// The name of what lies at an address.
+    /// The name of the symbol at an address.
     Symbol { pid: u32, address: u64 },
-    /// Its number in a distributed job.
+    /// The process's rank in a distributed job.
     Rank { pid: u32 },
-    /// What it is called, whose it is.
+    /// The process's name, command line and user.
     Process { pid: u32 },
 }
 
@@ -52,14 +53,15 @@ pub enum Ask {
 pub enum Place {
     /// The program itself.
     Program,
-    /// What a thread has just mapped, by a descriptor that it may have closed since. The inode is the kernel's.
+    /// A file that a thread has just mapped, by a descriptor that it may have closed since. The inode is the one that
+    /// Linux uses internally.
     Mapped {
         address: u64,
         inode: u64,
         fd: i32,
     },
     Listed(Mapping),
-    /// Mapped by nobody yet.
+    /// A file that no process has mapped yet.
     Path(String),
 }
 
@@ -70,7 +72,7 @@ pub enum Early {
 }
 
 impl Place {
-    /// Whatever file is there, if any: BPF could not tell.
+    /// Any file that is mapped at the address: BPF could not identify it.
     fn is_any_file(&self) -> bool {
         matches!(self, Place::Mapped { inode: 0, .. })
     }
@@ -78,15 +80,15 @@ impl Place {
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    /// Not the last word: where the file lies may make its reader wait.
+    /// Not the final answer: the worker is about to open a file whose file system may block it.
     Opening(#[serde(with = "as_text")] PathBuf),
-    /// Nothing wanted is in it.
+    /// The file has no wanted function.
     Nothing,
-    /// This worker has said before what is to be hooked in it.
+    /// This worker has already reported what to hook in this file.
     Known(FileId),
     /// Comes with a descriptor.
     Wanted(Box<Wanted>),
-    /// It looked like something wanted, and was not to be read or must not be hooked.
+    /// The file looked wanted, but it cannot be read or must not be hooked.
     NotHooked {
         #[serde(with = "as_text")]
         path: PathBuf,
@@ -98,7 +100,7 @@ enum Answer {
     Symbol(Option<String>),
     Rank(Option<String>),
     Process(Option<Box<trace::Found>>),
-    /// No worker, and why.
+    /// There is no worker, for this reason.
     Refused(String),
 }
 
@@ -111,7 +113,7 @@ struct Wanted {
     stamp: Option<Stamp>,
 }
 
-/// When a file was written last, and how long it was then: taken before it is read.
+/// When a file was last written, and its length, both taken before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp(i64, i64, u64);
 
@@ -121,19 +123,19 @@ impl Stamp {
     }
 }
 
-/// A file in which something is wanted.
+/// A file with wanted functions.
 #[derive(Debug)]
 pub struct Wants {
     pub key: FileId,
     pub path: PathBuf,
     pub image: Image,
-    /// For hooking it: O_PATH, so closing it waits for nothing.
+    /// For hooking the file: O_PATH, so closing it never blocks.
     pub handle: File,
-    /// None: whoever asks for more than the hooks would wait for a server.
+    /// None: any use of the file beyond hooking could wait for a server.
     pub stamp: Option<Stamp>,
 }
 
-/// What a worker found.
+/// A worker's result.
 #[derive(Debug)]
 pub enum Found {
     Nothing,
@@ -157,11 +159,11 @@ pub enum Found {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Unopened {
     pub said: String,
-    /// The file of that name is gone, or is another one.
+    /// The file of that name is gone, or another file has replaced it.
     pub not_found: bool,
-    /// The process has it mapped no more.
+    /// The process no longer has it mapped.
     pub unmapped: bool,
-    /// A device and the like.
+    /// The file cannot be a library: a device, for example.
     pub no_library: bool,
 }
 
@@ -177,5 +179,5 @@ impl Unopened {
     }
 }
 
-/// Device and inode, as stat() has them. As long as it has hooks no other file can have the same.
+/// Device and inode, as stat() reports them. While a file has hooks, no other file can get the same pair.
 pub type FileId = (u64, u64);

@@ -1,8 +1,8 @@
-//! Whom a file's reader may have to wait for. In: a file, the process that maps it. Out: nobody, a server that root
-//! chose, or one that an ordinary user did.
+//! Which server a file's reader may have to wait for. In: a file, and the process that maps it. Out: none, a server
+//! that root mounted, or one that an ordinary user mounted.
 //!
-//! A uprobe reads its page in the kernel while no process of the machine can fork (dup_mmap_sem). A FUSE server that
-//! does not answer then holds the machine up, and that must not be in an ordinary user's power.
+//! A uprobe reads its page inside Linux, while no process of the machine can fork (dup_mmap_sem). A FUSE server that
+//! does not answer would then block the whole machine, and an ordinary user must not be able to cause that.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,12 +10,12 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::process::proc;
 
-/// From linux/magic.h; virtiofs has it too.
+/// From linux/magic.h; virtiofs uses it too.
 const FUSE: i64 = 0x6573_5546;
-/// From linux/nsfs.h: the user namespace that owns a namespace.
+/// From linux/nsfs.h: returns the user namespace that owns a namespace.
 const NS_GET_USERNS: libc::c_ulong = 0xb701;
 
-/// Bytes of a process's list of mounts; a mount beyond is taken for a user's.
+/// The most bytes read of a process's list of mounts; a mount beyond them counts as a user's.
 const MOST_MOUNTS: u64 = 16 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Server {
     Users,
 }
 
-/// May wait for the server itself.
+/// Can itself wait for the server.
 pub fn server_of(handle: &File, pid: u32) -> Server {
     if kind_of(handle) != Some(FUSE) {
         return Server::None;
@@ -34,7 +34,7 @@ pub fn server_of(handle: &File, pid: u32) -> Server {
     let of = |process: &str| {
         let mounts = proc::read_some(&format!("/proc/{process}/mountinfo"), MOST_MOUNTS).ok()?;
         let found = of_root(&mounts, number?)?;
-        // A user is root in a user namespace of their own, and only what is mounted outside of it was root's doing.
+        // A user is root in their own user namespace, so only mounts outside of it are root's.
         Some(found && is_ours(process))
     };
     match of("self").or_else(|| of(&pid.to_string())) {
@@ -43,14 +43,14 @@ pub fn server_of(handle: &File, pid: u32) -> Server {
     }
 }
 
-/// As statfs() has it.
+/// The file system type from statfs().
 fn kind_of(handle: &File) -> Option<i64> {
     // SAFETY: all zeroes are a statfs to fill; the descriptor is open.
     unsafe {
         let mut about: libc::statfs = std::mem::zeroed();
         match libc::fstatfs(handle.as_raw_fd(), &mut about) {
             0 => Some(about.f_type as i64),
-            // Whatever it is: it has a server.
+            // Unknown, so assume that it has a server.
             _ => Some(FUSE),
         }
     }
@@ -61,12 +61,13 @@ fn mount_number(handle: &File) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
 
-/// Whether the mount of that number is one that root made; None if it is not there. See proc_pid_mountinfo(5).
+/// True if root made the mount of that number; None if there is no such mount. See proc_pid_mountinfo(5).
 fn of_root(mounts: &[u8], number: u64) -> Option<bool> {
     let text = String::from_utf8_lossy(mounts);
     let line =
         text.lines().find(|line| line.split(' ').next().and_then(|n| n.parse().ok()) == Some(number))?;
-    // What stands before it are paths and numbers, none of which is a dash; what is mounted may be called one.
+    // The fields before the separator are paths and numbers, none of which is a dash; the mounted source may be named
+    // "-".
     let mut words = line.split_once(" - ")?.1.split(' ');
     let (kind, _source, options) = (words.next()?, words.next()?, words.next().unwrap_or_default());
     if kind == "virtiofs" {
@@ -75,13 +76,13 @@ fn of_root(mounts: &[u8], number: u64) -> Option<bool> {
     Some(options.split(',').any(|option| option == "user_id=0"))
 }
 
-/// Its mounts are not those of another user namespace.
+/// True if the process's mounts do not belong to another user namespace.
 fn is_ours(process: &str) -> bool {
     let owner = || {
         let mounts = File::open(format!("/proc/{process}/ns/mnt")).ok()?;
         // SAFETY: takes no argument and gives a new descriptor.
         let owner = unsafe { libc::ioctl(mounts.as_raw_fd(), NS_GET_USERNS as _) };
-        // SAFETY: just made, owned by nobody else.
+        // SAFETY: just created, and it has no other owner.
         let owner = (owner >= 0).then(|| unsafe { OwnedFd::from_raw_fd(owner) })?;
         Some(File::from(owner).metadata().ok()?.ino())
     };

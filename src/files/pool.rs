@@ -1,6 +1,6 @@
-//! Asking about files without waiting for any of them. In: requests, each with what it is for. Out: what was found, in
-//! the order in which it is found; after two seconds that it is late, and at last that it is gone.
-//! One worker does for all, as long as it answers at once; others are had when it does not.
+//! Asks about files without waiting for any of them. In: requests, each with its job. Out: the results, in the order in
+//! which they arrive; after two seconds an event that the answer is late, and finally one that it is gone. One worker
+//! serves all requests as long as it answers at once; otherwise more are started.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,16 +15,16 @@ use super::process::{Files, Worker};
 use super::{Answer, Ask, Found, Wants};
 use crate::process::fds;
 
-/// So long a process is kept waiting for its file.
+/// How long a process is kept stopped for its file.
 pub const LATE: Duration = Duration::from_secs(2);
-/// So long a late answer is waited for: a network can be slow. Then its worker is ended.
+/// How long the pool waits for a late answer, because a network can be slow. Then it ends the worker.
 const GONE: Duration = Duration::from_secs(30);
-/// So long a request has the recorder's whole attention. Nearly all are answered by then.
+/// How long the recorder waits for the answer to a new request. Nearly all are answered by then.
 const AT_ONCE: Duration = Duration::from_millis(20);
-/// Workers that are kept busy at a time.
+/// The most workers that are busy at a time.
 const MOST: usize = 8;
 
-/// Why there is no answer.
+/// Why no answer arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// Its file system did not answer.
@@ -35,9 +35,9 @@ pub enum Gone {
 
 #[derive(Debug)]
 pub enum Event<J> {
-    /// Not answered in time; what comes later is a second event. The path, if it is known.
+    /// Not answered in time; a second event follows with the result. Contains the path, if it is known.
     Late(J, Option<PathBuf>),
-    /// `late`: after it was said to be.
+    /// `late`: a Late event came before.
     Found {
         job: J,
         late: bool,
@@ -56,7 +56,7 @@ pub struct Pool<J> {
     idle: Option<Worker>,
     busy: Vec<Busy<J>>,
     waiting: VecDeque<Request<J>>,
-    /// Those that no worker could be had for.
+    /// Requests for which no worker could be started.
     failed: Vec<(Request<J>, io::Error)>,
 }
 
@@ -65,7 +65,7 @@ struct Request<J> {
     job: J,
     since: Instant,
     late: bool,
-    /// A worker was lost on it already.
+    /// A worker was already lost on it.
     again: bool,
 }
 
@@ -80,14 +80,14 @@ impl<J: Clone> Pool<J> {
         Pool { files, idle: None, busy: Vec::new(), waiting: VecDeque::new(), failed: Vec::new() }
     }
 
-    /// Asks, and waits for a moment. Then `events` may have the answer.
+    /// Sends a request and waits for a moment. Then `events` may return the answer.
     pub fn ask(&mut self, ask: Ask, job: J) {
         let since = Instant::now();
         self.waiting.push_back(Request { ask, job, since, late: false, again: false });
         self.hand_out();
     }
 
-    /// Waits as long as the newest request may have an answer at once. False: no longer.
+    /// Waits for as long as the newest request may still be answered at once. False: that time is over.
     pub fn wait(&self) -> bool {
         let Some(newest) = self.busy.iter().max_by_key(|busy| busy.request.since) else { return false };
         let left = AT_ONCE.saturating_sub(newest.request.since.elapsed());
@@ -100,7 +100,7 @@ impl<J: Clone> Pool<J> {
         self.busy.iter().map(|busy| busy.worker.socket().as_fd())
     }
 
-    /// Those that are asked for and not late.
+    /// The jobs that are pending and not late.
     pub fn jobs(&self) -> impl Iterator<Item = &J> {
         self.requests().filter(|request| !request.late).map(|request| &request.job)
     }
@@ -109,7 +109,7 @@ impl<J: Clone> Pool<J> {
         self.busy.iter().map(|busy| &busy.request).chain(&self.waiting)
     }
 
-    /// What has come about since the last time.
+    /// The events since the last call.
     pub fn events(&mut self) -> Vec<Event<J>> {
         let mut events = Vec::new();
         for mut busy in std::mem::take(&mut self.busy) {
@@ -120,7 +120,7 @@ impl<J: Clone> Pool<J> {
                     self.idle = Some(worker);
                     events.push(Event::Found { job: request.job, late: request.late, found });
                 }
-                // Forks fail for a moment, and what a worker can die of may have been the other file.
+                // A fork can fail temporarily, and the worker may have died of another file.
                 Looked::Ended if !busy.request.again => {
                     self.waiting.push_front(Request { again: true, ..busy.request });
                 }
@@ -145,7 +145,7 @@ impl<J: Clone> Pool<J> {
         events
     }
 
-    /// Everything that is still asked for.
+    /// Abandons all pending requests and returns their jobs.
     pub fn abandon(&mut self) -> Vec<(J, bool)> {
         let busy = self.busy.drain(..).map(|busy| {
             busy.worker.end();
@@ -156,7 +156,7 @@ impl<J: Clone> Pool<J> {
         busy.chain(rest).map(|request| (request.job, request.late)).collect()
     }
 
-    /// One answer, for which is waited: None if it does not come in time.
+    /// Sends one request and waits for its answer: None if it does not arrive in time.
     pub fn ask_now(&mut self, ask: &Ask, patience: Duration) -> Option<Found> {
         let worker = self.idle.take().map_or_else(|| self.files.worker(), Ok).ok()?;
         worker.ask(ask).ok()?;
@@ -191,7 +191,7 @@ impl<J: Clone> Pool<J> {
                 busy.request.late = true;
                 events.push(Event::Late(busy.request.job.clone(), busy.path.clone()));
             }
-            // Its place is wanted, or it had its time.
+            // Another request needs its worker, or its time is over.
             if age >= GONE || busy.request.late && wanted > 0 {
                 wanted = wanted.saturating_sub(1);
                 events.push(busy.gone(Gone::Silent));
@@ -207,7 +207,7 @@ impl<J: Clone> Pool<J> {
 
     fn hand_out(&mut self) {
         while let Some(request) = self.waiting.front() {
-            // None while another may be done in a moment.
+            // Do not start a worker while another may finish in a moment.
             let soon = self.busy.iter().any(|busy| busy.request.since.elapsed() < AT_ONCE);
             let spare = self.idle.is_some() || self.busy.is_empty() || !soon && self.busy.len() < MOST;
             if !spare {
@@ -218,7 +218,7 @@ impl<J: Clone> Pool<J> {
             let Some(request) = self.waiting.pop_front() else { return };
             match asked {
                 Ok(worker) => self.busy.push(Busy { worker, request, path: None }),
-                // An idle one that has ended is another's turn.
+                // An idle worker that has ended does not count as a failure of the request.
                 Err(_) if !request.again => self.waiting.push_front(Request { again: true, ..request }),
                 Err(error) => self.failed.push((request, error)),
             }
@@ -253,7 +253,7 @@ impl<J> Busy<J> {
     }
 }
 
-/// None: an answer that no worker gives.
+/// None: an answer that workers do not give.
 pub(super) fn found(answer: Answer, fd: Option<OwnedFd>) -> Option<Found> {
     Some(match answer {
         Answer::Opening(_) => return None,
@@ -261,7 +261,7 @@ pub(super) fn found(answer: Answer, fd: Option<OwnedFd>) -> Option<Found> {
         Answer::Known(key) => Found::Known(key),
         Answer::Wanted(wanted) => {
             let (key, path, image, stamp) = (wanted.key, wanted.path, wanted.image, wanted.stamp);
-            // The message came, and no place for its descriptor was free.
+            // The message arrived, but the process had no free descriptor for it.
             let Some(fd) = fd else { return Some(Found::NotHooked { path, reason: fds::too_few() }) };
             let handle = File::from(fd);
             Found::Wants(Box::new(Wants { key, path, image, handle, stamp }))
@@ -277,7 +277,7 @@ pub(super) fn found(answer: Answer, fd: Option<OwnedFd>) -> Option<Found> {
     })
 }
 
-/// Waits until there is something to read, or that long.
+/// Waits until the socket is readable or `patience` is over.
 pub(super) fn readable(socket: &OwnedFd, patience: Duration) {
     if patience.is_zero() {
         return;

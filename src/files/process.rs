@@ -1,9 +1,9 @@
-//! The processes that read files. In: the recorder's requests for a worker, and for the end of one. Out: workers, each
-//! with a socket to the recorder.
+//! The processes that read files. In: the recorder's requests to start and to end a worker. Out: workers, each with a
+//! socket to the recorder.
 //!
-//! `gpurec-files` is forked before the recorder has threads, descriptors or hooks, and holds nothing but its socket; it
-//! forks the workers and touches no file itself. A worker that a file system keeps cannot be ended: it is left, and ends
-//! when its file system does. Of those there are so many, and then no more workers.
+//! `gpurec-files` is forked before the recorder has threads, descriptors or hooks, and holds only its socket. It forks
+//! the workers and touches no file itself. A worker that blocks in a file system cannot be killed: it remains until its
+//! file system ends. Once MOST_LEFT such workers remain, no more are started.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -22,18 +22,18 @@ use crate::process::guardian::detach;
 use crate::process::identity::Identity;
 use crate::process::rights;
 
-/// Workers that were ended and are still there.
+/// The most workers that were ended and still exist.
 const MOST_LEFT: usize = 8;
 
-/// What a worker may hold: the largest table of names (256 MiB), and what is made of it. Then it is ended, and that is
-/// told as for any that ends.
+/// Memory limit of a worker: the largest table of names (256 MiB) and the data built from it. A worker that exceeds it
+/// ends and is reported like any other that ends.
 const MOST_MEMORY: libc::rlim_t = 512 << 20;
 
 const TOO_MANY: &str = "8 other files lie on file systems that do not answer, and gpurec waits for no more";
 
 const NAME: &std::ffi::CStr = c"gpurec-files";
 
-/// Where workers are to be had.
+/// Starts workers.
 #[derive(Clone)]
 pub struct Files(Arc<Manager>);
 
@@ -43,7 +43,7 @@ struct Manager {
     next: AtomicU32,
 }
 
-/// A worker, and the one request that it has.
+/// A worker with the one request that it handles.
 pub struct Worker {
     files: Files,
     number: u32,
@@ -58,7 +58,7 @@ enum Order {
 }
 
 impl Files {
-    /// Call before any thread is started, and while there are few descriptors.
+    /// Call this before any thread is started and while few descriptors are open.
     pub fn start(user: &Identity, selection: &Selection) -> io::Result<Files> {
         let (ours, theirs) = pair(libc::SOCK_SEQPACKET)?;
         // SAFETY: the child calls only `manage` and ends there; the parent has no other threads.
@@ -98,7 +98,7 @@ impl Files {
 }
 
 impl Drop for Manager {
-    /// It ends at the end of its socket, and its workers with it.
+    /// The process ends when its socket closes, and so do its workers.
     fn drop(&mut self) {
         self.socket = None;
         for _ in 0..20 {
@@ -116,7 +116,7 @@ impl Worker {
         message::send(&self.socket, ask, None)
     }
 
-    /// An answer, if one has come. An error: none will come.
+    /// An answer, if one has arrived. An error means that none will arrive.
     pub fn answer(&mut self) -> io::Result<Option<(Answer, Option<OwnedFd>)>> {
         if let Some(answer) = self.inbox.next()? {
             return Ok(Some(answer));
@@ -132,9 +132,9 @@ impl Worker {
         &self.socket
     }
 
-    /// Ends it, whatever it waits for. One that is only dropped ends when it is done.
+    /// Ends the worker, whatever it waits for. A worker that is only dropped ends when it is done.
     pub fn end(self) {
-        // Where that fails there is no manager, and its workers went with it.
+        // If this fails, the manager is gone and its workers with it.
         let _ = self.files.order(Order::End, self.number, None);
     }
 }
@@ -150,7 +150,7 @@ pub(super) fn pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// A worker, as the manager knows it.
+/// A worker in the manager's list.
 struct Child {
     pid: libc::pid_t,
     ended: bool,
@@ -158,11 +158,11 @@ struct Child {
 
 fn manage(socket: &OwnedFd, user: &Identity, selection: &Selection) {
     detach(socket.as_raw_fd(), &[], NAME);
-    // SAFETY: a constant. What was inherited may have children vanish by themselves.
+    // SAFETY: a constant. With the inherited setting, children may be reaped automatically.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-    // A stopped process waits for each answer, so this process must run soon even on a busy machine. If the kernel
-    // refuses the higher priority, it runs with the one it has.
-    // SAFETY: plain integers; 0 stands for the calling process.
+    // A stopped process waits for each answer, so this process must run soon even on a busy machine. If Linux refuses
+    // the higher priority, it runs with the one it has.
+    // SAFETY: plain integers; 0 means the calling process.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
     if rights::keep_what_reading_needs(user).is_err() {
         return;
@@ -193,7 +193,7 @@ fn manage(socket: &OwnedFd, user: &Identity, selection: &Selection) {
     end(children);
 }
 
-/// Nothing stays, but what a file system keeps.
+/// Ends all workers except those that a file system blocks.
 fn end(mut children: HashMap<u32, Child>) {
     for _ in 0..20 {
         reap(&mut children);
@@ -210,7 +210,7 @@ fn end(mut children: HashMap<u32, Child>) {
 
 fn reap(children: &mut HashMap<u32, Child>) {
     loop {
-        // SAFETY: no status is asked for.
+        // SAFETY: no status is requested.
         let pid = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
         if pid <= 0 {
             return;
@@ -255,7 +255,7 @@ fn next_order(socket: &OwnedFd) -> Option<(u8, u32, Option<OwnedFd>)> {
                     ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
                     _ => None,
                 });
-                // SAFETY: descriptors just received, owned by nobody else.
+                // SAFETY: descriptors just received, which have no other owner.
                 break (message.bytes, fds.last().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
             Err(nix::errno::Errno::EINTR) => {}
@@ -266,7 +266,7 @@ fn next_order(socket: &OwnedFd) -> Option<(u8, u32, Option<OwnedFd>)> {
     (count == word.len()).then(|| (order, u32::from_le_bytes(number), fd))
 }
 
-/// Answers one request after the other, until the recorder asks no more.
+/// Answers one request after another until the recorder sends no more.
 fn serve(socket: &OwnedFd, selection: &Selection) {
     let mut looker = Looker::new(selection);
     let mut inbox = Inbox::default();

@@ -1,5 +1,5 @@
-//! Which functions of which files the user wants. In: --only, --skip, --api, --lib.
-//! Out: for a file, what is to be hooked in it. Reads the file, attaches nothing.
+//! Selects the functions that the user wants in each file. In: --only, --skip, --api, --lib. Out: for a file, the
+//! functions to hook in it. Reads the file, attaches nothing.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -26,9 +26,9 @@ pub enum ApiChoice {
 /// `--lib PATH[:GLOB]`.
 #[derive(Clone, Debug)]
 pub struct LibRule {
-    /// As given.
+    /// The rule as the user gave it.
     text: String,
-    /// A bare name fits a file of that name or SONAME wherever the target finds it.
+    /// A bare name matches a file with that name or SONAME, wherever the target finds it.
     path: PathBuf,
     identity: Option<(u64, u64)>,
     functions: Pattern,
@@ -45,7 +45,7 @@ pub struct Selection {
 impl LibRule {
     pub fn parse(text: &str) -> Result<LibRule> {
         let (path, functions) = match text.rsplit_once(':') {
-            // A file of that name wins over a pattern.
+            // A file of that name takes precedence over a pattern.
             _ if text.contains('/') && seen_by_caller(Path::new(text)) => (text, "*"),
             Some((path, functions)) if !functions.contains('/') => (path, functions),
             _ => (text, "*"),
@@ -69,11 +69,11 @@ impl LibRule {
         Ok(LibRule { text: text.to_owned(), path, identity, functions })
     }
 
-    /// Whether it speaks of a file. `key` is None where the file could not be looked at.
+    /// True if the rule applies to a file. `key` is None if the file could not be examined.
     pub fn fits(&self, key: Option<FileId>, path: &Path, soname: Option<&str>) -> bool {
         match (self.identity, key) {
             (Some(identity), Some(key)) => key == identity,
-            // It may be given by another path.
+            // The user may have given another path to it.
             (Some(_), None) => path.file_name() == self.path.file_name(),
             (None, _) => {
                 let name = self.path.as_os_str();
@@ -92,7 +92,7 @@ impl LibRule {
         hooked.any(|name| self.wants(name)) || refused.any(|name| self.wants(name))
     }
 
-    /// Also what is no function, and is listed as such.
+    /// Also counts names that are not functions; they are listed as not hooked.
     fn names_any_of(&self, image: &Image) -> bool {
         self.wants_any_of(image) || image.not_hooked.iter().any(|one| self.wants(&one.name))
     }
@@ -105,7 +105,7 @@ impl LibRule {
         &self.path
     }
 
-    /// The file is found by its name, wherever a program finds it.
+    /// True if the file is found by its name, wherever a program finds it.
     pub fn is_bare_name(&self) -> bool {
         self.identity.is_none()
     }
@@ -120,18 +120,18 @@ impl Selection {
         !self.libs.is_empty()
     }
 
-    /// Some CUDA functions are not to be recorded.
+    /// True if some CUDA functions are excluded from the recording.
     pub fn leaves_out(&self) -> bool {
         !self.only.is_empty() || !self.skip.is_empty() || self.api != ApiChoice::All
     }
 
-    /// The files that --lib names by their paths.
+    /// The files that --lib gives by path.
     pub fn lib_paths(&self) -> Vec<PathBuf> {
         self.libs.iter().map(|rule| rule.path.clone()).collect()
     }
 
-    /// What is to be hooked in the file; None if nothing of it is wanted. An error only for
-    /// a file that is wanted and cannot be read: what merely isn't ELF is nothing.
+    /// The functions to hook in the file; None if no function of it is wanted. Returns an error only for a wanted file
+    /// that cannot be read; a file that is not ELF gives None.
     pub fn examine(&self, file: &File, path: &Path) -> Result<Option<Image>, String> {
         let mut image = self.cuda_part(file, path)?;
         if self.libs.is_empty() {
@@ -181,8 +181,8 @@ impl Selection {
         Ok(Some(image))
     }
 
-    /// --only and --skip speak of CUDA functions; --lib has a pattern of its own. A function
-    /// with several names is one piece of code: each of them can pick it or leave it out.
+    /// --only and --skip apply to CUDA functions; --lib has its own pattern. A function with several names is one piece
+    /// of code, so each of its names can select or exclude it.
     fn wants_any<'a>(&self, names: impl Iterator<Item = &'a String> + Clone) -> bool {
         let fits =
             |patterns: &[Pattern]| names.clone().any(|name| patterns.iter().any(|p| cuda::fits(p, name)));
@@ -190,13 +190,13 @@ impl Selection {
     }
 }
 
-/// By its name alone.
+/// Decides by the name alone.
 pub fn looks_like_cuda(path: &Path) -> bool {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     name.starts_with("libcuda.so") || name.starts_with("libcudart")
 }
 
-/// A file that is both CUDA and named by --lib: each function once.
+/// For a file that is both CUDA and named by --lib: lists each function once.
 fn merge(first: Option<Image>, second: Option<Image>) -> Option<Image> {
     let (Some(mut first), Some(second)) = (first.clone(), second.clone()) else { return first.or(second) };
     let places = |f: &elf::Function| [("site", f.site), ("entry", f.entry)];

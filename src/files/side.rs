@@ -1,5 +1,5 @@
-//! Asking for what a line is the better for, from a thread that must not wait: a name, a rank. In: a request, and how
-//! long it may take. Out: an answer in that time, or none. While one is not answered, the next is not asked.
+//! Asks for optional details of a trace line, such as a name or a rank, from a thread that must not wait. In: a request
+//! and a time limit. Out: an answer within that time, or None. While one request is unanswered, no other is sent.
 
 use std::time::{Duration, Instant};
 
@@ -7,25 +7,25 @@ use super::pool::{found, readable};
 use super::process::{Files, Worker};
 use super::{Answer, Ask, Found};
 
-/// Then the worker is ended.
+/// After this time the worker is ended.
 const GONE: Duration = Duration::from_secs(2);
 
 pub struct Side {
     files: Option<Files>,
     worker: Option<Worker>,
-    /// Since when there is a question without an answer.
+    /// When the unanswered request was sent.
     open: Option<Instant>,
 }
 
 impl Side {
-    /// Without files nothing is known.
+    /// Without files, every answer is None.
     pub fn new(files: Option<Files>) -> Side {
         Side { files, worker: None, open: None }
     }
 
     pub fn ask(&mut self, ask: &Ask, patience: Duration) -> Option<Found> {
         if self.open.is_some() {
-            // Too late for whoever asked.
+            // This answer is too late for the caller that asked.
             self.look();
         }
         if let Some(since) = self.open {

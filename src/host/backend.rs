@@ -1,13 +1,13 @@
-//! The ways to hook CUDA functions: one table, asked by the plan, the loader and the command line.
+//! The backends that can hook CUDA functions: one table for the plan, the loader and the command line.
 
-/// How CUDA functions are hooked, best first.
+/// The backends, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// One session program, entry and return in one link for a whole library (6.13+).
+    /// One session program: one link hooks entries and returns of a whole library (6.13+).
     Session,
-    /// Two links for a library: entries and returns (6.6+).
+    /// Two links for a library: one for entries, one for returns (6.6+).
     Multi,
-    /// Two links for a function.
+    /// Two links for each function.
     Single,
 }
 

@@ -1,7 +1,6 @@
-//! Function prototypes from the kernel's type information. In: the bytes of
-//! /sys/kernel/btf/vmlinux and of a module's file beside it, which continues that. Out:
-//! names, parameters and return types. Pure; bytes that are no BTF give None, and a kind
-//! of type that is not known ends the reading where it stands.
+//! Reads function prototypes from BTF, Linux's type information. In: the bytes of /sys/kernel/btf/vmlinux, and of a
+//! module's file in the same folder, which continues it. Out: names, parameters and return types. Pure. Bytes that are
+//! not BTF give None; an unknown kind of type ends the reading there.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +11,7 @@ pub enum Type {
     Bool,
     Signed(u32),
     Unsigned(u32),
-    /// A structure or union by value, of so many bytes.
+    /// A structure or union by value, with its size in bytes.
     Struct(u32),
     Other,
 }
@@ -26,18 +25,18 @@ pub struct Param {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proto {
     pub params: Vec<Param>,
-    /// More arguments than the named ones.
+    /// It takes more arguments than the named ones.
     pub variadic: bool,
     pub returns: Type,
 }
 
-/// By name. Of two functions of one name that differ, none.
+/// Prototypes by name. If two functions of one name differ, the map has neither.
 pub type Protos = HashMap<String, Proto>;
 
 pub struct Btf<'a> {
     base: Option<&'a Btf<'a>>,
     bytes: &'a [u8],
-    /// Where in `bytes` each type begins.
+    /// The offset in `bytes` of each type.
     types: Vec<u32>,
     first_id: u32,
     strings: &'a [u8],
@@ -45,7 +44,7 @@ pub struct Btf<'a> {
 }
 
 const MAGIC: u16 = 0xeb9f;
-/// How many names, qualifiers and typedefs a type may be wrapped in.
+/// The limit of names, qualifiers and typedefs that may wrap a type.
 const DEEPEST: usize = 32;
 const STRUCT: u32 = 4;
 const FUNC: u32 = 12;
@@ -56,9 +55,9 @@ struct Header {
     kind: u32,
     members: u32,
     flag: bool,
-    /// A size, or the number of another type.
+    /// A size, or the id of another type.
     word: u32,
-    /// Where the rest is.
+    /// The offset of the rest.
     rest: usize,
 }
 
@@ -122,18 +121,18 @@ impl<'a> Btf<'a> {
         std::str::from_utf8(rest.get(..memchr::memchr(0, rest)?)?).ok()
     }
 
-    /// Whether this is the text there: quicker than to look for its end.
+    /// True if the string at `offset` is `text`: faster than a search for its end.
     fn is(&self, offset: u32, text: &str) -> bool {
         let rest = offset.checked_sub(self.first_string).and_then(|at| self.strings.get(at as usize..));
         rest.is_some_and(|rest| rest.starts_with(text.as_bytes()) && rest.get(text.len()) == Some(&0))
     }
 
-    /// Of this file, not of its base.
+    /// The types of this file, without its base.
     fn own(&self) -> impl Iterator<Item = Header> {
         self.types.iter().filter_map(|at| header_at(self.bytes, *at as usize))
     }
 
-    /// The functions of this file; `wanted` chooses by name.
+    /// The functions of this file; `wanted` selects them by name.
     pub fn functions(&self, wanted: impl Fn(&str) -> bool) -> Protos {
         let mut found: HashMap<String, Option<Proto>> = HashMap::new();
         for header in self.own().filter(|header| header.kind == FUNC) {
@@ -151,7 +150,7 @@ impl<'a> Btf<'a> {
         found.into_iter().filter_map(|(name, proto)| Some((name, proto?))).collect()
     }
 
-    /// Which of these structures there are.
+    /// Returns those of these structures that exist.
     pub fn structs<'n>(&self, names: &[&'n str]) -> HashSet<&'n str> {
         let structs = self.own().filter(|header| header.kind == STRUCT);
         structs.filter_map(|header| names.iter().copied().find(|name| self.is(header.name, name))).collect()
@@ -161,7 +160,7 @@ impl<'a> Btf<'a> {
         self.own().any(|header| header.kind == FUNC && self.text(header.name) == Some(name))
     }
 
-    /// Whether an enumeration of this name has this member.
+    /// True if an enumeration of this name has this member.
     pub fn has_enumerator(&self, of: &str, member: &str) -> bool {
         self.own().filter(|header| header.kind == 6 && self.text(header.name) == Some(of)).any(|header| {
             (0..header.members as usize)
@@ -240,13 +239,13 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl Type {
-    /// How many argument registers it takes; None: it is in memory, or nobody knows.
+    /// The number of argument registers that it takes; None: it is in memory, or this is unknown.
     fn registers(self) -> Option<usize> {
         match self {
             Type::Struct(0..=8) | Type::Pointer | Type::Bool => Some(1),
             Type::Signed(size) | Type::Unsigned(size) if size <= 8 => Some(1),
             Type::Struct(9..=16) => Some(2),
-            // On AArch64 a pointer to a copy takes its place.
+            // On AArch64 a pointer to a copy is passed instead.
             Type::Struct(_) => Some(usize::from(cfg!(target_arch = "aarch64"))),
             _ => None,
         }
@@ -254,11 +253,11 @@ impl Type {
 }
 
 impl Proto {
-    /// The register that holds each parameter, as far as registers go. A structure by
-    /// value has none of its own, and what follows one that does not fit is left out.
+    /// The register that holds each parameter, as far as registers suffice. Leaves out structures by value, which have
+    /// no register of their own, and all parameters after one that does not fit.
     pub fn registers(&self) -> Vec<(&Param, u8)> {
         let mut places = Vec::new();
-        // A structure that is returned in memory: its address comes first on x86-64.
+        // On x86-64 a structure that is returned in memory takes the first register for its address.
         let mut next = match self.returns {
             Type::Struct(17..) if cfg!(target_arch = "x86_64") => 1,
             _ => 0,
@@ -276,7 +275,7 @@ impl Proto {
         places
     }
 
-    /// Why BPF's trampolines do not take such a function.
+    /// The reason why BPF's trampolines cannot hook this function.
     pub fn against_trampoline(&self) -> Option<&'static str> {
         if self.variadic {
             Some("it takes a variable number of arguments")

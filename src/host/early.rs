@@ -1,5 +1,6 @@
-//! CUDA libraries that processes are about to load, by where they lie: what `--all` hooks before anybody maps it. In: the
-//! linker's folders, what a running interpreter says of itself. Out: paths. What these miss is hooked when it is mapped.
+//! Finds the files of CUDA libraries that processes are about to load, so that `--all` can hook them before any process
+//! maps them. In: the linker's folders, and /proc of a running interpreter. Out: paths. Libraries that this misses are
+//! hooked when they are mapped.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,14 +11,14 @@ use super::libraries;
 use crate::process::maps::{self, Mapping};
 use crate::process::{proc, rights};
 
-/// Paths that one question is answered with.
+/// The most paths in one answer.
 const MOST: usize = 1024;
-/// Folders of Python packages of one process that are looked into.
+/// The most folders of Python packages that are searched for one process.
 const MOST_FOLDERS: usize = 16;
 
 const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
 
-/// In the linker's folders: CUDA's libraries, and those of a name that the user gave.
+/// Files in the linker's folders: CUDA's libraries, and those with a name that the user gave.
 pub fn of_linker(names: &[PathBuf]) -> Vec<PathBuf> {
     let mut all = libraries::cuda_libraries();
     for name in names {
@@ -33,7 +34,7 @@ pub fn of_linker(names: &[PathBuf]) -> Vec<PathBuf> {
     all
 }
 
-/// Does it look like an interpreter of Python, or a program with one inside?
+/// True if it looks like a Python interpreter, or like a program that embeds one.
 pub fn is_interpreter(mapped: &[Mapping]) -> bool {
     mapped.iter().any(|mapping| {
         let name = mapping.path.file_name().unwrap_or_default().as_bytes();
@@ -42,8 +43,8 @@ pub fn is_interpreter(mapped: &[Mapping]) -> bool {
     })
 }
 
-/// What the wheels of an interpreter hold: nvidia/*/lib and torch/lib, below the root that the process has. A process
-/// chooses where they lie, so they are looked for with the caller's own rights.
+/// The libraries in an interpreter's wheels: nvidia/*/lib and torch/lib, below the process's root. A process chooses
+/// these paths, so they are searched with the caller's own rights.
 pub fn of_interpreter(pid: u32, mapped: &[Mapping]) -> Vec<PathBuf> {
     let Ok(root) = maps::root_of(pid) else { return Vec::new() };
     let prefixes = prefixes(pid);
@@ -76,7 +77,7 @@ fn in_wheels(root: &Path, prefixes: Vec<PathBuf>, mapped: &[Mapping]) -> Vec<Pat
     all
 }
 
-/// Where its packages may lie: below what it was installed to, its virtual environment, its user's own.
+/// Folders that may contain its packages: its installation prefix, its virtual environment, its user's own packages.
 fn prefixes(pid: u32) -> Vec<PathBuf> {
     let two_up = |program: &Path| Some(program.parent()?.parent()?.to_owned());
     let mut all: Vec<PathBuf> = proc::exe_path(pid).ok().and_then(|exe| two_up(&exe)).into_iter().collect();
@@ -95,7 +96,7 @@ fn prefixes(pid: u32) -> Vec<PathBuf> {
     all
 }
 
-/// The folder of packages that a path lies in.
+/// The packages folder that contains a path.
 fn packages_in(path: &Path) -> Option<PathBuf> {
     let is_packages =
         |folder: &&Path| PACKAGES.iter().any(|name| folder.file_name() == Some(OsStr::new(name)));

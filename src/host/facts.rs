@@ -1,5 +1,5 @@
-//! Facts about this machine. In: /proc, /sys, the kernel's BTF. Out: values; None where
-//! it could not be found out. Nothing is concluded here.
+//! Facts about this machine. In: /proc, /sys, BTF. Out: values; None if a fact could not be determined. Draws no
+//! conclusions.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,10 @@ use super::types::types;
 use crate::host::tracefs;
 use crate::process::capabilities as caps;
 
-/// What statfs says of tracefs.
+/// The type that statfs reports for tracefs.
 const TRACEFS: i64 = 0x7472_6163;
 
-/// The first PID namespace has this inode on every kernel.
+/// The first PID namespace has this inode on every Linux.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 #[derive(Clone, Debug, Default)]
@@ -20,17 +20,17 @@ pub struct Facts {
     pub kernel: Option<String>,
     pub machine: Option<String>,
     pub can_load_bpf: Option<bool>,
-    /// Of those that loading takes, if it may not.
+    /// The capabilities that loading needs and this process lacks.
     pub lacking: Vec<&'static str>,
     pub can_signal: Option<bool>,
-    /// Holds CAP_SYS_ADMIN.
+    /// True if it has CAP_SYS_ADMIN.
     pub is_admin: Option<bool>,
     pub can_read_processes: Option<bool>,
     /// `none`, `integrity` or `confidentiality`.
     pub lockdown: Option<String>,
-    /// Numbers of processes mean the same to us and to the kernel.
+    /// True if gpurec and Linux use the same process ids.
     pub first_pid_namespace: Option<bool>,
-    /// /proc is there.
+    /// /proc is mounted.
     pub proc: Option<bool>,
     pub btf: Option<bool>,
     pub ring_buffer: Option<bool>,
@@ -84,7 +84,7 @@ impl Facts {
         self.can_signal = Some(have.has(caps::KILL));
     }
 
-    /// Asked of tracefs: what a kernel's type information has of them differs.
+    /// Reads tracefs, because BTF describes tracepoints differently from one Linux to another.
     fn tracepoints(&mut self) {
         let answer = tracefs::read("events/syscalls/sys_enter_mmap/id");
         let kind = answer.err().map(|error| error.kind());
@@ -109,16 +109,16 @@ impl Facts {
     }
 }
 
-/// Not somebody else's files in its place.
+/// Checks that /proc is really procfs, not other files in its place.
 fn has_proc() -> bool {
     use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
     statfs("/proc").is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
 }
 
-/// Also where its folders may not be entered.
+/// Works even if the folders of tracefs cannot be entered.
 fn tracefs_mounted() -> Option<bool> {
     let about = nix::sys::statfs::statfs("/sys/kernel/tracing").ok()?;
-    #[allow(clippy::unnecessary_cast)] // of another width elsewhere
+    #[allow(clippy::unnecessary_cast)] // the type has another width on other platforms
     Some(about.filesystem_type().0 as i64 == TRACEFS)
 }
 
@@ -126,10 +126,10 @@ fn line(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// The file lists every mode, the one in force in brackets.
+/// The file lists every mode and puts the active one in brackets.
 fn lockdown() -> Option<String> {
     let Ok(text) = fs::read_to_string("/sys/kernel/security/lockdown") else {
-        // securityfs need not be mounted: then what the kernel was booted with says it.
+        // securityfs may not be mounted; then use the boot command line.
         let words = fs::read_to_string("/proc/cmdline").ok()?;
         return words.split_whitespace().find_map(|word| word.strip_prefix("lockdown=")).map(str::to_owned);
     };
@@ -145,7 +145,7 @@ fn devices() -> Option<usize> {
     Some(entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_gpu)).count())
 }
 
-/// The loaded NVIDIA driver's version: the first word of its own report that is one.
+/// The loaded NVIDIA driver's version: the first version number in its own report.
 pub fn driver_version() -> Option<String> {
     version_in(fs::read_to_string("/proc/driver/nvidia/version").ok()?.lines().next()?)
 }

@@ -1,5 +1,5 @@
-//! The CUDA libraries in the usual places. In: the linker's folders, the caller's
-//! environment. Out: paths, each file once. `--all` hooks these before anybody loads them.
+//! The CUDA libraries in the usual places. In: the linker's folders, the caller's environment. Out: paths, each file
+//! once. `--all` hooks these before any process loads them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -42,7 +42,7 @@ pub(super) fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// ld.so.conf: a folder a line, and `include PATTERN`.
+/// ld.so.conf: one folder per line, and `include PATTERN`.
 fn linker_folders(file: &Path, depth: u32) -> Vec<PathBuf> {
     let Ok(text) = fs::read_to_string(file) else { return Vec::new() };
     let mut folders = Vec::new();

@@ -1,7 +1,6 @@
-//! What this machine can do. Facts are gathered by I/O (`facts`); what follows from them
-//! is decided by a pure function (`plan`); crate::doctor prints both, and the recorder asks
-//! before it starts. A fact that could not be found out is unknown, which is not "no".
-//! Not here: loading or attaching anything.
+//! What this machine supports. `facts` gathers facts by I/O; `plan`, a pure function, draws the conclusions;
+//! crate::doctor prints both, and the recorder checks the plan before it starts. A fact that could not be determined is
+//! unknown, which differs from "no". Not here: loading or attaching anything.
 
 mod backend;
 pub mod btf;
@@ -22,7 +21,7 @@ pub use libraries::cuda_libraries;
 pub use plan::{Plan, plan};
 pub use types::types;
 
-/// What this machine can do for a recording; an error if it can do nothing.
+/// The plan for a recording on this machine; an error if nothing can be recorded.
 pub fn ready() -> Result<Plan> {
     let plan = plan(&Facts::gather());
     if let Some(problem) = plan.problems.iter().find(|problem| problem.fatal) {

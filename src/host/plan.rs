@@ -1,5 +1,5 @@
-//! What follows from the facts: which ways of hooking may work, and what stands in the
-//! way. Pure. A backend is ruled out only by a fact that is known; the rest is tried.
+//! Derives from the facts which backends may work and what prevents recording. Pure. Only a known fact rules a backend
+//! out; the others are tried.
 
 use super::Backend;
 use super::Facts;
@@ -8,13 +8,13 @@ use super::Facts;
 pub struct Problem {
     pub what: String,
     pub remedy: String,
-    /// Nothing can be recorded with it.
+    /// With this problem nothing can be recorded.
     pub fatal: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Best first, each with the reason why it cannot work here, if it cannot.
+    /// Best first, each with the reason why it cannot work here, if there is one.
     pub backends: Vec<(Backend, Option<String>)>,
     pub problems: Vec<Problem>,
 }
@@ -37,9 +37,9 @@ fn against(backend: Backend, facts: &Facts) -> Option<String> {
     (known == Some(false)).then(|| why.to_owned())
 }
 
-/// For a command of one's own; for processes of others CAP_SYS_PTRACE too.
+/// The capabilities needed to record one's own command; for other users' processes CAP_SYS_PTRACE is needed too.
 fn what_suffices(facts: &Facts) -> String {
-    // The kernel takes no single uprobe without it, and no other right to load programs with it.
+    // Linux refuses single uprobes without CAP_SYS_ADMIN, and with it needs no other capability to load programs.
     let hooks = if facts.uprobe_multi == Some(false) { "CAP_SYS_ADMIN" } else { "CAP_BPF, CAP_PERFMON" };
     format!("{hooks}, CAP_KILL, CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE suffice")
 }

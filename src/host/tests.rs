@@ -1,4 +1,4 @@
-//! The plan, from a capable machine minus one fact at a time.
+//! Tests the plan on a capable machine with one fact removed at a time.
 
 use super::Backend;
 use super::{Facts, facts::version_in, plan};

@@ -1,6 +1,5 @@
-//! tracefs, mounted or not. In: a path inside it. Out: a file's text.
-//! Where nobody has mounted it, a mount that hangs nowhere is made, which nobody else ever
-//! sees and which ends with its descriptor. Nothing is written.
+//! Reads tracefs, mounted or not. In: a path inside it. Out: a file's text. If it is not mounted, this makes a detached
+//! mount, which no other process can see and which ends with its descriptor. Writes nothing.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
@@ -50,6 +49,6 @@ fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: a descriptor just created, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

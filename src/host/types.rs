@@ -1,6 +1,5 @@
-//! What the kernel has, as its type information shows, whatever its version says. In: the
-//! kernel's BTF. Out: answers, found once, since reading it takes milliseconds.
-//! Not here: what follows from an answer.
+//! The features of the running Linux, from its type information instead of its version. In: BTF. Out: answers,
+//! determined once, because reading BTF takes milliseconds. Not here: conclusions from an answer.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,40 +19,40 @@ pub struct Types {
     pub fprobe: bool,
     pub kprobes: bool,
     pub cookies: bool,
-    /// Of the functions that session programs call: whether they are handed the context.
+    /// True if the functions that session programs call take the context as an argument.
     pub session_cookie_takes_context: bool,
     pub session_is_return_takes_context: bool,
-    /// Programs can send signals to others than whoever runs.
+    /// Programs can send signals to tasks other than the current one.
     pub signals_to_tasks: bool,
-    /// Programs at system calls' tracepoints can be preempted.
+    /// Programs on system call tracepoints can be preempted.
     pub faultable_tracepoints: bool,
 }
 
-/// None if the kernel has no BTF that can be read.
+/// None if Linux provides no readable BTF.
 pub fn types() -> Option<&'static Types> {
     static TYPES: OnceLock<Option<Types>> = OnceLock::new();
     TYPES.get_or_init(|| with_bytes(|bytes| Some(Types::read(&Btf::parse(bytes, None)?)))?).as_ref()
 }
 
-/// The kernel's BTF, megabytes: mapped, and before Linux 6.16, which cannot, read.
+/// Runs `with` on the BTF, which takes megabytes: mapped, or before Linux 6.16, which cannot map it, read.
 fn with_bytes<T>(with: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let mut file = File::open("/sys/kernel/btf/vmlinux").ok()?;
     let length = NonZeroUsize::new(file.metadata().ok()?.len() as usize)?;
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that Linux chooses.
     let mapped = unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE, &file, 0) };
     let Ok(start) = mapped else {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).ok()?;
         return Some(with(&bytes));
     };
-    // SAFETY: mapped with this length, of a file that nobody can write or shorten.
+    // SAFETY: mapped with this length, from a file that no process can write or shorten.
     let done = with(unsafe { slice::from_raw_parts(start.cast().as_ptr(), length.get()) });
-    // SAFETY: as above, and what was made of it does not borrow from it.
+    // SAFETY: as above, and the result does not borrow from the mapping.
     let _ = unsafe { munmap(start, length.get()) };
     Some(done)
 }
 
-/// The structures and functions that are asked for.
+/// The structures and functions to look for.
 const STRUCTS: [&str; 5] = [
     "bpf_ringbuf",
     "bpf_local_storage",

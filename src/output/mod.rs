@@ -1,11 +1,11 @@
-//! Where a trace is written: a file, a compressed file, or a descriptor such as standard output.
+//! Opens the output of a trace: a file, a compressed file, or a descriptor such as standard output.
 //!
-//! In: a path (`name` has its letters), followed with the rights of the calling thread, which are to be those of the person who
-//! named it (`target::rights`) and not root's by sudo: so it is theirs what is created, and nothing else
-//! can be opened. No file is opened through a symbolic link of someone else, a default name never meets
-//! an existing file, and nobody else may read a new one: it tells of processes what only their owner knows.
-//! A file is locked while it is written: a second recording into it is refused. A descriptor is written as it is: it was
-//! opened by those who handed it down.
+//! In: a path (`name` expands its letters). The calling thread must have the rights of the user who named the path
+//! (`process::rights`), not root's from sudo, so that this user owns the files it creates and opens no others. It
+//! follows no symbolic link of another user, never opens an existing file for a default name, and makes new files
+//! unreadable for others, because a trace describes processes that only their owner may inspect. It locks a file while
+//! it is written, so a second recording into it is refused. It writes a descriptor as it is, because the caller opened
+//! it.
 
 pub mod name;
 #[cfg(test)]
@@ -30,7 +30,7 @@ use gpurec_trace::time;
 const FOLDER: &str = "traces";
 const LATEST: &str = "latest";
 const ZSTD_LEVEL: i32 = 3;
-/// How long a file may still be in use by a recording that has ended.
+/// How long a file may stay in use by a recording that has ended.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// A sentence: what cannot be written, why, and what to do.
@@ -49,9 +49,9 @@ pub struct Output {
     sink: Sink,
     /// None for a descriptor.
     pub path: Option<PathBuf>,
-    /// The descriptor that the caller handed down: 1 for standard output.
+    /// The descriptor that the caller passed: 1 for standard output.
     pub descriptor: Option<RawFd>,
-    /// What did not work but does not matter for the trace itself.
+    /// A failure that does not affect the trace itself.
     pub warning: Option<String>,
 }
 
@@ -68,8 +68,7 @@ impl Write for Output {
         }
     }
 
-    /// What was written before can be read from the file after this, also
-    /// if nothing more is ever written.
+    /// Afterwards everything written so far can be read from the file, even if nothing more is ever written.
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.sink {
             Sink::Plain(file) => file.flush(),
@@ -79,7 +78,8 @@ impl Write for Output {
 }
 
 impl Output {
-    /// For looking at its size. None for what is no regular file: a pipe's reader would wait for this to be closed.
+    /// For reading the file's size. None unless it is a regular file: a pipe's reader would wait until this copy is
+    /// closed too.
     pub fn regular(&self) -> Option<File> {
         let file = match &self.sink {
             Sink::Plain(file) => file,
@@ -108,7 +108,7 @@ impl Output {
     }
 }
 
-/// Where descriptors come from: those that gpurec was started with, and, as sudo closes them, those of the process that
+/// The sources of descriptors: those that gpurec inherited, and, because sudo closes them, those of the process that
 /// called sudo.
 #[derive(Clone, Copy, Default)]
 pub struct HandedDown<'a> {
@@ -116,9 +116,9 @@ pub struct HandedDown<'a> {
     pub caller: Option<u32>,
 }
 
-/// Opens the trace to write: `given` by the user (`-` is standard output), or
-/// by default `traces/trace_YYYYMMDD_HHMMSS.jsonl` with `traces/latest` as a
-/// link to it. A regular file that exists is emptied if it was `given`.
+/// Opens the trace to write: the path `given` by the user (`-` is standard output), or by default
+/// `traces/trace_YYYYMMDD_HHMMSS.jsonl` with the link `traces/latest` to it. Empties an existing regular file only if
+/// it was `given`.
 pub fn open(given: Option<&Path>, now: SystemTime, from: HandedDown) -> Result<Output, OpenError> {
     let Some(path) = given else { return default_file(Path::new("."), now) };
     match name::descriptor(path) {
@@ -127,10 +127,10 @@ pub fn open(given: Option<&Path>, now: SystemTime, from: HandedDown) -> Result<O
     }
 }
 
-/// No descriptor of gpurec's own is taken, whatever number is given.
+/// Never takes one of gpurec's own descriptors, whatever number the user gives.
 fn descriptor(path: &Path, fd: RawFd, from: HandedDown) -> Result<Output, OpenError> {
     let file = if (0..3).contains(&fd) || from.inherited.contains(&fd) {
-        // SAFETY: a number that is asked about, and may be closed.
+        // SAFETY: only queries a number, which may be closed.
         let inherited = unsafe { BorrowedFd::borrow_raw(fd) };
         writable(inherited)
     } else {
@@ -140,7 +140,7 @@ fn descriptor(path: &Path, fd: RawFd, from: HandedDown) -> Result<Output, OpenEr
     Ok(Output { sink: Sink::Plain(file), path: None, descriptor: Some(fd), warning: None })
 }
 
-/// Not io::Stdout, which would look for lines in every buffer.
+/// Not io::Stdout, which would search every buffer for line ends.
 fn writable(fd: BorrowedFd) -> nix::Result<File> {
     let mode = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?) & OFlag::O_ACCMODE;
     if mode == OFlag::O_RDONLY {
@@ -151,13 +151,14 @@ fn writable(fd: BorrowedFd) -> nix::Result<File> {
         .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
 }
 
-/// What a shell made for `>(...)` and sudo has closed. The kernel asks whether the rights of this thread, the caller's,
-/// reach that process; and nothing but a pipe has no name by which it would have been given.
+/// Opens a pipe that a shell made for `>(...)` and that sudo has closed. Linux checks that this thread, which has the
+/// caller's rights, may access that process. Only pipes are accepted: every other file has a name that the user could
+/// have given.
 fn pipe_of(pid: u32, fd: RawFd) -> nix::Result<File> {
     let link = PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
     let kind = |mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
     let is_pipe = |mode| kind(mode) == SFlag::S_IFIFO;
-    // Before: opening anything else could do something.
+    // Check first: opening any other kind of file could have side effects.
     let about = fstatat(AT_FDCWD, &link, AtFlags::empty())?;
     if !is_pipe(about.st_mode) {
         return Err(Errno::EBADF);
@@ -185,9 +186,9 @@ fn given_file(path: &Path) -> Result<Output, OpenError> {
     Output::file(file, path.to_path_buf(), None)
 }
 
-/// The default file in `base`, the current folder outside of tests.
+/// The default file in `base`, which is the current folder except in tests.
 pub(super) fn default_file(base: &Path, now: SystemTime) -> Result<Output, OpenError> {
-    // Named to the user as `traces/…`, not `./traces/…`.
+    // Messages show `traces/…`, not `./traces/…`.
     let traces = base.strip_prefix(".").unwrap_or(base).join(FOLDER);
     let folder = traces_folder(base).map_err(|errno| refused(&traces, errno))?;
     let stamp = time::stamp(now);
@@ -208,7 +209,7 @@ pub(super) fn default_file(base: &Path, now: SystemTime) -> Result<Output, OpenE
     Output::file(file, traces.join(name), warning)
 }
 
-/// The folder of traces in `base`, made if it is not there.
+/// The folder for traces in `base`; creates it if it does not exist.
 fn traces_folder(base: &Path) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let base = openat(AT_FDCWD, base, flags, Mode::empty())?;
@@ -222,7 +223,7 @@ fn traces_folder(base: &Path) -> nix::Result<OwnedFd> {
     }
 }
 
-/// A new file, also where a link of that name points to none.
+/// Creates a new file; fails if the name is a link, even a dangling one.
 fn create(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(folder, name, flags, Mode::from_bits_truncate(0o600))?;
@@ -230,9 +231,9 @@ fn create(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     Ok(File::from(fd))
 }
 
-/// Against a second recording, until the file is closed; before anything in it is changed. A recording that has just
-/// been killed keeps its file until all that it started have closed it, so this waits a moment. Where a file system
-/// has no locks, there is none.
+/// Locks out a second recording until the file is closed. Call this before anything in the file changes. After a
+/// recording is killed, its child processes may keep the file open for a moment, so this waits a little. On a file
+/// system without locks, the file stays unlocked.
 fn lock(fd: &OwnedFd) -> nix::Result<()> {
     let until = Instant::now() + LOCK_WAIT;
     loop {
@@ -248,7 +249,7 @@ fn lock(fd: &OwnedFd) -> nix::Result<()> {
     }
 }
 
-/// A file that exists, emptied; a pipe or a device as it is.
+/// Empties an existing regular file; opens a pipe or a device as it is.
 fn empty_existing(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let fd = open_trusted(folder, name, OFlag::O_WRONLY | OFlag::O_CLOEXEC)?;
     let kind = SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT;
@@ -259,12 +260,12 @@ fn empty_existing(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     Ok(File::from(fd))
 }
 
-/// Opens what exists, through a symbolic link only if the link was made by
-/// root or by the person recording, and through no second one. ELOOP if not.
+/// Opens an existing file. Follows a symbolic link only if root or the recording user made it, and never a second link.
+/// Fails with ELOOP otherwise.
 fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
     let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY;
     let first = openat(folder, name, flags, Mode::empty());
-    // A link asked for as a folder is ENOTDIR.
+    // For a link that is opened as a folder, Linux returns ENOTDIR.
     if !matches!(first, Err(Errno::ELOOP | Errno::ENOTDIR)) {
         return first;
     }
@@ -276,12 +277,12 @@ fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<Own
     if about.st_uid != 0 && about.st_uid != geteuid().as_raw() {
         return Err(Errno::ELOOP);
     }
-    // Asked of the link that was looked at, not of its name.
+    // Reads the link that was checked, not whatever has its name now.
     let target = readlinkat(&link, "")?;
     openat(folder, target.as_os_str(), flags, Mode::empty())
 }
 
-/// Points `latest` at `name` in one step, so that it never points nowhere.
+/// Points `latest` at `name` in one step, so that the link always exists.
 fn link_latest(folder: &OwnedFd, name: &str) -> Result<(), String> {
     let said = |errno: Errno| errno.desc().to_string();
     let latest = fstatat(folder, LATEST, AtFlags::AT_SYMLINK_NOFOLLOW);
@@ -292,7 +293,7 @@ fn link_latest(folder: &OwnedFd, name: &str) -> Result<(), String> {
     }
     let temporary = OsString::from(format!(".latest.{}", std::process::id()));
     match symlinkat(name, folder, temporary.as_os_str()) {
-        // Left by a recording that was killed and had our process id.
+        // A killed recording with the same process id has left it.
         Err(Errno::EEXIST) => {
             unlinkat(folder, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir).map_err(said)?;
             symlinkat(name, folder, temporary.as_os_str()).map_err(said)?;

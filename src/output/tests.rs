@@ -10,7 +10,7 @@ use crate::process::identity::Identity;
 use crate::process::rights::as_caller;
 use gpurec_trace::{Body, Finish, Header, Line, LineWriter, open as read};
 
-/// A folder of its own for a test, gone afterwards.
+/// A folder for one test, removed afterwards.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -71,7 +71,7 @@ fn what_is_created_is_for_its_owner_alone() {
     }
 }
 
-/// As the session opens it: with the rights of somebody else.
+/// Like the recording session: opens the output with another user's rights.
 #[test]
 fn a_caller_gets_what_they_could_open_themselves() {
     if !is_root() {
@@ -98,10 +98,10 @@ fn a_caller_gets_what_they_could_open_themselves() {
     for path in [closed.join("t"), closed.join("new"), link.clone(), open.join("hard")] {
         let said = try_it(&path).unwrap_err().to_string();
         assert!(said.contains("is not yours to write"), "{said}");
-        // A link of somebody's own leads no further.
+        // A link that the user made gives access to no other file.
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
     }
-    // By the effective user id alone this would be root's to write; by CAP_SYS_PTRACE these could be reached.
+    // The effective user id alone would let root write this one; CAP_SYS_PTRACE would give access to these.
     for path in ["/proc/sys/kernel/core_pattern", "/proc/1/root/tmp/t", "/proc/1/cwd/t"] {
         assert!(try_it(Path::new(path)).is_err(), "{path}");
     }
@@ -148,7 +148,7 @@ fn a_folder_of_traces_behind_a_link_of_someone_else_is_refused() {
     let folder = Folder::new();
     fs::create_dir(folder.0.join("elsewhere")).unwrap();
     symlink("elsewhere", folder.0.join("traces")).unwrap();
-    // Relative to the link, not to the current folder.
+    // The path is relative to the link, not to the current folder.
     let here = folder.0.join("elsewhere");
     match default_file(&folder.0, at(0)) {
         Ok(_) => assert_eq!(fs::read_dir(&here).unwrap().count(), 2),
@@ -216,7 +216,7 @@ fn only_descriptors_that_were_handed_down_are_written() {
     let try_it = |path: &Path, from| open(Some(path), at(0), from);
     let said =
         |path: &Path, from| try_it(path, from).err().map(|error| error.to_string()).unwrap_or_default();
-    // One of gpurec's own, by its number.
+    // The number of one of gpurec's own descriptors.
     let none = said(&path, HandedDown::default());
     assert!(none.contains("is not open here; give -o a file or a FIFO"), "{none}");
     let inherited = [fd];
@@ -233,7 +233,7 @@ fn only_descriptors_that_were_handed_down_are_written() {
     assert!(said.contains("is not open for writing"), "{said}");
 }
 
-/// What sudo closes: the pipe of the process that called it, and nothing else of that.
+/// sudo closes descriptors: only the pipes of the process that called it are opened, nothing else of that process.
 #[test]
 fn of_the_callers_descriptors_pipes_alone_are_written() {
     let (reader, writer) = nix::unistd::pipe().unwrap();

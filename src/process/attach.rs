@@ -1,6 +1,6 @@
-//! Whether a running process can be recorded.
+//! Checks whether a running process can be recorded.
 //!
-//! In: a number the user typed. Out: the process behind it, pinned by a pidfd, or one sentence.
+//! In: a process id that the user typed. Out: that process, held by a pidfd, or a one-sentence error.
 
 use super::Pid;
 use super::proc::{self, Stat};
@@ -19,7 +19,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// What the user should know although the process can be recorded.
+    /// A warning for the user about a process that can still be recorded.
     pub fn note(&self) -> Option<String> {
         (self.bits_32 == Some(true)).then(|| {
             format!(
@@ -55,7 +55,7 @@ pub enum AttachError {
 }
 
 pub fn check(pid: Pid) -> Result<Attached, AttachError> {
-    // pid_t is signed, and 0 would mean ourselves to many calls.
+    // pid_t is signed, and many calls interpret 0 as the calling process.
     if pid == 0 || pid > i32::MAX as u32 {
         return Err(AttachError::NoSuchProcess(pid));
     }
@@ -67,11 +67,11 @@ pub fn check(pid: Pid) -> Result<Attached, AttachError> {
         let comm = proc::stat(tgid).map(|s| s.comm).unwrap_or_default();
         return Err(AttachError::Thread { tid: pid, pid: tgid, comm });
     }
-    // Pinned first: all that is read later is of this process if it still lives at the end.
+    // Open the pidfd first: all later reads are of this process if it still lives at the end.
     let pidfd = proc::pidfd_open(pid).map_err(|e| failed(pid, e, AttachError::NoSuchProcess(pid)))?;
     let stat = proc::stat(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
     refuse(pid, &stat)?;
-    // Without the right to look into it, nothing of it can be hooked either.
+    // Without the right to inspect the process, gpurec cannot hook it either.
     proc::exe_path(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
     let bits_32 = is_32_bit(pid);
     if proc::pidfd_ended(pidfd.as_raw_fd(), 0) {
@@ -102,8 +102,9 @@ fn failed(pid: Pid, why: io::Error, gone: AttachError) -> AttachError {
     }
 }
 
-/// By what the kernel told the program at its start, in words of the program's size: in the first eight bytes there is
-/// a small number, and in a 32-bit program what belongs to it too. Its file is not opened: that may wait for a server.
+/// Decides by the auxiliary vector, whose words have the program's size. In a 64-bit program the first eight bytes hold
+/// one small number; in a 32-bit program they hold the number and its value. Does not open the program's file, because
+/// that may wait for a server.
 fn is_32_bit(pid: Pid) -> Option<bool> {
     let mut head = [0u8; 8];
     File::open(format!("/proc/{pid}/auxv")).ok()?.read_exact(&mut head).ok()?;

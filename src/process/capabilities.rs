@@ -1,10 +1,10 @@
-//! The kernel's pieces of root's power. In: those of the calling thread. Out: sets, names, and the thread with fewer
-//! of them. Bare system calls: a set is a thread's own, and the child between fork and exec uses them too, so
-//! nothing here that takes from a thread allocates or locks. Not here: which are needed, and when they go.
+//! Linux capabilities. In: those of the calling thread. Out: sets, names, and a thread with fewer of them. Uses bare
+//! system calls: a set belongs to one thread. The child uses them between fork and exec too, so functions that drop
+//! capabilities neither allocate nor lock. Not here: which capabilities are needed, and when they are dropped.
 
 use std::io;
 
-/// A number as linux/capability.h has it.
+/// The number from linux/capability.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap(u32);
 
@@ -35,7 +35,7 @@ impl Cap {
     }
 }
 
-/// Sixty-four bits, one for each.
+/// Sixty-four bits, one for each capability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Set(u64);
 
@@ -80,7 +80,7 @@ struct Half {
 /// _LINUX_CAPABILITY_VERSION_3: sixty-four capabilities in two halves. Process 0 is the calling thread.
 const HEADER: Header = Header { version: 0x2008_0522, pid: 0 };
 
-/// What the calling thread may use now, and what it could take up.
+/// The capabilities of the calling thread that are in force.
 pub fn effective() -> io::Result<Set> {
     Ok(get()?.0)
 }
@@ -101,14 +101,14 @@ fn get() -> io::Result<(Set, Set)> {
     Ok((whole(low.effective, high.effective), whole(low.permitted, high.permitted)))
 }
 
-/// These and no others, for the calling thread; what it executes inherits none. Fails with an errno.
+/// Gives the calling thread exactly these capabilities; programs that it executes inherit none. Fails with an errno.
 pub fn keep(set: Set) -> Result<(), i32> {
     // SAFETY: plain integers.
     unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
     put(set, set)
 }
 
-/// Does something with none of the calling thread's capabilities in force; afterwards they are again.
+/// Runs `body` with none of the calling thread's capabilities in force, and restores them afterwards.
 pub fn without<T>(body: impl FnOnce() -> T) -> io::Result<T> {
     let (effective, permitted) = get()?;
     put(Set::NONE, permitted).map_err(io::Error::from_raw_os_error)?;
@@ -130,11 +130,11 @@ fn put(effective: Set, permitted: Set) -> Result<(), i32> {
     if rc < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
 }
 
-/// Nothing that the calling thread executes from here on can have others. Where the thread may not say so
-/// (CAP_SETPCAP), it has to be seen to otherwise.
+/// Prevents programs that the calling thread executes from now on from having other capabilities. A thread without
+/// CAP_SETPCAP cannot do this, so its caller must ensure it in another way.
 pub fn bound(set: Set) {
     for cap in 0..64 {
-        // SAFETY: plain integers; a number that the kernel does not know is refused.
+        // SAFETY: plain integers; Linux refuses a number that it does not know.
         unsafe {
             if set.0 >> cap & 1 == 0 && libc::prctl(libc::PR_CAPBSET_READ, cap, 0, 0, 0) == 1 {
                 libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0);

@@ -1,5 +1,5 @@
-//! The code between fork and exec. The parent may have threads, so nothing here allocates, locks or
-//! panics: system calls on memory that was prepared before the fork, and one word back on a socket.
+//! The code between fork and exec. The parent may have threads, so nothing here allocates, locks or panics: it makes
+//! system calls on memory that was prepared before the fork, and sends one word back on a socket.
 
 use super::fds::{close_all_except, restore_limit};
 use super::limits::Limits;
@@ -8,7 +8,7 @@ use super::signals;
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
 
-/// How far the child came.
+/// The stage that the child has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Stage {
@@ -19,7 +19,7 @@ pub(super) enum Stage {
     Exec = 5,
 }
 
-/// What the child tells its parent: `index` is the candidate that was found, or that failed.
+/// The child's message to its parent: `index` is the candidate that was found or that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word {
     pub stage: Stage,
@@ -61,7 +61,7 @@ impl Word {
 
 /// An array of C strings ended by a null pointer, and the strings it points to.
 struct Pointers {
-    // Held for the pointers' sake.
+    // Keeps the strings alive for the pointers.
     _strings: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
@@ -76,7 +76,7 @@ impl Pointers {
 
 const SHELL: &CStr = c"/bin/sh";
 
-/// Everything the child needs, made before the fork.
+/// Everything that the child needs, prepared before the fork.
 pub(super) struct Prepared {
     candidates: Vec<CString>,
     argv: Pointers,
@@ -86,7 +86,7 @@ pub(super) struct Prepared {
     cwd: Option<CString>,
     limits: Option<Limits>,
     rights: Option<Rights>,
-    /// Sorted; the socket to the parent is one of them.
+    /// Sorted; includes the socket to the parent.
     keep: Vec<RawFd>,
     stdout_to_stderr: bool,
     socket: RawFd,
@@ -126,14 +126,14 @@ impl Prepared {
         }
     }
 
-    /// The life of the child: become the user, find the program, wait at the gate, run it.
+    /// The child's whole run: become the user, find the program, wait at the gate, execute it.
     pub fn run(&mut self) -> ! {
         let found = match self.become_ready() {
             Ok(found) => found,
             Err(word) => self.give_up(word),
         };
-        // Dies with the parent while it waits. Set after the change of user, which clears it; a parent
-        // that died before this shows as a closed gate.
+        // Dies with the parent while it waits. This comes after the change of user, which clears the setting; if the
+        // parent died before this call, the gate is closed.
         // SAFETY: plain integers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
         self.say(Word { stage: Stage::Ready, errno: 0, index: found });
@@ -143,13 +143,13 @@ impl Prepared {
             // SAFETY: ends this process without running the parent's exit handlers.
             unsafe { libc::_exit(125) };
         }
-        // SAFETY: plain integers. From here the program lives its own life.
+        // SAFETY: plain integers. From here on the program no longer dies with gpurec.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0, 0, 0, 0) };
         let word = self.exec();
         self.give_up(word)
     }
 
-    /// Only look the program up, with the user's rights.
+    /// Only looks the program up, with the user's rights.
     pub fn look_up(&mut self) -> ! {
         let word = match self.become_ready() {
             Ok(index) => Word { stage: Stage::Ready, errno: 0, index },
@@ -161,15 +161,15 @@ impl Prepared {
     fn become_ready(&self) -> Result<u32, Word> {
         close_all_except(&self.keep);
         if self.stdout_to_stderr {
-            // SAFETY: plain integers. Rust's start-up has opened whichever of the two was closed.
+            // SAFETY: plain integers. Rust's start-up opens either descriptor if it was closed.
             unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
         }
         restore_limit();
-        // While the rights to raise them are there.
+        // Do this before the rights to raise limits are dropped.
         if let Some(limits) = &self.limits {
             limits.take_on();
         }
-        // What our caller ignored (nohup, a shell's `&`) or blocked stays so, as it would without us.
+        // Signals that gpurec's caller ignored (nohup, a shell's `&`) or blocked stay so, as they would without gpurec.
         signals::restore();
         if let Some(rights) = &self.rights {
             rights.take_on().map_err(|errno| Word { stage: Stage::Identity, errno, index: 0 })?;
@@ -185,7 +185,7 @@ impl Prepared {
         self.find()
     }
 
-    /// The first candidate that this user may execute, as execvp would come to it.
+    /// The first candidate that this user may execute, in execvp's order.
     fn find(&self) -> Result<u32, Word> {
         let mut failure = Word { stage: Stage::Lookup, errno: libc::ENOENT, index: 0 };
         for (index, path) in (0u32..).zip(&self.candidates) {
@@ -207,7 +207,7 @@ impl Prepared {
         for (index, path) in (0u32..).zip(&self.candidates) {
             let mut errno = execve(path, &self.argv, &self.envp);
             if errno == libc::ENOEXEC {
-                // A script without a first line naming its shell.
+                // A script whose first line names no interpreter.
                 if let Some(slot) = self.shell_argv.pointers.get_mut(1) {
                     *slot = path.as_ptr();
                 }
@@ -215,7 +215,7 @@ impl Prepared {
             }
             match errno {
                 libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {
-                    // ENOENT for a file that is there means its interpreter: tell which file.
+                    // For an existing file, ENOENT means that its interpreter is missing: report this file.
                     if failure.errno == libc::ENOENT && may_execute(path).is_ok() {
                         failure.index = index;
                     }
@@ -247,8 +247,8 @@ impl Prepared {
 
     fn say(&self, word: Word) {
         let bytes = word.encode();
-        // SAFETY: our own bytes. Twelve bytes go whole into an empty socket; if the parent is gone
-        // nobody is left to tell.
+        // SAFETY: our own bytes. An empty socket takes all twelve bytes at once; if the parent is gone, no process
+        // reads them.
         unsafe { libc::send(self.socket, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
     }
 
@@ -274,7 +274,8 @@ fn execve(path: &CStr, argv: &Pointers, envp: &Pointers) -> i32 {
     errno()
 }
 
-/// By the real ids, which are the user's by now. A directory is searchable, not executable.
+/// Checks with the real ids, which are the user's by now. On a directory the execute bit means "searchable", so only
+/// regular files pass.
 fn may_execute(path: &CStr) -> Result<(), i32> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: a valid C string and room for a stat, read only when the call filled it.

@@ -1,16 +1,16 @@
-//! Descriptors: how many gpurec may have, and closing what a forked child must not hold.
-//! What the child calls is async-signal-safe: no allocation, no locks.
+//! File descriptors: how many gpurec may open, and closing those that a forked child must not hold. Functions for the
+//! child are async-signal-safe: no allocation, no locks.
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
-/// Kernels before 6.6 want two for every function hooked.
+/// Linux before 6.6 needs two descriptors for every hooked function.
 const MANY: libc::rlim_t = 65_536;
 
-/// What we were started with: the command shall have the same.
+/// The limit that gpurec was started with; the command gets the same.
 static INHERITED: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// As many descriptors as hooking may take, or as many as we may have.
+/// Raises the limit to what hooking may take, or as far as Linux allows.
 pub fn raise_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid rlimit to fill.
@@ -28,7 +28,7 @@ pub fn raise_limit() {
     }
 }
 
-/// What a person can do where there are not enough.
+/// The advice for a user whose limit is too low.
 pub fn too_few() -> String {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid rlimit to fill.
@@ -39,7 +39,7 @@ pub fn too_few() -> String {
     )
 }
 
-/// For the child, before it becomes the command.
+/// For the child, before it executes the command.
 pub(super) fn restore_limit() {
     if let Some(limit) = INHERITED.get() {
         // SAFETY: a valid limit, not above the one in force.
@@ -47,7 +47,7 @@ pub(super) fn restore_limit() {
     }
 }
 
-/// Close every descriptor from 3 on except those in `keep`, which must be sorted.
+/// Closes every descriptor from 3 on except those in `keep`, which must be sorted.
 pub(super) fn close_all_except(keep: &[RawFd]) {
     let mut from: RawFd = 3;
     for fd in keep.iter().copied().filter(|fd| *fd >= 3) {
@@ -64,7 +64,8 @@ fn close_between(first: RawFd, last: RawFd) {
     if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0 {
         return;
     }
-    // Refused by an old kernel or a container's filter: one at a time, up to what could be open.
+    // An old Linux or a container's filter refuses the call: close one descriptor at a time, up to the highest
+    // possible.
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid rlimit to fill.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };

@@ -1,11 +1,11 @@
-//! A small process beside gpurec, so that no process gpurec stopped stays stopped.
+//! A small helper process. If gpurec dies, it resumes the processes that gpurec has stopped.
 //!
-//! In: a way to ask which processes are stopped, and when the recorder last said that it is there (BPF maps read
-//! through kept descriptors). Out: SIGCONT to them if gpurec dies, or does not run for [`DEADLINE`]: the recorder has
-//! the caller's user id, so the caller may stop it, at a moment when another user's process waits for it. The
-//! guardian stays root and out of the caller's reach. It holds nothing open but its pipe and the kept descriptors, so
-//! that links are detached and pipelines end without it. At the end it can be handed what takes the
-//! kernel long to close: nobody waits for a process that has nothing to say any more.
+//! In: functions that list the stopped processes and read the recorder's last heartbeat (BPF maps, through inherited
+//! descriptors). Out: SIGCONT to those processes if gpurec dies or does not run for [`DEADLINE`]. The recorder runs
+//! with the caller's user id, so the caller can stop it while another user's process waits for it. The guardian stays
+//! root, so the caller cannot stop it. It keeps open only its pipe and the inherited descriptors, so links detach and
+//! pipelines end without it. At the end, gpurec can pass it descriptors that Linux takes long to close: no process
+//! waits for the guardian.
 
 use super::fds::close_all_except;
 use super::rights::keep_what_guarding_needs;
@@ -20,47 +20,49 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg};
 
-/// The kernel passes no more at once.
+/// Linux passes at most this many descriptors in one message.
 const MOST_FDS: usize = 253;
 const QUIET: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_millis(10);
-/// If somebody else keeps stopping them, it is no longer our business.
+/// After this time another process must be stopping them; the guardian gives up.
 const AT_MOST: Duration = Duration::from_secs(60);
 
-/// A recorder that has not said so long that it is there is not: it does ten times a second. What it stops waits no
-/// longer than this and two looks.
+/// A recorder without a heartbeat for this long counts as gone: it normally sends ten a second. A process that gpurec
+/// stopped waits at most this long plus two polls.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
 
-/// When the recorder last said that it is there.
+/// The recorder's last heartbeat.
 pub struct Beat {
-    /// Another number for each time.
+    /// Differs for each heartbeat.
     pub at: u64,
     pub age: Duration,
 }
 
-/// What is known of the processes that gpurec has stopped.
+/// Access to the state of the processes that gpurec has stopped.
 pub trait Stops {
     fn beat(&mut self) -> Option<Beat>;
-    /// It may go on naming those that were resumed.
+    /// May still contain processes that were resumed.
     fn stopped(&mut self) -> Vec<Pid>;
-    /// This one is about to be resumed, though the recorder has not looked at what it was stopped for.
+    /// Records that the guardian is about to resume this process although the recorder has not handled its stop.
     fn rescue(&mut self, pid: Pid);
-    /// Every process that had been stopped by now was resumed: for the recorder, if it comes back.
+    /// Records that every process stopped so far was resumed, for the recorder in case it comes back.
     fn rescued(&mut self);
-    /// Gpurec is gone. Hooks can outlive it for a while: they record nothing more, and pause nobody.
+    /// Turns the hooks off, because gpurec is gone. Hooks can outlive it for a while: they then record nothing and stop
+    /// no process.
     fn silence(&mut self);
 }
 
-/// Dismiss it when gpurec ends in good order. Dropped otherwise (an error, a panic) it does its work.
+/// Dismiss it when gpurec ends normally. Dropped in any other way (an error, a panic), it resumes the stopped
+/// processes.
 #[derive(Debug)]
 pub struct Guardian {
     pid: Pid,
     pipe: OwnedFd,
 }
 
-/// Fork it. Call before any thread starts, for `stops` may allocate, and before links are made, which
-/// it would have to close.
+/// Forks the guardian. Call this before any thread starts, because `stops` may allocate, and before links are made,
+/// because the guardian would have to close them.
 pub fn spawn(stops: impl Stops, keep_fds: &[RawFd]) -> io::Result<Guardian> {
     let (read, write) = pipe()?;
     // SAFETY: the child calls only `guard` and ends there; the parent has no other threads.
@@ -83,17 +85,18 @@ impl Guardian {
         self.pid
     }
 
-    /// Nothing is stopped any more: it ends, and closes what it is given, as the last to do so.
+    /// Ends the guardian once no process is stopped. It closes `last`, as the last process that holds these
+    /// descriptors.
     pub fn dismiss(self, last: Vec<OwnedFd>) {
         let Guardian { pid, pipe } = self;
         let written = send_word(&pipe, &last);
         let takes_time = !last.is_empty();
         drop(last);
-        // By this it knows that it is the last.
+        // The closed pipe tells the guardian that it is the last holder.
         drop(pipe);
-        // Only a guardian that got the word ends; another is left to end by itself.
+        // Only a guardian that received the word ends now; any other ends by itself later.
         if written && takes_time {
-            // Where no thread can be had, it is reaped when we are.
+            // If no thread can be started, the guardian is reaped when gpurec ends.
             let _ = std::thread::Builder::new().spawn(move || reap(pid, 0));
         } else {
             reap(pid, if written { 0 } else { libc::WNOHANG });
@@ -109,7 +112,7 @@ fn reap(pid: Pid, flags: libc::c_int) {
     {}
 }
 
-/// The word by which it is dismissed: one byte, with descriptors if there are any.
+/// Sends the word that dismisses the guardian: one byte, with descriptors if there are any.
 fn send_word(pipe: &OwnedFd, last: &[OwnedFd]) -> bool {
     let fds: Vec<RawFd> = last.iter().take(MOST_FDS).map(AsRawFd::as_raw_fd).collect();
     let word = [IoSlice::new(&[1u8])];
@@ -118,7 +121,7 @@ fn send_word(pipe: &OwnedFd, last: &[OwnedFd]) -> bool {
     sendmsg::<()>(pipe.as_raw_fd(), &word, rights, MsgFlags::MSG_NOSIGNAL, None) == Ok(1)
 }
 
-/// A socket, not a pipe: it can be written to without SIGPIPE.
+/// A socket instead of a pipe: writing to it raises no SIGPIPE.
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
@@ -140,7 +143,8 @@ fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
     while !is_readable(pipe) {
         let beat = stops.beat();
         let at = beat.as_ref().map(|beat| beat.at);
-        // Twice the same: where the whole machine stood still, the recorder has had its turn since.
+        // Requires the same heartbeat twice: if the whole machine was suspended, the recorder has had time to run in
+        // between.
         if beat.is_some_and(|beat| beat.age > DEADLINE) && at == last {
             rescue(&mut stops);
         }
@@ -151,13 +155,13 @@ fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
     }
 }
 
-/// The recorder is not there: the processes that wait for it go on.
+/// Resumes the processes that wait for a recorder that is gone.
 fn rescue(stops: &mut impl Stops) {
     let pids = stops.stopped();
     if pids.is_empty() {
         return;
     }
-    // Also before: the recorder may come back meanwhile.
+    // Mark it before the loop too: the recorder may come back meanwhile.
     stops.rescued();
     for pid in pids {
         stops.rescue(pid);
@@ -166,15 +170,15 @@ fn rescue(stops: &mut impl Stops) {
     stops.rescued();
 }
 
-/// Whether there is a word, or the end, within the time between two looks.
+/// True if a word or the end of the pipe arrives before the next poll is due.
 fn is_readable(pipe: RawFd) -> bool {
     let mut poll = libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
     unsafe { libc::poll(&mut poll, 1, LOOK.as_millis() as libc::c_int) > 0 }
 }
 
-/// A user may freeze the control groups that are theirs (systemd's, of their session), with all that is in them. Where
-/// this is refused, or there are only groups of the first version, it stays.
+/// A user can freeze their own control groups (systemd's user session) with every process in them, so the guardian
+/// moves out. It stays where it is if Linux refuses the move or the machine has only cgroup v1.
 fn leave_cgroup() {
     if !identity::elevated() {
         return;
@@ -186,7 +190,7 @@ fn leave_cgroup() {
     }
 }
 
-/// Leave gpurec's session, terminal, files and directory.
+/// Leaves gpurec's session, terminal, files and directory.
 pub fn detach(pipe: RawFd, keep_fds: &[RawFd], name: &CStr) {
     let mut keep = keep_fds.to_vec();
     keep.push(pipe);
@@ -210,8 +214,8 @@ pub fn detach(pipe: RawFd, keep_fds: &[RawFd], name: &CStr) {
     close_all_except(&keep);
 }
 
-/// Reads to the end of the file: whether the word came first. The descriptors that come with it
-/// stay open until this process ends.
+/// Reads to the end of the file; true if the word arrived first. Descriptors that come with it stay open until this
+/// process ends.
 fn dismissed(pipe: RawFd) -> bool {
     let mut dismissed = false;
     let mut room = nix::cmsg_space!([RawFd; MOST_FDS]);
@@ -230,13 +234,13 @@ fn let_go(stops: &mut impl Stops) {
     let begin = Instant::now();
     let mut quiet_since = begin;
     let mut told = HashSet::new();
-    // Whom somebody else keeps stopped.
+    // Processes that another process keeps stopped.
     let mut others = HashSet::new();
     while quiet_since.elapsed() < QUIET && begin.elapsed() < AT_MOST {
         stops.silence();
         for pid in stops.stopped() {
-            // Once in any case: a SIGSTOP that is pending (the process is inside a long ioctl) is
-            // cancelled by it. Afterwards only whoever really is stopped.
+            // Send SIGCONT at least once: it cancels a SIGSTOP that is still pending (the process is inside a long
+            // ioctl). After that, send it only to processes that are stopped.
             let needed = told.insert(pid) || proc::stat(pid).is_ok_and(|s| s.stopped());
             if needed && !others.contains(&pid) {
                 if !stops::go_on(pid) {

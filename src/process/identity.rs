@@ -1,7 +1,7 @@
-//! Who typed sudo, and the environment they had before sudo replaced it.
+//! The user who called sudo, and the environment they had before sudo replaced it.
 //!
-//! In: SUDO_* in our environment, our ancestors in /proc. Out: an identity to run the command as, and
-//! its environment with a word on where it comes from.
+//! In: SUDO_* in gpurec's environment, and its ancestors in /proc. Out: an identity to run the command as, and its
+//! environment with a note on where it comes from.
 
 use super::Pid;
 use super::proc::{self, Env};
@@ -26,11 +26,11 @@ pub struct Identity {
 /// Where the command's environment comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvSource {
-    /// What the user had when they called it, read from that process.
+    /// The user's environment at the time of the call, read from the calling process.
     Caller { name: String, pid: Pid },
-    /// Our own, which is the user's: nobody changed it on the way (root's own shell, a capability).
+    /// gpurec's own environment, which is the user's: nothing changed it on the way (root's own shell, a capability).
     Direct,
-    /// Our own, since the user's could not be had: worth a warning.
+    /// gpurec's own environment, because the user's could not be read. This is worth a warning.
     Own { why: String },
 }
 
@@ -49,38 +49,37 @@ impl fmt::Display for EnvSource {
     }
 }
 
-/// The person behind the elevation, else whoever runs us.
+/// The user behind sudo or doas, or else the user that gpurec runs as.
 pub fn invoking_user() -> Identity {
     caller().map(|((uid, gid, name), _)| identity_of(uid, gid, name)).unwrap_or_else(own_identity)
 }
 
-/// Whether somebody became root to run us.
+/// True if a user became root to run gpurec.
 pub fn elevated() -> bool {
     caller().is_some()
 }
 
-/// How.
+/// The tool that made gpurec root, if any.
 pub fn elevation() -> Option<Elevation> {
     caller().map(|(_, by)| by)
 }
 
 fn caller() -> Option<(CallerIds, Elevation)> {
-    // Only real root has these from sudo; under a set-user-id bit the caller could have written them.
+    // Trust these variables only as real root: in a set-user-id program the caller could have written them.
     let trusted = unistd::getuid().is_root() && unistd::geteuid().is_root();
     let var = |name: &str| std::env::var(name).ok();
-    // sudo sets its variables itself, whatever its caller had; doas may leave those of its caller (keepenv), who
-    // could name anybody in them.
+    // sudo always sets its own variables. doas may keep those of its caller (keepenv), which could then name any user.
     let sudos = var("DOAS_USER").is_none() || elevator().is_some_and(|(name, _)| name != "doas");
     caller_ids(trusted, |name| var(name).filter(|_| sudos || !name.starts_with("SUDO_")))
 }
 
-/// The process that called it.
+/// The process that called sudo or its like.
 pub fn calling_process() -> Option<Pid> {
     let (_, pid) = elevator()?;
     proc::stat(pid).ok().map(|stat| stat.ppid)
 }
 
-/// The name and process of the program that made us root, if it is still there.
+/// The name and pid of the program that made gpurec root, if it still runs.
 pub(super) fn elevator() -> Option<(String, Pid)> {
     find_caller(std::process::id(), &LiveProcesses)
 }
@@ -95,7 +94,7 @@ pub(super) fn own_identity() -> Identity {
 
 type CallerIds = (u32, Option<u32>, Option<String>);
 
-/// The tool that made us root, and the variable in which it names the caller.
+/// The tool that made gpurec root, and the variable in which it names the caller.
 type Elevation = (&'static str, &'static str);
 
 pub(super) fn caller_ids(
@@ -106,7 +105,7 @@ pub(super) fn caller_ids(
         return None;
     }
     let number = |name: &str| var(name)?.parse::<u32>().ok();
-    // uid_t's last value means "no change" to setresuid: never take it for a user.
+    // For setresuid the last value of uid_t means "no change", so it can never be a user.
     let valid = |uid: &u32| *uid != u32::MAX;
     if let Some(uid) = number("SUDO_UID").filter(valid) {
         let gid = number("SUDO_GID").filter(valid);
@@ -121,7 +120,7 @@ pub(super) fn caller_ids(
 }
 
 fn identity_of(uid: u32, gid: Option<u32>, name: Option<String>) -> Identity {
-    // Two names may share a uid: the name sudo gave wins if it is this uid.
+    // Two names may share a uid: prefer the name from sudo if it has this uid.
     let by_name = name
         .as_deref()
         .and_then(|name| User::from_name(name).ok().flatten())
@@ -139,7 +138,8 @@ fn identity_of(uid: u32, gid: Option<u32>, name: Option<String>) -> Identity {
                 shell: user.shell,
             }
         }
-        // A uid without a passwd entry is normal in containers. Without a group either, nogroup: never root's.
+        // In containers a uid without a passwd entry is normal. If the group is missing too, use nogroup, never root's
+        // group.
         None => {
             let gid = gid.unwrap_or(if uid == 0 { 0 } else { 65534 });
             Identity {
@@ -166,8 +166,8 @@ pub fn own_environment() -> Env {
     std::env::vars_os().collect()
 }
 
-/// The environment the command gets: what the user had when they called sudo, with what was set since
-/// (`sudo CUDA_VISIBLE_DEVICES=1 gpurec ...`) on top.
+/// The command's environment: what the user had when they called sudo, overlaid with variables set since then (`sudo
+/// CUDA_VISIBLE_DEVICES=1 gpurec ...`).
 pub fn user_environment(identity: &Identity) -> (Env, EnvSource) {
     let own = own_environment();
     if !elevated() {
@@ -176,7 +176,7 @@ pub fn user_environment(identity: &Identity) -> (Env, EnvSource) {
     match caller_environment() {
         Ok((name, pid, theirs)) => {
             let cwd = std::env::current_dir().ok();
-            // With their rights: PWD may name folders that are closed to them.
+            // Runs with the user's rights: PWD may name folders that they cannot read.
             let merged = as_caller(identity, || merge(theirs, own, cwd.as_deref()));
             match merged {
                 Ok(env) => (env, EnvSource::Caller { name, pid }),
@@ -196,11 +196,11 @@ fn caller_environment() -> Result<(String, Pid, Env), String> {
     Ok((caller.0, caller.1, env))
 }
 
-/// What the walk asks about a process; a trait so that the walk is tested on made-up trees.
+/// What the walk needs from a process; a trait, so that tests can use made-up process trees.
 pub(super) trait Processes {
     fn parent(&self, pid: Pid) -> Option<Pid>;
     fn is_root(&self, pid: Pid) -> bool;
-    /// The file it executes, not the name it gives itself.
+    /// The file that the process executes, not the name that it gives itself.
     fn program(&self, pid: Pid) -> Option<String>;
 }
 
@@ -218,8 +218,8 @@ impl Processes for LiveProcesses {
     }
 }
 
-/// The sudo that elevated us: the nearest one upwards, through root's processes only (a wrapper script,
-/// `timeout`), and of a chain of them (with use_pty sudo puts a monitor in between) the topmost.
+/// Finds the sudo that made gpurec root: the nearest one upwards, through root's processes only (a wrapper script,
+/// `timeout`). In a chain of them (with use_pty, sudo puts a monitor in between) it takes the topmost.
 pub(super) fn find_caller(from: Pid, processes: &impl Processes) -> Option<(String, Pid)> {
     let mut found = None;
     let mut pid = from;
@@ -230,7 +230,7 @@ pub(super) fn find_caller(from: Pid, processes: &impl Processes) -> Option<(Stri
             Some(name) if matches!(name.as_str(), "sudo" | "sudo-rs" | "doas") => {
                 found = Some((name, pid));
             }
-            // Above the topmost sudo, or somebody else's process: nothing beyond it is ours.
+            // Above the topmost sudo, or at another user's process, the ancestors have nothing to do with this call.
             _ if found.is_some() || !processes.is_root(pid) => return found,
             _ => {}
         }
@@ -238,7 +238,7 @@ pub(super) fn find_caller(from: Pid, processes: &impl Processes) -> Option<(Stri
     found
 }
 
-/// What sudo or root's shell sets for root: never carried over to the user.
+/// Variables that sudo or root's shell set for root; the user's command never gets them.
 fn belongs_to_root(name: &OsStr) -> bool {
     const NAMES: [&str; 13] = [
         "HOME",
@@ -262,8 +262,8 @@ fn is_sudos(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"SUDO_")
 }
 
-/// `sudo NAME=VALUE gpurec` and `sudo env NAME=VALUE gpurec` show only in our own environment, so ours
-/// wins wherever sudo does not set the variable by itself.
+/// `sudo NAME=VALUE gpurec` and `sudo env NAME=VALUE gpurec` appear only in gpurec's own environment, so it takes
+/// precedence for every variable that sudo does not set by itself.
 pub(super) fn merge(theirs: Env, own: Env, cwd: Option<&Path>) -> Env {
     let mut merged = theirs;
     for (name, value) in own {
@@ -271,7 +271,7 @@ pub(super) fn merge(theirs: Env, own: Env, cwd: Option<&Path>) -> Env {
             set(&mut merged, name, value);
         }
     }
-    // sudo -i, sudo -D or a script's cd moved us since: programs believe PWD.
+    // sudo -i, sudo -D or a script's cd changed the directory since then, and programs trust PWD.
     if let (Some((_, pwd)), Some(cwd)) = (merged.iter_mut().find(|(name, _)| name == "PWD"), cwd)
         && !same_directory(Path::new(pwd), cwd)
     {
@@ -294,7 +294,7 @@ fn set(env: &mut Env, name: OsString, value: OsString) {
     }
 }
 
-/// Our own environment made fit for the user: root's home would make their programs fail or write there.
+/// Adapts gpurec's own environment to the user: with root's home, their programs would fail or write there.
 pub(super) fn without_sudo(own: Env, identity: &Identity) -> Env {
     let mut env: Env = own
         .into_iter()

@@ -1,7 +1,7 @@
-//! Start the command, but let it wait at a gate until the recording is ready.
+//! Starts the command and holds it at a gate until the recording is ready.
 //!
-//! In: the words of the command, an identity, an environment. Out: a child that has become the user
-//! and has found its program; then the running program, its exit status.
+//! In: the command line, an identity, an environment. Out: a child that has become the user and has found its program;
+//! then the running program and its exit status.
 
 use super::Pid;
 use super::child::{Prepared, Stage, WORD_LEN, Word};
@@ -20,16 +20,17 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Default)]
 pub struct Launch {
     pub command: Vec<OsString>,
-    /// None: stay who we are.
+    /// None: keep gpurec's own identity.
     pub identity: Option<Identity>,
     pub env: Env,
-    /// None: ours.
+    /// None: gpurec's own working directory.
     pub cwd: Option<PathBuf>,
-    /// None: ours, as we were given them.
+    /// None: the limits that gpurec was started with.
     pub limits: Option<Limits>,
-    /// Descriptors from 3 on that the command shall have (see [`inherited_fds`]); all others are closed.
+    /// Descriptors from 3 on that the command inherits (see [`inherited_fds`]); all others are closed.
     pub keep_fds: Vec<RawFd>,
-    /// Its standard output is our standard error: ours has a reader of its own.
+    /// Redirects the command's standard output to gpurec's standard error, because another program reads gpurec's
+    /// standard output.
     pub stdout_to_stderr: bool,
 }
 
@@ -65,7 +66,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// What gpurec exits with: the command's own status, or 128+N.
+    /// The exit status of gpurec: the command's own, or 128+N for signal N.
     pub fn code(self) -> u8 {
         match self {
             Exit::Code(code) => (code & 0xff) as u8,
@@ -82,8 +83,8 @@ impl Exit {
     }
 }
 
-/// The descriptors from 3 on that our caller handed down (`<(...)`, a job server's pipe). To be asked at
-/// the very start: what gpurec opens itself is close-on-exec and not among them.
+/// The descriptors from 3 on that gpurec's caller passed to it (`<(...)`, a job server's pipe). Call this at the very
+/// start: descriptors that gpurec opens itself are close-on-exec, so the list leaves them out.
 pub fn inherited_fds() -> Vec<RawFd> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
         return Vec::new();
@@ -103,7 +104,7 @@ fn passes_exec(fd: RawFd) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
-/// Where the command's file is, by the PATH and the rights of whoever will run it.
+/// Finds the command's file, with the PATH and the rights of the user who will run it.
 pub fn resolve(
     command: &OsStr,
     path_env: Option<&OsStr>,
@@ -119,7 +120,7 @@ pub fn resolve(
     let pid = fork(|| prepared.look_up())?;
     drop(context.theirs);
     let word = read_word(&ours);
-    // An answer is only as good as the process that gave it: wait for its end in every case.
+    // Wait for the child in every case, so that it does not stay as a zombie.
     reap(pid);
     match word.map_err(|e| internal("reading from the child", e))? {
         Some(Word { stage: Stage::Ready, index, .. }) => Ok(context.names.candidate(index)),
@@ -128,8 +129,8 @@ pub fn resolve(
     }
 }
 
-/// Fork; the child becomes the user, finds its program, and waits. If the calling thread ends before the
-/// gate is opened, so does the child.
+/// Forks. The child becomes the user, finds its program, and waits. If the calling thread ends before it opens the
+/// gate, the child ends too.
 pub fn start(launch: &Launch) -> Result<Gated, LaunchError> {
     let (mut prepared, context, ours) = prepare(launch)?;
     let pid = fork(|| prepared.run())?;
@@ -152,7 +153,7 @@ pub fn start(launch: &Launch) -> Result<Gated, LaunchError> {
     Ok(gated)
 }
 
-/// A child that waits to be let go. Dropped without [`Gated::go`], it ends and is reaped.
+/// A child that waits at the gate. Dropped without a call of [`Gated::go`], it ends and is reaped.
 #[derive(Debug)]
 pub struct Gated {
     pid: Pid,
@@ -174,10 +175,10 @@ impl Gated {
         self.names.candidate(self.found)
     }
 
-    /// Open the gate and wait until the program runs, or is known not to.
+    /// Opens the gate and waits until the program runs or has failed to start.
     pub fn go(mut self) -> Result<Running, LaunchError> {
         let byte = 1u8;
-        // A child that was killed at the gate shows as a closed socket: its end is told by wait().
+        // If the child was killed at the gate, the socket is closed; wait() reports how it ended.
         // SAFETY: one byte of our own stack.
         unsafe { libc::send(self.socket.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
         let word = read_word(&self.socket).map_err(|e| internal("waiting for the command to start", e))?;
@@ -191,7 +192,8 @@ impl Gated {
 
     fn end(&mut self) -> Exit {
         self.armed = false;
-        // It may be stopped, so the closed gate alone might not end it. Not reaped yet: the pid is its own.
+        // The child may be stopped, and then the closed gate alone would not end it. It is not reaped yet, so its pid
+        // cannot have been reused.
         // SAFETY: plain integers.
         unsafe { libc::kill(self.pid as libc::pid_t, libc::SIGKILL) };
         reap(self.pid)
@@ -206,7 +208,7 @@ impl Drop for Gated {
     }
 }
 
-/// The command, running. Dropping this lets it run on.
+/// The running command. Dropping this value leaves the command running.
 #[derive(Debug)]
 pub struct Running {
     pid: Pid,
@@ -219,13 +221,13 @@ impl Running {
         self.pid
     }
 
-    /// Wait until it has ended.
+    /// Waits until the command has ended.
     pub fn wait(&mut self) -> Exit {
         let pid = self.pid;
         *self.exit.get_or_insert_with(|| reap(pid))
     }
 
-    /// Its exit if it ends within so many milliseconds (0: if it has ended).
+    /// The exit status, if the command ends within `timeout_ms` (0: if it has ended already).
     pub fn wait_for(&mut self, timeout_ms: i32) -> Option<Exit> {
         if self.exit.is_none() && !proc::pidfd_ended(self.pidfd.as_raw_fd(), timeout_ms) {
             return None;
@@ -233,13 +235,13 @@ impl Running {
         Some(self.wait())
     }
 
-    /// Pass a signal on; harmless once it has ended.
+    /// Passes a signal on; has no effect once the command has ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         proc::pidfd_signal(self.pidfd.as_raw_fd(), signal)
     }
 }
 
-/// Readable once it has ended.
+/// Readable once the command has ended.
 impl AsFd for Running {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
@@ -255,7 +257,7 @@ fn reap(pid: Pid) -> Exit {
             return Exit::from_wait(status);
         }
         if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            // ECHILD: somebody made the kernel reap our children (SIGCHLD ignored); the status is lost.
+            // ECHILD: SIGCHLD is ignored, so Linux reaped the child and the status is lost.
             return Exit::Code(125);
         }
     }
@@ -291,7 +293,7 @@ fn read_word(socket: &OwnedFd) -> io::Result<Option<Word>> {
                 let error = io::Error::last_os_error();
                 match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    // It ended with our byte unread: closed all the same.
+                    // The child ended before it read our byte: the socket is closed in this case too.
                     Some(libc::ECONNRESET) => return Ok(None),
                     _ => return Err(error),
                 }
@@ -344,7 +346,8 @@ fn c_strings(texts: impl Iterator<Item = OsString>) -> Result<Vec<CString>, Laun
     texts.map(|text| c_string(&text)).collect()
 }
 
-/// One socket each way: the gate's byte goes down, words come up, and close-on-exec says "running".
+/// One socket pair: the gate's byte goes to the child, its words come back, and close-on-exec reports that the program
+/// runs.
 fn socketpair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
@@ -358,7 +361,7 @@ fn socketpair() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// The files execvp would try, in its order.
+/// The files that execvp would try, in the same order.
 pub(super) fn candidates(name: &OsStr, path_env: Option<&OsStr>) -> Vec<PathBuf> {
     if name.is_empty() {
         return Vec::new();
@@ -366,7 +369,7 @@ pub(super) fn candidates(name: &OsStr, path_env: Option<&OsStr>) -> Vec<PathBuf>
     if name.as_bytes().contains(&b'/') {
         return vec![PathBuf::from(name)];
     }
-    // What the C library takes when PATH is not set.
+    // The C library's default when PATH is not set.
     let path = path_env.unwrap_or(OsStr::new("/bin:/usr/bin"));
     path.as_bytes()
         .split(|b| *b == b':')
@@ -378,7 +381,7 @@ pub(super) fn candidates(name: &OsStr, path_env: Option<&OsStr>) -> Vec<PathBuf>
         .collect()
 }
 
-/// What the errors name.
+/// What error messages need: the command, the user, the directory and the candidates.
 #[derive(Debug)]
 struct Names {
     command: String,
@@ -393,8 +396,8 @@ impl Names {
         path.cloned().unwrap_or_else(|| PathBuf::from(&self.command))
     }
 
-    /// With the rights of the user that the command would have: an error must not say what lies in folders that are
-    /// closed to them.
+    /// Uses the rights of the user that the command would run as: an error must not reveal the contents of folders that
+    /// this user cannot read.
     fn look(&self, path: &Path) -> Option<Metadata> {
         let look = || std::fs::metadata(path).ok();
         match &self.user {
@@ -416,7 +419,7 @@ impl Names {
                 self.cwd.as_deref().unwrap_or(Path::new(".")).display()
             )),
             (Stage::Lookup, libc::ENOENT) => LaunchError::NotFound(self.command.clone()),
-            // It was there before the gate.
+            // The file was found before the gate opened and has been removed since.
             (Stage::Exec, libc::ENOENT) if self.look(&self.candidate(word.index)).is_none() => {
                 LaunchError::NotFound(self.command.clone())
             }
@@ -433,7 +436,7 @@ impl Names {
     }
 }
 
-/// Why a file that is there could not be executed.
+/// Explains why an existing file could not be executed.
 fn refusal(path: &Path, about: Option<Metadata>, who: &str) -> String {
     let shown = path.display();
     match about {

@@ -1,5 +1,6 @@
-//! The caller's resource limits. sudo gives a command others than its caller has: no core dumps, and what its
-//! configuration and PAM say. In: who called it. Out: the limits of the process that did, for the child to take on.
+//! The caller's resource limits. sudo gives a command other limits than its caller has: no core dumps, and settings of
+//! its configuration and PAM. In: the user who called sudo. Out: the limits of the process that called it, for the
+//! child to apply.
 
 use super::identity::{self, Identity};
 use super::proc;
@@ -11,20 +12,20 @@ const COUNT: usize = 16;
 pub struct Limits([(u64, u64); COUNT]);
 
 impl Limits {
-    /// None: the process is not there any more, or is not the caller's alone, whose limits no other program may have
-    /// changed. Then the command has what gpurec was given.
+    /// None: the process has ended, or does not run entirely as the caller; then another program may have changed its
+    /// limits. The command then gets the limits that gpurec was started with.
     pub fn of_caller(user: &Identity) -> Option<Limits> {
         let pid = identity::calling_process()?;
         let is_theirs = || proc::uids(pid).is_ok_and(|uids| uids == [user.uid; 4]);
         let born = proc::stat(pid).ok()?.start_time;
-        // Not by prlimit, which takes a right of its own for a process of another user.
+        // Not prlimit(), which needs an additional right for another user's process.
         let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
-        // It is still the same process.
+        // Check that the pid still belongs to the same process.
         let same = is_theirs() && proc::stat(pid).ok()?.start_time == born;
         Limits::parse(&text).filter(|_| same)
     }
 
-    /// A line for each, in the order of their numbers; names take 26 characters and may hold spaces.
+    /// One line for each limit, in the order of their numbers. Names take 26 characters and may contain spaces.
     pub(super) fn parse(text: &str) -> Option<Limits> {
         let number = |word: Option<&str>| match word? {
             "unlimited" => Some(libc::RLIM_INFINITY),
@@ -44,7 +45,8 @@ impl Limits {
         for (number, (soft, hard)) in (0..).zip(self.0) {
             let wanted = libc::rlimit { rlim_cur: soft, rlim_max: hard };
             let mut have = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: valid limits. Without CAP_SYS_RESOURCE what is above ours is refused: then as much as we may have.
+            // SAFETY: valid limits. Without CAP_SYS_RESOURCE Linux refuses values above our own; then set the highest
+            // allowed.
             unsafe {
                 if libc::setrlimit(number, &wanted) != 0 && libc::getrlimit(number, &mut have) == 0 {
                     let most =

@@ -1,7 +1,7 @@
-//! The files a process executes, and how to open exactly those.
+//! The files that a process executes, and how to open exactly those.
 //!
-//! In: /proc/PID/maps, whatever bytes it holds. Out: mappings, and files verified to be the mapped ones
-//! even if they were deleted, replaced or lie in another mount namespace.
+//! In: /proc/PID/maps, with any bytes. Out: mappings, and files verified to be the mapped ones, even if they were
+//! deleted, replaced or are in another mount namespace.
 
 use super::{Pid, rights};
 use std::collections::HashSet;
@@ -23,7 +23,8 @@ pub struct Mapping {
     pub start: u64,
     pub end: u64,
     pub offset: u64,
-    /// Major and minor number, as the kernel knows the file system; some give stat() another one.
+    /// Major and minor number of the file system as Linux records them; stat() reports another number on some file
+    /// systems.
     pub dev: (u32, u32),
     pub inode: u64,
     #[serde(with = "as_text")]
@@ -31,12 +32,13 @@ pub struct Mapping {
     pub deleted: bool,
 }
 
-/// A process decides how many lines there are, and how long: ten gigabytes are no effort. So they are read one by one,
-/// and what is longer than a system call takes of a path is dropped: such a file is found through its mapping.
+/// A process controls the number and the length of these lines and can easily produce ten gigabytes. So this module
+/// reads line by line and cuts a path that is longer than a system call accepts: such a file is found through its
+/// mapping.
 const LONGEST_LINE: u64 = 256 + libc::PATH_MAX as u64;
-/// Of one process's mappings no more is kept. Usual ones take some hundred kilobytes.
+/// At most this much is kept of one process's mappings. Typical ones take a few hundred kilobytes.
 const MOST: usize = 16 << 20;
-/// Of each, besides its path.
+/// Bytes of each mapping without its path.
 const EACH: usize = 128;
 
 /// Every executable mapping of a file.
@@ -54,7 +56,7 @@ pub fn executable_files(pid: Pid) -> io::Result<Vec<Mapping>> {
 pub fn executable_mapping_at(pid: Pid, address: u64) -> io::Result<Option<Mapping>> {
     let mut found = None;
     each(open(pid)?, &mut |mapping| {
-        // They are in order.
+        // Mappings are in address order.
         if mapping.end <= address {
             return ControlFlow::Continue(());
         }
@@ -64,7 +66,7 @@ pub fn executable_mapping_at(pid: Pid, address: u64) -> io::Result<Option<Mappin
     Ok(found)
 }
 
-/// What a list of mappings takes in memory.
+/// The memory that a list of mappings takes.
 pub fn held(list: &[Mapping]) -> usize {
     list.iter().map(bytes_of).sum()
 }
@@ -90,7 +92,7 @@ fn collect(lines: impl BufRead, mut wanted: impl FnMut(&Mapping) -> bool) -> io:
     if full { Err(io::Error::other("it has mapped more files than gpurec looks at")) } else { Ok(all) }
 }
 
-/// Every executable file mapping. A line that makes no sense is passed over.
+/// Calls `tell` for every executable file mapping and skips malformed lines.
 fn each(mut lines: impl BufRead, tell: &mut dyn FnMut(Mapping) -> ControlFlow<()>) -> io::Result<()> {
     let mut line = Vec::new();
     loop {
@@ -107,7 +109,7 @@ fn each(mut lines: impl BufRead, tell: &mut dyn FnMut(Mapping) -> ControlFlow<()
     }
 }
 
-/// Of bytes that were read already.
+/// Parses bytes that were read before.
 pub fn parse(bytes: &[u8]) -> Vec<Mapping> {
     collect(bytes, |_| true).unwrap_or_default()
 }
@@ -123,7 +125,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     if inode == 0 || perms.get(2) != Some(&b'x') {
         return None;
     }
-    // The kernel pads with spaces; a path of a file begins with a slash and may hold spaces itself.
+    // Linux pads with spaces; a file's path begins with a slash and may contain spaces itself.
     let path = rest.trim_ascii_start();
     if path.first() != Some(&b'/') {
         return None;
@@ -145,7 +147,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// The first word and what follows it.
+/// Splits off the first word.
 fn word(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let bytes = bytes.trim_ascii_start();
     let end = bytes.iter().position(|b| *b == b' ').unwrap_or(bytes.len());
@@ -160,14 +162,14 @@ fn pair(bytes: &[u8], separator: u8) -> Option<(u64, u64)> {
 
 fn hex(bytes: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(bytes).ok()?;
-    // from_str_radix would take a sign.
+    // from_str_radix would accept a sign.
     if !text.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;
     }
     u64::from_str_radix(text, 16).ok()
 }
 
-/// The kernel escapes the newline here and nothing else, not even the backslash.
+/// In this file Linux escapes only the newline, not even the backslash.
 fn unescape(path: &[u8]) -> Vec<u8> {
     const NEWLINE: &[u8] = b"\\012";
     let mut out = Vec::with_capacity(path.len());
@@ -184,9 +186,9 @@ fn unescape(path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The very file that is mapped, not opened yet. First through the mapping itself, which needs no path; then by path
-/// below the process's root, and below ours (a chroot shows paths from outside), each only if it is
-/// the same file.
+/// Finds the file that is mapped, without opening it. It tries the mapping itself first, which needs no path; then the
+/// path below the process's root, and below gpurec's own (a chroot shows paths from outside). It accepts a path only if
+/// it leads to the same file.
 pub fn find_mapped(pid: Pid, mapping: &Mapping) -> io::Result<Found> {
     let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
     let first = match find(Path::new(&direct)).and_then(|f| same_file(f, mapping)) {
@@ -225,8 +227,8 @@ fn paths(pid: Pid, mapping: &Mapping) -> Vec<PathBuf> {
 fn same_file(found: Found, mapping: &Mapping) -> io::Result<Found> {
     let meta = &found.meta;
     let dev = (libc::major(meta.dev()), libc::minor(meta.dev()));
-    // overlayfs and btrfs give stat() another device number than the kernel's own, both without a
-    // driver behind them (major 0): there the inode has to do.
+    // On overlayfs and btrfs, stat() reports another device number than Linux uses internally, both without a device
+    // (major 0). There the inode alone must match.
     let same_dev = dev == mapping.dev || (dev.0 == 0 && mapping.dev.0 == 0);
     if same_dev && meta.ino() == mapping.inode {
         return Ok(found);
@@ -234,17 +236,17 @@ fn same_file(found: Found, mapping: &Mapping) -> io::Result<Found> {
     Err(io::Error::new(io::ErrorKind::NotFound, "another file is there now"))
 }
 
-/// A regular file that was found and not opened: its file system may wait for a server, and opening what a target
-/// chose may do something (a device) or wait (a FIFO).
+/// A regular file that was found but not opened. Its file system may wait for a server, and a target may have chosen a
+/// file that has side effects when opened (a device) or blocks (a FIFO).
 #[derive(Debug)]
 pub struct Found {
-    /// O_PATH: whoever holds it can neither read nor wait, not even when it is closed.
+    /// O_PATH: it cannot be read, and neither its use nor its close can block.
     pub handle: File,
     pub meta: Metadata,
 }
 
 impl Found {
-    /// For reading. Never waits for a lease of the target's.
+    /// Opens it for reading. Never waits for a lease that the target holds.
     pub fn open(&self) -> io::Result<File> {
         let path = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
@@ -261,7 +263,7 @@ fn find(path: &Path) -> io::Result<Found> {
     Ok(Found { handle, meta })
 }
 
-/// The root folder of a process. Getting there may take a capability; what lies below it need not.
+/// The root folder of a process. Reaching it may take a capability that the files below it do not need.
 pub struct Root {
     folder: File,
     pid: Pid,
@@ -278,13 +280,14 @@ impl Root {
         format!("/proc/self/fd/{}", self.folder.as_raw_fd()).into()
     }
 
-    /// By which it can be found again.
+    /// A path that leads to it again.
     pub fn shown(&self) -> PathBuf {
         format!("/proc/{}/root", self.pid).into()
     }
 }
 
-/// By a path that somebody else may have chosen, in a process of the recorder's: what the caller could read themselves.
+/// Finds a file by a path that another user may have chosen, from one of the recorder's processes, and only if the
+/// caller could read that file themselves.
 pub fn find_named(pid: Pid, path: &Path) -> io::Result<Found> {
     let readable = |path: &Path| {
         rights::as_oneself(|| {
@@ -298,23 +301,23 @@ pub fn find_named(pid: Pid, path: &Path) -> io::Result<Found> {
     }
 }
 
-/// A file the process has open.
+/// A file that the process has open.
 pub fn find_fd(pid: Pid, fd: i32) -> io::Result<Found> {
     find(Path::new(&format!("/proc/{pid}/fd/{fd}")))
 }
 
-/// As the kernel knows it, which may be another number than stat() tells (overlayfs). Linux 5.14.
+/// The inode as Linux knows it, which can differ from stat() (overlayfs). Needs Linux 5.14.
 pub fn inode_of_fd(pid: Pid, fd: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("ino:"))?.trim().parse().ok()
 }
 
-/// The program it executes.
+/// The program that the process executes.
 pub fn find_exe(pid: Pid) -> io::Result<Found> {
     find(Path::new(&format!("/proc/{pid}/exe")))
 }
 
-/// A path in a message, whatever its bytes: each is a character of its own.
+/// A path in a message, with any bytes: each byte becomes one character.
 pub mod as_text {
     use std::borrow::Cow;
     use std::ffi::OsString;

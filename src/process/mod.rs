@@ -1,10 +1,11 @@
-//! Who runs: the person who typed sudo, the program launched for them, the processes attached to.
+//! The processes that gpurec deals with: the user who called sudo, the program launched for them, the processes it
+//! attaches to.
 //!
-//! In: the command line's words, our own environment, /proc. Out: an identity and an environment, a
-//! child that waits at a gate, signals as values, open files of libraries that a process has mapped.
+//! In: the command line, gpurec's own environment, /proc. Out: an identity and an environment, a child that waits at a
+//! gate, signals as values, open files of libraries that a process has mapped.
 //!
-//! Not here: no BPF, no ELF reading, no printing. Nothing that another process can influence (its
-//! name, its maps, its environment) may make this room panic or follow a path it has not verified.
+//! Not here: BPF, ELF reading, printing. No input that another process controls (its name, its maps, its environment)
+//! may make this module panic or follow a path that it has not verified.
 
 pub mod attach;
 pub mod capabilities;
@@ -22,5 +23,5 @@ pub mod stops;
 #[cfg(test)]
 mod tests;
 
-/// A process id as the kernel's records carry it.
+/// A process id, in the type that BPF's records use.
 pub type Pid = u32;

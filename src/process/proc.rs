@@ -1,5 +1,5 @@
-//! Small readers of /proc. A process can end between any two reads, so every answer is a Result or an
-//! Option, and the bytes are never assumed to be UTF-8 or well formed.
+//! Small readers of /proc. A process can end between any two reads, so every answer is a Result or an Option. The bytes
+//! need not be UTF-8 or well formed.
 
 use super::Pid;
 use gpurec_trace::Found;
@@ -11,19 +11,19 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// Environment variables in the order they were found.
+/// Environment variables in their original order.
 pub type Env = Vec<(OsString, OsString)>;
 
 const PF_KTHREAD: u32 = 0x0020_0000;
 
-/// The fields of /proc/PID/stat in use here.
+/// The fields of /proc/PID/stat that gpurec uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     pub comm: String,
     pub state: u8,
     pub ppid: Pid,
     pub flags: u32,
-    /// Clock ticks since boot (field 22): with the pid it names one process for good.
+    /// Clock ticks since boot (field 22). Together with the pid this identifies a process for good.
     pub start_time: u64,
 }
 
@@ -36,7 +36,7 @@ impl Stat {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
-    /// Stopped by SIGSTOP and its like, not by a debugger.
+    /// True if a signal such as SIGSTOP stopped it, false if a debugger did.
     pub fn stopped(&self) -> bool {
         self.state == b'T'
     }
@@ -47,14 +47,14 @@ pub fn stat(pid: Pid) -> io::Result<Stat> {
     parse_stat(&bytes).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is malformed")))
 }
 
-/// The command name may hold anything, ") R 1" included, so the fields begin after the last ')'.
+/// The command name may contain anything, even ") R 1", so the fields begin after the last ')'.
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let open = bytes.iter().position(|b| *b == b'(')?;
     let close = bytes.iter().rposition(|b| *b == b')')?;
     let comm = bytes.get(open + 1..close)?;
     let rest = std::str::from_utf8(bytes.get(close + 1..)?).ok()?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // proc(5) counts from 1 and the state is its field 3.
+    // proc(5) counts from 1, and the state is field 3.
     let field = |number: usize| fields.get(number - 3).copied();
     Some(Stat {
         comm: String::from_utf8_lossy(comm).into_owned(),
@@ -75,13 +75,13 @@ pub fn status_field(pid: Pid, name: &str) -> io::Result<String> {
         .ok_or_else(|| io::Error::other(format!("/proc/{pid}/status has no {name}")))
 }
 
-/// The process that a thread belongs to; itself for a process.
+/// The process that a thread belongs to; for a process, itself.
 pub fn tgid_of(tid: Pid) -> io::Result<Pid> {
     let value = status_field(tid, "Tgid")?;
     value.parse().map_err(io::Error::other)
 }
 
-/// Real, effective, saved, and the one that files are opened with.
+/// The real, effective, saved and file system user id.
 pub fn uids(pid: Pid) -> io::Result<[u32; 4]> {
     let value = status_field(pid, "Uid")?;
     let uids: Vec<u32> = value.split_ascii_whitespace().filter_map(|uid| uid.parse().ok()).collect();
@@ -96,16 +96,16 @@ pub fn exe_path(pid: Pid) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe"))
 }
 
-/// More than the kernel takes at exec. A process may say afterwards (PR_SET_MM_MAP) that its environment is as large as
+/// More than Linux accepts at exec. Afterwards a process can claim (PR_SET_MM_MAP) that its environment is as large as
 /// its address space.
 const MOST_ENVIRON: u64 = 8 << 20;
 
-/// The environment the process had when it was executed.
+/// The environment that the process had when it was executed.
 pub fn environ(pid: Pid) -> io::Result<Env> {
     read_some(&format!("/proc/{pid}/environ"), MOST_ENVIRON).map(|bytes| parse_environ(&bytes))
 }
 
-/// The beginning of a file whose length is another process's choice.
+/// The beginning of a file whose length another process chooses.
 pub fn read_some(path: &str, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
@@ -116,7 +116,7 @@ pub fn parse_environ(bytes: &[u8]) -> Env {
     bytes
         .split(|b| *b == 0)
         .filter_map(|entry| {
-            // A name is never empty, so a leading '=' belongs to the name (as getenv has it).
+            // A name is never empty, so a leading '=' belongs to the name, as in getenv.
             let at = entry.iter().skip(1).position(|b| *b == b'=')? + 1;
             let value = entry.get(at + 1..)?.to_vec();
             let name = entry.get(..at)?.to_vec();
@@ -125,7 +125,7 @@ pub fn parse_environ(bytes: &[u8]) -> Env {
         .collect()
 }
 
-/// Its number in a distributed job, if the launcher set one.
+/// The process's rank in a distributed job, if the launcher set one.
 pub fn rank_of(pid: Pid) -> Option<String> {
     rank_in(&environ(pid).ok()?)
 }
@@ -134,17 +134,17 @@ pub fn rank_in(env: &Env) -> Option<String> {
     const NAMES: [&str; 5] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"];
     NAMES.iter().find_map(|name| {
         let (_, value) = env.iter().find(|(key, _)| key == OsStr::new(name))?;
-        // RANK is a common word: only a number is a rank.
+        // RANK is a common word: only a number counts as a rank.
         let value = value.to_str()?;
         let number = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
         number.then(|| value.to_string())
     })
 }
 
-/// Of a command line.
+/// The most bytes read of a command line.
 const MOST_COMMAND: u64 = 64 << 10;
 
-/// What a process is, for a trace that has not seen it start.
+/// Describes a process whose start the trace has not seen.
 pub fn about(pid: Pid) -> io::Result<Found> {
     let comm = stat(pid)?.comm;
     let words = read_some(&format!("/proc/{pid}/cmdline"), MOST_COMMAND).unwrap_or_default();
@@ -164,7 +164,7 @@ pub fn about(pid: Pid) -> io::Result<Found> {
     })
 }
 
-/// The path of the unified hierarchy; where there is none, the longest of the others.
+/// The path in the unified hierarchy; without one, the longest path of the others.
 fn cgroup_of(text: &str) -> Option<String> {
     let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
     let unified = text.lines().find(|line| line.starts_with("0::")).and_then(path);
@@ -172,7 +172,7 @@ fn cgroup_of(text: &str) -> Option<String> {
     unified.or_else(|| text.lines().filter_map(path).max_by_key(String::len))
 }
 
-/// Docker, containerd, CRI-O and Podman name the cgroup of a container by its id: 64 hex digits.
+/// Docker, containerd, CRI-O and Podman put the container's id, 64 hex digits, into the cgroup's name.
 fn container_in(cgroup: &str) -> Option<String> {
     let mut words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
     let is_id =
@@ -180,7 +180,7 @@ fn container_in(cgroup: &str) -> Option<String> {
     words.rfind(is_id).map(str::to_owned)
 }
 
-/// As this machine's /etc/passwd has it: what else may know names may take its time.
+/// Reads only this machine's /etc/passwd, because other name services can be slow.
 fn user_name(uid: u32) -> Option<String> {
     let text = std::fs::read_to_string("/etc/passwd").ok()?;
     let mut fields = text.lines().map(|line| line.split(':'));
@@ -210,20 +210,20 @@ fn children_by_parent() -> HashMap<Pid, Vec<Pid>> {
     map
 }
 
-/// Read from every process's parent field: /proc/PID/task/*/children is not in every kernel.
+/// Reads every process's parent field, because not every Linux has /proc/PID/task/*/children.
 #[cfg(test)]
 pub fn children_of(pid: Pid) -> Vec<Pid> {
     children_by_parent().remove(&pid).unwrap_or_default()
 }
 
-/// The process and all that descend from it, parents first. A fork during the walk can be missed: put
-/// these into the target set, which grows at fork by itself, and then walk once more.
+/// The process and all its descendants, parents first. It can miss a fork during the walk: add the result to the target
+/// set, which grows at fork by itself, and then walk once more.
 pub fn process_tree(pid: Pid) -> Vec<Pid> {
     let mut children = children_by_parent();
     let mut tree = vec![pid];
     let mut next = 0;
     while let Some(parent) = tree.get(next).copied() {
-        // Removing keeps a pid reused during the walk from making a cycle.
+        // Removing the entry prevents a cycle if a pid is reused during the walk.
         tree.extend(children.remove(&parent).unwrap_or_default());
         next += 1;
     }
@@ -242,10 +242,10 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     }
 }
 
-/// Signal through a pidfd, so that a reused pid is never hit.
+/// Sends a signal through a pidfd, so that it never reaches a process that reuses the pid.
 pub fn pidfd_signal(pidfd: RawFd, signal: libc::c_int) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: plain integers and a null siginfo, which the kernel takes as "like kill".
+    // SAFETY: plain integers and a null siginfo, which Linux treats as "like kill".
     let rc = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, no_info, 0) };
     if rc < 0 {
         return Err(io::Error::last_os_error());
@@ -253,14 +253,14 @@ pub fn pidfd_signal(pidfd: RawFd, signal: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the process behind a pidfd has ended, waiting up to `timeout_ms` (-1: for ever).
+/// True if the process behind a pidfd has ended, after waiting up to `timeout_ms` (-1: for ever).
 pub fn pidfd_ended(pidfd: RawFd, timeout_ms: i32) -> bool {
     let mut poll = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
     unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
 }
 
-/// The last component of a path as text, without the mark of a file that was replaced.
+/// The last component of a path as text, without the "(deleted)" mark.
 pub fn program_name(path: &std::path::Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);

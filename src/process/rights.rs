@@ -1,23 +1,23 @@
-//! Whose rights gpurec acts with. In: the person who called it. Out: the calling thread, or one made for a moment,
-//! with that person's rights and not root's; and a recorder that kept only what recording needs.
+//! The rights that gpurec uses. In: the user who called it. Out: the calling thread, or a temporary one, with that
+//! user's rights instead of root's; and a recorder that keeps only the rights that recording needs.
 //!
-//! What a person names (-o, a trace, a budget, a library) is opened with that person's rights, so that sudo for
-//! gpurec alone opens nothing that they could not open themselves. The user id alone would not do: the kernel asks
-//! the effective one for /proc/sys, and CAP_SYS_PTRACE leads through /proc/PID/cwd past folders that are closed.
-//! Bare system calls, since the C library's wrappers change every thread.
+//! gpurec opens files that the user names (-o, a trace, a budget, a library) with that user's rights, so that a sudo
+//! rule for gpurec alone opens nothing that they could not open themselves. Changing the user id alone is not enough:
+//! for /proc/sys Linux checks the effective id, and CAP_SYS_PTRACE leads through /proc/PID/cwd past folders that the
+//! user cannot enter. Uses bare system calls, because the C library's wrappers change every thread.
 
 use std::io;
 
 use super::capabilities::{self as caps, Set};
 use super::identity::{self, Identity};
 
-/// The rights to take on, in the form the kernel wants them.
+/// The rights to switch to, in the form that Linux expects.
 #[derive(Debug)]
 pub struct Rights {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
-    /// Only root can change to them; anybody else already is who they are.
+    /// Only root can switch; any other user has these ids already.
     change: bool,
 }
 
@@ -31,7 +31,7 @@ impl Rights {
         }
     }
 
-    /// The calling thread becomes this person for good. Safe between fork and exec.
+    /// Switches the calling thread to this user for good. Safe between fork and exec.
     pub(super) fn take_on(&self) -> Result<(), i32> {
         if self.change {
             self.change_ids()?;
@@ -39,10 +39,10 @@ impl Rights {
         if self.uid == 0 {
             return Ok(());
         }
-        // The change of user clears most, but not what was inheritable, nor anything under odd secure bits. The
-        // bounding set stays: the user's own sudo must still work in what they run.
+        // The change of user clears most capabilities, but not the inheritable ones, and none under unusual secure
+        // bits. The bounding set stays, because sudo must still work in programs that the user runs.
         caps::keep(Set::NONE)?;
-        // SAFETY: plain integers; these must fail, or the user's program could be root again.
+        // SAFETY: plain integers; these calls must fail, or the user's program could become root again.
         let regained = unsafe {
             libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0
                 || (self.gid != 0 && libc::syscall(libc::SYS_setresgid, 0, 0, 0) == 0)
@@ -67,7 +67,7 @@ fn check(rc: libc::c_long) -> Result<(), i32> {
     if rc < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
 }
 
-/// Does something with the rights of `user`, in a thread that has them and ends with it. Root itself does it as it is.
+/// Runs `body` with the rights of `user`, in a temporary thread that has them. For root it runs `body` directly.
 pub fn as_caller<T: Send>(user: &Identity, body: impl FnOnce() -> T + Send) -> io::Result<T> {
     if user.uid == 0 {
         return Ok(body());
@@ -80,14 +80,13 @@ pub fn as_caller<T: Send>(user: &Identity, body: impl FnOnce() -> T + Send) -> i
     })
 }
 
-/// In a process that is the caller with some capabilities: does something with the caller's own rights. Root itself does
-/// it as it is.
+/// Runs `body` with the caller's own rights, in a process that is the caller with additional capabilities. For root it
+/// runs `body` directly.
 pub fn as_oneself<T>(body: impl FnOnce() -> T) -> io::Result<T> {
     if nix::unistd::geteuid().is_root() { Ok(body()) } else { caps::without(body) }
 }
 
-/// For commands that need no right of root's: the process is the caller from here on. To be called while it has one
-/// thread.
+/// For commands that need no root rights: makes the process the caller from here on. Call this while it has one thread.
 pub fn become_caller() -> io::Result<()> {
     let elevated = nix::unistd::geteuid().is_root() || !caps::permitted()?.is_empty();
     if !elevated {
@@ -97,57 +96,58 @@ pub fn become_caller() -> io::Result<()> {
     rights.take_on().map_err(io::Error::from_raw_os_error)
 }
 
-/// What a recording does that takes more than others.
+/// Features of a recording that need additional rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Recording {
-    /// Hooks the driver.
+    /// Hooks nvidia.ko.
     pub kernel: bool,
     /// Hooks functions one by one.
     pub single_uprobes: bool,
 }
 
-/// What a recording needs once its command has been forked and its files are open.
+/// The capabilities that a recording needs after its command has been forked and its files are open.
 fn needed(recording: Recording) -> Set {
     let always = Set::of(&[
-        // Hooks in libraries that are loaded later.
+        // To hook libraries that are loaded later.
         caps::BPF,
         caps::PERFMON,
-        // The processes recorded: what they have mapped, and the files of it, deleted ones too.
+        // To read recorded processes: their mappings and the mapped files, including deleted ones.
         caps::SYS_PTRACE,
         caps::DAC_READ_SEARCH,
         caps::CHECKPOINT_RESTORE,
-        // Let processes of others go on, pass signals on to a command that is another user's.
+        // To resume other users' processes, and to pass signals on to a command that runs as another user.
         caps::KILL,
-        // The recorder goes before what it records.
+        // To give the recorder a higher priority than the processes it records.
         caps::SYS_NICE,
     ]);
     let mut set = always;
     if recording.kernel {
-        // A module may come: its addresses, its types (which have numbers for SYS_ADMIN only), tracefs where it is
-        // not mounted.
+        // A driver module may be loaded later: its addresses, its types (Linux gives their ids only to SYS_ADMIN), and
+        // tracefs if it is not mounted.
         set = set.or(Set::of(&[caps::SYSLOG, caps::SYS_ADMIN]));
     }
     if recording.single_uprobes {
-        // The kernel takes PERFMON for many uprobes at once, and not for one.
+        // Linux accepts PERFMON for a multi-uprobe link, but not for a single uprobe.
         set = set.or(Set::of(&[caps::SYS_ADMIN]));
     }
     set
 }
 
-/// The recorder gives up root: it is the caller from here on, with what recording needs and nothing else, and what
-/// it might execute has nothing at all. To be called when the command waits at its gate and no thread of the
-/// recorder's has been started: they inherit it.
+/// The recorder gives up root: from here on it is the caller with only the capabilities that recording needs, and
+/// programs that it might execute get none. Call this while the command waits at its gate and before the recorder
+/// starts a thread, because threads inherit the rights.
 pub fn keep_what_recording_needs(user: &Identity, recording: Recording) -> io::Result<()> {
     let have = caps::permitted()?;
     let mut kept = have.and(needed(recording));
     if !kept.has(caps::BPF) || !kept.has(caps::PERFMON) {
-        // Which stands for both.
+        // CAP_SYS_ADMIN replaces both.
         kept = kept.or(have.and(Set::of(&[caps::SYS_ADMIN])));
     }
     give_up(user, kept)
 }
 
-/// The process that reads targets' files (crate::files) is the caller too, with what finding those files needs.
+/// The process that reads targets' files (crate::files) becomes the caller too, with the capabilities that finding
+/// those files needs.
 pub fn keep_what_reading_needs(user: &Identity) -> io::Result<()> {
     let needed = Set::of(&[caps::SYS_PTRACE, caps::DAC_READ_SEARCH, caps::CHECKPOINT_RESTORE]);
     give_up(user, caps::permitted()?.and(needed))
@@ -162,7 +162,7 @@ fn give_up(user: &Identity, kept: Set) -> io::Result<()> {
         libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
     }
     let changed = if rights.change && rights.uid != 0 { rights.change_ids() } else { Ok(()) };
-    // SAFETY: plain integers. Not to be looked into or led astray by other processes of the user's.
+    // SAFETY: plain integers. Prevents the user's other processes from inspecting or tracing this one.
     unsafe {
         libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0);
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
@@ -170,8 +170,9 @@ fn give_up(user: &Identity, kept: Set) -> io::Result<()> {
     changed.and_then(|()| caps::keep(kept)).map_err(io::Error::from_raw_os_error)
 }
 
-/// The guardian keeps what lets processes go on, and asks BPF's map on kernels that want a right for it. It stays
-/// root where gpurec was: whoever may end gpurec must not also end what undoes gpurec's stops.
+/// The guardian keeps the capabilities that it needs to resume processes and, where Linux requires one, to read the BPF
+/// maps. It stays root if gpurec was root: a user who can kill gpurec must not be able to kill the process that undoes
+/// gpurec's stops.
 pub(super) fn keep_what_guarding_needs() {
     let Ok(have) = caps::permitted() else { return };
     let kept = have.and(Set::of(&[caps::KILL, caps::BPF]));

@@ -1,7 +1,7 @@
-//! Signals to gpurec as values, and what each one means.
+//! Signals to gpurec as values, and the reaction to each.
 //!
-//! In: SIGINT, SIGTERM, SIGHUP, SIGQUIT. Out: which, from whom, the how many-th; the manners are a pure
-//! function. After the second the signals have their default effect again, so a third really kills.
+//! In: SIGINT, SIGTERM, SIGHUP, SIGQUIT. Out: the signal, its sender and its count; the reaction is a pure function.
+//! After the second signal the default effects are restored, so a third one kills gpurec.
 
 use nix::sys::signal::{SigSet, Signal as Number};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -9,8 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// `from_terminal`: typed at the terminal, which sends it to the whole foreground group, the launched
-/// command included.
+/// `from_terminal`: typed at the terminal, which sends it to the whole foreground process group, including the launched
+/// command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     Interrupt { from_terminal: bool },
@@ -39,7 +39,7 @@ impl Signal {
     }
 
     fn new(number: i32, code: i32) -> Option<Signal> {
-        // The terminal's signals come from the kernel; kill() and its kind say who sent them.
+        // The terminal's signals come from Linux itself; kill() and its like name their sender.
         let from_terminal = code == libc::SI_KERNEL;
         match number {
             libc::SIGINT => Some(Signal::Interrupt { from_terminal }),
@@ -57,7 +57,7 @@ pub enum Mode {
     Attach,
 }
 
-/// What becomes of the recording.
+/// What a signal does to the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recording {
     Continue,
@@ -65,13 +65,13 @@ pub enum Recording {
     End,
     /// The same without draining.
     EndNow,
-    /// Leave at once. The signal itself does this: the default effect is back by then.
+    /// End at once. The signal itself does this, because its default effect is restored by then.
     Abandon,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Action {
-    /// The signal to pass on to the launched command, which has not had it.
+    /// The signal to pass on to the launched command, if it has not received it already.
     pub forward: Option<i32>,
     pub recording: Recording,
 }
@@ -91,8 +91,8 @@ pub fn on_signal(mode: Mode, count: u32, signal: Signal) -> Action {
     Action { forward, recording }
 }
 
-/// What our caller had blocked and what they had ignored, signal N at bit N - 1: the command shall have the same.
-/// Found before main, for Rust's start-up ignores SIGPIPE, and the C library takes signals for its threads.
+/// The signals that gpurec's caller had blocked and ignored, signal N at bit N - 1; the command inherits the same. Read
+/// before main, because Rust's start-up ignores SIGPIPE and the C library uses signals for its threads.
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 
@@ -100,16 +100,17 @@ static IGNORED: AtomicU64 = AtomicU64::new(0);
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = look_at_signals;
 
-/// The bytes of the kernel's own set of signals.
+/// The size in bytes of the signal set in system calls.
 const KERNEL_SET: usize = 8;
 
-/// The kernel's own sigaction, in which the handler comes first. The C library would not tell of its own signals.
+/// The sigaction of the system call, which starts with the handler. The C library's function hides the signals that it
+/// uses itself.
 type KernelAction = [usize; 4];
 
 extern "C" fn look_at_signals() {
     let mut mask = 0u64;
     let nothing = std::ptr::null::<u64>();
-    // SAFETY: asks only, and fills eight bytes of our own.
+    // SAFETY: reads only, and fills eight bytes of our own.
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, nothing, &raw mut mask, KERNEL_SET);
     }
@@ -118,7 +119,7 @@ extern "C" fn look_at_signals() {
     for signal in 1..=64 {
         let mut action: KernelAction = [0; 4];
         let nothing = std::ptr::null::<KernelAction>();
-        // SAFETY: asks only, and fills what is large enough for every architecture's.
+        // SAFETY: reads only, and fills a buffer that is large enough on every architecture.
         unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, nothing, &raw mut action, KERNEL_SET);
         }
@@ -128,14 +129,14 @@ extern "C" fn look_at_signals() {
     IGNORED.store(set, Ordering::Relaxed);
 }
 
-/// For the child: every signal as our caller had it. No allocation, no locks.
+/// For the child: resets every signal to what gpurec's caller had. No allocation, no locks.
 pub(super) fn restore() {
     let ignored = IGNORED.load(Ordering::Relaxed);
     for signal in 1..=64 {
         let was_ignored = ignored >> (signal - 1) & 1 == 1;
         let action: KernelAction = [if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL }, 0, 0, 0];
         let nothing = std::ptr::null_mut::<KernelAction>();
-        // SAFETY: no handler of ours; those that cannot be set are refused.
+        // SAFETY: installs no handler; Linux refuses signals that cannot be set.
         unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, nothing, KERNEL_SET);
         }
@@ -148,16 +149,16 @@ pub(super) fn restore() {
     }
 }
 
-/// INT and TERM end a recording of processes that run already, also where they were ignored at the start: a script's `&`
-/// does that, and the script could not end the recording.
+/// Makes INT and TERM end a recording of running processes even if they were ignored at the start: a script's `&`
+/// ignores them, and then the script could not end the recording.
 pub fn let_in() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: no handler of ours.
+        // SAFETY: installs no handler.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
-/// Holds the signals back from their default effect.
+/// Blocks the default effect of these signals.
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
@@ -166,7 +167,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Call before any thread starts: threads inherit what is blocked. A signal that our caller had
+    /// Call this before any thread starts, because threads inherit the blocked set. A signal that gpurec's caller had
     /// ignored (nohup, a shell's `&`) stays ignored.
     pub fn block() -> io::Result<Signals> {
         let mut set = SigSet::empty();
@@ -176,15 +177,15 @@ impl Signals {
             }
         }
         set.thread_block()?;
-        // A trace beyond RLIMIT_FSIZE is an error to be told (EFBIG), not to die of. Blocked and not
-        // ignored: what is ignored the command would ignore too.
+        // A trace beyond RLIMIT_FSIZE must be an error to report (EFBIG), not a fatal signal. The signal is blocked
+        // rather than ignored, because the command would inherit an ignored signal.
         SigSet::from(Number::SIGXFSZ).thread_block()?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Signals { fd, set, count: 0 })
     }
 
-    /// The next signal and its count, if one is waiting. The second one restores the default effect, in
-    /// the calling thread; that is enough, since a signal to the process takes any thread that lets it in.
+    /// The next pending signal and its count. The second signal restores the default effect in the calling thread. That
+    /// is enough, because Linux delivers a signal for the process to any thread that does not block it.
     pub fn read(&mut self) -> io::Result<Option<(u32, Signal)>> {
         while let Some(info) = self.fd.read_signal()? {
             let Some(signal) = Signal::new(info.ssi_signo as i32, info.ssi_code) else {
@@ -199,7 +200,7 @@ impl Signals {
         Ok(None)
     }
 
-    /// Read in a thread of its own, which no long detach can hold up.
+    /// Reads signals in a thread of its own, so that a long detach does not delay them.
     pub fn watch(mut self, mut act: impl FnMut(u32, Signal) + Send + 'static) -> io::Result<()> {
         let set = self.set;
         let body = move || {
@@ -211,14 +212,14 @@ impl Signals {
                     }
                 }
             }
-            // This is the one thread that lets the signals in: it must not end.
+            // Only this thread has the signals unblocked, so it must not end.
             loop {
                 std::thread::park();
             }
         };
         let builder = std::thread::Builder::new().name("signals".into());
         builder.spawn(body).map(drop).inspect_err(|_| {
-            // Nobody reads them then: they have their default effect.
+            // No thread reads the signals, so restore their default effect.
             let _ = set.thread_unblock();
         })
     }
@@ -231,7 +232,7 @@ impl AsFd for Signals {
 }
 
 fn ignored(signal: Number) -> bool {
-    // SAFETY: only asks; the struct is ours to fill.
+    // SAFETY: reads only; the struct is ours to fill.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal as i32, std::ptr::null(), &mut action) == 0

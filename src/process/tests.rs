@@ -1,4 +1,4 @@
-//! What needs no rights. The rest, for real and as root, is in tests/.
+//! Tests that need no root. The tests with real processes and root are in tests/.
 
 mod guard;
 mod live;
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// True for root; otherwise says which test is skipped and why.
+/// True for root; otherwise prints which test is skipped and why.
 fn root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -35,9 +35,9 @@ fn value<'a>(env: &'a Env, name: &str) -> Option<&'a OsStr> {
     found.map(|(_, value)| value.as_os_str())
 }
 
-/// The name of an ignored test of this crate, run as a process of its own.
+/// The arguments that run one ignored test of this crate as a separate process.
 fn helper_args(name: &str) -> Vec<String> {
-    // module_path begins with the crate, which libtest leaves out.
+    // module_path begins with the crate's name, which libtest leaves out.
     let module = module_path!().split_once("::").expect("a module").1;
     ["--exact", "--ignored", "--nocapture"]
         .iter()
@@ -52,7 +52,7 @@ fn helper(name: &str) -> Command {
     command
 }
 
-/// Until `done`, at most `seconds`.
+/// Waits until `done` returns true, at most `seconds`.
 fn eventually(seconds: u64, mut done: impl FnMut() -> bool) -> bool {
     for _ in 0..seconds * 100 {
         if done() {
@@ -166,7 +166,7 @@ fn the_sudo_that_called_us_is_found() {
     assert_eq!(caller(&[us, monitor, (80, 50, true, "sudo"), sh, init]), Some(80));
     let wrapped = (90, 80, true, "timeout");
     assert_eq!(caller(&[us, wrapped, (80, 50, true, "sudo"), sh, init]), Some(80));
-    // A user's program of that name, directly or on the way, is not sudo.
+    // A user's program with that name is not sudo, neither as the parent nor further up.
     assert_eq!(caller(&[us, (90, 50, false, "sudo"), sh, init]), None);
     assert_eq!(caller(&[us, (90, 80, false, "bash"), (80, 1, true, "sudo"), sh, init]), None);
     assert_eq!(caller(&[us, (90, 1, true, "bash"), init]), None);
@@ -275,7 +275,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]
     assert_eq!((found[1].dev, found[1].deleted), ((0x103, 2), true));
 }
 
-/// A path longer than any system call takes is cut, and the next line is whole.
+/// A path longer than any system call accepts is cut, and the next line is read whole.
 #[test]
 fn maps_with_a_path_without_end() {
     let long = "/d".repeat(50_000);
@@ -283,15 +283,15 @@ fn maps_with_a_path_without_end() {
     let found = maps::parse(text.as_bytes());
     let ends: Vec<(u64, bool)> = found.iter().map(|m| (m.inode, m.path.as_os_str().len() < 5000)).collect();
     assert_eq!(ends, [(12, true), (13, true)]);
-    // A process that has mapped too many files is not looked at in part.
+    // A list of too many mapped files is dropped as a whole, not cut.
     assert_eq!(maps::parse(text.repeat(10_000).as_bytes()), []);
 }
 
-/// Any change to real lines is survived, and what comes out is sane.
+/// Parsing survives any change to real lines, and its results are sane.
 #[test]
 fn maps_fuzzed() {
     let seed_text = std::fs::read("/proc/self/maps").expect("our maps");
-    // A small generator with a fixed seed: a failure can be repeated.
+    // A small generator with a fixed seed, so that a failure is reproducible.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: usize| {
         state ^= state << 13;

@@ -8,20 +8,20 @@ use libloading::os::unix::{Library, Symbol};
 use super::super::Unpacked;
 use super::{rows, unpacked};
 
-/// A loaded library: call by name, integers only.
+/// A loaded library: calls its functions by name, with integers only.
 struct Loaded {
     library: Library,
     _dir: Unpacked,
 }
 
 type N = usize;
-/// Six in registers and six on the stack, more than the functions called here take.
+/// Six arguments in registers and six on the stack, more than the functions called here take.
 type Any = unsafe extern "C" fn(N, N, N, N, N, N, N, N, N, N, N, N) -> c_int;
 
 impl Loaded {
     fn new(name: &str) -> Loaded {
         let dir = unpacked();
-        // It may have started a thread, under which its code must not go when it is closed.
+        // The library may have started a thread, so its code must stay mapped after it is closed.
         let flags = libc::RTLD_NOW | libc::RTLD_NODELETE;
         // SAFETY: our own library; its constructors only read the environment.
         let library = unsafe { Library::open(Some(dir.dir.join(name)), flags) }.unwrap();
@@ -38,8 +38,8 @@ impl Loaded {
         let mut a = [0; 12];
         a[..args.len()].copy_from_slice(args);
         let address = self.address(name).unwrap();
-        // SAFETY: the functions called so take integer arguments; each
-        // test passes valid pointers, or those that must be refused.
+        // SAFETY: the functions called this way take integer arguments; each test passes valid pointers, or pointers
+        // that the library must reject.
         unsafe {
             std::mem::transmute::<usize, Any>(address)(
                 a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11],
@@ -252,13 +252,13 @@ fn what_has_no_behaviour_succeeds_and_is_counted() {
     assert_eq!(driver.calls("no_such_function"), u64::MAX);
 }
 
-/// Every function that begins with each kind of prologue counts and returns.
+/// Every function counts its call and returns, for each kind of prologue.
 #[test]
 fn every_entry_counts_one_call() {
     let driver = Loaded::new("libcuda.so.1");
     let (mut seen, mut bad) = (0, Vec::new());
     for row in rows("driver") {
-        // All null: refused (not initialised, or nothing to write to), or nothing to do.
+        // All arguments null: the function refuses (not initialised, or nothing to write to) or has nothing to do.
         let before = driver.calls(row.name);
         if row.name != "cuInit" {
             driver.call(row.name, &[]);

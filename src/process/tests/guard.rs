@@ -1,4 +1,4 @@
-//! The guardian and the signals, each around a process that is really killed.
+//! Tests the guardian and the signals, each with a process that is really killed.
 
 use super::super::{guardian, proc, signals};
 use super::live::Folder;
@@ -9,7 +9,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The processes in a file.
+/// The process ids in a file.
 struct List(std::os::fd::RawFd);
 
 impl guardian::Stops for List {
@@ -32,7 +32,7 @@ impl guardian::Stops for List {
     fn silence(&mut self) {}
 }
 
-/// A stand-in for gpurec. Its guardian reads the stopped processes from a file by a kept descriptor.
+/// A stand-in for gpurec. Its guardian reads the stopped processes from a file through an inherited descriptor.
 #[test]
 #[ignore = "a helper process of the tests below"]
 fn helper_guarded() {
@@ -80,7 +80,7 @@ fn the_guardian_lets_stopped_processes_go() {
 
     let list = list.to_string_lossy().into_owned();
     let expected = ["/dev/null", "/dev/null", "/dev/null", &list, "socket"];
-    // It closes what it got from us after its start.
+    // The guardian closes the descriptors that it inherited from this process.
     assert!(eventually(5, || descriptors(guard) == expected), "{:?}", descriptors(guard));
     let stat = proc::stat(guard).expect("its stat");
     assert_eq!(stat.comm, "gpurec-guard");
@@ -98,12 +98,12 @@ fn the_guardian_lets_stopped_processes_go() {
 
     gpurec.kill().expect("killed");
     let begin = std::time::Instant::now();
-    // A pipeline around gpurec ends at once, though the guardian still works.
+    // A pipeline around gpurec ends at once, while the guardian still works.
     gpurec.wait_with_output().expect("end of its output");
     let pipeline = begin.elapsed();
     assert!(eventually(5, || !stopped(target.id())));
     let freed = begin.elapsed();
-    // A stop that comes late is undone too.
+    // The guardian also undoes a stop that comes late.
     std::thread::sleep(std::time::Duration::from_millis(300));
     kill(target.id(), libc::SIGSTOP);
     assert!(eventually(5, || stopped(target.id()) || gone(guard)));
@@ -125,7 +125,7 @@ fn a_dismissed_guardian_ends_at_once_and_is_reaped() {
     assert!(gpurec.wait().expect("reaped").success());
 }
 
-/// A stand-in for gpurec that notes its signals; with ROOM_HANG it never reads them itself.
+/// A stand-in for gpurec that logs its signals; with ROOM_HANG it never reads them itself.
 #[test]
 #[ignore = "a helper process of the tests below"]
 fn helper_signalled() {
@@ -143,8 +143,8 @@ fn helper_signalled() {
     }
 }
 
-/// gpurec blocks the signals in its main thread before there are others; libtest runs the helper in a
-/// second thread, so here the mask comes from before exec. Not ignored, whatever runs these tests.
+/// gpurec blocks the signals in its main thread before it starts others. libtest runs the helper in a second thread, so
+/// here the mask is set before exec. Also resets ignored signals, however these tests are run.
 fn block_in_every_thread() {
     // SAFETY: a set of our own stack.
     unsafe {
@@ -210,7 +210,7 @@ fn what_nohup_ignores_stays_ignored() {
     gpurec.wait().expect("reaped");
 }
 
-/// Ctrl-C typed at a terminal of our own making is told from one that was sent.
+/// gpurec distinguishes a Ctrl-C that is typed at a terminal (a pseudo-terminal of this test) from a sent signal.
 #[test]
 fn a_typed_interrupt_is_known() {
     let folder = Folder::new("typed");
@@ -246,7 +246,7 @@ fn a_typed_interrupt_is_known() {
     }
 }
 
-/// What a process holds open, sorted; sockets without their numbers.
+/// The open files of a process, sorted; sockets without their numbers.
 fn descriptors(pid: u32) -> Vec<String> {
     let Ok(open) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
     let mut files: Vec<String> = open

@@ -1,4 +1,4 @@
-//! Real children of real users.
+//! Tests with real child processes of real users.
 
 use super::super::identity::{self, Identity};
 use super::super::launch::{Exit, Gated, Launch, LaunchError, resolve, start};
@@ -35,7 +35,7 @@ fn run(launch: &Launch) -> Result<Exit, LaunchError> {
     Ok(start(launch)?.go()?.wait())
 }
 
-/// A directory that everybody can read; removed at the end.
+/// A directory that every user can read; removed at the end.
 pub(super) struct Folder(pub PathBuf);
 
 impl Folder {
@@ -60,7 +60,7 @@ impl Drop for Folder {
     }
 }
 
-/// Run a shell line as nobody; what it printed.
+/// Runs a shell line as the user nobody and returns its output.
 fn shell(name: &str, line: &str) -> String {
     let folder = Folder::new(name);
     let out = folder.0.join("out");
@@ -87,8 +87,8 @@ fn the_child_is_the_user_and_only_that() {
         assert_eq!(field(set), ["0000000000000000"], "{set}");
     }
     assert_eq!(field("SigBlk:"), ["0000000000000000"]);
-    // What our caller ignored stays ignored, but for SIGPIPE (bit 12), which Rust ignores here. Two that the C library
-    // takes for its threads (32 and 33) are as they were before it did.
+    // Signals that gpurec's caller ignored stay ignored, except SIGPIPE (bit 12), which Rust ignores in this process.
+    // The two signals that the C library uses for its threads (32 and 33) are as they were before it took them.
     const OF_THREADS: u64 = 3 << 31;
     let ours = proc::status_field(std::process::id(), "SigIgn").expect("our own");
     let ours = u64::from_str_radix(&ours, 16).expect("a mask");
@@ -102,7 +102,7 @@ fn no_descriptor_leaks_and_kept_ones_pass() {
     if !root("no_descriptor_leaks_and_kept_ones_pass") {
         return;
     }
-    // Not close-on-exec, as a careless library would open it.
+    // Opened without close-on-exec, as in a careless library.
     // SAFETY: a new descriptor, closed below.
     let fds: Vec<i32> =
         (0..2).map(|_| unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) }).collect();
@@ -180,7 +180,7 @@ fn what_cannot_run_is_told() {
     assert_eq!((code, text.contains("directory")), (126, true), "{text}");
     let (code, text) = told(&folder.file("bad", 0o755, "#!/no/such/interpreter\n"));
     assert_eq!((code, text.contains("interpreter")), (126, true), "{text}");
-    // Root could run this one; the user cannot.
+    // Root could run this file, but the user cannot.
     let (code, text) = told(&folder.file("private", 0o700, "#!/bin/sh\n"));
     assert_eq!((code, text.contains("nobody")), (126, true), "{text}");
 
@@ -208,7 +208,7 @@ fn look_up_has_the_users_rights_and_path() {
     let theirs = folder.file("open/tool", 0o755, "exit $(($1 + 1))\n");
     let path = OsString::from(format!("{}:{}", folder.0.display(), open.display()));
     let who = nobody();
-    // As execvp: past the one that is refused.
+    // Like execvp, skips the file that the user may not execute.
     let found = resolve(OsStr::new("tool"), Some(&path), Some(&who)).expect("found");
     assert_eq!(found, theirs);
     let found = resolve(OsStr::new("tool"), Some(&path), None).expect("found by root");
@@ -216,7 +216,7 @@ fn look_up_has_the_users_rights_and_path() {
     let absent = resolve(OsStr::new("no-such-tool"), Some(&path), Some(&who));
     assert!(matches!(absent, Err(LaunchError::NotFound(_))));
 
-    // A script without #! runs by /bin/sh, with its arguments.
+    // /bin/sh runs a script without #!, with its arguments.
     let mut script = launch(&["tool", "4"]);
     script.env = vec![("PATH".into(), path)];
     let gated = start(&script).expect("starts");
@@ -250,10 +250,10 @@ fn a_gate_never_opened_leaves_nobody() {
     let mark = folder.0.join("mark");
     let gated = start(&launch(&["touch", &mark.to_string_lossy()])).expect("starts");
     let pid = gated.pid();
-    // Still our program, and already the user.
+    // The child still executes gpurec's own program, but already as the user.
     assert_eq!(proc::exe_path(pid).expect("exe"), std::env::current_exe().expect("ours"));
     assert_eq!(proc::effective_uid(pid).expect("uid"), 65534);
-    // Even one that is stopped goes.
+    // A stopped child ends too.
     // SAFETY: plain integers.
     unsafe { libc::kill(pid as i32, libc::SIGSTOP) };
     drop(gated);
@@ -273,7 +273,7 @@ fn killed_at_the_gate_is_the_commands_own_end() {
     assert_eq!(gated.go().expect("as if run").wait().code(), 138);
 }
 
-/// A stand-in for gpurec: one child waits at the gate, another runs; then it is killed.
+/// A stand-in for gpurec: one child waits at the gate, another runs; then the test kills the stand-in.
 #[test]
 #[ignore = "a helper process of the test below"]
 fn helper_dies_with_children() {

@@ -1,4 +1,4 @@
-//! Attaching to, and reading, real processes.
+//! Tests attaching to real processes, and reading them.
 
 use super::super::attach::{AttachError, check};
 use super::super::maps::{executable_files, find_exe, find_fd, open_mapped};
@@ -23,7 +23,7 @@ impl Drop for Kill {
 fn sleeper(program: &std::path::Path) -> Kill {
     let child = Command::new(program).arg("60").env("OMPI_COMM_WORLD_RANK", "3").spawn().expect("a sleeper");
     let exe = fs::canonicalize(program).expect("its path");
-    // Past exec and the loader's mappings.
+    // Wait until exec and the loader's mappings are done.
     assert!(eventually(5, || {
         proc::exe_path(child.id()).is_ok_and(|e| e == exe)
             && executable_files(child.id()).is_ok_and(|f| f.len() >= 3)
@@ -84,7 +84,7 @@ fn kernel_threads_zombies_and_threads_are_told_apart() {
 
 #[test]
 fn trees() {
-    // Commands after the sleep keep the shells from replacing themselves.
+    // Commands after the sleep prevent the shells from replacing themselves with it.
     let line = "sh -c 'sleep 60; true'; true";
     let child = Kill(Command::new("sh").args(["-c", line]).spawn().expect("sh"));
     let top = child.0.id();
@@ -123,13 +123,13 @@ fn mapped_files_are_opened_even_deleted_and_replaced() {
     let files = executable_files(pid).expect("maps");
     assert!(files.iter().any(|m| m.path.to_string_lossy().contains("libc")));
 
-    // By path alone, as where map_files is refused.
+    // Find it by path alone, as on a machine that refuses map_files.
     let mut no_range = mapping.clone();
     (no_range.start, no_range.end) = (1, 2);
     let opened = open_mapped(pid, &no_range).expect("by path");
     assert_eq!(opened.metadata().expect("metadata").ino(), ino);
 
-    // Replaced, as an upgrade does: the path now names another file.
+    // Replace it, as an upgrade does: the path then names another file.
     fs::copy("/bin/true", folder.0.join("new")).expect("a copy");
     fs::rename(folder.0.join("new"), &program).expect("replaced");
     let mapping = find();
@@ -183,7 +183,7 @@ fn descriptors_of_a_process() {
     let file = find_fd(child.0.id(), 0).expect("its input").open().expect("its bytes");
     assert_eq!(file.metadata().expect("metadata").ino(), inode(&path));
     assert!(find_fd(child.0.id(), 99).is_err());
-    // A device is not opened to find out what it is: of one without a driver even that would fail.
+    // gpurec does not open a device to find out what it is: opening one without a driver would even fail.
     let node = folder.0.join("device");
     let device = nix::sys::stat::makedev(511, 255);
     if nix::sys::stat::mknod(&node, nix::sys::stat::SFlag::S_IFCHR, nix::sys::stat::Mode::S_IRWXU, device)

@@ -1,4 +1,4 @@
-//! The real sudo, called by a user made for the test.
+//! Tests with the real sudo, called by a user created for the test.
 
 use super::super::identity::{invoking_user, user_environment};
 use super::super::launch::{Gated, Launch, start};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A user with a second group who may use sudo; gone at the end.
+/// A user with a second group who may use sudo; removed at the end.
 struct TestUser {
     name: String,
     group: String,
@@ -48,7 +48,7 @@ impl TestUser {
         String::from_utf8_lossy(&output).trim().to_string()
     }
 
-    /// Run the helper below as gpurec would be run: `before sudo after HELPER`.
+    /// Runs the helper below in place of gpurec: `before sudo after HELPER`.
     fn gpurec(&self, before: &str, after: &str) -> String {
         let program = std::env::current_exe().expect("our own path");
         let args = helper_args("sudo::helper_under_sudo").join(" ");
@@ -57,7 +57,7 @@ impl TestUser {
             Command::new("su").args(["-s", "/bin/bash", &self.name, "-c", &line]).output().expect("su");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-        // Under a pty lines end in CR LF.
+        // Under a pty, lines end in CR LF.
         text.replace('\r', "")
     }
 }
@@ -70,7 +70,7 @@ impl Drop for TestUser {
     }
 }
 
-/// A stand-in for gpurec: prints what it finds and what its child is.
+/// A stand-in for gpurec: prints what it finds, and its child prints its own identity and environment.
 #[test]
 #[ignore = "a helper process of the test below"]
 fn helper_under_sudo() {
@@ -116,7 +116,8 @@ fn under_sudo(use_pty: bool) {
         assert_eq!(told(&text, "SUDO_UID"), "");
         assert_eq!(told(&text, "SUDO_COMMAND"), "");
     }
-    // Cut off from sudo (a daemon in between, here a double fork): the user still, their home at least.
+    // If the chain to sudo is cut (by a daemon in between, here a double fork), the command still runs as the user,
+    // with at least their home.
     let after = "sh -c '(setsid -f \"$@\") | cat' sh";
     let text = user.gpurec("VIRTUAL_ENV=/x", after);
     assert!(told(&text, "source").contains("own environment"));
@@ -125,7 +126,7 @@ fn under_sudo(use_pty: bool) {
     assert_eq!(told(&text, "SUDO_UID"), "");
 }
 
-/// One test, since useradd and userdel lock each other out.
+/// One test for both cases, because useradd and userdel lock each other out.
 #[test]
 fn the_person_who_typed_sudo() {
     if !root("the_person_who_typed_sudo") {
