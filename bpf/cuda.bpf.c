@@ -77,7 +77,7 @@ static __always_inline void fill_call(struct gpurec_call *call, struct task_stru
 	call->args[5] = PT_REGS_PARM6(regs);
 }
 
-/* Places to read at the return, and as many again as a dump for discarded ones. */
+/* Places to read at the return, and as many again to which the branch-free code writes the places that it discards. */
 #define ALL_EXITS (2 * GPUREC_READS)
 
 /* Reads what the plan asks for at entry into the scratch memory after the call, and stores the places to read at the

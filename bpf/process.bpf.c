@@ -132,7 +132,7 @@ static __always_inline bool waits(u32 pid)
 	return true;
 }
 
-/* A debugger that attached with PTRACE_ATTACH (gdb) would catch our signal and stop. One that seized the process
+/* A debugger that attached without PTRACE_SEIZE (gdb) would catch our signal and stop. One that seized the process
  * (strace) passes it on. */
 static __always_inline bool is_debugged(struct task_struct *task)
 {

@@ -267,8 +267,8 @@ fn copies_at_processes() -> u32 {
     if copies_at_system_calls() > 1 { COPIES_AT_PROCESSES } else { 1 }
 }
 
-/// Number of copies to put at a function by fentry, whose programs are preempted wherever Linux is. Only debugfs shows
-/// which kind of preemption is in force; without it, a kernel that may be preemptible counts as such.
+/// Number of copies to put at a function by fentry, whose programs can be preempted wherever Linux itself can. Only
+/// debugfs shows which kind of preemption is in force; without it, a kernel that may be preemptible counts as such.
 pub fn copies_at_functions() -> usize {
     let in_force = std::fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
     let preempted = match in_force.split_once('(').and_then(|(_, rest)| rest.split_once(')')) {

@@ -1,7 +1,7 @@
 //! Protects system calls from a SIGKILL that would interrupt them. A thread that has received SIGKILL cannot write to
 //! another process's memory any more: a uprobe that it is removing at that moment stays, with its breakpoint, for the
-//! life of the process that has it. So a separate process, which shares everything with gpurec but its death, attaches
-//! and removes uprobes.
+//! life of the process that has it. So a separate process attaches and removes uprobes; it shares everything with
+//! gpurec but does not die with it.
 //! In: system calls. Out: the calls are made, even if gpurec is killed meanwhile.
 //! Not allowed inside: anything but system calls. A lock (of the allocator, say) may be held by a thread that no longer
 //! exists.
