@@ -65,7 +65,7 @@ struct kernel_scratch {
 };
 
 struct kernel_thread {
-	u64 copy;  /* the bit of the copy that is recording the present hit */
+	u64 copy;  /* the bit of the copy that is handling the present hit */
 	u32 depth;
 	u32 busy;  /* the scratch memory is in use: an interrupt came in between */
 	u64 registers[8]; /* registers of the call that begins, in memory so that a read can index them */
