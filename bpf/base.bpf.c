@@ -1,6 +1,6 @@
 /*
- * The maps that the programs share, made before any of them is loaded: then the kernel can look at several objects at
- * one time. No programs.
+ * The maps that the programs share. They are created before any program is loaded: then Linux can verify several
+ * objects at the same time. No programs.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>

@@ -1,10 +1,10 @@
 /*
- * --budget: what each thread pays, and functions that are counted instead of recorded.
- * In: a hit of a traced thread. Out: counters that the recorder reads a few times a second;
- * it alone decides what is given up (src/overhead). Without --budget none of this is in the
- * programs: the verifier removes what rests on a configuration of zero.
- * A counted hit is not followed to its return, takes no place in a ring and no number in
- * its thread's `seq`: nothing is missing where nothing was to be.
+ * --budget: the cost of each thread, and functions that are counted instead of recorded.
+ * In: a hit of a traced thread. Out: counters that the recorder reads a few times a second; the recorder alone decides
+ * which functions are no longer recorded (src/overhead). Without --budget the programs contain none of this: the
+ * verifier removes code that depends on a configuration of zero.
+ * A counted hit gets no return probe, no space in a ring and no number in its thread's `seq`: a reader of the trace
+ * sees no gap.
  */
 #ifndef GPUREC_BUDGET_H
 #define GPUREC_BUDGET_H
@@ -17,7 +17,7 @@ struct {
 	__type(value, u32);
 } levels SEC(".maps");
 
-/* Hits of each probe that were counted: exact, as long as the program runs. */
+/* Counted hits of each probe: exact as long as the program runs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, GPUREC_MAX_PROBES);
@@ -25,8 +25,8 @@ struct {
 	__type(value, u64);
 } counted SEC(".maps");
 
-/* Hits of each thread at each probe: only to decide by. If it is full, a thread more is not
- * seen to pay; the recorder removes those that are idle. */
+/* Hits of each thread at each probe, used only for decisions. If it is full, the cost of further threads is not
+ * seen; the recorder removes idle entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GPUREC_MAX_SPENDERS);
@@ -48,7 +48,7 @@ static __always_inline struct gpurec_spent *spent_at(u32 probe, bool make)
 	return bpf_map_lookup_elem(&spent, &key);
 }
 
-/* Notes what the hit costs. True if it was counted, and is not to be recorded. */
+/* Adds the hit to the thread's cost. True if the hit was counted and must not be recorded. */
 static __always_inline bool budget_counts(u32 probe)
 {
 	struct gpurec_spent *value;
@@ -75,7 +75,7 @@ static __always_inline bool budget_counts(u32 probe)
 	return true;
 }
 
-/* A recorded call is over: the function may be unhooked when none is left open. */
+/* A recorded call is over: the function may be unhooked when none is open any more. */
 static __always_inline void budget_returned(u32 probe)
 {
 	struct gpurec_spent *value;

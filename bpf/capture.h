@@ -1,19 +1,18 @@
 /*
- * Reading the target's memory, by a table that the recorder made from the functions'
- * signatures. In: the registers and a plan. Out: stack words and pieces, one after the
- * other, in scratch memory; from there they go into the ring in one copy, so
- * that a record's place in the ring is not held while memory is read.
+ * Reads the target's memory by a table that the recorder made from the functions' signatures. In: the registers and a
+ * plan. Out: stack words and pieces, one after the other, in scratch memory; from there one copy moves them into the
+ * ring, so that a record's space in the ring is not held while memory is read.
  * A read that fails is recorded as failed: never a wrong value.
  *
- * No read here waits for a page. A program that waits does so inside the kernel's grace period for uprobes and
- * sleepable programs, and a target whose page never comes (userfaultfd, a FUSE file) would block every process of the
- * machine that attaches or detaches. What is not resident at the entry is read once more at the return, when the
- * callee has usually touched it.
+ * No read here waits for a page. A program that waits does so inside Linux's grace period for uprobes and sleepable
+ * programs, and a target whose page never arrives (userfaultfd, a FUSE file) would block every process of the machine
+ * that attaches or detaches. Memory that is not resident at the entry is read once more at the return, when the callee
+ * has usually touched it.
  */
 #ifndef GPUREC_CAPTURE_H
 #define GPUREC_CAPTURE_H
 
-/* Where a record is put together. The record comes first: it is copied from here. */
+/* The memory in which a record is assembled. The record comes first: it is copied from here. */
 struct scratch {
 	union {
 		struct gpurec_call call;
@@ -24,8 +23,8 @@ struct scratch {
 	u32 pad;
 };
 
-/* Some for all threads, since one is in use for a moment only, and too large for what
- * kernels keep with a thread. The recorder makes as many as the CPUs can need. */
+/* A few for all threads, because one is in use only for a moment, and too large for task storage. The recorder
+ * creates as many as the CPUs can need. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 64);
@@ -35,8 +34,8 @@ struct {
 
 #define SCRATCH_TRIES 16
 
-/* Takes a free one: its number, or all of them for none. A preempted thread keeps its own. Not static: verified once,
- * by itself. */
+/* Takes a free scratch: returns its number, or the number of scratches if none is free. A preempted thread keeps its
+ * own. Not static: the verifier checks it once. */
 __attribute__((noinline)) u32 free_scratch(u32 at)
 {
 	u32 i;
@@ -59,7 +58,7 @@ struct {
 } captures SEC(".maps");
 
 struct reader {
-	u32 key; /* of its scratch memory */
+	u32 key; /* of the reader's scratch memory */
 	u32 words;
 	u32 used;
 	u32 at[GPUREC_READS]; /* where each piece's bytes begin */
@@ -75,7 +74,7 @@ static __always_inline u64 word(const struct reader *r, const struct scratch *s,
 	return ((u64 *)s->payload)[index];
 }
 
-/* Eight or four bytes out of an earlier piece. */
+/* Eight or four bytes of an earlier piece. */
 static __always_inline u64 inside(const struct reader *r, const struct scratch *s, u32 piece, u32 offset, bool wide)
 {
 	u64 value = 0;
@@ -87,8 +86,8 @@ static __always_inline u64 inside(const struct reader *r, const struct scratch *
 	return value;
 }
 
-/* Where a piece is. Not static, as below: verified once, by itself, and not in each turn of
- * each loop that asks. */
+/* Finds a piece's place. Not static, as below: the verifier checks it once, and not in each iteration of each loop
+ * that calls it. */
 __attribute__((noinline)) int find_place(struct reader *r, const struct gpurec_read *read, struct place *place)
 {
 	struct scratch *s;
@@ -114,8 +113,8 @@ __attribute__((noinline)) int find_place(struct reader *r, const struct gpurec_r
 	return 0;
 }
 
-/* `index` is where later pieces look for this one; GPUREC_READS if none does. Above that, at a return: the piece is
- * entry read `index - GPUREC_READS - 1`, which failed at the entry. Returns enum gpurec_piece_state. */
+/* `index` is the number by which later pieces refer to this one; GPUREC_READS if none does. Above that, at a return:
+ * the piece is entry read `index - GPUREC_READS - 1`, which failed at the entry. Returns enum gpurec_piece_state. */
 __attribute__((noinline)) int read_piece(struct reader *r, const struct gpurec_read *read, struct place *place, u32 index)
 {
 	struct gpurec_piece *piece;
@@ -179,7 +178,7 @@ __attribute__((noinline)) int read_piece(struct reader *r, const struct gpurec_r
 			length = GPUREC_PIECE;
 		piece->length = length;
 		if (length && index < GPUREC_READS) {
-			barrier_var(index); /* the verifier wants to see it bounded */
+			barrier_var(index); /* the verifier needs a visible bound */
 			r->at[index & (GPUREC_READS - 1)] = used + sizeof(*piece);
 		}
 	}

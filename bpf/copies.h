@@ -1,20 +1,20 @@
 /*
- * Programs in copies. A thread can be preempted in a program (Linux 7.1), and as long as it is the kernel passes the
- * program over for whoever else hits it on that CPU: what one copy is passed over for another sees.
- * In: a hit, and which copy. Out: whether another has told it; and the hits that the first was passed over for and
- * another saw, so that the recorder knows how many were seen by none.
+ * Programs in copies. A thread can be preempted in a program (Linux 7.1). Until it continues, Linux skips that program
+ * for every other thread that hits it on the same CPU, and another copy sees the hit instead.
+ * In: a hit, and the copy's number. Out: whether another copy has recorded the hit; and the number of hits that the
+ * first copy missed and another saw, so that the recorder knows how many hits no copy saw.
  */
 #ifndef GPUREC_COPIES_H
 #define GPUREC_COPIES_H
 
-/* One fork, exec or exit: by which thread, and when that began. */
+/* One fork, exec or exit: its thread, and when that thread began. */
 struct mark {
 	u32 tid;
 	u32 what;
 	u64 when;
 };
 
-/* Hits of which not all copies have run yet. One that the last copy was passed over for stays. */
+/* Hits that some copy has not seen yet. The entry of a hit that the last copy missed stays. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GPUREC_MAX_MARKS);
@@ -22,7 +22,7 @@ struct {
 	__type(value, u32);
 } marks SEC(".maps");
 
-/* By enum gpurec_copied. */
+/* Indexed by enum gpurec_copied. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GPUREC_COPIED);
@@ -38,11 +38,11 @@ static __always_inline void cover(u32 what)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* A hit could not be marked: the table is full. From then on the first copy alone tells, since another would not
- * know what it has told. */
+/* A hit could not be marked: the table is full. From then on only the first copy records, because the others would
+ * not know what it has recorded. */
 u32 first_alone = 0;
 
-/* Also of whoever is not traced: the kernel's own count does not tell them apart. */
+/* Also counts threads that are not traced, because Linux's own miss counter includes them. */
 static __always_inline bool is_told(u32 copy, u32 what, struct task_struct *task)
 {
 	struct mark mark = {.what = what};
@@ -56,7 +56,7 @@ static __always_inline bool is_told(u32 copy, u32 what, struct task_struct *task
 	mark.when = BPF_CORE_READ(task, start_time);
 	if (what == GPUREC_COPIED_EXEC)
 		mark.when += BPF_CORE_READ(task, self_exec_id);
-	/* Looking is done sooner: the shorter this is, the less often somebody is preempted in it. */
+	/* The lookup is quicker than an update: the shorter this is, the less often a thread is preempted in it. */
 	error = -1;
 	if (!copy || !bpf_map_lookup_elem(&marks, &mark))
 		error = bpf_map_update_elem(&marks, &mark, &copy, BPF_NOEXIST);
@@ -69,8 +69,8 @@ static __always_inline bool is_told(u32 copy, u32 what, struct task_struct *task
 	return copy && error;
 }
 
-/* Which copy has seen a thread's mapping last, at its entry or its exit. These have no name that all copies would know
- * them by; but they come one after the other, and the copies in their order. */
+/* The copy that last saw a thread's mapping, at its entry or its exit. Mappings have no name that all copies know,
+ * but they happen one after the other, and the copies run in order. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -78,12 +78,12 @@ struct {
 	__type(value, u32);
 } last_mapping SEC(".maps");
 
-/* There was no memory for that: from then on nothing is covered any more. */
+/* An allocation failed: from then on nothing is counted as covered. */
 u32 cannot_cover = 0;
 
-/* Of every thread of the machine, as the kernel's own count. Where all copies at an exit were passed over, and then the
- * first ones at the next entry, two entries are taken for one: then more is counted as missing than is. Returns whether
- * this is the first copy that sees the hit. */
+/* Counts every thread of the machine, as Linux's own miss counter does. If all copies are skipped at an exit, and
+ * the first ones again at the next entry, two entries look like one: then the count of missing hits is too high.
+ * Returns whether this is the first copy that sees the hit. */
 static __always_inline bool cover_mapping(u32 copy, u32 what)
 {
 	u32 *last, now = what << 8 | copy;

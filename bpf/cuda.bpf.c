@@ -1,11 +1,11 @@
 /*
- * CUDA entry and return. In: a uprobe hit, with the probe's id as its cookie. Out: a
- * gpurec_call and a gpurec_return in this CPU's ring.
+ * CUDA entry and return. In: a uprobe hit, with the probe's id as its cookie. Out: a gpurec_call and a gpurec_return in
+ * this CPU's ring.
  *
- * Three ways to be attached, one source: a session program (6.13+), a multi pair
- * (6.6+), or single uprobes. The recorder loads only the programs of the backend in use.
- * Beyond registers and return value it takes what the recorder's table asks for
- * (capture.h). Not here: what a call means.
+ * One source for three ways to attach: a session program (6.13+), a multi pair (6.6+), or single uprobes. The recorder
+ * loads only the programs of the backend in use. In addition to registers and return value, the programs capture what
+ * the recorder's table asks for (capture.h).
+ * Not here: what a call means.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -19,18 +19,17 @@
 #include "stack.h"
 #include "budget.h"
 
-/* The kernel's own memory between a call's entry and its return. The newer form takes
- * the context; both are weak, and the programs of the other backends use neither. */
+/* Memory that Linux keeps between a call's entry and its return. The newer form takes the context; both are weak,
+ * and the programs of the other backends use neither. */
 extern u64 *bpf_session_cookie(void) __weak __ksym;
 extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 
-/* Sizes of records with something behind them. Room in a ring is asked for in sizes that
- * are known when the program is loaded; what is not used stays unread. Kernel names, of
- * which a large library registers tens of thousands at once, are of every length. */
+/* Sizes of records with a payload. Space in a ring is reserved in sizes that are known at load time; the unused rest
+ * is never read. Kernel names, of which a large library registers tens of thousands at once, come in every length. */
 #define SIZES(each) each(192) each(384) each(768) each(1536) each(3072) each(GPUREC_PAYLOAD + 128)
 
-/* A record from the scratch memory into the ring. The time is taken with the room in hand;
- * returns it, or 0 if there was no room. */
+/* Copies a record from the scratch memory into the ring. The time is taken after the space is reserved. Returns that
+ * time, or 0 if there was no space. */
 #define SEND(size, room)                                                      \
 	({                                                                    \
 		struct gpurec_head *to_ = room(size);                         \
@@ -78,12 +77,12 @@ static __always_inline void fill_call(struct gpurec_call *call, struct task_stru
 	call->args[5] = PT_REGS_PARM6(regs);
 }
 
-/* Where to read at the return, and as many places again for what is thrown away. */
+/* Places to read at the return, and as many again to which the branch-free code writes the places that it discards. */
 #define ALL_EXITS (2 * GPUREC_READS)
 
-/* Reads what the plan wants at entry behind the call in the scratch memory, and notes where it wants to read at the
- * return. Returns a bit for each read that failed and is worth another try at the return: those that follow from
- * other reads are not. */
+/* Reads what the plan asks for at entry into the scratch memory after the call, and stores the places to read at the
+ * return. Returns a bit for each read that failed and is worth another try at the return; reads that depend on other
+ * reads are not. */
 static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_capture *plan, struct scratch *s, struct place *exits, u32 key)
 {
 	struct reader r = {.key = key};
@@ -93,7 +92,7 @@ static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_captu
 	u32 i;
 
 #if defined(__TARGET_ARCH_x86)
-	stack += 8; /* over the return address */
+	stack += 8; /* skip the return address */
 #endif
 	if (bytes > GPUREC_WORDS * 8)
 		bytes = GPUREC_WORDS * 8;
@@ -106,7 +105,7 @@ static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_captu
 
 		find_place(&r, &plan->entry[i], &place);
 		failed = is_less(read_piece(&r, &plan->entry[i], &place, i) ^ GPUREC_PIECE_UNREADABLE, 1);
-		/* Without a branch: each would double what the verifier has to go through. */
+		/* Without a branch: each would double the paths that the verifier has to check. */
 		failed &= is_less(plan->entry[i].source, GPUREC_INSIDE) & is_less(at, GPUREC_READS);
 		to = at * failed + GPUREC_READS * (1 - failed);
 		barrier_var(to);
@@ -121,7 +120,7 @@ static __noinline int read_entry(struct pt_regs *regs, const struct gpurec_captu
 	return late;
 }
 
-/* `succeeded`: what a call that failed left behind its pointers means nothing. */
+/* `succeeded`: after a failed call, the data at its output pointers means nothing. */
 static __noinline int read_exit(const struct gpurec_capture *plan, struct scratch *s, struct frame *frame, u32 key, bool succeeded)
 {
 	struct reader r = {.key = key};
@@ -139,7 +138,7 @@ static __noinline int read_exit(const struct gpurec_capture *plan, struct scratc
 	return 0;
 }
 
-/* The stack pointer that a function had at its entry, at its return. */
+/* At the return, computes the stack pointer that the function had at its entry. */
 static __always_inline u64 entry_sp(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -149,8 +148,8 @@ static __always_inline u64 entry_sp(struct pt_regs *regs)
 #endif
 }
 
-/* Has the program of the other reach told this hit? Whichever comes first does. Not the probe: functions of
- * two files may share one. */
+/* Has the program of the other scope recorded this hit? The program that runs first does. The probe is not compared:
+ * functions of two files may share one. */
 static __always_inline bool is_told_already(struct thread *t, struct pt_regs *regs)
 {
 	if (config.reach == GPUREC_ALWAYS_EVERYBODY)
@@ -165,14 +164,14 @@ static __always_inline bool is_told_already(struct thread *t, struct pt_regs *re
 	return false;
 }
 
-/* Once it returns, the same place is hit by another call. */
+/* After the return, another call may hit the same place. */
 static __always_inline void forget_told(struct thread *t)
 {
 	if (config.reach != GPUREC_ALWAYS_EVERYBODY)
 		t->told_by = 0;
 }
 
-/* What a hook's cookie says (enum gpurec_wants). */
+/* The capture kind in a hook's cookie (enum gpurec_wants). */
 static __always_inline u32 wants_of(u64 cookie)
 {
 	return (u8)(cookie >> 32);
@@ -183,7 +182,7 @@ static __always_inline u32 word_of(u64 cookie)
 	return (u8)(cookie >> 40);
 }
 
-/* A call with a few words of its stack, which is always there: straight into the ring. */
+/* A call with a few words of its stack, which is always resident: straight into the ring. */
 struct call_with_words {
 	struct gpurec_call call;
 	u64 words[GPUREC_FEW_WORDS];
@@ -212,7 +211,7 @@ static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_str
 	return ts;
 }
 
-/* `word`: of its registers, one that the caller wants. */
+/* `word`: in, the index of a register; out, its value. */
 static __always_inline u64 send_plain_call(struct pt_regs *regs, struct task_struct *task, u32 probe, u32 seq, u16 flags, u64 *word)
 {
 	struct gpurec_call *call = reserve_call(sizeof(*call));
@@ -228,8 +227,8 @@ static __always_inline u64 send_plain_call(struct pt_regs *regs, struct task_str
 	return ts;
 }
 
-/* A call whose wants the table knows. Here and below, `noinline`: what few calls need lies apart
- * from what every call runs through. */
+/* A call whose captures are in the table. Here and below, `noinline` keeps code that few calls need away from the
+ * code that every call runs. */
 static __noinline u64 enter_by_table(struct pt_regs *regs, struct thread *t, u32 probe, u16 flags, bool keep_always)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -257,14 +256,14 @@ static __noinline u64 enter_by_table(struct pt_regs *regs, struct thread *t, u32
 		return ts;
 	if (late)
 		t->late = 1;
-	/* Without its frame a pair's return is not known as this call's. */
+	/* Without a frame, the return of a pair cannot be matched with this call. */
 	if ((keep_always || late || (plan && plan->exit_reads)) &&
 	    !keep_frame(task, PT_REGS_SP(regs), flags & GPUREC_CHAINED, ts, exits, late) && keep_always)
 		count_lost_return(probe);
 	return ts;
 }
 
-/* A call of which the cookie says all, among the frames. */
+/* Keeps a frame for a call whose captures are all in the cookie. */
 static __noinline bool keep_call(struct pt_regs *regs, u64 ts, bool chained, u64 pointer)
 {
 	struct place exits[GPUREC_READS] = {};
@@ -274,7 +273,7 @@ static __noinline bool keep_call(struct pt_regs *regs, u64 ts, bool chained, u64
 	return keep_frame(bpf_get_current_task_btf(), PT_REGS_SP(regs), chained, ts, exits, 0);
 }
 
-/* A call on another stack (stack.h): recorded, and not followed to its return. */
+/* A call on another stack (stack.h): recorded without its return. */
 static __noinline u64 enter_elsewhere(struct pt_regs *regs, struct thread *t, u64 cookie)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -294,7 +293,7 @@ static __noinline u64 enter_elsewhere(struct pt_regs *regs, struct thread *t, u6
 	return 0;
 }
 
-/* Records the entry. Returns its timestamp, 0 if it isn't recorded or its return isn't watched. */
+/* Records the entry. Returns its timestamp, or 0 if it is not recorded or its return is not probed. */
 static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task, u64 cookie, bool keep_always)
 {
 	u32 probe = cookie, wants = wants_of(cookie);
@@ -313,12 +312,12 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	}
 	if (!t->traced || budget_counts(probe) || is_told_already(t, regs))
 		return 0;
-	/* A pair's return cannot be declined. */
+	/* The return of a pair cannot be declined. */
 	if (!keep_always && is_on_another_stack(t, sp))
 		return enter_elsewhere(regs, t, cookie);
 	chained = is_chained(task, t, regs);
 	flags = chained ? GPUREC_CHAINED : 0;
-	/* A frame at this very place may be shared by what is reached from it by a tail call. */
+	/* A function reached by a tail call may share a frame at exactly this place. */
 	t->open_above = sp - 1;
 	t->seq++;
 	if (wants == GPUREC_WANTS_CAPTURE) {
@@ -340,8 +339,8 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	return ts;
 }
 
-/* A return with the one small thing that its call left behind a pointer, which is almost
- * always there: the function has just written it. Most are a handle or a number. */
+/* A return with the single small output of its call. The output is almost always resident, because the function has
+ * just written it. Most are a handle or a number. */
 struct out_return {
 	struct gpurec_return ret;
 	u8 pad[sizeof(struct gpurec_call) - sizeof(struct gpurec_return)];
@@ -363,7 +362,7 @@ static __always_inline void fill_return(struct gpurec_return *ret, struct pt_reg
 	ret->pad = 0;
 }
 
-/* Reads it into the record. */
+/* Reads the output into the record. */
 static __always_inline void read_out(struct out_return *r, u32 size, u64 pointer)
 {
 	r->ret.payload = sizeof(r->piece);
@@ -380,7 +379,7 @@ static __always_inline void read_out(struct out_return *r, u32 size, u64 pointer
 	r->piece.length = size;
 }
 
-/* False: there was no room. */
+/* False if there was no space. */
 #define SEND_OUT(type, most, room)                                                  \
 	({                                                                    \
 		struct type *room_ = room(sizeof(*room_));                    \
@@ -441,8 +440,8 @@ static __always_inline void send_plain_return(struct pt_regs *regs, struct task_
 	submit(ret);
 }
 
-/* The return of a call whose wants the table knows. What it left behind its pointers is read if it succeeded, what
- * could not be read at its entry in any case. */
+/* The return of a call whose captures are in the table. Outputs are read if the call succeeded; reads that failed at
+ * the entry are repeated in any case. */
 static __noinline int leave_by_table(struct pt_regs *regs, struct thread *t, u32 probe, u64 begin, struct frame *frame)
 {
 	const struct gpurec_capture *plan = bpf_map_lookup_elem(&captures, &probe);
@@ -460,7 +459,7 @@ static __noinline int leave_by_table(struct pt_regs *regs, struct thread *t, u32
 	return 0;
 }
 
-/* That of a call which left one small thing behind, if it stands among the frames. */
+/* The return of a call with one small output that is kept among the frames. */
 static __noinline int leave_with_frame(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, struct frame *frame)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -472,7 +471,7 @@ static __noinline int leave_with_frame(struct pt_regs *regs, u64 cookie, u32 seq
 	return 0;
 }
 
-/* `frame`: where it is known. */
+/* `frame`: the call's frame if the caller knows it. */
 static __always_inline void leave(struct pt_regs *regs, struct task_struct *task, u64 cookie, u64 begin, struct frame *frame)
 {
 	u32 probe = cookie, wants = wants_of(cookie), seq;
@@ -504,7 +503,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	}
 	if (wants == GPUREC_WANTS_OUT)
 		noted = !frame && awaited_from(t, begin, &pointer);
-	/* What a call that failed left behind its pointers means nothing. */
+	/* After a failed call, the data at its output pointers means nothing. */
 	if (wants != GPUREC_WANTS_OUT || (int)PT_REGS_RC(regs) != 0)
 		send_plain_return(regs, task, probe, seq, begin, 0);
 	else if (!noted)
@@ -513,15 +512,15 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 		count_lost_return(probe);
 }
 
-/* A call that found no room is not followed to its return: returning 1 tells the kernel
- * not to hijack the return address. So a return always has its call in the trace. */
+/* A call that found no space gets no return probe: returning 1 tells Linux not to replace the return address. So a
+ * return always has its call in the trace. */
 static __always_inline int session(struct pt_regs *regs, u64 *begin)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	u64 cookie = bpf_get_attach_cookie(regs);
 
-	/* The kernel hands a session zeroed memory at the entry, and no return comes without a
-	 * time in it: asking the kernel which of the two this is would cost a call more. */
+	/* Linux gives a session zeroed memory at the entry, and a return always finds a time in it: asking Linux
+	 * which of the two this is would cost one more call. */
 	if (*begin) {
 		leave(regs, task, cookie, *begin, NULL);
 		return 0;
@@ -530,8 +529,8 @@ static __always_inline int session(struct pt_regs *regs, u64 *begin)
 	return *begin == 0;
 }
 
-/* Sleepable, since the kernel starts such programs a little faster (3 % of a hit on 6.18). They never wait all the same:
- * see capture.h. */
+/* Sleepable, because Linux starts such programs a little faster (3 % of a hit on 6.18). Still they never wait: see
+ * capture.h. */
 SEC("uprobe.session.s")
 int cuda_session(struct pt_regs *regs)
 {
@@ -552,8 +551,8 @@ int cuda_session_ctx(struct pt_regs *regs)
 	return begin ? session(regs, begin) : 1;
 }
 
-/* The pair without session memory: also for single uprobes, where the recorder gives
- * the programs another attach type. */
+/* The pair without session memory. Single uprobes use it too: then the recorder gives the programs another attach
+ * type. */
 SEC("uprobe")
 int cuda_entry(struct pt_regs *regs)
 {
@@ -575,14 +574,14 @@ int cuda_return(struct pt_regs *regs)
 	keep_own_stack(regs);
 	if (!open)
 		return 0;
-	/* Of frames that tail calls share, the last comes back first. */
+	/* Of frames that tail calls share, the last returns first. */
 	count = frames_above(sp - 1);
 	open->depth = count;
 	if (!count)
 		return 0;
 	frame = &open->at[(count - 1) & (GPUREC_MAX_FRAMES - 1)];
 	if (frame->sp != sp)
-		return 0; /* its call was lost: nothing to end */
+		return 0; /* its call was lost: there is nothing to end */
 	open->depth = count - 1;
 	leave(regs, task, cookie, frame->ts, frame);
 	return 0;

@@ -1,12 +1,12 @@
 /*
- * What the program does beneath its CUDA calls: ioctls and other system calls on the
- * driver's files, functions of the driver and of the kernel, interrupts, time off the CPU,
- * errors that the driver reports.
+ * Records what happens below a program's CUDA calls: ioctls and other system calls on the driver's files, functions of
+ * nvidia.ko and of Linux, interrupts, time off the CPU, errors that the driver reports.
  *
- * In: hits of every backend: system-call tracepoints, kprobes (single, multi, session),
- * fentry, and any tracepoint that the user names; the probe's id is the cookie. Out: the
- * records of kernel.h. One object, loaded a few programs at a time, so that what one
- * kernel refuses costs nothing else. Not here: what a request means.
+ * In: hits of every backend: system-call tracepoints, kprobes (single, multi, session), fentry, and any tracepoint that
+ * the user names; the probe's id is the cookie.
+ * Out: the records of kernel.h. The recorder loads this object a few programs at a time, so that a program that Linux
+ * refuses does not cost the others.
+ * Not here: what a request means.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -18,21 +18,21 @@
 #include "kernel.h"
 #include "syscalls.h"
 
-#define WAITED 0x10000    /* beside a state: it left the CPU by itself, whatever its state is by now */
+#define WAITED 0x10000    /* next to a task state: the thread left the CPU by itself, whatever its state is now */
 
 extern bool bpf_session_is_return(void) __weak __ksym;
 extern bool bpf_session_is_return___ctx(void *ctx) __weak __ksym;
 
-/* --- functions, by whichever backend --- */
+/* --- functions, hooked by any backend --- */
 
 struct pending {
 	u64 ts;
-	u64 task; /* whoever goes on elsewhere ends nothing here */
+	u64 task; /* a return in another thread does not end this */
 	u32 probe, pad;
 	u64 args[2];
 };
 
-/* Interrupts run in whatever thread is there, one inside the other on one CPU. */
+/* Interrupts run in whatever thread is current, and nest on one CPU. */
 struct pendings {
 	u32 depth, pad;
 	struct pending at[8];
@@ -54,7 +54,7 @@ static __always_inline void interrupt_begin(u32 probe, u64 arg0, u64 arg1)
 	if (!p || !kernel_begins())
 		return;
 	if (p->depth >= 8) {
-		/* No CPU is in so many: their ends were not seen. */
+		/* No CPU nests this many: their ends were missed. */
 		for (i = 0; i < 8; i++)
 			count_lost_call(p->at[i].probe);
 		p->depth = 0;
@@ -105,7 +105,7 @@ static __always_inline void interrupt_end(u32 probe, u64 value)
 	}
 	if (!one.ts)
 		return;
-	/* What began after it ended where nobody saw it. */
+	/* For interrupts that began after it, the end was missed. */
 	for (i = 1; i < 8 && depth + i < p->depth; i++)
 		count_lost_call(p->at[(depth + i) & 7].probe);
 	p->depth = depth;
@@ -125,7 +125,7 @@ static __always_inline void interrupt_end(u32 probe, u64 value)
 	submit(r);
 }
 
-/* An error that the driver reports, with a text and the device's name behind it. */
+/* An error that the driver reports, followed by a text and the device's name. */
 struct xid_record {
 	struct gpurec_instant instant;
 	struct gpurec_piece text_head;
@@ -206,7 +206,7 @@ static __noinline int function_begin(struct kernel_thread *k, const struct gpure
 	return 0;
 }
 
-/* Of copies, which are told apart by number, those that find the hit told leave it. */
+/* Copies of the program have different numbers. A copy that finds the hit already recorded leaves it alone. */
 static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args, u32 copy)
 {
 	struct gpurec_hook *hook = bpf_map_lookup_elem(&hooks, &probe);
@@ -266,7 +266,8 @@ static __noinline int function_end(struct kernel_thread *k, const struct gpurec_
 	return 0;
 }
 
-/* Where copies see the return, the place says whose it is: the first of them has closed the frame. */
+/* Where several copies see the return, the stack position identifies the frame: the first copy has already closed
+ * it. */
 static __always_inline void function_leave(u32 probe, u64 value, u64 sp, u32 copy)
 {
 	struct gpurec_hook *hook = bpf_map_lookup_elem(&hooks, &probe);
@@ -351,13 +352,13 @@ int session_ctx(struct pt_regs *regs)
 	return bpf_session_is_return___ctx(regs) ? leave_with_registers(regs) : enter_with_registers(regs);
 }
 
-/* The trampoline keeps the arguments on the thread's own stack, at the function's begin and
- * at its end: their address stands for the stack pointer. */
+/* The trampoline keeps the arguments on the thread's own stack, at the function's entry and at its return: their
+ * address serves as the stack pointer. */
 static __always_inline u64 place_of(u64 *ctx)
 {
 	u64 *place = ctx, sp = 0;
 
-	/* The verifier lets nobody count with this pointer; read back it is a number. */
+	/* The verifier forbids arithmetic on this pointer; read back from memory it is a number. */
 	bpf_probe_read_kernel(&sp, sizeof(sp), &place);
 	return sp;
 }
@@ -437,7 +438,7 @@ static __always_inline u32 state_of(struct task_struct *task)
 	return BPF_CORE_READ((struct task_struct___before_5_14 *)task, state);
 }
 
-/* A thread leaves the CPU inside a call or an ioctl, and comes back: told when it does. */
+/* A thread leaves the CPU inside a call or an ioctl, and comes back: recorded when it comes back. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -486,7 +487,7 @@ int xid(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* Whatever tracepoint the user names: the event as it is, from behind what all have. */
+/* A tracepoint that the user names: the event without the fields that all events share. */
 struct event_record {
 	struct gpurec_instant instant;
 	struct gpurec_piece head;

@@ -1,17 +1,16 @@
 /*
- * The only code that touches a ring, decides who is traced, or counts a drop.
+ * The only code that touches a ring, decides which thread is traced, or counts a lost record.
  */
 #ifndef GPUREC_EMIT_H
 #define GPUREC_EMIT_H
 
 const volatile struct gpurec_config config = {};
 
-const volatile u32 never = 0; /* a value that only the verifier knows */
+const volatile u32 never = 0; /* the verifier does not know that it is always 0 */
 
-/* Kernels from 6.13 on give some programs a stack of their own, one for each CPU and not for
- * each run. Programs at uprobes can be preempted, and sleep, so a second thread on the CPU
- * would run on the same stack. A program with a tail call keeps to the thread's stack, also
- * if it can never be made. */
+/* From 6.13 on, Linux gives some programs a private stack, one for each CPU and not for each run. Programs at
+ * uprobes can be preempted, and sleep, so a second thread on the CPU would run on the same stack. A program with a
+ * tail call stays on the thread's stack, even if the call can never happen. */
 static __always_inline void keep_own_stack(void *ctx)
 {
 	if (never)
@@ -27,7 +26,7 @@ static __always_inline u32 phase_now(void)
 	return s ? s->phase : GPUREC_SILENT;
 }
 
-/* Does what lies beneath the calls begin to be recorded? */
+/* Are Linux-side calls recorded now? */
 static __always_inline bool kernel_begins(void)
 {
 	u32 zero = 0;
@@ -41,9 +40,9 @@ static __always_inline bool is_target(u32 pid)
 	return config.everyone || bpf_map_lookup_elem(&targets, &pid);
 }
 
-/* The thread's state, which says whether it is traced. A thread keeps its first answer:
- * processes are made targets before their first hook can fire. NULL only if there was no
- * memory for it, or a preempted thread was just getting its own. */
+/* The thread's state, which says whether it is traced. A thread keeps its first answer: processes become targets
+ * before their first hook can fire. NULL only if memory was short, or if a preempted thread was just getting its own
+ * state. */
 static __always_inline struct thread *thread_state(struct task_struct *task)
 {
 	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
@@ -60,9 +59,8 @@ static __always_inline struct thread *thread_state(struct task_struct *task)
 
 #include "pause.h"
 
-/* Room in one of the two rings, as where it is in the CPU's part; 0: there is none. Whatever
- * else comes in between on this CPU, a program that was preempted or interrupts it, takes its
- * room in the same way. */
+/* Reserves space in one of the two rings. Returns its offset in the CPU's part, or 0 if there is none. Any other
+ * program on this CPU that preempts or interrupts this one reserves its space in the same way. */
 static __always_inline u64 room_in(void *part, u64 which, u64 data, u64 size, u64 limit, u32 length)
 {
 	struct gpurec_positions *at = part + which * sizeof(*at);
@@ -78,7 +76,7 @@ static __always_inline u64 room_in(void *part, u64 which, u64 data, u64 size, u6
 		if (seen == head) {
 			u64 place = data + (head & (size - 1));
 
-			/* As it will be, but for every bit. */
+			/* The final header with every bit inverted. */
 			*(u64 *)(part + place) = ~((head ^ config.secret) << 16 | length);
 			return place + GPUREC_RING_HEADER;
 		}
@@ -87,7 +85,7 @@ static __always_inline u64 room_in(void *part, u64 which, u64 data, u64 size, u6
 	return 0;
 }
 
-/* Not static: verified once, and what comes after knows of one place, not of one in each ring. */
+/* Not static: the verifier checks it once, and the code after a call sees one offset instead of one for each ring. */
 __attribute__((noinline)) u64 find_room(u32 cpu, u32 length, u64 limit)
 {
 	void *part = bpf_map_lookup_elem(&rings, &cpu);
@@ -106,9 +104,9 @@ __attribute__((noinline)) u64 find_room(u32 cpu, u32 length, u64 limit)
 	return at;
 }
 
-/* What is almost always so: the near ring has room, and nobody comes between. 0: it is not.
- * Inline, since a call and its return cost as much as the rest. The verifier is kept from
- * knowing which ring it is (`nothing`), so that it goes through what comes after once. */
+/* The common case: the near ring has space, and no other program interferes. Returns 0 otherwise. Inline, because a
+ * call and its return cost as much as the rest. `nothing` hides from the verifier which ring it is, so that it
+ * checks the code after this only once. */
 static __always_inline u64 room_nearby(void *part, u32 length)
 {
 	struct gpurec_positions *at = part;
@@ -124,8 +122,8 @@ static __always_inline u64 room_nearby(void *part, u32 length)
 	return (place + GPUREC_RING_HEADER) ^ *(volatile u64 *)&at->nothing;
 }
 
-/* Room for a record. The timestamp is taken after this succeeds: then no record with an
- * earlier time can appear in a ring that was read empty at a later one. */
+/* Reserves space for a record. The timestamp is taken after this succeeds: then no record with an earlier time can
+ * appear in a ring that was read empty at a later one. */
 static __always_inline void *reserve_up_to(u64 limit, u32 length, bool often)
 {
 	u32 cpu = bpf_get_smp_processor_id();
@@ -147,14 +145,14 @@ static __always_inline void *reserve(u32 length)
 	return reserve_up_to(config.far_size, length, true);
 }
 
-/* The same in less code, for what is not in the way of every call. */
+/* The same in less code, for paths that most calls do not take. */
 static __always_inline void *reserve_seldom(u32 length)
 {
 	return reserve_up_to(config.far_size, length, false);
 }
 
-/* The same for a call, which may only fill the rings to the reserve kept for what cannot
- * be declined any more: the returns of recorded calls, forks, execs and exits. */
+/* The same for a call, which may fill the rings only up to the reserve for records that can no longer be declined:
+ * the returns of recorded calls, forks, execs and exits. */
 static __always_inline void *reserve_call(u32 length)
 {
 	return reserve_up_to(config.call_limit, length, true);
@@ -165,13 +163,13 @@ static __always_inline void *reserve_call_seldom(u32 length)
 	return reserve_up_to(config.call_limit, length, false);
 }
 
-/* The reader looks every few milliseconds by itself: waking it costs more than a record. */
+/* Does not wake the reader, which polls every few milliseconds: waking it costs more than a record. */
 static __always_inline void submit(void *written)
 {
 	u64 *header = written - GPUREC_RING_HEADER;
 
 #if defined(__TARGET_ARCH_x86)
-	/* Stores are seen in their order here. */
+	/* x86 keeps stores in order. */
 	barrier();
 	*(volatile u64 *)header = ~*header;
 #else
@@ -179,7 +177,7 @@ static __always_inline void submit(void *written)
 #endif
 }
 
-/* `task` is the current one: asking for it again would cost a call. */
+/* `task` is the current one: fetching it again would cost a call. */
 static __always_inline void fill_head_of(struct gpurec_head *head, struct task_struct *task, u16 kind, u32 probe, u32 seq)
 {
 	head->ts = bpf_ktime_get_ns();
@@ -195,7 +193,7 @@ static __always_inline void fill_head(struct gpurec_head *head, u16 kind, u32 pr
 	fill_head_of(head, bpf_get_current_task_btf(), kind, probe, seq);
 }
 
-/* Counts what found no room, in the total and, for a call or return, for its probe. */
+/* Counts a record that found no space: in the total and, for a call or return, for its probe. */
 #define COUNT_LOST(field)                                                                \
 	do {                                                                             \
 		u32 zero_ = 0;                                                           \

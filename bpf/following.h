@@ -1,12 +1,11 @@
 /*
- * The maps by which processes are followed, stopped and let go: between bpf/process.bpf.c, the recorder, and what
- * outlives the recorder.
+ * The maps for following, stopping and resuming processes. bpf/process.bpf.c, the recorder and the guardian share them.
  */
 #ifndef GPUREC_FOLLOWING_H
 #define GPUREC_FOLLOWING_H
 
-/* Files that were looked at: nobody needs to stop for them again, or one process does not,
- * whose hooks are in it. */
+/* Files that gpurec has examined: no process needs to stop for them again, or only the process whose hooks are in
+ * the file need not. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GPUREC_MAX_FILES);
@@ -15,9 +14,8 @@ struct {
 	__type(value, u32);
 } seen SEC(".maps");
 
-/* Processes stopped by us, each with the number of new files that it waits for, and above
- * GPUREC_STOP_COUNT bits since when (ms), which tells one stop from the next. What outlives the
- * recorder reads this too. */
+/* Processes stopped by gpurec, each with the number of new files that it waits for and, above GPUREC_STOP_COUNT
+ * bits, the time of the stop (ms), which distinguishes one stop from the next. The guardian reads this map too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GPUREC_MAX_TARGETS);
@@ -25,8 +23,8 @@ struct {
 	__type(value, u64);
 } stopped SEC(".maps");
 
-/* Those that the recorder lets go just now: no program looks here. Between taking one from the
- * others and its SIGCONT the recorder may be killed; what outlives it reads this too. */
+/* Processes that the recorder is resuming. No program reads this map. The recorder may be killed between removing a
+ * process from the other maps and sending SIGCONT; then the guardian resumes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);

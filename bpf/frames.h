@@ -1,15 +1,15 @@
 /*
- * Calls under way: which of a thread's have not returned, and where what they leave behind is to
- * be read. In: a call's stack pointer and time. Out: its frame or its note again at the return.
- * Both follow the kernel's own rule for uretprobes: what lies at or below a new call's stack
- * pointer was left without a return (longjmp, an exception), and is dead.
- * Not here: what is read, and what is told.
+ * Calls in progress: which of a thread's calls have not returned, and where to read their outputs.
+ * In: a call's stack pointer and time. Out: its frame or its note, found again at the return.
+ * Both follow Linux's own rule for uretprobes: a call at or below a new call's stack pointer was left without a return
+ * (longjmp, an exception), and is dead.
+ * Not here: what is read, and what is recorded.
  */
 #ifndef GPUREC_FRAMES_H
 #define GPUREC_FRAMES_H
 
-/* 1 if `a` is less than `b`, else 0: without a branch, each of which would double what the
- * verifier has to go through. For numbers below 2^63, as stack pointers and times are. */
+/* 1 if `a` is less than `b`, else 0. Without a branch, because each would double the paths that the verifier has to
+ * check. For numbers below 2^63, such as stack pointers and times. */
 static __always_inline u64 is_less(u64 a, u64 b)
 {
 	u64 difference = a - b;
@@ -18,8 +18,8 @@ static __always_inline u64 is_less(u64 a, u64 b)
 	return difference >> 63;
 }
 
-/* How many frames lie above a stack pointer, or began before a time: they are in order, so
- * a few steps of halving find it. Not static: verified once, by themselves. */
+/* The number of frames above a stack pointer, or with a begin before a time: frames are in order, so a binary search
+ * finds it. Not static: the verifier checks each function once. */
 #define FRAMES_WHILE(less)                                                          \
 	struct frames *open_ = bpf_task_storage_get(&frames, bpf_get_current_task_btf(), 0, 0); \
 	u64 count_ = 0, step_;                                                      \
@@ -29,7 +29,7 @@ static __always_inline u64 is_less(u64 a, u64 b)
 	for (step_ = GPUREC_MAX_FRAMES; step_; step_ >>= 1) {                       \
 		u64 next_ = count_ + step_, index_ = next_ - 1;                     \
 		struct frame *frame;                                                \
-		barrier_var(index_); /* older verifiers want to see it bounded */   \
+		barrier_var(index_); /* older verifiers need a visible bound */   \
 		frame = &open_->at[index_ & (GPUREC_MAX_FRAMES - 1)];               \
 		count_ += (is_less(next_, open_->depth + 1ULL) & (less)) * step_;   \
 	}                                                                           \
@@ -45,8 +45,8 @@ __attribute__((noinline)) u32 frames_before(u64 ts)
 	FRAMES_WHILE(is_less(frame->ts, ts));
 }
 
-/* Dead frames go; the new one is kept, if it was recorded. False: there was no memory for it.
- * Of calls nested more deeply than this the kernel does not see the return either. */
+/* Drops dead frames and keeps the new one if its call was recorded. False if memory was short. Linux itself does not
+ * see the return of calls nested more deeply than this. */
 static __always_inline bool keep_frame(struct task_struct *task, u64 sp, bool chained, u64 ts, const struct place *exits, u32 late)
 {
 	struct frames *open = bpf_task_storage_get(&frames, task, 0, ts ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
@@ -56,8 +56,8 @@ static __always_inline bool keep_frame(struct task_struct *task, u64 sp, bool ch
 
 	if (!open)
 		return !ts;
-	/* A function reached by a tail call shares its frame with the one before. Mostly all are
-	 * alive: then the last is, and the others need not be fetched from where they lie. */
+	/* A function reached by a tail call shares its frame with the previous one. Usually all frames are alive:
+	 * then the last one is, and the others need not be fetched from memory. */
 	sp_limit = chained ? sp - 1 : sp;
 	top = &open->at[(open->depth - 1) & (GPUREC_MAX_FRAMES - 1)];
 	if (open->depth && top->sp <= sp_limit)
@@ -75,7 +75,7 @@ static __always_inline bool keep_frame(struct task_struct *task, u64 sp, bool ch
 	return true;
 }
 
-/* The frame of the call that began at `ts`, if it was kept. What was opened after it is dead. */
+/* The frame of the call that began at `ts`, if it was kept. Frames opened after it are dead. */
 static __always_inline struct frame *frame_of(struct task_struct *task, u64 ts)
 {
 	struct frames *open = bpf_task_storage_get(&frames, task, 0, 0);
@@ -94,8 +94,8 @@ static __always_inline struct frame *frame_of(struct task_struct *task, u64 ts)
 	return frame->ts == ts ? frame : NULL;
 }
 
-/* Notes where the call that began at `ts` leaves what is wanted of it. A note at or below the
- * new one is dead, as with frames. False: all are in use. */
+/* Notes where the call that began at `ts` leaves its output. A note at or below the new one is dead, as with frames.
+ * False if all notes are in use. */
 static __always_inline bool await(struct thread *t, u64 sp, bool chained, u64 ts, u64 pointer)
 {
 	u64 limit = chained ? sp - 1 : sp;
@@ -115,7 +115,7 @@ static __always_inline bool await(struct thread *t, u64 sp, bool chained, u64 ts
 	return false;
 }
 
-/* Where that is; whether it was noted. */
+/* Finds the pointer to that output. Returns whether it was noted. */
 static __always_inline bool awaited_from(struct thread *t, u64 begin, u64 *pointer)
 {
 	u32 i;

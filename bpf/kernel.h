@@ -1,10 +1,10 @@
 /*
- * What the driver programs share: who is recorded, the open functions of a thread inside
- * the kernel, and how a record with pieces of memory is put together.
+ * Shared by the driver programs: which threads are recorded, the open Linux-side functions of a thread, and how a
+ * record with pieces of memory is assembled.
  *
- * In: a hit inside the kernel. Out: gpurec_call, gpurec_return and gpurec_instant records,
- * all with GPUREC_KERNEL. Nothing here sleeps or faults: memory that is not there is told
- * as unreadable. Not here: what a request means.
+ * In: a Linux-side hit. Out: gpurec_call, gpurec_return and gpurec_instant records, all with GPUREC_KERNEL. Nothing
+ * here sleeps or faults: memory that is not resident is reported as unreadable.
+ * Not here: what a request means.
  */
 #ifndef GPUREC_KERNEL_H
 #define GPUREC_KERNEL_H
@@ -12,8 +12,8 @@
 #define PF_KTHREAD 0x00200000
 #define STACK_BITS 14            /* x86-64 and arm64: 16 KiB */
 #define SYSTEM_CALL (~0ULL)      /* the `sp` of a system call: above every function in it */
-#define PAYLOAD 1016             /* all of a kernel hook's pieces with their heads */
-#define PAYLOAD_MASK 1023        /* a bound that verifiers see */
+#define PAYLOAD 1016             /* all pieces of a Linux-side hook with their heads */
+#define PAYLOAD_MASK 1023        /* a bound that verifiers recognise */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -44,18 +44,18 @@ struct {
 	__type(value, struct gpurec_driver);
 } driver SEC(".maps");
 
-/* An open function or system call. `place` is what its return needs: the pointers to read
- * again, and for an ioctl the key of its shape. */
+/* An open function or system call. `place` is what its return needs: the pointers to read again, and for an ioctl
+ * the key of its shape. */
 struct kernel_frame {
 	u64 sp;
 	u64 ts;
 	u32 probe;
 	u32 size;
-	u64 seen; /* by which copies of the program, a bit for each */
+	u64 seen; /* the copies of the program that saw it, a bit for each */
 	u64 place[GPUREC_HOOK_EXITS];
 };
 
-/* Where a record is put together. */
+/* The memory in which a record is assembled. */
 struct kernel_scratch {
 	union {
 		struct gpurec_call call;
@@ -65,10 +65,10 @@ struct kernel_scratch {
 };
 
 struct kernel_thread {
-	u64 copy;  /* a bit for the copy of a program that tells what it sees now */
+	u64 copy;  /* the bit of the copy that is handling the present hit */
 	u32 depth;
 	u32 busy;  /* the scratch memory is in use: an interrupt came in between */
-	u64 registers[8]; /* of the call that begins, where a number can point to one */
+	u64 registers[8]; /* registers of the call that begins, in memory so that a read can index them */
 	struct kernel_frame at[GPUREC_KERNEL_FRAMES];
 	struct kernel_scratch scratch;
 };
@@ -87,8 +87,8 @@ static __always_inline struct gpurec_driver *numbers(void)
 	return bpf_map_lookup_elem(&driver, &zero);
 }
 
-/* The flags of records of the current thread, 0 if it is not recorded. Only who uses the
- * driver's files is given a state; with --all nobody else is recorded at all. */
+/* The flags of the current thread's records; 0 if it is not recorded. Only threads that use the driver's files get a
+ * state; with --all no other threads are recorded. */
 static __always_inline u32 recorded(struct task_struct *task, u32 scope, bool uses_driver)
 {
 	struct thread *t;
@@ -112,9 +112,9 @@ static __always_inline bool same_stack(u64 a, u64 b)
 	return ((a ^ b) >> STACK_BITS) == 0;
 }
 
-/* Frames that can't be open any more go: at or below the new one on the same stack, or on
- * an interrupt's stack when the thread itself goes on. A new system call ends all. A function
- * reached by a tail call shares its frame with the one before, which is still open. */
+/* Drops frames that cannot be open any more: those at or below the new one on the same stack, and those on an
+ * interrupt's stack when the thread itself continues. A new system call drops all. A function reached by a tail call
+ * shares its frame with the previous function, which is still open. */
 static __always_inline void drop_dead(struct kernel_thread *k, struct task_struct *task, u32 probe, u64 sp)
 {
 	u64 stack = (u64)BPF_CORE_READ(task, stack);
@@ -159,9 +159,8 @@ static __always_inline struct kernel_frame *top_frame(struct kernel_thread *k, u
 	return k->depth && top->sp == sp && top->probe == probe ? top : NULL;
 }
 
-/* Where several copies of a program are at one hook, each of them sees the hit: the frame that
- * one has opened tells it to the others. A copy that finds what it has seen before finds
- * something left over, and the hit is a new one. */
+/* Several copies of a program at one hook all see the hit: the frame that one copy has opened shows the others that
+ * the hit is recorded. A copy that finds a frame that it has already seen has found a stale one, and the hit is new. */
 static __always_inline bool is_told(struct kernel_thread *k, u32 probe, u64 sp, u32 copy)
 {
 	struct kernel_frame *top = top_frame(k, probe, sp);
@@ -173,8 +172,8 @@ static __always_inline bool is_told(struct kernel_thread *k, u32 probe, u64 sp, 
 	return true;
 }
 
-/* The innermost frame of this probe, or the one at this place, is closed, with all that was
- * opened after it: their returns were missed. */
+/* Closes the innermost frame of this probe, or the one at this stack position, and all frames opened after it: their
+ * returns were missed. */
 static __always_inline bool close_frame(struct kernel_thread *k, u32 probe, u64 sp, struct kernel_frame *to)
 {
 	u32 i, depth = k->depth;
@@ -212,7 +211,7 @@ static __always_inline void kernel_call(struct gpurec_call *call, u32 probe, u32
 		call->args[i] = args[i];
 }
 
-/* One piece behind what is already there. Returns how much is there now. */
+/* Appends a piece. Returns the number of payload bytes used. */
 static __noinline u32 add_piece(struct kernel_scratch *s, u32 used, u64 pointer, u32 size, u32 user)
 {
 	struct gpurec_piece *piece;
@@ -233,7 +232,7 @@ static __noinline u32 add_piece(struct kernel_scratch *s, u32 used, u64 pointer,
 	error = user ? bpf_probe_read_user(to, size, (void *)pointer) : bpf_probe_read_kernel(to, size, (void *)pointer);
 	piece->state = GPUREC_PIECE_READ;
 	if (error && user && (pointer & 4095) + size > 4096) {
-		/* What was asked for is the most that a request can have: its own may end earlier. */
+		/* The requested size is the largest that a request can have: this one may end earlier. */
 		piece->state = GPUREC_PIECE_CUT;
 		size = 4096 - (pointer & 4095);
 		if (size > GPUREC_HOOK_PIECE)
@@ -248,7 +247,7 @@ static __noinline u32 add_piece(struct kernel_scratch *s, u32 used, u64 pointer,
 	return used + sizeof(*piece) + ((size + 7) & ~7U);
 }
 
-/* Four or eight bytes out of what has been read, 0 if it has not. */
+/* Four or eight bytes of a piece that was read; 0 if it was not. */
 static __always_inline u64 read_back(struct kernel_scratch *s, u32 piece, u32 offset, u32 size)
 {
 	struct gpurec_piece *head = (struct gpurec_piece *)(s->payload + (piece & PAYLOAD_MASK));
@@ -292,7 +291,7 @@ static __always_inline u64 send_kernel_return(const struct kernel_scratch *s, u3
 	return 0;
 }
 
-/* A call with registers only. Returns its time, 0 if there was no room. */
+/* Records a call with registers only. Returns its time, or 0 if there was no space. */
 static __always_inline u64 plain_call(u32 probe, u32 flags, u32 depth, const u64 *args)
 {
 	struct gpurec_call *call = reserve_call(sizeof(*call));
@@ -333,7 +332,7 @@ static __always_inline void scratch_return(struct kernel_scratch *s, u32 probe, 
 		count_lost_return(probe);
 }
 
-/* Returns flags for a record of the open frame's thread: whoever began is let end. */
+/* Flags for the return record of an open frame: a call that was recorded also gets its return. */
 static __always_inline u32 flags_at_return(struct task_struct *task)
 {
 	return task->flags & PF_KTHREAD ? GPUREC_KERNEL | GPUREC_KERNEL_THREAD : GPUREC_KERNEL;

@@ -1,24 +1,24 @@
 /*
- * --lossless: whoever fills a ring waits until the recorder has emptied it.
- * In: a record that went into a far ring beyond `config.pause_at`. Out: the current process, if
- * it is a target, is stopped on its way back to user mode, and is in `paused`; the recorder lets
- * it go when the rings are empty (src/probe/pauses.rs), what outlives the recorder if it dies.
- * Without --lossless nothing of this is in the programs: `config.pause_at` is 0.
+ * --lossless: a process that fills a ring waits until the recorder has emptied it.
+ * In: a record that went into a far ring beyond `config.pause_at`. Out: the current process, if it is a target, is
+ * stopped on its way back to user mode, and is in `paused`. The recorder resumes it when the rings are empty
+ * (src/probe/pauses.rs); the guardian does so if the recorder dies.
+ * Without --lossless the programs contain none of this: `config.pause_at` is 0.
  *
- * Why a signal, and not a loop in the program until there is room: a loop burns the CPU that the
- * recorder needs to make the room, on kernels without preemption for ever, and holds up whoever
- * waits for the programs to end. What a stop costs: a parent that asks for it sees it, and some
- * system calls of the process (epoll_wait, semop...) end with EINTR, as after any SIGSTOP.
+ * Why a signal, and not a loop in the program until there is room: a loop burns the CPU that the recorder needs to make
+ * the room (on kernels without preemption for ever), and delays everything that waits for the programs to end. The cost
+ * of a stop: a parent that asks for stops sees it, and some system calls of the process (epoll_wait, semop...) end with
+ * EINTR, as after any SIGSTOP.
  *
- * Why each thread signals itself: a signal to the process is taken by one thread, and until that
- * runs the others go on calling. One to the thread is taken before the thread is back in user
- * mode, so it puts no second call into a ring above the mark; the stop is the whole process's all
- * the same. So above the mark comes one record of each running thread, and those that the kernel
- * makes of system calls under way: there are three eighths of the far ring for calls above the
- * mark, and for returns an eighth more.
+ * Why each thread signals itself: one thread takes a signal to the process, and until that thread runs the others keep
+ * calling. A signal to the thread is taken before the thread is back in user mode, so the thread puts no second call
+ * into a ring above the mark; it still stops the whole process. So above the mark comes one record of each running
+ * thread, plus those of system calls in progress: calls have three eighths of the far ring above the mark, and returns
+ * an eighth more.
  *
- * Not here: who cannot be paused. The kernel's own threads, interrupts, other users' processes
- * where a person records through sudo, and with --hook everybody else: what these lose is counted as ever, and said.
+ * Not here: threads that cannot be paused. These are Linux's own threads, interrupts, other users' processes when a
+ * user records through sudo, and with --hook every process that is not a target: their losses are counted as usual and
+ * reported.
  */
 #ifndef GPUREC_PAUSE_H
 #define GPUREC_PAUSE_H
@@ -37,8 +37,8 @@ static __always_inline bool may_stop(void)
 	return p && p->stop_allowed && bpf_ktime_get_ns() - p->alive_ns < PULSE_LIMIT_NS;
 }
 
-/* A person may make their own processes wait for as long as they like, and no others: not what
- * they run by set-user-id, nor by sudo. */
+/* A user may pause their own processes for as long as they like, but no others: neither set-user-id programs nor
+ * those that they run by sudo. */
 static __always_inline bool is_theirs(struct task_struct *task)
 {
 	const struct cred *cred = BPF_CORE_READ(task, real_cred);
@@ -49,7 +49,7 @@ static __always_inline bool is_theirs(struct task_struct *task)
 		BPF_CORE_READ(cred, suid.val) == user);
 }
 
-/* Not static: verified once. */
+/* Not static: the verifier checks it once. */
 __attribute__((noinline)) u32 pause_current(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -60,16 +60,15 @@ __attribute__((noinline)) u32 pause_current(void)
 
 	if (!s || !s->may_pause || !may_stop() || !bpf_map_lookup_elem(&targets, &pid) || !is_theirs(task))
 		return 0;
-	/* By another thread, or by somebody who has nothing to do with us: then it is not ours to
-	 * let go. */
+	/* Another thread, or an unrelated program, has begun the stop: then gpurec must not end it. */
 	if (BPF_CORE_READ(task, jobctl) & JOBCTL_STOP_PENDING)
 		return 0;
 	error = bpf_map_update_elem(&paused, &pid, &now, BPF_NOEXIST);
 	if (error && error != -EEXIST)
 		return 0;
 	bpf_send_signal_thread(SIGSTOP);
-	/* Again: the recorder may have let the process go just before the signal. Before it,
-	 * so that nobody is stopped of whom there was no room to tell. */
+	/* Again: the recorder may have resumed the process just before the signal. The first update comes before the
+	 * signal, so that no process is stopped without an entry in the map. */
 	bpf_map_update_elem(&paused, &pid, &now, BPF_NOEXIST);
 	return 1;
 }

@@ -1,11 +1,12 @@
 /*
- * Who is traced: targets grow at fork and end at exit, and executable files that nobody has looked at yet are
- * reported before their code can run. In: scheduler tracepoints, the mmap and mprotect system calls. Out: fork, exec
- * and exit records in the CPU's ring (for the trace), new-file records in the control ring (to act on).
+ * Follows processes: a target's children become targets at fork, targets leave the set at exit, and executable files
+ * that gpurec has not examined yet are reported before their code can run.
+ * In: scheduler tracepoints, the mmap and mprotect system calls. Out: fork, exec and exit records in the CPU's ring
+ * (for the trace), new-file records in the control ring (the recorder acts on them).
  *
- * A target that maps a new executable file, makes one executable, or executes one, is stopped on its way back to user
- * mode; the recorder hooks what the file holds and resumes it. Nobody is stopped under --all, nor while the recorder's
- * pulse is missing, nor where somebody else would take the stop for one of their own.
+ * A target that maps a new executable file, makes one executable, or executes one is stopped on its way back to user
+ * mode; the recorder hooks the functions in the file and resumes the process. No process is stopped under --all, while
+ * the recorder's pulse is missing, or when a parent or debugger would take the stop for its own.
  */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -37,10 +38,11 @@
 #define PROT_WRITE 2
 #define PF_EXITING 4
 
-/* Linux 6.13. Where it is missing, hooks are for everybody and no child is stopped at birth. */
+/* Linux 6.13. Where it is missing, hooks are for all processes and no child is stopped at birth. */
 extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
 
-/* Never used: they carry the record types into this object's BTF, from which the recorder's own are generated. */
+/* Unused variables: they carry the record types into this object's BTF, from which the recorder's own types are
+ * generated. */
 struct gpurec_positions *type_positions;
 struct gpurec_call *type_call;
 struct gpurec_return *type_return;
@@ -82,7 +84,7 @@ struct {
 	__type(value, struct gpurec_new_file);
 } mapping SEC(".maps");
 
-/* From Linux 6.13 on the highest bit of the nanoseconds is a flag of the kernel, not part of the time. */
+/* From Linux 6.13 on, Linux uses the highest bit of the nanoseconds as a flag: it is not part of the time. */
 static __always_inline u64 changed_at(struct inode *inode)
 {
 	struct inode___before_6_13 *older = (void *)inode;
@@ -95,8 +97,8 @@ static __always_inline u64 changed_at(struct inode *inode)
 	return BPF_CORE_READ(oldest, i_ctime.tv_sec) * 1000000000ULL + BPF_CORE_READ(oldest, i_ctime.tv_nsec);
 }
 
-/* Pointers are followed by copies throughout: where they are followed directly the verifier looks each of them up by
- * name in all of the kernel's types, a millisecond a time. */
+/* Pointers are always followed by copying with BPF_CORE_READ. For each pointer that a program follows directly, the
+ * verifier looks up the type by name in all types of Linux, which takes a millisecond. */
 static __always_inline void read_file(struct gpurec_file *id, struct file *file)
 {
 	struct inode *inode = BPF_CORE_READ(file, f_inode);
@@ -130,15 +132,17 @@ static __always_inline bool waits(u32 pid)
 	return true;
 }
 
-/* A debugger that has attached by the old way (gdb) would stop in our signal. Those that seize (strace) pass it on. */
+/* A debugger that attached without PTRACE_SEIZE (gdb) would catch our signal and stop. One that seized the process
+ * (strace) passes it on. */
 static __always_inline bool is_debugged(struct task_struct *task)
 {
 	return (BPF_CORE_READ(task, ptrace) & (PT_PTRACED | PT_SEIZED)) == PT_PTRACED;
 }
 
-/* Waits for its children just now, and wants to hear of stops (su, runuser, nsenter, a shell with a job in the
- * foreground). A few of its threads may wait. What says so lies on their stacks, where something else may lie by the time
- * that it is read: then it does not name one of them. */
+/* Reports whether the parent is waiting for its children and wants to see stops (su, runuser, nsenter, a shell with
+ * a job in the foreground). Several of its threads may be waiting. The flags are read from the stacks of those
+ * threads, which may hold something else by the time of the read: then the data does not name a thread of the
+ * parent. */
 static __always_inline bool waits_for_stops(struct task_struct *parent)
 {
 	void *all = (void *)BPF_CORE_READ(parent, signal);
@@ -161,11 +165,12 @@ static __always_inline bool waits_for_stops(struct task_struct *parent)
 	return false;
 }
 
-/* Is there somebody to whom a stop would be one of their own, which they show, or stop themselves by? A shell with job
- * control gives each job a group of its own on the terminal that they share; without a terminal, it is known by that it
- * must not be stopped by what comes of such groups (SIGTTOU). Who gives its child a terminal stands between two (script,
- * sudo). Who stays in one group with its child, and goes into a stop after it, takes SIGTSTP. Others that start processes
- * in groups of their own (mpirun without a terminal) do not hear of stops. Not static: verified once. */
+/* Reports whether a parent or debugger would take our stop for its own, and show it or stop itself. A shell with job
+ * control gives each job its own process group on the terminal that they share; without a terminal, such a shell is
+ * recognised because it ignores or handles SIGTTOU, the signal that background groups cause. A program that gives
+ * its child a terminal (script, sudo) sits between the two. A parent that stays in one group with its child, and
+ * stops when the child stops, handles SIGTSTP. Other programs that start processes in groups of their own (mpirun
+ * without a terminal) do not see stops. Not static: the verifier checks it once. */
 __attribute__((noinline)) u32 is_watched(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -176,7 +181,7 @@ __attribute__((noinline)) u32 is_watched(void)
 	if (is_debugged(task))
 		return 1;
 	if (BPF_CORE_READ(parent, tgid) == config.recorder)
-		return 0; /* it waits for others of its children too */
+		return 0; /* the recorder also waits for its other children */
 	if (waits_for_stops(parent))
 		return 1;
 	if (own == BPF_CORE_READ(parent, signal, pids[PIDTYPE_PGID]))
@@ -184,7 +189,7 @@ __attribute__((noinline)) u32 is_watched(void)
 	return BPF_CORE_READ(task, signal, tty) || BPF_CORE_READ(takes, action[SIGTTOU - 1].sa.sa_handler);
 }
 
-/* A stop of somebody else's has begun: it is not ours to end. */
+/* Another program has begun to stop the process: gpurec must not end that stop. */
 static __always_inline bool others_stop(u32 pid)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
@@ -193,14 +198,15 @@ static __always_inline bool others_stop(u32 pid)
 	       !bpf_map_lookup_elem(&paused, &pid);
 }
 
-/* The signal goes before the record: the recorder's SIGCONT must never overtake it. To the thread: one that waits
- * for the process is then somebody else's, and stays in force when the recorder lets it go on. */
+/* The signal precedes the record: the recorder's SIGCONT must never overtake it. The signal goes to the thread: a
+ * pending SIGSTOP for the process is then another program's, and it stays in force when the recorder resumes the
+ * process. */
 static __always_inline bool stop_current(u32 pid)
 {
 	return !others_stop(pid) && waits(pid) && bpf_send_signal_thread(SIGSTOP) == 0;
 }
 
-/* Before it has run at all. */
+/* Stops a child before it has run at all. */
 static __always_inline bool stop_child(struct task_struct *child)
 {
 	if (!bpf_ksym_exists(bpf_send_signal_task) || !waits(child->tgid))
@@ -208,7 +214,7 @@ static __always_inline bool stop_child(struct task_struct *child)
 	return bpf_send_signal_task(child, SIGSTOP, PIDTYPE_PID, 0) == 0;
 }
 
-/* The flags to tell the recorder of it with. */
+/* Stops the current process. Returns the flags of the record that reports it. */
 static __always_inline u16 wait_current(u32 pid)
 {
 	return stop_current(pid) ? GPUREC_STOPPED : 0;
@@ -221,7 +227,7 @@ static __always_inline u16 wait_child(struct task_struct *child)
 	return stop_child(child) ? GPUREC_STOPPED : 0;
 }
 
-/* The kernel tells whose hooks they are by the process's first thread, while that lives. */
+/* Linux identifies the process that a hook is for by its first thread, as long as that thread lives. */
 static __always_inline bool is_seen(const struct gpurec_file *file)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -232,7 +238,7 @@ static __always_inline bool is_seen(const struct gpurec_file *file)
 	return !*only || (*only == (u32)task->tgid && !(BPF_CORE_READ(task, group_leader, flags) & PF_EXITING));
 }
 
-/* Are the hooks for this process, and nobody else? */
+/* Are the hooks for this process alone? */
 static __always_inline bool is_the_only(u32 pid)
 {
 	u32 zero = 0;
@@ -352,7 +358,7 @@ static long mapped_file(struct task_struct *task, struct vm_area_struct *vma, vo
 	return 0;
 }
 
-/* Files that were mapped before become executable: also where the call fails, for what lies before a hole is changed.
+/* Mappings of files become executable. This also matters where the call fails: the range before a hole has changed.
  * The arguments are still in the registers. */
 static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_raw_sys_exit *ctx)
 {
@@ -381,7 +387,7 @@ static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_
 			return 0;
 		file.address = at;
 		file.file = mapped.file;
-		/* Another thread is changing the mappings: the recorder looks for itself. */
+		/* Another thread is changing the mappings: the recorder reads them itself. */
 		if (error || (mapped.file.inode && !is_seen(&mapped.file)))
 			report_file(&file, 0);
 		if (error)
@@ -393,7 +399,7 @@ static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_
 	return 0;
 }
 
-/* A target's thread is given its state when it begins, before it needs it in a hurry. */
+/* Allocates a target's thread state when the thread begins, so that no hit has to. */
 static __always_inline void give_state(struct task_struct *task)
 {
 	if (config.everyone)
@@ -411,7 +417,7 @@ static __always_inline int forks(u32 copy, struct task_struct *parent, struct ta
 	int error; /* not long: kernels before 6.4 leave the upper half as it was */
 
 	if (pid == new_pid) {
-		/* A thread. There may be no memory just now: every copy tries. */
+		/* A new thread. The allocation may fail for the moment, so every copy tries it. */
 		if (is_target(pid))
 			give_state(child);
 		return 0;
@@ -423,17 +429,17 @@ static __always_inline int forks(u32 copy, struct task_struct *parent, struct ta
 			return 0;
 		error = bpf_map_update_elem(&targets, &new_pid, &one, BPF_ANY);
 		if (error) {
-			/* The table is full: no call of the child's will be seen. */
+			/* The table is full: no call of the child will be seen. */
 			COUNT_LOST(fork);
 			return 0;
 		}
 		give_state(child);
-		/* It has the hooks' breakpoints with its parent's memory, a copy or (vfork) the same, and the hooks are
-		 * for the parent alone. */
+		/* The child has the hooks' breakpoints in its memory, a copy of its parent's or (vfork) the same
+		 * memory, but the hooks are for the parent alone. */
 		if (is_the_only(pid))
 			report_alone(new_pid, wait_child(child));
 	} else if (!bpf_task_storage_get(&threads, parent, 0, 0)) {
-		return 0; /* --all: only processes that were seen to use CUDA */
+		return 0; /* --all: only processes that have used CUDA */
 	}
 	r = reserve(sizeof(*r));
 	if (!r) {
@@ -484,7 +490,7 @@ static __always_inline int execs(u32 copy, struct task_struct *task, int old_pid
 	if (!config.everyone)
 		record_exec(task, old_pid);
 	read_file(&what.file, BPF_CORE_READ(bprm, file));
-	/* Where not the first thread did it, that one is gone, though its number is not. */
+	/* If a thread other than the first called exec, the first thread is gone, although its number lives on. */
 	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;
 	if (is_the_only(task->tgid) && old_pid != task->pid)
@@ -507,15 +513,15 @@ static __always_inline int ends(u32 copy, struct task_struct *task)
 		return 0;
 	ended = BPF_CORE_READ(task, signal, live.counter) == 0;
 	t = bpf_task_storage_get(&threads, task, 0, 0);
-	/* It made calls, or has begun to. */
+	/* The thread made calls, or has begun to. */
 	known = t && (config.everyone || t->seq || t->uses_driver);
-	/* Files that the others map are not hooked by the kernel itself any more. */
+	/* Linux no longer hooks the files that the remaining threads map. */
 	if (!ended && task->pid == task->tgid && is_the_only(pid) && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
 		report_alone(pid, 0);
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
 	if (ended && !config.everyone) {
-		/* Threads that end at the same time may all see that none is left. */
+		/* Threads that end at the same time may all find that none is left. */
 		if (bpf_map_delete_elem(&targets, &pid))
 			return 0;
 		bpf_map_delete_elem(&stopped, &pid);
@@ -537,7 +543,7 @@ static __always_inline int ends(u32 copy, struct task_struct *task)
 	return 0;
 }
 
-/* The copy that takes the note of a mapping tells it. */
+/* The copy that deletes the entry of a mapping reports the mapping. */
 #define AT_MMAP(copy)                                                                     \
 	SEC("tracepoint/syscalls/sys_enter_mmap")                                         \
 	int mmap_enter_##copy(struct trace_event_raw_sys_enter *ctx)                      \

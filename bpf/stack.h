@@ -1,25 +1,25 @@
 /*
  * Calls on another stack than the one on which the thread has a call open: in a signal handler on its alternate stack,
- * in a coroutine.
- * In: the stack pointer of a call. Out: whether its return can be watched.
+ * or in a coroutine.
+ * In: the stack pointer of a call. Out: whether its return can be probed.
  *
- * The kernel keeps the return addresses that it took away in a list for each thread, and drops those that lie below a
- * new call's stack pointer: on one stack these calls were left without a return. A call on another stack above makes it
- * drop calls that are still open; when they return, the program runs into memory that is not there, and is killed.
- * Switching to another stack below and back has the same end. So a call on another stack is recorded without its return.
+ * Linux keeps the return addresses that it replaced in a list for each thread, and drops those below a new call's stack
+ * pointer: on a single stack these calls were left without a return. A call on another, higher stack makes Linux drop
+ * calls that are still open; when they return, the program jumps to unmapped memory and is killed. Switching to a lower
+ * stack and back ends in the same way. So a call on another stack is recorded without its return.
  *
- * What a stack is: the one that the thread began with is the mapping that holds it; elsewhere (alternate signal stacks,
- * coroutines, many of which may lie in one mapping) what lies close below the open call. Above an open call on the
- * thread's own stack the open call was left. Above an open call elsewhere, nothing tells the two apart: the call is taken to
- * be on another stack and loses only its return. A coroutine whose stack lies in a frame of the thread's own is not
- * recognised.
+ * What counts as a stack: the mapping that contains it, for the stack that the thread began with; elsewhere (alternate
+ * signal stacks, coroutines, many of which may share one mapping) the memory closely below the open call. A call above
+ * an open call on the thread's own stack means that the open call was left. Elsewhere the two cases look the same: the
+ * new call is taken to be on another stack and loses only its return. A coroutine whose stack is inside a frame of the
+ * thread's own stack is not recognised.
  *
  * Not here: kernels without session programs, whose return probes cannot be declined.
  */
 #ifndef GPUREC_STACK_H
 #define GPUREC_STACK_H
 
-/* How far below an open call the calls inside it lie, at most. */
+/* The largest distance of nested calls below an open call. */
 #define NEAR (16 << 10)
 
 struct range {
@@ -41,7 +41,7 @@ static __always_inline bool is_in(const struct range *range, u64 address)
 	return address - range->low < range->size;
 }
 
-/* Where the kernel sends returns that are watched; 0: not known. */
+/* The address to which Linux redirects probed returns; 0: unknown. */
 static __always_inline u64 trampoline(struct task_struct *task)
 {
 	struct xol_area *area = NULL;
@@ -52,7 +52,7 @@ static __always_inline u64 trampoline(struct task_struct *task)
 	return area ? BPF_CORE_READ(area, vaddr) : 0;
 }
 
-/* Does the frame of the call at `sp` still have the return address that the kernel put there? */
+/* Does the frame of the call at `sp` still have the return address that Linux wrote there? */
 static __always_inline bool is_open(struct task_struct *task, u64 sp)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -64,8 +64,8 @@ static __always_inline bool is_open(struct task_struct *task, u64 sp)
 #endif
 }
 
-/* Is an address in the stack that the thread began with? The kernel has made the first thread's; others have their
- * thread-local memory at the upper end. */
+/* Is an address in the stack that the thread began with? Linux created the first thread's stack; other threads have
+ * their thread-local memory at its upper end. */
 static __always_inline bool is_on_own_stack(struct task_struct *task, const struct range *mapping, u64 address)
 {
 	u64 local;
@@ -82,7 +82,7 @@ static __always_inline bool is_on_own_stack(struct task_struct *task, const stru
 	return task->pid != task->tgid && is_in(mapping, local) && address < local;
 }
 
-/* Not static: verified once, by itself. */
+/* Not static: the verifier checks it once. */
 __attribute__((noinline)) u32 look_at_stack(u64 sp)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -120,7 +120,7 @@ __attribute__((noinline)) u32 look_at_stack(u64 sp)
 	return 0;
 }
 
-/* Almost always the stack is the one of the call before. */
+/* Almost always the stack is that of the previous call. */
 static __always_inline bool is_on_another_stack(struct thread *t, u64 sp)
 {
 	if (sp - t->stack_low < t->stack_size && (!t->outermost || sp <= t->outermost))
@@ -140,10 +140,9 @@ static __always_inline u64 return_address(struct pt_regs *regs)
 #endif
 }
 
-/* Is the return address the uretprobe trampoline? Then this function was reached by a
- * tail call, and its frame shares the stack slot of the one before. Reading what the target
- * has on its stack is the dearest part of a hit, so that is done only where there may be
- * such a frame. */
+/* Is the return address the uretprobe trampoline? Then a tail call reached this function, and its frame shares the
+ * stack slot of the previous one. Reading the target's stack is the most expensive part of a hit, so it happens only
+ * where such a frame is possible. */
 static __always_inline bool is_chained(struct task_struct *task, struct thread *t, struct pt_regs *regs)
 {
 	u64 to;

@@ -1,8 +1,7 @@
 /*
- * ioctls and the other system calls on the driver's files. In: system-call tracepoints, and
- * for ioctls the driver's own entry points where those are hooked. Out: a call and a return
- * record each, an ioctl's with the payload that the table of shapes asks for. Files are told
- * by device number; only open, which has none yet, by name.
+ * ioctls and the other system calls on the driver's files. In: system-call tracepoints, and for ioctls the driver's own
+ * entry points where those are hooked. Out: a call and a return record each; an ioctl's records have the payload that
+ * the table of shapes asks for. Files are identified by device number; open, which has no device number yet, by name.
  */
 #ifndef GPUREC_SYSCALLS_H
 #define GPUREC_SYSCALLS_H
@@ -11,10 +10,10 @@
 #define MODESET_MINOR 254
 #define UVM_TOOLS_MINOR 1
 #define DEFAULT_PAYLOAD 64
-#define POLLED 16         /* descriptors looked at in one poll */
+#define POLLED 16         /* descriptors examined in one poll */
 #define DEVICE_PREFIX "/dev/nvidia"
 
-/* A file of the driver's: its family, 0 if it is none. */
+/* The family of one of the driver's files; 0 if the file is not the driver's. */
 static __always_inline u32 family_of(struct file *file, u32 *minor)
 {
 	u32 device = BPF_CORE_READ(file, f_inode, i_rdev);
@@ -25,7 +24,7 @@ static __always_inline u32 family_of(struct file *file, u32 *minor)
 	return family ? *family & GPUREC_FAMILY : 0;
 }
 
-/* Is an ioctl on this file seen as the call of a function too? */
+/* Does a function hook see ioctls on this file too? */
 static __always_inline bool by_function(struct file *file)
 {
 	u32 device = BPF_CORE_READ(file, f_inode, i_rdev);
@@ -84,7 +83,7 @@ static __always_inline u32 ioctl_probe(const struct request *r)
 	return r->minor == MODESET_MINOR ? n->modeset_ioctl : n->ioctl;
 }
 
-/* The request's number, size and payload, also where it is wrapped in another. */
+/* Fills in the request's number, size and payload, even if it is wrapped in another request. */
 static __always_inline void unwrap(struct request *r)
 {
 	struct {
@@ -146,7 +145,7 @@ static __noinline int ioctl_begin(struct kernel_thread *k, const struct request 
 		frame->ts = send_kernel_call(s, sizeof(s->call) + used);
 		k->busy = 0;
 	}
-	/* Also one that found no room: its return must not end the call around it. */
+	/* Also for a call that found no space: its return must not end the enclosing call. */
 	k->depth++;
 	if (!frame->ts)
 		count_lost_call(probe);
@@ -201,7 +200,7 @@ static __always_inline void ioctl_enter(struct task_struct *task, struct file *f
 		count_lost_call(probe);
 		return;
 	}
-	/* While functions are being hooked, one ioctl can be seen in both ways. */
+	/* While functions are being hooked, both ways can see the same ioctl. */
 	if (sp != SYSTEM_CALL && top_frame(k, probe, SYSTEM_CALL))
 		return;
 	if (is_told(k, probe, sp, copy))
@@ -213,7 +212,7 @@ static __always_inline void ioctl_enter(struct task_struct *task, struct file *f
 		t->in_ioctl = k->depth > 0;
 }
 
-/* Which of the ioctl probes it was, the frame tells: the one at this place, or the innermost. */
+/* The frame identifies the ioctl probe: the frame at this stack position, or else the innermost. */
 static __always_inline void ioctl_leave(struct task_struct *task, u64 value, u64 sp)
 {
 	struct kernel_thread *k = bpf_task_storage_get(&kernel_threads, task, 0, 0);
@@ -298,9 +297,8 @@ static __always_inline void syscall_end(struct task_struct *task, u32 probe, u64
 	plain_return(probe, flags_at_return(task), frame.ts, value);
 }
 
-/* A system call on a descriptor, if that is one of the driver's files and no function tells
- * the same of it. That is asked before the thread is given a state: with --all everybody is
- * a target. */
+/* A system call on a descriptor, if that is one of the driver's files and no function hook reports the same event.
+ * This is checked before the thread gets a state, because with --all every process is a target. */
 static __always_inline void on_descriptor(u32 probe, u32 by_function, int fd, u64 *args, u64 copy)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -364,7 +362,7 @@ int syscall_close_exit(struct trace_event_raw_sys_exit *ctx)
 	return 0;
 }
 
-/* Which file a name leads to shows only when it is open: here the name decides. */
+/* Before the open it is unknown which file a name leads to: here the name decides. */
 SEC("tracepoint/syscalls/sys_enter_openat")
 int syscall_open_enter(struct trace_event_raw_sys_enter *ctx)
 {
@@ -387,7 +385,7 @@ int syscall_open_enter(struct trace_event_raw_sys_enter *ctx)
 	/* nvidia_open serves /dev/nvidiactl and /dev/nvidiaN. */
 	if ((n->by_function & GPUREC_OPEN_BY_FUNCTION) && name[i] != '-')
 		return 0;
-	/* The name, eight bytes an argument: what a record without pieces has room for. */
+	/* The name, eight bytes per argument: as much as a record without pieces can hold. */
 	__builtin_memcpy(&args[2], name, sizeof(name));
 	flags = recorded(task, GPUREC_TARGETS, true);
 	if (!flags)

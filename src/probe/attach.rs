@@ -1,5 +1,5 @@
-//! Hooks in one library: attached in bulk, detached in bulk. In: a file and the places in
-//! it. Out: links. What a place means is the registry's business.
+//! Hooks in one library: attached in bulk, detached in bulk. In: a file and the places in it. Out: links.
+//! Not here: what a place means.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -22,16 +22,16 @@ use super::shield::{Hook, shielded};
 use crate::host::Backend;
 use crate::process::fds;
 
-/// Everybody: who is traced is decided in BPF.
+/// All processes: BPF decides which is traced.
 pub const ANYONE: i32 = -1;
 
-/// Threads that detach at the same time, each waiting for the kernel, which lets all go that
-/// wait when a grace period ends: 1,019 links took 1,237 ms with 64 threads, 138 ms with this.
+/// Number of threads that detach at the same time. Each waits for Linux, which releases all waiting threads when a
+/// grace period ends: 1,019 links took 1,237 ms with 64 threads, 138 ms with this number.
 const DETACHERS: usize = 1024;
 const DETACHERS_STACK: usize = 64 << 10;
 
-/// Single places that are refused until the rest is not tried any more: each try costs, and where everything is
-/// refused there may be a thousand of them.
+/// After this number of refused single places the rest is not tried: each try costs time, and if Linux refuses
+/// everything there may be a thousand places.
 const MOST_REFUSED: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +40,8 @@ pub struct Place {
     pub cookie: u64,
 }
 
-/// Attaches all places or none. `whom` is a process, or anyone; one process only on the first
-/// backend: before 6.10 the kernel took a thread for a process.
+/// Attaches all places or none. `whom` is a process, or all of them; a single process works only with the first
+/// backend: before 6.10 Linux took a thread for a process.
 pub fn attach(
     object: &Object,
     backend: Backend,
@@ -55,8 +55,8 @@ pub fn attach(
             Ok(vec![multi(&program, file, places, BPF_TRACE_UPROBE_SESSION, 0, whom)?])
         }
         Backend::Multi => {
-            // Returns first: an entry that is seen has its return hooked already. The
-            // return program ignores a call whose entry it doesn't know.
+            // Returns first: then an entry that is seen already has its return hooked. The return program ignores a
+            // call whose entry it does not know.
             let of_returns = BPF_F_UPROBE_MULTI_RETURN;
             let hook = |name, flags| {
                 multi(&program(object, name)?, file, places, BPF_TRACE_UPROBE_MULTI, flags, ANYONE)
@@ -68,14 +68,14 @@ pub fn attach(
     }
 }
 
-/// A place that the kernel refused, by where it is among the places.
+/// A place that Linux refused, by its index among the places.
 #[derive(Debug, PartialEq)]
 pub struct Refused {
     pub index: usize,
     pub why: String,
 }
 
-/// What came of attaching: links, each with the places that it is for.
+/// The result of attaching: links, each with the range of its places.
 #[derive(Debug, PartialEq)]
 pub struct Parts<L> {
     pub taken: Vec<(Range<usize>, Vec<L>)>,
@@ -88,7 +88,8 @@ impl<L> Parts<L> {
     }
 }
 
-/// Attaches what the kernel takes: what it refuses of many is looked for by halves. An error if it takes nothing.
+/// Attaches all places that Linux accepts: if it refuses a list, bisection finds the refused ones. An error if it
+/// accepts none.
 pub fn attach_most(
     base: &Base,
     object: &Object,
@@ -105,14 +106,14 @@ pub fn attach_most(
     })
 }
 
-/// `each`: each place by itself, so that each can be detached by itself.
+/// `each`: attaches each place by itself, so that each can be detached by itself.
 pub(super) fn attach_parts<L>(
     places: usize,
     each: bool,
     attach: &mut dyn FnMut(Range<usize>) -> Result<Vec<L>>,
 ) -> Result<Parts<L>> {
     let mut parts = Parts { taken: Vec::new(), refused: Vec::new() };
-    // The last one is next.
+    // A stack: the last one is next.
     let mut waiting: Vec<Range<usize>> = if each {
         (0..places).rev().map(|i| i..i + 1).collect()
     } else {
@@ -143,13 +144,13 @@ pub(super) fn attach_parts<L>(
     }
 }
 
-/// Through our own descriptor: the file that was examined is the file that is hooked, whatever its path has become and
-/// in whichever mount namespace it lies.
+/// A path through our own descriptor: the examined file is the hooked file, even if its path now names another file or
+/// is in another mount namespace.
 fn path_of(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// By the system call itself: libbpf's own function takes memory on the way.
+/// Makes the system call directly: libbpf's own function allocates memory.
 fn multi(
     program: &ProgramMut,
     file: &File,
@@ -169,7 +170,7 @@ fn multi(
         path: path.as_ptr(),
         offsets: offsets.as_ptr(),
         cookies: cookies.as_ptr(),
-        // 0 is everybody.
+        // 0 means all processes.
         pid: u32::try_from(whom).unwrap_or(0),
         ..Default::default()
     };
@@ -181,7 +182,7 @@ fn multi(
         made.get_or_insert_with(|| unsafe { bpf_link_create(program, 0, kind, &options) });
     });
     match made {
-        // SAFETY: a descriptor just made, owned by nobody else.
+        // SAFETY: the descriptor is new and has no other owner.
         Some(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into()),
         error => {
             let error = io::Error::from_raw_os_error(error.map_or(libc::EINTR, |error| -error));
@@ -211,7 +212,7 @@ fn single(object: &Object, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
     Ok(links)
 }
 
-/// What the kernel said, with what a person can do about it.
+/// The error from Linux, with a remedy if there is one.
 fn why(said: &str) -> anyhow::Error {
     match said.contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string()) {
         true => anyhow!("{}", fds::too_few()),
@@ -224,21 +225,20 @@ fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
 }
 
 fn session_program(object: &Object) -> Result<ProgramMut<'_>> {
-    // Of the two forms only the one that fits the kernel was loaded.
+    // Only the form that fits this kernel was loaded.
     object
         .progs_mut()
         .find(|p| p.name().to_string_lossy().starts_with("cuda_session") && p.autoload())
         .context("no session program is loaded")
 }
 
-/// Detaches while others go on: the kernel takes its time to remove a hook.
+/// Detaches in another thread, because Linux takes time to remove a hook.
 pub fn detach_aside(links: Vec<Hook>) {
-    // Where no thread can be had, they go here.
+    // If no thread can be started, the links are dropped here.
     let _ = without_signals(|| std::thread::Builder::new().spawn(move || detach(links)));
 }
 
-/// Detaches. Each link waits for the kernel by itself, so they wait at the same time.
-/// Returns seconds.
+/// Detaches. Each link waits for Linux, so threads wait for all of them at the same time. Returns seconds.
 pub fn detach<L: Send>(links: Vec<L>) -> f64 {
     let start = Instant::now();
     let threads = links.len().min(DETACHERS);
@@ -248,7 +248,7 @@ pub fn detach<L: Send>(links: Vec<L>) -> f64 {
     }
     std::thread::scope(|scope| {
         for share in shares {
-            // Where no thread can be had, the share is dropped here.
+            // If no thread can be started, the share is dropped here.
             let thread = std::thread::Builder::new().stack_size(DETACHERS_STACK);
             let _ = thread.spawn_scoped(scope, move || drop(share));
         }

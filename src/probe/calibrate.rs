@@ -1,7 +1,7 @@
-//! What recording one call costs on this machine: gpurec hooks functions of its own, one for each kind of site,
-//! calls them with and without the hook, and takes the difference.
-//! In: loaded programs. Out: nanoseconds a call (entry and return), or why the backend's
-//! programs cannot be attached here: so this is also the trial that decides a backend.
+//! Measures the cost of recording one call on this machine: gpurec hooks functions of its own, one for each kind of
+//! site, calls them with and without the hook, and takes the difference.
+//! In: loaded programs. Out: nanoseconds per call (entry and return), or the reason why the backend's programs cannot
+//! be attached here: so this is also the trial that decides on a backend.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,19 +16,20 @@ use super::capture;
 use super::objects::Base;
 use crate::host::Backend;
 
-/// Probe id 0 is this room's: no function of a library has it.
+/// Probe id 0 is reserved for this module: no library function has it.
 pub const COOKIE: u64 = 0;
 
 const ROUNDS: usize = 5;
 const CALLS: u32 = 400;
-/// Single calls, each after the caches were filled with something else.
+/// Single calls, each after the caches were filled with other data.
 const COLD_ROUNDS: usize = 5;
-/// More than a core has for itself. The last cache is shared: what other work leaves of it is not for us to say.
+/// More than the caches that a core has for itself. The last-level cache is shared, and gpurec cannot know how much
+/// other work leaves of it.
 const COLD_BYTES: usize = 4 << 20;
 const CACHE_LINE: usize = 64;
 
-// Functions that begin as those of libcuda 580 and libcudart do, whatever this compiler would have made of one written
-// in Rust: the kernel emulates the first instruction of the first, and single-steps that of the second.
+// Functions that begin like those of libcuda 580 and libcudart, written in assembly because the compiler might choose
+// other instructions: Linux emulates the first instruction of the first function, and single-steps that of the second.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".text",
@@ -76,18 +77,18 @@ unsafe extern "C" {
 
 type Function = unsafe extern "C" fn() -> u64;
 
-/// What recording a call costs, entry and return, by the kind of its hook's site, in nanoseconds.
+/// The cost of recording a call, entry and return, by the kind of its hook's site, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SiteCosts {
     pub emulated: u64,
     pub stepped: u64,
-    /// Where the processor's caches have other things in them.
+    /// With other data in the processor's caches.
     pub emulated_cold: u64,
     pub stepped_cold: u64,
 }
 
-/// `alone`: the hook is for this process, and the calls are those of a second thread: a kernel
-/// that takes its first thread for all of it sees none of them.
+/// `alone`: the hook is for this process, and a second thread makes the calls: a kernel that mistakes the first thread
+/// for the whole process sees none of them.
 pub fn measure(base: &Base, cuda: &Object, backend: Backend, alone: bool) -> Result<SiteCosts> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let cookie = capture::cookie(COOKIE as u32, None);
@@ -115,7 +116,7 @@ pub fn measure(base: &Base, cuda: &Object, backend: Backend, alone: bool) -> Res
     Ok(SiteCosts {
         emulated,
         stepped,
-        // Few are measured, and no cold call is cheaper than a warm one.
+        // Only a few cold calls are measured, and no cold call is cheaper than a warm one.
         emulated_cold: hooked.emulated_cold.saturating_sub(plain.emulated_cold).max(emulated),
         stepped_cold: hooked.stepped_cold.saturating_sub(plain.stepped_cold).max(stepped),
     })
@@ -168,7 +169,7 @@ fn cheapest(call: Function, after: &mut dyn FnMut()) -> u64 {
         .unwrap_or(0)
 }
 
-/// The middle of a few single calls.
+/// The median of a few single calls.
 fn cold(call: Function, other: &mut [u8]) -> u64 {
     let mut took = [0; COLD_ROUNDS];
     for ns in &mut took {
@@ -183,7 +184,7 @@ fn cold(call: Function, other: &mut [u8]) -> u64 {
     took[COLD_ROUNDS / 2]
 }
 
-/// Where in our own program file an address of ours lies.
+/// The offset in gpurec's own program file of one of its addresses.
 pub(super) fn file_offset(address: u64) -> Result<u64> {
     let maps = fs::read("/proc/self/maps")?;
     crate::process::maps::parse(&maps)

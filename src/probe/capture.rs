@@ -1,10 +1,10 @@
-//! Signatures → what BPF captures. In: a function's plan. Out: the entry of the table by
-//! which one generic program serves every function. Pure.
+//! Signatures → what BPF captures. In: a function's plan. Out: its entry in the table with which one generic program
+//! serves every function. Pure.
 
 use crate::wire;
 use gpurec_cuda::raw::{Count, Plan, Read, Source, What};
 
-/// The plan as BPF reads it. None if nothing is wanted beyond registers and return value.
+/// The plan as BPF reads it. None if only registers and return value are wanted.
 pub fn capture(plan: &Plan) -> Option<wire::Capture> {
     if plan.stack_words == 0 && plan.entry.is_empty() && plan.exit.is_empty() {
         return None;
@@ -24,7 +24,7 @@ pub fn capture(plan: &Plan) -> Option<wire::Capture> {
     Some(capture)
 }
 
-/// What a hook's cookie says, so that few hits have to look into the table.
+/// Encodes simple captures in a hook's cookie, so that few hits have to look into the table.
 pub fn cookie(probe: u32, plan: Option<&Plan>) -> u64 {
     let (wants, word, size) = match plan {
         None => (wire::WANTS_NOTHING, 0, 0),
@@ -36,7 +36,7 @@ pub fn cookie(probe: u32, plan: Option<&Plan>) -> u64 {
 fn wants(plan: &Plan) -> (u8, u8, u16) {
     match (plan.stack_words, plan.entry.as_slice(), plan.exit.as_slice()) {
         (0, [], []) => (wire::WANTS_NOTHING, 0, 0),
-        // Most functions with an out-pointer: one, in a register, to a number or a handle.
+        // Most functions with an output pointer have one, in a register, to a number or a handle.
         (0, [], [Read { from: Source::Word(word), what: What::Bytes(size), .. }])
             if *word < 6 && *size <= wire::SMALL =>
         {

@@ -1,6 +1,6 @@
-//! The control ring: what the recorder must act on at once, while a process waits. In: the
-//! map, one of the kernel's own ring buffers, since those wake who sleeps on them. Out: its
-//! records, and a descriptor to wait on. Not here: what is done about a record.
+//! The control ring: records that the recorder must act on at once, because a process waits. In: the map, a BPF ring
+//! buffer, because those wake a sleeping reader. Out: its records, and a descriptor to wait on.
+//! Not here: how the recorder acts on a record.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,9 +32,9 @@ impl Control {
         Ok(Control { map, ring, read })
     }
 
-    /// What has come since the last time.
+    /// The records since the last call.
     pub fn take(&self) -> Vec<NewFile> {
-        // It fails only where a callback does.
+        // It fails only if a callback does.
         let _ = self.ring.consume();
         self.read.take()
     }

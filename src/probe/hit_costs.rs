@@ -1,6 +1,6 @@
-//! What the hits that `--budget` weighs cost on this machine: recorded, recorded with memory read,
-//! only counted; and how much more where the kernel single-steps the instruction.
-//! In: loaded programs. Out: nanoseconds. As calibrate.rs, by hooking functions of our own.
+//! Measures the cost of the hits that `--budget` weighs on this machine: recorded, recorded with memory read, only
+//! counted; and the additional cost where Linux single-steps the instruction.
+//! In: loaded programs. Out: nanoseconds. Like calibrate.rs, it hooks functions of gpurec itself.
 
 use std::fs::File;
 use std::time::Instant;
@@ -17,17 +17,17 @@ use crate::wire;
 
 const ROUNDS: usize = 8;
 const CALLS: u32 = 200;
-/// Stack words that a function's parameters past the sixth take, as a launch has.
+/// Stack words for a function's parameters after the sixth, as a launch has them.
 const WORDS: u8 = 5;
 
-/// In nanoseconds, return included.
+/// In nanoseconds, including the return.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HitCosts {
     pub recorded: u64,
-    /// Where memory is read too.
+    /// With memory reads.
     pub reading: u64,
     pub counted: u64,
-    /// Added to each where the kernel single-steps.
+    /// Added to each where Linux single-steps.
     pub stepping: u64,
 }
 

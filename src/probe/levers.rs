@@ -1,10 +1,10 @@
-//! What `--budget` moves: whether a function is recorded, only counted, or not hooked at all;
-//! and what it reads: who paid how much. In: hooks to hold, a function's number. Out: links
-//! made and dropped, counters. What to give up is decided elsewhere (src/overhead).
+//! Overhead control for `--budget`: records a function, only counts it, or does not hook it at all; and reads the cost
+//! of each thread. In: functions to hook, a function's number. Out: links made and dropped, counters.
+//! Not here: which functions are no longer recorded (src/overhead).
 //!
-//! Each function has links of its own, so that it can be unhooked alone: the hooks of a link
-//! for many go together, and a second link for those to keep would have every call seen twice
-//! until the first is gone.
+//! Each function has links of its own, so that it can be unhooked alone: all hooks of a link for many functions are
+//! removed together, and with a second link for the functions to keep, every call would be seen twice until the first
+//! link is gone.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -38,26 +38,26 @@ pub struct Levers {
     lost: MapHandle,
     pub costs: HitCosts,
     held: HashMap<u32, Held>,
-    /// Links on their way out: each waits for the kernel.
+    /// Threads that are detaching links: each waits for Linux.
     going: Vec<JoinHandle<f64>>,
 }
 
 struct Held {
     name: String,
-    /// The kernel single-steps its first instruction, in one of the files.
+    /// Linux single-steps its first instruction, in one of the files.
     stepped: bool,
-    /// Memory is read at its calls.
+    /// Its calls read memory.
     reads: bool,
     hooked: bool,
     places: Vec<Spot>,
 }
 
-/// Where it is in a file.
+/// The function's place in a file.
 struct Spot {
     key: FileId,
     file: Rc<File>,
     place: Place,
-    /// None while it is unhooked.
+    /// Empty while the function is unhooked.
     links: Vec<Hook>,
 }
 
@@ -75,9 +75,9 @@ impl Levers {
         })
     }
 
-    /// Hooks them, each by itself. Those that were given up in other files are not hooked in this one either,
-    /// until they are taken back. Out: those that the kernel refused, if it took any.
-    #[allow(clippy::too_many_arguments)] // each once, from one place
+    /// Hooks each function by itself. Functions that --budget unhooked in other files are not hooked in this one
+    /// either, until it hooks them again. Returns the functions that Linux refused, if it accepted any.
+    #[allow(clippy::too_many_arguments)] // a single call site passes them
     pub(super) fn attach(
         &mut self,
         base: &Base,
@@ -122,12 +122,12 @@ impl Levers {
         files.into_iter().collect()
     }
 
-    /// How many are hooked, those aside that were given up.
+    /// Number of hooked functions, without those that --budget unhooked.
     pub(super) fn functions(&self) -> usize {
         self.held.values().flat_map(|held| &held.places).filter(|spot| !spot.links.is_empty()).count()
     }
 
-    /// Forgets a file. Its links, to be removed.
+    /// Forgets a file. Returns its links, which the caller removes.
     pub(super) fn let_go(&mut self, key: FileId) -> Vec<Hook> {
         let mut links = Vec::new();
         for held in self.held.values_mut() {
@@ -141,7 +141,7 @@ impl Levers {
         self.held.get(&probe).map(|held| held.name.as_str())
     }
 
-    /// What hits weigh, for a person.
+    /// A sentence for the user: the weight of each kind of hit.
     pub fn weights(&self) -> String {
         let HitCosts { recorded, reading, counted, stepping } = self.costs;
         format!(
@@ -150,7 +150,7 @@ impl Levers {
         )
     }
 
-    /// What a hit costs in nanoseconds: recorded, and counted.
+    /// The cost of a hit in nanoseconds: recorded, and counted.
     pub fn cost(&self, probe: u32) -> (u64, u64) {
         let HitCosts { recorded, reading, counted, stepping } = self.costs;
         let (reads, stepped) =
@@ -159,13 +159,13 @@ impl Levers {
         (if reads { reading } else { recorded } + more, counted + more)
     }
 
-    /// From the next hit on.
+    /// Takes effect from the next hit on.
     pub fn count_only(&self, probe: u32, counted: bool) -> Result<()> {
         let level = if counted { wire::COUNTED } else { wire::RECORDED };
         Ok(self.levels.update(&probe.to_ne_bytes(), &level.to_ne_bytes(), MapFlags::ANY)?)
     }
 
-    /// Removes the hooks of some functions. The kernel takes its time over what is left of them.
+    /// Removes the hooks of some functions, in a thread because Linux takes time for it.
     pub fn unhook(&mut self, probes: &[u32]) {
         let mut links = Vec::new();
         for probe in probes {
@@ -175,7 +175,7 @@ impl Levers {
         }
         self.going.retain(|thread| !thread.is_finished());
         if !links.is_empty() {
-            // Where no thread can be had, they are dropped here.
+            // If no thread can be started, the links are dropped here.
             self.going.extend(std::thread::Builder::new().spawn(move || attach::detach(links)));
         }
     }
@@ -193,7 +193,7 @@ impl Levers {
         self.held.values().flat_map(|held| &held.places).map(|spot| spot.links.len()).sum()
     }
 
-    /// Every link, to be removed at the end; those on their way are waited for.
+    /// Takes every link for removal at the end; waits for links that are being detached.
     pub(super) fn take_links(&mut self) -> Vec<Hook> {
         for thread in self.going.drain(..) {
             let _ = thread.join();
@@ -201,18 +201,18 @@ impl Levers {
         self.held.drain().flat_map(|(_, held)| held.places).flat_map(|spot| spot.links).collect()
     }
 
-    /// Who has paid how much since they began.
+    /// The cost of each thread at each probe since its first hit.
     pub fn spent(&self) -> Result<Vec<(Spender, Spent)>> {
         let all = self.spent.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
         Ok(all.filter_map(|(key, value)| Some((wire::read(&key)?, wire::read(&value)?))).collect())
     }
 
-    /// Of threads that make no calls any more.
+    /// Removes the entry of a thread that makes no calls any more.
     pub fn forget(&self, spender: &Spender) {
         let _ = self.spent.delete(wire::bytes(spender));
     }
 
-    /// Calls that were counted and not recorded.
+    /// Number of calls that were counted and not recorded.
     pub fn counted(&self, probe: u32) -> u64 {
         let cpus = self.counted.lookup_percpu(&probe.to_ne_bytes(), MapFlags::ANY).ok().flatten();
         cpus.iter()
@@ -221,13 +221,13 @@ impl Levers {
             .sum()
     }
 
-    /// Calls that found no room in a ring: they are not followed to their return.
+    /// Number of calls that found no space in a ring: their returns are not probed.
     pub fn lost(&self, probe: u32) -> u64 {
         loss::of_probe(&self.lost, probe).map_or(0, |lost| lost.calls)
     }
 }
 
-/// A thread that is no more will not return from anything.
+/// A thread that has ended will not return from any call.
 pub fn lives(spent: &Spent, spender: &Spender) -> bool {
     Path::new(&format!("/proc/{}/task/{}", spent.pid, spender.tid)).exists()
 }

@@ -1,5 +1,5 @@
-//! `gpurec probes`: what would be hooked, where and how. In: libraries of this machine, of
-//! a process, or named. Out: a line a function, on standard output. Attaches nothing.
+//! `gpurec probes`: what would be hooked, where and how. In: libraries of this machine, of a process, or named by the
+//! user. Out: one line per function on standard output. Attaches nothing.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -67,7 +67,7 @@ fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>
         .collect()
 }
 
-/// OFFSET is where in the file the probe goes; +N, how far behind the function's entry.
+/// OFFSET is the probe's place in the file; +N is its distance from the function's entry.
 fn show(out: &mut impl io::Write, path: &Path, image: &Image, glob: &Pattern) -> io::Result<usize> {
     let wanted = |name: &str| cuda::fits(glob, name);
     let functions: Vec<_> =
@@ -91,7 +91,7 @@ fn show(out: &mut impl io::Write, path: &Path, image: &Image, glob: &Pattern) ->
     for f in &not_hooked {
         _ = writeln!(text, "  {:<48} not hooked: {}", f.name, f.reason);
     }
-    // The names are the file's.
+    // The names come from the file and are not trusted.
     out.write_all(ui::clean_lines(&text).as_bytes())?;
     Ok(functions.len() + not_hooked.len())
 }

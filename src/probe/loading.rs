@@ -1,5 +1,5 @@
-//! Loading the programs. In: the shared maps, the plan of what this machine may have. Out: the process programs, and
-//! those of the best backend that is seen to work here.
+//! Loads the programs. In: the shared maps, the plan of what this machine may support. Out: the process programs, and
+//! the programs of the best backend that works here.
 
 use anyhow::{Result, bail};
 use libbpf_rs::Object;
@@ -14,16 +14,16 @@ use crate::wire;
 
 pub struct Works {
     pub backend: Backend,
-    /// Better ones, and why not.
+    /// Better backends, and why they were refused.
     pub refused: Vec<(Backend, String)>,
     pub cuda: Object,
     pub costs: SiteCosts,
-    /// For one process, as long as that is enough.
+    /// The hooks are for one process as long as that is enough.
     pub alone: bool,
 }
 
-/// The kernel takes as long over the process programs as over finding the backend, so they are loaded by a thread meanwhile.
-/// `force` allows only one backend.
+/// Loading the process programs takes Linux as long as finding the backend, so a thread loads them meanwhile. `force`
+/// allows only one backend.
 pub fn all(base: &Base, settings: &Settings, plan: &Plan, force: Option<Backend>) -> Result<(Object, Works)> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("gpurec-process".into());
@@ -31,7 +31,7 @@ pub fn all(base: &Base, settings: &Settings, plan: &Plan, force: Option<Backend>
         let works = best_backend(base, settings, plan, force);
         let process = match loading {
             Ok(thread) => thread.join().unwrap_or_else(|_| bail!("loading the process programs panicked")),
-            // Where no thread can be had, it is done here.
+            // If no thread can be started, this thread does the work.
             Err(_) => base.load_process(),
         };
         Ok((process?, works?))
@@ -58,7 +58,7 @@ fn best_backend(base: &Base, settings: &Settings, plan: &Plan, force: Option<Bac
     bail!("no way to hook functions works on this machine ({}); run `gpurec doctor`", reasons.join("; "))
 }
 
-/// The best way that is seen to work.
+/// Tries a backend: first for one process, if allowed, then for all.
 fn try_backend(base: &Base, backend: Backend, may_be_for_one: bool) -> Result<Works> {
     let attempt = |alone: bool| -> Result<Works> {
         let reach = if alone { wire::ONE_PROCESS } else { wire::ALWAYS_EVERYBODY };

@@ -1,6 +1,6 @@
-//! What found no room in a ring, from BPF's counters. In: the maps. Out: sums. The counters only
-//! grow; the caller keeps what it has told already. To be made before anything is hooked: what is
-//! lost before the first record is read was lost too.
+//! Records that found no space in a ring, from BPF's counters. In: the maps. Out: sums. The counters only grow; the
+//! caller remembers what it has already reported. Create this before any hook is attached: losses before the first
+//! record is read count too.
 
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -42,7 +42,7 @@ impl LossCounters {
     }
 }
 
-/// `lost`: the map of this name.
+/// `lost` is the map of that name.
 pub fn of_probe(lost: &MapHandle, probe: u32) -> Result<Lost> {
     let value = lost.lookup(&probe.to_ne_bytes(), MapFlags::ANY)?;
     Ok(value.and_then(|value| wire::read(&value)).unwrap_or_default())

@@ -1,7 +1,6 @@
-//! Hits of hooks that the kernel passed over: it runs no probe while it is in another one, and no
-//! BPF program while another, or the same one for a thread that was preempted in it, runs on the
-//! same CPU. In: programs and links. Out: how many, and of what. Whose hits they were the kernel
-//! does not say.
+//! Recursion misses: hits of hooks that Linux skipped. It runs no probe while it is in another one, and no BPF program
+//! while another, or the same one for a preempted thread, runs on the same CPU. In: programs and links. Out: how many
+//! hits were missed, and of what. Linux does not report which process the hits belonged to.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -26,14 +25,13 @@ const COVERED: [&str; 7] = [
     "pkey_mprotect_exit",
 ];
 
-/// Counters by what they belong to: a function, or a program that many share. They only grow.
+/// Counters by the function or the shared program that they belong to. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missed(BTreeMap<String, u64>);
 
 impl Missed {
-    /// Of the programs of an object, since a BPF program was running. Of copies that are at the same
-    /// hooks a hit is missing only if all have passed over it: as often, at most, as the one that
-    /// passed over fewest.
+    /// Adds the hits that the object's programs missed because a BPF program was running. If copies share the same
+    /// hooks, a hit is lost only if all copies missed it: at most as often as the copy that missed fewest.
     pub fn add_programs<'a>(&mut self, copies: impl IntoIterator<Item = &'a Object>) {
         let mut fewest: BTreeMap<String, u64> = BTreeMap::new();
         for program in copies.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
@@ -48,19 +46,21 @@ impl Missed {
         }
     }
 
-    /// Of the programs at forks, execs, exits and mappings, since they were hooked: what the first copy was passed over
-    /// for, less what the others have counted that they saw in its place (bpf/copies.h).
+    /// Adds the hits that the programs at forks, execs, exits and mappings have missed since they were attached: the
+    /// misses of the first copy, less the hits that the others counted in its place (bpf/copies.h).
     pub fn add_process_programs(&mut self, object: &Object) {
         for (what, name, fd) in first_copies(object) {
-            // This first: it follows the other, and what is seen of only one of them must not hide a hit.
+            // Read this first: it lags behind the other counter, and an event seen in only one of them must not hide a
+            // miss.
             let told = covered(object, what);
             let missed = of_program(fd) as i64;
             self.add(format!("program {name}"), (missed - told).max(0) as u64);
         }
     }
 
-    /// Those at mappings, until the recording begins: gpurec's own calls of bpf(2) are the reason for most of them. The
-    /// other way round here, since what is taken off later must not be too much.
+    /// The misses of the programs at mappings before the recording begins: most come from gpurec's own calls of bpf(2).
+    /// The counters are read in reverse order here, because the caller subtracts the result and it must not be too
+    /// large.
     pub fn at_mappings(object: &Object) -> Missed {
         let mut all = Missed::default();
         for (what, name, fd) in first_copies(object).filter(|(_, name, _)| is_at_mappings(name)) {
@@ -75,12 +75,12 @@ impl Missed {
         self.0.is_empty()
     }
 
-    /// Of a link, since another probe was running; kernels before 6.7 do not tell it.
+    /// Adds the hits that a link missed because another probe was running; kernels before 6.7 do not report them.
     pub fn add_link(&mut self, fd: i32) {
         let mut name = [0u8; 128];
         let Some(info) = link_info(fd, &mut name) else { return };
         if info.type_ == BPF_LINK_TYPE_KPROBE_MULTI {
-            // SAFETY: the type says which member the kernel has filled; the rest is zeroes.
+            // SAFETY: the type says which member Linux has filled; the rest is zeroes.
             let missed = unsafe { info.__bindgen_anon_1.kprobe_multi.missed };
             self.add("functions hooked together".to_owned(), missed);
         } else if is_kprobe(&info) {
@@ -97,7 +97,7 @@ impl Missed {
         }
     }
 
-    /// What came since an earlier look.
+    /// The increase since an earlier reading.
     pub fn since(mut self, earlier: &Missed) -> Missed {
         for (what, count) in &mut self.0 {
             *count = count.saturating_sub(earlier.0.get(what).copied().unwrap_or(0));
@@ -113,7 +113,7 @@ impl Missed {
         self
     }
 
-    /// For the reasons why a recording is not complete.
+    /// A sentence for the list of reasons why a recording is incomplete.
     pub fn sentence(&self) -> Option<String> {
         let total: u64 = self.0.values().sum();
         let of: Vec<String> = self.0.iter().map(|(what, count)| format!("{what}: {count}")).collect();
@@ -126,7 +126,7 @@ impl Missed {
     }
 }
 
-/// With its number in COVERED, its name, and its descriptor.
+/// Yields the number in COVERED, the name, and the descriptor.
 fn first_copies(object: &Object) -> impl Iterator<Item = (u32, &'static str, i32)> {
     object.progs().filter_map(|program| {
         let name = program.name().to_string_lossy().into_owned();
@@ -150,12 +150,12 @@ fn of_program(fd: i32) -> u64 {
     if result == 0 { info.recursion_misses } else { 0 }
 }
 
-/// A kprobe's function is written into `name`.
+/// Writes the name of a kprobe's function into `name`.
 fn link_info(fd: i32, name: &mut [u8; 128]) -> Option<bpf_link_info> {
     let mut info = ask(fd, bpf_link_info::default())?;
     if is_kprobe(&info) {
         let mut again = bpf_link_info::default();
-        // SAFETY: the type was told just now; writing a plain member of a union.
+        // SAFETY: the type was checked just now; this writes a plain member of a union.
         unsafe {
             let kprobe = &mut again.__bindgen_anon_1.perf_event.__bindgen_anon_1.kprobe;
             kprobe.func_name = name.as_mut_ptr() as u64;
@@ -168,13 +168,13 @@ fn link_info(fd: i32, name: &mut [u8; 128]) -> Option<bpf_link_info> {
 
 fn ask(fd: i32, mut info: bpf_link_info) -> Option<bpf_link_info> {
     let mut size = size_of::<bpf_link_info>() as u32;
-    // SAFETY: info is as large as size says, and a buffer that it names is as large as it says.
+    // SAFETY: info is as large as size says, and so is any buffer that it names.
     let result = unsafe { bpf_link_get_info_by_fd(fd, &raw mut info, &raw mut size) };
     (result == 0).then_some(info)
 }
 
 fn is_kprobe(info: &bpf_link_info) -> bool {
-    // SAFETY: of that type of link; older kernels leave zeroes, which is no kprobe.
+    // SAFETY: only read for that link type; older kernels leave zeroes, which do not mean a kprobe.
     let kind = || unsafe { info.__bindgen_anon_1.perf_event.type_ };
     info.type_ == BPF_LINK_TYPE_PERF_EVENT
         && matches!(kind(), BPF_PERF_EVENT_KPROBE | BPF_PERF_EVENT_KRETPROBE)

@@ -1,7 +1,7 @@
-//! The hooks. In: what the user selected, and files that a traced process has mapped.
-//! Out: attached probes, numbered, and one report of everything asked for: hooked, or not
-//! and why. The only room that talks to libbpf.
-//! Not here: which process maps what (target, record), what a record means (pipeline).
+//! The hooks. In: the user's selection, and files that a traced process has mapped.
+//! Out: attached probes with their numbers, and one report on every requested function: hooked, or the reason why not.
+//! Only this module talks to libbpf.
+//! Not here: which process maps which file (target, record), what a record means (pipeline).
 
 mod aside;
 mod attach;
@@ -63,18 +63,18 @@ use rewritten::Rewritten;
 use shield::Hook;
 use verified::Verified;
 
-/// A hooked function. Its number is what BPF calls it (see numbers.rs).
+/// A hooked function. BPF knows it by its number (see numbers.rs).
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub id: u32,
     pub name: String,
-    /// What is known of its parameters.
+    /// What gpurec knows about its parameters.
     pub signature: Option<&'static Signature>,
-    /// Of what is no call of a library but lies beneath one.
+    /// Set for Linux-side probes (ioctl, irq, ...), which are not calls of a library.
     pub beneath: Option<Beneath>,
 }
 
-/// What a probe of the kernel stands for.
+/// The event that a Linux-side probe stands for.
 #[derive(Clone, Debug)]
 pub enum Beneath {
     /// An ioctl on one of the driver's files.
@@ -87,24 +87,24 @@ pub enum Beneath {
     OffCpu,
     Xid,
     Function(Arc<kernel::Target>),
-    /// A tracepoint of the user's.
+    /// A tracepoint that the user named.
     Event(Arc<kernel::Event>),
 }
 
-/// A file that was looked at and is worth telling about.
+/// A file that gpurec examined and reports.
 #[derive(Clone, Debug)]
 pub struct Library {
     pub path: PathBuf,
     pub build_id: Option<String>,
-    /// How many functions are hooked.
+    /// Number of hooked functions.
     pub functions: usize,
     pub not_hooked: Vec<NotHooked>,
-    /// How many were to be, and there were no numbers for them.
+    /// Number of functions that were wanted but got no probe number.
     pub beyond: usize,
-    /// How many of those hooked the kernel must single-step.
+    /// Number of hooked functions that Linux must single-step.
     pub slow: usize,
     pub single_stepped: Vec<String>,
-    /// How many more functions could not be hooked; they are in `not_hooked`.
+    /// Number of further functions that could not be hooked; `not_hooked` has them.
     pub refused: usize,
     pub took: Duration,
 }
@@ -121,9 +121,9 @@ pub enum Looked {
     Hooked(Library),
     /// Hooked before, and now for this process too.
     Also,
-    /// Nothing wanted in it, or hooked before.
+    /// The file has no wanted function, or was hooked before.
     Nothing,
-    /// It looked like something wanted, but could not be read or hooked.
+    /// The file looked like a wanted one, but could not be read or hooked.
     Failed {
         path: PathBuf,
         reason: String,
@@ -139,28 +139,28 @@ pub struct Probes {
     process: Object,
     cuda: Rc<Object>,
     reach: Reach,
-    /// With --budget, which holds the links then.
+    /// With --budget; it holds the links then.
     levers: Option<Levers>,
-    /// The process programs' own.
+    /// The links of the process programs.
     process_links: Vec<Link>,
     numbers: Numbers,
     driver: Option<Driver>,
     missed_before: Missed,
     hooked: HashSet<FileId>,
-    /// Those whose file system may have its callers wait.
+    /// Files whose file system may make its callers wait.
     served: HashSet<FileId>,
     rewritten: Rewritten,
 }
 
 impl Probe {
-    /// Its hook in a file.
+    /// The place of its hook in a file.
     fn place(&self, offset: u64) -> Place {
         Place { offset, cookie: capture::cookie(self.id, self.signature.map(|s| &s.plan)) }
     }
 }
 
 impl Probes {
-    /// Loads the programs of the best backend of the plan that works here; `force` allows only one.
+    /// Loads the programs of the plan's best backend that works here; `force` allows only one.
     pub fn load(
         settings: &Settings,
         making: rings::Making,
@@ -191,7 +191,7 @@ impl Probes {
         })
     }
 
-    /// Before its first hit, BPF knows what to read of each call.
+    /// Writes the capture of each probe into the table. BPF needs it before the probe's first hit.
     fn set_captures(&self, probes: &[Probe]) -> Result<()> {
         let table = objects::find_map(&self.cuda, "captures")?;
         for probe in probes {
@@ -202,20 +202,20 @@ impl Probes {
         Ok(())
     }
 
-    /// From here on targets are followed, and stopped where they load something new.
+    /// From now on BPF follows targets, and stops them where they load a new file.
     pub fn follow_processes(&mut self) -> Result<()> {
         self.process_links = process::attach(&self.process)?;
         self.reach.allow_pauses()
     }
 
-    /// Hooks what lies beneath the calls. Probes are announced before they can be hit.
+    /// Attaches the Linux-side hooks. Probes are announced before they can be hit.
     pub fn hook_kernel(&mut self, choice: &Choice, tell: &mut dyn FnMut(&[Probe])) -> Result<()> {
         let mut numbering = Numbering { next: &self.numbers.next, waiting: Vec::new(), tell };
         self.driver = Some(Driver::start(self.base.clone(), choice.clone(), &mut numbering)?);
         Ok(())
     }
 
-    /// If a module of the driver's came or went, what follows from it.
+    /// Attaches or removes hooks if one of the driver's modules was loaded or unloaded. Returns what changed.
     pub fn refresh_kernel(&mut self, tell: &mut dyn FnMut(&[Probe])) -> Result<Option<Change>> {
         let Some(driver) = &mut self.driver else { return Ok(None) };
         driver.refresh(&mut Numbering { next: &self.numbers.next, waiting: Vec::new(), tell })
@@ -225,8 +225,8 @@ impl Probes {
         self.driver.as_ref()
     }
 
-    /// Hooks what is wanted in a file that a process has mapped. Safe to call again with the same file. `announce` hears
-    /// of the library before the first of its probes can be hit.
+    /// Hooks the wanted functions in a file that a process has mapped. Safe to call again with the same file. Calls
+    /// `announce` with the library before its first probe can be hit.
     pub fn look(&mut self, pid: u32, wants: Wants, announce: &mut dyn FnMut(&Library, &[Probe])) -> Looked {
         let start = Instant::now();
         self.base.still_here();
@@ -246,7 +246,7 @@ impl Probes {
             Ok(library) => return Looked::Hooked(Library { took: start.elapsed(), ..library }),
             Err(error) => failed(&path, &error),
         };
-        // Nothing holds the file any more, so another one may get its number.
+        // Nothing holds the file open any more, so another file may get its number.
         self.let_go_now(key);
         looked
     }
@@ -260,17 +260,17 @@ impl Probes {
         }
     }
 
-    /// The process that need not be stopped for this file again, while others must; 0: nobody.
+    /// The process that need not be stopped for this file again, while others must; 0: none.
     pub fn only(&self, key: FileId) -> u32 {
         self.reach.only(key)
     }
 
-    /// Hooks for one process are not enough any more.
+    /// Hooks for one process are no longer enough: extends them to all processes.
     pub fn widen(&mut self) -> Result<()> {
         self.reach.widen()
     }
 
-    /// For a person: who pays for the hooks.
+    /// A sentence for the user: which processes pay for the hooks.
     pub fn whose(&self) -> String {
         self.reach.sentence()
     }
@@ -319,7 +319,7 @@ impl Probes {
         Ok(library)
     }
 
-    /// A probe for each function. Those that there is no number for are moved to what is not hooked.
+    /// Makes a probe for each function. Functions that get no number move to `not_hooked`.
     fn number(&mut self, image: &mut Image) -> Vec<Probe> {
         let major = image.soname.as_deref().and_then(soname_major);
         let (numbers, not_hooked) = (&mut self.numbers, &mut image.not_hooked);
@@ -338,15 +338,15 @@ impl Probes {
         probes
     }
 
-    /// Deleted files that have hooks that can be removed while others are made. Nobody can load them by a name any
-    /// more. Single uprobes stay: the kernel removes one after the other, and makes no new ones meanwhile.
+    /// Deleted files with hooks that can be removed while others are attached. No process can load them by name any
+    /// more. Single uprobes stay: Linux removes them one after the other, and attaches no new ones meanwhile.
     pub fn deleted(&self) -> Vec<FileId> {
         if self.backend == Backend::Single {
             return Vec::new();
         }
         let files = self.levers.as_ref().map_or_else(|| self.reach.files(), Levers::files);
         let gone = |file: &File| file.metadata().is_ok_and(|meta| meta.nlink() == 0);
-        // Of those with a server it is not asked: that could wait.
+        // Files on a file server are skipped: asking for their metadata could block.
         let all = files.into_iter().filter(|(key, _)| !self.served.contains(key));
         all.filter(|(_, file)| gone(file)).map(|(key, _)| key).collect()
     }
@@ -355,22 +355,22 @@ impl Probes {
         self.hooked.contains(key)
     }
 
-    /// How many functions have hooks now.
+    /// Number of functions that have hooks now.
     pub fn attached(&self) -> usize {
         self.reach.functions() + self.levers.as_ref().map_or(0, Levers::functions)
     }
 
-    /// How many files have hooks.
+    /// Number of files that have hooks.
     pub fn files(&self) -> usize {
         self.hooked.len()
     }
 
-    /// Removes the hooks of a file that nobody has mapped. If somebody maps it again, it is a new one.
+    /// Removes the hooks of a file that no process has mapped. If a process maps it again, it counts as a new file.
     pub fn let_go(&mut self, key: FileId) {
         attach::detach_aside(self.forget(key));
     }
 
-    /// The same, and the hooks are gone when this returns.
+    /// The same, but the hooks are gone when this returns.
     fn let_go_now(&mut self, key: FileId) {
         attach::detach(self.forget(key));
     }
@@ -389,15 +389,15 @@ impl Probes {
         self.rewritten.fd()
     }
 
-    /// Files that have hooks and were written to. They have none any more: whoever maps one from here on is to be looked
-    /// at as if it were new.
+    /// Files that had hooks and were written to. Their hooks are removed: the next process that maps such a file causes
+    /// a new examination.
     pub fn take_rewritten(&mut self) -> Vec<FileId> {
         let all = self.rewritten.all();
         all.iter().for_each(|key| self.let_go_now(*key));
         all
     }
 
-    /// The calls are hooked: what lies beneath them is recorded from here on.
+    /// The calls are hooked: from now on Linux-side events are recorded too.
     pub fn begin_kernel(&mut self) -> Result<()> {
         self.missed_before = Missed::at_mappings(&self.process);
         if let Some(driver) = &mut self.driver {
@@ -406,13 +406,13 @@ impl Probes {
         self.reach.set_phase(wire::RECORDING)
     }
 
-    /// Why hits in the kernel are missing, if any are. Uprobes have no such gaps.
+    /// Why Linux-side hits are missing, if any are. Uprobes have no such gaps.
     pub fn missed(&self) -> Option<String> {
         let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
         self.processes_missed().and(driver).sentence()
     }
 
-    /// For a person: what the programs are to the kernel's verifier.
+    /// A sentence for the user: how many instructions the verifier processed for each program.
     pub fn verified(&self) -> Option<String> {
         let mut verified = Verified::default();
         verified.add_programs([&self.process, &self.cuda]);
@@ -422,8 +422,8 @@ impl Probes {
         verified.sentence()
     }
 
-    /// What the first copy of a program was passed over for just now, another is about to tell: whoever is preempted
-    /// between the two is waited for.
+    /// A hit that the first copy of a program missed a moment ago may be recorded by another copy soon: this waits for
+    /// a thread that is preempted between the two.
     fn processes_missed(&self) -> Missed {
         let started = Instant::now();
         loop {
@@ -437,17 +437,17 @@ impl Probes {
         }
     }
 
-    /// No new calls, but those under way may still return.
+    /// Records no new calls, but calls in progress may still return.
     pub fn returns_only(&mut self) -> Result<()> {
         self.reach.set_phase(wire::RETURNS_ONLY)
     }
 
-    /// No hook records anything from here on: the recording's end, in every library at once.
+    /// From now on no hook records anything: the end of the recording, in every library at once.
     pub fn silence(&mut self) -> Result<()> {
         self.reach.set_phase(wire::SILENT)
     }
 
-    /// Removes every hook. After this no new record is produced. Returns how long it took.
+    /// Removes every hook. After this no new record is produced. Returns the time that it took.
     pub fn detach(&mut self) -> Duration {
         let mut links = self.reach.take_links();
         links.extend(self.levers.iter_mut().flat_map(Levers::take_links));
@@ -458,15 +458,15 @@ impl Probes {
         Duration::from_secs_f64(attach::detach(hooks))
     }
 
-    /// The process programs, which have nothing to do any more, to be closed by whoever has the
-    /// time: a tracepoint of a system call takes a tenth of a second.
+    /// The links of the process programs, which have nothing left to do. The caller closes them when it has time:
+    /// closing a tracepoint of a system call takes a tenth of a second.
     pub fn take_process_links(&mut self) -> Vec<OwnedFd> {
         let links = std::mem::take(&mut self.process_links);
         links.iter().filter_map(|link| link.as_fd().try_clone_to_owned().ok()).collect()
     }
 
-    /// How long detaching will take about, where it is long enough to be worth a warning:
-    /// single uprobes wait for a grace period of the kernel each.
+    /// About how long detaching will take, if it is long enough for a warning: each single uprobe waits for a grace
+    /// period of Linux.
     pub fn slow_stop(&self) -> Option<Duration> {
         (self.backend == Backend::Single).then(|| Duration::from_millis(40 * self.links() as u64))
     }
@@ -479,7 +479,7 @@ impl Probes {
         self.levers.as_ref()
     }
 
-    /// What a call costs that --budget has only counted.
+    /// The cost of a call that --budget only counts.
     pub fn ns_per_counted(&self) -> Option<u64> {
         Some(self.levers.as_ref()?.costs.counted)
     }
@@ -503,12 +503,12 @@ fn failed(path: &Path, error: &anyhow::Error) -> Looked {
     Looked::Failed { path: path.to_owned(), reason: ui::with_remedy(format!("{error:#}")) }
 }
 
-/// How long somebody may be preempted between two programs at one hook.
+/// How long a thread may be preempted between two programs at one hook.
 const COPIES_FOLLOW: Duration = Duration::from_millis(200);
 
 const REWRITTEN: &str = "it was written to while gpurec looked into it: replace a library by another file of its name, as package managers do";
 
-/// What the kernel did not take is among what is not hooked.
+/// Moves the functions whose hooks Linux refused to `not_hooked`.
 fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Image) {
     for one in refused {
         let reason = ui::with_remedy(format!("the kernel refused it: {}", one.why));
@@ -531,7 +531,7 @@ fn levers(base: &Base, cuda: &Object, backend: Backend) -> Result<Levers> {
     Levers::new(cuda, MapHandle::try_from(&base.map("lost")?)?, costs)
 }
 
-/// How hooking works here, found out by doing it.
+/// How hooking works on this machine, found by trying it.
 pub struct Trial {
     pub backend: Backend,
     pub refused: Vec<(Backend, String)>,
@@ -553,7 +553,7 @@ pub fn trial(plan: &Plan) -> Result<Trial> {
     Ok(Trial { backend: probes.backend, refused: probes.refused, ns_per_call: probes.costs.emulated })
 }
 
-/// The toolkit's major version: libcudart.so.13 → 13. Rows differ between them.
+/// The toolkit's major version: libcudart.so.13 → 13. Rows of the table differ between them.
 fn soname_major(soname: &str) -> Option<u32> {
     soname.rsplit_once(".so.")?.1.split('.').next()?.parse().ok()
 }

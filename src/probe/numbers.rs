@@ -1,6 +1,6 @@
-//! What BPF calls the hooked functions: a number each, from 1. In: a function's name, and what is known of it. Out: its
-//! number; the same for the same function of another file, so that a process that loads a library again and again, as a
-//! new file each time, does not use the numbers up. Numbers are never given back.
+//! The numbers by which BPF identifies hooked functions, from 1. In: a function's name, and its signature if known.
+//! Out: its number. The same function in another file has the same number, so that a process that loads a library again
+//! and again, as a new file each time, does not use the numbers up. Numbers are never freed.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -11,14 +11,14 @@ use gpurec_cuda::Signature;
 use gpurec_elf::NotHooked;
 use gpurec_trace::bounds::{Left, short};
 
-/// Bytes of all names: each of as many functions as there are numbers has 256 on average.
+/// Bytes of all names together: an average of 256 for each possible number.
 const NAMES: usize = 4 << 20;
 
-/// Of a name that is only said not to be hooked.
+/// Bytes of the name of a function that is not hooked.
 const SHOWN: usize = 256;
 
 pub struct Numbers {
-    /// Also what the kernel's own hooks count on.
+    /// The Linux-side hooks take their numbers from this counter too.
     pub next: Cell<u32>,
     names: Left<NAMES>,
     known: HashMap<(String, Option<*const Signature>), u32>,
@@ -33,9 +33,9 @@ impl Numbers {
         }
     }
 
-    /// None if there are no more.
+    /// None if no number is left.
     pub fn of(&mut self, name: &str, signature: Option<&'static Signature>) -> Option<u32> {
-        // A function of the same name that is called otherwise has other arguments to be read.
+        // A function of the same name with another signature has other arguments to read.
         let key = (name.to_owned(), signature.map(std::ptr::from_ref));
         if let Some(known) = self.known.get(&key) {
             return Some(*known);
@@ -50,7 +50,7 @@ impl Numbers {
     }
 }
 
-/// A function that there is no number for.
+/// The report of a function that got no number.
 pub fn refusal(name: &str) -> NotHooked {
     let (most, bytes) = (wire::MAX_PROBES - 1, NAMES >> 20);
     let reason = format!("gpurec hooks {most} functions at most, and {bytes} MiB of their names");

@@ -1,5 +1,5 @@
-//! The BPF objects: opened, configured, loaded. In: the options and the backend to try.
-//! Out: loaded programs that share one set of maps. Nothing is attached here.
+//! Opens, configures and loads the BPF objects. In: the options and the backend to try.
+//! Out: loaded programs that share one set of maps. Not here: attaching them.
 
 use std::os::fd::AsFd;
 
@@ -21,10 +21,10 @@ const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 /// The maps that only --budget needs.
 const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
 
-/// Records that can be in the making on one CPU: one runs, others were preempted.
+/// Number of records that one CPU can be building: one program runs, others were preempted.
 const SCRATCHES_A_CPU: usize = 16;
 
-/// What no user id ever is.
+/// Never the id of a user.
 pub const ANY_USER: u32 = u32::MAX;
 
 pub struct Settings {
@@ -32,19 +32,19 @@ pub struct Settings {
     pub follow: bool,
     /// Bytes of each CPU's ring: a power of two, at least a page.
     pub ring: usize,
-    /// Hits are counted for --budget.
+    /// BPF counts hits for --budget.
     pub budget: bool,
-    /// Whoever fills a ring is paused.
+    /// BPF pauses a process that fills a ring.
     pub lossless: bool,
-    /// Of this user's processes only; [`ANY_USER`]: of everybody's.
+    /// Pauses only processes of this user; [`ANY_USER`]: of all users.
     pub pause_user: u32,
-    /// Functions are to be hooked in another way.
+    /// Functions are hooked by a backend without sessions.
     pub no_sessions: bool,
 }
 
 impl Settings {
-    /// Can the hooks be for one process? A child that is forked has its parent's breakpoints and
-    /// nobody behind them, so it must be stopped before it runs; a budget moves hooks one by one.
+    /// Can the hooks be for one process? A forked child has its parent's breakpoints but no hooks behind them, so it
+    /// must be stopped before it runs. --budget moves hooks one by one, which rules this out.
     pub fn may_be_for_one(&self, backend: Backend) -> bool {
         let stops_children = types().is_some_and(|types| types.signals_to_tasks);
         backend == Backend::Session && stops_children && !self.everyone && !self.budget
@@ -64,9 +64,9 @@ impl Base {
         let config = wire::Config {
             everyone: settings.everyone.into(),
             follow: settings.follow.into(),
-            // An eighth stays free for what cannot be declined any more (see emit.h).
+            // An eighth stays free for records that can no longer be declined (see emit.h).
             call_limit: (layout.far - layout.far / 8) as u64,
-            // Above it is room for what comes until all are stopped (see pause.h).
+            // The space above is for records that arrive until all processes are stopped (see pause.h).
             pause_at: if settings.lossless { layout.far as u64 / 2 } else { 0 },
             near_size: layout.near as u64,
             far_size: layout.far as u64,
@@ -76,7 +76,7 @@ impl Base {
             scratches: (cpus * SCRATCHES_A_CPU) as u32,
             budget: settings.budget.into(),
             reach: wire::ALWAYS_EVERYBODY,
-            // With sessions few calls need it.
+            // With sessions few calls need this memory.
             early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
             copies: copies_at_processes(),
             recorder: std::process::id() as i32,
@@ -97,25 +97,25 @@ impl Base {
         find_map(&self.maps, name)
     }
 
-    /// Is whoever fills a ring paused?
+    /// Does BPF pause a process that fills a ring?
     pub fn is_lossless(&self) -> bool {
         self.config.pause_at > 0
     }
 
-    /// Tells what watches the recorder that it is there, in the midst of what may take long. Whether processes may be
-    /// stopped stays as it is.
+    /// Refreshes the recorder's pulse during work that may take long. Does not change whether processes may be stopped.
     pub fn still_here(&self) {
         let key = 0u32.to_ne_bytes();
         let Ok(map) = self.map("pulse") else { return };
         let last = map.lookup(&key, MapFlags::ANY).ok().flatten();
         if let Some(last) = last.and_then(|bytes| wire::read::<wire::Pulse>(&bytes)) {
             let pulse = wire::Pulse { alive_ns: monotonic_ns(), ..last };
-            // Where it fails, stopped processes go on without a look, and that is told.
+            // If this fails, the guardian resumes stopped processes before gpurec has examined their files, and gpurec
+            // reports it.
             let _ = map.update(&key, wire::bytes(&pulse), MapFlags::ANY);
         }
     }
 
-    /// Is everybody recorded, and nobody stopped?
+    /// Are all processes recorded, and none stopped?
     pub fn is_for_everyone(&self) -> bool {
         self.config.everyone != 0
     }
@@ -124,7 +124,7 @@ impl Base {
         self.making.layout
     }
 
-    /// The rings of all CPUs, to be read by one.
+    /// The rings of all CPUs, for a single reader.
     pub fn rings(&self) -> Result<Vec<Ring>> {
         self.making.rings(self.map("rings")?.as_fd())
     }
@@ -150,8 +150,8 @@ impl Base {
         open.load().context("the kernel refused gpurec's process programs")
     }
 
-    /// The CUDA programs of one backend. `reach`: whom they are hooked for; those of a second reach take
-    /// over the maps of the first.
+    /// The CUDA programs of one backend. `reach` is their attach scope; programs of a second scope reuse the maps of
+    /// the first.
     pub fn load_cuda(&self, backend: Backend, reach: u32, before: Option<&Object>) -> Result<Object> {
         let wanted = cuda_programs(backend);
         let mut open = open(CUDA, "cuda")?;
@@ -184,8 +184,8 @@ impl Base {
 }
 
 impl Base {
-    /// Some of the driver programs; with none, only their maps. They take over the maps of
-    /// an object loaded before, so that there is one set of them.
+    /// Loads some of the driver programs; with an empty list, only their maps. They reuse the maps of an object loaded
+    /// before, so that there is one set of maps.
     pub fn load_driver(
         &self,
         programs: &[&str],
@@ -219,15 +219,15 @@ impl Base {
     }
 }
 
-/// Programs for one function, under its number.
+/// The function and the probe number of programs that serve a single function.
 #[derive(Clone, Copy, Default)]
 pub struct Only<'a> {
     pub function: &'a str,
     pub probe: u32,
 }
 
-/// The programs of a backend. Kernels that hand the context to the session helpers need the
-/// other form; which one this is shows in the kernel's BTF.
+/// The programs of a backend. Some kernels pass the context to the session helpers and need the other program; the
+/// kernel's BTF shows which one this is.
 fn cuda_programs(backend: Backend) -> &'static [&'static str] {
     match backend {
         Backend::Session if types().is_some_and(|types| types.session_cookie_takes_context) => {
@@ -238,37 +238,37 @@ fn cuda_programs(backend: Backend) -> &'static [&'static str] {
     }
 }
 
-/// A thread can be preempted in a BPF program, and the kernel then passes over whatever others do on
-/// that CPU to hit the same program. What one copy of a program passes over another has; they see
-/// from the thread's state that a hit was told.
+/// A thread can be preempted in a BPF program. Meanwhile Linux skips that program for every other thread that hits it
+/// on the same CPU. When one copy is skipped, another runs; the copies see from the thread's state whether the hit was
+/// already recorded.
 const COPIES: usize = 3;
 
-/// A thread that ends may be preempted for as long as hundreds of others need to run, and they may end too.
+/// A thread that ends may be preempted while hundreds of others run, and they may end too.
 const COPIES_AT_PROCESSES: u32 = 8;
 
-/// Is the program at a system call that maps something, or makes it executable?
+/// Is the program at a system call that maps memory or makes it executable?
 pub fn is_at_mappings(program: &str) -> bool {
     ["mmap", "mprotect", "pkey_mprotect"].iter().any(|call| program.starts_with(call))
 }
 
-/// "mmap_enter_2" is the copy 2 of "mmap_enter".
+/// "mmap_enter_2" is copy 2 of "mmap_enter".
 pub fn copy_of(program: &str) -> (&str, u32) {
     let numbered = program.rsplit_once('_').and_then(|(name, copy)| Some((name, copy.parse().ok()?)));
     numbered.unwrap_or((program, 0))
 }
 
-/// How many copies to put at a system call's tracepoint: before Linux 7.1 nothing is preempted there.
+/// Number of copies to put at a system call's tracepoint: before Linux 7.1 nothing is preempted there.
 pub fn copies_at_system_calls() -> usize {
     if types().is_some_and(|types| types.faultable_tracepoints) { COPIES } else { 1 }
 }
 
-/// How many copies to put at forks, execs and exits: the same.
+/// Number of copies to put at forks, execs and exits: more than one under the same condition.
 fn copies_at_processes() -> u32 {
     if copies_at_system_calls() > 1 { COPIES_AT_PROCESSES } else { 1 }
 }
 
-/// How many copies to put at a function by fentry, whose programs are preempted wherever the kernel is.
-/// Which kind of preemption is in force only debugfs tells; a kernel that may have it is taken to.
+/// Number of copies to put at a function by fentry, whose programs can be preempted wherever Linux itself can. Only
+/// debugfs shows which kind of preemption is in force; without it, a kernel that may be preemptible counts as such.
 pub fn copies_at_functions() -> usize {
     let in_force = std::fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
     let preempted = match in_force.split_once('(').and_then(|(_, rest)| rest.split_once(')')) {
@@ -281,7 +281,7 @@ pub fn copies_at_functions() -> usize {
 
 fn open(bytes: &[u8], name: &str) -> Result<OpenObject> {
     let mut builder = ObjectBuilder::default();
-    // A backend that the kernel refuses is no news, and what libbpf says of it is for nobody.
+    // A backend that Linux refuses is expected, and libbpf's messages about it would not help the user.
     libbpf_rs::set_print(None);
     builder.name(name).map_err(|e| anyhow!("{e:#}"))?;
     builder.open_memory(bytes).context("gpurec's own BPF object cannot be read")

@@ -1,8 +1,8 @@
-//! --lossless: the processes that bpf/pause.h has stopped because a ring filled. In: the maps of
-//! who waits. Out: they go on, when whoever empties the rings says so; how often and how long
-//! they have waited.
-//! Never let go here: who is stopped for a new library, which is the tracker's, or by somebody
-//! who has nothing to do with us.
+//! --lossless: resumes the processes that bpf/pause.h stopped because a ring filled. In: the maps of the paused
+//! processes. Out: the processes resume when the reader of the rings asks for it; how often and how long they were
+//! paused.
+//! Never resumes a process that is stopped for a new library, which is the tracker's task, or one that an unrelated
+//! program stopped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +25,7 @@ pub struct Pauses {
     going: MapHandle,
     stopped: MapHandle,
     targets: MapHandle,
-    /// So much may wait in a ring when they go on.
+    /// The processes resume when at most this many bytes wait in a ring.
     pub low: usize,
     count: AtomicU64,
     total_ns: AtomicU64,
@@ -49,21 +49,21 @@ impl Pauses {
         }))
     }
 
-    /// Everybody goes on. Whoever is stopped just now comes into the map after that.
+    /// Resumes all processes. A process that is stopped during this enters the map afterwards.
     pub fn let_go(&self, ended: &mut dyn FnMut(Pause)) {
         for key in self.paused.keys() {
             let since = number(self.paused.lookup(&key, MapFlags::ANY).ok().flatten());
             let now = monotonic_ns();
             let waited = since.map_or(0, |since| now.saturating_sub(since));
             let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
-            // Before the signal: what is put there afterwards is of a later stop.
+            // Before the signal: an entry added after this belongs to a later stop.
             let ours = self.paused.delete(&key).is_ok();
             self.count.fetch_add(1, Ordering::Relaxed);
             self.total_ns.fetch_add(waited, Ordering::Relaxed);
             if let (Some(from), Ok(pid)) = (since, key.as_slice().try_into()) {
                 ended(Pause { pid: u32::from_ne_bytes(pid), from, to: now });
             }
-            // Where the guardian has resumed it, a stop that it is in now is another's.
+            // If the guardian has resumed it already, a present stop is not ours.
             if ours {
                 self.resume(&key);
             }
@@ -71,7 +71,7 @@ impl Pauses {
         }
     }
 
-    /// How often processes have waited, and how long together.
+    /// How often processes were paused, and how long in total.
     pub fn so_far(&self) -> (u64, u64) {
         (self.count.load(Ordering::Relaxed), self.total_ns.load(Ordering::Relaxed))
     }
@@ -80,14 +80,14 @@ impl Pauses {
         let has = |map: &MapHandle| map.lookup(key, MapFlags::ANY).is_ok_and(|value| value.is_some());
         let Ok(bytes) = key.try_into() else { return };
         let pid = u32::from_ne_bytes(bytes);
-        // One that ended is no target, and its number may be another's by now.
+        // A process that ended is no target, and another process may have its number by now.
         if !has(&self.targets) || has(&self.stopped) {
             return;
         }
         stops::go_on(pid);
         if has(&self.stopped) {
-            // It was stopped for a library just then. If the tracker has let it go meanwhile,
-            // it is let go again from here.
+            // It was stopped for a library at the same moment. If the tracker has resumed it meanwhile, it is resumed
+            // again from here.
             // Only if there is room to remember it.
             if self.paused.update(key, &monotonic_ns().to_ne_bytes(), MapFlags::ANY).is_ok() {
                 stops::stop(pid);

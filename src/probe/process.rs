@@ -1,5 +1,4 @@
-//! The process programs: attached before anything is recorded, detached at the end.
-//! In: the loaded objects. Out: links.
+//! The process programs: attached before anything is recorded, detached at the end. In: the loaded objects. Out: links.
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, Object, ProgramType};

@@ -1,12 +1,12 @@
-//! Whose calls the hooks see. In: files with the places in them, and the processes that map
-//! them. Out: links. As long as one process of those traced has hooks at all, they are for it
-//! alone, and whoever else uses the same files pays nothing. When a second one needs them, or
-//! the first forks, there are hooks for everybody too, and who is traced is decided in BPF.
+//! The attach scope: which processes the hooks are for. In: files with their probe places, and the processes that map
+//! them. Out: links. As long as only one traced process needs hooks, they are for it alone, and other processes that
+//! use the same files pay nothing. When a second process needs them, or the first forks, hooks for all processes are
+//! added, and BPF decides which process is traced.
 //!
-//! The first hooks stay then: removing them would lose the returns of calls under way. Both
-//! see the first process's calls, and one of them tells (`is_told_already` in bpf/cuda.bpf.c).
+//! The first hooks then stay: removing them would lose the returns of calls in progress. Both see the first process's
+//! calls, and one of them records the call (`is_told_already` in bpf/cuda.bpf.c).
 //!
-//! What may not be done here: decide which functions are hooked, or stop anybody.
+//! Not here: which functions are hooked; stopping a process.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -37,7 +37,7 @@ enum Whose {
     /// Nothing is hooked yet.
     Nobodys,
     Of(Owner),
-    /// With the programs of what is hooked for everybody.
+    /// Holds the programs of the hooks for all processes.
     EverybodysSince(Object),
 }
 
@@ -52,7 +52,7 @@ struct Held {
     key: FileId,
     file: File,
     places: Vec<Place>,
-    /// For the owner that there is now.
+    /// For the present owner.
     attached: bool,
     links: Vec<Hook>,
 }
@@ -64,7 +64,7 @@ impl Reach {
         Reach { base, backend, cuda, whose, held: Vec::new(), state }
     }
 
-    /// Hooks a file that the process has mapped. Out: the places that the kernel refused, if it took any.
+    /// Hooks a file that the process has mapped. Returns the places that Linux refused, if it accepted any.
     pub fn attach(
         &mut self,
         pid: u32,
@@ -91,12 +91,13 @@ impl Reach {
         self.held.iter().map(|held| held.places.len()).sum()
     }
 
-    /// Forgets a file. Its links, to be removed.
+    /// Forgets a file. Returns its links, which the caller removes.
     pub fn let_go(&mut self, key: FileId) -> Vec<Hook> {
         self.held.extract_if(.., |held| held.key == key).flat_map(|held| held.links).collect()
     }
 
-    /// The process has mapped a file that was hooked before, perhaps for another one. True if it was hooked anew.
+    /// The process has mapped a file that was hooked before, perhaps for another process. Returns true if it was hooked
+    /// anew.
     pub fn also_for(&mut self, pid: u32, key: FileId) -> Result<bool> {
         if !self.held.iter().any(|held| held.key == key) {
             return Ok(false);
@@ -111,7 +112,7 @@ impl Reach {
         done.map(|()| anew)
     }
 
-    /// Whom the hooks are for, as a number: nobody, everybody, or a process.
+    /// The attach scope as numbers: none, all processes, or one process.
     fn tells(&self) -> (u8, u32) {
         match &self.whose {
             Whose::Nobodys => (0, 0),
@@ -120,7 +121,7 @@ impl Reach {
         }
     }
 
-    /// The process that needs not stop for this file again, while others do; 0: nobody does.
+    /// The process that need not be stopped for this file again, while others must; 0: none.
     pub fn only(&self, key: FileId) -> u32 {
         match &self.whose {
             Whose::Of(owner) if self.held.iter().any(|held| held.key == key) => owner.pid,
@@ -128,7 +129,7 @@ impl Reach {
         }
     }
 
-    /// One process is not enough any more: everybody's calls are seen from here on.
+    /// Hooks for one process are no longer enough: from now on the hooks see the calls of all processes.
     pub fn widen(&mut self) -> Result<()> {
         if matches!(self.whose, Whose::Everybodys | Whose::EverybodysSince(_)) {
             return Ok(());
@@ -142,14 +143,14 @@ impl Reach {
         done
     }
 
-    /// Somebody is there who lets go whom --lossless pauses.
+    /// The recorder is ready to resume processes that --lossless pauses.
     pub fn allow_pauses(&mut self) -> Result<()> {
         self.state.may_pause = 1;
         self.tell()
     }
 
-    /// From here on also what lies beneath the calls is recorded, or no more. Nobody is paused but
-    /// while a recording goes on.
+    /// Sets the phase; from now on Linux-side events are recorded too, as long as the phase allows it. Processes are
+    /// paused only during a recording.
     pub fn set_phase(&mut self, phase: u32) -> Result<()> {
         let may_pause = (phase == wire::RECORDING).into();
         self.state = wire::State { phase, kernel: 1, may_pause, ..self.state };
@@ -160,12 +161,12 @@ impl Reach {
         self.held.iter().map(|held| held.links.len()).sum()
     }
 
-    /// Every link, to be removed.
+    /// Takes every link; the caller removes them.
     pub fn take_links(&mut self) -> Vec<Hook> {
         self.held.iter_mut().flat_map(|held| std::mem::take(&mut held.links)).collect()
     }
 
-    /// For a person: whose calls pay for the hooks.
+    /// A sentence for the user: whose calls pay for the hooks.
     pub fn sentence(&self) -> String {
         match &self.whose {
             Whose::Of(owner) => format!("the hooks are in process {} alone", owner.pid),
@@ -176,7 +177,7 @@ impl Reach {
         }
     }
 
-    /// After this the hooks see the process, or everybody.
+    /// Afterwards the hooks see the process, or all processes.
     fn be_for(&mut self, pid: u32) -> Result<()> {
         match &mut self.whose {
             Whose::Everybodys | Whose::EverybodysSince(_) => return Ok(()),
@@ -187,7 +188,7 @@ impl Reach {
         }
         self.held.iter_mut().for_each(|held| held.attached = false);
         let pidfd = match proc::pidfd_open(pid) {
-            // The kernel would know the process by its first thread, which is gone.
+            // Linux would identify the process by its first thread, which is gone.
             Ok(pidfd) if proc::stat(pid).is_ok_and(|stat| !stat.ended()) => pidfd,
             _ => return self.widen(),
         };
@@ -195,7 +196,7 @@ impl Reach {
         self.tell()
     }
 
-    /// What is attached now, and for whom.
+    /// The programs to attach now, and the process to attach them for.
     fn programs(&self) -> (&Object, i32) {
         match &self.whose {
             Whose::Of(owner) => (&self.cuda, owner.pid as i32),
@@ -212,7 +213,7 @@ impl Reach {
         Ok(())
     }
 
-    /// The programs what they must know.
+    /// Publishes the attach scope to the BPF programs.
     fn tell(&mut self) -> Result<()> {
         self.state.only = match &self.whose {
             Whose::Of(owner) => owner.pid,

@@ -1,9 +1,9 @@
-//! Files that somebody writes to while they have hooks. The hooks are at places of what a file was: in what it has become
-//! they may be in the midst of an instruction, and whoever maps it next would run into that. (A library is replaced by
-//! another file, as package managers do it; but `cp` writes into the one that is there.)
+//! Modified files: files that are written to while they have hooks. The hooks are at places of the old contents: in the
+//! new contents they may be in the middle of an instruction, and the next process that maps the file would execute
+//! that. (Package managers replace a library by another file, but `cp` writes into the existing one.)
 //!
-//! In: files, with what they were before they were read. Out: which of them were written to since. Where the kernel allows no more watches a
-//! file is not watched. Not seen: who writes by a shared mapping, or on another computer.
+//! In: files, with their state before they were read. Out: the files that were written to since. A file is not watched
+//! if Linux allows no more watches. Not seen: writes through a shared mapping, or from another computer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::files::Stamp;
 pub struct Rewritten {
     inotify: Option<Inotify>,
     watched: HashMap<WatchDescriptor, FileId>,
-    /// Those that were written to, not told yet.
+    /// Files that were written to and not yet forgotten.
     found: Vec<FileId>,
 }
 
@@ -32,10 +32,10 @@ impl Rewritten {
         self.inotify.as_ref().map(AsFd::as_fd)
     }
 
-    /// A file that was read already; `stamp` is from before that.
+    /// Watches a file that was already read; `stamp` is from before that.
     pub fn watch(&mut self, key: FileId, file: &File, stamp: Stamp) {
         let Some(inotify) = &self.inotify else { return };
-        // The file itself, whatever its path has become.
+        // The file itself, even if its path now names another file.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         if let Ok(watch) = inotify.add_watch(path.as_str(), AddWatchFlags::IN_MODIFY) {
             self.watched.insert(watch, key);
@@ -48,20 +48,20 @@ impl Rewritten {
     pub fn forget(&mut self, key: FileId) {
         for (watch, _) in self.watched.extract_if(|_, watched| *watched == key) {
             if let Some(inotify) = &self.inotify {
-                // It is gone with its file, too.
+                // The watch is already gone if its file is.
                 let _ = inotify.rm_watch(watch);
             }
         }
         self.found.retain(|found| *found != key);
     }
 
-    /// Was this one written to?
+    /// Was this file written to?
     pub fn is(&mut self, key: FileId) -> bool {
         self.look();
         self.found.contains(&key)
     }
 
-    /// All that were written to. They are to be forgotten.
+    /// All files that were written to. The caller forgets them.
     pub fn all(&mut self) -> Vec<FileId> {
         self.look();
         self.found.clone()
@@ -71,7 +71,7 @@ impl Rewritten {
         let Some(inotify) = &self.inotify else { return };
         while let Ok(events) = inotify.read_events() {
             for event in events {
-                // What was forgotten may still be told.
+                // Events of forgotten files may still arrive.
                 if let Some(key) = self.watched.get(&event.wd).filter(|key| !self.found.contains(key)) {
                     self.found.push(*key);
                 }

@@ -1,7 +1,7 @@
-//! The map of the rings, made and mapped by a thread of its own: the kernel takes its time to find, clear and map
-//! each page, and what else a recording needs can be read and loaded meanwhile.
-//! In: how large. Out: the map, for the programs; the rings, for whoever reads them.
-//! What may not be done here: load or read anything.
+//! The map of the rings. A separate thread creates and maps it: Linux takes time to find, clear and map each page, and
+//! the recorder can read and load the rest of a recording's needs meanwhile.
+//! In: the size. Out: the map, for the programs; the rings, for their reader.
+//! Not here: loading programs, reading records.
 
 use std::os::fd::AsFd;
 
@@ -14,13 +14,13 @@ use super::aside::without_signals;
 use crate::ring::{Layout, Ring};
 use crate::wire;
 
-/// The verifier follows a place in a map no further.
+/// The verifier tracks offsets into a map only up to this size.
 const MOST_A_RING: usize = 256 << 20;
 
 /// Bytes of a near ring that hold a round of calls with room to spare (calibrate.rs, hit_costs.rs).
 const ENOUGH_TO_MEASURE: usize = 512 << 10;
 
-/// What the thread is at.
+/// The work of the thread.
 pub struct Making {
     pub layout: Layout,
     pub cpus: usize,
@@ -28,7 +28,7 @@ pub struct Making {
     rings: Receiver<Result<Vec<Ring>>>,
 }
 
-/// `ring`: bytes of each CPU's.
+/// `ring`: bytes of each CPU's ring.
 pub fn begin(ring: usize) -> Result<Making> {
     let cpus = libbpf_rs::num_possible_cpus()?;
     if cpus > wire::MAX_CPUS as usize {
@@ -43,13 +43,13 @@ pub fn begin(ring: usize) -> Result<Making> {
     let work = move || {
         let made = create(layout, cpus);
         let ours = made.as_ref().ok().and_then(|map| map.as_fd().try_clone_to_owned().ok());
-        // Nobody listens where the recording does not begin.
+        // The receiver is gone if the recording does not begin.
         let _ = send_map.send(made);
         if let Some(map) = ours {
             let _ = send_rings.send(map_all(map, layout, cpus));
         }
     };
-    // Where no thread can be had, whoever asks does the work.
+    // If no thread can be started, the first caller that needs the result does the work.
     let _ = without_signals(|| std::thread::Builder::new().name("gpurec-rings".into()).spawn(work));
     Ok(Making { layout, cpus, map, rings })
 }
@@ -60,13 +60,12 @@ impl Making {
         self.map.recv().unwrap_or_else(|_| create(self.layout, self.cpus))
     }
 
-    /// The rings of all CPUs, to be read; `map` is what they are in.
+    /// The rings of all CPUs, for reading; `map` contains them.
     pub fn rings(&self, map: impl AsFd) -> Result<Vec<Ring>> {
         self.rings.recv().unwrap_or_else(|_| map_all(map, self.layout, self.cpus))
     }
 
-    /// As many of them as gpurec's own calls fill, while it measures what a call costs. They are mapped
-    /// a second time.
+    /// As many rings as gpurec's own calls fill while it measures the cost of a call. They are mapped a second time.
     pub fn near(&self, map: impl AsFd) -> Result<Vec<Ring>> {
         if self.layout.near < ENOUGH_TO_MEASURE {
             return map_all(map, self.layout, self.cpus);

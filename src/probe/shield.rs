@@ -1,9 +1,10 @@
-//! What the kernel must not be cut off in. A thread that a SIGKILL has reached cannot write to another process's memory
-//! any more: a uprobe that it removes just then stays, with its breakpoint, for as long as the process lives that has
-//! it. So uprobes are put in and removed by a process of its own, which shares all with gpurec but its fate.
-//! In: system calls. Out: they were made, also if gpurec was killed meanwhile.
-//! What may not be done in there: anything but system calls. A lock (of the allocator, say) may be held by a thread that
-//! is no more.
+//! Protects system calls from a SIGKILL that would interrupt them. A thread that has received SIGKILL cannot write to
+//! another process's memory any more: a uprobe that it is removing at that moment stays, with its breakpoint, for the
+//! life of the process that has it. So a separate process attaches and removes uprobes; it shares everything with
+//! gpurec but does not die with it.
+//! In: system calls. Out: the calls are made, even if gpurec is killed meanwhile.
+//! Not allowed inside: anything but system calls. A lock (of the allocator, say) may be held by a thread that no longer
+//! exists.
 
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
@@ -11,17 +12,17 @@ use libbpf_rs::Link;
 
 use super::aside::without_signals;
 
-/// For a few system calls.
+/// Enough for a few system calls.
 const STACK: usize = 64 << 10;
 
-/// A hook, for as long as this lives.
+/// A hook that exists as long as this value.
 #[derive(Debug)]
 pub struct Hook(Option<Kind>);
 
 #[derive(Debug)]
 enum Kind {
     Multi(OwnedFd),
-    /// libbpf holds the event too, which it closes first.
+    /// libbpf also holds the event, which it closes first.
     Single(Link),
 }
 
@@ -41,14 +42,14 @@ impl Drop for Hook {
     fn drop(&mut self) {
         let last = match self.0.take() {
             Some(Kind::Multi(fd)) => Some(fd),
-            // Where no descriptor is free, it goes with the link.
+            // If no descriptor is free, the hook is closed with the link.
             Some(Kind::Single(link)) => link.as_fd().try_clone_to_owned().ok(),
             None => None,
         };
         let mut last = last.map(IntoRawFd::into_raw_fd);
         shielded(&mut || {
             if let Some(fd) = last.take() {
-                // SAFETY: it was ours alone.
+                // SAFETY: the hook was its only owner.
                 unsafe { libc::close(fd) };
             }
         });
@@ -70,16 +71,17 @@ struct Job<'a> {
     done: bool,
 }
 
-/// `work` is begun anew where no process can be had, or where it died on the way: then it goes on from where it was.
+/// Runs `work` again here if no process can be started, or if the process died: the work then continues where it
+/// stopped.
 pub fn shielded(work: &mut dyn FnMut()) {
     let mut stack = vec![0u128; STACK / size_of::<u128>()];
     let mut job = Job { work, done: false };
-    // It shares this thread's memory, and what libc keeps for the thread: CLONE_VFORK, so the thread waits for it.
+    // The process shares this thread's memory, including libc's thread data: CLONE_VFORK makes the thread wait for it.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES;
     without_signals(|| {
         let top = stack.as_mut_ptr_range().end.cast();
-        // SAFETY: the stack and the job outlive the process, which ends before clone returns; `run` makes system calls
-        // alone.
+        // SAFETY: the stack and the job outlive the process, which ends before clone returns; `run` makes only system
+        // calls.
         let pid = unsafe { libc::clone(run, top, flags, (&raw mut job).cast()) };
         if pid > 0 {
             reap(pid);
@@ -91,7 +93,7 @@ pub fn shielded(work: &mut dyn FnMut()) {
 }
 
 extern "C" fn run(job: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: what `shielded` handed over, and waits for.
+    // SAFETY: the job that `shielded` passes; it waits for this process.
     let job = unsafe { &mut *job.cast::<Job>() };
     // So that a SIGKILL for gpurec's process group does not reach it.
     // SAFETY: a system call without arguments.
@@ -101,7 +103,7 @@ extern "C" fn run(job: *mut libc::c_void) -> libc::c_int {
     0
 }
 
-/// It sends no signal at its end, and nobody else waits for such a one.
+/// The process sends no signal at its end, and no other code waits for such a child.
 fn reap(pid: i32) {
     let mut status = 0;
     // SAFETY: a child of ours, and an int to fill.
@@ -145,7 +147,7 @@ mod tests {
         let hook = Hook::from(write);
         let number = hook.as_raw_fd();
         drop(hook);
-        // SAFETY: asks for the flags of a number.
+        // SAFETY: only reads the flags of a descriptor number.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, -1);
         assert_eq!(nix::unistd::read(read, &mut [0]), Ok(0));
     }

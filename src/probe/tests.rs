@@ -1,5 +1,5 @@
-//! The wire against the C header itself, and the selection against small libraries that
-//! are compiled here. Nothing is attached.
+//! Checks the wire structs against the C header, and the selection against small libraries that the tests compile.
+//! Nothing is attached.
 
 mod pages;
 mod plans;
@@ -17,7 +17,7 @@ use crate::files::select::{ApiChoice, LibRule, Selection};
 use gpurec_cuda::raw::{Count, Plan, Read, Source, What};
 use gpurec_elf::{Image, Kind};
 
-/// A folder of its own that goes away with the test.
+/// A folder of the test's own, deleted when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -90,8 +90,7 @@ fn not_hooked(selection: &Selection, path: &Path) -> Vec<String> {
     examine(selection, path).into_iter().flat_map(|i| i.not_hooked).map(|n| n.name).collect()
 }
 
-/// For each struct the size, and the offset of each field: what Rust believes, and the C
-/// that asks the header.
+/// For each struct the size, and the offset of each field: Rust's values, and a C program that prints the header's.
 macro_rules! layouts {
     ($($c:literal $rust:ident { $($field:ident),* })*) => {{
         let mut believed = Vec::new();
@@ -256,7 +255,7 @@ fn wanted(from: Source, what: What) -> Read {
     Read { param: 0, from, what }
 }
 
-/// Each alone is reason enough for an entry.
+/// Words alone, entry reads alone or exit reads alone require a capture.
 #[test]
 fn words_or_reads_alone_are_captured() {
     let read = || vec![wanted(Source::Word(1), What::Bytes(8))];
@@ -301,7 +300,7 @@ fn a_plan_never_asks_for_more_than_bpf_takes() {
     assert_eq!(capture::capture(&huge).unwrap().entry[0].size, u16::MAX);
 }
 
-/// What the records have room for holds every plan of the table.
+/// Every plan of the table fits into the records.
 #[test]
 fn every_plan_of_the_table_fits() {
     let mut most = 0;
@@ -336,7 +335,7 @@ fn a_lib_rule_is_a_file_and_a_pattern() {
         (format!("{path}:[!x]*"), &["yOne"]),
         (format!("{path}:xTwo"), &["xTwo"]),
         (format!("{path}:none*"), &[]),
-        // By its name, and by its SONAME.
+        // By its file name, and by its SONAME.
         ("libx.so:x*".to_owned(), &["xOne", "xTwo"]),
         ("libreal.so.3:y*".to_owned(), &["yOne"]),
         ("libreal.so".to_owned(), &[]),
@@ -395,7 +394,7 @@ fn bad_rules_are_refused_in_a_sentence() {
     }
 }
 
-/// A rule that can fit no file, or no function, is a slip of the hand.
+/// A rule that cannot match a file, or a function, is a typing error.
 #[test]
 fn a_rule_without_a_file_or_without_a_pattern_is_refused() {
     for text in ["", ":nccl*", "libnccl.so.2:"] {
@@ -482,7 +481,7 @@ fn lib_and_cuda_in_one_file_are_one_image() {
     let with_other = words(&[&all[..], &["other_thing"]].concat());
     assert_eq!(case(&[], ApiChoice::All, "libcuda.so.1:other*"), (with_other.clone(), words(&["cudbgData"])));
     assert_eq!(case(&[], ApiChoice::All, "libcuda.so.1"), (with_other, words(&["cudbgData"])), "each once");
-    // --lib has a pattern of its own, so --only and --api do not speak of it.
+    // A --lib rule has its own pattern, so --only and --api do not apply to it.
     let few = words(&["cuInit", "other_thing"]);
     assert_eq!(case(&["cuInit"], ApiChoice::All, "libcuda.so.1:other*").0, few);
     assert_eq!(case(&[], ApiChoice::Runtime, "libcuda.so.1:cuMem*").0, words(&all[2..]));
@@ -499,7 +498,7 @@ fn rules_for_one_file_add_up_and_name_each_thing_once() {
     assert_eq!(not_hooked(&selection, &library), ["xData"]);
 }
 
-/// Names of one place in the code are one probe: whoever names any of them means it.
+/// All names of one code address are one probe: a pattern that matches any of them selects it.
 #[test]
 fn only_finds_a_function_by_each_of_its_names() {
     let folder = Folder::new();
@@ -512,8 +511,7 @@ fn only_finds_a_function_by_each_of_its_names() {
     assert_eq!((only("cuMemGet"), only("cuMemGet_v2"), only("cuMemGet*")), (1, 1, 1));
 }
 
-/// Two names of one place, of which only one says how long the function is: the best place
-/// for the probe is found by one of the rules only.
+/// Two names of one address, but only one has a size: only one of the rules then finds the best place for the probe.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_function_is_never_hooked_twice() {
@@ -528,7 +526,8 @@ fn a_function_is_never_hooked_twice() {
     assert_eq!(functions.len(), 1, "{functions:#?}");
 }
 
-/// Places that the kernel takes but for some, attached in parts: what was taken, what was refused, in how many tries.
+/// Attaches places in parts, where Linux refuses the `bad` ones. Returns the number attached, the refused places, and
+/// the number of tries.
 fn parts(places: usize, each: bool, bad: &[usize]) -> (usize, Vec<usize>, usize) {
     let mut tries = 0;
     let done = super::attach::attach_parts(places, each, &mut |part| {
@@ -564,7 +563,7 @@ fn where_everything_is_refused_not_everything_is_tried() {
         let (taken, refused, tries) = parts(1000, each, &all);
         assert!(taken == 0 && refused.len() == 1000 && tries < 50, "{tries}");
     }
-    // What was taken before stays.
+    // Places that were attached before stay attached.
     let (taken, refused, _) = parts(1000, true, &all[100..]);
     assert_eq!((taken, refused.len()), (100, 900));
 }

@@ -1,5 +1,5 @@
-//! Tracepoints and kprobes as perf events. In: names, addresses. Out: links, and what
-//! tracefs says of an event.
+//! Tracepoints and kprobes as perf events. In: names, addresses. Out: links, and the description of an event in
+//! tracefs.
 //! Not here: which events are wanted, what they mean.
 
 use std::io;
@@ -10,14 +10,14 @@ use libbpf_rs::{Link, PerfEventOpts, ProgramMut};
 
 use crate::host::tracefs;
 
-/// The number by which perf knows a tracepoint.
+/// The id by which perf identifies a tracepoint.
 pub fn id(category: &str, event: &str) -> Result<u32> {
     let path = format!("events/{category}/{event}/id");
     let text = tracefs::read(&path).map_err(|error| why_not(error, category, event))?;
     text.trim().parse().with_context(|| format!("{path} of tracefs holds no number"))
 }
 
-/// What an event consists of, as the kernel describes it.
+/// The fields of an event, as tracefs describes them.
 pub fn format(category: &str, event: &str) -> Result<String> {
     tracefs::read(&format!("events/{category}/{event}/format"))
         .map_err(|error| why_not(error, category, event))
@@ -36,9 +36,9 @@ pub fn all() -> io::Result<Vec<String>> {
     Ok(tracefs::read("available_events")?.lines().map(str::to_owned).collect())
 }
 
-/// Attaches to the tracepoint with this number.
+/// Attaches to the tracepoint with this id.
 pub fn attach(program: &ProgramMut, id: u32, cookie: u64) -> Result<Link> {
-    // The link closes the event when it goes.
+    // Dropping the link closes the event.
     let event = perf::tracepoint(id).map_err(|error| denied(error, paranoid()))?;
     attach_event(program, event, cookie)
 }
@@ -47,8 +47,7 @@ fn paranoid() -> Option<i32> {
     std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
 }
 
-/// Levels above 2 are Debian's and Ubuntu's own, and Debian's is 3 unless somebody has set it: CAP_PERFMON is not enough
-/// there.
+/// Levels above 2 are specific to Debian and Ubuntu, and Debian's default is 3: CAP_PERFMON is not enough there.
 fn denied(error: io::Error, paranoid: Option<i32>) -> anyhow::Error {
     match paranoid {
         Some(level) if level > 2 && error.raw_os_error() == Some(libc::EACCES) => anyhow!(
@@ -59,7 +58,7 @@ fn denied(error: io::Error, paranoid: Option<i32>) -> anyhow::Error {
     }
 }
 
-/// Attaches to a function of the kernel's, by its address or else by its name.
+/// Attaches to a function of Linux or a module, by its address or else by its name.
 pub fn attach_kprobe(
     program: &ProgramMut,
     symbol: &str,
@@ -77,12 +76,12 @@ fn attach_event(program: &ProgramMut, event: OwnedFd, cookie: u64) -> Result<Lin
         _ => program.attach_perf_event_with_opts(event.as_raw_fd(), options),
     };
     let link = link.map_err(|error| anyhow!("{error:#}"))?;
-    // It is the link's from here on.
+    // The link owns it from now on.
     let _ = event.into_raw_fd();
     Ok(link)
 }
 
-/// Events of perf, since libbpf looks them up by paths and names of its own.
+/// perf events opened directly, because libbpf looks them up by paths and names of its own.
 mod perf {
     use std::ffi::CString;
     use std::fs;
@@ -110,7 +109,7 @@ mod perf {
         let kind = kind.trim().parse().with_context(|| format!("{KPROBES}/type holds no number"))?;
         let name = CString::new(symbol).context("a symbol with a zero in its name")?;
         let mut attr = perf_event_attr { type_: kind, config: retprobe.into(), ..perf_event_attr::default() };
-        // A name that two functions have is told apart by the address.
+        // The address distinguishes two functions of the same name.
         match address {
             Some(address) => attr.__bindgen_anon_4.kprobe_addr = address,
             None => attr.__bindgen_anon_3.kprobe_func = name.as_ptr() as u64,
@@ -120,16 +119,16 @@ mod perf {
 
     fn open(attr: &perf_event_attr) -> io::Result<OwnedFd> {
         let attr = perf_event_attr { size: size_of::<perf_event_attr>() as u32, ..*attr };
-        // SAFETY: attr is a valid perf_event_attr of the size it says, and what it points to
-        // lives until the call is over; any process, CPU 0, no group: a tracepoint's BPF
-        // program runs on every CPU whatever the event's CPU.
+        // SAFETY: attr is a valid perf_event_attr of the size in its size field, and what it points to lives until the
+        // call returns. Any process, CPU 0, no group: a tracepoint's BPF program runs on every CPU whatever the event's
+        // CPU.
         let fd = unsafe {
             libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC)
         };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor just made, owned by nobody else.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 }

@@ -1,6 +1,7 @@
-//! How much work each program was to the kernel's verifier, which refuses what takes it too long:
-//! kernels differ, and what one takes easily may be near another's limit. In: loaded programs.
-//! Out: instructions that it went through, by program. Kernels before 5.16 do not tell.
+//! How much work each program was for the Linux verifier, which refuses programs that take it too long: kernels differ,
+//! and a program that one accepts easily may be near the limit of another.
+//! In: loaded programs. Out: the number of instructions that the verifier processed, by program. Kernels before 5.16 do
+//! not report it.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,7 +15,7 @@ use super::objects::copy_of;
 pub struct Verified(BTreeMap<String, u32>);
 
 impl Verified {
-    /// Of several programs with one name, which are copies or for one function each, the most.
+    /// Several programs with one name are copies, or serve one function each: the largest number counts.
     pub fn add_programs<'a>(&mut self, objects: impl IntoIterator<Item = &'a Object>) {
         for program in objects.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
             let name = program.name().to_string_lossy().into_owned();
@@ -23,7 +24,7 @@ impl Verified {
         }
     }
 
-    /// For a person, and for whoever compares kernels.
+    /// A sentence for the user, and for comparing kernels.
     pub fn sentence(&self) -> Option<String> {
         let of: Vec<String> = self.0.iter().map(|(name, count)| format!("{name} {count}")).collect();
         (self.0.values().any(|count| *count > 0))

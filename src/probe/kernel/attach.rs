@@ -1,8 +1,8 @@
-//! Everything that `--kernel` hooks, put in place: functions by the ladder, system calls on
-//! the driver's files, interrupts, the scheduler, Xids, the user's own. In: the choice, the
-//! machine's symbols. Out: probes announced before they can be hit, what is attached and
-//! how, what is not and why. Hooks that wait for a module are tried again when it comes.
-//! Not here: what a hit means; who is recorded (BPF decides that).
+//! Attaches everything that `--kernel` hooks: functions by the best backend for each, system calls on the driver's
+//! files, interrupts, the scheduler, Xids, the user's own hooks.
+//! In: the choice, the machine's symbols. Out: probes announced before they can be hit; what is attached, and by which
+//! backend; what is not, and why. Hooks that wait for a module are tried again when it is loaded.
+//! Not here: what a hit means; which threads are recorded (BPF decides that).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -28,10 +28,10 @@ use gpurec_nvidia::hooks::{self, Group, Hook, Role};
 use gpurec_nvidia::{Family, Layouts, majors};
 use gpurec_trace::{Hooked, Layer, Refused};
 
-/// The modules whose coming and going matters.
+/// The modules whose loading and unloading matters.
 const MODULES: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 
-/// Something attached: it goes when this goes.
+/// An attached hook: dropping this detaches it.
 pub enum Hold {
     Link(Link),
     Fd(OwnedFd),
@@ -42,7 +42,7 @@ pub struct Attached {
     pub how: &'static str,
     pub symbol: Option<String>,
     pub note: Option<String>,
-    /// It goes with its module.
+    /// The module whose unloading removes the hook.
     pub module: Option<String>,
 }
 
@@ -60,22 +60,22 @@ impl Attached {
 pub struct Driver {
     base: Rc<Base>,
     choice: Choice,
-    /// Loaded without programs: the maps that all the others share.
+    /// Loaded without programs: the maps that all other objects share.
     maps: Object,
-    /// Those that are together are copies, at the same hooks.
+    /// The objects in one inner list are copies at the same hooks.
     objects: Vec<Vec<Object>>,
     holds: Vec<Hold>,
     missed_before: Missed,
     pub attached: Vec<Attached>,
     pub refused: Vec<Refused>,
     numbers: wire::Driver,
-    /// Which modules were there when functions were last hooked.
+    /// The modules that were loaded when functions were last hooked.
     modules: [bool; MODULES.len()],
-    /// Bits for the table of majors.
+    /// Flags for the table of majors, by family.
     by_function: BTreeMap<u32, u32>,
 }
 
-/// Who hears of probes, before they can be hit; gives them their numbers.
+/// Gives probes their numbers, and announces them before they can be hit.
 pub trait Announce {
     fn number(&mut self, name: &str, what: Beneath) -> Option<u32>;
     fn announce(&mut self);
@@ -110,7 +110,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Looks whether a module came or went. Returns a sentence for the trace if so.
+    /// Checks whether a module was loaded or unloaded. Returns the change for the trace if so.
     pub fn refresh(&mut self, to: &mut dyn Announce) -> Result<Option<Change>> {
         let now = modules();
         if now == self.modules {
@@ -138,8 +138,8 @@ impl Driver {
         }))
     }
 
-    /// The hooks in a module that went are gone: should it come back, they are made anew, and
-    /// until then tracepoints tell what they told.
+    /// Forgets the hooks in unloaded modules, which are gone. If a module comes back, its functions are hooked anew;
+    /// until then tracepoints report the same events.
     fn forget(&mut self, went: &[&str]) {
         let gone = |one: &Attached| one.module.as_deref().is_some_and(|module| went.contains(&module));
         self.attached.retain(|one| !gone(one));
@@ -154,7 +154,7 @@ impl Driver {
                 _ => {}
             }
         }
-        // A failure leaves what was there; the next change tries again.
+        // A failure keeps the old values; the next change tries again.
         let _ = self.set_numbers();
     }
 
@@ -174,12 +174,12 @@ impl Driver {
         }
     }
 
-    /// Hits that the kernel passed over since `recording_begins`.
+    /// Hits that Linux skipped since `recording_begins`.
     pub fn missed(&self) -> Missed {
         self.all_missed().since(&self.missed_before)
     }
 
-    /// What was passed over until now, while hooking, was nobody's.
+    /// Hits that were skipped before now, while hooking, do not count.
     pub fn recording_begins(&mut self) {
         self.missed_before = self.all_missed();
     }
@@ -298,7 +298,7 @@ impl Driver {
         let own = wanted.iter().any(|one| matches!(one, Wanted::Named(_)));
         let scope = if own { Scope::Everything } else { Scope::Driver };
         let symbols = Symbols::gather(&host::Facts::gather(), scope);
-        // Hooks that were refused for a missing module are judged anew.
+        // Hooks that were refused for a missing module are tried anew.
         self.refused.retain(|refused| refused.name == "xid");
         let mut places = Vec::new();
         for planned in plan(&wanted, &symbols) {
@@ -332,7 +332,7 @@ impl Driver {
         self.attached.iter().any(|one| same(one) && one.how != Backend::Tracepoint.name())
     }
 
-    /// The rows of the table in the groups that were asked for, and the user's own.
+    /// The table's rows in the requested groups, and the user's own functions.
     fn wanted(&self) -> Vec<Wanted> {
         let version = host::driver_version();
         let rows = hooks::table(version.as_deref()).into_iter();
@@ -345,7 +345,7 @@ impl Driver {
         wanted
     }
 
-    /// Waiting in poll is a system call's, and errors have a tracepoint from 575 on.
+    /// Another hook reports these: a system call reports waiting in poll, and from 575 on a tracepoint reports errors.
     fn told_otherwise(&self, hook: &Hook) -> bool {
         hook.line == "nvidia_poll" || (hook.role == Role::Xid && self.has_xid())
     }
@@ -370,7 +370,7 @@ impl Driver {
         }
     }
 
-    /// A hooked function makes the tracepoint superfluous that would tell the same.
+    /// A hooked function makes the tracepoint that reports the same event superfluous.
     fn stands_for(&mut self, hook: &Hook) {
         let family = |module: &str| match module {
             "nvidia_uvm" => Family::Uvm as u32,
@@ -404,7 +404,7 @@ impl Driver {
 
     fn event(&mut self, event: Event, to: &mut dyn Announce) {
         let name = event.name.clone();
-        // Interrupts and the driver's errors come in whatever thread is there.
+        // Interrupts and the driver's errors occur in any thread.
         let scope = match name.split(':').next() {
             Some("irq" | "nvidia" | "irq_vectors") => wire::EVERYBODY,
             _ => wire::TARGETS,
@@ -442,8 +442,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The system calls on the driver's files: ioctls unless functions show them, waiting
-    /// in poll always, the others where their functions could not be hooked.
+    /// Attaches to the system calls on the driver's files: ioctls unless functions report them, waiting in poll always,
+    /// the others where their functions could not be hooked.
     fn system_calls(&mut self) {
         if !self.wants(Group::Ioctl) {
             return;
@@ -472,7 +472,7 @@ impl Driver {
                     note: None,
                     module: None,
                 }),
-                // Not every machine has it: ppoll is the same.
+                // Not every machine has poll: ppoll does the same.
                 Err(_) if call == "poll" && cfg!(not(target_arch = "x86_64")) => {}
                 Err(error) => self.refuse(name, format!("{error:#}")),
             }
@@ -529,7 +529,7 @@ impl Driver {
         }
     }
 
-    /// The driver's own tracepoint, or the function that reports errors.
+    /// Attaches to the driver's own tracepoint, or reports that there is none.
     fn xid(&mut self) {
         if self.has_xid() {
             return;
@@ -557,7 +557,7 @@ impl Driver {
     }
 }
 
-/// A module came or went while recording.
+/// A module was loaded or unloaded during the recording.
 pub struct Change {
     pub modules: String,
     pub came: bool,
@@ -569,12 +569,12 @@ fn modules() -> [bool; MODULES.len()] {
     MODULES.map(|name| Path::new("/sys/module").join(name).join("initstate").exists())
 }
 
-/// A tracepoint stands for it, and is there anyway.
+/// Only a tracepoint can report this function's event, and it is attached in any case.
 fn only_tracepoint(target: &Target) -> bool {
     target.usable().all(|backend| backend == Backend::Tracepoint)
 }
 
-/// Numbers in order, from a counter that others use too.
+/// Gives out numbers in order, from a counter that it shares with other code.
 pub struct Numbering<'a> {
     pub next: &'a Cell<u32>,
     pub waiting: Vec<Probe>,

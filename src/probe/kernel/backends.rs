@@ -1,5 +1,5 @@
-//! The ladder for one function: which ways of hooking it may work, and what speaks against
-//! the others. Pure. A backend is ruled out only by a fact that is known; the rest is tried.
+//! The backends for one function: which may work, and the reasons against the others. Pure. Only a known fact rules a
+//! backend out; the rest is tried.
 
 use super::symbols::{Machine, Symbol, Symbols, VMLINUX};
 use crate::host::btf::Proto;
@@ -14,7 +14,7 @@ pub enum Backend {
     Multi,
     /// A breakpoint, one function at a time.
     Kprobe,
-    /// Not the function itself, but an event of the kernel's that goes with it.
+    /// Not the function itself, but a Linux tracepoint that fires with it.
     Tracepoint,
 }
 
@@ -37,18 +37,18 @@ impl Backend {
     }
 }
 
-/// Best first, each with the reason why it cannot work, if it cannot.
+/// Backends, best first, each with the reason why it cannot work, if any.
 pub type Ladder = Vec<(Backend, Option<String>)>;
 
-/// A function as it was found, and what is known about it.
+/// A function that was found, and the facts about it.
 pub struct Function<'a> {
     pub symbol: Symbol<'a>,
-    /// Others in its module have the same name.
+    /// Other functions in its module have the same name.
     pub shared: bool,
-    /// It has not the name that its source gave it.
+    /// Its name differs from the one in the source.
     pub renamed: bool,
-    /// A `__pfx_` twin shows that it was built with an ftrace entry; None: nothing in this
-    /// module has one, so that says nothing.
+    /// A `__pfx_` twin shows that it was built with an ftrace entry; None: no function of this module has one, so its
+    /// absence means nothing.
     pub padded: Option<bool>,
     pub proto: Option<&'a Proto>,
     pub hook: Option<&'a Hook>,
@@ -70,7 +70,7 @@ pub fn ladder(function: &Function, symbols: &Symbols) -> Ladder {
     Backend::ALL.into_iter().map(|backend| (backend, against(backend))).collect()
 }
 
-/// Of something that is not there: only a tracepoint can stand for it.
+/// For a function that does not exist: only a tracepoint can replace it.
 pub fn ladder_without(hook: &Hook, machine: &Machine, why: &str) -> Ladder {
     let against = |backend| match backend {
         Backend::Tracepoint => against_tracepoint(Some(hook), machine),
@@ -117,7 +117,7 @@ fn against_multi(function: &Function, symbols: &Symbols) -> Option<String> {
     match ftrace_entry(function, symbols) {
         Some(true) => None,
         Some(false) => Some(no_entry(function)),
-        // One function without an entry spoils a link for many: in nvidia.ko most have none.
+        // A single function without an entry makes a link for many fail, and in nvidia.ko most have none.
         None if function.symbol.module == "nvidia" => {
             Some("nothing tells whether it has an ftrace entry".to_owned())
         }
@@ -157,7 +157,7 @@ fn no_entry(function: &Function) -> String {
     }
 }
 
-/// What ftrace says itself, else what the build left behind, else what the table knows.
+/// Asks ftrace first, then the types and padding that the build left, then the table.
 fn ftrace_entry(function: &Function, symbols: &Symbols) -> Option<bool> {
     let symbol = &function.symbol;
     if let Some(list) = &symbols.traceable {
@@ -172,7 +172,7 @@ fn ftrace_entry(function: &Function, symbols: &Symbols) -> Option<bool> {
     function.padded.or_else(|| function.hook.map(|hook| !hook.core))
 }
 
-/// One sentence, with the remedy where there is one.
+/// One sentence, with the remedy if there is one.
 pub fn refusal(ladder: &Ladder, machine: &Machine) -> String {
     let why = |wanted: Backend| {
         let (backend, why) = ladder.iter().find(|(backend, _)| *backend == wanted)?;

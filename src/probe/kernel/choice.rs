@@ -1,16 +1,15 @@
-//! What the user wants of the kernel. In: words of the command line. Out: which rows of
-//! the hook table are taken. Pure.
+//! The user's choice of Linux-side hooks. In: words of the command line. Out: the rows of the hook table to use. Pure.
 
 use super::Backend;
 use gpurec_nvidia::hooks::{Group, Hook};
 
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// None: of every group what is on by default.
+    /// None: the default rows of every group.
     pub groups: Option<Vec<Group>>,
-    /// Functions, globs and tracepoints beside the table.
+    /// Functions, globs and tracepoints in addition to the table.
     pub hooks: Vec<String>,
-    /// Tests only: no other backend than this.
+    /// Tests only: use no other backend.
     pub backend: Option<Backend>,
 }
 
@@ -31,12 +30,12 @@ impl Choice {
         Ok((!list.is_empty()).then_some(list))
     }
 
-    /// ioctls are what everything else lies beneath: they are always recorded.
+    /// ioctls are always recorded, because they are the parent of everything else.
     pub fn wants(&self, group: Group) -> bool {
         group == Group::Ioctl || self.groups.as_ref().is_none_or(|groups| groups.contains(&group))
     }
 
-    /// Of a group that was named all rows are taken, also those of a high rate.
+    /// A group that the user named contributes all its rows, even those with a high hit rate.
     pub fn takes(&self, hook: &Hook) -> bool {
         match &self.groups {
             Some(groups) if groups.contains(&hook.group) => true,

@@ -1,11 +1,10 @@
-//! A target as BPF is told of it: what kind of function it is, whose hits count, what memory
-//! to read. Pure.
+//! The description of a target for BPF: its role, the threads whose hits count, the memory to read. Pure.
 
 use super::Target;
 use crate::wire;
 use gpurec_nvidia::hooks::{self, Role};
 
-/// What BPF shall do at a function.
+/// Tells BPF how to handle a function.
 pub fn bpf_hook(target: &Target) -> wire::Hook {
     let of_driver = target.module.as_ref().is_some_and(|module| module.starts_with("nvidia"));
     let scope = if of_driver { wire::DRIVER } else { wire::TARGETS };

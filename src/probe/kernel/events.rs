@@ -1,6 +1,6 @@
-//! The user's tracepoints: `irq:irq_handler_entry`, or a glob of both parts. In: what
-//! tracefs says of an event. Out: its fields, and how a hit's bytes are shown by them.
-//! Pure but for the two questions to tracefs at the top.
+//! The user's tracepoints: `irq:irq_handler_entry`, or a glob of both parts. In: the description of an event in
+//! tracefs. Out: its fields, and the values of a hit's bytes.
+//! Pure, except for the two queries of tracefs at the top.
 
 use std::borrow::Cow;
 
@@ -10,9 +10,9 @@ use glob::Pattern;
 use crate::probe::tracepoint;
 use gpurec_trace::{Arg, Value, lossy};
 
-/// What every event begins with is nobody's question.
+/// Size of the fields that every event begins with; they are not shown.
 const COMMON: usize = 8;
-/// How many fields are shown, as with functions.
+/// Number of fields shown, as with functions.
 const SHOWN: usize = 6;
 /// More tracepoints than this are a mistake in the pattern.
 const MOST: usize = 200;
@@ -22,7 +22,7 @@ pub struct Event {
     /// `category:event`.
     pub name: String,
     pub fields: Vec<Field>,
-    /// Bytes behind the common ones that hold all fields, as far as they are fixed.
+    /// Bytes after the common ones that hold all fields, if all have a fixed place.
     pub size: usize,
 }
 
@@ -40,12 +40,12 @@ enum Kind {
     Unsigned,
     Pointer,
     Text,
-    /// Elsewhere in the event: four bytes say where and how long.
+    /// Elsewhere in the event: four bytes give its offset and length.
     TextElsewhere,
     Bytes,
 }
 
-/// Is it a tracepoint that is meant, and no function?
+/// Does the name mean a tracepoint and not a function?
 pub fn is_event(name: &str) -> bool {
     name.contains(':')
 }
@@ -78,7 +78,7 @@ fn parse(name: &str, format: &str) -> Event {
     let fields: Vec<Field> = format.lines().filter_map(field).filter(|f| f.offset >= COMMON).collect();
     let elsewhere = fields.iter().any(|f| f.kind == Kind::TextElsewhere);
     let end = fields.iter().map(|f| f.offset + f.size).max().unwrap_or(COMMON);
-    // What lies behind the fixed part has no size of its own here.
+    // The data after the fixed part has no fixed size.
     let size = if elsewhere { usize::MAX } else { end - COMMON };
     Event { name: name.to_owned(), fields: fields.into_iter().take(SHOWN).collect(), size }
 }
@@ -109,7 +109,7 @@ fn field(line: &str) -> Option<Field> {
 }
 
 impl Event {
-    /// A hit's fields out of its bytes. What was not read is left out.
+    /// Decodes a hit's fields from its bytes. Fields that were not read are left out.
     pub fn args(&self, bytes: &[u8]) -> Vec<Arg<'static>> {
         let shown =
             |field: &Field| Some(Arg { name: Cow::Owned(field.name.clone()), value: field.value(bytes)? });

@@ -1,9 +1,9 @@
-//! Functions that must not be hooked: those the kernel would deadlock or crash on, and
-//! those that run because of a hook, which would see itself. Pure.
+//! Functions that must not be hooked: those on which Linux would deadlock or crash, and those that run because of a
+//! hook, which would see itself. Pure.
 
 use super::symbols::{Symbol, Symbols};
 
-/// What gpurec's own programs run through, by how the names begin.
+/// Functions that gpurec's own programs run through, by prefix.
 const OWN_PATH: [&str; 30] = [
     "bpf_",
     "__bpf_",
@@ -37,7 +37,7 @@ const OWN_PATH: [&str; 30] = [
     "this_cpu_",
 ];
 
-/// What the kernel itself does to hook something.
+/// Functions that Linux itself runs for a hook, by prefix.
 const TRACING: [&str; 19] = [
     "kprobe_",
     "__kprobe",
@@ -60,10 +60,10 @@ const TRACING: [&str; 19] = [
     "__fentry__",
 ];
 
-/// Not functions that anybody calls: padding, thunks and the like.
+/// Symbols that are not callable functions: padding, thunks and the like.
 const STUBS: [&str; 6] = ["__pfx_", "__cfi_", "__SCT__", "__SCK__", "__x86_", "__kstrtab"];
 
-/// Why it must not be hooked; None: it may.
+/// The reason why it must not be hooked; None if it may be.
 pub fn reason(symbol: &Symbol, symbols: &Symbols) -> Option<&'static str> {
     let begins = |list: &[&str]| list.iter().any(|start| symbol.name.starts_with(start));
     if begins(&STUBS) || is_cold(symbol.name) {
@@ -83,7 +83,7 @@ pub fn reason(symbol: &Symbol, symbols: &Symbols) -> Option<&'static str> {
     }
 }
 
-/// The rarely used part of a function, behind a `.cold` label.
+/// The rarely used part of a function, after a `.cold` label.
 pub fn is_cold(name: &str) -> bool {
     name.split('.').skip(1).any(|part| part == "cold")
 }

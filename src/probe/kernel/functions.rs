@@ -1,7 +1,7 @@
-//! Functions of the kernel, each by the best backend that takes it. In: targets with the backends
-//! that may work. Out: links, how each was hooked, and of those that could not be, why.
-//! What one function is refused for says nothing of the others, unless the backend is refused
-//! as such. Not here: which functions are wanted, what a hit means.
+//! Hooks functions of Linux and nvidia.ko, each by the best backend that accepts it. In: targets with the backends that
+//! may work. Out: links, the backend of each function, and the reasons for those that could not be hooked.
+//! A refusal of one function says nothing about the others, unless the backend as a whole is refused.
+//! Not here: which functions are wanted, what a hit means.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::probe::tracepoint;
 
 const RETURN: u32 = 1;
 
-/// One function to hook, under its number.
+/// A function to hook, with its probe number.
 pub struct Place {
     pub target: Arc<Target>,
     pub probe: u32,
-    /// What spoke against it, backend by backend.
+    /// The backends that failed, and why.
     tried: Vec<(Backend, String)>,
 }
 
@@ -33,7 +33,7 @@ impl Place {
         Place { target, probe, tried: Vec::new() }
     }
 
-    /// Every backend with what speaks against it, those with the same reason together.
+    /// The reasons against every backend; backends with the same reason are grouped.
     pub fn reason(&self, only: Option<Backend>) -> String {
         let known =
             self.target.backends.iter().filter_map(|(backend, why)| Some((*backend, why.as_deref()?)));
@@ -57,7 +57,7 @@ impl Place {
     }
 }
 
-/// Tries the backends from the best down. What is left at the end is refused, with the reasons.
+/// Tries the backends from the best down. Returns the functions that every backend refused, with the reasons.
 pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Backend>) -> Vec<(Place, String)> {
     for backend in [Backend::Fentry, Backend::Session, Backend::Multi, Backend::Kprobe] {
         if only.is_some_and(|only| only != backend) {
@@ -100,7 +100,7 @@ impl Driver {
                 Ok(()) => self.note(&place, Backend::Fentry),
                 Err(error) => {
                     let why = against_fentry(&error);
-                    // No right to do it at all: the others need not be tried.
+                    // gpurec lacks the permission: the others need not be tried.
                     if self.count_of(Backend::Fentry) == 0 && not_permitted(&error) {
                         dead = Some(why.clone());
                     }
@@ -113,7 +113,7 @@ impl Driver {
 
     fn one_fentry(&mut self, place: &Place) -> Result<()> {
         let function = place.target.symbol.as_str();
-        // The exits first: a function that is seen to begin has its end hooked already.
+        // The exits first: then a function whose entry is seen already has its exit hooked.
         let programs: Vec<String> = ["function_fexit", "function_fentry"]
             .iter()
             .flat_map(|name| (0..copies_at_functions()).map(move |copy| format!("{name}_{copy}")))
@@ -126,8 +126,8 @@ impl Driver {
         Ok(())
     }
 
-    /// All in one link; where the kernel takes no such list, halves are tried, down to the
-    /// one function that it does not take.
+    /// Attaches all in one link. If Linux refuses the list, halves are tried, down to the single function that it
+    /// refuses.
     fn bulk(&mut self, backend: Backend, places: Vec<Place>) -> Vec<(Place, String)> {
         let programs: &[&str] = match backend {
             Backend::Session if types().is_some_and(|types| types.session_is_return_takes_context) => {
@@ -215,14 +215,14 @@ impl Driver {
 
 fn against_fentry(error: &anyhow::Error) -> String {
     let why = format!("{error:#}");
-    // ENOTSUPP is of the kernel's own, it has no text.
+    // ENOTSUPP is internal to Linux and has no text.
     match why.contains("524") {
         true => "this kernel's trampolines take no function with as many arguments (ENOTSUPP)".to_owned(),
         false => why,
     }
 }
 
-/// Kernels are built to refuse what ftrace cannot enter, and say only that it is invalid.
+/// Some kernels are built to refuse functions that ftrace cannot enter, and only return EINVAL.
 fn against_kprobe(place: &Place, error: &anyhow::Error) -> String {
     let core = place.target.hook.as_ref().is_some_and(|hook| hook.core);
     if core && errno(error) == Some(libc::EINVAL) {
@@ -255,7 +255,7 @@ fn multi(object: &Object, backend: Backend, programs: &[&str], places: &[Place])
     }
 }
 
-/// By addresses where they are known: names of modules' functions are not unique.
+/// Uses addresses where they are known: names of module functions are not unique.
 fn multi_link(program: &ProgramMut, backend: Backend, flags: u32, places: &[Place]) -> Result<OwnedFd> {
     let cookies: Vec<u64> = places.iter().map(|place| place.probe.into()).collect();
     let addresses: Option<Vec<u64>> = places.iter().map(|place| place.target.address).collect();
@@ -277,12 +277,12 @@ fn multi_link(program: &ProgramMut, backend: Backend, flags: u32, places: &[Plac
         cookies: cookies.as_ptr(),
     };
     options.__bindgen_anon_1.kprobe_multi = multi;
-    // SAFETY: a loaded program, and options whose lists live until the call is over.
+    // SAFETY: a loaded program, and options whose lists live until the call returns.
     let fd = unsafe { bpf_link_create(program.as_fd().as_raw_fd(), 0, kind, &raw const options) };
     if fd < 0 {
         return Err(std::io::Error::from_raw_os_error(-fd).into());
     }
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -310,7 +310,7 @@ fn not_permitted(error: &anyhow::Error) -> bool {
     errno(error).is_some_and(|errno| errno == libc::EPERM || errno == libc::EACCES)
 }
 
-/// The kernel knows no such links: no smaller list will do.
+/// Linux does not support such links: a shorter list will not help.
 fn unsupported(error: &anyhow::Error) -> bool {
     errno(error).is_some_and(|errno| matches!(errno, libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS))
 }

@@ -1,6 +1,5 @@
-//! `gpurec probes --kernel`: what can be hooked in the kernel, where and how. In: a
-//! pattern of functions, or of tracepoints (`category:event`). Out: a line each, on
-//! standard output. Attaches nothing.
+//! `gpurec probes --kernel`: what can be hooked in Linux and its modules, where and how. In: a pattern of functions, or
+//! of tracepoints (`category:event`). Out: one line each, on standard output. Attaches nothing.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -15,7 +14,7 @@ use crate::host::Facts;
 use crate::host::tracefs;
 use gpurec_nvidia::hooks::{self, Hook};
 
-/// Without a pattern: the functions that gpurec knows in the nvidia modules.
+/// Without a pattern: the functions of the nvidia modules that gpurec knows.
 pub fn list(glob: Option<&Pattern>) -> Result<u8> {
     let gather = |scope| Symbols {
         hides_addresses: !caller_sees_addresses(),
@@ -69,7 +68,7 @@ fn unloaded(rows: &[Hook]) -> String {
     text
 }
 
-/// The nvidia modules' functions first, then the kernel's and other modules'.
+/// The nvidia modules' functions first, then those of vmlinux and other modules.
 pub(super) fn functions(glob: &Pattern, symbols: &Symbols) -> Result<String> {
     let matches = |name: &str| glob.matches(name) || name.split('.').next().is_some_and(|n| glob.matches(n));
     let mut found = examine(symbols, |symbol| matches(symbol.name));

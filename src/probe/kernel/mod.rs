@@ -1,6 +1,6 @@
-//! Hooks in the kernel. In: rows of the hook table and names that the user gave. Out: for
-//! each its symbol, address and the backends of the ladder that may work, or the reason why it
-//! is not to be had; lists to read; and, of what is chosen, hooks in place.
+//! Linux-side hooks. In: rows of the hook table and names that the user gave. Out: for each its symbol, address and the
+//! backends that may work, or the reason why it cannot be hooked; lists for the user; and attached hooks for the chosen
+//! ones.
 //!
 //! symbols (facts) → resolve, backends (pure) → attach, functions, events (libbpf).
 //! Not here: what a hit means.

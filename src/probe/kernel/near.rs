@@ -1,4 +1,4 @@
-//! Names near one that does not exist. Pure.
+//! Suggestions for a name that does not exist. Pure.
 
 use super::symbols::Kallsyms;
 
@@ -48,7 +48,7 @@ fn containing<'a, I: Iterator<Item = &'a str>>(piece: &str, names: impl Fn() -> 
             found.truncate(SHOWN);
             return found;
         }
-        // One word less, or a character where there are no words left.
+        // Drop one word, or a character if no words are left.
         let end = piece.rfind('_').filter(|end| *end >= SHORTEST).unwrap_or(piece.len() - 1);
         piece = piece.get(..end).unwrap_or_default();
     }
@@ -59,7 +59,7 @@ fn longest_piece(pattern: &str) -> &str {
     pattern.split(['*', '?', '[', ']']).max_by_key(|piece| piece.len()).unwrap_or_default()
 }
 
-/// How many letters must be changed, if no more than so many.
+/// The edit distance, if it is at most `most`.
 fn distance(a: &str, b: &str, most: usize) -> Option<usize> {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let mut row: Vec<usize> = (0..=b.len()).collect();

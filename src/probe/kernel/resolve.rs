@@ -1,5 +1,5 @@
-//! Which functions are hooked, and by which backends; what is not, and why. In: what is
-//! wanted, and the facts. Out: a target or a refusal for everything wanted. Pure.
+//! Decides which functions are hooked and by which backends, and which are not and why. In: the wanted functions, and
+//! the facts. Out: a target or a refusal for each. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,13 +12,13 @@ use super::symbols::{NVIDIA, Symbol, Symbols, VMLINUX};
 use super::target::Target;
 use gpurec_nvidia::hooks::{self, Hook, Role};
 
-/// More functions than that are not hooked for the user's names together.
+/// The largest number of functions hooked for the user's names together.
 pub const MOST: usize = 1000;
 
 pub enum Wanted {
     /// A row of the hook table.
     Hook(Box<Hook>),
-    /// A kernel function's name, or a pattern of names; not a tracepoint.
+    /// The name of a function of Linux or a module, or a pattern of names; not a tracepoint.
     Named(String),
 }
 
@@ -40,7 +40,7 @@ pub fn plan(wanted: &[Wanted], symbols: &Symbols) -> Vec<Planned> {
     planner.finish()
 }
 
-/// Everything that matches, however much: a list to read, not to hook.
+/// Everything that matches, without a limit: for listing, not for hooking.
 pub fn examine(symbols: &Symbols, matches: impl Fn(&Symbol) -> bool) -> Vec<(&str, Planned)> {
     let mut planner = Planner::new(symbols, true);
     let mut found = Vec::new();
@@ -58,18 +58,18 @@ struct Planner<'a> {
     symbols: &'a Symbols,
     /// By the name up to the first dot.
     index: HashMap<&'a str, Vec<Symbol<'a>>>,
-    /// Functions with a `__pfx_` twin, and the modules that have such.
+    /// Functions with a `__pfx_` twin, and the modules that contain such functions.
     padded: HashSet<(&'a str, &'a str)>,
     padded_modules: HashSet<&'a str>,
     table: Vec<Hook>,
     seen: HashSet<(&'a str, &'a str, Option<u64>)>,
-    /// Rows of the table that no function was found for, and whether the user asked.
+    /// Rows of the table without a function on this machine, and whether the user asked for them.
     absent: Vec<(Hook, bool)>,
     named: usize,
     planned: Vec<Planned>,
 }
 
-/// What the compiler did to a function, from its name.
+/// The compiler's changes to a function, as its name shows them.
 #[derive(Clone, Copy, Default)]
 struct Renamed {
     /// Arguments may be gone or moved.
@@ -108,7 +108,7 @@ impl<'a> Planner<'a> {
         self.planned.push(Planned::Refused { name: name.to_owned(), reason });
     }
 
-    /// A row of the table: in its own module, under its own name or what became of it.
+    /// A row of the table: looked up in its own module, under its own name or a name that the compiler derived from it.
     fn hook(&mut self, hook: &Hook, asked: bool) {
         let found = self.find(hook.name, hook.module);
         let known = |(other, _): &(Hook, bool)| other.name == hook.name && other.module == hook.module;
@@ -120,7 +120,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The whole function if there is one, else its clones, else its parts.
+    /// The whole function if it exists, else its clones, else its parts.
     fn find(&self, name: &str, module: &str) -> Vec<Symbol<'a>> {
         let all = self.index.get(base(name)).map(Vec::as_slice).unwrap_or_default();
         let all = || all.iter().filter(|symbol| symbol.module == module).copied();
@@ -174,7 +174,7 @@ impl<'a> Planner<'a> {
         self.index.get(base(symbol.name)).is_some_and(|all| all.iter().filter(same).count() > 1)
     }
 
-    /// A function the user named: in every module that has it.
+    /// A function that the user named: in every module that has it.
     fn named(&mut self, name: &str) {
         if let Some(text) = hooks::folklore(name) {
             return self.refuse(name, text.to_owned());
@@ -252,7 +252,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// With what the table knows of it.
+    /// Takes a symbol, with the table's row for it if there is one.
     fn take_known(&mut self, symbol: Symbol<'a>) {
         let is_it = |row: &&Hook| row.name == base(symbol.name) && row.module == symbol.module;
         let row = self.table.iter().find(is_it).cloned();
@@ -267,7 +267,8 @@ impl<'a> Planner<'a> {
         self.planned
     }
 
-    /// The function is not there. Where a tracepoint sees the same, and nothing else does yet, it is taken.
+    /// The function does not exist. A tracepoint that sees the same event replaces it, unless another hook already
+    /// does.
     fn stand_in(&mut self, hook: Hook, asked: bool) {
         let why = self.why_absent(&hook);
         let ladder = backends::ladder_without(&hook, &self.symbols.machine, &why);
@@ -324,8 +325,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Of the functions that an RM ioctl passes through, the outermost is the ioctl; one inside
-/// it is a function like others.
+/// An RM ioctl passes through several functions: the outermost reports the ioctl; an inner one is an ordinary function.
 fn one_ioctl(planned: &mut [Planned]) {
     let mut entries: Vec<&mut Hook> = planned
         .iter_mut()
@@ -348,12 +348,12 @@ fn base(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// Not a part or padding that stands beside a function of this name.
+/// Neither a part nor padding of a function of this name.
 fn whole(name: &str) -> bool {
     !forbidden::is_cold(name) && !name.starts_with("__pfx_")
 }
 
-/// None: the name is the source's own.
+/// None: the name is the one in the source.
 fn renamed(name: &str) -> Option<Renamed> {
     let (_, suffix) = name.split_once('.')?;
     let mut renamed = Renamed::default();

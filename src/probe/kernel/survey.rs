@@ -1,5 +1,5 @@
-//! For `gpurec doctor`: how much of a plain `--kernel` is to be had here. In: facts. Out:
-//! sentences. Attaches nothing, so what the kernel would still refuse does not show.
+//! For `gpurec doctor`: how much of a plain `--kernel` works here. In: facts. Out: sentences. Attaches nothing, so a
+//! later refusal by Linux does not show.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{Backend, Planned, Scope, Symbols, Wanted, plan};
 use crate::host::Facts;
 use gpurec_nvidia::hooks;
 
-/// Reasons listed; the rest is counted.
+/// Number of reasons listed; the rest is counted.
 const SHOWN: usize = 6;
 
 pub fn survey(facts: &Facts) -> Vec<String> {

@@ -1,6 +1,6 @@
-//! Facts about what can be hooked in the running kernel. In: /proc/kallsyms, /proc/modules,
-//! /sys/kernel/btf, tracefs, the facts of the host. Out: `Symbols`. A fact that could not
-//! be found out is None, never "no". Nothing is concluded here.
+//! Facts about what can be hooked on the running kernel. In: /proc/kallsyms, /proc/modules, /sys/kernel/btf, tracefs,
+//! the facts of the host. Out: `Symbols`. A fact that could not be determined is None, never "no". Draws no
+//! conclusions.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -12,9 +12,9 @@ use crate::host::tracefs;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 
-/// The kernel itself, among the modules.
+/// The name that vmlinux has among the modules.
 pub const VMLINUX: &str = "vmlinux";
-/// The modules whose functions are looked at whatever is asked for.
+/// The modules whose functions are always examined.
 pub const NVIDIA: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
 
 #[derive(Default)]
@@ -22,14 +22,14 @@ pub struct Symbols {
     pub kallsyms: Kallsyms,
     /// The functions in the type information, by module.
     pub protos: HashMap<String, Protos>,
-    /// Loaded, and not about to go.
+    /// Modules that are loaded and stay so.
     pub modules: Option<Vec<String>>,
-    /// They are not shown to the caller, whatever gpurec itself may see.
+    /// Linux hides the addresses from the caller, even if gpurec itself sees them.
     pub hides_addresses: bool,
     pub machine: Machine,
-    /// What ftrace can enter, each as `function` or `function [module]`.
+    /// Functions that ftrace can enter, each as `function` or `function [module]`.
     pub traceable: Option<HashSet<String>>,
-    /// What the kernel says must not be probed.
+    /// Functions that Linux forbids to probe.
     pub blacklist: HashSet<String>,
 }
 
@@ -41,19 +41,19 @@ pub struct Machine {
     pub session: Option<bool>,
     /// BPF trampolines on ftrace entries.
     pub trampolines: Option<bool>,
-    /// Type information of modules at all.
+    /// Linux has type information of modules at all.
     pub module_btf: Option<bool>,
     pub lockdown: Option<String>,
     pub driver: Option<String>,
     pub driver_is_open: Option<bool>,
 }
 
-/// How much to look at.
+/// Which functions to examine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The nvidia modules' functions.
     Driver,
-    /// Every function: somebody asks by name.
+    /// Every function: the user gave names.
     Everything,
 }
 
@@ -102,7 +102,7 @@ impl Symbols {
     }
 }
 
-/// Where the kernel hides its addresses from the caller (kptr_restrict), every one of them reads as zero.
+/// If Linux hides its addresses from the caller (kptr_restrict), every address reads as zero.
 pub(super) fn caller_sees_addresses() -> bool {
     const ENOUGH: u64 = 256 << 10;
     let read = || {
@@ -123,7 +123,7 @@ fn files_in(folder: &str) -> Vec<String> {
     entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Those whose fifth word says that they are there to stay.
+/// Modules whose fifth word says that they stay loaded.
 fn modules() -> Option<Vec<String>> {
     let text = fs::read_to_string("/proc/modules").ok()?;
     Some(modules_in(&text))
@@ -142,7 +142,7 @@ fn traceable() -> Option<HashSet<String>> {
     Some(traceable_in(&tracefs::read("available_filter_functions").ok()?))
 }
 
-/// `name`, or `name [module]`; in between newer kernels may say more.
+/// `name`, or `name [module]`; newer kernels may insert other words.
 pub(super) fn traceable_in(text: &str) -> HashSet<String> {
     let entry = |line: &str| {
         let mut words = line.split_whitespace();
@@ -158,15 +158,15 @@ fn blacklist() -> HashSet<String> {
     text.lines().filter_map(|line| Some(line.split_whitespace().nth(1)?.to_owned())).collect()
 }
 
-/// The functions of the kernel and of its modules, in the order of /proc/kallsyms.
+/// The functions of Linux and its modules, in the order of /proc/kallsyms.
 #[derive(Default)]
 pub struct Kallsyms {
     text: Vec<u8>,
     entries: Vec<Entry>,
     modules: Vec<String>,
-    /// Addresses are there, so they tell.
+    /// The file shows addresses, so they are meaningful.
     addresses: bool,
-    /// Where code lies that nothing may hook.
+    /// Address ranges of code that must not be hooked.
     forbidden: Vec<(u64, u64)>,
 }
 
@@ -177,16 +177,16 @@ struct Entry {
     module: u16,
 }
 
-/// A function, as /proc/kallsyms has it.
+/// A function as /proc/kallsyms lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Symbol<'a> {
     pub name: &'a str,
     pub module: &'a str,
-    /// None: hidden by kptr_restrict, or from this user.
+    /// None: kptr_restrict hides it, or hides it from this user.
     pub address: Option<u64>,
 }
 
-/// Sections whose bounds are symbols: code that runs before tracing may, or in it.
+/// Sections whose bounds are symbols: code that runs before tracing may run, or inside tracing.
 const FORBIDDEN: [(&str, &str); 3] = [
     ("__noinstr_text_start", "__noinstr_text_end"),
     ("__entry_text_start", "__entry_text_end"),
@@ -216,7 +216,7 @@ impl Kallsyms {
         all
     }
 
-    /// `ffffffff81000000 T name` and, of a module's, a tab and `[module]`.
+    /// `ffffffff81000000 T name` and, for a module's function, a tab and `[module]`.
     fn add(&mut self, line: &[u8], start: usize, bounds: &mut HashMap<&'static str, u64>) -> Option<()> {
         let space = memchr::memchr(b' ', line)?;
         let kind = *line.get(space + 1)?;
@@ -240,7 +240,7 @@ impl Kallsyms {
         Some(())
     }
 
-    /// Its number. A module's functions stand together, so the last one is tried first.
+    /// The module's number. A module's functions are listed together, so the last module is tried first.
     fn module(&mut self, text: &[u8]) -> Option<u16> {
         let text = std::str::from_utf8(text).ok()?.trim();
         let name = match text.strip_prefix('[') {

@@ -1,4 +1,4 @@
-//! A function to hook: where it is, how, and what its arguments mean. Pure.
+//! A function to hook: its location, its backends, and the meaning of its arguments. Pure.
 
 use std::borrow::Cow;
 
@@ -9,12 +9,12 @@ use gpurec_trace::{Arg, Args, List, Value};
 
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// What the user or the table calls it.
+    /// The name that the user or the table gave.
     pub name: String,
     pub symbol: String,
-    /// None: the kernel itself, or nothing was found and only a tracepoint stands for it.
+    /// None: a function of vmlinux, or no function was found and only a tracepoint reports the event.
     pub module: Option<String>,
-    /// Where several have the name, the only way to tell them apart.
+    /// The only way to distinguish functions of the same name.
     pub address: Option<u64>,
     pub backends: Ladder,
     pub hook: Option<Hook>,
@@ -23,7 +23,7 @@ pub struct Target {
     pub asked: bool,
     /// The compiler left its arguments where the source has them.
     pub arguments: bool,
-    /// What is to be said about it, such as that it is a part only.
+    /// A remark for the user, such as that it is only a part of the function.
     pub note: Option<String>,
 }
 
@@ -33,7 +33,7 @@ impl Target {
         self.backends.iter().filter(|(_, against)| against.is_none()).map(|(backend, _)| *backend)
     }
 
-    /// What to read at entry.
+    /// The reads at entry.
     pub fn entry(&self) -> &[Read] {
         match &self.hook {
             Some(hook) if self.arguments => hook.entry(),
@@ -41,7 +41,7 @@ impl Target {
         }
     }
 
-    /// What to read at return.
+    /// The reads at return.
     pub fn exit(&self) -> &[Read] {
         match &self.hook {
             Some(hook) if self.arguments => hook.exit(),
@@ -49,8 +49,8 @@ impl Target {
         }
     }
 
-    /// By the hook table, else by the type information; the plain registers where neither
-    /// knows and the user asked.
+    /// Named by the hook table, else by the type information; plain registers if neither knows the function and the
+    /// user named it.
     pub fn args(&self, registers: &[u64; 6], pieces: &[Option<&[u8]>]) -> Args<'static> {
         let named = |list| Args::Named(List::Owned(list));
         if !self.arguments {
@@ -77,7 +77,7 @@ impl Target {
             (None, Some(proto)) => match proto.returns {
                 Type::Void => Returns::Void,
                 Type::Bool => Returns::Bool,
-                // Of a kernel function, an int is most often an errno, and shown as a number all the same.
+                // An int of a Linux function is most often an errno. A wider one is shown as a number.
                 Type::Signed(8..) => Returns::Number,
                 Type::Signed(_) => Returns::Errno,
                 Type::Pointer => Returns::Pointer,

@@ -1,4 +1,4 @@
-//! The plan, from a capable host minus one fact at a time; and the facts of this machine.
+//! Tests the plan on a fully capable host minus one fact at a time, and the facts of this machine.
 
 mod machine;
 mod plan;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::symbols::{Kallsyms, Machine, Symbols};
 use crate::host::btf::{Param, Proto, Type};
 
-/// A kernel with an nvidia.ko of two halves, a nvidia-uvm.ko and some functions of its own.
+/// A kernel with an nvidia.ko of two halves, an nvidia-uvm.ko and some functions of its own.
 pub const KALLSYMS: &str = "\
 ffffffff81000000 T __pfx_vfs_open
 ffffffff81000010 T vfs_open

@@ -1,7 +1,7 @@
-//! The programs at calls never wait for a page of the target. In: the built BPF object. Out: it calls no helper that
-//! waits, which the verifier would allow in a sleepable program.
+//! The programs at calls never wait for a page of the target. In: the built BPF object. Out: proof that it calls no
+//! helper that waits, which the verifier would allow in a sleepable program.
 
-/// A program that waits for a target's page holds up every other user of uprobes on the machine (bpf/capture.h).
+/// A program that waits for a target's page delays every other user of uprobes on the machine (bpf/capture.h).
 #[test]
 fn no_program_at_a_call_can_wait_for_a_page() {
     const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
@@ -10,7 +10,7 @@ fn no_program_at_a_call_can_wait_for_a_page() {
     let object = goblin::elf::Elf::parse(CUDA).unwrap();
     let mut helpers = Vec::new();
     for section in object.section_headers.iter().filter(|section| section.is_executable()) {
-        // An instruction is eight bytes: the code, the registers, an offset, a number.
+        // An instruction has eight bytes: opcode, registers, an offset, a number.
         for instruction in CUDA[section.file_range().unwrap()].as_chunks::<8>().0 {
             let [0x85, registers, _, _, number @ ..] = *instruction else { continue };
             if registers >> 4 == 0 {

@@ -1,4 +1,4 @@
-//! A capture plan as it goes to BPF. In: a plan. Out: the words that the C header describes.
+//! A capture plan in the form that BPF reads. In: a plan. Out: the words that the C header describes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The facts as files give them: made by hand, and this machine's own.
+//! Tests the facts as files give them: hand-made ones, and this machine's own.
 
 use glob::Pattern;
 

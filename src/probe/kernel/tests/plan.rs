@@ -1,4 +1,4 @@
-//! What is taken, on which backends, and what is refused with which words.
+//! Tests which functions are taken, on which backends, and with which words others are refused.
 
 use super::super::backends::Backend;
 use super::super::symbols::{Kallsyms, Symbols};
@@ -111,7 +111,7 @@ fn without_padding_and_types_the_table_knows_who_has_an_ftrace_entry() {
     symbols.kallsyms = Kallsyms::parse(plain.into());
     assert_eq!(backends(&one(hook("nvidia_mmap"), &symbols)), [Session, Multi, Kprobe, Tracepoint]);
     assert_eq!(backends(&one(hook("rm_ioctl"), &symbols)), [Kprobe]);
-    // The table does not know these.
+    // The table does not have these functions.
     assert_eq!(taken(plan(&[named("nv_twice")], &symbols)).len(), 2);
     assert_eq!(backends(&one(named("do_sys_open"), &symbols)), [Session, Multi, Kprobe]);
 }
@@ -140,7 +140,7 @@ fn functions_of_one_name_are_hooked_by_address_or_not_at_all() {
     let symbols = Symbols { kallsyms: Kallsyms::parse(hidden.into()), ..capable() };
     let why = refusal(named("twice"), &symbols);
     assert!(why.contains("kptr_restrict") && why.contains("several"), "{why}");
-    // A name that is unique needs no address.
+    // A unique name needs no address.
     let target = one(hook("nvidia_mmap"), &symbols);
     assert_eq!((target.address, backends(&target).len()), (None, 5));
 }
@@ -169,9 +169,9 @@ fn renamed_functions_are_found_and_say_what_they_lost() {
     let target = one(hook("uvm_mmap_entry"), &capable());
     assert_eq!(target.symbol, "uvm_mmap_entry.part.0");
     assert!(target.note.is_some_and(|note| note.contains("part")));
-    // Beside the whole function a part is not it.
+    // If the whole function exists, its part is not used.
     assert_eq!(one(hook("uvm_unlocked_ioctl_entry"), &capable()).symbol, "uvm_unlocked_ioctl_entry");
-    // The user may name it exactly.
+    // The user may give the exact name.
     assert_eq!(one(named("uvm_migrate.isra.0"), &capable()).symbol, "uvm_migrate.isra.0");
 }
 
@@ -184,7 +184,7 @@ fn a_driver_that_is_not_loaded() {
     symbols.machine.driver = None;
     let why = refusal(hook("rm_ioctl"), &symbols);
     assert!(why.contains("nvidia is not loaded") && why.contains("modprobe nvidia"), "{why}");
-    // System calls are seen whatever is loaded: the ioctls come when the module does.
+    // System calls are visible without the module: their ioctls appear once it is loaded.
     let wanted = [
         hook("nvidia_frontend_unlocked_ioctl"),
         hook("nvidia_unlocked_ioctl"),
@@ -237,7 +237,7 @@ fn a_users_function_has_the_arguments_of_its_type() {
     symbols.protos.clear();
     let target = one(named("vfs_open"), &symbols);
     assert_eq!(target.args(&[1, 2, 3, 4, 5, 6], &[]), Args::raw(&[1, 2, 3, 4, 5, 6]));
-    // Of the table's own rows the table knows.
+    // A function that the table has keeps the table's row.
     assert!(one(named("nvidia_mmap"), &capable()).hook.is_some());
 }
 
@@ -276,7 +276,7 @@ fn ten_thousand_functions_are_too_many() {
     let why = refusal(named("work_*"), &symbols);
     assert!(why.contains("10000") && why.contains("1000") && why.contains("narrower"), "{why}");
     assert_eq!(taken(plan(&[named("work_1??")], &symbols)).len(), 100);
-    // Together, not each.
+    // The limit holds for all patterns together, not for each.
     let planned = plan(&[named("work_1???"), named("work_2??")], &symbols);
     assert_eq!(taken(planned).len(), 1000);
 }

@@ -1,4 +1,4 @@
-//! Type information: made by hand, of this machine, and cut anywhere.
+//! Tests type information: hand-made, of this machine, and cut at any byte.
 
 use crate::host::btf::{Btf, Param, Proto, Type};
 
@@ -56,7 +56,7 @@ fn base() -> Vec<u8> {
     maker.bytes()
 }
 
-/// A module's: void uvm_thing(struct path by value, int n, ...), the types from the base.
+/// A module's type information: void uvm_thing(struct path by value, int n, ...), with the types of the base.
 fn module() -> Vec<u8> {
     let strings = u32::from_le_bytes(base()[20..24].try_into().expect("four bytes"));
     let mut maker = Maker::new(strings);
