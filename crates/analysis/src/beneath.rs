@@ -1,21 +1,20 @@
-//! What happens beneath a CUDA call: the lines of `--kernel` that lie inside one, told to it.
+//! Adds the events of `--kernel` (ioctls, driver functions, ...) to the CUDA calls that contain them.
 //!
-//! A line's parent is what encloses it, and that one's parent what encloses that: first spans of
-//! the driver, then calls. All the calls are told, since the time of each contains it.
+//! The parent of a line is the span or call that encloses it, and so on outwards: first driver spans, then calls. Every
+//! enclosing call gets the event, since its time contains it.
 
 use super::driver::{OFF_CPU, Slow, Within};
 use super::summary::{Open, Summary};
 use gpurec_cuda::Api;
 use gpurec_trace::{End, Instant, KernelBegin, KernelEnd, Line, Xid};
 
-/// How far outwards is looked: a program nests less, and a file that says more may not be followed
-/// without end.
+/// Limit on steps outwards. Programs nest less deeply, and a malformed file could nest without end.
 const DEEPEST: usize = 64;
 
-/// The nearest call around a span, and how it was found.
+/// The nearest call around a span, and how the search found it.
 struct Outside {
     call: Option<u64>,
-    /// No span of the driver is around it.
+    /// No driver span encloses this one.
     topmost: bool,
 }
 
@@ -39,7 +38,7 @@ impl Summary {
         if end.duration_ns.is_none() {
             return;
         }
-        // An ioctl is told whatever is around it; else the outermost span is.
+        // An ioctl always counts. Of other spans only the outermost counts.
         let told = !span.has_ioctl && (span.is_ioctl || outside.topmost);
         self.tell(outside.call, |within| {
             if outside.topmost {
@@ -68,7 +67,7 @@ impl Summary {
         self.driver.xid(line.ts_ns, xid);
     }
 
-    /// Goes outwards through the driver's spans and leaves word with each.
+    /// Walks outwards through the enclosing driver spans, and updates each.
     fn outside(&mut self, from: u64, parent: Option<u64>, ioctl: bool, off_cpu_ns: u64) -> Outside {
         let (mut from, mut parent, mut topmost) = (from, parent, true);
         for _ in 0..DEEPEST {
@@ -84,7 +83,7 @@ impl Summary {
         Outside { call: None, topmost }
     }
 
-    /// Tells a call and all around it; whether there was one.
+    /// Applies `what` to a call and to all calls around it. Returns whether there was a call.
     fn tell(&mut self, call: Option<u64>, mut what: impl FnMut(&mut Within)) -> bool {
         let (mut next, mut told) = (call, false);
         for _ in 0..DEEPEST {
@@ -96,8 +95,8 @@ impl Summary {
         told
     }
 
-    /// A call has returned: whether it is one of the slowest. Of calls inside one another the one
-    /// is listed that the time was spent in: a call in which another took nine tenths is not.
+    /// Decides on return of a call whether it is one of the slowest. Of nested calls it lists the one that spent the
+    /// time: it skips a call in which a nested call took nine tenths.
     pub(super) fn maybe_slow(&mut self, end: &End, open: &mut Open, ns: u64) {
         if !self.driver.seen || !self.driver.is_slow(ns) {
             return;

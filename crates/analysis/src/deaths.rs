@@ -1,20 +1,20 @@
-//! The ends of processes, for calls that are open meanwhile. Nothing is looked for at an end: what
-//! was open is found when somebody asks, since a trace may have as many ends as open calls.
+//! Process exits during open calls. An exit itself searches nothing: lookups resolve the open calls later, since a
+//! trace may have as many exits as open calls.
 
 use gpurec_trace::hash::Map;
 
-/// Ends that may wait to be told to the calls, however few those are.
+/// Number of unresolved exits that may accumulate, even with few open calls.
 const WAITING: usize = 1024;
 
 #[derive(Default)]
 pub struct Deaths {
-    /// When a process ended, and after how many ends of any.
+    /// Times of exits by process, each with the total number of exits before it.
     ends: Map<u32, Vec<(u64, u64)>>,
     waiting: usize,
     seen: u64,
 }
 
-/// Of a call: how many ends there were before it, or when its process ended in it.
+/// For a call: the number of exits before it began, or the time at which its process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     Since(u64),
@@ -35,8 +35,8 @@ impl Deaths {
         Life::Since(self.seen)
     }
 
-    /// A process ended. Whether it is time to tell the calls, `open` of which are: then the ends
-    /// that wait are as many, so telling costs each of them no more than a look.
+    /// Records an exit. Returns whether the caller should now resolve its `open` calls: the unresolved exits are then
+    /// at least as many, so that the cost stays constant for each exit.
     pub fn died(&mut self, pid: u32, ts_ns: u64, open: usize) -> bool {
         self.ends.entry(pid).or_default().push((self.seen, ts_ns));
         self.seen += 1;
@@ -44,7 +44,7 @@ impl Deaths {
         self.waiting >= open.max(WAITING)
     }
 
-    /// What became of a call.
+    /// Whether and when the process of a call ended.
     pub fn of(&self, pid: u32, life: Life) -> Life {
         let Life::Since(before) = life else { return life };
         let ends = self.ends.get(&pid).map_or(&[][..], Vec::as_slice);
@@ -52,7 +52,7 @@ impl Deaths {
         ends.get(first).map_or(life, |(_, ns)| Life::Died(*ns))
     }
 
-    /// All calls have been told.
+    /// Drops the exits: all calls are resolved.
     pub fn told(&mut self) {
         self.ends.clear();
         self.waiting = 0;

@@ -1,5 +1,5 @@
-//! Lines of `--kernel` to figures. What is kept grows with the names seen and the spans now open.
-//! Which CUDA call encloses a span is the business of beneath.rs, which has both.
+//! Turns lines of `--kernel` into figures. Memory grows with the number of names seen and of open spans. Not here:
+//! which CUDA call encloses a span; beneath.rs, which has both, decides that.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,21 +12,21 @@ use gpurec_trace::bounds::{LONGEST_NAME, MOST_OPEN, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Header, InFlight, Instant, KernelBegin, Kind, Value, Xid};
 
-/// The name of an instant that tells of time off the CPU.
+/// The name of an instant for time off the CPU.
 pub const OFF_CPU: &str = "off_cpu";
 
-/// How many Xids and slow calls are listed, and how many requests of a slow call.
+/// Limits on listed Xids, on listed slow calls, and on listed requests of a slow call.
 const XIDS: usize = 100;
 const SLOWEST: usize = 10;
 const REQUESTS: usize = 10;
 
-/// How many requests of one open call are told apart.
+/// Limit on distinct requests of one open call.
 const TOLD_APART: usize = 256;
 
-/// How many states a thread off the CPU may be in.
+/// Limit on distinct states of a thread off the CPU.
 const STATES: usize = 64;
 
-/// A span of the driver that has begun and not ended.
+/// A driver span that has begun and not ended.
 pub struct Span {
     pub row: usize,
     pub pid: u32,
@@ -34,21 +34,21 @@ pub struct Span {
     pub ts_ns: u64,
     pub parent: Option<u64>,
     pub is_ioctl: bool,
-    /// An ioctl inside it has been told already.
+    /// An ioctl inside it has already been counted.
     pub has_ioctl: bool,
     pub off_cpu_ns: u64,
     pub life: Life,
 }
 
-/// What happened in the kernel inside one CUDA call.
+/// Driver activity inside one CUDA call.
 #[derive(Default)]
 pub struct Within {
     pub kernel_ns: u64,
     pub off_cpu_ns: u64,
-    /// The longest call inside it that is listed for itself.
+    /// The longest nested call that has its own entry in the list.
     pub covered_ns: u64,
     requests: BTreeMap<usize, (u64, u64)>,
-    /// Beyond `TOLD_APART`.
+    /// Requests beyond `TOLD_APART`.
     others: (u64, u64),
 }
 
@@ -61,7 +61,7 @@ impl Within {
     }
 }
 
-/// One of the calls that took longest.
+/// One of the slowest calls.
 pub struct Slow {
     pub function: usize,
     pub pid: u32,
@@ -77,7 +77,7 @@ pub struct Driver {
     /// The recording was made with --kernel.
     pub seen: bool,
     pub open: Map<u64, Span>,
-    /// Spans that began while as many were open as there is room for.
+    /// Spans that began while the table was full.
     unfollowed: u64,
     pub more_open: u64,
     deaths: Deaths,
@@ -98,7 +98,7 @@ impl Driver {
         }
     }
 
-    /// No line of --kernel has been seen, whatever the header said.
+    /// Whether no line of --kernel was seen, whatever the header says.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.figures.off_cpu == OffCpu::default() && self.figures.xid_count == 0
     }
@@ -146,13 +146,13 @@ impl Driver {
         self.figures.failed_ioctls += u64::from(failed);
     }
 
-    /// An interrupt or a tracepoint; and of time off the CPU only that there was a line.
+    /// Counts an interrupt or a tracepoint. Of time off the CPU it counts only the line.
     pub fn instant(&mut self, instant: &Instant) {
         self.count(instant.kind);
         if instant.name == OFF_CPU {
             return;
         }
-        // A tracepoint is called category:event.
+        // The name of a tracepoint is category:event.
         let sort = if instant.name.contains(':') { Sort::Tracepoint } else { Sort::Interrupt };
         let row = self.rows.named(sort, &instant.name);
         self.rows.began(row);
@@ -204,7 +204,7 @@ impl Driver {
         self.figures.scheduler_calls += u64::from(kind == Kind::Scheduler);
     }
 
-    /// Whether a call that took so long is among the slowest as yet.
+    /// Whether a call of this duration is among the slowest so far.
     pub fn is_slow(&self, ns: u64) -> bool {
         self.slowest.len() < SLOWEST || self.slowest.last().is_some_and(|least| ns > least.duration_ns)
     }
@@ -239,7 +239,7 @@ impl Driver {
         }));
     }
 
-    /// None of a recording without --kernel. `function` is the name of a CUDA function.
+    /// None without --kernel. `function` gives the name of a CUDA function.
     pub fn finish(&self, function: impl Fn(usize) -> String) -> Option<KernelSpace> {
         if !self.seen {
             return None;

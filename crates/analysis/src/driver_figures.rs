@@ -1,4 +1,4 @@
-//! The figures of `--kernel`, under `kernel_space`. Times are integer nanoseconds.
+//! The figures of `--kernel`, stored under `kernel_space`. Times are integer nanoseconds.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,31 @@ use serde::{Deserialize, Serialize};
 pub struct KernelSpace {
     pub ioctls: u64,
     pub ioctl_ns: u64,
-    /// Whose status or errno says that they failed.
+    /// Ioctls whose status or errno indicates a failure.
     pub failed_ioctls: u64,
-    /// Whose request, RM command or class has no name.
+    /// Ioctls whose request, RM command or class has no known name.
     pub unknown_ioctls: u64,
     /// Lines of the type `scheduler`: functions and instants.
     pub scheduler_calls: u64,
     pub unmatched_ends: u64,
-    /// How many hooks were had, by backend.
+    /// Number of attached hooks, by backend.
     pub hooks: BTreeMap<String, u64>,
-    /// By total time, the largest first.
+    /// By total time, largest first.
     pub requests: Vec<RequestSeen>,
     pub more_requests: u64,
-    /// By total time, the largest first.
+    /// By total time, largest first.
     pub functions: Vec<DriverSeen>,
     pub more_functions: u64,
     pub interrupts: Vec<DriverSeen>,
     pub tracepoints: Vec<DriverSeen>,
     pub off_cpu: OffCpu,
-    /// The CUDA calls that took longest, each at the level where its time went.
+    /// The slowest CUDA calls, each at the level that spent the time.
     pub slowest: Vec<SlowCall>,
     pub xid_count: u64,
     pub xids: Vec<XidSeen>,
 }
 
-/// One request, and of RM's control and allocation requests one command or class.
+/// One request; for RM control and allocation requests, one command or class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestSeen {
@@ -46,24 +46,24 @@ pub struct RequestSeen {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unknown: bool,
     pub calls: u64,
-    /// Total, average and maximum are of those that returned.
+    /// Total, average and maximum cover only requests that returned.
     pub total_ns: u64,
     pub avg_ns: u64,
     pub max_ns: u64,
-    /// Of the total the time its thread was not on a CPU, as far as that was seen.
+    /// The part of the total during which the thread was off the CPU, as far as observed.
     pub off_cpu_ns: u64,
     pub failed: u64,
-    /// What they returned beside NV_OK, warnings too.
+    /// Returned statuses other than NV_OK, including warnings.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub statuses: BTreeMap<String, u64>,
 }
 
-/// A function of the driver, an interrupt or a tracepoint.
+/// A driver function, an interrupt or a tracepoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DriverSeen {
     pub name: String,
-    /// Of nvidia-uvm.ko.
+    /// The function belongs to nvidia-uvm.ko.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub uvm: bool,
     pub calls: u64,
@@ -74,16 +74,15 @@ pub struct DriverSeen {
     pub failed: u64,
 }
 
-/// Time that threads were not on a CPU inside CUDA calls. What each function has of it stands
-/// with the functions.
+/// Time that threads spent off the CPU inside CUDA calls. Each function's own share is with the functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OffCpu {
     pub count: u64,
     pub total_ns: u64,
-    /// The most time first.
+    /// The largest time first.
     pub by_state: Vec<OffCpuState>,
-    /// In the driver, but in no CUDA call.
+    /// Inside the driver, but in no CUDA call.
     pub outside_count: u64,
     pub outside_ns: u64,
 }
@@ -101,19 +100,19 @@ pub struct SlowCall {
     pub function: String,
     pub pid: u32,
     pub tid: u32,
-    /// The event_id of its B.
+    /// The event_id of its B line.
     pub begin: u64,
     pub ts_ns: u64,
     pub duration_ns: u64,
     pub kernel_ns: u64,
     pub off_cpu_ns: u64,
-    /// What took the time in the driver, the most first.
+    /// What took the time in the driver, the largest first.
     pub requests: Vec<SlowRequest>,
     pub more_calls: u64,
     pub more_ns: u64,
 }
 
-/// A request; or a function of the driver that was called without an ioctl.
+/// A request, or a driver function that was called without an ioctl.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowRequest {
     pub request: String,

@@ -1,5 +1,5 @@
-//! The text about what nvidia.ko did: the block that is always said of a recording with --kernel,
-//! then each section only where there is something to say.
+//! Text about the activity of nvidia.ko: one block for every recording with --kernel, then further sections only if
+//! they have content.
 
 use super::driver_figures::{DriverSeen, KernelSpace, RequestSeen, SlowCall, SlowRequest};
 use super::figures::Figures;
@@ -200,7 +200,7 @@ fn uvm(page: &mut Page, kernel: &KernelSpace) {
         total_ns: r.total_ns,
         avg_ns: r.avg_ns,
         max_ns: r.max_ns,
-        // Its statuses are told with its name.
+        // The name column shows the statuses.
         ..DriverSeen::default()
     };
     let as_rows: Vec<DriverSeen> = requests.iter().map(of_request).collect();

@@ -1,6 +1,5 @@
-//! The figures of a recording, as they are printed and as they stand under
-//! `summary` in the `end` line. Times are integer nanoseconds, so that a
-//! figure is the same however it was come by.
+//! The figures of a recording, as printed and as stored under `summary` in the `end` line. Times are integer
+//! nanoseconds, so that a figure is the same however it was computed.
 
 mod json;
 
@@ -20,85 +19,86 @@ use gpurec_trace::{self as trace, InFlight, Refused};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Figures {
-    /// How long the recording took.
+    /// Length of the recording.
     pub duration_ns: u64,
-    /// Nothing was lost, cut or left undecoded; if not, why.
+    /// Nothing was lost, cut or left undecoded; otherwise `incomplete_because` says why.
     pub complete: bool,
     pub incomplete_because: Vec<String>,
-    /// They are of a part of the trace.
+    /// The figures cover a part of the trace.
     #[serde(skip)]
     pub is_part: bool,
-    /// What a reader found odd in the file. Empty in the file itself.
+    /// Oddities that a reader found in the file. Empty in the file itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 
-    /// Processes that ran before the recording are in it: what they held then is not.
+    /// The recording has processes that ran before it; memory they held then is not in it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub attached: bool,
-    /// Of each figure that is not known the reason, by where it stands (`memory.leaks`). There the JSON has null, and what
-    /// was seen is under `seen`.
+    /// Each unknown figure by its JSON path (`memory.leaks`), with the reason. The JSON has null there, and the
+    /// observed value under `seen`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unknown: BTreeMap<String, String>,
 
     pub cuda_calls: u64,
     /// Calls into libraries added with --lib.
     pub other_calls: u64,
-    /// Counted once, at the innermost level seen.
+    /// Each launch counts once, at the innermost level seen.
     pub kernel_launches: u64,
     pub graph_launches: u64,
-    /// Left by longjmp or an exception.
+    /// Calls left by longjmp or an exception.
     pub unwound_calls: u64,
-    /// Ends without a beginning.
+    /// Ends without a begin.
     pub unmatched_ends: u64,
 
     pub memory: MemoryFigures,
     pub transfers: TransferFigures,
-    /// Empty where no device is known.
+    /// Empty if no device is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceSeen>,
-    /// Those launched most.
+    /// The most launched kernels.
     pub kernels: Vec<KernelSeen>,
     pub more_kernels: u64,
-    /// Launches shown by an address, for there was no time to look for a name.
+    /// Launches shown by address, because there was no time to look up the name.
     #[serde(skip_serializing_if = "is_zero")]
     pub unnamed_launches: u64,
-    /// The first failures of each context, and where their causes lie.
+    /// The first failures of each context, with the calls that may have caused them.
     pub error_windows: Vec<ErrorWindow>,
-    /// What the program could do better.
+    /// Possible improvements of the program.
     pub findings: Vec<Finding>,
 
-    /// Of a recording with --kernel.
+    /// Only in a recording with --kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_space: Option<KernelSpace>,
 
-    /// By total time, the largest first.
+    /// By total time, largest first.
     pub functions: Vec<Function>,
-    /// Outermost calls by what they are for, the most time first.
+    /// Outermost calls by category, largest time first.
     pub by_category: Vec<CategorySeen>,
     pub failures: Failures,
     pub sync: Sync,
     pub in_flight: Vec<InFlight>,
     pub processes: Vec<ProcessSeen>,
-    /// How many more there were than `processes` holds.
+    /// Number of processes beyond those in `processes`.
     pub more_processes: u64,
     pub libraries: Vec<LibrarySeen>,
-    /// Times that a library was told of which `libraries` has no room for.
+    /// Number of library lines for which `libraries` had no room.
     #[serde(skip_serializing_if = "is_zero")]
     pub more_libraries: u64,
-    /// Hooks asked for and refused, by layer.
+    /// Requested hooks that were refused, by layer.
     pub refused: BTreeMap<String, Vec<Refused>>,
     pub lost: u64,
     pub lost_by_probe: BTreeMap<String, u64>,
-    /// Of a recording that gave something up for --budget.
+    /// Only if the recording gave something up for --budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetFigures>,
-    /// Of a recording with --lossless.
+    /// Only in a recording with --lossless.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pauses: Option<PauseFigures>,
-    /// gpurec's own stops of the recorded processes, those of --lossless too; none if the trace does not say it.
+    /// gpurec's own stops of the recorded processes, including those of --lossless; None if the trace does not contain
+    /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stops: Option<trace::Stops>,
-    /// When the machine was suspended, if it was.
+    /// Suspends of the machine, if there were any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleeps: Option<SleepFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,8 +109,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// The calls of one function, in nsys's columns. The
-/// median is within 1 %, everything else exact.
+/// The calls of one function, in the columns of nsys. The median is within 1 %, everything else is exact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Function {
     pub name: String,
@@ -121,20 +120,19 @@ pub struct Function {
     pub min_ns: u64,
     pub max_ns: u64,
     pub stddev_ns: u64,
-    /// Of the total the time in the driver, and that off the CPU, which may be there too. Only
-    /// with --kernel.
+    /// The parts of the total in the driver and off the CPU, which may overlap. Only with --kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_ns: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub off_cpu_ns: Option<u64>,
-    /// The total less what recording the calls inside has cost, and less the time for which gpurec had stopped the
-    /// process: only where there was such.
+    /// The total without the cost of recording nested calls, and without the time during which gpurec had stopped the
+    /// process; set only if either exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub corrected_ns: Option<u64>,
-    /// How many of the calls failed, also inside others.
+    /// Number of failed calls, nested ones included.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub errors: u64,
-    /// How many of the calls have not returned: they count with their time so far.
+    /// Number of unfinished calls, which count with their time so far.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unfinished: u64,
 }
@@ -142,15 +140,15 @@ pub struct Function {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Failures {
-    /// That the program saw: of calls inside each other only the outermost.
+    /// Failures that the program saw: of nested calls only the outermost.
     pub calls: u64,
-    /// Of calls inside a call that did not fail.
+    /// Failures inside a call that succeeded.
     pub handled: u64,
-    /// That the program saw after the driver was shut down; not among `calls`.
+    /// Failures that the program saw after the shutdown of the driver; not in `calls`.
     pub shutdown: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<FirstFailure>,
-    /// In the order they first came.
+    /// In the order of first occurrence.
     pub by_error: Vec<FailureKind>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub handled_by_error: Vec<FailureKind>,
@@ -169,7 +167,7 @@ pub struct FirstFailure {
     pub cause: Option<FailureCause>,
 }
 
-/// The call inside a failed one that failed too.
+/// The failed call inside a failed call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCause {
     pub function: String,
@@ -184,12 +182,12 @@ pub struct FailureKind {
     pub code: Option<i64>,
     pub function: String,
     pub count: u64,
-    /// Of allocations: the most bytes that one of them asked for.
+    /// For allocations: the largest requested size in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_bytes: Option<u64>,
     pub first_ns: u64,
     pub last_ns: u64,
-    /// Of the first of them.
+    /// The cause of the first occurrence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<FailureCause>,
 }
@@ -197,13 +195,13 @@ pub struct FailureKind {
 /// Time in calls that wait for the GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sync {
-    /// Counted once, at the innermost level seen.
+    /// Each wait counts once, at the innermost level seen.
     pub calls: u64,
     pub total_ns: u64,
-    /// How many of the calls have not returned: they count with their time so far.
+    /// Number of unfinished calls, which count with their time so far.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unfinished: u64,
-    /// By function, where a nested call counts in both.
+    /// By function; a nested call counts in both functions.
     pub by_function: Vec<SyncFunction>,
 }
 
@@ -219,23 +217,23 @@ pub struct SyncFunction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSeen {
     pub pid: u32,
-    /// Empty if it was running before the recording.
+    /// Empty if the process ran before the recording.
     pub command: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// As a shell says it; none if it outlived the recording.
+    /// As in a shell; None if the process outlived the recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
     pub calls: u64,
-    /// It ran before the recording: what it held then is not known, so there are no peaks.
+    /// The process ran before the recording: what it held then is unknown, so it has no peaks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ran_before: bool,
-    /// The most bytes it held in the spaces `device` and `virtual` together.
+    /// The largest number of bytes that it held in the spaces `device` and `virtual` together.
     pub peak_device_bytes: u64,
-    /// The same of what it asked for through the runtime: without what libraries took from
-    /// the driver themselves. What torch.cuda.max_memory_reserved() counts.
+    /// The same for memory requested through the runtime, without what libraries took from the driver themselves.
+    /// torch.cuda.max_memory_reserved() counts this.
     #[serde(default)]
     pub peak_runtime_bytes: u64,
 }
@@ -249,9 +247,9 @@ pub struct MemoryFigures {
     pub frees: u64,
     pub freed_bytes: u64,
     pub by_space: Vec<SpaceSeen>,
-    /// What was live when its process, or the recording, ended.
+    /// Memory that was live when its process, or the recording, ended.
     pub held: Leaks,
-    /// Of it what there was more and more of through the run (`growth`).
+    /// The part of it that kept growing through the run (see `growth`).
     pub leaks: Leaks,
 }
 
@@ -271,7 +269,7 @@ pub struct Leaks {
     pub count: u64,
     pub bytes: u64,
     pub by_space: Vec<LeakSpace>,
-    /// Of equals the oldest first.
+    /// Among equals the oldest comes first.
     pub largest: Vec<Leak>,
 }
 
@@ -280,7 +278,7 @@ pub struct LeakSpace {
     pub space: String,
     pub count: u64,
     pub bytes: u64,
-    /// How many of them were live when their process ended.
+    /// Number of those that were live when their process ended.
     pub at_exit: u64,
 }
 
@@ -292,20 +290,20 @@ pub struct Leak {
     pub ptr: String,
     pub size: u64,
     pub age_ns: u64,
-    /// The call that made it.
+    /// The call that allocated it.
     pub function: String,
     pub begin: u64,
-    /// Live when its process ended; else when the recording did.
+    /// True: live at the end of its process. False: live at the end of the recording.
     pub at_exit: bool,
 }
 
-/// Copies; what is only set is in `by_direction`.
+/// Copies. Sets appear only in `by_direction`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TransferFigures {
     pub count: u64,
     pub bytes: u64,
-    /// The most bytes first.
+    /// The largest number of bytes first.
     pub by_direction: Vec<DirectionSeen>,
 }
 
@@ -315,13 +313,13 @@ pub struct DirectionSeen {
     pub direction: String,
     pub count: u64,
     pub bytes: u64,
-    /// Some sizes were not read: there were more bytes.
+    /// Some sizes could not be read: the real number of bytes is higher.
     pub partial: bool,
-    /// Those that the call waited for: only they have a bandwidth.
+    /// Copies that the call waited for: only they have a bandwidth.
     pub waited_count: u64,
     pub waited_bytes: u64,
     pub waited_ns: u64,
-    /// Those known to be with host memory that is not pinned.
+    /// Copies known to use host memory that is not pinned.
     pub pageable_count: u64,
     pub pageable_bytes: u64,
 }
@@ -331,10 +329,10 @@ pub struct KernelSeen {
     /// The handle, if the name is not known.
     pub name: String,
     pub launches: u64,
-    /// The most frequent shape; none if it could not be read.
+    /// The most frequent shape; None if it could not be read.
     pub grid: Option<[u32; 3]>,
     pub block: Option<[u32; 3]>,
-    /// How many shapes there were, 64 at most.
+    /// Number of distinct shapes, at most 64.
     pub shapes: u64,
 }
 
@@ -342,20 +340,20 @@ pub struct KernelSeen {
 pub struct ErrorWindow {
     pub pid: u32,
     pub tid: u32,
-    /// In hex; none if no call said which it is.
+    /// In hex; None if no call showed the context.
     pub context: Option<String>,
     pub function: String,
     pub error: String,
-    /// The error comes from the device: its cause is an earlier call.
+    /// The error comes from the device: an earlier call caused it.
     pub asynchronous: bool,
-    /// The call inside that failed.
+    /// The nested call that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<FailureCause>,
     pub begin: u64,
     pub ts_ns: u64,
-    /// The last synchronisation before it that succeeded.
+    /// The last successful synchronisation before it.
     pub last_sync: Option<SyncSeen>,
-    /// Launches since then, and of which kernels.
+    /// Launches since then, and their kernels.
     pub launches: u64,
     pub kernels: Vec<LaunchCount>,
 }
@@ -390,32 +388,32 @@ pub struct LibrarySeen {
     pub not_hooked: Vec<Refused>,
 }
 
-/// What the recording cost the threads recorded: their calls times what one
-/// call was measured to cost when the recording began.
+/// The cost of the recording for the recorded threads: their calls times the cost of a call measured when the recording
+/// began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
     pub ns_per_call: u64,
     pub calls: u64,
-    /// Of the calls and of the stops together.
+    /// Cost of calls and stops together.
     pub total_ns: u64,
-    /// What a call of a function costs whose hook the kernel single-steps, and how many of the calls were such.
+    /// Cost of a call whose hook Linux single-steps, and the number of such calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_per_stepped: Option<u64>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stepped_calls: u64,
-    /// What the calls would have cost if each had found the processor's caches cold.
+    /// Cost of the calls if the processor's caches had been cold each time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold_ns: Option<u64>,
-    /// gpurec's own stops of the processes; none if the trace does not say it.
+    /// gpurec's own stops of the processes; None if the trace does not contain them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stops: Option<trace::Stops>,
-    /// The threads that paid most.
+    /// The threads with the highest cost.
     pub threads: Vec<ThreadCost>,
     pub more_threads: u64,
 }
 
 impl Cost {
-    /// Of the calls alone.
+    /// Cost of the calls alone.
     pub fn calls_ns(&self) -> u64 {
         self.total_ns.saturating_sub(self.stops.map_or(0, |stops| stops.total_ns))
     }
@@ -429,8 +427,8 @@ pub struct ThreadCost {
     pub cost_ns: u64,
 }
 
-/// Bytes of the `end` line for figures, beside the calls in flight; and how many rows of each table there are
-/// instead where there would be more.
+/// Bytes of the `end` line for figures, without the calls in flight, and the limits on rows of each table if the
+/// figures exceed that.
 const LONGEST_SUMMARY: usize = 11 << 20;
 const FEWER_ROWS: [usize; 4] = [4096, 1024, 256, 32];
 
@@ -440,7 +438,7 @@ fn fits_beside(json: &serde_json::Value, most: usize) -> bool {
 }
 
 impl Function {
-    /// Both as one.
+    /// Merges both.
     fn with(self, other: Function) -> Function {
         let calls = self.calls + other.calls;
         let total_ns = self.total_ns.saturating_add(other.total_ns);
@@ -464,7 +462,7 @@ impl Function {
 }
 
 impl Figures {
-    /// For the `summary` of the `end` line: with fewer rows where all of them would not fit there.
+    /// The `summary` of the `end` line, with fewer rows if they would not all fit.
     pub fn to_json(&self) -> serde_json::Value {
         let whole = self.with_nulls();
         if fits_beside(&whole, LONGEST_SUMMARY) {
@@ -478,7 +476,7 @@ impl Figures {
         shorter.into_iter().find(|json| fits_beside(json, LONGEST_SUMMARY)).unwrap_or_default()
     }
 
-    /// So many rows of each table; what the others add up to is one more.
+    /// Limits each table to this number of rows, plus one row for the sum of the rest.
     fn keep(&mut self, rows: usize) {
         const OTHERS: &str = "(others)";
         if self.functions.len() > rows {
@@ -512,7 +510,7 @@ impl Figures {
             let rest = by_count.drain(rows..).map(|(_, count)| count).sum();
             self.lost_by_probe = by_count.into_iter().chain([(OTHERS.to_owned(), rest)]).collect();
         }
-        // The line lists them itself.
+        // The `end` line has its own list of these calls.
         self.in_flight.truncate(rows);
         self.error_windows.truncate(rows.div_ceil(64));
         self.refused.values_mut().for_each(|refused| refused.truncate(rows));
@@ -528,8 +526,8 @@ impl Figures {
         self.kernels.truncate(rows);
     }
 
-    /// The file has less than these figures: what the worker was told of it was not the reason,
-    /// or too late to be heard.
+    /// Adds that the file lacks part of these figures. The recorder may know the real reason better, or learn it too
+    /// late.
     pub fn not_written(&mut self, why: &std::io::Error) {
         const BEGINNING: &str = "the trace could not be written";
         self.complete = false;
@@ -541,7 +539,7 @@ impl Figures {
         self.unknown.get(PEAK).is_none_or(|reason| reason == BEFORE && !process.ran_before)
     }
 
-    /// A figure in words: `text`, or why it is not known.
+    /// A figure in words: `text`, or why it is unknown.
     pub fn said(&self, figure: &str, seen: u64, text: impl FnOnce(u64) -> String) -> String {
         match self.unknown.get(figure) {
             None => text(seen),

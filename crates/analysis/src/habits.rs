@@ -1,11 +1,11 @@
-//! What threads do around their calls: waiting for work whose results nothing fetches, waiting for one call at a
-//! time, and errors that nobody can have seen.
+//! Patterns around calls of a thread: waits for work whose results the host never fetches, waits for one call at a
+//! time, and errors that the program cannot have seen.
 //!
-//! A wait is needless if the work before it gave the host nothing, and the thread launches again as soon as it
-//! returns: the stream would have kept the order by itself. What gives the host something is a copy to it, a graph
-//! (which may have such copies), a host function. Memory that both sides see gives results without a call: where a
-//! process has some, its waits are needless only if it fetches results otherwise, too. A buffer that was copied from
-//! may be filled again after a wait.
+//! A wait is needless if the work before it gave the host nothing, and the thread launches again as soon as the wait
+//! returns: stream order alone would have sufficed. The host gets something from a copy to it, a graph (which may
+//! contain such copies) or a host function. Memory visible to both sides gives results without a call: if a process has
+//! such memory, its waits are needless only if it also fetches results in another way. A wait after a copy may also be
+//! there to refill the copied buffer.
 
 use std::collections::HashMap;
 
@@ -15,24 +15,25 @@ use gpurec_trace::bounds::short;
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op, Transfer};
 
-/// How many threads, kinds of waits and processes are watched.
+/// Limits on threads, kinds of waits and processes.
 const MOST: usize = 65_536;
 
 const LONGEST_ERROR: usize = 256;
 
-/// Needless waits of a kind are told from so many on, if they took at least so long, and a hundredth of the recording.
+/// Minimum number and total time of needless waits of one kind for a finding. They must also take a hundredth of the
+/// recording.
 const WAITS: u64 = 20;
 const WAITED_NS: u64 = 1_000_000;
 const SHARE: u64 = 100;
 
-/// The thread goes on within this time: the host has not looked at much.
+/// If the thread launches within this time, the host has not examined many results.
 const SOON_NS: u64 = 50_000;
 
-/// While the host wakes up and launches again the GPU idles some tens of microseconds. After a wait as long as this
-/// they are nothing.
+/// The GPU idles for some tens of microseconds while the host wakes up and launches again. After a wait of this length
+/// that is negligible.
 const LONG_NS: u64 = 2_000_000;
 
-/// Where the host sees memory of the device: one wait of so many fetches results.
+/// If the host sees device memory: one wait in this many fetches results.
 const FETCHES: u64 = 64;
 
 #[derive(Default)]
@@ -40,19 +41,19 @@ pub struct Habits {
     threads: Map<(u32, u32), Habit>,
     waits: Map<Kind, Waits>,
     processes: Map<u32, Process>,
-    /// Launches of each process since anything could report their errors.
+    /// Launches of each process since the last call that could report their errors.
     unsynced: Map<u32, u64>,
-    /// Of processes that ended well.
+    /// Such launches of processes that exited normally.
     never_synced: u64,
 }
 
-/// Needless waits of a process: the function, and what it waited for if that was a single call.
+/// Needless waits of a process: the function, and the call that it waited for if that was a single one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Kind {
     pid: u32,
     wait: usize,
     single: Option<usize>,
-    /// The host got something by it, which it could have waited for later.
+    /// The wait gave the host something that it could have waited for later.
     fetches: bool,
 }
 
@@ -64,9 +65,9 @@ struct Waits {
 
 #[derive(Default)]
 struct Process {
-    /// The host sees memory of the device: managed, pinned, or another process's.
+    /// The host sees device memory: managed, pinned, or another process's.
     shares: bool,
-    /// Waits that gave the host something.
+    /// Number of waits that gave the host something.
     fetches: u64,
     waited_ns: u64,
     launches: u64,
@@ -75,23 +76,23 @@ struct Process {
 #[derive(Default)]
 struct Habit {
     work: Work,
-    /// The last wait, until it is known what it was good for.
+    /// The last wait, until its purpose is known.
     last_wait: Option<Wait>,
-    /// Failed launches whose error was not asked for yet.
+    /// Failed launches whose error the program has not yet queried.
     unseen: u64,
     error: Option<String>,
 }
 
-/// What was submitted since the last wait.
+/// Work submitted since the last wait.
 #[derive(Clone, Copy, Default)]
 struct Work {
     calls: u64,
     last: Option<usize>,
     /// The last call copies.
     copies_last: bool,
-    /// It gives the host something.
+    /// Some of the work gives the host something.
     gives: bool,
-    /// It copies from the host; its last call does.
+    /// Some of the work copies from the host; `takes_last`: its last call does.
     takes: bool,
     takes_last: bool,
 }
@@ -99,14 +100,14 @@ struct Work {
 struct Wait {
     function: usize,
     ns: u64,
-    /// When it returned.
+    /// When the wait returned.
     at_ns: u64,
     work: Work,
     /// The thread launched right afterwards.
     went_on: bool,
 }
 
-/// A call at the outermost level that has returned.
+/// An outermost call that has returned.
 pub struct Returned<'a> {
     pub pid: u32,
     pub tid: u32,
@@ -114,7 +115,7 @@ pub struct Returned<'a> {
     pub tally: &'a Tally,
     pub error: Option<&'a str>,
     pub ns: u64,
-    /// When it returned.
+    /// When the call returned.
     pub at_ns: u64,
 }
 
@@ -156,7 +157,7 @@ impl Habits {
         let Some(habit) = self.threads.get_mut(&(call.pid, call.tid)) else { return };
         let needless = habit.last_wait.take().and_then(|wait| wait.if_needless(&habit.work));
         let fetched = habit.work.gives;
-        // One that waits for an event lets the work behind it go on.
+        // A wait for an event leaves later work running.
         if !call.tally.marks.waits_for_event {
             let work = std::mem::take(&mut habit.work);
             if call.error.is_none() && work.calls > 0 && call.ns < LONG_NS {
@@ -171,7 +172,7 @@ impl Habits {
         });
     }
 
-    /// It comes after the end of the call that copied, which may be inside another.
+    /// A `transfer` line comes after the end of the copying call, which may be nested.
     pub fn copied(&mut self, ts_ns: u64, transfer: &Transfer) {
         let (takes, gives) = match transfer.direction.as_ref() {
             "H2D" => (true, false),
@@ -187,7 +188,7 @@ impl Habits {
             habit.work.takes_last = takes;
             self.needless(transfer.pid, needless);
         } else if gives {
-            // It waits for all before it, and the host has its results.
+            // The copy waits for all earlier work, and the host has its results.
             let work = std::mem::take(&mut habit.work);
             let needless = habit.last_wait.take().and_then(|wait| wait.if_needless(&work));
             self.needless(transfer.pid, needless);
@@ -221,7 +222,7 @@ impl Habits {
         }
     }
 
-    /// How long calls of a process waited for the GPU.
+    /// How long the calls of a process waited for the GPU.
     pub fn waited_ns(&self, pid: u32) -> u64 {
         self.processes.get(&pid).map_or(0, |process| process.waited_ns)
     }
@@ -244,7 +245,7 @@ impl Habits {
         }
     }
 
-    /// Of a recording of `whole_ns`.
+    /// Findings for a recording of `whole_ns`.
     pub fn findings(&self, functions: &[Tally], whole_ns: u64) -> Vec<Finding> {
         let name = |index: usize| functions.get(index).map_or("?", |f| &f.name);
         let mut kinds: HashMap<(usize, Option<usize>), Waits> = HashMap::new();
@@ -311,7 +312,7 @@ fn habit(threads: &mut Map<(u32, u32), Habit>, thread: (u32, u32)) -> Option<&mu
 }
 
 impl Habit {
-    /// A call that does not wait has returned.
+    /// Handles the return of a call that does not wait.
     fn went_on(&mut self, call: &Returned) {
         let Some(wait) = self.last_wait.as_mut().filter(|wait| !wait.went_on) else { return };
         let marks = call.tally.marks;
@@ -320,7 +321,7 @@ impl Habit {
         if after_ns > SOON_NS || marks.looks {
             self.last_wait = None;
         } else if marks.copies {
-            // Its direction comes after it.
+            // The direction of a copy is known only from the line after it.
         } else if wait.work.gives && marks.is_async {
             self.last_wait = None;
         } else if launches {
@@ -328,8 +329,8 @@ impl Habit {
         }
     }
 
-    /// A copy that is not waited for. The last wait, if it shows now that it was needless: it was for one copy to the
-    /// host alone, and the next comes.
+    /// Handles a copy that returns without waiting. Returns the last wait if this copy shows that it was needless: it
+    /// waited for a single copy to the host, and the next copy follows.
     fn copies_on(&mut self, ts_ns: u64, gives: bool) -> Option<Wait> {
         let wait = self.last_wait.as_mut().filter(|wait| !wait.went_on)?;
         let is_soon = ts_ns.saturating_sub(wait.at_ns) <= SOON_NS;
@@ -349,8 +350,8 @@ impl Habit {
 }
 
 impl Wait {
-    /// With what was submitted after it, up to the next wait. One for the last call's copy from the host, or for
-    /// copies that come again, lets the host fill its buffer.
+    /// Decides with `after`, the work up to the next wait. A wait lets the host refill a buffer if it is for a copy
+    /// from the host that was the last call, or for repeated copies.
     fn if_needless(self, after: &Work) -> Option<Wait> {
         let for_buffer = self.work.takes_last || self.work.takes && after.takes;
         (self.went_on && !self.work.gives && !for_buffer).then_some(self)

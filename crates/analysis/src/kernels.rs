@@ -1,4 +1,4 @@
-//! Launches by kernel, and how close they come.
+//! Launches by kernel, and the intervals between them.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use gpurec_trace::Launch;
 use gpurec_trace::bounds::{Left, Names};
 use gpurec_trace::hash::Map;
 
-/// How many kernels are told apart, and how many the figures list.
+/// Limits on distinct kernels, and on kernels that the figures list.
 const MOST: usize = 131_072;
 const LISTED: usize = 100;
-/// Bytes of their names.
+/// Limit on bytes of kernel names.
 const NAMES: usize = 64 << 20;
 const OTHERS: &str = "(others)";
 
-/// How many shapes of one kernel are told apart, and of all together.
+/// Limits on distinct shapes of one kernel, and of all kernels together.
 const SHAPES: usize = 64;
 const ALL_SHAPES: usize = 1 << 19;
 
-/// How many threads' launches are watched.
+/// Limit on threads whose launches are watched.
 const THREADS: usize = 65_536;
 
-/// A launch this soon after the one before it, in the same thread, says that
-/// the kernel was tiny, or that the queue is filled by the host as fast as it can.
+/// A launch this soon after the previous one of its thread indicates that the kernel was tiny, or that the host fills
+/// the queue as fast as it can.
 const SOON_NS: u64 = 20_000;
 
-/// So many of them, making half of a thread's launches or more, are told.
+/// Minimum number of such launches for a finding, if they are at least half of a thread's launches.
 const MANY: u64 = 1_000;
 
 pub type Shape = (Option<[u32; 3]>, Option<[u32; 3]>);
@@ -34,7 +34,7 @@ pub type Shape = (Option<[u32; 3]>, Option<[u32; 3]>);
 pub struct Kernels {
     by_name: Names<MOST, NAMES>,
     kernels: Vec<Kernel>,
-    /// The one that stands for those beyond.
+    /// Index of the entry for kernels beyond the limit.
     others: Option<usize>,
     shapes: Left<ALL_SHAPES>,
     threads: Map<(u32, u32), Pace>,
@@ -55,7 +55,7 @@ struct Pace {
 }
 
 impl Kernels {
-    /// The number of the kernel of a launch, if it says one.
+    /// Index of the launched kernel, if the launch names one.
     pub fn index(&mut self, launch: &Launch) -> Option<usize> {
         let name = launch.kernel.as_deref()?;
         if let Some(known) = self.by_name.get(name) {
@@ -88,7 +88,7 @@ impl Kernels {
         }
     }
 
-    /// When a thread launched, whatever it was.
+    /// Records the time of any launch of a thread.
     pub fn at(&mut self, pid: u32, tid: u32, ts_ns: u64) {
         if self.threads.len() >= THREADS && !self.threads.contains_key(&(pid, tid)) {
             return;
@@ -102,7 +102,7 @@ impl Kernels {
         }
     }
 
-    /// Those launched most, and how many more there are.
+    /// The most launched kernels, and the number left out.
     pub fn finish(&self) -> (Vec<KernelSeen>, u64) {
         let mut all: Vec<KernelSeen> = self.kernels.iter().filter_map(Kernel::figures).collect();
         all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
@@ -111,8 +111,8 @@ impl Kernels {
         (all, more)
     }
 
-    /// `waited_ns` is how long a process waited for the GPU. If that is longer than its launches took, the GPU is
-    /// what it waits for, and launching faster would not help.
+    /// `waited_ns` is how long a process waited for the GPU. If that exceeds the time of its launches, the GPU is the
+    /// bottleneck, and launching faster would not help.
     pub fn findings(&self, waited_ns: impl Fn(u32) -> u64) -> Vec<Finding> {
         let is_many = |pace: &Pace| pace.soon >= MANY && pace.soon * 2 >= pace.launches;
         let mut threads: Vec<_> = self.threads.iter().filter(|(_, pace)| is_many(pace)).collect();

@@ -1,5 +1,4 @@
-//! `memory` lines to figures: what was allocated and freed, what is still
-//! live, and sizes that are allocated again and again.
+//! Turns `memory` lines into figures: allocations and frees, live memory, and sizes that are allocated again and again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,66 +9,67 @@ use gpurec_trace::bounds::{self, MOST_LIVE};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op};
 
-/// How many leaks the figures list.
+/// Number of leaks that the figures list.
 const LISTED: usize = 100;
 
-/// How many spaces are told apart (there are seven), and functions that allocate. The last of each
-/// stands for all others.
+/// Limits on distinct spaces (there are seven) and on functions that allocate. The last index of each stands for all
+/// others.
 const SPACES: usize = 32;
 const FUNCTIONS: usize = 65_536;
 const OTHERS: &str = "(others)";
 
-/// How many processes' memory is followed, and the longest name of a space.
+/// Limits on processes whose memory is followed, and on the length of a space's name.
 pub const PROCESSES: usize = 65_536;
 const LONGEST_SPACE: usize = 64;
-/// Bytes of the names of functions.
+/// Limit on bytes of function names.
 const FUNCTION_NAMES: usize = 4 << 20;
 
-/// How many sizes are watched for loops.
+/// Limit on sizes watched for loops.
 const SIZES: usize = 65_536;
 
-/// A size given back and allocated again at least so often is a loop, if that is so much of the time of all calls.
+/// A size that is freed and allocated again at least AGAIN times is a loop if that takes one SHARE-th of the time of
+/// all calls.
 const AGAIN: u64 = 10;
 const SHARE: u64 = 100;
 
-/// Where it is most of that time, fewer times are: this often, if they took at least so long.
+/// Fewer repetitions suffice if they take most of that time: this number of times, if they took at least COST_NS.
 const AGAIN_AT_COST: u64 = 3;
 const COST_NS: u64 = 1_000_000;
 
-/// How many loops are told.
+/// Number of loops reported.
 const LOOPS: usize = 5;
 
-/// Memory of another process is no leak of this one.
+/// Memory of another process is not a leak of this one.
 const NOT_ITS_OWN: &str = "ipc";
 
-/// What `torch.cuda.max_memory_reserved()` counts.
+/// The spaces that `torch.cuda.max_memory_reserved()` counts.
 const RESERVED: [&str; 2] = ["device", "virtual"];
 
 #[derive(Default)]
 pub struct Memories {
     names: Names,
-    /// By the number of the space.
+    /// By index of the space.
     by_space: Vec<SpaceSeen>,
     processes: Map<u32, Holding>,
     peaks: BTreeMap<u32, u64>,
     runtime_peaks: BTreeMap<u32, u64>,
     gone: Gone,
     loops: Map<(u32, u8, u64), Loop>,
-    /// The same of all sizes together.
+    /// The same for all sizes together.
     churn: Map<(u32, u8), Loop>,
     figures: MemoryFigures,
-    /// Allocations in `processes`, and the groups of them.
+    /// Number of allocations in `processes`, and of their groups.
     live: usize,
     groups: usize,
     /// The last line.
     event: u64,
-    /// Those that there was no room for.
+    /// Number of allocations that found the table full.
     pub unfollowed: u64,
-    /// Frees of memory from before the recording.
+    /// Number of frees of memory from before the recording.
     pub earlier_frees: u64,
 }
 
-/// Spaces and functions, of which every allocation has one: it has their numbers.
+/// Names of spaces and functions, to which each allocation refers by index.
 #[derive(Default)]
 pub struct Names {
     spaces: Vec<Box<str>>,
@@ -78,25 +78,25 @@ pub struct Names {
     other_functions: Option<u32>,
 }
 
-/// What one process holds. One number may be an address and a handle: so by space, too.
+/// What one process holds. The key includes the space, since the same number may be an address and a handle.
 #[derive(Default)]
 struct Holding {
     live: Map<(u64, u8), Live>,
     made: Made,
     reserved: [u64; RESERVED.len()],
-    /// Of it what was asked for through the runtime, by pointer.
+    /// The part that came through the runtime, by pointer.
     by_runtime: Map<u64, u64>,
     runtime_live: u64,
 }
 
-/// What is held now, by all processes together.
+/// What all processes together hold now.
 #[derive(Default)]
 pub struct Held {
     pub count: u64,
     pub bytes: u64,
-    /// Of equals the oldest first.
+    /// Among equals the oldest comes first.
     pub largest: Vec<Leak>,
-    /// Of processes that have ended.
+    /// Held by processes that have exited.
     pub gone: u64,
     pub gone_bytes: u64,
 }
@@ -110,7 +110,7 @@ struct Live {
     function: u32,
 }
 
-/// What was live at the end of its process, or of the recording.
+/// An allocation that was live at the end of its process, or of the recording.
 #[derive(Clone, Copy)]
 struct Left {
     pid: u32,
@@ -121,38 +121,38 @@ struct Left {
     at_exit: bool,
 }
 
-/// What was left, and of it what leaks.
+/// Allocations that were left, and the leaks among them.
 #[derive(Clone, Default)]
 struct Gone {
     held: Sum,
     leaks: Sum,
 }
 
-/// The largest, and how much of each space, by its number.
+/// The largest allocations, and the sum of each space, by index.
 #[derive(Clone, Default)]
 struct Sum {
     by_space: Vec<LeakSpace>,
     largest: Vec<Left>,
 }
 
-/// What happens to one size in one space, or to all sizes.
+/// Frees and allocations of one size in one space, or of all sizes.
 #[derive(Clone, Copy, Default)]
 struct Loop {
-    /// The first that allocated.
+    /// The first function that allocated.
     function: Option<u32>,
-    /// Given back and not allocated again yet.
+    /// Number freed and not yet allocated again.
     free: u64,
     again: u64,
     ns: u64,
 }
 
 impl Memories {
-    /// The number of a line: how far the recording is.
+    /// Sets the number of the current line, which measures progress of the recording.
     pub fn at(&mut self, event: u64) {
         self.event = event;
     }
 
-    /// `ns` is how long the call took, if that is known.
+    /// `ns` is the duration of the call, if known.
     pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: u64) {
         let size = memory.size.unwrap_or(0);
         let space = self.names.space(&memory.space);
@@ -255,14 +255,14 @@ impl Memories {
         }
     }
 
-    /// The process launches a kernel or a graph.
+    /// Records that the process launches a kernel or a graph.
     pub fn launched(&mut self, pid: u32, ts_ns: u64) {
         if let Some(holding) = self.processes.get_mut(&pid) {
             holding.made.launched(ts_ns);
         }
     }
 
-    /// The process ended, or became another program.
+    /// Records that the process exited, or called exec.
     pub fn ended(&mut self, pid: u32, ts_ns: u64) {
         if let Some(holding) = self.processes.remove(&pid) {
             self.live -= holding.live.len();
@@ -279,7 +279,7 @@ impl Memories {
         self.runtime_peaks.get(&pid).copied().unwrap_or(0)
     }
 
-    /// Of a recording that ends at `at_ns`.
+    /// The figures of a recording that ends at `at_ns`.
     pub fn finish(&self, at_ns: u64) -> MemoryFigures {
         let mut gone = self.gone.clone();
         let mut pids: Vec<&u32> = self.processes.keys().collect();
@@ -297,7 +297,7 @@ impl Memories {
         figures
     }
 
-    /// What is held at `at_ns`, of which the `listed` largest are told. Looks at all of it, but copies none.
+    /// What is held at `at_ns`, with the `listed` largest allocations. Visits all allocations, but copies none.
     pub fn held(&self, at_ns: u64, listed: usize) -> Held {
         let mut held = Held::default();
         let mut largest: Vec<Left> = Vec::new();
@@ -317,7 +317,7 @@ impl Memories {
         held
     }
 
-    /// The sizes that cost most by being given back and allocated again. `all_ns` is the time of all calls.
+    /// The sizes for which freeing and reallocating cost most. `all_ns` is the time of all calls.
     pub fn findings(&self, all_ns: u64) -> Vec<Finding> {
         let is_most = |seen: &Loop| seen.ns >= COST_NS && seen.ns > all_ns / 2;
         let is_loop = |seen: &Loop| match seen.again {
@@ -391,7 +391,7 @@ impl Names {
             }
             self.spaces.len() - 1
         });
-        // There are 32.
+        // There are 32 at most.
         at as u8
     }
 
@@ -448,7 +448,7 @@ impl Left {
     }
 }
 
-/// The largest first, of equals the oldest.
+/// Keeps the largest; among equals the oldest come first.
 fn keep_largest(all: &mut Vec<Left>, listed: usize) {
     all.sort_by_key(|left| {
         (std::cmp::Reverse(left.live.size), left.live.begin, left.pid, left.ptr, left.space)

@@ -1,8 +1,8 @@
-//! `--pid`, `--tid`, `--rank`, `--from`, `--to`: a part of a trace, for every reader. In: the lines of a trace. Out: those
-//! of the part, as if the others were not in the file.
+//! `--pid`, `--tid`, `--rank`, `--from`, `--to`: select a part of a trace, for every reader. In: the lines of a trace.
+//! Out: the lines of the part, as if the file had no others.
 //!
-//! A call belongs to where it began, with its end and what follows from it. What says what a process is stays, and what
-//! the recorder says of the whole recording.
+//! A call belongs to the time at which it began, together with its end and its consequences. Lines that describe a
+//! process stay, and so do lines of the recorder about the whole recording.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::Usage;
 use gpurec_trace::bounds::Left;
 use gpurec_trace::{Begin, Body, Finish, Found, KernelBegin, Line, Notes, Process};
 
-/// How many processes' ranks are remembered; and of their commands how many words of each, and bytes of all.
+/// Limits on processes whose ranks are remembered, on words of one command, and on bytes of all commands.
 const MOST: usize = 65_536;
 const WORDS: usize = 64;
 const COMMANDS: usize = 32 << 20;
-/// What a word takes besides its text.
+/// Bytes that a word takes in addition to its text.
 const EACH: usize = 64;
 
 const NO_EVENTS: &str = "the trace has only figures (--summary-only), which are of the whole recording: leave out --pid, --tid, --rank, --from and --to, or record without --summary-only";
 
-/// Which part; by default all of it.
+/// The selected part; by default the whole trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Only {
     pub pids: Vec<u32>,
     pub tids: Vec<u32>,
     pub ranks: Vec<u32>,
-    /// Nanoseconds since the recording began.
+    /// Nanoseconds since the start of the recording.
     pub from_ns: Option<u64>,
     pub to_ns: Option<u64>,
 }
@@ -39,12 +39,12 @@ impl Only {
         *self == Only::default()
     }
 
-    /// No process, thread or rank is named: only the time.
+    /// Whether the selection is by time only, without a process, thread or rank.
     fn is_time(&self) -> bool {
         self.pids.is_empty() && self.tids.is_empty() && self.ranks.is_empty()
     }
 
-    /// What the figures are of.
+    /// Describes the part to which the figures apply.
     fn sentence(&self) -> String {
         let list = |what: &str, all: &[u32]| {
             let all: Vec<String> = all.iter().map(u32::to_string).collect();
@@ -69,12 +69,12 @@ impl Only {
     }
 }
 
-/// What a process is, as far as its lines have said.
+/// What the lines so far say about a process.
 #[derive(Default)]
 struct Who {
     command: Arc<[String]>,
     rank: Option<u32>,
-    /// A line that was kept says so.
+    /// A line already in the output says so.
     told: bool,
 }
 
@@ -82,21 +82,21 @@ pub struct Sieve<'a> {
     only: &'a Only,
     who: HashMap<u32, Who>,
     commands_left: Left<COMMANDS>,
-    /// The first event of the time asked for, and the first after it: event_ids grow with time.
+    /// The first event of the selected time, and the first after it: event_ids grow with time.
     first: Option<u64>,
     end: Option<u64>,
     calls: u64,
     kept: u64,
-    /// A process or thread that was asked for is in the trace, if not in the time asked for.
+    /// The trace has a selected process or thread, though perhaps outside the selected time.
     is_there: bool,
 }
 
-/// What becomes of a line.
+/// The decision about a line.
 pub enum Kept {
     No,
     Yes,
     As(Box<Line<'static>>),
-    /// The process of the line has to be named first.
+    /// Another line must name the line's process first.
     After(Box<Line<'static>>),
 }
 
@@ -196,7 +196,7 @@ impl<'a> Sieve<'a> {
             Process::Library(library) => library.pid,
         };
         self.is_there |= self.only.tids.is_empty() && self.is_of(pid);
-        // A process that ends after the time asked for is still there.
+        // A process that ends after the selected time is still part of it.
         let keeps = self.is_of(pid) && self.end.is_none();
         if let Process::Fork(fork) = process
             && keeps
@@ -220,7 +220,8 @@ impl<'a> Sieve<'a> {
         }
     }
 
-    /// A process of which no line was kept that says what it is, as that of its parent was not.
+    /// Finds the description of a process that no line of the output names yet, for example because its parent's was
+    /// dropped.
     fn unnamed(&mut self, pid: u32) -> Option<Found> {
         let who = self.who.get_mut(&pid).filter(|who| !who.told)?;
         who.told = true;
@@ -234,14 +235,14 @@ impl<'a> Sieve<'a> {
         }
         let mut part = finish.clone();
         part.in_flight.retain(|call| self.keeps(call.begin, call.pid, call.tid));
-        // Its figures are of the whole, as are its stops. What is not known of the whole is not known of a part.
+        // Figures and stops describe the whole recording. What is unknown for the whole is unknown for a part.
         part.summary = serde_json::json!({ "unknown": finish.summary["unknown"] });
         part.stops = None;
         let body = Body::Finish(Box::new(part));
         Ok(Kept::As(Box::new(Line { event_id: line.event_id, ts_ns: line.ts_ns, body })))
     }
 
-    /// What is to be said of the part.
+    /// Adds a note that describes the part.
     pub fn note(&self, notes: &mut Notes) {
         let mut said = self.only.sentence();
         if self.kept == 0 {

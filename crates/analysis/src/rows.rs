@@ -1,5 +1,5 @@
-//! Sums over the lines of `--kernel` that are told apart by name: requests with their RM command
-//! or class, functions, interrupts, tracepoints.
+//! Sums over the lines of `--kernel` by name: requests with their RM command or class, functions, interrupts,
+//! tracepoints.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,17 +9,17 @@ use gpurec_trace::bounds::{LONGEST_NAME, Left};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Ioctl, KernelEnd, Value};
 
-/// How many are told apart, and how many of each sort the figures list.
+/// Limits on distinct rows, and on rows of each sort that the figures list.
 const MOST: usize = 65_536;
 const LISTED: usize = 500;
 
-/// What an entry takes besides its text.
+/// Bytes that an entry takes in addition to its text.
 const EACH: usize = 64;
 
-/// How many statuses of one request are told apart.
+/// Limit on distinct statuses of one request.
 const STATUSES: usize = 64;
 
-/// Bytes of their names and statuses.
+/// Limit on bytes of names and statuses.
 const NAMES: usize = 16 << 20;
 
 const OTHERS: &str = "others";
@@ -34,7 +34,7 @@ pub enum Sort {
 
 pub struct Row {
     pub sort: Sort,
-    /// Of the line.
+    /// The name of the line.
     pub name: Box<str>,
     pub request: Box<str>,
     pub detail: Option<Box<str>>,
@@ -52,9 +52,9 @@ pub struct Row {
 pub struct Rows {
     by_key: Map<Box<str>, usize>,
     rows: Vec<Row>,
-    /// For names, and for statuses.
+    /// Room left for names and for statuses.
     left: Left<NAMES>,
-    /// To look a row up without an allocation.
+    /// Buffer for lookups without an allocation.
     key: String,
 }
 
@@ -91,7 +91,7 @@ impl Rows {
         self.index(Sort::Request, name, &ioctl.request, before, ioctl.unknown)
     }
 
-    /// The row of the key; what follows `detail` in it is the detail.
+    /// Returns the row of the key. The part of the key from `detail` on is the detail.
     fn index(&mut self, sort: Sort, name: &str, request: &str, detail: usize, unknown: bool) -> usize {
         if let Some(known) = self.by_key.get(self.key.as_str()) {
             return *known;
@@ -101,7 +101,7 @@ impl Rows {
         let (mut name, mut request) = (name, request);
         let mut detail = self.key.get(detail..).filter(|text| detail > 0 && !text.is_empty()).map(Box::from);
         if full {
-            // One row of each sort more: what is in it is not told apart.
+            // When the table is full, one more row of each sort collects the rest.
             self.key.clear();
             self.key.push(tag(sort));
             self.key.push('\0');
@@ -143,7 +143,7 @@ impl Rows {
         }
     }
 
-    /// Whether it failed.
+    /// Records an end. Returns whether the operation failed.
     pub fn ended(&mut self, index: usize, end: &KernelEnd, off_cpu_ns: u64) -> bool {
         if let Some(ns) = end.duration_ns {
             self.took(index, ns);
@@ -164,7 +164,7 @@ impl Rows {
         failed
     }
 
-    /// The most time first, and how many more there are.
+    /// Requests by total time, largest first, and the number left out.
     pub fn requests(&self) -> (Vec<RequestSeen>, u64) {
         let rows = self.rows.iter().filter(|row| row.sort == Sort::Request);
         let mut all: Vec<RequestSeen> = rows.map(Row::request_figures).collect();
@@ -193,7 +193,7 @@ impl Rows {
 
 impl Row {
     fn average(&self) -> u64 {
-        // Half a nanosecond and more is one.
+        // Rounds half a nanosecond up.
         self.total_ns.saturating_add(self.timed / 2).checked_div(self.timed).unwrap_or(0)
     }
 
@@ -226,7 +226,7 @@ impl Row {
     }
 }
 
-/// Whether a function is one of nvidia-uvm.ko, going by how its functions are called.
+/// Whether a function belongs to nvidia-uvm.ko, judged by the naming conventions of that module.
 fn is_uvm(name: &str) -> bool {
     const BEGIN: [&str; 4] = ["uvm_", "block_copy_", "push_replay_on_", "access_counters_"];
     const CONTAIN: [&str; 3] = ["_faults_isr_", "_fault_b", "fault_buffer_entries"];

@@ -1,6 +1,5 @@
-//! Events to figures, one by one. What is kept grows with the functions,
-//! processes and libraries seen and with the calls now open, not with the
-//! length of the recording.
+//! Turns events into figures, one event at a time. Memory grows with the number of functions, processes and libraries
+//! seen and of open calls, not with the length of the recording.
 
 mod cost;
 mod launches;
@@ -32,20 +31,19 @@ use gpurec_trace::bounds::{Left, MOST_LIVE, MOST_OPEN, Names, Sentences};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Begin, Body, End, Ended, Finish, Header, InFlight, Line, Notes};
 
-/// How many processes and threads are kept apart; a trace has more only if
-/// something forks without end.
+/// Limit on distinct processes and threads; a trace exceeds it only if a program forks without end.
 const MOST: usize = 65_536;
 
-/// Bytes of the names of functions, of what is listed of libraries, of commands, and of the probes that lost something.
+/// Limits on bytes of function names, listed library data, commands, and probes that lost events.
 const FUNCTION_NAMES: usize = 16 << 20;
 const LIBRARIES: usize = 8 << 20;
 const COMMANDS: usize = 32 << 20;
 const LOST: usize = 8 << 20;
 const STEPPED: usize = 4 << 20;
-/// What an entry takes besides its text.
+/// Bytes that an entry takes in addition to its text.
 const EACH: usize = 64;
 
-/// How many processes the figures list.
+/// Number of processes that the figures list.
 const LISTED_PROCESSES: usize = 100;
 
 /// A call that has begun and not returned.
@@ -55,22 +53,22 @@ pub(super) struct Open {
     tid: u32,
     pub(super) ts_ns: u64,
     pub(super) parent: Option<u64>,
-    /// Recorded calls inside.
+    /// Number of recorded calls inside.
     nested_ns: u64,
-    /// The roles of the calls nested in it, by `Role::bit`.
+    /// Roles of the nested calls, as bits of `Role::bit`.
     inside: u8,
     kernel: Option<usize>,
     shape: Shape,
-    /// Of a launch.
+    /// Device of a launch.
     device: Option<u32>,
-    /// The context it is about to make its thread's.
+    /// The context that the call is about to make current in its thread.
     context: Option<u64>,
-    /// Bytes.
+    /// Bytes that the call requests.
     asked: Option<u64>,
-    /// What failed in it.
+    /// Failures inside the call.
     failed: Option<Box<Inside>>,
     life: Life,
-    /// What the kernel did in it, if it did anything.
+    /// Activity of nvidia.ko inside the call, if there was any.
     pub(super) within: Option<Box<Within>>,
 }
 
@@ -78,35 +76,35 @@ pub(super) struct Open {
 pub struct Summary {
     pub(super) functions: Vec<Tally>,
     by_name: Names<MOST, FUNCTION_NAMES>,
-    /// Those that have no names of their own.
+    /// Indexes of the shared entries for functions beyond the limit.
     others: Vec<usize>,
     pub(super) open: Map<u64, Open>,
-    /// Calls that began while as many were open as there is room for, and have not ended.
+    /// Open calls that began while the table was full.
     unfollowed: u64,
     more_open: u64,
     deaths: Deaths,
     pub(super) driver: Driver,
     pub(super) calls_by_thread: Map<(u32, u32), Paid>,
     pub(super) processes: BTreeMap<u32, ProcessSeen>,
-    /// The threads recorded beyond `MOST`, in one.
+    /// The threads beyond `MOST`, in one entry.
     other_threads: Paid,
-    /// By path and build id.
+    /// Index by path and build id.
     by_library: Map<(Box<str>, Option<String>), usize>,
-    /// For what is listed of libraries, and for commands.
+    /// Room left for library data, and for commands.
     libraries_left: Left<LIBRARIES>,
     commands_left: Left<COMMANDS>,
     lost_left: Left<LOST>,
     because: Sentences,
     pub(super) failures: FailureTally,
     pub(super) prices: Option<Prices>,
-    /// Functions whose hooks the kernel single-steps.
+    /// Functions whose hooks Linux single-steps.
     stepped: HashSet<Box<str>>,
     stepped_left: Left<STEPPED>,
     last_ns: u64,
     ended: bool,
-    /// What the recorder knows better: a thread's end has no line of its own.
+    /// The recorder's own list, which is more exact: the exit of a thread has no line.
     told_in_flight: Option<Vec<InFlight>>,
-    /// The figures in the `end` line, for a trace that has no events.
+    /// The figures of the `end` line, for a trace without events.
     stored: Option<serde_json::Value>,
     pub(super) memories: Memories,
     pub(super) transfers: Transfers,
@@ -117,11 +115,10 @@ pub struct Summary {
     categories: Categories,
     budget: Budget,
     about: About,
-    /// The recording is of processes that may have run before it; those that began with it.
+    /// True if the recorded processes may have run before the recording. `begun` has those that started during it.
     attaches: bool,
     begun: BTreeSet<u32>,
-    /// The call that ended last and how long it took: what follows from a
-    /// call is told right after its end.
+    /// The call that ended last and its duration: lines about its consequences follow right after its end.
     last_call: Option<(u64, u64)>,
     pub(super) figures: Figures,
 }
@@ -169,8 +166,7 @@ impl Summary {
         self.last_ns = self.last_ns.max(line.ts_ns);
     }
 
-    /// The recorder's own reason why the recording is not complete. Losses
-    /// that were added as events say so themselves.
+    /// Adds the recorder's own reason for an incomplete recording. Lost events come as events and need no reason here.
     pub fn incomplete(&mut self, reason: &str) {
         self.because.add(reason);
     }
@@ -182,7 +178,7 @@ impl Summary {
         *sum = sum.saturating_add(count);
     }
 
-    /// The recorder's own list of calls that did not return.
+    /// Takes the recorder's own list of calls that did not return.
     pub fn in_flight_is(&mut self, in_flight: &[InFlight]) {
         self.told_in_flight = Some(in_flight.to_vec());
     }
@@ -206,7 +202,7 @@ impl Summary {
             self.memories.launched(begin.pid, line.ts_ns);
         }
         let device = launch.and_then(|launch| launch.on.device);
-        // What is put into a graph is not launched yet.
+        // A node added to a graph is not launched yet.
         let launch = launch.filter(|_| role == Some(Role::KernelLaunch));
         let kernel = launch.and_then(|launch| self.kernels.index(launch));
         let context = if marks.switches { Errors::context_of(begin) } else { None };
@@ -275,7 +271,7 @@ impl Summary {
         if let (Some(open), Some(ns)) = (&mut open, end.duration_ns) {
             self.maybe_slow(end, open, ns);
         }
-        // A launch whose end was lost showed no sign of failure: it counts.
+        // A launch whose end was lost gave no sign of failure: it counts.
         let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
         let inside = open.as_ref().map_or(0, |open| open.inside);
         match role {
@@ -319,7 +315,7 @@ impl Summary {
         self.last_call.filter(|(last, _)| *last == begin).map_or(0, |(_, ns)| ns)
     }
 
-    /// Leaves word with every enclosing call. One that knows has told its own.
+    /// Marks every enclosing call, up to the first one that already has the mark.
     fn tell_callers(&mut self, mut caller: Option<u64>, role: Role) {
         while let Some(open) = caller.and_then(|id| self.open.get_mut(&id)) {
             if open.inside & role.bit() != 0 {
@@ -338,7 +334,7 @@ impl Summary {
         let mut tally = match self.by_name.add(name, index) {
             Some(kept) => Tally::new(kept),
             None => {
-                // Those beyond have no names of their own, but a launch is a launch.
+                // Functions beyond the limit share an entry for each role: a launch must still count as a launch.
                 let mut tally = Tally::new(name.into());
                 tally.name = tally::others(tally.role).into();
                 let mut others = self.others.iter().copied();
@@ -392,8 +388,7 @@ impl Summary {
         self.stored = Some(finish.summary.clone());
     }
 
-    /// The figures of a recording that ends at `at_ns`, which becomes the ts
-    /// of its `end` line.
+    /// The figures of a recording that ends at `at_ns`, the ts of its `end` line.
     pub fn finish(&self, at_ns: u64) -> Figures {
         let mut figures = self.figures.clone();
         figures.duration_ns = at_ns;
@@ -441,7 +436,7 @@ impl Summary {
         figures
     }
 
-    /// What these figures leave out for want of room.
+    /// Sentences about what the figures leave out because a table was full.
     fn not_followed(&self) -> Vec<String> {
         let mut said = Vec::new();
         let open = self.more_open + self.driver.more_open;
@@ -459,7 +454,7 @@ impl Summary {
         said
     }
 
-    /// The functions that are not told apart, one of each name.
+    /// The shared entries of functions beyond the limit, merged by name.
     fn other_functions(&self, open: &Map<usize, Tally>) -> Vec<Tally> {
         let mut named: Vec<Tally> = Vec::new();
         for tally in self.others.iter().filter_map(|at| self.tally(*at, open)) {
@@ -478,19 +473,19 @@ impl Summary {
         let mut all = self.memories.findings(self.categories.but_init_ns());
         all.extend(self.kernels.findings(|pid| self.habits.waited_ns(pid)));
         all.extend(self.transfers.findings(whole_ns));
-        // They conclude from calls that were not made.
+        // These findings rely on the absence of calls.
         if !self.budget.left_out() && self.about.left_out.is_none() {
             all.extend(self.habits.findings(&self.functions, whole_ns));
         }
         all
     }
 
-    /// The figures of a file that has been read to its end.
+    /// The figures of a file that was read to its end.
     pub(super) fn of_file(&self, notes: &Notes) -> Figures {
         let end_ns = notes.window.map_or(self.last_ns, |(_, to)| self.last_ns.min(to));
         let mut figures = self.finish(end_ns);
         figures.is_part = notes.part.is_some();
-        // A recording with --summary-only has its figures and no events.
+        // A recording with --summary-only has figures and no events.
         if self.functions.is_empty()
             && self.driver.is_empty()
             && !figures.is_part

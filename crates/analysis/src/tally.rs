@@ -1,4 +1,4 @@
-//! The running sums of one function.
+//! Running sums of the calls of one function.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use super::histogram::Histogram;
 use super::{asked, categories};
 use gpurec_cuda::{self as cuda, Api, Category};
 
-/// What a call is counted as beside being a call. A call nested in another of
-/// the same role is the one that counts.
+/// The additional role in which a call counts. Of nested calls in the same role the innermost counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     KernelLaunch,
@@ -29,36 +28,36 @@ impl Role {
         }
     }
 
-    /// To remember a set of roles in one byte.
+    /// The bit for a set of roles in one byte.
     pub fn bit(self) -> u8 {
         1 << self as u8
     }
 }
 
-/// What a function's calls say about the calls around them.
+/// What a call of the function implies for the calls around it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// It returns before its work is done.
+    /// The call returns before its work is done.
     pub is_async: bool,
-    /// It waits for the GPU; or only for what is before an event.
+    /// The call waits for the GPU; `waits_for_event`: only for work before an event.
     pub waits: bool,
     pub waits_for_event: bool,
-    /// It copies.
+    /// The call copies.
     pub copies: bool,
-    /// The host may get something by it that no copy shows.
+    /// The host may get results from the call without a visible copy.
     pub gives: bool,
-    /// After a wait: that was waited for.
+    /// After a wait, shows that the program used the result of the wait.
     pub looks: bool,
-    /// By it another process, or the host, sees memory of the device.
+    /// The call makes device memory visible to another process or to the host.
     pub shares: bool,
-    /// It would report the error of an earlier kernel.
+    /// The call would report the error of an earlier kernel.
     pub reports: bool,
     pub asks_error: bool,
-    /// `<<<>>>` drops what it returns.
+    /// `<<<>>>` discards the returned error.
     pub hides_error: bool,
-    /// It takes memory of a size that its arguments tell.
+    /// The call allocates memory of a size that its arguments give.
     pub allocates: bool,
-    /// It changes the context its thread works with.
+    /// The call changes the current context of its thread.
     pub switches: bool,
 }
 
@@ -103,7 +102,7 @@ pub struct Tally {
     pub api: Api,
     pub role: Option<Role>,
     pub marks: Marks,
-    /// As `categories` numbers them.
+    /// An index in the numbering of `categories`.
     pub category: usize,
     calls: u64,
     total: u128,
@@ -113,19 +112,19 @@ pub struct Tally {
     durations: Histogram,
     kernel_ns: u64,
     off_cpu_ns: u64,
-    /// Recorded calls inside those that were timed.
+    /// Number of recorded calls inside the timed ones.
     pub nested_ns: u64,
-    /// Of the total, how long gpurec itself had stopped the process.
+    /// The part of the total during which gpurec itself had stopped the process.
     pub paused_ns: u64,
-    /// The kernel single-steps its hook, in some library.
+    /// Linux single-steps the hook of this function in at least one library.
     pub stepped: bool,
-    /// How many failed.
+    /// Number of failed calls.
     pub errors: u64,
-    /// How many have not returned, and are timed so far.
+    /// Number of unfinished calls, which count with their time so far.
     pub unfinished: u64,
 }
 
-/// The name of functions beyond those that are told apart, by what they are counted as.
+/// The name of the shared entry for functions beyond the limit, by role.
 pub fn others(role: Option<Role>) -> &'static str {
     match role {
         None => "(other functions)",
@@ -172,13 +171,13 @@ impl Tally {
         self.durations.add(ns);
     }
 
-    /// Calls of functions that are not told apart, under one name.
+    /// Whether calls of both functions, beyond the limit, share one entry.
     pub fn is_like(&self, other: &Tally) -> bool {
         (self.api, self.role, self.marks, self.category)
             == (other.api, other.role, other.marks, other.category)
     }
 
-    /// As if the other's calls had been this one's.
+    /// Adds the calls of the other function.
     pub fn merge(&mut self, other: &Tally) {
         self.calls += other.calls;
         self.total += other.total;
@@ -198,8 +197,8 @@ impl Tally {
         self.off_cpu_ns = self.off_cpu_ns.saturating_add(off_cpu_ns);
     }
 
-    /// What recording the calls inside has added to the time of these.
-    /// The total without gpurec's own part in it, if there was any.
+    /// The total without gpurec's own share: the cost of recording nested calls, and its stops. None if there was no
+    /// such share.
     fn corrected(&self) -> Option<u64> {
         let own = u128::from(self.nested_ns) + u128::from(self.paused_ns);
         (own > 0).then(|| narrow(self.total.saturating_sub(own)))
@@ -214,7 +213,7 @@ impl Tally {
             calls: self.calls,
             total_ns: narrow(self.total),
             avg_ns: narrow(average + u128::from(self.total % calls * 2 >= calls)),
-            // The middle of a bucket may lie outside of what was in it.
+            // The middle of a histogram bucket may lie outside its values.
             med_ns: self.durations.median().clamp(self.min, self.max),
             min_ns: self.min,
             max_ns: self.max,
@@ -227,7 +226,7 @@ impl Tally {
         })
     }
 
-    /// Of a sample (by n - 1), as nsys has it.
+    /// Standard deviation of a sample (division by n - 1), as in nsys.
     fn deviation(&self) -> u64 {
         let calls = u128::from(self.calls);
         if calls < 2 {
@@ -239,7 +238,7 @@ impl Tally {
             .map(|(a, b)| a.saturating_sub(b));
         let spread = match exact {
             Some(spread) => spread as f64,
-            // Too large for 128 bits: less exact, which nobody can tell there.
+            // The sum exceeds 128 bits: a less exact result suffices at that size.
             None => {
                 let total = self.total as f64;
                 (calls as f64 * self.squares as f64 - total * total).max(0.0)

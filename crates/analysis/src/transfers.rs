@@ -1,4 +1,4 @@
-//! `transfer` lines to figures.
+//! Turns `transfer` lines into figures.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,21 @@ use super::figures::{DirectionSeen, Finding, TransferFigures};
 use gpurec_trace::Transfer;
 use gpurec_trace::hash::Map;
 
-/// A pageable copy smaller than this is not worth pinning for.
+/// Pinning does not pay off for a pageable copy below this size.
 const SMALL: u64 = 64 << 10;
 
-/// Pageable copies of less than this in all are not worth a word, nor are those that take less than a hundredth of
-/// the recording.
+/// A finding needs at least this total of pageable bytes, and copies that take a hundredth of the recording.
 const WORTH: u64 = 16 << 20;
 const SHARE: u64 = 100;
 
-/// What is loaded once need not be pinned: copies count that come after launches after other copies, if that
-/// happens so often.
+/// Data that is loaded once need not be pinned: copies count if they follow launches that follow other copies, at least
+/// this number of times.
 const ROUNDS: u64 = 10;
 
-/// How many processes are told apart.
+/// Limit on distinct processes.
 const PROCESSES: usize = 65_536;
 
-/// How many directions are told apart (there are seven), and how long their names are.
+/// Limits on distinct directions (there are seven) and on the length of their names.
 const DIRECTIONS: usize = 64;
 const LONGEST: usize = 64;
 const OTHERS: &str = "(others)";
@@ -33,10 +32,10 @@ pub struct Transfers {
     figures: TransferFigures,
 }
 
-/// Of one process.
+/// Pageable copies of one process.
 #[derive(Default)]
 struct Pageable {
-    /// Launches before the last copy, and how often there were new ones.
+    /// Launches before the last copy, and the number of times that new launches came in between.
     launches: Option<u64>,
     rounds: u64,
     count: u64,
@@ -45,7 +44,7 @@ struct Pageable {
 }
 
 impl Transfers {
-    /// `ns` is how long the call took, if that is known; `launches` are those of the process until now.
+    /// `ns` is the duration of the call, if known; `launches` is the number of launches of the process so far.
     pub fn add(&mut self, transfer: &Transfer, ns: u64, launches: u64) {
         let known = self.by_direction.contains_key(transfer.direction.as_ref());
         let fits = self.by_direction.len() < DIRECTIONS && transfer.direction.len() < LONGEST;
@@ -71,7 +70,7 @@ impl Transfers {
                 self.pageable(transfer.pid, size, ns, launches);
             }
         }
-        // Sets too: the figures are those of the `transfer` lines.
+        // Includes sets: these are the figures of the `transfer` lines.
         self.figures.count += 1;
         self.figures.bytes = self.figures.bytes.saturating_add(size);
     }
@@ -96,7 +95,7 @@ impl Transfers {
         figures
     }
 
-    /// Of a recording of `whole_ns`.
+    /// Findings for a recording of `whole_ns`.
     pub fn findings(&self, whole_ns: u64) -> Option<Finding> {
         let again = || self.pageable.values().filter(|seen| seen.rounds >= ROUNDS);
         let bytes = again().fold(0, |sum: u64, seen| sum.saturating_add(seen.bytes));

@@ -1,20 +1,20 @@
-//! Everything that readers write to standard error. In: sentences and names, also hostile ones. Out: sentences in which
-//! nothing is a command to a terminal.
+//! All output of the readers to standard error. In: sentences and names, possibly hostile. Out: sentences without
+//! terminal control sequences.
 //!
-//! `eprintln!` panics where standard error is full or closed, so nothing else writes there.
+//! `eprintln!` panics if standard error is full or closed, so no other module writes to it.
 
 use std::io::Write;
 use std::path::Path;
 
 pub use gpurec_trace::text::*;
 
-/// The name of a file.
+/// A file name, safe to print.
 pub fn name(file: &Path) -> String {
     clean(&file.display().to_string())
 }
 
-/// An error that ends with the kernel's own word, and what to do about it. Of many errors the libraries between keep
-/// nothing but the text.
+/// Appends a remedy to an error that ends with an errno. The libraries in between reduce many errors to their text, so
+/// this parses the text.
 pub fn with_remedy(text: String) -> String {
     let number =
         text.strip_suffix(')').and_then(|text| text.rsplit_once(" (os error ")).map(|(_, number)| number);
@@ -34,7 +34,7 @@ fn remedy(errno: i32, text: &str) -> Option<&'static str> {
         libc::ENOMEM => {
             "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring"
         }
-        // Of a file it is the file's own permissions that say no.
+        // EPERM or EACCES on a file comes from the file's own permissions.
         libc::EPERM | libc::EACCES | libc::ENOSYS if text.contains("the kernel refused") => {
             "in a container, its seccomp filter may forbid it: run gpurec on the host, or the container with --privileged"
         }
@@ -42,19 +42,19 @@ fn remedy(errno: i32, text: &str) -> Option<&'static str> {
     })
 }
 
-/// A sentence of gpurec's, on standard error.
+/// Writes a sentence of gpurec to standard error.
 pub fn say(sentence: &str) {
     text(&format!("gpurec: {sentence}\n"));
 }
 
-/// What was odd in a file.
+/// Writes what was odd in a file.
 pub fn of_file(file: &Path, sentences: &[String]) {
     for sentence in sentences {
         say(&format!("{}: {}", name(file), clean(sentence)));
     }
 }
 
-/// Lines on standard error. Nobody can be told if it is gone.
+/// Writes lines to standard error. Ignores errors: no other channel is left to report them on.
 pub fn text(text: &str) {
     let _ = std::io::stderr().lock().write_all(clean_lines(text).as_bytes());
 }

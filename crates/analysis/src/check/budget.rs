@@ -1,5 +1,5 @@
-//! Budgets: expressions from the command line, or from files, one a line, with comments after #. Every
-//! error is told at once, with file, line and column, so that a budget is mended in one go.
+//! Parses assertions: expressions from the command line or from files with one expression a line and comments after #.
+//! It reports all errors at once, with file, line and column, so that the user can fix them in one go.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,10 +12,10 @@ use crate::measure::{self, Fault, Op, Term, Value};
 use crate::text::clean;
 use crate::ui::is_unsafe;
 
-/// A longer file is no budget: somebody gave the trace instead.
+/// A larger file is no assertion file; the user probably passed a trace.
 const LARGEST: u64 = 1 << 20;
 
-/// How many errors are told.
+/// Number of errors reported.
 const MOST: usize = 20;
 
 #[derive(Debug)]
@@ -23,21 +23,21 @@ pub struct Budget {
     pub term: Term,
     pub op: Op,
     pub limit: Value,
-    /// As it was written, without the comment.
+    /// The source text, without the comment.
     pub text: String,
     pub place: Place,
 }
 
-/// Where an expression stands.
+/// The place of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// None: on the command line.
+    /// None: the command line.
     pub file: Option<String>,
     pub line: Option<usize>,
 }
 
 impl Place {
-    /// `budget.txt:3:14`, as compilers say it.
+    /// `budget.txt:3:14`, the format of compilers.
     pub fn at(&self, column: usize) -> String {
         match (&self.file, self.line) {
             (Some(file), Some(line)) => format!("{file}:{line}:{column}"),
@@ -74,7 +74,7 @@ pub fn read(given: &[String]) -> Result<Vec<Budget>> {
     Ok(budgets)
 }
 
-/// What a file holds; `None` if this is no file but an expression.
+/// The content of a file; `None` if the argument is an expression, not a file.
 fn contents(given: &str) -> Result<Option<String>> {
     let compares = given.contains(['<', '>', '=']) || given.trim() == "complete";
     let mut file = match File::open(Path::new(given)) {
@@ -128,9 +128,9 @@ fn expression(line: &str, place: Place, budgets: &mut Vec<Budget>, errors: &mut 
     }
 }
 
-/// The error, the line, and a mark below the column.
+/// The error, the line, and a marker below the column.
 pub fn pointed(line: &str, fault: &Fault, place: &Place) -> String {
-    // What is not to be printed becomes one character, so that columns stay.
+    // Each unprintable character becomes one space, so that columns stay aligned.
     let shown: String = line.chars().map(|c| if is_unsafe(c) { ' ' } else { c }).collect();
     let mark = format!("{}^", " ".repeat(fault.column.saturating_sub(1)));
     format!("{}: {}\n  {}\n  {mark}", place.at(fault.column), clean(&fault.reason), shown.trim_end())

@@ -1,6 +1,6 @@
-//! `gpurec check`: a gate for CI. In: budgets, which are expressions or files of them, and traces. Out:
-//! each expression with its value and its verdict, and the exit status: 1 if one does not hold, 2 if one
-//! asks for what there is not. A trace that is not complete is said to be so; no verdict hides it.
+//! `gpurec check`: a gate for CI. In: assertions (expressions or files of them) and traces. Out: each expression with
+//! its value and verdict, and the exit status: 1 if an assertion fails, 2 if an expression names something that does
+//! not exist. The output always states that a trace is incomplete, whatever the verdicts.
 
 mod budget;
 #[cfg(test)]
@@ -21,19 +21,19 @@ use budget::Budget;
 #[derive(Debug)]
 pub struct CheckConfig {
     pub files: Vec<PathBuf>,
-    /// Names of files, or expressions.
+    /// File names, or expressions.
     pub budgets: Vec<String>,
     pub json: bool,
     pub only: Only,
 }
 
-/// What became of one expression.
+/// The result of one expression.
 struct Outcome<'a> {
     budget: &'a Budget,
     verdict: Verdict,
-    /// As it is shown.
+    /// The value as printed.
     value: Option<Value>,
-    /// Why there is none, or why it does not mean what it seems to; and where to look.
+    /// Why there is no value, or why it does not mean what it seems to; and where to look.
     because: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ struct Outcome<'a> {
 enum Verdict {
     Pass,
     Fail,
-    /// The expression asks for what there is not.
+    /// The expression names something that does not exist.
     Wrong,
 }
 
@@ -60,7 +60,7 @@ pub fn check(config: &CheckConfig) -> Result<u8> {
         if config.json {
             writeln!(out, "{}", ui::json(&to_json(file, &gathered, &outcomes))?)?;
         } else {
-            // What the file has wrong comes before what follows from it.
+            // Problems of the file come before their consequences.
             ui::of_file(file, &gathered.sentences);
             out.write_all(text::print(file, &gathered, &outcomes, width_of_output()).as_bytes())?;
         }
@@ -102,7 +102,7 @@ fn judge<'a>(budget: &'a Budget, gathered: &Gathered) -> Outcome<'a> {
     };
     let pass = decide(&found, budget.op, &budget.limit);
     let mut because = Vec::new();
-    // Where to look: the first of what there should be none of.
+    // Where to look: the first occurrence of something that should be absent.
     let none_wanted = budget.limit.is_zero() && matches!(budget.op, Op::Is | Op::AtMost);
     if let Some(first) = found.first.filter(|_| !pass && none_wanted) {
         because.push(text::place(&first));

@@ -21,7 +21,7 @@ fn refused(budgets: &[&str]) -> String {
     error.to_string()
 }
 
-/// What a team may ask of a run, as a file has it.
+/// Assertions that a team may make about a run, as in a file.
 const BUDGET: [&str; 14] = [
     "launches <= 5000",
     "errors==0",
@@ -48,7 +48,7 @@ fn the_committed_traces() {
     }
 }
 
-/// Must show 4: the needless cudaMalloc in the loop.
+/// Acceptance test 4: the needless cudaMalloc in the loop.
 #[test]
 fn a_needless_allocation_fails_and_its_absence_passes() {
     let budget = ["cudaMalloc.calls==0 after 32 launches", "errors<=2", "complete"];

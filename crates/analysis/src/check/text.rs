@@ -1,4 +1,4 @@
-//! Verdicts to text for a person and for the log of a CI job.
+//! Formats verdicts for a terminal and for the log of a CI job.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{Outcome, Verdict};
 use crate::measure::{First, Gathered, options_that_leave_out, wrapped};
 use crate::text::{clean, duration, plural, seconds};
 
-/// Longer expressions are not padded.
+/// Longer expressions get no padding.
 const WIDEST: usize = 48;
 
 pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usize) -> String {
@@ -18,7 +18,7 @@ pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usiz
         duration(figures.duration_ns),
         plural(figures.cuda_calls, "CUDA call")
     );
-    // Totals of a recording that left calls out are totals of the rest.
+    // Totals of a recording that left calls out cover only the remaining calls.
     if let Some(options) = options_that_leave_out(gathered.header.as_deref()) {
         text.push_str(&wrapped("  - ", &format!("not all calls are in it: {}", clean(&options)), width));
     }
@@ -57,7 +57,7 @@ pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usiz
     text
 }
 
-/// In percent where the limit is: the two are compared by eye.
+/// In percent if the limit is: the reader compares the two by eye.
 fn shown(outcome: &Outcome) -> String {
     let is_percent = outcome.budget.text.contains('%');
     match outcome.value {
@@ -78,7 +78,7 @@ fn verdict(outcomes: &[Outcome]) -> String {
     }
 }
 
-/// Where a call is, for timeline and jq.
+/// The place of a call, in the form that timeline and jq need.
 pub fn place(first: &First) -> String {
     let event = if first.event_id > 0 { format!(" (event {})", first.event_id) } else { String::new() };
     format!("the first at {} s in pid {} tid {}{event}", seconds(first.ts_ns), first.pid, first.tid)

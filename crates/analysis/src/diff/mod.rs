@@ -1,5 +1,5 @@
-//! `gpurec diff`: what changed between two recordings. In: two traces, and thresholds. Out: totals, and
-//! functions and kernels by change, the most telling first; exit status 1 if a threshold is exceeded.
+//! `gpurec diff`: what changed between two recordings. In: two traces, and thresholds. Out: totals, and changed
+//! functions and kernels, the most informative first; exit status 1 if a change exceeds a threshold.
 
 mod order;
 mod rows;
@@ -26,20 +26,20 @@ pub struct DiffConfig {
     pub before: PathBuf,
     pub after: PathBuf,
     pub json: bool,
-    /// How many rows of each kind.
+    /// Number of rows of each kind.
     pub top: Option<usize>,
     /// `cudaMalloc.calls=10%`
     pub fail_over: Vec<String>,
     pub only: Only,
 }
 
-/// All there is to say.
+/// The complete comparison.
 struct Diff<'a> {
     files: [&'a Path; 2],
     gathered: [Gathered; 2],
     totals: Vec<Total>,
     changes: Ordered,
-    /// What makes the two hard to compare.
+    /// Differences that make the recordings hard to compare.
     caveats: Vec<String>,
     verdicts: Vec<Verdict>,
 }

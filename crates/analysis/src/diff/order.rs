@@ -1,34 +1,33 @@
-//! Which change to look at first. In: rows. Out: those that changed, the most telling first, each with
-//! what it follows from.
+//! Orders changes by importance. In: rows. Out: the rows that changed, the most informative first, each with the change
+//! that explains it.
 //!
-//! Counts come before times. A program that does the same makes the same calls: whatever the machine
-//! did meanwhile, counts, bytes and errors are equal from run to run, and one that differs was changed
-//! by somebody. Times are never equal. Two runs of the demo on one machine differ by 10 ms in
-//! cudaLaunchKernel, while ninety needless pairs of cudaMalloc and cudaFree take half a millisecond: by
-//! time they would come last. Two runs are too few to tell chance from change in times, so those are
-//! listed after the counts, and said to be less certain.
+//! Counts come before times. A program that does the same makes the same calls: counts, bytes and errors are equal from
+//! run to run, whatever the load of the machine, and a difference comes from a change of the program. Times are never
+//! equal. Two runs of the demo on one machine differ by 10 ms in cudaLaunchKernel, while ninety needless pairs of
+//! cudaMalloc and cudaFree take half a millisecond: by time they would come last. Two runs are too few to separate
+//! chance from change in times, so times follow the counts and are marked as less certain.
 //!
-//! Among counts the order is by how surprising the change is, (after - before)² / larger: ninety calls
-//! more where there were ten say more than ninety more where there were a hundred thousand; and by what
-//! a call takes, so that what costs comes first. By the median, since one slow call is chance.
+//! Two factors order the counts. One is how surprising the change is, (after - before)² / larger: ninety additional
+//! calls say more where there were ten than where there were a hundred thousand. The other is the time of a call, so
+//! that expensive changes come first. It is the median, since one slow call is chance.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::rows::{Row, Side};
 use gpurec_cuda as cuda;
 
-/// How often a program asks whether something is done depends on time alone.
+/// The number of polls for completion depends only on time.
 const POLLS: [&str; 4] = ["cuStreamQuery", "cuEventQuery", "cudaStreamQuery", "cudaEventQuery"];
 
-/// A function called less often says nothing about how long a run was.
+/// A function called less often says nothing about the length of a run.
 const OFTEN: u64 = 10;
 
-/// Counts of runs of different length, which are compared by their ratio, are equal within so many
-/// hundredths; and within so many calls.
+/// Counts of runs of different length are compared by their ratio. They are equal within this many hundredths plus this
+/// many calls.
 const HUNDREDTHS: f64 = 2.0;
 const FEW: f64 = 2.0;
 
-/// So many functions must agree on it before a run is said to be of another length.
+/// Minimum number of functions that must agree on a different length of a run.
 const AGREEING: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,11 +42,11 @@ pub enum Rank {
 pub struct Change {
     pub row: Row,
     pub rank: Rank,
-    /// Within its rank, the larger the earlier.
+    /// Order within a rank: larger comes first.
     pub weight: f64,
-    /// By how many nanoseconds longer its calls took than as many calls took before.
+    /// Additional time of its calls in nanoseconds, compared with the same number of calls before.
     pub slower: f64,
-    /// The row that it follows from, and how deep that is.
+    /// The row that explains it, and the depth below that row.
     pub follows: Option<String>,
     pub depth: usize,
 }
@@ -55,7 +54,7 @@ pub struct Change {
 pub struct Ordered {
     pub changes: Vec<Change>,
     pub unchanged: usize,
-    /// How many times as long the second run was, by its calls; 1 if as long.
+    /// Length of the second run relative to the first, by calls; 1 if equal.
     pub scale: f64,
 }
 
@@ -65,8 +64,8 @@ pub fn ordered(rows: Vec<Row>) -> Ordered {
     let mut changes: Vec<Change> = rows.into_iter().filter_map(|row| change(row, scale)).collect();
     let unchanged = all - changes.len();
     let follows: Vec<Option<usize>> = changes.iter().map(|change| cause(change, &changes)).collect();
-    // A cause is as weighty as what follows from it: cudaFree takes longer than cudaMalloc, and what
-    // was put into the program is cudaMalloc.
+    // A cause is at least as weighty as its effects: cudaFree takes longer than cudaMalloc, and the change in the
+    // program was the cudaMalloc.
     for (at, cause) in follows.iter().enumerate() {
         let (mut weight, mut cause) = (changes.get(at).map_or(0.0, |change| change.weight), *cause);
         for _ in 0..changes.len().min(64) {
@@ -79,7 +78,7 @@ pub fn ordered(rows: Vec<Row>) -> Ordered {
     Ordered { changes: tree(changes, &follows), unchanged, scale }
 }
 
-/// How a row changed; `None`: not at all, or nobody can tell.
+/// How a row changed. `None`: it did not, or the recordings cannot tell.
 fn change(row: Row, scale: f64) -> Option<Change> {
     let (before, after) = (&row.before, &row.after);
     if before.left_out || after.left_out {
@@ -108,15 +107,14 @@ fn change(row: Row, scale: f64) -> Option<Change> {
     Some(Change { row, rank, weight, slower, follows: None, depth: 0 })
 }
 
-/// By how much a count differs from what was to be expected. Of a run of another length, what is done
-/// once is as often, what is done again and again `scale` times as often, and a function that does both
-/// lies between. Lost events may have been calls.
+/// How far a count is from the expected one. In a run of different length, one-time work occurs as often as before,
+/// repeated work `scale` times as often, and a function that does both falls between. Lost events may have been calls.
 fn excess(before: u64, after: u64, lost_before: u64, lost_after: u64, scale: f64) -> f64 {
     let (low, high) = (before as f64, (before.saturating_add(lost_before)) as f64);
     let (mut low, mut high) = (low.min(low * scale), high.max(high * scale));
     if scale != 1.0 {
         let slack = (high * HUNDREDTHS / 100.0).max(FEW);
-        // What is new is not explained, and what is gone only where less than one was to be expected.
+        // A new call is unexplained; a call that disappeared is explained only where less than one was expected.
         high += if before == 0 { 0.0 } else { slack };
         low = if after == 0 && low >= 1.0 { low } else { low - slack };
     }
@@ -128,7 +126,7 @@ fn share(excess: f64, before: u64, after: u64) -> f64 {
     excess / (before.max(after).max(1)) as f64
 }
 
-/// What a call takes, on the side that has more of them: those are in question.
+/// The time of a call, from the side with more calls: the additional calls come from there.
 fn typical(before: &Side, after: &Side) -> f64 {
     let side = if after.calls >= before.calls { after } else { before };
     (side.typical_ns.max(1)) as f64
@@ -138,16 +136,16 @@ fn time_change(before: &Side, after: &Side) -> f64 {
     if before.timed == 0 || after.timed == 0 {
         return after.total_ns as f64 - before.total_ns as f64;
     }
-    // Exactly 0 for a recording and itself.
+    // Exactly 0 if a recording is compared with itself.
     after.total_ns as f64 - before.total_ns as f64 * (after.timed as f64 / before.timed as f64)
 }
 
-/// How many times as often things were done in the second run: the median over the functions called
-/// often, so that one function that was changed has no say. 1 unless most agree on another number.
+/// How many times as much work the second run did: the median over frequently called functions, so that one changed
+/// function has no influence. 1 unless most functions agree on another number.
 pub fn scale(rows: &[Row]) -> f64 {
     let often = |row: &&Row| !row.is_kernel && row.before.calls >= OFTEN && row.after.calls >= OFTEN;
     let often: Vec<&Row> = rows.iter().filter(often).collect();
-    // A function that is called ten times as often has a little more to say.
+    // A function that is called ten times as often has slightly more weight.
     let weight = |row: &Row| f64::from(row.before.calls.ilog2());
     let ratio = |row: &Row| row.after.calls as f64 / row.before.calls as f64;
     let mut ratios: Vec<(f64, f64)> = often.iter().map(|row| (ratio(row), weight(row))).collect();
@@ -168,7 +166,7 @@ pub fn scale(rows: &[Row]) -> f64 {
     if agreeing.len() >= AGREEING && agree > same && agree * 2.0 >= all { *median } else { 1.0 }
 }
 
-/// The change that this one follows from, if there is one that explains all of it.
+/// The change that explains all of this one, if there is one.
 fn cause(change: &Change, all: &[Change]) -> Option<usize> {
     let row = &change.row;
     if row.is_kernel || change.rank != Rank::Counts {
@@ -184,7 +182,7 @@ fn cause(change: &Change, all: &[Change]) -> Option<usize> {
             && with.signum() == delta.signum()
             && with.unsigned_abs() >= delta.unsigned_abs()
     };
-    // All of it came from inside one function that is itself called more, or less, often.
+    // All additional calls came from inside one function whose own number of calls changed in the same direction.
     let caller = |other: &Change| {
         let inside = row.callers.get(&other.row.name).copied().unwrap_or(0);
         !other.row.is_kernel
@@ -192,7 +190,7 @@ fn cause(change: &Change, all: &[Change]) -> Option<usize> {
             && goes_along(other, inside)
             && self::delta(&other.row).signum() == delta.signum()
     };
-    // A launch call is of some kernel.
+    // A launch call launches some kernel.
     let kernels: i64 =
         all.iter().filter(|other| other.row.is_kernel).map(|other| self::delta(&other.row)).sum();
     let launches = cuda::is_kernel_launch(&row.name) || row.name.ends_with("CallConfiguration");
@@ -202,7 +200,7 @@ fn cause(change: &Change, all: &[Change]) -> Option<usize> {
             && goes_along(other, kernels)
             && self::delta(&other.row).signum() == delta.signum()
     };
-    // What was taken is given back.
+    // A function that releases follows the one that acquires.
     let taker = |other: &Change| {
         !other.row.is_kernel
             && gives_back(&row.name, &other.row.name)
@@ -216,7 +214,7 @@ fn delta(row: &Row) -> i64 {
     wide(row.after.calls).saturating_sub(wide(row.before.calls))
 }
 
-/// Whether a function gives back what another takes: cudaFree what cudaMalloc does.
+/// Whether a function releases what another acquires, such as cudaFree for cudaMalloc.
 fn gives_back(gives: &str, takes: &str) -> bool {
     const PAIRS: [(&str, &[&str]); 6] = [
         ("FreeHost", &["MallocHost", "HostAlloc", "AllocHost"]),
@@ -233,7 +231,7 @@ fn gives_back(gives: &str, takes: &str) -> bool {
     })
 }
 
-/// By rank and weight; what follows from a change stands below it.
+/// Orders by rank and weight; a change comes directly below its cause.
 fn tree(mut changes: Vec<Change>, follows: &[Option<usize>]) -> Vec<Change> {
     let names: Vec<String> = changes.iter().map(|change| change.row.name.clone()).collect();
     let mut below: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
@@ -249,7 +247,7 @@ fn tree(mut changes: Vec<Change>, follows: &[Option<usize>]) -> Vec<Change> {
             _ => std::cmp::Ordering::Equal,
         });
     }
-    // A ring of functions that call one another hangs from nothing: it comes last.
+    // A cycle of functions that call one another has no root: it comes last.
     let roots = below.get(&None).cloned().unwrap_or_default();
     let mut stack: Vec<(usize, usize)> = (0..changes.len()).rev().map(|at| (at, 0)).collect();
     stack.extend(roots.into_iter().rev().map(|at| (at, 0)));

@@ -1,5 +1,5 @@
-//! Two recordings side by side. In: what was gathered of each. Out: a row for each function and kernel
-//! that either has, the totals, and what makes the two hard to compare. Nothing is ordered here.
+//! Aligns two recordings. In: what was gathered of each. Out: a row for each function and kernel of either, the totals,
+//! and what makes the two hard to compare. Not here: the order of rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,13 @@ pub struct Side {
     pub calls: u64,
     pub timed: u64,
     pub total_ns: u64,
-    /// What a call takes as a rule: the median, which one call that waited long does not move.
+    /// The typical time of a call: the median, since one call that waited long does not move it.
     pub typical_ns: u64,
     pub bytes: u64,
     pub errors: u64,
-    /// Events of it that were lost: there may have been so many calls more.
+    /// Lost events of it: there may have been this many more calls.
     pub lost: u64,
-    /// The recording left it out: 0 calls say nothing.
+    /// The recording left it out, so 0 calls say nothing.
     pub left_out: bool,
 }
 
@@ -32,18 +32,18 @@ pub struct Row {
     pub is_kernel: bool,
     pub before: Side,
     pub after: Side,
-    /// How its calls changed by the function they came directly from.
+    /// How the number of its calls changed, by direct caller.
     pub callers: BTreeMap<String, i64>,
 }
 
-/// A figure of the whole.
+/// A figure of the whole recording.
 pub struct Total {
     pub name: &'static str,
     pub before: Value,
     pub after: Value,
-    /// Printed also where it is the same.
+    /// Printed even if equal.
     pub always: bool,
-    /// Why one of the two is not known.
+    /// Why the figure of one recording is unknown.
     pub unknown: Option<String>,
 }
 
@@ -75,8 +75,8 @@ pub fn rows(gathered: &[Gathered; 2]) -> Vec<Row> {
     rows
 }
 
-/// A recording with --summary-only has no bytes by function, no callers and of kernels only counts:
-/// what one of the two does not have is not compared.
+/// A recording with --summary-only has no bytes by function, no callers, and only counts of kernels. Removes from the
+/// rows what one of the two lacks.
 fn only_figures(rows: &mut [Row], gathered: &[Gathered; 2]) {
     let [before, after] = gathered.each_ref().map(|side| side.whole.figures.more_kernels > 0);
     for row in rows {
@@ -191,7 +191,7 @@ impl Total {
     }
 }
 
-/// What differs between the recordings and not, or not only, between the programs.
+/// Differences between the recordings that do not, or do not only, come from the programs.
 pub fn caveats(gathered: &[Gathered; 2]) -> Vec<String> {
     let mut said = Vec::new();
     let names = ["before", "after"];

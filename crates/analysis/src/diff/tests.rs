@@ -33,14 +33,14 @@ fn of(before: &Recorded, after: &Recorded) -> Done {
 }
 
 impl Done {
-    /// Names of what changed beyond times, with how far they stand in.
+    /// Names of the changes other than times, with their indentation.
     fn counts(&self) -> Vec<(&str, usize)> {
         let changes = self.changes.changes.iter().filter(|c| c.rank != Rank::Times);
         changes.map(|c| (c.row.name.as_str(), c.depth)).collect()
     }
 }
 
-/// Must show 4. The times of the pair differ by tens of milliseconds for no reason.
+/// Acceptance test 4. Times of the pair differ by tens of milliseconds by chance.
 #[test]
 fn a_needless_allocation_is_named_first() {
     let [before, after] =
@@ -56,7 +56,7 @@ fn a_needless_allocation_is_named_first() {
     assert!(done.text.contains("pass   launches=0"), "{}", done.text);
     assert_eq!(done.json["changes"][0]["name"], "cudaMalloc");
     golden::check("diff_needless", &done.text);
-    // The other way round it is gone, and named first too.
+    // In the other direction it is gone, and still named first.
     let back = compared(&after, &before, &fail_over);
     assert_eq!((back.counts()[0].0, back.status), ("cudaMalloc", 0), "{}", back.text);
 }
@@ -78,7 +78,7 @@ fn two_programs() {
     golden::check("diff_torch_context", &compared(&torch, &context, &["ioctl.calls=0"]).text);
 }
 
-/// A loop of launches and copies, with times that nobody controls.
+/// A loop of launches and copies, with noise in the times.
 fn training(steps: u64, noise: u64, each: impl Fn(&mut Script, u64)) -> Recorded {
     let mut s = Script::new();
     s.calls("cuDeviceGet", 700, 20).calls("cuModuleGetFunction", 900, 30);
@@ -121,7 +121,7 @@ fn runs_of_different_length_are_compared_by_their_ratio() {
         assert_eq!(done.counts()[0].0, "cudaMalloc", "{before} {after}: {}", done.text);
         assert!((done.changes.scale - after as f64 / before as f64).abs() < 0.05, "{}", done.changes.scale);
     }
-    // One function called more often is a change, not a length.
+    // More calls of one function are a change, not a longer run.
     let done = of(&training(100, 0, plain), &training(100, 0, |s, _| _ = s.launch("extra", 5000)));
     assert_eq!(done.changes.scale, 1.0);
     assert_eq!(
@@ -152,7 +152,7 @@ fn a_leak_failures_and_bytes_are_changes() {
     let leak = |s: &mut Script, n: u64| _ = s.memory("alloc", 0x9000 + n, 8, 1000);
     let done = of(&training(20, 0, plain), &training(20, 0, leak));
     assert_eq!(done.counts(), [("cudaMalloc", 0), ("cuMemAlloc_v2", 1)], "{}", done.text);
-    // The leak mended: what is given back more is not hidden below what was taken.
+    // After the leak is fixed, the additional frees are not hidden below the allocations.
     let mended = of(&training(20, 0, leak), &training(20, 0, needless));
     assert_eq!(mended.counts()[0].0, "cudaFree", "{}", mended.text);
     let fail = |s: &mut Script, _: u64| _ = s.failed("cudaMemGetInfo", "cudaErrorInvalidValue");
@@ -213,7 +213,7 @@ fn thresholds_know_zero_and_what_is_new() {
         ("cuInit.calls=9.99%", 1),
         ("cuInit.calls=1", 0),
         ("cuInit.calls=0", 1),
-        // From nothing to something is more than any percentage.
+        // Growth from zero exceeds any percentage.
         ("cudaMalloc.calls=1000000%", 1),
         ("cudaMalloc.calls=1", 0),
         ("cudaMemcpyPeer.calls=0%", 0),

@@ -1,5 +1,4 @@
-//! A comparison to text for a person: totals, what changed in what the program does, what only took
-//! another time, thresholds.
+//! Formats a comparison as text: totals, changed behaviour, times that differ, thresholds.
 
 use super::Diff;
 use super::order::{Change, Rank};
@@ -60,7 +59,7 @@ fn totals(text: &mut String, diff: &Diff) {
     }
 }
 
-/// Narrow enough for a column.
+/// A value short enough for a column.
 fn short(value: Value) -> String {
     match (value.unit, value.floor().0) {
         (Unit::Bytes, n) => size(n),
@@ -68,7 +67,7 @@ fn short(value: Value) -> String {
     }
 }
 
-/// As the summary's MB, of 2^20 bytes.
+/// In units of 2^20 bytes, like the summary's MB.
 fn size(bytes: u64) -> String {
     let hundredths = |shift: u32| {
         let n = (u128::from(bytes) * 100 + (1u128 << (shift - 1))) >> shift;
@@ -90,7 +89,7 @@ fn difference(before: Value, after: Value) -> String {
     format!("{sign}{}", short(Value::whole(a.abs_diff(b), before.unit)))
 }
 
-/// `+12.5 %`; of what was not there before, `new`.
+/// `+12.5 %`; `new` if there was nothing before.
 fn relative(before: Value, after: Value) -> String {
     let (a, b) = (before.floor().0, after.floor().0);
     match (a, b) {

@@ -1,5 +1,5 @@
-//! `--fail-over METRIC=LIMIT`: by how much a metric may get worse. In: expressions and two recordings.
-//! Out: for each the two values and the verdict.
+//! `--fail-over METRIC=LIMIT`: how much worse a metric may get. In: expressions and two recordings. Out: the two values
+//! and the verdict of each expression.
 
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -61,7 +61,7 @@ pub fn judge(given: &Given, gathered: &[Gathered; 2]) -> Verdict {
             }
         }
     }
-    // Both say the same of a name that is misspelt.
+    // A misspelt name gives the same error for both recordings.
     if let [first, second] = told.as_slice()
         && first.strip_prefix("before: ") == second.strip_prefix("after: ")
     {
@@ -71,13 +71,13 @@ pub fn judge(given: &Given, gathered: &[Gathered; 2]) -> Verdict {
     let status = match values {
         (Some(before), Some(after)) if within(given, before, after) => 0,
         (Some(_), Some(_)) => 1,
-        // A kernel or a function of --lib that is in one only: it is new, or gone.
+        // A kernel or a --lib function of only one recording is new, or gone.
         (None, Some(after)) if wrong == 1 => {
             u8::from(!after.is_zero() && given.term.better() == Better::Lower)
         }
         (Some(_), None) if wrong == 1 => u8::from(given.term.better() == Better::Higher),
         (None, None) if wrong == 2 => 2,
-        // No time before or after, as it was not called: it cannot be said to have kept to anything.
+        // There is no time on one side, since it was not called: no limit can have been kept.
         (Some(_), None) if given.term.better() == Better::Lower => 0,
         _ => 1,
     };

@@ -1,5 +1,5 @@
-//! Calls by function and launches by kernel. In: the lines of a trace or of a part of it. Out: a
-//! `Sample` a name. What is kept grows with the names and with the calls now open.
+//! Calls by function and launches by kernel. In: the lines of a trace or of a part of it. Out: one `Sample` for each
+//! name. Memory use grows with the number of names and of open calls.
 
 use std::collections::HashMap;
 
@@ -10,19 +10,19 @@ use gpurec_cuda as cuda;
 use gpurec_trace::bounds::{MOST_OPEN, Names};
 use gpurec_trace::{Begin, Body, End, Ended, InFlight, Line};
 
-/// How many names are told apart; the rest is one.
+/// Limit on distinct names; the rest share one.
 pub(super) const MOST: usize = 131_072;
-/// Bytes of them: of functions and of kernels.
+/// Limit on bytes of names, for functions and for kernels each.
 const NAMES: usize = 64 << 20;
 const OTHERS: &str = "(others)";
 
-/// Its handle differs from run to run, so it is no name.
+/// A kernel's handle differs from run to run, so it cannot serve as a name.
 pub const NAMELESS: &str = "(kernels without a name)";
 
-/// How far outwards is looked, in a file that may say anything.
+/// Limit on steps outwards, since a malformed file may nest without end.
 const DEEPEST: usize = 64;
 
-/// Names whose percentiles are asked for, and the limits that they are compared with.
+/// Names whose percentiles an expression needs, and the limits that it compares them with.
 #[derive(Clone, Debug)]
 pub struct Want {
     pub kernel: bool,
@@ -41,13 +41,13 @@ pub struct Samples {
 pub struct Calls {
     pub functions: Samples,
     pub kernels: Samples,
-    /// How many calls of the second function came directly from the first.
+    /// Number of calls of the second function made directly by the first.
     pub inside: HashMap<(usize, usize), u64>,
     /// Launches that succeeded so far.
     pub launches: u64,
     launch_functions: Vec<bool>,
     open: HashMap<u64, Open>,
-    /// Calls that began while as many were open as there is room for, and have not ended.
+    /// Open calls that began while the table was full.
     unfollowed: u64,
     last: Option<Last>,
     wants: Vec<Want>,
@@ -57,11 +57,11 @@ struct Open {
     function: usize,
     kernel: Option<usize>,
     parent: Option<u64>,
-    /// Another launch is in it: that one counts.
+    /// Another launch is inside: that one counts.
     launches: bool,
 }
 
-/// The call that ended last: what follows from a call is told right after its end.
+/// The call that ended last: lines about its consequences follow right after its end.
 struct Last {
     begin: u64,
     function: usize,
@@ -147,7 +147,7 @@ impl Calls {
             if open.is_none() && self.unfollowed > 0 {
                 self.unfollowed -= 1;
             } else if open.is_none() {
-                // Its begin was lost; it is a call all the same.
+                // The begin was lost; the call still counts.
                 sample.calls += 1;
                 let (event_id, ts_ns) = (line.event_id, line.ts_ns);
                 sample.first.get_or_insert(First { event_id, ts_ns, pid: end.pid, tid: end.tid });
@@ -179,7 +179,7 @@ impl Calls {
         }
     }
 
-    /// Calls that have not returned count with their time so far.
+    /// Counts calls that have not returned, with their time so far.
     pub fn unfinished(&mut self, in_flight: &[InFlight]) {
         for call in in_flight {
             let function = self.open.get(&call.begin).map(|open| open.function);
@@ -189,8 +189,8 @@ impl Calls {
         }
     }
 
-    /// Bytes belong to every call around them: the program called cudaMalloc, though
-    /// cuMemAlloc_v2 inside it got the memory.
+    /// Adds bytes to every enclosing call: the program called cudaMalloc, though cuMemAlloc_v2 inside it allocated the
+    /// memory.
     fn bytes(&mut self, begin: u64, name: &str, bytes: u64) {
         let last = self.last.as_ref().filter(|last| last.begin == begin);
         let (function, mut parent) = match last {
@@ -202,7 +202,7 @@ impl Calls {
             parent = open.parent;
             told.push(open.function);
         }
-        // A function that calls itself is one.
+        // A recursive function gets the bytes once.
         told.sort_unstable();
         told.dedup();
         for function in told {

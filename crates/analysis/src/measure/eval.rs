@@ -1,5 +1,5 @@
-//! A term and a trace to a value. In: what was gathered. Out: the value and what must be said with it,
-//! or why there is none. A gate that passes because nothing was recorded is worse than one that fails.
+//! Evaluates a term over a trace. In: what was gathered. Out: the value with its caveats, or the reason why there is
+//! none. A gate that passes because nothing was recorded is worse than one that fails.
 
 use std::cmp::Ordering;
 
@@ -19,19 +19,19 @@ use gpurec_trace::Header;
 #[derive(Debug)]
 pub struct Found {
     pub value: Value,
-    /// What makes the value less than it seems.
+    /// Caveats about the value.
     pub notes: Vec<String>,
-    /// The first of what is counted.
+    /// The first counted occurrence.
     pub first: Option<First>,
-    /// What a percentile is taken from.
+    /// The percentile and its sample, for exact comparison.
     percentile: Option<(Percentile, Sample)>,
 }
 
 #[derive(Debug)]
 pub enum Missing {
-    /// Nothing is called so: the expression is wrong. At which column of it.
+    /// The trace has no such name: the expression is wrong, at this column.
     Unknown { column: usize, reason: String },
-    /// The name is right and the trace cannot tell.
+    /// The name is valid, but the trace cannot tell the value.
     NoValue(String),
 }
 
@@ -68,7 +68,7 @@ pub fn evaluate(term: &Term, gathered: &Gathered) -> Result<Found, Missing> {
     Ok(found)
 }
 
-/// Whether the value is as the budget wants it.
+/// Whether the value satisfies the assertion.
 pub fn decide(found: &Found, op: Op, limit: &Value) -> bool {
     let exact = found.percentile.as_ref().and_then(|(of, sample)| sample.compare(*of, limit));
     let order = exact.unwrap_or_else(|| found.value.compare(limit));
@@ -87,8 +87,8 @@ impl Found {
         Found { value, notes: Vec::new(), first: None, percentile: None }
     }
 
-    /// For a person: a percentile is known to 1 %, but on which side of the limit it lies exactly,
-    /// and what is printed may not contradict that.
+    /// The value to print. The percentile itself is known to 1 %, but its side of the limit is known exactly, and the
+    /// printed value must not contradict that.
     pub fn shown(&self, limit: &Value) -> Value {
         let Some((of, sample)) = &self.percentile else { return self.value };
         let whole = |n: u64| Value::whole(n, Unit::Time);
@@ -104,7 +104,7 @@ impl Found {
     }
 }
 
-/// An error before it is known where in the expression it stands.
+/// An error before its place in the expression is known.
 enum Lacking {
     Unknown(String),
     NoValue(String),
@@ -142,7 +142,7 @@ fn metric(metric: &Metric, seen: &Seen, gathered: &Gathered) -> Result<Found, La
     }
 }
 
-/// The figure of the summary that a metric is.
+/// The figure of the summary that corresponds to a metric.
 fn figure_of(metric: &Metric) -> Option<&'static str> {
     Some(match metric {
         Metric::Total(total) => match total.name {
@@ -182,7 +182,7 @@ const OVERHEAD: &str =
 
 const WITHOUT_KERNEL: &str = "the trace was recorded without --kernel";
 
-/// Where something that there should be none of first was.
+/// The first occurrence of something whose total should be 0.
 fn first_of(total: &str, seen: &Seen) -> Option<First> {
     match total {
         "errors" => seen.figures.failures.first.as_ref().map(|first| First {
@@ -211,7 +211,7 @@ fn heap(space: &str, field: Heap, seen: &Seen) -> u64 {
 }
 
 fn copies(direction: Option<&str>, field: Copied, seen: &Seen) -> Result<Found, Lacking> {
-    // What is only set is no copy.
+    // A set is not a copy.
     let wanted = |name: &str| direction.map_or(name != "set", |direction| direction == name);
     let sum = copied(seen.figures.transfers.by_direction.iter().filter(|d| wanted(&d.direction)));
     let value = match field {
@@ -259,7 +259,7 @@ fn function(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Resul
     Ok(found)
 }
 
-/// A function that nobody looked at was not called 0 times.
+/// Rejects a function that was not recorded: its count is unknown, not 0.
 fn not_recorded(name: &str, known: &[&str], gathered: &Gathered) -> Result<(), Lacking> {
     if let Some(header) = &gathered.header
         && let Some(options) = LeftOut::of(header)
@@ -279,7 +279,7 @@ fn not_recorded(name: &str, known: &[&str], gathered: &Gathered) -> Result<(), L
     }
 }
 
-/// Some of its calls are not in the trace.
+/// Reports a function of which some calls are missing from the trace.
 fn partly_recorded(name: &str, gathered: &Gathered) -> Result<(), Lacking> {
     let figures = &gathered.whole.figures;
     let fits = |probe: &str| fits_function(name, probe.strip_suffix(" (return)").unwrap_or(probe));
@@ -297,7 +297,7 @@ fn partly_recorded(name: &str, gathered: &Gathered) -> Result<(), Lacking> {
     }
 }
 
-/// 0 calls mean little where the trace has no call of that library at all.
+/// Warns about 0 calls if the trace has no call of that library at all.
 fn unseen_api(known: &[&str], gathered: &Gathered) -> Option<String> {
     let api = cuda::api(known.first()?);
     let seen = gathered.whole.calls.functions.list.iter().any(|s| cuda::api(&s.name) == api);
@@ -364,7 +364,7 @@ fn ioctl(name: &str, field: Field, seen: &Seen) -> Result<Found, Lacking> {
     Ok(Found { notes, ..Found::of(value) })
 }
 
-/// A name must be there; a pattern may fit nothing, which is said.
+/// A missing name is an error; a pattern without a match gives 0 and a note.
 fn absent<'a>(
     what: &str,
     name: &str,
@@ -419,12 +419,12 @@ fn of_sample(sample: Sample, field: Field, name: &str, gathered: &Gathered) -> R
     Ok(Found { value, notes: Vec::new(), first, percentile })
 }
 
-/// What the recording was told to leave out, in words.
+/// The options of the recording that leave calls out, in words.
 pub fn options_that_leave_out(header: Option<&Header>) -> Option<String> {
     LeftOut::of(header?).map(|options| options.text)
 }
 
-/// Whether a function would have been recorded.
+/// Whether the recording would contain a function.
 pub fn recorded(header: Option<&Header>, name: &str) -> bool {
     header.and_then(LeftOut::of).is_none_or(|options| options.records(name))
 }

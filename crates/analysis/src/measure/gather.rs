@@ -1,5 +1,5 @@
-//! One pass over a trace for all the metrics asked for. In: the lines. Out: the summary's figures and
-//! the samples by name, of the whole and of each part (`after 10s`) that somebody asks about.
+//! Reads a trace once for all requested metrics. In: the lines. Out: the summary's figures and the samples by name, for
+//! the whole and for each part (`after 10s`) that an expression names.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::value::Value;
 use crate::{Figures, Only, Summary, read};
 use gpurec_trace::{Body, Header, Line, Memory, Process};
 
-/// How many processes' memory is watched.
+/// Limit on processes whose memory is watched.
 const MOST: usize = 65_536;
 
-/// A part of a recording. A call belongs to where it began.
+/// A part of a recording. A call belongs to the time at which it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     pub from: Edge,
@@ -28,9 +28,9 @@ pub struct Window {
 pub enum Edge {
     #[default]
     Open,
-    /// Nanoseconds since the recording began.
+    /// Nanoseconds since the start of the recording.
     Time(u64),
-    /// So many launches have succeeded: the same in every run, which a time is not.
+    /// A number of successful launches: it is the same in every run, which a time is not.
     Launches(u64),
 }
 
@@ -44,7 +44,7 @@ impl Edge {
     }
 }
 
-/// What is to be known, from the terms of all expressions.
+/// What the terms of all expressions need.
 #[derive(Clone, Default)]
 pub struct Asks {
     windows: Vec<Window>,
@@ -52,7 +52,7 @@ pub struct Asks {
 }
 
 impl Asks {
-    /// `limit` is what the term is compared with, if that is known beforehand.
+    /// `limit` is the value that the term is compared with, if known beforehand.
     pub fn add(&mut self, term: &Term, limit: Option<Value>) {
         if term.window != Window::default() && !self.windows.contains(&term.window) {
             self.windows.push(term.window);
@@ -71,7 +71,7 @@ impl Asks {
     }
 }
 
-/// What totals are taken from.
+/// The source of totals.
 pub struct Seen {
     pub figures: Figures,
     pub duration_ns: u64,
@@ -88,7 +88,7 @@ pub struct Gathered {
     /// The recording was made with --summary-only: it has figures and no events.
     pub without_events: bool,
     pub sentences: Vec<String>,
-    /// What was asked for is not in the trace: no process, thread or rank of it.
+    /// The trace has no selected process, thread or rank.
     pub is_absent: bool,
 }
 
@@ -101,7 +101,7 @@ impl Gathered {
 #[derive(Default)]
 struct Scope {
     window: Window,
-    /// Its lines begin with this one, and end before that.
+    /// The first line of the window, and the first line after it.
     first: Option<u64>,
     end: Option<u64>,
     opened_ns: u64,
@@ -141,7 +141,7 @@ impl Scope {
         }
     }
 
-    /// event_ids grow with time, so they tell on which side of an edge a call began.
+    /// event_ids grow with time, so they show on which side of an edge a call began.
     fn takes(&self, line: &Line) -> bool {
         let within =
             |id: u64| self.first.is_some_and(|first| id >= first) && self.end.is_none_or(|end| id < end);
@@ -151,20 +151,20 @@ impl Scope {
             Body::KernelEnd(end) => within(end.begin),
             Body::Memory(memory) => within(memory.begin),
             Body::Transfer(transfer) => within(transfer.begin),
-            // Who is there is told before the window opens; who goes after it has closed is still there.
+            // A process that started before the window is in it, and one that exits after the window still is.
             Body::Process(_) => self.end.is_none(),
             Body::Header(_) | Body::Lost(_) | Body::Budget(_) | Body::Suspend(_) => true,
-            // It has the figures of the whole.
+            // The `end` line has the figures of the whole.
             Body::Finish(_) | Body::Unknown(_) => false,
         }
     }
 }
 
-/// What each process holds of the memory that is the device's own.
+/// Memory of the devices' own spaces that each process holds.
 #[derive(Default)]
 struct Holdings {
     held: HashMap<u32, [u64; 2]>,
-    /// The same in order, by the sum: the most is asked for at every line.
+    /// The same, ordered by sum: every line needs the maximum.
     sums: BTreeSet<(u64, u32)>,
 }
 
@@ -203,7 +203,7 @@ impl Holdings {
         }
     }
 
-    /// The most that one process holds now.
+    /// The largest amount that one process holds now.
     fn most(&self) -> u64 {
         self.sums.last().map_or(0, |(sum, _)| *sum)
     }
@@ -270,7 +270,7 @@ pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Gathered> {
     })
 }
 
-/// The samples of a recording that has only figures: without bytes, without percentiles.
+/// The samples of a recording that has only figures: without bytes and percentiles.
 fn from_figures(seen: &mut Seen) {
     let figures = &seen.figures;
     for f in &figures.functions {

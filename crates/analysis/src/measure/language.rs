@@ -1,29 +1,29 @@
-//! Text to expressions: `cudaMalloc.calls == 0 after 10s`, or of a threshold `cudaMalloc.calls=10%`.
-//! Errors say at which column, and what may have been meant. Nothing is looked up in a trace here.
+//! Parses expressions: `cudaMalloc.calls == 0 after 10s`, or a threshold such as `cudaMalloc.calls=10%`. Errors give
+//! the column and a suggestion. Not here: lookups in a trace.
 
 use super::gather::{Edge, Window};
 use super::metric::{Better, COMPLETE, COPIED, DIRECTIONS, FIELDS, Field, HEAP, Metric, SPACES, TOTALS};
 use super::names::{did_you_mean, nearest};
 use super::value::{Unit, Value};
 
-/// What is wrong, and where: the column counts characters from 1.
+/// An error and its column, in characters from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub column: usize,
     pub reason: String,
 }
 
-/// A metric, or one for each of another, in a part of the recording.
+/// A metric, or the quotient of two metrics, in a part of the recording.
 #[derive(Clone, Debug)]
 pub struct Term {
     pub metric: Metric,
     pub per: Option<Metric>,
     pub unit: Unit,
     pub window: Window,
-    /// Where the metrics stand, for errors that only a trace can tell.
+    /// Columns of the metrics, for errors that only a trace can reveal.
     pub column: usize,
     pub per_column: usize,
-    /// As it was written.
+    /// The source text.
     pub text: String,
 }
 
@@ -46,16 +46,16 @@ const OPS: [(&str, Op); 6] = [
     (">", Op::More),
 ];
 
-/// By how much a metric may get worse.
+/// How much worse a metric may get.
 #[derive(Clone, Debug)]
 pub struct Threshold {
     pub term: Term,
     pub limit: Value,
-    /// A part of the value before.
+    /// The limit is a share of the value before.
     pub relative: bool,
 }
 
-/// A line of a budget; `None` if it says nothing.
+/// A line of an assertion file; `None` if it is empty or a comment.
 pub fn budget(text: &str) -> Result<Option<(Term, Op, Value)>, Fault> {
     let mut parser = Parser::new(text);
     parser.blank();
@@ -124,7 +124,7 @@ impl Parser {
         }
     }
 
-    /// What comes may be a comment.
+    /// Whether only a comment or nothing follows.
     fn at_end(&self) -> bool {
         matches!(self.peek(), None | Some('#'))
     }
@@ -203,7 +203,7 @@ impl Parser {
         while self.eat(".") {
             last = self.at;
             parts.push(self.word());
-            // Of p99.9 the point is a decimal one.
+            // In p99.9 the point is a decimal point.
             let percentile = parts.last().is_some_and(|part| is_percentile(part));
             if percentile
                 && self.peek() == Some('.')
@@ -282,7 +282,7 @@ impl Parser {
         self.blank();
         let suffix = self.take_while(|c| c.is_alphabetic() || matches!(c, '%' | '/' | 'µ'));
         if matches!(suffix.as_str(), "after" | "before" | "launches") {
-            // These are words of their own.
+            // These are separate words, not suffixes.
             self.at = before;
             return Ok((number, String::new(), column));
         }
@@ -303,7 +303,7 @@ impl Parser {
         })
     }
 
-    /// `after 10s`, `before 20s`, `after 100 launches`, both, or nothing.
+    /// `after 10s`, `before 20s`, `after 100 launches`, two of them, or nothing.
     fn window(&mut self) -> Result<Window, Fault> {
         let mut window = Window::default();
         loop {
@@ -339,7 +339,7 @@ impl Parser {
     }
 }
 
-/// On an error, whether the last part of the name is to blame.
+/// An error says whether the last part of the name is the wrong one.
 fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
     let whole = parts.join(".");
     if let Some(total) = TOTALS.iter().find(|total| total.name == whole) {
@@ -397,7 +397,7 @@ fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
     }
 }
 
-/// What stands for many, to suggest.
+/// Examples to suggest for a large family of metrics.
 const COPIES: [&str; 5] =
     ["copies.calls", "copies.bytes", "copies.pageable", "copies.rate", "copies.H2D.bytes"];
 

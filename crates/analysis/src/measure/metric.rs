@@ -1,4 +1,4 @@
-//! The metrics that there are. In: a name with its dots. Out: what to look up, and in what unit it is.
+//! The available metrics. In: a name with its dots. Out: what to look up, and its unit.
 
 use super::gather::Seen;
 use super::sample::Percentile;
@@ -12,7 +12,7 @@ pub enum Metric {
         space: String,
         field: Heap,
     },
-    /// Of one direction, or of all that are copies.
+    /// Of one direction, or of all directions that are copies.
     Copies {
         direction: Option<String>,
         field: Copied,
@@ -31,7 +31,7 @@ pub enum Metric {
     },
 }
 
-/// Of the calls of a function, the launches of a kernel, the ioctls of a request.
+/// A field of a function's calls, a kernel's launches or a request's ioctls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Calls,
@@ -63,7 +63,7 @@ pub enum Copied {
     Rate,
 }
 
-/// Which way is worse, for a threshold on a change.
+/// The direction of improvement, for a threshold on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     Lower,
@@ -160,7 +160,7 @@ pub const COPIED: [(&str, Copied); 4] = [
     ("rate", Copied::Rate),
 ];
 
-/// A kernel has `launches` where a function has `calls`.
+/// A kernel has `launches` instead of `calls`.
 pub const FIELDS: [(&str, Field); 9] = [
     ("calls", Field::Calls),
     ("launches", Field::Calls),
@@ -213,7 +213,7 @@ impl Metric {
     }
 }
 
-/// Sums over directions; only copies that were waited for have a rate.
+/// Sums directions; only copies that the call waited for have a rate.
 pub fn copied<'a>(seen: impl Iterator<Item = &'a DirectionSeen>) -> DirectionSeen {
     seen.fold(DirectionSeen::default(), |sum, one| DirectionSeen {
         direction: String::new(),

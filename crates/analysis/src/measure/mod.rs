@@ -1,8 +1,8 @@
 //! Figures by name, for the gates `check` and `diff`.
 //!
-//! In: the lines of a trace, and metrics such as `cudaMalloc.calls` as a person writes them. Out:
-//! exact values with their units, or the reason why there is none. What `summary` has is taken from
-//! it and never counted a second way. A metric that is not there is never 0.
+//! In: the lines of a trace, and metrics such as `cudaMalloc.calls` from the user. Out: exact values with units, or the
+//! reason why there is none. Figures of `summary` come from it; nothing counts them a second way. A missing metric is
+//! never 0.
 
 mod calls;
 mod eval;

@@ -1,24 +1,24 @@
-//! Names and patterns. In: what a person wrote, what there is. Out: whether it fits, and what else
-//! may have been meant.
+//! Names and patterns. In: the user's text and the available names. Out: whether they match, and suggestions if none
+//! does.
 
 use gpurec_cuda as cuda;
 
-/// Longer names are not compared letter by letter.
+/// Longest name that edit distance compares.
 const LONGEST: usize = 200;
 
-/// How many names are suggested.
+/// Number of suggestions.
 const SUGGESTED: usize = 3;
 
 pub fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?'])
 }
 
-/// `*` is any text, `?` any character; nothing else is special, as names of kernels are full of
+/// Matches a pattern: `*` is any text, `?` any character. Nothing else is special, since names of kernels are full of
 /// brackets.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
-    // Where to go on if what follows the last `*` does not fit.
+    // Where to resume if the text after the last `*` does not match.
     let mut retry: Option<(usize, usize)> = None;
     while let Some(c) = name.get(n) {
         match pattern.get(p) {
@@ -41,18 +41,18 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern.get(p..).unwrap_or_default().iter().all(|c| *c == '*')
 }
 
-/// A kernel by its name in the trace, or as tables print it.
+/// Matches a kernel by its name in the trace, or as tables print it.
 pub fn fits_kernel(wanted: &str, name: &str) -> bool {
     matches(wanted, name) || matches(wanted, cuda::kernel_text(name))
 }
 
-/// A function's name without its version stands for all versions: the trace of a program that calls
-/// cuMemAlloc has cuMemAlloc_v2, and a budget that says cuMemAlloc may not pass because of that.
+/// A function name without its version stands for all versions: a program that calls cuMemAlloc has cuMemAlloc_v2 in
+/// its trace, and an assertion about cuMemAlloc must not pass because of that.
 pub fn fits_function(wanted: &str, name: &str) -> bool {
     wanted == name || matches(wanted, name) || matches(wanted, cuda::base_name(name))
 }
 
-/// What was most likely meant, the best first.
+/// The most likely intended names, the best first.
 pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let wanted = wanted.to_lowercase();
     let bare = wanted.replace(['*', '?'], "");
@@ -71,7 +71,7 @@ pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<St
     near.into_iter().take(SUGGESTED).map(|(_, name)| name.to_owned()).collect()
 }
 
-/// How many letters must be changed, put in, taken out or swapped with the next.
+/// Edit distance: number of characters to change, insert, remove or swap with the next.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(LONGEST).collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();

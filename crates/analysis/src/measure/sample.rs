@@ -1,11 +1,11 @@
-//! What is added up of the calls of one function, or the launches of one kernel.
+//! Sums over the calls of one function, or the launches of one kernel.
 
 use std::sync::Arc;
 
 use super::value::Value;
 use crate::histogram::Histogram;
 
-/// Where a call is in the trace.
+/// The place of a call in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct First {
     pub event_id: u64,
@@ -17,20 +17,20 @@ pub struct First {
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     pub name: Arc<str>,
-    /// Calls that began; launches that succeeded.
+    /// Number of calls that began, or of launches that succeeded.
     pub calls: u64,
-    /// Those of them whose duration is known.
+    /// Number of those with a known duration.
     pub timed: u64,
     pub total_ns: u128,
     pub min_ns: u64,
     pub max_ns: u64,
-    /// What the figures of a recording without events say.
+    /// The median according to a recording without events.
     pub med_ns: Option<u64>,
     pub errors: u64,
-    /// Allocated, freed, copied or set, by it or inside it.
+    /// Bytes allocated, freed, copied or set, by the call or inside it.
     pub bytes: u64,
     pub first: Option<First>,
-    /// Only where somebody asks for percentiles.
+    /// Set only if an expression needs percentiles.
     pub durations: Option<Box<Durations>>,
 }
 
@@ -40,8 +40,8 @@ pub struct Durations {
     limits: Vec<Limit>,
 }
 
-/// How many durations lie below a limit: a percentile is compared with it exactly, though the
-/// histogram knows it to 1 % only.
+/// Number of durations below a limit: it makes the comparison of a percentile exact, though the histogram is exact only
+/// to 1 %.
 #[derive(Clone, Debug)]
 struct Limit {
     at: Value,
@@ -49,7 +49,7 @@ struct Limit {
     equal: u64,
 }
 
-/// In hundred-thousandths: p99.9 is 99,900.
+/// In units of 1/100,000: p99.9 is 99,900.
 pub type Percentile = u32;
 
 impl Sample {
@@ -84,7 +84,7 @@ impl Sample {
         }
     }
 
-    /// The shortest duration that so many of the calls do not exceed. Within 1 %.
+    /// The smallest duration that this share of the calls does not exceed, within 1 %.
     pub fn percentile(&self, of: Percentile) -> Option<u64> {
         if of >= 100_000 {
             return (self.timed > 0).then_some(self.max_ns);
@@ -97,7 +97,7 @@ impl Sample {
         Some(value.clamp(self.min_ns, self.max_ns))
     }
 
-    /// How the percentile compares with a limit that was announced: exact.
+    /// Compares the percentile exactly with a limit that was announced.
     pub fn compare(&self, of: Percentile, limit: &Value) -> Option<std::cmp::Ordering> {
         let rank = rank(self.timed, of)?;
         let known = &self.durations.as_ref()?.limits;
@@ -112,7 +112,7 @@ impl Sample {
     }
 }
 
-/// The rank of a percentile among `count` values, from 1: the nearest.
+/// The nearest rank of a percentile among `count` values, from 1.
 fn rank(count: u64, of: Percentile) -> Option<u64> {
     let rank = (u128::from(count) * u128::from(of)).div_ceil(100_000);
     (count > 0).then(|| u64::try_from(rank).unwrap_or(count).clamp(1, count))
@@ -135,7 +135,7 @@ impl Durations {
         }
     }
 
-    /// What both know of. Samples that answer one question have the same limits.
+    /// Merges two samples. Samples of one expression have the same limits.
     fn merge(&mut self, other: &Durations) {
         self.histogram.merge(&other.histogram);
         self.limits.retain_mut(|mine| {

@@ -1,4 +1,4 @@
-//! For tests: recordings made line by line, as files that go when they are dropped.
+//! Test helper: builds recordings line by line, as files that are deleted on drop.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub struct Script {
 pub struct Recorded(PathBuf);
 
 impl Script {
-    /// With options as the header has them, such as `{"skip":["cuMem*"]}`.
+    /// Takes options as in the header, such as `{"skip":["cuMem*"]}`.
     pub fn with(options: &str) -> Script {
         let mut script = Script { lines: String::new(), next: 0, ns: 0 };
         script.line("header", "gpurec", &format!(
@@ -78,7 +78,7 @@ impl Script {
         self
     }
 
-    /// A runtime call with a driver call inside it, that takes or gives memory.
+    /// Adds a runtime call with a driver call inside it that allocates or frees memory.
     pub fn memory(&mut self, op: &str, ptr: u64, size: u64, ns: u64) -> &mut Script {
         let (outer, inner, key) = match op {
             "alloc" => ("cudaMalloc", "cuMemAlloc_v2", "size"),
@@ -114,7 +114,7 @@ impl Script {
         self
     }
 
-    /// With an end line, so that it is complete; unless events were lost.
+    /// Adds an end line; the recording is complete unless events were lost.
     pub fn finish(&mut self, lost: u64) -> Recorded {
         let events = self.next;
         self.line(

@@ -22,7 +22,7 @@ fn fault(text: &str) -> (usize, String) {
     }
 }
 
-/// The value of the term, and whether the budget holds; or the reason.
+/// The value of the term and whether the assertion holds, or the reason.
 fn judged(file: &Path, text: &str) -> Result<(String, bool, Vec<String>), String> {
     let (term, op, limit) = parsed(text);
     let mut asks = Asks::default();
@@ -127,7 +127,7 @@ fn errors_point_at_the_column_and_name_what_was_meant() {
     }
 }
 
-/// Whatever is cut off or mangled: an answer, and a column within the text.
+/// Truncated or mangled text gives an answer or an error whose column is within the text.
 #[test]
 fn no_text_makes_it_panic() {
     let whole = "kernel(\"void f<4>(float*)\").p99.9/launches <= 1.5us after 100 launches before 10s # ünï";
@@ -204,7 +204,7 @@ fn values_are_exact() {
     assert_eq!(big(10).plus(big(20), false).floor(), (0, true));
 }
 
-/// The histogram knows a percentile to 1 %; a budget must know on which side of the limit it lies.
+/// The histogram is exact to 1 %; an assertion needs the exact side of the limit.
 #[test]
 fn percentiles_are_compared_exactly() {
     let mut state = 1u64;
@@ -226,7 +226,7 @@ fn percentiles_are_compared_exactly() {
             for sample in [&mut one, &mut two] {
                 sample.durations = Some(Box::new(Durations::new(&[limit])));
             }
-            // Over two functions, as a pattern has them.
+            // A pattern merges two functions.
             values
                 .iter()
                 .enumerate()
@@ -277,7 +277,7 @@ fn metrics_are_what_the_trace_says() {
     holds(file, "cuMemAlloc.calls==3", "3");
     holds(file, "cudaMalloc.errors==1", "1");
     holds(file, "errors==1", "1");
-    // Bytes belong to the call that the program made, too.
+    // Bytes also count for the call that the program made.
     holds(file, "cudaMalloc.bytes==5220", "5220 bytes");
     holds(file, "cuMemAlloc_v2.bytes==5220", "5220 bytes");
     holds(file, "cudaFree.bytes==1024", "1024 bytes");
@@ -296,7 +296,7 @@ fn metrics_are_what_the_trace_says() {
     holds(file, "copies.rate>1GB/s", "1.05 GB/s");
     holds(file, "cudaMalloc.calls/launches<=100%", "1");
     holds(file, "complete", "1");
-    // A known function that nobody called.
+    // A known function without calls.
     holds(file, "cudaMemcpyPeer.calls==0", "0");
 }
 
@@ -312,10 +312,10 @@ fn a_part_of_a_recording_has_the_calls_that_began_in_it() {
     holds(file, "launches==1 after 3 launches", "1");
     holds(file, "launches==3 before 3 launches", "3");
     holds(file, "errors==0 after 2s", "0");
-    // What it allocated and did not free; what came before is not its own.
+    // Memory allocated and not freed in the window; earlier memory is not part of it.
     holds(file, "memory.held==100 after 1s", "100 bytes");
     holds(file, "memory.held==5120 before 1s", "5120 bytes");
-    // The figures of the whole must not come back where nothing happened.
+    // A window without events must not fall back to the figures of the whole.
     holds(file, "calls==0 after 1.5s before 1.6s", "0");
     let (value, pass, notes) = judged(file, "cudaMalloc.calls==0 after 10s").unwrap();
     assert!(value == "0" && pass && notes[0].contains("nothing was looked at"), "{notes:?}");
@@ -362,7 +362,7 @@ fn a_function_that_was_left_out_has_no_count() {
     s.call("cuInit", 1000);
     let file = s.finish(0);
     assert!(judged(file.path(), "cudaMalloc.calls==0").unwrap_err().contains("--api driver"));
-    // Nobody left it out, but no library of its kind was seen.
+    // No option left it out, but the trace has no library of its kind.
     let mut s = Script::new();
     s.call("cuInit", 1000);
     let file = s.finish(0);
@@ -387,7 +387,7 @@ fn ends_without_a_begin_are_calls_and_loss_is_said() {
     assert!(judged(file.path(), "lost==3").unwrap().1);
 }
 
-/// What is kept is bounded by the names, and those are bounded.
+/// Memory is bounded by the number of names, which is bounded.
 #[test]
 fn names_without_end_become_one() {
     let mut calls = Calls::default();

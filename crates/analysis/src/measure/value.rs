@@ -1,5 +1,5 @@
-//! Exact values: a fraction of integers with a unit, compared without rounding. In: numbers, or
-//! text such as `1.5ms`. Out: text for a person, or JSON.
+//! Exact values: fractions of integers with a unit, compared without rounding. In: numbers, or text such as `1.5ms`.
+//! Out: text for the user, or JSON.
 
 use std::cmp::Ordering;
 
@@ -12,7 +12,7 @@ pub enum Unit {
     /// In nanoseconds.
     Time,
     Bytes,
-    /// Bytes a second.
+    /// Bytes per second.
     Rate,
     PerSecond,
     Ratio,
@@ -39,7 +39,7 @@ const TIMES: [(&str, u128); 8] = [
     ("h", 3600 * SECOND),
 ];
 
-/// Of 1024, as the summary's MB.
+/// Powers of 1024, like the summary's MB.
 const SIZES: [(&str, u128); 11] = [
     ("", 1),
     ("B", 1),
@@ -54,12 +54,12 @@ const SIZES: [(&str, u128); 11] = [
     ("TiB", 1 << 40),
 ];
 
-/// Of 1000, as the summary's GB/s.
+/// Powers of 1000, like the summary's GB/s.
 const RATES: [(&str, u128); 5] =
     [("B/s", 1), ("kB/s", 1_000), ("KB/s", 1_000), ("MB/s", 1_000_000), ("GB/s", SECOND)];
 
 impl Unit {
-    /// What one divided by the other is in, and by how much the quotient must be multiplied then.
+    /// The unit of a quotient, and the factor that the quotient needs for it.
     pub fn over(self, below: Unit) -> Option<(Unit, u128)> {
         use Unit::*;
         Some(match (self, below) {
@@ -71,7 +71,7 @@ impl Unit {
         })
     }
 
-    /// How JSON calls it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Unit::Count => "count",
@@ -83,7 +83,7 @@ impl Unit {
         }
     }
 
-    /// What a limit of it looks like.
+    /// An example of a limit in this unit.
     pub fn example(self) -> &'static str {
         match self {
             Unit::Count => "a number without a unit, as in 5000",
@@ -95,7 +95,7 @@ impl Unit {
         }
     }
 
-    /// By how much a number with this suffix is multiplied and divided.
+    /// The factor of a suffix, as numerator and denominator.
     fn factor(self, suffix: &str) -> Option<(u128, u128)> {
         let find =
             |table: &[(&str, u128)]| table.iter().find(|(name, _)| *name == suffix).map(|(_, f)| (*f, 1));
@@ -119,14 +119,14 @@ impl Value {
         (den > 0).then_some(Value { num, den, unit })
     }
 
-    /// `None`: the units do not go together, or `below` is 0.
+    /// `None`: the units do not combine, or `below` is 0.
     pub fn over(self, below: Value) -> Option<Value> {
         let (unit, factor) = self.unit.over(below.unit)?;
         let num = self.num.checked_mul(below.den)?.checked_mul(factor)?;
         Value::fraction(num, self.den.checked_mul(below.num)?, unit)
     }
 
-    /// A number as written, such as `1.5`, with its suffix. 0 needs no unit.
+    /// Parses a number such as `1.5` with its suffix. 0 needs no unit.
     pub fn parse(number: &str, suffix: &str, unit: Unit) -> Option<Value> {
         let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
         let digits: String = [whole, decimals].concat().chars().filter(|c| *c != '_').collect();
@@ -142,7 +142,7 @@ impl Value {
         Value::fraction(num.checked_mul(times)?, 10u128.checked_pow(decimals)?.checked_mul(by)?, unit)
     }
 
-    /// `10%` of this more, or less; exact.
+    /// This value plus or minus a percentage such as `10%` of it; exact.
     pub fn changed(self, percent: Value, more: bool) -> Value {
         let part = self.num.saturating_mul(percent.num);
         let (all, by) = (self.num.saturating_mul(percent.den), self.den.saturating_mul(percent.den));
@@ -150,7 +150,7 @@ impl Value {
         Value { num, den: by.max(1), unit: self.unit }
     }
 
-    /// So much more, or less, but not below 0.
+    /// This value plus or minus another, but at least 0.
     pub fn plus(self, other: Value, more: bool) -> Value {
         let (a, b) = (self.num.saturating_mul(other.den), other.num.saturating_mul(self.den));
         let num = if more { a.saturating_add(b) } else { a.saturating_sub(b) };
@@ -160,7 +160,7 @@ impl Value {
     pub fn compare(&self, other: &Value) -> Ordering {
         match (self.num.checked_mul(other.den), other.num.checked_mul(self.den)) {
             (Some(a), Some(b)) => a.cmp(&b),
-            // Beyond what 128 bits hold, which no trace comes near.
+            // Beyond 128 bits, which no real trace reaches.
             _ => self.float().total_cmp(&other.float()),
         }
     }
@@ -173,7 +173,7 @@ impl Value {
         self.num as f64 / self.den as f64
     }
 
-    /// The largest integer that is not above it, and whether that is it.
+    /// The largest integer that is not above the value, and whether it equals the value.
     pub fn floor(&self) -> (u64, bool) {
         (u64::try_from(self.num / self.den).unwrap_or(u64::MAX), self.num.is_multiple_of(self.den))
     }
@@ -183,7 +183,7 @@ impl Value {
         u64::try_from(n).unwrap_or(u64::MAX)
     }
 
-    /// With `places` decimals, rounded.
+    /// Rounded to `places` decimals.
     fn decimals(&self, places: u32) -> String {
         let scale = 10u128.pow(places);
         match self.num.checked_mul(scale).and_then(|n| n.checked_add(self.den / 2)) {

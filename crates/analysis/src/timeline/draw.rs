@@ -1,4 +1,4 @@
-//! Lanes to text.
+//! Draws lanes as text. In: lanes. Out: the lines of the picture and its legend.
 
 use super::lanes::{Cell, Lane, Lanes, SORTS, Sort};
 use crate::shorten::middle_cut;
@@ -6,10 +6,10 @@ use crate::text::{clean, duration, percent, plural, shortened};
 use crate::views::calls::Thread;
 use crate::views::plot::Columns;
 
-/// Lanes that are drawn if none were asked for.
+/// Default number of lanes.
 const SHOWN: usize = 8;
 
-/// Before the picture: the name of the row.
+/// Columns before the picture, for the name of the row.
 const MARGIN: usize = 9;
 
 const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -17,7 +17,7 @@ const RESET: &str = "\x1b[0m";
 
 pub struct Style {
     pub width: usize,
-    /// Of lines that are no picture.
+    /// Width of lines outside the picture.
     pub text_width: usize,
     pub colour: bool,
 }
@@ -28,7 +28,7 @@ impl Style {
     }
 }
 
-/// Which rows there are, to say in the legend what they mean.
+/// Which kinds of rows the picture has, so that the legend explains only those.
 #[derive(Default)]
 struct Used {
     sorts: [bool; SORTS.len()],
@@ -37,14 +37,14 @@ struct Used {
     interrupts: bool,
 }
 
-/// A lane with its cells joined to columns.
+/// A lane whose cells are merged into columns.
 struct Drawn<'a> {
     name: String,
     lane: &'a Lane,
     cells: Vec<Cell>,
 }
 
-/// How many threads are shown.
+/// The number of threads to show.
 pub fn shown(chosen: bool) -> usize {
     if chosen { usize::MAX } else { SHOWN }
 }
@@ -104,7 +104,7 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
     text
 }
 
-/// What of the threads is not shown, and how to see the busiest of it.
+/// States which threads are not shown, and how to see the busiest of them.
 fn hidden(
     text: &mut String,
     lanes: &Lanes,
@@ -155,7 +155,7 @@ fn row(name: &str, cells: &str) -> String {
     format!("{name:>w$} │{cells}", w = MARGIN - 2).trim_end().to_owned()
 }
 
-/// A share of a column, or of the most of any; what is not nothing is seen.
+/// A character for a share of a column, or of the largest column. A non-zero share is always visible.
 fn level(part: u64, whole: u64) -> char {
     if part == 0 {
         return ' ';
@@ -185,7 +185,7 @@ fn escape(sort: Sort) -> &'static str {
 }
 
 impl Drawn<'_> {
-    /// The command is cut where it does not fit, but not away.
+    /// Shortens the command to fit, but keeps part of it.
     fn title(&self, span_ns: u64, command: &str, width: usize) -> String {
         const LEAST: usize = 20;
         let most = self.cells.iter().map(|cell| cell.calls).max().unwrap_or(0);
@@ -225,7 +225,7 @@ impl Drawn<'_> {
         push(text, &row(name, &cells));
     }
 
-    /// A letter for what took most of the column; a point where there was nothing between two calls.
+    /// The letter of the category that took most of the column; a point where there was nothing between two calls.
     fn letters(&self, columns: &Columns, style: &Style, used: &mut Used) -> String {
         let is_used = |cell: &Cell| cell.calls_ns() > 0 || cell.calls > 0;
         let first = self.cells.iter().position(is_used).unwrap_or(0);

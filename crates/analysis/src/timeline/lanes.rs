@@ -1,8 +1,8 @@
-//! Lines to lanes: what each thread did in each bucket of time. What is kept grows with the threads and the width
-//! of the picture, not with the trace.
+//! Turns lines into lanes: what each thread did in each bucket of time. Memory grows with the number of threads and the
+//! width of the picture, not with the length of the trace.
 //!
-//! The time of a call without that of the calls inside it goes to its category, so that each moment of a thread
-//! counts once; spans of the driver, time off the CPU and interrupts lie beneath and count for themselves.
+//! The self time of a call, without the calls inside it, goes to its category, so that each moment of a thread counts
+//! once. Driver spans, time off the CPU and interrupts are layers below and count separately.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,17 +15,17 @@ use gpurec_cuda::Category;
 use gpurec_trace::bounds::short;
 use gpurec_trace::{Body, Instant, Line, Process};
 
-/// Threads that have a picture. Of the others the time in calls is known, up to so many.
+/// Limits on threads with a picture, and on threads whose time in calls is counted.
 const MOST: usize = 64;
 const MOST_COUNTED: usize = 65_536;
 
-/// A row is narrower.
+/// Longest command kept, in bytes; a row is narrower.
 const LONGEST_COMMAND: usize = 1024;
 
-/// So many buckets for each column: the picture is as wide as it may be, or a little less.
+/// Buckets per column: the picture is as wide as it may be, or slightly narrower.
 const PER_COLUMN: usize = 32;
 
-/// What a call is for, with the letter it is drawn by.
+/// The category of a call, with the letter that draws it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     Launch,
@@ -96,7 +96,7 @@ impl Cell {
     }
 }
 
-/// What lies beneath the calls.
+/// Layers below the calls.
 #[derive(Clone, Copy)]
 enum Layer {
     Driver,
@@ -107,22 +107,22 @@ const LAYERS: usize = 2;
 
 #[derive(Default)]
 pub struct Lane {
-    /// Or its calls are only counted.
+    /// False: the lane only counts calls.
     pub drawn: bool,
     pub cells: Vec<Cell>,
-    /// Where whole buckets are in the driver or off the CPU: by how much more spans that is than in the
-    /// bucket before. Spans may overlap there, and a long one must not cost as much as it is long.
+    /// For buckets that spans in the driver or off the CPU cover whole: the change in the number of such spans from the
+    /// bucket before. Spans may overlap, and a long span must not cost time in proportion to its length.
     covered: Vec<[i64; LAYERS]>,
     pub calls: u64,
     pub calls_ns: u64,
-    /// The time up to which everything is told.
+    /// The time up to which calls are attributed.
     told_ns: u64,
 }
 
 pub struct Lanes {
     to_ns: u64,
     tids: Vec<u32>,
-    /// Those that have a picture; if nobody has chosen, those that come first.
+    /// Threads to draw; without a choice, the first ones seen.
     chosen: Option<HashSet<Thread>>,
     drawn: usize,
     most: usize,
@@ -159,19 +159,19 @@ impl Lanes {
         }
     }
 
-    /// Only these are drawn.
+    /// Draws only these threads.
     pub fn choose(&mut self, threads: HashSet<Thread>) {
         self.chosen = Some(threads);
     }
 
-    /// Those that were in CUDA, the most time in it first.
+    /// Threads with time in CUDA, sorted by that time, largest first.
     pub fn busiest(&self) -> Vec<(&Thread, &Lane)> {
         let mut all: Vec<_> = self.lanes.iter().filter(|(_, lane)| lane.is_seen()).collect();
         all.sort_by(|(a, x), (b, y)| (y.calls_ns, y.calls, *a).cmp(&(x.calls_ns, x.calls, *b)));
         all
     }
 
-    /// The threads to draw, if one of the `shown` busiest is not drawn.
+    /// Returns the threads to draw if one of the `shown` busiest is not drawn.
     pub fn better(&self, shown: usize) -> Option<HashSet<Thread>> {
         let all = self.busiest();
         let missing = all.iter().take(shown.min(MOST)).any(|(_, lane)| !lane.drawn);
@@ -203,7 +203,7 @@ impl Lanes {
         }
     }
 
-    /// Calls that have not returned go on to the end.
+    /// Extends calls that have not returned to the end of the picture.
     pub fn finish(&mut self) {
         let threads: Vec<Thread> = self.lanes.keys().copied().collect();
         for thread in threads {
@@ -268,7 +268,7 @@ impl Lanes {
         self.stacks.pop(thread, begin);
     }
 
-    /// Gives the time since the thread was last looked at to the call it is in.
+    /// Attributes the time since the last update of a thread to its current call.
     fn tell(&mut self, thread: Thread, ts_ns: u64) {
         let (to_ns, Some(scale)) = (self.to_ns, self.scale) else { return };
         let Some(lane) = self.lanes.get_mut(&thread) else { return };
@@ -276,7 +276,7 @@ impl Lanes {
         lane.told_ns = ts_ns.max(lane.told_ns);
         let call = self.stacks.of(thread).iter().rfind(|frame| !frame.driver);
         let Some(function) = call.and_then(|call| self.functions.get(call.function)) else { return };
-        // What took less than the clock can tell is there, too.
+        // A call shorter than the clock's resolution gets 1 ns, so that it stays visible.
         let until_ns = ts_ns.max(from_ns.saturating_add(1)).min(to_ns);
         let at = SORTS.iter().position(|(sort, _, _)| *sort == sort_of(function.category)).unwrap_or(0);
         if until_ns > from_ns {
@@ -291,7 +291,7 @@ impl Lanes {
 
     fn driver_ended(&mut self, thread: Thread, begin: u64, ts_ns: u64) {
         let Some(span) = self.stacks.pop(thread, begin) else { return };
-        // What is inside another span of the driver is drawn with it.
+        // A nested driver span is drawn as part of the outer one.
         if self.stacks.of(thread).iter().any(|frame| frame.driver) {
             return;
         }
@@ -363,17 +363,18 @@ impl Lane {
             self.cells.resize(bucket + 1, Cell::default());
         }
         let last = self.cells.len() - 1;
-        // It was just made.
+        // `resize` above left at least one cell, and `min` keeps the index in range.
         #[allow(clippy::indexing_slicing)]
         &mut self.cells[bucket.min(last)]
     }
 
-    /// Made a call in the time of the picture, or was in one.
+    /// Whether the thread made a call in the time of the picture, or was in one.
     fn is_seen(&self) -> bool {
         self.calls > 0 || self.calls_ns > 0 || !self.cells.is_empty()
     }
 
-    /// Gives each bucket its part of a time. Of one thread these do not overlap, or it takes long.
+    /// Distributes a time over buckets. Times of one thread must not overlap here, since the cost grows with their
+    /// length.
     fn spread(&mut self, scale: &Scale, from_ns: u64, to_ns: u64, mut add: impl FnMut(&mut Cell, u64)) {
         let from_ns = from_ns.max(scale.start_ns);
         if to_ns <= from_ns || !self.drawn {
@@ -387,7 +388,7 @@ impl Lane {
         }
     }
 
-    /// The same for times that may overlap: what is covered whole is only noted.
+    /// Like `spread`, for times that may overlap: it only notes the buckets covered whole.
     fn cover(&mut self, scale: &Scale, from_ns: u64, to_ns: u64, layer: Layer) {
         let from_ns = from_ns.max(scale.start_ns);
         if to_ns <= from_ns || !self.drawn {
@@ -411,7 +412,7 @@ impl Lane {
         }
     }
 
-    /// Gives the buckets what was noted.
+    /// Adds the noted coverage to the buckets.
     fn settle(&mut self, scale: &Scale) {
         let mut now = [0i64; LAYERS];
         for (more, cell) in std::mem::take(&mut self.covered).iter().zip(&mut self.cells) {
@@ -425,7 +426,7 @@ impl Lane {
     }
 }
 
-/// How much of a time is in a bucket.
+/// The part of a time that falls into a bucket.
 fn part(scale: &Scale, bucket: usize, from_ns: u64, to_ns: u64) -> u64 {
     let (begin, end) = (scale.begins_ns(bucket), scale.begins_ns(bucket + 1));
     to_ns.min(end).saturating_sub(from_ns.max(begin))

@@ -1,8 +1,9 @@
-//! `gpurec timeline`: a trace as a picture in a terminal, a lane for each thread: CUDA calls over the driver's over
-//! interrupts, time across.
+//! `gpurec timeline`: draws a trace in a terminal, one lane for each thread: CUDA calls above driver calls above
+//! interrupts, with time from left to right.
 //!
-//! In: the lines of a trace. Out: text, coloured only on a terminal. Nothing is drawn that was not there: a column
-//! is a time, and says of all that share it what took most of it, how much of it was taken and how many calls.
+//! In: the lines of a trace. Out: text, coloured only on a terminal. A column is a span of time. It shows what took
+//! most of that time, what share of it was used and how many calls it contains, and never anything that the trace
+//! lacks.
 
 mod draw;
 mod lanes;
@@ -27,12 +28,12 @@ use lanes::Lanes;
 pub struct TimelineConfig {
     /// None: the newest trace.
     pub files: Vec<PathBuf>,
-    /// In the time of the trace.
+    /// Relative to the start of the trace.
     pub from: Option<Duration>,
     pub to: Option<Duration>,
     /// None: the threads with the most time in CUDA.
     pub tids: Vec<u32>,
-    /// Of processes and ranks; times are the picture's own.
+    /// Selects processes and ranks; the picture has its own limits of time.
     pub only: Only,
 }
 
@@ -77,7 +78,7 @@ fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, 
         lanes.line(line);
     })?;
     lanes.finish();
-    // Who is busiest is known only at the end. What is no file cannot be read again.
+    // The busiest threads are known only at the end. A second read is possible only for a regular file.
     if let Some(better) = lanes.better(draw::shown(chosen)).filter(|_| file.is_file()) {
         lanes = new();
         lanes.choose(better);

@@ -1,4 +1,4 @@
-//! The picture over the committed traces, and what it must not get wrong.
+//! Pictures of the committed traces, and cases that are easy to draw wrong.
 
 use super::*;
 use crate::golden::{self, TRACES, WIDTH};
@@ -24,7 +24,7 @@ fn golden_texts() {
     golden::check("timeline_torch_window", &picture(&golden::path(TRACES[1].1), &window, &PLAIN));
 }
 
-/// What it is without its colours is what it is without colours.
+/// Removing the colours from coloured output gives the plain output.
 #[test]
 fn colours_change_nothing_but_the_colour() {
     let file = golden::path(TRACES[0].1);
@@ -64,7 +64,7 @@ fn every_width_and_window_has_its_picture() {
     assert!(text.contains("tid 19901") && !text.contains("tid 19898"), "{text}");
 }
 
-/// All the time of the calls is in the picture, and all calls, whatever its width.
+/// The picture contains all calls and their whole time, at any width.
 #[test]
 fn nothing_is_lost_on_the_way_to_the_columns() {
     for columns in [1, 7, 91, 500] {
@@ -124,7 +124,7 @@ fn layers_lie_over_one_another() {
     _ = std::fs::remove_file(&file);
 }
 
-/// The busiest thread may be the last that comes.
+/// The busiest thread is drawn even if it comes last.
 #[test]
 fn the_busiest_threads_are_drawn_whenever_they_come() {
     let mut lines = String::new();
@@ -147,7 +147,7 @@ fn the_busiest_threads_are_drawn_whenever_they_come() {
     let text = picture(&file, &TimelineConfig::default(), &PLAIN);
     assert!(text.contains("tid 5000: 1 call"), "{text}");
     assert!(text.contains("and 193 threads that are not drawn: --tid 1007 shows the busiest"), "{text}");
-    // Of a pipe nobody can read twice: it is said.
+    // A pipe cannot be read twice: the text says so.
     let mut lanes = Lanes::new(None, None, &[], PLAIN.columns());
     read::each(&file, &Only::default(), |line| lanes.line(line)).unwrap();
     lanes.finish();
@@ -159,7 +159,7 @@ fn the_busiest_threads_are_drawn_whenever_they_come() {
     _ = std::fs::remove_file(&file);
 }
 
-/// Long spans that overlap: the same sums as one by one, and not as much work as they are long.
+/// Sums of long overlapping spans equal the sums one by one, and the cost does not grow with their length.
 #[test]
 fn spans_that_overlap_are_summed() {
     let file = std::env::temp_dir().join(format!("gpurec-overlap-{}.jsonl", std::process::id()));

@@ -1,5 +1,5 @@
-//! `report api`: CUDA functions by time. The columns are those of nsys's cuda_api_sum; beside them `Self`, what is
-//! left of a call without the calls made inside it, since a trace has both levels and nsys only the outer one.
+//! `report api`: CUDA functions by time. The columns are those of nsys's cuda_api_sum plus `Self`, the time of a call
+//! without the calls made inside it. A trace has both API levels and nsys only the outer one.
 
 use std::collections::HashMap;
 
@@ -36,9 +36,9 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 struct Api {
     summary: Summary,
     functions: Functions,
-    /// Of each open call the time of the calls inside it that have ended.
+    /// For each open call, the time of the ended calls inside it.
     stacks: Stacks<u64>,
-    /// By function.
+    /// Self time by function.
     own_ns: HashMap<usize, u64>,
 }
 
@@ -87,7 +87,7 @@ impl Api {
         *own = own.saturating_add(ns.saturating_sub(inside_ns));
     }
 
-    /// Of calls that have not returned the time so far, without that of the calls inside.
+    /// Counts calls that have not returned, with their self time so far.
     fn unfinished(&mut self, told: &Told) {
         for (_, frames) in self.stacks.unfinished(told) {
             let mut inside_ns = 0;

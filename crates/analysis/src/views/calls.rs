@@ -1,7 +1,7 @@
-//! The calls that threads are in. In: begins and ends, as they come. Out: each call with what encloses it.
+//! The open calls of threads. In: begins and ends, in order. Out: each call with its enclosing calls.
 //!
-//! B and E nest in each thread, so a stack for each thread is all that is kept. A trace that says otherwise (an E
-//! without its B, an end that was lost) leaves calls out and never a wrong one in.
+//! B and E nest within each thread, so one stack for each thread suffices. A trace that violates this (an E without its
+//! B, a lost end) makes calls drop out but never adds a wrong one.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use gpurec_cuda::{self as cuda, Category};
 use gpurec_trace::bounds::{MOST_OPEN, Names};
 use gpurec_trace::{Args, Value};
 
-/// How many functions are told apart, with the kernels where they stand for functions; how many threads may be in
-/// calls at once, and how deep calls nest.
+/// Limits on distinct functions (kernels are entries in the same table), on threads in calls at one time, and on the
+/// depth of nested calls.
 pub const MOST: usize = 131_072;
 pub const THREADS: usize = 65_536;
 const DEEPEST: usize = 1024;
 
-/// Bytes of the names of functions and kernels.
+/// Limit on bytes of the names of functions and kernels.
 const NAMES: usize = 64 << 20;
 
-/// Threads that are in no call are remembered up to here, so that their next call costs less.
+/// Up to this number of threads, idle ones stay in the table, so that their next call costs less.
 const IDLE: usize = 1024;
 
-/// Calls that their processes ended in are remembered up to here: the `end` line lists no more.
+/// Limit on remembered calls during which the process exited: the `end` line lists no more.
 const MOST_DEAD: usize = 20_000;
 
 /// A process and one of its threads.
@@ -43,12 +43,12 @@ impl Function {
     }
 }
 
-/// What the functions of a trace are, looked up once for each.
+/// Properties of the functions of a trace, looked up once for each.
 #[derive(Default)]
 pub struct Functions {
     by_name: Names<MOST, NAMES>,
     all: Vec<Function>,
-    /// Those that have no names of their own.
+    /// Indexes of the shared entries for functions beyond the limit.
     others: Vec<usize>,
 }
 
@@ -64,7 +64,7 @@ impl Functions {
         let category = cuda::category(&name);
         let mut function = Function { name, role, marks, category };
         if is_other {
-            // Those beyond have no names of their own, but a wait is a wait.
+            // Functions beyond the limit share an entry for each role: a wait must still count as a wait.
             function.name = "others".into();
             let mut others = self.others.iter().copied();
             let is_like = |at: &usize| self.all.get(*at).is_some_and(|known| known.is_like(&function));
@@ -90,15 +90,15 @@ impl Functions {
     }
 }
 
-/// A call, or a span of the driver, that has begun.
+/// An open call or driver span.
 pub struct Frame<T> {
     /// Its event_id.
     pub id: u64,
     pub ts_ns: u64,
     pub function: usize,
-    /// A span of the driver and no call.
+    /// This is a driver span, not a call.
     pub driver: bool,
-    /// The roles of the calls nested in it, by `Role::bit`.
+    /// Roles of the nested calls, as bits of `Role::bit`.
     pub inside: u8,
     pub of: T,
 }
@@ -109,15 +109,15 @@ impl<T> Frame<T> {
     }
 }
 
-/// A call that has not returned, and how long it has taken.
+/// An unfinished call and its time so far.
 type Timed<T> = (Frame<T>, u64);
 
 pub struct Stacks<T> {
     threads: ByProcess<u32, Vec<Frame<T>>>,
-    /// Of all threads.
+    /// Number of frames of all threads.
     frames: usize,
     left_out: u64,
-    /// Calls that their processes ended in: as many as the `end` line can list.
+    /// Calls during which the process exited, up to the number that the `end` line can list.
     dead: Vec<(Thread, Vec<Frame<T>>)>,
     dead_frames: usize,
 }
@@ -129,7 +129,7 @@ impl<T> Default for Stacks<T> {
 }
 
 impl<T> Stacks<T> {
-    /// `depth` is how many enclose it: what is above has ended unseen.
+    /// Pushes a call. `depth` is the number of enclosing calls: frames above that ended without a seen end.
     pub fn push(&mut self, thread: Thread, depth: u32, role: Option<Role>, frame: Frame<T>) {
         let Some(stack) = self.threads.entry(thread.0, thread.1, THREADS) else {
             self.left_out = self.left_out.saturating_add(1);
@@ -151,7 +151,7 @@ impl<T> Stacks<T> {
         }
     }
 
-    /// The call that began with event `begin`. What is above it has ended unseen.
+    /// Pops the call that began with event `begin`. Frames above it ended without a seen end.
     pub fn pop(&mut self, thread: Thread, begin: u64) -> Option<Frame<T>> {
         let stack = self.threads.get_mut(thread.0, &thread.1)?;
         let at = stack.iter().rposition(|frame| frame.id == begin)?;
@@ -161,7 +161,7 @@ impl<T> Stacks<T> {
         if stack.capacity() > 64 && stack.len() < stack.capacity() / 8 {
             stack.shrink_to(16);
         }
-        // A program may make threads without end: those that are in no call must not fill the room.
+        // A program may create threads without limit: idle ones must not fill the table.
         if stack.is_empty() && self.threads.len() > IDLE {
             self.threads.remove(thread.0, &thread.1);
         }
@@ -172,17 +172,17 @@ impl<T> Stacks<T> {
         self.threads.get_mut(thread.0, &thread.1)?.last_mut()
     }
 
-    /// What a thread is in, the outermost first.
+    /// The open calls of a thread, the outermost first.
     pub fn of(&self, thread: Thread) -> &[Frame<T>] {
         self.threads.get(thread.0, &thread.1).map_or(&[], Vec::as_slice)
     }
 
-    /// The threads of a process that may be in calls.
+    /// The threads of a process that may have open calls.
     pub fn threads_of(&self, pid: u32) -> Vec<Thread> {
         self.threads.keys_of(pid).map(|tid| (pid, *tid)).collect()
     }
 
-    /// What is to be said of calls that could not be followed, if there were any.
+    /// A note about calls that could not be followed, if there were any.
     pub fn left_out(&self) -> Option<String> {
         (self.left_out > 0).then(|| {
             format!(
@@ -195,7 +195,7 @@ impl<T> Stacks<T> {
         })
     }
 
-    /// The calls of a process that is over will not end.
+    /// Marks the open calls of an exited process: they will not end.
     pub fn ended(&mut self, pid: u32) {
         for (tid, frames) in self.threads.ended(pid) {
             self.frames -= frames.len();
@@ -206,7 +206,7 @@ impl<T> Stacks<T> {
         }
     }
 
-    /// What has not returned, by thread, the outermost call first. `so_far` says how long each has taken.
+    /// Unfinished calls by thread, the outermost first, with the time so far from `so_far`.
     pub fn unfinished(&mut self, told: &Told) -> Vec<(Thread, Vec<Timed<T>>)> {
         let timed = |frames: Vec<Frame<T>>, is_dead| -> Vec<Timed<T>> {
             let timed = |frame: Frame<T>| {
@@ -227,7 +227,7 @@ impl<T> Stacks<T> {
     }
 }
 
-/// An argument that is a pointer or a handle. (All that the views ask of arguments.)
+/// An argument that is a pointer or a handle, the only kind that views use.
 pub fn handle(args: &Args, names: &[&str]) -> Option<u64> {
     names.iter().find_map(|name| match args.get(name) {
         Some(Value::Hex(handle)) => Some(handle),
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(stacks.of((1, 1)).len(), DEEPEST);
     }
 
-    /// Threads that came and went must not take the room of those that come.
+    /// Threads that have exited must not use up the room for new ones.
     #[test]
     fn threads_without_end_are_all_followed() {
         let mut stacks = Stacks::default();
@@ -293,7 +293,7 @@ mod tests {
         }
         let said = stacks.left_out().unwrap();
         assert!(said.contains("calls are left out of these figures"), "{said}");
-        // The end of one process costs nothing for those of another.
+        // The exit of one process costs nothing for the calls of others.
         for pid in 3..100_000 {
             stacks.ended(pid);
         }

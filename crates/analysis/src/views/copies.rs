@@ -1,4 +1,4 @@
-//! `report copies`: what was copied and set. A copy has a bandwidth only where the call waited for it.
+//! `report copies`: copies and sets. A copy has a bandwidth only if the call waited for it.
 
 use std::collections::BTreeMap;
 
@@ -41,13 +41,13 @@ const CALLS: &[Column] = &[
     text("Call", "name"),
 ];
 
-/// How many pairs of a function and a direction are told apart.
+/// Limit on distinct pairs of a function and a direction.
 const MOST: usize = 4096;
-/// The longest name of a direction.
+/// Longest name of a direction, in bytes.
 const LONGEST: usize = 64;
 const OTHERS: &str = "(others)";
 
-/// Each size class is so many times the one before: 4 kB, 64 kB, 1 MB…
+/// Each size class is 2^CLASS_BITS times the one before: 4 kB, 64 kB, 1 MB…
 const CLASS_BITS: u32 = 4;
 
 pub fn make(_: &ReportConfig) -> Box<dyn View> {
@@ -190,7 +190,7 @@ impl Copies {
     }
 }
 
-/// Up to 4 kB, up to 64 kB, up to 1 MB…
+/// The size class: up to 4 kB, up to 64 kB, up to 1 MB…
 fn class_of(size: u64) -> u32 {
     let over = size.max(1).ilog2().saturating_sub(12 - CLASS_BITS);
     if size < 1 << 12 { 0 } else { over / CLASS_BITS }
@@ -201,7 +201,7 @@ fn bounds(class: u32) -> (u64, Option<u64>) {
     (begin(class).unwrap_or(0), begin(class + 1))
 }
 
-/// Without decimals, which a bound has not.
+/// Without decimals: class bounds are whole numbers.
 fn whole_size(bytes: u64) -> String {
     size(bytes).replace(".00", "")
 }

@@ -1,4 +1,4 @@
-//! `report errors`: what failed, what failed first, and what came before that.
+//! `report errors`: the failed calls, the first failure, and the calls before it.
 
 use std::collections::VecDeque;
 
@@ -68,12 +68,12 @@ const XIDS: &[Column] = &[
     long("Message", "message"),
 ];
 
-/// So many calls before the first failure are shown, and so many threads are watched for it.
+/// Number of calls shown before the first failure, and limit on threads whose calls are kept for it.
 const BEFORE: usize = 8;
 const MOST: usize = 65_536;
 const LONGEST_ERROR: usize = 256;
 
-/// What an error means where its name does not say what to do.
+/// Explanations of errors whose names do not say what to do.
 const HINTS: [(i64, &str); 7] = [
     (2, "out of memory: `gpurec report memory` says who held it"),
     (209, "no kernel image for this GPU: the binary was not built for its architecture"),
@@ -92,9 +92,9 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 struct Errors {
     summary: Summary,
     functions: Functions,
-    /// The last calls of each thread, as long as nothing has failed.
+    /// The last calls of each thread; kept only until the first failure.
     before: ByProcess<u32, VecDeque<Past>>,
-    /// The first failure and the calls of its thread before it.
+    /// The first failure and the previous calls of its thread.
     first: Option<VecDeque<Past>>,
 }
 
@@ -234,7 +234,7 @@ fn hints(report: &mut Report, kinds: &[FailureKind]) {
     }
 }
 
-/// Calls that failed without a failure of the program.
+/// Lists failed calls that are no failure of the program: handled ones and those during shutdown.
 fn beside(report: &mut Report, figures: &Figures) {
     let failures = &figures.failures;
     if failures.handled > 0 {
@@ -254,7 +254,7 @@ fn plural_came(calls: u64) -> String {
     if calls == 1 { "1 call came".to_owned() } else { format!("{calls} calls came") }
 }
 
-/// For each context the first failure: what was launched since it was last known to be well.
+/// For each context the first failure, and what was launched since the context was last known to be healthy.
 fn windows(report: &mut Report, figures: &Figures) {
     let mut data = Table::new("windows", "windows", WINDOWS);
     for window in &figures.error_windows {
@@ -350,7 +350,7 @@ fn xids(report: &mut Report, figures: &Figures) {
     report.table(table);
 }
 
-/// A call that hangs has no error yet.
+/// A call that hangs has no error yet, so the report lists unfinished calls.
 fn unfinished(report: &mut Report, figures: &Figures) {
     report.fact("in_flight", figures.in_flight.len());
     if figures.in_flight.is_empty() {

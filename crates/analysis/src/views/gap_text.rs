@@ -1,4 +1,4 @@
-//! Gaps to tables: what filled them, how long they are, and the longest.
+//! Tables about gaps: what filled them, how long they are, and the longest ones.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ const LONGEST: &[Column] = &[
     data("off_cpu_ns"),
 ];
 
-/// Half decades from 1 us.
+/// Bounds of the classes: half decades from 1 us.
 const BOUNDS_NS: [u64; 15] = [
     0,
     1_000,
@@ -56,28 +56,28 @@ const BOUNDS_NS: [u64; 15] = [
     10_000_000_000,
 ];
 
-/// What the host did in a gap.
+/// What the host did during a gap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
-    /// Outside of all that is recorded.
+    /// Outside of all recorded activity.
     Own,
     Call(usize),
-    /// In ioctls and functions of the driver, in calls of this function or in none.
+    /// In ioctls and functions of nvidia.ko, in calls of this function or outside any call.
     Driver(Option<usize>),
     OffCpu(Option<usize>),
 }
 
-/// In place of a function: those that are not told apart.
+/// Stands for the functions beyond the limit.
 pub const OTHERS: usize = usize::MAX;
 
 pub struct Gap {
     pub since_ns: u64,
     pub ns: u64,
     pub thread: Thread,
-    /// The kernels, or the calls where no kernel is known.
+    /// The kernels around the gap, or the calls if the kernels are unknown.
     pub after: Option<usize>,
     pub before: usize,
-    /// The most time first.
+    /// The largest time first.
     pub causes: Vec<(Cause, u64)>,
 }
 
@@ -190,7 +190,7 @@ impl Sums {
     fn longest(&self, report: &mut Report, functions: &Functions) {
         let mut table = Table::new("longest", "gaps", LONGEST);
         for gap in &self.longest {
-            // What took less than a hundredth explains nothing.
+            // A cause below a hundredth of the gap explains nothing.
             let worth = |(_, ns): &&(Cause, u64)| u128::from(*ns) * 100 >= u128::from(gap.ns);
             let what: Vec<String> = gap
                 .causes

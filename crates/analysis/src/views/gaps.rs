@@ -1,7 +1,7 @@
 //! `report gaps`: the time between launches, and what the host did in it.
 //!
-//! A gap is a time in which no thread of a process was in a launch call, from the first launch to the last. What
-//! the host did is told of the thread whose launch ends the gap: that is who was late.
+//! A gap is a time, between the first launch and the last, in which no thread of a process is in a launch call. The
+//! view attributes a gap to the activity of the thread whose launch ends it, since that thread was late.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,11 +14,11 @@ use crate::by_process::ByProcess;
 use crate::tally::Role;
 use gpurec_trace::{Begin, Body, End, Instant, Line, Process};
 
-/// How many processes and threads are watched; how many functions are told apart in one gap.
+/// Limits on processes and threads, and on distinct functions in one gap.
 const MOST: usize = 65_536;
 const FUNCTIONS: usize = 32;
 
-/// How many gaps are kept.
+/// Limit on gaps kept.
 const LISTED: usize = 1000;
 
 pub fn make(config: &ReportConfig) -> Box<dyn View> {
@@ -32,7 +32,7 @@ struct Gaps {
     functions: Functions,
     stacks: Stacks<Option<usize>>,
     processes: HashMap<u32, Launching>,
-    /// Threads that are in launch calls, in all processes.
+    /// Number of threads in launch calls, over all processes.
     inside: usize,
     windows: ByProcess<u32, Window>,
     sums: gap_text::Sums,
@@ -43,20 +43,20 @@ struct Gaps {
 struct Launching {
     /// The threads that are in a launch call.
     inside: HashSet<u32>,
-    /// When the last of them ended, what it was, and which gap this is.
+    /// When the last launch ended, what it launched, and the number of this gap.
     ended_ns: Option<u64>,
     after: Option<usize>,
     gap: u64,
 }
 
-/// What a thread did since a gap began.
+/// What a thread did since the start of a gap.
 #[derive(Default)]
 struct Window {
     gap: u64,
     parts: Vec<Part>,
 }
 
-/// The part of one function's outermost calls; without a function what the driver did outside of all calls.
+/// The part of one function's outermost calls; without a function, driver activity outside all calls.
 #[derive(Default)]
 struct Part {
     function: Option<usize>,
@@ -97,12 +97,12 @@ fn frame(line: &Line, function: usize, driver: bool, of: Option<usize>) -> Frame
     Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver, inside: 0, of }
 }
 
-/// How much of `from..to` lies after `since`.
+/// The part of `from..to` after `since`.
 fn overlap(since_ns: u64, from_ns: u64, to_ns: u64) -> u64 {
     to_ns.saturating_sub(from_ns.max(since_ns))
 }
 
-/// A trace may say that it took forever.
+/// Saturates, since a malformed trace may claim any duration.
 fn add(sum: &mut u64, ns: u64) {
     *sum = sum.saturating_add(ns);
 }
@@ -125,12 +125,12 @@ impl Gaps {
         if self.is_launch(function) {
             self.launch_begins(line.ts_ns, thread, kernel.unwrap_or(function));
         } else if let Some(launching) = self.processes.get_mut(&thread.0) {
-            // A launch whose end was lost is over, since the thread does something else.
+            // The thread does something else, so a launch whose end was lost is over.
             self.inside -= usize::from(launching.inside.remove(&thread.1));
         }
     }
 
-    /// The launch that the innermost call of a thread lies in, beside itself.
+    /// The launch around the innermost call of a thread, excluding that call itself.
     fn launch_around(&self, thread: Thread) -> Option<usize> {
         let (_, around) = self.stacks.of(thread).split_last()?;
         around.iter().map(|frame| frame.function).find(|function| self.is_launch(*function))
@@ -143,7 +143,7 @@ impl Gaps {
         self.sums.launch_calls += 1;
         let launching = self.processes.entry(thread.0).or_default();
         let alone = launching.inside.is_empty();
-        // What a launch lies in is kept for as many threads as make calls.
+        // Bounds the set of threads in launches by the limit on threads that make calls.
         if self.inside < MOST && launching.inside.insert(thread.1) {
             self.inside += 1;
         }
@@ -158,11 +158,11 @@ impl Gaps {
         }
     }
 
-    /// What the thread did from `since_ns` to now, as parts that add up to all of it.
+    /// Splits the time of a thread from `since_ns` to now into parts that add up to all of it.
     fn causes(&mut self, thread: Thread, gap: u64, since_ns: u64, now_ns: u64) -> Vec<(Cause, u64)> {
         let mut window =
             self.windows.remove(thread.0, &thread.1).filter(|window| window.gap == gap).unwrap_or_default();
-        // A launch may lie in a call that goes on: in a library hooked with --lib.
+        // An unfinished call may enclose the launch: one in a library hooked with --lib.
         if let Some(outer) = self.stacks.of(thread).first().filter(|outer| !self.is_launch(outer.function)) {
             add(&mut window.part(Some(outer.function)).all_ns, overlap(since_ns, outer.ts_ns, now_ns));
         }
@@ -204,7 +204,7 @@ impl Gaps {
         launching.gap += 1;
     }
 
-    /// What a thread did since the launch before, and when that was.
+    /// What a thread did since the previous launch, and when that launch ended.
     fn window(&mut self, thread: Thread) -> Option<(u64, &mut Window)> {
         let launching = self.processes.get(&thread.0)?;
         let since = launching.ended_ns?;
@@ -261,14 +261,14 @@ impl Window {
     fn part(&mut self, function: Option<usize>) -> &mut Part {
         let known = self.parts.iter().position(|part| part.function == function);
         let at = known.unwrap_or_else(|| {
-            // So many in one gap are one part.
+            // Functions beyond the limit share one part.
             let function = if self.parts.len() < FUNCTIONS { function } else { Some(OTHERS) };
             if self.parts.len() <= FUNCTIONS {
                 self.parts.push(Part { function, ..Part::default() });
             }
             self.parts.len() - 1
         });
-        // It is there: `at` was found, or is that of the last.
+        // The index is valid: `at` was found, or is the last index.
         #[allow(clippy::indexing_slicing)]
         &mut self.parts[at]
     }

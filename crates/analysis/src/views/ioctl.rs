@@ -1,4 +1,4 @@
-//! `report ioctl`: what was asked of nvidia.ko, by request and RM command or class, and which CUDA calls asked it.
+//! `report ioctl`: requests to nvidia.ko, by request and RM command or class, and the CUDA calls that made them.
 
 use std::collections::HashMap;
 
@@ -50,12 +50,12 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 struct Ioctls {
     summary: Summary,
     functions: Functions,
-    /// Whether a span of the driver is an ioctl.
+    /// Each frame: whether the driver span is an ioctl.
     stacks: Stacks<bool>,
     callers: HashMap<Option<usize>, Caller>,
 }
 
-/// What calls of one function asked, those that enclose it most nearly.
+/// Requests made by calls of one function, counted at the nearest enclosing call.
 #[derive(Default)]
 struct Caller {
     calls: u64,
@@ -175,7 +175,7 @@ fn requests(report: &mut Report, kernel: &KernelSpace) {
 }
 
 fn name(r: &RequestSeen) -> Cell {
-    // A number alone does not say whose it is.
+    // A bare number does not say which device's request it is.
     if r.request.starts_with("0x") {
         return Cell::Text(format!("{} {}", r.ioctl, r.request));
     }

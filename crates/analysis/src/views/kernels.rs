@@ -1,5 +1,5 @@
-//! `report kernels`: launches by kernel: how often, how far apart, in which shapes, and what launching costs the
-//! host. How long a kernel runs on the GPU nobody sees from here.
+//! `report kernels`: launches by kernel: how often, how far apart, in which shapes, and what launching costs the host.
+//! The trace does not show how long a kernel runs on the GPU.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,15 +40,15 @@ const SHAPES: &[Column] = &[
     long("Kernel", "kernel"),
 ];
 
-/// How many kernels are told apart, and bytes of their names; how many shapes of one kernel and of all, and pairs of
-/// a kernel and a process.
+/// Limits on distinct kernels and bytes of their names, on shapes of one kernel and of all kernels, and on pairs of a
+/// kernel and a process.
 const KERNELS_APART: usize = 131_072;
 const NAMES: usize = 64 << 20;
 const SHAPES_EACH: usize = 64;
 const ALL_SHAPES: usize = 1 << 18;
 const MOST: usize = 131_072;
 
-/// The launches of kernels beyond these, and of those whose name is not known.
+/// Row for launches of kernels beyond the limit, and of kernels without a known name.
 const OTHERS: &str = "others";
 
 pub fn make(_: &ReportConfig) -> Box<dyn View> {
@@ -61,10 +61,10 @@ struct Kernels {
     stacks: Stacks<Option<Asked>>,
     by_name: Names<KERNELS_APART, NAMES>,
     kernels: Vec<Kernel>,
-    /// The one of those that are not told apart or have no name.
+    /// Index of the kernel that stands for those beyond the limit and those without a name.
     others: Option<usize>,
     shapes: Left<ALL_SHAPES>,
-    /// When a process launched a kernel last.
+    /// When each process last launched each kernel.
     last: ByProcess<usize, Option<u64>>,
     launches: u64,
     graphs: u64,
@@ -77,7 +77,7 @@ struct Shape {
     shared: Option<u64>,
 }
 
-/// What a launch asks for.
+/// The configuration of a launch.
 #[derive(Clone, Copy)]
 struct Asked {
     kernel: usize,
@@ -112,7 +112,7 @@ impl Spread {
     }
 
     fn median(&self) -> Option<u64> {
-        // The middle of a bucket may lie outside of what was in it.
+        // The middle of a histogram bucket may lie outside its values.
         self.min.map(|min| self.all.median().clamp(min, self.max))
     }
 
@@ -155,7 +155,7 @@ impl View for Kernels {
                 Cell::Count(seen.launches),
                 Cell::Share(seen.launches.into(), figures.kernel_launches.into()),
             ];
-            // How far apart, and how long the calls took.
+            // Columns of intervals and call times, which this row lacks.
             row.extend([const { Cell::Missing }; 6]);
             row.extend([
                 Cell::Dims(seen.grid),
@@ -210,7 +210,7 @@ impl Kernels {
         index
     }
 
-    /// A launch counts at the innermost level that shows it; the level above may have read more.
+    /// Counts a launch at the innermost level that shows it, with details that the level above may have read.
     fn end(&mut self, end: &End) {
         let thread = (end.pid, end.tid);
         let Some(frame) = self.stacks.pop(thread, end.begin) else { return };

@@ -1,4 +1,4 @@
-//! `report latency [FUNCTION]`: how long calls took: the percentiles of every function, or of one its histogram.
+//! `report latency [FUNCTION]`: durations of calls: percentiles of all functions, or the histogram of one.
 
 use glob::Pattern;
 
@@ -34,7 +34,7 @@ const BUCKETS: &[Column] = &[
     text("Share of the calls", "share_percent"),
 ];
 
-/// How many functions are told apart, and bytes of their names; the width of a bar.
+/// Limits on distinct functions and bytes of their names; width of a bar.
 const MOST: usize = 65_536;
 const NAMES: usize = 16 << 20;
 const BAR: usize = 30;
@@ -48,7 +48,7 @@ struct Latency {
     wanted: Option<Pattern>,
     by_name: Names<MOST, NAMES>,
     functions: Vec<Function>,
-    /// Calls that have begun and not ended have no length yet.
+    /// Number of calls that began, to find those without a duration yet.
     begun: u64,
     ended: u64,
 }
@@ -138,7 +138,7 @@ fn still(open: u64) -> String {
 }
 
 impl Latency {
-    /// Why there is nothing to show.
+    /// Why the report is empty.
     fn none(&self, open: u64) -> String {
         let Some(wanted) = &self.wanted else {
             return format!("No CUDA call returned in this trace{}.", still(open));
@@ -184,10 +184,10 @@ impl Latency {
 }
 
 impl Function {
-    /// The least time that so many of ten thousand calls did not exceed.
+    /// The smallest duration that this share, in ten-thousandths, of the calls does not exceed.
     fn percentile(&self, of_10_000: u128) -> u64 {
         let rank = (u128::from(self.calls) * of_10_000).div_ceil(10_000).max(1) - 1;
-        // The middle of a bucket may lie outside of what was in it.
+        // The middle of a histogram bucket may lie outside its values.
         self.all.value_at(u64::try_from(rank).unwrap_or(u64::MAX)).clamp(self.min, self.max)
     }
 

@@ -1,8 +1,8 @@
-//! `report leaks`: what was allocated and never freed, as bcc's memleak has it: grouped, then one by one. What leaks
-//! (`growth`) stands apart from what is held.
+//! `report leaks`: allocations that were never freed, like bcc's memleak: grouped, then one by one. It separates leaks
+//! (see `growth`) from memory that is merely held.
 //!
-//! What is kept grows with the allocations that are live at one time; of those whose process is over only sums and
-//! the largest stay.
+//! Memory use grows with the allocations that are live at one time. When a process exits, only sums and its largest
+//! allocations stay.
 
 use std::collections::HashMap;
 
@@ -42,11 +42,11 @@ const SINGLE: &[Column] = &[
     data("kind"),
 ];
 
-/// How many groups are told apart, and how many allocations are listed at most.
+/// Limits on distinct groups, and on listed allocations.
 const MOST_GROUPS: usize = 65_536;
 const MOST_LISTED: usize = 10_000;
 
-/// Memory of another process is no leak of this one.
+/// Memory of another process is not a leak of this one.
 const NOT_ITS_OWN: &str = "ipc";
 
 pub fn make(config: &ReportConfig) -> Box<dyn View> {
@@ -57,19 +57,19 @@ pub fn make(config: &ReportConfig) -> Box<dyn View> {
 #[derive(Default)]
 struct Leaks {
     older_ns: u64,
-    /// Only for a trace that has no events.
+    /// Used only for a trace without events.
     summary: Summary,
     names: Names,
-    /// By address and space: one number may be an address and a handle.
+    /// By address and space: the same number may be an address and a handle.
     live: ByProcess<(u64, u8), Live>,
     made: HashMap<u32, Made>,
-    /// In `made`.
+    /// Number of groups in `made`.
     groups: usize,
     event: u64,
     gone: Gone,
 }
 
-/// The function by its number.
+/// A live allocation; `function` is an index.
 #[derive(Clone, Copy, Default)]
 struct Live {
     size: Option<u64>,
@@ -106,14 +106,14 @@ struct Leak {
     live: Live,
 }
 
-/// Allocations, and their bytes.
+/// A number of allocations and their bytes.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     count: u64,
     bytes: u64,
 }
 
-/// What was never freed, as far as it is old enough.
+/// Allocations that were never freed and are old enough.
 #[derive(Default)]
 struct Gone {
     groups: HashMap<Key, Group>,
@@ -122,7 +122,7 @@ struct Gone {
     all: Sum,
     leaks: Sum,
     younger: u64,
-    /// Allocations that there was no room for while they were live.
+    /// Allocations made while the table of live ones was full.
     unfollowed: u64,
 }
 
@@ -181,7 +181,7 @@ impl Leaks {
         }
     }
 
-    /// A process is over, or the recording is.
+    /// Closes a process, at its exit or at the end of the recording.
     fn over(&mut self, at_ns: u64, pid: u32, at_exit: bool) {
         let made = self.made.remove(&pid).unwrap_or_default();
         self.groups -= made.groups();
@@ -196,7 +196,7 @@ impl Leaks {
         }
     }
 
-    /// Without events there are the largest that the summary kept.
+    /// Reports the largest allocations that the summary kept, for a trace without events.
     fn stored(&mut self, told: &Told) -> Report {
         let memory = self.summary.of_file(&told.notes).memory;
         let hidden = memory.held.count.saturating_sub(memory.held.largest.len() as u64);
@@ -254,7 +254,7 @@ impl Gone {
         group.newest_ns = group.newest_ns.min(age_ns);
     }
 
-    /// The largest first, of equals the oldest.
+    /// Sorts by size, largest first; among equals the oldest comes first.
     fn sort(&mut self, names: &Names) {
         let size = |leak: &Leak| std::cmp::Reverse(leak.live.size);
         self.largest.sort_by_cached_key(|leak| {

@@ -1,5 +1,5 @@
-//! `report longest`: the longest calls, one by one: when, which thread, what it was given. Of calls inside a call only
-//! the outermost, and those that had not returned with their time so far.
+//! `report longest`: the longest calls, one by one: when, in which thread, with which arguments. Of nested calls it
+//! lists only the outermost; unfinished calls count with their time so far.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const CALLS: &[Column] = &[
 ];
 
 const ROWS: usize = 20;
-/// How many rows there may be, and how long a text in one is.
+/// Limits on rows and on the length of a text in a row.
 const MOST: usize = 65_536;
 const LONGEST: usize = 400;
 
@@ -37,7 +37,7 @@ struct Longest {
     most: usize,
     functions: Functions,
     open: Map<u64, Call>,
-    /// By how long they took, the last first.
+    /// By duration; among equals the later one comes first.
     longest: BTreeMap<(u64, std::cmp::Reverse<u64>), Call>,
     in_flight: Vec<InFlight>,
 }
@@ -134,7 +134,7 @@ impl Longest {
     }
 }
 
-/// What it launches, else what it was given.
+/// The kernel that it launches, or else its arguments.
 fn what(begin: &Begin) -> String {
     let kernel = begin.launch.as_ref().and_then(|launch| launch.kernel.as_deref());
     match kernel {

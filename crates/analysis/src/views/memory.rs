@@ -1,4 +1,4 @@
-//! `report memory`: how many bytes were live, when, in each memory space of each process.
+//! `report memory`: live bytes over time, in each memory space of each process.
 
 use std::collections::HashMap;
 
@@ -35,10 +35,10 @@ const SERIES: &[Column] = &[
     number("", "most_bytes"),
 ];
 
-/// How many processes' spaces are told apart; how many of them as a curve; how many curves a person is shown.
+/// Limits on distinct spaces of processes, on those with a curve, and on curves in text output.
 const MOST: usize = 65_536;
 const CURVES: usize = 256;
-/// The longest name of a space.
+/// Longest name of a space, in bytes.
 const LONGEST: usize = 64;
 const SHOWN: usize = 3;
 
@@ -67,12 +67,12 @@ struct Space {
     largest: u64,
     frees: u64,
     freed: u64,
-    /// The least and the most in each bucket of time; none beyond `CURVES`.
+    /// The minimum and maximum of each bucket of time; None beyond `CURVES`.
     curve: Option<Vec<(u64, u64)>>,
 }
 
 impl Space {
-    /// Nothing has changed until this bucket.
+    /// Extends the last value to this bucket.
     fn fill(&mut self, bucket: usize) {
         if let Some(curve) = &mut self.curve {
             while curve.len() <= bucket {
@@ -102,7 +102,7 @@ impl View for Memories {
             Body::Process(Process::Exec(exec)) => self.ended(exec.pid, line.ts_ns),
             _ => {}
         }
-        // The picture begins where the recording does, not with the first allocation.
+        // The plot begins with the recording, not with the first allocation.
         self.scale.get_or_insert(Scale::new(line.ts_ns, BUCKETS));
     }
 
@@ -185,7 +185,7 @@ impl Memories {
         space.set(bucket, ts_ns, memory.after(space.now));
     }
 
-    /// The end of a process gives everything back, without a line for each.
+    /// The exit of a process frees everything, without a line for each allocation.
     fn ended(&mut self, pid: u32, ts_ns: u64) {
         let bucket = self.bucket(ts_ns);
         for (_, space) in self.spaces.iter_mut().filter(|((of, _), _)| *of == pid) {

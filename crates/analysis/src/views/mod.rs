@@ -1,8 +1,8 @@
 //! `gpurec report NAME`: one question about a trace, answered by one table.
 //!
-//! In: the lines of a trace, one by one, and the summary's figures where those are the answer. Out: text, JSON or
-//! CSV on standard output; what was odd about the trace on standard error (in JSON under `notes`). What a view
-//! keeps grows with what is distinct in the trace, never with its length.
+//! In: the lines of a trace, one by one, and the summary's figures where those are the answer. Out: text, JSON or CSV
+//! on standard output; notes about oddities of the trace on standard error (in JSON under `notes`). The memory of a
+//! view grows with the number of distinct items in the trace, never with its length.
 
 mod api;
 pub mod calls;
@@ -52,44 +52,45 @@ pub enum Format {
 
 #[derive(Clone, Debug, Default)]
 pub struct ReportConfig {
-    /// None: list them.
+    /// None: list the reports.
     pub view: Option<String>,
     /// None: the newest trace.
     pub files: Vec<PathBuf>,
     pub format: Format,
     /// Only for `leaks`.
     pub older_than: Option<Duration>,
-    /// Rows of each table; none: as many as a person wants to see, and all for a program.
+    /// Rows of each table. None: `Kind::rows` in text, all rows in JSON and CSV.
     pub top: Option<usize>,
     pub only: Only,
     /// Only for `latency`.
     pub function: Option<glob::Pattern>,
 }
 
-/// What reads a trace for one view.
+/// Computes one view from the lines of a trace.
 trait View {
     fn line(&mut self, line: &Line);
     fn finish(&mut self, told: &Told) -> Report;
-    /// Of a recording with --summary-only: its figures are all there is. None where they do not answer the question.
+    /// Called for a recording with --summary-only, which holds only figures. Returns None if they do not answer the
+    /// question.
     fn of_figures(&mut self, figures: &Figures, told: &Told) -> Option<Report>;
 }
 
 struct Kind {
     name: &'static str,
     what: &'static str,
-    /// The table that CSV has.
+    /// The table that CSV output contains.
     main: &'static str,
-    /// Rows of each table that a person is shown.
+    /// Default number of rows of each table in text output.
     rows: usize,
     make: fn(&ReportConfig) -> Box<dyn View>,
     figures: &'static [Shows],
 }
 
-/// A figure of the summary that a view shows the parts of.
+/// A figure of the summary that a view breaks down.
 struct Shows {
     figure: &'static str,
     what: &'static str,
-    /// Its facts that say as much.
+    /// The facts of the report that carry the same information.
     facts: &'static [&'static str],
 }
 
@@ -306,12 +307,12 @@ fn run(kind: &Kind, file: &Path, config: &ReportConfig) -> Result<(Report, Told)
     Ok((report, told))
 }
 
-/// A report of which something is not known begins with it. Returns whether it does.
+/// Puts the unknown figure at the head of the report. Returns whether the report now begins with it.
 fn lead(report: &mut Report, shows: &Shows, reason: &str) -> bool {
     let not_known = format!("Not known: {} ({reason}).", shows.what);
     let has_rows = !report.has_no_rows();
     let is_seen = has_rows || report.take_claim_of_nothing();
-    // Memory that was not seen to be freed is no answer.
+    // A list of memory whose frees may be missing is no answer.
     if shows.figure == LEAKS.figure || !is_seen {
         *report = nothing(&not_known);
         return true;
@@ -330,7 +331,7 @@ fn write(out: &mut impl Write, shown: &Shown, mut report: Report, told: &Told, f
     if format == Format::Json {
         report.data(processes);
     } else if shown.kind.name != "threads" && !processes.is_empty() {
-        // That one has them with more about each.
+        // `threads` has its own table of processes, with more columns.
         processes.limit(told::NAMED);
         report.title("Processes");
         report.table(processes);
@@ -351,7 +352,7 @@ fn write(out: &mut impl Write, shown: &Shown, mut report: Report, told: &Told, f
     }
     if format != Format::Json {
         out.flush()?;
-        // It is no part of the answer.
+        // Notes are not part of the answer, so they go to standard error.
         ui::of_file(shown.file, &notes);
     }
     Ok(())
@@ -376,7 +377,7 @@ fn list(format: Format, out: &mut impl Write) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// The end of a sentence that says of what a view found nothing.
+/// A report that consists of one sentence: the view found nothing.
 fn nothing(what: &str) -> Report {
     let mut report = Report::default();
     report.title(what);

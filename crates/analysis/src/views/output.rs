@@ -1,4 +1,4 @@
-//! What a view says, in parts, and the parts as text, JSON or CSV. Nothing is computed here.
+//! The parts of a report, and their output as text, JSON or CSV. Not here: any computation of figures.
 
 use serde_json::{Map, Value};
 
@@ -6,20 +6,20 @@ use crate::table::Table;
 use crate::ui::clean_lines;
 
 pub enum Part {
-    /// A line above what follows, with an empty line before it.
+    /// A heading for the following parts, with an empty line before it.
     Title(String),
-    /// An explanation: for a person only.
+    /// An explanation; only in text output.
     Words(String),
-    /// A picture, as it is: for a person only.
+    /// Preformatted lines; only in text output.
     Lines(Vec<String>),
     Table(Table),
-    /// For programs only.
+    /// A table only for JSON and CSV.
     Data(Table),
 }
 
 #[derive(Default)]
 pub struct Report {
-    /// Figures that are no table, for programs; a person reads them in titles.
+    /// Single figures for JSON; text output has them in titles.
     facts: Map<String, Value>,
     parts: Vec<Part>,
 }
@@ -29,12 +29,13 @@ impl Report {
         self.parts.push(Part::Title(title.into()));
     }
 
-    /// A title before all others.
+    /// Inserts a title before all others.
     pub fn lead(&mut self, title: String) {
         self.parts.insert(0, Part::Title(title));
     }
 
-    /// Without rows its first title says that there was nothing: takes that out. Returns whether anything is left.
+    /// Removes the first title, which says that there was nothing, from a report without rows. Returns whether anything
+    /// is left.
     pub fn take_claim_of_nothing(&mut self) -> bool {
         if let Some(at) = self.parts.iter().position(|part| matches!(part, Part::Title(_))) {
             self.parts.remove(at);
@@ -68,7 +69,7 @@ impl Report {
         self.facts.insert(key.to_owned(), value.into());
     }
 
-    /// These facts are `null`, and what was seen of them stands under `seen`.
+    /// Sets these facts to `null` and moves their values to `seen`.
     pub fn not_known<'a>(&mut self, keys: impl Iterator<Item = &'a &'static str>) {
         let mut seen = Map::new();
         for key in keys {
@@ -81,7 +82,7 @@ impl Report {
         }
     }
 
-    /// Keeps so many rows of every table.
+    /// Limits each table to this number of rows.
     pub fn limit(&mut self, rows: usize) {
         for part in &mut self.parts {
             if let Part::Table(table) = part {
@@ -106,11 +107,11 @@ impl Report {
                 Part::Table(_) | Part::Data(_) => {}
             }
         }
-        // The names in it are clean as a rule; one that was forgotten is no command to a terminal either.
+        // Names are already escaped; this catches any that the code missed, so that none controls the terminal.
         clean_lines(&text)
     }
 
-    /// One document: the tables under their keys.
+    /// One JSON document, with the tables under their keys.
     pub fn json(mut self, view: &str, file: &str, notes: &[String]) -> Value {
         let mut document = Map::new();
         document.insert("view".into(), view.into());
@@ -119,7 +120,7 @@ impl Report {
         document.append(&mut self.facts);
         for part in &self.parts {
             if let Part::Table(table) | Part::Data(table) = part {
-                // One that was made in pieces is one list.
+                // A table in several pieces becomes one list.
                 match document.get_mut(table.key) {
                     Some(Value::Array(rows)) => rows.extend(table.json()),
                     _ => _ = document.insert(table.key.into(), table.json().into()),
@@ -129,7 +130,7 @@ impl Report {
         Value::Object(document)
     }
 
-    /// One table, in all its pieces: a file of two is none that a spreadsheet reads.
+    /// One table with all its pieces: spreadsheets cannot read a file of two tables.
     pub fn csv(&self, key: &str, with_head: bool, file: Option<&str>) -> String {
         let tables = self.parts.iter().filter_map(|part| match part {
             Part::Table(table) | Part::Data(table) if table.key == key => Some(table),
@@ -146,7 +147,7 @@ fn push_lines(text: &mut String, lines: &[String]) {
     }
 }
 
-/// Words broken into lines no wider than `width`.
+/// Wraps words into lines of at most `width` columns.
 fn wrap(text: &mut String, words: &str, width: usize, first: &str, others: &str) {
     let mut line = first.to_owned();
     let mut empty = true;

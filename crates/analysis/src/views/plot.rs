@@ -1,4 +1,4 @@
-//! Pictures of characters: a curve over time, and the axis beneath it (the timeline's too).
+//! Character graphics: a curve over time, and the time axis below it, which the timeline uses too.
 
 use crate::table::size;
 
@@ -8,10 +8,10 @@ const ROWS: usize = 8;
 /// Columns for the label of a row.
 const LABEL: usize = 12;
 
-/// At least so many columns between two marks of the axis.
+/// Minimum number of columns between two marks of the axis.
 const APART: u64 = 14;
 
-/// Time along the columns of a picture.
+/// The time axis of a picture, in columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
     pub start_ns: u64,
@@ -20,15 +20,15 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// As many of `buckets` buckets in each column as are needed to fit into `width`: a column has whole buckets,
-    /// so that nothing is told in a column where it was not.
+    /// Merges the buckets so that they fit into `width` columns. A column consists of whole buckets, so that it shows
+    /// nothing from outside its time.
     pub fn new(start_ns: u64, bucket_ns: u64, buckets: usize, width: usize) -> (Columns, usize) {
         let each = buckets.div_ceil(width.max(1)).max(1);
         let count = buckets.div_ceil(each).max(1);
         (Columns { start_ns, column_ns: bucket_ns.saturating_mul(each as u64), count }, each)
     }
 
-    /// Marks at round times, and the times below them.
+    /// Marks at round times, and their labels below.
     pub fn axis(&self) -> [String; 2] {
         let step = self.step();
         let mut ticks: Vec<char> = vec!['─'; self.count];
@@ -54,7 +54,7 @@ impl Columns {
         [ticks.into_iter().collect(), labels]
     }
 
-    /// 1, 2 or 5 times a power of ten.
+    /// A step of 1, 2 or 5 times a power of ten.
     fn step(&self) -> u64 {
         let least = self.column_ns.max(1).saturating_mul(APART);
         let mut power = 1u64;
@@ -70,7 +70,7 @@ impl Columns {
     }
 }
 
-/// With as many decimals as the step needs.
+/// A label with as many decimals as the step needs.
 fn label(ns: u64, step: u64) -> String {
     let decimals = (0..9u32).find(|decimals| step.is_multiple_of(10u64.pow(9 - decimals))).unwrap_or(9);
     let seconds = ns / 1_000_000_000;
@@ -81,7 +81,7 @@ fn label(ns: u64, step: u64) -> String {
     format!("{seconds}.{fraction:0width$} s", width = decimals as usize)
 }
 
-/// The least and the most of each column, as filled rows.
+/// The minimum and maximum of each column, as filled rows.
 pub fn curve(columns: &Columns, values: &[(u64, u64)], peak: u64) -> Vec<String> {
     let mut lines = Vec::new();
     for row in (0..ROWS).rev() {
@@ -101,7 +101,7 @@ pub fn curve(columns: &Columns, values: &[(u64, u64)], peak: u64) -> Vec<String>
     lines
 }
 
-/// One character: what was always there is full, what was there for a part of the time is light.
+/// One character: full up to the minimum, light between minimum and maximum.
 fn cell((least, most): (u64, u64), peak: u64, row: usize) -> char {
     let eighths = |value: u64| {
         let all = (ROWS * 8) as u128;
@@ -120,7 +120,7 @@ fn cell((least, most): (u64, u64), peak: u64, row: usize) -> char {
     }
 }
 
-/// So many columns does the curve leave free at its left.
+/// Number of columns left of the curve.
 pub const MARGIN: usize = LABEL + 4;
 
 #[cfg(test)]

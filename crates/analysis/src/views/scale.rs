@@ -1,22 +1,22 @@
-//! Time in buckets, when nobody knows yet how long it will go on: as many buckets as there is room for, each twice
-//! as long whenever they do not suffice. What is kept in them does not grow with the trace.
+//! Divides time into buckets when the total length is still unknown: a fixed number of buckets, whose width doubles
+//! whenever they do not suffice. Memory does not grow with the trace.
 
-/// The buckets of one picture, all with the same beginnings and ends.
+/// The time scale that all buckets of one picture share.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub start_ns: u64,
     pub bucket_ns: u64,
-    /// An even number.
+    /// Maximum number of buckets; even.
     most: usize,
 }
 
 impl Scale {
-    /// Between `most / 2` and `most` buckets are in use at the end of a long trace.
+    /// A long trace ends with between `most / 2` and `most` buckets in use.
     pub fn new(start_ns: u64, most: usize) -> Scale {
         Scale { start_ns, bucket_ns: 64, most: most.max(2).next_multiple_of(2) }
     }
 
-    /// Makes room for a time: how often two buckets have to become one.
+    /// Makes room for a time. Returns how many times the width of the buckets doubled.
     pub fn reach(&mut self, ts_ns: u64) -> u32 {
         let mut times = 0;
         while ts_ns.saturating_sub(self.start_ns) / self.bucket_ns >= self.most as u64 {
@@ -36,7 +36,7 @@ impl Scale {
     }
 }
 
-/// Two buckets become one, so often as `reach` said.
+/// Merges pairs of buckets, as many times as `reach` returned.
 pub fn halve<T: Copy + Default>(buckets: &mut Vec<T>, times: u32, join: impl Fn(T, T) -> T) {
     for _ in 0..times {
         let joined = |pair: &[T]| match pair {

@@ -1,5 +1,5 @@
-//! `report sync`: who waits for the GPU, for what, and how long. A wait counts once, at the innermost level seen,
-//! as in the summary; a copy that its call waits for is told beside, since it is no call to a synchronisation.
+//! `report sync`: which threads wait for the GPU, for what, and how long. A wait counts once, at the innermost level
+//! seen, as in the summary. A copy that blocks its caller has its own table, since it is not a synchronisation call.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -45,22 +45,22 @@ const COPIES: &[Column] = &[
     text("Call", "function"),
 ];
 
-/// How many sorts of waits, streams and events are told apart.
+/// Limit on distinct kinds of waits, streams and events; the rest share one row.
 const MOST: usize = 65_536;
-/// The longest name of a direction.
+/// Longest name of a direction, in bytes.
 const LONGEST: usize = 64;
 
 pub fn make(_: &ReportConfig) -> Box<dyn View> {
     Box::new(Syncs::default())
 }
 
-/// What is waited for.
+/// What a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Target {
-    /// All that the context has.
+    /// All work of the context.
     All,
     Stream(u64),
-    /// Of a stream, if it is known where it was recorded.
+    /// An event, with the stream on which it was recorded, if known.
     Event(u64, Option<u64>),
 }
 
@@ -90,7 +90,7 @@ struct Key {
     function: usize,
     outermost: usize,
     target: Target,
-    /// What was submitted last to what is waited for: a function or a kernel.
+    /// The function or kernel submitted last to the target.
     last: Option<usize>,
 }
 
@@ -117,7 +117,7 @@ impl Waited {
     }
 }
 
-/// The sum of a sort, or of the sorts that are not told apart.
+/// Returns the sum for a key, or the shared sum of the keys beyond `MOST`.
 fn of<'a, K: Eq + Hash>(sums: &'a mut HashMap<K, Waited>, others: &'a mut Waited, key: K) -> &'a mut Waited {
     if sums.len() >= MOST && !sums.contains_key(&key) {
         return others;
@@ -130,11 +130,11 @@ struct Syncs {
     functions: Functions,
     stacks: Stacks<Option<Target>>,
     waits: HashMap<Key, Waited>,
-    /// Of sorts beyond `MOST`.
+    /// Waits of keys beyond `MOST`.
     other_waits: Waited,
     copies: HashMap<(Thread, usize, Box<str>), Waited>,
     other_copies: Waited,
-    /// The last work of a process, by stream; and of all its streams together.
+    /// The last work of each process: by stream, and under None over all its streams.
     last: ByProcess<Option<u64>, usize>,
     recorded: ByProcess<u64, u64>,
     calls: u64,
@@ -186,7 +186,7 @@ impl View for Syncs {
                 Cell::optional(known, |f| Cell::Micros(f.med_ns)),
                 Cell::optional(known, |f| Cell::Micros(f.max_ns)),
             ];
-            // Which wait, of which thread.
+            // Columns that name the wait and its thread; a row of a copy has none.
             row.extend([const { Cell::Missing }; 3]);
             row.extend([one.name.as_str().into(), one.name.as_str().into()]);
             row.extend([const { Cell::Missing }; 3]);
@@ -218,7 +218,7 @@ impl Syncs {
         }
     }
 
-    /// Remembers what goes to a stream: kernels by name, copies and sets by their call, and where events are.
+    /// Remembers what a call submits to a stream: kernels by name, copies and sets by their call, and recorded events.
     fn submitted(&mut self, begin: &Begin, function: usize) {
         let Some(facts) = self.functions.get(function) else { return };
         let is_async = facts.marks.is_async;
@@ -269,7 +269,7 @@ impl Syncs {
         Some(waited)
     }
 
-    /// A wait that has not ended counts with its time so far.
+    /// Counts waits that have not ended, with their time so far.
     fn unfinished(&mut self, told: &Told) {
         for (thread, frames) in self.stacks.unfinished(told) {
             let Some(outermost) = frames.first().map(|(outer, _)| outer.function) else { continue };
@@ -346,7 +346,7 @@ impl Syncs {
         report
     }
 
-    /// Without a key it is the row of all that are not told apart.
+    /// Builds a row. Without a key it is the row of all waits beyond the limit.
     fn row(&self, key: Option<&Key>, waited: &Waited) -> Vec<Cell> {
         let name =
             |function: fn(&Key) -> usize| key.map_or("others", |key| self.functions.name(function(key)));

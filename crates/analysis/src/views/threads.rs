@@ -1,4 +1,4 @@
-//! `report threads`: what each thread did, the one with the most time in CUDA first.
+//! `report threads`: what each thread did, sorted by time in CUDA, largest first.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -41,14 +41,14 @@ const PROCESSES: &[Column] = &[
     long("Command", "command"),
 ];
 
-/// Of a recording without events.
+/// Columns for a recording without events.
 const PROCESSES_OF_FIGURES: &[Column] =
     &[number("PID", "pid"), number("Calls", "calls"), number("Rank", "rank"), long("Command", "command")];
 
-/// How many threads, and functions of one thread, are told apart.
+/// Limits on distinct threads, and on functions of one thread.
 const MOST: usize = 65_536;
 const FUNCTIONS: usize = 256;
-/// Pairs of a thread and a function, and bytes of commands.
+/// Limits on pairs of a thread and a function, and on bytes of commands.
 const PAIRS: usize = 1 << 20;
 const COMMANDS: usize = 32 << 20;
 
@@ -61,10 +61,10 @@ struct Threads {
     functions: Functions,
     stacks: Stacks<()>,
     threads: HashMap<Thread, Seen>,
-    /// Of all threads beyond `MOST` together.
+    /// All threads beyond `MOST` together.
     others: Seen,
     processes: BTreeMap<u32, Started>,
-    /// For functions of threads, and for commands.
+    /// Room left for functions of threads, and for commands.
     left: Left<PAIRS>,
     commands: Left<COMMANDS>,
 }
@@ -77,13 +77,13 @@ struct Seen {
     /// Calls that have not returned.
     unfinished: u64,
     copied: u64,
-    /// At the outermost level.
+    /// Time of calls at the outermost level.
     cuda_ns: u64,
     sync_ns: u64,
     driver_ns: u64,
     first_ns: u64,
     last_ns: u64,
-    /// Outermost calls by function.
+    /// Time of outermost calls, by function.
     by_function: HashMap<usize, u64>,
 }
 
@@ -106,7 +106,7 @@ impl View for Threads {
             Body::KernelEnd(end) => {
                 let thread = (end.pid, end.tid);
                 let ended = self.stacks.pop(thread, end.begin).is_some();
-                // Inside another span of the driver its time is counted there.
+                // The enclosing driver span already counts the time of a nested one.
                 let outermost = self.stacks.of(thread).iter().all(|frame| !frame.driver);
                 if let Some(seen) = self.seen(thread).filter(|_| ended && outermost) {
                     seen.driver_ns = seen.driver_ns.saturating_add(end.duration_ns.unwrap_or(0));
@@ -192,7 +192,7 @@ impl Threads {
         seen.last_ns = line.ts_ns;
     }
 
-    /// What is known of a thread that has made a call; of one beyond `MOST` what is known of all those.
+    /// Returns the entry of a thread that has made a call, or the shared entry of the threads beyond `MOST`.
     fn seen(&mut self, thread: Thread) -> Option<&mut Seen> {
         if self.others.calls > 0 && !self.threads.contains_key(&thread) {
             return Some(&mut self.others);
@@ -205,7 +205,8 @@ impl Threads {
         let frame = self.stacks.pop(thread, end.begin);
         let outermost = self.stacks.of(thread).is_empty();
         let role = frame.as_ref().and_then(|frame| self.functions.role(frame.function));
-        // As the summary counts them: what fails inside another call of CUDA is that one's to handle.
+        // As in the summary: a call that fails inside another CUDA call is that caller's to handle, so it does not
+        // count.
         let is_cuda = |frame: &Frame<()>| cuda::api(self.functions.name(frame.function)) != Api::Other;
         let failed = end.error.as_deref().is_some_and(|error| !is_shutdown(error))
             && !self.stacks.of(thread).iter().any(is_cuda);
@@ -221,7 +222,7 @@ impl Threads {
         }
     }
 
-    /// A call took so long, or has taken so far.
+    /// Adds the duration of a call, or its time so far if it has not returned.
     fn took(&mut self, thread: Thread, frame: &Frame<()>, outermost: bool, ns: u64) {
         let role = self.functions.role(frame.function);
         let mut left = self.left;
@@ -343,7 +344,7 @@ impl Threads {
         report
     }
 
-    /// Without a thread it is the row of all that are not told apart.
+    /// Builds a row. Without a thread it is the row of all threads beyond the limit.
     fn row(&self, thread: Option<Thread>, seen: &Seen, rank: Option<u32>) -> Vec<Cell> {
         let most = seen.by_function.iter().max_by_key(|(function, ns)| (**ns, std::cmp::Reverse(**function)));
         let ms = |ns: u64| if ns > 0 { Cell::Millis(ns) } else { Cell::Missing };

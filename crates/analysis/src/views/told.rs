@@ -1,5 +1,5 @@
-//! What every view is told about the trace as a whole, beside its lines: when it begins and ends, and what is to
-//! be said about it before its figures are believed.
+//! What each view knows about the trace as a whole, in addition to its lines: start and end, and caveats that qualify
+//! the figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,25 +13,25 @@ use gpurec_trace::{Body, Finish, Line, Notes, Process};
 
 const PROCESSES: &[Column] = &[number("PID", "pid"), number("Rank", "rank"), long("Command", "command")];
 
-/// How many processes have names, and how long these are.
+/// Limits on processes with names and on the length of a name.
 const MOST: usize = 65_536;
 const LONGEST: usize = 1024;
 
-/// So many processes are named beneath a view.
+/// Maximum number of processes named below a view.
 pub const NAMED: usize = 10;
 
-/// Of a recording with --summary-only.
+/// The note for a recording with --summary-only.
 pub const ONLY_FIGURES: &str = "the trace has no events, only figures (--summary-only): what is not in its summary is not known; record without it";
 
-/// Of what the view shows, what is not known.
+/// A figure that the view shows but the trace does not determine.
 pub struct Lacking {
     pub what: &'static str,
     pub reason: String,
-    /// A text begins with it.
+    /// The text begins with it.
     pub leads: bool,
 }
 
-/// The figures of an `end` line that tells of calls.
+/// The figures of an `end` line, if they contain calls.
 pub fn stored(finish: &Finish) -> Option<Box<Figures>> {
     let figures = Figures::from_json(&finish.summary).ok()?;
     (figures.cuda_calls + figures.other_calls > 0).then(|| Box::new(figures))
@@ -40,11 +40,11 @@ pub fn stored(finish: &Finish) -> Option<Box<Figures>> {
 #[derive(Default)]
 pub struct Told {
     pub notes: Notes,
-    /// The first line after the header: what comes before is gpurec's own start.
+    /// Time of the first line after the header. Time before it is gpurec's own start.
     pub first_ns: Option<u64>,
     pub last_ns: u64,
     calls: u64,
-    /// Of a recording with --summary-only.
+    /// The figures of a recording with --summary-only.
     figures: Option<Box<Figures>>,
     /// The trace does not answer the question.
     pub unanswered: bool,
@@ -52,11 +52,11 @@ pub struct Told {
     because: Sentences,
     left_out: Option<LeftOut>,
     pub lacking: Vec<Lacking>,
-    /// As the recorder says it; none before the `end` line.
+    /// Unknown figures according to the recorder; None before the `end` line.
     unknown: Option<BTreeMap<String, String>>,
-    /// What processes are called, and their ranks; those that made calls.
+    /// Names and ranks of processes. `callers` are the processes that made calls.
     names: BTreeMap<u32, (String, Option<u32>)>,
-    /// How long the calls took that had not returned, as the recorder says it.
+    /// Time so far of each unfinished call, according to the recorder.
     in_flight: Option<Map<u64, u64>>,
     callers: BTreeSet<u32>,
 }
@@ -96,7 +96,7 @@ impl Told {
         self.first_ns.get_or_insert(line.ts_ns);
     }
 
-    /// Of a part of the trace: its time, and not that of the lines that say what processes are.
+    /// For a part of the trace: sets its start and end, which lines that describe processes do not move.
     pub fn within(&mut self) {
         let Some((from, to)) = self.notes.window else { return };
         self.first_ns = self.first_ns.map(|first| first.max(from));
@@ -119,7 +119,7 @@ impl Told {
         }
     }
 
-    /// The processes that made calls, by their numbers: those that a view shows by number alone.
+    /// The processes that made calls, with their names: views show only pids.
     pub fn processes(&self) -> Table {
         let mut table = Table::new("process_names", "processes", PROCESSES);
         for pid in &self.callers {
@@ -138,7 +138,7 @@ impl Told {
         self.last_ns.saturating_sub(self.first_ns.unwrap_or(0))
     }
 
-    /// How long a call took that has not returned; where the trace has no end, and its process one, that is not known.
+    /// How long an unfinished call has taken. Unknown if the trace has no end and its process has exited.
     pub fn so_far(&self, begin: u64, ts_ns: u64, is_dead: bool) -> Option<u64> {
         match &self.in_flight {
             Some(in_flight) => in_flight.get(&begin).copied(),
@@ -146,17 +146,17 @@ impl Told {
         }
     }
 
-    /// Recorded with --summary-only: what the `end` line has.
+    /// The figures of the `end` line, for a recording with --summary-only.
     pub fn only_figures(&self) -> Option<Box<Figures>> {
         self.figures.clone().filter(|_| self.calls == 0)
     }
 
-    /// By --only, --skip or --api.
+    /// Whether --only, --skip or --api left calls out.
     pub fn has_left_out(&self) -> bool {
         self.left_out.is_some()
     }
 
-    /// Of each figure that is not known the reason.
+    /// The unknown figures, each with the reason.
     pub fn unknown(&self) -> BTreeMap<String, String> {
         let broken = self.unknown.is_none().then_some(NO_END);
         let about = About { left_out: self.left_out.clone(), broken, ..About::of_part(&self.notes) };
@@ -165,7 +165,7 @@ impl Told {
         all
     }
 
-    /// For a text without what it begins with.
+    /// The notes; for text without the one that the report already begins with.
     pub fn sentences(&self, of_text: bool) -> Vec<String> {
         let mut said = self.notes.sentences();
         if self.figures.is_some() && self.calls == 0 {

@@ -1,5 +1,5 @@
-//! `report waste`: the summary's findings, the most costly first. docs/reading.md says what it looks for, and
-//! from which threshold on.
+//! `report waste`: the summary's findings, the most costly first. docs/reading.md lists the patterns and their
+//! thresholds.
 
 use super::output::Report;
 use super::{ReportConfig, Told, View};
@@ -29,7 +29,7 @@ impl View for Waste {
 
     fn finish(&mut self, told: &Told) -> Report {
         let Figures { mut findings, duration_ns, .. } = self.summary.of_file(&told.notes);
-        // Those whose cost is not known are mistakes: they come after what costs time.
+        // Findings without a known cost are mistakes: they follow those that cost time.
         findings.sort_by_key(|finding| std::cmp::Reverse((finding.cost_ns, finding.times)));
         findings.truncate(self.top.unwrap_or(usize::MAX));
         report(&findings, duration_ns)
@@ -55,7 +55,7 @@ fn report(findings: &[Finding], whole_ns: u64) -> Report {
     }
     report.data(table);
     if findings.is_empty() {
-        // As lines: it stays true where part of the calls is not known.
+        // A list, not a title: the statement stays true if some calls are unknown.
         report.lines(vec!["Nothing found that could be better.".to_owned()]);
         report.words(
             "Looked for: memory freed and allocated again, tiny launches, repeated copies with pageable memory, needless waits and waits for a single call, launch errors that no call asked for. What is below its threshold is left out (docs/reading.md).",
