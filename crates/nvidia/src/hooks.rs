@@ -136,7 +136,7 @@ pub struct Hook {
     pub operation: Operation,
     /// Its name in the trace.
     pub line: &'static str,
-    /// The tracepoint, `category:event`, that can stand for it.
+    /// The tracepoint, `category:event`, that can replace it.
     pub tracepoint: Option<&'static str>,
     pub meaning: &'static str,
     args: Capture,
