@@ -20,7 +20,7 @@
 //! never had the ioctl's size. Numbers without a name are shown as numbers, with `Begun::unknown` set.
 //!
 //! The decoder knows the classes of objects from the allocations that it has seen: 1,000,000 objects at a time. Beyond
-//! that it forgets the oldest clients and counts them (`Decoder::forgotten`).
+//! that it forgets the oldest clients and counts their objects (`Decoder::forgotten`).
 
 mod decode;
 mod devices;

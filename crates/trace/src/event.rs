@@ -232,7 +232,7 @@ pub struct Unknown<'a> {
     pub name: Cow<'a, str>,
 }
 
-/// A change of a process.
+/// An event of a process: it started, ended, or mapped a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Process<'a> {
     Exec(Exec),

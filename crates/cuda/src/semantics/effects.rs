@@ -268,7 +268,7 @@ impl Ending<'_, '_> {
             }
             Graph::Nodes => {
                 if let Some(nodes) = out.number(2) {
-                    // The count may be the capacity of the caller's array, which is no more than the number of nodes.
+                    // The call may have returned only as many nodes as the caller's array holds: keep the larger number.
                     let known = graphs.get(&handle).copied().unwrap_or(0);
                     tables.insert(graphs, HANDLE, handle, nodes.max(known));
                 }
