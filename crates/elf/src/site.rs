@@ -11,7 +11,7 @@ use iced_x86::{
 
 use super::layout::hex;
 
-/// How far to search from the entry; the next is the most instructions to skip.
+/// How many bytes and how many instructions to search from the entry.
 const REACH: u64 = 64;
 const MOST_STEPS: usize = 8;
 const LONGEST_INSTRUCTION: u64 = 15;

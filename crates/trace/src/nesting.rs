@@ -74,7 +74,7 @@ impl Nesting {
             true => near.iter().rposition(|id| *id == begin),
         };
         let Some(at) = found else {
-            // At this depth the end is odd, whether its begin is further out or missing.
+            // At this depth the end is wrong, whether its begin is further out or missing.
             let odd = if beyond > 0 { Odd::Crossed } else { Odd::NoBegin };
             return (!self.full).then_some(odd);
         };

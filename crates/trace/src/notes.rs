@@ -1,4 +1,4 @@
-//! What was odd in a trace.
+//! Problems found in a trace.
 //!
 //! In: the reader's findings. Out: sentences for users, and whether the figures are those of a whole recording. Not
 //! here: errors that stop the reading.

@@ -96,7 +96,7 @@ impl<R: Read> Reader<R> {
         Reader { lines: Lines::new(input), seen: Seen::default() }
     }
 
-    /// What was odd so far; complete once `next` has returned `None`.
+    /// The problems found so far; complete once `next` has returned `None`.
     pub fn notes(&self) -> &Notes {
         &self.seen.notes
     }

@@ -1,4 +1,4 @@
-//! What a call shows where it begins, and what is kept of it until it returns.
+//! The beginning of a call: the keys of its line, and the state that it keeps until it returns.
 //!
 //! In: the call's arguments. Out: the keys of a launch's line, and what effects.rs needs once the call has succeeded.
 

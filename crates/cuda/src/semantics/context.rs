@@ -42,7 +42,7 @@ pub struct Entry {
     pending: bool,
 }
 
-/// What is current in one thread.
+/// The current contexts of one thread.
 #[derive(Default)]
 pub struct Current {
     stack: Vec<Entry>,
@@ -63,7 +63,7 @@ pub enum At {
     Unknown,
 }
 
-/// Whether every function that returns or changes what is current is recorded, for the driver and for the runtime.
+/// Whether every function that returns or changes the current context is recorded, for the driver and the runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     pub driver: bool,
@@ -140,7 +140,7 @@ impl Current {
         self.push(context);
     }
 
-    /// From here on only what later calls show is known.
+    /// Forgets everything; later calls may show the current context again.
     pub fn forget(&mut self) {
         *self = Current::default();
     }
@@ -287,7 +287,7 @@ impl Contexts {
         current.enter(Entry { context: None, device: Some(device), pending });
     }
 
-    /// What a thread works with in a runtime call (or inside one), or in a driver call.
+    /// The thread's context and device in a runtime call (or inside one), or in a driver call.
     fn current(&self, current: &Current, in_runtime: bool, seen: Seen) -> Entry {
         match current.stack.last() {
             Some(top) if top.pending && !in_runtime => Entry::default(),

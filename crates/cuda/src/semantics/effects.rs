@@ -1,4 +1,5 @@
-//! What a successful call has done.
+//! The effects of a successful call. In: the call, with the state saved at its beginning. Out: `memory` and `transfer`
+//! lines, and updates of the process's tables.
 
 use std::borrow::Cow;
 

@@ -1,6 +1,6 @@
-//! What a process holds: every allocation with its size, and the running totals.
+//! The memory that a process holds: every allocation with its size, and the running totals.
 //!
-//! In: what calls have done, in the order in which they returned. Out: what was freed, and the totals. Not here: the
+//! In: the effects of calls, in the order in which they returned. Out: what was freed, and the totals. Not here: the
 //! names of calls, writing lines.
 
 use std::collections::BTreeMap;

@@ -52,7 +52,7 @@ pub enum Effect {
     Transfer(trace::Transfer<'static>),
 }
 
-/// What the line of a call's beginning has besides the arguments.
+/// The keys, besides the arguments, of the line that begins a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
     kernel: Option<Arc<str>>,
@@ -142,7 +142,7 @@ struct Told {
     alloc: Option<(role::Space, Option<u64>)>,
 }
 
-/// What the end of a call needs and only its beginning knows.
+/// State from a call's beginning that its end needs.
 enum Saved {
     Nothing,
     Alloc {
@@ -351,7 +351,7 @@ impl Meaning {
         }
     }
 
-    /// Lost calls may have changed what is current in threads.
+    /// Lost calls may have changed the current context or device of threads.
     pub fn contexts_missing(&mut self) {
         for process in self.processes.values_mut() {
             process.followed = false;
@@ -391,7 +391,7 @@ impl Meaning {
     }
 }
 
-/// What naming a kernel needs.
+/// The tables and look-ups for naming a kernel.
 struct Lookup<'a> {
     shown: &'a mut Shown,
     names: &'a mut (dyn Names + Send),

@@ -226,7 +226,7 @@ fn what_was_lost_unseats_what_was_known() {
     play.make(set(0xc0));
     play.make(retain(0, 0xc0));
     assert_eq!(play.launched(launch(0)), on(0, 0xc0));
-    // A call that never returned may have changed what is current, and so may one inside another call.
+    // A call that never returned may have changed the context, and so may one inside another call.
     let begun = play.begin(set(0xc1));
     play.forget(begun);
     assert_eq!(play.launched(launch(0)), NOWHERE);
