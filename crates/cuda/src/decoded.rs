@@ -1,8 +1,7 @@
 //! What was captured of a call, by name and type.
 //!
-//! A null pointer is `"0x0"`, a null string `null`. What could not be read is
-//! `null` too, and its name stands in `unreadable`; the names of texts and
-//! lists that are longer than what was read stand in `cut`.
+//! A null pointer is `"0x0"`, a null string `null`. A value that could not be read is `null` too, and `unreadable`
+//! lists its name; `cut` lists the names of texts and lists that are longer than what was read.
 
 use std::borrow::Cow;
 
@@ -12,10 +11,10 @@ use super::raw::{Entry, Exit, Piece, Place};
 use super::table::{Kind, Param, Shape, Signature, is_config};
 use gpurec_trace::{Arg, List, Value};
 
-/// A kernel launch, whichever function it was made with.
+/// A kernel launch, by any function that launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// A CUfunction or CUkernel, or the host's stub in the runtime API.
+    /// A CUfunction or CUkernel, or the host stub in the runtime API.
     pub function: u64,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -26,7 +25,7 @@ pub struct Launch {
     pub cooperative: bool,
 }
 
-/// What the attributes of a launch say.
+/// The attributes of a launch.
 #[derive(Default)]
 struct Attributes {
     cluster: Option<[u32; 3]>,
@@ -34,7 +33,7 @@ struct Attributes {
     priority: Option<i32>,
 }
 
-/// Names of arguments that are not as they seem.
+/// Names of arguments whose values are incomplete.
 #[derive(Default)]
 struct Doubts {
     unreadable: Vec<Value<'static>>,
@@ -75,8 +74,8 @@ impl Signature {
         self.params.iter().position(|p| p.name == name)
     }
 
-    /// The integer value of parameter `i`: a pointer, handle, size, enumeration…
-    /// A negative number is sign-extended. `None`: it is none, or was not captured.
+    /// The integer value of parameter `i`: a pointer, handle, size, enumeration… A negative number is sign-extended.
+    /// `None`: the parameter is no integer, or it was not captured.
     pub fn value(&self, entry: &Entry, i: usize) -> Option<u64> {
         let param = self.params.get(i)?;
         let word = word(entry, param.place)?;
@@ -96,7 +95,7 @@ impl Signature {
         piece(exit.reads, self.params.get(i)?.exit)
     }
 
-    /// The arguments, by name, added to `into`.
+    /// Appends the arguments, by name, to `into`.
     pub fn args<'a>(&self, entry: &Entry<'a>, into: &mut Vec<Arg<'a>>) {
         into.reserve(self.params.len());
         let mut doubts = Doubts::default();
@@ -130,8 +129,8 @@ impl Signature {
         doubts.into(into);
     }
 
-    /// What the function wrote through its pointers, by name, added to `into`.
-    /// Only a call that succeeded wrote anything.
+    /// Appends what the function wrote through its pointers, by name, to `into`. Only a call that succeeded wrote
+    /// anything.
     pub fn out<'a>(&self, exit: &Exit<'a>, into: &mut Vec<Arg<'a>>) {
         let mut doubts = Doubts::default();
         for param in self.params.iter().filter(|p| p.exit.is_some()) {
@@ -147,7 +146,7 @@ impl Signature {
         doubts.into(into);
     }
 
-    /// The launch that the call is, if it is one and could be captured.
+    /// The launch that this call makes, if it is a launch that could be captured.
     pub fn launch(&self, entry: &Entry) -> Option<Launch> {
         match self.launch? {
             Shape::Driver => self.driver_launch(entry),
@@ -199,7 +198,7 @@ impl Signature {
     fn node_launch(&self, entry: &Entry) -> Option<Launch> {
         let Some(Piece::Bytes { bytes, .. }) = self.read_in(entry, 4) else { return None };
         let function = match u64_at(bytes, 0)? {
-            // The second version has a CUkernel instead.
+            // The second version of the structure has a CUkernel instead.
             0 => u64_at(bytes, 56).unwrap_or(0),
             function => function,
         };
@@ -236,7 +235,7 @@ impl Signature {
         value
     }
 
-    /// The attributes are the read after that of the configuration.
+    /// The attributes are the read that follows the configuration's.
     fn attributes(&self, param: &Param, entry: &Entry) -> Attributes {
         let mut found = Attributes::default();
         let at = param.entry.map_or(usize::MAX, usize::from);
@@ -260,7 +259,7 @@ fn piece<'a>(reads: &'a [Piece<'a>], at: Option<u8>) -> Option<Piece<'a>> {
     reads.get(usize::from(at?)).copied()
 }
 
-/// The register or stack word a parameter is in.
+/// The register or stack word that holds a parameter.
 #[inline]
 fn word(entry: &Entry, place: Place) -> Option<u64> {
     match place {
@@ -334,13 +333,13 @@ fn text<'a>(param: &Param, read: Option<Piece<'a>>, doubts: &mut Doubts) -> Valu
     }
 }
 
-/// The text up to its zero; one that is cut ends in `…`.
+/// The text up to its zero; a truncated text ends in `…`.
 fn string(bytes: &[u8], cut: bool) -> Cow<'_, str> {
     let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
     if !cut {
         return String::from_utf8_lossy(text);
     }
-    // A character that was cut in two is left out.
+    // Omits a character that was cut in two.
     let whole = match std::str::from_utf8(text) {
         Err(bad) if bad.error_len().is_none() => text.get(..bad.valid_up_to()).unwrap_or(text),
         _ => text,

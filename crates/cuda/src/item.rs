@@ -1,4 +1,4 @@
-//! One value: how many bytes it has and how it is shown.
+//! One value: its number of bytes and how it is shown.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -7,23 +7,23 @@ use super::layout::Layout;
 use super::names;
 use gpurec_trace::{Arg, List, Value};
 
-/// A type, by what it takes to show it.
+/// A type, with what is needed to show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// Of so many bytes, as the next three.
+    /// An unsigned number of N bytes; the next three take N too.
     Unsigned(u8),
     Signed(u8),
     /// A pointer or a handle.
     Hex(u8),
     Float(u8),
-    /// An enumeration by the name of its type: the constant's name, else the number.
+    /// An enumeration, by the name of its type. Shown as the constant's name, or as the number if it has none.
     Named(&'static str),
     Enum(&'static [names::Constant]),
     Flags(u8, &'static [names::Flag]),
     /// Three 32-bit numbers.
     Dim3,
     Uuid,
-    /// So many bytes that only compare.
+    /// N bytes that are only compared.
     Opaque(u8),
     Struct(&'static Layout),
 }
@@ -42,8 +42,7 @@ impl Item {
         }
     }
 
-    /// The value in a register or a stack word, whose upper bytes are undefined
-    /// where the type is smaller.
+    /// The value in a register or a stack word, whose upper bytes are undefined if the type is smaller.
     #[inline]
     pub fn in_word(self, word: u64) -> Value<'static> {
         match self {
@@ -61,7 +60,7 @@ impl Item {
         }
     }
 
-    /// The value at the beginning of `bytes`. `None`: there are too few.
+    /// The value at the beginning of `bytes`. `None`: there are too few bytes.
     pub fn in_bytes(self, bytes: &[u8]) -> Option<Value<'static>> {
         let bytes = bytes.get(..usize::from(self.bytes()))?;
         Some(match self {
@@ -83,7 +82,7 @@ fn low(word: u64, bytes: u8) -> u64 {
     }
 }
 
-/// As the reader of a trace has it: a number unless it is negative.
+/// The number as the reader of a trace returns it: unsigned unless it is negative.
 fn signed(word: u64, bytes: u8) -> Value<'static> {
     let number = sign_extended(word, bytes);
     match u64::try_from(number) {
@@ -119,7 +118,7 @@ fn constant(constants: &[names::Constant], word: u64) -> Value<'static> {
     }
 }
 
-/// The names of the bits that are set, joined by `|`; the number if one has none.
+/// The names of the bits that are set, joined by `|`; the number if one of the bits has no name.
 fn flags(set: &[names::Flag], number: u64) -> Value<'static> {
     if let Some(exact) = set.iter().find(|f| f.bit == number) {
         return Value::Text(Cow::Borrowed(exact.name));

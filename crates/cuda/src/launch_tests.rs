@@ -1,4 +1,4 @@
-//! Launches, by every function that makes one.
+//! Launches by every function that makes one.
 
 use super::decoded::Launch;
 use super::raw::{Entry, Piece};

@@ -1,13 +1,12 @@
-//! The structures that pointers of CUDA's functions lead to: where their
-//! telling fields are. Offsets are the same in toolkits 11.8 to 13.5, on both
-//! architectures.
+//! The structures that pointers of CUDA's functions lead to, with the offsets of their informative fields. The offsets
+//! are the same in toolkits 11.8 to 13.5 and on both architectures.
 
 use super::item::Item;
 
-/// A structure, or as much of it as is worth reading.
+/// A structure, or the part of it that is worth reading.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// As the headers call it, without `struct`.
+    /// Its name in the headers, without `struct`.
     pub name: &'static str,
     pub bytes: u16,
     pub fields: &'static [Field],
@@ -33,7 +32,7 @@ const DIM3: Item = Item::Dim3;
 const MEMORY_TYPE: Item = Item::Named("CUmemorytype");
 const FORMAT: Item = Item::Named("CUarray_format");
 
-/// A launch configuration is followed by a list of attributes.
+/// A launch configuration contains a pointer to a list of attributes.
 pub const ATTRIBUTES_AT: u16 = 40;
 pub const ATTRIBUTE_COUNT_AT: u16 = 48;
 pub const ATTRIBUTE_BYTES: u16 = 72;
@@ -203,7 +202,7 @@ pub static LAYOUTS: &[Layout] = &[
     layout("CUDA_KERNEL_NODE_PARAMS_v1", 56, KERNEL_NODE),
     layout("CUDA_KERNEL_NODE_PARAMS", 72, KERNEL_NODE_V2),
     layout("cudaKernelNodeParams", 56, KERNEL_NODE),
-    // Any kind of node: which one decides what the rest is.
+    // Any kind of node: `type` decides what the rest means.
     layout("CUgraphNodeParams", 256, &[f("type", 0, U32)]),
     layout("cudaGraphNodeParams", 256, &[f("type", 0, U32)]),
     layout("CUDA_MEMSET_NODE_PARAMS", 40, MEMSET),

@@ -1,12 +1,10 @@
 //! What the names and numbers of CUDA mean.
 //!
-//! In: a function's name, a return value, what was captured of a call. Out:
-//! which API it belongs to, what it returns, what it is for, what an error is
-//! called; what to capture of a call, and what was captured by name and type.
-//! Pure knowledge: no I/O, no clock, nothing of the machine. The facts are
-//! table.txt and errors.txt, made by generate.py, and enums.txt, made by
-//! scripts/cuda-table. Callers look a function up once and keep the answer:
-//! looking up is written to be read; only `Signature::args` is done for every call.
+//! In: a function's name, a return value, what was captured of a call. Out: the function's API, its return type, its
+//! purpose, the name of an error; what to capture of a call, and the captured arguments by name and type. Not here:
+//! I/O, a clock, facts about the machine. The data are in table.txt and errors.txt, which generate.py makes, and in
+//! enums.txt, which scripts/cuda-table makes. Callers look up a function once and keep the result, so look-ups are
+//! written for clarity; only `Signature::args` runs for every call.
 
 mod decoded;
 mod item;
@@ -46,11 +44,11 @@ pub enum Returns {
     Status,
     Pointer,
     Void,
-    /// A number or a structure that is no status, or not known.
+    /// A number or a structure that is not a status, or an unknown type.
     Other,
 }
 
-/// What a function is for.
+/// The purpose of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Category {
     Alloc,
@@ -99,9 +97,8 @@ fn parse_api(word: &str) -> Option<Api> {
     }
 }
 
-/// The API a name belongs to. A capital letter must follow the prefix, which
-/// keeps out cublas, cudnn, cupti, cudbg and the C library's cuserid; cuFile
-/// (GPUDirect Storage) is a library of its own.
+/// The API that a name belongs to. A capital letter must follow the prefix, which excludes cublas, cudnn, cupti, cudbg
+/// and the C library's cuserid; cuFile (GPUDirect Storage) is a library of its own.
 pub fn api(name: &str) -> Api {
     let capital_after = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
@@ -115,20 +112,20 @@ pub fn api(name: &str) -> Api {
     }
 }
 
-/// The name of a status, as the API that returned it calls it.
+/// The name of a status in the API that returned it.
 pub fn error_name(api: Api, code: i32) -> Option<&'static str> {
     let at = ERRORS.binary_search_by_key(&(api, code), |e| (e.api, e.code)).ok()?;
     ERRORS.get(at).map(|e| e.name)
 }
 
-/// Whether libcudart is known to have this function: the way to tell a static
-/// CUDA runtime among the symbols of a program.
+/// Whether libcudart has this function, as far as the table knows. This detects a static CUDA runtime among the symbols
+/// of a program.
 pub fn is_runtime_name(name: &str) -> bool {
     function(name).is_some_and(|f| f.api == Api::Runtime)
 }
 
-/// What a function returns. A CUDA function newer than the facts returns a
-/// status, as all but a handful do; but not `__cuda*`, which are irregular.
+/// What a function returns. A CUDA function newer than the table is assumed to return a status, as all but a handful
+/// do; this excludes `__cuda*`, which are irregular.
 pub fn returns(name: &str) -> Returns {
     match function(name) {
         Some(known) => known.returns,
@@ -137,10 +134,9 @@ pub fn returns(name: &str) -> Returns {
     }
 }
 
-/// What a function is for: the first of these that applies.
+/// The purpose of a function, by the first of these rules that applies.
 /// 1. `*Synchronize` is Sync, `*Query` is Query, launches are Launch.
-/// 2. The category of the facts, except that what merely asks (`Get`) among
-///    Init and Managed is Query.
+/// 2. The category in the table, except that functions of Init and Managed that only read (`Get`) are Query.
 /// 3. `*Get*` is Query.
 pub fn category(name: &str) -> Category {
     if api(name) == Api::Other {
@@ -163,12 +159,12 @@ pub fn category(name: &str) -> Category {
     }
 }
 
-/// Whether a pattern of --only or --skip speaks of a function: a name without its version stands for all versions.
+/// Whether a pattern of --only or --skip matches a function: a name without its version matches all versions.
 pub fn fits(pattern: &glob::Pattern, name: &str) -> bool {
     pattern.matches(name) || pattern.matches(base_name(name))
 }
 
-/// A kernel's name as texts have it: every kernel returns void.
+/// A kernel's name without its return type: every kernel returns void.
 pub fn kernel_text(name: &str) -> &str {
     name.strip_prefix("void ").unwrap_or(name)
 }
@@ -187,8 +183,7 @@ fn without_stream_suffix(name: &str) -> &str {
     name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name)
 }
 
-/// Whether a call starts kernels on the GPU by itself. Host functions and
-/// graphs do not count.
+/// Whether a call starts kernels on the GPU by itself. Host functions and graphs do not count.
 pub fn is_kernel_launch(name: &str) -> bool {
     matches!(
         without_stream_suffix(name),
@@ -216,8 +211,8 @@ pub fn is_graph_launch(name: &str) -> bool {
 /// CUDA_ERROR_NOT_READY and cudaErrorNotReady.
 const NOT_READY: i32 = 600;
 
-/// Whether a call that returned `code` failed. "Not ready" is how a `*Query`
-/// function says no, and asking for the last error is answered with an earlier call's.
+/// Whether a call that returned `code` failed. `*Query` functions return "not ready" to say no, and the functions that
+/// ask for the last error return the status of an earlier call.
 pub fn is_failure(name: &str, code: i32) -> bool {
     if matches!(name, "cudaGetLastError" | "cudaPeekAtLastError") {
         return false;

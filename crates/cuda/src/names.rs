@@ -11,7 +11,7 @@ pub struct Constant {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Flag {
-    /// Zero: the name of no flag at all.
+    /// Zero is the name for no flags at all.
     pub bit: u64,
     pub name: &'static str,
 }
@@ -35,12 +35,12 @@ fn parse_constant(line: &'static str) -> Option<(&'static str, Constant)> {
     Some((of, Constant { code: words.next()?.parse().ok()?, name: words.next()? }))
 }
 
-/// The constants of an enumeration, sorted by code; none if it is not known.
+/// The constants of an enumeration, sorted by code; empty if it is unknown.
 pub fn constants(of: &str) -> &'static [Constant] {
     ENUMS.get(of).map_or(&[], Vec::as_slice)
 }
 
-/// The flags that have names, by the word that table.txt has for them.
+/// The named flags of a set, by its word in table.txt.
 pub fn flags(set: &str) -> Option<&'static [Flag]> {
     Some(match set {
         "stream" => const { &[flag(0, "DEFAULT"), flag(1, "NON_BLOCKING")] },

@@ -1,13 +1,13 @@
-//! What BPF is to capture of a call, and what it captured: the interface
-//! between the table, the recorder and those who read the calls.
+//! What BPF should capture of a call, and what it captured: the interface between the table, the recorder and the
+//! decoders of calls.
 
 /// Where an argument is at a function's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// An integer register, 0 to 5.
     Register(u8),
-    /// A word of the stack behind the return address. On AArch64 words 0 and 1
-    /// are the registers x6 and x7, and the true stack follows.
+    /// A word of the stack behind the return address. On AArch64 words 0 and 1 are the registers x6 and x7, and the
+    /// actual stack follows.
     Stack(u8),
     /// A structure in two registers.
     Pair(u8, u8),
@@ -41,7 +41,7 @@ pub enum What {
     Bytes(u16),
     /// An array: min(count, max) elements, at most 512 bytes in all.
     Counted { count: Count, each: u16, max: u16 },
-    /// A string, at most so many bytes with its zero.
+    /// A string of at most N bytes, with its zero.
     Text(u16),
     /// Exit only: the pointer points to a `char *`.
     TextThrough(u16),
@@ -57,11 +57,10 @@ pub enum Count {
     },
 }
 
-/// What BPF is to capture of a function beyond the six integer registers and
-/// the return value.
+/// What BPF should capture of a function besides the six integer registers and the return value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// 0 to 16.
+    /// From 0 to 16.
     pub stack_words: u8,
     pub entry: Vec<Read>,
     pub exit: Vec<Read>,
@@ -71,7 +70,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub registers: [u64; 6],
-    /// What could be read of it.
+    /// The words that could be read.
     pub stack: &'a [u64],
     pub reads: &'a [Piece<'a>],
 }

@@ -1,5 +1,5 @@
-//! The rows of table.txt: for each function what it is, which parameters it
-//! has and where they are, and from that what is to be captured of a call.
+//! The rows of table.txt: for each function its category, its parameters and their places, and from these what to
+//! capture of a call.
 
 use std::sync::LazyLock;
 
@@ -31,30 +31,30 @@ pub struct Param {
     pub name: &'static str,
     pub kind: Kind,
     pub place: Place,
-    /// How to show it, where that is simple: most arguments of most calls.
+    /// How to show it, if that is simple, as for most arguments of most calls.
     pub(super) plain: Option<Plain>,
-    /// The reads of the plan that belong to it: the first at entry, and that at exit.
+    /// The reads of the plan that belong to it: the first at entry, and the one at exit.
     pub(super) entry: Option<u8>,
     pub(super) exit: Option<u8>,
 }
 
-/// A number in a word: which of its bits, and whether it is shown in hex.
+/// A number in a word: its bits, and whether it is shown in hex.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain {
     pub mask: u64,
     pub hex: bool,
 }
 
-/// What a parameter is.
+/// The kind of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Shown as it was passed. A pointer is a value too, where nothing is known about its target.
+    /// Shown as it was passed. A pointer is a value too if nothing is known about its target.
     Value(Item),
-    /// A string; the number is how much of it is worth reading.
+    /// A string; the number is the most bytes worth reading.
     Text(u16),
     /// A structure that the function reads.
     In(&'static Layout),
-    /// A list that the function reads, its length in the parameter of that number.
+    /// A list that the function reads; the number is the index of the parameter that holds its length.
     Array(Item, u8),
     /// Something that the function writes.
     Out(Item),
@@ -62,14 +62,14 @@ pub enum Kind {
     InOut(&'static Layout),
     /// A buffer that the function fills with a string.
     OutChars,
-    /// A pointer to a string that the function sets; the number as with Text.
+    /// A pointer to a string that the function sets; the number is as for Text.
     OutText(u16),
 }
 
-/// Where a launch has what.
+/// Where a launch function has its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// cuLaunchKernel: function, three and three numbers, shared memory, stream.
+    /// cuLaunchKernel: function, six numbers, shared memory, stream.
     Driver,
     /// cudaLaunchKernel: function, two dim3, arguments, shared memory, stream.
     Runtime,
@@ -79,13 +79,13 @@ pub enum Shape {
     Node,
 }
 
-/// The majors of the library that have a prototype.
+/// The major versions of the library that have a prototype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Majors {
-    /// It never changed.
+    /// The prototype never changed.
     All,
     Range(u32, u32),
-    /// What is common to all, for a library whose major is not known.
+    /// The part that all versions share, for a library whose major is unknown.
     Common,
 }
 
@@ -97,7 +97,7 @@ pub enum Arch {
 
 const HERE: Arch = if cfg!(target_arch = "aarch64") { Arch::Aarch64 } else { Arch::X86_64 };
 
-/// The most a plan may ask for.
+/// The limits of a plan.
 #[cfg(test)]
 pub const MAX_STACK_WORDS: u8 = 16;
 pub const MAX_READS: usize = 4;
@@ -114,11 +114,11 @@ pub struct Row {
     pub params: Option<&'static str>,
 }
 
-/// Sorted by name, in byte order; the variants of a function side by side.
+/// Sorted by name, in byte order, so that the variants of a function are adjacent.
 static ROWS: LazyLock<Vec<Row>> =
     LazyLock::new(|| include_str!("table.txt").lines().filter_map(parse_row).collect());
 
-/// Sorted as the rows. For a function with variants, also what they have in common.
+/// Sorted as the rows. A function with variants has an additional entry with what they share.
 static SIGNATURES: LazyLock<Vec<Signature>> = LazyLock::new(|| signatures(HERE));
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ pub fn rows() -> &'static [Row] {
     &ROWS
 }
 
-/// Every function that is known, once.
+/// The name of every known function, once.
 pub fn function_names() -> impl Iterator<Item = &'static str> {
     let repeated = |pair: &[Row]| matches!(pair, [a, b] if a.name == b.name);
     ROWS.iter()
@@ -140,9 +140,8 @@ pub fn function(name: &str) -> Option<&'static Function> {
     ROWS.get(at).map(|r| &r.function)
 }
 
-/// The signature of a function, as the library of this major (that of
-/// `libcudart.so.12` is 12) has it. Of a function whose prototype changed, a
-/// library of an unknown major gets the parameters that are the same in all.
+/// The signature of a function in the library of this major (`libcudart.so.12` has major 12). If the prototype changed
+/// and the major is unknown, the signature has the parameters that are the same in all versions.
 pub fn signature(name: &str, major: Option<u32>) -> Option<&'static Signature> {
     let found = variants(&SIGNATURES, name);
     let found = if found.is_empty() { variants(&SIGNATURES, without_stream_suffix(name)) } else { found };
@@ -154,7 +153,7 @@ pub fn signature(name: &str, major: Option<u32>) -> Option<&'static Signature> {
     found.iter().find(fits).or_else(|| found.iter().find(|s| s.majors == Majors::Common))
 }
 
-/// Every signature, each variant of a function.
+/// Every signature, including each variant of a function.
 pub fn all() -> impl Iterator<Item = &'static Signature> {
     SIGNATURES.iter().filter(|s| s.majors != Majors::Common)
 }
@@ -165,7 +164,7 @@ fn variants<'a>(of: &'a [Signature], name: &str) -> &'a [Signature] {
     rest.get(..rest.partition_point(|s| s.name == name)).unwrap_or_default()
 }
 
-/// All signatures as they are on `arch`.
+/// All signatures for `arch`.
 pub fn signatures(arch: Arch) -> Vec<Signature> {
     let mut all: Vec<Signature> = Vec::with_capacity(ROWS.len() + 64);
     for of_name in ROWS.chunk_by(|a, b| a.name == b.name) {
@@ -181,7 +180,7 @@ pub fn signatures(arch: Arch) -> Vec<Signature> {
     all
 }
 
-/// The row with its parameters, or the rows of the function it refers to.
+/// The row with its parameters, or the rows of the function that it refers to.
 fn resolved(row: &'static Row) -> Vec<(&'static Row, &'static str)> {
     let Some(params) = row.params else { return Vec::new() };
     match params.strip_prefix('=') {
@@ -194,7 +193,7 @@ fn resolved(row: &'static Row) -> Vec<(&'static Row, &'static str)> {
     }
 }
 
-/// The first parameters that variants agree on.
+/// The leading parameters on which the variants agree.
 fn common(variants: &[Signature]) -> Option<Signature> {
     let (newest, older) = variants.split_last()?;
     if older.is_empty() {
@@ -238,14 +237,14 @@ fn split_words(line: &'static str) -> Option<([&'static str; 4], &'static str)> 
     Some((head, words.next().unwrap_or_default()))
 }
 
-/// `13`, `11-12`. The newest prototype holds for newer libraries too.
+/// Parses `13` or `11-12`. The newest prototype also applies to newer libraries.
 fn parse_majors(text: &str) -> Option<Majors> {
     let (low, high) = text.split_once('-').unwrap_or((text, text));
     let high = high.parse().ok()?;
     Some(Majors::Range(low.parse().ok()?, if high >= NEWEST { u32::MAX } else { high }))
 }
 
-/// The newest major the facts know.
+/// The newest major in the table.
 const NEWEST: u32 = 13;
 
 fn parse_category(word: &str) -> Option<Category> {
@@ -273,8 +272,8 @@ fn parse_category(word: &str) -> Option<Category> {
     })
 }
 
-/// A parameter, and how many bytes its pointer leads to if it is a structure
-/// that the calling convention passes by pointer.
+/// A parameter, and the number of bytes its pointer leads to if it is a structure that the calling convention passes by
+/// pointer.
 type Parsed = (Param, Option<u16>);
 
 fn parse_params(text: &'static str, arch: Arch) -> Option<Vec<Parsed>> {
@@ -295,8 +294,8 @@ fn parse_param(text: &'static str, arch: Arch) -> Option<Parsed> {
     Some((Param { name, kind, place, plain, entry: None, exit: None }, copied))
 }
 
-/// As a parameter is called in traces. The headers write some names in two ways, and programs that take keys without
-/// regard to case (DuckDB) refuse a trace with both.
+/// A parameter's name in traces. The headers spell some names in two ways, and programs that ignore the case of keys
+/// (DuckDB) refuse a trace with both.
 pub(super) fn written(name: &'static str) -> &'static str {
     const SAME: [(&str, &str); 11] = [
         ("Flags", "flags"),
@@ -379,7 +378,7 @@ fn scalar(word: &str) -> Option<Item> {
     })
 }
 
-/// What a pointer leads to: a scalar, a known structure, else an enumeration.
+/// The target of a pointer: a scalar, a known structure, or else an enumeration.
 fn target(word: &'static str) -> Item {
     scalar(word)
         .or_else(|| layout_named(word).map(Item::Struct))
@@ -410,7 +409,7 @@ impl Signature {
             Kind::In(layout) | Kind::InOut(layout) => What::Bytes(layout.bytes),
             Kind::Array(item, count) => {
                 let Some(Some(count)) = words.get(usize::from(count)) else { return };
-                // The sizes are worth more than where the bytes went.
+                // The sizes matter more than the addresses.
                 let max = if param.name == "sizes" { 64 } else { 16 };
                 What::Counted { count: Count::Word(*count), each: item.bytes(), max }
             }
@@ -458,7 +457,7 @@ impl Signature {
     }
 }
 
-/// Whether launch attributes follow.
+/// Whether launch attributes follow the structure.
 pub fn is_config(kind: Kind) -> bool {
     matches!(kind, Kind::In(layout) if matches!(layout.name, "CUlaunchConfig" | "cudaLaunchConfig_t"))
 }
@@ -472,7 +471,7 @@ fn word(place: Place) -> Option<u8> {
     }
 }
 
-/// How much of the stack a parameter needs.
+/// The number of stack words that a parameter needs.
 fn stack_words(place: Place) -> u8 {
     match place {
         Place::Stack(n) => n + 1,

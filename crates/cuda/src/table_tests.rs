@@ -1,5 +1,5 @@
-//! The table against the rules of both calling conventions, and every row
-//! walked with known values in every place.
+//! Checks the table against the rules of both calling conventions, and reads every row with known values in every
+//! place.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use super::table::{Arch, Kind, MAX_READS, MAX_STACK_WORDS, signatures, written};
 use super::*;
 use gpurec_trace::{Arg, List, Value};
 
-/// The parameters of each signature as table.txt has them: (name, kind), by
-/// function and first place in the file, to compare with what came out.
+/// The parameters of each signature in table.txt, as (name, kind), by function and order in the file, to compare with
+/// the parsed ones.
 fn kinds() -> HashMap<&'static str, Vec<Vec<(&'static str, &'static str)>>> {
     let mut of: HashMap<_, Vec<_>> = HashMap::new();
     let lines = include_str!("table.txt").lines();
@@ -82,7 +82,7 @@ fn fields_are_inside_their_structures_and_have_names() {
     }
 }
 
-/// What is passed by value takes so many bytes; `None` is a float.
+/// The number of bytes of a parameter passed by value; `None` for a float.
 fn bytes_by_value(kind: Kind) -> Option<u16> {
     match kind {
         Kind::Value(Item::Float(_)) => None,
@@ -186,7 +186,7 @@ fn plans_keep_their_limits() {
     }
 }
 
-/// Distinct values whose upper halves must not show in a smaller type.
+/// Distinct values; their upper halves must not show in a smaller type.
 fn word_value(word: usize) -> u64 {
     0xfedc_ba00_7000_0000 | (word as u64) << 32 | (word as u64) << 8 | 0x41
 }
@@ -205,7 +205,7 @@ fn counted(read: usize, bytes: u16) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).take(bytes.into()).collect()
 }
 
-/// What a scalar of table.txt's kind is shown as.
+/// How a scalar of a kind of table.txt is shown.
 fn shown(kind: &str, word: u64) -> Option<Value<'static>> {
     Some(match kind {
         "ptr" | "handle" | "devptr" | "fnptr" => Value::Hex(word),
@@ -222,7 +222,7 @@ fn shown(kind: &str, word: u64) -> Option<Value<'static>> {
     })
 }
 
-/// The word that a place holds.
+/// The word at a place.
 fn word_at(place: Place) -> u64 {
     word_value(match place {
         Place::Register(n) => n.into(),
@@ -318,7 +318,7 @@ fn check_read(value: &Value, bytes: &[u8], kind: &str, of: &str) {
     }
 }
 
-/// Every field has the number that is at its offset.
+/// Every field shows the number at its offset.
 fn check_structure(value: &Value, bytes: &[u8], layout: &str, of: &str) {
     let layout = LAYOUTS.iter().find(|l| l.name == layout).unwrap();
     let Value::Object(fields) = value else {
@@ -430,7 +430,7 @@ fn what_is_null_unreadable_or_cut_is_said() {
     assert_eq!(out[1].value, Value::Null);
     assert_eq!(out[2].value, Value::Array(List::Owned(vec![Value::Text("dptr".into())])));
 
-    // A stack that could not be read, in part.
+    // The stack could only be read in part.
     let launch = signature("cuLaunchKernel", None).unwrap();
     let entry = Entry { registers: [1; 6], stack: &[7, 8], reads: &[] };
     let mut args = Vec::new();
@@ -458,7 +458,7 @@ fn majors_choose_the_prototype() {
     assert_eq!(names("cuMemAlloc_v2", Some(1)), ["dptr", "bytesize"]);
     assert_eq!(names("cuGraphAddKernelNode", Some(1)).len(), 5);
     assert!(signature("ncclAllReduce", None).is_none() && signature("__cudaRegisterHostVar", None).is_none());
-    // A per-thread variant that the facts lack.
+    // A per-thread variant that the table lacks.
     assert_eq!(signature("cuInit_ptsz", None).unwrap().name, "cuInit");
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::Refused;
 
-/// No table of a file may be larger.
+/// The largest table that is read from a file.
 const MOST: u64 = 256 << 20;
 
 pub struct Source<'f> {
@@ -15,7 +15,7 @@ pub struct Source<'f> {
 }
 
 impl<'f> Source<'f> {
-    /// Refuses all but regular files: reading a device may block or do something.
+    /// Refuses all but regular files: reading a device may block or have side effects.
     pub fn new(file: &'f File) -> Result<Self, Refused> {
         let facts = file.metadata().map_err(Refused::Io)?;
         if !facts.is_file() {
@@ -41,8 +41,8 @@ impl<'f> Source<'f> {
         }
     }
 
-    /// Refuses what is larger than anything of a real file, whether it is read at once or in pieces: a sparse file
-    /// of any size costs nothing to make.
+    /// Refuses tables larger than any in a real file, whether they are read at once or in pieces: a sparse file of any
+    /// size costs nothing to make.
     pub fn bounded(size: u64, what: &str) -> Result<(), Refused> {
         if size > MOST {
             return Err(Refused::Malformed(format!("its {what} would take {} MiB", size >> 20)));
@@ -50,7 +50,7 @@ impl<'f> Source<'f> {
         Ok(())
     }
 
-    /// Up to `size` bytes at `offset`, fewer where the file ends.
+    /// Up to `size` bytes at `offset`, fewer at the end of the file.
     pub fn at_most(&self, offset: u64, size: u64, what: &str) -> Result<Vec<u8>, Refused> {
         let left = self.len.saturating_sub(offset);
         self.exact(offset.min(self.len), size.min(left), what)

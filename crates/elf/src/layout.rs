@@ -1,4 +1,5 @@
-//! The frame of an ELF file. In: a file. Out: its segments, sections, dynamic section, name and build id, each bounded.
+//! The structure of an ELF file. In: a file. Out: its segments, sections, dynamic section, name and build id, each
+//! bounded.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -29,9 +30,9 @@ const LONGEST_NAME: u64 = 4096;
 const MOST_DYNAMIC: u64 = 64 << 10;
 const MOST_NOTES: u64 = 64 << 10;
 const MOST_SECTIONS: u64 = 1 << 20;
-/// Every address is looked for in all of them. Real files have about ten.
+/// Every look-up of an address searches all segments. Real files have about ten.
 const MOST_SEGMENTS: u16 = 1024;
-/// Where a build id is looked for: it is among the first, or nowhere.
+/// The number of note tables searched for a build id, which is in one of the first or nowhere.
 const MOST_NOTE_TABLES: usize = 64;
 const LONGEST_BUILD_ID: usize = 64;
 const NT_GNU_BUILD_ID: u32 = 3;
@@ -91,7 +92,7 @@ impl<'f> Layout<'f> {
         Ok(Self { file, machine, dynamic, header, segments })
     }
 
-    /// File offset of `address`, and how many bytes of the file follow it in its segment.
+    /// File offset of `address`, and the number of file bytes that follow it in its segment.
     pub fn locate(&self, address: u64, executable: bool) -> Option<(u64, u64)> {
         let inside = |segment: &&ProgramHeader| {
             segment.p_type == PT_LOAD
@@ -115,7 +116,7 @@ impl<'f> Layout<'f> {
         }
         let mut count = u64::from(self.header.e_shnum);
         if count == 0 {
-            // More than 65,279 sections: the first one holds their number in place of its size.
+            // More than 65,279 sections: the first section header has their number in its size field.
             let first = self.file.exact(start, SECTION, "first section header")?;
             count = u64_at(&first, 32).unwrap_or(0);
         }
@@ -129,7 +130,7 @@ impl<'f> Layout<'f> {
         SectionHeader::parse_from(&bytes, 0, count as usize, CTX).map_err(malformed)
     }
 
-    /// Whether one of `sections` has a name that `accepts` takes.
+    /// Whether `accepts` takes the name of one of `sections`.
     pub fn has_section(
         &self,
         sections: &[SectionHeader],
@@ -152,7 +153,7 @@ impl<'f> Layout<'f> {
         }
     }
 
-    /// Whether a library that this file says it needs has a name that `accepts` takes.
+    /// Whether `accepts` takes the name of a library that this file needs.
     pub fn needs(&self, accepts: &dyn Fn(&str) -> bool) -> Result<bool, Refused> {
         for index in &self.dynamic.needed {
             if self.dynamic_text(*index)?.is_some_and(|name| accepts(&name)) {
@@ -162,7 +163,7 @@ impl<'f> Layout<'f> {
         Ok(false)
     }
 
-    /// File offset and size of the strings that belong to the dynamic section.
+    /// File offset and size of the dynamic section's strings.
     pub fn dynamic_strings(&self) -> Option<(u64, u64)> {
         let (offset, left) = self.locate(self.dynamic.strings?, false)?;
         Some((offset, self.dynamic.strings_size.min(left)))

@@ -1,10 +1,12 @@
-//! Which functions of a file are to be hooked, and where exactly.
+//! Which functions of a file to hook, and at which offsets.
 //!
-//! In: an open file that a traced process has mapped executable, and what is wanted from it.
-//! Out: each function with the file offset its probe goes to, and a reason for each one that gets none.
-//! Not here: attaching, paths, processes. The file is read with `pread` and never mapped, because its owner may cut it
-//! short at any moment; the target stands still meanwhile, so a file without CUDA must be dismissed in microseconds.
-//! Nothing a file says is believed: every count and size is held against the file's length.
+//! In: an open file that a traced process has mapped executable, and which functions the caller wants. Out: each
+//! function with the file offset of its probe, and a reason for each one that gets no probe. Not here: attaching,
+//! paths, processes.
+//!
+//! The file is read with `pread` and never mapped, because its owner may truncate it at any moment. The target is
+//! stopped meanwhile, so a file without CUDA must be dismissed in microseconds. No number in the file is trusted: every
+//! count and size is checked against the file's length.
 
 mod file;
 mod layout;
@@ -23,11 +25,11 @@ use gpurec_trace::bounds::Left;
 use layout::{Layout, Machine};
 use serde::{Deserialize, Serialize};
 
-/// What to look for.
+/// Which functions to look for.
 pub enum Want<'a> {
-    /// All of CUDA: the driver's and the runtime's functions, and a runtime linked into the file itself.
+    /// All of CUDA: the functions of the driver and the runtime, and of a runtime linked into the file itself.
     Cuda,
-    /// Any exported function whose name the closure accepts.
+    /// Every exported function whose name the closure accepts.
     Matching(&'a dyn Fn(&str) -> bool),
 }
 
@@ -46,7 +48,7 @@ pub struct Image {
     pub soname: Option<String>,
     /// In hexadecimal.
     pub build_id: Option<String>,
-    /// In the order of their entries.
+    /// Sorted by their entries.
     pub functions: Vec<Function>,
     pub not_hooked: Vec<NotHooked>,
 }
@@ -54,20 +56,20 @@ pub struct Image {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Function {
     pub name: String,
-    /// Other names of the same code.
+    /// Other names for the same code.
     pub aliases: Vec<String>,
     /// File offset of the symbol.
     pub entry: u64,
-    /// File offset of the probe: the entry, or an instruction a little further that the kernel can emulate.
+    /// File offset of the probe: the entry, or an instruction a little further on that Linux can emulate.
     pub site: u64,
-    /// Whether the kernel emulates the instruction at `site`; it single-steps all others, which costs several times more.
+    /// Whether Linux emulates the instruction at `site`; it single-steps all others, which costs several times more.
     pub emulated: bool,
     /// The instruction at `site`.
     pub instruction: String,
 }
 
 impl Image {
-    /// A file that was asked for, and has nothing that is wanted.
+    /// The image of a requested file that has none of the wanted functions.
     pub fn without_functions(self) -> Image {
         Image { functions: Vec::new(), not_hooked: Vec::new(), ..self }
     }
@@ -77,15 +79,15 @@ impl Image {
 pub struct NotHooked {
     pub name: String,
     pub reason: String,
-    /// It is a function, whose calls are not seen.
+    /// It is a function, so its calls are not seen.
     pub is_code: bool,
 }
 
-/// Those that are listed: what a file has more of is told in a row.
+/// The most entries that are listed; one more row counts the rest.
 const LISTED: usize = 256;
 const LISTED_BYTES: usize = 32 << 10;
 
-/// Holds a list of what is not hooked to a size that may be kept and written.
+/// Limits a list of unhooked functions to a size that may be kept and written.
 pub fn few(all: &mut Vec<NotHooked>) {
     let mut left: Left<LISTED_BYTES> = Left::default();
     let fit = |one: &&NotHooked| left.take(one.name.len() + one.reason.len());
@@ -102,7 +104,7 @@ pub fn few(all: &mut Vec<NotHooked>) {
 #[derive(Debug)]
 pub enum Refused {
     NotElf,
-    /// Another machine's code, or 32 bit; says which.
+    /// Code of another machine, or 32-bit code; names which.
     Foreign(String),
     Malformed(String),
     Io(std::io::Error),
@@ -130,16 +132,16 @@ impl std::error::Error for Refused {
     }
 }
 
-/// Where a function of any name begins.
+/// The entry of a function of any name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// In the file.
+    /// Offset in the file.
     pub offset: u64,
     pub name: String,
 }
 
-/// The functions of a file that still have names, by offset: for telling which one an
-/// address is. What cannot be read has none.
+/// The functions of a file that still have names, by offset: for finding the function of an address. Empty if the file
+/// cannot be read.
 pub fn function_symbols(file: &File) -> Vec<Symbol> {
     let symbols = || {
         let layout = Layout::read(file, Machine::here()?).ok()?;
@@ -148,12 +150,13 @@ pub fn function_symbols(file: &File) -> Vec<Symbol> {
     symbols().unwrap_or_default()
 }
 
-/// The name under which the linker knows a library, if the file is one and has one.
+/// The linker's name for a library; none if the file is not a library or has no name.
 pub fn soname(file: &File) -> Option<String> {
     Layout::read(file, Machine::here()?).ok()?.soname().ok().flatten()
 }
 
-/// Reads `file`. `runtime_name` says whether a name is one of the CUDA runtime's. `None`: nothing wanted is in it.
+/// Reads `file`. `runtime_name` returns whether a name belongs to the CUDA runtime. `None`: the file has nothing
+/// wanted.
 pub fn read(
     file: &File,
     file_name: &str,
@@ -194,7 +197,7 @@ fn read_on(
     }
     let too_many = candidates.too_many();
     let (functions, refused) = merge::functions(&layout, candidates.list)?;
-    // First: of a long list the rest is only counted.
+    // This comes first, because the end of a long list is only counted.
     let not_hooked = too_many.into_iter().chain(refused).collect();
     Ok(Some(image(&layout, kind, soname, functions, not_hooked)?))
 }
@@ -214,7 +217,7 @@ fn is_runtime_prefixed(name: &str) -> bool {
     name.starts_with("cuda") || name.starts_with("__cuda")
 }
 
-/// What a library is by its name. Wheels rename the runtime: `libcudart.HASH.so.12`, `libcudart-HASH.so.12`.
+/// The kind of a library, by its name. Wheels rename the runtime: `libcudart.HASH.so.12`, `libcudart-HASH.so.12`.
 fn kind_of(name: &str) -> Kind {
     let name = name.rsplit('/').next().unwrap_or(name);
     if name.starts_with("libcuda.so") {

@@ -1,5 +1,5 @@
-//! From symbols to functions. In: the wanted symbols. Out: one function for each place in the code, with all its names and
-//! its probe site; a reason for each symbol that is no such place. No two functions share a site.
+//! Turns symbols into functions. In: the wanted symbols. Out: one function for each place in the code, with all its
+//! names and its probe site; a reason for each symbol that is not such a place. No two functions share a site.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
@@ -13,7 +13,8 @@ use super::site::{self, Site};
 use super::symbols::Candidate;
 use super::{Function, NotHooked, Refused, unhookable};
 
-/// A longer function is probed at its entry, and so are all once this much code of a file has been looked through.
+/// A longer function gets its probe at its entry, and so do all functions once this much code of a file has been
+/// searched.
 const LONGEST_BODY: u64 = 256 << 10;
 const MOST_CODE: u64 = 64 << 20;
 
@@ -21,7 +22,7 @@ struct Place {
     names: Vec<String>,
     address: u64,
     size: u64,
-    /// Bytes of code that follow in the file.
+    /// Bytes of code from here to the end in the file.
     left: u64,
 }
 
@@ -47,7 +48,7 @@ pub fn functions(
     Ok((functions, not_hooked))
 }
 
-/// Places by file offset: two addresses may lead to the same bytes, and a probe belongs to bytes.
+/// Places by file offset: two addresses may map the same bytes, and a probe belongs to bytes.
 fn places(layout: &Layout, candidates: Vec<Candidate>) -> (BTreeMap<u64, Place>, Vec<NotHooked>) {
     let mut places: BTreeMap<u64, Place> = BTreeMap::new();
     let mut not_hooked = Vec::new();
@@ -69,7 +70,7 @@ fn places(layout: &Layout, candidates: Vec<Candidate>) -> (BTreeMap<u64, Place>,
     (places, not_hooked)
 }
 
-/// The best name first: public before internal, short before long.
+/// Sorts the best name first: public before internal, short before long.
 fn rank(name: &str) -> (bool, usize, &str) {
     (name.starts_with('_'), name.len(), name)
 }

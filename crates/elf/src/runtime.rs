@@ -1,5 +1,6 @@
-//! A CUDA runtime linked into a program or library. In: a layout and the runtime's names. Out: its functions, or that it
-//! is there but stripped, or nothing. Every file a process maps passes here: what is no CUDA must leave early.
+//! A CUDA runtime linked into a program or library. In: a layout and the runtime's names. Out: its functions, or that
+//! it is present but stripped, or nothing. This runs for every file that a process maps, so it must dismiss files
+//! without CUDA early.
 
 use goblin::elf::section_header::SHT_SYMTAB;
 use goblin::elf::sym::STT_FUNC;
@@ -17,7 +18,7 @@ pub enum Found {
     Stripped(NotHooked),
 }
 
-/// A runtime has all of these; a program's own function that merely bears a runtime's name comes without them.
+/// A runtime has all of these; a program's own function with the name of a runtime function comes without them.
 const ESSENTIAL: [&str; 4] =
     ["__cudaRegisterFatBinary", "cudaLaunchKernel", "cudaMalloc", "cudaGetDeviceCount"];
 const PIECE: u64 = 256 << 10;
@@ -41,7 +42,8 @@ pub fn find(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Foun
     without_symbols(layout, runtime_name)
 }
 
-/// Device code, no need of the shared runtime, no names: the runtime's may still be exported, or be another library's.
+/// The file has device code, does not need the shared runtime and has no symbols: the runtime's functions may still be
+/// exported, or may be in another library.
 fn without_symbols(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Found, Refused> {
     if let Some(table) = symbols::dynamic_table(layout)? {
         let (functions, imports) = functions(layout, table, runtime_name)?;
@@ -68,7 +70,7 @@ fn mentions_cuda(layout: &Layout, table: Table) -> Result<bool, Refused> {
     let mut done = 0;
     while done < table.names_size {
         let from = table.names.saturating_add(done);
-        // A name may lie across two pieces.
+        // A name may span two pieces.
         let size = (PIECE + NEEDLE.len() as u64).min(table.names_size - done);
         if finder.find(&layout.file.exact(from, size, "symbol names")?).is_some() {
             return Ok(true);
@@ -103,7 +105,7 @@ fn functions(
     Ok((found, imports))
 }
 
-/// Looks at a name's first bytes only: tables hold millions.
+/// Checks only the first bytes of a name: tables hold millions of names.
 fn is_prefixed(names: &[u8], symbol: &Sym) -> bool {
     names.get(symbol.st_name..).is_some_and(|name| name.starts_with(b"cuda") || name.starts_with(b"__cuda"))
 }
@@ -112,7 +114,7 @@ fn holds_runtime(functions: &Candidates) -> bool {
     functions.list.iter().any(|function| ESSENTIAL.contains(&function.name.as_str()))
 }
 
-/// nvcc puts kernels into sections of these names, whatever is stripped later.
+/// nvcc puts kernels into sections with these names, which survive stripping.
 fn has_device_code(layout: &Layout, sections: &[SectionHeader]) -> Result<bool, Refused> {
     layout.has_section(sections, &|name| {
         name.starts_with(b".nv_fatbin\0") || name.starts_with(b".nvFatBinSegment\0")

@@ -1,7 +1,7 @@
-//! Where in a function the probe goes. In: code and its address. Out: an instruction that is cheap to probe and at which
-//! the arguments and the return address still are where the caller put them. Pure; no file is read here.
+//! Where in a function to place the probe. In: code and its address. Out: an instruction that is cheap to probe and at
+//! which the arguments and the return address are still where the caller put them. Pure: no file is read here.
 //!
-//! The kernel emulates a few instructions and single-steps all others, which costs several times more. What it emulates
+//! Linux emulates a few instructions and single-steps all others, which costs several times more. It emulates
 //! (arch/x86/kernel/uprobes.c, since 5.x): push of a register, relative jmp, jcc and call, and the one-byte nop.
 
 use iced_x86::{
@@ -11,14 +11,15 @@ use iced_x86::{
 
 use super::layout::hex;
 
-/// How far from the entry to look, and how many instructions.
+/// How many bytes and how many instructions to search from the entry.
 const REACH: u64 = 64;
 const MOST_STEPS: usize = 8;
 const LONGEST_INSTRUCTION: u64 = 15;
-/// Bytes to hand in at most: an instruction may begin just within reach.
+/// The most bytes that a caller needs to pass: an instruction may begin just within reach.
 pub const WINDOW: u64 = REACH + LONGEST_INSTRUCTION;
 
-/// What a stepped-over instruction may write: no argument of a call (rax counts variadic ones), not the stack pointer.
+/// Registers that a skipped instruction may write: no argument of a call (rax counts variadic ones), not the stack
+/// pointer.
 const FREE: [Register; 8] = [
     Register::RBX,
     Register::RBP,
@@ -45,7 +46,8 @@ pub fn aarch64(code: &[u8], address: u64) -> Result<Site, &'static str> {
     Ok(Site { after_entry: 0, emulated: false, instruction: hex(word) })
 }
 
-/// The entry itself, or why no probe can be there: one probe that the kernel refuses makes it refuse a whole file's.
+/// The entry itself, or why it cannot have a probe: one probe that Linux refuses makes it refuse all probes of the
+/// file.
 pub fn entry(code: &[u8], address: u64) -> Result<Site, &'static str> {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let first = decoder.decode();
@@ -58,7 +60,7 @@ pub fn entry(code: &[u8], address: u64) -> Result<Site, &'static str> {
     Ok(site(&first, address))
 }
 
-/// The first emulated instruction after the entry that only harmless instructions come before.
+/// The first emulated instruction after the entry that only harmless instructions precede.
 pub fn further(code: &[u8], address: u64) -> Option<Site> {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let mut info = InstructionInfoFactory::new();
@@ -80,7 +82,8 @@ pub fn further(code: &[u8], address: u64) -> Option<Site> {
     None
 }
 
-/// Whether a direct branch in `body` ends after its entry and not after the site. Code that cannot be read counts as one.
+/// Whether a direct branch in `body` ends after its entry and not after the site. Code that cannot be decoded counts as
+/// one.
 pub fn is_jumped_into(body: &[u8], address: u64, after_entry: u64) -> bool {
     let mut decoder = Decoder::with_ip(64, body, address, DecoderOptions::NONE);
     let mut instruction = Instruction::default();
@@ -117,11 +120,11 @@ fn site(instruction: &Instruction, address: u64) -> Site {
     }
 }
 
-/// The length tells whether a prefix stands before it, which the kernel does not emulate or even refuses.
+/// The length shows whether the instruction has a prefix, which Linux does not emulate or even refuses.
 fn is_emulated(instruction: &Instruction) -> bool {
     let length = instruction.len();
     match instruction.code() {
-        // 41: the upper eight registers.
+        // 41 is the prefix of the upper eight registers.
         Code::Push_r64 if is_upper(instruction.op0_register()) => length == 2,
         Code::Push_r64 | Code::Nopd => length == 1,
         Code::Jmp_rel8_64 => length == 2,
@@ -136,8 +139,8 @@ fn is_upper(register: Register) -> bool {
     (Register::R8..=Register::R15).contains(&register)
 }
 
-/// Whether it may run before the probe is reached without changing what the probe would see at the entry. A short list:
-/// an instruction that is missing costs time, one that does more than it shows would cost the truth.
+/// Whether the instruction may run before the probe without changing what the probe sees at the entry. The list is
+/// short: a missing instruction costs time, but one with a hidden effect would make the recording wrong.
 fn is_harmless(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
     let plain = !instruction.has_lock_prefix() && instruction.segment_prefix() == Register::None;
     match instruction.mnemonic() {
@@ -169,7 +172,7 @@ fn touches_only_free_things(instruction: &Instruction, info: &mut InstructionInf
         .used_registers()
         .iter()
         .all(|register| !writes(register.access()) || FREE.contains(&register.register().full_register()));
-    // The code's own data is always there; any other address might not be.
+    // Data of the code itself is always mapped; any other address might not be.
     let memory = used.used_memory().iter().all(|memory| match memory.access() {
         OpAccess::None | OpAccess::NoMemAccess => true,
         OpAccess::Read => instruction.is_ip_rel_memory_operand(),
@@ -182,15 +185,15 @@ fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// Opcodes that the kernel's uprobes refuse, found by trying all on 6.18. It looks them up behind a VEX or EVEX prefix
-/// too, where they mean something else: `vmovdqa` (6f) is refused like `outs`.
+/// Opcodes that Linux's uprobes refuse, found by trying all on 6.18. Linux also checks them behind a VEX or EVEX
+/// prefix, where they mean something else: it refuses `vmovdqa` (6f) like `outs`.
 const REFUSED: [u8; 40] = [
     0x06, 0x07, 0x0e, 0x16, 0x17, 0x1e, 0x1f, 0x27, 0x2f, 0x37, 0x3f, 0x60, 0x61, 0x62, 0x6c, 0x6d, 0x6e,
     0x6f, 0x82, 0x9a, 0xcc, 0xcd, 0xce, 0xcf, 0xd4, 0xd5, 0xd6, 0xe4, 0xe5, 0xe6, 0xe7, 0xea, 0xec, 0xed,
     0xee, 0xef, 0xf1, 0xf4, 0xfa, 0xfb,
 ];
 
-/// Whether the kernel refuses a probe on `instruction`, which `code` begins with.
+/// Whether Linux refuses a probe on `instruction`, which is at the start of `code`.
 fn is_refused(instruction: &Instruction, code: &[u8]) -> bool {
     let bad_prefix = prefixes(code).any(|prefix| match prefix {
         0x26 | 0x2e | 0x36 | 0x3e | 0xf0 => true,

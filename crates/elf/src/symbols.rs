@@ -1,4 +1,4 @@
-//! Symbol tables. In: a layout and what names are wanted. Out: the symbols, not yet judged. Tables are read in pieces.
+//! Symbol tables. In: a layout and the wanted names. Out: the symbols, not yet checked. Tables are read in pieces.
 
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_LOCAL, STT_FUNC, STV_HIDDEN, STV_INTERNAL};
@@ -12,11 +12,11 @@ use gpurec_trace::bounds::Left;
 pub const SYMBOL: u64 = 24;
 const PIECE: u64 = 8192;
 const LONGEST_NAME: usize = 4096;
-/// More hooks in one file than this are no recording but an accident (or an attack).
+/// More hooks than this in one file are an accident or an attack, not a recording.
 const MOST_HOOKS: usize = 1 << 16;
-/// Bytes of their names: many symbols may share one long name.
+/// The bytes of their names: many symbols may share one long name.
 pub const MOST_HOOKED_NAMES: usize = 8 << 20;
-/// The same of all functions of a file, each with what there is to it beside its name.
+/// The same for all functions of a file; EACH is what a function takes besides its name.
 pub const MOST_NAMES: usize = 64 << 20;
 pub const EACH: usize = 48;
 
@@ -25,12 +25,12 @@ pub struct Candidate {
     pub symbol: Sym,
 }
 
-/// The symbols that are wanted, as many as there may be.
+/// The wanted symbols, up to the limits.
 #[derive(Default)]
 pub struct Candidates {
     pub list: Vec<Candidate>,
     names: Left<MOST_HOOKED_NAMES>,
-    /// The first for which there was no room, and how many.
+    /// The first symbol that did not fit, and the number of such symbols.
     beyond: Option<(String, u64)>,
 }
 
@@ -45,7 +45,7 @@ impl Candidates {
         }
     }
 
-    /// What was left out.
+    /// An entry for the symbols that were left out.
     pub fn too_many(&mut self) -> Option<NotHooked> {
         let (name, count) = self.beyond.take()?;
         let reason = format!(
@@ -57,7 +57,7 @@ impl Candidates {
     }
 }
 
-/// Where a symbol table and its names lie in the file.
+/// Where a symbol table and its names are in the file.
 #[derive(Clone, Copy)]
 pub struct Table {
     pub symbols: u64,
@@ -66,7 +66,7 @@ pub struct Table {
     pub names_size: u64,
 }
 
-/// The symbol table that `section` describes, its names being in the section it links to.
+/// The symbol table that `section` describes; its names are in the section that it links to.
 pub fn table_of(sections: &[SectionHeader], section: &SectionHeader) -> Result<Table, Refused> {
     let names = sections
         .get(section.sh_link as usize)
@@ -82,7 +82,7 @@ pub fn table_of(sections: &[SectionHeader], section: &SectionHeader) -> Result<T
     })
 }
 
-/// The dynamic symbol table, by the section headers or, in a file without them, the way the loader finds it.
+/// The dynamic symbol table, from the section headers or, in a file without them, found as the loader finds it.
 pub fn dynamic_table(layout: &Layout) -> Result<Option<Table>, Refused> {
     let sections = layout.sections()?;
     match sections.iter().find(|section| section.sh_type == SHT_DYNSYM) {
@@ -110,7 +110,7 @@ fn count_by_hash(layout: &Layout, address: u64) -> Result<u64, Refused> {
     u32_at(&head, 4).map(u64::from).ok_or_else(no_hash)
 }
 
-/// The table does not say how many symbols there are: find the last chain, and follow it to its end mark.
+/// The table does not contain the number of symbols: finds the last chain and follows it to its end mark.
 fn count_by_gnu_hash(layout: &Layout, address: u64) -> Result<u64, Refused> {
     let (offset, _) = layout.locate(address, false).ok_or_else(no_hash)?;
     let head = layout.file.exact(offset, 16, "hash table")?;

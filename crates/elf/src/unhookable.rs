@@ -1,8 +1,10 @@
-//! Functions that must not be hooked, by name. In: a name. Out: the reason, if it is one of them.
-//! While a call is followed to its return, the stack holds another return address. These functions return more than
-//! once, return on another stack, or look at return addresses: the program would be killed, or go on in a wrong place.
+//! Functions that must not be hooked, by name. In: a name. Out: the reason, if the function is one of them.
+//!
+//! While a hook waits for a call's return, the stack holds another return address. These functions return more than
+//! once, return on another stack, or read return addresses: with a hook, the program would be killed or continue in a
+//! wrong place.
 
-/// A family: how its names end, without leading underscores, and what it does.
+/// A family: the ends of its names, without leading underscores, and what the functions do.
 const FAMILIES: [(&[&str], &str); 4] = [
     (
         &["setjmp", "sigsetjmp", "longjmp", "siglongjmp", "longjmp_chk"],
@@ -14,7 +16,7 @@ const FAMILIES: [(&[&str], &str); 4] = [
             "setcontext",
             "swapcontext",
             "makecontext",
-            // Boost's.
+            // From Boost.
             "jump_fcontext",
             "ontop_fcontext",
             "make_fcontext",
@@ -31,7 +33,7 @@ const FAMILIES: [(&[&str], &str); 4] = [
 const UNWINDER: &str = "_Unwind_";
 
 pub fn reason(name: &str) -> Option<&'static str> {
-    // A version may follow: vfork@@GLIBC_2.2.5.
+    // The name may end in a version: vfork@@GLIBC_2.2.5.
     let name = name.split('@').next().unwrap_or(name);
     if name.starts_with(UNWINDER) {
         return Some("it looks for callers by return addresses: a hook would end the program");

@@ -1,8 +1,7 @@
-//! An ioctl, from its numbers and bytes to names.
+//! Decodes an ioctl from its numbers and bytes to names.
 //!
-//! In: what BPF read when an ioctl began and when it ended. Out: the request,
-//! its fields, the result, all by name; and what that means for the objects
-//! that later ioctls speak of. Nothing that was read is trusted.
+//! In: what BPF read when an ioctl began and when it ended. Out: the request, its fields and the result, all by name;
+//! and the effect on the objects that later ioctls refer to. Nothing that was read is trusted.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,30 +14,30 @@ use super::version::Version;
 use super::{Begun, Device, Done, Family, Ioctl};
 use gpurec_trace::{Arg, Value};
 
-/// Turns ioctls into names. One for the whole machine: RM's client handles are unique on it.
+/// Turns ioctls into names. One decoder serves the whole machine, because RM's client handles are unique on it.
 pub struct Decoder {
     layouts: Layouts,
     names: Arc<Names>,
     handles: Handles,
 }
 
-/// What the end of an ioctl needs to know of its beginning.
+/// What the end of an ioctl needs from its beginning.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pending {
     row: Option<&'static Row>,
     /// The function of NV_ESC_RM_VID_HEAP_CONTROL.
     function: Option<&'static Row>,
-    /// Whether BPF's status word is this layout's.
+    /// Whether the offset of BPF's status word is that of this layout.
     status_is_read: bool,
     effect: Effect,
 }
 
-/// What becomes of the objects if the ioctl succeeds.
+/// The effect on the objects if the ioctl succeeds.
 #[derive(Clone, Copy, Debug, Default)]
 enum Effect {
     #[default]
     None,
-    /// `object` is 0 if RM is to choose it.
+    /// `object` is 0 if RM chooses the handle.
     Add {
         client: u32,
         parent: u32,
@@ -51,19 +50,19 @@ enum Effect {
     },
 }
 
-/// Statuses from here on are warnings: the thing was done.
+/// Statuses from here on are warnings: the request succeeded.
 const FIRST_WARNING: u32 = 0x1_0000;
 const CLIENT_CLASSES: [u32; 3] = [0x00, 0x01, 0x41];
 const HEAP_FREE: u32 = 3;
-/// Where RM writes the handle it chose, in every request that makes an object.
+/// The offset at which RM writes the handle it chose, in every request that makes an object.
 const NEW_OBJECT: u16 = 8;
 
-/// A decoding under way.
+/// A decoding in progress.
 struct Draft {
     detail: Args,
     unknown: bool,
     pending: Pending,
-    /// All that the request has was read.
+    /// Every field of the request was read.
     complete: bool,
 }
 
@@ -76,12 +75,12 @@ impl Decoder {
         }
     }
 
-    /// NV_OK, NV_ERR_…; a number without a name as a number.
+    /// NV_OK, NV_ERR_…; a status without a name is shown as its number.
     pub fn status_name(&self, number: u32) -> Cow<'static, str> {
         self.names.status(number)
     }
 
-    /// How many objects were forgotten because there were too many at a time.
+    /// The number of objects that were forgotten because too many existed at a time.
     pub fn forgotten(&self) -> u64 {
         self.handles.forgotten()
     }
@@ -101,7 +100,7 @@ impl Decoder {
         }
     }
 
-    /// It ended: `returned` by the system call, `payload` and `status` as read then.
+    /// An ioctl ended: `returned` is the system call's result, `payload` and `status` are as read then.
     pub fn end(
         &mut self,
         pending: &Pending,
@@ -110,7 +109,7 @@ impl Decoder {
         status: Option<u32>,
     ) -> Done {
         let Some(row) = pending.row.filter(|_| returned >= 0) else {
-            // A system call that failed wrote no result: what is there is the caller's.
+            // A system call that failed wrote no result: the memory still holds the caller's data.
             return Done { status: None, out: Args::new() };
         };
         let view = View::of(payload.unwrap_or_default());
@@ -127,7 +126,7 @@ impl Decoder {
         Done { status: status.map(|s| self.names.status(s)), out }
     }
 
-    /// An object is added only if that is certain, removed unless it is certain that it is still there.
+    /// Adds an object only if the allocation certainly succeeded; removes one unless the free certainly failed.
     fn apply(&mut self, effect: Effect, succeeded: Option<bool>, view: View, out: &mut Args) {
         match effect {
             Effect::Add { client, parent, object, class } if succeeded == Some(true) => {
@@ -191,7 +190,7 @@ impl Decoder {
         draft.finish(row.name)
     }
 
-    /// What an escape is about: the client, the object, its class. `None` if that was not all read.
+    /// The client, the object and the class of an escape. `None` if some of them were not read.
     fn identity(&self, ioctl: &Ioctl, view: View, draft: &mut Draft) -> Option<()> {
         match ioctl.nr {
             nr::CONTROL => self.control(view, draft),
@@ -251,7 +250,7 @@ impl Decoder {
         Some(())
     }
 
-    /// What depends on a class or a function.
+    /// The fields that depend on a class or a function.
     fn more(&self, ioctl: &Ioctl, row: &'static Row, view: View, draft: &mut Draft) {
         match ioctl.nr {
             nr::ALLOC => self.parameters(ioctl, row, view, draft),
@@ -260,7 +259,7 @@ impl Decoder {
         }
     }
 
-    /// The parameters behind RM_ALLOC's pointer, where the class has any that are known.
+    /// The parameters at RM_ALLOC's pointer, if the class has known ones.
     fn parameters(&self, ioctl: &Ioctl, row: &Row, view: View, draft: &mut Draft) {
         let class = view.word(12).and_then(|class| self.names.class(class));
         let Some(layout) = class.and_then(|c| self.layouts.alloc(c.params?)) else { return };
@@ -271,7 +270,8 @@ impl Decoder {
         let Some(second) = ioctl.second.filter(|s| !s.is_empty()) else {
             return draft.flag("params_unreadable");
         };
-        // A caller that says how much it passes means just that; older ones pass the whole structure.
+        // If the caller passes the size of the parameters, only that much is valid; older callers pass the whole
+        // structure.
         let passed = row.fields.iter().find(|f| f.name == "params_size").and_then(|f| view.word(f.at));
         let passed = passed.filter(|n| *n != 0).unwrap_or(u32::from(layout.size));
         let fields = layout.inputs().filter(|f| u32::from(f.end()) <= passed);
@@ -282,7 +282,7 @@ impl Decoder {
         let (Some(client), Some(function)) = (view.word(0), view.word(8)) else { return };
         let Some(row) = self.layouts.heap(function) else { return };
         draft.push("function_name", Value::Text(Cow::Borrowed(row.name)));
-        // The client stands before the union; the row of a function has only its own fields.
+        // The client is in front of the union; the row of a function has only its own fields.
         draft.complete &= append(&mut draft.detail, row, row.inputs(), view, self.known());
         let memory = row.fields.iter().find(|f| f.name == "memory").and_then(|f| view.word(f.at));
         if let (HEAP_FREE, Some(object)) = (function, memory) {
@@ -307,7 +307,7 @@ impl Draft {
         self.detail.push(arg(name, value));
     }
 
-    /// The handle the caller chose; RM chooses if it is zero.
+    /// Adds the handle that the caller chose; RM chooses one if it is zero.
     fn push_object(&mut self, object: u32) {
         if object != 0 {
             self.push("object", hex(object));
@@ -336,7 +336,7 @@ impl Draft {
     }
 }
 
-/// A request that has no name: its number, and how large it is.
+/// A request without a known name: its number and its size.
 fn nameless(ioctl: &Ioctl, number: u32) -> Begun {
     let mut detail: Vec<Arg> = Vec::new();
     if ioctl.wrapped {
@@ -363,5 +363,5 @@ fn modeset(ioctl: &Ioctl) -> Begun {
     Begun { request: "NVKMS_IOCTL_CMD".into(), unknown: false, detail, pending: Pending::default() }
 }
 
-/// The most a caller may hand in of a payload.
+/// The most bytes of a payload that a caller may pass in.
 const _: () = assert!(MAX_ENTRY == 256);

@@ -1,12 +1,11 @@
-//! Which device a number means.
+//! Identifies devices by their numbers.
 //!
-//! In: the text of /proc/devices, a family and a minor number. Out: the majors
-//! that are NVIDIA's, the name a device usually has. By number, never by path:
-//! a container may call a device what it likes.
+//! In: the text of /proc/devices, a family and a minor number. Out: NVIDIA's major numbers, and the usual name of a
+//! device. Uses numbers, never paths, because a container may give a device any name.
 
 use std::borrow::Cow;
 
-/// A driver's devices, as BPF is told: the number of the family is on the wire.
+/// The driver modules that own devices. The records between BPF and gpurec contain the number of the family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Family {
@@ -54,7 +53,7 @@ impl Device {
     }
 }
 
-/// The majors that are NVIDIA's, from the text of /proc/devices, sorted.
+/// NVIDIA's major numbers in the text of /proc/devices, sorted.
 pub fn majors(proc_devices: &str) -> Vec<(u32, Family)> {
     let mut found = vec![(NVIDIA_MAJOR, Family::Nvidia)];
     let lines = proc_devices.lines().map(str::trim);

@@ -1,8 +1,7 @@
-//! Bytes → named values, by the rows of layouts.txt.
+//! Turns bytes into named values, by the rows of layouts.txt.
 //!
-//! In: a row, the pieces that were read. Out: arguments appended to a list.
-//! The bytes are another program's: whatever they are, nothing here fails; a
-//! field that was not read is left out, and the caller is told.
+//! In: a row, the pieces that were read. Out: arguments appended to a list, and whether all fields were read. The bytes
+//! come from another program, so no input makes this fail; a field that was not read is left out.
 
 use std::borrow::Cow;
 
@@ -13,17 +12,17 @@ use gpurec_trace::{Arg, Value, lossy};
 
 pub type Args = Vec<Arg<'static>>;
 
-/// What was read of a payload.
+/// The parts of a payload that were read.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub payload: &'a [u8],
-    /// A later part of it, and where that begins.
+    /// A later part of it, and the offset where that begins.
     pub tail: Option<(u16, &'a [u8])>,
-    /// The size of the whole.
+    /// The size of the whole payload.
     pub size: u32,
 }
 
-/// What names are looked up in.
+/// The tables for looking up names.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
     pub names: &'a Names,
@@ -58,7 +57,7 @@ pub fn hex(number: u32) -> Value<'static> {
     Value::Hex(u64::from(number))
 }
 
-/// Appends `fields`; false if one of them was not read.
+/// Appends `fields`; returns false if one of them was not read.
 pub fn append<'f>(
     out: &mut Args,
     row: &Row,
@@ -83,7 +82,7 @@ pub fn append<'f>(
     complete
 }
 
-/// What a field is called where a key stands once: a request and the parameters in it may both have `flags`.
+/// The key of a field, which must be unique in its line: a request and its parameters may both have `flags`.
 fn key(name: &'static str, taken: &Args) -> Cow<'static, str> {
     match taken.iter().any(|arg| arg.name == name) {
         true => Cow::Owned(format!("params_{name}")),
@@ -91,7 +90,7 @@ fn key(name: &'static str, taken: &Args) -> Cow<'static, str> {
     }
 }
 
-/// The class of an object, if it is known.
+/// Appends the class of an object, if it is known.
 pub fn append_class(out: &mut Args, name: &'static str, client: u32, object: u32, known: Known) {
     if let Some(class) = known.handles.class(client, object) {
         out.push(arg(name, class_value(known.names.class(class), class)));
@@ -125,7 +124,7 @@ fn is_zero(value: &Value) -> bool {
     matches!(value, Value::Hex(0) | Value::Number(0) | Value::Signed(0))
 }
 
-/// Of up to eight bytes, in the machine's order: all that NVIDIA drivers run on are little endian.
+/// A number of up to eight bytes in little-endian order, the order of all machines that NVIDIA drivers run on.
 fn unsigned(bytes: &[u8]) -> u64 {
     bytes.iter().rev().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
@@ -139,7 +138,7 @@ fn signed(bytes: &[u8]) -> Value<'static> {
     }
 }
 
-/// The text up to its end or to where reading stopped; `None` if nothing of it was read.
+/// The text up to its zero or to the end of what was read; `None` if none of it was read.
 fn text(at: u16, count: u16, view: View) -> Option<Value<'static>> {
     let rest = view.payload.get(usize::from(at)..).filter(|rest| !rest.is_empty())?;
     let field = rest.get(..usize::from(count)).unwrap_or(rest);
@@ -147,11 +146,11 @@ fn text(at: u16, count: u16, view: View) -> Option<Value<'static>> {
     Some(Value::Text(Cow::Owned(lossy(text).into_owned())))
 }
 
-/// How UVM calls the host, in memory order.
+/// UVM's id of the CPU, in memory order.
 const CPU_UUID: [u8; 16] =
     [0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2, 0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73];
 
-/// As nvidia-smi -L shows it.
+/// Formats a UUID as nvidia-smi -L shows it.
 fn uuid(bytes: &[u8]) -> Cow<'static, str> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     if bytes == CPU_UUID {

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Makes the tables of this room: layouts.txt, commands.txt, classes.txt, statuses.txt.
+"""Makes the tables of this crate: layouts.txt, commands.txt, classes.txt, statuses.txt.
 
 usage: generate.py FACTS
 
 FACTS is the folder with nv_esc.csv, uvm_ioctl.csv, rm_ctrl.csv, rm_class.csv,
-nv_status.csv and nv_layouts.json. Run by hand when the facts change; the build
-never runs it. One fact a line:
+nv_status.csv and nv_layouts.json. Run it by hand when the facts change; the
+build never runs it. It writes one fact per line:
 
   layouts.txt   kind number name tag size status field…
       kind      n an escape of nvidia.ko, u a request of nvidia-uvm, a parameters of RM_ALLOC (name is
                 the key that classes.txt uses), v a function of NV_ESC_RM_VID_HEAP_CONTROL
-      tag       the first driver with this layout; of one number and struct the tags ascend
+      tag       the first driver with this layout; the tags of one number and struct ascend
       status    offset of the u32 with the result, or -
       field     [>|=]name:kind[=class_name][?]@offset
-                > the kernel writes it, = both ways, none: the caller does. ?: left out when zero
-                kind h handle (with =: and the class of its object under that name), c class,
+                > the driver writes it, = both write it, none: the caller writes it. ?: omitted when zero
+                kind h handle (with =: also the class of its object, under that name), c class,
                 e engine, x4 x8 hexadecimal, n1 n2 n4 n8 number, i4 signed, b flag, u uuid,
-                s64 text, l8 the last byte's offset (shown as a size), *72 size of the payload by 72
-  commands.txt  number name [first-last]     the drivers that have it, if not all
+                s64 text, l8 the last byte's offset (shown as a size), *72 size of the payload divided by 72
+  commands.txt  number name [first-last]     first-last: the drivers that have it, if not all
   classes.txt   number name [parameters|-] [first-last]
   statuses.txt  number name [first-last]
 
@@ -32,7 +32,7 @@ import sys
 
 OLDEST, NEWEST = "515.43.04", "595.45.04"
 
-# Names that are shorter, or the same thing called the same everywhere.
+# Shorter names, and one name for the same thing everywhere.
 RENAME = {
     "hRoot": "client",
     "hObjectParent": "parent",
@@ -60,10 +60,10 @@ RENAME = {
     "minor_number": "minor",
     "is8Supported": "is_8_supported",
 }
-# The object behind a handle is worth telling.
+# Handles for which the class of the object is shown too.
 RESOLVED = {"object": "object_class", "memory": "memory_class", "channel": "channel_class",
             "dma": "dma_class", "parent": "parent_class"}
-# What is written in code (the identity of an object), or is of no use to a reader.
+# Fields that decode.rs decodes itself (the identity of an object), or that are of no use to users.
 DROP = {
     0x27: {"client", "parent", "object", "class"},
     0x28: {"client", "parent", "object", "class"},
@@ -73,7 +73,7 @@ DROP = {
     0x34: {"client", "parent", "object", "source_client", "source_object"},
     0xD3: {"ptr"},
 }
-# Which way a value goes, by request (None: all of that device) and field.
+# The direction of a value, by request (None: all requests of that device) and field.
 OUT = {
     ("n", 0x4A): {"total", "free"},
     ("n", 0x52): {"more_events"},
@@ -101,7 +101,7 @@ BOTH = {
 }
 OPTIONAL = {"flags", "flags2", "kind_override", "rights", "internalflags", "smc_part_ref", "vaspace",
             "semaphore_address", "semaphore_payload", "ivc_heap_number", "dma_offset", "params_size"}
-# The field with the result of a request; an int32_t of such a name is something else.
+# The field with the result of a request; an int32_t of such a name has another meaning.
 STATUS = ("status", "Status", "rmStatus", "adapterStatus")
 EXPANDED = {"params", "pci_info", "sharePolicy"}
 HEX_NAME = re.compile(r"(base|address|addr|buffer|ptr|_start|_va|flags2?|kind_override|offset|limit|id|mask|target|cmd|user|p_.*|attr|attr2|dev_node|payload|status|data|entry)$")
@@ -121,7 +121,7 @@ def snake(name):
 
 
 def kind_of(ctype, name):
-    """The letter of a C type, or None for what is left out."""
+    """The letter of a C type, or None for a type that is left out."""
     if ctype == "char[64]":
         return "s64"
     if "[" in ctype or ctype.startswith("union"):
@@ -149,7 +149,7 @@ def kind_of(ctype, name):
 
 
 def flat(fields):
-    """(offset, C type, name) without the insides of structs that are shown whole or not at all."""
+    """(offset, C type, name) without the members of structs that are shown as a whole or not at all."""
     deeper = 1
     for at, depth, text in fields:
         ctype, name = text.rsplit(" ", 1)
@@ -216,7 +216,7 @@ ALLOC = {
     "NV0005_ALLOC_PARAMETERS": "event",
 }
 CLIENT_CLASSES = (0x0000, 0x0001, 0x0041)
-# The interesting part of each; the offsets are the same in every tag (checked below where a layout is known).
+# The useful fields of each; the offsets are the same in every tag (checked below if a layout is known).
 ALLOC_ROWS = [
     ("memory", 120, "NV_MEMORY_ALLOCATION_PARAMS",
      "size:n8@64 alignment:n8?@72 type:n4@4 flags:x4@8 attr:x4@24 attr2:x4@28 offset:x8?@80 limit:x8?@88"
@@ -233,7 +233,7 @@ ALLOC_ROWS = [
 ]
 ALLOC_FIELD = {"vaspace": "hVASpace", "engine": "engineType", "entries": "gpFifoEntries", "context_share": "hContextShare",
                "subcontext": "subctxId"}
-# Functions of NVOS32: number, name, the struct in its union, and which members of it.
+# Functions of NVOS32: number, name, the struct in its union, and the members shown.
 HEAP = [
     (2, "ALLOC_SIZE", "AllocSize", ("hMemory", "type", "flags", "attr", "attr2", "size", "alignment", "limit", "address")),
     (3, "FREE", "Free", ("hMemory", "flags")),
@@ -293,7 +293,7 @@ def heap_rows(layouts):
 
 def layout_rows(facts):
     layouts = json.load(open(os.path.join(facts, "nv_layouts.json")))
-    # 515 and 520 called it otherwise; the offsets are the same.
+    # 515 and 520 use another name; the offsets are the same.
     old = layouts["NV_CHANNELGPFIFO_ALLOCATION_PARAMETERS"][0]
     layouts["NV_CHANNEL_ALLOC_PARAMS"].insert(0, old)
     counted = {0xC8: "cards:*72", 0xD4: "gpus:*4"}

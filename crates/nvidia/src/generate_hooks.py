@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Makes hooks.txt: the kernel functions that gpurec knows by name.
+"""Makes hooks.txt: the driver functions that gpurec knows by name.
 
 usage: generate_hooks.py kernel_hooks.csv
 
-Run by hand when the facts change; the build never runs it. From the CSV come
-name, group, default, module, layer, and what the function is for. By hand,
-below, comes what the CSV says in prose or not at all: what is captured, what
-is returned, where a function runs, which drivers have it. Written beside this
-script:
+Run it by hand when the facts change; the build never runs it. The CSV contains
+name, group, default, module, layer, and the purpose of a function. The tables
+below add what the CSV has in prose or not at all: what to capture, the return
+type, where a function runs, which drivers have it. The script writes into its
+own folder:
 
   NAME GROUP on|off MODULE[,MODULE] kbuild|core RETURNS [FLAG...]
     args SINCE [NAME=PLACE:KIND...]
@@ -15,22 +15,23 @@ script:
     means TEXT
   folklore NAME TEXT
 
-kbuild: compiled with the kernel's own rules, so it has an ftrace entry. core:
-in nv-kernel.o, which has none. RETURNS: status (NV_STATUS), errno (negative
+kbuild: compiled with Linux's own rules, so it has an ftrace entry. core: part
+of nv-kernel.o, which has none. RETURNS: status (NV_STATUS), errno (negative
 int), bool, pointer, void, number.
 
-FLAG: open (not in the proprietary flavour), irq (may run in an interrupt, in
-whatever thread is there), scheduler (the type of its lines), from=TAG and
-before=TAG (drivers that have it), role=ioctl|file|xid, cmd=N user=N file=N
-inode=N (registers), line=NAME (what the trace calls it), at=CATEGORY:EVENT
-(the tracepoint that can stand for it).
+FLAG: open (not in the proprietary driver), irq (may run in an interrupt, in an
+arbitrary thread), scheduler (the type of its lines), from=TAG and before=TAG
+(drivers that have it), role=ioctl|file|xid, cmd=N user=N file=N inode=N
+(registers), line=NAME (its name in the trace), at=CATEGORY:EVENT (the
+tracepoint that can replace it).
 
-args and out hold from driver SINCE on, until the next; 0 is every driver.
-PLACE: N a register, N@A the memory that register N points to, at offset A,
-N@A@B that which the pointer there points to. N|M: register M on AArch64.
+args and out apply from driver SINCE on, until the next SINCE; 0 means every
+driver. PLACE: N is a register; N@A is the memory that register N points to, at
+offset A; N@A@B is the memory that the pointer there points to, at offset B.
+N|M: register M on AArch64.
 KIND: u8 u16 u32 u64 i32 bool, h32 h64 (shown in hex), uuid, text, status,
 command (an RM control), class (an RM class), engine. Everything under out is read
-when the function returns, through the registers as they were at its entry.
+when the function returns, through the registers saved at its entry.
 """
 
 import csv
@@ -39,7 +40,7 @@ import sys
 
 GROUPS = {"gsp-rpc": "gsp"}
 
-# What returns something else than an NV_STATUS.
+# Functions that return something other than an NV_STATUS.
 RETURNS = {
     "errno": """nvidia_unlocked_ioctl nvidia_frontend_unlocked_ioctl nvidia_ioctl uvm_unlocked_ioctl_entry
         uvm_ioctl uvm_tools_unlocked_ioctl_entry nvkms_unlocked_ioctl nvidia_open nvidia_close uvm_open_entry
@@ -63,12 +64,12 @@ RETURNS = {
         uvm_channel_update_progress uvm_vm_fault_entry uvm_va_space_cpu_fault uvm_perf_thrashing_get_hint""",
 }
 
-# May be called by the top half, so in whatever thread the interrupt found.
+# Functions that the top half may call, so they may run in an arbitrary thread.
 IRQ = """nvidia_isr nvidia_isr_msix rm_isr rm_gpu_handle_mmu_faults nv_uvm_event_interrupt
     uvm_isr_top_half_entry intrServiceNonStall_TU102 engineNonStallIntrNotify engineNonStallIntrNotifyEvent
     nv_post_event osNotifyEvent nv_kthread_q_schedule_q_item nvidia_rc_timer_callback""".split()
 
-# Of the uvm group, but interrupts all the same; the scheduler and interrupt groups are added below.
+# Interrupt handlers of the uvm group; the scheduler and interrupt groups are added below.
 SCHEDULER = """uvm_isr_top_half_entry replayable_faults_isr_bottom_half non_replayable_faults_isr_bottom_half
     access_counters_isr_bottom_half""".split()
 
@@ -102,11 +103,11 @@ FLAGS = {
     "uvm_va_space_cpu_fault": "from=525.47.04",
 }
 
-# RS_RES_ALLOC_PARAMS_INTERNAL behind the third argument of every Construct.
+# RS_RES_ALLOC_PARAMS_INTERNAL, the target of the third argument of every Construct.
 CONSTRUCT = "client=2@0:h32 parent=2@4:h32 object=2@8:h32 class=2@12:class"
-OLD = "515.43.04"  # the oldest driver whose layouts were looked at
+OLD = "515.43.04"  # the oldest driver whose layouts were analysed
 
-# Register numbers, offsets and when they changed. A string: args since OLD.
+# Register numbers, offsets, and the drivers in which they changed. A string means args since OLD.
 CAPTURE = {
     "nvidia_unlocked_ioctl": ["args 0 cmd=1:h32 user=2:h64"],
     "nvidia_frontend_unlocked_ioctl": ["args 0 cmd=1:h32 user=2:h64"],
@@ -317,7 +318,7 @@ CAPTURE = {
         f"args {OLD} page_size=1:u32 pages=3:u32",
         "args 555.42.02 page_size=1:u64 pages=3:u32",
     ],
-    # Returns a structure in memory: on x86-64 its address is a first argument of its own.
+    # Returns a structure in memory: on x86-64 its address is an additional first argument.
     "uvm_perf_thrashing_get_hint": [
         f"args {OLD} va_block=1|0:h64 address=2|1:h64",
         "args 550.40.53 va_block=1|0:h64 address=3|2:h64",
@@ -330,7 +331,7 @@ CAPTURE = {
     "uvm_va_space_create": [f"args {OLD}", "args 530.30.02 flags=2:h64"],
 }
 
-# Where the CSV says nothing, or what only the one who reads the whole row understands.
+# Purposes that the CSV lacks, or that only the whole row of the CSV explains.
 MEANS = {
     "os_free_mem": "free of the RM's own host memory",
     "os_unlock_user_pages": "unpin of user pages",

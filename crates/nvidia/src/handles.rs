@@ -1,14 +1,13 @@
-//! What RM handles stand for: (client, object) → class.
+//! The classes of RM handles: (client, object) → class.
 //!
-//! In: objects that RM allocated, duplicated and freed. Out: the class of one.
-//! Freeing an object frees what was allocated under it, as RM does. An object
-//! whose parent was never seen (recording began later) is kept under a parent
-//! of no class, so that freeing that parent is understood too.
+//! In: objects that RM allocated, duplicated and freed. Out: the class of an object. Freeing an object frees everything
+//! that was allocated under it, as in RM. If the recording began after the allocation of an object's parent, the object
+//! is kept under a parent without a class, so that freeing that parent works too.
 //!
-//! Bounded: at the limit the client that was allocated first is forgotten with
-//! all it has, as are clients whose process ended without a word; if all there is
-//! belongs to the client at hand, the new object is not kept. Either way it is
-//! counted, and the class of what was forgotten is left out, never guessed.
+//! The number of objects is bounded: at the limit, the table forgets the client that was allocated first, with all its
+//! objects, and so also clients whose process ended without freeing them. If all objects belong to the current client,
+//! the table does not keep the new object. Both cases are counted, and the class of a forgotten object is left out,
+//! never guessed.
 
 use std::collections::HashMap;
 
@@ -17,7 +16,7 @@ pub const LIMIT: usize = 1_000_000;
 
 const NONE: u32 = u32::MAX;
 
-/// An object in the tree; `first`, `prev` and `next` list a parent's children, the newest first.
+/// An object in the tree; `first`, `prev` and `next` link a parent's children, newest first.
 #[derive(Clone, Copy)]
 struct Node {
     client: u32,
@@ -63,20 +62,20 @@ impl Handles {
         self.places.len()
     }
 
-    /// How many objects were dropped for want of room.
+    /// The number of objects dropped for lack of room.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// A new client. One of that handle that was there before is gone.
+    /// Adds a client. An earlier client with that handle is gone.
     pub fn add_client(&mut self, client: u32, class: u32) {
         self.remove(client, client);
         self.place(client, client, NONE, Some(class));
     }
 
-    /// A new object. `class` is `None` for a copy of something unknown.
+    /// Adds an object. `class` is `None` for a copy of an unknown object.
     pub fn add(&mut self, client: u32, parent: u32, object: u32, class: Option<u32>) {
-        // RM never gives such handles; to take them would tie the tree in a knot.
+        // RM never returns such handles; accepting them would create a cycle in the tree.
         if object == client || object == parent || object == 0 {
             return;
         }
@@ -86,7 +85,7 @@ impl Handles {
         self.place(client, object, above, class);
     }
 
-    /// An object is freed, with everything under it.
+    /// Frees an object with everything under it.
     pub fn remove(&mut self, client: u32, object: u32) {
         let Some(top) = self.places.get(&(client, object)).copied() else { return };
         let mut at = top;
@@ -137,7 +136,8 @@ impl Handles {
         Some(at)
     }
 
-    /// Whether one more fits, the oldest other clients having been dropped if it must be.
+    /// Makes room for one more object, if necessary by dropping the oldest other clients. Returns false if there is
+    /// none.
     fn make_room(&mut self, client: u32) -> bool {
         while self.places.len() >= self.limit {
             let mut oldest = self.oldest_client;

@@ -1,7 +1,8 @@
-//! The kernel functions that gpurec knows by name: what they are for, which drivers have
-//! them, what to read of a call, and what was read by name and type. In: hooks.txt (made
-//! by generate_hooks.py, which describes its form), registers and pieces of kernel memory.
-//! Out: rows and named arguments. Pure: what the running kernel has is probe::kernel's.
+//! The driver functions that gpurec knows by name: their purpose, which driver versions have them, what to read of a
+//! call, and the values read by name and type.
+//!
+//! In: hooks.txt (made by generate_hooks.py, which describes its format), registers and pieces of kernel memory. Out:
+//! rows and named arguments. Not here: which functions the running driver has; probe::kernel finds that out.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,9 +18,9 @@ mod tests;
 
 const TABLE: &str = include_str!("hooks.txt");
 
-/// The most of one piece of memory that is read.
+/// The most bytes of one piece of memory.
 pub const MAX_PIECE: u16 = 128;
-/// The most pieces that are read at entry, and at exit.
+/// The most pieces at entry, and at exit.
 pub const MAX_PIECES: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -63,12 +64,12 @@ impl Group {
     }
 }
 
-/// What a function leaves in the return register.
+/// The type of the return value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Returns {
     /// NV_STATUS: zero is success.
     Status,
-    /// A negative errno, or a number that is none.
+    /// A negative errno, or a non-negative number.
     Errno,
     Bool,
     Pointer,
@@ -76,11 +77,11 @@ pub enum Returns {
     Number,
 }
 
-/// What a hook is to the recorder.
+/// How the recorder treats a hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     Function,
-    /// Where an ioctl enters the driver: decoded as such.
+    /// The driver's entry point for ioctls, decoded as an ioctl.
     Ioctl,
     /// open, close, mmap or poll of an nvidia file.
     File,
@@ -88,14 +89,14 @@ pub enum Role {
     Xid,
 }
 
-/// Where a file operation has what it works on: numbers of registers.
+/// The registers in which a file operation gets its arguments.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Operation {
     /// A `struct file *`.
     pub file: Option<u8>,
     /// A `struct inode *`.
     pub inode: Option<u8>,
-    /// Of an ioctl: the command word and the user's pointer.
+    /// For an ioctl: the command word and the user's pointer.
     pub cmd: Option<u8>,
     pub user: Option<u8>,
 }
@@ -119,23 +120,23 @@ pub struct Read {
 pub struct Hook {
     pub name: &'static str,
     pub group: Group,
-    /// Part of a plain `--kernel`.
+    /// Hooked by `--kernel` without a list.
     pub on: bool,
     pub module: &'static str,
-    /// Written as `scheduler`, else as `kernel`.
+    /// Written with type `scheduler`, otherwise `kernel`.
     pub scheduler: bool,
-    /// May run in an interrupt, in whatever thread was there: recorded as an instant.
+    /// May run in an interrupt, in an arbitrary thread: recorded as an instant.
     pub top_half: bool,
-    /// In nv-kernel.o, which has no ftrace entries: an ordinary kprobe is the only way in.
+    /// Part of nv-kernel.o, which has no ftrace entries: only an ordinary kprobe can hook it.
     pub core: bool,
-    /// The proprietary flavour of the driver has renamed it.
+    /// The proprietary driver has renamed it.
     pub open_only: bool,
     pub returns: Returns,
     pub role: Role,
     pub operation: Operation,
-    /// What the trace calls it.
+    /// Its name in the trace.
     pub line: &'static str,
-    /// The tracepoint, `category:event`, that can stand for it.
+    /// The tracepoint, `category:event`, that can replace it.
     pub tracepoint: Option<&'static str>,
     pub meaning: &'static str,
     args: Capture,
@@ -143,7 +144,7 @@ pub struct Hook {
     driver: Driver,
 }
 
-/// The names that numbers have in the running driver.
+/// The names of numbers in the running driver.
 #[derive(Clone)]
 struct Driver(Arc<Names>);
 
@@ -153,7 +154,7 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// What to read, and which field is where in it.
+/// What to read, and the place of each field in it.
 #[derive(Clone, Debug, Default)]
 struct Capture {
     fields: Vec<Field>,
@@ -187,15 +188,15 @@ enum Kind {
     Engine,
 }
 
-/// The rows of the drivers of this version, with the arguments as that version has them.
-/// Of an unknown version: every row, with the arguments of the newest.
+/// The rows of drivers of this version, with that version's arguments. For an unknown version: every row, with the
+/// arguments of the newest version.
 pub fn table(version: Option<&str>) -> Vec<Hook> {
     let version = version.and_then(Version::parse);
     let driver = Driver(Names::of(version.unwrap_or(Version::NEWEST)));
     rows().filter_map(|row| hook(&row, version, &driver)).flatten().collect()
 }
 
-/// Why a name that other texts tell of is not there.
+/// Why a function that other documents mention does not exist.
 pub fn folklore(name: &str) -> Option<&'static str> {
     TABLE
         .lines()
@@ -208,7 +209,7 @@ impl Hook {
         &self.args.reads
     }
 
-    /// Read at return, through the registers as they were at entry.
+    /// Read at return, through the registers saved at entry.
     pub fn exit(&self) -> &[Read] {
         &self.out.reads
     }
@@ -217,12 +218,12 @@ impl Hook {
         !self.args.fields.is_empty()
     }
 
-    /// The names of what `args` gives.
+    /// The names of the values in `args`.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.args.fields.iter().map(|field| field.name)
     }
 
-    /// What could not be read is null, and its name stands in `unreadable`.
+    /// A value that could not be read is null, and `unreadable` lists its name.
     pub fn args(&self, registers: &[u64; 6], pieces: &[Option<&[u8]>]) -> Vec<Arg<'static>> {
         self.args.named(Some(registers), pieces, &self.driver.0)
     }
@@ -309,7 +310,7 @@ impl Kind {
         }
     }
 
-    /// Of the first bytes, little-endian. None: there are too few.
+    /// The value in the first bytes, little-endian. None: there are too few bytes.
     fn value(self, bytes: &[u8], names: &Names) -> Option<Value<'static>> {
         if self == Kind::Text {
             return text(bytes);
@@ -338,7 +339,7 @@ impl Kind {
     }
 }
 
-/// Up to the zero; without one in a piece of the full size it is cut, which three dots say.
+/// The text up to its zero; if a piece of the full size has none, the text is truncated and ends in three dots.
 fn text(bytes: &[u8]) -> Option<Value<'static>> {
     let end = bytes.iter().position(|byte| *byte == 0);
     if end.is_none() && bytes.len() < usize::from(MAX_PIECE) {
@@ -363,7 +364,7 @@ fn uuid(bytes: &[u8]) -> String {
     text
 }
 
-/// One row of the table: its first line, and those that belong to it.
+/// One row of the table: its first line and the lines that belong to it.
 struct Row {
     first: &'static str,
     more: Vec<&'static str>,
@@ -381,7 +382,7 @@ fn rows() -> impl Iterator<Item = Row> {
     })
 }
 
-/// A row is a hook for each module that has the function; None if this driver has it not.
+/// A hook for each module that has the row's function; None if this driver lacks it.
 fn hook(row: &Row, version: Option<Version>, driver: &Driver) -> Option<Vec<Hook>> {
     let mut words = row.first.split(' ');
     let name = words.next()?;
@@ -456,8 +457,8 @@ fn returns(word: &str) -> Option<Returns> {
     })
 }
 
-/// The captures of the newest SINCE that is not above the version. A driver older than the
-/// oldest one looked at has none: what it has there is not known.
+/// The captures of the newest SINCE that is not above the version. A driver older than the oldest analysed one has
+/// none: its arguments are unknown.
 fn capture(row: &Row, what: &str, version: Option<Version>) -> Capture {
     let lines = row.more.iter().filter_map(|line| line.strip_prefix(what)?.strip_prefix(' '));
     let fits = |line: &&str| line.split(' ').next().is_some_and(|since| !older(version, since));
@@ -470,7 +471,7 @@ fn capture(row: &Row, what: &str, version: Option<Version>) -> Capture {
 }
 
 impl Capture {
-    /// NAME=PLACE:KIND. What cannot be read is left out; a test sees to it that nothing is.
+    /// Parses NAME=PLACE:KIND. Skips what it cannot parse; a test checks that nothing is skipped.
     fn add(&mut self, word: &'static str) -> Option<()> {
         let (name, place) = word.split_once('=')?;
         let (place, kind) = place.split_once(':')?;
@@ -490,7 +491,7 @@ impl Capture {
         Some(())
     }
 
-    /// The piece from this source, at least so long.
+    /// The index of the piece from this source, with at least this size.
     fn read(&mut self, source: Source, size: u16) -> Option<u8> {
         if size > MAX_PIECE {
             return None;
@@ -506,14 +507,14 @@ impl Capture {
     }
 }
 
-/// `N`, or `N|M` where AArch64 has it in register M.
+/// Parses `N`, or `N|M` where AArch64 uses register M.
 fn register(text: &str) -> Option<u8> {
     let (other, aarch64) = text.split_once('|').unwrap_or((text, text));
     let here = if cfg!(target_arch = "aarch64") { aarch64 } else { other };
     here.parse().ok().filter(|register| *register < 6)
 }
 
-/// Whether the driver is older than TAG; an unknown one is the newest.
+/// Whether the driver is older than TAG; an unknown version counts as the newest.
 fn older(version: Option<Version>, tag: &str) -> bool {
     version.zip(Version::parse(tag)).is_some_and(|(version, tag)| version < tag)
 }

@@ -1,8 +1,7 @@
-//! Where the fields of a request are, for one driver, and what BPF shall read of it.
+//! Where the fields of a request are in one driver version, and what BPF should read of it.
 //!
-//! In: layouts.txt, the driver's version, a request's number and size. Out: the
-//! row that holds, the list of reads. The sizes here are promises to BPF: at
-//! most 256 bytes at entry, 64 at exit.
+//! In: layouts.txt, the driver's version, a request's number and size. Out: the row that applies, and the list of
+//! reads. BPF relies on the limits here: at most 256 bytes at entry, 64 at exit.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,19 +9,19 @@ use std::sync::LazyLock;
 use super::devices::Family;
 use super::version::{Span, Version, choose};
 
-/// What BPF shall read of an ioctl.
+/// What BPF should read of an ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub family: Family,
-    /// The number in the command word; of nvidia-uvm the whole word.
+    /// The number in the command word; for nvidia-uvm the whole word.
     pub nr: u32,
-    /// Bytes of the payload at entry, at most 256. Not more than the ioctl's own
-    /// size where the command word has one (the `nvidia` family).
+    /// Bytes of the payload at entry, at most 256, and no more than the ioctl's own size if the command word contains
+    /// one (the `nvidia` family).
     pub entry: u16,
     pub second: Option<Second>,
     /// Bytes of the payload at exit, at most 64, and not more than its size.
     pub exit: u16,
-    /// Offset of the u32 with the result, to be read at exit.
+    /// Offset of the u32 that holds the result, read at exit.
     pub status: Option<u16>,
 }
 
@@ -31,10 +30,10 @@ pub struct Shape {
 pub struct Second {
     /// Offset in the payload.
     pub at: u16,
-    /// How much is read, at most 256.
+    /// The number of bytes to read, at most 256.
     pub size: u16,
-    /// What is read lies at `at` in the payload itself, behind a long array;
-    /// otherwise at the address that is there as a u64.
+    /// True: the piece is at `at` in the payload itself, behind a long array. False: it is at the address that is there
+    /// as a u64.
     pub inline: bool,
 }
 
@@ -50,15 +49,15 @@ pub mod nr {
     pub const ALLOC: u32 = 0x2b;
     pub const DUP_OBJECT: u32 = 0x34;
     pub const VID_HEAP_CONTROL: u32 = 0x4a;
-    /// Of nvidia-modeset, whose one request does not collide with any escape.
+    /// The number of nvidia-modeset's only request, which equals no escape.
     pub const MODESET: u32 = 0;
 }
 
-/// Where RM_ALLOC has the address of the parameters, and how much of them is of interest.
+/// Where RM_ALLOC has the address of the parameters, and how many of their bytes to read.
 const ALLOC_PARAMS: Second = Second { at: 16, size: 136, inline: false };
-/// The longest union member of VID_HEAP_CONTROL that is shown ends here.
+/// The end of the longest union member of VID_HEAP_CONTROL that is shown.
 const HEAP_BYTES: u16 = 152;
-/// cmd and size of NvKmsIoctlParams.
+/// The fields cmd and size of NvKmsIoctlParams.
 const MODESET_BYTES: u16 = 8;
 
 /// One layout of one request.
@@ -71,7 +70,7 @@ pub struct Row {
     pub size: u16,
     pub status: Option<u16>,
     pub fields: Vec<Field>,
-    /// Where the client is whose handles the others are.
+    /// The offset of the client that the other handles belong to.
     pub client_at: Option<u16>,
 }
 
@@ -81,7 +80,7 @@ pub struct Field {
     pub kind: Kind,
     pub at: u16,
     pub way: Way,
-    /// Left out when zero.
+    /// Omitted when zero.
     pub optional: bool,
 }
 
@@ -94,20 +93,20 @@ pub enum Way {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Of an object, whose class is told under the other name.
+    /// The handle of an object; its class is shown under the other name.
     Handle(Option<&'static str>),
     Class,
     Engine,
-    /// So many bytes.
+    /// A number of N bytes, in hex.
     Hex(u16),
     Number(u16),
     Signed(u16),
     Bool,
     Uuid,
     Text(u16),
-    /// The offset of the last byte of something, shown as its size.
+    /// The offset of the last byte of a range, shown as the range's size.
     Last,
-    /// How often this goes into the size of the payload.
+    /// Shown as the number of elements of this size in the payload.
     Count(u32),
 }
 
@@ -190,7 +189,7 @@ impl Row {
         self.ways(|way| way != Way::In)
     }
 
-    /// The fields that lie too far back for the first piece.
+    /// The fields that are beyond the first piece.
     pub fn tail(&self) -> Option<Second> {
         let far = || self.inputs().filter(|f| f.end() > MAX_ENTRY);
         let at = far().map(|f| f.at).min()?;
@@ -199,10 +198,10 @@ impl Row {
     }
 }
 
-/// The layouts as of one driver.
+/// The layouts in one driver version.
 pub struct Layouts {
     version: Version,
-    /// All layouts of a number, those of other drivers too: the size tells which of two structures was passed.
+    /// All layouts of a number, including other drivers': the size shows which of two structures was passed.
     escapes: HashMap<u32, Vec<&'static Row>>,
     uvm: HashMap<u32, &'static Row>,
     alloc: HashMap<&'static str, &'static Row>,
@@ -210,12 +209,12 @@ pub struct Layouts {
 }
 
 impl Layouts {
-    /// By the driver's version ("580.159.04"); unknown: the newest known.
+    /// The layouts of a driver version ("580.159.04"); of the newest known one if the version is unknown.
     pub fn of(version: Option<&str>) -> Layouts {
         let version = Version::of(version);
         let mut escapes: HashMap<u32, Vec<&'static Row>> = HashMap::new();
         let mut others: HashMap<(char, u32), Vec<&'static Row>> = HashMap::new();
-        // Backwards: of two structures of one request and tag, the later is the usual one.
+        // Backwards, because the later of two structures of one request and tag is the usual one.
         for row in ROWS.iter().rev() {
             match row.kind {
                 'n' => escapes.entry(row.number).or_default().push(row),
@@ -234,7 +233,7 @@ impl Layouts {
         Layouts { version, escapes, uvm, alloc, heap }
     }
 
-    /// An escape's layout: the one that has this size, else the driver's own.
+    /// An escape's layout: the one of this size, or else the driver's own.
     pub fn escape(&self, number: u32, size: u32) -> Option<&'static Row> {
         let rows = self.escapes.get(&number)?;
         let sized = rows.iter().copied().filter(|r| size != 0 && u32::from(r.size) == size);
@@ -245,7 +244,7 @@ impl Layouts {
         self.uvm.get(&number).copied()
     }
 
-    /// The parameters of RM_ALLOC, by the name that classes.txt gives.
+    /// The parameters of RM_ALLOC, by their name in classes.txt.
     pub fn alloc(&self, params: &str) -> Option<&'static Row> {
         self.alloc.get(params).copied()
     }
@@ -255,7 +254,7 @@ impl Layouts {
         self.heap.get(&function).copied()
     }
 
-    /// What BPF shall read: one entry for every request known, sorted.
+    /// What BPF should read: one sorted entry for every known request.
     pub fn shapes(&self) -> Vec<Shape> {
         let escapes = self.escapes.iter().filter_map(|(nr, rows)| self.escape_shape(*nr, rows));
         let uvm = self.uvm.values().map(|row| uvm_shape(row));
@@ -272,14 +271,14 @@ impl Layouts {
         shapes
     }
 
-    /// Wide enough for every layout of the number: the size of the ioctl at hand cuts it.
+    /// Wide enough for every layout of the number; the size of the actual ioctl limits the read.
     fn escape_shape(&self, number: u32, rows: &[&'static Row]) -> Option<Shape> {
         let main = newest(rows.iter().copied(), self.version)?;
         let second = (number == nr::ALLOC).then_some(ALLOC_PARAMS);
         let entry = rows.iter().map(|r| in_bytes(r)).max()?.max(coded_entry(number));
         let mut exit = rows.iter().map(|r| out_bytes(r)).max()?.max(coded_exit(number));
-        // BPF has one place to look for the result; where another layout has it
-        // elsewhere, it is found in what is read of the payload.
+        // BPF looks for the result at one offset; if another layout has it elsewhere, decoding finds it in the payload
+        // that was read.
         if rows.iter().any(|r| r.status != main.status) {
             let ends = rows.iter().filter_map(|r| r.status).map(|at| at.saturating_add(4));
             exit = ends.filter(|end| *end <= MAX_EXIT).fold(exit, u16::max);
@@ -303,7 +302,7 @@ fn in_bytes(row: &Row) -> u16 {
     row.inputs().map(Field::end).filter(|end| *end <= MAX_ENTRY).max().unwrap_or(0)
 }
 
-/// Texts are of use even when their end is cut off.
+/// Texts are useful even when truncated.
 fn out_bytes(row: &Row) -> u16 {
     let ends = row.outputs().map(|f| match f.kind {
         Kind::Text(_) if f.at < MAX_EXIT => f.end().min(MAX_EXIT),
@@ -312,7 +311,7 @@ fn out_bytes(row: &Row) -> u16 {
     ends.filter(|end| *end <= MAX_EXIT).max().unwrap_or(0)
 }
 
-/// How much of the payload decode.rs looks at itself.
+/// The number of payload bytes that decode.rs reads itself.
 pub fn coded_entry(number: u32) -> u16 {
     match number {
         nr::ALLOC => 24,
@@ -332,8 +331,8 @@ fn coded_exit(number: u32) -> u16 {
     }
 }
 
-/// The layout of the newest tag that is not above the version, else the oldest
-/// there is. Of two structures with one tag the first one here.
+/// The layout of the newest tag that is not above the version, or else the oldest layout. Of two structures with one
+/// tag, the first one here.
 fn newest(rows: impl Iterator<Item = &'static Row>, version: Version) -> Option<&'static Row> {
     choose(rows.map(|row| (Span { first: row.tag, last: row.tag }, row)), version)
 }

@@ -1,8 +1,7 @@
-//! The names of numbers, for one driver: RM commands, classes, statuses, engines.
+//! The names of numbers in one driver version: RM commands, classes, statuses, engines.
 //!
-//! In: commands.txt, classes.txt, statuses.txt, the driver's version, a number.
-//! Out: a name. Numbers that changed their name are resolved once, at `of`;
-//! a look-up is a binary search.
+//! In: commands.txt, classes.txt, statuses.txt, the driver's version, a number. Out: a name. `of` selects among changed
+//! names once; a look-up is a binary search.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -10,7 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use super::version::{Span, Version, choose};
 use gpurec_trace::Value;
 
-/// The names as of one driver.
+/// The names in one driver version.
 pub struct Names {
     /// Sorted by number.
     commands: Vec<(u32, &'static str)>,
@@ -21,11 +20,11 @@ pub struct Names {
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
     pub name: &'static str,
-    /// What kind of parameters RM_ALLOC takes, where that is known: a row of layouts.txt.
+    /// The type of RM_ALLOC's parameters, if known: a row of layouts.txt.
     pub params: Option<&'static str>,
 }
 
-/// Control commands with this bit have no public names: they are handed to the firmware as they are.
+/// Control commands with this bit have no public names: RM passes them to the firmware unchanged.
 const GSS_LEGACY: u32 = 0x8000;
 
 /// NV2080_ENGINE_TYPE_*, by number.
@@ -39,7 +38,7 @@ const ENGINES: &str = "NULL GR0 GR1 GR2 GR3 GR4 GR5 GR6 GR7 \
 static ENGINE: LazyLock<Vec<&'static str>> = LazyLock::new(|| ENGINES.split_whitespace().collect());
 
 impl Names {
-    /// Made once for each driver: that takes a millisecond, and several ask.
+    /// Made once per driver version: making it takes a millisecond, and several callers need it.
     pub fn of(version: Version) -> Arc<Names> {
         static MADE: Mutex<Vec<(Version, Arc<Names>)>> = Mutex::new(Vec::new());
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +79,7 @@ impl Names {
     }
 }
 
-/// A class by name, else its number.
+/// A class by name, or its number.
 pub fn class_value(class: Option<Class>, number: u32) -> Value<'static> {
     match class {
         Some(class) => Value::Text(Cow::Borrowed(class.name)),
@@ -88,7 +87,7 @@ pub fn class_value(class: Option<Class>, number: u32) -> Value<'static> {
     }
 }
 
-/// An engine by name, else its number.
+/// An engine by name, or its number.
 pub fn engine_value(number: u32) -> Value<'static> {
     match ENGINE.get(number as usize) {
         Some(name) => Value::Text(Cow::Borrowed(name)),
@@ -101,7 +100,7 @@ fn find<T: Copy>(sorted: &[(u32, T)], number: u32) -> Option<T> {
     sorted.get(at).map(|(_, found)| *found)
 }
 
-/// What a line says after its number.
+/// Parses the rest of a line after its number.
 type Parse<T> = fn(&mut std::str::SplitWhitespace<'static>) -> Option<T>;
 
 fn named(words: &mut std::str::SplitWhitespace<'static>) -> Option<&'static str> {
@@ -115,7 +114,7 @@ fn class(words: &mut std::str::SplitWhitespace<'static>) -> Option<Class> {
     Some(Class { name, params })
 }
 
-/// One entry for every number of a table, which is sorted by number.
+/// One entry for each number of a table, which is sorted by number.
 fn resolved<T: Copy>(table: &'static str, version: Version, parse: Parse<T>) -> Vec<(u32, T)> {
     let rows: Vec<(u32, Span, T)> = table.lines().filter_map(|line| row(line, parse)).collect();
     rows.chunk_by(|a, b| a.0 == b.0)

@@ -1,15 +1,14 @@
-//! Driver versions, and which of several facts holds for one.
+//! Driver versions, and the choice among facts that depend on them.
 //!
-//! In: "580.159.04", the spans of drivers in the tables. Out: an order, a
-//! choice. A driver that the facts do not know takes what held last before it;
-//! one older than all facts the oldest.
+//! In: "580.159.04", the spans of drivers in the tables. Out: an order, a choice. For a driver missing from the tables,
+//! the latest earlier fact applies; for one older than all facts, the oldest.
 
 /// 580.159.04 as three numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version([u32; 3]);
 
 impl Version {
-    /// After everything known: the driver's version is not known either.
+    /// Newer than every known version; also used if the driver's version is unknown.
     pub const NEWEST: Version = Version([u32::MAX; 3]);
     const OLDEST: Version = Version([0; 3]);
 
@@ -28,7 +27,7 @@ impl Version {
     }
 }
 
-/// The first and the last driver seen with a fact.
+/// The first and the last analysed driver for which a fact holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub first: Version,
@@ -36,18 +35,17 @@ pub struct Span {
 }
 
 impl Span {
-    /// Every driver there is.
+    /// All drivers.
     pub const ALL: Span = Span { first: Version::OLDEST, last: Version::NEWEST };
 
-    /// "515.43.04-530.41.03"; nothing stands for all.
+    /// Parses "515.43.04-530.41.03"; an absent span means all drivers.
     pub fn parse(text: Option<&str>) -> Option<Span> {
         let Some(text) = text else { return Some(Span::ALL) };
         let (first, last) = text.split_once('-')?;
         Some(Span { first: Version::parse(first)?, last: Version::parse(last)? })
     }
 
-    /// How well this fact fits: the greatest of several is the one that holds,
-    /// the first of equals.
+    /// How well this fact fits: the fact with the greatest value applies, and the first of equals.
     fn fit(&self, version: Version) -> (u8, Version) {
         if self.first <= version && version <= self.last {
             (2, Version::OLDEST)
@@ -60,13 +58,13 @@ impl Span {
 }
 
 impl Version {
-    /// The older, the greater.
+    /// Reverses the order: the older, the greater.
     fn reversed(self) -> Version {
         Version(self.0.map(|part| u32::MAX - part))
     }
 }
 
-/// The item whose span holds for `version`; the first of several that do.
+/// The item whose span contains `version`; the first of several.
 pub fn choose<T>(items: impl IntoIterator<Item = (Span, T)>, version: Version) -> Option<T> {
     let mut best: Option<((u8, Version), T)> = None;
     for (span, item) in items {

@@ -1,7 +1,7 @@
-//! The arguments of a call: what the recorder captured, or what a file has of them.
+//! The arguments of a call: as the recorder captured them, or as a file contains them.
 //!
-//! In a file they are half of the text, and most readers look at one of them or at none. So a line
-//! that gpurec wrote keeps their text, known to be well-formed, and `get` reads in it.
+//! In a file they are half of the text, and most readers look at one of them or at none. So a line that gpurec wrote
+//! keeps their text, known to be well-formed, and `get` searches it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,10 +14,10 @@ use super::scan::Scan;
 use super::value::{Arg, List, Value, next_pair};
 use super::writer;
 
-/// How many registers carry arguments.
+/// The number of registers that carry arguments.
 pub const MAX_RAW: usize = 6;
 
-/// The names of arguments that nothing is known about.
+/// The names of arguments whose signature is unknown.
 const RAW_NAMES: [&str; MAX_RAW] = ["arg0", "arg1", "arg2", "arg3", "arg4", "arg5"];
 
 /// The argument that lists the others that could not be read.
@@ -25,21 +25,21 @@ const UNREADABLE: &str = "unreadable";
 
 #[derive(Clone, Debug)]
 pub enum Args<'a> {
-    /// Registers of a call whose signature is not known: `arg0`, `arg1`…
+    /// Registers of a call with an unknown signature: `arg0`, `arg1`…
     Raw(Raw),
     Named(List<'a, Arg<'a>>),
-    /// As they stand in the file.
+    /// The text in the file.
     Json(Json<'a>),
 }
 
-/// Up to six registers, held in place so that a call costs no allocation.
+/// Up to six registers, stored inline so that a call costs no allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw {
     registers: [u64; MAX_RAW],
     count: u8,
 }
 
-/// The text of an object, well-formed and plain (see scan.rs): nobody else can make one.
+/// The text of an object, well-formed and plain (see scan.rs). Only this module can make one.
 #[derive(Clone, Copy, Debug)]
 pub struct Json<'a>(&'a str);
 
@@ -80,7 +80,7 @@ impl Default for Args<'_> {
     }
 }
 
-/// By what they say, not by how they are held.
+/// Compares the values, however they are stored.
 impl PartialEq for Args<'_> {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -118,7 +118,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// The value of the first.
+    /// The value of the first argument.
     pub fn first(&self) -> Option<Value<'_>> {
         match self {
             Args::Raw(raw) => raw.first().copied().map(Value::Hex),
@@ -127,7 +127,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Appends them as a JSON object; from a file as they stand there.
+    /// Appends the arguments as a JSON object; those from a file unchanged.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         match self {
             Args::Raw(registers) => writer::raw(out, registers),
@@ -136,7 +136,7 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// For a person: `name=value`, with commas between. What could not be read is no NULL.
+    /// For users: `name=value`, separated by commas. A value that could not be read is not shown as NULL.
     pub fn shown(&self) -> String {
         match self.parsed().as_ref() {
             Args::Raw(raw) => {
@@ -162,10 +162,10 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// All of them, each as a value.
+    /// All arguments, each as a value.
     pub fn parsed(&self) -> Cow<'_, Args<'a>> {
         match self {
-            // Its text was checked, so that there is no error.
+            // The text was checked before, so this does not fail.
             Args::Json(Json(text)) => Cow::Owned(serde_json::from_str(text).unwrap_or_default()),
             known => Cow::Borrowed(known),
         }
@@ -188,7 +188,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// What the text of a value says, which is plain and well-formed.
+/// Parses the text of a value, which is plain and well-formed.
 fn value(text: &str) -> Option<Value<'_>> {
     match text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
         Some(string) => Some(Value::of_text(string)),
@@ -227,7 +227,7 @@ impl<'de> Visitor<'de> for ArgsVisitor {
     }
 }
 
-/// The list, once something came that is not the next raw register.
+/// Reads the arguments as a list, once one is not the next raw register.
 fn named<'de, A: MapAccess<'de>>(raw: Raw, other: Arg<'de>, mut map: A) -> Result<Vec<Arg<'de>>, A::Error> {
     let mut list: Vec<Arg> = RAW_NAMES
         .iter()

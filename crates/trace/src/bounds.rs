@@ -1,6 +1,6 @@
-//! How much is kept of what a target or a file says. Every table that grows with it has a bound here
-//! or a number of entries of bounded size; what is beyond is counted in a row of others.
-//! Nothing here knows what the bytes are.
+//! Bounds on what gpurec keeps from a target or a file. Every table that grows with either has a bound here or a
+//! maximum number of entries of bounded size; what exceeds it is counted in a row of others. Not here: what the bytes
+//! mean.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::hash::Map;
 
-/// A longer name is not told apart: no compiler and no driver makes one.
+/// Names longer than this are not distinguished: no compiler and no driver makes one.
 pub const LONGEST_NAME: usize = 8 << 10;
 
-/// How many calls may be open at once, in all threads together: seven eighths of a power of two, which
-/// a hash table holds without growing. Ten thousand threads are in some twenty calls each.
+/// The most calls that may be open at once, in all threads together: seven eighths of a power of two, which a hash
+/// table holds without growing. Ten thousand threads are in some twenty calls each.
 pub const MOST_OPEN: usize = 7 << 15;
 
-/// How many live allocations are followed, in all processes together: as many as a hash table holds without growing.
+/// The most live allocations tracked, in all processes together: as many as a hash table holds without growing.
 pub const MOST_LIVE: usize = 7 << 16;
 
-/// Bytes (or entries) that are left. Copies share them.
+/// The bytes (or entries) that remain. Copies share them.
 #[derive(Clone)]
 pub struct Room(Arc<Inside>);
 
@@ -33,12 +33,12 @@ impl Room {
         Room(Arc::new(Inside { left: AtomicUsize::new(bytes), refused: AtomicUsize::new(0) }))
     }
 
-    /// How often there was not enough left.
+    /// The number of requests that did not fit.
     pub fn refused(&self) -> usize {
         self.0.refused.load(Relaxed)
     }
 
-    /// What was kept is not any more.
+    /// Counts entries that were kept and then dropped.
     pub fn refuse(&self, count: usize) {
         self.0.refused.fetch_add(count, Relaxed);
     }
@@ -52,7 +52,7 @@ impl Room {
     }
 }
 
-/// What one owner has taken of a room: it goes back with the owner.
+/// What one owner has taken of a room. Dropping the owner returns it.
 pub struct Share {
     room: Room,
     taken: usize,
@@ -75,7 +75,7 @@ impl Share {
         self.room.0.left.fetch_add(bytes, Relaxed);
     }
 
-    /// Into a table whose entries count as `each`. False: there is no room for a new one.
+    /// Inserts into a table whose entries count as `each`. False: there is no room for a new entry.
     pub fn insert<K: Eq + Hash, V, S: BuildHasher>(
         &mut self,
         table: &mut HashMap<K, V, S>,
@@ -110,8 +110,8 @@ impl Drop for Share {
     }
 }
 
-/// Searches through a table that has no order for them. One that finds little is cheap as long as the table is small or
-/// the searches are few: what fills a table pays for so many looks at an entry, and some are free (half a second).
+/// Limits linear searches of a table. A search that finds little is cheap as long as the table is small or searches are
+/// few: each insertion allows a number of visits to entries, and some visits are free (half a second).
 #[derive(Default)]
 pub struct Searches {
     filled: usize,
@@ -126,14 +126,14 @@ impl Searches {
         self.filled += 1;
     }
 
-    /// False: these were too many, and the table is to be given up.
+    /// False: there were too many visits, and the caller should give up the table.
     pub fn looked(&mut self, in_vain: usize) -> bool {
         self.in_vain = self.in_vain.saturating_add(in_vain);
         self.in_vain <= FREE_LOOKS + LOOKS * self.filled
     }
 }
 
-/// Bytes that one table may still take.
+/// The bytes that one table may still take.
 #[derive(Clone, Copy, Debug)]
 pub struct Left<const BYTES: usize>(usize);
 
@@ -151,13 +151,13 @@ impl<const BYTES: usize> Left<BYTES> {
     }
 }
 
-/// Names that are told apart, each with a number: so many, and so many bytes of them.
+/// Distinguished names, each with a number. Their count and their bytes are bounded.
 pub struct Names<const MOST: usize, const BYTES: usize> {
     by_name: Map<Arc<str>, usize>,
     left: Left<BYTES>,
 }
 
-/// Besides its bytes, of each name: the counts in front of it, and what the allocator adds.
+/// Per name, besides its bytes: the reference counts in front of it, and the allocator's overhead.
 const EACH: usize = 32;
 
 impl<const MOST: usize, const BYTES: usize> Default for Names<MOST, BYTES> {
@@ -180,7 +180,7 @@ impl<const MOST: usize, const BYTES: usize> Names<MOST, BYTES> {
         self.by_name.is_empty()
     }
 
-    /// A name that is new. None: it is one of the others.
+    /// Adds a new name. None: it did not fit and belongs to the others.
     pub fn add(&mut self, name: &str, number: usize) -> Option<Arc<str>> {
         if self.len() >= MOST || name.len() > LONGEST_NAME || !self.left.take(name.len() + EACH) {
             return None;
@@ -191,11 +191,11 @@ impl<const MOST: usize, const BYTES: usize> Names<MOST, BYTES> {
     }
 }
 
-/// How many sentences are kept, and how long one may be.
+/// The most sentences kept, and the longest sentence.
 const SENTENCES: usize = 100;
 const LONGEST_SENTENCE: usize = 4 << 10;
 
-/// What is to be said, each once.
+/// Sentences for the user, without repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sentences {
     list: Vec<String>,
@@ -223,14 +223,14 @@ impl Sentences {
         self.list.len() as u64 + self.more
     }
 
-    /// Also how many are not among them.
+    /// All sentences, with the number of those that did not fit.
     pub fn all(&self) -> Vec<String> {
         let more = (self.more > 0).then(|| format!("and {} more reasons", self.more));
         self.list.iter().cloned().chain(more).collect()
     }
 }
 
-/// A text that is only shown, and whose beginning tells enough.
+/// Shortens a text that is only displayed and whose beginning is informative enough.
 pub fn short(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
@@ -288,7 +288,7 @@ mod tests {
             said.add(format!("{}", i % 500));
             said.add("0");
         }
-        // Those beyond are not told apart.
+        // Those beyond the limit are not distinguished.
         assert_eq!((said.list().len(), said.count()), (SENTENCES, 900));
         assert_eq!(said.all().last().unwrap(), "and 800 more reasons");
         said.add("x".repeat(1 << 20));

@@ -1,5 +1,5 @@
-//! The lines of `--budget`: what was given up, what was taken back. One for each function and
-//! change; at the end one more for each that is still given up, with its last counts.
+//! The lines of `--budget`: which functions it gave up, which it took back. There is one line for each function and
+//! change, and at the end one for each function that is still given up, with its last counts.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 pub enum Action {
     GiveUp,
     TakeBack,
-    /// The recording ends: the function stays at its level.
+    /// The recording ended: the function stays at its level.
     End,
 }
 
-/// What is had of a function's calls.
+/// How much of a function's calls is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     Recorded,
-    /// Their number.
+    /// Only the number of calls.
     Counted,
     /// Nothing.
     Unhooked,
@@ -27,15 +27,15 @@ pub enum Level {
 pub struct Budget {
     pub action: Action,
     pub function: String,
-    /// Functions of the same name share it, if they are called alike.
+    /// Functions of the same name that are called alike share a probe.
     pub probe: u32,
-    /// From here on.
+    /// The level from here on.
     pub level: Level,
     pub before: Level,
-    /// Calls that were counted and not recorded since the function's last line.
+    /// The calls counted but not recorded since the function's last line.
     pub counted: u64,
-    /// Why: the thread that paid most, how much of its time, and how often it called the
-    /// function. Not at the end.
+    /// The reason: the thread that paid most, the share of its time, and how often it called the function. Absent at
+    /// the end.
     #[serde(flatten)]
     pub why: Option<Why>,
 }
@@ -44,7 +44,7 @@ pub struct Budget {
 pub struct Why {
     pub pid: u32,
     pub tid: u32,
-    /// With one decimal.
+    /// Has one decimal.
     pub percent: f64,
     pub hits_per_sec: u64,
 }

@@ -1,8 +1,7 @@
 //! The events of a trace, one variant for each kind of line.
 //!
-//! `Begin`, `End` and what kernel.rs has are written millions of times: they
-//! borrow what they name. The others are rare and written through serde; the names of their
-//! fields are the keys of the trace.
+//! `Begin`, `End` and the events in kernel.rs are written millions of times: they borrow their names. The others are
+//! rare and written through serde; the names of their fields are the keys of the trace.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,13 +12,13 @@ use super::args::Args;
 use super::budget::Budget;
 use super::kernel::{Instant, KernelBegin, KernelEnd, Xid};
 
-/// The version of the schema. Keys may be added under the same number; it
-/// grows when a reader of the old one would be misled.
+/// The version of the schema. Keys may be added under the same number; the number grows when a new trace would mislead
+/// a reader of the old schema.
 pub const SCHEMA: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line<'a> {
-    /// Counts from 0, the header, by 1.
+    /// Counts up by 1 from 0, which is the header.
     pub event_id: u64,
     /// Nanoseconds since the recording began.
     pub ts_ns: u64,
@@ -27,8 +26,8 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// The end that follows a call whose return is not watched, for readers that count calls where they end. It is no
-    /// line of the trace.
+    /// The end of a call whose return is not watched, for readers that count calls where they end. It is not a line of
+    /// the trace.
     pub fn end_of_unwatched(&self) -> Option<Line<'static>> {
         let Body::Begin(begin) = &self.body else { return None };
         begin.no_return.as_ref()?;
@@ -65,7 +64,7 @@ pub enum Body<'a> {
     Budget(Budget),
     Suspend(Suspend),
     Finish(Box<Finish>),
-    /// A type this version does not know: of a newer gpurec.
+    /// A type that this version does not know: a newer gpurec wrote it.
     Unknown(Unknown<'a>),
 }
 
@@ -75,18 +74,18 @@ pub struct Begin<'a> {
     pub name: Cow<'a, str>,
     pub pid: u32,
     pub tid: u32,
-    /// How many calls of this thread enclose this one.
+    /// The number of calls of this thread that enclose this one.
     pub depth: u32,
     /// The event_id of the call that encloses this one.
     pub parent: Option<u64>,
     pub args: Args<'a>,
-    /// Of a launch, and of what puts a kernel into a graph.
+    /// Only for launches and for calls that put a kernel into a graph.
     pub launch: Option<Launch<'a>>,
-    /// Why its return is not watched: it has no `End`, and encloses nothing.
+    /// Why its return is not watched: the call has no `End` and encloses nothing.
     pub no_return: Option<Cow<'a, str>>,
 }
 
-/// Which GPU, as the process numbers them, and which of its contexts; none where the calls that were seen do not say.
+/// The GPU, as the process numbers them, and the context; none if the recorded calls do not show them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Where {
     pub device: Option<u32>,
@@ -96,7 +95,7 @@ pub struct Where {
 /// What a launch starts. A graph launch has only `stream`, `nodes` and `on`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch<'a> {
-    /// Demangled; the handle in hex where no name is known yet.
+    /// Demangled; the handle in hex if the name is not known yet.
     pub kernel: Option<Cow<'a, str>>,
     pub grid: Option<[u32; 3]>,
     pub block: Option<[u32; 3]>,
@@ -105,7 +104,7 @@ pub struct Launch<'a> {
     pub stream: Option<u64>,
     pub cluster: Option<[u32; 3]>,
     pub cooperative: bool,
-    /// How many nodes the graph has, if known.
+    /// The number of nodes in the graph, if known.
     pub nodes: Option<u64>,
     pub on: Where,
 }
@@ -119,19 +118,19 @@ pub struct End<'a> {
     /// The event_id of the call's `Begin`.
     pub begin: u64,
     pub duration_ns: Option<u64>,
-    /// Of the duration, how long gpurec itself had stopped the process.
+    /// The part of the duration for which gpurec itself had stopped the process.
     pub paused_ns: u64,
     pub retval: Option<Retval>,
-    /// The name of the error, only if the call failed.
+    /// The name of the error; only if the call failed.
     pub error: Option<Cow<'a, str>>,
     /// What the call wrote through its pointers.
     pub out: Option<Args<'a>>,
-    /// Arguments that could not be read where the call began.
+    /// Arguments that could not be read when the call began.
     pub late: Option<Args<'a>>,
     pub ended: Ended,
 }
 
-/// Memory was got or given back.
+/// Memory was allocated or freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory<'a> {
     /// The call that did it.
@@ -144,23 +143,24 @@ pub struct Memory<'a> {
     pub op: Op,
     /// device, managed, host, pool, virtual, array, ipc.
     pub space: Cow<'a, str>,
-    /// The address, or the handle where there is none.
+    /// The address, or the handle of memory without an address.
     pub ptr: u64,
-    /// Of this allocation; none if it could not be read.
+    /// The size of this allocation; none if it could not be read.
     pub size: Option<u64>,
-    /// Live bytes of the process in that space, after this; none if not all of its allocations are known.
+    /// Live bytes of the process in that space after this; none if some of its allocations are unknown.
     pub total_allocated: Option<u64>,
-    /// It was allocated before the recording began.
+    /// The memory was allocated before the recording began.
     pub earlier: bool,
-    /// The call that freed it was not seen: the address was given out again.
+    /// The call that freed it was not seen: the driver gave out the address again.
     pub missed: bool,
-    /// An allocation that the program asked for through the CUDA runtime: this call is its,
-    /// or lies inside one of its. What libraries take from the driver themselves is not.
+    /// The program made this allocation through the CUDA runtime: the call is a runtime call or is inside one. False
+    /// for memory that libraries allocate from the driver themselves.
     pub runtime: bool,
 }
 
 impl Memory<'_> {
-    /// Live bytes in its space after this, where `before` were. Of memory from before the recording nothing is in them.
+    /// Live bytes in its space after this event, if there were `before` bytes before it. Neither count includes memory
+    /// from before the recording.
     pub fn after(&self, before: u64) -> u64 {
         let size = self.size.unwrap_or(0);
         self.total_allocated.unwrap_or_else(|| match self.op {
@@ -186,16 +186,16 @@ pub struct Transfer<'a> {
     /// The event_id of the call's `Begin`.
     pub begin: u64,
     pub on: Where,
-    /// H2D, D2H, D2D, H2H, P2P, set; unknown if nobody can tell.
+    /// H2D, D2H, D2D, H2H, P2P, set; unknown if the calls do not show the direction.
     pub direction: Cow<'a, str>,
     pub size: u64,
-    /// The list of sizes was longer than what is read: `size` is a part.
+    /// The list of sizes was longer than what was read, so `size` is only a part.
     pub partial: bool,
     /// The call may return before the copy is done.
     pub is_async: bool,
-    /// The host's side is known to be memory that CUDA has not pinned.
+    /// The host side is known to be memory that CUDA has not pinned.
     pub pageable: bool,
-    /// Only of a copy that the call waited for.
+    /// Only for a copy that the call waited for.
     pub duration_ns: Option<u64>,
 }
 
@@ -210,7 +210,7 @@ impl Transfer<'_> {
 pub enum Retval {
     /// A status or a count.
     Number(i64),
-    /// A pointer or a handle, or a register nothing is known about.
+    /// A pointer or a handle, or a register of unknown type.
     Pointer(u64),
 }
 
@@ -218,11 +218,11 @@ pub enum Retval {
 pub enum Ended {
     #[default]
     Returned,
-    /// Left by longjmp or an exception: it has no return value.
+    /// Ended by longjmp or an exception: it has no return value.
     Unwound,
-    /// Its end was not recorded: neither return value nor duration is known.
+    /// Its end was not recorded: return value and duration are unknown.
     Lost,
-    /// Its return was not watched. No line says so: it follows from `Begin::no_return`.
+    /// Its return was not watched. No line contains this: it follows from `Begin::no_return`.
     NotWatched,
 }
 
@@ -232,7 +232,7 @@ pub struct Unknown<'a> {
     pub name: Cow<'a, str>,
 }
 
-/// What happened to a process.
+/// An event of a process: it started, ended, or mapped a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Process<'a> {
     Exec(Exec),
@@ -247,26 +247,26 @@ pub struct Exec {
     pub pid: u32,
     pub tid: u32,
     pub command: Vec<String>,
-    /// RANK, LOCAL_RANK, SLURM_PROCID… as the process has it.
+    /// RANK, LOCAL_RANK, SLURM_PROCID… in the environment of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
 }
 
-/// A process that was running already, or that `--all` has noticed: what is known of it, before its first line.
+/// A process that was already running, or that `--all` noticed: its properties, before its first line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     pub pid: u32,
     pub tid: u32,
     pub comm: String,
-    /// Empty where it could not be read.
+    /// Empty if it could not be read.
     #[serde(default)]
     pub command: Vec<String>,
-    /// The number where it has no name.
+    /// The number if the user has no name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// Its id, if the cgroup has one.
+    /// The container's id, if the cgroup has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -274,7 +274,7 @@ pub struct Found {
 }
 
 impl Process<'_> {
-    /// What a process is called from here on, and its rank: its command line, or its short name in brackets.
+    /// The name of the process from here on, and its rank. The name is the command line, or the short name in brackets.
     pub fn named(&self) -> Option<(u32, Vec<String>, Option<u32>)> {
         match self {
             Process::Exec(exec) => Some((exec.pid, exec.command.clone(), exec.rank)),
@@ -302,8 +302,8 @@ pub struct Exit {
     pub status: ExitStatus,
 }
 
-/// How a process ended, written as a shell says it: `status` is N or 128+N,
-/// and `signal` the name of what killed it.
+/// How a process ended, written in a shell's convention: `status` is N or 128+N, and `signal` is the name of the signal
+/// that killed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "ShellStatus", from = "ShellStatus")]
 pub enum ExitStatus {
@@ -347,7 +347,7 @@ pub fn signal_name(number: i32) -> String {
     }
 }
 
-/// Linux's signals from 1 on, also where a trace is read on another system.
+/// Linux's signals from 1 on, so that a trace can be read on another system too.
 const SIGNALS: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
     "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
@@ -362,16 +362,16 @@ pub struct Library<'a> {
     pub path: Cow<'a, str>,
     #[serde(default)]
     pub build_id: Option<String>,
-    /// How many functions are hooked in it.
+    /// The number of functions hooked in it.
     pub functions: u64,
     #[serde(default)]
     pub not_hooked: Vec<Refused>,
-    /// Of those hooked, the functions whose hooks the kernel single-steps, which costs several times more.
+    /// The hooked functions whose hooks Linux single-steps, which costs several times more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub single_stepped: Vec<String>,
 }
 
-/// A hook that was asked for and is not there.
+/// A hook that was requested but could not be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
     pub name: String,
@@ -386,10 +386,10 @@ pub struct Header {
     pub start: String,
     pub host: String,
     pub kernel: String,
-    /// The NVIDIA driver's version; null where there is none.
+    /// The NVIDIA driver's version; null if there is no driver.
     #[serde(default)]
     pub driver: Option<String>,
-    /// One of `command`, `pids` and `all` says what is recorded.
+    /// Exactly one of `command`, `pids` and `all` is present: the target of the recording.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -397,25 +397,25 @@ pub struct Header {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
     pub user: String,
-    /// The options given, by name.
+    /// The options of the command line, by name.
     #[serde(default)]
     pub options: serde_json::Value,
     /// By layer: `userspace`, `kernel`.
     #[serde(default)]
     pub hooks: BTreeMap<String, Layer>,
-    /// What recording one call costs the thread that makes it, in nanoseconds.
+    /// The cost of recording one call for the thread that makes it, in nanoseconds.
     #[serde(default)]
     pub ns_per_call: Option<u64>,
-    /// The same by backend and kind of site: EMULATED and those after it.
+    /// The same by backend and kind of site: EMULATED and the constants after it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ns_per_call_by_site: BTreeMap<String, BTreeMap<String, u64>>,
-    /// With --budget: what a call costs that is only counted.
+    /// With --budget: the cost of a call that is only counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_per_counted: Option<u64>,
 }
 
-/// Kinds of a hook's site, in `Header::ns_per_call_by_site`: the kernel emulates the instruction there, or single-steps
-/// it. Cold: the processor's caches have other things in them, as after other work.
+/// Kinds of a hook's site, in `Header::ns_per_call_by_site`: Linux emulates the instruction there, or single-steps it.
+/// Cold means that the processor's caches hold other data, as after other work.
 pub const EMULATED: &str = "emulated";
 pub const SINGLE_STEPPED: &str = "single_stepped";
 pub const EMULATED_COLD: &str = "emulated_cold";
@@ -428,22 +428,22 @@ pub struct Layer {
     pub attached: u64,
     #[serde(default)]
     pub refused: Vec<Refused>,
-    /// How many hooks each backend has, where they differ.
+    /// The number of hooks of each backend, if there are several backends.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_backend: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hooked>,
 }
 
-/// A hook that was asked for by name, and how it was had.
+/// A hook that was requested by name, and the backend it got.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hooked {
     pub name: String,
     pub how: String,
-    /// What is hooked, if it is not called as it was asked for.
+    /// The hooked symbol, if it differs from the requested name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
-    /// What is to be said about it.
+    /// A remark about the hook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -455,7 +455,7 @@ pub struct Lost {
     pub by_probe: BTreeMap<String, u64>,
 }
 
-/// The machine was suspended, and all times of a trace stood still.
+/// The machine was suspended; the clock of the trace did not run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspend {
     #[serde(rename = "slept_us", with = "micros")]
@@ -464,7 +464,7 @@ pub struct Suspend {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finish {
-    /// How many lines came before this one.
+    /// The number of lines before this one.
     pub events: u64,
     pub lost: u64,
     #[serde(default)]
@@ -476,19 +476,19 @@ pub struct Finish {
     /// gpurec's own stops of the recorded processes. None in traces of versions that did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stops: Option<Stops>,
-    /// The figures printed, by the names `report` gives them.
+    /// The figures that were printed, by their names in `report`.
     #[serde(default)]
     pub summary: serde_json::Value,
 }
 
-/// How often gpurec itself stopped processes, and how long together.
+/// How often and for how long gpurec itself stopped processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stops {
     pub count: u64,
     pub total_ns: u64,
 }
 
-/// A call begun and not returned when the recording ended.
+/// A call that had not returned when the recording ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InFlight {
     pub pid: u32,
@@ -496,10 +496,10 @@ pub struct InFlight {
     pub name: String,
     /// The event_id of its `Begin`.
     pub begin: u64,
-    /// For how long: until the end of the recording, or of the process.
+    /// Its duration up to the end of the recording or of the process.
     #[serde(rename = "duration_us", with = "micros")]
     pub duration_ns: u64,
-    /// Whether its process ended inside it.
+    /// Whether its process ended during the call.
     pub died: bool,
 }
 

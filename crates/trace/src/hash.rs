@@ -1,5 +1,5 @@
-//! A map for the few maps that every line of a trace goes through, where the standard hash took a
-//! tenth of the time. Seeded at random as that one is: a trace made to collide cannot know how.
+//! A map for the few maps that every line of a trace uses, where the standard hash took a tenth of the time. Its seed
+//! is random, as the standard hash's is, so that a trace cannot be made to collide.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,7 +26,7 @@ impl BuildHasher for Seed {
 pub struct Mix(u64);
 
 impl Mix {
-    /// Both halves of the product depend on all bits of what went in.
+    /// Both halves of the product depend on all bits of the input.
     fn mix(&mut self, n: u64) {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let product = u128::from(self.0 ^ n) * u128::from(ODD);
@@ -72,7 +72,7 @@ impl Hasher for Mix {
 mod tests {
     use super::*;
 
-    /// Numbers in a row, multiples of a power of two and names alike must not fall together.
+    /// Consecutive numbers, multiples of a power of two and similar names must not collide.
     #[test]
     fn what_is_alike_is_spread() {
         let seed = Seed::default();
@@ -82,7 +82,7 @@ mod tests {
         let names = (0..4096).map(|n| seed.hash_one(format!("cuFunction{n}")));
         let sorts: [Vec<u64>; 4] = [numbers.collect(), pages.collect(), pairs.collect(), names.collect()];
         for (i, hashes) in sorts.iter().enumerate() {
-            // A table of 4096 takes the lowest bits, and the highest seven to tell them apart.
+            // A table of 4096 uses the lowest bits, and the highest seven to distinguish entries.
             let mut buckets = vec![0; 4096];
             for hash in hashes {
                 buckets[(*hash % 4096) as usize] += 1;

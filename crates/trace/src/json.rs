@@ -5,8 +5,8 @@ use super::value::{Arg, Value};
 
 const HUNDRED_MILLIONS: u64 = 100_000_000;
 
-/// Eight digits at once, the leading zeros shifted out. What has a fixed size needs no call to be copied: with as many
-/// short pieces as a line has, these calls were a fifth of the time.
+/// Writes eight digits at once, with the leading zeros shifted out. Copying a fixed size needs no call: with the many
+/// short pieces of a line, these calls were a fifth of the time.
 pub fn number(out: &mut Vec<u8>, n: u64) {
     if n < 10 {
         out.push(b'0' + n as u8);
@@ -30,20 +30,20 @@ pub fn signed(out: &mut Vec<u8>, n: i64) {
     number(out, n.unsigned_abs());
 }
 
-/// The lowest bytes of a word, so many of eight.
+/// Appends the `length` lowest of a word's eight bytes.
 fn short(out: &mut Vec<u8>, bytes: u64, length: usize) {
     out.extend_from_slice(&bytes.to_le_bytes());
     out.truncate(out.len() - (8 - length));
 }
 
-/// `"0x1f"`: JSON numbers lose bits past 2^53.
+/// `"0x1f"`: a string, because JSON numbers lose bits past 2^53.
 pub fn hex(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(b"\"0x");
     hex_digits(out, n);
 }
 
-/// The digits and the quote after them. All sixteen are made at once and the
-/// leading zeros shifted out: digit by digit, a line took a third longer.
+/// The digits and the closing quote. All sixteen digits are made at once and the leading zeros shifted out: digit by
+/// digit, a line took a third longer.
 pub fn hex_digits(out: &mut Vec<u8>, n: u64) {
     let digits = (67 - (n | 1).leading_zeros()) / 4;
     let all = (u128::from(hex8((n >> 32) as u32)) << 64) | u128::from(hex8(n as u32));
@@ -80,8 +80,7 @@ pub fn micros(out: &mut Vec<u8>, ns: u64) {
     out.extend_from_slice(&[b'.', digit(rest / 100), digit(rest / 10), digit(rest)]);
 }
 
-/// Eight decimal digits of a number below 10^8: halves, quarters, digits, all
-/// in one register.
+/// Eight decimal digits of a number below 10^8: splits into halves, quarters and digits, all in one register.
 fn decimal8(n: u64) -> [u8; 8] {
     let n = (n / 10_000) | ((n % 10_000) << 32);
     let hundreds = ((n * 10_486) >> 20) & 0x0000_007f_0000_007f;
@@ -93,7 +92,7 @@ fn decimal8(n: u64) -> [u8; 8] {
 
 pub fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    // Names hardly ever need an escape: they are copied as they are, and it is seen on the way.
+    // Names rarely need an escape: copy them unchanged and check for escapes on the way.
     let start = out.len();
     if !plain(out, text.as_bytes()) {
         out.truncate(start);
@@ -102,7 +101,7 @@ pub fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Eight bytes at a time. False if one of them needs an escape.
+/// Copies eight bytes at a time. Returns false if one of them needs an escape.
 fn plain(out: &mut Vec<u8>, text: &[u8]) -> bool {
     let mut odd = 0;
     let (words, rest) = text.as_chunks::<8>();
@@ -116,10 +115,10 @@ fn plain(out: &mut Vec<u8>, text: &[u8]) -> bool {
     odd == 0
 }
 
-/// Fewer than eight bytes in a word, and how many.
+/// Fewer than eight bytes in a word, and their number.
 fn tail(bytes: &[u8]) -> (u64, usize) {
     let word = match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // They overlap where there are fewer than eight.
+        // The two halves overlap if there are fewer than eight bytes.
         (Some(first), Some(last)) => {
             let last = u64::from(u32::from_le_bytes(*last)) << (8 * (bytes.len() - 4));
             u64::from(u32::from_le_bytes(*first)) | last
@@ -131,10 +130,10 @@ fn tail(bytes: &[u8]) -> (u64, usize) {
 
 const BLANKS: u64 = 0x2020_2020_2020_2020;
 
-/// Not 0 if one of a word's bytes is a quote, a backslash or below a blank.
+/// Not 0 if one of a word's bytes is a quote, a backslash or below a space.
 fn needs_escape(word: u64) -> u64 {
     const LOW: u64 = 0x0101_0101_0101_0101;
-    // A byte below n is the one that borrows when n is taken from it; the first of these is never wrong.
+    // A byte below n borrows when n is subtracted from it; the first byte found is always right.
     let below = |word: u64, n: u8| word.wrapping_sub(LOW * u64::from(n)) & !word;
     let quote = below(word ^ (LOW * u64::from(b'"')), 1);
     let backslash = below(word ^ (LOW * u64::from(b'\\')), 1);
@@ -173,7 +172,7 @@ pub fn value(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// Not finite is null, as in serde_json.
+/// Numbers that are not finite become null, as in serde_json.
 fn float(out: &mut Vec<u8>, n: f64) {
     let text = serde_json::to_string(&n).unwrap_or_else(|_| "null".to_string());
     out.extend_from_slice(text.as_bytes());
@@ -223,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Each byte at each place of texts of each length.
+    /// Tests each byte at each position of texts of each length.
     #[test]
     fn strings_as_serde_writes_them() {
         let mut texts: Vec<String> =

@@ -1,7 +1,7 @@
-//! The events of `--kernel`: what nvidia.ko and the kernel around it did. Nothing here says what
-//! a request means: the recorder fills it in, the reader gives it back.
+//! The events of `--kernel`: the activity of nvidia.ko and of Linux around it. Not here: what a request means. The
+//! recorder fills that in and the reader returns it.
 //!
-//! The first three are frequent and written by hand, as calls are; an Xid is rare.
+//! The first three events are frequent and written by hand, as calls are; an Xid is rare.
 
 use std::borrow::Cow;
 
@@ -36,8 +36,8 @@ impl Kind {
     }
 }
 
-/// An ioctl or a function of the driver began. Depth and parent go on from the calls in user
-/// space: the parent is whatever encloses it.
+/// An ioctl or a function of the driver began. Depth and parent continue from the calls in user space: the parent is
+/// the enclosing call or event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelBegin<'a> {
     pub kind: Kind,
@@ -48,20 +48,20 @@ pub struct KernelBegin<'a> {
     pub parent: Option<u64>,
     pub ioctl: Option<Ioctl<'a>>,
     pub args: Option<Args<'a>>,
-    /// The name of a kernel thread, which no traced process is.
+    /// The name of a kernel thread, which is never a traced process.
     pub thread: Option<Cow<'a, str>>,
 }
 
-/// What an ioctl asks for.
+/// The request of an ioctl.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ioctl<'a> {
     /// nvidiactl, nvidia0, nvidia-uvm…
     pub device: Cow<'a, str>,
     pub cmd: u64,
     pub request: Cow<'a, str>,
-    /// Left out of the file if empty.
+    /// Omitted from the file if empty.
     pub detail: Args<'a>,
-    /// Its request, RM command or class has no name.
+    /// The request, RM command or class has no known name.
     pub unknown: bool,
 }
 
@@ -75,16 +75,16 @@ pub struct KernelEnd<'a> {
     pub begin: u64,
     pub duration_ns: Option<u64>,
     pub retval: Option<Retval>,
-    /// NV_OK, NV_ERR_…: what the driver says of it, whatever the system call returned.
+    /// NV_OK, NV_ERR_…: the driver's status, whatever the system call returned.
     pub status: Option<Cow<'a, str>>,
-    /// The errno of a system call that failed, by name.
+    /// The errno of a failed system call, by name.
     pub error: Option<Cow<'a, str>>,
     pub out: Option<Args<'a>>,
     pub ended: Ended,
 }
 
-/// Something without a begin and an end of its own: an interrupt (its ts is the end), time off the
-/// CPU (when the thread ran again), a tracepoint.
+/// An event without a begin and an end of its own: an interrupt (its ts is the end), time off the CPU (its ts is when
+/// the thread ran again), a tracepoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Instant<'a> {
     pub kind: Kind,

@@ -1,10 +1,8 @@
-//! The trace: one contract for the recorder, which writes it, and the views,
-//! which read it.
+//! The trace: the contract between the recorder, which writes it, and the views, which read it.
 //!
-//! In: events with integer nanoseconds (`Line`), or the bytes of a file.
-//! Out: one JSON object a line, or the events again. `docs/trace-format.md` is the
-//! schema. Nothing is decided here about what an event means, nothing is
-//! reordered and nothing is left out: what comes in goes out.
+//! In: events with integer nanoseconds (`Line`), or the bytes of a file. Out: one JSON object per line, or the events
+//! again. `docs/trace-format.md` is the schema. Not here: what an event means. This crate neither reorders nor drops
+//! events.
 
 mod args;
 pub mod bounds;
@@ -44,8 +42,8 @@ pub use reader::{ReadError, Reader, open};
 pub use value::{Arg, List, Value};
 pub use writer::LineWriter;
 
-/// Text from bytes that should be UTF-8, such as a name in another program's
-/// memory. What is not UTF-8 becomes U+FFFD, so that every line of a trace is.
+/// Text from bytes that should be UTF-8, such as a name in another program's memory. Invalid bytes become U+FFFD, so
+/// that every line of a trace is valid UTF-8.
 pub fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }

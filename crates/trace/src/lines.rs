@@ -1,21 +1,21 @@
-//! Bytes to lines, each lent from the buffer that it was read into. A line longer than `LONGEST`
-//! is stepped over in the same buffer: memory is bounded whatever the file.
+//! Splits bytes into lines, which it lends from the read buffer. A line longer than `LONGEST` is skipped in the same
+//! buffer, so memory is bounded for any file.
 
 use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
 
-/// How much is read at once: large enough that a line rarely lies across two reads.
+/// The size of one read: large enough that few lines span two reads.
 const READ: usize = 256 * 1024;
 
 /// The writer writes no longer line, and the reader accepts none.
 pub const LONGEST: usize = 16 << 20;
 
-/// Of a line longer than this the parts are counted, since each takes many times its bytes when it is read.
+/// The parts of a line longer than this are counted, since each part takes many times its bytes when it is parsed.
 const LONG: usize = 256 << 10;
 const MOST_OBJECTS: usize = 1 << 17;
 const MOST_VALUES: usize = 2 << 20;
 
-/// Whether a line may stand in a trace.
+/// Whether a line is allowed in a trace.
 pub fn fits(line: &[u8]) -> bool {
     if line.len() <= LONG {
         return true;
@@ -37,12 +37,12 @@ pub struct Lines<R> {
     unread: Range<usize>,
 }
 
-/// What comes next.
+/// The next item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A line, without its line feed.
     Line(Range<usize>),
-    /// What stands after the last line feed.
+    /// The text after the last line feed.
     Rest(Range<usize>),
     TooLong,
     End,
@@ -53,7 +53,7 @@ impl<R: Read> Lines<R> {
         Lines { input, buffer: vec![0; READ], unread: 0..0 }
     }
 
-    /// The text of a range that `advance` gave last.
+    /// The text of a range that `advance` returned last.
     pub fn text(&self, range: Range<usize>) -> &[u8] {
         self.buffer.get(range).unwrap_or_default()
     }
@@ -80,7 +80,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Reads more behind what is unread, which moves to the front if there is no room.
+    /// Reads more behind the unread bytes, which it moves to the front if there is no room.
     fn fill(&mut self) -> io::Result<usize> {
         if self.unread.end == self.buffer.len() {
             self.buffer.copy_within(self.unread.clone(), 0);
@@ -95,7 +95,7 @@ impl<R: Read> Lines<R> {
         Ok(count)
     }
 
-    /// To the end of a line that is too long.
+    /// Skips to the end of a line that is too long.
     fn step_over(&mut self) -> io::Result<Next> {
         loop {
             self.unread = 0..0;
@@ -124,7 +124,7 @@ fn read(input: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    /// Gives out at most so many bytes at once.
+    /// Returns at most N bytes per read.
     struct Slow<'a>(&'a [u8], usize);
 
     impl Read for Slow<'_> {

@@ -1,36 +1,36 @@
-//! Whether each end has its begin, and calls lie inside one another. In: the lines of a trace, in
-//! order. Out: what is wrong about one. Kept are the calls that threads are in, and nothing of
-//! threads that are in none.
+//! Checks that each end has its begin and that calls are nested.
+//!
+//! In: the lines of a trace, in order. Out: what is wrong about a line. Keeps the open calls of threads, and nothing of
+//! threads that are in no call.
 
 use super::event::Body;
 use super::hash::Map;
 use crate::bounds::MOST_OPEN;
 
-/// How far outwards the begin of an end is looked for. No program nests so deep.
+/// How far outwards to search for the begin of an end. No program nests so deep.
 const DEEPEST: usize = 4096;
 
 #[derive(Default)]
 pub struct Nesting {
-    /// The thread of the line before, which is nearly always that of this one, and the calls it is
-    /// in, the outermost first.
+    /// The thread of the previous line, which is nearly always that of this line, and its open calls, outermost first.
     thread: (u32, u32),
     open: Vec<u64>,
     others: Map<(u32, u32), Vec<u64>>,
-    /// Of all threads together. A trace with more than `MOST_OPEN` has calls that never return; beyond
-    /// it an end without its begin is not told.
+    /// The number of open calls in all threads. A trace with more than `MOST_OPEN` has calls that never return; beyond
+    /// that, an end without a begin is not reported.
     count: usize,
     full: bool,
-    /// The last event_id, and whether one was not above the one before it: if not, what is looked
-    /// for has its place.
+    /// The last event_id, and whether an event_id was not above the previous one. Without such disorder, a binary
+    /// search finds the begin.
     last: u64,
     disorder: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Odd {
-    /// An end whose begin is not there.
+    /// The end has no begin.
     NoBegin,
-    /// An end of a call in which others began that have not ended.
+    /// The end of a call that contains calls without an end.
     Crossed,
 }
 
@@ -74,7 +74,7 @@ impl Nesting {
             true => near.iter().rposition(|id| *id == begin),
         };
         let Some(at) = found else {
-            // So deep in calls it is odd, whether its begin is further out or nowhere.
+            // At this depth the end is wrong, whether its begin is further out or missing.
             let odd = if beyond > 0 { Odd::Crossed } else { Odd::NoBegin };
             return (!self.full).then_some(odd);
         };
@@ -91,7 +91,7 @@ impl Nesting {
         let next = self.others.remove(&thread).unwrap_or_default();
         let mut before = std::mem::replace(&mut self.open, next);
         if !before.is_empty() {
-            // What was deep once keeps no room for that.
+            // Frees the memory of a stack that was deep earlier.
             if before.capacity() > 64 && before.len() < before.capacity() / 4 {
                 before.shrink_to_fit();
             }

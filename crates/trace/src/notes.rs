@@ -1,17 +1,19 @@
-//! What was odd in a trace. In: the reader's findings. Out: sentences for a person, and whether the
-//! figures are those of a whole recording. Nothing here stops the reading.
+//! Problems found in a trace.
+//!
+//! In: the reader's findings. Out: sentences for users, and whether the figures are those of a whole recording. Not
+//! here: errors that stop the reading.
 
 use super::event::SCHEMA;
 use super::nesting::Odd;
 
-/// A line, and what is to be said about it.
+/// A line, and a remark about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub line: u64,
     pub reason: String,
 }
 
-/// How many lines, and the first of them.
+/// A number of lines, and the first of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub count: u64,
@@ -30,32 +32,32 @@ impl Counted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     pub header_missing: bool,
-    /// The schema of the trace, if newer than this program's.
+    /// The schema of the trace, if it is newer than this program's.
     pub newer_schema: Option<u32>,
-    /// Lines of a type, and keys, that this version does not know.
+    /// The number of lines and keys of types that this version does not know.
     pub unknown_lines: u64,
     pub unknown_keys: u64,
-    /// Lines that are no event, and the first of them.
+    /// Lines that are not events, and the first of them.
     pub bad_lines: u64,
     pub first_bad: Option<Place>,
-    /// Events missing by their event_id.
+    /// The number of missing events, judged by event_id.
     pub missing_events: u64,
-    /// Lines whose event_id or time is not above that of a line before.
+    /// Lines whose event_id or time is not above that of an earlier line.
     pub disorder: Counted,
-    /// Ends without a begin, and ends that do not lie inside what encloses them.
+    /// Ends without a begin, and ends that are not nested in the enclosing call.
     pub unmatched_ends: Counted,
     pub crossed_ends: Counted,
     pub cut: Option<Place>,
-    /// From where on the file is not part of this trace.
+    /// The line from which on the file is not part of this trace.
     pub unread: Option<Place>,
-    /// Of which part of the trace the figures are, where that was asked for; and its time.
+    /// The part of the trace that the figures cover, if the user selected one; and its time window.
     pub part: Option<String>,
-    /// No process, thread or rank of that part is in the trace.
+    /// The trace has no process, thread or rank of that part.
     pub is_absent: bool,
     pub window: Option<(u64, u64)>,
-    /// What its processes hold may come from outside of the part.
+    /// Memory that the part's processes hold may have been allocated outside of the part.
     pub part_cuts_memory: bool,
-    /// What it holds may be freed outside of the part.
+    /// Memory of the part may be freed outside of it.
     pub part_cuts_frees: bool,
 }
 
@@ -71,7 +73,7 @@ impl Notes {
         }
     }
 
-    /// Whether every line of the recording was there and was understood.
+    /// Whether every line of the recording was present and understood.
     pub fn is_whole(&self) -> bool {
         let counts = [self.bad_lines, self.missing_events, self.disorder.count];
         let ends = [self.unmatched_ends.count, self.crossed_ends.count];
@@ -79,7 +81,7 @@ impl Notes {
         !self.header_missing && !told && counts.iter().chain(&ends).all(|count| *count == 0)
     }
 
-    /// In sentences, for a person.
+    /// The notes as sentences for users.
     pub fn sentences(&self) -> Vec<String> {
         let mut said = Vec::new();
         said.extend(self.part.clone());

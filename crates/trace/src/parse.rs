@@ -1,5 +1,4 @@
-//! One line to an event. What a newer gpurec added is stepped over and
-//! counted, never an error.
+//! Parses one line into an event. Keys and types that a newer gpurec added are skipped and counted, never an error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,13 +13,13 @@ use super::event::{
 use super::kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind};
 use super::value::{Text, Value};
 
-/// An event, and how many keys of its line were not known.
+/// An event, and the number of unknown keys in its line.
 pub struct Parsed<'a> {
     pub line: Line<'a>,
     pub unknown_keys: u64,
 }
 
-/// A line of any program, or of a newer gpurec.
+/// Parses a line of any program, or of a newer gpurec.
 pub fn any_order(text: &[u8]) -> Result<Parsed<'_>, String> {
     let exact_ts = exact_ts(text);
     let fields = read_fields(text, exact_ts.is_some()).map_err(why)?;
@@ -43,8 +42,8 @@ pub fn any_order(text: &[u8]) -> Result<Parsed<'_>, String> {
     Ok(Parsed { line: Line { event_id, ts_ns, body }, unknown_keys })
 }
 
-/// `type` comes third in a line that gpurec wrote, so that what the keys after it mean is known. In
-/// another, whose keys some program may have sorted, it is looked for first.
+/// `type` comes third in a line that gpurec wrote, so the meaning of the keys after it is known. In other lines, whose
+/// keys some program may have sorted, this looks for it first.
 fn read_fields(text: &[u8], ours: bool) -> serde_json::Result<Fields<'_>> {
     #[derive(serde::Deserialize)]
     struct Type<'a> {
@@ -134,7 +133,7 @@ fn driver(fields: Fields) -> Result<Body, String> {
     })
 }
 
-/// A pointer: in hex, or from another program as a number.
+/// A pointer: a hex string, or a number if another program wrote it.
 struct Pointer(u64);
 
 impl<'de> Deserialize<'de> for Pointer {
@@ -229,7 +228,7 @@ fn transfer<'a>(fields: Fields<'a>, text: &'a [u8]) -> Result<Transfer<'a>, Stri
     })
 }
 
-/// The rare types, read again, each as what it is.
+/// Parses the rare types: reads the line again as its own type.
 fn cold<'a>(text: &'a [u8], fields: Fields<'a>) -> Result<Body<'a>, String> {
     fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, String> {
         serde_json::from_slice(text).map_err(why)
@@ -252,7 +251,7 @@ fn cold<'a>(text: &'a [u8], fields: Fields<'a>) -> Result<Body<'a>, String> {
     })
 }
 
-/// Of a newer gpurec: what is to be said about it is that it is newer.
+/// A header of a newer gpurec. Only the fact that it is newer matters.
 fn newer_header(text: &[u8]) -> Option<Box<Header>> {
     #[derive(serde::Deserialize)]
     struct Schema {
@@ -262,7 +261,7 @@ fn newer_header(text: &[u8]) -> Option<Box<Header>> {
     (schema > SCHEMA).then(|| Box::new(Header { schema, ..Header::default() }))
 }
 
-/// The parser counts lines of its own, which has just one.
+/// The error without the parser's line count: its input has only one line.
 fn why(error: serde_json::Error) -> String {
     let said = error.to_string();
     match said.split_once(" at line 1 column ") {
@@ -275,8 +274,8 @@ fn to_ns(seconds: f64) -> u64 {
     (seconds * 1e9).round() as u64
 }
 
-/// The time as this program writes it, digit by digit: a double holds
-/// nanoseconds exactly for 26 days only. None if another program wrote it.
+/// The time as this program writes it, digit by digit, because a double holds nanoseconds exactly for 26 days only.
+/// None if another program wrote it.
 fn exact_ts(text: &[u8]) -> Option<u64> {
     let rest = text.strip_prefix(b"{\"event_id\":")?;
     let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
@@ -319,18 +318,18 @@ struct Fields<'a> {
     error: Option<Cow<'a, str>>,
     ended: Ended,
     no_return: Option<Cow<'a, str>>,
-    /// Apart, so that calls do not carry them.
+    /// Boxed, so that calls do not carry them.
     driver: Option<Box<DriverKeys<'a>>>,
     keys: Keys,
     unknown_keys: u64,
 }
 
-/// What the keys of a line mean.
+/// The meaning of a line's keys.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Keys {
     Call,
     Kernel,
-    /// The line is read again, as what it is.
+    /// The line is read again as its own type.
     #[default]
     Other,
 }

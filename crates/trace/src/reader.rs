@@ -1,6 +1,6 @@
-//! Lines to events, from plain or zstd-compressed bytes. A recording that was killed leaves a last
-//! line that is cut, or a compressed frame without its end: everything before it is read, and the
-//! cut is told. A file may hold anything: what is no event is stepped over and told too.
+//! Turns lines into events, from plain or zstd-compressed bytes. A recording that was killed ends in a truncated line,
+//! or in a compressed frame without its end: the reader returns everything before the cut and notes the cut. A file may
+//! contain anything: the reader skips what is not an event, and notes that too.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,18 +17,18 @@ use super::notes::{Notes, Place};
 use super::parse::{Parsed, any_order};
 use crate::bounds::{LONGEST_NAME, short};
 
-/// Of a compressed trace.
+/// The buffer for reading a compressed trace.
 const READ_AHEAD: usize = 128 * 1024;
 
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// What is asked of the decoder at once: where the data are damaged, what it has decoded for the same
-/// request is lost with the error.
+/// The size of one request to the decoder. Where the data are damaged, the error discards everything that the same
+/// request has decoded.
 const DECODED: usize = 16 * 1024;
 
 #[derive(Debug)]
 pub enum ReadError {
-    /// The first line is no event: something else than a trace.
+    /// The first line is not an event, so the file is not a trace.
     NotATrace {
         line: u64,
         reason: String,
@@ -75,12 +75,12 @@ pub struct Reader<R: Read> {
     seen: Seen,
 }
 
-/// Where the reader is, apart from the line it lends.
+/// The reader's state, apart from the line it lends.
 #[derive(Default)]
 struct Seen {
-    /// Of the line lent last, from 1.
+    /// The number of the line lent last, from 1.
     number: u64,
-    /// The first event_id, the one after the highest, and how many events there were.
+    /// The first event_id, the one after the highest, and the number of events.
     first_id: u64,
     next_id: u64,
     events: u64,
@@ -96,13 +96,13 @@ impl<R: Read> Reader<R> {
         Reader { lines: Lines::new(input), seen: Seen::default() }
     }
 
-    /// What was odd so far; everything, once `next` has said `None`.
+    /// The problems found so far; complete once `next` has returned `None`.
     pub fn notes(&self) -> &Notes {
         &self.seen.notes
     }
 
-    /// The next event, or `None` at the end. It borrows from the reader. A line that is no event
-    /// comes as `Unknown` without a type.
+    /// The next event, or `None` at the end. It borrows from the reader. A line that is not an event is returned as
+    /// `Unknown` without a type.
     #[allow(clippy::should_implement_trait)] // an iterator cannot lend
     pub fn next(&mut self) -> Result<Option<Line<'_>>, ReadError> {
         let Reader { lines, seen } = self;
@@ -135,7 +135,7 @@ impl<R: Read> Reader<R> {
 }
 
 enum Found {
-    /// And whether it has its line feed.
+    /// The line, and whether it ends in a line feed.
     Line(Range<usize>, bool),
     TooLong,
 }
@@ -157,7 +157,7 @@ impl Seen {
                     }
                     return self.cut_short("the compressed data end in the middle");
                 }
-                // Of the decoder, not of the system: what a machine that crashed has left at the end.
+                // An error of the decoder, not of the system: a machine that crashed left damaged data at the end.
                 Err(error) if error.raw_os_error().is_none() && self.events > 0 => {
                     return self.cut_short("the compressed data are damaged from here on");
                 }
@@ -222,8 +222,8 @@ impl Seen {
         self.notes.missing_events = (self.next_id - self.first_id).saturating_sub(self.events);
     }
 
-    /// Its event_ids count anew and its times too: what is kept of this trace would be mixed up
-    /// with them.
+    /// Stops at another trace in the same file. Its event_ids and times start again, so they would be mixed up with
+    /// those of this trace.
     fn another(&mut self, header: bool) {
         self.no_end_line();
         let reason = if header { "another trace begins" } else { "lines follow the end line" };
@@ -242,7 +242,7 @@ impl Seen {
         Ok(Some(Line { event_id: self.next_id, ts_ns: self.ts_ns, body }))
     }
 
-    /// Before the first event: there is nothing.
+    /// The file ends too early. Before the first event, the trace is empty.
     fn cut_short<T>(&mut self, reason: &str) -> Result<Option<T>, ReadError> {
         if self.events == 0 {
             return Err(ReadError::Empty);
@@ -258,8 +258,7 @@ impl Seen {
     }
 }
 
-/// Opens a trace; `-` is standard input. Compression is told by the first
-/// bytes, not by the name.
+/// Opens a trace; `-` is standard input. The first bytes show whether it is compressed, not the name.
 pub fn open(path: &Path) -> Result<Reader<Box<dyn Read>>, ReadError> {
     if path == Path::new("-") {
         reader_of(io::stdin().lock())
@@ -280,10 +279,10 @@ pub(super) fn reader_of(mut source: impl Read + 'static) -> Result<Reader<Box<dy
     Ok(Reader::new(Box::new(Decoded(decoder))))
 }
 
-/// As many as there are, up to those that tell. A pipe may give them one by one.
+/// The first bytes of the file, as many as the magic number has. A pipe may return them one by one.
 fn first_bytes(source: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut first = Vec::with_capacity(ZSTD_MAGIC.len());
-    // It goes on after an interruption.
+    // `read_to_end` continues after an interruption.
     source.by_ref().take(ZSTD_MAGIC.len() as u64).read_to_end(&mut first)?;
     Ok(first)
 }

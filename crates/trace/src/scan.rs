@@ -1,30 +1,30 @@
-//! Steps over JSON as gpurec writes it: printable ASCII without escapes and without blanks, which
-//! `plain` says of a whole line at once. What is not so, or not well-formed, or unusual (an
-//! exponent, seventeen digits, deep nesting) is `None`: never an error, and never a wrong answer.
+//! Skips over JSON as gpurec writes it: printable ASCII without escapes and without blanks, which `plain` checks for a
+//! whole line at once. Text that is different, malformed, or unusual (an exponent, seventeen digits, deep nesting)
+//! yields `None`: never an error, and never a wrong result.
 
-/// How deep a value may be nested.
+/// The deepest nesting of a value.
 const DEEPEST: u32 = 16;
 
-/// A byte in each of eight.
+/// The value 1 in each of eight bytes.
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x80 * LOW;
 
 /// The line as text if it is printable ASCII without escapes.
 pub fn plain(line: &[u8]) -> Option<&str> {
-    // Without a branch, sixteen bytes or more at a time.
+    // Has no branches, so it processes sixteen bytes or more at a time.
     let odd = line.iter().fold(false, |odd, byte| odd | !(0x20..0x80).contains(byte) | (*byte == b'\\'));
-    // SAFETY: all of it is ASCII. (To be told so once more took 5 % of a summary's time.)
+    // SAFETY: all of it is ASCII. (A second check took 5 % of a summary's time.)
     if odd { None } else { Some(unsafe { std::str::from_utf8_unchecked(line) }) }
 }
 
-/// A place in a line.
+/// A position in a line.
 pub struct Scan<'a> {
     text: &'a str,
     rest: &'a [u8],
 }
 
 impl<'a> Scan<'a> {
-    /// Of text that is `plain`.
+    /// Starts at the beginning of a text that is `plain`.
     pub fn new(text: &'a str) -> Scan<'a> {
         Scan { text, rest: text.as_bytes() }
     }
@@ -33,7 +33,7 @@ impl<'a> Scan<'a> {
         self.rest.is_empty()
     }
 
-    /// Only the brace that closes the line follows.
+    /// Whether only the brace that closes the line follows.
     pub fn ends(&self) -> bool {
         self.rest == b"}"
     }
@@ -42,7 +42,7 @@ impl<'a> Scan<'a> {
         self.rest.first() == Some(&b'"')
     }
 
-    /// Steps over `what`, if it comes next.
+    /// Skips over `what`, if it comes next.
     #[inline(always)]
     pub fn eat<const N: usize>(&mut self, what: &[u8; N]) -> bool {
         match self.rest.split_first_chunk() {
@@ -54,13 +54,13 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// As `eat`, to be used with `?`.
+    /// Like `eat`, for use with `?`.
     #[inline(always)]
     pub fn must<const N: usize>(&mut self, what: &[u8; N]) -> Option<()> {
         self.eat(what).then_some(())
     }
 
-    /// Up to the quote that ends it; the first quote has been eaten. The quote too is stepped over.
+    /// The string up to its closing quote, which is skipped too. The opening quote was skipped before.
     #[inline]
     pub fn string(&mut self) -> Option<&'a str> {
         let length = quote(self.rest)?;
@@ -98,8 +98,8 @@ impl<'a> Scan<'a> {
         whole.checked_mul(1_000_000_000)?.checked_add(value)
     }
 
-    /// Nanoseconds from microseconds with three decimals. More than 2^49 are left to the reader
-    /// of doubles, which rounds them.
+    /// Nanoseconds from microseconds with three decimals. Values above 2^49 are left to the parser of doubles, which
+    /// rounds them.
     #[inline]
     pub fn micros(&mut self) -> Option<u64> {
         let whole = self.number()?;
@@ -120,7 +120,7 @@ impl<'a> Scan<'a> {
         super::value::parse_hex_digits(self.string()?)
     }
 
-    /// An object with nothing wrong in it.
+    /// The text of a well-formed object.
     #[inline]
     pub fn object(&mut self) -> Option<&'a str> {
         self.must(b"{")?;
@@ -129,7 +129,7 @@ impl<'a> Scan<'a> {
         self.text.get(from..self.place())
     }
 
-    /// Any value with nothing wrong in it.
+    /// The text of any well-formed value.
     pub fn value(&mut self) -> Option<&'a str> {
         let from = self.place();
         self.step(DEEPEST)?;
@@ -205,7 +205,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Where the next quote is. Most strings are short: a call of memchr costs more than they do.
+/// The position of the next quote. Most strings are short, and a call of memchr costs more than this loop.
 #[inline]
 fn quote(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -220,7 +220,7 @@ fn quote(bytes: &[u8]) -> Option<usize> {
     bytes.get(at..)?.iter().position(|byte| *byte == b'"').map(|found| at + found)
 }
 
-/// The number that the digits at the front make, and how many they are; seventeen stand for more.
+/// The number that the leading digits make, and the number of digits; seventeen means "too many".
 #[inline]
 fn digits(bytes: &[u8]) -> (u64, usize) {
     match eight(bytes) {
@@ -229,7 +229,7 @@ fn digits(bytes: &[u8]) -> (u64, usize) {
     }
 }
 
-/// More than seven of them, of which the first eight are known.
+/// The number of more than seven digits, of which the first eight are already parsed.
 #[inline(never)]
 fn many(first: u64, bytes: &[u8]) -> (u64, usize) {
     const POWERS: [u64; 9] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
@@ -240,18 +240,19 @@ fn many(first: u64, bytes: &[u8]) -> (u64, usize) {
     (first * power + second, 8 + more + usize::from(longer))
 }
 
-/// As `digits`, of at most eight.
+/// Like `digits`, for at most eight.
 #[inline]
 fn eight(bytes: &[u8]) -> (u64, usize) {
     let Some(chunk) = bytes.first_chunk() else { return few(bytes) };
-    // Digits become 0 to 9; what is above carries into the highest bit when 118 is added.
+    // Digits become 0 to 9; adding 118 to anything above carries into the highest bit.
     let values = u64::from_le_bytes(*chunk) ^ (u64::from(b'0') * LOW);
     let others = (values.wrapping_add(118 * LOW) | values) & HIGH;
     let count = others.trailing_zeros() / 8;
     if count == 0 {
         return (0, 0);
     }
-    // The first digit counts most and stands lowest: what follows is shifted out, zeros come first.
+    // The first digit has the highest weight and is in the lowest byte: shift out what follows, so that zeros come
+    // first.
     let n = values << (8 * (8 - count));
     let n = (n.wrapping_mul(10).wrapping_add(n >> 8)) & 0x00ff_00ff_00ff_00ff;
     let n = (n.wrapping_mul(100).wrapping_add(n >> 16)) & 0x0000_ffff_0000_ffff;
@@ -259,7 +260,7 @@ fn eight(bytes: &[u8]) -> (u64, usize) {
     (n, count as usize)
 }
 
-/// At the end of a line.
+/// Like `eight`, near the end of a line.
 fn few(bytes: &[u8]) -> (u64, usize) {
     let mut value = 0;
     let mut count = 0;
@@ -317,7 +318,7 @@ mod tests {
         ] {
             assert!(!whole(bad), "{bad}");
         }
-        // Well-formed, but left to others.
+        // These are well-formed but left to the other parser.
         for odd in ["1e3", "12345678901234567", "[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]"] {
             assert!(!whole(odd), "{odd}");
         }

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::reader::ReadError;
 use super::*;
 
-/// A small generator, so that a failing case is the same one every time.
+/// A small generator with a seed, so that a failing case can be repeated.
 pub struct Random(pub u64);
 
 impl Random {
@@ -35,7 +35,7 @@ impl Random {
             0 => 0,
             1 => u64::MAX,
             2 => 1 << 53,
-            // Where a number gets a digit more.
+            // Where a number gets one more digit.
             3 => 10u64.pow(self.below(20) as u32).wrapping_add(self.below(3)).wrapping_sub(1),
             _ => {
                 let shift = self.below(64);
@@ -94,7 +94,7 @@ impl Random {
     }
 
     fn launch(&mut self) -> Launch<'static> {
-        // An empty one cannot be told from none.
+        // An empty list cannot be distinguished from none.
         let triple = |random: &mut Random| {
             (random.below(3) > 0)
                 .then(|| [random.number() as u32, random.number() as u32, random.number() as u32])
@@ -161,7 +161,7 @@ impl Random {
             pid: self.number() as u32,
             tid: self.number() as u32,
             begin: self.number(),
-            // A double, in which the reader gets it, is exact so far.
+            // The reader gets it as a double, which is exact up to here.
             duration_ns: (self.below(3) > 0).then(|| self.number() >> 13),
             paused_ns: if self.below(3) == 0 { self.number() >> 13 } else { 0 },
             retval: match self.below(3) {
@@ -237,8 +237,8 @@ fn what_is_written_is_read() {
         let mut reader = Reader::new(&bytes[..]);
         reader.next().unwrap();
         let read = reader.next().unwrap().unwrap();
-        // Texts that look like pointers come back as pointers, so compare as
-        // written; everything is compared as it is where there are no texts.
+        // Texts that look like pointers come back as pointers, so the comparison uses the written form; if there are no
+        // texts, it compares the values themselves.
         assert_eq!(written(std::slice::from_ref(&read)), written(&[line]));
     }
 }
@@ -277,7 +277,7 @@ fn header() -> Header {
     }
 }
 
-/// One of every kind that is written through serde.
+/// One line of every kind that is written through serde.
 fn cold_lines() -> Vec<Line<'static>> {
     let refused = Refused { name: "cuFoo".into(), reason: "it is data".into() };
     let library = Library {

@@ -1,22 +1,22 @@
-//! Text in which nothing is a command to a terminal or to a spreadsheet. In: names from programs, files and traces, which
-//! may hold anything. Out: text, CSV cells and JSON. Not here: writing it anywhere.
+//! Text that cannot act as a command to a terminal or a spreadsheet. In: names from programs, files and traces, which
+//! may contain anything. Out: text, CSV cells and JSON. Not here: writing it anywhere.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-/// A control character; or one that is not seen and changes the order or the look of others.
+/// A control character, or an invisible character that changes the order or the look of others.
 pub fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A name in a line: what is unsafe is shown as an escape.
+/// A name in a line, with unsafe characters shown as escapes.
 pub fn clean(text: &str) -> String {
     escaped(text, is_unsafe)
 }
 
-/// Several lines, which stay lines.
+/// The same for a text of several lines; line feeds stay.
 pub fn clean_lines(text: &str) -> String {
     escaped(text, |c| c != '\n' && is_unsafe(c))
 }
@@ -33,19 +33,19 @@ fn escaped(text: &str, which: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// A document in one line, which may be looked at in a terminal: what is unsafe is an escape of JSON's.
+/// A document on one line, safe to view in a terminal: unsafe characters become JSON escapes.
 pub fn json(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(safe_json(serde_json::to_string(value)?.into()).into_owned())
 }
 
-/// The same of a document in one line that is written already.
+/// The same for a one-line document that is already written.
 pub fn safe_json(text: Cow<'_, str>) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return text;
     }
     let mut safe = String::with_capacity(text.len() + 64);
     for c in text.chars() {
-        // It can only be inside a string, and none of them is above U+FFFF.
+        // The character can only be inside a string, and no unsafe character is above U+FFFF.
         if is_unsafe(c) {
             safe.push_str(&format!("\\u{:04x}", u32::from(c)));
         } else {
@@ -55,8 +55,8 @@ pub fn safe_json(text: Cow<'_, str>) -> Cow<'_, str> {
     safe.into()
 }
 
-/// A text as a cell of CSV (RFC 4180). Control characters are escapes, for it may be looked at in a terminal; and what a
-/// spreadsheet would take for a formula begins with an apostrophe, but for numbers.
+/// A text as a cell of CSV (RFC 4180). Control characters become escapes, because users view it in terminals; a text
+/// that a spreadsheet would take for a formula gets an apostrophe in front, unless it is a number.
 pub fn csv(text: &str) -> Cow<'_, str> {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number(text);
     if !is_formula && !text.contains(|c| matches!(c, ',' | '"') || is_unsafe(c)) {
@@ -67,7 +67,7 @@ pub fn csv(text: &str) -> Cow<'_, str> {
     if shown.contains([',', '"']) { quoted(&shown).into() } else { shown.into() }
 }
 
-/// A JSON document in one line as a cell of CSV.
+/// A one-line JSON document as a cell of CSV.
 pub fn csv_json(text: &str) -> String {
     quoted(&safe_json(text.into()))
 }

@@ -1,4 +1,4 @@
-//! The wall clock as text, in the local time zone, and such text as nanoseconds. In: a time, or RFC 3339 text. Out: the
+//! The wall clock as text in the local time zone, and such text as nanoseconds. In: a time, or RFC 3339 text. Out: the
 //! other one. Not here: the clock of the trace's own times, which is monotonic.
 
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ pub fn stamp(at: SystemTime) -> String {
     local(at).strftime("%Y%m%d_%H%M%S").to_string()
 }
 
-/// Nanoseconds since 1970 of RFC 3339 text; none if it is no such time.
+/// Nanoseconds since 1970 from RFC 3339 text; none if the text is no such time.
 pub fn nanoseconds(text: &str) -> Option<i64> {
     text.parse::<Timestamp>().ok()?.as_nanosecond().try_into().ok()
 }

@@ -1,4 +1,4 @@
-//! The values of arguments, as they are written and read.
+//! The values of arguments, written and read.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,8 +12,8 @@ pub struct Arg<'a> {
     pub value: Value<'a>,
 }
 
-/// A value. In a file a pointer is a string that looks like one, so a string
-/// such as "0x1f" is read as a pointer; it is written the same either way.
+/// A value. In a file a pointer is a string of that form, so a string such as "0x1f" is read as a pointer; both are
+/// written in the same way.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
     Null,
@@ -28,8 +28,7 @@ pub enum Value<'a> {
     Object(List<'a, Arg<'a>>),
 }
 
-/// A list that the recorder borrows and the reader owns. (`Cow<[T]>` cannot
-/// be nested in the type it lists.)
+/// A list that the recorder borrows and the reader owns. (`Cow<[T]>` cannot be nested in the type it lists.)
 #[derive(Clone, Debug)]
 pub enum List<'a, T> {
     #[allow(dead_code, reason = "for the recorder's named arguments")]
@@ -54,12 +53,12 @@ impl<T: PartialEq> PartialEq for List<'_, T> {
 }
 
 impl<'a> Value<'a> {
-    /// A string of a file, in which pointers are strings.
+    /// A string from a file, where pointers are strings too.
     pub(super) fn of_text(text: &'a str) -> Value<'a> {
         parse_hex(text).map_or(Value::Text(Cow::Borrowed(text)), Value::Hex)
     }
 
-    /// The same, borrowed.
+    /// The same value, borrowed.
     pub fn lent(&self) -> Value<'_> {
         match self {
             Value::Null => Value::Null,
@@ -94,18 +93,18 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// `name=value`, with commas between.
+/// `name=value`, separated by commas.
 pub(super) fn shown(args: &[Arg]) -> String {
     let pairs = args.iter().map(|arg| format!("{}={}", arg.name, arg.value));
     pairs.collect::<Vec<_>>().join(", ")
 }
 
-/// The number in a string written by `json::hex`, and in no other.
+/// The number in a string that `json::hex` wrote; none for any other string.
 pub(super) fn parse_hex(text: &str) -> Option<u64> {
     parse_hex_digits(text.strip_prefix("0x")?)
 }
 
-/// Lower case, no leading zeros, no more than a u64 has.
+/// Accepts lower case, no leading zeros, and no more digits than a u64 has.
 pub(super) fn parse_hex_digits(digits: &str) -> Option<u64> {
     let leading = digits.len() > 1 && digits.starts_with('0');
     if digits.is_empty() || digits.len() > 16 || leading {
@@ -186,8 +185,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 }
 
-/// A string borrowed from the line wherever it has no escapes, which serde's
-/// own `Cow<str>` never is when it is a key.
+/// A string borrowed from the line wherever it has no escapes. serde's own `Cow<str>` never borrows when it is a key.
 pub(super) struct Text<'a>(pub Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Text<'de> {

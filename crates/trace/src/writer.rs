@@ -1,5 +1,5 @@
-//! Events to lines. The kinds written millions of times are formatted by
-//! hand into one buffer; the rare ones go through serde.
+//! Turns events into lines. The kinds that are written millions of times are formatted by hand into one buffer; the
+//! rare ones are written through serde.
 
 use std::io::{self, Write};
 
@@ -12,12 +12,11 @@ use super::lines::{LONGEST, fits};
 use super::writer_kernel;
 use crate::bounds::{LONGEST_NAME, short};
 
-/// Written out when this much is waiting, or at `flush`.
+/// The buffer is written out when it holds this much, or at `flush`.
 const BUFFER: usize = 256 * 1024;
 
-/// Writes whole lines only: what is handed to `out` always ends at the end of
-/// a line. Nothing is flushed by itself except when the buffer is full: the
-/// recorder calls `flush` at least once a second, and at the end.
+/// Writes whole lines only: each write to `out` ends at the end of a line. The writer flushes by itself only when the
+/// buffer is full: the recorder calls `flush` at least once a second, and at the end.
 pub struct LineWriter<W: Write> {
     out: W,
     buffer: Vec<u8>,
@@ -27,7 +26,7 @@ impl<W: Write> LineWriter<W> {
     pub fn new(out: W) -> Self {
         LineWriter {
             out,
-            // Room for the line that fills it, so that it does not grow.
+            // Has room for the line that fills it, so that it does not grow.
             buffer: Vec::with_capacity(BUFFER + 16 * 1024),
         }
     }
@@ -38,7 +37,7 @@ impl<W: Write> LineWriter<W> {
             self.buffer.truncate(start);
             return Err(error);
         }
-        // Without the line feed, as the reader has it.
+        // Without the line feed, as the reader sees it.
         let written = self.buffer.get(start..self.buffer.len().saturating_sub(1)).unwrap_or_default();
         if !fits(written) {
             self.buffer.truncate(start);
@@ -55,21 +54,21 @@ impl<W: Write> LineWriter<W> {
         self.out.flush()
     }
 
-    /// What it writes to, with everything handed to it.
+    /// Returns the output, after writing everything buffered.
     pub fn into_inner(mut self) -> io::Result<W> {
         self.flush()?;
         Ok(self.out)
     }
 
     fn drain(&mut self) -> io::Result<()> {
-        // Emptied even after an error: the same lines must not come twice.
+        // Clears the buffer even after an error: the same lines must not be written twice.
         let result = self.out.write_all(&self.buffer);
         self.buffer.clear();
         result
     }
 }
 
-/// The line with less in it: so large is none but of a target that means harm.
+/// The line with less content. Only a malicious target produces lines of this size.
 fn smaller<'a>(line: &Line<'a>) -> Line<'a> {
     const WORDS: usize = 64;
     let mut body = line.body.clone();
@@ -145,7 +144,7 @@ fn head(out: &mut Vec<u8>, line: &Line, kind: &str, name: &str) {
     json::string(out, name);
 }
 
-/// The head of a call's lines, in few pieces: each costs a few nanoseconds.
+/// The head of a call's lines, in few pieces: each piece costs a few nanoseconds.
 fn call(out: &mut Vec<u8>, line: &Line, name: &str, phase: &[u8; 19], pid: u32, tid: u32) {
     place(out, line);
     out.extend_from_slice(b",\"type\":\"userspace\",\"name\":");
@@ -244,7 +243,7 @@ fn triple(out: &mut Vec<u8>, [x, y, z]: [u32; 3]) {
     out.push(b']');
 }
 
-/// What the lines that follow from a call begin with.
+/// The common beginning of lines that follow from a call.
 fn effect(out: &mut Vec<u8>, line: &Line, kind: &str, name: &str, pid: u32, tid: u32, begin: u64) {
     head(out, line, kind, name);
     out.extend_from_slice(b",\"pid\":");

@@ -3,14 +3,14 @@
 use crate::Signature;
 use crate::raw::{Entry, Exit, Piece};
 
-/// At a call's entry.
+/// The arguments at a call's entry.
 #[derive(Clone, Copy)]
 pub struct In<'a> {
     pub signature: Option<&'a Signature>,
     pub entry: &'a Entry<'a>,
 }
 
-/// At its return.
+/// The arguments at its return.
 #[derive(Clone, Copy)]
 pub struct Out<'a> {
     pub signature: Option<&'a Signature>,
@@ -18,8 +18,7 @@ pub struct Out<'a> {
 }
 
 impl<'a> In<'a> {
-    /// The integer value of a parameter. Without a signature the registers
-    /// are all there is.
+    /// The integer value of a parameter. Without a signature only the registers are available.
     pub fn value(&self, param: usize) -> Option<u64> {
         match self.signature {
             Some(signature) => signature.value(self.entry, param),
@@ -34,19 +33,19 @@ impl<'a> In<'a> {
         }
     }
 
-    /// A structure that parameter `param` points to.
+    /// The structure that parameter `param` points to.
     pub fn structure(&self, param: usize) -> Option<&'a [u8]> {
         self.bytes(param).map(|(bytes, _)| bytes)
     }
 
-    /// The stream the call is for, if its signature says which that is.
+    /// The call's stream, if its signature has a stream parameter.
     pub fn stream(&self) -> Option<u64> {
         let signature = self.signature?;
         let param = signature.param("hStream").or_else(|| signature.param("stream"))?;
         self.value(param)
     }
 
-    /// A word of a structure by value, which only x86-64 has on the stack.
+    /// A word of a structure passed by value, which only x86-64 puts on the stack.
     pub fn stack(&self, word: usize) -> Option<u64> {
         self.entry.stack.get(word).copied().filter(|_| cfg!(target_arch = "x86_64"))
     }
@@ -60,7 +59,7 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// A pointer, handle or number that was written.
+    /// A pointer, handle or number that the call wrote.
     pub fn number(&self, param: usize) -> Option<u64> {
         let (bytes, _) = self.bytes(param)?;
         let bytes = bytes.get(..8).unwrap_or(bytes);
@@ -76,7 +75,7 @@ pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     bytes.get(offset..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
 }
 
-/// Dimensions of a grid or block.
+/// The dimensions of a grid or block.
 pub fn three_at(bytes: &[u8], offset: usize) -> Option<[u32; 3]> {
     Some([u32_at(bytes, offset)?, u32_at(bytes, offset + 4)?, u32_at(bytes, offset + 8)?])
 }

@@ -1,5 +1,6 @@
-//! What is said of a call where it begins, and what is kept of it until it returns. In: its arguments. Out: the keys of a
-//! launch's line, and what effects.rs makes of the call once it has succeeded.
+//! The beginning of a call: the keys of its line, and the state that it keeps until it returns.
+//!
+//! In: the call's arguments. Out: the keys of a launch's line, and what effects.rs needs once the call has succeeded.
 
 use std::sync::Arc;
 
@@ -13,8 +14,7 @@ use super::{CallRef, Lookup, Noted, Process, Saved, is_of_runtime, thread_of};
 use gpurec_trace as trace;
 
 impl Process {
-    /// What the call's line says beside its arguments; and the kernel that
-    /// launches inside this call are of.
+    /// The keys of the call's line besides its arguments, and the kernel that launches inside this call start.
     pub(super) fn noted(
         &mut self,
         role: &Role,
@@ -41,7 +41,7 @@ impl Process {
         }
     }
 
-    /// Where a launch runs.
+    /// The device and context of a launch.
     fn on_launch(&mut self, in_runtime: bool, call: &CallRef, stream: u64, seen: Seen) -> trace::Where {
         let thread = thread_of(&mut self.threads, self.followed, call.tid);
         let in_runtime = in_runtime || thread.in_runtime();
@@ -64,7 +64,7 @@ impl Process {
             self.threads.get(&call.tid).and_then(|t| t.open.last()).and_then(|open| open.kernel.as_ref());
         let (kernel, known) = match outer {
             Some(outer) => {
-                // How the handles of kernels that were loaded unseen get their names.
+                // This is how handles of kernels that were loaded unseen get their names.
                 let outer = outer.clone();
                 if self.kernels.known(function).is_none_or(|known| !Arc::ptr_eq(known, &outer)) {
                     self.kernels.handle(function, outer.clone());
@@ -89,8 +89,8 @@ impl Process {
         (Noted { kernel: Some(kernel), launch: Some(launch) }, for_inner)
     }
 
-    /// CUDA_KERNEL_NODE_PARAMS, its second version, or cudaKernelNodeParams;
-    /// or CUgraphNodeParams of a kernel, which has one of them inside.
+    /// Reads CUDA_KERNEL_NODE_PARAMS, its second version, or cudaKernelNodeParams; or the CUgraphNodeParams of a kernel
+    /// node, which contains one of them.
     fn kernel_node(
         &mut self,
         args: &In,
@@ -120,7 +120,7 @@ impl Process {
 
     pub(super) fn saved(&mut self, role: &Role, call: &CallRef, args: &In, lookup: &mut Lookup) -> Saved {
         if self.is_captured(role, args) {
-            // What a graph allocates has an address that is not in the ledger.
+            // Memory that a graph allocates has an address that is not in the ledger.
             self.whole &= !matches!(role.kind, Kind::Alloc(_));
             return Saved::Nothing;
         }
@@ -147,7 +147,7 @@ impl Process {
             }
             Kind::Stream(stream) => {
                 if stream == Stream::Destroy {
-                    // Another thread may be given its handle before this call returns.
+                    // Another thread may receive the same handle before this call returns.
                     self.contexts.stream_gone(first, &mut self.tables);
                 }
                 Saved::Stream(stream, first)
@@ -164,7 +164,7 @@ impl Process {
                     Context::Retain => args.value(1),
                     Context::Device { of } => Some(of.and_then(|of| args.value(of)).unwrap_or(0)),
                     Context::GetDevice => Some(0),
-                    // Before the driver's call inside this one ends the context.
+                    // Taken before the driver's call inside this one ends the context.
                     Context::DeviceReset => Some(self.device_of(call.tid) as u64),
                     _ => Some(first),
                 };
@@ -226,14 +226,14 @@ impl Process {
     }
 }
 
-/// Of a copy or set.
+/// The stream of a copy or a set.
 fn stream_of(args: &In) -> At {
     args.stream().map_or(At::Current, At::Stream)
 }
 
 fn allocated_at(alloc: &Alloc, name: &str, args: &In) -> At {
     match alloc.space {
-        // Of physical memory, and of a pool, the call says which device it is of.
+        // For physical memory and for a pool, the arguments contain the device.
         Space::Virtual => args.structure(2).and_then(location).map_or(At::Unknown, At::Device),
         Space::Pool if name.contains("FromPool") => args.value(2).map_or(At::Unknown, At::Pool),
         Space::Pool => stream_of(args),
@@ -243,7 +243,7 @@ fn allocated_at(alloc: &Alloc, name: &str, args: &In) -> At {
     }
 }
 
-/// The device in CUmemAllocationProp, CUmemPoolProps and cudaMemPoolProps.
+/// Reads the device from CUmemAllocationProp, CUmemPoolProps or cudaMemPoolProps.
 fn location(bytes: &[u8]) -> Option<i32> {
     const DEVICE: u32 = 1;
     u32_at(bytes, 12).filter(|_| u32_at(bytes, 8) == Some(DEVICE)).map(|device| device as i32)

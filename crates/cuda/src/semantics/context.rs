@@ -1,8 +1,10 @@
-//! Which device and context each thread and stream works with, and which contexts have ended. In: what calls have done.
-//! Out: the device and context of a thread, a stream, a pool, as far as calls that were seen say so.
+//! Which device and context each thread and stream works with, and which contexts have ended.
 //!
-//! A thread has a stack of contexts, which only its own calls change. Where calls may have been missed, its contents are
-//! not known until a call says what is current.
+//! In: what calls have done. Out: the device and context of a thread, a stream or a pool, as far as the recorded calls
+//! show them.
+//!
+//! A thread has a stack of contexts, which only its own calls change. If calls may have been missed, the contents of
+//! the stack are unknown until a call returns the current context.
 
 use std::collections::HashMap;
 
@@ -31,26 +33,26 @@ struct Primary {
     retained: u64,
 }
 
-/// What can be known of a context that is current, or of a stream.
+/// What is known about a current context or a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     context: Option<u64>,
     device: Option<i32>,
-    /// The runtime's device, which its next call makes current: until then the driver may work with another.
+    /// The runtime's device, which its next call makes current. Until then the driver may work with another.
     pending: bool,
 }
 
-/// What one thread works with.
+/// The current contexts of one thread.
 #[derive(Default)]
 pub struct Current {
     stack: Vec<Entry>,
-    /// What lies under `stack` is known: nothing.
+    /// The bottom of the thread's stack is known: nothing is under `stack`.
     whole: bool,
-    /// Nothing has chosen the runtime's device: it is the default.
+    /// No call has chosen the runtime's device, so it is the default.
     unchosen: bool,
 }
 
-/// Which memory a call works with, as its arguments say.
+/// Which memory a call works with, from its arguments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum At {
     #[default]
@@ -61,7 +63,7 @@ pub enum At {
     Unknown,
 }
 
-/// Whether all functions are recorded that say or change what is current: of the driver, of the runtime.
+/// Whether every function that returns or changes the current context is recorded, for the driver and the runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     pub driver: bool,
@@ -90,7 +92,7 @@ impl Seen {
     }
 }
 
-/// A thread can push contexts without end, and a process make them.
+/// A thread can push contexts without limit, and a process can make them without limit.
 const DEEPEST: usize = 256;
 const MOST: usize = 4096;
 
@@ -98,7 +100,7 @@ const MOST: usize = 4096;
 const DEFAULT_STREAMS: u64 = 2;
 
 impl Current {
-    /// Of a thread whose every call is seen.
+    /// The state of a thread whose calls are all seen.
     pub fn of_new() -> Current {
         Current { whole: true, unchosen: true, ..Current::default() }
     }
@@ -128,9 +130,9 @@ impl Current {
         }
     }
 
-    /// A call says which context is current.
+    /// A call returned the current context.
     pub fn is(&mut self, context: u64) {
-        // What the runtime chose is current from its next call on, whatever is now.
+        // The device that the runtime chose becomes current at its next call, whatever is current now.
         if self.stack.last().is_some_and(|top| top.pending || top.context == Some(context)) {
             return;
         }
@@ -138,19 +140,19 @@ impl Current {
         self.push(context);
     }
 
-    /// From here on nothing is known but what calls say.
+    /// Forgets everything; later calls may show the current context again.
     pub fn forget(&mut self) {
         *self = Current::default();
     }
 
-    /// A context has ended. The runtime makes a new one on the same device.
+    /// A context ended. The runtime makes a new one on the same device.
     fn ended(&mut self, context: u64, device: Option<i32>) {
         for entry in self.stack.iter_mut().filter(|entry| entry.context == Some(context)) {
             *entry = Entry { context: None, device, pending: true };
         }
     }
 
-    /// A context was destroyed: the thread that did it has it no longer.
+    /// A context was destroyed: the thread that destroyed it no longer has it.
     pub fn destroyed(&mut self, context: u64) {
         self.stack.pop_if(|top| top.context == Some(context));
     }
@@ -174,26 +176,26 @@ impl Contexts {
         primary.retained = primary.retained.saturating_add(1);
     }
 
-    /// True if nobody holds the device's primary context any more.
+    /// Returns true if no retain of the device's primary context is left.
     pub fn released(&mut self, device: i32) -> bool {
         let Some(primary) = self.primary.get_mut(&device).filter(|p| p.retained > 0) else { return false };
         primary.retained -= 1;
         primary.retained == 0
     }
 
-    /// The device's primary context, which has been reset.
+    /// Removes the primary context of a device that was reset, and returns it.
     pub fn reset(&mut self, device: i32) -> Option<u64> {
         let context = self.primary.remove(&device)?.context?;
         self.devices.remove(&context);
         Some(context)
     }
 
-    /// Returns its device, if it is known.
+    /// Removes a context; returns its device, if known.
     pub fn destroyed(&mut self, context: u64) -> Option<i32> {
         self.devices.remove(&context).flatten()
     }
 
-    /// What works with a context that has ended.
+    /// A context ended: updates the threads and streams that worked with it.
     pub fn ended<'a>(
         &mut self,
         context: u64,
@@ -206,13 +208,13 @@ impl Contexts {
         self.streams.retain(|_, entry| entry.context != Some(context));
         share.give_back((before - self.streams.len()) * HANDLE);
         if !self.searches.looked(self.streams.len()) {
-            // The program ends contexts without end: of the streams of others nothing is known any more.
+            // The program ends contexts again and again: give up what is known about its streams.
             share.give_back(self.streams.len() * HANDLE);
             self.streams.clear();
         }
     }
 
-    /// Handles may be others' by now.
+    /// Forgets streams and pools: their handles may have been reused.
     pub fn forget(&mut self, share: &mut Share) {
         share.give_back((self.streams.len() + self.pools.len()) * HANDLE);
         self.streams.clear();
@@ -221,7 +223,7 @@ impl Contexts {
         self.primary.values_mut().for_each(|primary| primary.context = None);
     }
 
-    /// Whether something of which nothing is known can only be this context's.
+    /// Whether an unknown owner can only be this context.
     pub fn is_only(&self, context: u64) -> bool {
         self.devices.keys().all(|known| *known == context)
     }
@@ -230,7 +232,8 @@ impl Contexts {
         self.devices.values().flatten().chain(self.primary.keys()).all(|known| *known == device)
     }
 
-    /// With whose end what the thread now allocates goes: a guess where only one context is known.
+    /// The context and device whose end will free what the thread allocates now: a guess where only one context is
+    /// known.
     pub fn owner(&self, current: &Current) -> Owner {
         let only = || match self.devices.len() {
             1 => self.devices.keys().next().copied(),
@@ -242,7 +245,7 @@ impl Contexts {
         Owner { context, device: of_context.or(top.device) }
     }
 
-    /// The thread's device as the runtime has it: 0 unless it was set.
+    /// The thread's device in the runtime: 0 unless it was set.
     pub fn device(&self, current: &Current) -> i32 {
         let top = current.stack.last().copied().unwrap_or_default();
         top.device.or_else(|| self.owner(current).device).unwrap_or(0)
@@ -252,7 +255,7 @@ impl Contexts {
         self.devices.get(&context).copied().flatten()
     }
 
-    /// cudaSetDevice. `switched`: it has set the thread's context itself, which was seen.
+    /// cudaSetDevice. `switched`: it set the thread's context through driver calls that were seen.
     pub fn chosen(&mut self, current: &mut Current, device: i32, switched: bool) {
         current.unchosen = false;
         let top = current.stack.last().and_then(|top| top.context);
@@ -263,7 +266,7 @@ impl Contexts {
         }
     }
 
-    /// A call says which device is current.
+    /// A call returned the current device.
     pub fn is_on(&mut self, current: &mut Current, device: i32, of_runtime: bool) {
         match current.stack.last().copied() {
             Some(Entry { context: Some(context), .. })
@@ -278,13 +281,13 @@ impl Contexts {
         }
     }
 
-    /// Which of the device's contexts it is, is not known.
+    /// The thread works on a device, but which of its contexts is current is unknown.
     fn works_on(&mut self, current: &mut Current, device: i32, pending: bool) {
         current.stack.pop();
         current.enter(Entry { context: None, device: Some(device), pending });
     }
 
-    /// What a thread works with, in a call of the runtime (or inside one), or of the driver.
+    /// The thread's context and device in a runtime call (or inside one), or in a driver call.
     fn current(&self, current: &Current, in_runtime: bool, seen: Seen) -> Entry {
         match current.stack.last() {
             Some(top) if top.pending && !in_runtime => Entry::default(),
@@ -292,7 +295,7 @@ impl Contexts {
                 let of_context = || top.context.and_then(|context| self.device_of(context));
                 Entry { device: top.device.or_else(of_context), ..*top }
             }
-            // The runtime's default.
+            // The default of the runtime.
             None if current.whole && current.unchosen && in_runtime && seen.runtime => {
                 Entry { device: Some(0), ..Entry::default() }
             }
@@ -311,8 +314,8 @@ impl Contexts {
         entry.into()
     }
 
-    /// A launch into a stream that is not known succeeds on the thread's device alone, but a stream of another context of
-    /// that device will do.
+    /// A launch into an unknown stream succeeds only on the thread's device, but the stream may belong to another
+    /// context of that device.
     pub fn of_launch(&self, stream: u64, current: &Current, in_runtime: bool, seen: Seen) -> Where {
         if stream <= DEFAULT_STREAMS {
             return self.current(current, in_runtime, seen).into();
@@ -327,7 +330,7 @@ impl Contexts {
         Some(Entry { device: entry.device.or_else(of_context), ..entry })
     }
 
-    /// A stream was made in the thread's context. `again`: a call inside this one has made it.
+    /// A stream was made in the thread's context. `again`: a call inside this one made it.
     pub fn stream_made(&mut self, stream: u64, on: Where, again: bool, share: &mut Share) {
         let known = self.stream(stream).is_some_and(|entry| entry.device.is_some());
         if !(again && known) {
@@ -344,7 +347,7 @@ impl Contexts {
         }
     }
 
-    /// A call says which device a stream is of.
+    /// A call returned the device of a stream.
     pub fn stream_on(&mut self, stream: u64, device: i32, share: &mut Share) {
         let known = self.streams.get(&stream).and_then(|entry| entry.context);
         self.stream_is(stream, known, Some(device), share);

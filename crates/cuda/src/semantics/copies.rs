@@ -1,35 +1,34 @@
-//! What a copy moves, and between which kinds of memory.
+//! How many bytes a copy moves, and between which kinds of memory.
 
 use super::args::{In, u32_at, u64_at};
 use super::ledger::{Ledger, Place};
 use super::role::{Amount, Copy, Operand, Set, Table, Way};
 
-/// One direction of what a call moves.
+/// The bytes that a call moves in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     pub direction: &'static str,
     pub size: u64,
-    /// More than was read.
+    /// The list of sizes was longer than what was read, so `size` is only a part.
     pub partial: bool,
-    /// The host's side is known not to be pinned.
+    /// The host side is known not to be pinned.
     pub pageable: bool,
-    /// The call may return before it is done.
+    /// The call may return before the copy is done.
     pub is_async: bool,
 }
 
-/// What one end of a copy is.
+/// One end of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Device(Option<i32>),
-    /// Pinned; none if not known.
+    /// Whether it is pinned; none if unknown.
     Host(Option<bool>),
     Unknown,
 }
 
 pub struct Copies<'a> {
     pub ledger: &'a Ledger,
-    /// The process was seen from its beginning: what is not in the ledger was
-    /// not allocated by CUDA.
+    /// The process was seen from its beginning, so CUDA did not allocate what is not in the ledger.
     pub whole: bool,
 }
 
@@ -65,7 +64,7 @@ impl Copies<'_> {
         Some(self.moved(copy, way, address(copy.src), address(copy.dst), size))
     }
 
-    /// `None` as an address is an array or a symbol.
+    /// An address of `None` is an array or a symbol.
     fn moved(&self, copy: &Copy, way: Way, src: Option<u64>, dst: Option<u64>, size: u64) -> Moved {
         let host = |address: Option<u64>| Side::Host(address.and_then(|address| self.pinned(address)));
         let device = |address: Option<u64>| match address.map(|address| self.side(address)) {
@@ -84,7 +83,7 @@ impl Copies<'_> {
         between(src, dst, size, copy.is_async)
     }
 
-    /// CUDA_MEMCPY2D.
+    /// Reads a CUDA_MEMCPY2D.
     fn rows(&self, copy: &Copy, bytes: &[u8]) -> Option<Moved> {
         let size = u64_at(bytes, 112)?.saturating_mul(u64_at(bytes, 120)?);
         let src = self.of_type(u32_at(bytes, 16)?, u64_at(bytes, 24)?, u64_at(bytes, 32)?);
@@ -92,7 +91,7 @@ impl Copies<'_> {
         Some(between(src, dst, size, copy.is_async))
     }
 
-    /// CUDA_MEMCPY3D, whose peer form has the same offsets.
+    /// Reads a CUDA_MEMCPY3D, whose peer form has the same offsets.
     fn driver_box(&self, copy: &Copy, bytes: &[u8]) -> Option<Moved> {
         let size =
             u64_at(bytes, 176)?.saturating_mul(u64_at(bytes, 184)?).saturating_mul(u64_at(bytes, 192)?);
@@ -104,7 +103,7 @@ impl Copies<'_> {
         Some(between(src, dst, size, copy.is_async))
     }
 
-    /// cudaMemcpy3DParms: its width is in elements if an array takes part.
+    /// Reads a cudaMemcpy3DParms; its width is in elements if an array takes part.
     fn runtime_box(&self, copy: &Copy, bytes: &[u8], peer: bool) -> Option<Moved> {
         let (dst_at, dst_ptr, extent) = if peer { (72, 104, 144) } else { (64, 96, 128) };
         let (src_array, dst_array) = (u64_at(bytes, 0)?, u64_at(bytes, dst_at)?);
@@ -121,7 +120,7 @@ impl Copies<'_> {
         Some(self.moved(copy, way, address(src_array, 32), address(dst_array, dst_ptr), size))
     }
 
-    /// Summed by direction.
+    /// A batch, summed by direction.
     fn batch(&self, call: &In) -> Option<Vec<Moved>> {
         let (sizes, cut) = call.bytes(2)?;
         let count = call.value(3)?;
@@ -145,7 +144,7 @@ impl Copies<'_> {
         Some(all)
     }
 
-    /// CUmemorytype.
+    /// Reads a CUmemorytype.
     fn of_type(&self, kind: u32, host: u64, device: u64) -> Side {
         match kind {
             1 => Side::Host(self.pinned(host)),
@@ -159,8 +158,7 @@ impl Copies<'_> {
         }
     }
 
-    /// Whether memory that is said to be the host's is pinned. Managed memory
-    /// is neither: it moves by itself.
+    /// Whether host memory is pinned. Managed memory is neither pinned nor pageable: it migrates by itself.
     fn pinned(&self, address: u64) -> Option<bool> {
         match self.ledger.place(address) {
             Place::Pinned => Some(true),
@@ -180,7 +178,7 @@ impl Copies<'_> {
     }
 }
 
-/// What a memset writes.
+/// The bytes that a memset writes.
 pub fn set(set: &Set, call: &In) -> Vec<Moved> {
     let (first, second) = set.count;
     let size = call.value(first).and_then(|count| {
@@ -190,7 +188,7 @@ pub fn set(set: &Set, call: &In) -> Vec<Moved> {
     size.map(|size| finished(SET, Side::Unknown, size, true)).into_iter().collect()
 }
 
-/// cudaMemcpyKind. Host to host has no way of its own.
+/// Reads a cudaMemcpyKind. Host to host has no way of its own.
 fn of_kind(kind: u64) -> Way {
     match kind {
         0 => Way::Kind(0),
@@ -214,7 +212,7 @@ fn between(src: Side, dst: Side, size: u64, is_async: bool) -> Moved {
     finished(direction, host, size, is_async)
 }
 
-/// Copies within devices and sets do not wait, whatever the function is called.
+/// Copies within devices and sets do not wait, whatever the function's name says.
 fn finished(direction: &'static str, host: Side, size: u64, is_async: bool) -> Moved {
     let waits = matches!(direction, "H2D" | "D2H" | "H2H" | "unknown") && !is_async;
     Moved { direction, size, partial: false, pageable: host == Side::Host(Some(false)), is_async: !waits }

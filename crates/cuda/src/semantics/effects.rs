@@ -1,4 +1,5 @@
-//! What a call that succeeded has done.
+//! The effects of a successful call. In: the call, with the state saved at its beginning. Out: `memory` and `transfer`
+//! lines, and updates of the process's tables.
 
 use std::borrow::Cow;
 
@@ -17,7 +18,7 @@ pub struct Ending<'a, 'l> {
     pub call: &'a CallRef,
     pub name: &'a str,
     pub duration_ns: u64,
-    /// Allocations are not all seen: what is not known need not be from before the recording.
+    /// Some allocations are not seen: unknown memory need not be from before the recording.
     pub blind_to_memory: bool,
     pub seen: Seen,
     pub out: &'a mut Vec<Effect>,
@@ -111,7 +112,7 @@ impl Ending<'_, '_> {
         if let Some(before) = self.process.ledger.alloc(alloc.table, ptr, held) {
             self.freed_before(&before);
         }
-        // Of what there was no room for nothing is concluded.
+        // The ledger had no room for it: conclude nothing from its absence.
         self.process.whole &= self.process.ledger.get(alloc.table, ptr).is_some();
         if !is_again {
             self.tell_callers(|told| told.alloc = Some((alloc.space, size)));
@@ -125,7 +126,7 @@ impl Ending<'_, '_> {
         contexts.owner(&thread_of(threads, *followed, self.call.tid).current)
     }
 
-    /// What this call works with.
+    /// The device and context that this call works with.
     fn at(&mut self, at: At) -> Where {
         let in_runtime = self.in_runtime();
         let Process { threads, contexts, followed, .. } = &mut *self.process;
@@ -133,8 +134,7 @@ impl Ending<'_, '_> {
         contexts.at(at, current, in_runtime, self.seen)
     }
 
-    /// An address is given out again before the call that freed it has
-    /// returned; or nobody saw that call.
+    /// The driver gave out an address again before the call that freed it returned, or the free was not seen.
     fn freed_before(&mut self, before: &Gone) {
         let (begin, name, missed) = match before.freed_by() {
             Some((by, name)) => (by, name, false),
@@ -161,7 +161,7 @@ impl Ending<'_, '_> {
         self.memory(Op::Free, gone.held.space, gone.held.on, gone.ptr, gone.held.size, gone.total);
     }
 
-    /// This call is one of the runtime's, or lies inside one.
+    /// Whether this call is a runtime call or is inside one.
     fn in_runtime(&self) -> bool {
         is_of_runtime(self.name)
             || self.process.threads.get(&self.call.tid).is_some_and(|thread| thread.in_runtime())
@@ -185,7 +185,7 @@ impl Ending<'_, '_> {
         }));
     }
 
-    /// Memory from before the recording was freed: how much is not known, nor always where it was.
+    /// A free of memory from before the recording: its size is unknown, and sometimes its space.
     fn earlier(&mut self, ptr: u64) {
         let space = match self.name {
             name if name.contains("Host") => Space::Host.name(),
@@ -269,7 +269,7 @@ impl Ending<'_, '_> {
             }
             Graph::Nodes => {
                 if let Some(nodes) = out.number(2) {
-                    // It may be the room for handles that was filled, no more than there are.
+                    // The call may have returned only as many nodes as the caller's array holds: keep the larger number.
                     let known = graphs.get(&handle).copied().unwrap_or(0);
                     tables.insert(graphs, HANDLE, handle, nodes.max(known));
                 }
@@ -378,7 +378,7 @@ impl Ending<'_, '_> {
         self.switched(context, seen);
     }
 
-    /// What is current may have changed.
+    /// The thread's current context or device may have changed.
     fn switched(&mut self, context: Context, seen: bool) {
         if !matches!(
             context,
@@ -387,10 +387,10 @@ impl Ending<'_, '_> {
             return;
         }
         self.tell_callers(|told| told.switched = true);
-        // The driver's calls inside cudaSetDevice tell it too.
+        // The driver's calls inside cudaSetDevice show the change too.
         let seen = seen || (context == Context::SetDevice && self.seen.driver);
         if !seen {
-            // Others that were not recorded may have changed it too, before or after.
+            // Calls that were not recorded may have changed it too, before or after.
             let Process { threads, followed, .. } = &mut *self.process;
             thread_of(threads, *followed, self.call.tid).current.forget();
         }
@@ -407,8 +407,8 @@ impl Ending<'_, '_> {
         self.all_gone(&gone, Some(context), device);
     }
 
-    /// All that belongs to a device in this process, memory pools too. If it
-    /// was told by a call inside, nothing is left here.
+    /// Frees everything of a device in this process, memory pools too. If a call inside has already reported the frees,
+    /// nothing is left here.
     fn device_reset(&mut self, device: i32) {
         let contexts = &mut self.process.contexts;
         let only = contexts.only_device(device);

@@ -1,4 +1,4 @@
-//! Kernels' names: from handles and host stubs, as readable text.
+//! Names of kernels, from handles and host stubs, as readable text.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,65 +9,65 @@ use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
 use gpurec_trace::bounds::{Left, Room, Share};
 
-/// The longest name that is shown; what a template makes of itself has no end.
+/// The longest name that is shown: names of templates can grow without limit.
 const LONGEST: usize = 4096;
 
-/// Bytes of all names together, of all processes: a hundred thousand have some 1,300 each.
+/// Bytes of all names together, of all processes: a hundred thousand names of some 1,300 bytes each.
 const NAMES: usize = 144 << 20;
-/// Of each name besides its bytes, and of a handle in a table.
+/// Bytes that a name takes besides its text, and bytes of a handle in a table.
 const EACH: usize = 64;
 const HANDLE: usize = 32;
 
-/// Who can say what lies at an address of a process.
+/// Looks up the symbol at an address of a process.
 pub trait Names {
     fn stub(&mut self, pid: u32, address: u64) -> Stub;
 }
 
 /// The host stub at an address.
 pub enum Stub {
-    /// Its symbol, as the file has it.
+    /// The symbol, as the file spells it.
     Named(String),
     Unknown,
-    /// To find out would take too long. Another time it may be known.
+    /// The lookup would take too long now; a later one may succeed.
     NotNow,
 }
 
-/// For a recorder that cannot look.
+/// For a recorder that cannot look up addresses.
 impl Names for () {
     fn stub(&mut self, _: u32, _: u64) -> Stub {
         Stub::Unknown
     }
 }
 
-/// Every name once, readable.
+/// Every readable name, stored once.
 #[derive(Default)]
 pub struct Shown {
-    /// By two hashes of what the program calls it, which is as long again: 128 bits with a seed of
-    /// their own, so that no two names have the same.
+    /// Keyed by two hashes of the program's own name, which is as long again: 128 bits with seeds of their own, so that
+    /// no two names collide.
     names: HashMap<u128, Arc<str>>,
     seeds: [RandomState; 2],
     left: Left<NAMES>,
-    /// Names that there was no room for.
+    /// The number of names that did not fit.
     pub beyond: u64,
 }
 
 /// What is known of one process's kernels.
 pub struct Kernels {
     share: Share,
-    /// By address of the host stub: what survives a fork.
+    /// By address of the host stub. A fork keeps these.
     stubs: Arc<Map<Arc<str>>>,
     /// By CUfunction, CUkernel and cudaKernel_t.
     handles: Map<Arc<str>>,
-    /// What was asked for and is not known, as it is shown.
+    /// Functions that were looked up without a result, with the text that is shown for them.
     unknown: Map<Arc<str>>,
 }
 
 type Map<V> = HashMap<u64, V, Spread>;
 
 impl Shown {
-    /// None: it has no room.
+    /// None: there is no room for the name.
     pub fn name(&mut self, bytes: &[u8], cut: bool) -> Option<Arc<str>> {
-        // A text comes with its zero, if that was read.
+        // A string includes its terminating zero if that was read.
         let bytes = bytes.split(|b| *b == 0).next().unwrap_or_default();
         let [high, low] = self.seeds.each_ref().map(|seed| u128::from(seed.hash_one((bytes, cut))));
         let key = high << 64 | low;
@@ -95,7 +95,7 @@ impl Kernels {
         }
     }
 
-    /// As long as the child registers none of its own, it has its parent's table.
+    /// The child shares its parent's table as long as it registers no stubs of its own.
     pub fn of_child(&self, room: &Room) -> Kernels {
         Kernels { stubs: self.stubs.clone(), ..Kernels::new(room) }
     }
@@ -124,8 +124,8 @@ impl Kernels {
         self.handles.get(&function).or_else(|| self.stubs.get(&function))
     }
 
-    /// The name of a function that is not known, which is its handle. `ask`
-    /// is asked once, or until it knows: None is not now.
+    /// The name of an unknown function, which is its handle. Calls `ask` once, or again as long as it returns None
+    /// ("not now").
     pub fn look_up(
         &mut self,
         function: u64,
@@ -148,7 +148,7 @@ impl Kernels {
     }
 }
 
-/// Demangled if it can be; what is cut ends in `…`.
+/// The demangled name, or the text itself if it cannot be demangled; a truncated name ends in `…`.
 pub(super) fn readable(bytes: &[u8], cut: bool) -> String {
     let text = demangled(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
     let text = text.replacen("__device_stub__", "", 1);
@@ -169,8 +169,8 @@ fn demangled(bytes: &[u8]) -> Option<String> {
     let limits = ParseOptions::default().recursion_limit(128);
     let symbol = Symbol::new_with_options(bytes, &limits).ok()?;
     let full = print(&symbol, DemangleOptions::default())?;
-    // Of a function in which a lambda was born other tools don't tell the return type; of
-    // the kernel itself they do, where the symbol has one, and a kernel's is void.
+    // Other tools omit the return type of the function that contains a lambda. They keep that of the kernel itself
+    // where the symbol has one, and a kernel always returns void.
     let bare = print(&symbol, DemangleOptions::default().no_return_type())?;
     const RETURNS: &str = "void ";
     let text = if full.starts_with(RETURNS) && !bare.starts_with(RETURNS) {
@@ -185,13 +185,13 @@ fn print<T: AsRef<[u8]>>(symbol: &Symbol<T>, options: DemangleOptions) -> Option
     let mut text = Bounded(String::new());
     match symbol.structured_demangle(&mut text, &options.recursion_limit(128)) {
         Ok(()) => Some(text.0),
-        // It was longer than is shown; else what it says is not to be relied on.
+        // The name was longer than what is shown; otherwise the output cannot be trusted.
         Err(_) => (text.0.len() > LONGEST).then_some(text.0),
     }
 }
 
-/// `(unsigned long)3` as c++filt and the profilers write it: `3ul`. A cast in front of a
-/// number stands only for a literal in a demangled name.
+/// Rewrites `(unsigned long)3` as c++filt and the profilers do: `3ul`. In a demangled name a cast in front of a number
+/// is always a literal.
 fn literals(text: &str) -> String {
     const SUFFIXES: [(&str, &str); 5] = [
         ("(unsigned int)", "u"),
@@ -229,7 +229,7 @@ fn literals(text: &str) -> String {
     out
 }
 
-/// A few bytes can name terabytes: substitutions double.
+/// Limits the output: substitutions double, so a few bytes can expand to terabytes.
 struct Bounded(String);
 
 impl DemangleWrite for Bounded {
@@ -239,8 +239,8 @@ impl DemangleWrite for Bounded {
     }
 }
 
-/// Handles are the program's own to choose, and only it suffers if they
-/// collide: a multiplication spreads them, at a fraction of SipHash's price.
+/// Hashes handles. The program chooses its handles, and only the program suffers if they collide: a multiplication
+/// spreads them at a fraction of SipHash's cost.
 #[derive(Clone, Copy, Default)]
 pub struct Spread;
 

@@ -1,6 +1,7 @@
-//! What a process holds: every allocation with its size, and the running
-//! totals. In: what calls have done, in the order they returned. Nothing here
-//! knows a call's name or writes a line.
+//! The memory that a process holds: every allocation with its size, and the running totals.
+//!
+//! In: the effects of calls, in the order in which they returned. Out: what was freed, and the totals. Not here: the
+//! names of calls, writing lines.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ pub struct By {
     pub id: u64,
 }
 
-/// Whose end takes an allocation with it.
+/// The context and device whose end frees an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub context: Option<u64>,
@@ -28,27 +29,27 @@ pub struct Held {
     /// None if it could not be read.
     pub size: Option<u64>,
     pub owner: Owner,
-    /// As far as it is known: no guess, as `owner` may be.
+    /// The device and context that are certain, whereas `owner` may be a guess.
     pub on: Where,
     pub by: By,
     /// The call that is about to free it, and that call's name.
     freeing: Option<(By, Box<str>)>,
-    /// How many frees are due: a handle can be retained, an IPC handle opened twice.
+    /// The number of frees that are due: a handle can be retained, an IPC handle opened twice.
     holds: u32,
-    /// How many mappings keep a handle's memory.
+    /// The number of mappings that keep a handle's memory.
     maps: u32,
-    /// Tells it from what the same address was before and will be after.
+    /// Distinguishes it from earlier and later allocations at the same address.
     serial: u64,
     /// Bytes of one element of an array.
     pub element: u64,
 }
 
-/// What is not held any more.
+/// An allocation that is no longer held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     pub ptr: u64,
     pub held: Box<Held>,
-    /// What was left in its space.
+    /// The bytes left in its space.
     pub total: u64,
 }
 
@@ -65,20 +66,20 @@ struct Mapping {
 }
 
 pub struct Ledger {
-    /// An entry of each table here.
+    /// One entry for each table entry here.
     share: Share,
     room: Room,
     tables: [BTreeMap<u64, Box<Held>>; 4],
     mappings: BTreeMap<u64, Mapping>,
-    /// Variables of modules, and their sizes.
+    /// Variables of modules, with their sizes.
     globals: BTreeMap<u64, u64>,
-    /// Sizes may add up to more than 2^64 in a program that lies.
+    /// Sizes may add up to more than 2^64 if a program passes false sizes.
     totals: [u128; Space::ALL.len()],
     serials: u64,
     searches: Searches,
 }
 
-/// Where an address lies, as far as it is known.
+/// The kind of memory at an address, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Device(Option<i32>),
@@ -95,7 +96,7 @@ impl Held {
 }
 
 impl Ledger {
-    /// `room` is how many entries there may be, in all processes.
+    /// `room` bounds the entries of all processes together.
     pub fn new(room: &Room) -> Ledger {
         Ledger {
             share: Share::new(room),
@@ -118,8 +119,8 @@ impl Ledger {
         self.table(table).get(&ptr).map(Box::as_ref)
     }
 
-    /// Enters an allocation. Returns what its address was before, if the
-    /// call that freed it has not returned yet, or was not seen.
+    /// Enters an allocation. Returns the previous allocation at its address if the call that freed it has not returned
+    /// yet or was not seen.
     pub fn alloc(&mut self, table: Table, ptr: u64, held: Held) -> Option<Gone> {
         if held.space == Space::Ipc
             && let Some(known) = self.table_mut(table).get_mut(&ptr)
@@ -140,14 +141,14 @@ impl Ledger {
         before
     }
 
-    /// A free has begun. Returns the serial number of what it frees.
+    /// A free began. Returns the serial number of the allocation it frees.
     pub fn begin_free(&mut self, table: Table, ptr: u64, by: By, name: &str) -> Option<u64> {
         let held = self.table_mut(table).get_mut(&ptr)?;
         held.freeing = Some((by, name.into()));
         Some(held.serial)
     }
 
-    /// A free has failed, or nothing will be known of it.
+    /// The free failed, or its outcome will stay unknown.
     pub fn cancel_free(&mut self, table: Table, ptr: u64, serial: u64) {
         if let Some(held) = self.table_mut(table).get_mut(&ptr)
             && held.serial == serial
@@ -156,8 +157,8 @@ impl Ledger {
         }
     }
 
-    /// A free has succeeded. `None`: there is nothing to tell, because
-    /// somebody else told it, or something still holds the memory.
+    /// A free succeeded. `None`: there is nothing to report, because another call has reported it already or something
+    /// still holds the memory.
     pub fn free(&mut self, table: Table, ptr: u64, serial: u64) -> Option<Gone> {
         let held = self.table_mut(table).get_mut(&ptr).filter(|held| held.serial == serial)?;
         held.holds = held.holds.saturating_sub(1);
@@ -188,7 +189,7 @@ impl Ledger {
         }
     }
 
-    /// Memory whose handle was released goes with its last mapping.
+    /// Unmaps memory. Memory whose handle was released is freed with its last mapping.
     pub fn unmap(&mut self, ptr: u64, size: u64) -> Vec<Gone> {
         let end = ptr.saturating_add(size);
         let within: Vec<u64> = self.mappings.range(ptr..end).map(|(at, _)| *at).collect();
@@ -211,8 +212,8 @@ impl Ledger {
         }
     }
 
-    /// Takes out what a context or a device takes with it when it ends. A program that ends them without end, and holds
-    /// very much, is not followed any more.
+    /// Removes the allocations that end with a context or a device. If a program keeps ending them while it holds very
+    /// much, the ledger stops tracking it.
     pub fn end_of(&mut self, with_pools: bool, ends: impl Fn(&Owner) -> bool) -> Vec<Gone> {
         let mut gone = Vec::new();
         let mut looked = 0;
@@ -271,7 +272,7 @@ impl Ledger {
         }
     }
 
-    /// What is held, for tests.
+    /// All allocations held, for tests.
     #[cfg(test)]
     pub fn all(&self) -> Vec<(u64, &Held)> {
         self.tables.iter().flatten().map(|(ptr, held)| (*ptr, held.as_ref())).collect()

@@ -1,11 +1,9 @@
-//! What calls mean: which kernel a launch starts, what memory a process holds,
-//! what is copied where.
+//! What calls mean: which kernel a launch starts, which memory a process holds, what a copy moves and between which
+//! kinds of memory.
 //!
-//! In: calls as they begin and end, in time's order, with what was captured of
-//! them. Out: what a launch's line says beside its arguments, and `memory` and
-//! `transfer` lines: once for each effect, at the innermost level that shows it,
-//! only after success. What may not be done here: I/O, a clock, a guess told as
-//! a fact. What is not known is left out.
+//! In: calls as they begin and end, in order of time, with what was captured of them. Out: the keys that a launch's
+//! line has besides its arguments, and `memory` and `transfer` lines: one for each effect, at the innermost level that
+//! shows it, only after success. Not here: I/O, a clock, guesses written as facts. A line leaves out what is not known.
 
 mod args;
 mod begin;
@@ -38,7 +36,7 @@ use size::Asked;
 pub use kernel::{Names, Stub};
 pub use role::{Input, Role, input_of, places};
 
-/// A call, as the recorder names it.
+/// A call, identified as the recorder identifies it.
 #[derive(Clone, Copy, Debug)]
 pub struct CallRef {
     pub pid: u32,
@@ -54,7 +52,7 @@ pub enum Effect {
     Transfer(trace::Transfer<'static>),
 }
 
-/// What is to be said of a call where it begins.
+/// The keys, besides the arguments, of the line that begins a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
     kernel: Option<Arc<str>>,
@@ -66,46 +64,46 @@ pub struct Meaning {
     shown: Shown,
     names: Box<dyn Names + Send>,
     rooms: Rooms,
-    /// Not every call is seen.
+    /// The recording does not see every call.
     blind: bool,
-    /// Not every allocation and free is seen.
+    /// The recording does not see every allocation and free.
     blind_to_memory: bool,
-    /// Whether what is current in threads can be known.
+    /// Which calls that change a thread's current context or device the recording sees.
     seen: Seen,
     unnamed: u64,
 }
 
 /// What all processes share.
 struct Rooms {
-    /// Of all ledgers, in entries.
+    /// Shared by all ledgers, in entries.
     live: Room,
-    /// Of all other tables, in bytes.
+    /// Shared by all other tables, in bytes.
     tables: Room,
 }
 
-/// Bytes of handles of kernels, graphs and streams: of two million.
+/// Bytes for handles of kernels, graphs and streams: room for two million.
 const TABLES: usize = 64 << 20;
-/// One of them in its table.
+/// Bytes that one handle takes in its table.
 const HANDLE: usize = 32;
 
 struct Process {
-    /// Seen from its beginning: what is not known here was not done.
+    /// The process was seen from its beginning: what is not in the tables did not happen.
     whole: bool,
-    /// It began with the recording: what it holds is known.
+    /// The process began with the recording, so everything it holds is known.
     begun: bool,
-    /// Threads that are new here have made no calls before.
+    /// A thread that is new here has made no calls before.
     followed: bool,
     ledger: Ledger,
     kernels: Kernels,
     contexts: Contexts,
     tables: Share,
     graphs: Graphs,
-    /// Streams whose calls go into a graph and do nothing yet.
+    /// Streams in capture: their calls go into a graph and do nothing yet.
     capturing: HashMap<u64, ()>,
     threads: Threads,
 }
 
-/// How many nodes graphs have, by handle.
+/// The number of nodes of each graph, by handle.
 #[derive(Default)]
 struct Graphs {
     graphs: HashMap<u64, u64>,
@@ -118,18 +116,18 @@ struct Thread {
     open: Vec<Open>,
 }
 
-/// A call with a role that has not returned.
+/// A call with a role that has not returned yet.
 struct Open {
     id: u64,
-    /// One of the runtime's.
+    /// It is a call of the runtime.
     runtime: bool,
     saved: Saved,
-    /// Of a runtime launch: the driver's launch in it is of the same kernel.
+    /// Kernel of a runtime launch; the driver's launch inside it is of the same kernel.
     kernel: Option<Arc<str>>,
     told: Told,
 }
 
-/// What calls inside this one have told already.
+/// Effects that calls inside this one have already reported.
 #[derive(Clone, Copy, Default)]
 struct Told {
     moved: bool,
@@ -138,13 +136,13 @@ struct Told {
     stream: bool,
     /// A context became current.
     switched: bool,
-    /// A free of memory that nobody saw allocated.
+    /// A free of memory whose allocation was not seen.
     freed: bool,
     /// The space and size of an allocation.
     alloc: Option<(role::Space, Option<u64>)>,
 }
 
-/// What is needed at the call's end and known only at its beginning.
+/// State from a call's beginning that its end needs.
 enum Saved {
     Nothing,
     Alloc {
@@ -158,7 +156,7 @@ enum Saved {
         ptr: u64,
         serial: u64,
     },
-    /// Of memory from before the recording, if it succeeds.
+    /// Memory from before the recording, if the free succeeds.
     FreeEarlier {
         ptr: u64,
     },
@@ -179,7 +177,7 @@ enum Saved {
     },
     Context(Context, u64),
     Stream(Stream, u64),
-    /// The device of the pool that is written, if it is known.
+    /// The device of the pool that the call writes, if known.
     Pool(Option<i32>),
     Named(Arc<str>),
     Alias(u64),
@@ -196,7 +194,7 @@ enum Saved {
 }
 
 impl Noted {
-    /// The keys of a launch's line.
+    /// The launch keys of the line.
     pub fn launch(&self) -> Option<trace::Launch<'_>> {
         let kernel = self.kernel.as_deref().map(std::borrow::Cow::Borrowed);
         self.launch.as_ref().map(|launch| trace::Launch { kernel, ..launch.clone() })
@@ -219,12 +217,12 @@ impl Meaning {
         }
     }
 
-    /// Calls whose kernel might have had a name, if there had been time to ask for it.
+    /// The number of calls whose kernel might have had a name, had there been time to ask for it.
     pub fn unnamed(&self) -> u64 {
         self.unnamed
     }
 
-    /// What there was no room for, in sentences: calls tell less for want of it.
+    /// Sentences about tables that were full: calls report less because of it.
     pub fn forgotten(&self) -> Vec<String> {
         let mut said = Vec::new();
         if self.rooms.live.refused() > 0 {
@@ -242,7 +240,7 @@ impl Meaning {
         said
     }
 
-    /// A call has begun.
+    /// A call began.
     pub fn begin(
         &mut self,
         role: Option<&Role>,
@@ -266,7 +264,7 @@ impl Meaning {
         noted
     }
 
-    /// Arguments that could not be read where the call began, and can at its return.
+    /// Arguments that could not be read when the call began and were read at its return.
     pub fn late(
         &mut self,
         role: Option<&Role>,
@@ -286,8 +284,7 @@ impl Meaning {
         }
     }
 
-    /// A call has returned; `status` is 0 if it succeeded or has none. What
-    /// follows from it is added to `out`.
+    /// A call returned; `status` is 0 if it succeeded or has none. Appends the effects to `out`.
     #[allow(clippy::too_many_arguments, reason = "the ends of a call, as the recorder has them")]
     pub fn end(
         &mut self,
@@ -322,31 +319,31 @@ impl Meaning {
         ending.end(open, &Out { signature, exit });
     }
 
-    /// The call has no end: it was unwound, its end was lost, or it died.
+    /// The call has no end: it was unwound, its end was lost, or its thread died.
     pub fn forget(&mut self, call: &CallRef) {
         if let Some(process) = self.processes.get_mut(&call.pid)
             && let Some(open) = process.close(call)
         {
-            // It may have succeeded, with nobody to see it.
+            // It may have succeeded without a record of it.
             process.whole &= !matches!(open.saved, Saved::Alloc { .. } | Saved::Map { .. });
             process.undo(&open, call.tid);
         }
     }
 
-    /// Some calls are not seen: a filter leaves them out, or records were
-    /// lost. From now on nothing is concluded from what was not seen.
+    /// Some calls are not seen: a filter leaves them out, or records were lost. From now on the absence of a call
+    /// proves nothing.
     pub fn calls_missing(&mut self) {
         self.blind = true;
         self.processes.values_mut().for_each(|process| process.whole = false);
     }
 
-    /// Allocations or frees are not seen.
+    /// Some allocations or frees are not seen.
     pub fn memory_missing(&mut self) {
         self.blind_to_memory = true;
         self.processes.values_mut().for_each(|process| process.begun = false);
     }
 
-    /// From now on this function's calls are not all seen.
+    /// From now on the recording does not see every call of this function.
     pub fn not_seen(&mut self, name: &str) {
         if places(name) {
             self.seen.lacks(name);
@@ -354,7 +351,7 @@ impl Meaning {
         }
     }
 
-    /// Calls were lost that may have changed what is current in threads.
+    /// Lost calls may have changed the current context or device of threads.
     pub fn contexts_missing(&mut self) {
         for process in self.processes.values_mut() {
             process.followed = false;
@@ -363,15 +360,14 @@ impl Meaning {
         }
     }
 
-    /// Its number may be given to another thread.
+    /// Linux may reuse the thread's number.
     pub fn thread_exited(&mut self, pid: u32, tid: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.threads.remove(&tid);
         }
     }
 
-    /// CUDA does not survive a fork: the child has the names of its host
-    /// stubs, and nothing else.
+    /// CUDA does not survive a fork: the child inherits only the names of the host stubs.
     pub fn process_forked(&mut self, pid: u32, child: u32) {
         let mut process = self.new_process();
         if let Some(parent) = self.processes.get(&pid) {
@@ -395,7 +391,7 @@ impl Meaning {
     }
 }
 
-/// What it takes to name a kernel.
+/// The tables and look-ups for naming a kernel.
 struct Lookup<'a> {
     shown: &'a mut Shown,
     names: &'a mut (dyn Names + Send),
@@ -404,7 +400,7 @@ struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    /// The name of a function, and whether it is one: else it is the handle.
+    /// The name of a function and true, or its handle and false.
     fn kernel(&mut self, kernels: &mut Kernels, function: u64, is_stub: bool) -> (Arc<str>, bool) {
         if let Some(name) = kernels.known(function) {
             return (name.clone(), true);
@@ -422,14 +418,14 @@ impl Lookup<'_> {
     }
 }
 
-/// Whether a function is one of the runtime's.
+/// Whether a function belongs to the runtime.
 fn is_of_runtime(name: &str) -> bool {
     name.starts_with("cuda") || name.starts_with("__cuda")
 }
 
 type Threads = HashMap<u32, Thread, Spread>;
 
-/// `followed`: it has made no calls before.
+/// `followed`: the thread has made no calls before.
 fn thread_of(threads: &mut Threads, followed: bool, tid: u32) -> &mut Thread {
     let current = || if followed { Current::of_new() } else { Current::default() };
     threads.entry(tid).or_insert_with(|| Thread { current: current(), open: Vec::new() })
@@ -443,7 +439,7 @@ impl Thread {
 }
 
 impl Process {
-    /// Of which nothing is known.
+    /// A process that was already running, about which nothing is known.
     fn of_running(rooms: &Rooms) -> Process {
         Process {
             whole: false,
@@ -463,7 +459,7 @@ impl Process {
         thread_of(&mut self.threads, self.followed, tid)
     }
 
-    /// The call itself, after dropping calls inside it that never ended.
+    /// Returns the call, after dropping calls inside it that never ended.
     fn close(&mut self, call: &CallRef) -> Option<Open> {
         let open = &mut self.threads.get_mut(&call.tid)?.open;
         let mut switched = false;
@@ -488,7 +484,7 @@ impl Process {
 }
 
 impl Open {
-    /// Whether it is not known what is current in its thread if it fails.
+    /// Whether a failure of this call leaves the thread's current context unknown.
     fn switches(&self) -> bool {
         use Context::{Current, Device, GetDevice, Release, Reset, Retain};
         match self.saved {

@@ -1,10 +1,10 @@
-//! What a function means for memory, copies and kernels, by its name. The
-//! numbers are indices of parameters, the same in every toolkit.
+//! What a function means for memory, copies and kernels, by its name. The numbers are indices of parameters, which are
+//! the same in every toolkit.
 
-/// Looked up once a probe; a function without one costs nothing.
+/// A function's role, looked up once per probe; a function without a role costs nothing.
 #[derive(Debug)]
 pub struct Role {
-    /// As the trace names the call.
+    /// The call's name in the trace.
     pub name: Box<str>,
     pub kind: Kind,
 }
@@ -27,12 +27,12 @@ pub enum Kind {
     Launch {
         runtime: bool,
     },
-    /// A kernel for a graph: the structure that is parameter `params` tells it.
+    /// A kernel node for a graph: parameter `params` points to the structure that describes it.
     KernelNode {
         params: usize,
-        /// In a structure for nodes of any kind.
+        /// The structure is one for nodes of any kind.
         generic: bool,
-        /// To the graph that is parameter 1.
+        /// The call adds the node to the graph that is parameter 1.
         adds: bool,
     },
     Graph(Graph),
@@ -41,14 +41,13 @@ pub enum Kind {
     },
     /// A variable of a module: device memory, not allocated by a call.
     Global,
-    /// It gives out memory of a size nobody tells. `same`: not if what it
-    /// gives is what this parameter is.
+    /// The call gives out memory of unknown size. `same`: except if it gives out the value of this parameter.
     Unseen {
         same: Option<usize>,
     },
 }
 
-/// Where bytes are counted.
+/// The spaces in which bytes are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     Device,
@@ -57,15 +56,15 @@ pub enum Space {
     Pool,
     Virtual,
     Array,
-    /// Another process's memory: no bytes of this one.
+    /// Another process's memory, which adds no bytes to this process.
     Ipc,
 }
 
-/// Pointers and handles of different tables may be equal.
+/// Tables of the ledger. Pointers and handles of different tables may be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     Addresses,
-    /// Host memory of the program's own, pinned afterwards.
+    /// The program's own host memory, pinned afterwards.
     Registered,
     Arrays,
     /// Physical memory without an address.
@@ -76,7 +75,7 @@ pub enum Table {
 pub struct Alloc {
     pub space: Space,
     pub table: Table,
-    /// Parameter 0 is the memory itself; else it is written there.
+    /// Parameter 0 is the memory itself; otherwise the call writes the pointer there.
     pub in_place: bool,
     pub size: Size,
 }
@@ -85,7 +84,7 @@ pub struct Alloc {
 pub enum Size {
     Unknown,
     Param(usize),
-    /// Rows of a width, which the driver makes wider and tells in parameter 1.
+    /// Rows of a width; the driver makes them wider and writes the width to parameter 1.
     Pitch,
     /// cudaMalloc3D.
     Extent,
@@ -95,7 +94,7 @@ pub enum Size {
     Plane,
     /// cudaMalloc3DArray.
     Volume,
-    /// As the last two, with so many levels as the parameter says.
+    /// As the last two, with the number of levels in this parameter.
     Levels(usize),
     VolumeLevels(usize),
 }
@@ -106,7 +105,7 @@ pub struct Copy {
     pub way: Way,
     pub dst: Operand,
     pub src: Operand,
-    /// By the function's name.
+    /// From the function's name.
     pub is_async: bool,
 }
 
@@ -164,50 +163,50 @@ pub enum Context {
     Release,
     /// cuDevicePrimaryCtxReset.
     Reset,
-    /// cudaDeviceReset: of the thread's device.
+    /// cudaDeviceReset: resets the thread's device.
     DeviceReset,
     SetDevice,
-    /// It says the device of the current context, or of the one that is a parameter.
+    /// The call returns the device of the current context, or of the context that parameter `of` holds.
     Device {
         of: Option<usize>,
     },
     /// cudaGetDevice.
     GetDevice,
-    /// It changes what is current, and does not say to what.
+    /// The call changes the current context, but its arguments do not show to which.
     Other,
 }
 
-/// What a call says of a stream.
+/// What a call shows about a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Of the current context, written to parameter 0.
+    /// The call makes a stream in the current context and writes it to parameter 0.
     Create,
-    /// The same, of a context that is not followed.
+    /// As `Create`, in a context that is not tracked.
     CreateElsewhere,
     Destroy,
-    /// Its context is written to parameter 1.
+    /// The call writes the stream's context to parameter 1.
     Context,
-    /// Its device is written to parameter 1.
+    /// The call writes the stream's device to parameter 1.
     Device,
 }
 
-/// What a call says of a memory pool.
+/// What a call shows about a memory pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
-    /// Parameter 0 is written, of the device that is parameter 1.
+    /// The call writes a pool of the device in parameter 1 to parameter 0.
     OfDevice,
-    /// Parameter 0 is written, parameter 1 says where it is.
+    /// The call writes the pool to parameter 0; parameter 1 holds its location.
     Create,
     Destroy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// The handle written to parameter 0 is of the kernel that parameter 2 names.
+    /// The call writes to parameter 0 the handle of the kernel that parameter 2 names.
     Get,
-    /// The handle written to parameter 0 is of the same kernel as parameter 1.
+    /// The call writes to parameter 0 a handle of the same kernel as parameter 1.
     Alias,
-    /// The name written through parameter 0 is that of parameter 1.
+    /// The call writes the name of parameter 1 through parameter 0.
     Asked,
     /// __cudaRegisterFunction.
     Register,
@@ -217,9 +216,9 @@ pub enum Name {
 pub enum Graph {
     /// cuGraphCreate.
     Create,
-    /// One more node for the graph that is parameter 1.
+    /// Adds a node to the graph that is parameter 1.
     Add,
-    /// As `Add`, of a node that allocates when the graph runs.
+    /// As `Add`, for a node that allocates when the graph runs.
     AddMemory,
     /// cuGraphGetNodes.
     Nodes,
@@ -227,11 +226,11 @@ pub enum Graph {
     Launch,
     /// cuGraphDestroy, cuGraphExecDestroy.
     Destroy,
-    /// cuGraphDestroyNode: nobody says of which graph.
+    /// cuGraphDestroyNode: its arguments do not name the graph.
     DestroyNode,
 }
 
-/// What a function's calls are an input of, among the figures of a recording.
+/// Which figure of a recording a function's calls feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Input {
     Allocation,
@@ -243,7 +242,7 @@ pub enum Input {
     Sync,
 }
 
-/// By its effects: functions that wait have none of their own.
+/// Decided by its effects: functions that wait have none of their own.
 pub fn input_of(name: &str) -> Option<Input> {
     use Context::{Destroy, DeviceReset, Release, Reset};
     match Role::of(name)?.kind {
@@ -490,11 +489,11 @@ fn pool(name: &str) -> Option<Kind> {
     }))
 }
 
-/// Whether the device and context of calls are known only where this function is recorded.
+/// Whether the devices and contexts of calls are known only if this function is recorded.
 pub fn places(name: &str) -> bool {
     use Context::{Current, Device, GetDevice, Release, Reset, Retain};
     match Role::of(name).map(|role| role.kind) {
-        // They only say what is so.
+        // These only query the state.
         Some(Kind::Context(Current | Device { .. } | GetDevice | Retain | Release | Reset)) => false,
         Some(Kind::Stream(Stream::Context | Stream::Device) | Kind::Pool(Pool::OfDevice)) => false,
         Some(Kind::Context(_) | Kind::Stream(_) | Kind::Pool(_)) => true,

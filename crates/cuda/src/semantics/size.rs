@@ -3,7 +3,7 @@
 use super::args::{In, Out, u32_at, u64_at};
 use super::role::Size;
 
-/// What is known at entry; of some it is known only at return.
+/// The size known at entry; some functions return it only at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     Unknown,
@@ -13,7 +13,7 @@ pub enum Asked {
         width: u64,
         rows: u64,
     },
-    /// As `Rows`, told in a cudaPitchedPtr.
+    /// As `Rows`, with the result in a cudaPitchedPtr.
     Pitched {
         width: u64,
         rows: u64,
@@ -29,7 +29,7 @@ impl Asked {
         asked(size, call).unwrap_or(Asked::Unknown)
     }
 
-    /// The bytes, and of an array those of one element.
+    /// The bytes of the allocation and, for an array, the bytes of one element.
     pub fn at_return(self, out: &Out) -> (Option<u64>, u64) {
         match self {
             Asked::Unknown => (None, 0),
@@ -77,8 +77,8 @@ fn field(call: &In, offset: usize) -> Option<u64> {
     u64_at(call.structure(1)?, offset)
 }
 
-/// A side of zero is one that the array does not have. Each level has half
-/// the sides of the one before.
+/// The bytes of an array. A side of zero means that the array lacks that dimension. Each level has half the sides of
+/// the previous one.
 fn array(element: u64, sides: [u64; 3], levels: u64) -> Asked {
     let mut sides = sides.map(|side| side.max(1));
     let mut bytes = 0u64;
@@ -90,19 +90,19 @@ fn array(element: u64, sides: [u64; 3], levels: u64) -> Asked {
     Asked::Array { bytes, element }
 }
 
-/// CUarray_format and the number of channels after it.
+/// The bytes of an element, from a CUarray_format and the number of channels after it.
 fn of_format(descriptor: &[u8], offset: usize) -> Option<u64> {
     let channel = match u32_at(descriptor, offset)? {
         0x01 | 0x08 => 1,
         0x02 | 0x09 | 0x10 => 2,
         0x03 | 0x0a | 0x20 => 4,
-        // Compressed and planar formats: no whole bytes for each element.
+        // Compressed and planar formats have no whole number of bytes per element.
         _ => return None,
     };
     Some(u64::from(u32_at(descriptor, offset + 4)?).saturating_mul(channel))
 }
 
-/// cudaChannelFormatDesc: the bits of each of four channels.
+/// The bytes of an element, from a cudaChannelFormatDesc: the bits of each of four channels.
 fn of_channels(call: &In) -> Option<u64> {
     let descriptor = call.structure(1)?;
     let mut bits = 0u64;

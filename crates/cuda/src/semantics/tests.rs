@@ -1,4 +1,4 @@
-//! Recordings by hand: each call with what BPF would have captured of it.
+//! Hand-made recordings: each call with what BPF would have captured of it.
 
 mod copies;
 mod devices;
@@ -10,15 +10,15 @@ use super::*;
 use crate::raw::{Piece, Place, Read};
 use gpurec_trace::{Memory, Op, Transfer};
 
-/// A call that is being made.
+/// A call under construction.
 #[derive(Clone, Default)]
 pub struct Make {
     pub name: &'static str,
     pub args: Vec<u64>,
-    /// Parameters whose memory was read at entry, and what was there.
+    /// Parameters whose memory was read at entry, with its contents.
     pub read: Vec<(u8, Vec<u8>)>,
     pub cut: bool,
-    /// What was written through parameters.
+    /// What the call wrote through its parameters.
     pub wrote: Vec<(u8, Vec<u8>)>,
     pub status: i32,
     pub stack: Option<Vec<u64>>,
@@ -70,7 +70,7 @@ impl Make {
         crate::signature(self.name, None).unwrap_or_else(|| panic!("{} has no signature", self.name))
     }
 
-    /// The words as they lie at entry: registers, then the stack.
+    /// The words at entry: registers, then the stack.
     fn words(&self, signature: &Signature) -> ([u64; 6], Vec<u64>) {
         let (mut registers, mut stack) = ([0; 6], vec![0; 16]);
         for (value, param) in self.args.iter().zip(&signature.params) {
@@ -105,7 +105,7 @@ fn pieces<'a>(plan: &[Read], given: &'a [(u8, Vec<u8>)], cut: bool) -> Vec<Piece
     plan.iter().map(piece).collect()
 }
 
-/// One process's calls, numbered as the trace would.
+/// The calls of one process, numbered as in a trace.
 pub struct Play {
     pub meaning: Meaning,
     pub pid: u32,
@@ -127,7 +127,7 @@ impl Play {
         Play { meaning, pid: 7, next: 1 }
     }
 
-    /// Of a process that was running before.
+    /// A process that was running before the recording.
     pub fn late(names: Box<dyn Names + Send>) -> Play {
         Play { meaning: Meaning::new(names), pid: 7, next: 1 }
     }
@@ -163,7 +163,7 @@ impl Play {
         self.end(begun)
     }
 
-    /// `inner` inside `outer`.
+    /// Makes `inner` inside `outer`.
     pub fn nested(&mut self, outer: Make, inner: Make) -> Vec<Effect> {
         let outer = self.begin(outer);
         let mut effects = self.make(inner);
@@ -171,7 +171,7 @@ impl Play {
         effects
     }
 
-    /// The allocation made: space, pointer, size, total.
+    /// Makes the call and returns its allocation: space, pointer, size, total.
     pub fn alloc(&mut self, make: Make) -> (String, u64, Option<u64>, u64) {
         let effects = self.make(make);
         let [Effect::Memory(memory)] = &effects[..] else { panic!("{effects:?}") };
@@ -179,7 +179,7 @@ impl Play {
         (memory.space.to_string(), memory.ptr, memory.size, memory.total_allocated.unwrap())
     }
 
-    /// The frees told: pointer, bytes, total.
+    /// Makes the call and returns the frees it reports: pointer, bytes, total.
     pub fn frees(&mut self, make: Make) -> Vec<(u64, Option<u64>, u64)> {
         let told = |effect: Effect| match effect {
             Effect::Memory(Memory { op: Op::Free, ptr, size, total_allocated, .. }) => {
@@ -190,7 +190,7 @@ impl Play {
         self.make(make).into_iter().map(told).collect()
     }
 
-    /// The one copy or set told.
+    /// Makes the call and returns the one copy or set it reports.
     pub fn moved(&mut self, make: Make) -> Transfer<'static> {
         let mut effects = self.make(make);
         assert_eq!(effects.len(), 1, "{effects:?}");

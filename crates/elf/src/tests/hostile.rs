@@ -1,4 +1,4 @@
-//! Damaged and hostile files: an answer in bounded time, never a panic.
+//! Damaged and hostile files produce a result in bounded time, never a panic.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use super::{Folder, runtime_name};
 const SOURCE: &str = "int cudaMalloc(void) { return 1; } int cudaLaunchKernel(void) { return cudaMalloc(); } \
     __attribute__((section(\".nv_fatbin\"), used)) static const char code[64] = {1};";
 
-/// Deterministic, so that a failure can be met again (xorshift64).
+/// Deterministic, so that a failure can be repeated (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ fn small(folder: &Folder, soname: &str) -> Vec<u8> {
     std::fs::read(folder.compile("small", "c", SOURCE, &arguments)).unwrap()
 }
 
-/// Reads the file in each way there is; the answers do not matter, that they come does.
+/// Reads the file in every way; the results do not matter, only that each read returns.
 fn survive(file: &File) -> Duration {
     let start = Instant::now();
     for (name, want) in
@@ -86,7 +86,7 @@ fn random_damage() {
     }
 }
 
-/// Changes a byte, or writes one of the numbers that break arithmetic; mostly where headers are.
+/// Changes a byte, or writes a number that breaks arithmetic; mostly in headers.
 fn damage(bytes: &mut [u8], random: &mut Random) {
     const NASTY: [u64; 6] = [0, 1, u64::MAX, u64::MAX - 7, i64::MAX as u64, 0x1_0000_0000];
     let length = bytes.len() as u64;
@@ -105,7 +105,7 @@ fn damage(bytes: &mut [u8], random: &mut Random) {
     bytes[at..at + room].copy_from_slice(&value[..room]);
 }
 
-/// A large sparse file whose headers claim all of it for every table.
+/// A large sparse file whose headers claim the whole file for every table.
 #[test]
 fn huge_claims() {
     let folder = Folder::new();
@@ -128,7 +128,7 @@ fn huge_claims() {
     assert!(survive(&file) < Duration::from_secs(20));
 }
 
-/// Where a section's header has its fields.
+/// The offset of a section's header.
 fn header_of(bytes: &[u8], kind: u32) -> usize {
     let start = u64::from_le_bytes(bytes[0x28..0x30].try_into().unwrap()) as usize;
     let count = usize::from(u16::from_le_bytes(bytes[0x3c..0x3e].try_into().unwrap()));
@@ -136,7 +136,7 @@ fn header_of(bytes: &[u8], kind: u32) -> usize {
     headers.find(|at| bytes[at + 4..at + 8] == kind.to_le_bytes()).expect("such a section")
 }
 
-/// The code of a function may lie behind the end of the file: no address of the file is that function's.
+/// The code of a function may be beyond the end of the file: then no address of the file belongs to the function.
 #[test]
 fn a_symbol_outside_the_file_names_nothing() {
     let folder = Folder::new();
@@ -147,7 +147,7 @@ fn a_symbol_outside_the_file_names_nothing() {
     let file = open(&path);
     file.write_all_at(&bytes, 0).unwrap();
     assert_eq!(function_symbols(&file).len(), 2);
-    // Executable segments that are long in memory and far behind the end of the file.
+    // Executable segments that are long in memory and far beyond the end of the file.
     for segment in (0..count).map(|segment| segments + segment * 56) {
         bytes[segment + 8..segment + 16].copy_from_slice(&(1u64 << 50).to_le_bytes());
         bytes[segment + 40..segment + 48].copy_from_slice(&(1u64 << 50).to_le_bytes());
@@ -156,7 +156,7 @@ fn a_symbol_outside_the_file_names_nothing() {
     assert_eq!(function_symbols(&file), []);
 }
 
-/// Many symbols may share one long name: what is kept of them has an end.
+/// Many symbols may share one long name: the memory for names is bounded.
 #[test]
 fn names_that_are_shared_take_bounded_memory() {
     let folder = Folder::new();
@@ -196,7 +196,7 @@ fn names_that_are_shared_take_bounded_memory() {
     let layout = Layout::read(&file, Machine::here().unwrap()).unwrap();
     let found = symbols::functions(&layout).unwrap().len();
     assert_eq!(found, symbols::MOST_NAMES / (4000 + symbols::EACH) + 1, "names of 4,000 bytes");
-    // What is looked for in a file without a dynamic table that holds them: its own.
+    // The dynamic table with the same names: exported symbols have a limit of their own.
     let dynamic = header_of(&bytes, 11);
     place(&mut bytes, dynamic, at, count * 24);
     let dynamic_names = usize::from(bytes[dynamic + 40]);
@@ -210,7 +210,7 @@ fn names_that_are_shared_take_bounded_memory() {
     assert!(left_out.contains(&format!("this and {more} more are beyond")), "{left_out}");
 }
 
-/// A sparse file may be of any size: its tables are refused before they are read through.
+/// A sparse file may have any size: its tables are refused before they are read.
 #[test]
 fn tables_of_holes_are_refused_at_once() {
     let folder = Folder::new();
@@ -230,7 +230,7 @@ fn tables_of_holes_are_refused_at_once() {
     }
 }
 
-/// Real files have about ten segments, and every address is looked for in all of them.
+/// Real files have about ten segments, and every look-up of an address searches all of them.
 #[test]
 fn a_file_of_very_many_segments_is_refused() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! What the tests share: small ELF files built with the machine's own compiler, and short ways to read them.
+//! Helpers of the tests: small ELF files built with the machine's own compiler, and short ways to read them.
 
 mod hostile;
 mod real;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Function, Image, Refused, Want, read};
 
-/// A folder of its own that goes away with the test.
+/// A temporary folder that is removed with the test.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -52,7 +52,7 @@ impl Drop for Folder {
     }
 }
 
-/// Some names of the CUDA runtime, as the caller would hand in all of them.
+/// Some names of the CUDA runtime; a real caller passes all of them.
 pub fn runtime_name(name: &str) -> bool {
     ["cudaLaunchKernel", "cudaMalloc", "cudaFree", "__cudaRegisterFatBinary", "cudaGetDeviceCount"]
         .contains(&name)

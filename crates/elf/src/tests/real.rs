@@ -1,4 +1,4 @@
-//! The real libraries, where GPUREC_NVIDIA_LIBS names a folder with them, and the time `read` takes.
+//! Reads the real libraries, if GPUREC_NVIDIA_LIBS names a folder with them, and measures the time of `read`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,7 +23,7 @@ fn library(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The names of exported functions by nm, which knows nothing of this code. `None`: no nm here.
+/// The names of exported functions according to nm, which shares no code with this crate. `None`: nm is not installed.
 fn by_nm(path: &Path, prefixes: &[&str]) -> Option<BTreeSet<String>> {
     let listing = Command::new("nm").args(["-D", "--defined-only"]).arg(path).output().ok()?;
     let listing = String::from_utf8(listing.stdout).unwrap();
@@ -87,7 +87,7 @@ fn libcudart_13() {
     check("cudart13/libcudart.so.13", Kind::Runtime, &["cuda", "__cuda"]);
 }
 
-/// The shortest of many reads, in a file that the kernel has in memory.
+/// The shortest of many reads of a file in the page cache.
 fn shortest(path: &Path) -> Duration {
     let file = File::open(path).unwrap();
     let name = path.file_name().unwrap().to_str().unwrap();
@@ -99,13 +99,14 @@ fn shortest(path: &Path) -> Duration {
     (0..20).map(|_| once()).min().unwrap()
 }
 
-/// Every file this test maps as code: what a start of a program costs. Figures, and a bound that only a blunder breaks.
+/// Reads every file that this test maps as code, which is the cost of a program's start. Prints figures, and checks a
+/// generous bound.
 #[test]
 fn the_files_of_a_process() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mapped =
         maps.lines().filter(|line| line.contains("r-xp")).filter_map(|line| line.split_whitespace().nth(5));
-    // A build that goes on beside us may have replaced our own file.
+    // A build that runs at the same time may have replaced this test's own file.
     let files: BTreeSet<&str> =
         mapped.filter(|path| path.starts_with('/') && Path::new(path).exists()).collect();
     for path in files {
@@ -116,7 +117,7 @@ fn the_files_of_a_process() {
             path.display(),
             read_path(path).unwrap().map(|image| image.kind)
         );
-        // Generous: this binary itself is among them, unoptimised and with every symbol.
+        // The bound is generous: this binary itself is among the files, unoptimised and with every symbol.
         assert!(took < Duration::from_secs(5));
     }
     if let Some(path) = library("libcuda.so.1") {

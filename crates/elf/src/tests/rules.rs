@@ -65,7 +65,7 @@ fn what_disturbs_the_call_is_not_stepped_over() {
         "leave",
         "wrpkru",
     ] {
-        // The first instruction is one that the kernel takes a probe on, whatever the second is.
+        // Linux accepts a probe on the first instruction, whatever the second is.
         expect(&format!("test %edi, %edi\n{first}\npush %rbp\npop %rbp\nret"), 0, false);
     }
 }
@@ -84,7 +84,7 @@ fn a_branch_back_keeps_the_probe_at_the_entry() {
     expect("test %edi, %edi\n1: push %rax\ndec %edi\njnz 1b\nret", 0, false);
     expect("test %edi, %edi\n1: test %esi, %esi\npush %rax\ndec %edi\njnz 1b\nret", 0, false);
     expect("test %edi, %edi\npush %rax\n1: dec %edi\njnz 1b\nret", 2, true);
-    // A call of itself is a call, seen once either way.
+    // A recursive call is a call, and is seen once with either site.
     expect("test %edi, %edi\npush %rax\ncall cuTest@plt\npop %rax\nret", 2, true);
 }
 
@@ -101,7 +101,8 @@ fn prefixed_branches_are_not_taken_for_emulated() {
     }
 }
 
-/// What the kernel refuses at the entry, tried on 6.18 with perf's uprobes; one such probe would fail a whole library's.
+/// What Linux refuses at the entry, tried on 6.18 with perf's uprobes; one such probe would fail all probes of a
+/// library.
 #[test]
 fn what_the_kernel_refuses_gets_no_probe() {
     let refused =
@@ -121,7 +122,7 @@ fn what_the_kernel_refuses_gets_no_probe() {
     let image = image(&folder.driver(&format!(".text\n{text}.data\nword: .quad 0\n")));
     let names: Vec<_> = image.not_hooked.iter().map(|not| not.name.clone()).collect();
     assert_eq!(names, (0..refused.len()).map(|i| format!("cu{i:02}")).collect::<Vec<_>>());
-    // The padding that compilers use is refused, but what comes after it is as good.
+    // Linux refuses the padding that compilers use, but the instruction after it works as well.
     expect(".byte 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0\npush %rbp\nret", 10, true);
 }
 
@@ -159,7 +160,7 @@ fn several_names_are_one_function() {
     assert_eq!(image.functions.len(), 1);
     let one = &image.functions[0];
     assert_eq!(one.name, "cuMemAllob");
-    // In a driver, only names beginning with cu are asked for.
+    // In the driver, only names that begin with cu are requested.
     assert_eq!(one.aliases, ["cuMemAlloc", "cuMemAlloc_v2"]);
 }
 
@@ -273,7 +274,8 @@ fn a_stripped_static_runtime_is_said() {
     let found = image(&folder.compile("stripped", "c", &source, &["-s"]));
     assert_eq!((found.kind, found.functions.len(), found.not_hooked.len()), (Kind::StaticRuntime, 0, 1));
     assert!(found.not_hooked[0].reason.contains("stripped"));
-    // The same device code with the shared runtime is no riddle, whether the library is named or left to the process.
+    // The same device code with the shared runtime is unambiguous, whether the file names the library or leaves it to
+    // the process.
     folder.compile("libcudart.so", "c", C_LIBRARY, &["-shared", "-fPIC"]);
     let source = format!("{DEVICE_CODE} int cudaMalloc(void); int go(void) {{ return cudaMalloc(); }}");
     let library = folder.path("libcudart.so");
@@ -281,7 +283,7 @@ fn a_stripped_static_runtime_is_said() {
     assert!(read_path(&needs).unwrap().is_none());
     let imports = folder.compile("imports", "c", &source, &["-s", "-shared", "-fPIC"]);
     assert!(read_path(&imports).unwrap().is_none());
-    // Stripped but exported: its functions can be hooked after all.
+    // Stripped but exported: its functions can still be hooked.
     let source = format!("{DEVICE_CODE} {C_LIBRARY}");
     let found = image(&folder.compile("exports", "c", &source, &["-s", "-shared", "-fPIC"]));
     assert_eq!((found.kind, found.functions.len()), (Kind::StaticRuntime, 2));
@@ -337,7 +339,7 @@ fn other_files_are_refused_in_a_sentence() {
     assert!(matches!(read_path(std::path::Path::new("/dev/zero")), Err(Refused::NotElf)));
 }
 
-/// The offsets are right when the bytes there are those that the linker's own view (objdump) shows at the symbol.
+/// The offsets are right if the bytes there equal those that objdump shows at the symbol.
 #[test]
 fn offsets_agree_with_binutils() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! The hook table: whole, consistent, by version; what it reads; and its copy in KERNEL_HOOKS.md.
+//! Checks the hook table: complete, consistent, by version; what it reads; and its copy in KERNEL_HOOKS.md.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -108,7 +108,7 @@ fn drivers_differ() {
     assert_eq!(names(Some("545.23.06")), ["page_count", "page_size", "contiguous", "cache_type"]);
     assert_eq!(names(Some("999.1")), names(None));
     assert_eq!(names(Some("not a version")), names(None));
-    // What 470 has where was never looked at, so it is not shown; the kernel's own interfaces are.
+    // The arguments of 470 were never analysed, so none are shown; Linux's own interfaces are.
     assert!(names(Some("470.256.02")).is_empty());
     assert_eq!(row("nvidia_mmap", Some("470.256.02")).names().collect::<Vec<_>>(), ["start", "end"]);
     let polled = |version| row("_kgspRpcRecvPoll", Some(version)).names().count();
@@ -303,7 +303,7 @@ fn drivers(first: &str) -> String {
     span + flavour
 }
 
-/// Run with GPUREC_REWRITE=1 to write the table anew.
+/// Run with GPUREC_REWRITE=1 to rewrite the table.
 #[test]
 fn the_document_has_the_same_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../KERNEL_HOOKS.md");

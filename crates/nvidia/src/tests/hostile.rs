@@ -1,10 +1,10 @@
-//! Whatever bytes come, nothing fails and nothing takes long.
+//! No bytes make the decoder fail or take long.
 
 use std::time::Instant;
 
 use super::*;
 
-/// A small generator of numbers, the same every time.
+/// A small generator of numbers that repeats its sequence.
 pub struct Random(pub u64);
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
     fn bytes(&mut self, most: u32) -> Vec<u8> {
         let small = self.below(2) == 0;
         let count = self.below(most + 1);
-        // Small numbers make handles that meet again, classes and functions that exist.
+        // Small numbers produce handles that recur, and classes and functions that exist.
         (0..count).map(|at| if small && at % 4 != 0 { 0 } else { self.next() as u8 }).collect()
     }
     fn maybe(&mut self, most: u32) -> Option<Vec<u8>> {
@@ -87,7 +87,7 @@ fn random_numbers() {
     }
 }
 
-/// Every length of every payload, of bytes that are all the same.
+/// Every length of every payload, of equal bytes.
 #[test]
 fn every_length() {
     let mut d = Decoder::new(Some("580.159.04"));
@@ -106,7 +106,7 @@ fn every_length() {
     }
 }
 
-/// A chain of objects, each under the last, freed at once.
+/// A chain of objects, each under the previous one, freed at once.
 #[test]
 fn a_deep_tree() {
     let mut h = super::super::handles::Handles::new(300_000);
@@ -119,7 +119,7 @@ fn a_deep_tree() {
     assert_eq!(h.len(), 1);
 }
 
-/// About a microsecond each; the bound leaves room for a slow machine and an unoptimised build.
+/// A decoding takes about a microsecond; the bound leaves room for a slow machine and an unoptimised build.
 #[test]
 fn quick() {
     let mut d = Decoder::new(Some("580.159.04"));

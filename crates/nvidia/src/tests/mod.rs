@@ -1,4 +1,4 @@
-//! Payloads built by hand, as libcuda and the driver lay them out.
+//! Hand-made payloads, in the layout of libcuda and the driver.
 
 mod hostile;
 mod objects;
@@ -24,7 +24,7 @@ pub fn bytes(size: usize, words: &[(usize, u32)], longs: &[(usize, u64)]) -> Vec
     made
 }
 
-/// An escape whose size is that of its payload.
+/// An escape whose size is its payload's.
 pub fn escape(nr: u32, payload: &[u8]) -> Ioctl<'_> {
     let size = payload.len() as u32;
     let cmd = 0xc000_4600 | (size << 16) | nr;
@@ -55,7 +55,7 @@ pub fn begin(decoder: &mut Decoder, ioctl: &Ioctl) -> String {
     format!("{}{unknown} {}", begun.request, show(&begun.detail)).trim_end().to_string()
 }
 
-/// Begins and ends an ioctl that returns 0; `after` is its payload then, `status` what BPF read.
+/// Begins and ends an ioctl that returns 0; `after` is its payload at the end, `status` what BPF read.
 pub fn whole(decoder: &mut Decoder, ioctl: &Ioctl, after: &[u8], status: Option<u32>) -> String {
     let begun = decoder.begin(ioctl);
     let done = decoder.end(&begun.pending, 0, Some(after), status);

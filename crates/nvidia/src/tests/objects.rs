@@ -1,4 +1,4 @@
-//! The objects that handles stand for, over the life of a context.
+//! The objects of handles over the life of a context.
 
 use super::super::handles::Handles;
 use super::*;
@@ -130,7 +130,7 @@ fn duplicates() {
     assert_eq!(d.objects(), 1);
 }
 
-/// Recording began when the context was there: its objects have no class, but order is kept.
+/// The recording began when the context existed: its objects have no class, but the tree is kept.
 #[test]
 fn joined_later() {
     let mut d = Decoder::new(Some("580.159.04"));
@@ -154,7 +154,7 @@ fn full() {
     assert_eq!((h.class(1, 100), h.class(2, 1)), (None, None), "the oldest went");
     assert_eq!((h.class(4, 102), h.class(4, 4)), (Some(0x40), Some(0x41)));
     assert_eq!(h.forgotten() as usize, 16 - h.len());
-    // One client that has too much keeps what it had.
+    // A client with too many objects keeps those it had.
     let mut h = Handles::new(10);
     h.add_client(1, 0x41);
     for object in 2..100 {
@@ -178,7 +178,7 @@ fn gone(model: &mut Model, client: u32, top: u32) {
     }
 }
 
-/// Against a plain map of every object with its parent and class.
+/// Compares the table with a plain map of every object with its parent and class.
 #[test]
 fn like_a_plain_model() {
     let mut random = super::hostile::Random(7);

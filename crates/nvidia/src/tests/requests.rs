@@ -1,4 +1,4 @@
-//! One request at a time, at the layouts of 535, 580 and 590.
+//! One request at a time, with the layouts of 535, 580 and 590.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn control() {
     );
 }
 
-/// The result stands elsewhere in each of the structures; BPF looks in one place.
+/// The result is at a different offset in each structure; BPF looks at one offset.
 #[test]
 fn alloc_in_all_its_sizes() {
     let cases: [(&str, usize, usize, &str); 6] = [
@@ -62,17 +62,17 @@ fn alloc_in_all_its_sizes() {
         let mut decoder = Decoder::new(Some(version));
         assert_eq!(whole(&mut decoder, &escape(0x2b, &payload), &after, None), expected, "{version} {size}");
     }
-    // BPF read offset 40, which is not where a structure of 32 bytes has it.
+    // BPF read offset 40, which is not the result's offset in a structure of 32 bytes.
     let payload = bytes(32, &[(12, 0x3e)], &[]);
     let begun = decoder().begin(&escape(0x2b, &payload));
     assert_eq!(decoder().end(&begun.pending, 0, None, Some(0x56)).status, None);
-    // The driver's version is not known: the size still tells.
+    // The driver's version is unknown, but the size still identifies the structure.
     let payload = bytes(40, &[(12, 0x3e), (32, 7)], &[]);
     let text = begin(&mut Decoder::new(None), &escape(0x2b, &payload));
     assert_eq!(text, "NV_ESC_RM_ALLOC class=NV01_MEMORY_SYSTEM client=0x0 parent=0x0 flags=0x7");
 }
 
-/// A request may have flags of its own, and its parameters too: no key stands twice in a line.
+/// A request and its parameters may both have flags: each key is unique in its line.
 #[test]
 fn alloc_flags_and_those_of_its_parameters_are_two_keys() {
     let payload = bytes(48, &[(12, 0x9067), (32, 12), (36, 7)], &[(16, 0x7ffd_1000)]);
@@ -281,7 +281,7 @@ fn unified_memory_by_version() {
         format!("UVM_UNREGISTER_CHANNEL gpu_uuid={UUID_TEXT} client=0xc1 channel=0xcc")
     );
     assert_eq!(begin(&mut new, &uvm(28, &channel[16..])), "UVM_UNREGISTER_CHANNEL client=0xc1 channel=0xcc");
-    // What lies behind the list of GPUs is a piece of its own.
+    // The part behind the list of GPUs is a piece of its own.
     let head = bytes(24, &[], &[(0, 0x7f00_0000_0000), (8, 1 << 21)]);
     let tail = bytes(20, &[(8, 6), (12, 0xc1), (16, 0xbeef)], &[(0, 1)]);
     let map = Ioctl { second: Some(&tail), ..uvm(33, &head) };
@@ -316,7 +316,7 @@ fn other_devices() {
     assert_eq!(begin(&mut decoder(), &ioctl), "UVM_TOOLS_EVENT_QUEUE_ENABLE_EVENTS event_type_flags=0x3");
 }
 
-/// A payload that was not read, a system call that failed, a status that was not read.
+/// A payload that was not read, a failed system call, a status that was not read.
 #[test]
 fn not_everything_is_there() {
     let mut d = decoder();
@@ -335,7 +335,7 @@ fn not_everything_is_there() {
     assert!(failed.status.is_none() && failed.out.is_empty());
     assert!(d.end(&begun.pending, 0, None, None).status.is_none());
     assert_eq!(d.end(&begun.pending, 0, None, Some(0xabcd)).status.as_deref(), Some("0xabcd"));
-    // What the kernel wrote means nothing if it failed.
+    // What the driver wrote is meaningless if the request failed.
     let map = bytes(56, &[], &[]);
     let begun = d.begin(&escape(0x4e, &map));
     assert!(d.end(&begun.pending, 0, Some(&map), Some(0x1f)).out.is_empty());

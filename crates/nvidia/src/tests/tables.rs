@@ -1,4 +1,4 @@
-//! The tables say what the facts say.
+//! Compares the tables with the facts they were made from.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn shapes_keep_their_promises() {
     }
 }
 
-/// Command words and places of the result on 580, from the facts.
+/// Command words and offsets of the result in 580, from the facts.
 #[test]
 fn shapes_of_580_and_of_others() {
     let at = |nr| shape("580.159.04", Family::Nvidia, nr);
@@ -112,7 +112,7 @@ fn shapes_of_580_and_of_others() {
     assert_eq!((unmap("545.29.06"), unmap("550.40.07")), (Some(32), Some(40)));
 }
 
-/// The layouts of UVM that moved.
+/// The layouts of UVM that changed.
 #[test]
 fn uvm_by_version() {
     let status = |version, nr| shape(version, Family::Uvm, nr).status;
@@ -145,7 +145,7 @@ fn versions_in_order() {
     assert_eq!((at("520.1"), at("600.1")), ('b', 'b'));
 }
 
-/// As many as the facts count.
+/// The numbers of entries equal those in the facts.
 #[test]
 fn how_many_there_are() {
     let commands = include_str!("../commands.txt").lines();
@@ -163,7 +163,7 @@ fn how_many_there_are() {
         let at = Version::parse(tag).unwrap();
         let here: HashSet<u32> =
             rows.iter().filter(|(_, s)| s.first <= at && at <= s.last).map(|(n, _)| *n).collect();
-        // A span does not tell of a gap inside it.
+        // A span does not show a gap inside it.
         assert!((wanted..=wanted + 15).contains(&here.len()), "{tag}: {} of {wanted}", here.len());
         let names = names(tag);
         assert!(here.iter().all(|n| names.command(*n).is_some()));

@@ -1,4 +1,5 @@
-//! What a file may hold that is no trace, or no whole one: read as far as can be, and told by line.
+//! Files that are not a trace, or only a part of one: the reader reads as far as possible and notes the line of each
+//! problem.
 
 use super::*;
 
@@ -55,7 +56,7 @@ fn of_two_traces_in_one_file_the_first_is_read() {
     assert_eq!((unread.line, unread.reason.as_str()), (5, "another trace begins"));
     assert!(!notes.is_whole() && notes.cut.is_none());
     assert!(notes.sentences()[0].ends_with("cut it off with tail -n +5"), "{:?}", notes.sentences());
-    // The first was killed.
+    // The first recording was killed.
     let lines = [&whole()[..2], &whole()[..]].concat();
     let (events, notes) = read(&lines);
     assert_eq!((events, notes.unread.unwrap().line, notes.cut.unwrap().line), (2, 3, 3));
@@ -72,7 +73,7 @@ fn lines_out_of_order_are_counted() {
     let (events, notes) = read(&lines);
     assert_eq!(events, 6);
     assert_eq!((notes.disorder.count, notes.disorder.first_line), (2, 3));
-    // It came late, and is not missing.
+    // The event came late and is not missing.
     assert_eq!(notes.missing_events, 0);
     assert!(!notes.is_whole());
     assert!(notes.sentences()[0].starts_with("2 lines are out of order"));
@@ -89,7 +90,7 @@ fn ends_without_a_begin_and_ends_that_cross_are_counted() {
     let lines = [HEADER.into(), end(1, 1, 7, 0), begin(2, 2, 7), end(3, 3, 8, 2), last(4, 4)];
     let (events, notes) = read(&lines);
     assert_eq!(events, 5);
-    // The second is in another thread.
+    // The second end is in another thread.
     assert_eq!((notes.unmatched_ends.count, notes.unmatched_ends.first_line), (2, 2));
     assert!(!notes.is_whole());
     let calls =
@@ -115,7 +116,7 @@ fn calls_that_never_return_take_no_more_memory_than_a_bound() {
     assert_eq!(nesting.add(0, &line.body), None, "nobody knows");
 }
 
-/// Ends in the order of their begins, in one thread: none is looked for through all that are open.
+/// Ends in the order of their begins, in one thread: the search for a begin must not go through all open calls.
 #[test]
 fn ends_far_out_are_odd_and_cost_little() {
     use crate::nesting::{Nesting, Odd};
@@ -174,12 +175,12 @@ fn of_a_newer_trace_what_is_known_is_read() {
     assert_eq!((notes.unknown_lines, notes.unknown_keys, notes.bad_lines), (1, 1, 1));
     assert_eq!(notes.first_bad.as_ref().unwrap().line, 3);
     assert!(!notes.is_whole() && notes.sentences()[0].contains("schema 2"), "{:?}", notes.sentences());
-    // The same header under a known schema is a fault.
+    // The same header under a known schema is an error.
     let header = HEADER.replace("\"host\":\"\"", "\"host\":{}") + "\n";
     assert!(Reader::new(header.as_bytes()).next().is_err());
 }
 
-/// Any file ends with an answer or an error, and every line is accounted for.
+/// Every file ends with a result or an error, and every line is accounted for.
 #[test]
 fn damaged_traces_are_read_without_a_panic() {
     let trace = include_bytes!("../../../../traces/torch_h200.jsonl");
@@ -214,7 +215,7 @@ fn damaged_traces_are_read_without_a_panic() {
     }
 }
 
-/// Gives out a byte at a time, then this error.
+/// Returns one byte per read, then this error.
 struct Failing<'a>(&'a [u8], Option<i32>);
 
 impl Read for Failing<'_> {
@@ -229,7 +230,8 @@ impl Read for Failing<'_> {
     }
 }
 
-/// Calls, of which every so many are flushed, as the recorder does once a second; and how long each part is.
+/// Compressed calls, with a flush after each `each` of them, as the recorder flushes once a second; and the length of
+/// each part.
 fn compressed(calls: u64, each: u64) -> (Vec<u8>, Vec<usize>) {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     let mut lengths = Vec::new();
@@ -259,21 +261,21 @@ fn a_damaged_end_of_a_compressed_trace_is_a_cut() {
     const DAMAGED: &str = "the compressed data are damaged from here on";
     let (whole, lengths) = compressed(10_000, 1_000);
     assert_eq!(read_of(&whole).unwrap().0, 20_001);
-    // Zeros after the end, as a file system leaves them whose machine crashed.
+    // Zeros after the end, as a file system leaves them when the machine crashed.
     let (events, notes) = read_of(&[&whole[..], &[0; 5000]].concat()).unwrap();
     assert_eq!((events, notes.cut.unwrap().reason.as_str()), (20_001, DAMAGED));
-    // And in the place of what was not written: at any byte from the fifth part on.
+    // Zeros or ones in place of unwritten data, at any byte from the fifth part on.
     for at in [lengths[4] + 1, lengths[4] + 2, lengths[4] + 100, lengths[5] - 1] {
         for byte in [0, 0xff] {
             let damaged = [&whole[..at], &vec![byte; whole.len() - at][..]].concat();
             let (events, notes) = read_of(&damaged).unwrap();
-            // Of what was flushed before, at most what was asked of the decoder with the damage is lost.
+            // Of the data flushed before, only what the decoder returned in the same request as the damage is lost.
             assert!(events > 10_000 - 200 && events < 13_000, "{at} {byte}: {events}");
             let cut = notes.cut.clone().unwrap();
             assert!(cut.line >= events && !notes.is_whole(), "{cut:?}");
         }
     }
-    // Before there was an event, it is no cut.
+    // Before the first event, damage is an error, not a cut.
     let error = read_of(&[&whole[..4], &[0xff; 100]].concat()).unwrap_err();
     assert!(matches!(error, ReadError::Io(_)), "{error}");
 }
@@ -326,11 +328,11 @@ fn a_file_without_an_event_is_refused_as_empty() {
         };
         assert!(is_empty, "{}: {error}", file.len());
     }
-    // A header alone is an event: what was recorded is nothing, and cut.
+    // A header alone is an event: the recording is empty, and cut.
     assert_eq!(read_of(HEADER.as_bytes()).unwrap().0, 1);
 }
 
-/// Found by scripts/fuzz: a number with more digits than a double has came back as its neighbour.
+/// Found by scripts/fuzz: a number with more digits than a double has was read as a neighbouring number.
 #[test]
 fn a_number_is_read_as_the_nearest_that_there_is() {
     let text = br#"{"event_id":46,"ts":0.001173000,"type":"kernel","name":"irq:irq_handler_entry","pid":0,"tid":0,"depth":0,"cpu":1,"args":{"irq":555555555555555555555555555555555555555555555555555555555142}}"#;
@@ -342,7 +344,7 @@ fn a_number_is_read_as_the_nearest_that_there_is() {
     assert_eq!(super::super::parse::any_order(written.trim_ascii_end()).unwrap().line, line);
 }
 
-/// What the writer writes the reader takes: a line that would be too long has less in it, and says so.
+/// The reader accepts whatever the writer writes: the writer shortens a line that would be too long, and notes it.
 #[test]
 fn a_line_that_would_be_too_long_is_written_shorter() {
     let call =

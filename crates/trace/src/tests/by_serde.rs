@@ -1,5 +1,5 @@
-//! What serde_json writes for the same line. Times, whose decimals it cannot
-//! be told to keep, are put in afterwards.
+//! What serde_json writes for the same line. serde_json cannot keep a fixed number of decimals, so times are inserted
+//! afterwards.
 
 use super::*;
 use serde::Serialize;
@@ -62,7 +62,7 @@ struct Hot<'a> {
     lost: Option<bool>,
 }
 
-/// In the order given, which serde_json::Value does not keep.
+/// Keeps the given order, which serde_json::Value does not.
 pub struct Object<'a>(Vec<(&'a str, Any<'a>)>);
 
 pub enum Any<'a> {

@@ -52,7 +52,7 @@ struct Hot<'a> {
     lost: bool,
 }
 
-/// None if it is no such line.
+/// None if the line is of another kind.
 pub fn line(line: &Line) -> Option<String> {
     let (kind, name, pid, tid) = match &line.body {
         Body::KernelBegin(b) => (b.kind, &b.name, b.pid, b.tid),

@@ -1,22 +1,22 @@
-//! The fast reader of lines against the one that reads any: where it answers, it answers the same.
+//! Compares the fast parser of lines with the general one: where the fast one has a result, both are equal.
 
 use super::super::fast;
 use super::super::parse::any_order;
 use super::*;
 
-/// Whether the fast one had an answer.
+/// Whether the fast parser had a result.
 fn agree(text: &[u8]) -> bool {
     let Some(fast) = fast::line(text) else { return false };
     let shown = || String::from_utf8_lossy(text).into_owned();
     let slow = any_order(text).unwrap_or_else(|e| panic!("{e}, and yet it was read: {}", shown()));
     assert_eq!(fast, slow.line, "{}", shown());
     assert_eq!(slow.unknown_keys, 0, "{}", shown());
-    // What it keeps as text is written as it was.
+    // Text that it keeps is written unchanged.
     assert_eq!(written(std::slice::from_ref(&fast)), [text, b"\n"].concat(), "{}", shown());
     true
 }
 
-/// A line whose texts need no escape, as nearly all.
+/// A line whose texts need no escape, as nearly all lines.
 fn ours(random: &mut Random) -> Vec<u8> {
     let mut text = written(&[random.line()]);
     text.pop();
@@ -30,7 +30,7 @@ fn lines_of_every_kind_are_read_the_same() {
     let (mut fast, mut all) = (0, 0);
     for _ in 0..20_000 {
         let text = ours(&mut random);
-        // Without the backslash an escaped quote ends its string: the line is none.
+        // Without the backslash, an escaped quote ends its string and the line is invalid.
         if any_order(&text).is_ok() {
             all += 1;
             fast += u32::from(
@@ -41,7 +41,7 @@ fn lines_of_every_kind_are_read_the_same() {
     assert!(fast > 1000 && fast * 10 > all, "{fast} of {all}");
 }
 
-/// What other lines consist of, so that mutations hit what is nearly right.
+/// Parts of other lines, so that mutations produce nearly valid lines.
 const PARTS: [&str; 28] = [
     "0",
     "1",

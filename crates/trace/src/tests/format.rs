@@ -1,5 +1,6 @@
-//! docs/trace-format.md against the lines that are written. In: one line of each kind, and many random ones. Out: a key
-//! that the page lacks, or that no line has.
+//! Compares docs/trace-format.md with the lines that are written.
+//!
+//! In: one line of each kind, and many random lines. Out: keys that the page lacks, or that no line has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +10,13 @@ const PAGE: &str = include_str!("../../../../docs/trace-format.md");
 
 type Keys = BTreeMap<String, BTreeSet<String>>;
 
-/// What stands in backticks.
+/// The words in backticks.
 fn names(text: &str) -> impl Iterator<Item = String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned)
 }
 
-/// By type: the first column of each table beneath a heading that names the type. Those of every line are under "".
+/// The documented keys by type: the first column of each table under a heading that names the type. Keys of every line
+/// are under "".
 fn documented() -> Keys {
     let mut keys = Keys::new();
     let mut types: Vec<String> = Vec::new();
@@ -34,7 +36,7 @@ fn documented() -> Keys {
     keys
 }
 
-/// Lines with the keys that `cold_lines` leaves out.
+/// Lines with the keys that `cold_lines` lacks.
 fn rest() -> Vec<Body<'static>> {
     let found = Found {
         pid: 1,

@@ -1,4 +1,4 @@
-//! Lines of `--kernel`: made at random for the tests of every line, and by hand.
+//! Lines of `--kernel`: random ones for the tests of every line, and hand-made ones.
 
 use super::*;
 
@@ -86,7 +86,7 @@ fn arg(name: &'static str, value: Value<'static>) -> Arg<'static> {
     Arg { name: name.into(), value }
 }
 
-/// What a reader of a recording's file must get back, to the letter.
+/// What a reader of a recording's file must return, exactly.
 #[test]
 fn lines_of_the_kernel_come_back_as_they_were() {
     let detail =
@@ -167,7 +167,7 @@ fn the_keys_are_those_of_the_contract() {
     assert_eq!(String::from_utf8(again).unwrap(), text);
 }
 
-/// `jq -S` sorts them, so that `type` comes after keys that mean something else in other lines.
+/// `jq -S` sorts keys, so that `type` comes after keys that have another meaning in other lines.
 #[test]
 fn keys_may_come_in_any_order() {
     let kernel = r#"{"cmd":"0x21","depth":1,"device":"nvidia-uvm","event_id":1,"name":"nvidia_uvm_ioctl","phase":"B","pid":1,"request":"UVM_FREE","tid":2,"ts":0.1,"type":"kernel"}"#;

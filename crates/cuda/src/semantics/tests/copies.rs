@@ -5,7 +5,7 @@ const PINNED: u64 = 0x7e00_0000_0000;
 const HEAP: u64 = 0x5500_0000_0000;
 const MANAGED: u64 = 0x7d00_0000_0000;
 
-/// A process with memory of each kind, 4 kB each.
+/// A process with 4 kB of each kind of memory.
 fn stocked() -> Play {
     let mut play = Play::new();
     play.make(malloc(DEV, 4096));
@@ -70,7 +70,7 @@ fn directions_by_what_the_pointers_are() {
             assert_eq!((told.direction.as_ref(), told.pageable), (direction, pageable), "{dst:#x} {src:#x}");
         }
     }
-    // Nobody knows what memory came before us.
+    // Memory from before the recording is unknown.
     let told = Play::late(Box::new(())).moved(call("cuMemcpy", &[DEV, HEAP, 8]));
     assert_eq!((told.direction.as_ref(), told.pageable, told.duration_ns), ("unknown", false, None));
     // Two devices.
@@ -145,12 +145,12 @@ fn a_copy_counts_once_and_only_if_it_succeeded() {
     assert_eq!((told.name.as_ref(), told.duration_ns), ("cuMemcpyHtoD_v2", Some(8000)));
     assert_eq!(told.bytes_per_sec(), Some(8_000_000));
     assert!(play.make(call("cudaMemcpy", &[DEV, HEAP, 64, 1]).failed()).is_empty());
-    // A runtime copy that becomes two.
+    // A runtime copy that makes two driver copies.
     let outer = play.begin(call("cudaMemcpy", &[DEV, HEAP, 64, 1]));
     assert_eq!(play.make(call("cuMemcpyHtoD_v2", &[DEV, HEAP, 32])).len(), 1);
     assert_eq!(play.make(call("cuMemcpyHtoD_v2", &[DEV, HEAP, 32])).len(), 1);
     assert!(play.end(outer).is_empty());
-    // A copy inside a set is no reason to leave the set out.
+    // A copy inside a set does not suppress the set.
     let effects = play.nested(call("cudaMemset", &[DEV, 0, 8]), call("cuMemcpyHtoD_v2", &[DEV, HEAP, 8]));
     assert_eq!(effects.len(), 2);
     let told = play.moved(call("cudaMemcpy", &[DEV, HEAP, u64::MAX, 1]).took(1));

@@ -1,4 +1,4 @@
-//! Which device and context lines have: after sequences of calls, what must be there and what must not.
+//! The device and context in lines: after sequences of calls, which lines must have them and which must not.
 
 use super::*;
 use gpurec_trace::Where;
@@ -68,7 +68,7 @@ fn the_current_context_is_that_of_the_thread() {
     assert_eq!(play.launched(launch(0).on(2)), on(1, 0xc1));
     assert_eq!(play.told(malloc(DEV, 8).on(2)), on(1, 0xc1));
     assert_eq!(play.told(copy(0).on(1)), on(0, 0xc0));
-    // A free is of where it was allocated, whichever thread frees it.
+    // A free has the device of the allocation, whichever thread frees it.
     assert_eq!(play.told(call("cuMemFree_v2", &[DEV]).on(1)), on(1, 0xc1));
     assert_eq!(play.launched(launch(0).on(3)), NOWHERE, "no context is current there");
 }
@@ -102,7 +102,7 @@ fn a_stream_is_of_the_context_it_was_made_in() {
     for default in [0, 1, 2] {
         assert_eq!(play.launched(launch(default)), on(0, 0xc0));
     }
-    // The handle is another's afterwards, which nobody has seen made.
+    // Another stream may get the handle afterwards, and its creation was not seen.
     play.make(call("cuStreamDestroy_v2", &[0x51]));
     assert_eq!(play.launched(launch(0x51)), only(0), "it can only be one of this device");
     assert_eq!(play.told(copy(0x51)), NOWHERE, "a copy may be on a stream of any device");
@@ -142,22 +142,22 @@ fn the_runtime_chooses_a_device() {
     play.make(call("cudaSetDevice", &[3]).on(2));
     assert_eq!(play.launched(runtime_launch(0).on(2)), only(3), "each thread has its own");
     assert_eq!(play.launched(runtime_launch(0)), only(0));
-    // As with the real runtime: the driver's calls inside tell the context.
+    // As in the real runtime, the driver's calls inside show the context.
     let outer = play.begin(call("cudaSetDevice", &[1]));
     play.make(retain(1, 0xc1));
     play.make(set(0xc1));
     play.end(outer);
     assert_eq!(play.launched(runtime_launch(0)), on(1, 0xc1));
-    // A context whose device nothing else has told.
+    // A context whose device no other call has shown.
     let outer = play.begin(call("cudaSetDevice", &[2]));
     play.make(set(0xc2));
     play.end(outer);
     assert_eq!(play.launched(launch(0)), on(2, 0xc2));
-    // Back, with nothing to do: it is not known which of the device's contexts it is.
+    // Back to the first device, without driver calls: which of its contexts is current is unknown.
     play.make(call("cudaSetDevice", &[1]));
     assert_eq!(play.launched(runtime_launch(0)), only(1));
     assert_eq!(play.launched(launch(0)), NOWHERE, "the driver may still work with the other");
-    // As runtimes before 12, which make it current with their next call.
+    // As in runtimes before 12, which make the context current with their next call.
     play.make(call("cuCtxGetCurrent", &[0x10]).wrote(0, 0xc2));
     play.make(call("cuCtxGetDevice", &[0x10]).wrote(0, 2));
     assert_eq!(play.launched(runtime_launch(0)), only(1));
@@ -190,7 +190,7 @@ fn with_the_runtime_alone_ordinals_are_known() {
     play.make(call("cudaSetDevice", &[0]));
     assert_eq!(play.launched(runtime_launch(0x51)), only(1));
     assert_eq!(play.told(call("cudaFree", &[DEV + 8])), only(1));
-    // What only the driver's calls would tell is not concluded from some of them.
+    // State that only the driver's calls show is not derived from a part of them.
     play.make(set(0xc1));
     assert_eq!(play.launched(runtime_launch(0)), NOWHERE);
     play.meaning.not_seen("cudaSetDevice");
@@ -207,7 +207,7 @@ fn of_a_running_process_nothing_is_known_until_a_call_says_it() {
     assert_eq!(play.launched(launch(0)), Where { device: None, context: Some(0xc1) });
     play.make(call("cuCtxGetDevice", &[0x10]).wrote(0, 1));
     assert_eq!(play.launched(launch(0)), on(1, 0xc1));
-    // What lay beneath what was pushed before is not known.
+    // The contexts beneath the one pushed before are unknown.
     play.make(call("cuCtxPopCurrent_v2", &[0x10]));
     assert_eq!(play.launched(runtime_launch(0)), NOWHERE);
     play.make(call("cudaGetDevice", &[0x10]).wrote(0, 1));
@@ -226,7 +226,7 @@ fn what_was_lost_unseats_what_was_known() {
     play.make(set(0xc0));
     play.make(retain(0, 0xc0));
     assert_eq!(play.launched(launch(0)), on(0, 0xc0));
-    // A call that never returned may have changed it, one inside another too.
+    // A call that never returned may have changed the context, and so may one inside another call.
     let begun = play.begin(set(0xc1));
     play.forget(begun);
     assert_eq!(play.launched(launch(0)), NOWHERE);

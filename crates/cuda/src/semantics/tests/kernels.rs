@@ -52,12 +52,12 @@ fn a_thousand_launches_of_two_kernels() {
 fn names_come_by_every_way() {
     let mut play = Play::new();
     assert_eq!(kernel_of(&mut play, launch("cuLaunchKernel", 0xf1)), "0xf1");
-    // Filled in from the moment it is known.
+    // The name appears from the moment it is known.
     play.make(call("cuFuncGetName", &[0x10, 0xf1]).wrote_bytes(0, b"asked\0"));
     assert_eq!(kernel_of(&mut play, launch("cuLaunchKernel", 0xf1)), "asked");
     play.make(call("cuKernelGetFunction", &[0x10, 0xf1]).wrote(0, 0xf2));
     assert_eq!(kernel_of(&mut play, launch("cuLaunchKernel", 0xf2)), "asked");
-    // A failed one says nothing.
+    // A failed call names nothing.
     play.make(get(0xf3, b"other\0").failed());
     assert_eq!(kernel_of(&mut play, launch("cuLaunchKernel", 0xf3)), "0xf3");
     let register =
@@ -66,7 +66,7 @@ fn names_come_by_every_way() {
     assert_eq!(kernel_of(&mut play, launch("cudaLaunchKernel", 0x40_0000)), "add(int*)");
     play.make(call("cudaGetKernel", &[0x10, 0x40_0000]).wrote(0, 0xf4));
     assert_eq!(kernel_of(&mut play, launch("__cudaLaunchKernel_ptsz", 0xf4)), "add(int*)");
-    // A handle is used again.
+    // A handle is reused.
     play.make(get(0xf1, b"later\0"));
     assert_eq!(kernel_of(&mut play, launch("cuLaunchKernel", 0xf1)), "later");
 }
@@ -78,7 +78,7 @@ fn the_runtimes_name_is_the_drivers_too() {
     let outer = play.begin(launch("cudaLaunchKernel", 0x40));
     assert_eq!(kernel_of(&mut play, launch("cuLaunchKernel", 0xf9)), "add(int*)");
     play.end(outer);
-    // Which was learned.
+    // The driver's handle got the name too.
     assert_eq!(kernel_of(&mut play, launch("cuLaunchKernel", 0xf9)), "add(int*)");
 }
 
@@ -149,7 +149,7 @@ fn graphs_show_their_kernels_and_their_nodes() {
     let begun = play.begin(generic);
     assert_eq!(named(&begun), if is_read { "one" } else { "" });
     play.end(begun);
-    // One node by two levels.
+    // Two levels report one node.
     play.nested(
         call("cudaGraphAddEmptyNode", &[0x10, 0x61, 0, 0]),
         call("cuGraphAddEmptyNode", &[0x10, 0x61, 0, 0]),
@@ -160,7 +160,7 @@ fn graphs_show_their_kernels_and_their_nodes() {
     let told = begun.noted.launch().unwrap();
     assert_eq!((told.nodes, told.stream, told.kernel), (Some(3), Some(0x51), None));
     play.end(begun);
-    // Captured by somebody, and counted when the program asks.
+    // A graph from a capture: its nodes are counted when the program asks for them.
     play.make(call("cudaGraphGetNodes", &[0x62, 0, 0x10]).wrote(2, 40));
     play.make(call("cudaGraphInstantiate", &[0x10, 0x62, 0]).wrote(0, 0x72));
     let begun = play.begin(call("cudaGraphLaunch", &[0x72, 0]));
@@ -181,7 +181,7 @@ fn hostile_names_are_shown_as_they_can_be() {
     let long = name(&vec![b'x'; 64 * 1024], false);
     assert!(long.len() < 4200 && long.ends_with('…'));
     assert!(name("é".repeat(40_000).as_bytes(), false).ends_with("é…"));
-    // A few bytes that name 2^60 letters.
+    // A few bytes that expand to 2^60 letters.
     let mut bomb = b"_Z1fIiE".to_vec();
     bomb.extend(b"vSt4pairIiiE".iter().chain(b"S_IS0_S0_E".repeat(60).iter()));
     assert!(name(&bomb, false).len() < 5000);
@@ -216,7 +216,7 @@ fn literals_are_written_as_other_tools_write_them() {
     assert_eq!(readable("_Z1fSt5arrayIPcLm2EE"), "f(std::array<char*, 2ul>)");
     assert_eq!(readable("_Z1gILj7ELl9ELin3EEvv"), "void g<7u, 9l, -3>()");
     assert_eq!(readable("_Z1hILb1EEvv"), "void h<true>()");
-    // A lambda's home is told without its return type, as c++filt does.
+    // The function that contains a lambda is shown without its return type, as in c++filt.
     assert_eq!(
         readable(
             "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastINS0_15CUDAFunctor_addIfEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_"
@@ -225,7 +225,8 @@ fn literals_are_written_as_other_tools_write_them() {
     );
 }
 
-/// Two hundred thousand names of 4 kB each are 800 MB: what is kept of them has an end, and what has not is told.
+/// Two hundred thousand names of 4 kB each are 800 MB: the memory for names is bounded, and a sentence reports the
+/// rest.
 #[test]
 fn names_are_bounded_in_bytes() {
     let mut shown = Shown::default();

@@ -101,7 +101,7 @@ fn a_runtime_call_and_its_driver_call_are_one() {
             "cudaFreeAsync",
             "cuMemFreeAsync",
         ),
-        // The driver rounds what the runtime was asked for.
+        // The driver rounds up the size that the program asked the runtime for.
         (
             call("cudaMallocManaged", &[0x10, 60, 1]),
             call("cuMemAllocManaged", &[0x10, 64, 1]).wrote(0, DEV),
@@ -305,7 +305,7 @@ fn processes_have_ledgers_of_their_own() {
     assert_eq!(play.alloc(malloc(DEV, 1)).3, 1);
 }
 
-/// What a process held before the recording is not known: no total, and its frees are told as such, once.
+/// What a process held before the recording is unknown: no total, and each of its frees is marked as such once.
 #[test]
 fn memory_from_before_the_recording() {
     let mut play = Play::late(Box::new(()));
@@ -325,12 +325,12 @@ fn memory_from_before_the_recording() {
     assert_eq!(earlier(play.make(free("cudaFreeAsync"))), told("cudaFreeAsync", "pool"));
     assert_eq!(earlier(play.make(call("cudaFree", &[0]))), None, "nothing is freed");
     assert_eq!(earlier(play.make(free("cuMemFree_v2").failed())), None);
-    // Allocated since, it is known.
+    // Memory allocated during the recording is known.
     play.make(malloc(DEV, 64));
     let effects = play.make(free("cuMemFree_v2"));
     let [Effect::Memory(memory)] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!((memory.size, memory.earlier, memory.total_allocated), (Some(64), false, None));
-    // Where allocations are left out, memory that is not known need not be from before.
+    // If a filter leaves out allocations, unknown memory need not be from before the recording.
     play.meaning.memory_missing();
     assert_eq!(earlier(play.make(free("cuMemFree_v2"))), None);
 }

@@ -1,4 +1,4 @@
-//! The ledger against a map that does the same in the simplest way.
+//! Compares the ledger with a map that does the same in the simplest way.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// What is live, by pointer: its space and size.
+/// Live allocations, by pointer: their space and size.
 #[derive(Default)]
 struct Model(BTreeMap<u64, (usize, u64)>);
 
@@ -98,7 +98,7 @@ fn release(play: &mut Play, model: &mut Model, ptr: u64, fails: bool, outer: boo
     (m.op, m.ptr, m.size, m.total_allocated) == (Op::Free, ptr, Some(size), Some(model.total(space)))
 }
 
-/// Whatever comes, in whatever order: totals are the sums of what is held.
+/// Whatever calls come, in whatever order, the totals are the sums of what is held.
 #[test]
 fn totals_are_sums_whatever_comes() {
     use role::{Space, Table};
@@ -186,7 +186,8 @@ fn what_a_call_costs() {
     });
 }
 
-/// A program may allocate without end: what is beyond is neither in the totals nor taken for another's.
+/// A program may allocate without limit: allocations beyond the bound are neither in the totals nor attributed to
+/// others.
 #[test]
 fn live_allocations_are_bounded_over_all_ledgers() {
     use crate::semantics::role::{Space, Table};
@@ -208,7 +209,7 @@ fn live_allocations_are_bounded_over_all_ledgers() {
     assert_eq!((one.total(Space::Device), room.refused()), (800, 60), "there is room again");
 }
 
-/// A program that ends contexts without end, while it holds very much, is not followed any more.
+/// The ledger stops tracking a program that keeps ending contexts while it holds very much.
 #[test]
 fn contexts_that_end_without_end_are_not_searched_for_without_end() {
     use crate::semantics::role::{Space, Table};
