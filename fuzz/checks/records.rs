@@ -1,6 +1,7 @@
-//! Records as they lie in the rings, through everything to the lines of a trace. In: bytes, cut into
-//! records of several rings. Held: what is behind a record changes nothing in it, a record cut short is
-//! none, none is left out without being counted, and what is written is a trace (lines.rs).
+//! Takes records from the rings through the whole pipeline to the lines of a trace.
+//! In: bytes, cut into records of several rings.
+//! Out: panics unless bytes after a record change nothing in it, a truncated record is rejected, every record that is
+//! left out is counted, and the output is a trace (lines.rs).
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -17,7 +18,7 @@ use gpurec_cuda as cuda;
 use gpurec_trace::{Body, LineWriter};
 
 const RINGS: usize = 4;
-/// As a record's length: the ring was read to its end.
+/// This length means that the ring was read to its end.
 const READ: usize = 0xffff;
 
 /// Functions of every kind that is decoded in its own way.
