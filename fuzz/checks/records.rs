@@ -90,7 +90,7 @@ impl Play {
 
     fn record(&mut self, ring: usize, length: usize, bytes: &[u8]) {
         if length == READ {
-            // Any ring, at any time: also what no clock would say. Some are not read to their ends.
+            // Any ring, at any time, even a time that no clock would give. Some rings are not read to their ends.
             for ring in 0..RINGS {
                 match self.latest >> ring & 1 {
                     0 => self.order.complete(ring, self.latest),
@@ -161,8 +161,8 @@ fn length(piece: cuda::raw::Piece) -> usize {
     }
 }
 
-/// A few threads and processes, so that they meet, of numbers that no process bears. In /proc nothing is
-/// looked up then.
+/// Folds the numbers to a few threads and processes, so that they meet, and to numbers that no process has, so that
+/// nothing is found in /proc.
 fn fold(mut item: Item) -> Item {
     let few = |number: u32| if number == 0 { 0 } else { 0x7000_0000 + number % 5 };
     item.tid = few(item.tid);
