@@ -1,6 +1,7 @@
-//! Budget expressions. In: lines of a budget. Held: an answer comes; an error points into its line; a
-//! limit is read as it was written, and its opposite is decided the opposite way; and of all of it
-//! together, `check` makes one of its three exit statuses.
+//! Budget expressions.
+//! In: lines of a budget.
+//! Out: panics unless an answer comes, an error points into its line, a limit is read as it was written, its opposite
+//! is decided the opposite way, and `check` gives one of its three exit statuses for all of the lines together.
 
 use std::cell::OnceCell;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ pub fn budget(data: &[u8]) {
     whole(text.as_bytes());
 }
 
-/// A small recording with something of everything.
+/// A small recording with an example of everything.
 fn recording() -> PathBuf {
     thread_local!(static RECORDING: OnceCell<Scratch> = const { OnceCell::new() });
     let made = || {

@@ -1,6 +1,7 @@
-//! Reading an ELF file and placing probes. In: a choice of what is wanted, and a file. Held: whatever the
-//! file says, an answer comes, and every probe lies in the file, at or a little behind its function's
-//! entry, no two at one place.
+//! Reads an ELF file and places probes.
+//! In: a choice of functions, and a file.
+//! Out: panics unless an answer comes whatever the file says, and every probe is in the file, at or a little behind its
+//! function's entry, no two at one place.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -9,14 +10,14 @@ use super::{choice, with_file};
 use gpurec_cuda as cuda;
 use gpurec_elf::{self as elf, Image, Want};
 
-/// As far as a probe may lie behind its entry, and how many there may be.
+/// How far behind its entry a probe may be, and how many probes there may be.
 const REACH: u64 = 64;
 const MOST_HOOKS: usize = 1 << 16;
 
 pub fn elf(data: &[u8]) {
     let (how, bytes) = choice(data);
     with_file(bytes, |scratch| {
-        // A file may be of any size and yet be made of nothing.
+        // A file may have any size and still consist of a hole.
         let hole = (how >> 4).checked_sub(6).map_or(0, |size| 1u64 << (4 * size));
         let len = bytes.len() as u64 + hole;
         scratch.file.set_len(len).unwrap();

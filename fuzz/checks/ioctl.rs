@@ -1,5 +1,6 @@
-//! What ioctls mean. In: a driver's version, and ioctls with what was read of them, one after another.
-//! Held: an answer comes, every key and every name in it is one, what failed has no result, and the
+//! Decodes ioctls.
+//! In: a version of the driver module, and ioctls with what was read of them, one after another.
+//! Out: panics unless an answer comes, every key and every name in it is valid, a failed ioctl has no result, and the
 //! lines that it makes are JSON.
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -12,7 +13,7 @@ const VERSIONS: [Option<&str>; 5] =
 const FAMILIES: [Family; 6] =
     [Family::Nvidia, Family::Uvm, Family::Caps, Family::Imex, Family::Nvswitch, Family::Nvlink];
 
-/// What BPF reads at most.
+/// How many bytes BPF reads at most.
 const ENTRY: usize = 256;
 const EXIT: usize = 64;
 
@@ -21,7 +22,7 @@ struct Call<'a> {
     family: u8,
     minor: u8,
     cmd: u32,
-    /// Else the numbers are those of the command word.
+    /// None: the numbers are those of the command word.
     wrapped: Option<(u32, u32)>,
     payload: Option<&'a [u8]>,
     second: Option<&'a [u8]>,
@@ -44,7 +45,7 @@ pub fn ioctl(data: &[u8]) {
 fn one(decoder: &mut Decoder, call: &Call) {
     let family = FAMILIES[usize::from(call.family) % FAMILIES.len()];
     let minor = if call.minor % 4 == 0 { 255 } else { u32::from(call.minor) };
-    // As BPF has it: nvidia-uvm's whole word is its number.
+    // As in BPF: for nvidia-uvm the whole word is the number.
     let of_word = match family {
         Family::Uvm => (call.cmd, 0),
         _ => (call.cmd & 0xff, call.cmd >> 16 & 0x3fff),

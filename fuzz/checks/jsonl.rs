@@ -1,6 +1,7 @@
-//! Reading a trace and what the views make of it. In: a choice of view, and a file. Held: an answer comes
-//! whatever the file, every event is read the same in both ways of reading and written back the same, and
-//! the figures survive their way through JSON.
+//! Reads a trace and makes the views of it.
+//! In: a choice of view, and a file.
+//! Out: panics unless an answer comes whatever the file, every event is read the same by both readers and written back
+//! the same, and the figures survive their way through JSON.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub fn jsonl(data: &[u8]) {
         both_ways(line);
     }
     with_file(text, |scratch| {
-        // One view of each input: the more inputs, the better.
+        // One view for each input: the more inputs, the better.
         match (read(&scratch.path), how % 64) {
             (true, 0..60) => view(how % 64, &part(how), &scratch.path),
             _ => figures(&scratch.path),
@@ -28,7 +29,7 @@ pub fn jsonl(data: &[u8]) {
     });
 }
 
-/// What the quick reader takes, the thorough one takes too, and finds the same.
+/// Asserts that the thorough reader accepts every line that the quick one accepts, with the same result.
 fn both_ways(text: &[u8]) {
     let slow = parse::any_order(text);
     if let Some(quick) = fast::line(text) {
@@ -46,7 +47,7 @@ fn written_back(line: &Line) {
     let mut writer = LineWriter::new(&mut written);
     let done = writer.write(line).and_then(|()| writer.flush());
     drop(writer);
-    // A number that JSON cannot hold.
+    // The event has a number that JSON cannot hold.
     if done.is_err() {
         return;
     }
@@ -56,7 +57,7 @@ fn written_back(line: &Line) {
     assert_eq!(&again.line, line, "{}", String::from_utf8_lossy(text));
 }
 
-/// Whether it is a trace at all.
+/// Returns whether it is a trace at all.
 fn read(path: &Path) -> bool {
     let Ok(mut reader) = trace::open(path) else { return false };
     let mut events = 0u64;

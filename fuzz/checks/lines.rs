@@ -1,7 +1,8 @@
-//! Whether lines are a trace. In: the text that was written, and the calls that were told as in flight.
-//! Held: every line is JSON and is read back, event_id counts from 0 without a gap, time never goes back,
-//! every end is that of the innermost call of its thread, depth and parent are right, and every call ends
-//! once or is in flight.
+//! Checks that lines are a trace.
+//! In: the written text, and the calls reported as in flight.
+//! Out: panics unless every line is JSON and reads back, event_id counts from 0 without a gap, time never goes back,
+//! every end is that of the innermost call of its thread, depth and parent are right, and every call ends once or is in
+//! flight.
 
 use std::collections::{HashMap, HashSet};
 
@@ -51,7 +52,7 @@ impl Nesting {
                 }
                 assert_eq!(depth, open.len(), "depth: {line}");
                 assert_eq!(line["parent"].as_u64(), open.last().map(|(id, _)| *id), "parent: {line}");
-                // Nothing begins within a call whose return is not watched, and it has no end.
+                // A call whose return is not watched has no end, and encloses no other call.
                 if line["no_return"].is_null() {
                     open.push((id, line["name"].as_str().unwrap().to_owned()));
                 }
@@ -75,7 +76,7 @@ impl Nesting {
     }
 }
 
-/// The reader finds nothing odd but that there is no end line.
+/// Asserts that the reader finds nothing wrong but the missing end line.
 fn read_back(text: &[u8], count: usize) {
     with_file(text, |scratch| {
         let mut reader = trace::open(&scratch.path).unwrap();

@@ -21,7 +21,7 @@ pub use self::{
     budget::budget, elf::elf, ioctl::ioctl, jsonl::jsonl, pair::pair, records::records, seeds::seeds,
 };
 
-/// A file in memory that every input is written into anew.
+/// A file in memory that is rewritten for each input.
 struct Scratch {
     file: File,
     path: PathBuf,
@@ -40,7 +40,7 @@ impl Scratch {
     }
 }
 
-/// Gives `each` a file that holds these bytes.
+/// Gives `each` a file with these bytes.
 fn with_file<T>(bytes: &[u8], each: impl FnOnce(&Scratch) -> T) -> T {
     thread_local!(static SCRATCH: RefCell<Option<Scratch>> = const { RefCell::new(None) });
     SCRATCH.with_borrow_mut(|scratch| {

@@ -1,6 +1,7 @@
-//! Ordering and pairing. In: what threads on several CPUs do, lawful or not. Held: no record is lost on
-//! the way, time never goes back, calls nest, every end has its begin, and a return that ends no call is
-//! one of those of which the pairing says so: counted as an orphan, or of a call older than its thread.
+//! Checks ordering and pairing.
+//! In: what threads on several CPUs do, whether a real program can do it or not.
+//! Out: panics unless no record is lost, time never goes back, calls nest and every end has its begin. A return that
+//! ends no call must be one that the pairing reports: an orphan, or the return of a call older than its thread.
 
 use std::collections::HashMap;
 
@@ -18,7 +19,7 @@ const THREADS: u32 = 6;
 struct Step {
     ring: u8,
     thread: u8,
-    /// How far time goes on, and how far behind it the record's is.
+    /// How far the clock advances, and how far the record's time is behind it.
     passes: u8,
     behind: u8,
     seq: Seq,
@@ -41,12 +42,12 @@ enum Doing {
         chained: bool,
         kernel: bool,
     },
-    /// Of a call that began, counted from the newest.
+    /// A return from a call that began; 0 is the newest.
     Return {
         of: u8,
         kernel: bool,
     },
-    /// Of any time at all.
+    /// A return whose call may have begun at any time at all.
     Stray {
         begin: u64,
         kernel: bool,
@@ -61,7 +62,7 @@ enum Doing {
     Exit {
         process: bool,
     },
-    /// The ring was read to its end.
+    /// The reader emptied the ring.
     Read,
     Release,
 }
@@ -79,7 +80,7 @@ pub fn pair(data: &[u8]) {
 struct Play {
     order: Order,
     clock: u64,
-    /// Up to when each ring was said to be read.
+    /// The time up to which each ring has been reported as read.
     read_to: [u64; RINGS],
     pushed: u64,
     seqs: [u32; THREADS as usize],
@@ -106,7 +107,7 @@ impl Play {
         let ring = usize::from(step.ring) % RINGS;
         let tid = u32::from(step.thread) % THREADS;
         self.clock += u64::from(step.passes % 8);
-        // What was read is older than all that comes.
+        // No new record is older than what was read.
         let ts = (self.clock - u64::from(step.behind % 32)).max(self.read_to[ring]);
         let pid = u32::from(step.thread) % 3;
         let origin = |kernel| Origin { kernel, ..Origin::default() };
@@ -178,7 +179,7 @@ impl Play {
     }
 }
 
-/// What a thread is known by, kept here a second time and more simply.
+/// What the pairing knows of a thread, computed here a second time and more simply.
 #[derive(Clone, Copy)]
 struct Known {
     pid: u32,
@@ -196,19 +197,19 @@ struct Judge {
     told: Told,
 }
 
-/// What the sink hears: the calls that a reader of the trace takes for open.
+/// A sink that keeps the calls that a reader of the trace takes for open.
 #[derive(Default)]
 struct Told {
     now: u64,
     next: u64,
     open: HashMap<u32, Vec<Begun>>,
-    /// Gaps in the sequence of the thread that is told of.
+    /// Gaps so far in the sequence of the current record's thread.
     gaps: u32,
-    /// If this is a call: its stack pointer, and whether it was reached by a tail call.
+    /// For a call: its stack pointer, and whether it was reached by a tail call.
     call: Option<(u64, bool)>,
-    /// The thread known by this number ended unheard.
+    /// The thread known by this number ended, and no record said so.
     replaced: bool,
-    /// Of this one record: calls begun, ended by their return, ended otherwise.
+    /// For the current record: calls begun, ended by their return, ended otherwise.
     begun: u64,
     returned: Option<(u64, u64)>,
     closed: u64,
@@ -264,7 +265,7 @@ impl Judge {
         }
     }
 
-    /// Whether the thread of this number must be another than the one known by it.
+    /// Returns whether the thread of this number must be another one than the thread known by it.
     fn follow(&mut self, item: &Item) -> bool {
         let (pid, origin) = match item.what {
             What::Call { pid, origin, .. } => (Some(pid), origin),
@@ -323,19 +324,19 @@ impl Judge {
     }
 }
 
-/// Of a return.
+/// What a return should do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expected {
-    /// It is nothing of a thread that is known.
+    /// No thread is known by its number.
     Nothing,
     Ends,
     Orphan,
-    /// Its call is older than the thread: a parent's.
+    /// Its call is older than the thread: the parent made it.
     Inherited,
 }
 
 impl Told {
-    /// The innermost call of its thread.
+    /// Closes the innermost call of its thread.
     fn close(&mut self, call: &Open) -> u32 {
         let top = self.open.get_mut(&call.tid).and_then(Vec::pop).expect("an end without a begin");
         let Begun { call: begun, gaps, sp } = top;
@@ -346,7 +347,7 @@ impl Told {
         gaps
     }
 
-    /// Whether a frame there is gone, as the new call shows.
+    /// Returns whether the new call shows that the frame is gone.
     fn is_gone(&self, frame: u64) -> bool {
         self.call.is_some_and(|(sp, chained)| if chained { frame < sp } else { frame <= sp })
     }
@@ -371,7 +372,8 @@ impl Sink for Told {
     fn end(&mut self, ts: u64, call: &Open, outcome: Outcome, _: &[u8]) {
         assert_eq!(ts, self.now);
         let gaps = self.close(call);
-        // Programs follow no call deeper to its return, and the kernel's leave only by theirs.
+        // The BPF programs do not follow calls that are nested more deeply, and a call on the Linux side ends only by
+        // its return.
         let may_be_unheard = call.origin.kernel || call.depth >= wire::MAX_FRAMES;
         match outcome {
             Outcome::Returned(value) => {

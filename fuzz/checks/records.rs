@@ -1,6 +1,7 @@
-//! Records as they lie in the rings, through everything to the lines of a trace. In: bytes, cut into
-//! records of several rings. Held: what is behind a record changes nothing in it, a record cut short is
-//! none, none is left out without being counted, and what is written is a trace (lines.rs).
+//! Takes records from the rings through the whole pipeline to the lines of a trace.
+//! In: bytes, cut into records of several rings.
+//! Out: panics unless bytes after a record change nothing in it, a truncated record is rejected, every record that is
+//! left out is counted, and the output is a trace (lines.rs).
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -17,7 +18,7 @@ use gpurec_cuda as cuda;
 use gpurec_trace::{Body, LineWriter};
 
 const RINGS: usize = 4;
-/// As a record's length: the ring was read to its end.
+/// This length means that the ring was read to its end.
 const READ: usize = 0xffff;
 
 /// Functions of every kind that is decoded in its own way.
@@ -89,7 +90,7 @@ impl Play {
 
     fn record(&mut self, ring: usize, length: usize, bytes: &[u8]) {
         if length == READ {
-            // Any ring, at any time: also what no clock would say. Some are not read to their ends.
+            // Any ring, at any time, even a time that no clock would give. Some rings are not read to their ends.
             for ring in 0..RINGS {
                 match self.latest >> ring & 1 {
                     0 => self.order.complete(ring, self.latest),
@@ -160,8 +161,8 @@ fn length(piece: cuda::raw::Piece) -> usize {
     }
 }
 
-/// A few threads and processes, so that they meet, of numbers that no process bears. In /proc nothing is
-/// looked up then.
+/// Folds the numbers to a few threads and processes, so that they meet, and to numbers that no process has, so that
+/// nothing is found in /proc.
 fn fold(mut item: Item) -> Item {
     let few = |number: u32| if number == 0 { 0 } else { 0x7000_0000 + number % 5 };
     item.tid = few(item.tid);

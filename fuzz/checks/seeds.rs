@@ -1,6 +1,8 @@
-//! What the fuzzer begins with. In: a folder. Out: a folder for each target with a few small valid inputs,
-//! made anew each time: files from the machine's own compiler, records from the wire's structs, lines of
-//! the committed traces, budgets as docs/gates.md has them. Nothing of NVIDIA's is among them.
+//! What the fuzzer begins with.
+//! In: a folder.
+//! Out: a folder for each target with a few small valid inputs, generated each time: files from the machine's own
+//! compiler, records from the wire's structs, lines of the committed traces, budgets as in docs/gates.md. None of it is
+//! NVIDIA's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,7 +78,7 @@ fn elf(folder: &Path) {
     fs::remove_file(source).unwrap();
 }
 
-/// As the loader sees it.
+/// The file as the loader sees it.
 fn without_sections(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[0x28..0x30].fill(0);
     bytes[0x3c..0x40].fill(0);
@@ -113,7 +115,7 @@ fn piece(state: u16, bytes: &[u8]) -> Vec<u8> {
     piece
 }
 
-/// The probes' numbers are those of records.rs: 1 to 30 are functions, then what lies beneath.
+/// The probes' numbers are those of records.rs: 1 to 30 are functions, then the kernel-side probes.
 fn records(folder: &Path) {
     let pointer = piece(wire::PIECE_READ, &0x7000_0000_u64.to_le_bytes());
     let text = piece(wire::PIECE_READ, b"_Z5saxpyfPfS_\0");
@@ -166,7 +168,7 @@ fn others() -> Vec<Vec<u8>> {
     ]
 }
 
-/// For the targets whose bytes are only choices.
+/// Seeds for the targets whose bytes are only choices.
 fn random(folder: &Path, count: u64, length: usize) {
     for seed in 1..=count {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);

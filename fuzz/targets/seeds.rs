@@ -1,6 +1,6 @@
-//! `seeds FOLDER`: what each target begins with.
+//! `seeds FOLDER`: writes the first inputs of each target.
 
-// For the coverage functions that it has.
+// Links the coverage functions that it has.
 use libfuzzer_sys as _;
 
 fn main() {

@@ -1,7 +1,7 @@
-//! What programs/truth.c does among its calls that is hard to record: libraries in files that were something else before,
-//! mappings that become executable, children, other stacks. See programs/actions.h.
-//! In: a random generator and what the machine and the recording allow. Out: some actions, and a command that has what
-//! they need; and what a trace may say of them.
+//! What programs/truth.c does among its calls that is hard to record: it maps libraries in files that were something
+//! else before, makes mappings executable, forks, and calls on other stacks. See programs/actions.h.
+//! In: a random generator, and what the machine and the recording allow.
+//! Out: some actions, a command that has what they need, and what a trace may say of them.
 
 use std::fs;
 use std::process::Command;
@@ -21,9 +21,9 @@ pub struct Action {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Needs {
     Nothing,
-    /// Best with one in which numbers of files come again with nothing else to tell them by.
+    /// Best with an overlay in which file numbers are reused and nothing else tells the files apart.
     Overlay,
-    /// Returns that need not be watched, and lines of calls, which say so.
+    /// Needs returns that need not be watched, and lines of calls, which say so.
     OtherStacks,
 }
 
@@ -38,7 +38,7 @@ const ACTIONS: [Action; 8] = [
     Action { name: "coroutines", needs: Needs::OtherStacks },
 ];
 
-/// None in some recordings, few in others. GPUREC_ACTIONS names those to choose from.
+/// Chooses none in some recordings, few in others. GPUREC_ACTIONS names those to choose from.
 pub fn some(random: &mut Random, backend: &str, summary_only: bool) -> Vec<Action> {
     let among = std::env::var("GPUREC_ACTIONS").ok();
     if random.one_in(3) {
@@ -50,7 +50,7 @@ pub fn some(random: &mut Random, backend: &str, summary_only: bool) -> Vec<Actio
     possible.filter(|a| among.as_ref().is_none_or(|all| all.split(',').any(|one| one == a.name))).collect()
 }
 
-/// The command with the library and the folder that the actions need.
+/// Gives the command the library and the folder that the actions need.
 pub fn prepared(room: &Room, mut command: Command, actions: &[Action]) -> Command {
     if actions.is_empty() {
         return command;
@@ -69,7 +69,7 @@ pub fn prepared(room: &Room, mut command: Command, actions: &[Action]) -> Comman
     command
 }
 
-/// Calls may be missing that are not counted as lost, and the trace says why.
+/// Returns whether calls may be missing that are not counted as lost, and the trace says why.
 pub fn says_what_is_missing(trace: &Trace) -> bool {
     let of_losses = ["lost", "--lossless", "their returns were not watched"];
     trace.reasons().iter().any(|reason| !of_losses.iter().any(|words| reason.contains(words)))

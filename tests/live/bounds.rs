@@ -7,11 +7,11 @@ use crate::figures::figure;
 use crate::room::{Room, live};
 use crate::trace::Trace;
 
-/// In KiB, beside the rings.
+/// In KiB, without the rings.
 const MOST: u64 = 300 << 10;
 
-/// The program with its library, and a trace of what it does. Numbers of threads come again and calls without an end
-/// are not all listed, so who encloses whom is not checked.
+/// Records the program with its library, and returns the trace. Thread numbers are reused and not all calls without an
+/// end are listed, so the nesting of calls is not checked.
 fn record(room: &Room, options: &[&str], words: &[&str]) -> Trace {
     let library = room.compile("bounds.c", "libcudart.so.12", &["-DLIBRARY", "-shared", "-fPIC"]);
     let folder = room.dir.to_str().unwrap().to_owned();
@@ -30,7 +30,7 @@ fn most_under(room: &Room, words: &[&str]) {
     assert!(most > 0 && most < MOST, "{} MiB of its own", most >> 10);
 }
 
-/// Each would be remembered for as long as the process lives.
+/// A recorder that kept each name would keep it for as long as the process lives.
 #[test]
 fn two_hundred_thousand_long_kernel_names() {
     live(|room| {
@@ -42,7 +42,7 @@ fn two_hundred_thousand_long_kernel_names() {
     });
 }
 
-/// The `end` line lists them, and it has an end.
+/// The `end` line lists these calls, up to a limit.
 #[test]
 fn threads_without_end_that_die_in_calls() {
     live(|room| {
@@ -60,7 +60,7 @@ fn threads_without_end_that_die_in_calls() {
 
 const SYMBOLS: u64 = 65_500;
 
-/// Each symbol's name begins so many bytes after the one before, and they end together.
+/// Each symbol's name begins this many bytes after the one before, and they end together.
 const APART: u64 = 20;
 const TOGETHER: u64 = 200;
 
@@ -87,7 +87,7 @@ fn library_of_shared_names() -> Vec<u8> {
             put(&mut bytes, at + i as u64 * 8, &word.to_le_bytes());
         }
     };
-    // A loaded one that is executed, and the dynamic section.
+    // A loaded segment that is executed, and the dynamic section.
     segment(64, [1 | 5 << 32, 0, 0, 0, length, length, 0x1000]);
     segment(120, [2 | 4 << 32, 0x800, 0x800, 0x800, 7 * 16, 7 * 16, 8]);
     let hash = 0x900;
@@ -140,7 +140,7 @@ fn eight_libraries_whose_functions_share_long_names() {
     });
 }
 
-/// What the kernel tells of a process is as long as the process likes: gigabytes here.
+/// The length of what /proc says of a process is up to the process: gigabytes here.
 #[test]
 fn a_process_of_which_the_kernel_tells_gigabytes() {
     live(|room| {
@@ -148,7 +148,8 @@ fn a_process_of_which_the_kernel_tells_gigabytes() {
         let library = room.compile("few.c", "libcuda.so.1", &flags);
         let program = room.compile("wide.c", "wide", &[]);
         fs::create_dir(room.path("deep")).unwrap();
-        // Its environment is read when its start comes to be written: by then most of several have changed it.
+        // gpurec reads the environment when it writes the process's start: of several processes most have changed it by
+        // then.
         for (what, how, times) in [("environ", "30".to_owned(), 6), ("maps", room.text("deep"), 1)] {
             let file = room.text(&format!("{what}.jsonl"));
             let script = format!("for i in $(seq {times}); do \"$@\" || exit; done");
@@ -162,7 +163,7 @@ fn a_process_of_which_the_kernel_tells_gigabytes() {
             let done = recording.done();
             println!("{what}: {} MiB, {}", most >> 10, done.exited(0).text());
             assert!(most > 0 && most < MOST, "{what}: {} MiB in gpurec-files", most >> 10);
-            // The kernel may take more than two seconds to tell.
+            // Linux may take more than two seconds to produce the text.
             let trace = Trace::checked(room, &file);
             let calls = trace.named("cuDriverGetVersion").len();
             let not_here = done.text().contains("not here");
@@ -171,7 +172,7 @@ fn a_process_of_which_the_kernel_tells_gigabytes() {
     });
 }
 
-/// What the room's gpurec-files hold together, in KiB. Of other processes nothing long is read.
+/// Returns the memory of this test's gpurec-files processes together, in KiB. Other processes read nothing long.
 fn readers_memory(room: &Room) -> u64 {
     let entries = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let text = |path: &Path, name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();

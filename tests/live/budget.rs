@@ -1,6 +1,6 @@
-//! `--budget`: a program that asks without a pause and launches now and then. What asks is given up, launches
-//! are not; what was counted was counted exactly; the trace and the summary say what is not there.
-//! Not here: how long the program took. The governor's own figures are what it is held to.
+//! `--budget`: a program that queries without a pause and launches now and then. gpurec gives up the queries but not
+//! the launches; the counts are exact; the trace and the summary say what is missing.
+//! Not here: how long the program took. The test checks the figures of gpurec's own overhead control.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ struct Hot {
     program: String,
 }
 
-/// A function's budget lines, and when they are.
+/// A function's budget lines, with their times.
 struct Line<'a> {
     ts: f64,
     function: &'a str,
@@ -38,8 +38,8 @@ fn hot(room: &Room) -> Hot {
 impl Hot {
     fn record(&self, room: &Room, options: &[&str], words: &[&str]) -> (Done, Trace) {
         let options = [&["--lib", &self.library], options].concat();
-        // Launches, and what asks with them, are well within the budget where a hit costs most: the functions are so
-        // short that each is stepped over, which takes 2 to 20 us.
+        // Launches, and the queries that come with them, are well within the budget where a hit costs most: the
+        // functions are so short that each is stepped over, which takes 2 to 20 us.
         let pause = (10 * slow()).to_string();
         let (done, trace) = room.record(&options, &[&[self.program.as_str(), &pause], words].concat());
         done.exited(0);
@@ -48,7 +48,7 @@ impl Hot {
     }
 }
 
-/// How often the program called what, as it says itself.
+/// How often the program called each function, as it prints itself.
 fn called(done: &Done) -> BTreeMap<String, u64> {
     let count = |line: &str| {
         let (name, count) = line.split_once(' ')?;
@@ -81,7 +81,7 @@ fn counted(trace: &Trace, function: &str) -> u64 {
     lines(trace).iter().filter(|line| line.function == function).map(|line| line.counted).sum()
 }
 
-/// Each line begins where the function's last one ended, one step further or back, and says why.
+/// Checks that each line begins where the function's last one ended, one step further or back, and says why.
 fn check_lines(trace: &Trace) {
     let mut at: BTreeMap<&str, usize> = BTreeMap::new();
     for Line { function, action, before, level, line, .. } in lines(trace) {
@@ -104,7 +104,7 @@ fn check_lines(trace: &Trace) {
     }
 }
 
-/// The summary's list is that of the lines.
+/// Checks that the summary's list equals that of the lines.
 fn check_figures(trace: &Trace) {
     let figures = &trace.end["summary"]["budget"];
     let listed = figures["functions"].as_array().expect("functions");
@@ -125,11 +125,11 @@ fn what_asks_is_given_up_and_launches_are_not() {
         let (done, trace) = hot(room).record(room, &["--budget", "5"], &["1500", "5000"]);
         let called = called(&done);
         let all = lines(&trace);
-        // The loop alone asks hundreds of thousands of times a second: both have to be unhooked.
+        // The loop alone queries hundreds of thousands of times a second: gpurec must unhook both.
         for function in ["cudaGetDevice", "cudaGetLastError"] {
             let of: Vec<&Line> = all.iter().filter(|line| line.function == function).collect();
             assert_eq!(of.iter().map(|line| line.level).max(), Some(2), "{function} was unhooked");
-            // After the loop they come back, and are recorded again.
+            // After the loop they are hooked again, and recorded.
             let last = of.last().unwrap();
             assert_eq!((last.action, last.level), ("take_back", 0), "{}", last.line);
             let again = trace.calls.iter().filter(|c| c.name == function && c.ts as f64 > last.ts * 1e9);
@@ -149,8 +149,8 @@ fn what_asks_is_given_up_and_launches_are_not() {
     });
 }
 
-/// A function is not unhooked while a call of it is under way, which would never be seen to end. So with one
-/// thread inside it for the whole recording it is counted to the last call.
+/// gpurec does not unhook a function while a call of it is open, as it would never see that call end. So a function
+/// that one thread is inside for the whole recording is counted to the last call.
 #[test]
 fn counts_are_exact() {
     live(|room| {

@@ -1,6 +1,7 @@
-//! Memory that cannot be read, is not resident, or changes while it is read. In: programs/capture.c, which
-//! passes such pointers to stand-ins for real functions. Out: a trace that is valid, has what could be read,
-//! and says of the rest that it could not; and a program that noticed nothing.
+//! Memory that cannot be read, is not resident, or changes while it is read.
+//! In: programs/capture.c, which passes such pointers to stand-ins for real functions.
+//! Out: a valid trace that has what could be read and reports the rest as unreadable; and a program that noticed
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,7 +49,7 @@ fn recorded(room: &Room, backend: &str, more: &[&str]) -> Recorded {
     Recorded { trace, lines }
 }
 
-/// On every backend, each with a recording of its own.
+/// Records on every backend.
 fn each_backend(check: impl Fn(&Recorded)) {
     live(|room| {
         for backend in backends() {
@@ -60,7 +61,7 @@ fn each_backend(check: impl Fn(&Recorded)) {
 }
 
 impl Recorded {
-    /// What a function's calls had as `key`, in order.
+    /// Returns the values of `key` in a function's calls, in order.
     fn all(&self, function: &str, phase: &str, key: &str) -> Vec<&Value> {
         let lines = self.lines.iter().filter(|line| line["name"] == function && line["phase"] == phase);
         lines.map(|line| &line[key]).collect()
@@ -75,7 +76,7 @@ impl Recorded {
     }
 }
 
-/// Of an argument: what it is, and whether it is among the unreadable and the cut.
+/// For an argument: its value, and whether it is listed as unreadable and as cut.
 fn seen(of: &Value, name: &str) -> (Value, bool, bool) {
     let listed = |list: &str| of[list].as_array().is_some_and(|all| all.contains(&json!(name)));
     (of[name].clone(), listed("unreadable"), listed("cut"))
@@ -93,7 +94,7 @@ fn cut(value: impl Into<Value>) -> (Value, bool, bool) {
     (value.into(), false, true)
 }
 
-/// All cases, each with its number: `None` where either is right.
+/// Compares all cases, each with its number. `None`: either is right.
 fn compare(what: &str, found: Vec<(Value, bool, bool)>, expected: Vec<Option<(Value, bool, bool)>>) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let short = |of: &(Value, bool, bool)| {
@@ -278,7 +279,7 @@ fn a_stack_that_ends_early() {
     });
 }
 
-/// Other threads change a name, and take its second page away, while it is read.
+/// Other threads change a name, and unmap its second page, while it is read.
 #[test]
 fn names_that_change_and_vanish() {
     live(|room| {

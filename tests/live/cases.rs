@@ -1,5 +1,5 @@
 //! GPUprobe's published cases with the stand-in libraries, exactly: 8 MiB that are not freed, launches by kernel name,
-//! copies with direction, bytes and bandwidth. In a program with its symbols and on each way of hooking.
+//! copies with direction, bytes and bandwidth. The program has its symbols; every backend records it.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ const FEW: [&str; 10] = [
 ];
 
 fn program(room: &Room) -> String {
-    // The stand-ins as the build made them; each finds the other beside itself.
+    // The stand-ins as the build made them; each finds the other in its own folder.
     let libraries = concat!(env!("OUT_DIR"), "/demo");
     let runtime = format!("{libraries}/libcudart.so.13");
     room.compile("cases.c", "cases", &[&runtime, &format!("-Wl,-rpath,{libraries}")])
@@ -36,7 +36,7 @@ fn the_published_cases() {
             let file = room.text(&format!("{backend}.jsonl"));
             let mut words = vec!["--backend", backend, "-o", &file];
             if backend == "uprobe" {
-                // Single hooks take long to go, so there are those that the cases need.
+                // Single hooks take long to remove, so only those that the cases need are attached.
                 words.extend(FEW.iter().flat_map(|only| ["--only", only]));
             }
             let done = room.run(room.gpurec(&[&words[..], &["--", &program]].concat()));
@@ -46,7 +46,7 @@ fn the_published_cases() {
             let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             trace.by(backend).is_whole();
             let figures = &trace.end["summary"];
-            // With few functions it is not known what others did, and what was seen is the same.
+            // With few functions gpurec does not know what others did, but what it saw is the same.
             let is_known = backend != "uprobe";
             assert_eq!(*figure(figures, "kernel_launches"), 2000);
             for peak in ["peak_device_bytes", "peak_runtime_bytes"] {

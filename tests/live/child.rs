@@ -7,13 +7,13 @@ use std::process::Command;
 use crate::room::{Room, live};
 use crate::user::as_user;
 
-/// All that a process takes from who starts it. The shell's own variables depend on nothing else.
+/// Prints all that a process inherits from its parent. The shell's own variables depend on nothing else.
 const TELL: &str = "ls -l /proc/self/fd | sed 's/.* \\([0-9]* -> \\)/\\1/; /\\/proc\\//d; s/pipe:.*/pipe/; s/out-[0-9]*/out/; s/err-[0-9]*/err/'; \
     grep -E '^(Uid|Gid|Groups|NoNewPrivs|Seccomp|Cap...|SigBlk|SigIgn|Cpus_allowed)' /proc/self/status; \
     cat /proc/self/limits /proc/self/oom_score_adj /proc/self/timerslack_ns; \
     umask; pwd; nice; ps -o sched=,sid= -p $$ | sed 's/[0-9]*$//'; env | grep -v '^_=' | sort";
 
-/// Started by somebody with odd settings of everything.
+/// Starts the command from a process with unusual settings of everything.
 fn odd(mut command: Command) -> Command {
     let settings = || {
         // SAFETY: system calls on constants and memory of this closure.
@@ -46,7 +46,7 @@ fn told(room: &Room, command: Command) -> String {
     text
 }
 
-/// The same, but for lines that have one of these words.
+/// Asserts that both texts are the same, except for lines that have one of these words.
 #[track_caller]
 fn same(with: &str, without: &str, but: &[&str]) {
     let lines = |text: &str| -> Vec<String> {
@@ -79,22 +79,23 @@ fn the_command_is_as_without_gpurec() {
     });
 }
 
-/// By sudo the command is as it would be without sudo, but for what sudo itself takes: its terminal's descriptors. (And it gives a TERM to who has none.)
+/// By sudo the command is as it would be without sudo, except for what sudo itself takes: its terminal's descriptors.
+/// (sudo also sets a TERM where there is none.)
 #[test]
 fn the_command_of_a_person_is_as_without_sudo() {
     as_user(|room, user| {
         fs::write(room.path("tell"), TELL).unwrap();
         let told = |before: &str| {
-            // sudo allows no core dumps, and has others of its own while it runs.
+            // sudo allows no core dumps, and has other limits of its own while it runs.
             let limits =
                 "ulimit -S -c 4096; ulimit -n 555; ulimit -s 4096; ulimit -S -u 4000; ulimit -S -v 40000000";
             let settings = format!("export ODD='a b' TERM=xterm; umask 027; {limits}");
-            // The shell is not to become sudo: its limits are what counts.
+            // The shell must not become sudo: the shell's limits are what counts.
             let line = format!("{settings}; {before} sh {}; exit $?", room.text("tell"));
             user.types(room, &line).exited(0).text().replace('\r', "")
         };
         let without = told("");
-        // sudo takes the right to it from itself for good, and only this capability gives it back.
+        // sudo gives up its right to raise the limit for good, and only this capability gives it back.
         let may_raise = has_sys_resource();
         let core = if may_raise { " -> " } else { "Max core file size" };
         same(&told("sudo $GPUREC -q -o t.jsonl --"), &without, &[" -> ", core]);

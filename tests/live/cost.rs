@@ -1,5 +1,6 @@
-//! What a recording costs the program: gpurec's own stops, and its hooks by their kind of site. In: programs whose own
-//! clocks say what it was. Out: the trace says the same.
+//! What a recording costs the program: gpurec's own stops, and its hooks by their kind of site.
+//! In: programs that measure it by their own clocks.
+//! Out: the trace says the same.
 
 use crate::needs::backends;
 use crate::room::{Room, live};
@@ -7,7 +8,7 @@ use crate::trace::Trace;
 
 const LIBRARY: [&str; 3] = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
 
-/// Records inside.c. Also gives how long the loading inside the call took by the program's own clock.
+/// Records inside.c. Also returns how long loading inside the call took by the program's own clock.
 fn inside(room: &Room, options: &[&str]) -> (Trace, u64) {
     let library = room.compile("few.c", "libcuda.so.1", &LIBRARY);
     let copy = room.text("copy.so");
@@ -18,7 +19,7 @@ fn inside(room: &Room, options: &[&str]) -> (Trace, u64) {
     (trace, took)
 }
 
-/// What the calls cost by the header's prices and the numbers of calls.
+/// The cost of the calls by the header's prices and the numbers of calls.
 fn of_calls(trace: &Trace) -> u64 {
     let cost = &trace.end["summary"]["cost"];
     let number = |key: &str| cost[key].as_u64().unwrap_or(0);
@@ -39,13 +40,13 @@ fn the_time_for_which_gpurec_stops_the_target_is_told() {
         trace.is_whole();
         let call = trace.named("cuLaunchHostFunc")[0].end.as_ref().unwrap();
         let (paused, duration) = (call.paused_ns, call.duration_ns.unwrap());
-        // A new library stops it for the time in which gpurec hooks it, which is most of what loading it takes then.
+        // gpurec stops the program while it hooks a new library, which is most of the time that loading it takes.
         assert!(paused > 0 && paused <= took && took <= duration, "{paused} of {took} in {duration} ns");
         let after = trace.named("cuDriverGetVersion")[0].end.as_ref().unwrap();
         assert_eq!(after.paused_ns, 0, "a call after it");
 
         let stops = &trace.end["stops"];
-        // The program itself, and the two libraries, at least.
+        // At least the program itself and the two libraries.
         assert!(stops["count"].as_u64() >= Some(3), "{stops}");
         assert!(stops["total_ns"].as_u64() > Some(paused), "{stops}");
         let summary = &trace.end["summary"];

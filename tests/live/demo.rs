@@ -47,7 +47,7 @@ fn demo(room: &Room, options: &[&str], arguments: &[&str]) -> Demo {
 }
 
 impl Demo {
-    /// The trace has the libraries' own counts of the functions that are wanted, and no others.
+    /// Asserts that the trace has the libraries' own counts of the wanted functions, and no others.
     #[track_caller]
     fn agrees(&self, driver: bool, runtime: bool, wanted: impl Fn(&str) -> bool) {
         self.done.exited(0);
@@ -95,8 +95,8 @@ fn launches_and_the_summary_are_the_stand_ins_own() {
         let demo = demo(room, &[], &["--loops", "20"]);
         demo.agrees(true, true, |_| true);
         let summary = &demo.trace.end["summary"];
-        // A runtime launch is a driver launch inside: counted once, at the innermost level. Captured
-        // launches are none.
+        // A runtime launch is a driver launch inside: counted once, at the innermost level. Captured launches do not
+        // count.
         let launches = demo.all("cuLaunchKernel") + demo.all("cuLaunchKernelEx");
         assert!(launches >= 20 * 8 * 4, "{launches}");
         assert_eq!(summary["kernel_launches"], launches);
@@ -159,7 +159,7 @@ fn the_exit_status_is_the_programs_own() {
     });
 }
 
-/// Two recordings, one with a needless cudaMalloc in the loop: what differs, and a budget that one of them keeps.
+/// Two recordings, one with a needless cudaMalloc in the loop: how they differ, and a budget that one of them meets.
 #[test]
 fn a_needless_allocation_is_found_by_comparing() {
     live(|room| {

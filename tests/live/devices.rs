@@ -1,5 +1,7 @@
-//! Which device and context lines have, of a program that knows. In: programs/devices.c, with the stand-in libraries and
-//! two devices. Out: each allocation, free, copy and launch has what the program says, and nothing where nothing says it.
+//! The device and context of trace lines, from a program that knows them.
+//! In: programs/devices.c, with the stand-in libraries and two devices.
+//! Out: each allocation, free, copy and launch has the device and context that the program prints, and none where no
+//! recorded call shows them.
 
 use std::fs;
 
@@ -15,7 +17,7 @@ fn compiled(room: &Room) -> String {
     room.compile("devices.c", "devices", &[&runtime, &driver, &format!("-Wl,-rpath,{LIBRARIES}")])
 }
 
-/// What the lines say, in the program's words. Of a launch the driver's call has it.
+/// Returns the lines as the program prints them. For a launch, the driver API's call has the device.
 fn told(file: &str) -> Vec<String> {
     let lines = text_of(file.as_ref());
     let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -58,7 +60,7 @@ fn two_devices_contexts_streams_and_threads() {
         assert_eq!((of(0, "held_bytes"), of(1, "held_bytes")), (1 << 20, 0));
         assert_eq!(of(1, "peak_bytes"), (2 << 20) + 8192);
 
-        // With the runtime alone its devices are known, and no contexts.
+        // With the runtime alone gpurec knows its devices, but no contexts.
         let mut recording = room.gpurec(&["--api", "runtime", "-o", &file, "--", &program]);
         recording.env("STANDIN_DEVICES", "2");
         room.run(recording).exited(0);
@@ -66,7 +68,7 @@ fn two_devices_contexts_streams_and_threads() {
         assert!(alone.iter().all(|line| line.ends_with(" -")), "{alone:?}");
         assert_eq!(alone[..4], ["alloc 0 -", "alloc 1 -", "copy 0 -", "copy 1 -"]);
 
-        // What says it is left out: nothing is told.
+        // Without the calls that set the context, gpurec writes neither.
         for skip in ["cuCtxSetCurrent", "cuCtxPushCurrent"] {
             let words = ["--api", "driver", "--skip", skip, "-o", &file, "--", &program];
             let mut recording = room.gpurec(&words);

@@ -1,4 +1,4 @@
-//! A disk that gets full while a trace is written to it.
+//! A disk that fills up while a trace is written to it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::disorder::X;
 use crate::room::live;
 
-/// A file system of 1 MiB; gone at the end.
+/// A file system of 1 MiB; removed at the end.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -37,7 +37,7 @@ fn a_full_disk_ends_the_recording_and_not_the_command() {
         done.exited(125).said("could not be written").said("No space left");
         assert_eq!(done.text(), "finished\n");
 
-        // What could be written can be read, and says that it is not all.
+        // What could be written can be read, and says that it is not complete.
         let done = room.run(room.gpurec(&["summary", "--json", &file]));
         let figures: serde_json::Value = serde_json::from_slice(&done.exited(0).stdout).unwrap();
         assert_eq!(figures["complete"], false);

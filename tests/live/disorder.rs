@@ -27,7 +27,7 @@ impl X {
     }
 }
 
-/// Records `x MODE...` by every backend; each gives its trace.
+/// Records `x MODE...` by every backend, and checks each trace.
 fn each_backend(mode: &str, check: impl Fn(&Done, &Trace)) {
     live(|room| {
         let x = X::new(room);
@@ -50,7 +50,7 @@ fn returned(call: &Call) -> bool {
     call.end.as_ref().is_some_and(|end| !end.unwound && !end.lost)
 }
 
-/// The one call in flight: that its process ended in.
+/// Asserts that the one call in flight is the one that its process ended in.
 #[track_caller]
 fn died_in(trace: &Trace, name: &str) {
     let in_flight = trace.in_flight();
@@ -72,7 +72,7 @@ fn recursion_forty_deep() {
     });
 }
 
-/// The kernel follows 64 calls to their returns; what lies deeper has none, and that is said.
+/// gpurec's BPF programs follow 64 calls to their returns; a deeper call has none, and the trace says so.
 #[test]
 fn recursion_deeper_than_the_kernel_follows() {
     live(|room| {
@@ -279,7 +279,7 @@ fn a_library_by_its_bare_name_or_soname() {
             done.exited(0);
             trace.is_whole().has_calls(&[("x_leaf", 3)]);
         }
-        // Under another name it is known by its SONAME.
+        // Under another name gpurec recognises it by its SONAME.
         let odd = room.text("odd.name");
         fs::copy(&x.library, &odd).unwrap();
         let preload = format!("LD_PRELOAD={odd}");
@@ -329,7 +329,7 @@ fn a_call_in_flight_at_the_cut() {
             });
             let trace = Trace::checked(room, &file);
             assert!(recording.is_running(), "it waits for its command");
-            // Its return goes through what was left of the hook, and is no harm.
+            // The return passes through what is left of the hook, without harm.
             fs::write(&go, "").unwrap();
             recording.done().exited(0);
             trace.by(backend).has_calls(&[("x_wait", 1)]);
@@ -354,7 +354,7 @@ fn a_process_attached_to_inside_a_call() {
             fs::write(&go, "").unwrap();
             target.done().exited(0);
             recording.done().exited(0);
-            // The call had begun before: its return alone is nothing.
+            // The call began before the recording: its return alone is not recorded.
             Trace::checked(room, &file).by(backend).is_whole().has_calls(&[]);
         }
     });

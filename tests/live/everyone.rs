@@ -1,4 +1,4 @@
-//! --all: processes that somebody else starts, before and after; they are never stopped.
+//! --all: processes that gpurec does not start, before and after it attaches; it never stops them.
 
 use std::fs;
 
@@ -46,7 +46,7 @@ fn processes_of_others_are_recorded_and_not_stopped() {
             assert!(calls.iter().all(|call| call.name == "cuDriverGetVersion"), "of {pid}");
             assert!(calls.len() > 100, "{} of {pid}", calls.len());
         }
-        // Each has a line that says what it is, before its first call; gpurec itself has none of any kind.
+        // Each has a line that says what it is, before its first call; gpurec itself has no line of any kind.
         let found = trace.process_events("found");
         for pid in pids {
             let lines: Vec<_> = found.iter().filter(|line| line["pid"] == pid).collect();
@@ -97,7 +97,7 @@ fn a_library_that_appears_under_all_is_hooked_when_noticed() {
         let hooked = hooked.expect("from when it is hooked");
         assert_eq!(hooked["pid"], pid);
         assert!(hooked["event_id"].as_u64().unwrap() < calls[0].id, "told before its first call");
-        // Killed while gpurec still looks at what it had mapped, it may be in another reason too.
+        // If the process is killed while gpurec still looks at its mappings, another reason may name it too.
         let why: Vec<&str> = trace.reasons().into_iter().filter(|why| why.contains(&library)).collect();
         assert!(!trace.complete() && why.len() == 1, "{:?}", trace.reasons());
         assert!(why[0].starts_with(&format!("process {pid} ")), "{why:?}");
@@ -105,7 +105,7 @@ fn a_library_that_appears_under_all_is_hooked_when_noticed() {
     });
 }
 
-/// Each of them has a library of its own, that nobody has mapped before, and ends at once.
+/// Each process has a library of its own, which no process has mapped before, and ends at once.
 #[test]
 fn of_a_process_that_is_over_before_its_library_is_hooked_the_trace_says_so() {
     live(|room| {
@@ -171,7 +171,7 @@ fn the_wheels_of_a_running_interpreter_are_hooked_before_they_are_loaded() {
     });
 }
 
-/// Of a process that runs already nothing has been seen but its number: every view has its name all the same.
+/// gpurec has seen nothing of a process that runs already but its number: every view has its name all the same.
 #[test]
 fn a_process_that_was_running_already_has_its_name_everywhere() {
     live_nvidia(|room, libraries| {

@@ -1,4 +1,4 @@
-//! Outputs that fail while a trace is written to them: what is said, with which status, and that the command goes on.
+//! Outputs that fail while a trace is written to them: what gpurec says, its status, and that the command runs on.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ fn burst(room: &Room, x: &X, shell: &str, file: &str) -> Done {
 #[track_caller]
 fn failed(done: &Done, why: &str) {
     done.exited(125).said("could not be written").said(why).said("NOT complete");
-    // What was not recorded may have been anything.
+    // gpurec does not know what it did not record.
     assert!(!done.stderr.contains("No CUDA library was loaded"), "{}", done.stderr);
     assert_eq!(done.text(), "finished\n");
 }
@@ -32,7 +32,7 @@ fn a_device_without_room() {
     live(|room| {
         let x = X::new(room);
         failed(&burst(room, &x, "\"$@\"", "/dev/full"), "No space left");
-        // Nobody waits for a writer that has failed.
+        // The target does not wait for a writer that has failed.
         failed(
             &burst(room, &x, "gpurec=$1; shift; \"$gpurec\" --lossless --ring 1 \"$@\"", "/dev/full"),
             "No space left",
@@ -40,7 +40,7 @@ fn a_device_without_room() {
     });
 }
 
-/// By SIGXFSZ, if it were let in, gpurec would die without a word.
+/// If SIGXFSZ were not blocked, gpurec would die without a word.
 #[test]
 fn a_file_beyond_its_limit() {
     live(|room| {
@@ -74,7 +74,7 @@ fn a_pipe_whose_reader_leaves() {
     });
 }
 
-/// A terminal whose other side is gone gives EIO, as a disk that breaks does.
+/// A terminal whose other side is gone gives EIO, as a broken disk does.
 #[test]
 fn an_output_that_breaks() {
     live(|room| {

@@ -1,6 +1,6 @@
-//! The figures of a trace: those in its `end` line, those that the recording printed, those that
-//! `gpurec summary FILE` computes from the file alone, and those that this suite counts itself. All must be
-//! the same. `Started::done` sees to the first three for every recording, `Trace::checked` to the last.
+//! The figures of a trace: those in its `end` line, those that the recording printed, those that `gpurec summary FILE`
+//! computes from the file alone, and those that this suite counts itself. All must be equal. `Started::done` checks the
+//! first three for every recording, `Trace::checked` the last.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -24,13 +24,13 @@ pub fn check(room: &Room, file: &str, trace: &Trace) {
     }
 }
 
-/// The recording of `file` said `stderr`: the summary in it is, word for word, what `gpurec summary` says of
-/// the file, and the file's last line has the same figures.
+/// Asserts that the summary in `stderr`, which the recording of `file` printed, is word for word that of `gpurec
+/// summary`, and that the file's last line has the same figures.
 pub fn printed_is_read(room: &Room, file: &str, stderr: &str) {
     printed_is_read_by(room, file, stderr, &["summary", file]);
 }
 
-/// The same on a terminal of so many columns.
+/// The same on a terminal of the given number of columns.
 pub fn printed_is_read_at(room: &Room, file: &str, stderr: &str, width: &str) {
     printed_is_read_by(room, file, stderr, &["summary", "--width", width, file]);
 }
@@ -51,7 +51,7 @@ pub fn stored_is_read(room: &Room, file: &str) {
     same(&end["summary"], &read);
 }
 
-/// The summary in what a recording said, without the sentences that follow it.
+/// Returns the summary that a recording printed, without the sentences after it.
 pub fn printed(stderr: &str) -> Option<&str> {
     let text = &stderr[stderr.find("=== TRACE SUMMARY ===")?..];
     let ends = ["\n\nTrace: ", "\n\nThe recording is over", "\n\nWhat was recorded"]
@@ -59,7 +59,7 @@ pub fn printed(stderr: &str) -> Option<&str> {
     Some(&text[..ends.into_iter().flatten().min().unwrap_or(text.len())])
 }
 
-/// Field by field, so that a failure names the field.
+/// Compares field by field, so that a failure names the field.
 fn same(stored: &Value, read: &Value) {
     let (stored, read) = (stored.as_object().expect("end.summary"), read.as_object().expect("figures"));
     for (name, value) in stored {
@@ -78,7 +78,7 @@ fn in_flight(trace: &Trace, stored: &Value) {
     assert_eq!(sorted(trace.in_flight()), sorted(of_summary), "end.in_flight and its summary's");
 }
 
-/// A figure of a summary, or what was seen of it where it is not known.
+/// A figure of a summary, or what was seen of it where the figure is not known.
 pub fn figure<'a>(stored: &'a Value, name: &str) -> &'a Value {
     if stored["unknown"].get(name).is_some() {
         return &stored["seen"][name];
@@ -96,7 +96,7 @@ fn counted(trace: &Trace, stored: &Value) {
     assert_eq!(number("duration_ns"), trace.last_ns);
 
     let mut functions: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
-    // One that has not returned counts with its time so far.
+    // A call that has not returned counts with its time so far.
     let so_far: HashMap<u64, u64> =
         trace.in_flight().into_iter().map(|call| (call.begin, call.duration_ns())).collect();
     for call in &trace.calls {
@@ -133,8 +133,8 @@ fn counted(trace: &Trace, stored: &Value) {
     }
 }
 
-/// Failures that the program saw, those that a call around them handled, and those that came after the driver had been
-/// shut down. All others are causes of those.
+/// Counts failures that the program saw, those that a call around them handled, and those that came after the driver
+/// had been shut down. All other failures are causes of those.
 fn failed(trace: &Trace) -> [u64; 3] {
     let by_id: HashMap<u64, &Call> = trace.calls.iter().map(|call| (call.id, call)).collect();
     let is_cuda = |call: &&Call| {

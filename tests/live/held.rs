@@ -1,5 +1,5 @@
-//! A recorder that its caller holds (SIGSTOP), or a trace that nobody reads: no process of another user waits for it
-//! longer than some seconds, and what that missed is in the trace.
+//! A recorder that its caller has stopped (SIGSTOP), or a trace without a reader: no process of another user waits
+//! longer than some seconds for it, and the trace says what that missed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::trace::Trace;
 use crate::truth::Truth;
 use crate::user::{User, as_user};
 
-/// The guardian's deadline, with what it takes to look.
+/// The guardian's deadline, and the time to notice it.
 const DEADLINE: Duration = Duration::from_secs(8);
 
 fn is_stopped(pid: u32) -> bool {
@@ -27,7 +27,7 @@ fn send(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid as i32), signal).unwrap();
 }
 
-/// A process of root's that loads one library after the other, once it may.
+/// A process of root's that loads one library after the other once the gate opens.
 struct Loading<'a> {
     target: Started<'a>,
     gate: PathBuf,
@@ -51,7 +51,7 @@ impl Loading<'_> {
         Loading { target, gate, begun }
     }
 
-    /// Holds the recorder until its target waits for it.
+    /// Stops the recorder until its target waits for it.
     fn hold(&self, recorder: u32) {
         fs::write(&self.gate, "go\n").unwrap();
         eventually("the target's beginning", || fs::exists(&self.begun).unwrap());
@@ -59,7 +59,7 @@ impl Loading<'_> {
         eventually("the target waits", || is_stopped(self.target.pid()));
     }
 
-    /// A recording of its target, by a recorder that is held.
+    /// Records the target with a recorder that is stopped.
     fn held_recording<'a>(&self, room: &'a Room, file: &str) -> Started<'a> {
         let pid = self.target.pid().to_string();
         let recording = room.start(room.gpurec(&["-o", file, "--lib", LIB, "--pid", &pid]));
@@ -84,7 +84,7 @@ fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
         user.may_run("!use_pty", env!("CARGO_BIN_EXE_gpurec"));
         let loading = Loading::new(room);
         let file = user.home.join("t.jsonl");
-        // Its words name the room.
+        // gpurec's arguments name this test's folder.
         let words = format!("-o {} --lib {LIB} --pid {}", file.display(), loading.target.pid());
         let line = format!("sudo $GPUREC {words}");
         let recording = room.start(user.command(room, &line));
@@ -112,7 +112,7 @@ fn who_is_stopped_by_somebody_else_too_stays_stopped() {
         let loading = Loading::new(room);
         let (file, pid) = (room.text("t.jsonl"), loading.target.pid());
         let recording = loading.held_recording(room, &file);
-        // Waits behind gpurec's own stop.
+        // This stop waits behind gpurec's own stop.
         send(pid, Signal::SIGSTOP);
         std::thread::sleep(DEADLINE);
         assert!(is_stopped(pid), "the guardian resumed it");
@@ -126,7 +126,7 @@ fn who_is_stopped_by_somebody_else_too_stays_stopped() {
     });
 }
 
-/// After the guardian has resumed it, a stop is another's.
+/// Once the guardian has resumed the process, a later stop is not gpurec's.
 #[test]
 fn the_recorder_that_comes_back_ends_no_later_stop() {
     live(|room| {
@@ -153,7 +153,7 @@ const RING: &str = "1";
 const THREADS: u64 = 4;
 const CALLS: u64 = 100_000;
 
-/// A trace that nobody reads for now, in the person's home.
+/// A pipe for the trace in the user's home, without a reader for now.
 fn pipe(user: &User) -> PathBuf {
     let pipe = user.home.join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
@@ -163,7 +163,7 @@ fn pipe(user: &User) -> PathBuf {
     pipe
 }
 
-/// Reads the trace from now on, until it is over.
+/// Reads the trace from now on, to its end.
 fn read(room: &Room, mut from: fs::File, recording: Started) -> Trace {
     let file = room.text(&format!("read-{}.jsonl", room.number()));
     std::io::copy(&mut from, &mut fs::File::create(&file).unwrap()).unwrap();
@@ -184,7 +184,7 @@ fn through_sudo_lossless_makes_only_the_persons_own_wait() {
             "sudo $GPUREC -q --lossless --ring {RING} --only cuDriverGetVersion -o {} --",
             pipe.display()
         );
-        // What is theirs waits as long as nobody reads.
+        // The user's own processes wait as long as the pipe has no reader.
         let own = Truth::new(room, 3, THREADS, CALLS, false);
         let recording = room.start_unchecked(user.command(room, &format!("{line} {}", own.words.join(" "))));
         let from = fs::File::open(&pipe).unwrap();
@@ -193,7 +193,7 @@ fn through_sudo_lossless_makes_only_the_persons_own_wait() {
         assert!(own.pid().is_some_and(is_stopped), "the guardian resumed it, while the recorder is there");
         let trace = read(room, from, recording);
         assert!(trace.complete() && trace.lost() == 0, "{}", trace.end["incomplete_because"]);
-        // What sudo runs for them in the recording does not, and says what it lost.
+        // What sudo runs for the user in the recording does not wait, and the trace says what it lost.
         let roots = Truth::new(room, 4, THREADS, CALLS, false);
         let line = format!("{line} sudo {}", roots.words.join(" "));
         let recording = room.start_unchecked(user.command(room, &line));
@@ -235,7 +235,7 @@ fn a_paused_target_goes_on_when_the_recorder_is_held() {
     });
 }
 
-/// Groups of a session are its user's, who may freeze them with all that is in them.
+/// A session's control groups belong to its user, who may freeze them with every process in them.
 #[test]
 fn the_guardian_is_in_no_control_group_of_the_persons() {
     const HIERARCHIES: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -243,7 +243,7 @@ fn the_guardian_is_in_no_control_group_of_the_persons() {
     impl Drop for Group {
         fn drop(&mut self) {
             let gone = || fs::remove_dir(&self.0).is_ok();
-            // Nothing to be said of a failure here, where the test may be failing already.
+            // A failure here is not reported: the test may be failing already.
             within(DEADLINE, gone);
         }
     }

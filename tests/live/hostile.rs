@@ -55,7 +55,7 @@ fn a_long_command_line_is_cut_and_the_rest_is_whole() {
     });
 }
 
-/// Maps the files, each called libcuda.so.1 in a folder of its own; what the trace says of each.
+/// Maps the files, each called libcuda.so.1 in a folder of its own; returns what the trace says of each.
 fn mapped(room: &crate::room::Room, contents: &[Vec<u8>]) -> Vec<serde_json::Value> {
     let program = room.compile("maps.c", "maps", &[]);
     let files: Vec<String> = contents

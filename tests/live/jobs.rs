@@ -1,5 +1,5 @@
-//! Whoever waits for a process to stop (a shell with job control, sudo, su, script) is not to take gpurec's own stops for
-//! theirs: the shell would call the job suspended, the others would stop themselves and never go on.
+//! Programs that wait for a process to stop (a shell with job control, sudo, su, script) must not take gpurec's stops
+//! for the process's own: the shell would call the job suspended, the others would stop themselves for good.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,8 +17,9 @@ const SHELL: [&str; 5] = ["bash", "--norc", "--noprofile", "--noediting", "-i"];
 const CTRL_Z: &str = "\x1a";
 const PROMPT: &str = "@ ";
 
-/// Runs a program on a terminal of its own. In: what is typed, each when what stands before it is shown, after all that
-/// was waited for before. Out: what the terminal shows.
+/// Runs a program on a terminal of its own.
+/// In: pairs of a text to wait for and a line to type after it; each wait starts after the text of the last one.
+/// Out: what the terminal shows.
 fn on_a_terminal(room: &Room, words: &[&str], typed: &[(&str, &str)]) -> String {
     let pair = nix::pty::openpty(None, None).unwrap();
     let mut command = room.command("setsid");
@@ -50,15 +51,15 @@ fn on_a_terminal(room: &Room, words: &[&str], typed: &[(&str, &str)]) -> String 
     shown.lock().unwrap().clone()
 }
 
-/// As the trace says that a library has hooks.
+/// A trace line with this says that a library has hooks.
 const HOOKED: &str = "\"name\":\"library\"";
 
-/// A line for a shell: until the first library has hooks.
+/// A shell line that waits until the first library has hooks.
 fn until_hooked(file: &str) -> String {
     format!("until grep -q '{HOOKED}' {file} 2>/dev/null; do sleep 0.02; done")
 }
 
-/// Ctrl-Z stops gpurec and its command together, `fg` lets them go on; libraries come after that.
+/// Ctrl-Z stops gpurec and its command together, `fg` resumes them, and libraries come after that.
 #[test]
 fn a_recording_that_its_shell_suspends() {
     live(|room| {
@@ -69,7 +70,7 @@ fn a_recording_that_its_shell_suspends() {
             odd.program,
             odd.copies.join(" ")
         );
-        // Where nobody beats its pulse BPF stops nobody: gpurec gets a moment to be there again.
+        // BPF stops no process while gpurec does not update its heartbeat: gpurec gets a moment to resume.
         let on = format!("(sleep 0.5; touch {go}) & fg %1\n");
         let typed = [
             (PROMPT, &*record),
@@ -85,7 +86,7 @@ fn a_recording_that_its_shell_suspends() {
     });
 }
 
-/// The jobs of a shell that is recorded: theirs are their own stops only.
+/// The shell is recorded too: its jobs have only their own stops.
 #[test]
 fn a_shell_with_job_control_that_is_recorded() {
     live(|room| {
@@ -95,7 +96,7 @@ fn a_shell_with_job_control_that_is_recorded() {
             [&[env!("CARGO_BIN_EXE_gpurec"), "-q", "--lib", LIB, "-o", &file, "--"], &SHELL[..]].concat();
         let first = format!("{} wait {go} {copies}\n", odd.program);
         let on = format!("{}; touch {go}; fg\n", until_hooked(&file));
-        // Another process: it needs hooks for everybody, which come a moment after those of the first.
+        // Another process needs hooks for all processes, which come a moment after those of the first.
         let again = format!("sleep 1; {} leaf 30; echo status $?\n", odd.x.program);
         let typed = [
             (PROMPT, &*first),
@@ -111,15 +112,15 @@ fn a_shell_with_job_control_that_is_recorded() {
         assert_eq!(trace.lost(), 0);
         trace.has_calls(&[("x_leaf", 31)]);
         let why = trace.end["incomplete_because"].as_array().unwrap();
-        // Of the first library, and of those that came after `fg`.
+        // For the first library, and for those that came after `fg`.
         let watched = "its shell or debugger would have taken that for a stop of its own)";
-        // The latter of the shell's other children, which were about to become their programs.
+        // The latter reason is for the shell's other children, which were about to execute their programs.
         let is_said = |one: &str| one.ends_with(watched) || Trace::is_of_the_gone(one);
         assert!(!why.is_empty() && why.iter().all(|one| is_said(one.as_str().unwrap())), "{why:?}");
     });
 }
 
-/// As the shell of a container's first program often is.
+/// The first program of a container is often such a shell.
 #[test]
 fn a_script_with_job_control_and_no_terminal() {
     live(|room| {
@@ -135,7 +136,7 @@ fn a_script_with_job_control_and_no_terminal() {
         assert_eq!(done.exited(0).text(), "waiting\nopened\nstatus 0\nstatus 0\n");
         let trace = Trace::checked(room, &file);
         assert_eq!(trace.lost(), 0);
-        // The last one is not stopped either, and may call before its hooks are in: then that is said.
+        // The last process is not stopped either, and may call before its hooks are in: then the trace says so.
         let calls = trace.counts()["x_leaf"];
         let why = trace.end["incomplete_because"].to_string();
         let is_told = why.contains("its shell or debugger would have taken that for a stop of its own)");
@@ -143,8 +144,8 @@ fn a_script_with_job_control_and_no_terminal() {
     });
 }
 
-/// sudo gives its commands a terminal of their own, as it does from 1.9.14 on. Nobody else here uses sudo meanwhile
-/// in a way that this is harm to.
+/// Makes sudo give its commands a terminal of their own, as it does from 1.9.14 on. No other test here uses sudo in a
+/// way that this harms.
 struct OwnTerminals;
 
 impl OwnTerminals {
@@ -162,7 +163,7 @@ impl Drop for OwnTerminals {
     }
 }
 
-/// Each of them would stop itself.
+/// Each of these programs would stop itself.
 #[test]
 fn programs_that_stop_with_their_child() {
     live(|room| {

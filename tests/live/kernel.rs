@@ -1,5 +1,5 @@
-//! `--kernel` where there is no driver: what is seen without one, what is said of the rest, hooks of the user's own.
-//! With a driver it is tested in machines of its own (tests/vm) and on real GPUs.
+//! `--kernel` on a machine without the driver module: what gpurec sees without one, what it says of the rest, and the
+//! user's own hooks. tests/vm and real GPUs test it with a driver module.
 
 use serde_json::Value;
 
@@ -138,7 +138,7 @@ fn hooks_that_are_not_to_be_had_are_a_sentence_each() {
         }
         let hooks = lines[0]["hooks"]["kernel"]["hooks"].to_string();
         match refusal(&lines[0], "vfs_read") {
-            // Where the machine lets nobody hook a function, each backend has its reason.
+            // Where the machine lets no program hook a function, each backend has its reason.
             Some(reason) => {
                 for backend in ["fentry", "kprobe.multi", "kprobe"] {
                     assert!(reason.contains(backend), "{reason}");

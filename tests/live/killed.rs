@@ -1,5 +1,5 @@
-//! gpurec killed without warning (SIGKILL), at random instants, while what it records loads libraries: everybody runs
-//! on and comes to the right end, nobody stays stopped, nothing stays in the kernel.
+//! gpurec killed without warning (SIGKILL), at random instants, while what it records loads libraries. Every process
+//! runs on and ends as it should, none stays stopped, and nothing stays loaded in Linux.
 //! GPUREC_TEST_KILLS says how often (20).
 
 use std::fs;
@@ -17,14 +17,14 @@ use crate::room::{Room, eventually, live, live_nvidia, within};
 use crate::run::Started;
 
 const LIBRARIES: usize = 60;
-/// For whatever outlives gpurec to have done its work: much longer than it takes.
+/// Time for what outlives gpurec to finish: much longer than it takes.
 const AFTERWARDS: Duration = Duration::from_secs(10);
 
 struct Stage<'a> {
     room: &'a Room,
     x: X,
     libraries: Vec<String>,
-    /// What the kernel had before.
+    /// What was loaded before.
     programs: Vec<u32>,
     links: Vec<u32>,
 }
@@ -60,20 +60,20 @@ fn links() -> Vec<u32> {
     LinkInfoIter::default().map(|link| link.id).collect()
 }
 
-/// Microseconds, up to a limit.
+/// A random number of microseconds below the limit.
 fn random(limit: u64) -> Duration {
     Duration::from_micros(RandomState::new().build_hasher().finish() % limit)
 }
 
 impl Stage<'_> {
-    /// What loads the libraries and says in a file when it begins; one that takes its time can be attached to.
+    /// The words of a program that loads the libraries and reports its start in a file; a slow one can be attached to.
     fn words<'a>(&'a self, how: &'a str, start: &'a str) -> Vec<&'a str> {
         let mut words = vec![self.x.program.as_str(), how, start];
         words.extend(self.libraries.iter().map(String::as_str));
         words
     }
 
-    /// At any instant, or surely after the command has begun to load.
+    /// Kills gpurec at any instant, or only after the command has begun to load.
     fn a_command(&self, round: u32, begun: bool) {
         let start = self.room.text(&format!("start-{round}"));
         let (lib, file) = (self.x.lib(), self.room.text(&format!("{round}.jsonl")));
@@ -88,7 +88,7 @@ impl Stage<'_> {
         let said = recording.stdout_file();
         recording.done();
         self.nothing_is_left(round, waited);
-        // Killed before it had started the command, it never will.
+        // If gpurec was killed before it started the command, the command never starts.
         if fs::exists(&start).unwrap() {
             has_loaded(&said, round);
         }
@@ -115,7 +115,7 @@ impl Stage<'_> {
         self.room.start(self.room.gpurec(&["--lib", &lib, "-o", &file, "--pid", &pid]))
     }
 
-    /// No process, stopped or running, no guardian; no program and no link of BPF.
+    /// Asserts that no process of the test is left, stopped or running, no guardian, no BPF program and no BPF link.
     fn nothing_is_left(&self, round: u32, waited: Duration) {
         let gone = within(AFTERWARDS, || self.room.processes().is_empty());
         assert!(gone, "round {round}, killed after {waited:?}: {:?}", self.room.processes());
@@ -129,11 +129,11 @@ impl Stage<'_> {
     }
 }
 
-/// A thread that a SIGKILL has reached cannot take a breakpoint out of another process any more.
+/// A thread that a SIGKILL has reached can no longer remove a breakpoint from another process.
 #[test]
 fn gpurec_is_killed_while_hooks_come_and_go() {
     live_nvidia(|room, libraries| {
-        // Large, so that both take their time.
+        // The library is large, so that both attaching and detaching take time.
         let library = room.text("libcuda.so.1");
         fs::copy(libraries.join("libcuda.so.1"), &library).unwrap();
         let target = room.target(&["env", &format!("LD_PRELOAD={library}"), "sleep", "1000"]);
@@ -142,7 +142,7 @@ fn gpurec_is_killed_while_hooks_come_and_go() {
         let before = code(pid, &library);
         for round in 0..12 {
             let file = room.text(&format!("{round}.jsonl"));
-            // Single uprobes take the kernel a tenth of a second each.
+            // Linux takes a tenth of a second for each single uprobe.
             let only = if single_uprobes_only() { "cuMemcpy*" } else { "cu*" };
             let words = ["-o", &file, "--only", only, "--pid", &pid.to_string()];
             let recording = room.start(room.gpurec(&words));
@@ -150,7 +150,7 @@ fn gpurec_is_killed_while_hooks_come_and_go() {
                 room.wait_until_recording(&file);
                 std::thread::sleep(Duration::from_millis(300));
                 recording.signal(Signal::SIGINT);
-                // Then it waits 5 ms for the last returns.
+                // Afterwards it waits 5 ms for the last returns.
                 Duration::from_millis(5) + random(10_000)
             } else {
                 Duration::from_millis(100) + random(300_000)
@@ -182,7 +182,7 @@ fn code(pid: u32, library: &str) -> Vec<u8> {
     code
 }
 
-/// What a process has open is in somebody's hands, and goes with it: other recordings on the same machine.
+/// What a process holds open ends with that process: such as other recordings on the same machine.
 fn held_by_processes(key: &str) -> Vec<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let descriptors = processes.filter_map(|one| fs::read_dir(one.path().join("fdinfo")).ok()).flatten();

@@ -1,5 +1,6 @@
-//! Figures that a recording cannot know: in the summary, in JSON, in `check` and in `report leaks`. In: the stand-in
-//! libraries. Out: a reason, where a number would mislead.
+//! Figures that a recording cannot know: in the summary, in JSON, in `check` and in `report leaks`.
+//! In: the stand-in libraries.
+//! Out: a reason, where a number would mislead.
 
 use std::fs;
 
@@ -16,7 +17,7 @@ fn compiled(room: &Room, source: &str) -> String {
     room.compile(source, name, &[&runtime, &format!("-Wl,-rpath,{libraries}")])
 }
 
-/// The README's own line: frees are not recorded, so nothing says what leaks.
+/// The README's own line: frees are not recorded, so gpurec cannot tell what leaks.
 #[test]
 fn without_frees_nothing_leaks() {
     live(|room| {
@@ -42,7 +43,7 @@ fn without_frees_nothing_leaks() {
     });
 }
 
-/// What a process held before the recording is not in its figures, and its frees are told as such.
+/// A process's figures leave out what it held before the recording, and its frees of that are marked as such.
 #[test]
 fn memory_from_before_a_recording() {
     live(|room| {

@@ -1,5 +1,5 @@
-//! --lossless: the target waits where a ring fills, nothing is lost, and nobody stays stopped: not by the end of the
-//! recording, not by the recorder's death, and not instead of somebody else who wants it stopped.
+//! --lossless: the target waits when a ring fills, nothing is lost, and no process stays stopped at the end of the
+//! recording or when the recorder dies. A stop by another process stays in force.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,7 +15,7 @@ use crate::truth::Truth;
 
 /// All rings together, in MiB; a call and its return are 160 bytes or more.
 const RING: &str = "1";
-/// Half of one CPU's ring is full when a target is paused; as lines that is twice as much at least.
+/// A target is paused when half of one CPU's ring is full; its lines take at least twice as much.
 const ITS_SHARE: u64 = 256 << 10;
 const THREADS: u64 = 8;
 const BURST: u64 = 10 * (1 << 20) / 160;
@@ -64,7 +64,7 @@ fn a_burst_ten_times_the_ring_is_recorded_whole() {
     });
 }
 
-/// Every few hundred microseconds a signal, whose handler calls too.
+/// A signal comes every few hundred microseconds, and its handler calls too.
 #[test]
 fn a_burst_in_a_storm_of_signals_is_recorded_whole() {
     live(|room| {
@@ -77,11 +77,11 @@ fn a_burst_in_a_storm_of_signals_is_recorded_whole() {
     });
 }
 
-/// A reader that takes nothing for a while, as a slow disk does.
+/// The reader takes nothing for a while, as a slow disk does.
 #[test]
 fn several_processes_wait_for_a_slow_reader() {
     live(|room| {
-        // What the recorder itself holds back is much more than the rings, and full too.
+        // The recorder's own queue holds much more than the rings, and is full too.
         let (pipe, file) = (room.path("pipe"), room.path("t.jsonl"));
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let both = [3, 4].map(|seed| Truth::new(room, seed, 4, 120_000, false));
@@ -153,7 +153,7 @@ fn a_target_that_somebody_else_stops_stays_stopped() {
         signal(target, Signal::SIGSTOP);
         recording.signal(Signal::SIGCONT);
         let made = || truth.made().iter().map(|made| made.begun).sum::<u64>();
-        // The rings are emptied, and their share of the target's calls is in the file.
+        // The rings are empty once their share of the target's calls is in the file.
         eventually("the file", || fs::metadata(&file).is_ok_and(|about| about.len() > ITS_SHARE));
         std::thread::sleep(std::time::Duration::from_millis(300));
         let before = made();

@@ -1,10 +1,10 @@
 //! The live suite: the built binary, as root, with real BPF, on real programs.
 //!
-//! In: the binary, a C compiler, NVIDIA's libraries by GPUREC_NVIDIA_LIBS. Out: every trace it writes,
-//! checked against INTERFACE.md and against what the programs really did.
+//! In: the binary, a C compiler, NVIDIA's libraries by GPUREC_NVIDIA_LIBS.
+//! Out: every trace it writes, checked against the trace format and against what the programs really did.
 //! What is missing here (root, BPF, libraries) skips a test and says so; with CI=true it fails it.
-//! One test at a time, each in a folder of its own; nothing stays behind, and that is checked too.
-//! Not here: asserts on time. A condition is waited for, with a generous limit.
+//! Tests run one at a time, each in a folder of its own; each checks that it leaves nothing behind.
+//! Not here: asserts on time. Tests wait for a condition, with a generous limit.
 
 mod actions;
 mod bounds;

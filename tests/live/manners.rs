@@ -1,4 +1,4 @@
-//! The command line: exit statuses, what is said and where, what is written and where.
+//! The command line: exit statuses, what gpurec prints and where, what it writes and where.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use crate::needs::backends;
 use crate::room::{Process, Room, eventually, live};
 use crate::trace::Trace;
 
-/// Nothing was recorded, the command did not run, and one sentence says why.
+/// Asserts that nothing was recorded, the command did not run, and one sentence says why.
 pub fn refused(room: &Room, status: i32, words: &[&str], why: &str) {
     let done = room.run(room.gpurec(words));
     done.exited(status).said(why).one_sentence();
@@ -98,7 +98,7 @@ fn processes_that_cannot_be_recorded() {
         if Process::of(2).is_some_and(|p| p.name == "kthreadd") {
             refused(room, 125, &["--pid", "2"], "kernel thread");
         }
-        // Of another container, as the first process of this one may be.
+        // The first process may belong to another container.
         if fs::read_link("/proc/1/exe").is_err() {
             refused(room, 125, &["-p", "1"], "not even by root");
         }
@@ -261,7 +261,7 @@ fn a_summary_only() {
         let file = room.text("figures.jsonl");
         let words = [&options[..], &["-q", "-o", &file, "--", &x.program, "leaf", "5"]].concat();
         room.run(room.gpurec(&words)).exited(0);
-        // Readers that show events claim nothing of a trace without any.
+        // Readers that show events claim nothing about a trace without any.
         let picture = room.run(room.gpurec(&["timeline", &file]));
         assert_eq!(picture.exited(1).stdout, b"Not known: a picture is made of events.\n");
         for format in ["csv", "chrome", "perfetto"] {
@@ -327,7 +327,7 @@ fn losses_are_told_and_add_up() {
             let options = ["--backend", backend, "--ring", "1", "--lib", &lib, "--pid", &pid, "-o", &file];
             let recording = room.start(room.gpurec(&options));
             room.wait_until_recording(&file);
-            // Nobody empties the rings now, and the target must not care.
+            // Nothing empties the rings now, and the target must not be affected.
             recording.signal(nix::sys::signal::Signal::SIGSTOP);
             fs::write(&go, "").unwrap();
             target.done().exited(0);
@@ -343,7 +343,7 @@ fn losses_are_told_and_add_up() {
     });
 }
 
-/// Recorded and lost are all that were made, and so with the returns.
+/// Asserts that recorded and lost calls add up to all that were made, and likewise their returns.
 fn adds_up(trace: &Trace, made: u64) {
     let lost = |name: &str| -> u64 {
         trace.of_type("lost").filter_map(|line| line["by_probe"][name].as_u64()).sum()

@@ -1,5 +1,5 @@
-//! Much of something: threads, libraries, and libraries that come and go. What was called is known exactly, and all of
-//! it is in the trace; where a limit is met, that is said.
+//! Large numbers of threads, of libraries, and of libraries that come and go. The calls made are known exactly, and all
+//! of them are in the trace; where gpurec meets a limit, it says so.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -29,7 +29,7 @@ impl Stage {
         Stage { program: room.compile("long.c", "long", &[]), library }
     }
 
-    /// Files of their own, as containers and environments have them.
+    /// Makes copies of the library, each a file of its own, as containers and environments have them.
     fn copies(&self, room: &Room, count: usize) -> Vec<String> {
         let copy = |i| {
             let path = room.text(&format!("libcuda.so.1.{i}"));
@@ -40,7 +40,7 @@ impl Stage {
     }
 }
 
-/// So many descriptors, and no right to more.
+/// Limits the number of descriptors, without the right to raise it.
 fn with_few_files(mut command: Command, files: u64) -> Command {
     const CAP_SYS_RESOURCE: libc::c_ulong = 24;
     let limit = move || {
@@ -56,7 +56,7 @@ fn with_few_files(mut command: Command, files: u64) -> Command {
     command
 }
 
-/// A summary's sentences go over several lines.
+/// A summary breaks sentences into several lines.
 fn in_one_line(done: &Done) -> String {
     done.stderr.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -85,7 +85,7 @@ fn a_thousand_threads_that_come_and_go() {
     });
 }
 
-/// A process that runs already: its thousand threads begin while it is recorded.
+/// The process runs already: its thousand threads begin while it is recorded.
 #[test]
 fn a_thousand_threads_of_a_process_that_runs() {
     live(|room| {
@@ -119,7 +119,7 @@ fn five_hundred_libraries() {
     });
 }
 
-/// What cannot be had is said, with what to do, and the program runs on.
+/// gpurec says what it cannot hook, and what to do; the program runs on.
 #[test]
 fn more_libraries_than_files_can_be_open() {
     live(|room| {
@@ -137,13 +137,14 @@ fn more_libraries_than_files_can_be_open() {
         );
         assert!(said.contains("libraries could not be hooked, their calls were not seen"), "{said}");
         let trace = Trace::checked(room, &file);
-        // The last one may have found room for one of its two.
+        // The last library may have found room for one of its two hooks.
         let named = |line: &Value| {
             line["not_hooked"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == CALL))
         };
         let has_call = |line: &&&Value| line["functions"].as_u64() > Some(0) && !named(line);
         let hooked = trace.process_events("library").iter().filter(has_call).count();
-        // Of two functions: one each, or one for each entry, for each return, and for each hook's own event.
+        // Descriptors for two functions: one each, or one for each entry, for each return, and for each hook's own
+        // event.
         let expected = if single_uprobes_only() { 8..25 } else { 40..150 };
         assert!(expected.contains(&hooked), "{hooked} hooked");
         trace.has_calls(&[(CALL, 3 * hooked as u64)]);
@@ -164,16 +165,16 @@ fn a_library_that_is_loaded_again_and_again() {
     });
 }
 
-/// Each time as another file: what is gone is let go, or the descriptors would not suffice.
+/// Each time it is another file: gpurec must release the files that are gone, or the descriptors would not suffice.
 #[test]
 fn a_library_that_is_replaced_again_and_again() {
     live(|room| {
         let stage = Stage::new(room);
         let by_backend = backends().into_iter().map(|backend| vec!["--backend", backend, "--only", CALL]);
-        // Where it gives up nothing, however slow the machine.
+        // With this budget gpurec gives up nothing, however slow the machine.
         for options in by_backend.chain([vec!["--budget", "100"]]) {
-            // Single uprobes stay, which takes three descriptors a library; and the kernel removes one after the other,
-            // a tenth of a second each. 40 of them and gpurec's own are just below the limit.
+            // Single uprobes stay, which takes three descriptors a library; and Linux removes one after the other, a
+            // tenth of a second each. 40 of them and gpurec's own are just below the limit.
             let times = if options[1] == "uprobe" || single_uprobes_only() { 40 } else { 300 };
             stage.copies(room, times);
             let next = room.text("libcuda.so.1.%d");
@@ -197,7 +198,7 @@ fn a_library_that_is_replaced_again_and_again() {
     });
 }
 
-/// More different functions than there are numbers for.
+/// Calls more different functions than there are numbers for.
 #[test]
 fn functions_that_are_too_many_are_told() {
     live(|room| {
@@ -220,7 +221,7 @@ fn functions_that_are_too_many_are_told() {
     });
 }
 
-/// It waits where there is room for it: all read at once, it would take as much memory again.
+/// The backlog waits in the rings: read all at once, it would take as much memory again.
 #[test]
 fn a_backlog_stays_in_its_rings() {
     const CALLS: u64 = 400_000;

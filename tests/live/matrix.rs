@@ -1,7 +1,9 @@
-//! Every figure under every kind of recording. In: a seed (GPUREC_SEED, else the clock) and how many recordings
-//! (GPUREC_RECORDINGS, else 30), GPUREC_MODE to make only those with --all (`everyone`), which would see other tests'
-//! programs, or only the others (`others`); programs/matrix.c, which counts what it does. Out: each figure of summary, report and
-//! check is the program's own count, or is not known and says why; `complete` is never wrong.
+//! Every figure under every kind of recording.
+//! In: a seed (GPUREC_SEED, else the clock) and the number of recordings (GPUREC_RECORDINGS, else 30), GPUREC_MODE to
+//! make only those with --all (`everyone`), which would see other tests' programs, or only the others (`others`);
+//! programs/matrix.c, which counts what it does.
+//! Out: each figure of summary, report and check is the program's own count, or is not known and says why; `complete`
+//! is never wrong.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,9 +53,9 @@ enum Extra {
     None,
     SummaryOnly,
     Budget,
-    /// The recorder is stopped among more calls than a small ring holds.
+    /// The recorder is stopped during more calls than a small ring holds.
     Lost,
-    /// What is read is the beginning of the trace.
+    /// Only the beginning of the trace is read.
     Cut,
 }
 
@@ -65,7 +67,7 @@ struct Plan {
     options: Vec<String>,
     mode: Mode,
     extra: Extra,
-    /// Of 1,000 parts of the trace those that are left.
+    /// How many of 1,000 parts of the trace are kept.
     cut: u64,
 }
 
@@ -119,14 +121,14 @@ impl Plan {
         options
     }
 
-    /// Nothing was left out and nothing is missing, and all of the process was seen.
+    /// Returns whether nothing was left out, nothing is missing, and the whole process was seen.
     fn is_plain(&self) -> bool {
         self.options.is_empty()
             && self.mode == Mode::Command
             && matches!(self.extra, Extra::None | Extra::SummaryOnly)
     }
 
-    /// Nothing that the recording was asked for is missing.
+    /// Returns whether nothing is missing that the recording was asked for.
     fn is_whole(&self) -> bool {
         self.mode != Mode::Everyone && matches!(self.extra, Extra::None | Extra::SummaryOnly)
     }
@@ -197,7 +199,7 @@ fn stall(plan: &Plan, recording: &Started) {
     }
 }
 
-/// A figure is the program's own, or `null` with a reason. Returns whether it is known.
+/// Asserts that a figure is the program's own, or `null` with a reason. Returns whether it is known.
 fn holds(what: &str, value: &Value, reason: Option<&str>, expected: u64) -> bool {
     if value.is_null() {
         assert!(reason.is_some_and(|reason| !reason.is_empty()), "{what}: null without a reason");
@@ -207,7 +209,7 @@ fn holds(what: &str, value: &Value, reason: Option<&str>, expected: u64) -> bool
     true
 }
 
-/// Where the summary and the reports have what `check` calls otherwise.
+/// The figures that have another name in the summary and the reports than in `check`.
 const IN_SUMMARY: [(&str, &[&str]); 9] = [
     ("kernel_launches", &["launches"]),
     ("memory.allocations", &["memory.allocations"]),
@@ -231,7 +233,7 @@ fn at<'a>(document: &'a Value, path: &str) -> &'a Value {
     path.split('.').fold(document, |value, key| &value[key])
 }
 
-/// How many figures were looked at, and how many are known.
+/// How many figures were checked, and how many are known.
 #[derive(Default)]
 struct Sums {
     figures: u64,
@@ -284,7 +286,7 @@ fn judge(room: &Room, plan: &Plan, file: &str, made: &Made, sums: &mut Sums) {
     }
 }
 
-/// The calls of each function, and of all.
+/// Checks the calls of each function, and of all.
 fn calls(plan: &Plan, summary: &Value, made: &Made, complete: bool) {
     for function in summary["functions"].as_array().unwrap() {
         let (name, calls) = (function["name"].as_str().unwrap(), function["calls"].as_u64().unwrap());
@@ -322,7 +324,7 @@ fn checks(room: &Room, plan: &Plan, file: &str, made: &Made, sums: &mut Sums) {
     }
 }
 
-/// The trace as its writer left it when it was killed.
+/// Cuts the trace off, as a killed writer leaves it.
 fn cut(file: &str, parts: u64) {
     let bytes = fs::read(file).unwrap();
     let header = bytes.iter().position(|byte| *byte == b'\n').unwrap() as u64 + 1;

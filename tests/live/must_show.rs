@@ -47,7 +47,7 @@ fn every_call_from_dlopen_on_in_a_process_and_its_child() {
     });
 }
 
-/// The parent forks, the child executes, both end with 0, and each made its share.
+/// The parent forks, the child executes, both end with 0, and each made its share of the calls.
 fn two_processes(trace: &Trace, count: u64) {
     let forks = trace.process_events("fork");
     assert_eq!(forks.len(), 1, "{forks:?}");
@@ -121,7 +121,7 @@ fn a_waiting_process_is_attached_to_and_then_makes_exactly_these_calls() {
     live_nvidia(|room, libraries| {
         let (program, library) = (calls(room), libcuda(libraries));
         for backend in backends() {
-            // The library is there before us, or comes after us.
+            // The library is loaded before gpurec attaches, or after.
             for (wait, word) in [("ready-file", "ready"), ("wait-file", "waiting")] {
                 let count = scaled(backend, 50_000);
                 let go = room.text(&format!("go-{backend}-{word}"));

@@ -1,10 +1,12 @@
-//! What a test needs of this machine. In: the machine. Out: go on, or a reason that is printed past
-//! the test harness's capture; with CI=true a missing thing is a failure.
+//! What a test needs of this machine.
+//! In: the machine.
+//! Out: the test continues, or a reason is printed past the test harness's capture; with CI=true a missing thing is a
+//! failure.
 
 use std::io::Write;
 use std::path::PathBuf;
 
-/// False, said aloud: the test cannot run here.
+/// Prints that the test cannot run here, and returns false.
 pub fn skip(why: &str) -> bool {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{test} was skipped under CI: {why}");
@@ -26,10 +28,10 @@ pub fn root_and_bpf() -> bool {
     }
 }
 
-/// The smallest thing that bpf() does. Asked of the kernel, not of gpurec, whose failure is no reason to skip.
+/// Makes the smallest call of bpf(). It asks Linux and not gpurec, whose failure is no reason to skip.
 fn create_map() -> std::io::Result<()> {
     const BPF_MAP_CREATE: libc::c_long = 0;
-    // map_type ARRAY, key and value of 4 bytes, one entry; the rest of the kernel's union is zero.
+    // map_type ARRAY, key and value of 4 bytes, one entry; the rest of Linux's union is zero.
     let mut attr = [0u32; 32];
     attr[..4].copy_from_slice(&[2, 4, 4, 1]);
     // SAFETY: the attribute is 128 bytes of our own, zero where unused.
@@ -71,7 +73,7 @@ fn has(since: (u32, u32)) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= since
 }
 
-/// The ways of hooking that this kernel has, best first. An older kernel is no failure, but is told.
+/// The backends that this machine's Linux has, best first. An older Linux is no failure, but the test prints it.
 pub fn backends() -> Vec<&'static str> {
     let told = |(backend, since): &(&str, (u32, u32))| {
         let has = has(*since);
@@ -83,18 +85,18 @@ pub fn backends() -> Vec<&'static str> {
     BACKENDS.into_iter().filter(told).map(|(backend, _)| backend).collect()
 }
 
-/// Before Linux 6.6 each hook is one by itself, which takes more descriptors, a right more and far more time.
+/// Before Linux 6.6 each hook is attached by itself, which takes more descriptors, one more right and far more time.
 pub fn single_uprobes_only() -> bool {
     !BACKENDS[..2].iter().any(|(_, since)| has(*since))
 }
 
-/// Those by which a thousand functions are hooked in a moment; single uprobes only where there is nothing else.
+/// The backends that hook a thousand functions in a moment; single uprobes only where there is nothing else.
 pub fn backends_for_many() -> Vec<&'static str> {
     let single = single_uprobes_only();
     backends().into_iter().filter(|backend| single || *backend != "uprobe").collect()
 }
 
-/// The first path at which the shell finds a program.
+/// Returns whether the shell finds a program of this name.
 pub fn program(name: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|p| p.join(name).exists()))
 }

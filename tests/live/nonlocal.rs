@@ -1,7 +1,7 @@
 //! Functions that do not return as others do, or look at return addresses: setjmp and longjmp, contexts, vfork, the
-//! unwinder. A return that is watched has another address on the stack meanwhile, so they are not hooked.
-//! In: programs/nonlocal.c and exceptions.cc, and --lib that names such functions of the system's libraries. Out: the
-//! programs run as without gpurec, and the trace says what was not hooked, with the reason.
+//! unwinder. A watched return has another address on the stack meanwhile, so gpurec does not hook these functions.
+//! In: programs/nonlocal.c and exceptions.cc, and --lib that names such functions of the system's libraries.
+//! Out: the programs run as without gpurec, and the trace says what was not hooked, with the reason.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ const UNWINDER: [&str; 5] = [
 ];
 const THROWS: [&str; 2] = ["__cxa_throw", "__cxa_rethrow"];
 
-/// Records the program with `--lib LIBRARY:PATTERN`; these functions are not hooked.
+/// Records the program with `--lib LIBRARY:PATTERN`, and asserts that these functions are not hooked.
 fn refuses(room: &Room, backend: &str, program: &str, lib: (&str, &str), names: &[&str]) {
     let rule = format!("{}:{}", lib.0, lib.1);
     let (done, trace) = room.record(&["--backend", backend, "--lib", &rule], &[program]);
@@ -72,7 +72,7 @@ fn the_unwinder() {
     });
 }
 
-/// What else the C library has can be hooked without harm.
+/// All other functions of the C library can be hooked without harm.
 #[test]
 fn the_whole_c_library() {
     live(|room| {

@@ -1,5 +1,5 @@
-//! Files that keep their reader waiting, and files that cannot be read: the process that mapped them goes on, gpurec
-//! stays at hand, and the trace says what it may lack.
+//! Files that keep their reader waiting, and files that cannot be read. The process that mapped them continues, gpurec
+//! stays responsive, and the trace says what it may lack.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::room::{Room, eventually};
 use crate::run::{Done, Started};
 use crate::trace::Trace;
 
-/// So long a server that does not answer stays: far longer than gpurec may take.
+/// How many seconds a server stays that does not answer: far longer than gpurec may take.
 const STAYS: &str = "40";
 
 /// A library behind a FUSE server, see fixtures/programs/fuse.c.
@@ -41,7 +41,7 @@ impl Served<'_> {
         room.run(room.gpurec(&[&words[..], &load].concat()))
     }
 
-    /// The server was there to the end, so nothing that was waited for came by its going.
+    /// Asserts that the server runs to the end: then no wait ended because the server did.
     fn ends(mut self) {
         assert!(self.server.is_running(), "the server ended before gpurec did");
     }
@@ -53,7 +53,7 @@ impl Drop for Served<'_> {
             self.server.signal(Signal::SIGTERM);
         }
         eventually("the server's end", || !self.server.is_running());
-        // A server that was killed leaves its mount.
+        // A killed server leaves its mount.
         let _ = umount2(self.point.as_str(), MntFlags::MNT_DETACH);
     }
 }
@@ -108,7 +108,7 @@ fn gpurec_ends_while_a_server_does_not_answer() {
     });
 }
 
-/// As an AppImage, whose files its own program serves: the server is stopped for a library while gpurec waits for it.
+/// As an AppImage, whose own program serves its files: the server is stopped for a library while gpurec waits for it.
 #[test]
 fn a_server_that_is_recorded_and_maps_a_library_itself() {
     live(|room| {
@@ -170,7 +170,7 @@ fn a_library_that_an_ordinary_users_server_serves_is_not_hooked() {
     });
 }
 
-/// It was mapped before the recording began.
+/// The process mapped it before the recording began.
 #[test]
 fn a_mapped_library_that_cannot_be_opened() {
     live(|room| {
@@ -200,7 +200,7 @@ fn a_mapped_library_that_cannot_be_opened() {
     });
 }
 
-/// Looking for a name takes as long as there are mappings, and others have calls meanwhile.
+/// A search for a name takes longer the more mappings there are; other processes make calls meanwhile.
 #[test]
 fn names_that_are_looked_for_in_vain_cost_the_others_nothing() {
     live(|room| {
@@ -209,7 +209,7 @@ fn names_that_are_looked_for_in_vain_cost_the_others_nothing() {
         let runtime = format!("{libraries}/libcudart.so.13");
         let stubs = room.compile("stubs.c", "stubs", &[&runtime, &format!("-Wl,-rpath,{libraries}")]);
         let (file, lib, over) = (room.text("t.jsonl"), x.lib(), room.text("over"));
-        // Names are looked for in the mappings of a process that is there: it stays until the others have called.
+        // gpurec searches the mappings of a process only while it exists: it stays until the others have called.
         let others = format!("{} leaf 200000", x.program);
         let script = format!("{stubs} 32000 20000 {over} | (read launched; {others}; touch {over})");
         let words = ["--lib", &lib, "-o", &file, "--ring", "32", "--", "sh", "-c", &script];

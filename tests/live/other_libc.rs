@@ -1,4 +1,4 @@
-//! Programs that are not what gpurec is built with: of another C library (musl), and without a loader at all.
+//! Programs that differ from gpurec's own build: one with another C library (musl), and one without a loader.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ fn build(compiler: &str, out: &Path, words: &[String]) {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
-/// A stand-in library as fixtures/cuda/build.rs makes it.
+/// Builds a stand-in library as fixtures/cuda/build.rs does.
 fn library(room: &Room, folder: &str, soname: &str, suffix: &str) {
     let mut words = c_files(folder);
     words.extend(c_files("common"));
@@ -62,7 +62,7 @@ fn counted(room: &Room, suffix: &str) -> BTreeMap<String, usize> {
         .collect()
 }
 
-/// The demo and its libraries: as many calls of each function as the libraries counted themselves.
+/// The demo and its libraries: the trace has as many calls of each function as the libraries counted themselves.
 #[test]
 fn a_program_of_musl() {
     live(|room| {
@@ -86,13 +86,13 @@ fn a_program_of_musl() {
         let mut made = counted(room, ".cuda");
         made.extend(counted(room, ".cudart"));
         assert!(made.values().sum::<usize>() > 1000, "{made:?}");
-        // When the runtime's last call comes, the driver has written its counts: musl ends libraries in another order.
+        // The driver has written its counts before the runtime's last call comes: musl ends libraries in another order.
         made.insert("cuLibraryUnload".to_owned(), 1);
         assert_eq!(recorded, made);
     });
 }
 
-/// Nothing to hook, which is said; what it executes is recorded.
+/// There is nothing to hook, and gpurec says so; it records what the program executes.
 #[test]
 fn a_program_without_a_loader() {
     live(|room| {

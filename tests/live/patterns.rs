@@ -1,4 +1,4 @@
-//! --only, --skip and --lib that speak of nothing: refused before anything starts, or said in the trace.
+//! --only, --skip and --lib that match nothing: refused before anything starts, or reported in the trace.
 
 use crate::disorder::X;
 use crate::manners::refused;

@@ -1,4 +1,4 @@
-//! Where a trace goes: letters of -o, files that another recording writes, descriptors that a shell hands down.
+//! Where a trace goes: letters of -o, files that another recording writes, descriptors inherited from a shell.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn a_second_recording_into_a_file_is_refused() {
         fs::write(&go, "").unwrap();
         first.done().exited(0);
         Trace::checked(room, &file).is_whole().has_calls(&[("x_leaf", 200)]);
-        // Neither the command that runs on nor the guardian of a recording that was killed keeps the file.
+        // Neither the command, which runs on, nor the guardian of a killed recording keeps the file open.
         let script = format!("rm {go}; while [ ! -e {go} ]; do sleep 0.02; done");
         let killed = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", &script]));
         eventually("the second recording", || !fs::exists(&go).unwrap());
@@ -71,7 +71,7 @@ fn letters_of_a_name() {
     });
 }
 
-/// As a shell calls what it makes for `>(...)`.
+/// A shell gives such names to `>(...)`.
 #[test]
 fn a_descriptor_of_the_shell() {
     live(|room| {
@@ -79,7 +79,7 @@ fn a_descriptor_of_the_shell() {
         let (record, got) = (format!("{gpurec} -q --lib {}", x.lib()), room.text("got"));
         for (number, line) in [
             format!("{record} -o >(cat >GOT) -- {} leaf 1000; wait $!", x.program),
-            // The command has none of it.
+            // The command does not inherit the descriptor.
             format!("exec 9> >(cat >GOT); {record} -o /dev/fd/9 -- sh -c '[ ! -e /proc/self/fd/9 ] && exec {} leaf 1000'; s=$?; exec 9>&-; wait $!; exit $s", x.program),
             format!("{record} -o /proc/self/fd/8 -- {} leaf 1000 8>GOT", x.program),
             format!("{record} -o /dev/stdout -- {} leaf 1000 >GOT", x.program),
@@ -99,7 +99,7 @@ fn a_descriptor_of_the_shell() {
     });
 }
 
-/// sudo closes what the shell opened, and keeps the variables of a job to itself.
+/// sudo closes what the shell opened, and does not pass on the variables of a job.
 #[test]
 fn a_descriptor_and_a_rank_through_sudo() {
     as_user(|room, user| {
@@ -108,7 +108,7 @@ fn a_descriptor_and_a_rank_through_sudo() {
         Trace::checked(room, user.home.join("got").to_str().unwrap()).is_whole();
         user.types(room, "export PMI_RANK=5; sudo $GPUREC -q -o run-%r.jsonl -- true").exited(0);
         user.owns(&user.home.join("run-5.jsonl"));
-        // No descriptor of gpurec's own, nor what is no pipe of the caller's.
+        // gpurec refuses its own descriptors, and descriptors that are no pipe of the caller's.
         for fd in 3..16 {
             let line = format!("exec 12>/dev/null; sudo $GPUREC -o /dev/fd/{fd} -- touch ran");
             user.types(room, &line).exited(125).said("sudo closes what its caller had open").one_sentence();

@@ -1,5 +1,5 @@
-//! The capabilities: those that README.md says suffice do, without root; those that a recording has kept are these
-//! and no others; and who lacks one reads which.
+//! The capabilities. Those that README.md lists suffice without root, a recording keeps these and no others, and a user
+//! who lacks one reads which.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::user::as_user;
 
 const OF_OWN: [&str; 4] = ["bpf", "perfmon", "kill", "dac_read_search"];
 
-/// And what is said where one is missing. Single uprobes take one that stands for the first two.
+/// The capabilities, each with what gpurec says where it is missing. Single uprobes take one that covers the first two.
 fn of_own() -> Vec<(&'static str, &'static str)> {
     let hooks: &[_] = if single_uprobes_only() {
         &[("sys_admin", "CAP_BPF and CAP_PERFMON")]
@@ -28,8 +28,8 @@ fn of_own_but(missing: Option<&str>) -> Vec<&'static str> {
     of_own().iter().map(|(cap, _)| *cap).filter(|cap| Some(*cap) != missing).collect()
 }
 
-/// gpurec as a user who is nobody, with these capabilities and no others, and with what systemd gives: tracefs, where it is
-/// not mounted, and as many files as single uprobes take.
+/// Runs gpurec as the user nobody, with these capabilities and no others, and with what systemd gives: tracefs, where
+/// it is not mounted, and as many files as single uprobes take.
 fn with_capabilities(room: &Room, caps: &[&str], words: &[&str]) -> Command {
     let sets = caps.iter().fold("-all".to_owned(), |sets, cap| format!("{sets},+{cap}"));
     let script = "ulimit -n 65536 2> /dev/null; { [ -e /sys/kernel/tracing/events ] || mount -t tracefs -o mode=700 nodev /sys/kernel/tracing; } && \
@@ -39,7 +39,9 @@ fn with_capabilities(room: &Room, caps: &[&str], words: &[&str]) -> Command {
     command
 }
 
-/// Debian's kernels begin at 3, where CAP_PERFMON is not enough. In: that this is said. Out: 2, until this goes.
+/// Debian's Linux starts with level 3, where CAP_PERFMON is not enough.
+/// In: a check that gpurec says so.
+/// Out: level 2, until this is dropped.
 struct NotParanoid(String);
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
@@ -85,7 +87,7 @@ fn these_suffice_without_root() {
     });
 }
 
-/// A process of root's, which is stopped whenever it executes a program for the first time, and let go on.
+/// A process of root's, which gpurec stops whenever it executes a program for the first time, and resumes.
 #[test]
 fn these_suffice_for_processes_of_others() {
     live(|room| {
@@ -134,7 +136,7 @@ fn statuses(pid: u32, words: &[&str]) -> Vec<Vec<String>> {
 
 const LOOKED_AT: [&str; 8] = ["Uid", "Gid", "NoNewPrivs", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
 
-/// Every thread of a recorder is `id`, and has these capabilities if this machine's root has them.
+/// Asserts that every thread of a recorder runs as `id`, with these capabilities if this machine's root has them.
 #[track_caller]
 fn has_kept(pid: u32, id: u32, caps: &[u32]) {
     let own = statuses(std::process::id(), &["CapPrm"]).remove(0).remove(0);
@@ -143,7 +145,7 @@ fn has_kept(pid: u32, id: u32, caps: &[u32]) {
     let none = "0".repeat(16);
     let ids = vec![id.to_string(); 4].join(" ");
     let expected = [ids.as_str(), &ids, "1", &none, &kept, &kept, &kept, &none];
-    // The thread that takes the hooks of the calibration away may have more for a moment.
+    // The thread that removes the calibration's hooks may have more for a moment.
     eventually("the rights of every thread", || statuses(pid, &LOOKED_AT).iter().all(|one| one == &expected));
 }
 
@@ -158,7 +160,7 @@ fn kept() -> Vec<u32> {
 const KEPT_OF_GUARDIAN: [u32; 2] = [5, 39];
 const KEPT_OF_READERS: [u32; 3] = [2, 19, 40];
 
-/// Seconds for `sleep`: until it is looked at.
+/// How many seconds `sleep` takes: until the test has looked at it.
 fn a_while() -> String {
     (30 * slow()).to_string()
 }
@@ -201,7 +203,7 @@ fn by_sudo_the_recorder_is_no_root() {
         let id = std::os::unix::fs::MetadataExt::uid(&user.home.metadata().unwrap());
         room.wait_until_recording(file);
         has_kept(pid, id, &kept());
-        // Forked from it, so its words are theirs.
+        // The readers are forked from the recorder, so they share its command line.
         let of_name = |name: &str| -> Vec<u32> {
             let of_this = |pid: u32| {
                 fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.contains(file))
@@ -212,17 +214,17 @@ fn by_sudo_the_recorder_is_no_root() {
         let readers = of_name("gpurec-files");
         assert!(!readers.is_empty());
         readers.into_iter().for_each(|reader| has_kept(reader, id, &KEPT_OF_READERS));
-        // What resumes processes is out of the person's reach.
+        // The user cannot signal the guardian, which resumes processes.
         let guardian = of_name("gpurec-guard").remove(0);
         has_kept(guardian, 0, &KEPT_OF_GUARDIAN);
         for signal in ["STOP", "KILL"] {
             user.types(room, &format!("kill -{signal} {guardian}")).exited(1);
         }
-        // Not to be looked into by other processes of the user's, nor by gdb.
+        // Neither gdb nor other processes of the user may look into it.
         let mode = fs::metadata(format!("/proc/{pid}/mem")).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::uid(&mode), 0, "{:o}", mode.permissions().mode());
         user.types(room, &format!("cat /proc/{pid}/environ")).exited(1);
-        // But to be ended by them, as any program of theirs.
+        // But the user may end it, like any program of theirs.
         user.types(room, &format!("kill -TERM {pid}")).exited(0);
         started.done();
     });

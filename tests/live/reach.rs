@@ -1,5 +1,5 @@
-//! Whom the hooks are for: who is not recorded pays nothing for them, as long as one process has hooks; and no call is
-//! missed, or told twice, when others need them too.
+//! The attach scope: a process that is not recorded pays nothing for the hooks as long as only one process has them,
+//! and no call is missed or recorded twice when other processes need them too.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -10,10 +10,10 @@ use crate::room::{Room, live_nvidia};
 use crate::run::Started;
 
 const CALL: &str = "cuDriverGetVersion";
-/// As often as each step of fixtures/programs/reach.c calls it.
+/// How often each step of fixtures/programs/reach.c calls it.
 const CALLS: u64 = 2000;
 
-/// Single uprobes take long to come and to go, so there is one of them.
+/// Single uprobes take long to attach and to detach, so there is one of them.
 fn options() -> &'static [&'static str] {
     if single_uprobes_only() { &["--only", CALL] } else { &[] }
 }
@@ -55,7 +55,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Copies of our own: nobody else has them open.
+    /// Makes copies of our own, which no other process has open.
     fn new(room: &Room, libraries: &Path) -> Stage {
         let copy = |name: &str| {
             let folder = room.path(name);
@@ -76,7 +76,7 @@ impl Stage {
     }
 }
 
-/// Records until a process says by a file that it is in the middle; asks, then lets it end.
+/// Records until a process reports by a file that it is in the middle; reads the code, then lets the process end.
 fn code_in_the_middle(room: &Room, stage: &Stage, command: &str) -> bool {
     let bystander = Bystander::new(room, &stage.program, &stage.library);
     let (file, here, go) = (room.text("m.jsonl"), room.text("here"), room.text("go"));
@@ -101,10 +101,10 @@ fn who_is_not_recorded_is_not_touched_while_one_process_is() {
         let once = stage.words("once").join(" ");
         let bystander = Bystander::new(room, &stage.program, &stage.library);
         let narrow = backends().contains(&"uprobe.session");
-        // One after the other, the hooks go with them.
+        // The processes run one after the other, and the hooks move with them.
         assert_eq!(code_in_the_middle(room, &stage, &format!("{once}; {once}; {once}")), narrow);
         assert!(bystander.is_untouched());
-        // Children of a process that has hooks: they are for everybody from then on.
+        // Children of a process that has hooks: from then on the hooks are for all processes.
         let forks = stage.words("forks").join(" ");
         assert!(!code_in_the_middle(room, &stage, &forks));
         bystander.process.kill();

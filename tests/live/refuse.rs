@@ -1,7 +1,8 @@
-//! System calls that the kernel refuses. In: a command, the numbers of system calls, and a rule that is asked before
-//! each of them. Out: the command runs, and what the rule refuses fails with an errno, as the kernel itself would
-//! report it: a seccomp filter hands these calls to a thread of the test's.
-//! The rule is asked for whatever the command starts, too. It may also do something before the call goes on.
+//! System calls that fail at will.
+//! In: a command, the numbers of system calls, and a rule that is asked before each of them.
+//! Out: the command runs, and what the rule refuses fails with an errno, as Linux itself would report it: a seccomp
+//! filter hands these calls to a thread of the test.
+//! The rule is asked for the command's children, too. It may also do something before the call continues.
 
 use std::fs::{self, File};
 use std::io::{IoSlice, IoSliceMut};
@@ -24,7 +25,7 @@ const NOTIF_RECV: libc::c_ulong = 0xc050_2100;
 const NOTIF_SEND: libc::c_ulong = 0xc018_2101;
 const GOES_ON: u32 = 1;
 
-/// A system call that waits for its answer; struct seccomp_notif of the kernel's.
+/// A system call that waits for its answer; Linux's struct seccomp_notif.
 #[repr(C)]
 #[derive(Default)]
 pub struct Call {
@@ -60,7 +61,7 @@ impl Call {
         self.memory(address, 8).try_into().map_or(0, u64::from_ne_bytes)
     }
 
-    /// A path, or what else ends with a zero.
+    /// A path, or another text that ends with a zero.
     pub fn text(&self, address: u64) -> String {
         // It may end at the end of its page.
         let whole = [256, 64, 16].into_iter().map(|length| self.memory(address, length));
@@ -68,29 +69,29 @@ impl Call {
         String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
     }
 
-    /// By gpurec itself, in its first thread.
+    /// Returns whether gpurec itself made the call, in its first thread.
     pub fn is_by_the_recorder(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.tid)).unwrap_or_default();
         let has = |line: &str| status.lines().any(|one| one == line);
         has("Name:\tgpurec") && has(&format!("Tgid:\t{}", self.tid))
     }
 
-    /// Of bpf(): its command.
+    /// Returns whether this is bpf() with this command.
     pub fn is_bpf(&self, command: u64) -> bool {
         i64::from(self.number) == libc::SYS_bpf && self.args[0] == command
     }
 
-    /// Of bpf() that loads a program: its name.
+    /// The program's name, if this is a bpf() that loads one.
     pub fn program(&self) -> String {
         if self.is_bpf(BPF_PROG_LOAD) { self.text(self.args[1] + 48) } else { String::new() }
     }
 
-    /// Of one that attaches a program: at what, else 0.
+    /// The link type, if this call attaches a program, else 0.
     pub fn link_type(&self) -> u32 {
         if self.is_bpf(BPF_LINK_CREATE) { self.number_at(self.args[1] + 8) as u32 } else { 0 }
     }
 
-    /// Of a system call that hooks functions of a file: their places in it.
+    /// The offsets in a file at which this call hooks functions, if it does.
     pub fn places(&self) -> Vec<u64> {
         let attributes = self.args[usize::from(i64::from(self.number) == libc::SYS_bpf)];
         if i64::from(self.number) == libc::SYS_perf_event_open {
@@ -107,7 +108,7 @@ impl Call {
     }
 }
 
-/// The last one that is no device's.
+/// The last static type; dynamic types, such as that of uprobes, are greater.
 const PERF_TYPE_BREAKPOINT: u32 = 5;
 pub const BPF_MAP_CREATE: u64 = 0;
 pub const BPF_PROG_LOAD: u64 = 5;
@@ -118,7 +119,7 @@ pub const BPF_TRACE_RAW_TP: u32 = 23;
 const UPROBE_MULTI: [u32; 2] = [48, 57];
 
 impl Room {
-    /// The rule gives an errno, or none if the call may go on.
+    /// The rule returns an errno, or none if the call may continue.
     pub fn start_refusing(
         &self,
         mut command: Command,
@@ -130,7 +131,7 @@ impl Room {
         let install = move || install(&filter, theirs.as_raw_fd());
         // SAFETY: what the closure does is safe after a fork: system calls, on memory made before.
         unsafe { command.pre_exec(install) };
-        // It hears of the very first call: the command would wait for it otherwise.
+        // The thread starts first: the command would wait for it at its very first call.
         std::thread::spawn(move || serve(&receive(&ours), rule));
         self.start(command)
     }
@@ -178,11 +179,11 @@ fn receive(from: &UnixStream) -> OwnedFd {
         ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
         _ => None,
     });
-    // SAFETY: a descriptor just received, owned by nobody else.
+    // SAFETY: a descriptor just received, which nothing else owns.
     unsafe { OwnedFd::from_raw_fd(fds.expect("the listener")) }
 }
 
-/// Until nobody is left who has the filter.
+/// Answers until no process with the filter is left.
 fn serve(listener: &OwnedFd, mut rule: impl FnMut(&Call) -> Option<i32>) {
     let fd = listener.as_raw_fd();
     loop {
@@ -195,7 +196,7 @@ fn serve(listener: &OwnedFd, mut rule: impl FnMut(&Call) -> Option<i32>) {
             continue;
         }
         let mut call = Call::default();
-        // SAFETY: the kernel's own struct, zero as it wants it. It fails if the caller has been killed.
+        // SAFETY: Linux's own struct, zeroed as it requires. The call fails if the caller has been killed.
         if unsafe { libc::ioctl(fd, NOTIF_RECV, &raw mut call) } < 0 {
             continue;
         }

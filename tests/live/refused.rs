@@ -1,5 +1,5 @@
-//! Hooks, programs, processes and threads that the kernel refuses gpurec: what the person reads, that what can be
-//! recorded still is, that the command ends as ever, and that nothing is left behind.
+//! Hooks, programs, processes and threads that Linux refuses gpurec. Checks what the user reads, that gpurec still
+//! records what it can, that the command ends as ever, and that nothing is left behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +15,7 @@ const BPF: [libc::c_long; 1] = [libc::SYS_bpf];
 pub const HOOKS: [libc::c_long; 2] = [libc::SYS_bpf, libc::SYS_perf_event_open];
 const FORKS: [libc::c_long; 2] = [libc::SYS_clone, libc::SYS_clone3];
 
-/// Where gpurec hooks a function of the library.
+/// The place at which gpurec hooks a function of the library.
 pub fn place_of(room: &Room, x: &X, function: &str) -> u64 {
     let listed = room.run(room.gpurec(&["probes", "--lib", &format!("{}:{function}", x.library)])).text();
     let line = listed.lines().find(|line| line.trim_start().starts_with(function)).expect("the function");
@@ -24,7 +24,7 @@ pub fn place_of(room: &Room, x: &X, function: &str) -> u64 {
     number(words[1]) + words[2].trim_start_matches('+').parse::<u64>().unwrap()
 }
 
-/// Records `x tail 200` while the rule refuses what it likes.
+/// Records `x tail 200` while the rule refuses system calls.
 fn record(
     room: &Room,
     x: &X,
@@ -37,7 +37,7 @@ fn record(
     (room.start_refusing(room.gpurec(&words), calls, rule).done(), file)
 }
 
-/// gpurec failed with this sentence, and the command never ran.
+/// Asserts that gpurec failed with this sentence, and the command never ran.
 #[track_caller]
 fn failed(done: &Done, sentence: &str) {
     done.exited(125).one_sentence();
@@ -72,13 +72,13 @@ fn a_hook_that_is_refused_among_others() {
     });
 }
 
-/// So it is with a limit that is reached in the middle, and where nothing can be hooked.
+/// The same happens when a limit is reached in the middle, and where nothing can be hooked.
 #[test]
 fn a_library_whose_hooks_are_all_refused() {
     live(|room| {
         let x = X::new(room);
         for backend in backends() {
-            // The first are gpurec's own, to measure two kinds of site with.
+            // The first hooks are gpurec's own, which measure two kinds of site.
             let own = match backend {
                 "uprobe.session" => 1,
                 "uprobe.multi" => 2,
@@ -113,7 +113,7 @@ fn programs_that_are_refused() {
     live(|room| {
         let x = X::new(room);
         if backends().contains(&"uprobe.session") {
-            // The next way to hook is taken.
+            // gpurec takes the next backend.
             let rule = |call: &Call| call.program().starts_with("cuda_session").then_some(libc::EPERM);
             let (done, file) = record(room, &x, &[], &BPF, rule);
             done.exited(0);
@@ -152,7 +152,7 @@ fn programs_that_are_refused() {
 
         let rule = |call: &Call| call.is_bpf(BPF_LINK_CREATE).then_some(libc::EACCES);
         let (done, _) = record(room, &x, &[], &BPF, rule);
-        // For single uprobes libbpf takes a refusal for a kernel that has no such links.
+        // For single uprobes libbpf takes a refusal for a Linux that has no such links.
         let why = if single_uprobes_only() {
             "failed to attach uprobe: Operation not supported (os error 95)"
         } else {
@@ -167,7 +167,7 @@ fn programs_that_are_refused() {
     });
 }
 
-/// Each process and each thread that gpurec starts, refused once; then all from the first, from the second and so on.
+/// Refuses each process and each thread that gpurec starts once; then all from the first, from the second and so on.
 #[test]
 fn processes_and_threads_that_cannot_be_started() {
     live(|room| {

@@ -1,7 +1,8 @@
-//! What a call points at is not in memory, and may never come: the fault of a page is answered late, or by nobody. A
-//! recorder that waits for it in the kernel blocks every other on the machine.
-//! In: programs/resident.c and few.c. Out: other recordings come and go, this one ends when it is asked to; what the
-//! callee has touched is in the trace all the same.
+//! A call points at a page that is not in memory and may never come: its fault is answered late, or never. A recorder
+//! that waits for it inside Linux blocks every other recorder on the machine.
+//! In: programs/resident.c and few.c.
+//! Out: other recordings come and go, this one ends on request, and what the callee has touched is in the trace all the
+//! same.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +38,7 @@ fn is_unreadable(args: &Value, name: &str) -> bool {
     args[name].is_null() && args["unreadable"].as_array().is_some_and(|all| all.contains(&json!(name)))
 }
 
-/// Attaches, has the program make its call, and does what must be possible before the fault is answered.
+/// Attaches, makes the program call, and does what must be possible before the fault is answered.
 fn while_it_waits(room: &Room, resident: &Resident, backend: &str, mode: &str) -> Option<String> {
     let number = room.number();
     let [file, go, answer] = ["t.jsonl", "go", "answer"].map(|name| room.text(&format!("{number}-{name}")));
@@ -53,7 +54,7 @@ fn while_it_waits(room: &Room, resident: &Resident, backend: &str, mode: &str) -
     fs::write(&go, "").unwrap();
     target.wait_for_stdout("calling");
     if mode != "touched" {
-        // The callee does not look at it, so only a recorder could wait.
+        // The callee does not read the page, so only a recorder could wait.
         target.wait_for_stdout("called");
         assert!(!target.stdout().contains("answered"), "{mode} by {backend}: the call waited for the page");
     }
@@ -68,7 +69,7 @@ fn while_it_waits(room: &Room, resident: &Resident, backend: &str, mode: &str) -
     Some(file)
 }
 
-/// By each backend; `check` gets the file.
+/// Runs each backend; `check` gets the file.
 fn each_backend(mode: &str, check: impl Fn(&str)) {
     live(|room| {
         let resident = Resident::new(room);
@@ -108,7 +109,7 @@ fn a_result_that_never_comes() {
     });
 }
 
-/// The callee itself waits for it.
+/// The callee itself waits for the page.
 #[test]
 fn a_call_that_waits_for_its_text() {
     each_backend("touched", |file| {
@@ -118,7 +119,7 @@ fn a_call_that_waits_for_its_text() {
     });
 }
 
-/// As with the constants of a library: its callee is the first that looks at them.
+/// Like the constants of a library: the callee is the first to read them.
 #[test]
 fn a_text_that_the_callee_is_the_first_to_touch() {
     live(|room| {

@@ -1,5 +1,5 @@
-//! Libraries that become something else while gpurec has to do with them: replaced by another file, or written to. A hook
-//! at a place of what a file was may lie in the midst of an instruction of what it is.
+//! Libraries that change while gpurec works on them: replaced by another file, or written to. A hook at a place of the
+//! old file may be in the middle of an instruction of the new one.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -17,12 +17,12 @@ fn moved(room: &Room) -> Vec<u8> {
     fs::read(room.compile("libx.c", "moved", &flags)).unwrap()
 }
 
-/// Into the file that is there, as `cp` does it.
+/// Writes into the existing file, as `cp` does.
 fn write_into(path: &str, bytes: &[u8]) {
     OpenOptions::new().write(true).truncate(true).open(path).unwrap().write_all(bytes).unwrap();
 }
 
-/// Records `x leaf 9` with something done between reading its library and hooking it.
+/// Records `x leaf 9`, and runs `meanwhile` between gpurec's reading of the library and its hooking.
 fn with_meanwhile(room: &Room, x: &X, backend: &str, mut meanwhile: impl FnMut() + Send + 'static) -> Trace {
     let place = place_of(room, x, "x_leaf");
     let file = room.text(&format!("{}.jsonl", room.number()));
@@ -40,7 +40,7 @@ fn with_meanwhile(room: &Room, x: &X, backend: &str, mut meanwhile: impl FnMut()
     Trace::checked(room, &file)
 }
 
-/// The file that was read is the one that is hooked, whatever has its name by then.
+/// gpurec hooks the file that it read, whichever file has the name by then.
 #[test]
 fn a_library_that_is_replaced_while_it_is_hooked() {
     live(|room| {
@@ -50,7 +50,7 @@ fn a_library_that_is_replaced_while_it_is_hooked() {
             let library = x.library.clone();
             let trace = with_meanwhile(room, &x, backend, move || fs::rename(&other, &library).unwrap());
             trace.is_whole().by(backend).has_calls(&[("x_leaf", 9)]);
-            // The other one is another library.
+            // The other file is another library.
             let (done, trace) =
                 room.record(&["--backend", backend, "--lib", &x.lib()], &[&x.program, "leaf", "5"]);
             done.exited(0);
@@ -59,7 +59,7 @@ fn a_library_that_is_replaced_while_it_is_hooked() {
     });
 }
 
-/// With what is in it already, so that the program is none the worse: it runs on, without hooks, and that is said.
+/// Writes the same content, so that the program is none the worse: it runs on without hooks, and gpurec says so.
 #[test]
 fn a_library_that_is_written_to_while_it_is_hooked() {
     live(|room| {
@@ -78,7 +78,7 @@ fn a_library_that_is_written_to_while_it_is_hooked() {
     });
 }
 
-/// The next process that loads it is recorded from its first call, by hooks at the new places.
+/// gpurec records the next process that loads it from its first call, by hooks at the new places.
 #[test]
 fn a_library_that_is_written_to_between_two_processes() {
     live(|room| {
@@ -94,7 +94,7 @@ fn a_library_that_is_written_to_between_two_processes() {
             let mut recording = room.start(room.gpurec(&words));
             recording.wait_for_stdout("first");
             write_into(&x.library, &new);
-            // The recorder hears of it at once, but it is no race that is tested here.
+            // The recorder notices at once, but this test is not about that race.
             std::thread::sleep(std::time::Duration::from_millis(if backend == "uprobe" {
                 3000
             } else {
@@ -109,7 +109,7 @@ fn a_library_that_is_written_to_between_two_processes() {
     });
 }
 
-/// With what is in it already. Its hooks go, and what that misses is said; the process runs on.
+/// Writes the same content. gpurec removes the hooks and says what that misses; the process runs on.
 #[test]
 fn a_library_that_is_written_to_while_it_is_loaded() {
     live(|room| {

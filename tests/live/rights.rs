@@ -1,5 +1,5 @@
-//! What `sudo gpurec` opens, by somebody who may run gpurec as root and nothing else: what they could open without
-//! sudo. Each case with what they read about it.
+//! A user who may run gpurec as root, and nothing else, opens with `sudo gpurec` only what they could open without
+//! sudo. Each case checks the message that they get.
 
 use std::fs::{self, Permissions};
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::user::{User, as_user, ran};
 
 const NOBODY: Option<u32> = Some(65534);
 
-/// Somebody with a rule for gpurec alone, and a folder of root's that anybody may look into.
+/// Runs the body with a user whose sudo rule allows gpurec alone, and a folder of root's that every user may read.
 fn with_gpurec_alone(body: impl Fn(&Room, &User, &Path)) {
     as_user(|room, user| {
         user.may_run("use_pty", env!("CARGO_BIN_EXE_gpurec"));
@@ -57,7 +57,7 @@ fn what_root_may_write_and_the_person_not_is_left_alone() {
         ] {
             refused(room, user, &format!("sudo $GPUREC -o {output} -- touch ran"), "is not yours to write");
         }
-        // Through root's processes nobody gets further than by themselves.
+        // root's processes give the user no more access than their own.
         for output in ["/proc/1/root/etc/gpurec-live-test", "/proc/1/cwd/t"] {
             refused(
                 room,
@@ -95,7 +95,7 @@ fn the_folder_of_traces_may_be_no_way_elsewhere() {
         let line = "sudo $GPUREC -- touch ran";
         lchown(&traces, Some(user.home.metadata().unwrap().uid()), None).unwrap();
         refused(room, user, line, "is not yours to write");
-        // Where the person could write, but somebody else has laid the link.
+        // The user may write there, but another user made the link.
         let open = room.path(&format!("open-{}", user.name));
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
@@ -119,7 +119,7 @@ fn latest_is_replaced_and_never_followed() {
         user.types(room, "sudo $GPUREC -q -- true").exited(0);
         user.owns(&latest);
         assert!(fs::read_link(&latest).unwrap().as_os_str().as_bytes().starts_with(b"trace_"));
-        // In a folder such as /tmp nobody removes another one's link: the trace is written, and it is told.
+        // In a folder such as /tmp a user cannot remove another user's link: gpurec writes the trace, and says so.
         fs::remove_file(&latest).unwrap();
         symlink(roots.join("passwd"), &latest).unwrap();
         lchown(&latest, NOBODY, None).unwrap();
@@ -155,7 +155,7 @@ fn what_only_root_may_read_is_not_shown() {
     });
 }
 
-/// Whether there is something of a name in a folder that is closed to them.
+/// Checks that messages do not reveal whether a name exists in a folder that is closed to the user.
 #[test]
 fn no_message_tells_what_lies_in_a_closed_folder() {
     with_gpurec_alone(|room, user, roots| {
@@ -191,7 +191,8 @@ fn no_message_tells_what_lies_in_a_closed_folder() {
     });
 }
 
-/// A process says by its environment and by links where its wheels lie: `--all` looks no further than the person could.
+/// A process names the places of its wheels in its environment and by links: `--all` looks no further than the user
+/// could.
 #[test]
 fn no_trace_tells_what_lies_in_a_closed_folder() {
     with_gpurec_alone(|room, user, roots| {
@@ -219,7 +220,7 @@ fn no_trace_tells_what_lies_in_a_closed_folder() {
     });
 }
 
-/// Where the kernel hides them from the person, root's eyes do not help.
+/// Where Linux hides addresses from the user, gpurec's root rights do not reveal them.
 #[test]
 fn no_address_of_the_kernel_is_told() {
     const RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
@@ -249,8 +250,8 @@ fn no_address_of_the_kernel_is_told() {
 #[test]
 fn gpurec_alone_is_no_root_shell() {
     with_gpurec_alone(|room, user, _| {
-        // Not even for what they may run as root anyway: sudo speaks of a path, and another file may be there when it
-        // is executed. That root called is not believed of the person's own variables either.
+        // Not even for commands that they may run as root anyway: sudo checks a path, and another file may be there
+        // when it is executed. Nor does gpurec believe the user's own variables when they say that root called.
         user.may_run("use_pty", &format!("{}, /usr/bin/id", env!("CARGO_BIN_EXE_gpurec")));
         let line =
             "ln -sfn /usr/bin bin; export SUDO_UID=0 DOAS_USER=root PKEXEC_UID=0; sudo $GPUREC --as-root -q";
@@ -260,7 +261,7 @@ fn gpurec_alone_is_no_root_shell() {
         assert!(!user.home.join("ran").exists() && !user.home.join("t.jsonl").exists());
         user.types(room, "sudo env -u SUDO_UID $GPUREC -q -o t.jsonl -- touch ran").exited(1);
         assert!(!user.home.join("ran").exists());
-        // Cut off from sudo it is the same.
+        // A command cut off from sudo is treated the same.
         let script = "#!/bin/sh\n(setsid -f \"$@\") | cat\n";
         let away = room.path(&format!("away-{}", user.name));
         fs::write(&away, script).unwrap();

@@ -1,6 +1,7 @@
-//! The place in which one test runs. In: a test's body. Out: the body was run alone, in a folder of its
-//! own, and left nothing: no process (stopped, guarding or running), no file in TMPDIR.
-//! A process is ours if its environment or command line names the room's folder.
+//! The environment in which one test runs.
+//! In: a test's body.
+//! Out: the body ran alone, in a folder of its own, and left nothing: no process (stopped, guarding or running), no
+//! file in TMPDIR. A process is ours if its environment or command line names the room's folder.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,13 +14,13 @@ use std::time::{Duration, Instant};
 
 use crate::needs;
 
-/// Names the room in the environment of everything that is started in it.
+/// Names the room in the environment of every program that is started in it.
 pub const TAG: &str = "LIVE_ROOM";
 
-/// Long enough for a slow machine to have done anything.
+/// Long enough for a slow machine to do anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Recordings of one machine disturb each other's timing.
+/// Recordings on one machine disturb each other's timing.
 static ALONE: Mutex<()> = Mutex::new(());
 
 pub struct Room {
@@ -44,11 +45,11 @@ pub fn live(body: impl FnOnce(&Room)) {
     assert!(left.is_empty(), "left behind: {left:#?}");
 }
 
-/// A shell has what it starts with `&` ignore interrupts, and nohup the end of the terminal; so would all that we
-/// start.
+/// A shell makes what it starts with `&` ignore interrupts, and nohup makes it ignore the end of the terminal; every
+/// program that a test starts would inherit that.
 fn take_interrupts() {
     for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
-        // SAFETY: the default is no function of ours.
+        // SAFETY: the default handler is no function of ours.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
@@ -60,17 +61,17 @@ pub fn live_nvidia(body: impl FnOnce(&Room, &Path)) {
     }
 }
 
-/// Waits until it is so; fails loudly if it never is.
+/// Waits for a condition; panics if it is never true.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!(within(PATIENCE, &mut is_so), "waited {PATIENCE:?} in vain: {what}");
 }
 
-/// How many times slower than a machine this one is, where its processors are emulated: GPUREC_SLOW.
+/// How many times slower than a real machine this one is, where its processors are emulated: GPUREC_SLOW.
 pub fn slow() -> u32 {
     std::env::var("GPUREC_SLOW").map_or(1, |factor| factor.parse().expect("GPUREC_SLOW"))
 }
 
-/// The one place where a limit is kept.
+/// The one place that enforces a time limit.
 pub fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let limit = limit * slow();
     let begin = Instant::now();
@@ -101,7 +102,7 @@ impl Room {
         self.dir.join(name)
     }
 
-    /// As an argument.
+    /// The path as an argument.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
@@ -134,12 +135,12 @@ impl Room {
         out.to_str().unwrap().to_owned()
     }
 
-    /// The recorder writes and flushes the header once everything is hooked.
+    /// Waits for the header: the recorder writes and flushes it once everything is hooked.
     pub fn wait_until_recording(&self, file: &str) {
         eventually("the header", || fs::read(file).is_ok_and(|bytes| bytes.contains(&b'\n')));
     }
 
-    /// The processes of this room that are there now, with how they are.
+    /// The current processes of this room, with their states.
     pub fn processes(&self) -> Vec<Process> {
         let own = std::process::id();
         let pids = fs::read_dir("/proc").unwrap().flatten();
@@ -155,7 +156,7 @@ impl Room {
         })
     }
 
-    /// What the test should have ended or removed. Guards and the like get a moment to go.
+    /// What the test should have ended or removed. Guardians and the like get a moment to end.
     fn left_behind(&self) -> Vec<String> {
         within(Duration::from_secs(5), || self.processes().is_empty());
         let mut left: Vec<String> = self.processes().iter().map(|p| format!("{p:?}")).collect();
@@ -164,7 +165,7 @@ impl Room {
         left
     }
 
-    /// Ends what is left, by its number, so that one failure stays one.
+    /// Kills what is left, by its number, so that one failure stays one.
     fn clear(&self) {
         for process in self.processes() {
             let pid = nix::unistd::Pid::from_raw(process.pid as i32);

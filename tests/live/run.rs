@@ -1,5 +1,7 @@
-//! Programs started in a room. In: words. Out: an exit status and what was printed, within a limit.
-//! Output goes through files, so nobody ever waits for a full pipe.
+//! Programs that a test starts.
+//! In: words.
+//! Out: an exit status and the output, within a time limit. Output goes through files, so no program waits for a full
+//! pipe.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -58,7 +60,7 @@ impl Room {
         Started { recording, ..self.start_unchecked(command) }
     }
 
-    /// A recording whose output is no file that could be read again.
+    /// Starts a recording whose output is no file that could be read again.
     pub fn start_unchecked(&self, mut command: Command) -> Started<'_> {
         let number = self.number();
         let (out, err) = (self.path(&format!("out-{number}")), self.path(&format!("err-{number}")));
@@ -82,7 +84,7 @@ impl Room {
         (done, trace)
     }
 
-    /// A program as a test starts it to be attached to.
+    /// Starts a program for a test to attach to.
     pub fn target(&self, words: &[&str]) -> Started<'_> {
         let mut command = self.command(words[0]);
         command.args(&words[1..]);
@@ -99,7 +101,7 @@ impl Started<'_> {
         kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
     }
 
-    /// The most memory of its own, in KiB, until it has ended: without the rings, which are the kernel's.
+    /// The most memory of its own, in KiB, until it has ended: without the rings, which belong to Linux.
     pub fn most_memory(&mut self) -> u64 {
         let path = format!("/proc/{}/status", self.pid());
         let mut most = 0;
@@ -121,7 +123,7 @@ impl Started<'_> {
         String::from_utf8_lossy(&fs::read(&self.out).unwrap()).into_owned()
     }
 
-    /// What is written there after this process is gone too, by others that it left.
+    /// Standard output's file: processes that this one left may write to it after it has ended.
     pub fn stdout_file(&self) -> PathBuf {
         self.out.clone()
     }
@@ -159,7 +161,7 @@ impl Started<'_> {
     }
 }
 
-/// What a gpurec that was started is to write.
+/// What a started gpurec must write.
 struct Recording {
     /// None: nothing, or its standard output.
     file: Option<PathBuf>,
@@ -202,10 +204,10 @@ impl Recording {
         Some(Recording { file, on_stdout, quiet: words.contains(&"-q") })
     }
 
-    /// Of every recording: what it printed is what its file says. Left out are those that were killed on
-    /// purpose (SIGKILL: they print nothing, and their file has no end), those that failed (125 and its like:
-    /// they recorded nothing, or could not write it, and a disk that is full has only a part), and those
-    /// without a trace (--summary-only).
+    /// Checks, for every recording, that its printed figures equal those of its file. Left out are recordings that were
+    /// killed on purpose (SIGKILL: they print nothing, and their file has no end), those that failed (125 and its like:
+    /// they recorded nothing, or could not write it, and a full disk has only a part), and those without a trace
+    /// (--summary-only).
     fn check(&self, room: &Room, done: &Done) {
         let failed = done.status.code().is_some_and(|code| [2, 125, 126, 127].contains(&code));
         let said = figures::printed(&done.stderr).is_some();
@@ -228,7 +230,7 @@ impl Recording {
     }
 }
 
-/// The trace that was written to standard output, between the command's own lines.
+/// Extracts the trace that was written to standard output, between the command's own lines.
 fn trace_in(room: &Room, done: &Done) -> PathBuf {
     let path = room.path(&format!("stdout-{}.jsonl", room.number()));
     let text = done.text();
@@ -256,14 +258,14 @@ impl Done {
         self
     }
 
-    /// Standard error holds these words.
+    /// Asserts that standard error contains these words.
     #[track_caller]
     pub fn said(&self, words: &str) -> &Done {
         assert!(self.stderr.contains(words), "{} did not say {words:?} but:\n{}", self.line, self.stderr);
         self
     }
 
-    /// One line on standard error, as an error should be: what, why, what to do.
+    /// Asserts that standard error is one line, as an error should be: what, why, what to do.
     #[track_caller]
     pub fn one_sentence(&self) -> &Done {
         assert_eq!(self.stderr.trim_end().lines().count(), 1, "{}", self.stderr);

@@ -1,6 +1,7 @@
-//! What gpurec says on standard error while it records: --live, --interval, the status line. In: files, a
-//! pipe that nobody reads, terminals. Out: every row that the trace has, or a count of those left out; and a
-//! terminal that looks afterwards as if there had been no status line.
+//! What gpurec writes to standard error while it records: --live, --interval, the status line.
+//! In: files, a pipe without a reader, terminals.
+//! Out: every row that the trace has, or a count of those left out; and a terminal that ends up as if there had been no
+//! status line.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -33,7 +34,7 @@ fn rows(stderr: &str) -> Vec<Row<'_>> {
     assert!(lines.next().is_some(), "no column titles: {stderr}");
     lines
         .take_while(|line| !line.starts_with("=== TRACE"))
-        // Removing single uprobes takes long, and that is said in the midst of them.
+        // Removing single uprobes takes long, and gpurec says so between the rows.
         .filter(|line| !line.starts_with("gpurec: "))
         .map(|line| {
             let at = |from: usize, to: usize| line.get(from..to.min(line.len())).unwrap_or("").trim();
@@ -44,7 +45,7 @@ fn rows(stderr: &str) -> Vec<Row<'_>> {
         .collect()
 }
 
-/// The event of a row that says how many others are left out.
+/// The event of a row that counts the rows left out.
 const NOT_SHOWN: &str = "NOT_SHOWN";
 
 /// What --live should have shown, by event.
@@ -60,7 +61,7 @@ fn expected(trace: &[Value]) -> BTreeMap<String, u64> {
             _ if line["phase"] == "B" => continue,
             _ => line["name"].as_str().unwrap(),
         };
-        // A longer one than its column is cut by the next.
+        // The next column cuts off a name that is longer than its column.
         *counts.entry(event.chars().take(32).collect()).or_insert(0) += 1;
     }
     counts
@@ -78,7 +79,7 @@ fn every_line_of_the_trace_has_its_row() {
         let (left_out, shown): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.event == NOT_SHOWN);
         for row in &shown {
             *counts.entry(row.event.to_owned()).or_insert(0) += 1;
-            // What follows from a call stands in its row.
+            // A call's effects share its row.
             for effect in row.details.split("  ").skip(1).filter_map(|part| part.split(' ').next()) {
                 if let "alloc" | "free" | "copy" | "set" = effect {
                     *counts.entry(effect.to_owned()).or_insert(0) += 1;
@@ -87,7 +88,8 @@ fn every_line_of_the_trace_has_its_row() {
         }
         let expected = expected(&trace);
         if slow() > 1 && !left_out.is_empty() {
-            // An emulated machine shows them more slowly than they come: as many as it says.
+            // An emulated machine shows rows more slowly than they come; the rest must equal the count that gpurec
+            // gives.
             let told = |row: &&Row| row.details.split(' ').next().unwrap().parse::<u64>().unwrap();
             let sum = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
             assert_eq!(sum(&counts) + left_out.iter().map(told).sum::<u64>(), sum(&expected));
@@ -123,7 +125,7 @@ fn every_line_of_the_trace_has_its_row() {
     });
 }
 
-/// The recorder does not wait for it, the target does not, the trace is whole; and what was not shown is told.
+/// Neither the recorder nor the target waits for the pipe, the trace is whole, and gpurec counts what it did not show.
 #[test]
 fn a_pipe_that_nobody_reads_holds_nobody_up() {
     live(|room| {
@@ -155,7 +157,7 @@ fn a_pipe_that_nobody_reads_holds_nobody_up() {
     });
 }
 
-/// As `2>&1 | head -1` and a disk that is full: the recording and the command's own end are as ever.
+/// As with `2>&1 | head -1` and a full disk: the recording and the command's own end are as ever.
 #[test]
 fn standard_error_that_goes_takes_nothing_with_it() {
     live(|room| {
@@ -189,7 +191,7 @@ fn standard_error_that_goes_takes_nothing_with_it() {
     });
 }
 
-/// `stty tostop`: whoever writes to the terminal from the background is stopped.
+/// With `stty tostop`, a background process that writes to the terminal is stopped.
 #[test]
 fn a_terminal_does_not_stop_a_recorder_in_the_background() {
     live(|room| {
@@ -235,7 +237,7 @@ fn running_totals() {
                 assert!(report.contains(part), "no {part}: {report}");
             }
         }
-        // What it says is held was allocated, with this size and at this address.
+        // What the report calls held was allocated, with this size and at this address.
         let (middle, mut addresses) = (reports[reports.len() / 2], 0);
         for line in middle.lines().filter(|line| line.contains(" old, by ")) {
             let mut words = line.split_whitespace();
@@ -262,7 +264,7 @@ impl Terminal {
     fn new() -> Terminal {
         let size = nix::pty::Winsize { ws_row: 50, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = nix::pty::openpty(&size, None).unwrap();
-        // The programs have it as their output or not at all.
+        // The programs get the terminal as their output or not at all.
         for fd in [&pty.master, &pty.slave] {
             let flags = nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC);
             nix::fcntl::fcntl(fd, flags).unwrap();
@@ -271,7 +273,7 @@ impl Terminal {
         let (told, mut master) = (written.clone(), File::from(pty.master));
         let reader = std::thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // EIO when nobody has it open any more.
+            // EIO once no process has it open any more.
             while let Ok(n) = master.read(&mut buffer) {
                 told.lock().unwrap().extend_from_slice(&buffer[..n]);
             }
@@ -296,7 +298,7 @@ impl Terminal {
     }
 }
 
-/// What a person sees at the end.
+/// Returns what the user sees at the end.
 fn screen(written: &str) -> String {
     let mut rows = vec![Vec::new()];
     let (mut column, mut rest) = (0, written);
@@ -382,7 +384,7 @@ fn no_status_line_where_it_would_disturb() {
             let (written, _) = attached(room, options, dumb);
             assert!(!written.contains(STATUS) && !written.contains('\x1b'), "{written}");
         }
-        // The command has this terminal: it writes half a line, waits, and goes on.
+        // The command shares this terminal: it writes half a line, waits, and writes the rest.
         let terminal = Terminal::new();
         let file = room.text("t.jsonl");
         let script = "printf half; sleep 1.3; echo ' a line'; exit 3";
@@ -395,7 +397,7 @@ fn no_status_line_where_it_would_disturb() {
     });
 }
 
-/// A command that leaves the terminal: from then on it is gpurec's alone.
+/// The command leaves the terminal; from then on only gpurec writes to it.
 #[test]
 fn a_status_line_of_a_command_that_redirects_its_output() {
     live(|room| {

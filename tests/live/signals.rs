@@ -1,4 +1,4 @@
-//! Signals to gpurec: passed on, or the end of the recording. Killed without warning: killed.rs.
+//! Signals to gpurec: it passes them on, or they end the recording. killed.rs tests SIGKILL.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn a_second_interrupt_ends_the_recording_of_a_command_that_ignores_it() {
         let mut recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", &script]));
         recording.wait_for_stdout("ready");
         recording.signal(Signal::SIGINT);
-        // Two at once would be one to the kernel; the first was read when it is no more pending.
+        // Linux merges two signals that arrive at once; the first was read once it is no longer pending.
         eventually("the first signal was taken", || !is_pending(recording.pid(), Signal::SIGINT));
         recording.signal(Signal::SIGINT);
         let done = recording.done();
@@ -81,7 +81,7 @@ fn an_interrupt_ends_the_recording_of_a_running_process_which_runs_on() {
     });
 }
 
-/// A shell has what it starts with `&` ignore INT; a script can end such a recording all the same.
+/// A shell makes what it starts with `&` ignore INT; a script can end such a recording all the same.
 #[test]
 fn a_recording_that_was_started_deaf_is_ended() {
     live(|room| {
@@ -102,7 +102,7 @@ fn a_recording_that_was_started_deaf_is_ended() {
             Trace::checked(room, &file).is_whole();
             target.kill();
         }
-        // A hangup that was ignored (nohup) does not end it; one that was not does.
+        // A hangup that was ignored (nohup) does not end the recording; one that was not ignored does.
         let target = room.target(&["sleep", "1000"]);
         let file = room.text("hup.jsonl");
         let line = format!(

@@ -1,8 +1,8 @@
-//! A long recording: 100,000 events a second, as long as it is asked for.
+//! A long recording: 100,000 events a second, for as long as requested.
 //! In: GPUREC_SOAK, seconds (scripts/test: 120; 5 by itself); GPUREC_SOAK_TO, the trace's name (soak.jsonl.zst; with
 //! .jsonl it is not compressed: a gigabyte for each 40 seconds); GPUREC_SOAK_WITH, an option more (--kernel);
-//! GPUREC_SOAK_OF, another binary. Out: what gpurec held, as figures; its memory is flat, nothing is lost, and every line
-//! is as it should be.
+//! GPUREC_SOAK_OF, another binary.
+//! Out: figures of gpurec's memory, which stays flat; nothing is lost, and every line is valid.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use crate::room::{Room, live, slow};
 
-/// Of programs/long.c: a turn is eight calls, one allocates, one frees: 18 lines.
+/// programs/long.c: a turn is eight calls, one allocates, one frees: 18 lines.
 const TURNS_A_SECOND: u64 = 5_600;
 const LINES_A_TURN: u64 = 18;
 
-/// What a recorder may hold more at the end than in the beginning: where others leave it no CPU for a moment, its queues
-/// fill, and what they took stays with it. In two minutes this is five bytes an event.
+/// How much more memory a recorder may hold at the end than in the beginning: where others leave it no CPU for a
+/// moment, its queues fill, and keep what they took. In two minutes this is five bytes an event.
 const FLAT_KB: u64 = 64 << 10;
 
 fn variable(name: &str) -> Option<String> {
@@ -29,7 +29,7 @@ fn binary() -> String {
     variable("GPUREC_SOAK_OF").unwrap_or(env!("CARGO_BIN_EXE_gpurec").to_owned())
 }
 
-/// gpurec ends with this suite, and its command with it: whoever interrupts a soak is rid of it.
+/// Ends gpurec, and its command with it, when this suite ends: an interrupted soak leaves nothing behind.
 fn ends_with_us(command: &mut Command) {
     let end = || {
         // SAFETY: a system call on constants.
@@ -40,13 +40,14 @@ fn ends_with_us(command: &mut Command) {
     unsafe { command.pre_exec(end) };
 }
 
-/// What a process holds, in kB, without the rings: they are mapped whole, and their pages come as they are used.
+/// The memory that a process holds, in kB, without the rings: they are mapped whole, and their pages come as they are
+/// used.
 fn held_kb(pid: u32) -> u64 {
     let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default();
     let (mut sum, mut counts) = (0, false);
     for line in smaps.lines() {
         if !line.starts_with(|first: char| first.is_ascii_uppercase()) {
-            // A mapping begins: with its address, not with the name of a figure.
+            // A mapping begins with its address, and not with the name of a figure.
             counts = !line.contains("bpf-map");
         } else if let (true, Some(rest)) = (counts, line.strip_prefix("Rss:")) {
             sum += rest.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
@@ -55,14 +56,14 @@ fn held_kb(pid: u32) -> u64 {
     sum
 }
 
-/// The recorder, its guardian and its readers of files, every second; each sample is their sum.
+/// Samples the memory of the recorder, its guardian and its readers of files every second; each sample is their sum.
 fn watched(room: &Room, gpurec: &mut Child, every: Duration, limit: Duration) -> Vec<u64> {
     let (began, mut samples) = (Instant::now(), Vec::new());
     while gpurec.try_wait().unwrap().is_none() {
         std::thread::sleep(every);
         let ours = room.processes().into_iter().filter(|process| process.name.starts_with("gpurec"));
         let held: Vec<u64> = ours.map(|process| held_kb(process.pid)).collect();
-        // At its end one goes before the others.
+        // At the end of a recording one of them ends before the others.
         if held.len() >= 2 && held.iter().all(|kb| *kb > 0) {
             samples.push(held.iter().sum());
         }
@@ -77,7 +78,7 @@ fn median(samples: &[u64]) -> u64 {
     sorted[sorted.len() / 2]
 }
 
-/// What the library itself counted.
+/// Returns what the library itself counted.
 fn counted(room: &Room) -> Vec<(String, u64)> {
     let text = fs::read_to_string(room.path("made.cuda")).expect("the library's own count");
     let line = |line: &str| {
@@ -87,7 +88,7 @@ fn counted(room: &Room) -> Vec<(String, u64)> {
     text.lines().map(line).collect()
 }
 
-/// Read again as a person would, which takes the file line by line: numbers, times, nesting.
+/// Reads the trace again as a user would, line by line: numbers, times, nesting.
 fn is_valid(room: &Room, file: &str, turns: u64) {
     let done = room.command(binary()).args(["summary", "--json", file]).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

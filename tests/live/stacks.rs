@@ -1,7 +1,8 @@
 //! Calls on one stack while a call is open on another: in a signal handler on its alternate stack, in coroutines.
-//! In: programs/stacks.c and libx.c. Out: the program runs as without gpurec; every call is recorded; a call without its
-//! return is recorded as such, and the trace is not complete.
-//! Return probes that cannot be declined end such a program: before Linux 6.13 nothing of this holds.
+//! In: programs/stacks.c and libx.c.
+//! Out: the program runs as without gpurec; every call is recorded; a call without its return is recorded as such, and
+//! the trace is not complete.
+//! Return probes that cannot be declined crash such a program: none of this holds before Linux 6.13.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +14,11 @@ use crate::trace::{Call, Trace};
 const TIMES: u64 = 20;
 const THREADS: u64 = 4;
 
-/// Of a mode of programs/stacks.c: its calls of x_call and x_leaf, and how many of each come back at least.
+/// For a mode of programs/stacks.c: its calls of x_call and x_leaf, and how many of each return at least.
 struct Mode {
     calls: [u64; 2],
     return_at_least: [u64; 2],
-    /// Calls are left by jumps, or for good.
+    /// The program leaves calls by jumps, or never returns to them.
     leaves: bool,
 }
 
@@ -47,7 +48,7 @@ fn each(cases: &[&str]) {
     });
 }
 
-/// What became of the program, if that is not what becomes of it without gpurec.
+/// Returns how the program ended, if it does not end so without gpurec.
 fn harmed(room: &Room, x: &X, program: &str, case: &str) -> Option<String> {
     let times = TIMES.to_string();
     let words: Vec<&str> = [program].into_iter().chain(case.split(' ')).chain([times.as_str()]).collect();
@@ -126,7 +127,7 @@ fn coroutines_that_run_inside_a_call() {
     each(&["nest own map", "nest heap map", "nest map heap", "nest static heap", "nest map map"]);
 }
 
-/// Their calls end in the order in which they began.
+/// The calls end in the order in which they began.
 #[test]
 fn coroutines_that_take_turns() {
     each(&["switch map map", "switch heap map", "switch map heap", "switch static map"]);
@@ -143,7 +144,7 @@ fn coroutines_in_one_mapping_that_take_turns() {
     each(&["switch upper lower", "switch heap heap", "switch static static"]);
 }
 
-/// In a frame of the stack that the thread has, which is not in use.
+/// The inner stack is in an unused part of the thread's own stack.
 #[test]
 fn a_stack_inside_another() {
     each(&["nest map array", "switch array map"]);

@@ -1,7 +1,7 @@
-//! The table, row by row: a stand-in for each function of crates/cuda/src/table.txt, called with known values in
-//! every register, on the stack and behind every pointer, comes out of a recording with exactly those.
-//! What is expected is worked out here from the row's own words, with none of the recorder's code; where
-//! fields of structures are, a C compiler says (programs/layouts.c). x86-64 only.
+//! The table, row by row: each function of crates/cuda/src/table.txt has a stand-in, which is called with known values
+//! in every register, on the stack and behind every pointer. The recording must have exactly those values.
+//! The test computes what it expects from the row's own words, with none of the recorder's code; a C compiler gives the
+//! offsets of structure fields (programs/layouts.c). x86-64 only.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,10 +19,10 @@ use crate::trace::{Trace, text_of};
 /// As in programs/table.c.
 const AREAS: u64 = 0x2000_0000_0000;
 const BETWEEN: u64 = 0x10_0000;
-/// What BPF reads of a call's memory at entry, and at its return.
+/// How many pieces of a call's memory BPF reads at entry, and at its return.
 const MOST_READS: usize = 4;
 
-/// The stand-ins' libraries; the first field is the api of a row, as table.txt has it.
+/// The stand-ins' libraries; the first field is a row's api, as in table.txt.
 const LIBRARIES: [(&str, u32, &str); 4] = [
     ("d", 1, "libcuda.so.1"),
     ("r", 13, "libcudart.so.13"),
@@ -44,7 +44,7 @@ struct Field {
     kind: String,
 }
 
-/// Everything the expectation is made of.
+/// Everything that the expectation is computed from.
 struct Facts {
     rows: Vec<Row>,
     layouts: HashMap<String, Vec<Field>>,
@@ -84,7 +84,7 @@ impl Facts {
         self.layouts[layout].iter().find(|f| f.name == field).unwrap().offset
     }
 
-    /// The rows that a library of this major has: number in the file, and itself.
+    /// The rows that a library of this major version has: the number in the file, and the row.
     fn rows_of(&self, api: &str, major: u32) -> impl Iterator<Item = (usize, &Row)> {
         self.rows.iter().enumerate().filter(move |(_, row)| {
             row.api == api && row.majors.is_none_or(|(low, high)| (low..=high).contains(&major))
@@ -127,7 +127,7 @@ impl Random {
     }
 }
 
-/// One call: what goes in, and what is to come out.
+/// One call: its input and the expected output.
 struct Call {
     library: usize,
     name: String,
@@ -160,7 +160,7 @@ impl Maker<'_> {
         call
     }
 
-    /// Lists are of three elements.
+    /// Sets the counts of lists, which have three elements.
     fn counts(&mut self, call: &mut Call, params: &[[&str; 3]]) {
         let lists = params.iter().filter_map(|p| p[1].strip_prefix("array=")?.split_once(','));
         for (_, count) in lists {
@@ -191,7 +191,7 @@ impl Maker<'_> {
             call.args.insert(name.to_owned(), value);
             return;
         }
-        // An area of the parameter's own, at the end of a page now and then.
+        // The parameter has an area of its own, now and then at the end of a page.
         let offset = match self.random.below(3) {
             0 => 4096 * (1 + self.random.below(8)) - self.random.below(20),
             _ => self.random.below(40_000),
@@ -213,7 +213,7 @@ impl Maker<'_> {
         reads[0] += usize::from(detail.to_lowercase().contains("launchconfig"));
     }
 
-    /// What a pointer leads to, and how that is shown.
+    /// The memory behind a pointer, and how the trace shows it.
     fn behind(
         &mut self,
         call: &mut Call,
@@ -250,7 +250,7 @@ impl Maker<'_> {
         ([text.as_bytes(), b"\0behind the end"].concat(), json!(text))
     }
 
-    /// A configuration with three attributes that are shown, and one that is not.
+    /// A configuration with three attributes that the trace shows, and one that it does not.
     fn launch(&mut self, call: &mut Call, layout: &str, pointer: u64) -> (Vec<u8>, Value) {
         let (mut bytes, mut value) = self.value(layout);
         bytes.resize(56, 0);
@@ -279,7 +279,7 @@ impl Maker<'_> {
         (bytes, value)
     }
 
-    /// A value of a kind that is no pointer to something known: its bytes, and how it is shown.
+    /// A value of a kind that is no pointer to something known: its bytes, and how the trace shows it.
     fn value(&mut self, kind: &str) -> (Vec<u8>, Value) {
         let word = self.random.next() | 1 << 63;
         let bytes = word.to_le_bytes();
@@ -335,7 +335,7 @@ impl Maker<'_> {
         (code.to_le_bytes().to_vec(), json!(name))
     }
 
-    /// Random bytes, and in them each field with a value of its own.
+    /// Random bytes, with a value of its own in each field.
     fn structure(&mut self, layout: &str) -> (Vec<u8>, Value) {
         let facts = self.facts;
         let fields = &facts.layouts[layout];
@@ -365,7 +365,7 @@ impl Maker<'_> {
         (bytes, json!(text))
     }
 
-    /// Into its registers or stack words; what is above a narrow value stays as it is: noise.
+    /// Puts a value into its registers or stack words; the bits above a narrow value stay as they are: noise.
     fn put(&mut self, call: &mut Call, place: &str, bytes: &[u8]) {
         let place = place.split('|').next().unwrap();
         let words: Vec<usize> = match (place.split_once('+'), place.split_once('/')) {
@@ -412,7 +412,7 @@ fn flags_shown(set: &str, flags: u32) -> Value {
     if flags == 0 { json!(zero) } else { json!(set.join("|")) }
 }
 
-/// Each function at an address of its own, with an ordinary beginning.
+/// Puts each function at an address of its own, with an ordinary beginning.
 pub fn build(room: &Room, soname: &str, names: &BTreeSet<String>) -> String {
     let mut source = String::from(".text\n");
     for name in names {
@@ -453,7 +453,7 @@ fn plan_of(calls: &[Call]) -> Vec<u8> {
     plan
 }
 
-/// The program, the libraries, and the calls of every row that `wanted` takes.
+/// The program, the libraries, and the calls of every row that `wanted` accepts.
 struct Stage {
     words: Vec<String>,
     calls: Vec<Call>,
@@ -467,7 +467,7 @@ fn stage(room: &Room, seed: u64, wanted: impl Fn(&str) -> bool) -> Stage {
     let (mut calls, mut rows, mut words) = (Vec::new(), BTreeSet::new(), Vec::new());
     for (library, (api, major, soname)) in LIBRARIES.iter().enumerate() {
         let mut names = BTreeSet::new();
-        // Older libraries have what differs between majors, and what refers to that.
+        // Older libraries have the rows that differ between majors, and the rows that refer to those.
         let newest = library < 2;
         for (number, row) in facts.rows_of(api, *major).filter(|(_, row)| wanted(&row.name)) {
             let base = row.params.as_deref().and_then(|p| p.strip_prefix('='));
@@ -477,7 +477,7 @@ fn stage(room: &Room, seed: u64, wanted: impl Fn(&str) -> bool) -> Stage {
             }
             let params = facts.params(row, *major);
             if row.params.is_some() && params.is_none() {
-                // What it refers to is not in this major, so neither is it.
+                // The row that it refers to is not in this major, so neither is this one.
                 continue;
             }
             names.insert(row.name.clone());
@@ -525,7 +525,7 @@ impl Stage {
 }
 
 fn compare(wrong: &mut Vec<String>, call: &Call, what: &str, found: &Value, expected: &Map<String, Value>) {
-    // Traces write a name in one way, where the headers have it in two (`flags`, `Flags`).
+    // Traces have one spelling of a name, where the headers have two (`flags`, `Flags`).
     let in_one_way = |all: &Map<String, Value>| -> Map<String, Value> {
         all.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect()
     };

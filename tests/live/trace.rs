@@ -1,5 +1,6 @@
-//! A trace, read by this suite's own reader and held against INTERFACE.md, line by line.
-//! In: a file. Out: its calls, paired, and its other lines; any broken promise fails the test.
+//! A trace, read by this suite's own reader and checked line by line against the trace format.
+//! In: a file.
+//! Out: its calls, paired, and its other lines; any broken promise fails the test.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +23,7 @@ pub struct Trace {
     /// In the order in which they began.
     pub calls: Vec<Call>,
     pub lines: u64,
-    /// Of the last line, in nanoseconds.
+    /// The time of the last line, in nanoseconds.
     pub last_ns: u64,
 }
 
@@ -34,7 +35,7 @@ pub struct Call {
     pub tid: u32,
     pub depth: u32,
     pub parent: Option<u64>,
-    /// Why its return cannot be watched.
+    /// Why gpurec cannot watch its return.
     pub no_return: Option<String>,
     pub end: Option<End>,
 }
@@ -75,7 +76,7 @@ struct Userspace<'a> {
     lost: bool,
 }
 
-/// A call that `end` says is in flight.
+/// A call that the `end` line lists as in flight.
 #[derive(Clone, Debug, Deserialize)]
 pub struct InFlight {
     pub pid: u32,
@@ -104,7 +105,7 @@ impl Trace {
         trace
     }
 
-    /// Reads lines, and checks what can be said of each and of their order.
+    /// Reads lines, and checks each of them and their order.
     pub fn parsed(text: &str) -> Trace {
         assert!(text.ends_with('\n'), "the last line is not whole: {:?}", text.lines().last());
         let mut reading = Reading::default();
@@ -120,9 +121,9 @@ impl Trace {
         self.check_losses();
     }
 
-    /// In each thread calls nest, with the depth and parent that follow from that. Calls whose thread
-    /// died leave when they died, as `in_flight` says. A call whose return cannot be watched has a place
-    /// among the others, and encloses none.
+    /// Checks that calls nest in each thread, with the depth and parent that follow from that. Calls whose thread died
+    /// end when it died, as `in_flight` says. A call whose return cannot be watched has a position among the others,
+    /// and encloses none.
     fn check_nesting(&self) {
         let died: HashMap<u64, u64> = self
             .in_flight()
@@ -156,7 +157,7 @@ impl Trace {
         }
     }
 
-    /// What has no end is in flight, and nothing else is; but for calls whose return cannot be watched.
+    /// Checks that exactly the calls without an end are in flight, except for calls whose return cannot be watched.
     fn check_in_flight(&self) {
         if self.has_no_calls() {
             return;
@@ -230,7 +231,7 @@ impl Trace {
         self.calls.iter().filter(|call| call.no_return.is_some())
     }
 
-    /// Why it is not complete, each reason a sentence.
+    /// Why the trace is not complete, each reason a sentence.
     pub fn reasons(&self) -> Vec<&str> {
         let listed = self.end["incomplete_because"].as_array();
         listed.into_iter().flatten().map(|reason| reason.as_str().expect("a sentence")).collect()
@@ -257,7 +258,8 @@ impl Trace {
         counts
     }
 
-    /// What was missed for want of a stop was of processes that were gone, or another program, before gpurec looked.
+    /// Returns whether the reason is that a process which was not stopped had ended, or executed another program,
+    /// before gpurec looked.
     pub fn is_of_the_gone(why: &str) -> bool {
         let gone = [
             "a process that was not stopped ended before gpurec could look into a file",
@@ -266,7 +268,7 @@ impl Trace {
         gone.iter().any(|gone| why.starts_with(gone))
     }
 
-    /// Nothing is missing, and every call returned.
+    /// Asserts that nothing is missing, and that every call returned.
     #[track_caller]
     pub fn is_whole(&self) -> &Trace {
         assert_eq!(
@@ -282,7 +284,7 @@ impl Trace {
         self
     }
 
-    /// Exactly these calls.
+    /// Asserts that the trace has exactly these calls.
     #[track_caller]
     pub fn has_calls(&self, expected: &[(&str, u64)]) -> &Trace {
         let expected: BTreeMap<String, u64> =
@@ -315,7 +317,7 @@ struct Reading {
     last_ns: u64,
     others: Vec<Value>,
     calls: Vec<Call>,
-    /// Where in `calls` a begin's number is.
+    /// The index in `calls` of each begin, by its event_id.
     begun: HashMap<u64, usize>,
 }
 
@@ -393,8 +395,8 @@ impl Reading {
     }
 }
 
-/// A number with exactly so many decimals, as an integer of the smallest of them. A quote inside a JSON
-/// string is escaped, so the key as searched for is a key.
+/// Reads a number with exactly this many decimals, as an integer of the smallest of them. A quote inside a JSON string
+/// is escaped, so what matches the quoted key is a key.
 fn decimal(line: &str, key: &str, decimals: usize) -> Option<u64> {
     let key = format!("\"{key}\":");
     let rest = &line[line.find(&key)? + key.len()..];

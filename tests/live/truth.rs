@@ -1,8 +1,9 @@
-//! A recording against what the stand-in library counted itself, with losses forced (tiny rings, a recorder that is
-//! stopped, a reader that is slow, targets that are killed), and among calls that are hard to see (actions.rs). In: a seed
-//! (GPUREC_SEED, else the clock) and how many recordings (GPUREC_RECORDINGS, else as many as fit into half a minute).
-//! Out: of each function recorded and lost are all that were made, or the trace says what else may be missing; and
-//! `complete` is true exactly when nothing is missing.
+//! Compares a recording with what the stand-in library counted itself, with losses forced (tiny rings, a stopped
+//! recorder, a slow reader, killed targets), and among calls that are hard to see (actions.rs).
+//! In: a seed (GPUREC_SEED, else the clock) and the number of recordings (GPUREC_RECORDINGS, else as many as fit into
+//! half a minute).
+//! Out: for each function, recorded and lost calls add up to all that were made, or the trace says what else may be
+//! missing; and `complete` is true exactly when nothing is missing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ use crate::needs::backends;
 use crate::room::{Room, eventually, live, within};
 use crate::trace::Trace;
 
-/// Where the machine leaves the recorder no processor for seconds, the guardian resumes its targets before their hooks
+/// On a machine that leaves the recorder no processor for seconds, the guardian resumes its targets before their hooks
 /// are in, and the trace says so.
 const RESUMED: &str = "gpurec's guardian resumed";
 
@@ -46,7 +47,7 @@ pub struct Truth {
     actions: Vec<Action>,
 }
 
-/// Of one function: how many calls the program began, and how many ended.
+/// For one function: how many calls the program began, and how many ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Made {
     pub begun: u64,
@@ -54,7 +55,7 @@ pub struct Made {
 }
 
 impl Truth {
-    /// The program is built once for a room.
+    /// Builds the program once for each test environment.
     pub fn new(room: &Room, seed: u64, threads: u64, calls: u64, storm: bool) -> Truth {
         let program = room.text("truth");
         if !fs::exists(&program).unwrap() {
@@ -62,7 +63,7 @@ impl Truth {
         }
         let run = room.number();
         let counts = room.path(&format!("made-{run}"));
-        // A copy: what is recorded elsewhere at the same time would watch returns here too (docs/limitations.md).
+        // A copy: the hooks of recordings that run at the same time would watch returns here too (docs/limitations.md).
         let library = room.text("libcuda.so.1");
         if !fs::exists(&library).unwrap() {
             fs::copy(concat!(env!("OUT_DIR"), "/demo/libcuda.so.1"), &library).unwrap();
@@ -76,7 +77,7 @@ impl Truth {
         Truth { program, words, counts, by_library, actions: Vec::new() }
     }
 
-    /// Among its calls it does these too.
+    /// Makes the program do these actions among its calls.
     fn with(self, actions: &[Action]) -> Truth {
         let names = actions.iter().map(|action| action.name.to_owned());
         Truth { words: self.words.into_iter().chain(names).collect(), actions: actions.to_vec(), ..self }
@@ -104,7 +105,7 @@ impl Truth {
         bytes.get(index * 8..index * 8 + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().unwrap()))
     }
 
-    /// Its number, once it begins to make calls.
+    /// Returns the program's process number, once it begins to make calls.
     pub fn pid(&self) -> Option<u32> {
         Some(self.number(0) as u32).filter(|pid| *pid > 0)
     }
@@ -117,7 +118,7 @@ impl Truth {
         std::array::from_fn(|i| Made { begun: self.number(2 + 2 * i), ended: self.number(3 + 2 * i) })
     }
 
-    /// The processes that it started, and that have ended.
+    /// The number of processes that it started and that have ended.
     fn children(&self) -> u64 {
         self.number(2 + 3 * NAMES.len())
     }
@@ -136,7 +137,7 @@ impl Truth {
         Some(counted)
     }
 
-    /// Holds a trace against the truth. Returns calls recorded and calls lost.
+    /// Compares a trace with the truth. Returns calls recorded and calls lost.
     pub fn holds(&self, trace: &Trace, threads: u64) -> (u64, u64) {
         let counted = self.counted();
         let mut sums = (0, 0);
@@ -161,7 +162,7 @@ impl Truth {
                     );
                     assert_eq!((unreturned, died), (lost_returns, 0), "{name}: returns");
                 }
-                // A thread that is killed may have been before or behind the hook.
+                // A thread may be killed before or after it passed the hook.
                 None => {
                     let made = made.ended..=made.begun;
                     let said = all < *made.start() && was_resumed(trace);
@@ -183,7 +184,7 @@ impl Truth {
         sums
     }
 
-    /// `complete` is true exactly when nothing is missing, or may be.
+    /// Asserts that `complete` is true exactly when nothing is missing or may be missing.
     fn is_complete_if_whole(&self, trace: &Trace, sums: (u64, u64), counted: Option<BTreeMap<String, u64>>) {
         let returns: u64 = NAMES.iter().map(|name| lost(trace, &format!("{name} (return)"))).sum();
         let made = counted.map(|c| NAMES.iter().filter_map(|name| c.get(*name)).sum());
@@ -217,7 +218,7 @@ fn lost(trace: &Trace, name: &str) -> u64 {
 /// What a trace says of a function.
 struct Seen {
     recorded: u64,
-    /// Of those, whose return is not there.
+    /// How many of those have no return.
     unreturned: u64,
     died: u64,
 }
@@ -232,7 +233,7 @@ fn seen(trace: &Trace, name: &str) -> Seen {
         assert!(calls.iter().all(|call| call.end.as_ref().is_none_or(|end| !end.unwound)), "{name}");
         return Seen { recorded: calls.len() as u64, unreturned: lost + open, died };
     }
-    // Only counted: the figures have those that returned, and the rest is known by its loss.
+    // The trace has only counts: the figures include calls that returned, and the rest is reported as lost.
     let functions = trace.end["summary"]["functions"].as_array().unwrap();
     let number =
         |function: &serde_json::Value, key: &str| function.get(key).map_or(0, |n| n.as_u64().unwrap());
@@ -263,7 +264,7 @@ impl Random {
     }
 }
 
-/// What is done to one recording.
+/// What a test does to one recording.
 #[derive(Debug)]
 struct Plan {
     seed: u64,
@@ -273,19 +274,19 @@ struct Plan {
     lossless: bool,
     summary_only: bool,
     storm: bool,
-    /// The recorder is stopped so often, each time so many ms.
+    /// How often the recorder is stopped, and for how many ms each time.
     stalls: u64,
     stall_ms: u64,
-    /// Its reader sleeps so long after each piece, in ms.
+    /// How long its reader sleeps after each piece, in ms.
     slow_reader: Option<u64>,
-    /// After so many us the target is killed.
+    /// After how many us the target is killed.
     killed_after: Option<u64>,
     actions: Vec<Action>,
 }
 
 impl Plan {
     fn new(seed: u64) -> Plan {
-        // Seeds that follow each other have nothing in common.
+        // Makes seeds that follow each other have nothing in common.
         let mut random = Random(seed << 32);
         let backends = backends();
         let threads = 1 + random.below(8);
@@ -294,7 +295,7 @@ impl Plan {
             seed,
             backend: backends[random.below(backends.len() as u64) as usize],
             threads,
-            // One that is to be killed is not to end before.
+            // A program that the test kills must not end before that.
             calls: (500 + random.below(16_000)) * if killed_after.is_some() { 8 } else { 1 } / threads,
             lossless: random.one_in(2),
             summary_only: random.one_in(5),
@@ -305,7 +306,7 @@ impl Plan {
             killed_after,
             actions: Vec::new(),
         };
-        // Of a process that is killed it is not known what its children do afterwards.
+        // After a process is killed, the actions of its children are unknown.
         if plan.killed_after.is_none() {
             plan.actions = actions::some(&mut random, plan.backend, plan.summary_only);
         }
@@ -371,7 +372,7 @@ fn record(room: &Room, plan: &Plan) -> Recorded {
     Recorded { trace, truth, status }
 }
 
-/// Stops the recorder and kills the target, as the plan has it.
+/// Stops the recorder and kills the target, as planned.
 fn disturb(recorder: &mut Child, plan: &Plan, truth: &Truth) {
     let recorder_pid = Pid::from_raw(recorder.id() as i32);
     eventually("the first call", || truth.pid().is_some() || recorder.try_wait().unwrap().is_some());
@@ -385,7 +386,7 @@ fn disturb(recorder: &mut Child, plan: &Plan, truth: &Truth) {
     }
     if let Some(us) = plan.killed_after {
         std::thread::sleep(Duration::from_micros(us));
-        // The recorder reaps it: until it does, the number is the target's.
+        // The recorder reaps the target: until then the number is the target's.
         if !truth.has_finished() && recorder.try_wait().unwrap().is_none() {
             let _ = kill(Pid::from_raw(target as i32), Signal::SIGKILL);
         }
@@ -403,18 +404,18 @@ struct Sums {
     recorded: u64,
     lost: u64,
     with_actions: u64,
-    /// Of those: some calls were not seen, which the trace says.
+    /// How many of those missed calls, and say so.
     unseen: u64,
     /// Calls without a return.
     unwatched: u64,
 }
 
-/// On a starved machine the program was resumed before its library had hooks, and the trace says so.
+/// Returns whether the trace says that the program was resumed before its library had hooks, as on a starved machine.
 fn was_resumed(trace: &Trace) -> bool {
     trace.reasons().iter().any(|reason| reason.contains(RESUMED) || reason.contains("did not answer within"))
 }
 
-/// GPUREC_SEED, else of the clock.
+/// GPUREC_SEED, else from the clock.
 pub fn first_seed() -> u64 {
     let clock = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
     variable("GPUREC_SEED").unwrap_or_else(|| clock() % 1_000_000_000)

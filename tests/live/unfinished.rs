@@ -1,5 +1,6 @@
-//! Calls that do not return: a program that hangs. In: a program that waits for seconds in cudaDeviceSynchronize. Out:
-//! its wait, while it lasts and after the end.
+//! Calls that do not return: a program that hangs.
+//! In: a program that waits for seconds in cudaDeviceSynchronize.
+//! Out: its wait is shown while it lasts and after the end.
 
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ fn hang(room: &Room) -> String {
     room.compile("hang.c", "hang", &[&runtime, &format!("-Wl,-rpath,{libraries}")])
 }
 
-/// `--live`: a row when it has been open for a second, and at every doubling.
+/// `--live` shows a row when the wait has been open for a second, and at every doubling.
 #[test]
 fn a_wait_is_shown_while_it_lasts() {
     live(|room| {
@@ -40,7 +41,7 @@ fn a_wait_is_shown_while_it_lasts() {
     });
 }
 
-/// A wait that never ends is the time that the program spent, though no line says that it returned.
+/// A wait that never ends counts as time that the program spent, though no line has its return.
 #[test]
 fn a_wait_that_never_ends_counts() {
     live(|room| {

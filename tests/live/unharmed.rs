@@ -1,6 +1,6 @@
-//! Programs that live in ways which a recorder could disturb: every call of theirs is recorded, they come to their right
-//! end, and whoever else looks after them (a debugger, a sandbox; for shells see jobs.rs) sees nothing that would not be
-//! without gpurec.
+//! Programs that a recorder could disturb by the way they work. gpurec records every call of theirs, they end as they
+//! should, and what else watches them (a debugger, a sandbox; for shells see jobs.rs) sees nothing that it would not
+//! see without gpurec.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use crate::trace::Trace;
 use crate::truth::Truth;
 use crate::user::as_user;
 
-/// The programs, and copies of the library that nobody has mapped yet.
+/// The programs, and copies of the library that no process has mapped yet.
 pub struct Odd {
     pub x: X,
     pub program: String,
@@ -40,7 +40,7 @@ fn is_stopped(pid: u32) -> bool {
     Process::of(pid).is_some_and(|process| process.state == 'T')
 }
 
-/// The kernel makes a system call of its own where a hooked function returns.
+/// Linux makes a system call of its own where a hooked function returns.
 #[test]
 fn a_sandbox_that_kills_at_unknown_system_calls() {
     live(|room| {
@@ -56,7 +56,7 @@ fn a_sandbox_that_kills_at_unknown_system_calls() {
     });
 }
 
-/// A stop of gpurec's is no SIGTSTP, and goes by a SIGCONT for each library, as README.md says.
+/// gpurec's stop is no SIGTSTP, and ends by one SIGCONT for each library, as README.md says.
 #[test]
 fn a_program_with_handlers_of_its_own_for_stops() {
     live(|room| {
@@ -68,7 +68,7 @@ fn a_program_with_handlers_of_its_own_for_stops() {
     });
 }
 
-/// The target waits for gpurec to look into its library; meanwhile somebody else stops it too.
+/// The target waits for gpurec to look into its library; meanwhile another process stops it too.
 #[test]
 fn who_is_stopped_by_somebody_else_meanwhile_stays_stopped() {
     live(|room| {
@@ -83,7 +83,7 @@ fn who_is_stopped_by_somebody_else_meanwhile_stays_stopped() {
             room.wait_until_recording(&file);
             recording.signal(Signal::SIGSTOP);
             fs::write(&go, "").unwrap();
-            // Only while the recorder's pulse is there does BPF stop anybody.
+            // BPF stops processes only while the recorder updates its heartbeat.
             eventually("it waits for gpurec", || is_stopped(pid));
             target.signal(Signal::SIGSTOP);
             let goes_on = || {
@@ -113,14 +113,14 @@ fn who_is_stopped_by_somebody_else_meanwhile_stays_stopped() {
 fn a_program_that_is_traced() {
     live(|room| {
         let odd = Odd::new(room);
-        // By its SONAME: the copies too.
+        // By its SONAME, which the copies share.
         let lib = "libx.so.1:x_*";
-        // As gdb does: it would stop in each of gpurec's signals, so there are none, and that is said.
+        // As gdb traces: it would stop at each of gpurec's signals, so gpurec sends none, and says so.
         let (done, trace) =
             room.record(&["--lib", lib], &[&odd.program, "traced", &odd.x.program, "leaf", "50"]);
         assert_eq!(done.exited(0).text(), "continued 0 stopped 0 status 0\n");
         assert_eq!(trace.lost(), 0);
-        // `odd` has mapped the library, so it was hooked before its child began. That one's program may be over before
+        // `odd` has mapped the library, so gpurec hooked it before the child began. The child's program may end before
         // gpurec has looked into it, as it is not stopped.
         trace.has_calls(&[("x_leaf", 50)]);
         let why = trace.end["incomplete_because"].as_array().map_or(&[][..], Vec::as_slice);
@@ -136,7 +136,7 @@ fn a_program_that_is_traced() {
         };
         assert!(!why.is_empty() && why.iter().all(is_told), "{why:?}");
 
-        // As strace does, which passes them on.
+        // As strace traces, which passes signals on.
         let seized =
             [odd.program.as_str(), "seized", odd.x.program.as_str(), "load", "/dev/null", &odd.copies[1]];
         let (done, trace) = room.record(&["--lib", lib], &seized);
@@ -144,7 +144,7 @@ fn a_program_that_is_traced() {
         assert!(done.text().ends_with(" status 0\n"));
         trace.is_whole().has_calls(&[("x_leaf", 1)]);
 
-        // It is traced already when gpurec comes.
+        // The process is traced already when gpurec comes.
         let (file, go) = (room.text("t.jsonl"), room.text("go"));
         let mut tracer = room.target(&[&odd.program, "seized", &odd.x.program, "wait-then-leaf", &go, "60"]);
         tracer.wait_for_stdout("inside");
@@ -160,14 +160,14 @@ fn a_program_that_is_traced() {
     });
 }
 
-/// Numbers of its own for processes, a root that cannot be written, and another root with a library of its own.
+/// The container has its own process numbers, a root that cannot be written, or another root with its own library.
 #[test]
 fn a_command_in_a_container() {
     live(|room| {
         let odd = Odd::new(room);
-        // Where there is no /proc the loader does not know where the program lies.
+        // Without /proc the loader does not know the program's folder.
         let inside = |path: &str| format!("export LD_LIBRARY_PATH={path}; exec \"$@\"");
-        // And with what the room lies on, where that is a mount by itself.
+        // Also mounts the file system of the test's folder, where that is a separate mount.
         let chroot = format!(
             "mount --bind / /mnt && at=$(findmnt -no TARGET --target {0}) && mount --bind $at /mnt$at && \
              mount -o remount,bind,ro /mnt && exec chroot /mnt {0} leaf 30",
@@ -206,7 +206,7 @@ fn a_command_that_becomes_another_user() {
     });
 }
 
-/// As without gpurec, and unlike under strace of somebody who is not root.
+/// The program gets its rights as without gpurec, and unlike under strace by a user who is not root.
 #[test]
 fn a_set_uid_program_is_one() {
     as_user(|room, user| {
@@ -242,7 +242,7 @@ fn a_recording_that_ends_in_the_middle_of_the_calls_of_64_threads() {
             recording.done().exited(0);
             assert_eq!(target.done().exited(0).text(), "finished\n");
             assert!(truth.has_finished());
-            // What the program has counted is what the library has.
+            // The program's count must equal the library's.
             let (made, counted) = (truth.made(), truth.counted().expect("the library's own count"));
             for (name, made) in crate::truth::NAMES.iter().zip(&made) {
                 let counted = counted.get(*name).copied().unwrap_or(0);
@@ -250,7 +250,7 @@ fn a_recording_that_ends_in_the_middle_of_the_calls_of_64_threads() {
             }
             let trace = Trace::checked(room, &file);
             assert!(trace.lost() == 0 && trace.complete(), "{}", trace.end["incomplete_because"]);
-            // Every call has its end, but for one at most of each thread at the cut.
+            // Every call has its end, except for one call of each thread at most, at the cut.
             assert!(trace.in_flight().len() <= 64);
             let seen = trace.named("cuDriverGetVersion").len() as u64;
             assert!(seen > 0 && seen <= made[0].ended, "{seen} of {}", made[0].ended);
@@ -258,7 +258,8 @@ fn a_recording_that_ends_in_the_middle_of_the_calls_of_64_threads() {
     });
 }
 
-/// In turn and many at a time. Their numbers come again, and nothing is kept of those that are gone.
+/// One after the other and many at a time. Process numbers are reused, and gpurec keeps nothing of processes that
+/// ended.
 #[test]
 fn ten_thousand_children_that_live_shortly() {
     live(|room| {
@@ -271,7 +272,7 @@ fn ten_thousand_children_that_live_shortly() {
         recording.done().exited(0);
         let trace = Trace::checked(room, &file);
         trace.is_whole().has_calls(&[("x_leaf", 1000)]);
-        // And the shell's own two.
+        // Includes the shell's own two.
         assert_eq!(trace.process_events("fork").len(), 10_002);
         assert_eq!(trace.process_events("exit").len(), 10_003);
         assert!(most < 100 << 10, "{most} KiB of its own");

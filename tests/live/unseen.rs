@@ -1,6 +1,7 @@
-//! A program comes to a CUDA library in a way that a recorder may overlook: as a file that looks like one seen before, by
-//! a mapping that becomes executable later, or in a child that shares its memory.
-//! In: programs/unseen.c. Out: every call is recorded, or the trace is not complete and says why; the program runs on.
+//! A program gets a CUDA library in a way that a recorder may overlook: as a file that looks like one seen before, by a
+//! mapping that becomes executable later, or in a child that shares its memory.
+//! In: programs/unseen.c.
+//! Out: every call is recorded, or the trace is not complete and says why; the program runs on.
 
 use std::process::Command;
 
@@ -9,7 +10,7 @@ use crate::room::{Room, live};
 use crate::trace::Trace;
 
 const CALL: &str = "cuDriverGetVersion";
-/// As often as programs/unseen.c calls it at a place.
+/// How often programs/unseen.c calls it at a place.
 const CALLS: u64 = 500;
 
 struct Unseen {
@@ -24,7 +25,7 @@ impl Unseen {
         Unseen { program: room.compile("unseen.c", "unseen", &[]), library }
     }
 
-    /// By every backend, each of these ways.
+    /// Records each of these ways by every backend.
     fn record(&self, room: &Room, ways: &[&str], in_overlay: bool, made: u64) {
         let all = ways.iter().flat_map(|way| backends().into_iter().map(move |backend| (*way, backend)));
         let missed: Vec<String> =
@@ -32,7 +33,8 @@ impl Unseen {
         assert!(missed.is_empty(), "complete in spite of: {missed:#?}");
     }
 
-    /// What is missing in a trace that claims to be complete. `in_overlay`: the file that it writes lies in one.
+    /// Returns what is missing in a trace that claims to be complete. `in_overlay`: the program writes its file in an
+    /// overlay.
     fn missed(&self, room: &Room, way: &str, backend: &str, in_overlay: bool, made: u64) -> Option<String> {
         let number = room.number();
         let (trace, file) = (room.text(&format!("{number}.jsonl")), room.text(&format!("file-{number}")));
@@ -54,12 +56,13 @@ impl Unseen {
     }
 }
 
-/// Where `with_overlay` puts it.
+/// Where `with_overlay` mounts it.
 pub fn overlay(room: &Room) -> String {
     room.text("overlay/merged")
 }
 
-/// The command, where an overlay lies at `overlay`: in a name space of its own, so that it goes with the command.
+/// Runs the command with an overlay mounted at `overlay`, in a mount namespace of its own, so that it ends with the
+/// command.
 pub fn with_overlay(room: &Room, command: &Command) -> Command {
     let script = "mkdir -p $0/lower $0/upper $0/work $0/merged && \
                   mount -t overlay -o lowerdir=$0/lower,upperdir=$0/upper,workdir=$0/work overlay $0/merged && \
@@ -71,7 +74,7 @@ pub fn with_overlay(room: &Room, command: &Command) -> Command {
     within
 }
 
-/// Where the room's own files lie in an overlay, as in a container, there is none to be had.
+/// If the test's own files are in an overlay, as in a container, no other can be mounted.
 pub fn has_overlay(room: &Room) -> bool {
     let tried = room.run(with_overlay(room, &Command::new("true")));
     tried.status.success() || skip(&format!("no overlay can be mounted here: {}", tried.stderr.trim()))
@@ -108,7 +111,7 @@ fn a_mapping_that_becomes_executable() {
     live(|room| Unseen::new(room).record(room, &ways, false, CALLS));
 }
 
-/// The kernel puts its breakpoints into private mappings that are not writable.
+/// Linux puts its breakpoints into private mappings that are not writable.
 #[test]
 fn code_that_the_kernel_puts_no_hook_into() {
     live(|room| Unseen::new(room).record(room, &["shared", "writable"], false, CALLS));

@@ -1,4 +1,4 @@
-//! As a user: `sudo gpurec` from the shell of somebody made for the test, by the real sudo.
+//! Runs `sudo gpurec` by the real sudo, from the shell of a user made for the test.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use crate::room::{Room, live};
 use crate::run::Done;
 use crate::trace::Trace;
 
-/// Somebody who may use sudo, with a home in the room; gone at the end.
+/// A user who may use sudo, with a home in the test's folder; removed at the end.
 pub struct User {
     pub name: String,
     rule: PathBuf,
@@ -21,7 +21,7 @@ pub fn ran(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }
 
-/// On a machine made for tests a missing sudo is installed; on a person's own it is asked for.
+/// On a machine made for tests a missing sudo is installed; on a person's own machine the test asks for it.
 fn has_sudo() -> bool {
     if !needs::program("sudo") && std::env::var("CI").as_deref() == Ok("true") {
         ran("apt-get", &["install", "-y", "sudo"]);
@@ -42,20 +42,20 @@ impl User {
         user
     }
 
-    /// By sudo, without a password.
+    /// Allows commands by sudo, without a password.
     pub fn may_run(&self, pty: &str, commands: &str) {
         let rule = format!("Defaults:{0} {pty}\n{0} ALL=(root) NOPASSWD: {commands}\n", self.name);
         fs::write(&self.rule, rule).unwrap();
     }
 
-    /// A line for this person's shell, in which `$GPUREC` is the binary.
+    /// Runs a line in this user's shell, in which `$GPUREC` is the binary, and checks the recording.
     fn shell(&self, room: &Room, line: &str) -> Done {
         let done = self.types(room, line);
         self.check(room, line, &done);
         done
     }
 
-    /// The same, whatever comes of it.
+    /// The same without the check.
     pub fn types(&self, room: &Room, line: &str) -> Done {
         room.run(self.command(room, line))
     }
@@ -69,7 +69,7 @@ impl User {
         command
     }
 
-    /// As of every recording (see `Recording::check`): here the shell started it.
+    /// Checks every recording (see `Recording::check`); here the shell started it.
     fn check(&self, room: &Room, line: &str, done: &Done) {
         let Some((_, words)) = line.split_once("sudo $GPUREC") else { return };
         let file =
@@ -143,13 +143,14 @@ fn the_traces_belong_to_the_person() {
         user.owns(&traces);
         user.owns(&traces.join("latest"));
         user.owns(&traces.join(fs::read_link(traces.join("latest")).unwrap()));
-        // They need no root to read it.
+        // The user needs no root to read it.
         let done = user.shell(room, "$GPUREC summary");
         assert!(done.exited(0).text().starts_with("=== TRACE SUMMARY ==="));
     });
 }
 
-/// Through sudo it is refused, also for a person who may run everything: the remedy takes a rule for more than gpurec.
+/// gpurec refuses this through sudo, also to a user who may run everything: the remedy takes a rule for more than
+/// gpurec.
 #[test]
 fn as_root_only_where_root_itself_calls() {
     as_user(|room, user| {
@@ -166,7 +167,7 @@ fn as_root_only_where_root_itself_calls() {
     });
 }
 
-/// /etc/doas.conf is the machine's: where there is one, it is left alone.
+/// /etc/doas.conf belongs to the machine: an existing one is left alone.
 #[test]
 fn by_doas_it_is_the_same() {
     const RULES: &str = "/etc/doas.conf";

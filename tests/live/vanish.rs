@@ -1,5 +1,5 @@
-//! Processes that go away at the worst moment, and a machine that lacks something: what the person reads, and that what
-//! can be recorded still is.
+//! Processes that go away at the worst moment, and machines that lack something. Checks what the user reads, and that
+//! gpurec still records what it can.
 
 use std::fs;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn end(pid: u32) {
     let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
 }
 
-/// Made by gpurec's child on its way to the command, never by gpurec itself.
+/// Returns whether gpurec's child made the call on its way to the command. gpurec itself makes the first one.
 fn is_by_the_child(call: &Call, recorder: &mut Option<u32>) -> bool {
     *recorder.get_or_insert(call.tid) != call.tid
 }
@@ -31,7 +31,7 @@ fn a_command_that_dies_before_it_runs() {
         let x = X::new(room);
         let (file, lib) = (room.text("t.jsonl"), x.lib());
         let words = ["--lib", &lib, "-o", &file, "--", &x.program, "leaf", "5"];
-        // Between the gate and the program: it is told as any command's end.
+        // Between the gate and the program: gpurec reports it like any command's end.
         let mut recorder = None;
         let rule = move |call: &Call| {
             if is_by_the_child(call, &mut recorder) {
@@ -49,7 +49,7 @@ fn a_command_that_dies_before_it_runs() {
         let exit = trace.process_events("exit")[0];
         assert!(exit["status"] == 137 && exit["signal"] == "SIGKILL", "{exit}");
 
-        // Before it was ready.
+        // Before the recorder was ready.
         fs::remove_file(&file).unwrap();
         let mut children = Vec::new();
         let rule = move |call: &Call| {
@@ -72,7 +72,7 @@ fn a_command_that_dies_before_it_runs() {
     });
 }
 
-/// Of a program that ends at once nothing could be looked at, if it were not stopped.
+/// The program ends at once: gpurec could not look at it without stopping it.
 #[test]
 fn a_start_that_takes_longer_than_a_stop_may() {
     live(|room| {
@@ -90,7 +90,7 @@ fn a_start_that_takes_longer_than_a_stop_may() {
     });
 }
 
-/// It is killed when gpurec asks what it has mapped.
+/// It is killed when gpurec reads its mappings.
 #[test]
 fn a_process_that_ends_while_gpurec_attaches() {
     live(|room| {
@@ -103,7 +103,7 @@ fn a_process_that_ends_while_gpurec_attaches() {
         let rule = move |call: &Call| {
             if call.text(call.args[1]) == maps {
                 end(pid);
-                // It has no maps before it is one.
+                // A process has no maps any more once it is a zombie.
                 eventually("its being a zombie", || {
                     fs::read_to_string(&stat).is_ok_and(|text| text.contains(") Z "))
                 });
@@ -122,7 +122,7 @@ fn a_process_that_ends_while_gpurec_attaches() {
     });
 }
 
-/// As on a file system whose server answers its owner alone, or nobody any more.
+/// As on a file system whose server answers only its owner, or does not answer at all any more.
 #[test]
 fn a_library_that_cannot_be_opened_is_told() {
     live(|room| {
@@ -177,8 +177,8 @@ fn a_process_that_ends_while_its_library_is_looked_at() {
     });
 }
 
-/// It was not stopped, since it was traced as gdb does. Its file is looked at when the next process maps it, and that one
-/// is recorded from its first call.
+/// The process was not stopped, since it is traced as gdb traces. gpurec looks at its file when the next process maps
+/// it, and records that process from its first call.
 #[test]
 fn a_process_that_is_gone_before_its_library_is_looked_at() {
     live(|room| {
@@ -211,7 +211,7 @@ fn a_process_that_is_gone_before_its_library_is_looked_at() {
     });
 }
 
-/// As `fg` does with a job: gpurec had stopped it, and has not looked at its library yet.
+/// `fg` does this with a job: gpurec has stopped the process, and has not looked at its library yet.
 #[test]
 fn a_process_that_somebody_lets_go_before_its_library_is_looked_at() {
     live(|room| {
@@ -247,7 +247,8 @@ fn a_process_that_somebody_lets_go_before_its_library_is_looked_at() {
     });
 }
 
-/// It goes on to its next library, and is stopped there: that it is stopped when the first one is looked at says nothing.
+/// The process reaches its next library and is stopped there. That it is stopped when gpurec looks at the first library
+/// proves nothing.
 #[test]
 fn a_process_that_somebody_lets_go_is_stopped_at_its_next_library() {
     live(|room| {
@@ -260,7 +261,7 @@ fn a_process_that_somebody_lets_go_is_stopped_at_its_next_library() {
         let words = ["--lib", "copy-*.so:x_*", "-o", &file, "--", "sh", "-c", &script];
         let mut recording = room.start(room.gpurec(&words));
         recording.wait_for_stdout("waiting");
-        // Its own programs and libraries have been looked at by then.
+        // gpurec has looked at the command's own programs and libraries by then.
         std::thread::sleep(std::time::Duration::from_millis(300));
         recording.signal(Signal::SIGSTOP);
         fs::write(&first, "").unwrap();
@@ -283,7 +284,7 @@ fn a_process_that_somebody_lets_go_is_stopped_at_its_next_library() {
     });
 }
 
-/// The machine's clock, wrong for a moment; set right when this goes.
+/// Sets the machine's clock wrong for a moment; dropping it sets the clock right.
 struct Wrong {
     before: libc::timespec,
     since: std::time::Instant,
@@ -317,7 +318,8 @@ impl Drop for Wrong {
     }
 }
 
-/// Times in a trace are of a clock that nobody sets. The beginning is what the machine's clock said then.
+/// Times in a trace come from a clock that cannot be set. The start in the header is what the machine's clock showed
+/// then.
 #[test]
 fn a_clock_that_is_set_while_recording() {
     live(|room| {
@@ -339,7 +341,7 @@ fn a_clock_that_is_set_while_recording() {
             recording.wait_for_stdout("called");
             drop(wrong);
             recording.done().exited(0);
-            // Trace::checked sees to it that time never goes back.
+            // Trace::checked verifies that time never goes back.
             let trace = Trace::checked(room, &file);
             trace.is_whole().has_calls(&[("x_wait", 1), ("x_leaf", 500)]);
             let whole = trace.last_ns / 1_000_000_000;
@@ -353,7 +355,7 @@ fn a_clock_that_is_set_while_recording() {
     });
 }
 
-/// There CLOCK_MONOTONIC is another one than the kernel's own.
+/// Inside, CLOCK_MONOTONIC differs from the clock of BPF.
 #[test]
 fn a_time_namespace_around_the_command_and_around_gpurec() {
     live(|room| {
@@ -376,7 +378,7 @@ fn a_time_namespace_around_the_command_and_around_gpurec() {
     });
 }
 
-/// Where a process that comes or goes cannot be marked as told (bpf/copies.h), it is still told once.
+/// gpurec reports a process that starts or ends once, even where the mark that says so (bpf/copies.h) finds no room.
 #[test]
 fn processes_when_no_more_of_them_can_be_marked() {
     const BUSY: &str =
@@ -411,15 +413,15 @@ fn processes_when_no_more_of_them_can_be_marked() {
     });
 }
 
-/// What later copies of a program saw in place of the first is subtracted from what that one was passed over for: it must
-/// never be more, or a gap would be hidden.
+/// What later copies of a program saw in place of the first is subtracted from the misses of the first. It must never
+/// be more than those, or it would hide a gap.
 #[test]
 fn copies_of_a_program_see_no_more_than_the_first_did_not() {
     const BUSY: &str = "storm() { i=0; while [ $i -lt 150 ]; do /bin/true; i=$((i+1)); done; }; \
                         storm & storm & storm & storm & wait";
     live(|room| {
         let file = room.text("t.jsonl");
-        // The kernel frees the last recording's a moment later.
+        // Linux frees the programs of the last recording a moment later.
         eventually("no other gpurec", || first_copies().is_empty());
         let maps = ids_of_maps("covered");
         let mut recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", BUSY]));
@@ -430,7 +432,7 @@ fn copies_of_a_program_see_no_more_than_the_first_did_not() {
         while recording.is_running() {
             let seen: Vec<u64> =
                 (0..5).map(|what| covered.iter().map(|map| count(map, what)).sum()).collect();
-            // Afterwards, since it comes before.
+            // Reads the misses after the copies, since a miss comes before the copy that covers it.
             let first = first_copies();
             for (what, name) in FIRST_COPIES.iter().enumerate() {
                 let Some((_, missed)) = first.iter().find(|(program, _)| program == name) else { continue };
@@ -450,7 +452,7 @@ fn copies_of_a_program_see_no_more_than_the_first_did_not() {
 const FIRST_COPIES: [&str; 5] =
     ["process_fork_0", "process_exec_0", "process_exit_0", "mmap_enter_0", "mmap_exit_0"];
 
-/// With how many hits each was passed over for.
+/// Returns the name of each first copy and the hits that it missed.
 fn first_copies() -> Vec<(String, u64)> {
     let programs =
         ProgInfoIter::default().map(|p| (p.name.to_string_lossy().into_owned(), p.recursion_misses));
@@ -503,9 +505,9 @@ fn a_machine_that_lacks_something() {
             assert!(fs::read(&file).unwrap_or_default().is_empty());
             let _ = fs::remove_file(&file);
         }
-        // These are none.
+        // These cases lack nothing that gpurec needs.
         for line in [
-            // Another one: that of the machine is everybody's.
+            // Mounts another /proc: the machine's own is shared by all tests.
             "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"",
             "ulimit -l 64; exec \"$@\"",
             "umount -l /sys/kernel/tracing 2>/dev/null; umount -l /sys/kernel/debug 2>/dev/null; exec \"$@\"",

@@ -1,6 +1,7 @@
-//! Traces made to fill a reader's memory: they are read to their end, and take no more than is bounded.
+//! Traces made to fill a reader's memory: gpurec reads them to their end within a memory limit.
 //!
-//! In: compressed traces of some hundred megabytes, made here, line by line. Out: what the reader takes while it reads.
+//! In: compressed traces of some hundred megabytes, made here, line by line.
+//! Out: the reader's memory while it reads.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -23,7 +24,7 @@ fn write(folder: &Folder, name: &str, each: impl Fn(&mut dyn Write)) -> String {
     path
 }
 
-/// The most memory of its own, in KiB, of a command that reads.
+/// Returns the most memory of its own, in KiB, that a reading command uses.
 fn most_memory(words: &[&str]) -> u64 {
     let mut child = gpurec(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
@@ -105,7 +106,7 @@ fn calls_that_never_return_of_functions_with_long_names() {
     bounded(&file, &[&["summary"], &["report", "errors"], &["report", "longest"]]);
 }
 
-/// Of a part of a trace: a child is called what its parent is.
+/// Reads a part of a trace, in which a child has the name of its parent.
 #[test]
 fn children_of_a_process_with_a_long_command() {
     let folder = Folder::new();

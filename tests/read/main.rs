@@ -1,8 +1,10 @@
-//! The commands that read traces, as a person runs them: the real binary, no root, no GPU, the committed traces.
+//! The commands that read traces, as a user runs them: the real binary, no root, no GPU, the committed traces.
 //!
 //! In: traces/, python3 with the protobuf classes of PyPI's `perfetto` (GPUREC_PERFETTO names the folder, which
-//! scripts/test fills). Out: exit statuses, what is said, and exports that readers which are not ours find equal to the
-//! traces. With CI=true what is missing fails a test. Not here: golden texts; they are beside each view.
+//! scripts/test fills).
+//! Out: exit statuses, messages, and exports that independent readers find equal to the traces. With CI=true a missing
+//! thing fails a test.
+//! Not here: golden texts; each view keeps its own.
 
 mod bounds;
 mod shown;
@@ -25,7 +27,7 @@ fn trace(name: &str) -> String {
     root().join("traces").join(name).display().to_string()
 }
 
-/// A folder that goes with the value.
+/// A folder that is removed with the value.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -63,7 +65,7 @@ fn said(done: &Output) -> String {
     text(&done.stdout) + &text(&done.stderr)
 }
 
-/// One sentence with what to do, this exit status, and nothing on standard output.
+/// Asserts one sentence that says what to do, this exit status, and nothing on standard output.
 fn refused(words: &[&str], status: i32, with: &str) {
     let done = run(words);
     let text = said(&done);
@@ -81,7 +83,7 @@ fn readers() -> Option<PathBuf> {
     None
 }
 
-/// Exports the traces together, and has them compared.
+/// Exports the traces together, and has the independent readers compare them.
 fn exports_are_true(traces: &[&str], mutate: bool) {
     let Some(readers) = readers() else { return };
     let folder = Folder::new();
@@ -136,7 +138,7 @@ fn a_needless_allocation_in_a_loop_is_named_first_and_fails_the_gate() {
     assert_eq!(run(&["check", "--assert", budget, &after]).status.code(), Some(1));
 }
 
-/// As by `| head -1`: what is left is not written, and that is no failure.
+/// As with `| head -1`: gpurec does not write what is left, and that is no failure.
 #[test]
 fn a_reader_that_leaves_is_no_error() {
     let demo = trace("demo.jsonl.zst");
@@ -160,12 +162,12 @@ fn a_reader_that_leaves_is_no_error() {
     }
     for words in all {
         let mut child = gpurec(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // Nobody reads, from the first byte on: the pipe goes before anything can be written.
+        // The pipe has no reader from the first byte on: it closes before anything can be written.
         drop(child.stdout.take());
         let done = child.wait_with_output().unwrap();
         assert_eq!((done.status.code(), said(&done)), (Some(0), String::new()), "{words:?}");
     }
-    // And one that read a line first.
+    // Then a reader that leaves after one line.
     let mut child = gpurec(&["export", "--format", "csv", &demo]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -202,7 +204,7 @@ fn what_is_no_trace_is_refused_in_a_sentence() {
     refused(&["diff", "--fail-over", "calls=", &trace(TRACES[0]), &trace(TRACES[0])], 2, "calls=");
 }
 
-/// The newest trace is what traces/latest leads to.
+/// The newest trace is the one to which traces/latest leads.
 #[test]
 fn without_a_file_the_newest_trace_is_read() {
     let folder = Folder::new();
@@ -244,7 +246,7 @@ fn a_killed_recording_is_read_and_said_to_be_cut() {
     }
 }
 
-/// Nobody hears what is said: the answer and the exit status are the same.
+/// Messages cannot be written: the answer and the exit status are the same.
 #[test]
 fn standard_error_may_be_full_or_closed() {
     let folder = Folder::new();
@@ -281,7 +283,7 @@ fn standard_error_may_be_full_or_closed() {
     }
 }
 
-/// A trace in which every name is followed by this, of so many first lines and the last.
+/// Returns a trace in which this suffix follows every name, from the given number of first lines and the last line.
 fn renamed(lines: usize, suffix: &str) -> String {
     fn rename(key: &str, value: &mut serde_json::Value, suffix: &str) {
         const KEPT: [&str; 7] = ["type", "phase", "op", "start", "ptr", "stream", "version"];
@@ -300,7 +302,7 @@ fn renamed(lines: usize, suffix: &str) -> String {
     for line in all.iter().take(lines.min(all.len() - 1)).chain(all.last()) {
         let mut value: serde_json::Value = serde_json::from_str(line).unwrap();
         let name = value["name"].clone();
-        // What could not be hooked are thousands of names: their suffix need not be long too.
+        // The functions that could not be hooked are thousands of names: they need no long suffix too.
         let hooks = value["hooks"].take();
         rename("", &mut value, suffix);
         if value["type"] == "process" {
@@ -341,7 +343,7 @@ fn all_that_people_read(file: &str) -> Vec<Vec<&str>> {
     all
 }
 
-/// Names come from the programs recorded, and from whoever sent the trace.
+/// Names come from the recorded programs, and from the sender of the trace.
 #[test]
 fn nothing_in_a_trace_or_its_name_is_a_command_to_a_terminal() {
     const EVIL: &str = "\u{1b}[31m\u{9b}31m\u{7}\u{202e}\u{2066}\u{200b}\u{feff}\r";

@@ -1,8 +1,8 @@
-//! What a person sees of a trace: on terminals of any width, through a pipe, of a part of it.
+//! What a user sees of a trace: on terminals of any width, through a pipe, of a part of it.
 
 use super::*;
 
-/// The kernels of a trace, as the trace has them.
+/// The kernels of a trace, read directly from its lines.
 fn kernels(file: &str) -> Vec<String> {
     let text = fs::read_to_string(file).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -97,8 +97,8 @@ fn colours_are_as_asked_for() {
     assert!(help.contains('\u{1b}') && !shown(&["summary", "--help"], &[]).contains('\u{1b}'));
 }
 
-/// Each key of a trace by where it stands, as DuckDB takes them: a key of one line and one of another that differ only in
-/// case cannot be columns of one table.
+/// Collects each key of a trace by its path, with DuckDB's rule: a key of one line and one of another that differ only
+/// in case cannot be columns of one table.
 fn keys(value: &serde_json::Value, at: &str, all: &mut std::collections::BTreeMap<String, String>) {
     match value {
         serde_json::Value::Object(object) => {
@@ -146,7 +146,7 @@ fn duckdb_reads_every_trace() {
     }
 }
 
-/// What a program that knows nothing of gpurec counts.
+/// Counts lines without any code of gpurec.
 fn counted(lines: &[serde_json::Value], wanted: impl Fn(&serde_json::Value) -> bool) -> u64 {
     lines.iter().filter(|line| line["type"] == "userspace" && line["phase"] == "B" && wanted(line)).count()
         as u64
@@ -263,12 +263,12 @@ fn a_part_of_a_trace_is_read_by_every_reader() {
     let octaves: Vec<u64> =
         histogram["histogram"].as_array().unwrap().iter().map(|row| row["calls"].as_u64().unwrap()).collect();
     assert_eq!(octaves.iter().sum::<u64>(), 120);
-    // 1 µs is the only one below 1024 ns; 2 µs lies below 2048.
+    // 1 µs is the only one below 1024 ns; 2 µs is below 2048.
     assert_eq!(octaves[..3], [4, 4, 8], "{histogram}");
     refused(&["summary", "--from", "2", "--to", "1", &file], 2, "--from must be earlier");
     let nobody = shown(&["summary", "--pid", "99", &file], &[]);
     assert!(nobody.contains("no call of the trace is of this part"), "{nobody}");
-    // A gate does not pass because the process, thread or rank is not there.
+    // A gate must not pass because the process, thread or rank is missing.
     for part in ["--pid", "--tid", "--rank"] {
         let gate = run(&["check", "--budget", "launches<=1000000", part, "99", &file]);
         let text = String::from_utf8_lossy(&gate.stdout);
@@ -282,7 +282,7 @@ fn a_part_of_a_trace_is_read_by_every_reader() {
     refused(&["summary", "/"], 125, "this is a folder");
     refused(&["summary", "--from", "x", &file], 2, "not a time");
     refused(&["summary", "--pid", "x", &file], 2, "must be a number");
-    // At 80 columns no report loses what it is for.
+    // At 80 columns no report drops its essential column.
     for (report, column) in [("longest", "Event"), ("threads", "TID"), ("errors", "Asked for")] {
         let text = shown(&["--width", "80", "report", report, &file], &[]);
         assert!(text.contains(column), "{text}");

@@ -1,17 +1,18 @@
-//! What can be wrong with a kernel, a driver or what is asked for: said in a sentence, and the rest is recorded.
+//! Faults of the Linux side, of the driver module or of the options: gpurec reports each in a sentence, and records the
+//! rest.
 
 use crate::compare::{Recording, text};
 use crate::machine::{Machine, Visit};
 
 impl Visit {
-    /// In the summary a sentence is broken into lines.
+    /// The summary breaks a sentence into lines.
     fn says(&self, name: &str, sentence: &str) -> bool {
         let words: Vec<String> = self.text(name).split_whitespace().map(str::to_owned).collect();
         words.join(" ").contains(sentence)
     }
 }
 
-/// All of these are recorded in one machine: a name each.
+/// One machine records all of these under a name each.
 #[test]
 fn what_is_wrong_is_said_and_the_rest_is_recorded() {
     let Some(visit) = Machine::of("6.12").visit(include_str!("guest/bad.sh")) else { return };
@@ -30,7 +31,7 @@ fn what_is_wrong_is_said_and_the_rest_is_recorded() {
     assert_eq!(visit.text("left_behind"), "", "{visit}: left behind by a gpurec that was killed");
 }
 
-/// Of everything that is wrong: complete, and each ioctl is there.
+/// Asserts for every fault that the recording is complete and has each ioctl.
 fn recording(visit: &Visit, name: &str) -> Recording {
     let recording = Recording::read(visit, name);
     recording.is_complete();
@@ -76,7 +77,7 @@ fn own_hooks(visit: &Visit) {
         ("nv_add_mapping_context_to_file", "prot"),
     ] {
         let mut lines =
-            // A mapping of nvidia-uvm is told as a system call, by its device.
+            // A mapping of nvidia-uvm is recorded as a system call, by its device.
             own.lines.iter().filter(|line| line["name"] == name && line["phase"] != "E" && line["args"]["device"].is_null()).peekable();
         assert!(lines.peek().is_some(), "{visit}: no line {name}");
         for line in lines {
@@ -115,7 +116,7 @@ fn modules_that_come_and_go(visit: &Visit) {
     let load = recording(visit, "load");
     let came = line(&load, "nvidia").unwrap_or_else(|| panic!("{visit}: nothing is said of nvidia's coming"));
     assert!(came["functions"].as_u64() > Some(30), "{visit}: {came}");
-    // RM core functions cannot be hooked: that is said too.
+    // RM core functions cannot be hooked: gpurec says that too.
     assert!(came["not_hooked"].as_array().is_some_and(|list| list.len() > 10), "{visit}: {came}");
     assert!(load.count("nvidia_open") > 0 && load.count("uvm_migrate") > 0, "{visit}: hooks that came late");
 
@@ -130,7 +131,7 @@ fn modules_that_come_and_go(visit: &Visit) {
 
 #[test]
 fn without_a_driver_the_rest_is_recorded() {
-    // Lockdown to integrity leaves everything that gpurec needs; but no module without a signature.
+    // Lockdown to integrity permits all that gpurec needs, but no module without a signature.
     for words in ["", "lockdown=integrity"] {
         let machine = Machine::of("6.12").with_driver("none", "").with_words(words);
         let script = "gpurec --kernel -o /out/demo.jsonl -- ./program --loops 2 > /out/demo.txt 2>&1";
@@ -141,7 +142,7 @@ fn without_a_driver_the_rest_is_recorded() {
     }
 }
 
-/// Neither of these can record anything: one sentence, and a status that says so.
+/// Neither machine can record anything: gpurec prints one sentence, and its status says so.
 #[test]
 fn a_kernel_that_cannot_be_had_is_told_in_a_sentence() {
     for (machine, sentence) in [

@@ -1,4 +1,6 @@
-//! A trace beside the truth. In: a visit and a recording's name. Out: panics that say what differs.
+//! Compares a trace with the truth.
+//! In: a visit and a recording's name.
+//! Out: panics that say what differs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +30,7 @@ pub fn text<'a>(line: &'a Value, key: &str) -> &'a str {
     line[key].as_str().unwrap_or_default()
 }
 
-/// "a number's name" lines of a table of the product, as name to numbers.
+/// Reads the "number name" lines of one of gpurec's tables, as name to numbers.
 fn table(file: &str) -> BTreeMap<String, Vec<u32>> {
     let path = root().join("crates/nvidia/src").join(file);
     let mut names: BTreeMap<String, Vec<u32>> = BTreeMap::new();
@@ -51,7 +53,7 @@ fn number(name: &str, table: &BTreeMap<String, Vec<u32>>) -> Option<u32> {
     u32::from_str_radix(name.rsplit("0x").next()?, 16).ok()
 }
 
-/// nr of the requests that may come wrapped; of others it is in the command word.
+/// Returns the nr of a request that may come wrapped; other requests have it in the command word.
 fn nr_of(request: &str, cmd: u32, unified: bool, wrapped: bool) -> u32 {
     match request {
         "NV_ESC_RM_CONTROL" if wrapped => 0x2a,
@@ -60,7 +62,7 @@ fn nr_of(request: &str, cmd: u32, unified: bool, wrapped: bool) -> u32 {
     }
 }
 
-/// The kernel passed over hits: gpurec says of how many at most, and no more is missing.
+/// Linux skipped hits of a probe: gpurec reports at most how many, and no more is missing.
 pub fn says_what_was_passed_over(visit: &Visit, name: &str) {
     let about = format!("{visit}, {name}");
     let trace = visit.text(&format!("{name}.jsonl"));
@@ -96,7 +98,7 @@ impl Recording {
         assert_eq!(end["complete"], true, "{}: {}", self.about, end["incomplete_because"]);
     }
 
-    /// Each once, with its name, status and duration.
+    /// Asserts that each ioctl is there once, with its name, status and duration.
     pub fn has_what_the_driver_counted(&self) {
         let mut mine: BTreeMap<Request, u64> = BTreeMap::new();
         for one in &self.ioctls {
@@ -120,7 +122,7 @@ impl Recording {
         }
     }
 
-    /// The stand-in libcuda talks to the driver inside calls only; the other program makes none.
+    /// The stand-in libcuda calls the driver module inside CUDA calls only; the other program makes none.
     pub fn has_ioctls_in_calls(&self) {
         let mut calling = 0;
         for one in &self.ioctls {
@@ -162,8 +164,8 @@ impl Recording {
     }
 }
 
-/// What a tracer can know of a request: the driver writes a status only if it took the request, and what could not be
-/// copied in has no detail.
+/// Returns what a tracer can know of a request: the driver module writes a status only if it took the request, and
+/// arguments that could not be copied in have no detail.
 fn seen(request: &Request) -> Request {
     let mut seen = request.clone();
     if request.returned != 0 {

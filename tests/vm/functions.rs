@@ -1,5 +1,7 @@
-//! Hooks in the kernel, in a trace beside the truth: what the header says of them, how often their functions were called.
-//! In: a recording. Out: panics that say what differs.
+//! Compares the hooks in nvidia.ko in a trace with the truth: what the header says of them, and how often their
+//! functions were called.
+//! In: a recording.
+//! Out: panics that say what differs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +11,7 @@ use serde_json::Value;
 use crate::compare::{Recording, text};
 use crate::machine::root;
 
-/// What lines of a hook are called, where that is not the function's name.
+/// Maps hooks to the names of their lines, where those differ from the function's name.
 fn line_names() -> BTreeMap<String, String> {
     let table = fs::read_to_string(root().join("crates/nvidia/src/hooks.txt")).unwrap();
     let row = |line: &str| {
@@ -38,18 +40,19 @@ impl Recording {
         list.iter().map(|one| (text(one, "name"), text(one, "reason"))).collect()
     }
 
-    /// Why a hook is not there; empty if nothing is said.
+    /// Returns why a hook is missing; empty if the header gives no reason.
     pub fn reason(&self, name: &str) -> &str {
         self.refusals().into_iter().find(|(refused, _)| *refused == name).map_or("", |(_, reason)| reason)
     }
 
-    /// Lines of this name: beginnings, and what has no end of its own.
+    /// Counts lines of this name: beginnings, and lines that have no end of their own.
     pub fn count(&self, name: &str) -> u64 {
         let is = |line: &&Value| line["name"] == name && line["phase"] != "E";
         self.lines.iter().filter(is).count() as u64
     }
 
-    /// The backend that was asked for, and no other. One that this kernel has not is refused by its name.
+    /// Asserts that only the requested backend was used, or that gpurec refused it by its name where this Linux lacks
+    /// it.
     pub fn keeps_to(&self, backend: &str, offered: bool) {
         let by: Vec<(&str, u64)> = ["fentry", "kprobe.session", "kprobe.multi", "kprobe"]
             .iter()
@@ -70,7 +73,7 @@ impl Recording {
         }
     }
 
-    /// As often as each hooked function says itself that it was called.
+    /// Asserts that the trace has as many calls of each hooked function as the function counted itself.
     pub fn has_functions_as_counted(&self) {
         let names = line_names();
         let mut symbols: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -78,7 +81,7 @@ impl Recording {
             let name = text(hook, "name");
             // gpurec reads the driver's version itself, before it records.
             let line = names.get(name).map_or(name, String::as_str);
-            // ioctls and errors are compared by themselves; poll is told as a system call too.
+            // ioctls and errors are compared elsewhere; poll is recorded as a system call too.
             let compared = !line.ends_with("nvidia_ioctl")
                 && !line.ends_with("_uvm_ioctl")
                 && !line.ends_with("_modeset_ioctl")
@@ -92,7 +95,7 @@ impl Recording {
         let called = |symbol: &&str| self.truth.functions.get(*symbol).copied().unwrap_or(0);
         for (line, symbols) in &symbols {
             let expected: u64 = symbols.iter().map(called).sum();
-            // Files of the other modules are told as system calls, which know a path or a device.
+            // Files of the other modules are recorded as system calls, which know a path or a device.
             let told = self.lines.iter().filter(|one| {
                 let by_call = !one["args"]["path"].is_null() || !one["args"]["device"].is_null();
                 one["name"] == **line && one["phase"] == "B" && by_call
@@ -111,21 +114,21 @@ impl Recording {
         }
     }
 
-    /// Interrupts, errors and faults, whatever tells of them.
+    /// Compares interrupts, errors and faults, by whichever hook records them.
     pub fn has_events_as_counted(&self) {
         let truth = |event: &str| self.truth.events[event];
         let by_function =
             self.hooks().any(|hook| hook["name"] == "nvidia_isr" && hook["how"] != "tracepoint");
         let interrupts = if by_function { "nvidia_isr" } else { "nvidia_irq" };
         assert_eq!(self.count(interrupts), truth("interrupts"), "{}: {interrupts}", self.about);
-        // The function is given a format, and its arguments in a way that no hook can read.
+        // The function gets a format, with its arguments in a way that no hook can read.
         let whole = self.hooks().any(|hook| hook["name"] == "xid");
         let xids = self.lines.iter().filter(|line| line["type"] == "xid" && line["xid"] == 31);
         let told = xids.filter(|line| !whole || text(line, "message").contains("MMU Fault"));
         assert_eq!(told.count() as u64, truth("xids"), "{}: Xids", self.about);
     }
 
-    /// Is there a line of the first name beneath one of the second, and so on?
+    /// Asserts that a line of the first name is nested in one of the second, and so on.
     pub fn has_chain(&self, names: &[&str]) {
         let by_id: BTreeMap<u64, &Value> =
             self.lines.iter().filter_map(|line| Some((line["event_id"].as_u64()?, line))).collect();

@@ -1,5 +1,7 @@
-//! A machine that runs a script. In: a kernel, a driver, a script. Out: what the script left, in a folder that goes with
-//! the value. Not here: what a kernel is and how it boots; that is scripts/vm.
+//! A virtual machine that runs a script.
+//! In: a Linux version, a driver module, a script.
+//! Out: what the script wrote, in a folder that is removed with the value.
+//! Not here: which Linux it is and how it boots; see scripts/vm.
 
 use std::fmt;
 use std::fs;
@@ -20,24 +22,24 @@ impl Machine {
     pub const fn of(kernel: &'static str) -> Machine {
         Machine { kernel, driver: "open", options: "", words: "", type_information: true }
     }
-    /// As most distributions build a driver: without BTF.
+    /// Builds the driver module as most distributions do: without BTF.
     pub const fn without_type_information(self) -> Machine {
         Machine { type_information: false, ..self }
     }
     pub const fn with_driver(self, driver: &'static str, options: &'static str) -> Machine {
         Machine { driver, options, ..self }
     }
-    /// More of the kernel's command line.
+    /// Appends words to Linux's command line.
     pub const fn with_words(self, words: &'static str) -> Machine {
         Machine { words, ..self }
     }
 
-    /// GPUREC_TEST_KERNEL names one kernel of several.
+    /// GPUREC_TEST_KERNEL selects one Linux version of several.
     fn is_wanted(&self) -> bool {
         std::env::var("GPUREC_TEST_KERNEL").map_or(true, |kernel| kernel == self.kernel)
     }
 
-    /// None, said aloud, if this computer cannot run it; None too if another kernel is wanted.
+    /// None, with a message, if this computer cannot run it; also None if another Linux version is selected.
     pub fn visit(&self, script: &str) -> Option<Visit> {
         if !self.is_wanted() {
             return None;
@@ -81,13 +83,13 @@ pub struct Visit {
 }
 
 impl Visit {
-    /// A file that the script left; empty if it did not.
+    /// A file that the script wrote; empty if it did not.
     pub fn text(&self, name: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.folder.join("out").join(name)).unwrap_or_default())
             .into_owned()
     }
 
-    /// Files that the script left, without their ending.
+    /// Names of files that the script wrote, without their ending.
     pub fn names(&self, begin: &str, ending: &str) -> Vec<String> {
         let files = fs::read_dir(self.folder.join("out")).unwrap();
         let names = files.map(|file| file.unwrap().file_name().to_string_lossy().into_owned());
@@ -107,7 +109,7 @@ impl fmt::Display for Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        // What failed is looked at; what passed goes.
+        // A failed test keeps the folder for inspection.
         if !std::thread::panicking() {
             let _ = fs::remove_dir_all(&self.folder);
         }
@@ -126,7 +128,7 @@ fn tempdir() -> PathBuf {
     folder
 }
 
-/// The demo's program and libraries as the build script left them, and the programs of the tests.
+/// Copies the demo's program and libraries as the build script left them, and the programs of the tests.
 fn put_programs(files: &Path) {
     let demo = Path::new(env!("OUT_DIR")).join("demo");
     for name in ["libcuda.so.1", "libcudart.so.13", "program"] {

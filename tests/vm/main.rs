@@ -1,10 +1,12 @@
-//! The suite for the kernel's side: gpurec in Debian's own kernels, under emulation, with a stand-in driver.
+//! The suite for the Linux side: gpurec in Debian's own kernels, under emulation, with a stand-in driver module.
 //!
-//! In: scripts/vm, the binary, the stand-in CUDA libraries that the build made, a C compiler. Out: for every kernel,
-//! kind of driver and backend, each trace compared with what the driver itself counted (/proc/driver/nvidia/standin_counts).
-//! A machine takes seconds to a minute, so one machine answers for all recordings of its kind, and machines run side by
-//! side as tests do. GPUREC_TEST_KERNEL=6.12 leaves the machines of other kernels out. What is missing here skips a test
-//! and says so; with CI=true it fails it. Not here: asserts on time.
+//! In: scripts/vm, the binary, the stand-in CUDA libraries that the build made, a C compiler.
+//! Out: for every Linux version, kind of driver module and backend, each trace compared with what the driver module
+//! itself counted (/proc/driver/nvidia/standin_counts).
+//! A machine takes seconds to a minute, so one machine runs all recordings of its kind, and machines run in parallel as
+//! tests do. GPUREC_TEST_KERNEL=6.12 leaves out the machines of other versions. What is missing here skips a test and
+//! says so; with CI=true it fails it.
+//! Not here: asserts on time.
 
 mod bad;
 mod compare;
@@ -19,7 +21,7 @@ use machine::{Machine, Visit};
 
 const BACKENDS: [&str; 5] = ["fentry", "kprobe.session", "kprobe.multi", "kprobe", "tracepoint"];
 
-/// The same work by each of the backends: all that the driver counted is there.
+/// Records the same work by each of the backends: the trace has all that the driver module counted.
 fn record(machine: Machine, backends: &[&str], more: &str) -> Option<(Visit, Vec<Recording>)> {
     let settings = format!("BACKENDS='{}' MORE='{more}'", backends.join(" "));
     let visit = machine.visit(&format!("{settings}\n{}", include_str!("guest/backends.sh")))?;
@@ -40,7 +42,7 @@ fn record(machine: Machine, backends: &[&str], more: &str) -> Option<(Visit, Vec
     Some((visit, recordings))
 }
 
-/// Every backend, forced. Those that the kernel has not are refused by name, and nothing else is missing.
+/// Forces every backend. gpurec refuses by name those that this Linux lacks, and nothing else is missing.
 fn every_backend(machine: Machine, offered: &[&str], more: &str) {
     let Some((visit, recordings)) = record(machine, &BACKENDS, more) else { return };
     let said: Vec<String> = BACKENDS.iter().map(|backend| visit.text(&format!("{backend}.txt"))).collect();
@@ -74,7 +76,7 @@ fn the_newest_linux_has_every_backend() {
     every_backend(Machine::of("trixie/newest"), &BACKENDS, "");
 }
 
-/// The ladder, as users get it, where the module has no type information.
+/// The fallback between backends, as users get it, where the module has no type information.
 #[test]
 fn a_driver_without_type_information_goes_one_backend_down() {
     let machine = Machine::of("6.12").without_type_information();
@@ -100,7 +102,7 @@ fn the_proprietary_driver_is_told_as_far_as_its_names_go() {
     assert!(reason.contains("proprietary"), "{visit}: {reason}");
 }
 
-/// Where the kernel takes probes there, the way down to the GPU's own processor is in the trace.
+/// Where Linux accepts probes there, the trace has the calls down to the GPU's own processor.
 #[test]
 fn the_resource_manager_is_told_where_it_can_be_hooked() {
     let machine = Machine::of("6.12").with_driver("traceable", "");

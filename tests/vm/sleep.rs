@@ -1,4 +1,5 @@
-//! A machine that is suspended while it is recorded: how long it slept is told, and is in no duration.
+//! A machine that is suspended while gpurec records it: the trace says how long it slept, and no duration includes
+//! that.
 
 use crate::machine::Machine;
 
@@ -14,7 +15,7 @@ fn a_machine_that_slept_is_told() {
     let lines = after("LINE ");
     assert_eq!(lines.len(), 1, "{visit}: {console}");
     let line: serde_json::Value = serde_json::from_str(lines[0]).unwrap();
-    // The kernel stays down for five seconds, by a clock of whole seconds, or longer if it is emulated slowly.
+    // The guest stays suspended for five seconds by a clock of whole seconds, or longer if it is emulated slowly.
     let slept_us = line["slept_us"].as_f64().expect("slept_us");
     assert!(slept_us > 3.5e6, "{visit}: {line}");
     let told = [

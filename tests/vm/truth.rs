@@ -1,14 +1,16 @@
-//! What the stand-in driver counted. In: the text of standin_counts. Out: how often each request came, with what result.
+//! What the stand-in driver module counted.
+//! In: the text of standin_counts.
+//! Out: how often each request came, with what result.
 
 use std::collections::BTreeMap;
 
-/// A request as the driver saw it. `detail`: the RM command or class.
+/// A request as the driver module saw it. `detail`: the RM command or class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
     pub device: String,
     pub nr: u32,
     pub detail: Option<u32>,
-    /// Of those that the driver took.
+    /// None if the driver module did not take the request.
     pub status: Option<u32>,
     pub returned: i64,
     pub wrapped: bool,
@@ -20,7 +22,7 @@ pub struct Truth {
     /// By module and name.
     pub functions: BTreeMap<String, u64>,
     pub events: BTreeMap<String, u64>,
-    /// By device and what was done: open, close, mmap, poll.
+    /// By device and operation: open, close, mmap, poll.
     pub files: BTreeMap<(String, String), u64>,
 }
 

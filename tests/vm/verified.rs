@@ -1,6 +1,6 @@
-//! What the programs were to each kernel's verifier, beside what they were the last time (verified.csv). In: what
-//! `gpurec -v` said in a machine. Out: changes, printed; a panic where one has grown by half. GPUREC_REWRITE=1 writes
-//! the file anew.
+//! Compares the number of instructions that each verifier processed per program with the last one (verified.csv).
+//! In: the output of `gpurec -v` in a machine.
+//! Out: changes, printed; a panic where a number has grown by half. GPUREC_REWRITE=1 rewrites the file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use crate::machine::root;
 
 const SAID: &str = "instructions that the kernel's verifier went through: ";
-/// Machines answer side by side, and the file is one.
+/// Several machines report at the same time, and there is one file.
 static FILE: Mutex<()> = Mutex::new(());
 
 type Counts = BTreeMap<(String, String), u64>;
@@ -28,7 +28,7 @@ fn parse(text: &str) -> Counts {
     text.lines().filter_map(row).collect()
 }
 
-/// Programs by name, the most of all recordings.
+/// Reads the programs by name, each with the maximum over all recordings.
 fn said(kernel: &str, texts: &[String]) -> Counts {
     let mut counts = Counts::new();
     let lists = texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.split_once(SAID));
