@@ -205,7 +205,7 @@ fn jsonl(folder: &Path) {
 
 fn budget(folder: &Path) {
     let gates = include_str!("../../docs/gates.md");
-    let expressions = gates.split("# budget.txt\n").nth(1).and_then(|rest| rest.split("```").next());
+    let expressions = gates.split("# gate.txt\n").nth(1).and_then(|rest| rest.split("```").next());
     let metrics = gates.split("\n## Metrics\n").nth(1).expect("docs/gates.md has metrics");
     let mut all: Vec<&str> = expressions.expect("docs/gates.md has a budget").lines().collect();
     all.extend([
