@@ -1,14 +1,14 @@
-//! How many bytes an allocation asked for, by its arguments: what a failed one is to be blamed on.
+//! The number of bytes that an allocation requested, from its arguments: it explains why an allocation failed.
 
 use gpurec_cuda::{self as cuda, Category, base_name};
 use gpurec_trace::{Args, Value};
 
-/// Whether a call takes memory of a size that its arguments tell.
+/// Whether a call allocates memory of a size that its arguments give.
 pub fn allocates(category: Category) -> bool {
     matches!(category, Category::Alloc | Category::Managed | Category::Pool | Category::VirtualMemory)
 }
 
-/// Of a call that failed: none if it was not for memory.
+/// The requested bytes of a failed call; None if it was not an allocation.
 pub fn bytes_of(name: &str, bytes: Option<u64>) -> Option<u64> {
     bytes.filter(|_| allocates(cuda::category(name)))
 }
@@ -23,6 +23,6 @@ pub fn bytes(name: &str, args: &Args) -> Option<u64> {
         let height = number("Height").or_else(|| number("height"))?;
         return Some(width.saturating_mul(height));
     }
-    // Of an array the sides are elements of a size that the arguments do not have.
+    // For an array the arguments give the numbers of elements, but not their size.
     number("bytesize").or_else(|| number("size"))
 }

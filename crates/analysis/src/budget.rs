@@ -1,5 +1,5 @@
-//! What `--budget` left out: from its lines to figures, and from them to text. A function is at a
-//! level from one of its lines to the next, or to the end.
+//! What `--budget` left out: from its lines to figures, and from figures to text. A function is at a level from one of
+//! its lines to the next, or to the end.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +11,36 @@ use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::{self as trace, Action, Header, Level};
 
 const TOP: usize = 20;
-/// There are no more that are hooked.
+/// There are never more hooked functions.
 const FUNCTIONS: usize = 16_384;
-/// Times without a hook that are listed of one function.
+/// Limit on listed periods without a hook, for one function.
 const PERIODS: usize = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BudgetFigures {
-    /// In percent, as the recording was told.
+    /// In percent, as given on the command line.
     pub limit: String,
     pub given_up: u64,
     pub taken_back: u64,
-    /// Calls that were counted and not recorded, and what that cost their threads.
+    /// Calls that were counted and not recorded, and their cost for the threads.
     pub counted_calls: u64,
     pub counted_cost_ns: u64,
-    /// Those that were given up, those with most counted calls first.
+    /// The functions given up, those with the most counted calls first.
     pub functions: Vec<Forgone>,
 }
 
-/// One function that was given up.
+/// A function that the recorder gave up for the budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forgone {
     pub name: String,
-    /// At the end.
+    /// The level at the end.
     pub level: Level,
     pub given_up: u64,
     pub counted_calls: u64,
     pub counted_ns: u64,
     pub unhooked_ns: u64,
-    /// When it was not hooked.
+    /// When it had no hook.
     pub unhooked: Vec<Period>,
     pub more_periods: u64,
 }
@@ -84,7 +84,7 @@ impl Budget {
         (function.level, *since_ns) = (line.level, ts_ns);
     }
 
-    /// Was any call not recorded?
+    /// Whether any call was not recorded.
     pub fn left_out(&self) -> bool {
         !self.functions.is_empty()
     }
@@ -125,7 +125,7 @@ impl Forgone {
         }
     }
 
-    /// At its level for that long.
+    /// Adds a period at the current level.
     fn stays(&mut self, from_ns: u64, to_ns: u64) {
         let ns = to_ns.saturating_sub(from_ns);
         match self.level {
@@ -135,7 +135,7 @@ impl Forgone {
                 self.unhooked_ns += ns;
                 let listed = self.unhooked.len();
                 match self.unhooked.last_mut() {
-                    // A line at the end says again what is so.
+                    // A line at the end repeats the current state.
                     Some(last) if last.to_ns == from_ns => last.to_ns = to_ns,
                     _ if ns == 0 => {}
                     _ if listed < PERIODS => self.unhooked.push(Period { from_ns, to_ns }),
@@ -147,7 +147,7 @@ impl Forgone {
 }
 
 impl BudgetFigures {
-    /// Why the recording is not complete.
+    /// Why the recording is incomplete.
     pub fn reason(&self) -> String {
         let unhooked = self.functions.iter().filter(|function| function.unhooked_ns > 0).count();
         let counted = plural(self.counted_calls, "call");
@@ -194,7 +194,7 @@ fn periods(function: &Forgone) -> String {
     all.join(", ")
 }
 
-/// Seconds, to the millisecond.
+/// Seconds, with three decimals.
 fn millis(ns: u64) -> String {
     let exact = seconds(ns);
     exact.get(..exact.len() - 6).unwrap_or(&exact).to_owned()

@@ -1,5 +1,5 @@
-//! Maps by process, and in each by something else. What is kept of a process that is over goes at
-//! once, without a look at what is kept of the others: a trace may have as many ends as lines.
+//! Maps by process and a second key. When a process exits, its entries are removed at once without visiting those of
+//! others: a trace may have as many exits as lines.
 
 use std::hash::Hash;
 
@@ -21,7 +21,7 @@ impl<K: Eq + Hash, V> ByProcess<K, V> {
         self.count
     }
 
-    /// How many processes there are.
+    /// The number of processes.
     pub fn processes(&self) -> usize {
         self.processes.len()
     }
@@ -42,7 +42,7 @@ impl<K: Eq + Hash, V> ByProcess<K, V> {
         self.processes.get_mut(&pid)?.get_mut(key)
     }
 
-    /// Of all processes together no more than `most` are kept.
+    /// Keeps at most `most` entries of all processes together.
     pub fn entry(&mut self, pid: u32, key: K, most: usize) -> Option<&mut V>
     where
         V: Default,
@@ -67,7 +67,7 @@ impl<K: Eq + Hash, V> ByProcess<K, V> {
         Some(removed)
     }
 
-    /// What was kept of a process.
+    /// Removes and returns the entries of a process.
     pub fn ended(&mut self, pid: u32) -> Map<K, V> {
         let of = self.processes.remove(&pid).unwrap_or_default();
         self.count -= of.len();

@@ -1,4 +1,4 @@
-//! Time by what calls are for. A call made inside another is in the time of that one and is not counted again.
+//! Time by category of call. The time of a nested call belongs to the outer call and is not counted again.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,11 +23,11 @@ const COLUMNS: &[Column] = &[
     number("Calls", "calls"),
 ];
 
-/// By `of`.
+/// Calls and time, indexed by `of`.
 #[derive(Clone, Default)]
 pub struct Categories([(u64, u64); NAMES.len()]);
 
-/// Which of the names a function has.
+/// The index of a function's category.
 pub fn of(function: &str) -> usize {
     match cuda::category(function) {
         Category::Init | Category::Context | Category::Module | Category::Register => 0,
@@ -57,12 +57,12 @@ impl Categories {
         }
     }
 
-    /// The time of all calls but those that a program makes once.
+    /// The time of all calls except those that a program makes once.
     pub fn but_init_ns(&self) -> u64 {
         self.0.iter().skip(1).fold(0, |sum, (_, ns)| sum.saturating_add(*ns))
     }
 
-    /// The most time first.
+    /// Largest time first.
     pub fn finish(&self) -> Vec<CategorySeen> {
         let seen = NAMES.iter().zip(self.0).filter(|(_, (calls, _))| *calls > 0);
         let mut all: Vec<CategorySeen> = seen

@@ -1,8 +1,9 @@
-//! Figures by device. In: launches, `memory` and `transfer` lines, with the device that each has. Out: of each device what
-//! was launched, held and copied, and one row more for what has no device; and the section of the summary, where a
-//! program uses more than one.
+//! Figures by device. In: launches, `memory` and `transfer` lines, each with its device. Out: launches, memory and
+//! copies of each device, one more row for those without a known device, and the section of the summary for programs
+//! that use several devices.
 //!
-//! A device is what a process calls it: with CUDA_VISIBLE_DEVICES the same number is another GPU in another process.
+//! Device numbers are those of the process: with CUDA_VISIBLE_DEVICES the same number is another GPU in another
+//! process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +15,24 @@ use super::table::{Cell, Column, Table, number};
 use super::text::Page;
 use gpurec_trace::{Memory, Op, Transfer};
 
-/// How many devices are told apart; what is of others has none.
+/// Limit on distinct devices; activity on others counts as without a device.
 const MOST: usize = 256;
-/// How many devices of processes are followed.
+/// Limit on pairs of a process and a device.
 const FOLLOWED: usize = 65_536;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceSeen {
-    /// As its processes number it; none: calls whose device is not known.
+    /// The number that its processes use. None: calls whose device is unknown.
     pub device: Option<u32>,
-    /// How many processes used a device of this number.
+    /// Number of processes that used a device of this number.
     pub processes: u64,
     pub launches: u64,
     pub graph_launches: u64,
-    /// Of device memory: `host` and `ipc` are not in it.
+    /// Device memory only, without `host` and `ipc`.
     pub allocations: u64,
     pub allocated_bytes: u64,
-    /// The most that was held at once, by all processes together.
+    /// The largest number of bytes held at one time, by all processes together.
     pub peak_bytes: u64,
     /// Held when its process, or the recording, ended.
     pub held_bytes: u64,
@@ -114,7 +115,7 @@ impl Devices {
         }
     }
 
-    /// Those that are known first. Nothing where none is.
+    /// Known devices come first. Empty if no device is known.
     pub fn finish(&self) -> Vec<DeviceSeen> {
         let figures = |row: &Row| {
             let held_bytes = row.seen.held_bytes.saturating_add(row.live);

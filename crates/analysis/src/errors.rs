@@ -1,7 +1,6 @@
-//! Where to look for the cause of an error: an error of a kernel is reported
-//! by a later call, so its cause lies between the last successful
-//! synchronisation and the call that failed. Contexts are kept apart as far
-//! as the calls say which one a thread works with.
+//! Narrows down the cause of an error: a later call reports the error of a kernel, so the cause is between the last
+//! successful synchronisation and the failed call. Contexts are separate as far as the calls show which one a thread
+//! uses.
 
 use super::by_process::ByProcess;
 use super::figures::{ErrorWindow, FailureCause, LaunchCount, SyncSeen};
@@ -10,35 +9,34 @@ use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Args, Begin, End, Retval, Value};
 
-/// How many contexts are told apart.
+/// Limit on distinct contexts.
 const MOST: usize = 65_536;
 
-/// How many windows are kept, and how many kernels of one.
+/// Limits on windows, and on kernels of one window.
 const WINDOWS: usize = 100;
 const KERNELS: usize = 32;
 
-/// CUresult and cudaError_t have the same numbers for what happens on the
-/// device: uncorrectable ECC error, illegal address, timeout, assert, stack
-/// and instruction errors, launch failure.
+/// CUresult and cudaError_t have the same numbers for events on the device: uncorrectable ECC error, illegal address,
+/// timeout, assert, stack and instruction errors, launch failure.
 const ASYNCHRONOUS: [i64; 10] = [214, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 #[derive(Default)]
 pub struct Errors {
-    /// By process and context; 0 as long as no context is known.
+    /// By process and context; the context is 0 until one is known.
     contexts: ByProcess<u64, Since>,
-    /// The first context each process was seen to work with.
+    /// The first context that each process was seen to use.
     first: Map<u32, u64>,
     current: ByProcess<u32, Vec<u64>>,
     windows: Vec<ErrorWindow>,
 }
 
-/// What happened in a context since it was last known to be well.
+/// Events in a context since it was last known to be healthy.
 #[derive(Default)]
 struct Since {
-    /// The function, its begin and its time.
+    /// The function of the last synchronisation, its begin and its time.
     sync: Option<(usize, u64, u64)>,
     launches: u64,
-    /// By kernel, in the order they first came.
+    /// By kernel, in the order of first occurrence.
     kernels: Vec<(usize, u64)>,
     failed: bool,
     failed_asynchronously: bool,
@@ -70,8 +68,8 @@ impl Errors {
         }
     }
 
-    /// The program saw a failure. Only the first of a context tells; and if that was an error of
-    /// the call itself, also the first that comes from the device.
+    /// Records a failure that the program saw. Only the first of a context counts, and, if that was an error of the
+    /// call itself, also the first error that comes from the device.
     pub fn failed(
         &mut self,
         end: &End,
@@ -121,7 +119,7 @@ impl Errors {
         self.windows.push(window);
     }
 
-    /// The context a call is about to make its thread's, if its name says so.
+    /// The context that a call is about to make current in its thread, if its name implies that.
     pub fn context_of(begin: &Begin) -> Option<u64> {
         match cuda::base_name(&begin.name) {
             "cuCtxSetCurrent" | "cuCtxPushCurrent" => first(&begin.args),
@@ -129,8 +127,7 @@ impl Errors {
         }
     }
 
-    /// A call that may have changed its thread's context has succeeded;
-    /// `asked` is what `context_of` said.
+    /// Handles a successful call that may have changed its thread's context; `asked` is the result of `context_of`.
     pub fn switched(&mut self, end: &End, asked: Option<u64>) {
         let made = || end.out.as_ref().and_then(first);
         let thread = (end.pid, end.tid);
@@ -159,7 +156,7 @@ impl Errors {
         }
         if let std::collections::hash_map::Entry::Vacant(vacant) = self.first.entry(pid) {
             vacant.insert(context);
-            // What came before was in this one too, as far as anybody knows.
+            // As far as the trace shows, earlier events were in this context too.
             if let Some(since) = self.contexts.remove(pid, &0)
                 && let Some(now) = self.contexts.entry(pid, context, MOST)
             {
@@ -168,7 +165,7 @@ impl Errors {
         }
     }
 
-    /// The process ended, or became another program.
+    /// Forgets a process that exited or called exec.
     pub fn ended(&mut self, pid: u32) {
         self.contexts.ended(pid);
         self.current.ended(pid);
@@ -180,7 +177,7 @@ impl Errors {
     }
 }
 
-/// The first argument, a pointer.
+/// The first argument, if it is a pointer.
 fn first(args: &Args) -> Option<u64> {
     match args.first() {
         Some(Value::Hex(n)) => Some(n),

@@ -1,9 +1,9 @@
-//! Failed calls, each failure counted once. In: failed calls and the calls around them. Out: what failed in the eyes of
-//! the program, what its callers handled, and of each failure the cause.
+//! Counts each failure once. In: failed calls and the calls around them. Out: the failures that the program saw, those
+//! that a caller handled, and the cause of each.
 //!
-//! The program sees the outermost call. A call that fails inside another waits until that one returns: if it failed too,
-//! the inner failure is its cause, if not, it handled it. A call of which no result is known (its return was lost, it has
-//! none yet, it is of a library that is not CUDA's) decides nothing: the failure is that of the call around it.
+//! The program sees the outermost call. A nested failure waits until the enclosing call returns. If that call failed
+//! too, the nested failure is its cause; otherwise the call handled it. A call without a known result (a lost return,
+//! no return yet, or a library other than CUDA's) decides nothing: its nested failures pass to the call around it.
 
 use super::figures::{FailureCause, FailureKind, Failures, FirstFailure};
 use super::tally;
@@ -12,16 +12,16 @@ use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{End, Retval};
 
-/// How many failures are told apart, by function and code, and how long an error's name is.
+/// Limits on distinct failures, by function and code, and on the length of an error's name.
 const KINDS: usize = 4096;
 const LONGEST_ERROR: usize = 256;
 
-/// How many kinds wait for one call, and how many calls are waited for.
+/// Limits on kinds that wait for one call, and on calls with waiting failures.
 const WAITING: usize = 8;
 const CALLS: usize = 32_768;
 
-/// Errors of calls that come after the driver was shut down: as a program ends, libraries and the runtime in it clean
-/// up in any order. They are no failures of the program.
+/// Errors of calls after the shutdown of the driver: during exit, libraries and the runtime in the program clean up in
+/// any order. They are not failures of the program.
 pub fn is_shutdown(error: &str) -> bool {
     matches!(error, "CUDA_ERROR_DEINITIALIZED" | "cudaErrorCudartUnloading")
 }
@@ -31,7 +31,7 @@ pub struct FailureTally {
     kinds: Vec<Kind>,
     by_code: Map<(usize, Option<i64>), usize>,
     first: Option<At>,
-    /// Calls with failures inside that wait for their end.
+    /// Number of open calls that have nested failures.
     waited_for: usize,
 }
 
@@ -41,10 +41,10 @@ struct Kind {
     error: String,
     code: Option<i64>,
     function: String,
-    /// Seen by the program.
+    /// Failures that the program saw.
     failed: Times,
     handled: Times,
-    /// Of the first of them: another kind.
+    /// The cause of the first failure: the index of another kind.
     cause: Option<usize>,
 }
 
@@ -53,7 +53,7 @@ struct Times {
     count: u64,
     first_ns: u64,
     last_ns: u64,
-    /// Of allocations: the most bytes that one of them asked for.
+    /// For allocations: the largest requested size in bytes.
     asked_bytes: Option<u64>,
 }
 
@@ -79,11 +79,11 @@ struct At {
     tid: u32,
     begin: u64,
     kind: usize,
-    /// Another kind.
+    /// The index of another kind.
     cause: Option<usize>,
 }
 
-/// The calls that failed directly inside one that has not ended.
+/// Direct failures inside a call that has not ended.
 #[derive(Clone)]
 pub struct Inside {
     kinds: Vec<(usize, Times)>,
@@ -92,7 +92,7 @@ pub struct Inside {
 }
 
 impl FailureTally {
-    /// A call has failed. Of what failed inside of it the last is its cause.
+    /// Records a failed call. Its cause is the last failure inside it.
     pub fn failed(
         &mut self,
         end: &End,
@@ -113,7 +113,7 @@ impl FailureTally {
     }
 
     fn kind(&mut self, end: &End, function: usize, code: Option<i64>) -> usize {
-        // The last of them is for all others.
+        // The last kind collects all failures beyond the limit.
         let full = self.kinds.len() >= KINDS && !self.by_code.contains_key(&(function, code));
         let key = if full { (usize::MAX, None) } else { (function, code) };
         if let Some(known) = self.by_code.get(&key) {
@@ -139,7 +139,7 @@ impl FailureTally {
         Some(FailureCause { function: kind.function.clone(), error: kind.error.clone() })
     }
 
-    /// The program saw it. False if that is no failure of the program.
+    /// Counts a failure as seen by the program. Returns false if it is not a failure of the program.
     pub fn seen(&mut self, failed: &Failed) -> bool {
         let at = &failed.at;
         let Some(kind) = self.kinds.get_mut(at.kind) else { return false };
@@ -164,7 +164,7 @@ impl FailureTally {
         }
     }
 
-    /// It waits for the call around it. False if there is no room.
+    /// Makes a failure wait for the enclosing call. Returns false if there is no room.
     pub fn waits(&mut self, within: &mut Option<Box<Inside>>, failed: &Failed) -> bool {
         if within.is_none() {
             if self.waited_for >= CALLS {
@@ -176,7 +176,7 @@ impl FailureTally {
         within.get_or_insert_with(first).add(failed.at.kind, &failed.times)
     }
 
-    /// The call around them returned, and had not failed.
+    /// The enclosing call succeeded: it handled these failures.
     pub fn handled(&mut self, inside: Option<Box<Inside>>) {
         for (kind, times) in self.over(inside).into_iter().flat_map(|inside| inside.kinds) {
             if let Some(kind) = self.kinds.get_mut(kind) {
@@ -185,7 +185,7 @@ impl FailureTally {
         }
     }
 
-    /// Of the call around them no result is known: they are those of the call around that one, or of the program.
+    /// The enclosing call has no known result: its failures pass to the next outer call, or to the program.
     pub fn undecided(&mut self, inside: Option<Box<Inside>>, within: Option<&mut Option<Box<Inside>>>) {
         let Some(inside) = self.over(inside) else { return };
         if let Some(within) = within {
@@ -222,7 +222,7 @@ impl FailureTally {
         inside
     }
 
-    /// The thread of the first failure.
+    /// Process and thread of the first failure.
     pub fn first(&self) -> Option<(u32, u32)> {
         self.first.map(|first| (first.pid, first.tid))
     }
@@ -234,7 +234,7 @@ impl FailureTally {
         Some(FirstFailure { ts_ns, pid, tid, begin, function, error, cause })
     }
 
-    /// With what failed inside calls that have not returned.
+    /// The figures, including failures inside unfinished calls.
     pub fn finish<'a>(&self, open: impl Iterator<Item = &'a Inside>) -> Failures {
         let mut all = self.clone();
         open.for_each(|inside| all.all_seen(inside));
@@ -250,7 +250,7 @@ impl FailureTally {
         }
     }
 
-    /// In the order they first came.
+    /// In the order of first occurrence.
     fn listed(&self, of: impl Fn(&Kind) -> Option<(&Times, Option<usize>)>) -> Vec<FailureKind> {
         let with_times = |kind| {
             let (times, cause) = of(kind).filter(|(times, _)| times.count > 0)?;
@@ -279,7 +279,7 @@ impl FailureTally {
 }
 
 impl Inside {
-    /// False if there is no room.
+    /// Returns false if there is no room.
     fn add(&mut self, kind: usize, times: &Times) -> bool {
         if let Some((_, known)) = self.kinds.iter_mut().find(|(known, _)| *known == kind) {
             known.add(times);

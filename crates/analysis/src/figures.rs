@@ -526,8 +526,8 @@ impl Figures {
         self.kernels.truncate(rows);
     }
 
-    /// Adds that the file lacks part of these figures. The recorder may know the real reason better, or learn it too
-    /// late.
+    /// Records that the file ends before these figures do. `why` replaces the error that the worker reported, which may
+    /// have been another one, or may have come too late.
     pub fn not_written(&mut self, why: &std::io::Error) {
         const BEGINNING: &str = "the trace could not be written";
         self.complete = false;

@@ -1,16 +1,16 @@
-//! Texts that are compared with a file in crates/analysis/src/golden. GPUREC_REWRITE=1 writes the file instead: look at it
-//! before it is committed.
+//! Compares texts with files in crates/analysis/src/golden. GPUREC_REWRITE=1 writes the file instead; review it before
+//! you commit it.
 
 use std::path::{Path, PathBuf};
 
-/// The committed traces, and what their golden texts are called.
+/// The committed traces, and the names of their golden texts.
 pub const TRACES: [(&str, &str); 3] = [
     ("demo", "traces/demo.jsonl.zst"),
     ("torch", "traces/torch_h200.jsonl"),
     ("context", "traces/context_h200.jsonl.zst"),
 ];
 
-/// Terminals differ: golden texts are as wide as this.
+/// The fixed width of golden texts, since terminals differ.
 pub const WIDTH: usize = 100;
 
 /// A path in the repository.

@@ -1,39 +1,40 @@
-//! Which memory leaks. In: allocations of a process, and which of them are live at its end. Out: the groups that grow.
+//! Detects leaks. In: allocations of a process, and those that are live at its end. Out: the groups that grow.
 //!
-//! What is live at the end of a process is held: pools, caches and buffers that are made once are not freed as a rule,
-//! and the end frees them. A leak is a group of like allocations (function, space, size to a power of two) of which
-//! there are more and more: they began in many parts of the run, late as early, and a good part of all that the group
-//! ever allocated is still there.
+//! Memory that is live at the end of a process is held: programs normally do not free pools, caches and buffers that
+//! they make once, and the exit frees them. A leak is a group of similar allocations (function, space, size to a power
+//! of two) that grows throughout the run: its allocations began in many parts of the run, late as well as early, and a
+//! substantial share of all that the group ever allocated is still live.
 
 use std::collections::{HashMap, HashSet};
 
 use gpurec_trace::hash::Map;
 
-/// Groups of all processes together. What is in none is held.
+/// Limit on groups of all processes together. Memory outside any group counts as held.
 pub const GROUPS: usize = 65_536;
 
-/// The run is so many parts, from the first allocation of the process to its end; of so many of them a group has live
-/// allocations, one of the last among them.
+/// The run, from the first allocation of the process to its end, has PARTS parts. A leak has live allocations from
+/// SEEN_IN of them, including one of the last parts.
 const PARTS: u64 = 10;
 const SEEN_IN: u32 = 5;
 const LAST: u64 = 3;
 
-/// Of the live ones of a group a third at least began in each half of the run; of all of a group a tenth is live.
+/// At least a third of a group's live allocations began in each half of the run, and at least a tenth of all its
+/// allocations are live.
 const HALF: u64 = 3;
 const LIVE: u64 = 10;
 
-/// With fewer launches in the run the number of events stands for the work that was done.
+/// With fewer launches in the run, the number of events measures the work instead.
 const LAUNCHES: u64 = 10;
 
-/// So much of the time after the last allocation or launch is not of the run: libraries clean up in it.
+/// Time of this length after the last allocation or launch does not count as part of the run: libraries clean up in it.
 const CLEANUP_NS: u64 = 2_000_000_000;
 
-/// A moment by time and by work: a process may do nothing for long, or take most of its time to load.
+/// A moment, measured by time and by work: a process may idle for long, or take most of its time to load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moment {
     pub ns: u64,
     pub event: u64,
-    /// Launches of the process so far, as far as it held memory.
+    /// Launches of the process so far, while it held memory.
     pub launches: u64,
 }
 
@@ -51,7 +52,7 @@ impl Group {
     }
 }
 
-/// What a process has allocated.
+/// Allocations of a process.
 #[derive(Default)]
 pub struct Made {
     first: Option<Moment>,
@@ -70,7 +71,7 @@ struct Live {
 }
 
 impl Made {
-    /// `groups` is how many there are of all processes. Returns the moment with the launches before it.
+    /// `groups` is the number of groups of all processes. Returns the moment, with the number of launches before it.
     pub fn add(&mut self, group: Group, ns: u64, event: u64, groups: &mut usize) -> Moment {
         let at = Moment { ns, event, launches: self.launches };
         self.first.get_or_insert(at);
@@ -93,7 +94,7 @@ impl Made {
         self.groups.len()
     }
 
-    /// Of what is live at the end the groups that leak.
+    /// The groups that leak, judged by the allocations live at the end.
     pub fn growing(
         &self,
         live: impl Iterator<Item = (Group, Moment)>,
@@ -128,7 +129,7 @@ impl Made {
     }
 }
 
-/// In which part of the run.
+/// The part of the run to which a moment belongs.
 fn part(from: u64, at: u64, to: u64) -> u64 {
     let (at, whole) = (at.saturating_sub(from), to.saturating_sub(from));
     let part = u128::from(at) * u128::from(PARTS) / u128::from(whole.max(1));
@@ -150,7 +151,7 @@ mod tests {
         leaks_among(allocations, 1000, |_| 0)
     }
 
-    /// With so many launches after each second, and until the end.
+    /// The same with this number of launches after each second, and until the end.
     fn leaks_among(
         allocations: impl IntoIterator<Item = (u64, Option<u64>)>,
         end: u64,
@@ -173,15 +174,15 @@ mod tests {
     #[test]
     fn what_grows_through_the_run_leaks() {
         assert!(leaks((0..90).map(|i| (i * 11, None))));
-        // One in each of seven parts, the work being over early.
+        // One in each of seven parts; the work is over early.
         assert!(leaks((0..8).map(|i| (i * 100 + 50, None))));
-        // Nine of ten are freed.
+        // Nine of ten allocations are freed.
         assert!(leaks((0..1000).map(|i| (i, (i % 10 > 0).then_some(i + 1)))));
     }
 
     #[test]
     fn work_is_measured_by_launches_where_there_are_some() {
-        // Weights are loaded for nine tenths of the time, then used.
+        // Loading weights takes nine tenths of the time; then the program uses them.
         let weights = || (0..90).map(|i| (i, None));
         assert!(leaks_among(weights(), 100, |_| 0));
         assert!(!leaks_among(weights(), 100, |second| if second < 90 { 0 } else { 50 }));
@@ -201,14 +202,14 @@ mod tests {
 
     #[test]
     fn what_is_held_does_not() {
-        // Once, or all of it while loading.
+        // One allocation, or all of them during loading.
         assert!(!leaks([(10, None)]));
         assert!(!leaks((0..100).map(|i| (i * 6, None))));
-        // A pool that has grown to what is needed.
+        // A pool that has grown to the needed size.
         assert!(!leaks([0, 1, 2, 5, 10, 30, 700].map(|at| (at, None))));
-        // The last of many, each living for a while: as many at any time.
+        // Each allocation lives for a while, so that the number of live ones is constant.
         assert!(!leaks((0..1000).map(|i| (i, (i < 900).then_some(i + 100)))));
-        // A cache of which some live long and all others are replaced.
+        // A cache in which some entries live long and all others are replaced.
         assert!(!leaks((0..1000).map(|i| (i, (i % 20 > 0 && i < 990).then_some(i + 10)))));
     }
 }

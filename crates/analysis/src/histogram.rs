@@ -1,26 +1,25 @@
 //! Durations counted in buckets, for a median in bounded memory.
 //!
-//! Each power of two is divided into 64 buckets, so a bucket is at most 1/64
-//! of its lower bound wide and its middle at most 0.8 % from any value in it.
-//! Below 128 every value has its own. At most 3,776 buckets (30 KB), of which
-//! only those up to the largest value exist, and as long as few of these are in
-//! use only those: memory grows with the different values seen, not with one large one.
+//! Each power of two is divided into 64 buckets, so a bucket is at most 1/64 of its lower bound wide, and its middle
+//! differs by at most 0.8 % from any value in it. Below 128 every value has its own bucket. There are at most 3,776
+//! buckets (30 KB). The histogram allocates them up to the largest value, and only those in use while they are few:
+//! memory grows with the number of distinct values, not with one large value.
 
 const BITS: u32 = 6;
 const PER_OCTAVE: u64 = 1 << BITS;
 
-/// How many buckets are kept by number, whatever they are. More have their place in a row of all, if one
-/// in so many of the row is in use.
+/// Up to FEW buckets in use are always stored sparsely, by number. More become a dense array if at least one in DENSE
+/// of its entries is in use.
 const FEW: usize = 32;
 const DENSE: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// The numbers of the buckets in use in order, unless all are in a row.
+    /// Sorted numbers of the buckets in use; empty if the array is dense.
     few: Vec<u16>,
-    /// What is in those, or in all of them in a row.
+    /// Counts of the buckets in `few`, or of all buckets if dense.
     buckets: Vec<u64>,
-    /// How many of the row are in use.
+    /// Number of dense buckets in use.
     used: usize,
     count: u64,
 }
@@ -33,7 +32,7 @@ impl Histogram {
     fn add_to(&mut self, at: usize, more: u64) {
         self.count += more;
         if self.buckets.len() == self.few.len() {
-            // There are 3,776.
+            // There are 3,776 buckets, which fit into u16.
             match self.few.binary_search(&(at as u16)) {
                 Ok(known) => {
                     if let Some(count) = self.buckets.get_mut(known) {
@@ -63,7 +62,7 @@ impl Histogram {
         }
     }
 
-    /// Into a row, if that is worth its room.
+    /// Converts to a dense array, if that is worth its memory.
     fn lay_out(&mut self) {
         let length = self.few.last().map_or(0, |most| usize::from(*most) + 1);
         if self.few.len() <= FEW || self.few.len() * DENSE < length {
@@ -79,7 +78,7 @@ impl Histogram {
         }
     }
 
-    /// Out of the row again: a value far from all others would make it long.
+    /// Converts back to sparse: a value far above all others would make the array long.
     fn gather(&mut self) {
         let row = std::mem::take(&mut self.buckets);
         for (at, count) in row.into_iter().enumerate().filter(|(_, count)| *count > 0) {
@@ -88,7 +87,7 @@ impl Histogram {
         }
     }
 
-    /// Each bucket that may be in use with what is in it, the lowest first.
+    /// Each bucket that may be in use and its count, the lowest first.
     fn each(&self) -> Vec<(usize, u64)> {
         if self.few.is_empty() {
             return self.buckets.iter().copied().enumerate().collect();
@@ -96,14 +95,14 @@ impl Histogram {
         self.few.iter().map(|at| usize::from(*at)).zip(self.buckets.iter().copied()).collect()
     }
 
-    /// As if the other's values had been added here.
+    /// Adds the values of the other histogram.
     pub fn merge(&mut self, other: &Histogram) {
         for (at, count) in other.each().into_iter().filter(|(_, count)| *count > 0) {
             self.add_to(at, count);
         }
     }
 
-    /// How many values lie between each power of two and the next, up to the largest value.
+    /// Number of values between each power of two and the next, up to the largest value.
     pub fn by_octave(&self) -> Vec<u64> {
         let mut octaves: Vec<u64> = Vec::new();
         for (at, count) in self.each().into_iter().filter(|(_, count)| *count > 0) {
@@ -118,7 +117,7 @@ impl Histogram {
         octaves
     }
 
-    /// Of an even number of values, half way between the two in the middle.
+    /// For an even number of values, the mean of the middle two.
     pub fn median(&self) -> u64 {
         if self.count == 0 {
             return 0;
@@ -128,7 +127,7 @@ impl Histogram {
         low + (high - low) / 2
     }
 
-    /// The value with `rank` smaller ones before it.
+    /// The value that has `rank` smaller ones before it.
     pub fn value_at(&self, rank: u64) -> u64 {
         let mut before = 0;
         for (at, count) in self.each() {
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!(merged.value_at(201), few.value_at(1));
     }
 
-    /// Few calls must not buy a long row: a trace may have very many functions.
+    /// A few calls must not allocate a long array: a trace may have very many functions.
     #[test]
     fn memory_grows_with_the_values_seen() {
         let mut h = Histogram::default();

@@ -1,5 +1,5 @@
-//! The options of a recording that leave CUDA functions out. In: its header. Out: whether a function was recorded, and
-//! the options in words. What a function left out means for the figures: unknown.rs.
+//! Options of a recording that leave CUDA functions out. In: its header. Out: whether a function was recorded, and the
+//! options in words. Not here: the consequences for figures; unknown.rs has those.
 
 use glob::Pattern;
 

@@ -1,8 +1,7 @@
-//! What a trace says, in figures and in text.
+//! The content of a trace in figures and text.
 //!
-//! In: the events of a trace, live from the recorder or read from a file. Out:
-//! `Figures`, the same either way, and text for a person. Nothing here needs
-//! root, BPF or a GPU, and nothing is read but the reader that was given.
+//! In: the events of a trace, live from the recorder or read from a file. Out: `Figures`, the same either way, and text
+//! for the user. Nothing here needs root, BPF or a GPU, or reads anything except the reader that it is given.
 
 pub mod asked;
 mod beneath;
@@ -65,10 +64,10 @@ pub use only::Only;
 pub use summary::Summary;
 pub use table::size;
 
-/// The status of a command that failed.
+/// Exit status of a command that failed.
 pub const FAILED: u8 = 125;
 
-/// An error of the caller's: exit status 2.
+/// A usage error: exit status 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
@@ -91,7 +90,7 @@ pub fn summary_of(file: &Path, only: &Only) -> Result<Figures> {
     Ok(summary.of_file(&notes))
 }
 
-/// `gpurec summary`: of the newest trace if none is named.
+/// `gpurec summary`; without files it takes the newest trace.
 pub fn summary(files: &[PathBuf], json: bool, only: &Only) -> Result<u8> {
     let files = read::or_newest(files);
     read::of_each(&files, |_, file| {

@@ -1,16 +1,16 @@
-//! What gpurec prints on: how wide it is, and whether it has colours. In: `--width` and `--color`, once, at the start;
-//! the environment; the terminal. Out: a number of columns, a yes or no.
+//! Properties of the output: its width, and whether it has colours. In: `--width` and `--color`, once, at the start;
+//! the environment; the terminal. Out: a number of columns, and a yes or no.
 
 use std::io::{IsTerminal, stderr, stdout};
 use std::sync::OnceLock;
 
-/// Nothing is cut and no line is broken: of what is no terminal, such as a pipe or a file.
+/// Without a terminal (a pipe or a file) nothing is cut and no line is wrapped.
 pub const UNBOUNDED: usize = 1 << 30;
 
-/// Of a picture that has to have a width, where nothing says which.
+/// Width of a picture if nothing specifies one.
 const PICTURE: usize = 100;
 
-/// Nothing useful fits into less.
+/// Nothing useful fits into a narrower output.
 pub const NARROWEST: usize = 40;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Chosen {
 
 static CHOSEN: OnceLock<Chosen> = OnceLock::new();
 
-/// What the command line says; the first time counts.
+/// Sets the options of the command line; only the first call counts.
 pub fn choose(chosen: Chosen) {
     let _ = CHOSEN.set(chosen);
 }
@@ -38,23 +38,23 @@ fn chosen() -> Chosen {
     CHOSEN.get().copied().unwrap_or_default()
 }
 
-/// The columns of text on standard output: `--width`, else COLUMNS, else those of the terminal.
+/// Columns of text on standard output: `--width`, else COLUMNS, else those of the terminal.
 pub fn width_of_output() -> usize {
     of_stream(terminal_size::terminal_size_of(stdout()), stdout().is_terminal())
 }
 
-/// The columns of text on standard error.
+/// Columns of text on standard error.
 pub fn width_of_errors() -> usize {
     of_stream(terminal_size::terminal_size_of(stderr()), stderr().is_terminal())
 }
 
 fn of_stream(size: Option<(terminal_size::Width, terminal_size::Height)>, is_terminal: bool) -> usize {
-    // A terminal that does not know its size is a terminal all the same.
+    // A terminal that does not know its size still counts as a terminal.
     let known = size.map(|(width, _)| width.0.into()).or(is_terminal.then_some(PICTURE));
     width(chosen().width, variable("COLUMNS").as_deref(), known)
 }
 
-/// The columns of a picture.
+/// Columns of a picture.
 pub fn picture_width() -> usize {
     let width = width_of_output();
     if width >= UNBOUNDED { PICTURE } else { width }
@@ -71,8 +71,8 @@ pub fn colour() -> bool {
     coloured(chosen().colour, stdout().is_terminal(), variable)
 }
 
-/// <https://no-color.org> and <https://bixense.com/clicolors>: the option wins over all variables, NO_COLOR over the
-/// others.
+/// <https://no-color.org> and <https://bixense.com/clicolors>: the option overrides all variables, and NO_COLOR
+/// overrides the others.
 fn coloured(chosen: Colour, is_terminal: bool, variable: impl Fn(&str) -> Option<String>) -> bool {
     let is = |name: &str, off: bool| variable(name).is_some_and(|value| (value == "0") == off);
     match chosen {
@@ -84,7 +84,7 @@ fn coloured(chosen: Colour, is_terminal: bool, variable: impl Fn(&str) -> Option
     }
 }
 
-/// One that is set and not empty.
+/// A variable that is set and not empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
 }

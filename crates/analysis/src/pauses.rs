@@ -1,5 +1,5 @@
-//! What the recorder alone knows: how long --lossless made processes wait, how many launches have no name for lack of
-//! time. A reader has it from the `end` line: from there to figures, and from them to text.
+//! Facts that only the recorder knows: how long --lossless made processes wait, and how many launches have no name for
+//! lack of time. A reader takes them from the `end` line, from there to figures, and from figures to text.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,34 +11,34 @@ use gpurec_trace as trace;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PauseFigures {
     pub count: u64,
-    /// Of all processes together.
+    /// Sum over all processes.
     pub total_ns: u64,
 }
 
 impl PauseFigures {
-    /// In the figures that a recording has left in its `end` line.
+    /// Reads the pauses from the figures in the `end` line.
     pub fn stored(figures: &serde_json::Value) -> Option<PauseFigures> {
         PauseFigures::deserialize(figures.get("pauses")?).ok()
     }
 }
 
 impl Summary {
-    /// The recorder's own count.
+    /// Takes the recorder's own count.
     pub fn paused(&mut self, count: u64, total_ns: u64) {
         self.figures.pauses = Some(PauseFigures { count, total_ns });
     }
 
-    /// The recorder's own count.
+    /// Takes the recorder's own count.
     pub fn stopped(&mut self, stops: trace::Stops) {
         self.figures.stops = Some(stops);
     }
 
-    /// The recorder's own count.
+    /// Takes the recorder's own count.
     pub fn unnamed(&mut self, launches: u64) {
         self.figures.unnamed_launches = launches;
     }
 
-    /// From the figures that a recording has left.
+    /// Takes the recorder's own counts from the figures in the `end` line.
     pub(super) fn takes_the_recorders_own(&mut self, stored: &serde_json::Value) {
         self.figures.pauses = PauseFigures::stored(stored);
         self.unnamed(stored["unnamed_launches"].as_u64().unwrap_or(0));

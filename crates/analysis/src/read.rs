@@ -1,5 +1,5 @@
-//! The files that a view reads. In: the names given on the command line. Out: their lines, one by
-//! one, and errors that say which file. No view opens a file by itself.
+//! Access to the files that a view reads. In: the names from the command line. Out: their lines, one by one, and errors
+//! that name the file. No view opens a file itself.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use gpurec_trace::{self as trace, Line, Notes, ReadError, Reader};
 
 const NEWEST: &str = "traces/latest";
 
-/// The newest trace, if none is named.
+/// The newest trace if the user named none.
 pub fn or_newest(files: &[PathBuf]) -> Vec<PathBuf> {
     if files.is_empty() { vec![PathBuf::from(NEWEST)] } else { files.to_vec() }
 }
@@ -29,8 +29,8 @@ pub fn open(file: &Path) -> Result<Reader<Box<dyn Read>>> {
     }
 }
 
-/// Shows one after another; `show` gives the status of one. One that cannot be read is told of, and the others
-/// are shown all the same; the status is the worst.
+/// Shows one file after another; `show` returns the status of one. It reports a file that cannot be read and continues
+/// with the others. The result is the worst status.
 pub fn of_each(files: &[PathBuf], mut show: impl FnMut(usize, &Path) -> Result<u8>) -> Result<u8> {
     let mut worst = 0;
     for (index, file) in files.iter().enumerate() {
@@ -46,7 +46,7 @@ pub fn of_each(files: &[PathBuf], mut show: impl FnMut(usize, &Path) -> Result<u
     Ok(worst)
 }
 
-/// Every line of a part of a trace, and what was odd in it.
+/// Passes every line of a part of a trace to `take`. Returns what was odd in the file.
 pub fn each(file: &Path, only: &Only, mut take: impl FnMut(&Line)) -> Result<Notes> {
     try_each(file, only, |line| {
         take(line);
@@ -54,7 +54,7 @@ pub fn each(file: &Path, only: &Only, mut take: impl FnMut(&Line)) -> Result<Not
     })
 }
 
-/// The same, as long as there is no error.
+/// The same, but stops at the first error.
 pub fn try_each(
     file: &Path,
     only: &Only,

@@ -1,26 +1,26 @@
-//! The figures of a recording that goes on: what `--interval` prints, in the words of the summary. Called on
-//! the thread that records, so nothing is copied here but what is shown.
+//! The figures of a recording in progress, which `--interval` prints in the words of the summary. The recording thread
+//! calls this, so it copies only what it shows.
 
 use super::figures::Figures;
 use super::sections;
 use super::summary::Summary;
 use super::text::{Page, clean, duration, plural};
 
-/// How many allocations and kernels are listed.
+/// Number of allocations and kernels listed.
 const LISTED: usize = 10;
 
-/// From when on a call that has not returned is told, in nanoseconds.
+/// Age in nanoseconds from which an unfinished call is reported.
 const LONG: u64 = 1_000_000_000;
 
-/// How far the recording is.
+/// Progress of the recording.
 pub struct Now {
     pub at_ns: u64,
     pub events: u64,
-    /// Since the last report, and how long ago that was.
+    /// Events since the last report, and the time since then.
     pub new_events: u64,
     pub passed_ns: u64,
     pub lost: u64,
-    /// Reports before this one that could not be shown.
+    /// Number of earlier reports that could not be shown.
     pub skipped: u64,
 }
 
@@ -59,7 +59,7 @@ impl Summary {
         page.into_text()
     }
 
-    /// Outermost calls alone: what they wait in is in the time of those.
+    /// Lists only outermost calls: their time includes that of nested ones.
     fn still_open(&self, page: &mut Page, at_ns: u64) {
         let Some(until) = at_ns.checked_sub(LONG) else { return };
         let open = self.open_since(until);

@@ -1,5 +1,4 @@
-//! The sections about memory, kernels, copies, the causes of errors, and what
-//! to try.
+//! Sections about memory, kernels, copies, the causes of errors, and possible improvements.
 
 use super::figures::{DirectionSeen, ErrorWindow, FailureKind, Figures, Leak, Leaks, ProcessSeen};
 use super::table::{Cell, Column, Table, long, number, size};
@@ -9,7 +8,7 @@ use super::unknown::{BEFORE, OUTSIDE};
 const TOP: usize = 10;
 const TOP_KERNELS: usize = 20;
 
-/// `524288000 bytes (500.00 MB)`, of 2^20 bytes.
+/// `524288000 bytes (500.00 MB)`, in units of 2^20 bytes.
 pub fn bytes(count: u64) -> String {
     format!("{count} bytes ({})", megabytes(count))
 }
@@ -36,7 +35,7 @@ pub fn peak(process: &ProcessSeen, figures: &Figures) -> String {
     }
 }
 
-/// What was not freed, and apart from it what there was more and more of.
+/// Memory that was not freed, and separately the part that kept growing.
 pub fn leaks(page: &mut Page, figures: &Figures) {
     let held = &figures.memory.held;
     if held.count == 0 {

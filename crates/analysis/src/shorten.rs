@@ -1,11 +1,11 @@
-//! Names that are too long for their column. In: the names of one column and its width. Out: each cut to that width, so
-//! that those that differ still do: the names of kernels made from one template have the same beginning and end.
+//! Shortens names that are too long for their column. In: the names of one column and its width. Out: the shortened
+//! names, of which different ones stay different: kernels from one template have the same beginning and end.
 
 use std::collections::BTreeMap;
 
 const GAP: &str = "...";
 
-/// Names that are still alike after so many rounds differ in nothing that a person would see.
+/// Names that are still equal after this number of rounds have no difference that a reader would notice.
 const ROUNDS: usize = 16;
 
 pub fn all<'a>(names: &[&'a str], width: usize) -> Vec<String> {
@@ -27,8 +27,8 @@ pub fn all<'a>(names: &[&'a str], width: usize) -> Vec<String> {
     shown
 }
 
-/// Each of these names, no two of which are equal, as `cut` shows it; those that it makes alike as the place where
-/// they first differ shows them.
+/// Pairs each of these distinct names with its text from `cut`. Names whose texts are equal show the place where they
+/// first differ instead.
 fn apart<'a>(
     names: &[&'a str],
     cut: &dyn Fn(&str) -> String,
@@ -51,14 +51,14 @@ fn apart<'a>(
     all
 }
 
-/// How many characters all of them begin with.
+/// The number of leading characters that all names share.
 fn common(names: &[&str]) -> usize {
     let Some((first, others)) = names.split_first() else { return 0 };
     let with = |other: &&str| first.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
     others.iter().map(with).min().unwrap_or(0)
 }
 
-/// The two ends of a name say more than its beginning.
+/// Cuts out the middle: both ends of a name together say more than its beginning.
 pub fn middle_cut(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
@@ -71,7 +71,7 @@ pub fn middle_cut(text: &str, width: usize) -> String {
     format!("{begin}{GAP}{end}")
 }
 
-/// The beginning of a name, and what stands at a place in it.
+/// Shows the beginning of a name, and the part around a position in it.
 fn cut_at(name: &str, at: usize, width: usize) -> String {
     let length = name.chars().count();
     if length <= width {
@@ -79,7 +79,7 @@ fn cut_at(name: &str, at: usize, width: usize) -> String {
     }
     let head = width.saturating_sub(2 * GAP.len()) / 3;
     let room = width.saturating_sub(head + 2 * GAP.len());
-    // A little of what stands before it, to find the place by.
+    // Includes some text before the position, for orientation.
     let start = at.saturating_sub(room / 4);
     if start <= head + GAP.len() {
         let begin: String = name.chars().take(width.saturating_sub(GAP.len())).collect();
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(all(&names, 1000), names);
     }
 
-    /// Wherever they differ.
+    /// Names may differ at any position.
     #[test]
     fn names_that_differ_differ_when_they_are_cut() {
         let letters: Vec<char> = (0..300u32).map(|n| char::from(b'a' + (n * n % 25) as u8)).collect();

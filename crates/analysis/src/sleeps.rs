@@ -1,4 +1,4 @@
-//! When the machine slept while it was recorded. In: `suspend` lines. Out: figures, and a section of the summary.
+//! Suspends of the machine during the recording. In: `suspend` lines. Out: figures, and a section of the summary.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,14 +7,14 @@ use super::figures::Figures;
 use super::text::{Page, duration, plural, seconds};
 use gpurec_trace::Suspend;
 
-/// So many are listed, the others only counted.
+/// Number of suspends listed; the others are only counted.
 const LISTED: usize = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SleepFigures {
     pub count: u64,
     pub total_ns: u64,
-    /// The first of them.
+    /// The first suspends.
     pub first: Vec<Sleep>,
 }
 

@@ -1,8 +1,8 @@
-//! Tables of the views. In: columns and rows of typed cells. Out: the same rows as aligned text, as JSON objects
-//! and as CSV, so that no figure is formatted twice. Nothing is computed here.
+//! Tables of the views. In: columns and rows of typed cells. Out: the same rows as aligned text, as JSON objects and as
+//! CSV, so that no figure is formatted twice. Not here: any computation.
 //!
-//! Text is for a person: times in the unit of the column's head, sizes in the unit that suits them. JSON and CSV
-//! have integers under the column's key, which says the unit (`_ns`, `bytes`).
+//! Text has times in the unit of the column's head and sizes in a suitable unit. JSON and CSV have integers under the
+//! column's key, which includes the unit (`_ns`, `bytes`).
 
 use serde_json::{Map, Value, json};
 
@@ -12,25 +12,25 @@ use crate::paper::UNBOUNDED;
 use crate::ui;
 use gpurec_cuda as cuda;
 
-/// A long name is cut to so many characters before columns are left out, and to fewer only where that does not do.
+/// Names are cut to this length before columns are dropped, and further only if that does not suffice.
 const SHORTEST: usize = 28;
-/// However narrow the terminal.
+/// Minimum length of a name, in any terminal.
 const NARROWEST: usize = 12;
 
-/// However wide the terminal: a name may have any length, and what is padded to it has it in every row.
+/// Maximum width of a name in any terminal: names may have any length, and every row is padded to the widest.
 const WIDEST: usize = 500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Number,
     Text,
-    /// Text that is cut where it does not fit: names of kernels, commands.
+    /// Text that may be cut to fit: names of kernels, commands.
     Long,
-    /// Only for programs: not in the text.
+    /// Only in JSON and CSV.
     Data,
 }
 
-/// Which columns of numbers go first where a row does not fit.
+/// The order in which number columns are dropped if a row does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     Least,
@@ -47,17 +47,18 @@ pub struct Column {
 }
 
 impl Column {
-    /// What JSON calls it.
+    /// The key in JSON.
     pub fn key(&self) -> &'static str {
         self.key
     }
 
-    /// Left out before the others.
+    /// Drops this column before the others.
     pub const fn minor(self) -> Column {
         Column { worth: Worth::Least, ..self }
     }
 
-    /// Left out only where even short names do not make room: what the table is for, and what tells its rows apart.
+    /// Drops this column only if even short names do not make room: it is the purpose of the table, or distinguishes
+    /// its rows.
     pub const fn vital(self) -> Column {
         Column { worth: Worth::Most, ..self }
     }
@@ -87,18 +88,18 @@ pub enum Cell {
     Micros(u64),
     /// Nanoseconds, shown as milliseconds.
     Millis(u64),
-    /// Nanoseconds since the recording began, shown as seconds.
+    /// Nanoseconds since the start of the recording, shown as seconds.
     At(u64),
     Bytes(u64),
-    /// Bytes a second.
+    /// Bytes per second.
     Rate(u64),
-    /// A part and its whole, in percent.
+    /// A part and its whole, shown as a percentage.
     Share(u128, u128),
     Text(String),
-    /// The name of a kernel.
+    /// A kernel name.
     Kernel(String),
     Dims(Option<[u32; 3]>),
-    /// A part and its whole, as a bar of so many characters.
+    /// A part and its whole, shown as a bar of this number of characters.
     Bar(u128, u128, usize),
 }
 
@@ -109,7 +110,7 @@ impl From<&str> for Cell {
 }
 
 impl Cell {
-    /// Nothing where it is nothing, so that a column of rare counts is read at a glance.
+    /// Empty for 0, so that a column of rare counts is easy to scan.
     pub fn some(count: u64) -> Cell {
         if count == 0 { Cell::Missing } else { Cell::Count(count) }
     }
@@ -169,7 +170,7 @@ impl Cell {
     }
 }
 
-/// `64.00 MB`, of 2^20 bytes; below 1 kB the bytes themselves.
+/// `64.00 MB`, in units of 2^20 bytes; below 1 kB in bytes.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10)];
     for (unit, shift) in UNITS {
@@ -181,7 +182,7 @@ pub fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// In eighths of a character; what is not nothing is seen.
+/// In eighths of a character; a non-zero share is always visible.
 pub fn bar(part: u128, whole: u128, width: usize) -> String {
     let most = width.saturating_mul(8) as u128;
     let eighths =
@@ -195,24 +196,24 @@ pub fn bar(part: u128, whole: u128, width: usize) -> String {
 
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// In JSON.
+    /// The key in JSON.
     pub key: &'static str,
     columns: &'static [Column],
     rows: Vec<Vec<Cell>>,
-    /// How many rows there were beside these, and what they are.
+    /// Number of additional rows that are not here, and the plural noun for rows.
     more: u64,
     what: &'static str,
-    /// A distribution: without some of its rows it would be another.
+    /// The table is a distribution, which omitted rows would distort.
     is_whole: bool,
 }
 
 impl Table {
-    /// `what` is what a row is, in the plural: "functions".
+    /// `what` is the plural noun for rows: "functions".
     pub fn new(key: &'static str, what: &'static str, columns: &'static [Column]) -> Table {
         Table { key, columns, rows: Vec::new(), more: 0, what, is_whole: false }
     }
 
-    /// Of a distribution every row is shown, whatever the limit.
+    /// Marks a distribution: every row is shown, whatever the limit.
     pub fn whole(mut self) -> Table {
         self.is_whole = true;
         self
@@ -227,7 +228,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Rows that were never here.
+    /// Adds to the number of rows that were never in the table.
     pub fn more(&mut self, count: u64) {
         self.more = self.more.saturating_add(count);
     }
@@ -240,7 +241,7 @@ impl Table {
         self.rows.truncate(rows);
     }
 
-    /// Indented by two. Where a row would not fit into `width`, its names are cut, and then columns of numbers left out.
+    /// Indented by two. If a row does not fit into `width`, it cuts names, and then drops number columns.
     pub fn text(&self, width: usize) -> Vec<String> {
         let mut columns: Vec<Shown> =
             self.columns.iter().enumerate().filter_map(|(at, c)| self.shown(at, c)).collect();
@@ -260,7 +261,7 @@ impl Table {
         texts
     }
 
-    /// A column that is empty in every row says nothing.
+    /// Returns None for a column that is empty in every row.
     fn shown(&self, at: usize, column: &Column) -> Option<Shown> {
         let mut cells = vec![column.head.to_owned()];
         let mut is_empty = true;
@@ -283,7 +284,7 @@ impl Table {
         self.rows.iter().map(object).collect()
     }
 
-    /// The keys, then a line for each row, each after `first`.
+    /// A line of keys, then a line for each row; each line begins with `first`.
     pub fn csv(&self, with_head: bool, file: Option<&str>) -> String {
         let mut text = String::new();
         let mut line = |first: Option<String>, cells: Vec<String>| {
@@ -302,14 +303,14 @@ impl Table {
     }
 }
 
-/// A column of the text.
+/// A column of the text output.
 struct Shown {
-    /// Which column of the table it is.
+    /// Index of the column in the table.
     at: usize,
     kind: Kind,
     worth: Worth,
     head: &'static str,
-    /// The head first.
+    /// The head comes first.
     cells: Vec<String>,
     width: usize,
 }
@@ -321,7 +322,7 @@ impl Shown {
     }
 }
 
-/// The columns of a line.
+/// The width of a line with these columns.
 fn line_of(columns: &[Shown]) -> usize {
     columns.iter().map(|column| column.width + 2).sum()
 }
@@ -340,9 +341,9 @@ fn line(columns: &[Shown], row: usize) -> String {
     line
 }
 
-/// Takes what the line is too wide from the long columns, the widest first; then from the numbers, those of least worth
-/// and of these the right ones first; then from the long columns again; last from the numbers of most worth. Returns the
-/// heads of the numbers it left out.
+/// Makes a line fit. It shortens the long columns, the widest first; then drops number columns, the least valuable
+/// first and among those the rightmost first; then shortens long columns further; finally drops the most valuable
+/// numbers. Returns the heads of the dropped columns.
 fn squeeze(columns: &mut Vec<Shown>, width: usize) -> Vec<&'static str> {
     let mut left_out: Vec<(usize, &'static str)> = Vec::new();
     while line_of(columns) > width {
@@ -362,14 +363,14 @@ fn squeeze(columns: &mut Vec<Shown>, width: usize) -> Vec<&'static str> {
     left_out.into_iter().map(|(_, head)| head).collect()
 }
 
-/// By a character, if one is longer than `shortest`.
+/// Shortens a name column by one character, if one is longer than `shortest`.
 fn cut_a_name(columns: &mut [Shown], shortest: usize) -> bool {
     let long = columns.iter_mut().filter(|column| column.kind == Kind::Long && column.width > shortest);
     let widest = long.max_by_key(|column| column.width);
     widest.map(|column| column.width -= 1).is_some()
 }
 
-/// The number to leave out next. The first one is what the rows are sorted by.
+/// The number column to drop next. It spares the first one, by which the rows are sorted.
 fn least_number(columns: &[Shown]) -> Option<usize> {
     let numbers = columns.iter().enumerate().filter(|(_, column)| column.kind == Kind::Number);
     numbers.skip(1).min_by_key(|(at, column)| (column.worth, std::cmp::Reverse(*at))).map(|(at, _)| at)
@@ -446,7 +447,7 @@ mod tests {
             assert!(text[..3].iter().all(|line| line.chars().count() <= 5 * (WIDEST + 2)), "{width}");
             assert!(text[1].contains("x...x") && text[2].contains("  xé"), "{width}");
         }
-        // In a pipe they are whole, and the others not as wide.
+        // In a pipe names are whole, and other columns are not as wide.
         let text = table.text(UNBOUNDED);
         assert!(text[1].chars().count() == 5 * 70_003 && text[2].chars().count() < 5 * (WIDEST + 2));
         assert_eq!(table.json()[0]["a"].as_str().unwrap().chars().count(), 70_001);
@@ -462,7 +463,7 @@ mod tests {
         assert_eq!(table.text(39)[1], "  x     1  0.001  18446744073709551.615");
     }
 
-    /// What tells the rows apart stays, if need be beside shorter names.
+    /// The columns that distinguish rows stay, if need be next to shorter names.
     #[test]
     fn vital_numbers_outlast_the_others() {
         const NAMES: &[Column] = &[

@@ -46,7 +46,7 @@ pub struct Marks {
     pub copies: bool,
     /// The host may get results from the call without a visible copy.
     pub gives: bool,
-    /// After a wait, shows that the program used the result of the wait.
+    /// If the call follows a wait, it needed the wait.
     pub looks: bool,
     /// The call makes device memory visible to another process or to the host.
     pub shares: bool,

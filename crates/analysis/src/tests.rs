@@ -22,7 +22,7 @@ use crate::paper::UNBOUNDED;
 use gpurec_cuda as cuda;
 use gpurec_trace::*;
 
-/// Makes a recording line by line.
+/// Builds a recording line by line.
 struct Script {
     lines: Vec<Line<'static>>,
     ns: u64,
@@ -80,7 +80,7 @@ impl Script {
         self.begin_on(100, name, parent)
     }
 
-    /// A launch of `kernel` on the driver's level.
+    /// A launch of `kernel` at the driver level.
     fn launch(&mut self, kernel: &'static str, parent: Option<u64>) -> u64 {
         let id = self.begin("cuLaunchKernel", parent);
         let Body::Begin(begin) = &mut self.lines[id as usize].body else { panic!() };
@@ -176,7 +176,7 @@ impl Script {
         self.end(begin, ns, status);
     }
 
-    /// The figures as the recorder makes them, and the trace with them in it.
+    /// The figures from the recorder's path, and the trace that contains them.
     fn finish(mut self) -> (Figures, Vec<u8>) {
         let mut summary = Summary::new();
         for line in &self.lines {
@@ -214,7 +214,7 @@ fn of_file(bytes: &[u8]) -> Figures {
     summary.of_file(reader.notes())
 }
 
-/// A bit of everything.
+/// A recording with some of everything.
 fn rich() -> Script {
     let mut s = Script::new();
     let exec =
@@ -297,7 +297,7 @@ fn a_launch_counts_once_at_the_innermost_level() {
         make(&mut script);
         script.finish().0.kernel_launches
     };
-    // Both levels seen, with a level between them that is no launch.
+    // Both levels, with a level between them that is not a launch.
     assert_eq!(
         launches(&|s| {
             let a = s.begin("cudaLaunchKernel", None);
@@ -348,7 +348,7 @@ fn a_launch_counts_once_at_the_innermost_level() {
 #[test]
 fn synchronisation_counts_once() {
     let (figures, _) = rich().finish();
-    // And one that has not returned.
+    // The recording also has one that has not returned.
     assert_eq!((figures.sync.calls, figures.sync.unfinished, figures.sync.total_ns), (2, 1, 3_002_000));
     assert_eq!(figures.sync.by_function.len(), 3);
 }
@@ -370,7 +370,7 @@ fn the_columns_are_those_of_nsys() {
     let f = s.finish().0.functions.remove(0);
     assert_eq!((f.calls, f.total_ns, f.avg_ns), (4, 1500, 375));
     assert_eq!((f.min_ns, f.max_ns), (100, 800));
-    // Half way between 200 and 400, each within 1 %.
+    // The mean of 200 and 400, each within 1 %.
     assert!(f.med_ns.abs_diff(300) <= 3, "{}", f.med_ns);
     // statistics.stdev([100, 200, 400, 800])
     assert_eq!(f.stddev_ns, 310);
@@ -462,7 +462,7 @@ fn unwound_and_lost_ends_are_told_apart() {
     assert_eq!(of_file(&bytes), live);
 }
 
-/// Each recipe of traces/README.md that is marked with what it prints.
+/// Runs each recipe of traces/README.md that shows its output.
 #[test]
 fn the_recipes_of_the_readme_work() {
     if Command::new("jq").arg("--version").output().is_err() {
@@ -516,7 +516,7 @@ fn the_recipes_of_the_readme_work() {
     }
 }
 
-/// A PyTorch program on an H200, as it was recorded (see traces/README.md).
+/// A PyTorch program recorded on an H200 (see traces/README.md).
 #[test]
 fn a_real_trace_has_the_figures_that_its_recorder_printed() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/torch_h200.jsonl");
@@ -526,9 +526,9 @@ fn a_real_trace_has_the_figures_that_its_recorder_printed() {
     assert_eq!((figures.cuda_calls, figures.kernel_launches), (190, 18));
     let last = std::fs::read_to_string(path).unwrap().lines().last().unwrap().to_owned();
     let end: serde_json::Value = serde_json::from_str(&last).unwrap();
-    // Newer than this trace: what recording the calls inside has cost.
+    // This figure is newer than the trace: the cost of recording nested calls.
     assert_eq!(figures.functions.iter().filter(|f| f.corrected_ns.is_some()).count(), 6);
-    // Newer too: the recording left calls out.
+    // So is this: the recording left calls out.
     assert_eq!(
         figures.unknown.keys().collect::<Vec<_>>(),
         ["cuda_calls", "failures.calls", "failures.handled"]
@@ -536,10 +536,10 @@ fn a_real_trace_has_the_figures_that_its_recorder_printed() {
     let mut figures = figures;
     figures.unknown.clear();
     figures.functions.iter_mut().for_each(|f| f.corrected_ns = None);
-    // And this.
+    // So is this.
     assert_eq!(figures.by_category[0].category, "init");
     figures.by_category.clear();
-    // Newer: of failed calls only those that the program saw.
+    // Also newer: of failed calls only those that the program saw.
     let stored = Figures::from_json(&end["summary"]).unwrap();
     assert_eq!((figures.failures.calls, figures.failures.shutdown, stored.failures.calls), (0, 9, 9));
     figures.failures = stored.failures.clone();
@@ -548,7 +548,7 @@ fn a_real_trace_has_the_figures_that_its_recorder_printed() {
     assert_eq!(stored, figures);
 }
 
-/// A CUDA context on an H200, made and destroyed, down to its ioctls.
+/// Creation and destruction of a CUDA context on an H200, down to the ioctls.
 #[test]
 fn a_real_kernel_trace_has_its_ioctls_in_their_calls() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/context_h200.jsonl.zst");
@@ -566,7 +566,7 @@ fn a_real_kernel_trace_has_its_ioctls_in_their_calls() {
         summary.add(&line);
     }
     let mut figures = summary.of_file(reader.notes());
-    // Newer than this trace.
+    // This figure is newer than the trace.
     assert_eq!(figures.by_category.drain(..).map(|seen| seen.calls).sum::<u64>(), 5);
     let kernel = figures.kernel_space.as_ref().unwrap();
     assert!(figures.complete);

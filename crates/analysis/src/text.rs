@@ -1,5 +1,4 @@
-//! Figures to text for a person: what is always said first, then each section
-//! only where there is something to say.
+//! Formats figures as text: the parts that are always present, then each section only if it has content.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ pub(super) const TOP_FUNCTIONS: usize = 20;
 const TOP_PROCESSES: usize = 10;
 const TOP_OTHERS: usize = 10;
 
-/// The summary, with lines of prose and lists no wider than `width`.
+/// The summary, with prose and lists wrapped to `width`.
 pub fn print(figures: &Figures, width: usize) -> String {
     let mut page = Page::new(width);
     page.line("=== TRACE SUMMARY ===");
@@ -66,7 +65,7 @@ impl Page {
         }
     }
 
-    /// Its names are clean as a rule; what was forgotten is no command to a terminal either.
+    /// Names are already escaped; this catches any that the code missed, so that none controls the terminal.
     pub(super) fn line(&mut self, line: &str) {
         self.text.push_str(&clean_lines(line));
         self.text.push('\n');
@@ -77,8 +76,7 @@ impl Page {
         self.wrapped("", title);
     }
 
-    /// Words broken into lines, the first with `first` before it and the
-    /// others indented as far.
+    /// Wraps words into lines: the first begins with `first`, the others have the same indentation.
     pub(super) fn wrapped(&mut self, first: &str, words: &str) {
         let indent = " ".repeat(first.len());
         let mut line = first.to_string();
@@ -98,7 +96,7 @@ impl Page {
         self.line(&line);
     }
 
-    /// A line that ends with a command: only that is cut, and only where it would not fit on a line of its own.
+    /// A line that ends with a command. Only the command is cut, and only if it does not fit on a line of its own.
     fn with_command(&mut self, line: &str, command: &str) {
         const INDENT: usize = 5;
         if line.chars().count() + 2 + command.chars().count() <= self.width || command.is_empty() {
@@ -158,7 +156,7 @@ fn userspace(page: &mut Page, figures: &Figures) {
     }
 }
 
-/// Those of nsys's cuda_api_sum, and two more.
+/// The columns of nsys's cuda_api_sum, and two more.
 const FUNCTIONS: &[Column] = &[
     long("Name", "name"),
     number("Time (%)", "time_percent"),
@@ -229,7 +227,7 @@ fn functions(page: &mut Page, figures: &Figures) {
     }
 }
 
-/// What is said of calls that have not returned, where there are any.
+/// A note about unfinished calls, if there are any.
 pub(super) fn unfinished(functions: &[Function]) -> Option<String> {
     let open: Vec<&Function> = functions.iter().filter(|f| f.unfinished > 0).collect();
     let names: Vec<String> =
@@ -330,7 +328,7 @@ fn libraries(page: &mut Page, figures: &Figures) {
     page.more(hooked.len() + figures.more_libraries as usize, hooked.len().min(TOP_OTHERS), "libraries");
 }
 
-/// By reason, since one reason often holds for many libraries.
+/// Grouped by reason, since one reason often applies to many libraries.
 fn not_hooked(page: &mut Page, figures: &Figures) {
     let of_libraries = figures.libraries.iter().map(|l| (&l.path, &l.not_hooked));
     let mut by_reason: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
@@ -363,7 +361,7 @@ fn not_hooked(page: &mut Page, figures: &Figures) {
 }
 
 fn refused_in(place: &str, names: &[&str]) -> String {
-    // Hooks in the kernel are few and chosen by name; a library's functions are many.
+    // Hooks in nvidia.ko are few and chosen by name; a library has many functions.
     let most = if place == "kernel" { 8 } else { 3 };
     let place = if place == "kernel" { "the kernel" } else { place };
     let shown = clean(&names.get(..most).unwrap_or(names).join(", "));
@@ -463,7 +461,7 @@ pub(super) fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
-/// With three decimals, in the unit that suits it.
+/// With three decimals, in a suitable unit.
 pub(super) fn duration(ns: u64) -> String {
     match ns {
         0..1_000_000 => format!("{} us", micros(ns)),
@@ -472,7 +470,7 @@ pub(super) fn duration(ns: u64) -> String {
     }
 }
 
-/// With one decimal, from integers.
+/// With one decimal, computed from integers.
 pub(super) fn percent(part: u128, whole: u128) -> String {
     match (part * 1000 + whole / 2).checked_div(whole) {
         Some(permille) => format!("{}.{}", permille / 10, permille % 10),

@@ -1,8 +1,8 @@
-//! Which figures a recording cannot know, and why. In: its options, what --budget gave up, the hooks refused, the
-//! records lost, and other reasons why it is not complete. Out: for each such figure the reason.
+//! Determines which figures a recording cannot know, and why. In: its options, what --budget gave up, refused hooks,
+//! lost records, and other reasons for an incomplete recording. Out: the reason for each such figure.
 //!
-//! A figure has inputs: calls of a kind. Launches, memory and copies are counted at the innermost level, and every call
-//! of the CUDA runtime goes through the driver, so their inputs are the driver's functions.
+//! A figure has inputs: calls of a kind. Launches, memory and copies count at the innermost level, and every call of
+//! the CUDA runtime goes through the driver, so functions of the driver are their inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use gpurec_cuda::semantics::{Input, input_of};
 use gpurec_cuda::{self as cuda, Api, Category};
 use gpurec_trace::Notes;
 
-/// What a figure is made from.
+/// An input of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum From {
-    /// Every call.
+    /// All calls.
     Calls,
     Of(Input),
-    /// The memory that a process held before the recording began.
+    /// Memory that a process held before the recording began.
     Before,
-    /// The sizes of memory from before the recording that was freed.
+    /// Sizes of freed memory that was allocated before the recording.
     Earlier,
-    /// The memory that is from outside a part of a recording, and what others free there.
+    /// Memory from outside a part of a recording. `Elsewhere`: frees of its memory by other threads.
     Outside,
     Elsewhere,
 }
@@ -32,7 +32,7 @@ const FREES: From = From::Of(Input::Free);
 
 const TRANSFERS: &[From] = &[From::Of(Input::Copy), From::Of(Input::Set)];
 
-/// The figures, by where they stand in JSON.
+/// The figures, by JSON path, with their inputs.
 const FIGURES: [(&str, &[From]); 25] = [
     ("cuda_calls", &[From::Calls]),
     ("failures.calls", &[From::Calls]),
@@ -61,40 +61,40 @@ const FIGURES: [(&str, &[From]); 25] = [
     (FUNCTIONS, &[]),
 ];
 
-/// The rows of `functions`: their numbers are all calls of a function that was recorded, unless any call may be missing.
+/// The rows of `functions`: the number of calls is complete for a recorded function, unless any call may be missing.
 pub const FUNCTIONS: &str = "functions.calls";
 
 /// The peaks of all processes.
 pub const PEAK: &str = "memory.peak";
 
-/// What the figures of each device begin with.
+/// The prefix of each device's figures.
 pub const BY_DEVICE: &str = "devices.";
 
-/// The reason where only processes from before the recording are concerned.
+/// The reason that affects only processes from before the recording.
 pub const BEFORE: &str = "memory from before the recording is not in it";
 
-/// The reason where memory may come from outside a part (--from, --tid).
+/// The reason if memory may come from outside a part (--from, --tid).
 pub const OUTSIDE: &str = "memory from outside this part is not in it";
 
-/// The reason where other threads may free what these allocate (--tid).
+/// The reason if other threads may free what this part allocates (--tid).
 const ELSEWHERE: &str = "what other threads free is not in this part";
 
-/// What a recording says of itself beside its figures.
+/// What a recording says about itself, in addition to its figures.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     pub left_out: Option<LeftOut>,
-    /// Frees of memory from before it.
+    /// Number of frees of memory from before the recording.
     pub earlier_frees: u64,
     /// It is of a part, without the memory that was there when it began.
     pub part_cuts_memory: bool,
-    /// Without what others free of its memory.
+    /// The part lacks frees of its memory by others.
     pub part_cuts_frees: bool,
-    /// The file is not whole, and why.
+    /// The file is incomplete, and why.
     pub broken: Option<&'static str>,
 }
 
 impl About {
-    /// A file that is read for a part, or as a whole.
+    /// For a file of which a part, or the whole, is read.
     pub fn of_part(notes: &Notes) -> About {
         let Notes { part_cuts_memory, part_cuts_frees, .. } = *notes;
         About { part_cuts_memory, part_cuts_frees, ..About::default() }
@@ -104,7 +104,7 @@ impl About {
 pub const NO_END: &str = "the trace has no end";
 pub const DAMAGED: &str = "the trace is damaged";
 
-/// Of each figure that is not known the reason.
+/// Each unknown figure with its reason.
 pub fn unknown(figures: &Figures, about: &About) -> BTreeMap<String, String> {
     let reasons = Reasons::of(figures, about);
     let unknown = FIGURES.iter().filter_map(|(figure, from)| {
@@ -124,7 +124,7 @@ struct Reasons {
 }
 
 impl Reasons {
-    /// The first reason is the one that is given.
+    /// The first reason is the one that is reported.
     fn of(figures: &Figures, about: &About) -> Reasons {
         let mut reasons = Reasons::default();
         if let Some(left_out) = &about.left_out {
@@ -162,7 +162,7 @@ impl Reasons {
         self.add(From::Calls, || left_out.text.clone());
         let mut recorded: BTreeMap<Input, BTreeMap<&str, bool>> = BTreeMap::new();
         for (name, input) in driver_functions() {
-            // Programs call one version of a function, mostly the newest.
+            // Programs call one version of a function, usually the newest.
             *recorded.entry(input).or_default().entry(cuda::base_name(name)).or_default() |=
                 left_out.records(name);
         }
@@ -212,7 +212,7 @@ impl Reasons {
             };
             let name = probe.strip_suffix(" (return)").unwrap_or(probe);
             sum = sum.saturating_add(*count);
-            // Of a process that is not known nothing is; the hooks in nvidia.ko have figures of their own.
+            // A lost process event makes the whole process unknown; hooks in nvidia.ko have their own figures.
             of_all |= probe.starts_with("process:") || probe.starts_with('(');
             if cuda::api(name) != Api::Other {
                 self.add(From::Calls, reason);
@@ -227,7 +227,7 @@ impl Reasons {
     }
 }
 
-/// What the other reasons speak of already, or what does not touch the figures.
+/// Whether other reasons already cover this one, or it does not affect the figures.
 fn is_of_functions(reason: &str, figures: &Figures) -> bool {
     reason.ends_with("events were lost")
         || reason.ends_with("event was lost")

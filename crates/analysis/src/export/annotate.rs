@@ -1,6 +1,6 @@
-//! A JSON object to Perfetto's debug annotations. In: the text that details.rs wrote. Out: one
-//! annotation for each key, objects as dictionaries, names and strings by number. Hex strings are
-//! pointers there, as they are in the trace.
+//! Converts a JSON object to Perfetto's debug annotations. In: the text that details.rs wrote. Out: one annotation for
+//! each key, with objects as dictionaries, and names and strings as interned numbers. Hex strings become pointers, as
+//! they are in the trace.
 
 use super::intern::{ANNOTATIONS, Interned, VALUES};
 use super::proto;
@@ -18,13 +18,13 @@ const DICT: u32 = 11;
 const ARRAY: u32 = 12;
 const STRING_IID: u32 = 17;
 
-/// Deeper than anything the reader takes.
+/// Deeper than any JSON that the reader accepts.
 const DEEPEST: usize = 200;
 
 pub struct Annotator {
     names: Interned,
     values: Interned,
-    /// Entries of text that is new.
+    /// Entries for new text.
     pub entries: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ impl Annotator {
         self.entries.clear();
     }
 
-    /// Each key of the object as a field `field` of what is open in `out`.
+    /// Writes each key of the object as a field `field` of the open message in `out`.
     pub fn object(&mut self, out: &mut Vec<u8>, field: u32, json: &str) {
         Scan { annotator: self, rest: json }.object(out, field, 0);
     }
@@ -62,7 +62,7 @@ impl Annotator {
     }
 }
 
-/// The number of a hex string that says it as gpurec writes it.
+/// The number in a hex string, if the string has gpurec's format.
 fn pointer(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x")?;
     let plain = digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
@@ -72,7 +72,7 @@ fn pointer(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// JSON that this program wrote: it is well-formed and has no spaces.
+/// A scanner for JSON that this program wrote: it is well-formed and has no spaces.
 struct Scan<'a, 'b> {
     annotator: &'a mut Annotator,
     rest: &'b str,
@@ -131,7 +131,7 @@ impl<'b> Scan<'_, 'b> {
         }
     }
 
-    /// A number, or one of three words.
+    /// A number, true, false or null.
     fn word(&mut self, out: &mut Vec<u8>) {
         let length = self.rest.bytes().take_while(|b| !matches!(b, b',' | b'}' | b']')).count();
         match self.take(length) {

@@ -1,6 +1,6 @@
-//! Chrome's trace event format, as JSON: for chrome://tracing, Perfetto and everything that reads
-//! it. In: events with their place. Out: one object, an event a line. Times are microseconds with
-//! three decimals and so exact; a call open at the end gets an end, which the format wants.
+//! Chrome's trace event format, as JSON, for chrome://tracing, Perfetto and other readers of it. In: events with their
+//! place. Out: one object, with one event a line. Times are microseconds with three decimals, so they are exact. A call
+//! that is open at the end gets an end, since the format requires one.
 
 use super::details;
 use super::object::Object;
@@ -28,7 +28,7 @@ impl Chrome {
         self.any = true;
     }
 
-    /// Up to the keys that an event has by its phase.
+    /// Writes the keys of an event up to those that depend on its phase.
     fn event(&mut self, name: &str, category: &str, phase: &[u8], ts_ns: u64, track: Track) {
         self.next();
         self.out.extend_from_slice(b"{\"name\":");
@@ -112,7 +112,7 @@ impl Sink for Chrome {
         self.event(name(line), category(line), b"B", at.ts_ns, at.track);
         self.details(line);
         if let Linked::In(flow) = linked {
-            // The arrow leaves where only the call has begun, not where the ioctl has too.
+            // The arrow starts at the begin of the call, where the ioctl has not begun yet.
             self.flow(b"s", flow.from_ns, at.track, flow.ioctl);
             self.flow(b"f\",\"bp\":\"e", at.ts_ns, at.track, flow.ioctl);
         }
@@ -141,7 +141,7 @@ impl Sink for Chrome {
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>) {
         match duration_ns {
             Some(ns) => {
-                // It ends at `at`; what began before the recording, with it.
+                // The event ends at `at`. If it began before the recording, its slice begins with the recording.
                 let start_ns = at.ts_ns.saturating_sub(ns);
                 self.event(name(line), category(line), b"X", start_ns, at.track);
                 self.out.extend_from_slice(b",\"dur\":");
@@ -175,7 +175,7 @@ impl Sink for Chrome {
         self.out.extend_from_slice(b"\n],\"otherData\":");
         let mut data = Object::new(&mut self.out);
         data.text("made_by", concat!("gpurec ", env!("CARGO_PKG_VERSION")));
-        // As text: it has more digits than a JSON number holds.
+        // As text: the number has more digits than a JSON number can hold.
         data.maybe_text("wall_clock_at_0_ns", self.wall_ns.map(|ns| ns.to_string()).as_deref());
         data.other("notes", &self.notes);
         data.end();

@@ -1,6 +1,6 @@
-//! A table for a spreadsheet or a dataframe: a row a call, with its begin and its end, and a row
-//! for everything else. In: events with their place. Out: CSV as RFC 4180 has it, with a header.
-//! A call's row comes when it ends. pids are those of the trace; `file` tells traces apart.
+//! A table for a spreadsheet or a dataframe: one row for each call, with begin and end, and one for every other event.
+//! In: events with their place. Out: CSV as in RFC 4180, with a header. The row of a call appears when the call ends.
+//! pids are those of the trace; the column `file` distinguishes traces.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,8 @@ const COLUMNS: &str = "file,event_id,start_s,duration_us,type,name,pid,tid,rank,
 kernel,grid,block,shared,stream,device,context,request,cmd,detail,args,\
 retval,status,error,out,ended,begin,cpu,op,space,ptr,size,total_allocated,async,more\n";
 
-/// The columns that only a launch has, what runs somewhere, an ioctl, the end of a call, and everything but calls.
+/// Numbers of columns that apply only to a launch, to work on a device, to an ioctl, to the end of a call, and to
+/// everything except calls.
 const LAUNCH: usize = 5;
 const PLACE: usize = 2;
 const IOCTL: usize = 3;
@@ -30,14 +31,14 @@ pub struct Csv {
     held: usize,
 }
 
-/// Rows that are kept to be filled again, and the largest of them.
+/// Number of row buffers kept for reuse, and the largest size that is kept.
 const SPARE: usize = 1024;
 const LARGEST_SPARE: usize = 4096;
 
 /// The row of a call that has not ended.
 pub struct Row {
     text: Vec<u8>,
-    /// Where its duration goes, and when it began.
+    /// Where to insert its duration, and when it began.
     at: usize,
     begin_ns: u64,
 }
@@ -53,7 +54,7 @@ impl Csv {
         }
     }
 
-    /// A row up to its start, in which the duration is next.
+    /// Writes a row up to its start time; the duration comes next.
     fn start(file: &[u8], out: &mut Vec<u8>, event_id: Option<u64>, ts_ns: u64) {
         out.extend_from_slice(file);
         if let Some(event_id) = event_id {
@@ -64,7 +65,7 @@ impl Csv {
         out.push(b',');
     }
 
-    /// A row to its end, with how the call ended.
+    /// Completes a row with the outcome of the call.
     fn finish_row(
         &mut self,
         held: Row,
@@ -110,7 +111,7 @@ fn hex(out: &mut Vec<u8>, n: Option<u64>) {
     if let Some(n) = n {
         out.extend_from_slice(b"0x");
         json::hex_digits(out, n);
-        // The quote that JSON has after them.
+        // Removes the closing quote of the JSON form.
         out.pop();
     }
     out.push(b',');
@@ -121,7 +122,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.push(b',');
 }
 
-/// A document of JSON. Where nothing in it needs more it is copied in pieces.
+/// Writes a JSON document as a quoted field. Without special characters it copies whole pieces.
 fn quoted(out: &mut Vec<u8>, mut text: &[u8]) {
     if text.iter().any(|byte| !matches!(byte, b' '..=b'~')) {
         return out.extend_from_slice(ui::csv_json(&String::from_utf8_lossy(text)).as_bytes());
@@ -167,7 +168,7 @@ fn launch(out: &mut Vec<u8>, launch: Option<&Launch>) {
     place(out, launch.on);
 }
 
-/// The device and the context. Of an ioctl the device is a file.
+/// The device and the context. For an ioctl the device is a file.
 fn place(out: &mut Vec<u8>, on: Where) {
     number(out, on.device.map(u64::from));
     hex(out, on.context);
@@ -182,7 +183,7 @@ fn ioctl(out: &mut Vec<u8>, scratch: &mut Vec<u8>, ioctl: Option<&Ioctl>) {
     args(out, scratch, Some(&ioctl.detail));
 }
 
-/// From the type to the parent.
+/// The columns from the type to the parent.
 #[derive(Default)]
 struct Who {
     pid: u32,
@@ -213,7 +214,7 @@ fn process_of(process: &trace::Process) -> (u32, u32) {
     }
 }
 
-/// The columns of a call's end.
+/// The columns for the end of a call.
 struct Ending<'a> {
     retval: Option<Retval>,
     status: Option<&'a Cow<'a, str>>,
@@ -242,7 +243,7 @@ fn ending(out: &mut Vec<u8>, scratch: &mut Vec<u8>, end: &Ending) {
     });
 }
 
-/// The columns of what is no call.
+/// The columns for events that are not calls.
 #[derive(Default)]
 struct Other<'a> {
     begin: Option<u64>,

@@ -1,6 +1,5 @@
-//! What a line says beyond its time, name and place, as a JSON object with the keys of the trace:
-//! the `args` of Chrome's format, from which the annotations of Perfetto's are made. In: a line.
-//! Out: text. Nothing is kept between lines.
+//! The content of a line beyond its time, name and place, as a JSON object with the keys of the trace. Chrome's format
+//! has it as `args`; Perfetto's annotations are made from it. In: a line. Out: text. It keeps no state between lines.
 
 use super::object::Object;
 use gpurec_trace::{
@@ -8,7 +7,7 @@ use gpurec_trace::{
     Op, Process, Retval, Transfer, Where, json,
 };
 
-/// True if there was nothing to say.
+/// Returns true if the object is empty.
 pub fn write(out: &mut Vec<u8>, line: &Line) -> bool {
     let mut object = Object::new(out);
     match &line.body {

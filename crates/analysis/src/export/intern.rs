@@ -1,11 +1,11 @@
-//! Text said once and then by number, as Perfetto's incremental state has it. In: text. Out: its
-//! number, and for new text the entry that tells the number. Bounded: what does not fit any more
-//! is written out each time.
+//! Interned text, as in Perfetto's incremental state: written once, then referenced by number. In: text. Out: its
+//! number, and for new text the entry that defines the number. The table is bounded: text that does not fit is written
+//! out each time.
 
 use super::proto;
 use gpurec_trace::hash::Map;
 
-/// Of one kind of text, and the longest.
+/// Limits on texts of one kind, and on their length.
 const MOST: usize = 65_536;
 const LONGEST: usize = 1024;
 
@@ -29,7 +29,7 @@ impl Interned {
         self.by_text.clear();
     }
 
-    /// The number of a text; the entry of a new one goes to `entries`.
+    /// Returns the number of a text, and writes the entry of a new text to `entries`.
     pub fn number(&mut self, text: &str, entries: &mut Vec<u8>) -> Option<u64> {
         if let Some(number) = self.by_text.get(text) {
             return Some(*number);

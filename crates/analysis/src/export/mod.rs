@@ -1,8 +1,8 @@
-//! `gpurec export`: traces as other programs read them.
+//! `gpurec export`: converts traces for other programs.
 //!
-//! In: traces. Out: Chrome's trace event JSON, Perfetto's protocol buffers, or a table, written as
-//! the traces are read. Several traces, as of the ranks of a job, become one, on the time of the
-//! wall clock. Nothing is summed up or judged here: what the trace says is said in another way.
+//! In: traces. Out: Chrome's trace event JSON, Perfetto's protocol buffers, or a table, written while the traces are
+//! read. Several traces, such as those of the ranks of a job, become one, aligned by wall clock. Not here: sums or
+//! judgements; an export only converts what the trace says.
 
 mod annotate;
 mod chrome;
@@ -36,10 +36,10 @@ use sink::{Sink, Source};
 use walk::Walk;
 
 pub struct ExportConfig {
-    /// The newest trace if there is none.
+    /// Empty: the newest trace.
     pub files: Vec<PathBuf>,
     pub format: ExportFormat,
-    /// Standard output if there is none, or `-`.
+    /// None or `-`: standard output.
     pub output: Option<PathBuf>,
     pub only: Only,
 }
@@ -72,7 +72,7 @@ pub fn export(config: &ExportConfig) -> Result<u8> {
     Ok(0)
 }
 
-/// When the first of several recordings began. Each is opened for it.
+/// The start of the earliest of several recordings. It opens each file for that.
 fn earliest(files: &[PathBuf]) -> Result<Option<i64>> {
     let mut earliest: Option<i64> = None;
     for file in files {
@@ -89,7 +89,7 @@ fn earliest(files: &[PathBuf]) -> Result<Option<i64>> {
     Ok(earliest)
 }
 
-/// A pipe gives what it has once.
+/// Rejects a pipe, which can be read only once.
 fn read_twice(file: &Path) -> Result<()> {
     let what = if file == Path::new("-") {
         "standard input".to_owned()
@@ -103,7 +103,7 @@ fn read_twice(file: &Path) -> Result<()> {
     )))
 }
 
-/// The traces in a format. What is to be said of them comes back.
+/// Writes the traces in a format. Returns notes for the user.
 fn write(
     sink: impl Sink,
     files: &[PathBuf],

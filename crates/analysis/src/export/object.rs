@@ -1,5 +1,5 @@
-//! A JSON object appended to a buffer, key by key. In: keys of this program, which need no escapes,
-//! and values. Out: compact JSON. Nothing is looked at again, and what is `None` has no key.
+//! Appends a JSON object to a buffer, key by key. In: keys of this program, which need no escapes, and values. Out:
+//! compact JSON, written in one pass; a value of `None` has no key.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ impl<'a> Object<'a> {
         Object { out, start }
     }
 
-    /// True if it has no key.
+    /// Returns true if the object has no key.
     pub fn end(self) -> bool {
         self.out.push(b'}');
         self.out.len() == self.start + 1
@@ -54,7 +54,7 @@ impl<'a> Object<'a> {
         json::hex(self.key(key), n);
     }
 
-    /// Only what is true is said.
+    /// Writes the key only if the value is true.
     pub fn flag(&mut self, key: &str, set: bool) {
         if set {
             self.key(key).extend_from_slice(b"true");
@@ -77,7 +77,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// What is rare.
+    /// Writes any other value through serde; for rare keys.
     pub fn other(&mut self, key: &str, value: &impl Serialize) {
         let text = serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec());
         self.key(key).extend_from_slice(&text);

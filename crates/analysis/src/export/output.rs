@@ -1,6 +1,6 @@
-//! Where an export goes. In: a buffer that is filled. Out: a file or standard output. The file is
-//! made when there is something to write, so that a trace which cannot be read leaves an older
-//! export alone. Opened with the rights of who called gpurec: main took them on.
+//! The destination of an export. In: a buffer that the caller fills. Out: a file or standard output. It creates the
+//! file only when there is something to write, so that an unreadable trace does not destroy an older export. The file
+//! is opened with the invoking user's rights, which main has taken on.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write, stdin, stdout};
@@ -12,7 +12,7 @@ use zstd::stream::write::Encoder;
 use crate::Usage;
 use crate::ui;
 
-/// Written away when so much is waiting.
+/// Size from which the buffer is written out.
 const BUFFER: usize = 256 * 1024;
 
 pub struct Output {
@@ -22,7 +22,7 @@ pub struct Output {
 
 enum To {
     Plain(Box<dyn Write>),
-    /// By its name, as a trace is.
+    /// Compressed if the file name says so, as for a trace.
     Zstd(Encoder<'static, File>),
 }
 
@@ -40,7 +40,7 @@ impl Output {
         Ok(Output { path: path.map(Path::to_path_buf), to: None })
     }
 
-    /// Writes the buffer away if it is full.
+    /// Writes the buffer out if it is full.
     pub fn take(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
         if buffer.len() < BUFFER {
             return Ok(());
@@ -82,7 +82,7 @@ impl Output {
 
 fn open(path: Option<&Path>) -> io::Result<To> {
     let Some(path) = path else { return Ok(To::Plain(Box::new(stdout().lock()))) };
-    // As a trace: it tells of processes what only their owner knows.
+    // Permissions as for a trace: the content about processes is only for their owner.
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
@@ -99,7 +99,7 @@ fn explain(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// Which file it is; none of what is no file, which nobody reads and writes at once.
+/// The identity of a file. None for anything but a regular file, since reading and writing that at once does no harm.
 #[cfg(unix)]
 fn identity(about: &Metadata) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
@@ -119,7 +119,7 @@ fn standard(fd: impl std::os::fd::AsFd) -> Option<(u64, u64)> {
     identity(&File::from(fd).metadata().ok()?)
 }
 
-/// Elsewhere a shell locks what it redirects to.
+/// On other systems a shell locks the file to which it redirects.
 #[cfg(not(unix))]
 fn identity(_: &Metadata) -> Option<(u64, u64)> {
     None

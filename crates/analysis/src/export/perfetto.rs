@@ -1,9 +1,8 @@
-//! Perfetto's own format: a sequence of TracePackets with TrackEvents. In: events with their place.
-//! Out: protocol buffers. Each trace is a packet sequence of its own with its own interned text,
-//! which its first packet begins anew; a packet has the text that is new in it. Tracks are told
-//! before their events. Times are nanoseconds on the trace clock, and one snapshot says what the
-//! wall clock was at 0. Packets are in the order of the trace; a slice told at its end, as an
-//! interrupt, has its begin before events already written, which readers sort by time.
+//! Perfetto's own format: a sequence of TracePackets with TrackEvents. In: events with their place. Out: protocol
+//! buffers. Each trace is its own packet sequence with its own interned text, which its first packet resets; a packet
+//! carries the text that is new in it. A track's descriptor precedes its events. Times are nanoseconds on the trace
+//! clock, and one snapshot gives the wall clock at 0. Packets are in the order of the trace. A slice that is known only
+//! at its end, such as an interrupt, begins before events already written; readers sort by time.
 
 use super::annotate::Annotator;
 use super::details;
@@ -64,11 +63,11 @@ pub struct Perfetto {
     names: Interned,
     categories: Interned,
     annotator: Annotator,
-    /// The JSON of the event that is being written.
+    /// JSON of the current event.
     json: Vec<u8>,
 }
 
-/// What an event is, apart from what is said of it.
+/// An event without its annotations.
 struct Event<'a> {
     kind: u64,
     ts_ns: u64,
@@ -91,7 +90,7 @@ impl Perfetto {
         }
     }
 
-    /// A packet of this trace's sequence, up to what it carries.
+    /// Opens a packet of this trace's sequence.
     fn packet(&mut self) -> proto::Opened {
         let packet = proto::open(&mut self.out, PACKET);
         proto::uint(&mut self.out, SEQUENCE, self.sequence);
@@ -104,7 +103,7 @@ impl Perfetto {
         packet
     }
 
-    /// An event with the annotations that are in `self.json`.
+    /// Writes an event with the annotations in `self.json`.
     fn event(&mut self, event: &Event) {
         let packet = self.packet();
         let out = &mut self.out;
@@ -141,7 +140,7 @@ impl Perfetto {
         proto::close(out, packet);
     }
 
-    /// Tells a track: what it is follows from `content`.
+    /// Writes the descriptor of a track; `content` writes what identifies it.
     fn descriptor(&mut self, uuid: u64, parent: Option<u64>, content: impl FnOnce(&mut Vec<u8>)) {
         let packet = self.packet();
         let out = &mut self.out;
@@ -219,7 +218,7 @@ impl Sink for Perfetto {
 
     fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Linked) {
         details::write(&mut self.json, line);
-        // One flow for a call and its ioctls, in the order in which it makes them.
+        // One flow connects a call and its ioctls, in the order in which it makes them.
         let flow = match linked {
             Linked::No => None,
             Linked::Out(call) => Some(call),
@@ -235,7 +234,7 @@ impl Sink for Perfetto {
         self.event(&Event::nameless(SLICE_END, at.ts_ns, at.track.uuid));
     }
 
-    /// A call in flight stays open, which the format knows.
+    /// A call in flight stays open, which the format allows.
     fn close(&mut self, at: At, _held: (), cause: Cause) {
         if cause != Cause::InFlight {
             let mut said = Object::new(&mut self.json);

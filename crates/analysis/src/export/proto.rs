@@ -1,6 +1,5 @@
-//! Protocol buffers appended to a buffer: the wire format, of which Perfetto's traces use little.
-//! In: field numbers and values. Out: bytes, every length in as few of them as it needs. What the
-//! fields mean is not known here.
+//! Appends protocol buffers to a buffer: the small part of the wire format that Perfetto's traces use. In: field
+//! numbers and values. Out: bytes, with lengths as short as possible. Not here: the meaning of fields.
 
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
@@ -23,7 +22,7 @@ pub fn uint(out: &mut Vec<u8>, field: u32, value: u64) {
     varint(out, value);
 }
 
-/// Of the types int32 and int64: a negative number is a large one.
+/// For the types int32 and int64: a negative number is encoded as a large one.
 pub fn int(out: &mut Vec<u8>, field: u32, value: i64) {
     uint(out, field, value as u64);
 }
@@ -43,10 +42,10 @@ pub fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Where the content of a message begins that has been opened.
+/// Where the content of an open message begins.
 pub struct Opened(usize);
 
-/// A message follows, until `close`. Its length has one byte of room, which most need.
+/// Opens a message, until `close`. It reserves one byte for the length, which suffices for most.
 pub fn open(out: &mut Vec<u8>, field: u32) -> Opened {
     tag(out, field, LENGTH);
     out.push(0);

@@ -1,44 +1,44 @@
-//! What a format is given to write, in the order of the trace. In: events with their place in the
-//! output (tracks.rs) and the line they come from. Out: bytes in a buffer, which mod.rs writes
-//! away. A format decides how something is said, never what.
+//! The interface of an export format, called in the order of the trace. In: events with their place in the output
+//! (tracks.rs) and their line. Out: bytes in a buffer, which mod.rs writes out. A format decides how to write an event,
+//! never which events there are.
 
 use super::tracks::{Process, Track};
 use gpurec_trace::Line;
 
-/// Where and when something is.
+/// The place and time of an event.
 #[derive(Clone, Copy)]
 pub struct At {
-    /// Nanoseconds since the first of the recordings began.
+    /// Nanoseconds since the start of the first recording.
     pub ts_ns: u64,
     pub track: Track,
 }
 
-/// An arrow from a call to the ioctl that it makes.
+/// An arrow from a call to an ioctl that it makes.
 #[derive(Clone, Copy)]
 pub struct Flow {
-    /// Of the call: one for all it does.
+    /// Id of the call, common to all its ioctls.
     pub call: u64,
-    /// Of this ioctl alone.
+    /// Id of this ioctl.
     pub ioctl: u64,
     /// When the call began.
     pub from_ns: u64,
 }
 
-/// What a call that begins has to do with ioctls.
+/// The relation of a beginning call to ioctls.
 #[derive(Clone, Copy)]
 pub enum Linked {
     No,
-    /// It may make some, and this is its number.
+    /// The call may make ioctls, and has this id.
     Out(u64),
     In(Flow),
 }
 
-/// Why a call has an end that no line tells.
+/// Why a call ends without a line for its end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// Its line is missing: the call around it ended, or another began.
+    /// The line is missing: the enclosing call ended, or another call began.
     Missing,
-    /// Its process ended or became another program.
+    /// The process exited or called exec.
     Died,
     /// The recording ended.
     InFlight,
@@ -54,38 +54,38 @@ impl Cause {
     }
 }
 
-/// One trace of those that are merged.
+/// One of the traces to merge.
 pub struct Source<'a> {
     pub file: &'a str,
-    /// From 0.
+    /// Counts from 0.
     pub index: usize,
 }
 
 pub trait Sink {
-    /// What is kept of a call until it ends.
+    /// The state of an open call.
     type Held;
 
-    /// Bytes that are held of calls that have not ended.
+    /// Bytes held for open calls.
     fn held(&self) -> usize {
         0
     }
 
     fn source(&mut self, source: &Source);
-    /// The wall clock at 0, in nanoseconds since 1970. Once at most, before any event.
+    /// The wall clock at 0, in nanoseconds since 1970. Called at most once, before any event.
     fn clock(&mut self, wall_ns: u64);
-    /// A process, before anything of it, and again when it has another name.
+    /// A process, before any of its events, and again when its name changes.
     fn process(&mut self, process: &Process);
-    /// A line of events, before anything of it. A thread's has no parent but its process.
+    /// A track, before any of its events. The parent of a thread's track is its process.
     fn track(&mut self, track: Track, parent: u64, name: &str, is_thread: bool);
     fn counter_track(&mut self, uuid: u64, process: &Process, name: &str);
 
     fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, linked: Linked) -> Self::Held;
     fn end(&mut self, at: At, line: &Line, held: Self::Held);
     fn close(&mut self, at: At, held: Self::Held, cause: Cause);
-    /// Something with no begin and end of its own; with a duration, it ends at `at`.
+    /// An event without its own begin and end; if it has a duration, it ends at `at`.
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>);
     fn counter(&mut self, ts_ns: u64, uuid: u64, pid: u32, name: &str, value: u64);
-    /// What is to be said of a trace, on its track.
+    /// A note about a trace, on the trace's track.
     fn note(&mut self, at: At, text: &str);
 
     fn finish(&mut self);
@@ -125,7 +125,7 @@ pub fn function<'a>(line: &'a Line) -> &'a str {
     }
 }
 
-/// What an event of a line is called on the screen.
+/// The displayed name of a line's event.
 pub fn name<'a>(line: &'a Line) -> &'a str {
     use gpurec_trace::{Body, Op, Process};
     match &line.body {

@@ -1,5 +1,5 @@
-//! Exports read again: the text by serde_json and by hand, Perfetto's bytes by a decoder of the wire
-//! format. What foreign readers find in them is tests/export/check.py's business.
+//! Reads exports back: text with serde_json and by hand, Perfetto's bytes with a decoder of the wire format. Not here:
+//! foreign readers, which tests/export/check.py covers.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::Only;
 const HEADER: &str = r#"{"event_id":0,"ts":0.000000000,"type":"header","name":"gpurec","schema":1,"version":"0.1.0","start":"2026-11-21T05:00:00.000+00:00","host":"h","kernel":"6","user":"ada","options":{},"hooks":{}}"#;
 const END: &str = r#"{"event_id":9,"ts":9.000000000,"type":"end","name":"end","events":9,"lost":0,"in_flight":[],"complete":true,"summary":{}}"#;
 
-/// A file of its own, gone when the test is over.
+/// A temporary file, deleted on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -34,7 +34,7 @@ impl Drop for Temporary {
     }
 }
 
-/// What is exported, and what is said.
+/// The export, and the notes.
 fn exported(format: ExportFormat, traces: &[&str]) -> (Vec<u8>, Vec<String>) {
     let kept: Vec<Temporary> = traces.iter().map(|trace| Temporary::new(trace)).collect();
     let files: Vec<PathBuf> = kept.iter().map(|file| file.0.clone()).collect();
@@ -81,7 +81,7 @@ fn count(json: &[u8], phase: &str) -> usize {
     events(json).get(phase).map_or(0, Vec::len)
 }
 
-/// The fields of a message: number, and what it holds as bytes or as a number.
+/// The fields of a message: number, and content as bytes or as a number.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, Result<Vec<u8>, u64>)> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let (mut value, mut shift) = (0, 0);
@@ -131,7 +131,7 @@ fn packets(bytes: &[u8]) -> Vec<(u64, u64)> {
     found
 }
 
-/// `GPUREC_REWRITE=1` writes them anew.
+/// `GPUREC_REWRITE=1` rewrites them.
 fn golden(name: &str, text: &str) {
     let path = crate::golden::path(&format!("crates/analysis/src/golden/{name}.txt"));
     if std::env::var_os("GPUREC_REWRITE").is_some() {
@@ -151,7 +151,7 @@ fn a_kernel_trace_as_chrome_and_as_csv() {
         let (bytes, said) = exported(format, &[KERNEL]);
         assert_eq!(said, Vec::<String>::new());
         let text = String::from_utf8(bytes).expect("text");
-        // The name of the file is another each time.
+        // The file name differs in each run.
         let shown: String = text
             .lines()
             .map(|line| match line.strip_prefix("/") {
@@ -170,7 +170,7 @@ fn what_is_in_the_trace_is_in_every_format() {
     let lines = |phase: &str| KERNEL.lines().filter(|line| line.contains(phase)).count();
     let (json, _) = exported(ExportFormat::Chrome, &[KERNEL]);
     assert_eq!(count(&json, "B"), lines(r#""phase":"B""#));
-    // Two calls died with their process and end with it.
+    // Two calls end with the exit of their process.
     assert_eq!(count(&json, "E"), lines(r#""phase":"E""#) + 2);
     let (bytes, _) = exported(ExportFormat::Perfetto, &[KERNEL]);
     let beside = 5;
@@ -239,7 +239,7 @@ fn a_missing_end_closes_nothing_else_and_a_missing_begin_is_told() {
     assert_eq!((found["B"].len(), found["E"].len()), (4, 4));
     let lost: Vec<bool> = found["E"].iter().map(|end| end["args"]["lost"] == true).collect();
     assert_eq!(lost, [true, false, true, false]);
-    // It ended before it began: it takes no time, and not less.
+    // The line claims an end before the begin: the duration is zero, not negative.
     assert_eq!(found["E"][3]["ts"], 6.0);
     let said = said.join("\n");
     for told in ["1 ends of calls whose begin", "2 calls have no end", "1 events are earlier"] {
@@ -337,7 +337,7 @@ fn an_export_is_never_written_over_its_trace_nor_for_one_that_cannot_be_read() {
     assert!(std::fs::read_to_string(&old.0).expect("it is there").starts_with("file,event_id,"));
 }
 
-/// Lines that are missing, twice there, or elsewhere: every call that begins ends, in each format.
+/// Lines are missing, duplicated or moved: in each format every call that begins also ends.
 #[test]
 fn a_damaged_trace_is_exported_whole() {
     let mut state = 0x1234_5678_u64;
@@ -350,7 +350,7 @@ fn a_damaged_trace_is_exported_whole() {
     for _ in 0..200 {
         let mut lines: Vec<&str> = KERNEL.lines().collect();
         for _ in 0..4 {
-            // The header stays: without it the rest is no trace.
+            // The header stays, since the rest is no trace without it.
             let at = 1 + random(lines.len() - 1);
             let line = lines.remove(at);
             match random(3) {
@@ -376,7 +376,7 @@ fn notes(json: &[u8]) -> usize {
     events(json)["i"].iter().filter(|event| event["name"] == "note").count()
 }
 
-/// Annotations as text: `name=value`, by the entries that came with them.
+/// Annotations as text, `name=value`, decoded with the entries that came with them.
 #[test]
 fn json_becomes_annotations() {
     let json = r#"{"a":1,"b":-2,"c":1.5,"d":"0x1f","e":"0x01","f":"x\"y\u00e9","g":true,"h":null,"i":[1,[2]],"j":{"a":"x"},"k":{},"l":18446744073709551615}"#;
@@ -422,7 +422,7 @@ fn annotation(bytes: &[u8], texts: &HashMap<(u64, u64), String>) -> String {
     format!("{name}{}{}{}", opening.0, values.join(","), opening.1)
 }
 
-/// A pipe among several would be read twice.
+/// A pipe among several files would have to be read twice.
 #[test]
 fn what_can_be_read_once_is_exported_alone() {
     let one = Temporary::new(&trace(&[]));

@@ -1,6 +1,5 @@
-//! Who has a track in the output, and under which numbers. In: the processes and threads of one
-//! trace after the other. Out: tracks whose ids are theirs alone, also where two traces have the
-//! same pid. What is kept grows with the processes and threads seen.
+//! Assigns tracks and their ids. In: the processes and threads of one trace after another. Out: tracks with unique ids,
+//! even if two traces use the same pid. Memory grows with the number of processes and threads seen.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,27 +7,27 @@ use super::sink::Sink;
 use gpurec_trace::bounds::{Left, short};
 use gpurec_trace::hash::Map;
 
-/// Threads kept apart. A trace has more only if something makes threads without end.
+/// Limit on distinct threads; a trace exceeds it only if a program creates threads without end.
 const MOST_THREADS: usize = 262_144;
 const MOST_PROCESSES: usize = 65_536;
 const MOST_LANES: usize = 16_384;
 
-/// Bytes of the commands of all processes, each word with what the allocator adds.
+/// Limit on bytes of the commands of all processes, and the allocator's overhead of each word.
 const COMMANDS: usize = 32 << 20;
 const EACH: usize = 32;
 
-/// Spaces of memory that a process has a counter for: there are seven.
+/// Limit on memory spaces with a counter in a process; there are seven.
 const MOST_SPACES: usize = 32;
-/// The longest name of a space, and of an interrupt.
+/// Longest name of a space, and of an interrupt.
 const LONGEST_SPACE: usize = 256;
 
-/// How long a command is shown.
+/// Maximum length of a displayed command.
 const LONGEST_NAME: usize = 120;
 
-/// Above any pid of Linux, and within what Perfetto's format holds.
+/// Greater than any pid of Linux, and within the range of Perfetto's format.
 const FRESH: u32 = 1 << 30;
 
-/// One line of events: by `uuid` for Perfetto, by pid and tid for Chrome.
+/// One track of events, identified by `uuid` in Perfetto, by pid and tid in Chrome.
 #[derive(Clone, Copy)]
 pub struct Track {
     pub uuid: u64,
@@ -38,14 +37,14 @@ pub struct Track {
 
 pub struct Process {
     pub uuid: u64,
-    /// In the output; as in the trace unless another trace took it.
+    /// The pid in the output: that of the trace, unless another trace uses it.
     pub pid: u32,
     pub name: String,
     pub command: Vec<String>,
     pub rank: Option<u32>,
-    /// When it ended.
+    /// When the process ended.
     pub exit_ns: Option<u64>,
-    /// Threads of it that have been in a call, each once.
+    /// Threads of the process that have been in a call.
     pub busy: Vec<usize>,
     announced: bool,
     spaces: Vec<Space>,
@@ -63,11 +62,11 @@ pub struct Thread<H> {
     pub track: Track,
     pub process: usize,
     off_cpu: Option<Track>,
-    /// It is among the busy ones of its process.
+    /// The thread is in `busy` of its process.
     pub busy: bool,
-    /// The calls that it is in, the outermost first.
+    /// The calls it is in, the outermost first.
     pub open: Vec<Open<H>>,
-    /// The time of its last event: they are in order, or nothing nests.
+    /// The time of its last event. Events must be in order, or nesting breaks.
     pub latest_ns: u64,
 }
 
@@ -75,7 +74,7 @@ pub struct Thread<H> {
 pub struct Open<H> {
     pub event_id: u64,
     pub ts_ns: u64,
-    /// Of user space.
+    /// A call in user space, not a driver span.
     pub is_call: bool,
     pub held: H,
 }
@@ -87,12 +86,12 @@ pub enum Lane {
     Recording,
     Xid,
     Lost,
-    /// Interrupts of one name on a CPU: of two names one may enclose the other, and which began
-    /// first is known only when both have ended.
+    /// Interrupts of one name on a CPU. Those of two names may enclose each other, and which one began first is known
+    /// only when both have ended.
     Interrupt(u32, Box<str>),
-    /// What passed on a CPU in no thread.
+    /// Activity on a CPU outside any thread.
     Cpu(u32),
-    /// All beyond `MOST_LANES`.
+    /// All tracks beyond `MOST_LANES`.
     More,
 }
 
@@ -109,7 +108,7 @@ impl Lane {
     }
 }
 
-/// Numbers that are given out once.
+/// Hands out unique numbers.
 #[derive(Default)]
 struct Numbers {
     used: HashSet<u32>,
@@ -135,14 +134,14 @@ pub struct Tracks<H> {
     pub threads: Vec<Thread<H>>,
     by_pid: Map<u32, usize>,
     by_thread: Map<(u32, u32), usize>,
-    /// The thread of the line before: it mostly has the next one too.
+    /// The thread of the previous line, which is mostly that of the next one too.
     last: Option<((u32, u32), usize)>,
     lanes: HashMap<Lane, Track>,
     group: Option<(u64, u32)>,
     commands: Left<COMMANDS>,
-    /// Said after every name if several traces are merged.
+    /// Suffix of every name if several traces are merged.
     pub suffix: String,
-    /// Events of threads beyond `MOST_THREADS`.
+    /// Number of events of threads beyond `MOST_THREADS`.
     pub left_out: u64,
 }
 
@@ -167,7 +166,7 @@ impl<H> Default for Tracks<H> {
 }
 
 impl<H> Tracks<H> {
-    /// Another trace: its numbers are its own.
+    /// Starts another trace, whose pids are its own.
     pub fn next_source(&mut self) {
         self.by_pid.clear();
         self.by_thread.clear();
@@ -208,7 +207,7 @@ impl<H> Tracks<H> {
         process >= MOST_PROCESSES
     }
 
-    /// The thread of an event. `name` is a kernel thread's own.
+    /// The index of an event's thread. `name` is the name of a kernel thread.
     pub fn thread(&mut self, sink: &mut impl Sink, pid: u32, tid: u32, name: Option<&str>) -> Option<usize> {
         if let Some((key, index)) = self.last
             && key == (pid, tid)
@@ -259,7 +258,7 @@ impl<H> Tracks<H> {
         Some(self.threads.len() - 1)
     }
 
-    /// The track beside a thread's on which it is seen to be off the CPU.
+    /// The track next to a thread's own that shows its time off the CPU.
     pub fn off_cpu(&mut self, sink: &mut impl Sink, index: usize, tid: u32) -> Option<Track> {
         if let Some(track) = self.threads.get(index)?.off_cpu {
             return Some(track);
@@ -288,7 +287,7 @@ impl<H> Tracks<H> {
         track
     }
 
-    /// What stands for the machine: the parent of the lanes.
+    /// The group that represents the machine: the parent of the lanes.
     fn group(&mut self, sink: &mut impl Sink) -> (u64, u32) {
         if let Some(group) = self.group {
             return group;
@@ -300,7 +299,7 @@ impl<H> Tracks<H> {
         *self.group.insert((process.uuid, process.pid))
     }
 
-    /// A program started in a process, or took over what it was.
+    /// A program started in a process, or replaced the previous one.
     pub fn exec(&mut self, sink: &mut impl Sink, pid: u32, command: &[String], rank: Option<u32>) {
         let index = self.process(pid);
         if self.is_shared(index) {
@@ -308,7 +307,7 @@ impl<H> Tracks<H> {
         }
         let Some(process) = self.processes.get_mut(index) else { return };
         process.name = title(command, rank) + &self.suffix;
-        // Beyond the room for commands there are names.
+        // Beyond the limit on commands only the name is kept.
         let kept = self.commands.take(command.iter().map(|word| EACH + word.len()).sum());
         process.command = if kept { command.to_vec() } else { Vec::new() };
         process.rank = rank;
@@ -318,7 +317,7 @@ impl<H> Tracks<H> {
         }
     }
 
-    /// Until it starts a program, a child is what its parent is.
+    /// A child has its parent's program until it calls exec.
     pub fn fork(&mut self, pid: u32, child: u32) {
         let parent = self.process(pid);
         let Some(parent) = self.processes.get(parent) else { return };
@@ -336,7 +335,7 @@ impl<H> Tracks<H> {
         }
     }
 
-    /// The counter of a space, with what was live in it.
+    /// The counter of a space, with the live bytes in it.
     pub fn space(&mut self, sink: &mut impl Sink, process: usize, space: &str) -> Option<(u32, &mut Space)> {
         let known = self.processes.get(process)?.spaces.iter().position(|known| *known.space == *space);
         let known = match known {
@@ -357,7 +356,7 @@ impl<H> Tracks<H> {
         Some((process.pid, process.spaces.get_mut(known)?))
     }
 
-    /// What a process held is gone: the end of a process tells no frees.
+    /// Sets the counters of an exited process to zero: its exit has no lines for frees.
     pub fn spaces_to_zero(&mut self, sink: &mut impl Sink, process: usize, ts_ns: u64) {
         let Some(process) = self.processes.get_mut(process) else { return };
         for space in process.spaces.iter_mut().filter(|space| space.live > 0) {

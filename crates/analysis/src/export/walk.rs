@@ -1,7 +1,6 @@
-//! One trace after the other to events with a place: calls are matched with their ends, times are
-//! set on one axis, and what the trace does not say (which call an end belongs to when lines are
-//! missing) is settled here, for all formats alike. What is kept grows with the threads seen and
-//! the calls that are open.
+//! Reads one trace after another and yields events with a place: it matches calls with their ends, puts times on one
+//! axis, and decides for all formats what the trace leaves open (such as which call an end belongs to when lines are
+//! missing). Memory grows with the number of threads seen and of open calls.
 
 use super::sink::{At, Cause, Flow, Linked, Sink, Source};
 use super::tracks::{Lane, Open, Tracks};
@@ -9,7 +8,7 @@ use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::time;
 use gpurec_trace::{Body, Header, Instant, Kind, Line, Memory, Process};
 
-/// Bytes that are held of open calls.
+/// Limit on bytes held for open calls.
 const MOST_HELD: usize = 96 << 20;
 const DEEPEST: usize = 4096;
 
@@ -19,11 +18,11 @@ pub struct Walk<S: Sink> {
     several: bool,
     /// The wall clock at 0 of the output.
     base_ns: Option<i64>,
-    /// What is added to the times of this trace.
+    /// Offset added to the times of this trace.
     offset_ns: i64,
     /// The latest time of this trace, in the output.
     last_ns: u64,
-    /// Added to an event_id it gives a number that no other trace has.
+    /// Offset that makes an event_id unique over all traces.
     flows: u64,
     next_flow: u64,
     /// Whether this trace has ioctls.
@@ -32,7 +31,7 @@ pub struct Walk<S: Sink> {
     odd: Odd,
 }
 
-/// What the output has otherwise than the trace.
+/// Where the output differs from the trace.
 #[derive(Default)]
 struct Odd {
     ends: u64,
@@ -42,7 +41,7 @@ struct Odd {
     unaligned: bool,
 }
 
-/// A call or a function of the driver that begins.
+/// A call or a driver function that begins.
 struct Began {
     pid: u32,
     tid: u32,
@@ -79,7 +78,7 @@ impl<S: Sink> Walk<S> {
         self.sink.clock(u64::try_from(base_ns).unwrap_or(0));
     }
 
-    /// Another trace begins.
+    /// Starts another trace.
     pub fn source(&mut self, source: &Source) {
         self.tracks.next_source();
         self.tracks.suffix = if self.several { format!(" ({})", source.file) } else { String::new() };
@@ -122,7 +121,7 @@ impl<S: Sink> Walk<S> {
     fn begin(&mut self, ts_ns: u64, line: &Line, began: &Began, name: Option<&str>) {
         let Some(index) = self.tracks.thread(&mut self.sink, began.pid, began.tid, name) else { return };
         let ts_ns = self.in_order(index, ts_ns);
-        // A call that encloses fewer than are open: ends are missing.
+        // The call has fewer enclosing calls than are open: ends are missing.
         self.close(index, usize::try_from(began.depth).unwrap_or(DEEPEST), ts_ns, Cause::Missing);
         let linked = self.linked(index, line.event_id, began);
         let Some(thread) = self.tracks.threads.get_mut(index) else { return };
@@ -141,7 +140,7 @@ impl<S: Sink> Walk<S> {
         self.open += 1;
     }
 
-    /// A time in a thread, which never goes back.
+    /// The time of an event in a thread, corrected so that it never goes back.
     fn in_order(&mut self, index: usize, ts_ns: u64) -> u64 {
         let Some(thread) = self.tracks.threads.get_mut(index) else { return ts_ns };
         if ts_ns < thread.latest_ns {
@@ -186,7 +185,7 @@ impl<S: Sink> Walk<S> {
         self.sink.end(At { ts_ns, track: thread.track }, line, call.held);
     }
 
-    /// Ends all calls of a thread but the outermost `keep`.
+    /// Ends all calls of a thread except the outermost `keep`.
     fn close(&mut self, index: usize, keep: usize, ts_ns: u64, cause: Cause) {
         let Some(thread) = self.tracks.threads.get_mut(index) else { return };
         while thread.open.len() > keep {
@@ -197,7 +196,7 @@ impl<S: Sink> Walk<S> {
         }
     }
 
-    /// Ends all calls of a process that is no more.
+    /// Ends all calls of an exited process.
     fn close_process(&mut self, process: usize, ts_ns: u64) {
         let Some(process) = self.tracks.processes.get_mut(process) else { return };
         let mut busy = std::mem::take(&mut process.busy);
@@ -266,14 +265,14 @@ impl<S: Sink> Walk<S> {
             }
             Process::Fork(fork) => {
                 let index = self.tracks.process(fork.child);
-                // Its number was another's before.
+                // The pid belonged to another process before.
                 if let Some(exit_ns) = self.tracks.processes.get(index).and_then(|process| process.exit_ns) {
                     self.close_process(index, exit_ns);
                 }
                 self.tracks.fork(fork.pid, fork.child);
             }
             Process::Exit(exit) => {
-                // Calls of its other threads may still be told to have ended.
+                // The trace may still have ends for calls of its other threads.
                 let index = self.tracks.process(exit.pid);
                 self.tracks.spaces_to_zero(&mut self.sink, index, ts_ns);
                 if let Some(process) = self.tracks.processes.get_mut(index) {
@@ -312,8 +311,7 @@ impl<S: Sink> Walk<S> {
         }
     }
 
-    /// The trace is read: `said` is what was odd in it. What there is to say of the export comes
-    /// back with it.
+    /// Finishes a trace. `said` has the reader's notes; the result adds those about the export.
     pub fn source_ends(&mut self, mut said: Vec<String>) -> Vec<String> {
         self.close_all();
         said.extend(self.odd.sentences());

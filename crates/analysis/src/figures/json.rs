@@ -1,4 +1,4 @@
-//! Figures as JSON and back. A figure that is not known is null there; its number is under `seen`.
+//! Converts figures to JSON and back. An unknown figure is null; the observed number is under `seen`.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Figures;
 use crate::unknown::{BEFORE, BY_DEVICE, PEAK};
 
-/// In traces of before, all that was held was a leak.
+/// In older traces, everything held counted as a leak.
 fn leaks_are_held(json: &mut Value) {
     for (at, leaks, held) in [
         ("/memory", "leaks", "held"),
@@ -22,7 +22,7 @@ fn leaks_are_held(json: &mut Value) {
     }
 }
 
-/// The places of a figure in JSON: one, or some of each process or device.
+/// The places of a figure in JSON: one, or one for each of some processes or devices.
 fn places<'a>(json: &'a mut Value, figure: &str, reason: &str) -> Vec<(String, &'a mut Value)> {
     if figure == PEAK {
         let mut places = Vec::new();
@@ -51,7 +51,7 @@ fn places<'a>(json: &'a mut Value, figure: &str, reason: &str) -> Vec<(String, &
 }
 
 impl Figures {
-    /// With null for each figure that is not known.
+    /// Writes null for each unknown figure.
     pub fn with_nulls(&self) -> Value {
         let mut json = serde_json::to_value(self).unwrap_or_default();
         let mut seen = serde_json::Map::new();

@@ -1,32 +1,32 @@
-//! gpurec's own cost: each call by what a call was measured to cost at its kind of site, and the stops.
+//! gpurec's own cost: each call at the measured price for its kind of probe site, plus the stops.
 
 use super::super::figures::{Cost, ThreadCost};
 use super::{EACH, Summary};
 use gpurec_trace::{EMULATED, EMULATED_COLD, Header, Library, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
 
-/// How many threads are listed with their cost.
+/// Number of threads listed with their cost.
 const LISTED_THREADS: usize = 10;
 
-/// What recording a call costs, in nanoseconds.
+/// Cost of recording one call, in nanoseconds.
 pub struct Prices {
     emulated: u64,
     stepped: Option<u64>,
-    /// Where the processor's caches are cold, of both.
+    /// Both prices with cold processor caches.
     cold: Option<(u64, u64)>,
 }
 
-/// The calls of a thread.
+/// Recorded calls of a thread.
 #[derive(Clone, Copy, Default)]
 pub struct Paid {
     pub calls: u64,
-    /// Of those, at sites that the kernel single-steps.
+    /// Calls at sites that Linux single-steps.
     pub stepped: u64,
 }
 
 impl Prices {
     pub fn of_header(header: &Header) -> Option<Prices> {
         let emulated = header.ns_per_call?;
-        // One backend has all hooks.
+        // All hooks use one backend.
         let by_kind =
             header.hooks.get("userspace").and_then(|layer| header.ns_per_call_by_site.get(&layer.backend));
         let of = |kind: &str| by_kind?.get(kind).copied();
@@ -52,7 +52,7 @@ impl Prices {
 }
 
 impl Summary {
-    /// Functions of one name in two libraries have one price: the higher.
+    /// Functions of one name in two libraries have one price: the higher one.
     pub(super) fn single_stepped(&mut self, library: &Library) {
         for name in &library.single_stepped {
             if !self.stepped.contains(name.as_str()) && self.stepped_left.take(EACH + name.len()) {
@@ -68,7 +68,7 @@ impl Summary {
         self.calls_by_thread.keys().any(|(of, _)| *of == pid)
     }
 
-    /// What recording has cost the thread that it cost most.
+    /// The cost for the thread with the highest cost.
     pub fn highest_cost(&self) -> u64 {
         let Some(prices) = &self.prices else { return 0 };
         self.calls_by_thread.values().map(|paid| prices.sum(*paid)).max().unwrap_or(0)

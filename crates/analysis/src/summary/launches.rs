@@ -1,10 +1,10 @@
-//! Launches that have succeeded: of which kernel, on which device.
+//! Successful launches by kernel and by device.
 
 use super::{Open, Summary};
 use gpurec_trace::End;
 
 impl Summary {
-    /// A launch has succeeded, at the innermost level that shows it.
+    /// Records a successful launch, at the innermost level that shows it.
     pub(super) fn launched(&mut self, end: &End, open: Option<&Open>) {
         self.figures.kernel_launches += 1;
         self.habits.launched(end.pid);
@@ -14,7 +14,7 @@ impl Summary {
             return;
         };
         self.devices.launched(end.pid, self.device_of(open), false);
-        // The level above may have been able to read more.
+        // The level above may have read more.
         let outer = open.parent.and_then(|parent| self.open.get(&parent));
         let outer = outer.filter(|outer| outer.kernel.is_some() && open.kernel.is_none());
         let (kernel, shape) = outer.map_or((open.kernel, open.shape), |outer| (outer.kernel, outer.shape));
@@ -23,7 +23,7 @@ impl Summary {
         self.errors.launched(end.pid, end.tid, kernel);
     }
 
-    /// The level above may have known more, as of other keys.
+    /// The level above may know the device, like other keys.
     pub(super) fn device_of(&self, open: &Open) -> Option<u32> {
         let outer = || open.parent.and_then(|parent| self.open.get(&parent)).and_then(|outer| outer.device);
         open.device.or_else(outer)

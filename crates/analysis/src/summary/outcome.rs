@@ -1,14 +1,14 @@
-//! How a call ended: its failure, and those inside of it.
+//! The outcome of a call: its own failure, and those inside it.
 
 use super::{Open, Summary};
 use gpurec_cuda::Api;
 use gpurec_trace::{End, Ended, Line};
 
-/// How far outwards is looked.
+/// Limit on steps outwards.
 const DEEPEST: usize = 1024;
 
 impl Summary {
-    /// `open` is what is known of the call since its begin.
+    /// `open` has what is known of the call since its begin.
     pub(super) fn outcome(&mut self, line: &Line, end: &End, function: usize, open: Option<&mut Open>) {
         let (asked, parent, inside) = match open {
             Some(open) => (open.asked, open.parent, open.failed.take()),
@@ -42,9 +42,9 @@ impl Summary {
         }
     }
 
-    /// The call of CUDA's around another: what a library of --lib makes of a failure is not known.
+    /// The enclosing CUDA call of another call: how a --lib library handles a failure is unknown.
     fn caller(&self, mut parent: Option<u64>) -> Option<u64> {
-        // A file may say that a call is inside itself.
+        // A malformed file may say that a call is inside itself.
         for _ in 0..DEEPEST {
             let open = parent.and_then(|id| self.open.get(&id))?;
             if self.functions.get(open.function).is_some_and(|tally| tally.api != Api::Other) {

@@ -1,4 +1,4 @@
-//! The processes of a recording, and what they load: what is kept of them, and what goes with one.
+//! The processes of a recording and the libraries they load: their records, and the cleanup when a process ends.
 
 use super::{EACH, LISTED_PROCESSES, MOST, Summary};
 use crate::figures::{Figures, LibrarySeen, ProcessSeen};
@@ -9,7 +9,7 @@ impl Summary {
         match process {
             Process::Exec(exec) => {
                 self.begins(exec.pid);
-                // Its other threads, and what they were in, are gone.
+                // exec ends its other threads and their calls.
                 self.died(exec.pid, line.ts_ns);
                 self.over(exec.pid, line.ts_ns, false);
                 let command = self.command(&exec.command);
@@ -45,7 +45,7 @@ impl Summary {
         }
     }
 
-    /// A command to be kept, if there is room for it.
+    /// Keeps a command if there is room.
     fn command(&mut self, words: &[String]) -> Vec<String> {
         let bytes = words.iter().map(|word| EACH + word.len()).sum();
         if self.commands_left.take(bytes) { words.to_vec() } else { Vec::new() }
@@ -62,7 +62,7 @@ impl Summary {
         }
     }
 
-    /// The program of a process is over.
+    /// The program of a process has ended.
     fn over(&mut self, pid: u32, ts_ns: u64, well: bool) {
         self.memories.ended(pid, ts_ns);
         self.devices.ended(pid);
@@ -89,7 +89,7 @@ impl Summary {
     }
 
     fn library(&mut self, library: &Library) {
-        // 0: nobody had it mapped yet.
+        // 0: no process had it mapped yet.
         if library.pid != 0 {
             self.seen(library.pid);
         }
@@ -116,17 +116,17 @@ impl Summary {
         }
     }
 
-    /// It ran before the recording, which then knows only part of what it holds.
+    /// Whether the process ran before the recording, which then knows only part of what it holds.
     fn has_run_before(&self, pid: u32) -> bool {
         self.attaches && !self.begun.contains(&pid)
     }
 
-    /// One of them at least.
+    /// Whether at least one process did.
     pub(crate) fn some_ran_before(&self) -> bool {
         self.processes.keys().any(|pid| self.has_run_before(*pid))
     }
 
-    /// Those that made most calls first.
+    /// Sorts processes by number of calls, largest first.
     pub(super) fn list_processes(&self, figures: &mut Figures) {
         let mut all = self.processes.clone();
         for ((pid, _), paid) in &self.calls_by_thread {

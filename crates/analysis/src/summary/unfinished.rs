@@ -1,5 +1,5 @@
-//! Calls that have not returned. They count with their time so far: a program that hangs waits, though its wait has
-//! no end yet.
+//! Unfinished calls. They count with their time so far: a program that hangs is waiting, though its wait has no end
+//! yet.
 
 use super::{Open, Summary};
 use crate::figures::Figures;
@@ -8,11 +8,11 @@ use gpurec_trace::InFlight;
 use gpurec_trace::bounds::Left;
 use gpurec_trace::hash::Map;
 
-/// Bytes of the names of calls in flight, and what those have that there is no room for.
+/// Limit on bytes of the names of calls in flight, and the name of those beyond it.
 const NAMES: usize = 8 << 20;
 const OTHERS: &str = "(others)";
 
-/// A trace without an end may have very many open calls, whose functions have very long names.
+/// A trace without an end may have very many open calls whose functions have very long names.
 #[derive(Default)]
 pub struct InFlightNames(Left<NAMES>);
 
@@ -23,12 +23,13 @@ impl InFlightNames {
 }
 
 impl Summary {
-    /// Adds them to the time by category and that in synchronisation; and the functions that have such calls, with them.
+    /// Adds unfinished calls to the time by category and in synchronisation. Returns the functions that have such
+    /// calls, with those included.
     pub(super) fn unfinished(&self, figures: &mut Figures) -> Map<usize, Tally> {
         let mut tallies: Map<usize, Tally> = Map::default();
         let mut categories = self.categories.clone();
         for call in &figures.in_flight {
-            // What else is in flight is in the driver.
+            // Other entries in flight are driver spans.
             let Some(open) = self.open.get(&call.begin) else { continue };
             let Some(known) = self.functions.get(open.function) else { continue };
             let tally = tallies.entry(open.function).or_insert_with(|| known.clone());
@@ -51,7 +52,7 @@ impl Summary {
         tallies
     }
 
-    /// A function with its calls that have not returned.
+    /// A function including its unfinished calls.
     pub(super) fn tally<'a>(&'a self, at: usize, open: &'a Map<usize, Tally>) -> Option<&'a Tally> {
         open.get(&at).or_else(|| self.functions.get(at))
     }
@@ -78,8 +79,8 @@ impl Summary {
         calls
     }
 
-    /// The outermost calls that began at `until_ns` or before and have not returned, the oldest first: begin, function,
-    /// process and thread.
+    /// Unfinished outermost calls that began at `until_ns` or before, the oldest first: begin, function, process and
+    /// thread.
     pub(crate) fn open_since(&self, until_ns: u64) -> Vec<(u64, &str, u32, u32)> {
         let is_old = |open: &&Open| open.parent.is_none() && open.ts_ns <= until_ns;
         let is_alive = |open: &&Open| self.deaths.of(open.pid, open.life).died_ns().is_none();

@@ -1,4 +1,5 @@
-//! What a recording may have more of than is told apart: the sums stay right, and so does what is not lost in them.
+//! Recordings that exceed the limits on distinct items: sums stay right, and so does what does not fall into shared
+//! entries.
 
 use super::*;
 use gpurec_trace::bounds::MOST_OPEN;
@@ -7,7 +8,7 @@ fn long(i: u64) -> String {
     format!("{i:04000}")
 }
 
-/// One call after the other, each with its end.
+/// Sequential calls, each with its end.
 fn calls(count: u64, make: impl Fn(u64) -> (String, Option<Launch<'static>>, Option<String>)) -> Figures {
     let mut summary = Summary::new();
     for i in 0..count {

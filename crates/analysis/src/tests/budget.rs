@@ -1,4 +1,4 @@
-//! Figures of what --budget left out, from its lines alone.
+//! Figures about what --budget left out, from its lines alone.
 
 use super::*;
 use crate::figures::Finding;
@@ -49,7 +49,7 @@ fn what_was_given_up_is_told_with_counts_and_times() {
     assert_eq!((device.counted_ns, device.unhooked_ns), (220 * MS, 1000 * MS));
     let unhooked: Vec<_> = device.unhooked.iter().map(|p| (p.from_ns, p.to_ns)).collect();
     assert_eq!(unhooked, [(30 * MS, 1030 * MS)]);
-    // Given up to the very end.
+    // Given up until the end.
     assert_eq!((error.level, error.counted_calls), (Counted, 500));
     assert_eq!(error.counted_ns, live.duration_ns - 10 * MS);
     assert_eq!(error.unhooked, []);
@@ -79,7 +79,7 @@ fn many_times_without_a_hook_are_summed_up() {
     assert_eq!(of_file(&bytes), live);
 }
 
-/// A trace that was cut has no line at the end: a function stays at its level as far as the trace goes.
+/// A truncated trace has no final line: a function keeps its level as far as the trace goes.
 #[test]
 fn a_cut_trace_says_what_it_knows() {
     use Action::*;
@@ -97,7 +97,7 @@ fn a_cut_trace_says_what_it_knows() {
     assert!(!figures.complete);
 }
 
-/// "Nobody asked" is not said of a program whose questions were not recorded.
+/// A program whose error queries were not recorded must not be reported as making none.
 #[test]
 fn findings_that_rest_on_missing_calls_are_left_out() {
     let findings = |given_up: bool| -> Vec<Finding> {

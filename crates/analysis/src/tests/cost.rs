@@ -1,4 +1,4 @@
-//! gpurec's own part in what a program took: its hooks and its stops.
+//! gpurec's own share of a program's time: its hooks and its stops.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn paused(s: &mut Script, begin: u64, took: u64, paused: u64) {
     }
 }
 
-/// cudaMalloc loads a library, for which gpurec stops it, and calls cuMemAlloc.
+/// cudaMalloc loads a library, for which gpurec stops the process, and calls cuMemAlloc.
 fn first_call() -> Script {
     let mut s = Script::new();
     let outer = s.begin("cudaMalloc", None);
@@ -26,7 +26,7 @@ fn corrected_and_own_cost_have_the_time_for_which_gpurec_stopped_the_program() {
     let (live, _) = first_call().finish();
     let function = |name: &str| live.functions.iter().find(|f| f.name == name).unwrap();
     let outer = function("cudaMalloc");
-    // The call inside cost 1000 ns.
+    // The nested call cost 1000 ns.
     assert_eq!(outer.corrected_ns, Some(outer.total_ns - 8_000_000 - 1000));
     assert_eq!(function("cuMemAlloc_v2").corrected_ns, None);
     let cost = live.cost.as_ref().unwrap();

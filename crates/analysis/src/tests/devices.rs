@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What the last lines of a call say of where it was.
+/// Sets the device in the last lines of a call.
 fn on(s: &mut Script, lines: usize, device: Option<u32>) {
     let on = Where { device, context: Some(0xc0) };
     for line in s.lines.iter_mut().rev().take(lines) {
@@ -60,7 +60,7 @@ fn launches_memory_and_copies_by_device() {
     let table = printed.split_once("By device, as each process numbers them:").unwrap().1;
     assert!(table.lines().nth(4).unwrap().trim_start().starts_with("not known"), "{table}");
 
-    // The process ends: what it held was held at its end, and another may hold as much.
+    // When the process exits, its memory counts as held at its end, and another process may hold as much.
     let mut s = two_devices(serde_json::json!({}));
     s.exit(0);
     s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 30, 0);

@@ -1,4 +1,4 @@
-//! Figures that follow from memory, transfer and launch keys.
+//! Figures that follow from the keys memory, transfer and launch.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn what_is_never_freed_is_told_largest_and_oldest_first() {
     assert!(printed.contains("Memory held at exit: 650 bytes (0.00 MB) in 3 allocations"), "{printed}");
     assert!(printed.contains("device   600 bytes (0.00 MB) in 2 allocations, live when the recording ended"));
 
-    // An end of the process is told, and the same number again is another process.
+    // The trace has the exit of the process; the same pid afterwards is another process.
     let mut s = Script::new();
     s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 100, 100);
     s.exit(0);
@@ -34,7 +34,8 @@ fn what_is_never_freed_is_told_largest_and_oldest_first() {
     assert_eq!((leaks.count, leaks.bytes, leaks.by_space[0].at_exit), (2, 107, 1));
 }
 
-/// A step allocates and launches; one program frees the last step's, one does not, one does so while it loads.
+/// A step allocates and launches. One program frees the memory of the previous step, one never frees, one allocates
+/// only while it loads.
 #[test]
 fn what_grows_is_a_leak_and_what_is_made_once_is_held() {
     let run = |kept: &dyn Fn(u64) -> bool| {
@@ -65,7 +66,7 @@ fn what_grows_is_a_leak_and_what_is_made_once_is_held() {
     assert!(
         printed.contains("Leaks: 164620 bytes (0.16 MB) in 40 allocations, more and more through the run\n")
     );
-    // One of four is forgotten.
+    // The program fails to free one of four.
     assert_eq!(run(&|step| step % 4 == 0).memory.leaks.count, 10);
     for held in [run(&|_| false), run(&|step| step < 12), run(&|step| step > 35)] {
         assert_eq!(held.memory.leaks.count, 0);
@@ -73,7 +74,7 @@ fn what_grows_is_a_leak_and_what_is_made_once_is_held() {
     }
 }
 
-/// In traces from before the two were told apart, all that was held was a leak.
+/// In traces from before the distinction, everything held counted as a leak.
 #[test]
 fn leaks_of_older_traces_are_held() {
     let mut s = Script::new();
@@ -106,7 +107,7 @@ fn kernels_are_counted_by_name_and_shape() {
     assert_eq!(live.kernel_launches, 999);
     assert_eq!(of_file(&bytes), live);
     assert!(crate::text::print(&live, 100).contains("       750  64x1x1*  256x1x1  b\n"));
-    // A node of a graph is not launched.
+    // A node of a graph is not launched by itself.
     let mut s = Script::new();
     let node = s.launch("n", None);
     let Body::Begin(begin) = &mut s.lines[node as usize].body else { panic!() };
@@ -204,7 +205,7 @@ fn waste_is_found_from_its_thresholds_on() {
     let finding = found(&figures, "gives back 4096 bytes").unwrap();
     assert_eq!((finding.times, finding.cost_ns), (10, Some(22 * 3000)));
     assert!(found(&in_a_loop(10), "gives back").is_none());
-    // All at once and all back is no loop.
+    // Allocating all and then freeing all is not a loop.
     let at_once = recording(&|s| {
         for i in 0..50 {
             s.memory("cuMemAlloc_v2", Op::Alloc, "device", i, 4096, 4096 * (i + 1));
@@ -239,7 +240,7 @@ fn waste_is_found_from_its_thresholds_on() {
     let figures = pageable(16, 1 << 20);
     assert_eq!(found(&figures, "pageable").unwrap().cost_ns, Some(16 * 9_000));
     assert!(pageable(16, (1 << 20) - 1).findings.is_empty());
-    // Loading is not doing it again and again.
+    // Loading is not repetition.
     assert!(pageable(9, 16 << 20).findings.is_empty());
 
     let waits = |launches: usize, times: usize| {
@@ -256,7 +257,7 @@ fn waste_is_found_from_its_thresholds_on() {
     };
     let figures = waits(1, 21);
     let finding = found(&figures, "cuStreamSynchronize waits for a single cuLaunchKernel").unwrap();
-    // After the last it is not known whether it was good for something.
+    // For the last one it is unknown whether it was needed.
     assert_eq!((finding.times, finding.cost_ns), (20, Some(1_000_000)));
     assert!(found(&waits(1, 20), "waits").is_none());
     let figures = waits(3, 21);
@@ -303,7 +304,7 @@ fn hostile_figures_do_not_overflow() {
     assert!(printed.contains("17592186044416.00 MB"));
 }
 
-/// More names than are told apart: launches and waits among the others are counted all the same.
+/// Names beyond the limit: launches and waits in the shared entry still count.
 #[test]
 fn functions_without_end_are_summed_as_others() {
     let mut summary = Summary::new();
@@ -352,7 +353,7 @@ fn functions_without_end_are_summed_as_others() {
     assert_eq!(figures.sync.by_function.len(), 1);
 }
 
-/// As many ends of processes as calls that are open: no look at all of these at each of those.
+/// As many process exits as open calls: an exit must not scan all open calls.
 #[test]
 fn calls_die_with_their_own_process() {
     let mut s = Script::new();
@@ -374,7 +375,7 @@ fn calls_die_with_their_own_process() {
     assert_eq!(in_flight[1].duration_ns, 7000);
 }
 
-/// More spaces than are told apart have one name, and no allocation is lost.
+/// Spaces beyond the limit share one name, and no allocation is lost.
 #[test]
 fn spaces_without_end_are_one() {
     let mut summary = Summary::new();

@@ -1,4 +1,4 @@
-//! Each failure counts once: as the program saw it, or as what a call around it handled.
+//! Each failure counts once: as seen by the program, or as handled by an enclosing call.
 
 use super::*;
 use crate::figures::Failures;
@@ -15,7 +15,7 @@ fn failures(of: impl FnOnce(&mut Script)) -> Failures {
     live.failures
 }
 
-/// cudaMalloc, with two calls inside.
+/// cudaMalloc with two calls inside.
 fn malloc(s: &mut Script, probe: i32, inner: i32, outer: i32) {
     let call = s.begin("cudaMalloc", None);
     for (name, status) in [("cuGetProcAddress_v2", probe), ("cuMemAlloc_v2", inner)] {
@@ -36,7 +36,7 @@ fn a_failure_inside_a_failed_call_is_its_cause() {
         (cause.function.as_str(), cause.error.as_str()),
         ("cuMemAlloc_v2", "CUDA_ERROR_OUT_OF_MEMORY")
     );
-    // Of several failures inside the last is the cause.
+    // Of several nested failures the last is the cause.
     let f = failures(|s| malloc(s, NOT_FOUND, OUT_OF_MEMORY, OUT_OF_MEMORY));
     assert_eq!((f.calls, f.handled), (1, 0));
     assert_eq!(f.by_error[0].cause.as_ref().unwrap().function, "cuMemAlloc_v2");
@@ -53,7 +53,7 @@ fn a_failure_inside_a_call_that_succeeds_was_handled() {
     assert_eq!(f.first.unwrap().function, "cudaMalloc", "not the one that was handled before");
     let [handled] = f.handled_by_error.as_slice() else { panic!("{:?}", f.handled_by_error) };
     assert_eq!((handled.function.as_str(), handled.count), ("cuGetProcAddress_v2", 2));
-    // One level further in: what failed and was handled there decides nothing further out.
+    // One level deeper: a failure that was handled there decides nothing further out.
     let f = failures(|s| {
         let outer = s.begin("cudaGraphLaunch", None);
         let middle = s.begin("cudaMalloc", Some(outer));
@@ -78,7 +78,7 @@ fn calls_after_the_driver_was_shut_down_are_no_failures() {
     assert!(f.by_error.is_empty());
 }
 
-/// A library of --lib does not say whether it failed, and a call that never returned neither.
+/// A --lib library does not reveal whether it failed, and neither does a call that never returned.
 #[test]
 fn calls_without_a_known_result_hide_no_failure() {
     let f = failures(|s| {
@@ -122,7 +122,7 @@ fn malloc_in(s: &mut Script, parent: u64) {
     s.end(outer, 1, OUT_OF_MEMORY);
 }
 
-/// More kinds inside one call, and more such calls, than there is room for: none of them is lost.
+/// More kinds inside one call, and more such calls, than there is room for: no failure is lost.
 #[test]
 fn what_finds_no_room_is_a_failure() {
     let f = failures(|s| {

@@ -1,7 +1,7 @@
-//! Figures that follow from the lines of `--kernel`.
+//! Figures from the lines of `--kernel`.
 //!
-//! kernel.jsonl is a recording made by hand, true to the schema: contexts, allocations and a wait
-//! with what lies beneath them, and everything that stands alone.
+//! kernel.jsonl is a hand-made recording that follows the schema: contexts, allocations and a wait with their driver
+//! activity, and activity outside any call.
 
 use super::*;
 
@@ -182,7 +182,7 @@ fn function_ns(figures: &Figures, name: &str) -> u64 {
     function(figures, name).kernel_ns.unwrap()
 }
 
-/// A hook of the user's own around the ioctl takes nothing from its request.
+/// The user's own hook around an ioctl takes nothing away from its request.
 #[test]
 fn an_ioctl_is_told_whatever_is_around_it() {
     let mut s = Script::new();
@@ -264,14 +264,14 @@ fn of_nested_calls_the_one_that_took_the_time_is_listed() {
     for i in 0..30 {
         s.call("cuMemAlloc_v2", 100 + i, 0);
     }
-    // All of its time is in one call, that one's in another.
+    // All of its time is in one nested call, and that one's in another.
     let a = s.begin("cudaFree", None);
     let b = s.begin("cudaSetDevice", Some(a));
     let c = s.begin("cuDevicePrimaryCtxRetain", Some(b));
     s.end(c, 1_000_000, 0);
     s.end(b, 1000, 0);
     s.end(a, 1000, 0);
-    // Half in each of two.
+    // Half of the time in each of two.
     let a = s.begin("cudaMemcpy", None);
     for _ in 0..2 {
         let b = s.begin("cuMemcpyHtoD_v2", Some(a));
@@ -322,7 +322,7 @@ fn what_did_not_come_back_is_in_flight() {
     assert_eq!(of_file(&bytes), live);
 }
 
-/// A file may say anything: what it says of parents is not followed in a circle.
+/// A file may contain anything: cycles of parents must not be followed forever.
 #[test]
 fn odd_lines_do_no_harm() {
     let mut s = Script::new();
@@ -341,7 +341,7 @@ fn odd_lines_do_no_harm() {
     let (live, bytes) = s.finish();
     let kernel = kernel_of(&live);
     assert_eq!((kernel.ioctls, kernel.unmatched_ends), (3, 1));
-    // The reader of a file looks at what the recorder knows that it never writes.
+    // The reader of a file also checks facts that a recorder guarantees.
     let read = of_file(&bytes);
     assert_eq!(read.notes, ["line 6 ends a call that did not begin in its thread"]);
     assert_eq!(read.unknown["kernel_launches"], "the trace is damaged");

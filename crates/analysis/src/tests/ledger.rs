@@ -1,5 +1,5 @@
-//! The figures of memory against a map that does the same in the simplest way: whatever programs allocate,
-//! free, free twice, leave behind or take with them.
+//! Compares the figures of memory with a map that computes them in the simplest way: programs allocate, free, free
+//! twice, leave memory behind or free it by exiting.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ struct Kept {
     at_ns: u64,
 }
 
-/// What a pencil would keep.
+/// The simplest possible bookkeeping.
 #[derive(Default)]
 struct Model {
     /// By process, space and pointer.
@@ -68,7 +68,7 @@ impl Model {
     }
 }
 
-/// One recording, and what became of it.
+/// One recording, and its expected result.
 fn play(random: &mut Random) -> (Script, Model) {
     let (mut script, mut model) = (Script::new(), Model::default());
     for step in 0..random.below(400) {
@@ -98,7 +98,7 @@ fn play(random: &mut Random) -> (Script, Model) {
                 script.push(10, Body::Process(Process::Exit(Exit { pid, tid: pid, status })));
                 continue;
             }
-            // An address that is given out twice had been freed unseen.
+            // If an address is returned again, its free was not seen.
             1..=10 => model.alloc(key, Kept { size: memory.size.unwrap(), begin: memory.begin, at_ns }),
             _ => {
                 let size = model.live.get(&key).map(|kept| kept.size);
@@ -136,7 +136,7 @@ fn memory_is_what_a_simple_ledger_says() {
         let at_exit = model.gone.len();
         (100..103).for_each(|pid| model.exit(pid, end));
         let mut left: Vec<_> = model.gone.drain(..).enumerate().collect();
-        // Memory of another process is no leak of this one.
+        // Memory of another process is not a leak of this one.
         left.retain(|(_, ((_, space, _), ..))| SPACES[*space] != "ipc");
         left.sort_by_key(|(_, (_, kept, _))| (std::cmp::Reverse(kept.size), kept.begin));
         let expected: Vec<figures::Leak> = left

@@ -1,5 +1,5 @@
-//! The recipes of traces/README.md over the committed traces. In: real jq. Out: what each prints, as golden text; of
-//! a long answer its first lines and how many more there are.
+//! Runs the recipes of traces/README.md on the committed traces. In: real jq. Out: the output of each as golden text; a
+//! long output is shortened to its first lines and the number of the others.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::golden::{self, TRACES};
 const LINES: usize = 6;
 const COLUMNS: usize = 160;
 
-/// None if it fails, as an average over nothing does.
+/// None if the recipe fails, as an average over nothing does.
 fn answer(recipe: &str, folder: &Path) -> Option<String> {
     let done = Command::new("bash")
         .args(["-c", &format!("set -eo pipefail; {recipe}")])
@@ -73,7 +73,7 @@ fn the_summary_of_every_trace() {
     }
 }
 
-/// Every recipe of these documents, without its remark, about the files that the test makes.
+/// Every recipe of these documents, without its comment, on the files that the test creates.
 fn all_recipes() -> Vec<String> {
     let of = |page: &'static str| {
         let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
@@ -89,8 +89,9 @@ fn all_recipes() -> Vec<String> {
     recipes.map(plain).collect()
 }
 
-/// known.jsonl is a program of which every figure is known: cudaMalloc took 30 us with 20 us of cuMemAlloc inside, a
-/// synchronous copy of 1000 bytes 500 us with 400 us inside, and so on. The golden text was held against that by hand.
+/// known.jsonl is a program whose figures are all known: cudaMalloc took 30 us with 20 us of cuMemAlloc inside, a
+/// synchronous copy of 1000 bytes 500 us with 400 us inside, and so on. The golden text was checked against that by
+/// hand.
 #[test]
 fn every_recipe_has_the_figures_of_a_known_program() {
     if Command::new("jq").arg("--version").output().is_err() {

@@ -1,4 +1,4 @@
-//! When the machine slept, from the lines alone.
+//! Suspends of the machine, from the lines alone.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! Calls that have not returned count with their time so far.
+//! Unfinished calls count with their time so far.
 
 use super::*;
 
-/// A wait that returned, and one that did not: 7 ms so far, in both levels, 8 ms with the end of the recording.
+/// A wait that returned, and one that did not: 7 ms so far in both levels, 8 ms at the end of the recording.
 fn hanging() -> Script {
     let mut s = Script::new();
     s.call("cuCtxSynchronize", 1_000_000, 0);
@@ -39,7 +39,7 @@ fn a_wait_that_has_not_returned_counts() {
     }
 }
 
-/// A launch that has not returned is no launch yet, and an allocation no allocation.
+/// A launch or an allocation that has not returned does not count as one.
 #[test]
 fn what_has_not_returned_has_done_nothing() {
     let mut s = Script::new();

@@ -1,4 +1,4 @@
-//! Which figures are not known, by what a recording left out.
+//! Figures that are unknown because of what a recording left out.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ fn options_leave_out_the_inputs_of_figures() {
         reason.starts_with("cuMemFree") && reason.ends_with("functions that free were not recorded"),
         "{reason}"
     );
-    // The README's own line.
+    // The command line from the README.
     let (unknown, figures) = unknown_with(serde_json::json!({"only": ["cuLaunch*", "cuMemAlloc*"]}));
     let all = [&ALWAYS[..], &OF_FREES, &OF_ALLOCATIONS, &OF_COPIES, &OF_WAITS, &["graph_launches"]].concat();
     assert_eq!(unknown, set(&all));
@@ -56,13 +56,13 @@ fn options_leave_out_the_inputs_of_figures() {
         unknown_with(serde_json::json!({"skip": ["cuMemset*"]})).0,
         set(&[&ALWAYS[..], &OF_COPIES].concat())
     );
-    // The driver's functions are all that counts; calls and failures of the runtime are its own.
+    // Only functions of the driver matter; calls and failures of the runtime are its own.
     assert_eq!(unknown_with(serde_json::json!({"api": "driver"})).0, set(&ALWAYS));
     assert_eq!(unknown_with(serde_json::json!({"skip": ["cuda*"]})).0, set(&ALWAYS));
     let (unknown, figures) = unknown_with(serde_json::json!({"api": "runtime"}));
     assert_eq!(unknown.len(), 16, "{unknown:?}");
     assert_eq!(figures.unknown["kernel_launches"], "launches were not recorded");
-    // One version of a function stands for all.
+    // One version of a function represents all.
     assert_eq!(
         unknown_with(serde_json::json!({"skip": ["cuLaunchKernelEx_ptsz", "cuMemAlloc"]})).0.len(),
         10
@@ -117,13 +117,13 @@ fn what_is_not_known_is_null_and_comes_back() {
     assert_eq!(Figures::from_json(&json).unwrap(), figures);
 }
 
-/// A process that ran before: what it held is not known, and what it allocates since is.
+/// A process that ran before the recording: earlier memory is unknown, later allocations are known.
 #[test]
 fn of_processes_from_before_the_recording_peaks_are_not_known() {
     let mut s = script(serde_json::json!({}));
     let Body::Header(header) = &mut s.lines[0].body else { panic!() };
     (header.command, header.pids) = (None, Some(vec![100]));
-    // The live summary is given the header as it is now.
+    // The live summary already has the header as it was before the change.
     let (_, bytes) = s.finish();
     let figures = of_file(&bytes);
     assert!(figures.attached);

@@ -1,5 +1,5 @@
-//! Programs as sequences of calls: some waste time, in a way that `report waste` must name, and the others do not. In:
-//! the calls, with how long each took, and the committed traces of PyTorch on an H200. Out: findings.
+//! Programs as sequences of calls: some waste time in a way that `report waste` must name, and the others do not. In:
+//! the calls with their durations, and the committed traces of PyTorch on an H200. Out: findings.
 
 use serde_json::Value;
 
@@ -11,9 +11,9 @@ const US: u64 = 1000;
 const MS: u64 = 1_000_000;
 const MB: u64 = 1 << 20;
 
-/// What a program does.
+/// Actions of a program.
 impl Script {
-    /// Time on the host, without a call.
+    /// Time on the host without a call.
     fn host(&mut self, ns: u64) {
         self.ns += ns;
     }
@@ -27,7 +27,7 @@ impl Script {
         }
     }
 
-    /// A copy through the runtime: (function, the driver's, direction).
+    /// A copy through the runtime: (runtime function, driver function, direction).
     fn moves(&mut self, by: (&'static str, &'static str, &'static str), size: u64, ns: u64, pageable: bool) {
         let (runtime, driver, direction) = by;
         let outer = self.begin(runtime, None);
@@ -274,7 +274,7 @@ const CLEAN: [(&str, Program); 20] = [
 
 const NEEDLESS: &str = "cudaDeviceSynchronize waits though nothing is copied to the host";
 
-/// With what each wastes.
+/// Each with what it wastes.
 const PLANTED: [(&str, Program, &str); 11] = [
     (
         "a wait after each kernel",
@@ -418,7 +418,8 @@ fn of_program(program: Program) -> Vec<String> {
     found(&script.finish().1)
 }
 
-/// A committed trace as if all had been recorded, and what its steady part calls so many times more.
+/// Replays a committed trace as if it had been recorded completely, and repeats the calls of its steady part `times`
+/// times.
 fn replay(name: &str, steady: &[&str], times: u64) -> Vec<u8> {
     let bytes = std::fs::read(golden::path(&format!("traces/{name}"))).unwrap();
     let bytes = if name.ends_with(".zst") { zstd::decode_all(&bytes[..]).unwrap() } else { bytes };
@@ -427,7 +428,7 @@ fn replay(name: &str, steady: &[&str], times: u64) -> Vec<u8> {
     lines.retain(|line| line["type"] != "end");
     lines[0].as_object_mut().unwrap().remove("options");
     let last = lines.last().unwrap().clone();
-    // The steady part: calls of these names and what is in them.
+    // The steady part: calls of these names and their nested calls.
     let mut kept = std::collections::BTreeSet::new();
     let of_steady = |line: &&Value| {
         let id = line["event_id"].as_u64().unwrap();
@@ -448,7 +449,7 @@ fn replay(name: &str, steady: &[&str], times: u64) -> Vec<u8> {
         let mut before = part[0]["ts"].as_f64().unwrap();
         for line in &part {
             let mut line = line.clone();
-            // What lay between that is not repeated is left out.
+            // Gaps left by calls that are not repeated are shortened.
             let at = line["ts"].as_f64().unwrap();
             ts += (at - before).min(30e-6);
             before = at;
@@ -498,20 +499,20 @@ fn waste_is_not_found_in_pytorch_on_an_h200() {
         assert_eq!(found(&bytes), [""; 0], "{times}");
         assert_eq!(figures.memory.leaks.count, 0, "{times}");
     }
-    // Thousands of kernels of a layer as small as this one are what the host spends its time on.
+    // With thousands of kernels of a layer this small, the host spends its time on launches.
     let [tiny] = &found(&replay("torch_h200.jsonl", &steady, 500))[..] else { panic!() };
     assert!(tiny.contains("tiny launches"), "{tiny}");
     assert_eq!(found(&replay("context_h200.jsonl.zst", &[], 0)), [""; 0]);
 }
 
-/// Twelve tokens by two threads, and ten by one: after each layer a wait.
+/// Two threads process twelve tokens and one processes ten, with a wait after each layer.
 #[test]
 fn waste_finds_the_wait_after_each_layer_of_the_demo() {
     for (file, waits) in [("demo.jsonl.zst", 192), ("needless_before.jsonl.zst", 80)] {
         let figures = of_file(&replay(file, &[], 0));
         let [finding] = &figures.findings[..] else { panic!("{file}: {:?}", figures.findings) };
         assert!(finding.what.contains(NEEDLESS), "{finding:?}");
-        // Some took 2 ms and longer.
+        // Some waits took 2 ms or longer.
         assert!(finding.times * 2 >= waits && finding.times <= waits, "{finding:?}");
     }
 }

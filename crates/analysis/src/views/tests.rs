@@ -1,5 +1,4 @@
-//! Each view over the committed traces, as golden text and compared with the summary's figures; and over traces that
-//! nobody should have written.
+//! Runs each view over the committed traces, as golden text and against the summary's figures, and over invalid traces.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +23,7 @@ fn text_of(name: &str, file: &Path, config: &ReportConfig) -> String {
     run(kind(name), file, config).unwrap().0.text(WIDTH)
 }
 
-/// A trace of a few lines, written to a file.
+/// A trace of a few lines in a file.
 pub struct Written(PathBuf);
 
 impl Written {
@@ -161,7 +160,7 @@ fn views_agree_with_the_summary_and_with_one_another() {
 
 const HEADER: &str = r#"{"event_id":0,"ts":0.000000000,"type":"header","name":"gpurec","schema":1,"version":"0","start":"","host":"","kernel":"","user":"","hooks":{}}"#;
 
-/// Lines of calls: thread, name, when it begins and ends in us. They must be in the order of their ends.
+/// Lines of calls: thread, name, begin and end in us. The calls must be in the order of their ends.
 fn trace(calls: &[(u32, &str, u64, u64)]) -> String {
     let mut edges: Vec<(u64, bool, usize)> = Vec::new();
     for (index, (_, _, begin, end)) in calls.iter().enumerate() {
@@ -266,7 +265,7 @@ fn waste_is_told_by_cost() {
         calls.push((1, "cudaLaunchKernel", 1000 * i + 700, 1000 * i + 710));
         calls.push((1, "cudaDeviceSynchronize", 1000 * i + 720, 1000 * i + 980));
     }
-    // The host does something first.
+    // The host does something else first.
     for i in 0..30 {
         calls.push((1, "cudaLaunchKernel", 40_000 + 1000 * i, 40_010 + 1000 * i));
         calls.push((1, "cudaStreamSynchronize", 40_020 + 1000 * i, 40_420 + 1000 * i));
@@ -288,7 +287,7 @@ fn a_recording_without_events_says_so() {
     assert!(notes.iter().any(|note| note.contains("the disk was full")), "{notes:?}");
 }
 
-/// A recording with --summary-only answers from its figures, and never that nothing happened.
+/// A recording with --summary-only answers from its figures, and never claims that nothing happened.
 #[test]
 fn figures_answer_where_there_are_no_events() {
     let mut figures = summary_of(&golden::path(TRACES[1].1), &Only::default()).unwrap();
@@ -337,8 +336,8 @@ fn figures_answer_where_there_are_no_events() {
     assert_eq!((status("gaps"), status("kernels")), (1, 0));
 }
 
-/// What is live at the end of a part is not held at exit; its age is that of the view, and a part without a call is no
-/// trace without a library.
+/// Memory that is live at the end of a part is not held at exit, and its age is the same in all views. A part without a
+/// call must not be reported as a trace without a library.
 #[test]
 fn a_part_ends_where_it_ends() {
     let file = golden::path(TRACES[0].1);
@@ -350,7 +349,7 @@ fn a_part_ends_where_it_ends() {
     let largest = &figures.memory.held.largest[0];
     let same = leaks["allocations"].as_array().unwrap().iter().find(|row| row["begin"] == largest.begin);
     assert_eq!(same.unwrap()["age_ns"], largest.age_ns);
-    // What was there before is not in it.
+    // Earlier memory is not in it.
     for known in ["memory.held", "memory.peak"] {
         assert!(figures.unknown[known].contains("outside this part"), "{:?}", figures.unknown);
     }
@@ -378,7 +377,7 @@ fn usage_errors_say_what_there_is() {
     assert!(report(&config).unwrap_err().is::<Usage>());
 }
 
-/// A generator of numbers: the same each time.
+/// A generator of reproducible numbers.
 struct Random(u64);
 
 impl Random {
@@ -388,7 +387,7 @@ impl Random {
     }
 }
 
-/// Lines missing, doubled, in another order, broken, and two traces in one: no view may panic.
+/// Lines are missing, duplicated, reordered or broken, or two traces are in one: no view may panic.
 #[test]
 fn no_trace_makes_a_view_panic() {
     let mut random = Random(5);
@@ -415,7 +414,7 @@ fn no_trace_makes_a_view_panic() {
         }
         let file = Written::new(&format!("bad{round}"), &(lines.join("\n") + "\n"));
         for kind in VIEWS {
-            // Its first line may be no trace any more.
+            // The first line may no longer be a valid header.
             let Ok((report, told)) = run(kind, file.path(), &ReportConfig::default()) else { continue };
             assert!(!report.text(WIDTH).is_empty() && !told.sentences(false).is_empty());
         }
@@ -447,7 +446,7 @@ fn several_files_are_told_apart() {
     );
 }
 
-/// One thread after the other, more of them than are told apart: no figure is lost.
+/// Many short-lived threads, more than the limit on distinct ones: no figure is lost.
 #[test]
 fn threads_without_end_are_summed_as_others() {
     const THREADS: u64 = 65_536 + 500;
