@@ -123,7 +123,7 @@ fn of_processes_from_before_the_recording_peaks_are_not_known() {
     let mut s = script(serde_json::json!({}));
     let Body::Header(header) = &mut s.lines[0].body else { panic!() };
     (header.command, header.pids) = (None, Some(vec![100]));
-    // The live summary already has the header as it was before the change.
+    // The live summary gets the header as it is after the change.
     let (_, bytes) = s.finish();
     let figures = of_file(&bytes);
     assert!(figures.attached);
