@@ -175,9 +175,12 @@ fn root_keeps_only_what_recording_needs() {
             let started = room.start(room.gpurec(&[option, "-o", &file, "--", "sleep", &a_while()]));
             room.wait_until_recording(&file);
             has_kept(started.pid(), 0, &[&kept(), more].concat());
-            let processes = room.processes();
-            let guardian = processes.iter().find(|process| process.name == "gpurec-guard").unwrap();
-            has_kept(guardian.pid, 0, &KEPT_OF_GUARDIAN);
+            let mut guardian = None;
+            eventually("the guardian", || {
+                guardian = room.processes().into_iter().find(|process| process.name == "gpurec-guard");
+                guardian.is_some()
+            });
+            has_kept(guardian.unwrap().pid, 0, &KEPT_OF_GUARDIAN);
             let mut sleep = None;
             eventually("the command", || {
                 sleep = room.processes().into_iter().find(|process| process.name == "sleep");
