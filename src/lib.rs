@@ -1,11 +1,11 @@
 //! gpurec records what a program asks of an NVIDIA GPU. This file parses, dispatches and turns the result into an exit
-//! status; everything else has a module of its own, and what needs neither Linux nor root has a crate of its own.
+//! status. Modules do all other work; code that needs neither Linux nor root is in separate crates.
 //!
-//! It is a library only for the fuzz targets, which see two modules of it (`cfg(fuzzing)`).
+//! It is a library only for the fuzz targets, which use two of its modules (`cfg(fuzzing)`).
 
-// They panic on a closed stream: use crate::ui.
+// print! and eprint! panic on a closed stream: use crate::ui.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
-// The fuzz targets link a part of it.
+// The fuzz targets use only a part of the library.
 #![cfg_attr(fuzzing, allow(dead_code))]
 
 mod cli;
@@ -61,8 +61,8 @@ pub fn main() -> ExitCode {
 
 fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
     if task.needs_no_rights() {
-        // What is read and written there are files that somebody named.
-        rights::become_caller().context("gpurec could not take on the rights of who typed sudo")?;
+        // These commands read and write files that the user named.
+        rights::become_caller().context("cannot drop to the privileges of the user who called sudo")?;
     }
     match task {
         Task::Record(config) => record::run(&record::Config { keep_fds, ..*config }),

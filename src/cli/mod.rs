@@ -1,6 +1,6 @@
-//! The command line. In: words. Out: plain configuration; no other room sees clap.
-//! `record` has what is recorded, `gpurec_analysis::cli` what is read, `pages` completions and the manual. All of it,
-//! completions, manual and --help, comes from the one definition here.
+//! The command line. In: the arguments. Out: plain configuration; no other module of src/ uses clap. `record` defines the
+//! options of a recording, `gpurec_analysis::cli` those of the commands that read traces, and `pages` the completions and
+//! the manual. Completions, manual and --help all come from this one definition.
 
 mod hint;
 mod pages;
@@ -133,7 +133,7 @@ impl Task {
     pub fn needs_no_rights(&self) -> bool {
         match self {
             Task::Record(_) | Task::Demo { .. } | Task::KernelProbes { .. } | Task::Doctor => false,
-            // Another process's libraries.
+            // This reads another process's libraries.
             Task::Probes { pid, .. } => pid.is_none(),
             Task::Read(_) | Task::Print(_) => true,
         }
@@ -159,7 +159,7 @@ fn refuse(mut error: clap::Error, words: &[OsString]) -> ! {
     if let Some(hint) = hint::hint(words, error.kind(), &commands) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
-    // A word that is not understood is shown, and may be a file's name.
+    // The message quotes the unknown word, which may be a file's name.
     let text = error.render().to_string();
     if text.contains(|c| c != '\n' && ui::is_unsafe(c)) {
         ui::text(&text);

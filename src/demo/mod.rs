@@ -101,7 +101,8 @@ impl Unpacked {
 /// `gpurec demo`: the program, recorded.
 pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
     // The parent folder is writable for others, so do this without root's rights.
-    let unpacked = as_caller(&invoking_user(), unpack).context("cannot unpack as who typed sudo")??;
+    let unpacked =
+        as_caller(&invoking_user(), unpack).context("cannot unpack as the user who called sudo")??;
     let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let environment = unpacked.environment();
     record::run(&Config { target: Target::Command(unpacked.command(&args)), environment, ..config })

@@ -29,8 +29,8 @@ const PART: u32 = 20;
 const MOST_PROCESSES: usize = 64;
 const MOST_MAPPINGS: usize = 32 << 20;
 
-const USERS: &str = "it lies on a FUSE file system that an ordinary user mounted, and whoever serves that could hold up \
-    every process of this machine through a hook in it: copy it to a local file system, or have root mount that one";
+const USERS: &str = "it is on a FUSE file system that an ordinary user mounted, whose server could block every process of this \
+    machine through a hook in it: copy it to a local file system, or have root mount that one";
 
 type Say<'a> = &'a mut dyn FnMut(&Answer, Option<RawFd>) -> io::Result<()>;
 

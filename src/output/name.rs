@@ -1,5 +1,5 @@
-//! The name that -o gives a trace. In: the name as given, and what its letters stand for. Out: the name of the file, or
-//! of a descriptor that the caller handed down; or a sentence: what is wrong with it, and what to do.
+//! The name that -o gives a trace. In: the name as given, and the values of its letters. Out: the name of the file, or
+//! a descriptor that the caller passed; or a sentence that says what is wrong with the name and what to do.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -9,15 +9,15 @@ use std::time::SystemTime;
 
 use gpurec_trace::time;
 
-/// What the letters stand for that are not the same for every recording.
+/// The values of the letters that differ between recordings.
 pub struct Letters<'a> {
     pub host: &'a str,
     pub start: SystemTime,
-    /// Asked for only where it is used: it takes a look at other processes.
+    /// Called only if the name uses it, because it reads other processes.
     pub rank: &'a dyn Fn() -> Option<String>,
 }
 
-/// `%h`, `%p`, `%t`, `%r` and `%%` are what they stand for.
+/// Replaces `%h`, `%p`, `%t`, `%r` and `%%` by their values.
 pub fn expand(given: &Path, letters: &Letters) -> Result<PathBuf, String> {
     let mut name = Vec::new();
     let mut rest = given.as_os_str().as_bytes().iter().copied();
@@ -37,7 +37,7 @@ pub fn expand(given: &Path, letters: &Letters) -> Result<PathBuf, String> {
 fn letter(given: &Path, letter: Option<u8>, letters: &Letters) -> Result<String, String> {
     let given = given.display();
     match letter {
-        // A part of a name, whatever the host is called.
+        // The value must not add folders to the path, whatever the host's name is.
         Some(b'h') => Ok(letters.host.replace('/', "_")),
         Some(b'p') => Ok(std::process::id().to_string()),
         Some(b't') => Ok(time::stamp(letters.start)),
@@ -56,7 +56,7 @@ fn letter(given: &Path, letter: Option<u8>, letters: &Letters) -> Result<String,
     }
 }
 
-/// `-`, `/dev/fd/63`, as a shell's `>(...)` is called: a descriptor that gpurec was started with.
+/// The number of an inherited descriptor: `-` or a path such as `/dev/fd/63`, which a shell passes for `>(...)`.
 pub fn descriptor(path: &Path) -> Option<RawFd> {
     match path.to_str()? {
         "-" | "/dev/stdout" => Some(1),

@@ -407,15 +407,15 @@ impl Names {
     }
 
     fn error(&self, word: Word) -> LaunchError {
-        let told = io::Error::from_raw_os_error(word.errno);
+        let error = io::Error::from_raw_os_error(word.errno);
         let who = self.user.as_ref().map_or("this user", |user| user.user.as_str());
         let cannot = |why: String| LaunchError::CannotRun { name: self.command.clone(), why };
         match (word.stage, word.errno) {
             (Stage::Identity, _) => LaunchError::Internal(format!(
-                "it cannot run as {who}: {told}; call gpurec as root itself, without sudo, to run it as root"
+                "it cannot run as {who}: {error}; call gpurec as root itself, without sudo, to run it as root"
             )),
             (Stage::Directory, _) => cannot(format!(
-                "{who} cannot enter {}: {told}",
+                "{who} cannot enter {}: {error}",
                 self.cwd.as_deref().unwrap_or(Path::new(".")).display()
             )),
             (Stage::Lookup, libc::ENOENT) => LaunchError::NotFound(self.command.clone()),
@@ -431,7 +431,7 @@ impl Names {
                 "the interpreter that {} asks for (its #! line or ELF loader) is missing; install it",
                 self.candidate(word.index).display()
             )),
-            _ => cannot(told.to_string()),
+            _ => cannot(error.to_string()),
         }
     }
 }

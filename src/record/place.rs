@@ -48,7 +48,7 @@ impl Place {
         let open = || output::open(self.path.as_deref(), self.start, from);
         let output = rights::as_caller(user, open).with_context(|| {
             format!(
-                "gpurec could not take on the rights of {} to open the trace; run it from a root shell",
+                "cannot drop to the privileges of {} to open the trace; run gpurec from a root shell",
                 user.user
             )
         })??;

@@ -49,11 +49,11 @@ const NOT_STOPPED: &str = "--all stops no process";
 
 /// Why BPF did not stop a process.
 const WATCHED: &str =
-    "it was not stopped, for its shell or debugger would have taken that for a stop of its own";
+    "it was not stopped, because its shell or debugger would have taken that for a stop of its own";
 
 /// The `fg` command of a shell sends SIGCONT like this to a job that gpurec has stopped.
-const LET_GO: &str =
-    "when somebody else let its process go on (SIGCONT): its first calls may not have been seen";
+const RESUMED_BY_OTHERS: &str =
+    "when another program resumed its process (SIGCONT): its first calls may not have been seen";
 
 const RESCUED: &str = "when gpurec's guardian resumed its process, because the recorder itself did not run for some seconds (stopped, or without a processor): its first calls may not have been seen";
 
@@ -174,7 +174,9 @@ impl Tracker {
             let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid))
                 || self.is_stopped_for_a_look(|pending| pending.head.tid == tid);
             if waits || self.went_on.get(&tid).is_some_and(|ts| record.head.ts < *ts) {
-                self.missed(format!("a file that a process had mapped was being looked at {LET_GO}"));
+                self.missed(format!(
+                    "a file that a process had mapped was being looked at {RESUMED_BY_OTHERS}"
+                ));
             }
             return self.look_at(record, probes);
         }
@@ -247,7 +249,7 @@ impl Tracker {
         if self.is_rescued(record) {
             return Some(RESCUED);
         }
-        (!stops::holds(record.head.tid)).then_some(LET_GO)
+        (!stops::holds(record.head.tid)).then_some(RESUMED_BY_OTHERS)
     }
 
     /// True if the guardian resumed the process: it resumes all that were stopped before `rescued_at`.
@@ -424,7 +426,7 @@ impl Tracker {
             }
             if overdue && !at_once && proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
                 self.missed(format!(
-                    "process {pid} was stopped for a file that it had mapped, and let go without a look at that: if it was a CUDA library, its first calls may not have been seen"
+                    "process {pid} was stopped for a file that it had mapped, and resumed before gpurec examined that file: if it was a CUDA library, its first calls may not have been seen"
                 ));
             }
         }

@@ -193,7 +193,7 @@ def compare(expected, found, what, renumbered):
     def numbers(slices):
         if not renumbered:
             return sorted((item._replace(track=item.track[-2:]) for item in slices), key=repr)
-        # Merged traces may have the same pids, which are told apart in the export: what shares a
+        # Merged traces may have the same pids, which the export keeps apart: what shares a
         # track has to share it, whatever its number.
         tracks = collections.defaultdict(list)
         for item in slices:

@@ -263,7 +263,7 @@ impl Trace {
     pub fn is_of_the_gone(why: &str) -> bool {
         let gone = [
             "a process that was not stopped ended before gpurec could look into a file",
-            "a process that was not stopped had already let go of a file that it had mapped",
+            "a process that was not stopped had already unmapped a file",
         ];
         gone.iter().any(|gone| why.starts_with(gone))
     }

@@ -243,7 +243,7 @@ fn a_process_that_somebody_lets_go_before_its_library_is_looked_at() {
         fs::write(&last, "").unwrap();
         recording.done().exited(0);
         let why = Trace::checked(room, &file).end["incomplete_because"][0].to_string();
-        assert!(why.contains("copy-0.so was being hooked when somebody else let its process go on"), "{why}");
+        assert!(why.contains("copy-0.so was being hooked when another program resumed its process"), "{why}");
     });
 }
 
@@ -280,7 +280,7 @@ fn a_process_that_somebody_lets_go_is_stopped_at_its_next_library() {
         kill(Pid::from_raw(pid as i32), Signal::SIGTERM).unwrap();
         recording.done();
         let why = Trace::checked(room, &file).end["incomplete_because"][0].to_string();
-        assert!(why.contains("was being looked at when somebody else let its process go on"), "{why}");
+        assert!(why.contains("was being looked at when another program resumed its process"), "{why}");
     });
 }
 

@@ -113,7 +113,7 @@ pub fn status_of(error: &anyhow::Error) -> u8 {
     if error.is::<Usage>() { 2 } else { FAILED }
 }
 
-/// Standard output was closed early, as by `head`: no error.
+/// True if the reader closed standard output early, as `head` does: not an error.
 pub fn reader_left(error: &anyhow::Error) -> bool {
     let is_closed = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -289,7 +289,10 @@ impl Habits {
             self.threads.values().filter(|h| h.unseen > 0).filter_map(|h| h.error.as_deref()).collect();
         errors.sort();
         (unseen > 0).then(|| Finding {
-            what: format!("launches failed and nobody asked ({})", errors.first().unwrap_or(&"?")),
+            what: format!(
+                "launches failed and the program did not check ({})",
+                errors.first().unwrap_or(&"?")
+            ),
             times: unseen,
             cost_ns: None,
             advice: "call cudaGetLastError after each <<<>>> launch".to_owned(),

@@ -48,7 +48,7 @@ pub fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// gpurec packs by zstd alone: what says that it is packed otherwise would not be.
+/// gpurec compresses only with zstd, so a file with another compression's extension would not match its content.
 pub fn refused_packing(path: &std::path::Path) -> Option<String> {
     let extension = path.extension().and_then(std::ffi::OsStr::to_str)?;
     ["gz", "xz", "bz2"].contains(&extension.to_ascii_lowercase().as_str()).then(|| {

@@ -18,9 +18,9 @@ const BEYOND: &str = "there were more different functions to hook than gpurec ho
 
 const GONE: &str = "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
 
-const NOT_OPENED: &str = "a process that was not stopped had already let go of a file that it had mapped when gpurec looked: if that was a CUDA library, its calls were not seen";
+const NOT_OPENED: &str = "a process that was not stopped had already unmapped a file before gpurec examined it: if that was a CUDA library, its calls were not seen";
 
-const UNHOOKED: &str = "as shared or writable code, into which the kernel puts no hooks: its calls were not seen; map it private and read-only, as dlopen does";
+const UNHOOKED: &str = "as shared or writable code, into which Linux puts no hooks: its calls were not seen; map it private and read-only, as dlopen does";
 
 const LOST: &str = "if that was a CUDA library, its calls were not seen";
 

@@ -280,7 +280,7 @@ fn errors_that_nobody_saw_are_found() {
         s.exit(0);
         let (live, bytes) = s.finish();
         assert_eq!(of_file(&bytes), live);
-        (found(&live, "nobody asked").is_some(), found(&live, "before an exit").is_some())
+        (found(&live, "did not check").is_some(), found(&live, "before an exit").is_some())
     };
     assert_eq!(figures(false, true), (true, false));
     assert_eq!(figures(true, false), (false, true));

@@ -396,7 +396,7 @@ const PLANTED: [(&str, Program, &str); 11] = [
             (0..3).for_each(|_| s.call("cudaLaunchKernel", US, 98));
             s.wait("cudaDeviceSynchronize", US);
         },
-        "launches failed and nobody asked",
+        "launches failed and the program did not check",
     ),
 ];
 

@@ -118,7 +118,7 @@ fn layers_lie_over_one_another() {
     read::each(&file, &Only::default(), |line| lanes.line(line)).unwrap();
     lanes.finish();
     let all = lanes.lanes[&(7, 7)].cells.iter().fold(lanes::Cell::default(), |sum, cell| sum.join(*cell));
-    // The launch inside is not the allocation's time; the call in flight goes on to the exit, not to the end.
+    // The launch inside is not the allocation's time; the call in flight lasts until the exit, not until the end.
     assert_eq!(all.by_sort, [5_000, 4_000, 0, 75_000, 0, 0]);
     assert_eq!((all.driver_ns, all.off_cpu_ns, all.interrupts, all.calls), (40_000, 20_000, 1, 3));
     _ = std::fs::remove_file(&file);

@@ -326,7 +326,7 @@ impl Syncs {
         report.table(table);
         if others.count > 0 {
             report.words(format!(
-                "Only the first {MOST} sorts of waits are told apart: {} of others, {}, are the row `others`.",
+                "Only the first {MOST} kinds of waits have rows of their own. The row `others` has {} of other kinds, {}.",
                 plural(others.count, "wait"),
                 duration(others.total_ns)
             ));
@@ -398,7 +398,7 @@ impl Syncs {
         let others = &self.other_copies;
         if others.count > 0 {
             report.words(format!(
-                "Only the first {MOST} sorts of copies are told apart: {} others, {}, are the row `others`.",
+                "Only the first {MOST} kinds of copies have rows of their own. The row `others` has {} of other kinds, {}.",
                 others.count,
                 duration(others.total_ns)
             ));

@@ -312,7 +312,7 @@ impl Threads {
         report.table(table);
         if others {
             report.words(format!(
-                "Only the first {MOST} threads are told apart: {} of others, {} in CUDA, are the last row; below those threads are not counted.",
+                "Only the first {MOST} threads have rows of their own. The last row has {} of other threads, {} in CUDA; the figures below leave those threads out.",
                 plural(self.others.calls, "call"),
                 duration(self.others.cuda_ns)
             ));

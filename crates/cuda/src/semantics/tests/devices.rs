@@ -260,5 +260,5 @@ fn contexts_without_end_have_a_bound() {
     for _ in 0..300 {
         play.make(call("cuCtxPopCurrent_v2", &[0x10]));
     }
-    assert_eq!(play.launched(runtime_launch(0)), NOWHERE, "the bottom was let go");
+    assert_eq!(play.launched(runtime_launch(0)), NOWHERE, "the entry at the bottom was dropped");
 }
