@@ -30,6 +30,7 @@ mod kernels;
 mod left_out;
 pub mod measure;
 mod memory;
+mod nsys;
 pub mod only;
 pub mod paper;
 mod pauses;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
 use super::shorten::middle_cut;
-use super::table::{Cell, Column, Table, long, number};
-use super::{budget, categories, devices, driver_text, pauses, sections, sleeps};
+use super::table::{Cell, Column, Table, number};
+use super::{budget, categories, devices, driver_text, nsys, pauses, sections, sleeps};
 pub(super) use crate::ui::clean;
 use crate::ui::clean_lines;
 
@@ -157,19 +157,8 @@ fn userspace(page: &mut Page, figures: &Figures) {
 }
 
 /// The columns of nsys's cuda_api_sum, and two more.
-const FUNCTIONS: &[Column] = &[
-    long("Name", "name"),
-    number("Time (%)", "time_percent"),
-    number("Total (us)", "total_ns"),
-    number("Calls", "calls"),
-    number("Avg (us)", "avg_ns"),
-    number("Med (us)", "med_ns"),
-    number("Min (us)", "min_ns"),
-    number("Max (us)", "max_ns"),
-    number("StdDev (us)", "stddev_ns"),
-    number("Corrected (us)", "corrected_ns"),
-    number("Driver (us)", "driver_ns"),
-];
+const FUNCTIONS: &[Column] =
+    &nsys::columns::<2, 11>([number("Corrected (us)", "corrected_ns"), number("Driver (us)", "driver_ns")]);
 
 fn functions(page: &mut Page, figures: &Figures) {
     if figures.functions.is_empty() {
@@ -182,19 +171,12 @@ fn functions(page: &mut Page, figures: &Figures) {
     let is_corrected = figures.functions.iter().take(TOP_FUNCTIONS).any(|f| f.corrected_ns.is_some());
     let mut table = Table::new("functions", "functions", FUNCTIONS);
     for f in figures.functions.iter().take(TOP_FUNCTIONS) {
-        table.row(vec![
-            f.name.as_str().into(),
-            Cell::Share(f.total_ns.into(), total),
-            Cell::Micros(f.total_ns),
-            Cell::Count(f.calls),
-            Cell::Micros(f.avg_ns),
-            Cell::Micros(f.med_ns),
-            Cell::Micros(f.min_ns),
-            Cell::Micros(f.max_ns),
-            Cell::Micros(f.stddev_ns),
+        let mut cells = nsys::cells(f, total);
+        cells.extend([
             if is_corrected { Cell::Micros(f.corrected_ns.unwrap_or(f.total_ns)) } else { Cell::Missing },
             Cell::optional(f.kernel_ns, Cell::Micros),
         ]);
+        table.row(cells);
     }
     page.table(&table);
     if let Some(rest) = figures.functions.get(TOP_FUNCTIONS..)

@@ -6,27 +6,18 @@ use std::collections::HashMap;
 use super::calls::{Frame, Functions, Stacks};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
-use crate::Summary;
 use crate::figures::{Figures, Function};
-use crate::table::{Cell, Column, Table, long, number};
+use crate::table::{Cell, Column, Table, number};
 use crate::text::{duration, plural, unfinished};
+use crate::{Summary, nsys};
 use gpurec_trace::{Begin, Body, End, Line, Process};
 
-const COLUMNS: &[Column] = &[
-    long("Name", "name"),
-    number("Time (%)", "time_percent"),
-    number("Total (us)", "total_ns"),
-    number("Calls", "calls"),
-    number("Avg (us)", "avg_ns"),
-    number("Med (us)", "med_ns"),
-    number("Min (us)", "min_ns"),
-    number("Max (us)", "max_ns"),
-    number("StdDev (us)", "stddev_ns"),
+const COLUMNS: &[Column] = &nsys::columns::<4, 13>([
     number("Self (us)", "self_ns"),
     number("Driver (us)", "driver_ns"),
     number("Off CPU (us)", "off_cpu_ns"),
     number("Unfinished", "unfinished"),
-];
+]);
 
 pub fn make(_: &ReportConfig) -> Box<dyn View> {
     Box::new(Api::default())
@@ -136,19 +127,12 @@ fn report(figures: &Figures, own: Option<&HashMap<&str, u64>>) -> Report {
 }
 
 fn row(f: &Function, total: u128, own: Option<&HashMap<&str, u64>>) -> Vec<Cell> {
-    vec![
-        f.name.as_str().into(),
-        Cell::Share(f.total_ns.into(), total),
-        Cell::Micros(f.total_ns),
-        Cell::Count(f.calls),
-        Cell::Micros(f.avg_ns),
-        Cell::Micros(f.med_ns),
-        Cell::Micros(f.min_ns),
-        Cell::Micros(f.max_ns),
-        Cell::Micros(f.stddev_ns),
+    let mut cells = nsys::cells(f, total);
+    cells.extend([
         Cell::optional(own.and_then(|own| own.get(f.name.as_str()).copied()), Cell::Micros),
         Cell::optional(f.kernel_ns, Cell::Micros),
         Cell::optional(f.off_cpu_ns.filter(|ns| *ns > 0), Cell::Micros),
         Cell::some(f.unfinished),
-    ]
+    ]);
+    cells
 }

@@ -472,7 +472,10 @@ fn threads_without_end_are_summed_as_others() {
     assert_eq!(sum(&threads, "threads", "cuda_ns"), THREADS * 1000);
     assert_eq!(sum(&threads, "threads", "sync_ns"), THREADS * 1000);
     let text = text_of("threads", file.path(), &ReportConfig::default());
-    assert!(text.contains("More than 65536 threads of") && text.contains("500 calls of others"), "{text}");
+    assert!(
+        text.contains("More than 65536 threads of") && text.contains("500 calls of other threads"),
+        "{text}"
+    );
     let text = text_of("sync", file.path(), &ReportConfig::default());
-    assert!(text.contains("at least 65536 threads") && text.contains("500 waits of others"), "{text}");
+    assert!(text.contains("at least 65536 threads") && text.contains("`others` has 500 waits"), "{text}");
 }
