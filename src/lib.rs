@@ -12,6 +12,7 @@ mod cli;
 mod clock;
 mod demo;
 mod doctor;
+mod errno;
 mod files;
 mod host;
 #[cfg(test)]
@@ -53,7 +54,7 @@ pub fn main() -> ExitCode {
         Ok(status) => status.into(),
         Err(error) if cli::reader_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            ui::say(&ui::with_remedy(format!("{error:#}")));
+            ui::say(&errno::sentence(&error));
             status_of(&error).into()
         }
     }

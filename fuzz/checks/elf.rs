@@ -55,6 +55,6 @@ fn judge(image: &Image, len: u64) {
         assert!(!function.name.is_empty() && !function.instruction.is_empty(), "{function:?}");
         assert!(sites.insert(function.site), "two probes at one place: {function:?}");
     }
-    assert!(image.not_hooked.iter().all(|none| !none.name.is_empty() && !none.reason.is_empty()));
+    assert!(image.not_hooked.iter().all(|none| !none.name.is_empty() && !none.reason.text.is_empty()));
     assert!(image.build_id.as_deref().unwrap_or_default().bytes().all(|b| b.is_ascii_hexdigit()));
 }

@@ -17,6 +17,7 @@ use crate::host::early;
 use crate::process::maps::{self, Found, Mapping};
 use crate::process::proc;
 use gpurec_elf as elf;
+use gpurec_trace::HookError;
 use gpurec_trace::bounds::Left;
 
 /// Limit for all files together: a program could map one large file after another.
@@ -28,9 +29,6 @@ const PART: u32 = 20;
 /// The number of processes whose mappings are cached, and the bytes of all of them.
 const MOST_PROCESSES: usize = 64;
 const MOST_MAPPINGS: usize = 32 << 20;
-
-const USERS: &str = "it is on a FUSE file system that an ordinary user mounted, whose server could block every process of this \
-    machine through a hook in it: copy it to a local file system, or have root mount that one";
 
 type Say<'a> = &'a mut dyn FnMut(&Answer, Option<RawFd>) -> io::Result<()>;
 
@@ -117,13 +115,13 @@ impl<'a> Looker<'a> {
         let image = match self.selection.examine(file, &path) {
             Ok(Some(image)) => image,
             Ok(None) => return Answer::Nothing,
-            Err(reason) => return Answer::NotHooked { path, reason },
+            Err(why) => return Answer::NotHooked { path, reason: why.into() },
         };
         // Linux will read the pages of the hooks, and finds them in memory: the search for probe sites has read them.
         let stamp = match mount::server_of(&found.handle, tid) {
             Server::None => stamp,
             Server::Roots => None,
-            Server::Users => return Answer::NotHooked { path, reason: USERS.to_owned() },
+            Server::Users => return Answer::NotHooked { path, reason: HookError::UserFileSystem.into() },
         };
         let key = (found.meta.dev(), found.meta.ino());
         Answer::Wanted(Box::new(Wanted { key, path, image, stamp }))

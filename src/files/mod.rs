@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::process::maps::{Mapping, as_text};
 use gpurec_elf::Image;
 use gpurec_trace as trace;
+use gpurec_trace::Reason;
 
 pub use pool::{Event, Gone, LATE, Pool};
 pub use process::Files;
@@ -92,7 +93,7 @@ enum Answer {
     NotHooked {
         #[serde(with = "as_text")]
         path: PathBuf,
-        reason: String,
+        reason: Reason,
     },
     NotOpened(Unopened),
     Maps(Result<Vec<Mapping>, String>),
@@ -143,7 +144,7 @@ pub enum Found {
     Wants(Box<Wants>),
     NotHooked {
         path: PathBuf,
-        reason: String,
+        reason: Reason,
     },
     NotOpened(Unopened),
     Maps(Result<Vec<Mapping>, String>),

@@ -137,7 +137,7 @@ impl<J: Clone> Pool<J> {
             let Request { job, late, .. } = request;
             match error.raw_os_error() {
                 Some(libc::EMFILE | libc::ENFILE) => {
-                    Event::Found { job, late, found: Found::Refused(fds::too_few()) }
+                    Event::Found { job, late, found: Found::Refused(fds::too_few().to_string()) }
                 }
                 _ => Event::Gone { job, late, path: None, why: Gone::Ended },
             }
@@ -262,7 +262,7 @@ pub(super) fn found(answer: Answer, fd: Option<OwnedFd>) -> Option<Found> {
         Answer::Wanted(wanted) => {
             let (key, path, image, stamp) = (wanted.key, wanted.path, wanted.image, wanted.stamp);
             // The message arrived, but the process had no free descriptor for it.
-            let Some(fd) = fd else { return Some(Found::NotHooked { path, reason: fds::too_few() }) };
+            let Some(fd) = fd else { return Some(Found::NotHooked { path, reason: fds::too_few().into() }) };
             let handle = File::from(fd);
             Found::Wants(Box::new(Wants { key, path, image, handle, stamp }))
         }

@@ -14,6 +14,7 @@ use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 use gpurec_cuda::{self as cuda, Api};
 use gpurec_elf::{self as elf, Image, Kind, NotHooked, Want};
+use gpurec_trace::HookError;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApiChoice {
@@ -132,7 +133,7 @@ impl Selection {
 
     /// The functions to hook in the file; None if no function of it is wanted. Returns an error only for a wanted file
     /// that cannot be read; a file that is not ELF gives None.
-    pub fn examine(&self, file: &File, path: &Path) -> Result<Option<Image>, String> {
+    pub fn examine(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
         let mut image = self.cuda_part(file, path)?;
         if self.libs.is_empty() {
             return Ok(image);
@@ -141,25 +142,26 @@ impl Selection {
         let key = file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
         for rule in self.libs.iter().filter(|rule| rule.fits(key, path, soname.as_deref())) {
             let read = |wants: &dyn Fn(&str) -> bool| {
-                read_image(file, path, &Want::Matching(wants))
-                    .map_err(|error| format!("--lib {}: {error}", path.display()))
+                read_image(file, path, &Want::Matching(wants)).map_err(|error| HookError::Unreadable {
+                    error: format!("--lib {}: {error}", path.display()),
+                })
             };
             image = merge(image, read(&|name| rule.wants(name))?);
             if !image.as_ref().is_some_and(|image| rule.names_any_of(image)) {
                 image = image.or(read(&|_| true)?.map(Image::without_functions));
-                let name = rule.functions.as_str().to_owned();
-                let reason = "the library exports no function of that name".to_owned();
-                let nothing = NotHooked { name, reason, is_code: false };
+                let nothing = NotHooked::new(rule.functions.as_str(), HookError::NoSuchExport, false);
                 image.iter_mut().for_each(|image| image.not_hooked.push(nothing.clone()));
             }
         }
         Ok(image)
     }
 
-    fn cuda_part(&self, file: &File, path: &Path) -> Result<Option<Image>, String> {
+    fn cuda_part(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
         let image = match read_image(file, path, &Want::Cuda) {
             Ok(image) => image,
-            Err(error) if looks_like_cuda(path) => return Err(error.to_string()),
+            Err(error) if looks_like_cuda(path) => {
+                return Err(HookError::Unreadable { error: error.to_string() });
+            }
             Err(_) => None,
         };
         let Some(mut image) = image else { return Ok(None) };
@@ -172,8 +174,7 @@ impl Selection {
             return Ok(None);
         }
         if image.functions.is_empty() && image.not_hooked.is_empty() {
-            let reason = "the file is called like a CUDA library and exports no function of CUDA".to_owned();
-            image.not_hooked.push(NotHooked { name: "*".to_owned(), reason, is_code: false });
+            image.not_hooked.push(NotHooked::new("*", HookError::NoCuda, false));
             return Ok(Some(image));
         }
         image.functions.retain(|f| self.wants_any(std::iter::once(&f.name).chain(&f.aliases)));

@@ -3,6 +3,7 @@
 
 use super::Backend;
 use super::Facts;
+use gpurec_trace::HookError;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -15,7 +16,7 @@ pub struct Problem {
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Best first, each with the reason why it cannot work here, if there is one.
-    pub backends: Vec<(Backend, Option<String>)>,
+    pub backends: Vec<(Backend, Option<HookError>)>,
     pub problems: Vec<Problem>,
 }
 
@@ -26,15 +27,13 @@ pub fn plan(facts: &Facts) -> Plan {
     }
 }
 
-fn against(backend: Backend, facts: &Facts) -> Option<String> {
+fn against(backend: Backend, facts: &Facts) -> Option<HookError> {
     let (known, why) = match backend {
-        Backend::Session => (facts.uprobe_session, "this kernel has no uprobe sessions, new in Linux 6.13"),
-        Backend::Multi => (facts.uprobe_multi, "this kernel has no uprobe.multi links, new in Linux 6.6"),
-        Backend::Single => {
-            (facts.is_admin, "gpurec lacks CAP_SYS_ADMIN, without which the kernel takes no single uprobe")
-        }
+        Backend::Session => (facts.uprobe_session, HookError::NoSessions),
+        Backend::Multi => (facts.uprobe_multi, HookError::NoMulti),
+        Backend::Single => (facts.is_admin, HookError::NotAdmin),
     };
-    (known == Some(false)).then(|| why.to_owned())
+    (known == Some(false)).then_some(why)
 }
 
 /// The capabilities needed to record one's own command; for other users' processes CAP_SYS_PTRACE is needed too.

@@ -9,7 +9,7 @@ use super::sink::Lines;
 use crate::probe::kernel::Change;
 use crate::probe::{Library, Probe};
 use gpurec_cuda::semantics::{self, Input};
-use gpurec_trace::{self as trace, Body, Process};
+use gpurec_trace::{self as trace, Body, HookError, Process, Reason};
 
 /// A message from the recorder to the worker.
 pub struct Message {
@@ -27,12 +27,12 @@ pub enum Told {
     Hooked(Library),
     Failed {
         path: PathBuf,
-        reason: String,
+        reason: Reason,
     },
     /// A driver module was loaded or unloaded.
     Module(Change),
     /// Why an unknown number of hits is missing.
-    Missed(String),
+    Missed(Reason),
     /// A mapped file was gone before gpurec could examine it, and is not known to be a CUDA library.
     Unlooked,
     /// A function was given up for --budget, or taken back.
@@ -100,8 +100,7 @@ pub(super) fn touches_contexts(probe: &str) -> bool {
 
 fn tell(message: Message, lines: &mut Lines) {
     let Message { ts, pid, what } = message;
-    let refused =
-        |name: &str, reason: &str| trace::Refused { name: name.to_owned(), reason: reason.to_owned() };
+    let refused = |name: &str, reason: Reason| trace::Refused::new(name, reason);
     let mut single_stepped = Vec::new();
     let (path, build_id, functions, not_hooked) = match what {
         Told::Names(_) | Told::Missed(_) | Told::Unlooked | Told::Stopped { .. } => return,
@@ -119,13 +118,13 @@ fn tell(message: Message, lines: &mut Lines) {
             return;
         }
         Told::Coming(library, _) | Told::Hooked(library) => {
-            let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, &n.reason)).collect();
+            let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, n.reason.clone())).collect();
             library.not_hooked.iter().for_each(|n| lines.not_seen(&n.name));
             single_stepped = library.single_stepped;
             (library.path, library.build_id, library.functions as u64, not_hooked)
         }
         Told::Module(change) => {
-            let went = refused(&change.modules, "the module was unloaded, its hooks are gone");
+            let went = refused(&change.modules, HookError::Unloaded.into());
             let not_hooked = if change.came { change.refused } else { vec![went] };
             (format!("[{}]", change.modules).into(), None, change.hooked as u64, not_hooked)
         }
@@ -133,7 +132,7 @@ fn tell(message: Message, lines: &mut Lines) {
             // The file may be the CUDA driver or runtime.
             ["cuCtxSetCurrent", "cudaSetDevice"].iter().for_each(|function| lines.not_seen(function));
             let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            (path, None, 0, vec![refused(&name, &reason)])
+            (path, None, 0, vec![refused(&name, reason)])
         }
     };
     let path = path.to_string_lossy().into_owned().into();

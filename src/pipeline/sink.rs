@@ -23,6 +23,7 @@ use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
 use gpurec_cuda::{self as cuda, Api, Returns, Signature};
+use gpurec_trace::Incomplete;
 use gpurec_trace::bounds::Left;
 use gpurec_trace::{
     self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
@@ -204,7 +205,7 @@ impl Lines {
     }
 
     /// Messages about facts that were dropped for lack of room.
-    pub fn forgotten(&self) -> Vec<String> {
+    pub fn forgotten(&self) -> Vec<Incomplete> {
         self.meaning.forgotten()
     }
 

@@ -21,8 +21,7 @@ use crate::probe::pauses::Pauses;
 use crate::ring::{Ring, Stopped};
 use crate::wire::{self, LostTotal};
 use gpurec_analysis::Figures;
-use gpurec_trace::bounds::Sentences;
-use gpurec_trace::{self as trace, Body, Finish, Header};
+use gpurec_trace::{self as trace, Body, Finish, Header, Incomplete, Reason, Reasons};
 
 const PAUSE: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_millis(500);
@@ -30,7 +29,6 @@ const FLUSH: Duration = Duration::from_millis(500);
 const SHOW: Duration = Duration::from_millis(100);
 /// The most processes with unexamined files to remember.
 const UNLOOKED: usize = 65_536;
-const UNLOOKED_MORE: &str = "very many processes ended before gpurec could look at the files that they had mapped: CUDA runtimes in those were not seen";
 /// How often a ring is read again at the end, for a record that is still being written.
 const LAST_LOOKS: u32 = 500;
 
@@ -76,9 +74,9 @@ pub struct Worker {
     told_other: HashMap<&'static str, u64>,
     lost: u64,
     undecoded: u64,
-    /// Libraries that could not be hooked: their calls are not in the trace.
-    not_hooked: Sentences,
-    missed: Sentences,
+    /// The first library that could not be hooked, and how many there are: their calls are not in the trace.
+    not_hooked: Option<(String, u64)>,
+    reasons: Reasons,
     /// Processes with files that were not examined.
     unlooked: HashSet<u32>,
     /// Number of records without the memory that should have been read with them.
@@ -121,8 +119,8 @@ impl Worker {
             told_other: HashMap::new(),
             lost: 0,
             undecoded: 0,
-            not_hooked: Sentences::default(),
-            missed: Sentences::default(),
+            not_hooked: None,
+            reasons: Reasons::default(),
             unlooked: HashSet::new(),
             cut: 0,
             pauses: None,
@@ -262,9 +260,9 @@ impl Worker {
         for message in self.messages.try_iter() {
             match message.what {
                 Told::Names(probes) => self.lines.add_probes(&probes),
-                Told::Missed(why) => self.missed.add(why),
+                Told::Missed(why) => self.reasons.add(why),
                 Told::Unlooked if self.unlooked.len() < UNLOOKED => _ = self.unlooked.insert(message.pid),
-                Told::Unlooked => self.missed.add(UNLOOKED_MORE),
+                Told::Unlooked => self.reasons.add(Incomplete::ManyFilesGone),
                 // At once: the calls that it interrupted have not ended yet.
                 Told::Stopped { from } => self.lines.stops.add(message.pid, from, message.ts),
                 Told::Coming(_, ref probes) => {
@@ -275,7 +273,8 @@ impl Worker {
                 _ => {
                     if let Told::Failed { path, .. } = &message.what {
                         self.coming.is_told(&message);
-                        self.not_hooked.add(path.display().to_string());
+                        let path = path.display().to_string();
+                        self.not_hooked.get_or_insert((path, 0)).1 += 1;
                     }
                     self.waiting.push_back(message);
                 }
@@ -358,9 +357,7 @@ impl Worker {
         let now = self.lines.now_is(cut);
         let (in_flight, more) = self.lines.in_flight(&self.pairing.in_flight());
         if more > 0 {
-            self.missed.add(format!(
-                "{more} more calls had not returned than are listed as in flight: their begins have no end"
-            ));
+            self.reasons.add(Incomplete::MoreInFlight { count: more });
         }
         self.lines.summary.in_flight_is(&in_flight);
         if let Some(pauses) = &self.pauses {
@@ -370,8 +367,8 @@ impl Worker {
         let stops = self.lines.stops.all;
         self.lines.summary.stopped(stops);
         self.lines.summary.unnamed(self.lines.unnamed());
-        for reason in self.incomplete_because() {
-            self.lines.summary.incomplete(&reason);
+        for reason in self.incomplete() {
+            self.lines.summary.incomplete(reason);
         }
         let figures = self.lines.summary.finish(now);
         let finish = Finish {
@@ -380,6 +377,7 @@ impl Worker {
             in_flight,
             complete: figures.complete,
             incomplete_because: figures.incomplete_because.clone(),
+            incomplete_codes: figures.incomplete_codes.clone(),
             stops: Some(stops),
             summary: figures.to_json(),
         };
@@ -388,80 +386,47 @@ impl Worker {
         Outcome { figures, failed: self.lines.failed.take() }
     }
 
-    /// The reasons why the trace is incomplete, except losses, which the summary knows.
-    fn incomplete_because(&self) -> Vec<String> {
-        let mut because = Vec::new();
+    /// The reasons why the trace is not complete, except losses, which the summary knows.
+    fn incomplete(&mut self) -> Vec<Reason> {
+        let mut reasons: Vec<Incomplete> = Vec::new();
         if self.abandoned {
-            because.push("the recording was ended without reading what was left in the rings".to_owned());
+            reasons.push(Incomplete::Unread);
         }
-        if self.undecoded > 0 {
-            because.push(format!("{} records could not be decoded", self.undecoded));
-        }
-        if let Some(first) = self.not_hooked.list().first() {
-            because.push(match self.not_hooked.count() {
-                1 => format!("{first} could not be hooked, its calls were not seen"),
-                n => format!(
-                    "{n} libraries could not be hooked, their calls were not seen: {first} and others"
-                ),
-            });
-        }
-        if self.cut > 0 {
-            because.push(format!(
-                "{} records are without the memory that was to be read with them: nothing was free to put it together in",
-                self.cut
-            ));
-        }
+        let counted = |count, reason: fn(u64) -> Incomplete| (count > 0).then(|| reason(count));
+        reasons.extend(counted(self.undecoded, |count| Incomplete::Undecoded { count }));
+        reasons.extend(self.not_hooked.take().map(|(first, count)| match count {
+            1 => Incomplete::NotHooked { path: first },
+            count => Incomplete::SeveralNotHooked { count, first },
+        }));
+        reasons.extend(counted(self.cut, |count| Incomplete::Cut { count }));
         if self.lost > 0 && self.pauses.is_some() {
-            because.push(
-                "--lossless pauses only the processes that are recorded (through sudo, the caller's own), where they make calls: try a larger --ring"
-                    .to_owned(),
-            );
+            reasons.push(Incomplete::NotPaused);
         }
-        because.extend(self.missed.all());
-        because.extend(self.unlooked());
-        because.extend(self.lines.forgotten());
-        if self.lines.returns_missed > 0 {
-            because.push(format!(
-                "{} returns of kernel functions were not seen: their ends say \"lost\"",
-                self.lines.returns_missed
-            ));
-        }
-        if self.lines.forgotten_objects() > 0 {
-            because.push(format!(
-                "{} objects of the driver were too many to remember: requests on them are shown without a class",
-                self.lines.forgotten_objects()
-            ));
-        }
-        if self.pairing.elsewhere > 0 {
-            because.push(format!(
-                "{} calls were made on another stack than an open call of their thread (a signal's, a coroutine's): their returns were not watched",
-                self.pairing.elsewhere
-            ));
-        }
-        if self.pairing.orphans > 0 {
-            because.push(format!("{} returns came after their calls were closed", self.pairing.orphans));
-        }
-        if let Some(error) = &self.lines.failed {
-            because.push(format!("the trace could not be written: {error}"));
-        }
-        because
+        let mut all: Vec<Reason> = reasons.into_iter().map(Reason::from).collect();
+        all.extend(self.reasons.all());
+        let rest = [self.files_gone()].into_iter().flatten().chain(self.lines.forgotten()).chain(
+            [
+                counted(self.lines.returns_missed, |count| Incomplete::DriverReturns { count }),
+                counted(self.lines.forgotten_objects(), |count| Incomplete::ForgottenObjects { count }),
+                counted(self.pairing.elsewhere, |count| Incomplete::OtherStack { count }),
+                counted(self.pairing.orphans, |count| Incomplete::Orphans { count }),
+            ]
+            .into_iter()
+            .flatten(),
+        );
+        all.extend(rest.map(Reason::from));
+        let failed = self.lines.failed.as_ref();
+        all.extend(failed.map(|error| Incomplete::NotWritten { error: error.to_string() }.into()));
+        all
     }
-}
 
-/// A process that makes calls uses CUDA: the files it had mapped could include a CUDA runtime.
-impl Worker {
-    fn unlooked(&self) -> Option<String> {
+    /// A process that makes calls uses CUDA: the files it had mapped could include a CUDA runtime.
+    fn files_gone(&self) -> Option<Incomplete> {
         let mut all: Vec<u32> =
             self.unlooked.iter().copied().filter(|pid| self.lines.summary.has_calls(*pid)).collect();
         all.sort_unstable();
         let pids: Vec<String> = all.iter().take(10).map(u32::to_string).collect();
-        (!all.is_empty()).then(|| {
-            format!(
-                "{} that used CUDA had mapped files that were gone before gpurec could look at them (process {}): calls of a CUDA runtime in those were not seen",
-                all.len(),
-                pids.join(", ")
-            )
-        })
+        (!all.is_empty()).then(|| Incomplete::FilesGone { count: all.len(), pids: pids.join(", ") })
     }
 }
 

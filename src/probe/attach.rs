@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result};
 use libbpf_rs::libbpf_sys::{
     BPF_F_UPROBE_MULTI_RETURN, BPF_TRACE_UPROBE_MULTI, BPF_TRACE_UPROBE_SESSION, bpf_link_create,
     bpf_link_create_opts, bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 as UprobeMulti,
@@ -19,8 +19,11 @@ use libbpf_rs::{Object, ProgramMut, UprobeOpts};
 use super::aside::without_signals;
 use super::objects::Base;
 use super::shield::{Hook, shielded};
+use crate::errno;
 use crate::host::Backend;
 use crate::process::fds;
+use crate::ui;
+use gpurec_trace::HookError;
 
 /// All processes: BPF decides which is traced.
 pub const ANYONE: i32 = -1;
@@ -72,7 +75,7 @@ pub fn attach(
 #[derive(Debug, PartialEq)]
 pub struct Refused {
     pub index: usize,
-    pub why: String,
+    pub why: HookError,
 }
 
 /// The result of attaching: links, each with the range of its places.
@@ -122,15 +125,16 @@ pub(super) fn attach_parts<L>(
     let mut last = String::new();
     while let Some(part) = waiting.pop() {
         if parts.refused.len() >= MOST_REFUSED {
-            let why = format!("not tried after {MOST_REFUSED} others were refused: {last}");
+            let why = HookError::NotTried { count: MOST_REFUSED, last: last.clone() };
             parts.refused.extend(part.map(|index| Refused { index, why: why.clone() }));
             continue;
         }
         match attach(part.clone()) {
             Ok(links) => parts.taken.push((part, links)),
             Err(error) if part.len() == 1 => {
-                last = format!("{error:#}");
-                parts.refused.push(Refused { index: part.start, why: last.clone() });
+                let why = refusal(&error);
+                last = why.to_string();
+                parts.refused.push(Refused { index: part.start, why });
             }
             Err(_) => {
                 let middle = part.start + part.len() / 2;
@@ -139,7 +143,7 @@ pub(super) fn attach_parts<L>(
         }
     }
     match parts.refused.first() {
-        Some(first) if parts.taken.is_empty() => bail!("{}", first.why),
+        Some(first) if parts.taken.is_empty() => Err(first.why.clone().into()),
         _ => Ok(parts),
     }
 }
@@ -186,7 +190,7 @@ fn multi(
         Some(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into()),
         error => {
             let error = io::Error::from_raw_os_error(error.map_or(libc::EINTR, |error| -error));
-            Err(why(&format!("failed to attach uprobe multi: {error}")))
+            Err(anyhow::Error::from(error).context("failed to attach uprobe multi"))
         }
     }
 }
@@ -204,7 +208,7 @@ fn single(object: &Object, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
                 Ok(link) => links.push(link.into()),
                 Err(error) => {
                     detach(links);
-                    return Err(why(&format!("{error:#}")));
+                    return Err(error.into());
                 }
             }
         }
@@ -212,11 +216,11 @@ fn single(object: &Object, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
     Ok(links)
 }
 
-/// The error from Linux, with a remedy if there is one.
-fn why(said: &str) -> anyhow::Error {
-    match said.contains(&io::Error::from_raw_os_error(libc::EMFILE).to_string()) {
-        true => anyhow!("{}", fds::too_few()),
-        false => anyhow!("{said}"),
+/// The kernel's refusal of one place.
+fn refusal(error: &anyhow::Error) -> HookError {
+    match errno::of(error) {
+        Some(libc::EMFILE) => fds::too_few(),
+        _ => HookError::Kernel { error: ui::with_remedy(format!("{error:#}"), true) },
     }
 }
 

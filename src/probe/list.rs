@@ -89,7 +89,7 @@ fn show(out: &mut impl io::Write, path: &Path, image: &Image, glob: &Pattern) ->
         text.push('\n');
     }
     for f in &not_hooked {
-        _ = writeln!(text, "  {:<48} not hooked: {}", f.name, f.reason);
+        _ = writeln!(text, "  {:<48} not hooked: {}", f.name, f.reason.text);
     }
     // The names come from the file and are not trusted.
     out.write_all(ui::clean_lines(&text).as_bytes())?;

@@ -11,11 +11,12 @@ use super::objects::{Base, Settings};
 use crate::host::Backend;
 use crate::host::Plan;
 use crate::wire;
+use gpurec_trace::HookError;
 
 pub struct Works {
     pub backend: Backend,
     /// Better backends, and why they were refused.
-    pub refused: Vec<(Backend, String)>,
+    pub refused: Vec<(Backend, HookError)>,
     pub cuda: Object,
     pub costs: SiteCosts,
     /// The hooks are for one process as long as that is enough.
@@ -51,7 +52,9 @@ fn best_backend(base: &Base, settings: &Settings, plan: &Plan, force: Option<Bac
         }
         match try_backend(base, backend, settings.may_be_for_one(backend)) {
             Ok(works) => return Ok(Works { refused, ..works }),
-            Err(error) => refused.push((backend, format!("{error:#}"))),
+            Err(error) => {
+                refused.push((backend, HookError::Backend { error: format!("{error:#}") }));
+            }
         }
     }
     let reasons: Vec<String> = refused.iter().map(|(r, why)| format!("{}: {why}", r.name())).collect();

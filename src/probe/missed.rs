@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
 use super::objects::{copy_of, find_map, is_at_mappings};
+use gpurec_trace::Incomplete;
 use libbpf_rs::libbpf_sys::{
     BPF_LINK_TYPE_KPROBE_MULTI, BPF_LINK_TYPE_PERF_EVENT, BPF_PERF_EVENT_KPROBE, BPF_PERF_EVENT_KRETPROBE,
     bpf_link_get_info_by_fd, bpf_link_info, bpf_prog_get_info_by_fd, bpf_prog_info,
@@ -113,16 +114,11 @@ impl Missed {
         self
     }
 
-    /// A sentence for the list of reasons why a recording is incomplete.
-    pub fn sentence(&self) -> Option<String> {
-        let total: u64 = self.0.values().sum();
+    /// Why the recording is not complete, if there are any.
+    pub fn reason(&self) -> Option<Incomplete> {
+        let hits: u64 = self.0.values().sum();
         let of: Vec<String> = self.0.iter().map(|(what, count)| format!("{what}: {count}")).collect();
-        (total > 0).then(|| {
-            format!(
-                "{total} hits of hooks in the kernel were passed over, since another probe or BPF program was running on that CPU ({})",
-                of.join(", ")
-            )
-        })
+        (hits > 0).then(|| Incomplete::RecursionMisses { hits, of: of.join(", ") })
     }
 }
 
@@ -194,8 +190,8 @@ mod tests {
         let now = missed(&[("nvidia_isr", 5), ("program xid", 1), ("rm_isr", 1)]);
         let since = now.since(&before);
         assert_eq!(since, missed(&[("nvidia_isr", 3), ("rm_isr", 1)]));
-        let said = since.sentence().unwrap();
+        let said = since.reason().unwrap().to_string();
         assert!(said.starts_with("4 hits") && said.ends_with("(nvidia_isr: 3, rm_isr: 1)"), "{said}");
-        assert_eq!(missed(&[]).sentence(), None);
+        assert_eq!(missed(&[]).reason(), None);
     }
 }

@@ -37,19 +37,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 
+use crate::errno;
 use crate::files::{FileId, Wants};
 use crate::host::Backend;
 use crate::host::Plan;
 use crate::ring::Ring;
-use crate::ui;
 use crate::wire;
 use attach::Place;
 use calibrate::SiteCosts;
 use gpurec_cuda::{self as cuda, Signature};
 use gpurec_elf::{self as elf, Function, Image, NotHooked};
+use gpurec_trace::{HookError, Incomplete, Reason};
 use kernel::{Change, Choice, Driver, Numbering};
 use levers::Levers;
 pub use list::list;
@@ -126,7 +127,7 @@ pub enum Looked {
     /// The file looked like a wanted one, but could not be read or hooked.
     Failed {
         path: PathBuf,
-        reason: String,
+        reason: Reason,
     },
 }
 
@@ -134,7 +135,7 @@ pub struct Probes {
     pub base: Rc<Base>,
     pub backend: Backend,
     /// Better backends that this machine does not have, and why.
-    pub refused: Vec<(Backend, String)>,
+    pub refused: Vec<(Backend, HookError)>,
     pub costs: SiteCosts,
     process: Object,
     cuda: Rc<Object>,
@@ -242,7 +243,7 @@ impl Probes {
             self.served.insert(key);
         }
         let looked = match self.hook(pid, key, &handle, &path, image, announce) {
-            Ok(_) if self.rewritten.is(key) => failed(&path, &anyhow!("{REWRITTEN}")),
+            Ok(_) if self.rewritten.is(key) => failed(&path, &HookError::FileChanged.into()),
             Ok(library) => return Looked::Hooked(Library { took: start.elapsed(), ..library }),
             Err(error) => failed(&path, &error),
         };
@@ -313,8 +314,7 @@ impl Probes {
                     self.reach.attach(pid, key, file, places)
                 }
             };
-            let refused = attached.with_context(|| format!("the kernel refused {} hooks", probes.len()))?;
-            leave_out(&refused, &mut library, &mut image);
+            leave_out(&attached?, &mut library, &mut image);
         }
         Ok(library)
     }
@@ -407,9 +407,9 @@ impl Probes {
     }
 
     /// Why Linux-side hits are missing, if any are. Uprobes have no such gaps.
-    pub fn missed(&self) -> Option<String> {
+    pub fn missed(&self) -> Option<Incomplete> {
         let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
-        self.processes_missed().and(driver).sentence()
+        self.processes_missed().and(driver).reason()
     }
 
     /// A sentence for the user: how many instructions the verifier processed for each program.
@@ -500,23 +500,21 @@ impl Probes {
 }
 
 fn failed(path: &Path, error: &anyhow::Error) -> Looked {
-    Looked::Failed { path: path.to_owned(), reason: ui::with_remedy(format!("{error:#}")) }
+    let reason = match error.downcast_ref::<HookError>() {
+        Some(why) => why.clone(),
+        None => HookError::Failed { error: errno::sentence(error) },
+    };
+    Looked::Failed { path: path.to_owned(), reason: reason.into() }
 }
 
 /// How long a thread may be preempted between two programs at one hook.
 const COPIES_FOLLOW: Duration = Duration::from_millis(200);
 
-const REWRITTEN: &str = "it was written to while gpurec looked into it: replace a library by another file of its name, as package managers do";
-
 /// Moves the functions whose hooks Linux refused to `not_hooked`.
 fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Image) {
     for one in refused {
-        let reason = ui::with_remedy(format!("the kernel refused it: {}", one.why));
-        library.not_hooked.push(NotHooked {
-            name: image.functions[one.index].name.clone(),
-            reason,
-            is_code: true,
-        });
+        let name = &image.functions[one.index].name;
+        library.not_hooked.push(NotHooked::new(name, one.why.clone(), true));
     }
     elf::few(&mut library.not_hooked);
     let mut index = 0..;
@@ -534,7 +532,7 @@ fn levers(base: &Base, cuda: &Object, backend: Backend) -> Result<Levers> {
 /// How hooking works on this machine, found by trying it.
 pub struct Trial {
     pub backend: Backend,
-    pub refused: Vec<(Backend, String)>,
+    pub refused: Vec<(Backend, HookError)>,
     pub ns_per_call: u64,
 }
 

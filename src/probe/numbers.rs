@@ -9,6 +9,7 @@ use super::calibrate;
 use crate::wire;
 use gpurec_cuda::Signature;
 use gpurec_elf::NotHooked;
+use gpurec_trace::HookError;
 use gpurec_trace::bounds::{Left, short};
 
 /// Bytes of all names together: an average of 256 for each possible number.
@@ -50,11 +51,14 @@ impl Numbers {
     }
 }
 
+/// There is no number for a further function.
+pub fn too_many() -> HookError {
+    HookError::Beyond { most: wire::MAX_PROBES - 1, mib: NAMES >> 20 }
+}
+
 /// The report of a function that got no number.
 pub fn refusal(name: &str) -> NotHooked {
-    let (most, bytes) = (wire::MAX_PROBES - 1, NAMES >> 20);
-    let reason = format!("gpurec hooks {most} functions at most, and {bytes} MiB of their names");
-    NotHooked { name: short(name, SHOWN), reason, is_code: false }
+    NotHooked::new(&short(name, SHOWN), too_many(), false)
 }
 
 #[cfg(test)]
@@ -82,7 +86,7 @@ mod tests {
         assert_eq!(given, NAMES / 4000);
         assert!(numbers.of(&long(0), None).is_some(), "it is known");
         let one = refusal(&long(given));
-        assert!(one.reason.contains("gpurec hooks 16383 functions at most") && one.name.len() < 300);
+        assert!(one.reason.text.contains("gpurec hooks 16383 functions at most") && one.name.len() < 300);
         let mut all = vec![one; 100_000];
         elf::few(&mut all);
         let rest = all.last().unwrap();

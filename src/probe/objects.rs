@@ -8,6 +8,7 @@ use libbpf_rs::{Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, Progr
 
 use super::rings::Making;
 use crate::clock::monotonic_ns;
+use crate::errno::KernelRefused;
 use crate::host::Backend;
 use crate::host::types;
 use crate::ring::{Layout, Ring};
@@ -84,7 +85,7 @@ impl Base {
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
-        let refused = || format!("the kernel refused gpurec's maps, or its rings of {ring} KiB for each CPU");
+        let refused = || KernelRefused(format!("gpurec's maps, or its rings of {ring} KiB for each CPU"));
         let rings = making.map().with_context(refused)?;
         for mut map in open.maps_mut().filter(|map| map.name() == "rings") {
             map.reuse_fd(rings.as_fd())?;
@@ -147,7 +148,7 @@ impl Base {
         for mut map in open.maps_mut().filter(|map| map.name() == "marks" && self.config.copies == 1) {
             map.set_max_entries(1)?;
         }
-        open.load().context("the kernel refused gpurec's process programs")
+        open.load().context(KernelRefused("gpurec's process programs".to_owned()))
     }
 
     /// The CUDA programs of one backend. `reach` is their attach scope; programs of a second scope reuse the maps of
@@ -167,7 +168,7 @@ impl Base {
                 program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
             }
         }
-        open.load().with_context(|| format!("the kernel refused the {} programs", backend.name()))
+        open.load().with_context(|| KernelRefused(format!("the {} programs", backend.name())))
     }
 
     fn size_maps(&self, open: &mut OpenObject) -> Result<()> {
@@ -203,7 +204,7 @@ impl Base {
                 program.set_attach_target(0, Some(function.to_owned()))?;
             }
         }
-        open.load().with_context(|| format!("the kernel refused {}", programs.join(", ")))
+        open.load().with_context(|| KernelRefused(programs.join(", ")))
     }
 
     fn share(&self, open: &mut OpenObject, before: Option<&Object>) -> Result<()> {

@@ -5,6 +5,7 @@ use libbpf_rs::{Link, Object, ProgramType};
 
 use super::objects::copy_of;
 use super::tracepoint;
+use crate::errno::KernelRefused;
 
 pub fn attach(object: &Object) -> Result<Vec<Link>> {
     let mut links = Vec::new();
@@ -14,7 +15,7 @@ pub fn attach(object: &Object) -> Result<Vec<Link>> {
             ProgramType::Tracepoint => syscall_tracepoint(&program, &name),
             _ => program.attach().map_err(|e| anyhow!("{e:#}")),
         };
-        links.push(link.with_context(|| format!("the kernel refused the hook {}", copy_of(&name).0))?);
+        links.push(link.with_context(|| KernelRefused(format!("the hook {}", copy_of(&name).0)))?);
     }
     Ok(links)
 }

@@ -460,11 +460,12 @@ fn a_file_that_was_asked_for_and_cannot_be_read_is_an_error() {
     let whole = std::fs::read(folder.driver()).unwrap();
     std::fs::write(&path, &whole[..whole.len() / 3]).unwrap();
     let error = Selection::default().examine(&File::open(&path).unwrap(), &path).unwrap_err();
-    assert!(error.contains("damaged"), "{error}");
+    assert!(error.to_string().contains("damaged"), "{error}");
     let text = folder.0.join("text.so");
     std::fs::write(&text, "no ELF\n").unwrap();
     let named = selection(&[], &[], ApiChoice::All, &["text.so"]);
     let error = named.examine(&File::open(&text).unwrap(), &text).unwrap_err();
+    let error = error.to_string();
     assert!(error.contains("--lib") && error.contains("not an ELF file"), "{error}");
 }
 

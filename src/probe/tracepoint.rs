@@ -91,6 +91,8 @@ mod perf {
     use anyhow::{Context, Result};
     use libbpf_rs::libbpf_sys::perf_event_attr;
 
+    use crate::errno::KernelRefused;
+
     const PERF_TYPE_TRACEPOINT: u32 = 2;
     const PERF_FLAG_FD_CLOEXEC: u64 = 8;
     const KPROBES: &str = "/sys/bus/event_source/devices/kprobe";
@@ -114,7 +116,7 @@ mod perf {
             Some(address) => attr.__bindgen_anon_4.kprobe_addr = address,
             None => attr.__bindgen_anon_3.kprobe_func = name.as_ptr() as u64,
         }
-        open(&attr).with_context(|| format!("the kernel refused a probe at {symbol}"))
+        open(&attr).with_context(|| KernelRefused(format!("a probe at {symbol}")))
     }
 
     fn open(attr: &perf_event_attr) -> io::Result<OwnedFd> {

@@ -1,6 +1,7 @@
 //! File descriptors: how many gpurec may open, and closing those that a forked child must not hold. Functions for the
 //! child are async-signal-safe: no allocation, no locks.
 
+use gpurec_trace::HookError;
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
 
@@ -29,14 +30,11 @@ pub fn raise_limit() {
 }
 
 /// The advice for a user whose limit is too low.
-pub fn too_few() -> String {
+pub fn too_few() -> HookError {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid rlimit to fill.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    format!(
-        "gpurec may have {} files open, which is too few: raise that limit (`ulimit -n`) before it is started",
-        limit.rlim_cur
-    )
+    HookError::Descriptors { limit: limit.rlim_cur }
 }
 
 /// For the child, before it executes the command.

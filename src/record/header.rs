@@ -55,7 +55,7 @@ fn layer(probes: &Probes) -> Layer {
     let refused = probes
         .refused
         .iter()
-        .map(|(backend, why)| Refused { name: backend.name().to_owned(), reason: why.clone() })
+        .map(|(backend, why)| Refused::new(backend.name(), why.clone().into()))
         .collect();
     let backend = probes.backend.name().to_owned();
     Layer { backend, attached: probes.attached() as u64, refused, ..Layer::default() }

@@ -18,6 +18,7 @@ use gpurec_analysis::Usage;
 use gpurec_analysis::{did_you_mean, nearest};
 use gpurec_cuda::{self as cuda, Api};
 use gpurec_elf::Image;
+use gpurec_trace::Incomplete;
 
 /// Each pattern of --only and --skip must fit a known function: of the table, of a CUDA library in the usual places,
 /// or of --lib.
@@ -135,20 +136,16 @@ impl Libs {
     }
 
     /// Messages for the end of the recording, one for each --lib of which nothing was recorded.
-    pub fn missed(&self) -> impl Iterator<Item = String> {
+    pub fn missed(&self) -> impl Iterator<Item = Incomplete> {
         self.0.iter().filter_map(|(rule, seen)| {
-            let text = rule.text();
+            let text = rule.text().to_owned();
             match seen {
                 Seen::Told => None,
-                Seen::Nothing(path) => Some(format!(
-                    "--lib {text} recorded nothing: {} exports no function of that name (gpurec probes --lib {} lists those that it has)",
-                    path.display(),
-                    path.display()
-                )),
-                Seen::Never if rule.is_bare_name() => Some(format!(
-                    "--lib {text} recorded nothing: no recorded process loaded a file of that name (a library's name mostly ends in its version, as in libnccl.so.2)"
-                )),
-                Seen::Never => Some(format!("--lib {text} recorded nothing: no recorded process loaded that file")),
+                Seen::Nothing(path) => {
+                    Some(Incomplete::LibWithoutFunction { lib: text, path: path.display().to_string() })
+                }
+                Seen::Never if rule.is_bare_name() => Some(Incomplete::LibNameNotLoaded { lib: text }),
+                Seen::Never => Some(Incomplete::LibNotLoaded { lib: text }),
             }
         })
     }

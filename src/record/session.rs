@@ -439,7 +439,8 @@ impl Session<'_> {
             ));
         }
         if let Some(missed) = self.probes.missed() {
-            let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed) });
+            let _ =
+                self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed.into()) });
         }
         let attached = self.probes.attached();
         let took = self.probes.detach();
@@ -455,7 +456,8 @@ impl Session<'_> {
         self.tracker.finish(&mut self.probes);
         self.tracker.release_overdue(true);
         for missed in self.tracker.libs.missed() {
-            let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed) });
+            let what = Told::Missed(missed.into());
+            let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what });
         }
         guardian.dismiss(self.probes.take_process_links());
         match why {

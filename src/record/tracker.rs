@@ -26,6 +26,7 @@ use crate::probe::{Library, Probes};
 use crate::process::maps::Mapping;
 use crate::process::{proc, stops};
 use crate::wire::{self, FileKey, NewFile, Pulse};
+use gpurec_trace::{HookError, Incomplete, Resumer};
 use looking::Job;
 
 /// The most libraries that -v lists.
@@ -42,20 +43,6 @@ const ON_ITS_WAY: u64 = 2_000_000_000;
 
 /// How long to wait for the list of one process's mappings.
 const A_MOMENT: Duration = Duration::from_millis(100);
-
-const REWRITTEN: &str = "a library was written to while a process had it loaded, and gpurec removed its hooks: that process's calls were not seen from then on";
-
-const NOT_STOPPED: &str = "--all stops no process";
-
-/// Why BPF did not stop a process.
-const WATCHED: &str =
-    "it was not stopped, because its shell or debugger would have taken that for a stop of its own";
-
-/// The `fg` command of a shell sends SIGCONT like this to a job that gpurec has stopped.
-const RESUMED_BY_OTHERS: &str =
-    "when another program resumed its process (SIGCONT): its first calls may not have been seen";
-
-const RESCUED: &str = "when gpurec's guardian resumed its process, because the recorder itself did not run for some seconds (stopped, or without a processor): its first calls may not have been seen";
 
 pub struct Tracker {
     files: Pool<Job>,
@@ -160,13 +147,11 @@ impl Tracker {
         if record.head.flags & wire::ALONE != 0 {
             self.widen(record.pid, probes);
             if stopped && self.is_rescued(record) {
-                self.missed(format!("process {} was being looked at {RESCUED}", record.pid));
+                let what = format!("process {} was being looked at", record.pid);
+                self.missed(Incomplete::Resumed { what, by: Resumer::Guardian });
             }
             if record.head.flags & wire::WATCHED != 0 {
-                self.missed(format!(
-                    "the first calls of process {} may not have been seen: {WATCHED}",
-                    record.pid
-                ));
+                self.missed(Incomplete::NotStopped { pid: record.pid });
             }
         } else {
             // A thread that maps another file must have been resumed since the file for which it was stopped.
@@ -174,9 +159,7 @@ impl Tracker {
             let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid))
                 || self.is_stopped_for_a_look(|pending| pending.head.tid == tid);
             if waits || self.went_on.get(&tid).is_some_and(|ts| record.head.ts < *ts) {
-                self.missed(format!(
-                    "a file that a process had mapped was being looked at {RESUMED_BY_OTHERS}"
-                ));
+                self.missed(looking(Resumer::Other));
             }
             return self.look_at(record, probes);
         }
@@ -201,14 +184,13 @@ impl Tracker {
     /// The process ran while its file was hooked. Reports that, and widens the hooks: the next process that maps the
     /// file finds them in place and need not stop.
     fn came_late(&mut self, record: &NewFile, path: &Path, probes: &mut Probes) {
-        let mut why = format!(
-            "{} could not be hooked before its process went on: its first calls may not have been seen",
-            path.display()
-        );
-        if record.head.flags & wire::WATCHED != 0 {
-            why.push_str(&format!(" ({WATCHED})"));
-        }
-        self.missed(why);
+        let watched = record.head.flags & wire::WATCHED != 0;
+        let path = path.display().to_string();
+        self.missed(if watched {
+            Incomplete::HookedLateWatched { path }
+        } else {
+            Incomplete::HookedLate { path }
+        });
         self.widen(record.pid, probes);
     }
 
@@ -222,10 +204,8 @@ impl Tracker {
         };
         let pid = record.pid;
         let comm = proc::stat(pid).map(|stat| format!(" ({})", stat.comm)).unwrap_or_default();
-        self.missed(format!(
-            "process {pid}{comm} had mapped {} before gpurec could hook it, and {NOT_STOPPED}: its first calls may not have been seen",
-            path.display()
-        ));
+        let path = path.display().to_string();
+        self.missed(Incomplete::MappedBefore { pid, comm, path });
     }
 
     /// With --all: reports a file that was gone before gpurec could examine it, because its process ended or unmapped
@@ -236,20 +216,18 @@ impl Tracker {
         let name = String::from_utf8_lossy(&name);
         let pid = record.pid;
         if looks_like_cuda(Path::new(&*name)) {
-            self.missed(format!(
-                "process {pid} had mapped {name}, which was gone before gpurec could look at it, and {NOT_STOPPED}: its calls were not seen"
-            ));
+            self.missed(Incomplete::Gone { pid, name: name.into_owned() });
         } else {
             let _ = self.messages.send(Message { ts: 0, pid, what: Told::Unlooked });
         }
     }
 
     /// How the process was resumed before its file was done, if it was.
-    fn resumed(&self, record: &NewFile) -> Option<&'static str> {
+    fn resumed(&self, record: &NewFile) -> Option<Resumer> {
         if self.is_rescued(record) {
-            return Some(RESCUED);
+            return Some(Resumer::Guardian);
         }
-        (!stops::holds(record.head.tid)).then_some(RESUMED_BY_OTHERS)
+        (!stops::holds(record.head.tid)).then_some(Resumer::Other)
     }
 
     /// True if the guardian resumed the process: it resumes all that were stopped before `rescued_at`.
@@ -262,15 +240,15 @@ impl Tracker {
         value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_ne_bytes)
     }
 
-    fn missed(&self, why: String) {
-        let _ = self.messages.send(Message { ts: 0, pid: 0, what: Told::Missed(why) });
+    fn missed(&self, why: Incomplete) {
+        let _ = self.messages.send(Message { ts: 0, pid: 0, what: Told::Missed(why.into()) });
     }
 
     /// Extends hooks that apply to a single process to all processes, because another one, `pid`, needs them.
     fn widen(&mut self, pid: u32, probes: &mut Probes) {
         if let Err(error) = probes.widen() {
             let path = PathBuf::from(format!("(every library, for process {pid})"));
-            let reason = format!("{error:#}");
+            let reason = HookError::Failed { error: format!("{error:#}") }.into();
             let _ =
                 self.messages.send(Message { ts: monotonic_ns(), pid, what: Told::Failed { path, reason } });
         }
@@ -333,7 +311,7 @@ impl Tracker {
         }
         let mapped = self.mapped_by_anybody();
         if rewritten.iter().any(|(_, inode)| mapped.as_ref().is_none_or(|mapped| mapped.contains(inode))) {
-            self.missed(REWRITTEN.to_owned());
+            self.missed(Incomplete::Rewritten);
         }
     }
 
@@ -425,12 +403,15 @@ impl Tracker {
                 self.resume(pid, false);
             }
             if overdue && !at_once && proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
-                self.missed(format!(
-                    "process {pid} was stopped for a file that it had mapped, and resumed before gpurec examined that file: if it was a CUDA library, its first calls may not have been seen"
-                ));
+                self.missed(Incomplete::Overdue { pid });
             }
         }
     }
+}
+
+/// A file was being examined when its process was resumed.
+fn looking(by: Resumer) -> Incomplete {
+    Incomplete::Resumed { what: "a file that a process had mapped was being looked at".to_owned(), by }
 }
 
 /// The processes in a map. The guardian uses this too.

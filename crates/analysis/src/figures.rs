@@ -14,7 +14,7 @@ pub use super::driver_figures::KernelSpace;
 pub use super::pauses::PauseFigures;
 pub use super::sleeps::SleepFigures;
 use super::unknown::{BEFORE, PEAK};
-use gpurec_trace::{self as trace, InFlight, Refused};
+use gpurec_trace::{self as trace, InFlight, Incomplete, Reason, Refused, reasons};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -24,6 +24,8 @@ pub struct Figures {
     /// Nothing was lost, cut or left undecoded; otherwise `incomplete_because` says why.
     pub complete: bool,
     pub incomplete_because: Vec<String>,
+    /// The code of each reason, in the same order.
+    pub incomplete_codes: Vec<String>,
     /// The figures cover a part of the trace.
     #[serde(skip)]
     pub is_part: bool,
@@ -529,10 +531,19 @@ impl Figures {
     /// Records that the file ends before these figures do. `why` replaces the error that the worker reported, which may
     /// have been another one, or may have come too late.
     pub fn not_written(&mut self, why: &std::io::Error) {
-        const BEGINNING: &str = "the trace could not be written";
-        self.complete = false;
-        self.incomplete_because.retain(|reason| !reason.starts_with(BEGINNING));
-        self.incomplete_because.push(format!("{BEGINNING}: {why}; the figures end there"));
+        let why = Incomplete::Unwritten { error: why.to_string() };
+        let reasons: Vec<Reason> = reasons(&self.incomplete_because, &self.incomplete_codes).collect();
+        (self.complete, self.incomplete_because, self.incomplete_codes) = (false, Vec::new(), Vec::new());
+        reasons
+            .into_iter()
+            .filter(|reason| reason.code != why.code())
+            .for_each(|reason| self.incomplete(reason));
+        self.incomplete(why.into());
+    }
+
+    pub fn incomplete(&mut self, reason: Reason) {
+        self.incomplete_because.push(reason.text);
+        self.incomplete_codes.push(reason.code);
     }
 
     pub fn knows_peak(&self, process: &ProcessSeen) -> bool {

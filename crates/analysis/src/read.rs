@@ -36,7 +36,7 @@ pub fn of_each(files: &[PathBuf], mut show: impl FnMut(usize, &Path) -> Result<u
     for (index, file) in files.iter().enumerate() {
         let status = match show(index, file) {
             Err(error) if files.len() > 1 && error.chain().any(|cause| cause.is::<ReadError>()) => {
-                ui::say(&ui::with_remedy(format!("{error:#}")));
+                ui::say(&ui::with_remedy(format!("{error:#}"), false));
                 FAILED
             }
             shown => shown?,

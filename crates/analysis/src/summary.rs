@@ -10,7 +10,7 @@ pub(super) mod unfinished;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::asked;
-use super::budget::{Budget, BudgetFigures};
+use super::budget::Budget;
 use super::categories::Categories;
 use super::deaths::{Deaths, Life};
 use super::devices::Devices;
@@ -27,9 +27,10 @@ use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
 use cost::{Paid, Prices};
 use gpurec_cuda::Api;
-use gpurec_trace::bounds::{Left, MOST_LIVE, MOST_OPEN, Names, Sentences};
+use gpurec_trace::bounds::{Left, MOST_LIVE, MOST_OPEN, Names};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Begin, Body, End, Ended, Finish, Header, InFlight, Line, Notes};
+use gpurec_trace::{Incomplete, Reason, Reasons};
 
 /// Limit on distinct processes and threads; a trace exceeds it only if a program forks without end.
 const MOST: usize = 65_536;
@@ -94,7 +95,7 @@ pub struct Summary {
     libraries_left: Left<LIBRARIES>,
     commands_left: Left<COMMANDS>,
     lost_left: Left<LOST>,
-    because: Sentences,
+    because: Reasons,
     pub(super) failures: FailureTally,
     pub(super) prices: Option<Prices>,
     /// Functions whose hooks Linux single-steps.
@@ -167,7 +168,7 @@ impl Summary {
     }
 
     /// Adds the recorder's own reason for an incomplete recording. Lost events come as events and need no reason here.
-    pub fn incomplete(&mut self, reason: &str) {
+    pub fn incomplete(&mut self, reason: impl Into<Reason>) {
         self.because.add(reason);
     }
 
@@ -376,11 +377,9 @@ impl Summary {
     fn finished(&mut self, finish: &Finish) {
         self.ended = true;
         self.figures.lost = self.figures.lost.max(finish.lost);
-        for reason in &finish.incomplete_because {
-            self.incomplete(reason);
-        }
+        finish.reasons().for_each(|reason| self.incomplete(reason));
         if !finish.complete && finish.incomplete_because.is_empty() && finish.lost == 0 {
-            self.incomplete("the recorder says so, without a reason");
+            self.incomplete(Incomplete::Recorder);
         }
         self.in_flight_is(&finish.in_flight);
         self.takes_the_recorders_own(&finish.summary);
@@ -392,23 +391,8 @@ impl Summary {
     pub fn finish(&self, at_ns: u64) -> Figures {
         let mut figures = self.figures.clone();
         figures.duration_ns = at_ns;
-        figures.incomplete_because = self.because.all();
-        figures.incomplete_because.extend(self.not_followed());
-        if figures.lost > 0 {
-            let reason = match figures.lost {
-                1 => "1 event was lost".to_string(),
-                n => format!("{n} events were lost"),
-            };
-            if !figures.incomplete_because.contains(&reason) {
-                figures.incomplete_because.push(reason);
-            }
-        }
         figures.budget = self.budget.finish(at_ns);
-        if let Some(reason) = figures.budget.as_ref().map(BudgetFigures::reason)
-            && !figures.incomplete_because.contains(&reason)
-        {
-            figures.incomplete_because.push(reason);
-        }
+        self.reasons(&mut figures);
         figures.complete = figures.incomplete_because.is_empty();
         figures.in_flight = self.told_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
         let with_kernel = self.driver.seen;
@@ -436,22 +420,24 @@ impl Summary {
         figures
     }
 
-    /// Sentences about what the figures leave out because a table was full.
-    fn not_followed(&self) -> Vec<String> {
-        let mut said = Vec::new();
-        let open = self.more_open + self.driver.more_open;
-        if open > 0 {
-            said.push(format!(
-                "{open} calls that began while {MOST_OPEN} others were open were not followed to their ends"
-            ));
+    /// The recorder's reasons, and those that follow from the lines.
+    fn reasons(&self, figures: &mut Figures) {
+        let mut all = self.because.clone();
+        let count = self.more_open + self.driver.more_open;
+        if count > 0 {
+            all.add(Incomplete::NotFollowed { count, most: MOST_OPEN });
         }
         if self.memories.unfollowed > 0 {
-            said.push(format!(
-                "{} allocations beyond {MOST_LIVE} live ones, or in too many processes, were not followed: what was never freed may be more or less",
-                self.memories.unfollowed
-            ));
+            all.add(Incomplete::MemoryNotFollowed { count: self.memories.unfollowed, most: MOST_LIVE });
         }
-        said
+        if figures.lost > 0 {
+            let was = if figures.lost == 1 { "event was" } else { "events were" };
+            all.add(Incomplete::Lost { events: format!("{} {was}", figures.lost) });
+        }
+        if let Some(budget) = &figures.budget {
+            all.add(Incomplete::Budget { reason: budget.reason() });
+        }
+        all.all().into_iter().for_each(|reason| figures.incomplete(reason));
     }
 
     /// The shared entries of functions beyond the limit, merged by name.

@@ -189,6 +189,7 @@ impl Script {
             in_flight: figures.in_flight.clone(),
             complete: figures.complete,
             incomplete_because: figures.incomplete_because.clone(),
+            incomplete_codes: figures.incomplete_codes.clone(),
             stops: figures.stops,
             summary: figures.to_json(),
         };
@@ -202,7 +203,7 @@ impl Script {
 }
 
 fn refused(name: &str, reason: &str) -> Refused {
-    Refused { name: name.to_string(), reason: reason.to_string() }
+    Refused { name: name.to_string(), reason: reason.to_string(), code: "refused".to_string() }
 }
 
 fn of_file(bytes: &[u8]) -> Figures {

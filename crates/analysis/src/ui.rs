@@ -13,18 +13,21 @@ pub fn name(file: &Path) -> String {
     clean(&file.display().to_string())
 }
 
-/// Appends a remedy to an error that ends with an errno. The libraries in between reduce many errors to their text, so
-/// this parses the text.
-pub fn with_remedy(text: String) -> String {
-    let number =
-        text.strip_suffix(')').and_then(|text| text.rsplit_once(" (os error ")).map(|(_, number)| number);
-    match number.and_then(|number| remedy(number.parse().ok()?, &text)) {
+/// The number of an error whose text ends in it. The libraries in between reduce many errors to their text, so this
+/// parses the text.
+pub fn os_error(text: &str) -> Option<i32> {
+    text.strip_suffix(')')?.rsplit_once(" (os error ")?.1.parse().ok()
+}
+
+/// Appends a remedy to an error that ends with an errno. `by_kernel`: the kernel refused something that BPF needs.
+pub fn with_remedy(text: String, by_kernel: bool) -> String {
+    match os_error(&text).and_then(|number| remedy(number, by_kernel)) {
         Some(remedy) => format!("{text}; {remedy}"),
         None => text,
     }
 }
 
-fn remedy(errno: i32, text: &str) -> Option<&'static str> {
+fn remedy(errno: i32, by_kernel: bool) -> Option<&'static str> {
     Some(match errno {
         libc::EAGAIN => {
             "no more processes or threads are allowed here: raise ulimit -u, or pids.max of the cgroup"
@@ -35,7 +38,7 @@ fn remedy(errno: i32, text: &str) -> Option<&'static str> {
             "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring"
         }
         // EPERM or EACCES on a file comes from the file's own permissions.
-        libc::EPERM | libc::EACCES | libc::ENOSYS if text.contains("the kernel refused") => {
+        libc::EPERM | libc::EACCES | libc::ENOSYS if by_kernel => {
             "in a container, its seccomp filter may forbid it: run gpurec on the host, or the container with --privileged"
         }
         _ => return None,
@@ -65,7 +68,7 @@ mod tests {
 
     #[test]
     fn an_error_of_the_kernel_comes_with_a_remedy() {
-        let told = |text: &str| with_remedy(text.to_owned());
+        let told = |text: &str| with_remedy(text.to_owned(), false);
         assert_eq!(
             told("fork: Resource temporarily unavailable (os error 11)"),
             "fork: Resource temporarily unavailable (os error 11); no more processes or threads are allowed here: \
@@ -75,7 +78,8 @@ mod tests {
             told("a: Too many open files (os error 24)")
                 .ends_with("; raise the limit on open files: ulimit -n 65536")
         );
-        assert!(told("the kernel refused a: Permission denied (os error 13)").ends_with(" --privileged"));
+        let refused = with_remedy("a: Permission denied (os error 13)".to_owned(), true);
+        assert!(refused.ends_with(" --privileged"));
         for same in [
             "a: File exists (os error 17)",
             "cannot open a: Permission denied (os error 13)",

@@ -148,7 +148,7 @@ impl Reasons {
         }
         if let Some(broken) = about.broken {
             reasons.all = Some(broken.to_owned());
-        } else if figures.incomplete_because.iter().any(|reason| !is_of_functions(reason, figures)) {
+        } else if figures.incomplete_codes.iter().any(|code| !OF_FUNCTIONS.contains(&code.as_str())) {
             reasons.all = Some("the recording is not complete".to_owned());
         }
         reasons
@@ -227,13 +227,8 @@ impl Reasons {
     }
 }
 
-/// Whether other reasons already cover this one, or it does not affect the figures.
-fn is_of_functions(reason: &str, figures: &Figures) -> bool {
-    reason.ends_with("events were lost")
-        || reason.ends_with("event was lost")
-        || reason.starts_with("the trace could not be written")
-        || figures.budget.as_ref().is_some_and(|budget| budget.reason() == reason)
-}
+/// Codes of reasons that affect no figure, or of which more is known than the reason says.
+const OF_FUNCTIONS: [&str; 3] = ["lost", "not_written", "budget"];
 
 /// Whether allocations or frees are left out.
 pub fn leaves_out_memory(left_out: &LeftOut) -> bool {

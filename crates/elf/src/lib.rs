@@ -22,6 +22,7 @@ use std::fmt;
 use std::fs::File;
 
 use gpurec_trace::bounds::Left;
+use gpurec_trace::{HookError, Reason};
 use layout::{Layout, Machine};
 use serde::{Deserialize, Serialize};
 
@@ -78,9 +79,15 @@ impl Image {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotHooked {
     pub name: String,
-    pub reason: String,
+    pub reason: Reason,
     /// It is a function, so its calls are not seen.
     pub is_code: bool,
+}
+
+impl NotHooked {
+    pub fn new(name: &str, why: HookError, is_code: bool) -> NotHooked {
+        NotHooked { name: name.to_owned(), reason: why.into(), is_code }
+    }
 }
 
 /// The most entries that are listed; one more row counts the rest.
@@ -90,14 +97,13 @@ const LISTED_BYTES: usize = 32 << 10;
 /// Limits a list of unhooked functions to a size that may be kept and written.
 pub fn few(all: &mut Vec<NotHooked>) {
     let mut left: Left<LISTED_BYTES> = Left::default();
-    let fit = |one: &&NotHooked| left.take(one.name.len() + one.reason.len());
+    let fit = |one: &&NotHooked| left.take(one.name.len() + one.reason.text.len());
     let kept = all.iter().take(LISTED).take_while(fit).count();
     let more = all.len() - kept;
     if more > 0 {
         all.truncate(kept);
         all.shrink_to_fit();
-        let reason = "for these reasons or such; gpurec lists no more of one file".to_owned();
-        all.push(NotHooked { name: format!("({more} more functions)"), reason, is_code: false });
+        all.push(NotHooked::new(&format!("({more} more functions)"), HookError::NotListed, false));
     }
 }
 

@@ -12,6 +12,7 @@ use super::layout::{Layout, Machine};
 use super::site::{self, Site};
 use super::symbols::Candidate;
 use super::{Function, NotHooked, Refused, unhookable};
+use gpurec_trace::HookError;
 
 /// A longer function gets its probe at its entry, and so do all functions once this much code of a file has been
 /// searched.
@@ -34,13 +35,16 @@ pub fn functions(
     let mut functions = Vec::with_capacity(places.len());
     let mut budget = MOST_CODE;
     for (&entry, place) in &places {
-        if let Some(reason) = place.names.iter().find_map(|name| unhookable::reason(name)) {
-            not_hooked.extend(place.names.iter().map(|name| refusal(name, reason, true)));
+        if let Some(why) = place.names.iter().find_map(|name| unhookable::reason(name)) {
+            let why = HookError::Unsafe { why };
+            not_hooked.extend(place.names.iter().map(|name| NotHooked::new(name, why.clone(), true)));
             continue;
         }
         match best_site(layout, &places, entry, place, &mut budget)? {
             Ok(site) => functions.push(function(place, entry, site)),
-            Err(reason) => not_hooked.extend(place.names.iter().map(|name| refusal(name, reason, true))),
+            Err(why) => {
+                not_hooked.extend(place.names.iter().map(|name| NotHooked::new(name, why.clone(), true)));
+            }
         }
     }
     not_hooked.sort_by(|a, b| a.name.cmp(&b.name));
@@ -54,7 +58,7 @@ fn places(layout: &Layout, candidates: Vec<Candidate>) -> (BTreeMap<u64, Place>,
     let mut not_hooked = Vec::new();
     for Candidate { name, symbol } in candidates {
         match place(layout, &symbol) {
-            Err(reason) => not_hooked.push(refusal(&name, reason, symbol.st_type() == STT_GNU_IFUNC)),
+            Err(why) => not_hooked.push(NotHooked::new(&name, why, symbol.st_type() == STT_GNU_IFUNC)),
             Ok((entry, left)) => {
                 let fresh = || Place { names: Vec::new(), address: symbol.st_value, size: 0, left };
                 let place = places.entry(entry).or_insert_with(fresh);
@@ -75,24 +79,22 @@ fn rank(name: &str) -> (bool, usize, &str) {
     (name.starts_with('_'), name.len(), name)
 }
 
-fn place(layout: &Layout, symbol: &Sym) -> Result<(u64, u64), &'static str> {
+fn place(layout: &Layout, symbol: &Sym) -> Result<(u64, u64), HookError> {
     match symbol.st_type() {
         STT_FUNC => {}
-        STT_OBJECT | STT_TLS | STT_COMMON => return Err("data, not code"),
-        STT_GNU_IFUNC => {
-            return Err("an indirect function: which code it stands for is decided when the file is loaded");
-        }
-        _ => return Err("not marked as a function"),
+        STT_OBJECT | STT_TLS | STT_COMMON => return Err(HookError::Data),
+        STT_GNU_IFUNC => return Err(HookError::Indirect),
+        _ => return Err(HookError::NotFunction),
     }
     if symbol.st_shndx as u32 == SHN_ABS {
-        return Err("its address is absolute and not a place in this file");
+        return Err(HookError::AbsoluteAddress);
     }
     if symbol.st_value == 0 {
-        return Err("its address is zero");
+        return Err(HookError::ZeroAddress);
     }
     match layout.locate(symbol.st_value, true) {
-        None => Err("its address is in no executable part of the file"),
-        Some((_, 0)) => Err("its code is missing from the file"),
+        None => Err(HookError::NotExecutable),
+        Some((_, 0)) => Err(HookError::NoCode),
         Some(place) => Ok(place),
     }
 }
@@ -103,7 +105,7 @@ fn best_site(
     entry: u64,
     place: &Place,
     budget: &mut u64,
-) -> Result<Result<Site, &'static str>, Refused> {
+) -> Result<Result<Site, HookError>, Refused> {
     let window = layout.file.exact(entry, place.left.min(site::WINDOW), "code")?;
     if layout.machine == Machine::Aarch64 {
         return Ok(site::aarch64(&window, place.address));
@@ -137,8 +139,4 @@ fn function(place: &Place, entry: u64, site: Site) -> Function {
         emulated: site.emulated,
         instruction: site.instruction,
     }
-}
-
-fn refusal(name: &str, reason: &str, is_code: bool) -> NotHooked {
-    NotHooked { name: name.to_owned(), reason: reason.to_owned(), is_code }
 }

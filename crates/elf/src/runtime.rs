@@ -11,6 +11,7 @@ use super::file::Source;
 use super::layout::Layout;
 use super::symbols::{self, Candidates, Table, candidate, is_defined};
 use super::{Kind, NotHooked, Refused, is_runtime_prefixed, kind_of};
+use gpurec_trace::HookError;
 
 pub enum Found {
     Nothing,
@@ -54,14 +55,7 @@ fn without_symbols(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Resu
             return Ok(Found::Nothing);
         }
     }
-    Ok(Found::Stripped(NotHooked {
-        name: "CUDA runtime (static)".to_owned(),
-        reason: "the file holds device code and does not use a shared CUDA runtime, so probably one is linked into it, \
-                 but its symbols are stripped: its driver calls are seen, its runtime calls are not; \
-                 link it with -cudart shared or keep its symbols to see them"
-            .to_owned(),
-        is_code: false,
-    }))
+    Ok(Found::Stripped(NotHooked::new("CUDA runtime (static)", HookError::Stripped, false)))
 }
 
 fn mentions_cuda(layout: &Layout, table: Table) -> Result<bool, Refused> {

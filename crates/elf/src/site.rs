@@ -10,6 +10,7 @@ use iced_x86::{
 };
 
 use super::layout::hex;
+use gpurec_trace::HookError;
 
 /// How many bytes and how many instructions to search from the entry.
 const REACH: u64 = 64;
@@ -38,24 +39,24 @@ pub struct Site {
     pub instruction: String,
 }
 
-pub fn aarch64(code: &[u8], address: u64) -> Result<Site, &'static str> {
-    let word: &[u8; 4] = code.first_chunk().ok_or("its code is missing from the file")?;
+pub fn aarch64(code: &[u8], address: u64) -> Result<Site, HookError> {
+    let word: &[u8; 4] = code.first_chunk().ok_or(HookError::NoCode)?;
     if !address.is_multiple_of(4) {
-        return Err("its address is not that of an instruction");
+        return Err(HookError::Unaligned);
     }
     Ok(Site { after_entry: 0, emulated: false, instruction: hex(word) })
 }
 
 /// The entry itself, or why it cannot have a probe: one probe that Linux refuses makes it refuse all probes of the
 /// file.
-pub fn entry(code: &[u8], address: u64) -> Result<Site, &'static str> {
+pub fn entry(code: &[u8], address: u64) -> Result<Site, HookError> {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let first = decoder.decode();
     if first.is_invalid() {
-        return Err("its first bytes are no instruction");
+        return Err(HookError::NoInstruction);
     }
     if is_refused(&first, code) {
-        return Err("the kernel accepts no probe on its first instruction");
+        return Err(HookError::Unprobeable);
     }
     Ok(site(&first, address))
 }

@@ -7,6 +7,7 @@ use goblin::elf::{SectionHeader, Sym};
 use super::file::{Source, text, u32_at};
 use super::layout::{CTX, Layout, malformed};
 use super::{NotHooked, Refused, Symbol};
+use gpurec_trace::HookError;
 use gpurec_trace::bounds::Left;
 
 pub const SYMBOL: u64 = 24;
@@ -48,12 +49,9 @@ impl Candidates {
     /// An entry for the symbols that were left out.
     pub fn too_many(&mut self) -> Option<NotHooked> {
         let (name, count) = self.beyond.take()?;
-        let reason = format!(
-            "this and {} more are beyond {MOST_HOOKS} functions, or {} MiB of their names, in one file: narrow the pattern",
-            count - 1,
-            MOST_HOOKED_NAMES >> 20
-        );
-        Some(NotHooked { name, reason, is_code: false })
+        let mib = MOST_HOOKED_NAMES >> 20;
+        let why = HookError::BeyondFile { more: count - 1, most: MOST_HOOKS, mib };
+        Some(NotHooked::new(&name, why, false))
     }
 }
 

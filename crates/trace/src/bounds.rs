@@ -191,45 +191,6 @@ impl<const MOST: usize, const BYTES: usize> Names<MOST, BYTES> {
     }
 }
 
-/// The most sentences kept, and the longest sentence.
-const SENTENCES: usize = 100;
-const LONGEST_SENTENCE: usize = 4 << 10;
-
-/// Sentences for the user, without repetitions.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sentences {
-    list: Vec<String>,
-    more: u64,
-}
-
-impl Sentences {
-    pub fn add(&mut self, sentence: impl AsRef<str>) {
-        let sentence = short(sentence.as_ref(), LONGEST_SENTENCE);
-        if self.list.contains(&sentence) {
-            return;
-        }
-        if self.list.len() < SENTENCES {
-            self.list.push(sentence);
-        } else {
-            self.more += 1;
-        }
-    }
-
-    pub fn list(&self) -> &[String] {
-        &self.list
-    }
-
-    pub fn count(&self) -> u64 {
-        self.list.len() as u64 + self.more
-    }
-
-    /// All sentences, with the number of those that did not fit.
-    pub fn all(&self) -> Vec<String> {
-        let more = (self.more > 0).then(|| format!("and {} more reasons", self.more));
-        self.list.iter().cloned().chain(more).collect()
-    }
-}
-
 /// Shortens a text that is only displayed and whose beginning is informative enough.
 pub fn short(text: &str, most: usize) -> String {
     if text.len() <= most {
@@ -279,20 +240,6 @@ mod tests {
         let mut large: Names<100, { 1 << 20 }> = Names::default();
         assert!(large.add(&"x".repeat(LONGEST_NAME), 0).is_some());
         assert!(large.add(&"x".repeat(LONGEST_NAME + 1), 1).is_none());
-    }
-
-    #[test]
-    fn sentences_are_said_once_and_bounded() {
-        let mut said = Sentences::default();
-        for i in 0..1000 {
-            said.add(format!("{}", i % 500));
-            said.add("0");
-        }
-        // Those beyond the limit are not distinguished.
-        assert_eq!((said.list().len(), said.count()), (SENTENCES, 900));
-        assert_eq!(said.all().last().unwrap(), "and 800 more reasons");
-        said.add("x".repeat(1 << 20));
-        assert_eq!(said.count(), 901);
     }
 
     #[test]

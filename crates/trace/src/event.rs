@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::args::Args;
 use super::budget::Budget;
 use super::kernel::{Instant, KernelBegin, KernelEnd, Xid};
+use super::reason::{Reason, reasons};
 
 /// The version of the schema. Keys may be added under the same number; the number grows when a new trace would mislead
 /// a reader of the old schema.
@@ -376,6 +377,15 @@ pub struct Library<'a> {
 pub struct Refused {
     pub name: String,
     pub reason: String,
+    /// The code of the reason; empty in older traces.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub code: String,
+}
+
+impl Refused {
+    pub fn new(name: &str, reason: Reason) -> Refused {
+        Refused { name: name.to_owned(), reason: reason.text, code: reason.code }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -439,6 +449,9 @@ pub struct Layer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hooked {
     pub name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub backend: String,
+    /// The same, for readers of older versions.
     pub how: String,
     /// The hooked symbol, if it differs from the requested name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -473,12 +486,22 @@ pub struct Finish {
     /// Why the recording is not complete, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incomplete_because: Vec<String>,
+    /// The code of each reason, in the same order. Older traces have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incomplete_codes: Vec<String>,
     /// gpurec's own stops of the recorded processes. None in traces of versions that did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stops: Option<Stops>,
     /// The figures that were printed, by their names in `report`.
     #[serde(default)]
     pub summary: serde_json::Value,
+}
+
+impl Finish {
+    /// Why the recording is not complete.
+    pub fn reasons(&self) -> impl Iterator<Item = Reason> {
+        reasons(&self.incomplete_because, &self.incomplete_codes)
+    }
 }
 
 /// How often and for how long gpurec itself stopped processes.

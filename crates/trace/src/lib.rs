@@ -17,6 +17,7 @@ mod nesting;
 mod notes;
 pub mod parse;
 mod reader;
+mod reason;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
 pub use lines::fits;
 pub use notes::Notes;
 pub use reader::{ReadError, Reader, open};
+pub use reason::{HookError, Incomplete, Reason, Reasons, Resumer, reasons};
 pub use value::{Arg, List, Value};
 pub use writer::LineWriter;
 

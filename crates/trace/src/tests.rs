@@ -261,9 +261,16 @@ fn header() -> Header {
                 attached: 1089,
                 by_backend: BTreeMap::from([("kprobe".to_string(), 3)]),
                 hooks: vec![
-                    Hooked { name: "rm_ioctl".into(), how: "kprobe".into(), symbol: None, note: None },
+                    Hooked {
+                        name: "rm_ioctl".into(),
+                        backend: "kprobe".into(),
+                        how: "kprobe".into(),
+                        symbol: None,
+                        note: None,
+                    },
                     Hooked {
                         name: "nvidia_ioctl".into(),
+                        backend: "fentry".into(),
                         how: "fentry".into(),
                         symbol: Some("x.isra.0".into()),
                         note: Some("a part of it".into()),
@@ -279,7 +286,8 @@ fn header() -> Header {
 
 /// One line of every kind that is written through serde.
 fn cold_lines() -> Vec<Line<'static>> {
-    let refused = Refused { name: "cuFoo".into(), reason: "it is data".into() };
+    let refused =
+        Refused { name: "cuFoo".into(), reason: "it is data".into(), code: "not_a_function".into() };
     let library = Library {
         pid: 7,
         tid: 8,
@@ -336,7 +344,8 @@ fn cold_lines() -> Vec<Line<'static>> {
                 died: true,
             }],
             complete: false,
-            incomplete_because: vec!["1 events were lost".into()],
+            incomplete_because: vec!["1 event was lost".into()],
+            incomplete_codes: vec!["lost".into()],
             stops: Some(Stops { count: 3, total_ns: 12_345_678 }),
             summary: json!({"cuda_calls": 3}),
         })),

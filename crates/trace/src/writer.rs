@@ -9,6 +9,7 @@ use super::args::MAX_RAW;
 use super::event::{Begin, Body, End, Ended, Launch, Line, Memory, Op, Process, Retval, Transfer, Where};
 use super::json;
 use super::lines::{LONGEST, fits};
+use super::reason::Incomplete;
 use super::writer_kernel;
 use crate::bounds::{LONGEST_NAME, short};
 
@@ -75,10 +76,9 @@ fn smaller<'a>(line: &Line<'a>) -> Line<'a> {
     match &mut body {
         Body::Finish(finish) => {
             finish.in_flight.clear();
-            finish.incomplete_because = vec![format!(
-                "the end line took more than {} MiB: calls in flight and figures are left out of it",
-                LONGEST >> 20
-            )];
+            let why = Incomplete::LongEnd { mib: LONGEST >> 20 };
+            finish.incomplete_because = vec![why.to_string()];
+            finish.incomplete_codes = vec![why.code().to_owned()];
             (finish.complete, finish.summary) = (false, serde_json::Value::Null);
         }
         Body::Lost(lost) => lost.by_probe = [("(others)".to_owned(), lost.count)].into(),

@@ -17,15 +17,18 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
 use super::config::bpf_hook;
 use super::events::{self, Event};
+use super::functions::failed;
 use super::functions::{self, Place, program};
 use super::{Backend, Choice, Planned, Scope, Symbols, Target, Wanted, plan};
 use crate::host;
 use crate::probe::missed::Missed;
+use crate::probe::numbers;
 use crate::probe::objects::{Base, Only, copies_at_system_calls, find_map};
 use crate::probe::{Beneath, Probe, tracepoint};
 use crate::wire;
 use gpurec_nvidia::hooks::{self, Group, Hook, Role};
 use gpurec_nvidia::{Family, Layouts, majors};
+use gpurec_trace::HookError;
 use gpurec_trace::{Hooked, Layer, Refused};
 
 /// The modules whose loading and unloading matters.
@@ -39,7 +42,7 @@ pub enum Hold {
 
 pub struct Attached {
     pub name: String,
-    pub how: &'static str,
+    pub backend: Backend,
     pub symbol: Option<String>,
     pub note: Option<String>,
     /// The module whose unloading removes the hook.
@@ -50,7 +53,8 @@ impl Attached {
     fn told(&self) -> Hooked {
         Hooked {
             name: self.name.clone(),
-            how: self.how.to_owned(),
+            backend: self.backend.name().to_owned(),
+            how: self.backend.name().to_owned(),
             symbol: self.symbol.clone(),
             note: self.note.clone(),
         }
@@ -162,7 +166,7 @@ impl Driver {
     pub fn layer(&self) -> Layer {
         let mut by_backend = BTreeMap::new();
         for one in &self.attached {
-            *by_backend.entry(one.how.to_owned()).or_insert(0) += 1;
+            *by_backend.entry(one.backend.name().to_owned()).or_insert(0) += 1;
         }
         let names: Vec<&str> = by_backend.keys().map(String::as_str).collect();
         Layer {
@@ -219,8 +223,8 @@ impl Driver {
         self.choice.wants(group)
     }
 
-    fn refuse(&mut self, name: &str, reason: impl Into<String>) {
-        let refused = Refused { name: name.to_owned(), reason: reason.into() };
+    fn refuse(&mut self, name: &str, why: HookError) {
+        let refused = Refused::new(name, why.into());
         if !self.refused.contains(&refused) {
             self.refused.push(refused);
         }
@@ -329,7 +333,7 @@ impl Driver {
 
     fn has(&self, target: &Target) -> bool {
         let same = |one: &Attached| one.name == target.name && one.module == target.module;
-        self.attached.iter().any(|one| same(one) && one.how != Backend::Tracepoint.name())
+        self.attached.iter().any(|one| same(one) && one.backend != Backend::Tracepoint)
     }
 
     /// The table's rows in the requested groups, and the user's own functions.
@@ -359,14 +363,13 @@ impl Driver {
         let line = target.hook.as_ref().map_or(target.name.as_str(), |hook| hook.line);
         let config = bpf_hook(&target);
         let Some(probe) = to.number(line, Beneath::Function(target.clone())) else {
-            return self
-                .refuse(&target.name, format!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1));
+            return self.refuse(&target.name, numbers::too_many());
         };
         let set = find_map(&self.maps, "hooks")
             .and_then(|map| Ok(map.update(&probe.to_ne_bytes(), wire::bytes(&config), MapFlags::ANY)?));
         match set {
             Ok(()) => places.push(Place::new(target, probe)),
-            Err(error) => self.refuse(&target.name, format!("{error:#}")),
+            Err(error) => self.refuse(&target.name, failed(&error)),
         }
     }
 
@@ -397,7 +400,7 @@ impl Driver {
         for name in wanted {
             match events::find(&name) {
                 Ok(found) => found.into_iter().for_each(|event| self.event(event, to)),
-                Err(error) => self.refuse(&name, format!("{error:#}")),
+                Err(error) => self.refuse(&name, failed(&error)),
             }
         }
     }
@@ -418,12 +421,12 @@ impl Driver {
         match result {
             Ok(()) => self.attached.push(Attached {
                 name,
-                how: "tracepoint",
+                backend: Backend::Tracepoint,
                 symbol: None,
                 note: None,
                 module: None,
             }),
-            Err(error) => self.refuse(&name, format!("{error:#}")),
+            Err(error) => self.refuse(&name, failed(&error)),
         }
     }
 
@@ -431,9 +434,7 @@ impl Driver {
         let (category, name) = event.name.split_once(':').ok_or_else(|| anyhow!("no category:event"))?;
         let id = tracepoint::id(category, name)?;
         let full = event.name.clone();
-        let probe = to
-            .number(&full, Beneath::Event(Arc::new(event)))
-            .ok_or_else(|| anyhow!("gpurec hooks {} functions at most", wire::MAX_PROBES - 1))?;
+        let probe = to.number(&full, Beneath::Event(Arc::new(event))).ok_or_else(numbers::too_many)?;
         find_map(&self.maps, "hooks")?.update(&probe.to_ne_bytes(), wire::bytes(config), MapFlags::ANY)?;
         to.announce();
         let object = self.load_more(&["any_tracepoint"], None)?;
@@ -467,14 +468,14 @@ impl Driver {
                 Ok(()) if call == "ppoll" => {}
                 Ok(()) => self.attached.push(Attached {
                     name: name.to_owned(),
-                    how: "tracepoint",
+                    backend: Backend::Tracepoint,
                     symbol: Some(format!("syscalls:sys_enter_{call}")),
                     note: None,
                     module: None,
                 }),
                 // Not every machine has poll: ppoll does the same.
                 Err(_) if call == "poll" && cfg!(not(target_arch = "x86_64")) => {}
-                Err(error) => self.refuse(name, format!("{error:#}")),
+                Err(error) => self.refuse(name, failed(&error)),
             }
         }
     }
@@ -520,12 +521,12 @@ impl Driver {
         match attach(self) {
             Ok(()) => self.attached.push(Attached {
                 name: name.to_owned(),
-                how: "tracepoint",
+                backend: Backend::Tracepoint,
                 symbol: Some(symbol.to_owned()),
                 note: None,
                 module: None,
             }),
-            Err(error) => self.refuse(name, format!("{error:#}")),
+            Err(error) => self.refuse(name, failed(&error)),
         }
     }
 
@@ -545,14 +546,17 @@ impl Driver {
         };
         let symbol = Some("nvidia:nvidia_dev_xid".to_owned());
         match attach(self) {
-            Ok(()) => self.attached.push(Attached { name: "xid".to_owned(), how: "tracepoint", symbol, note: None, module: None }),
+            Ok(()) => self.attached.push(Attached {
+                name: "xid".to_owned(),
+                backend: Backend::Tracepoint,
+                symbol,
+                note: None,
+                module: None,
+            }),
             Err(_) if !self.modules[0] => {
-                self.refuse("xid", "nvidia is not loaded: errors it reports are seen once it is");
+                self.refuse("xid", HookError::DriverNotLoaded);
             }
-            Err(error) => self.refuse(
-                "xid",
-                format!("drivers before 575 have no tracepoint for it ({error:#}); where nv_report_error is hooked it tells the number, else see the kernel log: dmesg | grep Xid"),
-            ),
+            Err(error) => self.refuse("xid", HookError::NoXid { error: format!("{error:#}") }),
         }
     }
 }

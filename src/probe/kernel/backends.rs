@@ -4,6 +4,7 @@
 use super::symbols::{Machine, Symbol, Symbols, VMLINUX};
 use crate::host::btf::Proto;
 use gpurec_nvidia::hooks::Hook;
+use gpurec_trace::HookError;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
@@ -38,7 +39,7 @@ impl Backend {
 }
 
 /// Backends, best first, each with the reason why it cannot work, if any.
-pub type Ladder = Vec<(Backend, Option<String>)>;
+pub type Ladder = Vec<(Backend, Option<HookError>)>;
 
 /// A function that was found, and the facts about it.
 pub struct Function<'a> {
@@ -54,15 +55,10 @@ pub struct Function<'a> {
     pub hook: Option<&'a Hook>,
 }
 
-const CORE: &str = "it is in the RM core, which has no ftrace entries";
-const HIDDEN: &str = "several functions have this name, and the kernel hides their addresses";
-
 pub fn ladder(function: &Function, symbols: &Symbols) -> Ladder {
     let against = |backend| match backend {
         Backend::Fentry => against_fentry(function, symbols),
-        Backend::Session if symbols.machine.session == Some(false) => {
-            Some("this kernel has no kprobe sessions, new in Linux 6.10".to_owned())
-        }
+        Backend::Session if symbols.machine.session == Some(false) => Some(HookError::NoKernelSessions),
         Backend::Session | Backend::Multi => against_multi(function, symbols),
         Backend::Kprobe => against_kprobe(function, &symbols.machine),
         Backend::Tracepoint => against_tracepoint(function.hook, &symbols.machine),
@@ -71,89 +67,84 @@ pub fn ladder(function: &Function, symbols: &Symbols) -> Ladder {
 }
 
 /// For a function that does not exist: only a tracepoint can replace it.
-pub fn ladder_without(hook: &Hook, machine: &Machine, why: &str) -> Ladder {
+pub fn ladder_without(hook: &Hook, machine: &Machine, why: &HookError) -> Ladder {
     let against = |backend| match backend {
         Backend::Tracepoint => against_tracepoint(Some(hook), machine),
-        _ => Some(why.to_owned()),
+        _ => Some(why.clone()),
     };
     Backend::ALL.into_iter().map(|backend| (backend, against(backend))).collect()
 }
 
-fn against_fentry(function: &Function, symbols: &Symbols) -> Option<String> {
+fn against_fentry(function: &Function, symbols: &Symbols) -> Option<HookError> {
     let module = function.symbol.module;
     let machine = &symbols.machine;
     if machine.trampolines == Some(false) {
-        return Some("this kernel has no BPF trampolines on ftrace entries".to_owned());
+        return Some(HookError::NoTrampolines);
     }
     if function.shared {
-        return Some("several functions have this name".to_owned());
+        return Some(HookError::SeveralFunctions);
     }
     if function.renamed {
-        return Some("the compiler renamed it".to_owned());
+        return Some(HookError::Renamed);
     }
     match (function.proto, ftrace_entry(function, symbols)) {
         (_, Some(false)) => Some(no_entry(function)),
-        (Some(proto), _) => proto.against_trampoline().map(str::to_owned),
+        (Some(proto), _) => proto.against_trampoline().map(|why| HookError::Type { why }),
         (None, _) if symbols.protos.contains_key(module) => {
-            Some(format!("the type information of {module} does not have it"))
+            Some(HookError::NoType { module: module.to_owned() })
         }
-        _ if module != VMLINUX && machine.module_btf == Some(false) => {
-            Some("this kernel has no type information of modules (CONFIG_DEBUG_INFO_BTF_MODULES)".to_owned())
-        }
-        _ => Some(format!("{module} was built without type information (no /sys/kernel/btf/{module})")),
+        _ if module != VMLINUX && machine.module_btf == Some(false) => Some(HookError::NoModuleTypes),
+        _ => Some(HookError::ModuleWithoutTypes { module: module.to_owned() }),
     }
 }
 
-fn against_multi(function: &Function, symbols: &Symbols) -> Option<String> {
+fn against_multi(function: &Function, symbols: &Symbols) -> Option<HookError> {
     if symbols.machine.fprobe == Some(false) {
-        return Some("this kernel has no fprobe (CONFIG_FPROBE, new in Linux 5.18)".to_owned());
+        return Some(HookError::NoFprobe);
     }
     if let Some(why) = against_locked(&symbols.machine) {
         return Some(why);
     }
     if function.shared {
-        return Some("several functions have this name".to_owned());
+        return Some(HookError::SeveralFunctions);
     }
     match ftrace_entry(function, symbols) {
         Some(true) => None,
         Some(false) => Some(no_entry(function)),
         // A single function without an entry makes a link for many fail, and in nvidia.ko most have none.
-        None if function.symbol.module == "nvidia" => {
-            Some("nothing tells whether it has an ftrace entry".to_owned())
-        }
+        None if function.symbol.module == "nvidia" => Some(HookError::EntryUnknown),
         None => None,
     }
 }
 
-fn against_kprobe(function: &Function, machine: &Machine) -> Option<String> {
+fn against_kprobe(function: &Function, machine: &Machine) -> Option<HookError> {
     if machine.kprobes == Some(false) {
-        return Some("this kernel has no kprobes (CONFIG_KPROBES)".to_owned());
+        return Some(HookError::NoKprobes);
     }
     if let Some(why) = against_locked(machine) {
         return Some(why);
     }
-    (function.shared && function.symbol.address.is_none()).then(|| HIDDEN.to_owned())
+    (function.shared && function.symbol.address.is_none()).then_some(HookError::HiddenAddresses)
 }
 
-fn against_locked(machine: &Machine) -> Option<String> {
-    (machine.lockdown.as_deref() == Some("confidentiality"))
-        .then(|| "the kernel is locked down to confidentiality".to_owned())
+fn against_locked(machine: &Machine) -> Option<HookError> {
+    (machine.lockdown.as_deref() == Some("confidentiality")).then_some(HookError::LockedDown)
 }
 
-fn against_tracepoint(hook: Option<&Hook>, machine: &Machine) -> Option<String> {
+fn against_tracepoint(hook: Option<&Hook>, machine: &Machine) -> Option<HookError> {
     let Some(tracepoint) = hook.and_then(|hook| hook.tracepoint) else {
-        return Some("no tracepoint stands for it".to_owned());
+        return Some(HookError::NoTracepoint);
     };
     let driver = machine.driver.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     (tracepoint.starts_with("nvidia:") && driver.is_some_and(|major| major < 575))
-        .then(|| format!("{tracepoint} is new in driver 575"))
+        .then_some(HookError::NewTracepoint { tracepoint })
 }
 
-fn no_entry(function: &Function) -> String {
+fn no_entry(function: &Function) -> HookError {
     match function.hook {
-        Some(hook) if hook.core => CORE.to_owned(),
-        _ if function.symbol.module == "nvidia" && function.padded == Some(false) => CORE.to_owned(),
-        _ => "it has no ftrace entry".to_owned(),
+        Some(hook) if hook.core => HookError::CoreFunction,
+        _ if function.symbol.module == "nvidia" && function.padded == Some(false) => HookError::CoreFunction,
+        _ => HookError::NoEntry,
     }
 }
 
@@ -173,23 +164,23 @@ fn ftrace_entry(function: &Function, symbols: &Symbols) -> Option<bool> {
 }
 
 /// One sentence, with the remedy if there is one.
-pub fn refusal(ladder: &Ladder, machine: &Machine) -> String {
+pub fn refusal(ladder: &Ladder, machine: &Machine) -> HookError {
     let why = |wanted: Backend| {
         let (backend, why) = ladder.iter().find(|(backend, _)| *backend == wanted)?;
-        Some(format!("{}: {}", backend.name(), why.as_deref()?))
+        Some(format!("{}: {}", backend.name(), why.as_ref()?))
     };
     let reasons: Vec<String> =
         [Backend::Fentry, Backend::Multi, Backend::Kprobe].into_iter().filter_map(why).collect();
     let kprobe =
-        ladder.iter().find(|(backend, _)| *backend == Backend::Kprobe).and_then(|(_, why)| why.as_deref());
+        ladder.iter().find(|(backend, _)| *backend == Backend::Kprobe).and_then(|(_, why)| why.as_ref());
     let remedy = if machine.kprobes == Some(false) {
         "; use a kernel built with CONFIG_KPROBES=y"
     } else if against_locked(machine).is_some() {
         "; boot with lockdown=integrity or without lockdown"
-    } else if kprobe == Some(HIDDEN) {
+    } else if kprobe == Some(&HookError::HiddenAddresses) {
         "; run gpurec as root, with kernel.kptr_restrict at 0 or 1"
     } else {
         ""
     };
-    format!("no way to hook it here ({}){remedy}", reasons.join("; "))
+    HookError::NoBackend { reasons: format!("no way to hook it here ({}){remedy}", reasons.join("; ")) }
 }

@@ -14,9 +14,11 @@ use libbpf_rs::{Link, Object, ProgramMut};
 
 use super::attach::{Attached, Driver, Hold};
 use super::{Backend, Target};
+use crate::errno;
 use crate::host::types;
 use crate::probe::objects::{Only, copies_at_functions};
 use crate::probe::tracepoint;
+use gpurec_trace::HookError;
 
 const RETURN: u32 = 1;
 
@@ -25,7 +27,7 @@ pub struct Place {
     pub target: Arc<Target>,
     pub probe: u32,
     /// The backends that failed, and why.
-    tried: Vec<(Backend, String)>,
+    tried: Vec<(Backend, HookError)>,
 }
 
 impl Place {
@@ -34,11 +36,10 @@ impl Place {
     }
 
     /// The reasons against every backend; backends with the same reason are grouped.
-    pub fn reason(&self, only: Option<Backend>) -> String {
-        let known =
-            self.target.backends.iter().filter_map(|(backend, why)| Some((*backend, why.as_deref()?)));
-        let tried = self.tried.iter().map(|(backend, why)| (*backend, why.as_str()));
-        let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
+    pub fn reason(&self, only: Option<Backend>) -> HookError {
+        let known = self.target.backends.iter().filter_map(|(backend, why)| Some((*backend, why.as_ref()?)));
+        let tried = self.tried.iter().map(|(backend, why)| (*backend, why));
+        let mut reasons: Vec<(Vec<&str>, &HookError)> = Vec::new();
         for (backend, why) in known.chain(tried) {
             if backend == Backend::Tracepoint || only.is_some_and(|only| only != backend) {
                 continue;
@@ -49,16 +50,16 @@ impl Place {
             }
         }
         if reasons.is_empty() {
-            return "no way of hooking it was allowed".to_owned();
+            return HookError::NoBackendAllowed;
         }
         let told: Vec<String> =
             reasons.iter().map(|(backends, why)| format!("{}: {why}", backends.join(", "))).collect();
-        told.join("; ")
+        HookError::NoBackend { reasons: told.join("; ") }
     }
 }
 
 /// Tries the backends from the best down. Returns the functions that every backend refused, with the reasons.
-pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Backend>) -> Vec<(Place, String)> {
+pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Backend>) -> Vec<(Place, HookError)> {
     for backend in [Backend::Fentry, Backend::Session, Backend::Multi, Backend::Kprobe] {
         if only.is_some_and(|only| only != backend) {
             continue;
@@ -88,9 +89,9 @@ pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Backend>
 }
 
 impl Driver {
-    fn fentry(&mut self, places: Vec<Place>) -> Vec<(Place, String)> {
+    fn fentry(&mut self, places: Vec<Place>) -> Vec<(Place, HookError)> {
         let mut refused = Vec::new();
-        let mut dead: Option<String> = None;
+        let mut dead: Option<HookError> = None;
         for place in places {
             if let Some(why) = &dead {
                 refused.push((place, why.clone()));
@@ -99,9 +100,13 @@ impl Driver {
             match self.one_fentry(&place) {
                 Ok(()) => self.note(&place, Backend::Fentry),
                 Err(error) => {
-                    let why = against_fentry(&error);
+                    let why = match errno::of(&error) {
+                        Some(errno::ENOTSUPP) => HookError::ManyArguments,
+                        _ => failed(&error),
+                    };
                     // gpurec lacks the permission: the others need not be tried.
-                    if self.count_of(Backend::Fentry) == 0 && not_permitted(&error) {
+                    let not_permitted = matches!(errno::of(&error), Some(libc::EPERM | libc::EACCES));
+                    if self.count_of(Backend::Fentry) == 0 && not_permitted {
                         dead = Some(why.clone());
                     }
                     refused.push((place, why));
@@ -128,7 +133,7 @@ impl Driver {
 
     /// Attaches all in one link. If Linux refuses the list, halves are tried, down to the single function that it
     /// refuses.
-    fn bulk(&mut self, backend: Backend, places: Vec<Place>) -> Vec<(Place, String)> {
+    fn bulk(&mut self, backend: Backend, places: Vec<Place>) -> Vec<(Place, HookError)> {
         let programs: &[&str] = match backend {
             Backend::Session if types().is_some_and(|types| types.session_is_return_takes_context) => {
                 &["session_ctx"]
@@ -154,7 +159,7 @@ impl Driver {
         programs: &[&str],
         places: Vec<Place>,
         holds: &mut Vec<Hold>,
-        refused: &mut Vec<(Place, String)>,
+        refused: &mut Vec<(Place, HookError)>,
     ) {
         match multi(object, backend, programs, &places) {
             Ok(links) => {
@@ -175,7 +180,7 @@ impl Driver {
         }
     }
 
-    fn single(&mut self, places: Vec<Place>) -> Vec<(Place, String)> {
+    fn single(&mut self, places: Vec<Place>) -> Vec<(Place, HookError)> {
         let object = match self.load_more(&["single_entry", "single_return"], None) {
             Ok(object) => object,
             Err(error) => return all_refused(places, &error),
@@ -201,7 +206,7 @@ impl Driver {
     fn note(&mut self, place: &Place, backend: Backend) {
         self.attached.push(Attached {
             name: place.target.name.clone(),
-            how: backend.name(),
+            backend,
             symbol: (place.target.symbol != place.target.name).then(|| place.target.symbol.clone()),
             note: place.target.note.clone(),
             module: place.target.module.clone(),
@@ -209,28 +214,21 @@ impl Driver {
     }
 
     fn count_of(&self, backend: Backend) -> usize {
-        self.attached.iter().filter(|one| one.how == backend.name()).count()
+        self.attached.iter().filter(|one| one.backend == backend).count()
     }
 }
 
-fn against_fentry(error: &anyhow::Error) -> String {
-    let why = format!("{error:#}");
-    // ENOTSUPP is internal to Linux and has no text.
-    match why.contains("524") {
-        true => "this kernel's trampolines take no function with as many arguments (ENOTSUPP)".to_owned(),
-        false => why,
-    }
+pub fn failed(error: &anyhow::Error) -> HookError {
+    HookError::Failed { error: format!("{error:#}") }
 }
 
 /// Some kernels are built to refuse functions that ftrace cannot enter, and only return EINVAL.
-fn against_kprobe(place: &Place, error: &anyhow::Error) -> String {
+fn against_kprobe(place: &Place, error: &anyhow::Error) -> HookError {
     let core = place.target.hook.as_ref().is_some_and(|hook| hook.core);
-    if core && errno(error) == Some(libc::EINVAL) {
-        return "this kernel takes no probes at functions without an ftrace entry \
-                (CONFIG_KPROBE_EVENTS_ON_NOTRACE is not set)"
-            .to_owned();
+    if core && errno::of(error) == Some(libc::EINVAL) {
+        return HookError::NoTraceEntry;
     }
-    format!("{error:#}")
+    failed(error)
 }
 
 fn one_kprobe(object: &Object, place: &Place) -> Result<[Link; 2]> {
@@ -290,27 +288,12 @@ pub fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
     object.progs_mut().find(|p| p.name() == name).with_context(|| format!("no BPF program {name}"))
 }
 
-fn all_refused(places: Vec<Place>, error: &anyhow::Error) -> Vec<(Place, String)> {
-    let why = format!("{error:#}");
+fn all_refused(places: Vec<Place>, error: &anyhow::Error) -> Vec<(Place, HookError)> {
+    let why = failed(error);
     places.into_iter().map(|place| (place, why.clone())).collect()
-}
-
-fn errno(error: &anyhow::Error) -> Option<i32> {
-    error.chain().find_map(|cause| {
-        let io = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-        io.or_else(|| {
-            let text = cause.to_string();
-            (text.contains("Operation not permitted") || text.contains("Permission denied"))
-                .then_some(libc::EPERM)
-        })
-    })
-}
-
-fn not_permitted(error: &anyhow::Error) -> bool {
-    errno(error).is_some_and(|errno| errno == libc::EPERM || errno == libc::EACCES)
 }
 
 /// Linux does not support such links: a shorter list will not help.
 fn unsupported(error: &anyhow::Error) -> bool {
-    errno(error).is_some_and(|errno| matches!(errno, libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS))
+    matches!(errno::of(error), Some(libc::EOPNOTSUPP | libc::EPERM | libc::ENOSYS))
 }

@@ -11,6 +11,7 @@ use super::near::{hint, is_glob};
 use super::symbols::{NVIDIA, Symbol, Symbols, VMLINUX};
 use super::target::Target;
 use gpurec_nvidia::hooks::{self, Hook, Role};
+use gpurec_trace::HookError;
 
 /// The largest number of functions hooked for the user's names together.
 pub const MOST: usize = 1000;
@@ -24,7 +25,7 @@ pub enum Wanted {
 
 pub enum Planned {
     Take(Box<Target>),
-    Refused { name: String, reason: String },
+    Refused { name: String, reason: HookError },
 }
 
 pub fn plan(wanted: &[Wanted], symbols: &Symbols) -> Vec<Planned> {
@@ -46,7 +47,7 @@ pub fn examine(symbols: &Symbols, matches: impl Fn(&Symbol) -> bool) -> Vec<(&st
     let mut found = Vec::new();
     for symbol in symbols.kallsyms.iter().filter(|symbol| whole(symbol.name) && matches(symbol)) {
         match forbidden::reason(&symbol, symbols) {
-            Some(why) => planner.refuse(symbol.name, why.to_owned()),
+            Some(why) => planner.refuse(symbol.name, HookError::Forbidden { why }),
             None => planner.take_known(symbol),
         }
         found.extend(planner.planned.drain(..).map(|planned| (symbol.module, planned)));
@@ -104,7 +105,7 @@ impl<'a> Planner<'a> {
         planner
     }
 
-    fn refuse(&mut self, name: &str, reason: String) {
+    fn refuse(&mut self, name: &str, reason: HookError) {
         self.planned.push(Planned::Refused { name: name.to_owned(), reason });
     }
 
@@ -177,7 +178,7 @@ impl<'a> Planner<'a> {
     /// A function that the user named: in every module that has it.
     fn named(&mut self, name: &str) {
         if let Some(text) = hooks::folklore(name) {
-            return self.refuse(name, text.to_owned());
+            return self.refuse(name, HookError::Folklore { text });
         }
         let rows: Vec<Hook> = self.table.iter().filter(|row| row.name == name).cloned().collect();
         for row in &rows {
@@ -194,7 +195,7 @@ impl<'a> Planner<'a> {
         }
         for symbol in found {
             match forbidden::reason(&symbol, self.symbols) {
-                Some(why) => self.refuse(name, format!("it must not be hooked: {why}")),
+                Some(why) => self.refuse(name, HookError::Forbidden { why }),
                 None if self.named == MOST => return self.refuse(name, too_many(MOST + 1)),
                 None => {
                     self.named += 1;
@@ -204,20 +205,17 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn missing(&self, name: &str) -> String {
+    fn missing(&self, name: &str) -> HookError {
         if self.symbols.kallsyms.is_empty() {
-            return "the kernel's list of functions cannot be read; run gpurec as root".to_owned();
+            return HookError::NoKallsyms;
         }
-        format!(
-            "no function of the kernel or a loaded module has this name{}",
-            hint(name, &self.symbols.kallsyms)
-        )
+        HookError::NoSuchFunction { hint: hint(name, &self.symbols.kallsyms) }
     }
 
     fn glob(&mut self, glob: &str) {
         let pattern = match Pattern::new(glob) {
             Ok(pattern) => pattern,
-            Err(error) => return self.refuse(glob, format!("not a pattern: {error}; use *, ? and [a-z]")),
+            Err(error) => return self.refuse(glob, HookError::BadPattern { error: error.to_string() }),
         };
         let symbols = self.symbols;
         let matches = symbols
@@ -235,16 +233,12 @@ impl<'a> Planner<'a> {
             return self.refuse(glob, too_many(self.named + wanted.len()));
         }
         if let Some((name, why)) = kept_out.first() {
-            let these = if wanted.is_empty() { "everything" } else { "some of what" };
-            let reason = format!(
-                "{these} it matches must not be hooked ({} functions), such as {name}: {why}",
-                kept_out.len()
-            );
-            self.refuse(glob, reason);
+            let what = if wanted.is_empty() { "everything" } else { "some of what" };
+            let (count, name) = (kept_out.len(), (*name).to_owned());
+            self.refuse(glob, HookError::ForbiddenMatches { what, count, name, why });
         } else if wanted.is_empty() {
             let hint = hint(glob, &symbols.kallsyms);
-            return self
-                .refuse(glob, format!("it matches no function of the kernel or a loaded module{hint}"));
+            return self.refuse(glob, HookError::NoMatch { hint });
         }
         self.named += wanted.len();
         for symbol in wanted {
@@ -282,7 +276,7 @@ impl<'a> Planner<'a> {
             Planned::Refused { .. } => false,
         };
         if let Some(Planned::Take(other)) = self.planned.iter().find(|planned| same(planned)) {
-            let reason = format!("{why}; {} does the same", other.name);
+            let reason = HookError::Replaced { why: why.to_string(), by: other.name.clone() };
             return self.refuse(hook.name, reason);
         }
         let target = Target {
@@ -294,34 +288,29 @@ impl<'a> Planner<'a> {
             proto: None,
             asked,
             arguments: true,
-            note: Some(why),
+            note: Some(why.to_string()),
             hook: Some(hook),
         };
         self.planned.push(Planned::Take(Box::new(target)));
     }
 
-    fn why_absent(&self, hook: &Hook) -> String {
+    fn why_absent(&self, hook: &Hook) -> HookError {
         let module = hook.module;
         let loaded = match &self.symbols.modules {
             Some(modules) => modules.iter().any(|name| name == module),
             None => false,
         };
         if self.symbols.kallsyms.is_empty() {
-            return "the kernel's list of functions cannot be read; run gpurec as root".to_owned();
+            return HookError::NoKallsyms;
         }
         if !loaded && !self.symbols.kallsyms.has_module(module) {
-            return format!(
-                "the module {module} is not loaded; load it first: sudo modprobe {}",
-                dashed(module)
-            );
+            return HookError::NotLoaded { module: module.to_owned(), modprobe: module.replace('_', "-") };
         }
         if hook.open_only && self.symbols.machine.driver_is_open == Some(false) {
-            return "the proprietary driver does not have this name; the open kernel modules do".to_owned();
+            return HookError::ProprietaryDriver;
         }
         let version = self.symbols.machine.driver.as_deref().map(|v| format!(" {v}")).unwrap_or_default();
-        format!(
-            "{module}{version} has no function of this name: the compiler or the driver's branch left it out"
-        )
+        HookError::NotInDriver { driver: format!("{module}{version}") }
     }
 }
 
@@ -380,12 +369,8 @@ fn note(symbol: &str, changed: Option<Renamed>) -> Option<String> {
     })
 }
 
-fn too_many(count: usize) -> String {
-    format!("it makes {count} functions, and {MOST} are hooked at most; use a narrower pattern")
-}
-
-fn dashed(module: &str) -> String {
-    module.replace('_', "-")
+fn too_many(count: usize) -> HookError {
+    HookError::BeyondPattern { count, most: MOST }
 }
 
 fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {

@@ -23,7 +23,7 @@ pub fn survey(facts: &Facts) -> Vec<String> {
                 let place = Backend::ALL.iter().position(|backend| Some(*backend) == best);
                 *by_backend.entry(place.unwrap_or(Backend::ALL.len())).or_default() += 1;
             }
-            Planned::Refused { name, reason } => by_reason.entry(reason).or_default().push(name),
+            Planned::Refused { name, reason } => by_reason.entry(reason.to_string()).or_default().push(name),
         }
     }
     let backends =

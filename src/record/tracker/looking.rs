@@ -7,22 +7,13 @@ use std::os::fd::BorrowedFd;
 use super::*;
 use crate::files::{Event, Gone, Place, Unopened, Wants};
 use crate::probe::Looked;
+use gpurec_trace::Incomplete;
 
 /// How long the end of a recording waits for files that are being examined.
 const AT_THE_END: Duration = Duration::from_millis(200);
 
 /// The most messages that name a file: a target could map thousands that cannot be opened.
 const MOST_NAMED: usize = 16;
-
-const BEYOND: &str = "there were more different functions to hook than gpurec hooks: those that are listed as not hooked were not seen";
-
-const GONE: &str = "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
-
-const NOT_OPENED: &str = "a process that was not stopped had already unmapped a file before gpurec examined it: if that was a CUDA library, its calls were not seen";
-
-const UNHOOKED: &str = "as shared or writable code, into which Linux puts no hooks: its calls were not seen; map it private and read-only, as dlopen does";
-
-const LOST: &str = "if that was a CUDA library, its calls were not seen";
 
 /// A question about a file, and the process it concerns.
 #[derive(Clone)]
@@ -86,9 +77,7 @@ impl Tracker {
         };
         let mapped = mapped.map_err(|why| {
             if proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
-                self.missed(format!(
-                    "what process {pid} has mapped could not be read ({why}): if it uses CUDA, its calls were not seen"
-                ));
+                self.missed(Incomplete::MappingsUnread { pid, why: why.clone() });
             }
             io::Error::other(why)
         })?;
@@ -204,14 +193,10 @@ impl Tracker {
         self.libs.saw_refused(path.as_deref());
         let path = path.filter(|_| self.named < MOST_NAMED);
         self.named += usize::from(path.is_some());
+        let why = why.to_owned();
         self.missed(match path {
-            Some(path) => {
-                format!(
-                    "{}, which process {pid} had mapped, could not be looked at ({why}): {LOST}; copy it to a local file system",
-                    path.display()
-                )
-            }
-            None => format!("a file that a process had mapped could not be looked at ({why}): {LOST}"),
+            Some(path) => Incomplete::NotExamined { path: path.display().to_string(), pid, why },
+            None => Incomplete::FileNotExamined { why },
         });
     }
 
@@ -283,12 +268,12 @@ impl Tracker {
             only = 0;
         } else if hooked
             && stopped
-            && let Some(how) = self.resumed(&record)
+            && let Some(by) = self.resumed(&record)
         {
-            self.missed(format!("{} was being hooked {how}", path.display()));
+            self.missed(Incomplete::Resumed { what: format!("{} was being hooked", path.display()), by });
         }
         if record.head.flags & wire::NO_HOOKS != 0 && key.is_some_and(|key| probes.has(&key)) {
-            self.missed(format!("process {pid} has mapped {} {UNHOOKED}", path.display()));
+            self.missed(Incomplete::SharedCode { pid, path: path.display().to_string() });
         }
         if late {
             return;
@@ -332,15 +317,12 @@ impl Tracker {
                     self.libraries.push(Library { single_stepped: Vec::new(), ..library.clone() });
                 }
                 if library.beyond > 0 {
-                    send(Told::Missed(BEYOND.to_owned()));
+                    send(Told::Missed(Incomplete::TooManyFunctions.into()));
                 }
                 if library.refused > 0 {
                     let (refused, all) = (library.refused, library.refused + library.functions);
-                    let path = library.path.display();
-                    let why = format!(
-                        "{refused} of {all} functions of {path} could not be hooked, their calls were not seen"
-                    );
-                    send(Told::Missed(why));
+                    let path = library.path.display().to_string();
+                    send(Told::Missed(Incomplete::PartlyHooked { refused, all, path }.into()));
                 }
                 Told::Hooked(library)
             }
@@ -371,18 +353,17 @@ impl Tracker {
         if !stopped && (ended || why.not_found) {
             if self.is_to_be_seen(record) {
                 self.libs.saw_refused(None);
-                self.missed(if ended { GONE } else { NOT_OPENED }.to_owned());
+                self.missed(if ended { Incomplete::Ended } else { Incomplete::Unmapped });
             } else if self.everyone {
                 self.tell_unlooked(record);
             }
-        } else if let Some(how) = self.resumed(record).filter(|_| stopped) {
+        } else if let Some(by) = self.resumed(record).filter(|_| stopped) {
             self.libs.saw_refused(None);
-            self.missed(format!("a file that a process had mapped was being looked at {how}"));
+            self.missed(super::looking(by));
         } else {
             if !ended && !why.no_library && record.head.ts < self.ends.get() {
-                let said = &why.said;
                 self.libs.saw_refused(None);
-                self.missed(format!("a file that a process had mapped could not be opened ({said}): {LOST}"));
+                self.missed(Incomplete::NotOpened { why: why.said.clone() });
             }
             next = ended;
         }

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         Ok(status) => status.into(),
         Err(error) if reader_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            ui::say(&ui::with_remedy(format!("{error:#}")));
+            ui::say(&ui::with_remedy(format!("{error:#}"), false));
             status_of(&error).into()
         }
     }

@@ -135,6 +135,7 @@ fn to_json(file: &Path, gathered: &Gathered, outcomes: &[Outcome]) -> serde_json
         "duration_ns": figures.duration_ns,
         "complete": figures.complete,
         "incomplete_because": figures.incomplete_because,
+        "incomplete_codes": figures.incomplete_codes,
         "notes": gathered.sentences,
         "left_out": options_that_leave_out(gathered.header.as_deref()),
         "passed": outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass),

@@ -93,6 +93,7 @@ impl<'a> Diff<'a> {
                 "duration_ns": figures.duration_ns,
                 "complete": figures.complete,
                 "incomplete_because": figures.incomplete_because,
+                "incomplete_codes": figures.incomplete_codes,
                 "notes": gathered.sentences,
             }))
         };

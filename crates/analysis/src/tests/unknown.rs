@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use gpurec_trace::Incomplete;
 
 /// A program that allocates, frees, launches, copies and waits.
 fn script(options: serde_json::Value) -> Script {
@@ -93,7 +94,7 @@ fn a_recording_that_is_not_complete_or_not_whole() {
     let s = script(serde_json::json!({}));
     let mut summary = Summary::new();
     s.lines.iter().for_each(|line| summary.add(line));
-    summary.incomplete("libcuda.so could not be hooked before its process went on");
+    summary.incomplete(Incomplete::HookedLate { path: "libcuda.so".to_owned() });
     let live = summary.finish(s.ns);
     assert_eq!(live.unknown.len(), 17);
     assert_eq!(live.unknown["cuda_calls"], "the recording is not complete");

@@ -7,7 +7,8 @@ use crate::Figures;
 use crate::left_out::LeftOut;
 use crate::table::{Cell, Column, Table, long, number};
 use crate::unknown::{About, NO_END, unknown};
-use gpurec_trace::bounds::{Sentences, short};
+use gpurec_trace::Reasons;
+use gpurec_trace::bounds::short;
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Body, Finish, Line, Notes, Process};
 
@@ -49,7 +50,7 @@ pub struct Told {
     /// The trace does not answer the question.
     pub unanswered: bool,
     lost: u64,
-    because: Sentences,
+    because: Reasons,
     left_out: Option<LeftOut>,
     pub lacking: Vec<Lacking>,
     /// Unknown figures according to the recorder; None before the `end` line.
@@ -82,9 +83,7 @@ impl Told {
                 self.lost = self.lost.max(finish.lost);
                 let so_far = finish.in_flight.iter().map(|call| (call.begin, call.duration_ns));
                 self.in_flight = Some(so_far.collect());
-                for reason in &finish.incomplete_because {
-                    self.because.add(reason);
-                }
+                finish.reasons().for_each(|reason| self.because.add(reason));
                 if self.calls == 0 {
                     self.figures = stored(finish);
                 }
@@ -171,7 +170,8 @@ impl Told {
         if self.figures.is_some() && self.calls == 0 {
             said.push(ONLY_FIGURES.to_owned());
         }
-        if self.lost > 0 && !self.because.list().iter().any(|reason| reason.contains("lost")) {
+        let because = self.because.all();
+        if self.lost > 0 && !because.iter().any(|reason| reason.code == "lost") {
             said.push(format!("{} events were lost: the figures are too low", self.lost));
         }
         said.extend(self.lacking.iter().filter(|lacking| !(of_text && lacking.leads)).map(
@@ -179,9 +179,7 @@ impl Told {
                 format!("it is not known {what} ({reason}): this is of what was recorded")
             },
         ));
-        said.extend(
-            self.because.all().iter().map(|reason| format!("the recording is not complete: {reason}")),
-        );
+        said.extend(because.iter().map(|reason| format!("the recording is not complete: {}", reason.text)));
         said
     }
 }

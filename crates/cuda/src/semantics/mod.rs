@@ -28,6 +28,7 @@ use gpurec_trace::bounds::{MOST_LIVE, Room, Share};
 use args::{In, Out};
 use context::{At, Contexts, Current, Seen};
 use copies::Moved;
+use gpurec_trace::Incomplete;
 use kernel::{Kernels, Shown, Spread};
 use ledger::Ledger;
 use role::{Alloc, Context, Graph, Kind, Stream, Table};
@@ -222,20 +223,16 @@ impl Meaning {
         self.unnamed
     }
 
-    /// Sentences about tables that were full: calls report less because of it.
-    pub fn forgotten(&self) -> Vec<String> {
+    /// Tables that were full: calls report less because of it.
+    pub fn forgotten(&self) -> Vec<Incomplete> {
         let mut said = Vec::new();
         if self.rooms.live.refused() > 0 {
-            said.push(format!(
-                "{} allocations were not followed (of {MOST_LIVE} live ones at most, and of fewer in a program that ends very many contexts): nothing says when they were freed",
-                self.rooms.live.refused()
-            ));
+            let count = self.rooms.live.refused();
+            said.push(Incomplete::ForgottenMemory { count, most: MOST_LIVE });
         }
         let names = self.shown.beyond + self.rooms.tables.refused() as u64;
         if names > 0 {
-            said.push(format!(
-                "{names} names of kernels or handles were too many to remember: some launches have no name"
-            ));
+            said.push(Incomplete::ForgottenNames { count: names });
         }
         said
     }

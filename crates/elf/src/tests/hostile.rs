@@ -205,7 +205,7 @@ fn names_that_are_shared_take_bounded_memory() {
     let layout = Layout::read(&file, Machine::here().unwrap()).unwrap();
     let mut wanted = symbols::exported(&layout, &|_| true).unwrap();
     assert_eq!(wanted.list.len(), symbols::MOST_HOOKED_NAMES / 4000);
-    let left_out = wanted.too_many().unwrap().reason;
+    let left_out = wanted.too_many().unwrap().reason.text;
     let more = count as usize - wanted.list.len() - 1;
     assert!(left_out.contains(&format!("this and {more} more are beyond")), "{left_out}");
 }

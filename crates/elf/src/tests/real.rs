@@ -67,7 +67,7 @@ fn check(name: &str, kind: Kind, prefixes: &[&str]) {
         println!("  single-stepped: {} {}", function.name, function.instruction);
     }
     for not in &image.not_hooked {
-        println!("  not hooked: {} ({})", not.name, not.reason);
+        println!("  not hooked: {} ({})", not.name, not.reason.text);
     }
     assert!(emulated * 100 >= image.functions.len() * 95);
 }

@@ -96,7 +96,7 @@ fn prefixed_branches_are_not_taken_for_emulated() {
         let text = format!("{}{}", assembly("cuBad", &refused), assembly("cuGood", "ret"));
         let image = image(&folder.driver(&text));
         assert_eq!(image.functions.len(), 1);
-        assert!(image.not_hooked[0].reason.contains("kernel accepts no probe"), "{image:?}");
+        assert!(image.not_hooked[0].reason.text.contains("kernel accepts no probe"), "{image:?}");
         expect(&format!("test %edi, %edi\n{refused}"), 0, false);
     }
 }
@@ -182,7 +182,8 @@ fn what_is_no_function_gets_a_reason() {
     assert_eq!(image.build_id.as_deref(), Some("0123abcd"));
     let hooked: Vec<_> = image.functions.iter().map(|function| function.name.as_str()).collect();
     assert_eq!(hooked, ["cuFine"]);
-    let why: Vec<_> = image.not_hooked.iter().map(|not| (not.name.as_str(), not.reason.as_str())).collect();
+    let why: Vec<_> =
+        image.not_hooked.iter().map(|not| (not.name.as_str(), not.reason.text.as_str())).collect();
     let names: Vec<_> = why.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["cuAbsolute", "cuBare", "cuData", "cuIndirect", "cuMisplaced"]);
     for ((name, reason), expected) in
@@ -273,7 +274,7 @@ fn a_stripped_static_runtime_is_said() {
     let source = format!("{DEVICE_CODE} int main(void) {{ return 0; }}");
     let found = image(&folder.compile("stripped", "c", &source, &["-s"]));
     assert_eq!((found.kind, found.functions.len(), found.not_hooked.len()), (Kind::StaticRuntime, 0, 1));
-    assert!(found.not_hooked[0].reason.contains("stripped"));
+    assert!(found.not_hooked[0].reason.text.contains("stripped"));
     // The same device code with the shared runtime is unambiguous, whether the file names the library or leaves it to
     // the process.
     folder.compile("libcudart.so", "c", C_LIBRARY, &["-shared", "-fPIC"]);

@@ -1,0 +1,270 @@
+//! Why a function or file has no hook, and why a trace is not complete: every reason there is. In: facts. Out: a
+//! sentence for people, which may be reworded, and a code for programs, which stays. Not here: deciding that something
+//! is a reason, and figures that are not known (gpurec-analysis).
+
+use serde::{Deserialize, Serialize};
+
+/// A reason as a trace has it. Traces of older versions have no codes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    pub code: String,
+    pub text: String,
+}
+
+macro_rules! reasons {
+    ($(#[$about:meta])* $kind:ident {
+        $($variant:ident $({ $($field:ident: $type:ty),+ })? = $code:literal, $text:literal;)+
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+        pub enum $kind {
+            $(#[error($text)] $variant $({ $($field: $type),+ })?,)+
+        }
+
+        impl $kind {
+            /// Each code there is; several reasons may share one.
+            pub const CODES: &[&str] = &[$($code),+];
+
+            pub fn code(&self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => $code,)+
+                }
+            }
+        }
+
+        impl From<$kind> for Reason {
+            fn from(reason: $kind) -> Reason {
+                Reason { code: reason.code().to_owned(), text: reason.to_string() }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why a function, a file, or a backend as a whole, has no hook.
+    HookError {
+        // The symbol is no place in the file that a probe can be at.
+        Data = "not_a_function", "data, not code";
+        NotFunction = "not_a_function", "not marked as a function";
+        Indirect = "indirect_function", "an indirect function: which code it stands for is decided when the file is loaded";
+        AbsoluteAddress = "no_code", "its address is absolute and not a place in this file";
+        ZeroAddress = "no_code", "its address is zero";
+        NotExecutable = "no_code", "its address is in no executable part of the file";
+        NoCode = "no_code", "its code is missing from the file";
+        Unaligned = "no_instruction", "its address is not that of an instruction";
+        NoInstruction = "no_instruction", "its first bytes are no instruction";
+        Unprobeable = "no_probe", "the kernel accepts no probe on its first instruction";
+        Unsafe { why: &'static str } = "unsafe", "{why}";
+
+        // What a file lacks.
+        Stripped = "stripped", "the file holds device code and does not use a shared CUDA runtime, so probably one is linked into it, but its symbols are stripped: its driver calls are seen, its runtime calls are not; link it with -cudart shared or keep its symbols to see them";
+        NoSuchExport = "no_such_function", "the library exports no function of that name";
+        NoCuda = "no_cuda_function", "the file is called like a CUDA library and exports no function of CUDA";
+        Unreadable { error: String } = "unreadable", "{error}";
+        UserFileSystem = "user_file_system", "it is on a FUSE file system that an ordinary user mounted, whose server could block every process of this machine through a hook in it: copy it to a local file system, or have root mount that one";
+        FileChanged = "file_changed", "it was written to while gpurec examined it: replace a library by another file of its name, as package managers do";
+
+        // Limits.
+        BeyondFile { more: u64, most: usize, mib: usize } = "too_many", "this and {more} more are beyond {most} functions, or {mib} MiB of their names, in one file: narrow the pattern";
+        Beyond { most: u32, mib: usize } = "too_many", "gpurec hooks {most} functions at most, and {mib} MiB of their names";
+        BeyondPattern { count: usize, most: usize } = "too_many", "it makes {count} functions, and {most} are hooked at most; use a narrower pattern";
+        NotListed = "not_listed", "for these reasons or such; gpurec lists no more of one file";
+        Descriptors { limit: u64 } = "descriptors", "gpurec may have {limit} files open, which is too few: raise that limit (`ulimit -n`) before it is started";
+
+        // The kernel's answer.
+        Kernel { error: String } = "refused", "the kernel refused it: {error}";
+        NotTried { count: usize, last: String } = "refused", "not tried after {count} others were refused: {last}";
+        Backend { error: String } = "refused", "{error}";
+        Failed { error: String } = "failed", "{error}";
+        ManyArguments = "many_arguments", "this kernel's trampolines take no function with as many arguments (ENOTSUPP)";
+        NoTraceEntry = "no_ftrace_entry", "this kernel takes no probes at functions without an ftrace entry (CONFIG_KPROBE_EVENTS_ON_NOTRACE is not set)";
+
+        // What this machine lacks.
+        NoSessions = "kernel_too_old", "this kernel has no uprobe sessions, new in Linux 6.13";
+        NoMulti = "kernel_too_old", "this kernel has no uprobe.multi links, new in Linux 6.6";
+        NotAdmin = "not_permitted", "gpurec lacks CAP_SYS_ADMIN, without which the kernel takes no single uprobe";
+        NoKernelSessions = "kernel_too_old", "this kernel has no kprobe sessions, new in Linux 6.10";
+        NoTrampolines = "kernel_config", "this kernel has no BPF trampolines on ftrace entries";
+        NoFprobe = "kernel_config", "this kernel has no fprobe (CONFIG_FPROBE, new in Linux 5.18)";
+        NoKprobes = "kernel_config", "this kernel has no kprobes (CONFIG_KPROBES)";
+        NoModuleTypes = "kernel_config", "this kernel has no type information of modules (CONFIG_DEBUG_INFO_BTF_MODULES)";
+        LockedDown = "lockdown", "the kernel is locked down to confidentiality";
+
+        // Functions of the kernel and its modules.
+        SeveralFunctions = "ambiguous", "several functions have this name";
+        HiddenAddresses = "ambiguous", "several functions have this name, and the kernel hides their addresses";
+        Renamed = "renamed", "the compiler renamed it";
+        NoType { module: String } = "no_type", "the type information of {module} does not have it";
+        ModuleWithoutTypes { module: String } = "no_type", "{module} was built without type information (no /sys/kernel/btf/{module})";
+        Type { why: &'static str } = "no_type", "{why}";
+        CoreFunction = "no_ftrace_entry", "it is in the RM core, which has no ftrace entries";
+        NoEntry = "no_ftrace_entry", "it has no ftrace entry";
+        EntryUnknown = "no_ftrace_entry", "nothing tells whether it has an ftrace entry";
+        NoTracepoint = "no_tracepoint", "no tracepoint stands for it";
+        NewTracepoint { tracepoint: &'static str } = "no_tracepoint", "{tracepoint} is new in driver 575";
+        NoBackend { reasons: String } = "no_backend", "{reasons}";
+        NoBackendAllowed = "not_chosen", "no way of hooking it was allowed";
+        Forbidden { why: &'static str } = "forbidden", "it must not be hooked: {why}";
+        ForbiddenMatches { what: &'static str, count: usize, name: String, why: &'static str } = "forbidden", "{what} it matches must not be hooked ({count} functions), such as {name}: {why}";
+        Folklore { text: &'static str } = "no_such_function", "{text}";
+        NoSuchFunction { hint: String } = "no_such_function", "no function of the kernel or a loaded module has this name{hint}";
+        NoMatch { hint: String } = "no_such_function", "it matches no function of the kernel or a loaded module{hint}";
+        NotInDriver { driver: String } = "no_such_function", "{driver} has no function of this name: the compiler or the driver's branch left it out";
+        Replaced { why: String, by: String } = "replaced", "{why}; {by} does the same";
+        ProprietaryDriver = "open_driver_only", "the proprietary driver does not have this name; the open kernel modules do";
+        BadPattern { error: String } = "bad_pattern", "not a pattern: {error}; use *, ? and [a-z]";
+        NoKallsyms = "not_permitted", "the kernel's list of functions cannot be read; run gpurec as root";
+        NotLoaded { module: String, modprobe: String } = "module_not_loaded", "the module {module} is not loaded; load it first: sudo modprobe {modprobe}";
+        DriverNotLoaded = "module_not_loaded", "nvidia is not loaded: errors it reports are seen once it is";
+        Unloaded = "module_unloaded", "the module was unloaded, its hooks are gone";
+        NoXid { error: String } = "no_tracepoint", "drivers before 575 have no tracepoint for it ({error}); where nv_report_error is hooked it tells the number, else see the kernel log: dmesg | grep Xid";
+    }
+}
+
+reasons! {
+    /// Why a trace is not complete.
+    Incomplete {
+        // Records.
+        Lost { events: String } = "lost", "{events} lost";
+        Undecoded { count: u64 } = "undecoded", "{count} records could not be decoded";
+        Cut { count: u64 } = "cut", "{count} records are without the memory that was to be read with them: nothing was free to put it together in";
+        Unread = "unread", "the recording was ended without reading what was left in the rings";
+        NotPaused = "not_paused", "--lossless pauses only the processes that are recorded (through sudo, the caller's own), where they make calls: try a larger --ring";
+        Orphans { count: u64 } = "orphan_returns", "{count} returns came after their calls were closed";
+        OtherStack { count: u64 } = "other_stack", "{count} calls were made on another stack than an open call of their thread (a signal's, a coroutine's): their returns were not watched";
+        DriverReturns { count: u64 } = "driver_returns", "{count} returns of kernel functions were not seen: their ends say \"lost\"";
+        RecursionMisses { hits: u64, of: String } = "recursion_misses", "{hits} hits of hooks in the kernel were passed over, since another probe or BPF program was running on that CPU ({of})";
+        LongEnd { mib: usize } = "cut", "the end line took more than {mib} MiB: calls in flight and figures are left out of it";
+        MoreInFlight { count: u64 } = "in_flight", "{count} more calls had not returned than are listed as in flight: their begins have no end";
+        NotWritten { error: String } = "not_written", "the trace could not be written: {error}";
+        Unwritten { error: String } = "not_written", "the trace could not be written: {error}; the figures end there";
+        Budget { reason: String } = "budget", "{reason}";
+        Recorder = "unknown", "the recorder says so, without a reason";
+        More { count: u64 } = "more", "and {count} more reasons";
+
+        // Libraries that have no hooks, or not all.
+        NotHooked { path: String } = "not_hooked", "{path} could not be hooked, its calls were not seen";
+        SeveralNotHooked { count: u64, first: String } = "not_hooked", "{count} libraries could not be hooked, their calls were not seen: {first} and others";
+        PartlyHooked { refused: usize, all: usize, path: String } = "not_hooked", "{refused} of {all} functions of {path} could not be hooked, their calls were not seen";
+        TooManyFunctions = "not_hooked", "there were more different functions to hook than gpurec hooks: those that are listed as not hooked were not seen";
+        SharedCode { pid: u32, path: String } = "not_hooked", "process {pid} has mapped {path} as shared or writable code, into which Linux puts no hooks: its calls were not seen; map it private and read-only, as dlopen does";
+        Rewritten = "file_changed", "a library was written to while a process had it loaded, and gpurec removed its hooks: that process's calls were not seen from then on";
+        LibWithoutFunction { lib: String, path: String } = "lib", "--lib {lib} recorded nothing: {path} exports no function of that name (gpurec probes --lib {path} lists those that it has)";
+        LibNameNotLoaded { lib: String } = "lib", "--lib {lib} recorded nothing: no recorded process loaded a file of that name (a library's name mostly ends in its version, as in libnccl.so.2)";
+        LibNotLoaded { lib: String } = "lib", "--lib {lib} recorded nothing: no recorded process loaded that file";
+
+        // Files that could not be examined, or not in time.
+        NotExamined { path: String, pid: u32, why: String } = "not_examined", "{path}, which process {pid} had mapped, could not be looked at ({why}): if that was a CUDA library, its calls were not seen; copy it to a local file system";
+        FileNotExamined { why: String } = "not_examined", "a file that a process had mapped could not be looked at ({why}): if that was a CUDA library, its calls were not seen";
+        NotOpened { why: String } = "not_examined", "a file that a process had mapped could not be opened ({why}): if that was a CUDA library, its calls were not seen";
+        MappingsUnread { pid: u32, why: String } = "not_examined", "what process {pid} has mapped could not be read ({why}): if it uses CUDA, its calls were not seen";
+        Ended = "not_examined", "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
+        Unmapped = "not_examined", "a process that was not stopped had already unmapped a file before gpurec examined it: if that was a CUDA library, its calls were not seen";
+        Gone { pid: u32, name: String } = "not_examined", "process {pid} had mapped {name}, which was gone before gpurec could look at it, and --all stops no process: its calls were not seen";
+        FilesGone { count: usize, pids: String } = "not_examined", "{count} that used CUDA had mapped files that were gone before gpurec could look at them (process {pids}): calls of a CUDA runtime in those were not seen";
+        ManyFilesGone = "not_examined", "very many processes ended before gpurec could look at the files that they had mapped: CUDA runtimes in those were not seen";
+        HookedLate { path: String } = "hooked_late", "{path} could not be hooked before its process went on: its first calls may not have been seen";
+        HookedLateWatched { path: String } = "hooked_late", "{path} could not be hooked before its process went on: its first calls may not have been seen (it was not stopped, because its shell or debugger would have taken that for a stop of its own)";
+        MappedBefore { pid: u32, comm: String, path: String } = "hooked_late", "process {pid}{comm} had mapped {path} before gpurec could hook it, and --all stops no process: its first calls may not have been seen";
+        Resumed { what: String, by: Resumer } = "resumed", "{what} when {by}: its first calls may not have been seen";
+        NotStopped { pid: u32 } = "hooked_late", "the first calls of process {pid} may not have been seen: it was not stopped, because its shell or debugger would have taken that for a stop of its own";
+        Overdue { pid: u32 } = "resumed", "process {pid} was stopped for a file that it had mapped, and resumed before gpurec examined that file: if it was a CUDA library, its first calls may not have been seen";
+
+        // Tables that were full.
+        ForgottenMemory { count: usize, most: usize } = "table_full", "{count} allocations were not followed (of {most} live ones at most, and of fewer in a program that ends very many contexts): nothing says when they were freed";
+        ForgottenNames { count: u64 } = "table_full", "{count} names of kernels or handles were too many to remember: some launches have no name";
+        ForgottenObjects { count: u64 } = "table_full", "{count} objects of the driver were too many to remember: requests on them are shown without a class";
+        NotFollowed { count: u64, most: usize } = "table_full", "{count} calls that began while {most} others were open were not followed to their ends";
+        MemoryNotFollowed { count: u64, most: usize } = "table_full", "{count} allocations beyond {most} live ones, or in too many processes, were not followed: what was never freed may be more or less";
+    }
+}
+
+/// Who resumed a process that gpurec had stopped, before gpurec was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Resumer {
+    /// A shell's `fg` sends SIGCONT like this to a job that gpurec has stopped.
+    #[error("another program resumed its process (SIGCONT)")]
+    Other,
+    #[error(
+        "gpurec's guardian resumed its process, because the recorder itself did not run for some seconds (stopped, or without a processor)"
+    )]
+    Guardian,
+}
+
+/// The reasons of an `end` line, from its two lists.
+pub fn reasons<'a>(because: &'a [String], codes: &'a [String]) -> impl Iterator<Item = Reason> + 'a {
+    let codes = codes.iter().cloned().chain(std::iter::repeat(String::new()));
+    because.iter().cloned().zip(codes).map(|(text, code)| Reason { code, text })
+}
+
+/// The most reasons kept, and the longest sentence.
+const MOST: usize = 100;
+const LONGEST: usize = 4 << 10;
+
+/// Reasons without repetitions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reasons {
+    list: Vec<Reason>,
+    more: u64,
+}
+
+impl Reasons {
+    pub fn add(&mut self, reason: impl Into<Reason>) {
+        let mut reason = reason.into();
+        reason.text = crate::bounds::short(&reason.text, LONGEST);
+        if self.list.contains(&reason) {
+            return;
+        }
+        if self.list.len() < MOST {
+            self.list.push(reason);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// All reasons, with the number of those that did not fit.
+    pub fn all(&self) -> Vec<Reason> {
+        let more = (self.more > 0).then(|| Incomplete::More { count: self.more }.into());
+        self.list.iter().cloned().chain(more).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_words_that_a_program_can_compare() {
+        for code in HookError::CODES.iter().chain(Incomplete::CODES) {
+            assert!(!code.is_empty() && code.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{code}");
+        }
+    }
+
+    #[test]
+    fn the_page_lists_each_code_and_no_other() {
+        let page = include_str!("../../../docs/trace-format.md");
+        let section = page.split("## Codes of reasons").nth(1).unwrap().split("\n## ").next().unwrap();
+        let (incomplete, hooks) = section.split_once("`code` of").unwrap();
+        for (text, codes) in [(incomplete, Incomplete::CODES), (hooks, HookError::CODES)] {
+            let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
+            let mut listed: Vec<&str> =
+                rows.flat_map(|row| row.split(", ").map(|code| code.trim_matches('`'))).collect();
+            let mut codes = codes.to_vec();
+            listed.sort_unstable();
+            codes.sort_unstable();
+            codes.dedup();
+            assert_eq!(listed, codes);
+        }
+    }
+
+    #[test]
+    fn reasons_are_kept_once_and_counted_beyond_the_limit() {
+        let mut reasons = Reasons::default();
+        for count in (0..150).chain(0..10) {
+            reasons.add(Incomplete::Undecoded { count });
+        }
+        let all = reasons.all();
+        assert_eq!((all.len(), all[100].code.as_str()), (101, "more"));
+        assert_eq!(all[100].text, "and 50 more reasons");
+    }
+}
