@@ -147,7 +147,7 @@ impl Tracker {
         if record.head.flags & wire::ALONE != 0 {
             self.widen(record.pid, probes);
             if stopped && self.is_rescued(record) {
-                let what = format!("process {} was being looked at", record.pid);
+                let what = format!("process {} was being examined", record.pid);
                 self.missed(Incomplete::Resumed { what, by: Resumer::Guardian });
             }
             if record.head.flags & wire::WATCHED != 0 {
@@ -411,7 +411,7 @@ impl Tracker {
 
 /// A file was being examined when its process was resumed.
 fn looking(by: Resumer) -> Incomplete {
-    Incomplete::Resumed { what: "a file that a process had mapped was being looked at".to_owned(), by }
+    Incomplete::Resumed { what: "a file that a process mapped was being examined".to_owned(), by }
 }
 
 /// The processes in a map. The guardian uses this too.

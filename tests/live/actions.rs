@@ -71,6 +71,5 @@ pub fn prepared(room: &Room, mut command: Command, actions: &[Action]) -> Comman
 
 /// Returns whether calls may be missing that are not counted as lost, and the trace says why.
 pub fn says_what_is_missing(trace: &Trace) -> bool {
-    let of_losses = ["lost", "--lossless", "their returns were not watched"];
-    trace.reasons().iter().any(|reason| !of_losses.iter().any(|words| reason.contains(words)))
+    trace.codes().iter().any(|code| !["lost", "not_paused", "other_stack"].contains(code))
 }

@@ -101,8 +101,7 @@ fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
         loading.target.done().exited(0);
         recording.done().exited(0);
         let trace = Trace::checked(room, file.to_str().unwrap());
-        let because = trace.end["incomplete_because"].to_string();
-        assert!(!trace.complete() && because.contains("gpurec's guardian resumed its process"), "{because}");
+        assert!(trace.reason("resumed").contains("guardian"), "{:?}", trace.reasons());
     });
 }
 

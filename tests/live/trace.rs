@@ -196,8 +196,9 @@ impl Trace {
         let end = &self.end;
         assert_eq!(end["lost"], sum, "the sum of the lost lines");
         assert_eq!(end["events"], self.lines - 1, "end.events");
-        let why = end["incomplete_because"].as_array().map_or(0, Vec::len);
-        assert_eq!(self.complete(), why == 0, "complete and incomplete_because: {end}");
+        let reasons = self.reasons().len();
+        assert_eq!(self.complete(), reasons == 0, "complete and incomplete_because: {end}");
+        assert_eq!(self.codes().len(), reasons, "a code for each reason: {end}");
         assert!(sum == 0 || !self.complete(), "complete in spite of losses: {end}");
         let lost_ends = self.ends().filter(|end| end.lost).count();
         assert!(lost_ends == 0 || sum > 0, "{lost_ends} lost ends, no losses");
@@ -237,6 +238,19 @@ impl Trace {
         listed.into_iter().flatten().map(|reason| reason.as_str().expect("a sentence")).collect()
     }
 
+    /// The code of each reason.
+    pub fn codes(&self) -> Vec<&str> {
+        let listed = self.end["incomplete_codes"].as_array();
+        listed.into_iter().flatten().map(|code| code.as_str().expect("a code")).collect()
+    }
+
+    /// The sentence of the first reason with this code.
+    pub fn reason(&self, code: &str) -> &str {
+        let at = self.codes().iter().position(|one| *one == code);
+        at.and_then(|at| self.reasons().get(at).copied())
+            .unwrap_or_else(|| panic!("{code}: {:?}", self.reasons()))
+    }
+
     pub fn of_type(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.others.iter().filter(move |line| line["type"] == kind)
     }
@@ -256,16 +270,6 @@ impl Trace {
             *counts.entry(call.name.clone()).or_insert(0) += 1;
         }
         counts
-    }
-
-    /// Returns whether the reason is that a process which was not stopped had ended, or executed another program,
-    /// before gpurec looked.
-    pub fn is_of_the_gone(why: &str) -> bool {
-        let gone = [
-            "a process that was not stopped ended before gpurec could look into a file",
-            "a process that was not stopped had already unmapped a file",
-        ];
-        gone.iter().any(|gone| why.starts_with(gone))
     }
 
     /// Asserts that nothing is missing, and that every call returned.

@@ -123,18 +123,13 @@ fn a_program_that_is_traced() {
         // `odd` has mapped the library, so gpurec hooked it before the child began. The child's program may end before
         // gpurec has looked into it, as it is not stopped.
         trace.has_calls(&[("x_leaf", 50)]);
-        let why = trace.end["incomplete_because"].as_array().map_or(&[][..], Vec::as_slice);
-        assert!(why.iter().all(|one| Trace::is_of_the_gone(one.as_str().unwrap())), "{why:?}");
+        assert!(trace.codes().iter().all(|code| *code == "gone"), "{:?}", trace.reasons());
         let traced =
             [odd.program.as_str(), "traced", odd.x.program.as_str(), "load", "/dev/null", &odd.copies[0]];
         let (done, trace) = room.record(&["--lib", lib], &traced);
         assert_eq!(done.exited(0).text(), "loaded\ncontinued 0 stopped 0 status 0\n");
-        let why = trace.reasons();
-        let is_told = |one: &&str| {
-            one.contains("its shell or debugger would have taken that for a stop of its own)")
-                || Trace::is_of_the_gone(one)
-        };
-        assert!(!why.is_empty() && why.iter().all(is_told), "{why:?}");
+        let is_known = |code: &&str| ["not_stopped", "gone"].contains(code);
+        assert!(!trace.complete() && trace.codes().iter().all(is_known), "{:?}", trace.reasons());
 
         // As strace traces, which passes signals on.
         let seized =

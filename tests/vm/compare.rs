@@ -69,9 +69,10 @@ pub fn says_what_was_passed_over(visit: &Visit, name: &str) {
     let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let end = lines.last().unwrap();
     assert_eq!((&end["lost"], &end["complete"]), (&Value::from(0), &Value::from(false)), "{about}");
-    let because = end["incomplete_because"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let said = because.iter().filter_map(Value::as_str).find(|why| why.contains("were passed over"));
-    let count = said.and_then(|why| why.split(' ').next()?.parse::<u64>().ok());
+    let (because, codes) = (&end["incomplete_because"], &end["incomplete_codes"]);
+    let at = codes.as_array().and_then(|codes| codes.iter().position(|code| code == "recursion_misses"));
+    let sentence = at.and_then(|at| because[at].as_str());
+    let count = sentence.and_then(|why| why.split(' ').find_map(|word| word.parse::<u64>().ok()));
     let seen = lines.iter().filter(|line| text(line, "phase") == "B" && !line["request"].is_null()).count();
     let truth = Truth::read(&visit.text(&format!("{name}.truth")));
     let missing = truth.total().saturating_sub(seen as u64);

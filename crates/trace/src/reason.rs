@@ -46,20 +46,20 @@ reasons! {
         // The symbol is no place in the file that a probe can be at.
         Data = "not_a_function", "data, not code";
         NotFunction = "not_a_function", "not marked as a function";
-        Indirect = "indirect_function", "an indirect function: which code it stands for is decided when the file is loaded";
-        AbsoluteAddress = "no_code", "its address is absolute and not a place in this file";
+        Indirect = "indirect_function", "an indirect function: the loader decides which code it stands for";
+        AbsoluteAddress = "no_code", "its address is absolute, not a place in this file";
         ZeroAddress = "no_code", "its address is zero";
         NotExecutable = "no_code", "its address is in no executable part of the file";
         NoCode = "no_code", "its code is missing from the file";
-        Unaligned = "no_instruction", "its address is not that of an instruction";
-        NoInstruction = "no_instruction", "its first bytes are no instruction";
+        Unaligned = "no_instruction", "its address is not the beginning of an instruction";
+        NoInstruction = "no_instruction", "its first bytes are not an instruction";
         Unprobeable = "no_probe", "the kernel accepts no probe on its first instruction";
         Unsafe { why: &'static str } = "unsafe", "{why}";
 
         // What a file lacks.
         Stripped = "stripped", "the file holds device code and does not use a shared CUDA runtime, so probably one is linked into it, but its symbols are stripped: its driver calls are seen, its runtime calls are not; link it with -cudart shared or keep its symbols to see them";
         NoSuchExport = "no_such_function", "the library exports no function of that name";
-        NoCuda = "no_cuda_function", "the file is called like a CUDA library and exports no function of CUDA";
+        NoCuda = "no_cuda_function", "the file is named like a CUDA library but exports no CUDA function";
         Unreadable { error: String } = "unreadable", "{error}";
         UserFileSystem = "user_file_system", "it is on a FUSE file system that an ordinary user mounted, whose server could block every process of this machine through a hook in it: copy it to a local file system, or have root mount that one";
         FileChanged = "file_changed", "it was written to while gpurec examined it: replace a library by another file of its name, as package managers do";
@@ -67,8 +67,8 @@ reasons! {
         // Limits.
         BeyondFile { more: u64, most: usize, mib: usize } = "too_many", "this and {more} more are beyond {most} functions, or {mib} MiB of their names, in one file: narrow the pattern";
         Beyond { most: u32, mib: usize } = "too_many", "gpurec hooks {most} functions at most, and {mib} MiB of their names";
-        BeyondPattern { count: usize, most: usize } = "too_many", "it makes {count} functions, and {most} are hooked at most; use a narrower pattern";
-        NotListed = "not_listed", "for these reasons or such; gpurec lists no more of one file";
+        BeyondPattern { count: usize, most: usize } = "too_many", "it matches {count} functions, and gpurec hooks at most {most}: use a narrower pattern";
+        NotListed = "not_listed", "for these or similar reasons; gpurec lists no more of one file";
         Descriptors { limit: u64 } = "descriptors", "gpurec may have {limit} files open, which is too few: raise that limit (`ulimit -n`) before it is started";
 
         // The kernel's answer.
@@ -99,11 +99,11 @@ reasons! {
         Type { why: &'static str } = "no_type", "{why}";
         CoreFunction = "no_ftrace_entry", "it is in the RM core, which has no ftrace entries";
         NoEntry = "no_ftrace_entry", "it has no ftrace entry";
-        EntryUnknown = "no_ftrace_entry", "nothing tells whether it has an ftrace entry";
-        NoTracepoint = "no_tracepoint", "no tracepoint stands for it";
+        EntryUnknown = "no_ftrace_entry", "it is not known whether it has an ftrace entry";
+        NoTracepoint = "no_tracepoint", "no tracepoint reports the same event";
         NewTracepoint { tracepoint: &'static str } = "no_tracepoint", "{tracepoint} is new in driver 575";
         NoBackend { reasons: String } = "no_backend", "{reasons}";
-        NoBackendAllowed = "not_chosen", "no way of hooking it was allowed";
+        NoBackendAllowed = "not_chosen", "--backend allows no backend that could hook it";
         Forbidden { why: &'static str } = "forbidden", "it must not be hooked: {why}";
         ForbiddenMatches { what: &'static str, count: usize, name: String, why: &'static str } = "forbidden", "{what} it matches must not be hooked ({count} functions), such as {name}: {why}";
         Folklore { text: &'static str } = "no_such_function", "{text}";
@@ -115,9 +115,9 @@ reasons! {
         BadPattern { error: String } = "bad_pattern", "not a pattern: {error}; use *, ? and [a-z]";
         NoKallsyms = "not_permitted", "the kernel's list of functions cannot be read; run gpurec as root";
         NotLoaded { module: String, modprobe: String } = "module_not_loaded", "the module {module} is not loaded; load it first: sudo modprobe {modprobe}";
-        DriverNotLoaded = "module_not_loaded", "nvidia is not loaded: errors it reports are seen once it is";
-        Unloaded = "module_unloaded", "the module was unloaded, its hooks are gone";
-        NoXid { error: String } = "no_tracepoint", "drivers before 575 have no tracepoint for it ({error}); where nv_report_error is hooked it tells the number, else see the kernel log: dmesg | grep Xid";
+        DriverNotLoaded = "module_not_loaded", "nvidia is not loaded; its errors are recorded once it is";
+        Unloaded = "module_unloaded", "the module was unloaded, and its hooks with it";
+        NoXid { error: String } = "no_tracepoint", "drivers before 575 have no tracepoint for it ({error}); where nv_report_error is hooked, that shows the number, else see the kernel log: dmesg | grep Xid";
     }
 }
 
@@ -127,55 +127,55 @@ reasons! {
         // Records.
         Lost { events: String } = "lost", "{events} lost";
         Undecoded { count: u64 } = "undecoded", "{count} records could not be decoded";
-        Cut { count: u64 } = "cut", "{count} records are without the memory that was to be read with them: nothing was free to put it together in";
-        Unread = "unread", "the recording was ended without reading what was left in the rings";
-        NotPaused = "not_paused", "--lossless pauses only the processes that are recorded (through sudo, the caller's own), where they make calls: try a larger --ring";
+        Cut { count: u64 } = "cut", "{count} records lack the memory that belongs to them: no buffer was free";
+        Unread = "unread", "gpurec was ended before it had read all records in the rings";
+        NotPaused = "not_paused", "--lossless pauses only recorded processes (through sudo, the caller's own) while they make calls: try a larger --ring";
         Orphans { count: u64 } = "orphan_returns", "{count} returns came after their calls were closed";
-        OtherStack { count: u64 } = "other_stack", "{count} calls were made on another stack than an open call of their thread (a signal's, a coroutine's): their returns were not watched";
-        DriverReturns { count: u64 } = "driver_returns", "{count} returns of kernel functions were not seen: their ends say \"lost\"";
-        RecursionMisses { hits: u64, of: String } = "recursion_misses", "{hits} hits of hooks in the kernel were passed over, since another probe or BPF program was running on that CPU ({of})";
-        LongEnd { mib: usize } = "cut", "the end line took more than {mib} MiB: calls in flight and figures are left out of it";
-        MoreInFlight { count: u64 } = "in_flight", "{count} more calls had not returned than are listed as in flight: their begins have no end";
+        OtherStack { count: u64 } = "other_stack", "{count} calls ran on another stack than an open call of their thread (a signal handler's or a coroutine's): their returns were not recorded";
+        DriverReturns { count: u64 } = "driver_returns", "{count} returns of kernel functions were not recorded: their E lines say \"lost\"";
+        RecursionMisses { hits: u64, of: String } = "recursion_misses", "the kernel skipped {hits} hits of hooks, because another probe or BPF program was running on that CPU ({of})";
+        LongEnd { mib: usize } = "cut", "the end line would take more than {mib} MiB: calls in flight and figures are left out of it";
+        MoreInFlight { count: u64 } = "in_flight", "{count} more calls were in flight at the end than are listed";
         NotWritten { error: String } = "not_written", "the trace could not be written: {error}";
         Unwritten { error: String } = "not_written", "the trace could not be written: {error}; the figures end there";
         Budget { reason: String } = "budget", "{reason}";
-        Recorder = "unknown", "the recorder says so, without a reason";
+        Recorder = "unknown", "the recorder says so without a reason";
         More { count: u64 } = "more", "and {count} more reasons";
 
         // Libraries that have no hooks, or not all.
-        NotHooked { path: String } = "not_hooked", "{path} could not be hooked, its calls were not seen";
-        SeveralNotHooked { count: u64, first: String } = "not_hooked", "{count} libraries could not be hooked, their calls were not seen: {first} and others";
-        PartlyHooked { refused: usize, all: usize, path: String } = "not_hooked", "{refused} of {all} functions of {path} could not be hooked, their calls were not seen";
-        TooManyFunctions = "not_hooked", "there were more different functions to hook than gpurec hooks: those that are listed as not hooked were not seen";
-        SharedCode { pid: u32, path: String } = "not_hooked", "process {pid} has mapped {path} as shared or writable code, into which Linux puts no hooks: its calls were not seen; map it private and read-only, as dlopen does";
-        Rewritten = "file_changed", "a library was written to while a process had it loaded, and gpurec removed its hooks: that process's calls were not seen from then on";
+        NotHooked { path: String } = "not_hooked", "{path} could not be hooked: its calls were not recorded";
+        SeveralNotHooked { count: u64, first: String } = "not_hooked", "{count} libraries could not be hooked, {first} and others: their calls were not recorded";
+        PartlyHooked { refused: usize, all: usize, path: String } = "not_hooked", "{refused} of {all} functions of {path} could not be hooked: their calls were not recorded";
+        TooManyFunctions = "not_hooked", "gpurec can hook no more functions: calls of those that are listed as not hooked were not recorded";
+        SharedCode { pid: u32, path: String } = "not_hooked", "process {pid} maps {path} as shared or writable code, where Linux allows no hooks: its calls were not recorded; map it private and read-only, as dlopen does";
+        Rewritten = "file_changed", "a loaded library was written to, so gpurec removed its hooks: later calls were not recorded";
         LibWithoutFunction { lib: String, path: String } = "lib", "--lib {lib} recorded nothing: {path} exports no function of that name (gpurec probes --lib {path} lists those that it has)";
         LibNameNotLoaded { lib: String } = "lib", "--lib {lib} recorded nothing: no recorded process loaded a file of that name (a library's name mostly ends in its version, as in libnccl.so.2)";
         LibNotLoaded { lib: String } = "lib", "--lib {lib} recorded nothing: no recorded process loaded that file";
 
         // Files that could not be examined, or not in time.
-        NotExamined { path: String, pid: u32, why: String } = "not_examined", "{path}, which process {pid} had mapped, could not be looked at ({why}): if that was a CUDA library, its calls were not seen; copy it to a local file system";
-        FileNotExamined { why: String } = "not_examined", "a file that a process had mapped could not be looked at ({why}): if that was a CUDA library, its calls were not seen";
-        NotOpened { why: String } = "not_examined", "a file that a process had mapped could not be opened ({why}): if that was a CUDA library, its calls were not seen";
-        MappingsUnread { pid: u32, why: String } = "not_examined", "what process {pid} has mapped could not be read ({why}): if it uses CUDA, its calls were not seen";
-        Ended = "not_examined", "a process that was not stopped ended before gpurec could look into a file that it had mapped: if that was a CUDA library, its calls were not seen";
-        Unmapped = "not_examined", "a process that was not stopped had already unmapped a file before gpurec examined it: if that was a CUDA library, its calls were not seen";
-        Gone { pid: u32, name: String } = "not_examined", "process {pid} had mapped {name}, which was gone before gpurec could look at it, and --all stops no process: its calls were not seen";
-        FilesGone { count: usize, pids: String } = "not_examined", "{count} that used CUDA had mapped files that were gone before gpurec could look at them (process {pids}): calls of a CUDA runtime in those were not seen";
-        ManyFilesGone = "not_examined", "very many processes ended before gpurec could look at the files that they had mapped: CUDA runtimes in those were not seen";
-        HookedLate { path: String } = "hooked_late", "{path} could not be hooked before its process went on: its first calls may not have been seen";
-        HookedLateWatched { path: String } = "hooked_late", "{path} could not be hooked before its process went on: its first calls may not have been seen (it was not stopped, because its shell or debugger would have taken that for a stop of its own)";
-        MappedBefore { pid: u32, comm: String, path: String } = "hooked_late", "process {pid}{comm} had mapped {path} before gpurec could hook it, and --all stops no process: its first calls may not have been seen";
-        Resumed { what: String, by: Resumer } = "resumed", "{what} when {by}: its first calls may not have been seen";
-        NotStopped { pid: u32 } = "hooked_late", "the first calls of process {pid} may not have been seen: it was not stopped, because its shell or debugger would have taken that for a stop of its own";
-        Overdue { pid: u32 } = "resumed", "process {pid} was stopped for a file that it had mapped, and resumed before gpurec examined that file: if it was a CUDA library, its first calls may not have been seen";
+        NotExamined { path: String, pid: u32, why: String } = "not_examined", "{path}, mapped by process {pid}, could not be examined ({why}): if it is a CUDA library, its calls were not recorded; copy it to a local file system";
+        FileNotExamined { why: String } = "not_examined", "a file that a process mapped could not be examined ({why}): if it is a CUDA library, its calls were not recorded";
+        NotOpened { why: String } = "not_examined", "a file that a process mapped could not be opened ({why}): if it is a CUDA library, its calls were not recorded";
+        MappingsUnread { pid: u32, why: String } = "not_examined", "the mappings of process {pid} could not be read ({why}): if it uses CUDA, its calls were not recorded";
+        Ended = "gone", "a process ended before gpurec had examined a file that it mapped: if that was a CUDA library, its calls were not recorded";
+        Unmapped = "gone", "a process unmapped a file before gpurec had examined it: if that was a CUDA library, its calls were not recorded";
+        Gone { pid: u32, name: String } = "gone", "process {pid} mapped {name}, which was gone before gpurec could examine it (--all stops no process): its calls were not recorded";
+        FilesGone { count: usize, pids: String } = "gone", "files were gone before gpurec could examine them, in {count} processes with CUDA calls (PID {pids}): calls of a CUDA runtime in them were not recorded";
+        ManyFilesGone = "gone", "very many processes ended before gpurec could examine the files that they mapped: calls of CUDA runtimes in them were not recorded";
+        HookedLate { path: String } = "hooked_late", "{path} could not be hooked before its process resumed: its first calls may be missing";
+        HookedLateWatched { path: String } = "not_stopped", "{path} was hooked while its process ran: its first calls may be missing (the process was not stopped, because its shell or debugger would have noticed)";
+        MappedBefore { pid: u32, comm: String, path: String } = "hooked_late", "process {pid}{comm} mapped {path} before gpurec could hook it (--all stops no process): its first calls may be missing";
+        Resumed { what: String, by: Resumer } = "resumed", "{what} when {by}: its first calls may be missing";
+        NotStopped { pid: u32 } = "not_stopped", "the first calls of process {pid} may be missing: it was not stopped, because its shell or debugger would have noticed";
+        Overdue { pid: u32 } = "resumed", "process {pid} was stopped for a file and resumed before gpurec had examined it: if it is a CUDA library, its first calls may be missing";
 
         // Tables that were full.
-        ForgottenMemory { count: usize, most: usize } = "table_full", "{count} allocations were not followed (of {most} live ones at most, and of fewer in a program that ends very many contexts): nothing says when they were freed";
-        ForgottenNames { count: u64 } = "table_full", "{count} names of kernels or handles were too many to remember: some launches have no name";
-        ForgottenObjects { count: u64 } = "table_full", "{count} objects of the driver were too many to remember: requests on them are shown without a class";
-        NotFollowed { count: u64, most: usize } = "table_full", "{count} calls that began while {most} others were open were not followed to their ends";
-        MemoryNotFollowed { count: u64, most: usize } = "table_full", "{count} allocations beyond {most} live ones, or in too many processes, were not followed: what was never freed may be more or less";
+        ForgottenMemory { count: usize, most: usize } = "table_full", "{count} allocations were not followed: gpurec keeps {most} live ones, and fewer in a program that ends very many contexts";
+        ForgottenNames { count: u64 } = "table_full", "{count} names of kernels or handles did not fit into gpurec's tables: some launches have no name";
+        ForgottenObjects { count: u64 } = "table_full", "{count} objects of the driver did not fit into gpurec's tables: requests on them are shown without a class";
+        NotFollowed { count: u64, most: usize } = "table_full", "{count} calls began while {most} others were open and were not followed to their ends";
+        MemoryNotFollowed { count: u64, most: usize } = "table_full", "{count} allocations were not followed, because more than {most} were live or too many processes allocated: what was never freed may be more or less";
     }
 }
 
