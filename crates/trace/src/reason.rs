@@ -157,7 +157,7 @@ reasons! {
         NotExamined { path: String, pid: u32, why: String } = "not_examined", "{path}, mapped by process {pid}, could not be examined ({why}): if it is a CUDA library, its calls were not recorded; copy it to a local file system";
         FileNotExamined { why: String } = "not_examined", "a file that a process mapped could not be examined ({why}): if it is a CUDA library, its calls were not recorded";
         NotOpened { why: String } = "not_examined", "a file that a process mapped could not be opened ({why}): if it is a CUDA library, its calls were not recorded";
-        MappingsUnread { pid: u32, why: String } = "not_examined", "the mappings of process {pid} could not be read ({why}): if it uses CUDA, its calls were not recorded";
+        MappingsUnread { pid: u32, why: String } = "mappings_unread", "the mappings of process {pid} could not be read ({why}): if it uses CUDA, its calls were not recorded";
         Ended = "gone", "a process ended before gpurec had examined a file that it mapped: if that was a CUDA library, its calls were not recorded";
         Unmapped = "gone", "a process unmapped a file before gpurec had examined it: if that was a CUDA library, its calls were not recorded";
         Gone { pid: u32, name: String } = "gone", "process {pid} mapped {name}, which was gone before gpurec could examine it (--all stops no process): its calls were not recorded";
