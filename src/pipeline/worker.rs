@@ -10,7 +10,6 @@ use crossbeam_channel::Receiver;
 
 use super::decode::{self, Item};
 use super::messages::{Coming, Message, Told, tell_until, touches_contexts, touches_memory};
-use super::observer::Watch;
 use super::order::{self, Order};
 use super::pair::Pairing;
 use super::sink::Lines;
@@ -58,6 +57,14 @@ impl State {
     pub fn stop(&self) {
         self.step.fetch_max(Self::STOP, Ordering::SeqCst);
     }
+}
+
+/// The reports of `--interval` and the status line, which the recorder supplies.
+pub trait Watch: Send {
+    /// Whether a report and the status line are due.
+    fn due(&mut self) -> (bool, bool);
+    fn report(&mut self, lines: &Lines, at_ns: u64, lost: u64);
+    fn status(&self, lines: &Lines, at_ns: u64, lost: u64);
 }
 
 pub struct Worker {

@@ -10,6 +10,7 @@
 pub mod attach;
 pub mod capabilities;
 mod child;
+pub mod environment;
 pub mod fds;
 pub mod guardian;
 pub mod identity;

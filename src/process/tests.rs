@@ -6,6 +6,7 @@ mod processes;
 mod sudo;
 
 use super::child::{Stage, WORD_LEN, Word};
+use super::environment;
 use super::identity::{self, Identity, Processes};
 use super::launch::{Exit, candidates};
 use super::maps;
@@ -104,7 +105,7 @@ fn a_users_environment_keeps_theirs_and_takes_what_was_set_since() {
         ("NCCL_DEBUG", "INFO"),
         ("PWD", "/root"),
     ]);
-    let merged = identity::merge(theirs, own, Some(Path::new("/")));
+    let merged = environment::merge(theirs, own, Some(Path::new("/")));
     let expected = env(&[
         ("PATH", "/venv/bin:/bin"),
         ("HOME", "/home/ann"),
@@ -114,7 +115,7 @@ fn a_users_environment_keeps_theirs_and_takes_what_was_set_since() {
         ("NCCL_DEBUG", "INFO"),
     ]);
     assert_eq!(merged, expected);
-    let moved = identity::merge(env(&[("PWD", "/")]), vec![], Some(Path::new("/usr")));
+    let moved = environment::merge(env(&[("PWD", "/")]), vec![], Some(Path::new("/usr")));
     assert_eq!(moved, env(&[("PWD", "/usr")]));
 }
 
@@ -129,7 +130,7 @@ fn without_the_users_environment_the_home_is_theirs_at_least() {
         shell: "/bin/zsh".into(),
     };
     let own = env(&[("HOME", "/root"), ("SUDO_UID", "1000"), ("LANG", "C")]);
-    let env = identity::without_sudo(own, &ann);
+    let env = environment::without_sudo(own, &ann);
     assert_eq!(value(&env, "HOME"), Some(OsStr::new("/home/ann")));
     assert_eq!(value(&env, "USER"), Some(OsStr::new("ann")));
     assert_eq!(value(&env, "LANG"), Some(OsStr::new("C")));

@@ -10,6 +10,7 @@ use super::Config;
 use super::header::host_name;
 use crate::output::name::{self, Letters};
 use crate::output::{self, HandedDown, Output};
+use crate::process::environment;
 use crate::process::identity::{self, Identity};
 use crate::process::{proc, rights};
 use crate::ui;
@@ -26,7 +27,7 @@ impl Place {
     pub fn of(config: &Config, user: &Identity) -> Result<Place> {
         let start = SystemTime::now();
         let host = host_name();
-        let rank = || proc::rank_in(&identity::user_environment(user).0);
+        let rank = || proc::rank_in(&environment::user_environment(user).0);
         let letters = Letters { host: &host, start, rank: &rank };
         let expand = |path: &PathBuf| name::expand(path, &letters).map_err(Usage);
         let path = config.output.as_ref().map(expand).transpose()?;

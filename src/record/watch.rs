@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::screen::Voice;
 use super::status::{self, Totals};
-use crate::pipeline::observer;
 use crate::pipeline::sink::Lines;
+use crate::pipeline::worker;
 use gpurec_analysis::running::Now;
 
 pub struct Watch {
@@ -47,7 +47,7 @@ impl Timer {
     }
 }
 
-impl observer::Watch for Watch {
+impl worker::Watch for Watch {
     /// Whether a report and the status are due now.
     fn due(&mut self) -> (bool, bool) {
         let rings = |timer: &mut Option<Timer>| timer.as_mut().is_some_and(Timer::rings);

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 
 use super::{Config, Target};
 use crate::process::attach::{self, Attached};
-use crate::process::identity::{self, EnvSource, Identity};
+use crate::process::environment::{self, EnvSource};
+use crate::process::identity::{self, Identity};
 use crate::process::launch::{self, Launch};
 use crate::process::limits::Limits;
 use crate::process::proc::{self, Env};
@@ -32,9 +33,9 @@ pub fn refuse_root_for_others(config: &Config) -> Result<()> {
 
 pub fn environment(config: &Config, user: &Identity) -> Env {
     let mut env = if config.as_root {
-        identity::own_environment()
+        environment::own_environment()
     } else {
-        let (env, source) = identity::user_environment(user);
+        let (env, source) = environment::user_environment(user);
         let told = match source {
             EnvSource::Own { .. } => !config.quiet,
             _ => config.verbose,

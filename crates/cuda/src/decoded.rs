@@ -5,8 +5,9 @@
 
 use std::borrow::Cow;
 
+use super::item::Layout;
 use super::item::{Item, dim3, dimensions, integer, u32_at, u64_at};
-use super::layout::{ATTRIBUTE_BYTES, Layout};
+use super::layout::ATTRIBUTE_BYTES;
 use super::raw::{Entry, Exit, Piece, Place};
 use super::table::{Kind, Param, Shape, Signature, is_config};
 use gpurec_trace::{Arg, List, Value};

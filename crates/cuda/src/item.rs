@@ -1,9 +1,9 @@
-//! One value: its number of bytes and how it is shown.
+//! One value, or a structure of values: its number of bytes and how it is shown. Not here: which structures there are
+//! (layout.rs).
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use super::layout::Layout;
 use super::names;
 use gpurec_trace::{Arg, List, Value};
 
@@ -26,6 +26,27 @@ pub enum Item {
     /// N bytes that are only compared.
     Opaque(u8),
     Struct(&'static Layout),
+}
+
+/// A structure, or the part of it that is worth reading.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Its name in the headers, without `struct`.
+    pub name: &'static str,
+    pub bytes: u16,
+    pub fields: &'static [Field],
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Empty for the only field of a structure that is shown as that field.
+    pub name: &'static str,
+    pub offset: u16,
+    pub item: Item,
+}
+
+pub(super) const fn f(name: &'static str, offset: u16, item: Item) -> Field {
+    Field { name, offset, item }
 }
 
 impl Item {

@@ -1,28 +1,7 @@
 //! The structures that pointers of CUDA's functions lead to, with the offsets of their informative fields. The offsets
 //! are the same in toolkits 11.8 to 13.5 and on both architectures.
 
-use super::item::Item;
-
-/// A structure, or the part of it that is worth reading.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Its name in the headers, without `struct`.
-    pub name: &'static str,
-    pub bytes: u16,
-    pub fields: &'static [Field],
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub struct Field {
-    /// Empty for the only field of a structure that is shown as that field.
-    pub name: &'static str,
-    pub offset: u16,
-    pub item: Item,
-}
-
-const fn f(name: &'static str, offset: u16, item: Item) -> Field {
-    Field { name, offset, item }
-}
+use super::item::{Field, Item, Layout, f};
 
 const U32: Item = Item::Unsigned(4);
 const U64: Item = Item::Unsigned(8);

@@ -4,7 +4,8 @@
 use std::sync::LazyLock;
 
 use super::item::Item;
-use super::layout::{self, Layout, layout_named};
+use super::item::Layout;
+use super::layout::{self, layout_named};
 use super::raw::{Count, Place, Plan, Read, Source, What};
 use super::{Api, Category, Returns, base_name, names, parse_api, without_stream_suffix};
 

@@ -1,6 +1,7 @@
 //! Tests with the real sudo, called by a user created for the test.
 
-use super::super::identity::{invoking_user, user_environment};
+use super::super::environment::user_environment;
+use super::super::identity::invoking_user;
 use super::super::launch::{Gated, Launch, start};
 use super::{helper_args, root};
 use std::fs;
