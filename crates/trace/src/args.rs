@@ -12,7 +12,6 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use super::json;
 use super::scan::Scan;
 use super::value::{Arg, List, Value, next_pair};
-use super::writer;
 
 /// The number of registers that carry arguments.
 pub const MAX_RAW: usize = 6;
@@ -60,6 +59,25 @@ impl Raw {
         *slot = value;
         self.count += 1;
         true
+    }
+
+    fn write_json(&self, out: &mut Vec<u8>) {
+        const BEFORE: [&[u8; 11]; MAX_RAW] = [
+            b"{\"arg0\":\"0x",
+            b",\"arg1\":\"0x",
+            b",\"arg2\":\"0x",
+            b",\"arg3\":\"0x",
+            b",\"arg4\":\"0x",
+            b",\"arg5\":\"0x",
+        ];
+        if self.is_empty() {
+            out.push(b'{');
+        }
+        for (before, value) in BEFORE.iter().zip(self.iter()) {
+            out.extend_from_slice(*before);
+            json::hex_digits(out, *value);
+        }
+        out.push(b'}');
     }
 
     fn get(&self, name: &str) -> Option<u64> {
@@ -130,7 +148,7 @@ impl<'a> Args<'a> {
     /// Appends the arguments as a JSON object; those from a file unchanged.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         match self {
-            Args::Raw(registers) => writer::raw(out, registers),
+            Args::Raw(registers) => registers.write_json(out),
             Args::Named(args) => json::object(out, args),
             Args::Json(Json(text)) => out.extend_from_slice(text.as_bytes()),
         }
@@ -178,11 +196,11 @@ impl<'a> Json<'a> {
         let mut scan = Scan::new(self.0);
         std::iter::from_fn(move || {
             // A brace before the first, a comma before the others.
-            if !scan.eat(b"{\"") && !scan.eat(b",\"") {
+            if !scan.eat("{\"") && !scan.eat(",\"") {
                 return None;
             }
             let name = scan.string()?;
-            scan.eat(b":").then_some(())?;
+            scan.eat(":").then_some(())?;
             Some((name, scan.value()?))
         })
     }

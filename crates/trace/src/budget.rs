@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::rare::details;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -39,6 +41,10 @@ pub struct Budget {
     #[serde(flatten)]
     pub why: Option<Why>,
 }
+
+details! { it: Budget => action, function, level, before, counted,
+percent = it.why.map(|why| why.percent), hits_per_sec = it.why.map(|why| why.hits_per_sec),
+pid = it.why.map(|why| why.pid), tid = it.why.map(|why| why.tid) }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Why {

@@ -7,40 +7,44 @@
 mod args;
 pub mod bounds;
 mod budget;
+mod enums;
 mod event;
 pub mod fast;
 pub mod hash;
 pub mod json;
-mod kernel;
 mod lines;
 mod nesting;
 mod notes;
 pub mod parse;
+mod rare;
 mod reader;
 mod reason;
 mod scan;
+mod schema;
 #[cfg(test)]
 mod tests;
 pub mod text;
 pub mod time;
 mod value;
 mod writer;
-mod writer_kernel;
 
 pub use args::Args;
 pub use budget::{Action, Budget, Level, Why};
+pub use enums::{Ended, Kind, Op, Retval};
 #[cfg(test)]
 use event::Unknown;
 pub use event::{
-    Begin, Body, EMULATED, EMULATED_COLD, End, Ended, Exec, Exit, ExitStatus, Finish, Fork, Found, Header,
-    Hooked, InFlight, Launch, Layer, Library, Line, Lost, Memory, Op, Process, Refused, Retval, SCHEMA,
-    SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Transfer, Where, signal_name,
+    Begin, Body, End, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory, SCHEMA, Transfer, Where,
 };
-pub use kernel::{Instant, Ioctl, KernelBegin, KernelEnd, Kind, Xid};
 pub use lines::fits;
 pub use notes::Notes;
+pub use rare::{
+    EMULATED, EMULATED_COLD, Exec, Exit, ExitStatus, Finish, Fork, Found, Header, Hooked, InFlight, Layer,
+    Library, Lost, Process, Refused, SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Xid, signal_name,
+};
 pub use reader::{ReadError, Reader, open};
 pub use reason::{HookError, Incomplete, Reason, Reasons, Resumer, reasons};
+pub use schema::{Datum, Key, Sink};
 pub use value::{Arg, List, Value};
 pub use writer::LineWriter;
 

@@ -38,25 +38,32 @@ impl<'a> Scan<'a> {
         self.rest == b"}"
     }
 
-    pub fn is_string(&self) -> bool {
-        self.rest.first() == Some(&b'"')
+    /// The number of bytes that follow.
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// The byte after `what`, if that comes next.
+    #[inline(always)]
+    pub fn peek(&self, what: &str) -> Option<u8> {
+        self.rest.strip_prefix(what.as_bytes())?.first().copied()
     }
 
     /// Skips over `what`, if it comes next.
     #[inline(always)]
-    pub fn eat<const N: usize>(&mut self, what: &[u8; N]) -> bool {
-        match self.rest.split_first_chunk() {
-            Some((next, rest)) if next == what => {
+    pub fn eat(&mut self, what: &str) -> bool {
+        match self.rest.strip_prefix(what.as_bytes()) {
+            Some(rest) => {
                 self.rest = rest;
                 true
             }
-            _ => false,
+            None => false,
         }
     }
 
     /// Like `eat`, for use with `?`.
     #[inline(always)]
-    pub fn must<const N: usize>(&mut self, what: &[u8; N]) -> Option<()> {
+    pub fn must(&mut self, what: &str) -> Option<()> {
         self.eat(what).then_some(())
     }
 
@@ -89,7 +96,7 @@ impl<'a> Scan<'a> {
     #[inline]
     pub fn seconds(&mut self) -> Option<u64> {
         let whole = self.number()?;
-        self.must(b".")?;
+        self.must(".")?;
         let (value, digits) = digits(self.rest);
         if digits != 9 {
             return None;
@@ -103,7 +110,7 @@ impl<'a> Scan<'a> {
     #[inline]
     pub fn micros(&mut self) -> Option<u64> {
         let whole = self.number()?;
-        self.must(b".")?;
+        self.must(".")?;
         let (value, digits) = digits(self.rest);
         if digits != 3 {
             return None;
@@ -116,14 +123,25 @@ impl<'a> Scan<'a> {
     /// A pointer, as `json::hex` writes it.
     #[inline]
     pub fn hex(&mut self) -> Option<u64> {
-        self.must(b"\"0x")?;
+        self.must("\"0x")?;
         super::value::parse_hex_digits(self.string()?)
+    }
+
+    pub fn triple(&mut self) -> Option<[u32; 3]> {
+        self.must("[")?;
+        let x = self.number32()?;
+        self.must(",")?;
+        let y = self.number32()?;
+        self.must(",")?;
+        let z = self.number32()?;
+        self.must("]")?;
+        Some([x, y, z])
     }
 
     /// The text of a well-formed object.
     #[inline]
     pub fn object(&mut self) -> Option<&'a str> {
-        self.must(b"{")?;
+        self.must("{")?;
         let from = self.place().checked_sub(1)?;
         self.members(DEEPEST)?;
         self.text.get(from..self.place())
@@ -141,28 +159,28 @@ impl<'a> Scan<'a> {
     }
 
     fn members(&mut self, deep: u32) -> Option<()> {
-        if self.eat(b"}") {
+        if self.eat("}") {
             return Some(());
         }
         loop {
-            self.must(b"\"")?;
+            self.must("\"")?;
             self.string()?;
-            self.must(b":")?;
+            self.must(":")?;
             self.step(deep)?;
-            if !self.eat(b",") {
-                return self.must(b"}");
+            if !self.eat(",") {
+                return self.must("}");
             }
         }
     }
 
     fn items(&mut self, deep: u32) -> Option<()> {
-        if self.eat(b"]") {
+        if self.eat("]") {
             return Some(());
         }
         loop {
             self.step(deep)?;
-            if !self.eat(b",") {
-                return self.must(b"]");
+            if !self.eat(",") {
+                return self.must("]");
             }
         }
     }
@@ -170,31 +188,31 @@ impl<'a> Scan<'a> {
     fn step(&mut self, deep: u32) -> Option<()> {
         match self.rest.first()? {
             b'"' => {
-                self.must(b"\"")?;
+                self.must("\"")?;
                 self.string().map(drop)
             }
             b'0'..=b'9' => self.decimal(),
             b'-' => {
-                self.must(b"-")?;
+                self.must("-")?;
                 self.decimal()
             }
             b'{' => {
-                self.must(b"{")?;
+                self.must("{")?;
                 self.members(deep.checked_sub(1)?)
             }
             b'[' => {
-                self.must(b"[")?;
+                self.must("[")?;
                 self.items(deep.checked_sub(1)?)
             }
-            b't' => self.must(b"true"),
-            b'f' => self.must(b"false"),
-            _ => self.must(b"null"),
+            b't' => self.must("true"),
+            b'f' => self.must("false"),
+            _ => self.must("null"),
         }
     }
 
     fn decimal(&mut self) -> Option<()> {
         self.number()?;
-        if self.eat(b".") {
+        if self.eat(".") {
             let (_, digits) = digits(self.rest);
             if digits == 0 || digits > 16 {
                 return None;

@@ -4,6 +4,7 @@
 
 use super::intern::{ANNOTATIONS, Interned, VALUES};
 use super::proto;
+use gpurec_trace::{Arg, Value};
 
 /// Fields of DebugAnnotation.
 const NAME_IID: u32 = 1;
@@ -17,9 +18,6 @@ const NAME: u32 = 10;
 const DICT: u32 = 11;
 const ARRAY: u32 = 12;
 const STRING_IID: u32 = 17;
-
-/// Deeper than any JSON that the reader accepts.
-const DEEPEST: usize = 200;
 
 pub struct Annotator {
     names: Interned,
@@ -40,138 +38,48 @@ impl Annotator {
     }
 
     /// Writes each key of the object as a field `field` of the open message in `out`.
-    pub fn object(&mut self, out: &mut Vec<u8>, field: u32, json: &str) {
-        Scan { annotator: self, rest: json }.object(out, field, 0);
+    pub fn object(&mut self, out: &mut Vec<u8>, field: u32, json: &[u8]) {
+        if let Ok(Value::Object(items)) = serde_json::from_slice(json) {
+            self.annotations(out, field, &items);
+        }
+    }
+
+    fn annotations(&mut self, out: &mut Vec<u8>, field: u32, items: &[Arg]) {
+        for item in items {
+            let annotation = proto::open(out, field);
+            self.name(out, &item.name);
+            self.value(out, &item.value);
+            proto::close(out, annotation);
+        }
+    }
+
+    fn value(&mut self, out: &mut Vec<u8>, value: &Value) {
+        match value {
+            Value::Null => proto::bytes(out, STRING, b"null"),
+            Value::Bool(is) => proto::uint(out, BOOL, (*is).into()),
+            Value::Number(n) => proto::uint(out, UINT, *n),
+            Value::Signed(n) => proto::int(out, INT, *n),
+            Value::Float(n) => proto::double(out, DOUBLE, *n),
+            Value::Hex(pointer) => proto::uint(out, POINTER, *pointer),
+            Value::Text(text) => match self.values.number(text, &mut self.entries) {
+                Some(number) => proto::uint(out, STRING_IID, number),
+                None => proto::bytes(out, STRING, text.as_bytes()),
+            },
+            Value::Array(items) => {
+                for item in items.iter() {
+                    let opened = proto::open(out, ARRAY);
+                    self.value(out, item);
+                    proto::close(out, opened);
+                }
+            }
+            Value::Object(items) => self.annotations(out, DICT, items),
+        }
     }
 
     fn name(&mut self, out: &mut Vec<u8>, name: &str) {
         match self.names.number(name, &mut self.entries) {
             Some(number) => proto::uint(out, NAME_IID, number),
             None => proto::bytes(out, NAME, name.as_bytes()),
-        }
-    }
-
-    fn text(&mut self, out: &mut Vec<u8>, text: &str) {
-        if let Some(pointer) = pointer(text) {
-            return proto::uint(out, POINTER, pointer);
-        }
-        match self.values.number(text, &mut self.entries) {
-            Some(number) => proto::uint(out, STRING_IID, number),
-            None => proto::bytes(out, STRING, text.as_bytes()),
-        }
-    }
-}
-
-/// The number in a hex string, if the string has gpurec's format.
-fn pointer(text: &str) -> Option<u64> {
-    let digits = text.strip_prefix("0x")?;
-    let plain = digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if !plain || (digits.starts_with('0') && digits != "0") {
-        return None;
-    }
-    u64::from_str_radix(digits, 16).ok()
-}
-
-/// A scanner for JSON that this program wrote: it is well-formed and has no spaces.
-struct Scan<'a, 'b> {
-    annotator: &'a mut Annotator,
-    rest: &'b str,
-}
-
-impl<'b> Scan<'_, 'b> {
-    fn eat(&mut self, byte: char) -> bool {
-        match self.rest.strip_prefix(byte) {
-            Some(rest) => {
-                self.rest = rest;
-                true
-            }
-            None => false,
-        }
-    }
-
-    fn take(&mut self, length: usize) -> &'b str {
-        let (taken, rest) = self.rest.split_at_checked(length).unwrap_or((self.rest, ""));
-        self.rest = rest;
-        taken
-    }
-
-    fn object(&mut self, out: &mut Vec<u8>, field: u32, depth: usize) {
-        if !self.eat('{') {
-            return;
-        }
-        while self.rest.starts_with('"') {
-            let annotation = proto::open(out, field);
-            self.string(|annotator, name| annotator.name(out, name));
-            self.eat(':');
-            self.value(out, depth);
-            proto::close(out, annotation);
-            self.eat(',');
-        }
-        self.eat('}');
-    }
-
-    fn array(&mut self, out: &mut Vec<u8>, depth: usize) {
-        self.eat('[');
-        while !self.rest.is_empty() && !self.rest.starts_with(']') {
-            let item = proto::open(out, ARRAY);
-            self.value(out, depth);
-            proto::close(out, item);
-            self.eat(',');
-        }
-        self.eat(']');
-    }
-
-    fn value(&mut self, out: &mut Vec<u8>, depth: usize) {
-        match self.rest.bytes().next() {
-            Some(b'"') => self.string(|annotator, text| annotator.text(out, text)),
-            Some(b'{') if depth < DEEPEST => self.object(out, DICT, depth + 1),
-            Some(b'[') if depth < DEEPEST => self.array(out, depth + 1),
-            Some(b'{' | b'[') => self.rest = "",
-            _ => self.word(out),
-        }
-    }
-
-    /// A number, true, false or null.
-    fn word(&mut self, out: &mut Vec<u8>) {
-        let length = self.rest.bytes().take_while(|b| !matches!(b, b',' | b'}' | b']')).count();
-        match self.take(length) {
-            "true" => proto::uint(out, BOOL, 1),
-            "false" => proto::uint(out, BOOL, 0),
-            word => {
-                if let Ok(n) = word.parse() {
-                    proto::uint(out, UINT, n);
-                } else if let Ok(n) = word.parse() {
-                    proto::int(out, INT, n);
-                } else if let Ok(n) = word.parse() {
-                    proto::double(out, DOUBLE, n);
-                } else {
-                    proto::bytes(out, STRING, word.as_bytes());
-                }
-            }
-        }
-    }
-
-    /// The string that follows, without its escapes.
-    fn string(&mut self, take: impl FnOnce(&mut Annotator, &str)) {
-        let bytes = self.rest.as_bytes();
-        let mut end = 1;
-        let mut escaped = false;
-        while let Some(byte) = bytes.get(end) {
-            match byte {
-                b'"' => break,
-                b'\\' => {
-                    escaped = true;
-                    end += 2;
-                }
-                _ => end += 1,
-            }
-        }
-        let quoted = self.take(end + 1);
-        if escaped {
-            let text: String = serde_json::from_str(quoted).unwrap_or_default();
-            take(self.annotator, &text);
-        } else {
-            take(self.annotator, quoted.get(1..end).unwrap_or(""));
         }
     }
 }

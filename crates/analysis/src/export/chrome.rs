@@ -4,9 +4,9 @@
 
 use super::details;
 use super::object::Object;
-use super::sink::{At, Cause, Linked, Sink, Source, category, name};
+use super::sink::{At, Cause, Linked, Sink, Source, name};
 use super::tracks::{Process, Track};
-use gpurec_trace::{Line, json};
+use gpurec_trace::{Datum, Line, json};
 
 #[derive(Default)]
 pub struct Chrome {
@@ -60,15 +60,24 @@ impl Chrome {
         self.out.push(b'}');
     }
 
-    fn metadata(&mut self, what: &str, pid: u32, tid: u32, args: impl FnOnce(&mut Object)) {
+    /// Ends an event with one detail.
+    fn args(&mut self, key: &str, value: Datum) {
+        self.out.extend_from_slice(b",\"args\":");
+        let mut args = Object::new(&mut self.out);
+        args.put(key, value);
+        args.end();
+        self.out.push(b'}');
+    }
+
+    fn metadata(&mut self, what: &str, Track { pid, tid, .. }: Track, key: &str, value: Datum) {
         self.next();
         let mut object = Object::new(&mut self.out);
-        object.text("name", what);
-        object.text("ph", "M");
-        object.number("pid", pid.into());
-        object.number("tid", tid.into());
+        object.put("name", Datum::Text(what));
+        object.put("ph", Datum::Text("M"));
+        object.put("pid", Datum::Number(pid.into()));
+        object.put("tid", Datum::Number(tid.into()));
         let mut inner = Object::new(object.key("args"));
-        args(&mut inner);
+        inner.put(key, value);
         inner.end();
         object.end();
     }
@@ -94,22 +103,20 @@ impl Sink for Chrome {
 
     fn process(&mut self, process: &Process) {
         self.processes += 1;
-        let order = self.processes;
-        self.metadata("process_name", process.pid, 0, |args| args.text("name", &process.name));
-        self.metadata("process_sort_index", process.pid, 0, |args| args.number("sort_index", order));
+        let whole = Track { uuid: 0, pid: process.pid, tid: 0 };
+        self.metadata("process_name", whole, "name", Datum::Text(&process.name));
+        self.metadata("process_sort_index", whole, "sort_index", Datum::Number(self.processes));
     }
 
     fn track(&mut self, track: Track, _parent: u64, name: &str, _is_thread: bool) {
-        self.metadata("thread_name", track.pid, track.tid, |args| args.text("name", name));
-        self.metadata("thread_sort_index", track.pid, track.tid, |args| {
-            args.number("sort_index", track.uuid)
-        });
+        self.metadata("thread_name", track, "name", Datum::Text(name));
+        self.metadata("thread_sort_index", track, "sort_index", Datum::Number(track.uuid));
     }
 
     fn counter_track(&mut self, _uuid: u64, _process: &Process, _name: &str) {}
 
     fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Linked) {
-        self.event(name(line), category(line), b"B", at.ts_ns, at.track);
+        self.event(name(line), line.body.head().0, b"B", at.ts_ns, at.track);
         self.details(line);
         if let Linked::In(flow) = linked {
             // The arrow starts at the begin of the call, where the ioctl has not begun yet.
@@ -129,13 +136,7 @@ impl Sink for Chrome {
         self.next();
         self.out.push(b'{');
         self.place(b"E", at.ts_ns, at.track);
-        let mut args = Object::new({
-            self.out.extend_from_slice(b",\"args\":");
-            &mut self.out
-        });
-        args.flag(cause.name(), true);
-        args.end();
-        self.out.push(b'}');
+        self.args(cause.name(), Datum::Bool(true));
     }
 
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>) {
@@ -143,41 +144,35 @@ impl Sink for Chrome {
             Some(ns) => {
                 // The event ends at `at`. If it began before the recording, its slice begins with the recording.
                 let start_ns = at.ts_ns.saturating_sub(ns);
-                self.event(name(line), category(line), b"X", start_ns, at.track);
+                self.event(name(line), line.body.head().0, b"X", start_ns, at.track);
                 self.out.extend_from_slice(b",\"dur\":");
                 json::micros(&mut self.out, at.ts_ns - start_ns);
             }
-            None => self.event(name(line), category(line), b"i\",\"s\":\"t", at.ts_ns, at.track),
+            None => self.event(name(line), line.body.head().0, b"i\",\"s\":\"t", at.ts_ns, at.track),
         }
         self.details(line);
     }
 
     fn counter(&mut self, ts_ns: u64, _uuid: u64, pid: u32, name: &str, value: u64) {
         self.event(name, "memory", b"C", ts_ns, Track { uuid: 0, pid, tid: 0 });
-        self.out.extend_from_slice(b",\"args\":{\"bytes\":");
-        json::number(&mut self.out, value);
-        self.out.extend_from_slice(b"}}");
+        self.args("bytes", Datum::Number(value));
     }
 
     fn note(&mut self, at: At, text: &str) {
         self.notes.push(format!("{}: {text}", self.file));
         self.event("note", "note", b"i\",\"s\":\"t", at.ts_ns, at.track);
-        let mut args = Object::new({
-            self.out.extend_from_slice(b",\"args\":");
-            &mut self.out
-        });
-        args.text("note", text);
-        args.end();
-        self.out.push(b'}');
+        self.args("note", Datum::Text(text));
     }
 
     fn finish(&mut self) {
         self.out.extend_from_slice(b"\n],\"otherData\":");
         let mut data = Object::new(&mut self.out);
-        data.text("made_by", concat!("gpurec ", env!("CARGO_PKG_VERSION")));
+        data.put("made_by", Datum::Text(concat!("gpurec ", env!("CARGO_PKG_VERSION"))));
         // As text: the number has more digits than a JSON number can hold.
-        data.maybe_text("wall_clock_at_0_ns", self.wall_ns.map(|ns| ns.to_string()).as_deref());
-        data.other("notes", &self.notes);
+        if let Some(ns) = self.wall_ns {
+            data.put("wall_clock_at_0_ns", Datum::Text(&ns.to_string()));
+        }
+        data.put("notes", Datum::Json(&serde_json::json!(self.notes).to_string()));
         data.end();
         self.out.extend_from_slice(b"}\n");
     }

@@ -1,9 +1,7 @@
 //! Appends a JSON object to a buffer, key by key. In: keys of this program, which need no escapes, and values. Out:
-//! compact JSON, written in one pass; a value of `None` has no key.
+//! compact JSON, written in one pass.
 
-use serde::Serialize;
-
-use gpurec_trace::{Args, json};
+use gpurec_trace::Datum;
 
 pub struct Object<'a> {
     out: &'a mut Vec<u8>,
@@ -30,56 +28,7 @@ impl<'a> Object<'a> {
         self.out
     }
 
-    pub fn number(&mut self, key: &str, n: u64) {
-        json::number(self.key(key), n);
-    }
-
-    pub fn maybe(&mut self, key: &str, n: Option<u64>) {
-        if let Some(n) = n {
-            self.number(key, n);
-        }
-    }
-
-    pub fn text(&mut self, key: &str, text: &str) {
-        json::string(self.key(key), text);
-    }
-
-    pub fn maybe_text(&mut self, key: &str, text: Option<&str>) {
-        if let Some(text) = text {
-            self.text(key, text);
-        }
-    }
-
-    pub fn hex(&mut self, key: &str, n: u64) {
-        json::hex(self.key(key), n);
-    }
-
-    /// Writes the key only if the value is true.
-    pub fn flag(&mut self, key: &str, set: bool) {
-        if set {
-            self.key(key).extend_from_slice(b"true");
-        }
-    }
-
-    pub fn triple(&mut self, key: &str, numbers: Option<[u32; 3]>) {
-        let Some(numbers) = numbers else { return };
-        let out = self.key(key);
-        for (i, n) in numbers.iter().enumerate() {
-            out.push(if i == 0 { b'[' } else { b',' });
-            json::number(out, u64::from(*n));
-        }
-        out.push(b']');
-    }
-
-    pub fn args(&mut self, key: &str, args: &Args) {
-        if !args.is_empty() {
-            args.write_json(self.key(key));
-        }
-    }
-
-    /// Writes any other value through serde; for rare keys.
-    pub fn other(&mut self, key: &str, value: &impl Serialize) {
-        let text = serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec());
-        self.key(key).extend_from_slice(&text);
+    pub fn put(&mut self, key: &str, value: Datum) {
+        value.write_json(self.key(key));
     }
 }

@@ -9,9 +9,9 @@ use super::details;
 use super::intern::{CATEGORIES, EVENTS, Interned};
 use super::object::Object;
 use super::proto;
-use super::sink::{At, Cause, Linked, Sink, Source, category, name};
+use super::sink::{At, Cause, Linked, Sink, Source, name};
 use super::tracks::{Process, Track};
-use gpurec_trace::Line;
+use gpurec_trace::{Datum, Line};
 
 const PACKET: u32 = 1;
 
@@ -128,9 +128,7 @@ impl Perfetto {
         if let Some(value) = event.value {
             proto::uint(out, EVENT_COUNTER_VALUE, value.min(i64::MAX as u64));
         }
-        if let Ok(json) = std::str::from_utf8(&self.json) {
-            self.annotator.object(out, EVENT_ANNOTATION, json);
-        }
+        self.annotator.object(out, EVENT_ANNOTATION, &self.json);
         self.json.clear();
         proto::close(out, content);
         if !self.annotator.entries.is_empty() {
@@ -224,7 +222,7 @@ impl Sink for Perfetto {
             Linked::Out(call) => Some(call),
             Linked::In(flow) => Some(flow.call),
         };
-        let name = Some((name(line), category(line)));
+        let name = Some((name(line), line.body.head().0));
         let uuid = at.track.uuid;
         self.event(&Event { kind: SLICE_BEGIN, ts_ns: at.ts_ns, uuid, name, flow, value: None });
     }
@@ -238,7 +236,7 @@ impl Sink for Perfetto {
     fn close(&mut self, at: At, _held: (), cause: Cause) {
         if cause != Cause::InFlight {
             let mut said = Object::new(&mut self.json);
-            said.flag(cause.name(), true);
+            said.put(cause.name(), Datum::Bool(true));
             said.end();
             self.event(&Event::nameless(SLICE_END, at.ts_ns, at.track.uuid));
         }
@@ -248,7 +246,7 @@ impl Sink for Perfetto {
         details::write(&mut self.json, line);
         let kind = if duration_ns.is_some() { SLICE_BEGIN } else { INSTANT };
         let ts_ns = at.ts_ns.saturating_sub(duration_ns.unwrap_or(0));
-        let name = Some((name(line), category(line)));
+        let name = Some((name(line), line.body.head().0));
         self.event(&Event { kind, ts_ns, uuid: at.track.uuid, name, flow: None, value: None });
         if duration_ns.is_some() {
             self.event(&Event::nameless(SLICE_END, at.ts_ns, at.track.uuid));
@@ -262,7 +260,7 @@ impl Sink for Perfetto {
 
     fn note(&mut self, at: At, text: &str) {
         let mut said = Object::new(&mut self.json);
-        said.text("note", text);
+        said.put("note", Datum::Text(text));
         said.end();
         let (name, uuid) = (Some(("note", "note")), at.track.uuid);
         self.event(&Event { kind: INSTANT, ts_ns: at.ts_ns, uuid, name, flow: None, value: None });

@@ -3,7 +3,7 @@
 //! never which events there are.
 
 use super::tracks::{Process, Track};
-use gpurec_trace::Line;
+use gpurec_trace::{Body, Line};
 
 /// The place and time of an event.
 #[derive(Clone, Copy)]
@@ -92,62 +92,14 @@ pub trait Sink {
     fn buffer(&mut self) -> &mut Vec<u8>;
 }
 
-/// The category of a line, its `type`.
-pub fn category(line: &Line) -> &'static str {
-    use gpurec_trace::Body;
-    match &line.body {
-        Body::Begin(_) | Body::End(_) => "userspace",
-        Body::KernelBegin(begin) => begin.kind.name(),
-        Body::KernelEnd(end) => end.kind.name(),
-        Body::Instant(instant) => instant.kind.name(),
-        Body::Memory(_) => "memory",
-        Body::Transfer(_) => "transfer",
-        Body::Xid(_) => "xid",
-        Body::Process(_) => "process",
-        Body::Lost(_) => "lost",
-        Body::Budget(_) => "budget",
-        Body::Suspend(_) => "suspend",
-        Body::Header(_) => "header",
-        Body::Finish(_) => "end",
-        Body::Unknown(_) => "unknown",
-    }
-}
-
-/// The name of a line, as the trace has it.
-pub fn function<'a>(line: &'a Line) -> &'a str {
-    use gpurec_trace::Body;
-    match &line.body {
-        Body::Memory(memory) => &memory.name,
-        Body::Transfer(transfer) => &transfer.name,
-        Body::Header(_) => "gpurec",
-        Body::Finish(_) => "end",
-        _ => name(line),
-    }
-}
-
 /// The displayed name of a line's event.
 pub fn name<'a>(line: &'a Line) -> &'a str {
-    use gpurec_trace::{Body, Op, Process};
     match &line.body {
-        Body::Begin(begin) => &begin.name,
-        Body::KernelBegin(begin) => &begin.name,
-        Body::Instant(instant) => &instant.name,
-        Body::Memory(memory) if memory.op == Op::Alloc => "alloc",
-        Body::Memory(_) => "free",
+        Body::Memory(memory) => memory.op.name(),
         Body::Transfer(transfer) => &transfer.direction,
-        Body::Xid(_) => "xid",
-        Body::Process(Process::Exec(_)) => "exec",
-        Body::Process(Process::Found(_)) => "found",
-        Body::Process(Process::Fork(_)) => "fork",
-        Body::Process(Process::Exit(_)) => "exit",
-        Body::Process(Process::Library(_)) => "library",
-        Body::Lost(_) => "lost",
-        Body::Budget(_) => "budget",
-        Body::Suspend(_) => "suspend",
         Body::Header(_) => "recording begins",
         Body::Finish(_) => "recording ends",
-        Body::End(end) => &end.name,
-        Body::KernelEnd(end) => &end.name,
         Body::Unknown(_) => "unknown",
+        body => body.head().1,
     }
 }

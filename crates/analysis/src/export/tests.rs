@@ -381,7 +381,7 @@ fn notes(json: &[u8]) -> usize {
 fn json_becomes_annotations() {
     let json = r#"{"a":1,"b":-2,"c":1.5,"d":"0x1f","e":"0x01","f":"x\"y\u00e9","g":true,"h":null,"i":[1,[2]],"j":{"a":"x"},"k":{},"l":18446744073709551615}"#;
     let (mut annotator, mut out) = (Annotator::new(), Vec::new());
-    annotator.object(&mut out, 4, json);
+    annotator.object(&mut out, 4, json.as_bytes());
     let mut texts: HashMap<(u64, u64), String> = HashMap::new();
     for (kind, entry) in fields(&annotator.entries) {
         match fields(&entry.expect("an entry")).as_slice() {

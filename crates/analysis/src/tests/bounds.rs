@@ -101,7 +101,7 @@ fn calls_open_beyond_the_bound_are_counted_and_said() {
     }
     let figures = summary.finish(most);
     assert_eq!((figures.cuda_calls, figures.in_flight.len()), (most + 1000, MOST_OPEN));
-    assert!(figures.incomplete_because[0].starts_with("1000 calls that began while"), "{figures:?}");
+    assert!(figures.incomplete_because[0].starts_with("1000 calls began while"), "{figures:?}");
 }
 
 #[test]
@@ -128,6 +128,6 @@ fn memory_of_very_many_processes_is_counted_and_said() {
     }
     let figures = summary.finish(processes);
     assert_eq!((figures.memory.allocations, figures.memory.held.count), (processes, 65_536));
-    let said = format!("{} allocations beyond", processes - 65_536);
+    let said = format!("{} allocations were not followed", processes - 65_536);
     assert!(figures.incomplete_because[0].starts_with(&said), "{:?}", figures.incomplete_because);
 }
