@@ -236,7 +236,7 @@ codec!(Plain, Retval: |retval| Some(match retval {
     _ => None,
 }));
 
-codec!(OrDefault, u32: |n| Plain::datum(n), |scan| Plain::scan(scan), |text| Plain::parse(text), 0);
+codec!(OrDefault, u32: |n| Plain::datum(n), |scan| Plain::scan(scan), |text| from_str(text).map(Some), 0);
 codec!(OrDefault, Cow<'a, str>: |text| Plain::datum(text), |scan| {
     Plain::scan(scan)
 }, |text| Plain::parse(text), Cow::default());
