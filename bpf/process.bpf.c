@@ -29,7 +29,6 @@
 #define MAP_SHARED 1
 #define MAP_ANONYMOUS 0x20
 #define PROT_WRITE 2
-#define PF_EXITING 4
 
 /* Unused variables: they carry the record types into this object's BTF, from which the recorder's own types are
  * generated. */
@@ -63,7 +62,6 @@ struct gpurec_state *type_state;
 struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
 enum gpurec_level type_level;
-enum gpurec_reach type_reach;
 enum gpurec_copied type_copied;
 
 /* An executable mapping under way, from the entry of mmap to its exit. */
@@ -105,39 +103,9 @@ static __always_inline void read_name(struct gpurec_new_file *what, struct file 
 	bpf_probe_read_kernel_str(what->name, sizeof(what->name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
 }
 
-/* Linux identifies the process that a hook is for by its first thread, as long as that thread lives. */
 static __always_inline bool is_seen(const struct gpurec_file *file)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	u32 *only = bpf_map_lookup_elem(&seen, file);
-
-	if (!only)
-		return false;
-	return !*only || (*only == (u32)task->tgid && !(BPF_CORE_READ(task, group_leader, flags) & PF_EXITING));
-}
-
-/* Are the hooks for this process alone? */
-static __always_inline bool is_the_only(u32 pid)
-{
-	u32 zero = 0;
-	struct gpurec_state *s = bpf_map_lookup_elem(&state, &zero);
-
-	return s && s->only == pid;
-}
-
-static __always_inline void report_alone(u32 pid, u16 flags)
-{
-	struct gpurec_new_file *r = bpf_ringbuf_reserve(&control, sizeof(*r), 0);
-
-	if (!r) {
-		COUNT_LOST(file);
-		return;
-	}
-	__builtin_memset(r, 0, sizeof(*r));
-	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
-	r->head.flags = GPUREC_ALONE | flags;
-	r->pid = pid;
-	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
+	return bpf_map_lookup_elem(&seen, file);
 }
 
 static __always_inline void report_file(const struct gpurec_new_file *what, u16 flags)
@@ -312,10 +280,6 @@ static __always_inline int forks(u32 copy, struct task_struct *parent, struct ta
 			return 0;
 		}
 		give_state(child);
-		/* The child has the hooks' breakpoints in its memory, a copy of its parent's or (vfork) the same
-		 * memory, but the hooks are for the parent alone. */
-		if (is_the_only(pid))
-			report_alone(new_pid, wait_child(child));
 	} else if (!bpf_task_storage_get(&threads, parent, 0, 0)) {
 		return 0; /* --all: only processes that have used CUDA */
 	}
@@ -368,11 +332,8 @@ static __always_inline int execs(u32 copy, struct task_struct *task, int old_pid
 	if (!config.everyone)
 		record_exec(task, old_pid);
 	read_file(&what.file, BPF_CORE_READ(bprm, file));
-	/* If a thread other than the first called exec, the first thread is gone, although its number lives on. */
 	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;
-	if (is_the_only(task->tgid) && old_pid != task->pid)
-		report_alone(task->tgid, what.head.flags ? what.head.flags : wait_current(task->tgid));
 	if (!is_seen(&what.file)) {
 		read_name(&what, BPF_CORE_READ(bprm, file));
 		report_file(&what, GPUREC_PROGRAM);
@@ -393,9 +354,6 @@ static __always_inline int ends(u32 copy, struct task_struct *task)
 	t = bpf_task_storage_get(&threads, task, 0, 0);
 	/* The thread made calls, or has begun to. */
 	known = t && (config.everyone || t->seq || t->uses_driver);
-	/* Linux no longer hooks the files that the remaining threads map. */
-	if (!ended && task->pid == task->tgid && is_the_only(pid) && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
-		report_alone(pid, 0);
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
 	if (ended && !config.everyone) {

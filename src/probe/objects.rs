@@ -42,15 +42,6 @@ pub struct Settings {
     pub no_sessions: bool,
 }
 
-impl Settings {
-    /// Can the hooks be for one process? A forked child has its parent's breakpoints but no hooks behind them, so it
-    /// must be stopped before it runs. --budget moves hooks one by one, which rules this out.
-    pub fn may_be_for_one(&self, backend: Backend) -> bool {
-        let stops_children = types().is_some_and(|types| types.signals_to_tasks);
-        backend == Backend::Session && stops_children && !self.everyone && !self.budget
-    }
-}
-
 /// The maps that all objects share, and the rings.
 pub struct Base {
     maps: Object,
@@ -75,12 +66,12 @@ impl Base {
             probe: 0,
             scratches: (cpus * SCRATCHES_A_CPU) as u32,
             budget: settings.budget.into(),
-            reach: wire::ALWAYS_EVERYBODY,
             // With sessions few calls need this memory.
             early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
             copies: copies_at_processes(),
             recorder: std::process::id() as i32,
             pause_user: settings.pause_user,
+            pad: 0,
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
@@ -113,6 +104,10 @@ impl Base {
             // reports it.
             let _ = map.update(&key, wire::bytes(&pulse), MapFlags::ANY);
         }
+    }
+
+    pub fn set_state(&self, state: wire::State) -> Result<()> {
+        Ok(self.map("state")?.update(&0u32.to_ne_bytes(), wire::bytes(&state), MapFlags::ANY)?)
     }
 
     /// Are all processes recorded, and none stopped?
@@ -150,16 +145,13 @@ impl Base {
         open.load().context("the kernel refused gpurec's process programs")
     }
 
-    /// The CUDA programs of one backend. `reach` is their attach scope; programs of a second scope reuse the maps of
-    /// the first.
-    pub fn load_cuda(&self, backend: Backend, reach: u32, before: Option<&Object>) -> Result<Object> {
+    /// The CUDA programs of one backend.
+    pub fn load_cuda(&self, backend: Backend) -> Result<Object> {
         let wanted = cuda_programs(backend);
         let mut open = open(CUDA, "cuda")?;
-        configure(&mut open, &wire::Config { reach, ..self.config })?;
-        self.share(&mut open, before)?;
-        if before.is_none() {
-            self.size_maps(&mut open)?;
-        }
+        configure(&mut open, &self.config)?;
+        self.share(&mut open, None)?;
+        self.size_maps(&mut open)?;
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             program.set_autoload(wanted.contains(&name.as_str()));
