@@ -13,7 +13,6 @@ enum gpurec_limit {
 	GPUREC_MAX_PROBES = 16384,    /* probe ids: index of the loss counters */
 	GPUREC_MAX_TARGETS = 65536,   /* traced processes alive at one time */
 	GPUREC_MAX_FILES = 65536,     /* executable files that gpurec has examined */
-	GPUREC_MAX_MARKS = 16384,     /* forks, execs and exits that some copy of a program has not seen yet */
 	GPUREC_MAX_SPENDERS = 32768,  /* threads times functions that --budget watches */
 	GPUREC_MAX_FRAMES = 64,       /* nested calls of a thread (Linux has the same limit for uretprobes) */
 	GPUREC_STOP_COUNT = 24,       /* bits for the number of files that a stopped process waits for */
@@ -261,22 +260,8 @@ struct gpurec_config {
 	unsigned int scratches;   /* number of scratches */
 	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
 	unsigned int early_frames; /* a thread's open-call memory is allocated when the thread begins */
-	unsigned int copies;      /* copies of the programs at forks, execs, exits and mappings (see copies.h) */
 	int recorder;             /* process id of the recorder */
 	unsigned int pause_user;  /* --lossless pauses only this user's processes */
-	unsigned int pad;
-};
-
-/* The hooks of programs that exist in copies; the recorder uses the same numbers. */
-enum gpurec_copied {
-	GPUREC_COPIED_FORK = 0,
-	GPUREC_COPIED_EXEC = 1,
-	GPUREC_COPIED_EXIT = 2,
-	GPUREC_COPIED_MMAP_ENTER = 3,
-	GPUREC_COPIED_MMAP_EXIT = 4,
-	GPUREC_COPIED_MPROTECT = 5,
-	GPUREC_COPIED_PKEY_MPROTECT = 6,
-	GPUREC_COPIED = 7,
 };
 
 /* What happens to a function's hits under --budget. */

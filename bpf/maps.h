@@ -26,6 +26,10 @@ struct thread {
 	u32 in_ioctl;
 	u32 uses_driver;
 	u32 late;       /* some open call has reads that failed at its entry */
+	u32 child;      /* what a copy of a program at forks, execs, exits or mprotect has recorded already (process.bpf.c) */
+	u32 execs;
+	u32 ended;
+	u32 protected;
 	u64 stack_low;  /* the memory that contains the stack of the outermost call: see stack.h */
 	u64 stack_size;
 	struct awaited awaited[GPUREC_AWAITED];

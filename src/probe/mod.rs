@@ -379,8 +379,10 @@ impl Probes {
 
     /// Why Linux-side hits are missing, if any are. Uprobes have no such gaps.
     pub fn missed(&self) -> Option<String> {
+        let mut missed = Missed::default();
+        missed.add_programs([&self.process]);
         let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
-        self.processes_missed().and(driver).sentence()
+        missed.since(&self.missed_before).and(driver).sentence()
     }
 
     /// A sentence for the user: how many instructions the verifier processed for each program.
@@ -391,21 +393,6 @@ impl Probes {
             verified.add_programs(driver.objects());
         }
         verified.sentence()
-    }
-
-    /// A hit that the first copy of a program missed a moment ago may be recorded by another copy soon: this waits for
-    /// a thread that is preempted between the two.
-    fn processes_missed(&self) -> Missed {
-        let started = Instant::now();
-        loop {
-            let mut missed = Missed::default();
-            missed.add_process_programs(&self.process);
-            let missed = missed.since(&self.missed_before);
-            if missed.is_none() || started.elapsed() > COPIES_FOLLOW {
-                return missed;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 
     /// Records no new calls, but calls in progress may still return.
@@ -478,9 +465,6 @@ impl Probes {
 fn failed(path: &Path, error: &anyhow::Error) -> Looked {
     Looked::Failed { path: path.to_owned(), reason: ui::with_remedy(format!("{error:#}")) }
 }
-
-/// How long a thread may be preempted between two programs at one hook.
-const COPIES_FOLLOW: Duration = Duration::from_millis(200);
 
 const REWRITTEN: &str = "it was written to while gpurec looked into it: replace a library by another file of its name, as package managers do";
 

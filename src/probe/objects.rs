@@ -68,10 +68,8 @@ impl Base {
             budget: settings.budget.into(),
             // With sessions few calls need this memory.
             early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
-            copies: copies_at_processes(),
             recorder: std::process::id() as i32,
             pause_user: settings.pause_user,
-            pad: 0,
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
@@ -133,14 +131,9 @@ impl Base {
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &self.config)?;
         self.share(&mut open, None)?;
-        let mappings = copies_at_system_calls() as u32;
         for mut program in open.progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            let copies = if is_at_mappings(&name) { mappings } else { self.config.copies };
-            program.set_autoload(copy_of(&name).1 < copies);
-        }
-        for mut map in open.maps_mut().filter(|map| map.name() == "marks" && self.config.copies == 1) {
-            map.set_max_entries(1)?;
+            let is_second = program.name().to_string_lossy().ends_with("_1");
+            program.set_autoload(!is_second || copies_at_system_calls() > 1);
         }
         open.load().context("the kernel refused gpurec's process programs")
     }
@@ -235,28 +228,16 @@ fn cuda_programs(backend: Backend) -> &'static [&'static str] {
 /// already recorded.
 const COPIES: usize = 3;
 
-/// A thread that ends may be preempted while hundreds of others run, and they may end too.
-const COPIES_AT_PROCESSES: u32 = 8;
-
-/// Is the program at a system call that maps memory or makes it executable?
-pub fn is_at_mappings(program: &str) -> bool {
-    ["mmap", "mprotect", "pkey_mprotect"].iter().any(|call| program.starts_with(call))
+/// "mmap_enter_1" is a copy of "mmap_enter".
+pub fn without_copy(program: &str) -> &str {
+    let numbered = program.rsplit_once('_').filter(|(_, copy)| copy.parse::<u32>().is_ok());
+    numbered.map_or(program, |(name, _)| name)
 }
 
-/// "mmap_enter_2" is copy 2 of "mmap_enter".
-pub fn copy_of(program: &str) -> (&str, u32) {
-    let numbered = program.rsplit_once('_').and_then(|(name, copy)| Some((name, copy.parse().ok()?)));
-    numbered.unwrap_or((program, 0))
-}
-
-/// Number of copies to put at a system call's tracepoint: before Linux 7.1 nothing is preempted there.
+/// Number of copies to put at a system call's tracepoint: before Linux 7.1 nothing is preempted there. The programs that
+/// follow processes exist twice (docs/decisions/0002-two-copies.md).
 pub fn copies_at_system_calls() -> usize {
     if types().is_some_and(|types| types.faultable_tracepoints) { COPIES } else { 1 }
-}
-
-/// Number of copies to put at forks, execs and exits: more than one under the same condition.
-fn copies_at_processes() -> u32 {
-    if copies_at_system_calls() > 1 { COPIES_AT_PROCESSES } else { 1 }
 }
 
 /// Number of copies to put at a function by fentry, whose programs can be preempted wherever Linux itself can. Only
