@@ -122,7 +122,7 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 	r->pid = pid;
 	r->head.flags = flags | (what->head.flags & GPUREC_NO_HOOKS);
 	if (!config.everyone)
-		r->head.flags |= watched ? watched : wait_current(pid);
+		r->head.flags |= watched ? watched : stop_current(pid) ? GPUREC_STOPPED : 0;
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
 

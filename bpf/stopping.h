@@ -106,10 +106,4 @@ static __always_inline bool stop_current(u32 pid)
 	return !others_stop(pid) && waits(pid) && bpf_send_signal_thread(SIGSTOP) == 0;
 }
 
-/* Stops the current process. Returns the flags of the record that reports it. */
-static __always_inline u16 wait_current(u32 pid)
-{
-	return stop_current(pid) ? GPUREC_STOPPED : 0;
-}
-
 #endif
