@@ -148,29 +148,6 @@ static __always_inline u64 entry_sp(struct pt_regs *regs)
 #endif
 }
 
-/* Has the program of the other scope recorded this hit? The program that runs first does. The probe is not compared:
- * functions of two files may share one. */
-static __always_inline bool is_told_already(struct thread *t, struct pt_regs *regs)
-{
-	if (config.reach == GPUREC_ALWAYS_EVERYBODY)
-		return false;
-	if (t->told_by && t->told_by != config.reach && t->told_ip == PT_REGS_IP(regs) && t->told_sp == PT_REGS_SP(regs)) {
-		t->told_by = 0;
-		return true;
-	}
-	t->told_by = config.reach;
-	t->told_ip = PT_REGS_IP(regs);
-	t->told_sp = PT_REGS_SP(regs);
-	return false;
-}
-
-/* After the return, another call may hit the same place. */
-static __always_inline void forget_told(struct thread *t)
-{
-	if (config.reach != GPUREC_ALWAYS_EVERYBODY)
-		t->told_by = 0;
-}
-
 /* The capture kind in a hook's cookie (enum gpurec_wants). */
 static __always_inline u32 wants_of(u64 cookie)
 {
@@ -310,7 +287,7 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 			count_lost_call(probe);
 		return 0;
 	}
-	if (!t->traced || budget_counts(probe) || is_told_already(t, regs))
+	if (!t->traced || budget_counts(probe))
 		return 0;
 	/* The return of a pair cannot be declined. */
 	if (!keep_always && is_on_another_stack(t, sp))
@@ -490,7 +467,6 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	if (!t->traced)
 		return;
 	budget_returned(probe);
-	forget_told(t);
 	seq = ++t->seq;
 	if (entry_sp(regs) >= t->outermost)
 		t->outermost = 0;

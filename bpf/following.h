@@ -4,8 +4,7 @@
 #ifndef GPUREC_FOLLOWING_H
 #define GPUREC_FOLLOWING_H
 
-/* Files that gpurec has examined: no process needs to stop for them again, or only the process whose hooks are in
- * the file need not. */
+/* Files that gpurec has examined: no process needs to stop for them again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, GPUREC_MAX_FILES);

@@ -13,7 +13,6 @@ enum gpurec_limit {
 	GPUREC_MAX_PROBES = 16384,    /* probe ids: index of the loss counters */
 	GPUREC_MAX_TARGETS = 65536,   /* traced processes alive at one time */
 	GPUREC_MAX_FILES = 65536,     /* executable files that gpurec has examined */
-	GPUREC_MAX_MARKS = 16384,     /* forks, execs and exits that some copy of a program has not seen yet */
 	GPUREC_MAX_SPENDERS = 32768,  /* threads times functions that --budget watches */
 	GPUREC_MAX_FRAMES = 64,       /* nested calls of a thread (Linux has the same limit for uretprobes) */
 	GPUREC_STOP_COUNT = 24,       /* bits for the number of files that a stopped process waits for */
@@ -63,9 +62,6 @@ enum gpurec_flag {
 	GPUREC_KERNEL_THREAD = 64,
 	/* An ioctl that was wrapped in NV_ESC_IOCTL_XFER_CMD. */
 	GPUREC_WRAPPED = 128,
-	/* gpurec_new_file: no file. Hooks for one process see less from now on: the process forked, or Linux
-	 * identifies it by a thread that is gone. */
-	GPUREC_ALONE = 256,
 	/* gpurec_new_file: the process is not stopped, because a shell with job control or a debugger would take the
 	 * stop for its own. */
 	GPUREC_WATCHED = 512,
@@ -263,30 +259,9 @@ struct gpurec_config {
 	unsigned int probe;       /* fentry: the only function that these programs hook */
 	unsigned int scratches;   /* number of scratches */
 	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
-	unsigned int reach;       /* enum gpurec_reach of the CUDA programs */
 	unsigned int early_frames; /* a thread's open-call memory is allocated when the thread begins */
-	unsigned int copies;      /* copies of the programs at forks, execs, exits and mappings (see copies.h) */
 	int recorder;             /* process id of the recorder */
 	unsigned int pause_user;  /* --lossless pauses only this user's processes */
-};
-
-/* The hooks of programs that exist in copies; the recorder uses the same numbers. */
-enum gpurec_copied {
-	GPUREC_COPIED_FORK = 0,
-	GPUREC_COPIED_EXEC = 1,
-	GPUREC_COPIED_EXIT = 2,
-	GPUREC_COPIED_MMAP_ENTER = 3,
-	GPUREC_COPIED_MMAP_EXIT = 4,
-	GPUREC_COPIED_MPROTECT = 5,
-	GPUREC_COPIED_PKEY_MPROTECT = 6,
-	GPUREC_COPIED = 7,
-};
-
-/* The attach scope. Where a process has hooks of both kinds, both see its calls, and one of them records the call. */
-enum gpurec_reach {
-	GPUREC_ALWAYS_EVERYBODY = 0, /* there are no hooks for one process */
-	GPUREC_ONE_PROCESS = 1,
-	GPUREC_EVERYBODY_SINCE = 2,  /* added when hooks for one process were no longer enough */
 };
 
 /* What happens to a function's hits under --budget. */
@@ -314,7 +289,6 @@ struct gpurec_spent {
 struct gpurec_state {
 	unsigned int phase;       /* enum gpurec_phase */
 	unsigned int kernel;      /* Linux-side events are recorded, but not before calls are */
-	unsigned int only;        /* the process that the hooks are for; 0: all processes */
 	unsigned int may_pause;   /* the recorder reads the rings and resumes processes that --lossless pauses */
 };
 

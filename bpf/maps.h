@@ -25,13 +25,13 @@ struct thread {
 	u32 off_state;
 	u32 in_ioctl;
 	u32 uses_driver;
-	u32 told_by;    /* when programs of two scopes see a hit: what the first of them saw */
-	u64 told_sp;
-	u64 told_ip;
+	u32 late;       /* some open call has reads that failed at its entry */
+	u32 child;      /* what a copy of a program at forks, execs, exits or mprotect has recorded already (process.bpf.c) */
+	u32 execs;
+	u32 ended;
+	u32 protected;
 	u64 stack_low;  /* the memory that contains the stack of the outermost call: see stack.h */
 	u64 stack_size;
-	u32 late;       /* some open call has reads that failed at its entry */
-	u32 pad;
 	struct awaited awaited[GPUREC_AWAITED];
 };
 

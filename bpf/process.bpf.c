@@ -17,7 +17,6 @@
 #include "following.h"
 #include "emit.h"
 #include "stopping.h"
-#include "copies.h"
 
 #define SIGNAL_GROUP_EXIT 4
 #define PROT_READ 1
@@ -26,10 +25,10 @@
 #define READ_IMPLIES_EXEC 0x0400000
 #define MOST_RANGES 4
 #define ENOENT 2
+#define EEXIST 17
 #define MAP_SHARED 1
 #define MAP_ANONYMOUS 0x20
 #define PROT_WRITE 2
-#define PF_EXITING 4
 
 /* Unused variables: they carry the record types into this object's BTF, from which the recorder's own types are
  * generated. */
@@ -63,8 +62,6 @@ struct gpurec_state *type_state;
 struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
 enum gpurec_level type_level;
-enum gpurec_reach type_reach;
-enum gpurec_copied type_copied;
 
 /* An executable mapping under way, from the entry of mmap to its exit. */
 struct {
@@ -105,39 +102,9 @@ static __always_inline void read_name(struct gpurec_new_file *what, struct file 
 	bpf_probe_read_kernel_str(what->name, sizeof(what->name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
 }
 
-/* Linux identifies the process that a hook is for by its first thread, as long as that thread lives. */
 static __always_inline bool is_seen(const struct gpurec_file *file)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	u32 *only = bpf_map_lookup_elem(&seen, file);
-
-	if (!only)
-		return false;
-	return !*only || (*only == (u32)task->tgid && !(BPF_CORE_READ(task, group_leader, flags) & PF_EXITING));
-}
-
-/* Are the hooks for this process alone? */
-static __always_inline bool is_the_only(u32 pid)
-{
-	u32 zero = 0;
-	struct gpurec_state *s = bpf_map_lookup_elem(&state, &zero);
-
-	return s && s->only == pid;
-}
-
-static __always_inline void report_alone(u32 pid, u16 flags)
-{
-	struct gpurec_new_file *r = bpf_ringbuf_reserve(&control, sizeof(*r), 0);
-
-	if (!r) {
-		COUNT_LOST(file);
-		return;
-	}
-	__builtin_memset(r, 0, sizeof(*r));
-	fill_head(&r->head, GPUREC_NEW_FILE, 0, 0);
-	r->head.flags = GPUREC_ALONE | flags;
-	r->pid = pid;
-	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
+	return bpf_map_lookup_elem(&seen, file);
 }
 
 static __always_inline void report_file(const struct gpurec_new_file *what, u16 flags)
@@ -155,7 +122,7 @@ static __always_inline void report_file(const struct gpurec_new_file *what, u16 
 	r->pid = pid;
 	r->head.flags = flags | (what->head.flags & GPUREC_NO_HOOKS);
 	if (!config.everyone)
-		r->head.flags |= watched ? watched : wait_current(pid);
+		r->head.flags |= watched ? watched : stop_current(pid) ? GPUREC_STOPPED : 0;
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
 
@@ -168,7 +135,7 @@ static __always_inline bool becomes_executable(u64 protection)
 	return (protection & PROT_READ) && (BPF_CORE_READ(task, personality) & READ_IMPLIES_EXEC);
 }
 
-static __always_inline int mmap_begins(u32 copy, struct trace_event_raw_sys_enter *ctx)
+static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 {
 	struct gpurec_new_file what = {};
 	struct task_struct *task;
@@ -177,7 +144,6 @@ static __always_inline int mmap_begins(u32 copy, struct trace_event_raw_sys_ente
 	unsigned int max;
 
 	keep_own_stack(ctx);
-	cover_mapping(copy, GPUREC_COPIED_MMAP_ENTER);
 	if ((ctx->args[3] & MAP_ANONYMOUS) || !becomes_executable(ctx->args[2]))
 		return 0;
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
@@ -203,13 +169,13 @@ static __always_inline int mmap_begins(u32 copy, struct trace_event_raw_sys_ente
 	return 0;
 }
 
-static __always_inline int mmap_ends(u32 copy, struct trace_event_raw_sys_exit *ctx)
+/* The copy that deletes the entry of a mapping reports the mapping. */
+static __always_inline int mmap_ends(struct trace_event_raw_sys_exit *ctx)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
 	struct gpurec_new_file *what;
 
 	keep_own_stack(ctx);
-	cover_mapping(copy, GPUREC_COPIED_MMAP_EXIT);
 	what = bpf_map_lookup_elem(&mapping, &tid);
 	if (!what)
 		return 0;
@@ -236,9 +202,22 @@ static long mapped_file(struct task_struct *task, struct vm_area_struct *vma, vo
 	return 0;
 }
 
+/* Has another copy handled this exit of mprotect? --all stops no process, and a second record does no harm. */
+static __always_inline bool has_protected(u32 copy, struct task_struct *task)
+{
+	struct thread *t = config.everyone ? NULL : thread_state(task);
+	bool has;
+
+	if (!t)
+		return false;
+	has = copy && t->protected;
+	t->protected = !copy;
+	return has;
+}
+
 /* Mappings of files become executable. This also matters where the call fails: the range before a hole has changed.
  * The arguments are still in the registers. */
-static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_raw_sys_exit *ctx)
+static __always_inline int mprotect_ends(u32 copy, struct trace_event_raw_sys_exit *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct gpurec_new_file file = {.fd = -1};
@@ -246,7 +225,7 @@ static __always_inline int mprotect_ends(u32 copy, u32 what, struct trace_event_
 	u64 at, end;
 
 	keep_own_stack(ctx);
-	if (!cover_mapping(copy, what) || !is_target(task->tgid))
+	if (!is_target(task->tgid) || has_protected(copy, task))
 		return 0;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	if (!becomes_executable(PT_REGS_PARM3_CORE_SYSCALL(regs)))
@@ -287,37 +266,37 @@ static __always_inline void give_state(struct task_struct *task)
 		bpf_task_storage_get(&frames, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
-static __always_inline int forks(u32 copy, struct task_struct *parent, struct task_struct *child)
+static __always_inline int forks(struct task_struct *parent, struct task_struct *child)
 {
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
 	struct gpurec_fork *r;
-	bool told = is_told(copy, GPUREC_COPIED_FORK, child);
 	int error; /* not long: kernels before 6.4 leave the upper half as it was */
 
 	if (pid == new_pid) {
-		/* A new thread. The allocation may fail for the moment, so every copy tries it. */
+		/* A new thread. */
 		if (is_target(pid))
 			give_state(child);
 		return 0;
 	}
-	if (told)
-		return 0;
 	if (!config.everyone) {
 		if (!config.follow || !is_target(pid))
 			return 0;
-		error = bpf_map_update_elem(&targets, &new_pid, &one, BPF_ANY);
+		error = bpf_map_update_elem(&targets, &new_pid, &one, BPF_NOEXIST);
+		if (error == -EEXIST)
+			return 0;
 		if (error) {
 			/* The table is full: no call of the child will be seen. */
 			COUNT_LOST(fork);
 			return 0;
 		}
 		give_state(child);
-		/* The child has the hooks' breakpoints in its memory, a copy of its parent's or (vfork) the same
-		 * memory, but the hooks are for the parent alone. */
-		if (is_the_only(pid))
-			report_alone(new_pid, wait_child(child));
-	} else if (!bpf_task_storage_get(&threads, parent, 0, 0)) {
-		return 0; /* --all: only processes that have used CUDA */
+	} else {
+		struct thread *t = bpf_task_storage_get(&threads, parent, 0, 0);
+
+		/* --all: only processes that have used CUDA */
+		if (!t || t->child == new_pid)
+			return 0;
+		t->child = new_pid;
 	}
 	r = reserve(sizeof(*r));
 	if (!r) {
@@ -356,23 +335,25 @@ static __always_inline void record_exec(struct task_struct *task, u32 old_tid)
 	submit(r);
 }
 
-static __always_inline int execs(u32 copy, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+static __always_inline int execs(struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	struct gpurec_new_file what = {.fd = -1};
+	u32 times = BPF_CORE_READ(task, self_exec_id);
+	struct thread *t;
 
-	if (is_told(copy, GPUREC_COPIED_EXEC, task))
-		return 0;
 	if (!is_target(task->tgid))
 		return 0;
 	give_state(task);
+	t = bpf_task_storage_get(&threads, task, 0, 0);
+	if (t && t->execs == times)
+		return 0;
+	if (t)
+		t->execs = times;
 	if (!config.everyone)
 		record_exec(task, old_pid);
 	read_file(&what.file, BPF_CORE_READ(bprm, file));
-	/* If a thread other than the first called exec, the first thread is gone, although its number lives on. */
 	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;
-	if (is_the_only(task->tgid) && old_pid != task->pid)
-		report_alone(task->tgid, what.head.flags ? what.head.flags : wait_current(task->tgid));
 	if (!is_seen(&what.file)) {
 		read_name(&what, BPF_CORE_READ(bprm, file));
 		report_file(&what, GPUREC_PROGRAM);
@@ -380,22 +361,21 @@ static __always_inline int execs(u32 copy, struct task_struct *task, int old_pid
 	return 0;
 }
 
-static __always_inline int ends(u32 copy, struct task_struct *task)
+static __always_inline int ends(struct task_struct *task)
 {
 	u32 pid = task->tgid;
 	struct gpurec_exit *r;
 	bool ended, known;
 	struct thread *t;
 
-	if (is_told(copy, GPUREC_COPIED_EXIT, task))
-		return 0;
 	ended = BPF_CORE_READ(task, signal, live.counter) == 0;
 	t = bpf_task_storage_get(&threads, task, 0, 0);
+	if (t && t->ended)
+		return 0;
+	if (t)
+		t->ended = 1;
 	/* The thread made calls, or has begun to. */
 	known = t && (config.everyone || t->seq || t->uses_driver);
-	/* Linux no longer hooks the files that the remaining threads map. */
-	if (!ended && task->pid == task->tgid && is_the_only(pid) && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
-		report_alone(pid, 0);
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))
 		return 0;
 	if (ended && !config.everyone) {
@@ -421,63 +401,51 @@ static __always_inline int ends(u32 copy, struct task_struct *task)
 	return 0;
 }
 
-/* The copy that deletes the entry of a mapping reports the mapping. */
-#define AT_MMAP(copy)                                                                     \
+#define AT_SYSTEM_CALLS(copy)                                                             \
 	SEC("tracepoint/syscalls/sys_enter_mmap")                                         \
 	int mmap_enter_##copy(struct trace_event_raw_sys_enter *ctx)                      \
 	{                                                                                 \
-		return mmap_begins(copy, ctx);                                            \
+		return mmap_begins(ctx);                                                  \
 	}                                                                                 \
 	SEC("tracepoint/syscalls/sys_exit_mmap")                                          \
 	int mmap_exit_##copy(struct trace_event_raw_sys_exit *ctx)                        \
 	{                                                                                 \
-		return mmap_ends(copy, ctx);                                              \
-	}
-
-#define AT_MPROTECT(copy)                                                                 \
+		return mmap_ends(ctx);                                                    \
+	}                                                                                 \
 	SEC("tracepoint/syscalls/sys_exit_mprotect")                                      \
 	int mprotect_exit_##copy(struct trace_event_raw_sys_exit *ctx)                    \
 	{                                                                                 \
-		return mprotect_ends(copy, GPUREC_COPIED_MPROTECT, ctx);                  \
+		return mprotect_ends(copy, ctx);                                          \
 	}                                                                                 \
 	SEC("tracepoint/syscalls/sys_exit_pkey_mprotect")                                 \
 	int pkey_mprotect_exit_##copy(struct trace_event_raw_sys_exit *ctx)               \
 	{                                                                                 \
-		return mprotect_ends(copy, GPUREC_COPIED_PKEY_MPROTECT, ctx);             \
+		return mprotect_ends(copy, ctx);                                          \
 	}
 
 #define AT_PROCESSES(copy)                                                                \
 	SEC("tp_btf/sched_process_fork")                                                  \
 	int BPF_PROG(process_fork_##copy, struct task_struct *parent, struct task_struct *child) \
 	{                                                                                 \
-		return forks(copy, parent, child);                                        \
+		return forks(parent, child);                                              \
 	}                                                                                 \
 	SEC("tp_btf/sched_process_exec")                                                  \
 	int BPF_PROG(process_exec_##copy, struct task_struct *task, int old_pid, struct linux_binprm *bprm) \
 	{                                                                                 \
-		return execs(copy, task, old_pid, bprm);                                  \
+		return execs(task, old_pid, bprm);                                        \
 	}                                                                                 \
 	SEC("tp_btf/sched_process_exit")                                                  \
 	int BPF_PROG(process_exit_##copy, struct task_struct *task)                       \
 	{                                                                                 \
-		return ends(copy, task);                                                  \
+		return ends(task);                                                        \
 	}
 
-AT_MMAP(0)
-AT_MMAP(1)
-AT_MMAP(2)
-
-AT_MPROTECT(0)
-AT_MPROTECT(1)
-AT_MPROTECT(2)
-
+/* From Linux 7.1 on, a thread can be preempted in a program. Until it continues, Linux skips that program for every
+ * other thread that hits it on the same CPU, and the second copy sees the hit instead. Where both see a hit, the maps
+ * and the thread's state show the second that the first has recorded it. */
+AT_SYSTEM_CALLS(0)
+AT_SYSTEM_CALLS(1)
 AT_PROCESSES(0)
 AT_PROCESSES(1)
-AT_PROCESSES(2)
-AT_PROCESSES(3)
-AT_PROCESSES(4)
-AT_PROCESSES(5)
-AT_PROCESSES(6)
-AT_PROCESSES(7)
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

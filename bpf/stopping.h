@@ -1,6 +1,6 @@
 /*
  * Stops a process that has mapped a new file, and decides whether its parent or debugger would take that stop for its own.
- * In: the current thread, or a child that has not run yet. Out: SIGSTOP, the entry in `stopped`, and the flags of the
+ * In: the current thread. Out: SIGSTOP, the entry in `stopped`, and the flags of the
  * record that reports it. Not here: which file is new (process.bpf.c), resuming (the recorder and the guardian).
  */
 #ifndef GPUREC_STOPPING_H
@@ -14,9 +14,6 @@
 #define MOST_WAITING 4
 #define PT_PTRACED 1
 #define PT_SEIZED 0x10000
-
-/* Linux 6.13. Where it is missing, hooks are for all processes and no child is stopped at birth. */
-extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_type type, u64 value) __weak __ksym;
 
 static __always_inline bool waits(u32 pid)
 {
@@ -107,27 +104,6 @@ static __always_inline bool others_stop(u32 pid)
 static __always_inline bool stop_current(u32 pid)
 {
 	return !others_stop(pid) && waits(pid) && bpf_send_signal_thread(SIGSTOP) == 0;
-}
-
-/* Stops a child before it has run at all. */
-static __always_inline bool stop_child(struct task_struct *child)
-{
-	if (!bpf_ksym_exists(bpf_send_signal_task) || !waits(child->tgid))
-		return false;
-	return bpf_send_signal_task(child, SIGSTOP, PIDTYPE_PID, 0) == 0;
-}
-
-/* Stops the current process. Returns the flags of the record that reports it. */
-static __always_inline u16 wait_current(u32 pid)
-{
-	return stop_current(pid) ? GPUREC_STOPPED : 0;
-}
-
-static __always_inline u16 wait_child(struct task_struct *child)
-{
-	if (is_debugged(child))
-		return GPUREC_WATCHED;
-	return stop_child(child) ? GPUREC_STOPPED : 0;
 }
 
 #endif

@@ -35,8 +35,7 @@ pub use skeleton::types::gpurec_state as State;
 
 use skeleton::types::{
     gpurec_family, gpurec_flag, gpurec_kind, gpurec_level, gpurec_limit, gpurec_phase, gpurec_piece_state,
-    gpurec_reach, gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function,
-    gpurec_wants,
+    gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function, gpurec_wants,
 };
 
 pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
@@ -51,7 +50,6 @@ pub const PROCESS_ENDED: u16 = gpurec_flag::GPUREC_PROCESS_ENDED.0 as u16;
 pub const CUT: u16 = gpurec_flag::GPUREC_CUT.0 as u16;
 pub const STOPPED: u16 = gpurec_flag::GPUREC_STOPPED.0 as u16;
 pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
-pub const ALONE: u16 = gpurec_flag::GPUREC_ALONE.0 as u16;
 pub const WATCHED: u16 = gpurec_flag::GPUREC_WATCHED.0 as u16;
 
 pub const NO_HOOKS: u16 = gpurec_flag::GPUREC_NO_HOOKS.0 as u16;
@@ -98,10 +96,6 @@ pub const HOOK_PIECE: u16 = gpurec_limit::GPUREC_HOOK_PIECE.0 as u16;
 pub const RECORDING: u32 = gpurec_phase::GPUREC_RECORDING.0;
 pub const RETURNS_ONLY: u32 = gpurec_phase::GPUREC_RETURNS_ONLY.0;
 pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
-
-pub const ALWAYS_EVERYBODY: u32 = gpurec_reach::GPUREC_ALWAYS_EVERYBODY.0;
-pub const ONE_PROCESS: u32 = gpurec_reach::GPUREC_ONE_PROCESS.0;
-pub const EVERYBODY_SINCE: u32 = gpurec_reach::GPUREC_EVERYBODY_SINCE.0;
 
 pub const RECORDED: u32 = gpurec_level::GPUREC_RECORDED.0;
 pub const COUNTED: u32 = gpurec_level::GPUREC_COUNTED.0;

@@ -22,8 +22,6 @@ pub struct Types {
     /// True if the functions that session programs call take the context as an argument.
     pub session_cookie_takes_context: bool,
     pub session_is_return_takes_context: bool,
-    /// Programs can send signals to tasks other than the current one.
-    pub signals_to_tasks: bool,
     /// Programs on system call tracepoints can be preempted.
     pub faultable_tracepoints: bool,
 }
@@ -60,8 +58,7 @@ const STRUCTS: [&str; 5] = [
     "bpf_kprobe_multi_link",
     "kprobe_insn_cache",
 ];
-const FUNCTIONS: [&str; 4] =
-    ["bpf_session_cookie", "bpf_session_is_return", "bpf_send_signal_task", "trace_call_bpf_faultable"];
+const FUNCTIONS: [&str; 3] = ["bpf_session_cookie", "bpf_session_is_return", "trace_call_bpf_faultable"];
 
 impl Types {
     fn read(btf: &Btf) -> Types {
@@ -78,7 +75,6 @@ impl Types {
             cookies: btf.has_enumerator("bpf_func_id", "BPF_FUNC_get_attach_cookie"),
             session_cookie_takes_context: takes_something("bpf_session_cookie"),
             session_is_return_takes_context: takes_something("bpf_session_is_return"),
-            signals_to_tasks: functions.contains_key("bpf_send_signal_task"),
             faultable_tracepoints: functions.contains_key("trace_call_bpf_faultable"),
         }
     }

@@ -25,9 +25,6 @@ use crate::process::fds;
 use crate::ui;
 use gpurec_trace::HookError;
 
-/// All processes: BPF decides which is traced.
-pub const ANYONE: i32 = -1;
-
 /// Number of threads that detach at the same time. Each waits for Linux, which releases all waiting threads when a
 /// grace period ends: 1,019 links took 1,237 ms with 64 threads, 138 ms with this number.
 const DETACHERS: usize = 1024;
@@ -43,27 +40,19 @@ pub struct Place {
     pub cookie: u64,
 }
 
-/// Attaches all places or none. `whom` is a process, or all of them; a single process works only with the first
-/// backend: before 6.10 Linux took a thread for a process.
-pub fn attach(
-    object: &Object,
-    backend: Backend,
-    file: &File,
-    places: &[Place],
-    whom: i32,
-) -> Result<Vec<Hook>> {
+/// Attaches all places or none, in every process that maps the file: BPF decides which is traced.
+pub fn attach(object: &Object, backend: Backend, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
     match backend {
         Backend::Session => {
             let program = session_program(object)?;
-            Ok(vec![multi(&program, file, places, BPF_TRACE_UPROBE_SESSION, 0, whom)?])
+            Ok(vec![multi(&program, file, places, BPF_TRACE_UPROBE_SESSION, 0)?])
         }
         Backend::Multi => {
             // Returns first: then an entry that is seen already has its return hooked. The return program ignores a
             // call whose entry it does not know.
             let of_returns = BPF_F_UPROBE_MULTI_RETURN;
-            let hook = |name, flags| {
-                multi(&program(object, name)?, file, places, BPF_TRACE_UPROBE_MULTI, flags, ANYONE)
-            };
+            let hook =
+                |name, flags| multi(&program(object, name)?, file, places, BPF_TRACE_UPROBE_MULTI, flags);
             let returns = hook("cuda_return", of_returns)?;
             Ok(vec![hook("cuda_entry", 0)?, returns])
         }
@@ -99,13 +88,12 @@ pub fn attach_most(
     backend: Backend,
     file: &File,
     places: &[Place],
-    whom: i32,
 ) -> Result<Parts<Hook>> {
     let each = backend == Backend::Single;
     attach_parts(places.len(), each, &mut |part| {
         // One by one they may take a minute.
         base.still_here();
-        attach(object, backend, file, &places[part], whom)
+        attach(object, backend, file, &places[part])
     })
 }
 
@@ -155,14 +143,7 @@ fn path_of(file: &File) -> String {
 }
 
 /// Makes the system call directly: libbpf's own function allocates memory.
-fn multi(
-    program: &ProgramMut,
-    file: &File,
-    places: &[Place],
-    kind: u32,
-    flags: u32,
-    whom: i32,
-) -> Result<Hook> {
+fn multi(program: &ProgramMut, file: &File, places: &[Place], kind: u32, flags: u32) -> Result<Hook> {
     let path = CString::new(path_of(file))?;
     let offsets: Vec<_> = places.iter().map(|place| place.offset).collect();
     let cookies: Vec<u64> = places.iter().map(|place| place.cookie).collect();
@@ -174,8 +155,6 @@ fn multi(
         path: path.as_ptr(),
         offsets: offsets.as_ptr(),
         cookies: cookies.as_ptr(),
-        // 0 means all processes.
-        pid: u32::try_from(whom).unwrap_or(0),
         ..Default::default()
     };
     options.__bindgen_anon_1.uprobe_multi = multi;
@@ -195,6 +174,9 @@ fn multi(
     }
 }
 
+/// As libbpf wants it.
+const EVERY_PROCESS: i32 = -1;
+
 fn single(object: &Object, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
     let path = PathBuf::from(path_of(file));
     let entry = program(object, "cuda_entry")?;
@@ -203,7 +185,7 @@ fn single(object: &Object, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
     for place in places {
         for (program, retprobe) in [(&exit, true), (&entry, false)] {
             let options = UprobeOpts { cookie: place.cookie, retprobe, ..UprobeOpts::default() };
-            let link = program.attach_uprobe_with_opts(ANYONE, &path, place.offset as usize, options);
+            let link = program.attach_uprobe_with_opts(EVERY_PROCESS, &path, place.offset as usize, options);
             match link {
                 Ok(link) => links.push(link.into()),
                 Err(error) => {

@@ -10,8 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
-use super::aside::without_signals;
-use super::attach::{self, ANYONE, Place};
+use super::attach::{self, Place};
 use super::capture;
 use super::objects::Base;
 use crate::host::Backend;
@@ -87,9 +86,7 @@ pub struct SiteCosts {
     pub stepped_cold: u64,
 }
 
-/// `alone`: the hook is for this process, and a second thread makes the calls: a kernel that mistakes the first thread
-/// for the whole process sees none of them.
-pub fn measure(base: &Base, cuda: &Object, backend: Backend, alone: bool) -> Result<SiteCosts> {
+pub fn measure(base: &Base, cuda: &Object, backend: Backend) -> Result<SiteCosts> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let cookie = capture::cookie(COOKIE as u32, None);
     let mut places = Vec::new();
@@ -100,9 +97,8 @@ pub fn measure(base: &Base, cuda: &Object, backend: Backend, alone: bool) -> Res
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
     let plain = costs(&mut || ());
-    let whom = if alone { std::process::id() as i32 } else { ANYONE };
-    let hooked = attach::attach(cuda, backend, &exe, &places, whom).map(|links| {
-        let hooked = if alone { in_a_thread(|| measure_hooked(base)) } else { measure_hooked(base) };
+    let hooked = attach::attach(cuda, backend, &exe, &places).map(|links| {
+        let hooked = measure_hooked(base);
         attach::detach_aside(links);
         hooked
     });
@@ -119,14 +115,6 @@ pub fn measure(base: &Base, cuda: &Object, backend: Backend, alone: bool) -> Res
         // Only a few cold calls are measured, and no cold call is cheaper than a warm one.
         emulated_cold: hooked.emulated_cold.saturating_sub(plain.emulated_cold).max(emulated),
         stepped_cold: hooked.stepped_cold.saturating_sub(plain.stepped_cold).max(stepped),
-    })
-}
-
-fn in_a_thread(work: impl FnOnce() -> Result<(SiteCosts, u64)> + Send) -> Result<(SiteCosts, u64)> {
-    std::thread::scope(|scope| {
-        let thread = without_signals(|| std::thread::Builder::new().spawn_scoped(scope, work));
-        let thread = thread.context("gpurec cannot start a thread")?;
-        thread.join().unwrap_or_else(|_| bail!("the calibration panicked"))
     })
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
-use super::attach::{self, ANYONE, Place};
+use super::attach::{self, Place};
 use super::calibrate::{COOKIE, file_offset, gpurec_emulated, gpurec_stepped};
 use super::objects::{self, Base};
 use crate::host::Backend;
@@ -43,7 +43,7 @@ pub fn measure(base: &Base, cuda: &Object, backend: Backend) -> Result<HitCosts>
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
     let plain = cheapest(gpurec_emulated, &mut rings);
-    let links = attach::attach(cuda, backend, &exe, &places, ANYONE)?;
+    let links = attach::attach(cuda, backend, &exe, &places)?;
     let costs = measure_hooked(cuda, plain, &mut rings);
     attach::detach(links);
     targets.delete(&me)?;

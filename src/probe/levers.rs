@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use super::Probe;
-use super::attach::{self, ANYONE, Place, Refused};
+use super::attach::{self, Place, Refused};
 use super::capture;
 use super::hit_costs::HitCosts;
 use super::loss;
@@ -95,7 +95,7 @@ impl Levers {
             base.still_here();
             match is_given_up(&probes[part.start]) {
                 true => Ok(Vec::new()),
-                false => attach::attach(cuda, backend, file, &places[part], ANYONE),
+                false => attach::attach(cuda, backend, file, &places[part]),
             }
         })?;
         for (part, links) in parts.taken {
@@ -183,7 +183,7 @@ impl Levers {
     pub(super) fn hook(&mut self, cuda: &Object, backend: Backend, probe: u32) -> Result<()> {
         let held = self.held.get_mut(&probe).context("no such function")?;
         for spot in held.places.iter_mut().filter(|spot| spot.links.is_empty()) {
-            spot.links = attach::attach(cuda, backend, &spot.file, &[spot.place], ANYONE)?;
+            spot.links = attach::attach(cuda, backend, &spot.file, &[spot.place])?;
         }
         held.hooked = true;
         Ok(())

@@ -7,10 +7,9 @@ use libbpf_rs::Object;
 use super::aside::without_signals;
 use super::calibrate;
 use super::calibrate::SiteCosts;
-use super::objects::{Base, Settings};
+use super::objects::Base;
 use crate::host::Backend;
 use crate::host::Plan;
-use crate::wire;
 use gpurec_trace::HookError;
 
 pub struct Works {
@@ -19,17 +18,15 @@ pub struct Works {
     pub refused: Vec<(Backend, HookError)>,
     pub cuda: Object,
     pub costs: SiteCosts,
-    /// The hooks are for one process as long as that is enough.
-    pub alone: bool,
 }
 
 /// Loading the process programs takes Linux as long as finding the backend, so a thread loads them meanwhile. `force`
 /// allows only one backend.
-pub fn all(base: &Base, settings: &Settings, plan: &Plan, force: Option<Backend>) -> Result<(Object, Works)> {
+pub fn all(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<(Object, Works)> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("gpurec-process".into());
         let loading = without_signals(|| thread.spawn_scoped(scope, || base.load_process()));
-        let works = best_backend(base, settings, plan, force);
+        let works = best_backend(base, plan, force);
         let process = match loading {
             Ok(thread) => thread.join().unwrap_or_else(|_| bail!("loading the process programs panicked")),
             // If no thread can be started, this thread does the work.
@@ -39,7 +36,7 @@ pub fn all(base: &Base, settings: &Settings, plan: &Plan, force: Option<Backend>
     })
 }
 
-fn best_backend(base: &Base, settings: &Settings, plan: &Plan, force: Option<Backend>) -> Result<Works> {
+fn best_backend(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<Works> {
     let mut refused = Vec::new();
     for (backend, against) in &plan.backends {
         let backend = *backend;
@@ -50,27 +47,17 @@ fn best_backend(base: &Base, settings: &Settings, plan: &Plan, force: Option<Bac
             refused.push((backend, why.clone()));
             continue;
         }
-        match try_backend(base, backend, settings.may_be_for_one(backend)) {
-            Ok(works) => return Ok(Works { refused, ..works }),
-            Err(error) => {
-                refused.push((backend, HookError::Backend { error: format!("{error:#}") }));
-            }
+        match try_backend(base, backend) {
+            Ok((cuda, costs)) => return Ok(Works { backend, refused, cuda, costs }),
+            Err(error) => refused.push((backend, HookError::Backend { error: format!("{error:#}") })),
         }
     }
     let reasons: Vec<String> = refused.iter().map(|(r, why)| format!("{}: {why}", r.name())).collect();
     bail!("no way to hook functions works on this machine ({}); run `gpurec doctor`", reasons.join("; "))
 }
 
-/// Tries a backend: first for one process, if allowed, then for all.
-fn try_backend(base: &Base, backend: Backend, may_be_for_one: bool) -> Result<Works> {
-    let attempt = |alone: bool| -> Result<Works> {
-        let reach = if alone { wire::ONE_PROCESS } else { wire::ALWAYS_EVERYBODY };
-        let cuda = base.load_cuda(backend, reach, None)?;
-        let costs = calibrate::measure(base, &cuda, backend, alone)?;
-        Ok(Works { backend, refused: Vec::new(), cuda, costs, alone })
-    };
-    match may_be_for_one {
-        true => attempt(true).or_else(|_| attempt(false)),
-        false => attempt(false),
-    }
+fn try_backend(base: &Base, backend: Backend) -> Result<(Object, SiteCosts)> {
+    let cuda = base.load_cuda(backend)?;
+    let costs = calibrate::measure(base, &cuda, backend)?;
+    Ok((cuda, costs))
 }

@@ -9,6 +9,7 @@ pub mod calibrate;
 mod capture;
 pub mod control;
 mod hit_costs;
+mod hooks;
 pub mod kernel;
 pub mod levers;
 mod list;
@@ -19,7 +20,6 @@ mod numbers;
 mod objects;
 pub mod pauses;
 mod process;
-mod reach;
 mod rewritten;
 pub mod rings;
 mod shield;
@@ -51,6 +51,7 @@ use calibrate::SiteCosts;
 use gpurec_cuda::{self as cuda, Signature};
 use gpurec_elf::{self as elf, Function, Image, NotHooked};
 use gpurec_trace::{HookError, Incomplete, Reason};
+use hooks::Hooks;
 use kernel::{Change, Choice, Driver, Numbering};
 use levers::Levers;
 pub use list::list;
@@ -59,7 +60,6 @@ pub use loss::LossCounters;
 use missed::Missed;
 use numbers::Numbers;
 pub use objects::{ANY_USER, Base, Settings};
-use reach::Reach;
 use rewritten::Rewritten;
 use shield::Hook;
 use verified::Verified;
@@ -120,8 +120,6 @@ impl Library {
 
 pub enum Looked {
     Hooked(Library),
-    /// Hooked before, and now for this process too.
-    Also,
     /// The file has no wanted function, or was hooked before.
     Nothing,
     /// The file looked like a wanted one, but could not be read or hooked.
@@ -138,9 +136,9 @@ pub struct Probes {
     pub refused: Vec<(Backend, HookError)>,
     pub costs: SiteCosts,
     process: Object,
-    cuda: Rc<Object>,
-    reach: Reach,
-    /// With --budget; it holds the links then.
+    cuda: Object,
+    hooks: Hooks,
+    /// With --budget; it holds the links then, and `hooks` is empty.
     levers: Option<Levers>,
     /// The links of the process programs.
     process_links: Vec<Link>,
@@ -169,18 +167,16 @@ impl Probes {
         force: Option<Backend>,
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
-        let (process, Works { backend, refused, cuda, costs, alone }) =
-            loading::all(&base, settings, plan, force)?;
-        let cuda = Rc::new(cuda);
+        let (process, Works { backend, refused, cuda, costs }) = loading::all(&base, plan, force)?;
         let levers = settings.budget.then(|| levers(&base, &cuda, backend)).transpose()?;
         Ok(Probes {
-            reach: Reach::new(base.clone(), backend, cuda.clone(), alone),
             base,
             backend,
             refused,
             costs,
             process,
             cuda,
+            hooks: Hooks::default(),
             levers,
             process_links: Vec::new(),
             numbers: Numbers::new(),
@@ -206,7 +202,7 @@ impl Probes {
     /// From now on BPF follows targets, and stops them where they load a new file.
     pub fn follow_processes(&mut self) -> Result<()> {
         self.process_links = process::attach(&self.process)?;
-        self.reach.allow_pauses()
+        self.base.set_state(wire::State { phase: wire::RECORDING, kernel: 0, may_pause: 1 })
     }
 
     /// Attaches the Linux-side hooks. Probes are announced before they can be hit.
@@ -228,12 +224,12 @@ impl Probes {
 
     /// Hooks the wanted functions in a file that a process has mapped. Safe to call again with the same file. Calls
     /// `announce` with the library before its first probe can be hit.
-    pub fn look(&mut self, pid: u32, wants: Wants, announce: &mut dyn FnMut(&Library, &[Probe])) -> Looked {
+    pub fn look(&mut self, wants: Wants, announce: &mut dyn FnMut(&Library, &[Probe])) -> Looked {
         let start = Instant::now();
         self.base.still_here();
         let Wants { key, path, image, handle, stamp } = wants;
         if self.hooked.contains(&key) {
-            return self.also(pid, key);
+            return Looked::Nothing;
         }
         if let Some(stamp) = stamp {
             self.rewritten.watch(key, &handle, stamp);
@@ -242,7 +238,7 @@ impl Probes {
         if stamp.is_none() {
             self.served.insert(key);
         }
-        let looked = match self.hook(pid, key, &handle, &path, image, announce) {
+        let looked = match self.hook(key, &handle, &path, image, announce) {
             Ok(_) if self.rewritten.is(key) => failed(&path, &HookError::FileChanged.into()),
             Ok(library) => return Looked::Hooked(Library { took: start.elapsed(), ..library }),
             Err(error) => failed(&path, &error),
@@ -252,33 +248,8 @@ impl Probes {
         looked
     }
 
-    /// A process has mapped a file that has hooks.
-    pub fn also(&mut self, pid: u32, key: FileId) -> Looked {
-        match self.reach.also_for(pid, key) {
-            Ok(true) => Looked::Also,
-            Ok(false) => Looked::Nothing,
-            Err(error) => failed(Path::new("(a library that has hooks)"), &error),
-        }
-    }
-
-    /// The process that need not be stopped for this file again, while others must; 0: none.
-    pub fn only(&self, key: FileId) -> u32 {
-        self.reach.only(key)
-    }
-
-    /// Hooks for one process are no longer enough: extends them to all processes.
-    pub fn widen(&mut self) -> Result<()> {
-        self.reach.widen()
-    }
-
-    /// A sentence for the user: which processes pay for the hooks.
-    pub fn whose(&self) -> String {
-        self.reach.sentence()
-    }
-
     fn hook(
         &mut self,
-        pid: u32,
         key: FileId,
         file: &File,
         path: &Path,
@@ -310,8 +281,8 @@ impl Probes {
                     levers.attach(&self.base, &self.cuda, self.backend, key, file, &probes, &image)
                 }
                 None => {
-                    let places = image.functions.iter().zip(&probes).map(place).collect();
-                    self.reach.attach(pid, key, file, places)
+                    let places: Vec<Place> = image.functions.iter().zip(&probes).map(place).collect();
+                    self.hooks.attach(&self.base, &self.cuda, self.backend, key, file, &places)
                 }
             };
             leave_out(&attached?, &mut library, &mut image);
@@ -344,7 +315,7 @@ impl Probes {
         if self.backend == Backend::Single {
             return Vec::new();
         }
-        let files = self.levers.as_ref().map_or_else(|| self.reach.files(), Levers::files);
+        let files = self.levers.as_ref().map_or_else(|| self.hooks.files(), Levers::files);
         let gone = |file: &File| file.metadata().is_ok_and(|meta| meta.nlink() == 0);
         // Files on a file server are skipped: asking for their metadata could block.
         let all = files.into_iter().filter(|(key, _)| !self.served.contains(key));
@@ -357,7 +328,7 @@ impl Probes {
 
     /// Number of functions that have hooks now.
     pub fn attached(&self) -> usize {
-        self.reach.functions() + self.levers.as_ref().map_or(0, Levers::functions)
+        self.hooks.functions() + self.levers.as_ref().map_or(0, Levers::functions)
     }
 
     /// Number of files that have hooks.
@@ -379,7 +350,7 @@ impl Probes {
         self.hooked.remove(&key);
         self.served.remove(&key);
         self.rewritten.forget(key);
-        let mut links = self.reach.let_go(key);
+        let mut links = self.hooks.forget(key);
         links.extend(self.levers.iter_mut().flat_map(|levers| levers.let_go(key)));
         links
     }
@@ -403,13 +374,15 @@ impl Probes {
         if let Some(driver) = &mut self.driver {
             driver.recording_begins();
         }
-        self.reach.set_phase(wire::RECORDING)
+        self.base.set_state(wire::State { phase: wire::RECORDING, kernel: 1, may_pause: 1 })
     }
 
     /// Why Linux-side hits are missing, if any are. Uprobes have no such gaps.
     pub fn missed(&self) -> Option<Incomplete> {
+        let mut missed = Missed::default();
+        missed.add_programs([&self.process]);
         let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
-        self.processes_missed().and(driver).reason()
+        missed.since(&self.missed_before).and(driver).reason()
     }
 
     /// A sentence for the user: how many instructions the verifier processed for each program.
@@ -422,34 +395,24 @@ impl Probes {
         verified.sentence()
     }
 
-    /// A hit that the first copy of a program missed a moment ago may be recorded by another copy soon: this waits for
-    /// a thread that is preempted between the two.
-    fn processes_missed(&self) -> Missed {
-        let started = Instant::now();
-        loop {
-            let mut missed = Missed::default();
-            missed.add_process_programs(&self.process);
-            let missed = missed.since(&self.missed_before);
-            if missed.is_none() || started.elapsed() > COPIES_FOLLOW {
-                return missed;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
     /// Records no new calls, but calls in progress may still return.
     pub fn returns_only(&mut self) -> Result<()> {
-        self.reach.set_phase(wire::RETURNS_ONLY)
+        self.set_phase(wire::RETURNS_ONLY)
     }
 
     /// From now on no hook records anything: the end of the recording, in every library at once.
     pub fn silence(&mut self) -> Result<()> {
-        self.reach.set_phase(wire::SILENT)
+        self.set_phase(wire::SILENT)
+    }
+
+    /// The end of the recording: no process is paused any more.
+    fn set_phase(&self, phase: u32) -> Result<()> {
+        self.base.set_state(wire::State { phase, kernel: 1, may_pause: 0 })
     }
 
     /// Removes every hook. After this no new record is produced. Returns the time that it took.
     pub fn detach(&mut self) -> Duration {
-        let mut links = self.reach.take_links();
+        let mut links = self.hooks.take_links();
         links.extend(self.levers.iter_mut().flat_map(Levers::take_links));
         let mut hooks: Vec<Box<dyn Send>> = links.into_iter().map(|hook| Box::new(hook) as _).collect();
         if let Some(driver) = &mut self.driver {
@@ -491,7 +454,7 @@ impl Probes {
     }
 
     fn links(&self) -> usize {
-        self.reach.links() + self.levers.as_ref().map_or(0, Levers::links)
+        self.hooks.links() + self.levers.as_ref().map_or(0, Levers::links)
     }
 
     pub fn rings(&self) -> Result<Vec<Ring>> {
@@ -506,9 +469,6 @@ fn failed(path: &Path, error: &anyhow::Error) -> Looked {
     };
     Looked::Failed { path: path.to_owned(), reason: reason.into() }
 }
-
-/// How long a thread may be preempted between two programs at one hook.
-const COPIES_FOLLOW: Duration = Duration::from_millis(200);
 
 /// Moves the functions whose hooks Linux refused to `not_hooked`.
 fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Image) {

@@ -43,15 +43,6 @@ pub struct Settings {
     pub no_sessions: bool,
 }
 
-impl Settings {
-    /// Can the hooks be for one process? A forked child has its parent's breakpoints but no hooks behind them, so it
-    /// must be stopped before it runs. --budget moves hooks one by one, which rules this out.
-    pub fn may_be_for_one(&self, backend: Backend) -> bool {
-        let stops_children = types().is_some_and(|types| types.signals_to_tasks);
-        backend == Backend::Session && stops_children && !self.everyone && !self.budget
-    }
-}
-
 /// The maps that all objects share, and the rings.
 pub struct Base {
     maps: Object,
@@ -76,10 +67,8 @@ impl Base {
             probe: 0,
             scratches: (cpus * SCRATCHES_A_CPU) as u32,
             budget: settings.budget.into(),
-            reach: wire::ALWAYS_EVERYBODY,
             // With sessions few calls need this memory.
             early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
-            copies: copies_at_processes(),
             recorder: std::process::id() as i32,
             pause_user: settings.pause_user,
         };
@@ -116,6 +105,10 @@ impl Base {
         }
     }
 
+    pub fn set_state(&self, state: wire::State) -> Result<()> {
+        Ok(self.map("state")?.update(&0u32.to_ne_bytes(), wire::bytes(&state), MapFlags::ANY)?)
+    }
+
     /// Are all processes recorded, and none stopped?
     pub fn is_for_everyone(&self) -> bool {
         self.config.everyone != 0
@@ -139,28 +132,20 @@ impl Base {
         let mut open = open(PROCESS, "process")?;
         configure(&mut open, &self.config)?;
         self.share(&mut open, None)?;
-        let mappings = copies_at_system_calls() as u32;
         for mut program in open.progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            let copies = if is_at_mappings(&name) { mappings } else { self.config.copies };
-            program.set_autoload(copy_of(&name).1 < copies);
-        }
-        for mut map in open.maps_mut().filter(|map| map.name() == "marks" && self.config.copies == 1) {
-            map.set_max_entries(1)?;
+            let is_second = program.name().to_string_lossy().ends_with("_1");
+            program.set_autoload(!is_second || copies_at_system_calls() > 1);
         }
         open.load().context(KernelRefused("gpurec's process programs".to_owned()))
     }
 
-    /// The CUDA programs of one backend. `reach` is their attach scope; programs of a second scope reuse the maps of
-    /// the first.
-    pub fn load_cuda(&self, backend: Backend, reach: u32, before: Option<&Object>) -> Result<Object> {
+    /// The CUDA programs of one backend.
+    pub fn load_cuda(&self, backend: Backend) -> Result<Object> {
         let wanted = cuda_programs(backend);
         let mut open = open(CUDA, "cuda")?;
-        configure(&mut open, &wire::Config { reach, ..self.config })?;
-        self.share(&mut open, before)?;
-        if before.is_none() {
-            self.size_maps(&mut open)?;
-        }
+        configure(&mut open, &self.config)?;
+        self.share(&mut open, None)?;
+        self.size_maps(&mut open)?;
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
             program.set_autoload(wanted.contains(&name.as_str()));
@@ -244,28 +229,16 @@ fn cuda_programs(backend: Backend) -> &'static [&'static str] {
 /// already recorded.
 const COPIES: usize = 3;
 
-/// A thread that ends may be preempted while hundreds of others run, and they may end too.
-const COPIES_AT_PROCESSES: u32 = 8;
-
-/// Is the program at a system call that maps memory or makes it executable?
-pub fn is_at_mappings(program: &str) -> bool {
-    ["mmap", "mprotect", "pkey_mprotect"].iter().any(|call| program.starts_with(call))
+/// "mmap_enter_1" is a copy of "mmap_enter".
+pub fn without_copy(program: &str) -> &str {
+    let numbered = program.rsplit_once('_').filter(|(_, copy)| copy.parse::<u32>().is_ok());
+    numbered.map_or(program, |(name, _)| name)
 }
 
-/// "mmap_enter_2" is copy 2 of "mmap_enter".
-pub fn copy_of(program: &str) -> (&str, u32) {
-    let numbered = program.rsplit_once('_').and_then(|(name, copy)| Some((name, copy.parse().ok()?)));
-    numbered.unwrap_or((program, 0))
-}
-
-/// Number of copies to put at a system call's tracepoint: before Linux 7.1 nothing is preempted there.
+/// Number of copies to put at a system call's tracepoint: before Linux 7.1 nothing is preempted there. The programs that
+/// follow processes exist twice (docs/decisions/0002-two-copies.md).
 pub fn copies_at_system_calls() -> usize {
     if types().is_some_and(|types| types.faultable_tracepoints) { COPIES } else { 1 }
-}
-
-/// Number of copies to put at forks, execs and exits: more than one under the same condition.
-fn copies_at_processes() -> u32 {
-    if copies_at_system_calls() > 1 { COPIES_AT_PROCESSES } else { 1 }
 }
 
 /// Number of copies to put at a function by fentry, whose programs can be preempted wherever Linux itself can. Only

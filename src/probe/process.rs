@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::{Link, Object, ProgramType};
 
-use super::objects::copy_of;
+use super::objects::without_copy;
 use super::tracepoint;
 use crate::errno::KernelRefused;
 
@@ -15,13 +15,13 @@ pub fn attach(object: &Object) -> Result<Vec<Link>> {
             ProgramType::Tracepoint => syscall_tracepoint(&program, &name),
             _ => program.attach().map_err(|e| anyhow!("{e:#}")),
         };
-        links.push(link.with_context(|| KernelRefused(format!("the hook {}", copy_of(&name).0)))?);
+        links.push(link.with_context(|| KernelRefused(format!("the hook {}", without_copy(&name))))?);
     }
     Ok(links)
 }
 
 fn syscall_tracepoint(program: &libbpf_rs::ProgramMut, name: &str) -> Result<Link> {
-    let event = match copy_of(name).0 {
+    let event = match without_copy(name) {
         "mmap_enter" => "sys_enter_mmap",
         "mmap_exit" => "sys_exit_mmap",
         "mprotect_exit" => "sys_exit_mprotect",

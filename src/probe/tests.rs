@@ -130,7 +130,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
         "gpurec_config" Config {
             everyone, follow, call_limit, pause_at, near_size, far_size, far_at, secret, probe, scratches, budget,
-            reach, early_frames, copies, recorder, pause_user
+            early_frames, recorder, pause_user
         }
         "gpurec_positions" Positions { head, pad, tail, pad2 }
         "gpurec_instant" Instant { head, pid, cpu, duration, args, payload, pad }
@@ -142,7 +142,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_ioctl_shape" IoctlShape {
             entry, exit, second_at, second_size, status, has_status, second_inline
         }
-        "gpurec_state" State { phase, kernel, only, may_pause }
+        "gpurec_state" State { phase, kernel, may_pause }
         "gpurec_pulse" Pulse { alive_ns, stop_allowed }
     };
     let folder = Folder::new();
@@ -219,13 +219,13 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 32 + 32);
     assert_eq!(size_of::<wire::Lost>(), 16);
     assert_eq!(size_of::<wire::LostTotal>(), 48);
-    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 8 * 4);
+    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 6 * 4);
     assert_eq!(size_of::<wire::Instant>(), head + 4 + 4 + 8 + 6 * 8 + 4 + 4);
     assert_eq!(size_of::<wire::Hook>(), 4 + 2 * 2 + 6 * size_of::<wire::Read>());
     assert_eq!(size_of::<wire::Driver>(), 12 * 4);
     assert_eq!(size_of::<wire::IoctlKey>(), 4 + 4);
     assert_eq!(size_of::<wire::IoctlShape>(), 6 * 2 + 4);
-    assert_eq!(size_of::<wire::State>(), 4 * 4);
+    assert_eq!(size_of::<wire::State>(), 3 * 4);
     assert_eq!(size_of::<wire::Pulse>(), 16);
     assert_eq!(size_of::<wire::Positions>(), 16 * 8);
 }

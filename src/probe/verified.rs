@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use libbpf_rs::Object;
 use libbpf_rs::libbpf_sys::{bpf_prog_get_info_by_fd, bpf_prog_info};
 
-use super::objects::copy_of;
+use super::objects::without_copy;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified(BTreeMap<String, u32>);
@@ -19,7 +19,7 @@ impl Verified {
     pub fn add_programs<'a>(&mut self, objects: impl IntoIterator<Item = &'a Object>) {
         for program in objects.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
             let name = program.name().to_string_lossy().into_owned();
-            let most = self.0.entry(copy_of(&name).0.to_owned()).or_default();
+            let most = self.0.entry(without_copy(&name).to_owned()).or_default();
             *most = of_program(program.as_fd().as_raw_fd()).max(*most);
         }
     }

@@ -533,7 +533,6 @@ impl Session<'_> {
             stops.count,
             stops.total_ns as f64 / 1e6,
         ));
-        ui::say(&self.probes.whose());
         if let Some(verified) = self.probes.verified() {
             ui::say(&verified);
         }

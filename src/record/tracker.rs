@@ -26,7 +26,7 @@ use crate::probe::{Library, Probes};
 use crate::process::maps::Mapping;
 use crate::process::{proc, stops};
 use crate::wire::{self, FileKey, NewFile, Pulse};
-use gpurec_trace::{HookError, Incomplete, Resumer};
+use gpurec_trace::{Incomplete, Resumer};
 use looking::Job;
 
 /// The most libraries that -v lists.
@@ -143,29 +143,14 @@ impl Tracker {
     }
 
     pub fn new_file(&mut self, record: &NewFile, probes: &mut Probes) {
-        let stopped = record.head.flags & wire::STOPPED != 0;
-        if record.head.flags & wire::ALONE != 0 {
-            self.widen(record.pid, probes);
-            if stopped && self.is_rescued(record) {
-                let what = format!("process {} was being examined", record.pid);
-                self.missed(Incomplete::Resumed { what, by: Resumer::Guardian });
-            }
-            if record.head.flags & wire::WATCHED != 0 {
-                self.missed(Incomplete::NotStopped { pid: record.pid });
-            }
-        } else {
-            // A thread that maps another file must have been resumed since the file for which it was stopped.
-            let tid = record.head.tid;
-            let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid))
-                || self.is_stopped_for_a_look(|pending| pending.head.tid == tid);
-            if waits || self.went_on.get(&tid).is_some_and(|ts| record.head.ts < *ts) {
-                self.missed(looking(Resumer::Other));
-            }
-            return self.look_at(record, probes);
+        // A thread that maps another file must have been resumed since the file for which it was stopped.
+        let tid = record.head.tid;
+        let waits = self.handled.get(&record.pid).is_some_and(|handled| handled.contains(&tid))
+            || self.is_stopped_for_a_look(|pending| pending.head.tid == tid);
+        if waits || self.went_on.get(&tid).is_some_and(|ts| record.head.ts < *ts) {
+            self.missed(looking(Resumer::Other));
         }
-        if stopped {
-            self.is_done(record);
-        }
+        self.look_at(record, probes);
     }
 
     /// Resumes the process if this was its last pending file.
@@ -181,9 +166,8 @@ impl Tracker {
         !self.everyone && record.head.ts < self.ends.get()
     }
 
-    /// The process ran while its file was hooked. Reports that, and widens the hooks: the next process that maps the
-    /// file finds them in place and need not stop.
-    fn came_late(&mut self, record: &NewFile, path: &Path, probes: &mut Probes) {
+    /// Reports that the process ran while its file was hooked.
+    fn came_late(&self, record: &NewFile, path: &Path) {
         let watched = record.head.flags & wire::WATCHED != 0;
         let path = path.display().to_string();
         self.missed(if watched {
@@ -191,7 +175,6 @@ impl Tracker {
         } else {
             Incomplete::HookedLate { path }
         });
-        self.widen(record.pid, probes);
     }
 
     /// With --all: reports a file that was mapped before its hooks were in place, because its process may have made
@@ -242,16 +225,6 @@ impl Tracker {
 
     fn missed(&self, why: Incomplete) {
         let _ = self.messages.send(Message { ts: 0, pid: 0, what: Told::Missed(why.into()) });
-    }
-
-    /// Extends hooks that apply to a single process to all processes, because another one, `pid`, needs them.
-    fn widen(&mut self, pid: u32, probes: &mut Probes) {
-        if let Err(error) = probes.widen() {
-            let path = PathBuf::from(format!("(every library, for process {pid})"));
-            let reason = HookError::Failed { error: format!("{error:#}") }.into();
-            let _ =
-                self.messages.send(Message { ts: monotonic_ns(), pid, what: Told::Failed { path, reason } });
-        }
     }
 
     /// Removes the hooks of files that are deleted and that no process maps. Without this, a process that loads one
@@ -318,8 +291,7 @@ impl Tracker {
     fn let_go(&mut self, record: &NewFile) {
         let pid = record.pid;
         let handled = self.handled.entry(pid).or_default();
-        // A record with ALONE concerns no file: the process is another's child, or continues and maps its program.
-        handled.push(if record.head.flags & wire::ALONE == 0 { record.head.tid } else { 0 });
+        handled.push(record.head.tid);
         if handled.len() as u64 >= self.waiting_for(pid) {
             // The work may have taken longer than the heartbeat lasts, and the process may map its next library at
             // once.

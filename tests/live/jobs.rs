@@ -96,8 +96,7 @@ fn a_shell_with_job_control_that_is_recorded() {
             [&[env!("CARGO_BIN_EXE_gpurec"), "-q", "--lib", LIB, "-o", &file, "--"], &SHELL[..]].concat();
         let first = format!("{} wait {go} {copies}\n", odd.program);
         let on = format!("{}; touch {go}; fg\n", until_hooked(&file));
-        // Another process needs hooks for all processes, which come a moment after those of the first.
-        let again = format!("sleep 1; {} leaf 30; echo status $?\n", odd.x.program);
+        let again = format!("{} leaf 30; echo status $?\n", odd.x.program);
         let typed = [
             (PROMPT, &*first),
             ("waiting\n", CTRL_Z),

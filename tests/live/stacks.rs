@@ -95,6 +95,30 @@ fn has_returned(call: &Call) -> bool {
     call.end.as_ref().is_some_and(|end| !end.unwound && !end.lost)
 }
 
+/// The hooks of the other recorder are in this program too, and ask for none of its returns.
+#[test]
+fn a_program_that_a_second_gpurec_does_not_record() {
+    live(|room| {
+        if backends()[0] != "uprobe.session" {
+            skip("it needs return probes that can be declined (Linux 6.13)");
+            return;
+        }
+        let x = X::new(room);
+        let program = room.compile("stacks.c", "stacks", &[&x.library, "-Wl,-rpath,$ORIGIN"]);
+        let (file, go) = (room.text("other.jsonl"), room.text("go"));
+        let other = [&x.program, "wait-then-leaf", &go, "10"];
+        let mut recording =
+            room.start(room.gpurec(&[&["--lib", &x.lib(), "-o", &file, "--"], &other[..]].concat()));
+        recording.wait_for_stdout("inside");
+        for case in ["signal own map", "switch map heap"] {
+            assert_eq!(harmed(room, &x, &program, case), None);
+        }
+        std::fs::write(&go, "").unwrap();
+        recording.done().exited(0);
+        Trace::checked(room, &file).is_whole().has_calls(&[("x_wait", 1), ("x_leaf", 10)]);
+    });
+}
+
 #[test]
 fn a_handler_on_an_alternate_stack() {
     each(&[

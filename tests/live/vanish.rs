@@ -4,8 +4,6 @@
 use std::fs;
 use std::process::Command;
 
-use libbpf_rs::query::{MapInfoIter, ProgInfoIter};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime, clock_settime};
 use nix::unistd::Pid;
@@ -371,96 +369,6 @@ fn a_time_namespace_around_the_command_and_around_gpurec() {
             }
         }
     });
-}
-
-/// gpurec reports a process that starts or ends once, even where the mark that says so (bpf/copies.h) finds no room.
-#[test]
-fn processes_when_no_more_of_them_can_be_marked() {
-    const BUSY: &str =
-        "until [ -e \"$1\" ]; do sleep 0.1; done; i=0; while [ $i -lt 200 ]; do (:); i=$((i+1)); done";
-    live(|room| {
-        let (file, start) = (room.text("t.jsonl"), room.text("start"));
-        let before = ids_of_maps("marks");
-        let recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", BUSY, "sh", &start]));
-        room.wait_until_recording(&file);
-        for id in ids_of_maps("marks").into_iter().filter(|id| !before.contains(id)) {
-            let marks = MapHandle::from_map_id(id).unwrap();
-            for key in 0..u64::from(marks.max_entries()) {
-                let _ = marks.update(
-                    &[u64::MAX.to_ne_bytes(), key.to_ne_bytes()].concat(),
-                    &[0; 4],
-                    MapFlags::ANY,
-                );
-            }
-        }
-        fs::write(&start, "").unwrap();
-        recording.done().exited(0);
-        let trace = Trace::checked(room, &file);
-        for (name, whose) in [("fork", "child"), ("exit", "pid")] {
-            let mut told: Vec<u64> =
-                trace.process_events(name).iter().map(|event| event[whose].as_u64().unwrap()).collect();
-            let count = told.len();
-            told.sort_unstable();
-            told.dedup();
-            assert_eq!(told.len(), count, "a {name} is told twice");
-            assert!(count >= 200 || !trace.complete(), "{count} of {name} told");
-        }
-    });
-}
-
-/// What later copies of a program saw in place of the first is subtracted from the misses of the first. It must never
-/// be more than those, or it would hide a gap.
-#[test]
-fn copies_of_a_program_see_no_more_than_the_first_did_not() {
-    const BUSY: &str = "storm() { i=0; while [ $i -lt 150 ]; do /bin/true; i=$((i+1)); done; }; \
-                        storm & storm & storm & storm & wait";
-    live(|room| {
-        let file = room.text("t.jsonl");
-        // Linux frees the programs of the last recording a moment later.
-        eventually("no other gpurec", || first_copies().is_empty());
-        let maps = ids_of_maps("covered");
-        let mut recording = room.start(room.gpurec(&["-o", &file, "--", "sh", "-c", BUSY]));
-        room.wait_until_recording(&file);
-        let ids: Vec<u32> = ids_of_maps("covered").into_iter().filter(|id| !maps.contains(id)).collect();
-        let covered: Vec<MapHandle> = ids.iter().map(|id| MapHandle::from_map_id(*id).unwrap()).collect();
-        let (mut looks, mut most) = (0, 0);
-        while recording.is_running() {
-            let seen: Vec<u64> =
-                (0..5).map(|what| covered.iter().map(|map| count(map, what)).sum()).collect();
-            // Reads the misses after the copies, since a miss comes before the copy that covers it.
-            let first = first_copies();
-            for (what, name) in FIRST_COPIES.iter().enumerate() {
-                let Some((_, missed)) = first.iter().find(|(program, _)| program == name) else { continue };
-                assert!(seen[what] <= *missed, "{name}: {} of {missed}", seen[what]);
-                most = most.max(*missed);
-                looks += 1;
-            }
-        }
-        recording.done().exited(0);
-        println!("{looks} looks; passed over for {most} hits at most");
-        assert!(looks > 0);
-        Trace::checked(room, &file);
-    });
-}
-
-/// In the order of enum gpurec_copied.
-const FIRST_COPIES: [&str; 5] =
-    ["process_fork_0", "process_exec_0", "process_exit_0", "mmap_enter_0", "mmap_exit_0"];
-
-/// Returns the name of each first copy and the hits that it missed.
-fn first_copies() -> Vec<(String, u64)> {
-    let programs =
-        ProgInfoIter::default().map(|p| (p.name.to_string_lossy().into_owned(), p.recursion_misses));
-    programs.filter(|(name, _)| FIRST_COPIES.contains(&name.as_str())).collect()
-}
-
-fn ids_of_maps(name: &str) -> Vec<u32> {
-    MapInfoIter::default().filter(|map| map.name.to_string_lossy() == name).map(|map| map.id).collect()
-}
-
-fn count(map: &MapHandle, key: u32) -> u64 {
-    let value = map.lookup(&key.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
-    u64::from_ne_bytes(value.try_into().unwrap())
 }
 
 /// Runs gpurec by a shell line in which `$@` is the recording.

@@ -133,7 +133,7 @@ reasons! {
         Orphans { count: u64 } = "orphan_returns", "{count} returns came after their calls were closed";
         OtherStack { count: u64 } = "other_stack", "{count} calls ran on another stack than an open call of their thread (a signal handler's or a coroutine's): their returns were not recorded";
         DriverReturns { count: u64 } = "driver_returns", "{count} returns of kernel functions were not recorded: their E lines say \"lost\"";
-        RecursionMisses { hits: u64, of: String } = "recursion_misses", "the kernel skipped {hits} hits of hooks, because another probe or BPF program was running on that CPU ({of})";
+        RecursionMisses { hits: u64, of: String } = "recursion_misses", "the kernel skipped up to {hits} hits of hooks, because another probe or BPF program was running on that CPU ({of})";
         LongEnd { mib: usize } = "cut", "the end line would take more than {mib} MiB: calls in flight and figures are left out of it";
         MoreInFlight { count: u64 } = "in_flight", "{count} more calls were in flight at the end than are listed";
         NotWritten { error: String } = "not_written", "the trace could not be written: {error}";
@@ -167,7 +167,6 @@ reasons! {
         HookedLateWatched { path: String } = "not_stopped", "{path} was hooked while its process ran: its first calls may be missing (the process was not stopped, because its shell or debugger would have noticed)";
         MappedBefore { pid: u32, comm: String, path: String } = "hooked_late", "process {pid}{comm} mapped {path} before gpurec could hook it (--all stops no process): its first calls may be missing";
         Resumed { what: String, by: Resumer } = "resumed", "{what} when {by}: its first calls may be missing";
-        NotStopped { pid: u32 } = "not_stopped", "the first calls of process {pid} may be missing: it was not stopped, because its shell or debugger would have noticed";
         Overdue { pid: u32 } = "resumed", "process {pid} was stopped for a file and resumed before gpurec had examined it: if it is a CUDA library, its first calls may be missing";
 
         // Tables that were full.

@@ -143,7 +143,7 @@ impl Tracker {
                     }
                     if let Job::New(record) = &job {
                         // Other processes then need not wait for this file too.
-                        self.is_seen(record, 0);
+                        self.is_seen(record);
                         self.goes_on(record);
                     }
                 }
@@ -227,7 +227,7 @@ impl Tracker {
             }
             Found::Wants(wants) if job.is_early() && wants.image.functions.is_empty() => return,
             Found::NotHooked { .. } if job.is_early() => return,
-            Found::Known(key) => (self.tell(monotonic_ns(), pid, probes.also(pid, key)), Some(key), None),
+            Found::Known(key) => (false, Some(key), None),
             Found::Wants(wants) => {
                 self.libs.saw(&wants);
                 let (key, path) = (wants.key, wants.path.clone());
@@ -256,7 +256,6 @@ impl Tracker {
             self.hooked_at.entry(key).or_insert_with(|| (monotonic_ns(), path));
         }
         let Job::New(record) = job else { return };
-        let mut only = key.map_or(0, |key| probes.only(key));
         if let Some(key) = key.filter(|key| probes.has(key)) {
             self.names.insert(key, record.file);
         }
@@ -264,8 +263,7 @@ impl Tracker {
         let path = path.unwrap_or_else(|| PathBuf::from("a library"));
         self.tell_if_mapped_before(&record, key);
         if hooked && !stopped && self.is_to_be_seen(&record) {
-            self.came_late(&record, &path, probes);
-            only = 0;
+            self.came_late(&record, &path);
         } else if hooked
             && stopped
             && let Some(by) = self.resumed(&record)
@@ -278,13 +276,13 @@ impl Tracker {
         if late {
             return;
         }
-        self.is_seen(&record, only);
+        self.is_seen(&record);
         self.goes_on(&record);
     }
 
     /// Marks the file as examined. If the map is full, the file is examined again, which costs only time.
-    fn is_seen(&self, record: &NewFile, only: u32) {
-        let _ = self.seen.update(wire::bytes(&record.file), &only.to_ne_bytes(), MapFlags::ANY);
+    fn is_seen(&self, record: &NewFile) {
+        let _ = self.seen.update(wire::bytes(&record.file), &1u32.to_ne_bytes(), MapFlags::ANY);
     }
 
     fn goes_on(&mut self, record: &NewFile) {
@@ -298,7 +296,7 @@ impl Tracker {
         // The worker outlives us; if it is gone, the recording is over.
         let messages = self.messages.clone();
         let ts = monotonic_ns();
-        let looked = probes.look(pid, wants, &mut |library, probes| {
+        let looked = probes.look(wants, &mut |library, probes| {
             let what = Told::Coming(library.clone(), probes.to_vec());
             let _ = messages.send(Message { ts, pid, what });
         });
@@ -311,7 +309,6 @@ impl Tracker {
         let send = |what| _ = self.messages.send(Message { ts, pid, what });
         let what = match looked {
             Looked::Nothing => return false,
-            Looked::Also => return true,
             Looked::Hooked(library) => {
                 if self.libraries.len() < LISTED {
                     self.libraries.push(Library { single_stepped: Vec::new(), ..library.clone() });
@@ -368,7 +365,7 @@ impl Tracker {
             next = ended;
         }
         if !next && !late {
-            self.is_seen(record, 0);
+            self.is_seen(record);
         }
         if !late {
             self.goes_on(record);
