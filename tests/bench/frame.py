@@ -2,10 +2,12 @@
 
 A part is a generator with @part. It yields a Sample for each measurement, tool after tool in each round, so that what
 else the machine does meets all of them; and a Figure for each ratio worth a look, with the target if there is one. The
-samples of one key are its rounds: the third of each is of round three, and ratios are taken within a round.
+samples of one key are its rounds: the third of each is of round three, and ratios are taken within a round. The parts
+of --against (against.py) are made of the same, and their figures have an interval too.
 """
 
 import csv
+import json
 import os
 import shutil
 import signal
@@ -15,10 +17,12 @@ import sys
 import traceback
 from collections import defaultdict
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {}
+SLOWER = 1.03  # --against: new ÷ old, surely above this, is a failure
 
 
 class Failed(Exception):
@@ -81,8 +85,8 @@ class Figure:
 class Bench:
     """What a part is given: the binary, a folder of its own, how many rounds; and where it says what is missing."""
 
-    def __init__(self, options, gpurec):
-        self.options, self.gpurec = options, gpurec
+    def __init__(self, options, parts, gpurec):
+        self.options, self.parts, self.gpurec = options, parts, gpurec
         self.built = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute() / "bench"
         self.name, self.folder, self.rounds = "", self.built, 0
         self.started, self.failures, self.rows, self.figures = [], [], [], []
@@ -132,12 +136,12 @@ class Bench:
 
     def run(self, name):
         self.name, self.folder = name, self.built / f"{name}.made"
-        self.rounds = self.options.rounds or PARTS[name].rounds
+        self.rounds = self.options.rounds or self.parts[name].rounds
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         samples, figures = defaultdict(list), []
         try:
-            for one in PARTS[name].run(self):
+            for one in self.parts[name].run(self):
                 if isinstance(one, Figure):
                     figures.append(one)
                 else:
@@ -193,9 +197,47 @@ class Bench:
                 for name, figure, values in self.figures
             ],
         )
+        self.print_failures()
+        print(f"\nEvery sample: {self.built / 'bench.csv'}; the figures: {self.built / 'figures.csv'}")
+
+    def print_failures(self):
         for name, text in self.failures:
             print(f"NOT MEASURED: {name}: {text}")
-        print(f"\nEvery sample: {self.built / 'bench.csv'}; the figures: {self.built / 'figures.csv'}")
+
+    def compared(self):
+        """Of --against: each ratio with its interval, and whether the new binary is surely slower."""
+        medians = {tuple(key): statistics.median(values) for *key, values in self.rows}
+        for name, figure, values in self.figures:
+            low, high = interval(values)
+            yield {
+                "part": name,
+                "figure": figure.text,
+                "old": medians[name, *figure.over],
+                "new": medians[name, *figure.of],
+                "ratio": statistics.median(values),
+                "low": low,
+                "high": high,
+                "pairs": len(values),
+                "slower": low > SLOWER,
+            }
+
+    def print_compared(self, as_json):
+        compared = list(self.compared())
+        if as_json:
+            failures = [{"part": name, "reason": text} for name, text in self.failures]
+            print(json.dumps({"figures": compared, "not_measured": failures}, indent=1))
+            return
+        ratios = ["ratio", "low", "high"]
+        show(
+            ["part", "figure", "old", "new", "new ÷ old", "95 % from", "to", "pairs", "slower"],
+            [
+                (one["part"], one["figure"], number(one["old"]), number(one["new"]))
+                + tuple(f"{one[key]:.3f}" for key in ratios)
+                + (one["pairs"], f"YES, by more than {SLOWER}" if one["slower"] else "no")
+                for one in compared
+            ],
+        )
+        self.print_failures()
 
 
 def spread(values):
@@ -204,6 +246,17 @@ def spread(values):
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return middle, low, high
+
+
+def interval(values):
+    """The narrowest pair of ranks between which the median of all such values lies in at least 95 of 100 cases, whatever
+    their distribution: outside the k-th from either end it lies as rarely as a coin falls the same way."""
+    count, outside, rank = len(values), 0, -1
+    while rank + 1 < count // 2 and outside + comb(count, rank + 1) <= 0.025 * 2**count:
+        rank += 1
+        outside += comb(count, rank)
+    ordered, rank = sorted(values), max(rank, 0)
+    return ordered[rank], ordered[count - 1 - rank]
 
 
 def number(value):
@@ -218,7 +271,7 @@ def numbers(values):
 
 
 def show(head, rows):
-    left = {"part", "case", "tool", "what", "figure", "target", "reached"}
+    left = {"part", "case", "tool", "what", "figure", "target", "reached", "slower"}
     widths = [max(len(str(row[i])) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, *rows]:
         cells = (str(c).ljust(w) if name in left else str(c).rjust(w) for c, w, name in zip(row, widths, head))

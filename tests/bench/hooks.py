@@ -72,15 +72,6 @@ def gpurec(bench, programs):
     return printed
 
 
-def before(bench, programs):
-    """The same with an older gpurec."""
-    newer, bench.gpurec = bench.gpurec, os.path.abspath(bench.options.before)
-    try:
-        return gpurec(bench, programs)
-    finally:
-        bench.gpurec = newer
-
-
 def summary_only(bench, programs):
     return recorded(bench, ["-q", "--summary-only"], batches(programs))[0]
 
@@ -99,8 +90,6 @@ def bpftrace_run(bench, programs, bpftrace):
 def hooks(bench):
     programs = Programs(bench)
     tools = {"nothing": nothing, "empty": empty, "gpurec": gpurec, "gpurec --summary-only": summary_only}
-    if bench.options.before:
-        tools["gpurec before"] = before
     try:
         bpftrace = Bpftrace(bench)
         tools["bpftrace"] = bpftrace_run
@@ -119,16 +108,14 @@ def hooks(bench):
                 tools.pop(name)
                 continue
             yield from samples(name, printed)
-    yield from figures(bench.options.before)
+    yield from figures()
 
 
-def figures(before):
+def figures():
     against_bpftrace = {"push": "<= 0.85", "compare": "<= 0.25", "endbr": ""}
     for name in PROLOGUES:
         ours = (f"{name}, 1 thread", "gpurec", CPU)
         yield Figure(f"recorded ÷ empty program, {name}", ours, over=(ours[0], "empty", CPU), target="<= 1.25")
-        if before:
-            yield Figure(f"recorded ÷ recorded before, {name}", ours, over=(ours[0], "gpurec before", CPU), target="<= 1.03")
         target = against_bpftrace[name]
         yield Figure(f"recorded ÷ bpftrace, {name}", ours, over=(ours[0], "bpftrace", CPU), target=target)
         counted = (ours[0], "gpurec --summary-only", CPU)
@@ -207,12 +194,7 @@ FAST, FAST_CPU = "M events a second", "M events a second of CPU"
 
 @part("sustained", "(c) events a second from ring to file, on one core; a minute", 5)
 def sustained(bench):
-    programs = Programs(bench)
-    if cpus() < 2:
-        raise Failed("two CPUs are needed: one for the caller, one for gpurec")
-    ours, theirs = sorted(os.sched_getaffinity(0))[:2]
-    # One thread fills the ring of one CPU.
-    calls = min(1_000_000, (RING_MIB << 20) // os.cpu_count() * 9 // 10 // BYTES_A_CALL)
+    programs, (calls, ours, theirs) = Programs(bench), cores()
     for _ in bench.each_round():
         none_cpu, none_wall, _ = drained(bench, programs, 0, ours, theirs)
         cpu, wall, events = drained(bench, programs, calls, ours, theirs)
@@ -221,6 +203,14 @@ def sustained(bench):
         yield Sample(case, "gpurec", FAST_CPU, events / (cpu - none_cpu) / 1e6)
     yield Figure("M events a second, ring to file, one core", (case, "gpurec", FAST), target=">= 2")
     yield Figure("the same by CPU time (user + system)", (case, "gpurec", FAST_CPU))
+
+
+def cores():
+    """(how many calls one thread can make, which fills the ring of one CPU; the CPU of gpurec; the caller's)"""
+    if cpus() < 2:
+        raise Failed("two CPUs are needed: one for the caller, one for gpurec")
+    calls = min(1_000_000, (RING_MIB << 20) // os.cpu_count() * 9 // 10 // BYTES_A_CALL)
+    return calls, *sorted(os.sched_getaffinity(0))[:2]
 
 
 def drained(bench, programs, calls, ours, theirs):

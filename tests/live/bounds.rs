@@ -112,6 +112,7 @@ fn library_of_shared_names() -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "slow, and much as two_hundred_thousand_long_kernel_names: scripts/test --full"]
 fn eight_libraries_whose_functions_share_long_names() {
     live(|room| {
         let program = room.compile("maps.c", "maps", &[]);
@@ -140,6 +141,7 @@ fn eight_libraries_whose_functions_share_long_names() {
 
 /// The length of what /proc says of a process is up to the process: gigabytes here.
 #[test]
+#[ignore = "slow, and much as two_hundred_thousand_long_kernel_names: scripts/test --full"]
 fn a_process_of_which_the_kernel_tells_gigabytes() {
     live(|room| {
         let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];

@@ -106,6 +106,7 @@ fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
 }
 
 #[test]
+#[ignore = "slow, and much as lossless::a_target_that_somebody_else_stops_stays_stopped: scripts/test --full"]
 fn who_is_stopped_by_somebody_else_too_stays_stopped() {
     live(|room| {
         let loading = Loading::new(room);
@@ -127,6 +128,7 @@ fn who_is_stopped_by_somebody_else_too_stays_stopped() {
 
 /// Once the guardian has resumed the process, a later stop is not gpurec's.
 #[test]
+#[ignore = "slow, and much as a_person_who_stops_the_recorder_stops_nobody_else_for_long: scripts/test --full"]
 fn the_recorder_that_comes_back_ends_no_later_stop() {
     live(|room| {
         let loading = Loading::new(room);
@@ -175,6 +177,7 @@ fn open_to_all(path: &Path) {
 }
 
 #[test]
+#[ignore = "slow, and much as through_sudo_lossless_takes_no_process_of_another_user: scripts/test --full"]
 fn through_sudo_lossless_makes_only_the_persons_own_wait() {
     as_user(|room, user| {
         open_to_all(&room.dir);

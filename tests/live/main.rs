@@ -3,6 +3,8 @@
 //! In: the binary, a C compiler, NVIDIA's libraries by GPUREC_NVIDIA_LIBS.
 //! Out: every trace it writes, checked against the trace format and against what the programs really did.
 //! What is missing here (root, BPF, libraries) skips a test and says so; with CI=true it fails it.
+//! Without --include-ignored (scripts/test --full) slow tests that are much as another one are ignored, and most tests
+//! record by the best backend only; those of truth and of must_show record by every backend all the same.
 //! Tests run one at a time, each in a folder of its own; each checks that it leaves nothing behind.
 //! Not here: asserts on time. Tests wait for a condition, with a generous limit.
 

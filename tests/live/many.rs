@@ -121,6 +121,7 @@ fn five_hundred_libraries() {
 
 /// gpurec says what it cannot hook, and what to do; the program runs on.
 #[test]
+#[ignore = "slow, and much as five_hundred_libraries: scripts/test --full"]
 fn more_libraries_than_files_can_be_open() {
     live(|room| {
         let stage = Stage::new(room);

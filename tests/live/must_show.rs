@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::needs::backends;
+use crate::needs::every_backend;
 use crate::room::{Room, live_nvidia};
 use crate::trace::Trace;
 
@@ -36,7 +36,7 @@ fn libcuda(libraries: &Path) -> String {
 fn every_call_from_dlopen_on_in_a_process_and_its_child() {
     live_nvidia(|room, libraries| {
         let (program, library) = (calls(room), libcuda(libraries));
-        for backend in backends() {
+        for backend in every_backend() {
             let count = scaled(backend, 100_000);
             let (done, trace) =
                 room.record(&options(backend), &[&program, &library, &count.to_string(), "fork"]);
@@ -70,7 +70,7 @@ fn two_processes(trace: &Trace, count: u64) {
 fn every_call_of_four_threads() {
     live_nvidia(|room, libraries| {
         let (program, library) = (calls(room), libcuda(libraries));
-        for backend in backends() {
+        for backend in every_backend() {
             let count = scaled(backend, 100_000);
             let (done, trace) =
                 room.record(&options(backend), &[&program, &library, &count.to_string(), "threads", "4"]);
@@ -93,7 +93,7 @@ fn a_process_in_full_run_is_attached_to_and_left_running() {
         let mut target = room.target(&[&program, &library, "-1", "threads", "2", "ready-file", &go]);
         target.wait_for_stdout("ready");
         fs::write(&go, "").unwrap();
-        for backend in backends() {
+        for backend in every_backend() {
             let file = room.text(&format!("{backend}.jsonl"));
             let pid = target.pid().to_string();
             let options = [options(backend), vec!["--duration", "0.5", "-o", &file, "--pid", &pid]].concat();
@@ -120,7 +120,7 @@ fn a_process_in_full_run_is_attached_to_and_left_running() {
 fn a_waiting_process_is_attached_to_and_then_makes_exactly_these_calls() {
     live_nvidia(|room, libraries| {
         let (program, library) = (calls(room), libcuda(libraries));
-        for backend in backends() {
+        for backend in every_backend() {
             // The library is loaded before gpurec attaches, or after.
             for (wait, word) in [("ready-file", "ready"), ("wait-file", "waiting")] {
                 let count = scaled(backend, 50_000);

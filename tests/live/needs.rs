@@ -5,6 +5,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Once;
 
 /// Prints that the test cannot run here, and returns false.
 pub fn skip(why: &str) -> bool {
@@ -74,7 +75,7 @@ fn has(since: (u32, u32)) -> bool {
 }
 
 /// The backends that this machine's Linux has, best first. An older Linux is no failure, but the test prints it.
-pub fn backends() -> Vec<&'static str> {
+pub fn every_backend() -> Vec<&'static str> {
     let told = |(backend, since): &(&str, (u32, u32))| {
         let has = has(*since);
         if !has {
@@ -83,6 +84,18 @@ pub fn backends() -> Vec<&'static str> {
         has
     };
     BACKENDS.into_iter().filter(told).map(|(backend, _)| backend).collect()
+}
+
+/// The backends that a test is repeated with: all that there are if the harness runs the tests that it usually ignores
+/// too (scripts/test --full), else the best one, which is what a recording uses by itself.
+pub fn backends() -> Vec<&'static str> {
+    static SAID: Once = Once::new();
+    let mut all = every_backend();
+    if !std::env::args().any(|word| word == "--include-ignored" || word == "--ignored") {
+        let left = all.split_off(1).join(", ");
+        SAID.call_once(|| drop(writeln!(std::io::stderr(), "NOT REPEATED with {left}: scripts/test --full")));
+    }
+    all
 }
 
 /// Before Linux 6.6 each hook is attached by itself, which takes more descriptors, one more right and far more time.

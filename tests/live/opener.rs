@@ -76,6 +76,7 @@ fn a_library_whose_server_does_not_answer() {
 }
 
 #[test]
+#[ignore = "slow, and much as a_library_whose_server_does_not_answer: scripts/test --full"]
 fn gpurec_ends_while_a_server_does_not_answer() {
     live(|room| {
         let served = Served::new(room, "open", "0");

@@ -1,5 +1,5 @@
 //! A long recording: 100,000 events a second, for as long as requested.
-//! In: GPUREC_SOAK, seconds (scripts/test: 120; 5 by itself); GPUREC_SOAK_TO, the trace's name (soak.jsonl.zst; with
+//! In: GPUREC_SOAK, seconds (scripts/test --full: 120; 5 by itself); GPUREC_SOAK_TO, the trace's name (soak.jsonl.zst; with
 //! .jsonl it is not compressed: a gigabyte for each 40 seconds); GPUREC_SOAK_WITH, an option more (--kernel);
 //! GPUREC_SOAK_OF, another binary.
 //! Out: figures of gpurec's memory, which stays flat; nothing is lost, and every line is valid.

@@ -17,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::actions::{self, Action};
-use crate::needs::backends;
+use crate::needs::every_backend;
 use crate::room::{Room, eventually, live, within};
 use crate::trace::Trace;
 
@@ -288,7 +288,7 @@ impl Plan {
     fn new(seed: u64) -> Plan {
         // Makes seeds that follow each other have nothing in common.
         let mut random = Random(seed << 32);
-        let backends = backends();
+        let backends = every_backend();
         let threads = 1 + random.below(8);
         let killed_after = random.one_in(4).then(|| random.below(120_000));
         let mut plan = Plan {

@@ -14,6 +14,7 @@ impl Visit {
 
 /// One machine records all of these under a name each.
 #[test]
+#[ignore = "faults: scripts/test --full"]
 fn what_is_wrong_is_said_and_the_rest_is_recorded() {
     let Some(visit) = Machine::of("6.12").visit(include_str!("guest/bad.sh")) else { return };
     assert_eq!(visit.status, 0, "{visit}: {}", visit.text("output.txt"));
@@ -130,6 +131,7 @@ fn modules_that_come_and_go(visit: &Visit) {
 }
 
 #[test]
+#[ignore = "faults: scripts/test --full"]
 fn without_a_driver_the_rest_is_recorded() {
     // Lockdown to integrity permits all that gpurec needs, but no module without a signature.
     for words in ["", "lockdown=integrity"] {
@@ -144,6 +146,7 @@ fn without_a_driver_the_rest_is_recorded() {
 
 /// Neither machine can record anything: gpurec prints one sentence, and its status says so.
 #[test]
+#[ignore = "faults: scripts/test --full"]
 fn a_kernel_that_cannot_be_had_is_told_in_a_sentence() {
     for (machine, sentence) in [
         (Machine::of("6.12").with_words("lockdown=confidentiality"), "lockdown"),

@@ -116,6 +116,11 @@ impl Drop for Visit {
     }
 }
 
+/// Returns whether the harness runs the tests that it usually ignores too.
+pub fn every_test() -> bool {
+    std::env::args().any(|word| word == "--include-ignored" || word == "--ignored")
+}
+
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

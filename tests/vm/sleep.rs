@@ -4,6 +4,7 @@
 use crate::machine::Machine;
 
 #[test]
+#[ignore = "a machine that sleeps: scripts/test --full"]
 fn a_machine_that_slept_is_told() {
     let machine = Machine::of("6.12").with_driver("none", "");
     let Some(visit) = machine.visit(include_str!("guest/sleep.sh")) else { return };

@@ -1,6 +1,7 @@
 //! Compares the number of instructions that each verifier processed per program with the last one (verified.csv).
 //! In: the output of `gpurec -v` in a machine.
-//! Out: changes, printed; a panic where a number has grown by half. GPUREC_REWRITE=1 rewrites the file.
+//! Out: changes, printed; a panic where a number has grown by half. GPUREC_REWRITE=1 rewrites the file (with
+//! --include-ignored: else the file loses what the short lists leave out).
 
 use std::collections::BTreeMap;
 use std::fs;
