@@ -101,7 +101,7 @@ impl Summary {
         if !self.driver.seen || !self.driver.is_slow(ns) {
             return;
         }
-        if self.functions.get(open.function).is_none_or(|tally| tally.api == Api::Other) {
+        if self.functions.get(open.function).is_none_or(|tally| tally.traits.api == Api::Other) {
             return;
         }
         let covered_ns = open.within.as_ref().map_or(0, |within| within.covered_ns);

@@ -185,11 +185,11 @@ impl Summary {
 
     fn begin(&mut self, line: &Line, begin: &Begin) {
         let function = self.function(&begin.name);
-        let (api, role, marks, stepped) = match self.functions.get(function) {
-            Some(tally) => (tally.api, tally.role, tally.marks, tally.stepped),
+        let (traits, role, stepped) = match self.functions.get(function) {
+            Some(tally) => (tally.traits, tally.role, tally.stepped),
             None => return,
         };
-        match api {
+        match traits.api {
             Api::Other => self.figures.other_calls += 1,
             Api::Driver | Api::Runtime => self.figures.cuda_calls += 1,
         }
@@ -205,7 +205,7 @@ impl Summary {
         // A node added to a graph is not launched yet.
         let launch = launch.filter(|_| role == Some(Role::KernelLaunch));
         let kernel = launch.and_then(|launch| self.kernels.index(launch));
-        let context = if marks.switches { Errors::context_of(begin) } else { None };
+        let context = Errors::context_of(&traits, begin);
         if self.open.len() >= MOST_OPEN {
             self.unfollowed += 1;
             self.more_open += 1;
@@ -225,7 +225,7 @@ impl Summary {
                 shape: launch.map_or((None, None), |launch| (launch.grid, launch.block)),
                 device,
                 context,
-                asked: if marks.allocates { asked::bytes(&begin.name, &begin.args) } else { None },
+                asked: if traits.allocates() { asked::bytes(&traits, &begin.args) } else { None },
                 failed: None,
                 life: self.deaths.born(),
                 within: None,
@@ -261,7 +261,7 @@ impl Summary {
                 tally.add_within(within.kernel_ns, within.off_cpu_ns);
             }
         }
-        let (role, switches) = (tally.role, tally.marks.switches);
+        let (role, traits) = (tally.role, tally.traits);
         let own_ns = self.prices.as_ref().map_or(0, |prices| prices.of(tally.stepped));
         if let Some(open) = &open
             && let Some(caller) = open.parent.and_then(|parent| self.open.get_mut(&parent))
@@ -294,8 +294,8 @@ impl Summary {
             if role == Some(Role::Sync) {
                 self.errors.synchronised(end, function, line.ts_ns);
             }
-            if switches {
-                self.errors.switched(end, open.as_ref().and_then(|open| open.context));
+            if traits.switches() {
+                self.errors.switched(&traits, end, open.as_ref().and_then(|open| open.context));
             }
         }
         if end.ended == Ended::Returned && open.is_some_and(|open| open.parent.is_none()) {

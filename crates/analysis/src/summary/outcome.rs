@@ -16,7 +16,7 @@ impl Summary {
         };
         let Some(tally) = self.functions.get_mut(function) else { return };
         tally.errors += u64::from(end.error.is_some());
-        let api = tally.api;
+        let api = tally.traits.api;
         if end.error.is_none() {
             if inside.is_none() {
                 return;
@@ -47,7 +47,7 @@ impl Summary {
         // A malformed file may say that a call is inside itself.
         for _ in 0..DEEPEST {
             let open = parent.and_then(|id| self.open.get(&id))?;
-            if self.functions.get(open.function).is_some_and(|tally| tally.api != Api::Other) {
+            if self.functions.get(open.function).is_some_and(|tally| tally.traits.api != Api::Other) {
                 return parent;
             }
             parent = open.parent;

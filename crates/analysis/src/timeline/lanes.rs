@@ -278,7 +278,8 @@ impl Lanes {
         let Some(function) = call.and_then(|call| self.functions.get(call.function)) else { return };
         // A call shorter than the clock's resolution gets 1 ns, so that it stays visible.
         let until_ns = ts_ns.max(from_ns.saturating_add(1)).min(to_ns);
-        let at = SORTS.iter().position(|(sort, _, _)| *sort == sort_of(function.category)).unwrap_or(0);
+        let at =
+            SORTS.iter().position(|(sort, _, _)| *sort == sort_of(function.traits.category)).unwrap_or(0);
         if until_ns > from_ns {
             lane.calls_ns = lane.calls_ns.saturating_add(until_ns - from_ns);
         }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::Told;
 use crate::by_process::ByProcess;
-use crate::tally::{Marks, Role, Tally};
-use gpurec_cuda::{self as cuda, Category};
+use crate::tally::Role;
+use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::{MOST_OPEN, Names};
 use gpurec_trace::{Args, Value};
 
@@ -33,14 +33,7 @@ pub type Thread = (u32, u32);
 pub struct Function {
     pub name: Arc<str>,
     pub role: Option<Role>,
-    pub marks: Marks,
-    pub category: Category,
-}
-
-impl Function {
-    fn is_like(&self, other: &Function) -> bool {
-        (self.role, self.marks, self.category) == (other.role, other.marks, other.category)
-    }
+    pub traits: FunctionTraits,
 }
 
 /// Properties of the functions of a trace, looked up once for each.
@@ -60,14 +53,13 @@ impl Functions {
         let index = self.all.len();
         let kept = self.by_name.add(name, index);
         let is_other = kept.is_none();
-        let Tally { name, role, marks, .. } = Tally::new(kept.unwrap_or_else(|| name.into()));
-        let category = cuda::category(&name);
-        let mut function = Function { name, role, marks, category };
+        let traits = FunctionTraits::of(name);
+        let name = kept.unwrap_or_else(|| "others".into());
+        let function = Function { name, role: Role::of(&traits), traits };
         if is_other {
             // Functions beyond the limit share an entry for each role: a wait must still count as a wait.
-            function.name = "others".into();
             let mut others = self.others.iter().copied();
-            let is_like = |at: &usize| self.all.get(*at).is_some_and(|known| known.is_like(&function));
+            let is_like = |at: &usize| self.all.get(*at).is_some_and(|known| known.traits.is_like(&traits));
             if let Some(known) = others.find(is_like) {
                 return known;
             }

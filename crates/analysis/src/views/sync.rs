@@ -13,6 +13,7 @@ use crate::histogram::Histogram;
 use crate::table::{Cell, Column, Table, data, long, number, text};
 use crate::tally::Role;
 use crate::text::{duration, of_them_unfinished, plural};
+use gpurec_cuda::traits::Mark;
 use gpurec_trace::{Begin, Body, End, Line, Process, Transfer};
 
 const WAITS: &[Column] = &[
@@ -221,8 +222,8 @@ impl Syncs {
     /// Remembers what a call submits to a stream: kernels by name, copies and sets by their call, and recorded events.
     fn submitted(&mut self, begin: &Begin, function: usize) {
         let Some(facts) = self.functions.get(function) else { return };
-        let is_async = facts.marks.is_async;
-        let is_record = facts.name.contains("EventRecord");
+        let is_async = facts.traits.is(Mark::Async);
+        let is_record = facts.traits.is(Mark::Record);
         if !is_async && !is_record {
             return;
         }

@@ -10,7 +10,7 @@ use crate::failures::is_shutdown;
 use crate::table::{Cell, Column, Table, data, long, number, text};
 use crate::tally::Role;
 use crate::text::{duration, plural};
-use gpurec_cuda::{self as cuda, Api};
+use gpurec_cuda::Api;
 use gpurec_trace::bounds::Left;
 use gpurec_trace::{Begin, Body, End, Ended, Line, Process};
 
@@ -207,7 +207,9 @@ impl Threads {
         let role = frame.as_ref().and_then(|frame| self.functions.role(frame.function));
         // As in the summary: a call that fails inside another CUDA call is that caller's to handle, so it does not
         // count.
-        let is_cuda = |frame: &Frame<()>| cuda::api(self.functions.name(frame.function)) != Api::Other;
+        let is_cuda = |frame: &Frame<()>| {
+            self.functions.get(frame.function).is_some_and(|function| function.traits.api != Api::Other)
+        };
         let failed = end.error.as_deref().is_some_and(|error| !is_shutdown(error))
             && !self.stacks.of(thread).iter().any(is_cuda);
         let Some(seen) = self.seen(thread) else { return };
