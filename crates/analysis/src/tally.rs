@@ -51,7 +51,9 @@ pub struct Tally {
     durations: Histogram,
     kernel_ns: u64,
     off_cpu_ns: u64,
-    /// Number of recorded calls inside the timed ones.
+    /// The part of the total that is in no call inside.
+    pub own_ns: u64,
+    /// The cost of recording the calls inside the timed ones.
     pub nested_ns: u64,
     /// The part of the total during which gpurec itself had stopped the process.
     pub paused_ns: u64,
@@ -91,6 +93,7 @@ impl Tally {
             durations: Histogram::default(),
             kernel_ns: 0,
             off_cpu_ns: 0,
+            own_ns: 0,
             nested_ns: 0,
             paused_ns: 0,
             stepped: false,
@@ -123,6 +126,7 @@ impl Tally {
         self.max = self.max.max(other.max);
         self.durations.merge(&other.durations);
         self.add_within(other.kernel_ns, other.off_cpu_ns);
+        self.own_ns = self.own_ns.saturating_add(other.own_ns);
         self.nested_ns = self.nested_ns.saturating_add(other.nested_ns);
         self.paused_ns = self.paused_ns.saturating_add(other.paused_ns);
         self.errors += other.errors;

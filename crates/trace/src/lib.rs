@@ -7,6 +7,7 @@
 mod args;
 pub mod bounds;
 mod budget;
+mod deaths;
 mod event;
 pub mod fast;
 pub mod hash;
@@ -22,6 +23,7 @@ mod scan;
 mod tests;
 pub mod text;
 pub mod time;
+pub mod tree;
 mod value;
 mod writer;
 mod writer_kernel;
