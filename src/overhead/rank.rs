@@ -1,6 +1,7 @@
 //! The order of giving up: from a function's name to its class. Pure, and the same on every run.
 
-use gpurec_cuda::{self as cuda, Api, Category};
+use gpurec_cuda::traits::Mark;
+use gpurec_cuda::{Api, Category, FunctionTraits};
 
 /// How much the calls of a function tell, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,33 +17,19 @@ pub enum Class {
 }
 
 pub fn class(name: &str) -> Class {
-    if cuda::api(name) == Api::Other {
+    let traits = FunctionTraits::of(name);
+    if traits.api == Api::Other {
         return Class::Other;
     }
-    match cuda::category(name) {
+    match traits.category {
         Category::Query | Category::Error | Category::Occupancy => Class::Query,
         Category::Launch | Category::Sync | Category::Register => Class::Telling,
-        // A call that returns a handle tells the name of a kernel or variable.
-        Category::Module if asks(name) && !name.contains("Attribute") => Class::Telling,
-        _ if asks(name) => Class::Query,
-        _ if configures(name) => Class::Short,
+        _ if traits.is(Mark::Reads) => Class::Query,
+        _ if traits.is(Mark::Setup) || traits.is(Mark::Configures) => Class::Short,
         Category::Context | Category::Event | Category::Stream => Class::Short,
         Category::Other => Class::Other,
         _ => Class::Telling,
     }
-}
-
-fn asks(name: &str) -> bool {
-    let base = cuda::base_name(name);
-    ["Get", "Query", "Peek", "Occupancy", "IsCapturing", "IsEnabled", "CanAccess"]
-        .iter()
-        .any(|word| base.contains(word))
-}
-
-/// The two calls that the compiler puts around every launch, and calls that set a device or an attribute.
-fn configures(name: &str) -> bool {
-    let base = cuda::base_name(name);
-    ["CallConfiguration", "cudaSetDevice", "FuncSet", "SetLimit"].iter().any(|word| base.contains(word))
 }
 
 #[cfg(test)]

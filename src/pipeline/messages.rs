@@ -8,7 +8,8 @@ use super::decode::{Item, What};
 use super::sink::Lines;
 use crate::probe::kernel::Change;
 use crate::probe::{Library, Probe};
-use gpurec_cuda::semantics::{self, Input};
+use gpurec_cuda::FunctionTraits;
+use gpurec_cuda::traits::Input;
 use gpurec_trace::{self as trace, Body, HookError, Process, Reason};
 
 /// A message from the recorder to the worker.
@@ -90,12 +91,15 @@ pub(super) fn tell_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut L
 
 /// True if the missing hits of a probe may have allocated or freed memory.
 pub(super) fn touches_memory(probe: &str) -> bool {
-    let input = semantics::input_of(probe.strip_suffix(" (return)").unwrap_or(probe));
-    matches!(input, Some(Input::Allocation | Input::Free)) || probe.starts_with("process:")
+    matches!(traits_of(probe).input(), Some(Input::Allocation | Input::Free)) || probe.starts_with("process:")
 }
 
 pub(super) fn touches_contexts(probe: &str) -> bool {
-    semantics::places(probe.strip_suffix(" (return)").unwrap_or(probe)) || probe.starts_with("process:")
+    traits_of(probe).places() || probe.starts_with("process:")
+}
+
+fn traits_of(probe: &str) -> FunctionTraits {
+    FunctionTraits::of(probe.strip_suffix(" (return)").unwrap_or(probe))
 }
 
 fn tell(message: Message, lines: &mut Lines) {

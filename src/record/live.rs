@@ -317,7 +317,10 @@ fn given(begin: &Begin) -> Asked {
     if let Some(launch) = &begin.launch {
         return Asked { text: launched(launch), bytes: None };
     }
-    Asked { text: bounds::short(&begin.args.shown(), LONGEST), bytes: asked::bytes(&begin.name, &begin.args) }
+    Asked {
+        text: bounds::short(&begin.args.shown(), LONGEST),
+        bytes: asked::bytes(&gpurec_cuda::FunctionTraits::of(&begin.name), &begin.args),
+    }
 }
 
 fn launched(launch: &Launch) -> String {

@@ -101,12 +101,12 @@ impl Facts {
 
 impl Row {
     fn parse(line: &str) -> Row {
-        let words: Vec<&str> = line.splitn(5, ' ').collect();
+        let words: Vec<&str> = line.splitn(6, ' ').collect();
         let (name, majors) = words[0].split_once('@').map_or((words[0], None), |(name, majors)| {
             let (low, high) = majors.split_once('-').unwrap_or((majors, majors));
             (name, Some((low.parse().unwrap(), high.parse().unwrap())))
         });
-        let params = words.get(4).copied().unwrap_or_default();
+        let params = words.get(5).copied().unwrap_or_default();
         let params = (params != "?").then(|| params.to_owned());
         Row { name: name.to_owned(), majors, api: words[1].to_owned(), params }
     }

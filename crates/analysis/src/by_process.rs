@@ -17,10 +17,6 @@ impl<K, V> Default for ByProcess<K, V> {
 }
 
 impl<K: Eq + Hash, V> ByProcess<K, V> {
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
     /// The number of processes.
     pub fn processes(&self) -> usize {
         self.processes.len()
@@ -73,10 +69,6 @@ impl<K: Eq + Hash, V> ByProcess<K, V> {
         self.count -= of.len();
         of
     }
-
-    pub fn keys_of(&self, pid: u32) -> impl Iterator<Item = &K> {
-        self.processes.get(&pid).into_iter().flat_map(Map::keys)
-    }
 }
 
 #[cfg(test)]
@@ -90,10 +82,10 @@ mod tests {
             *map.entry(pid, tid, 3).unwrap() += 1;
         }
         assert!(map.entry(3, 1, 3).is_none() && map.entry(2, 1, 3).is_some());
-        assert_eq!((map.len(), map.keys_of(1).count(), map.keys_of(3).count()), (3, 2, 0));
-        assert_eq!((map.ended(1).len(), map.len(), map.ended(1).len()), (2, 1, 0));
+        assert_eq!((map.count, map.processes()), (3, 2));
+        assert_eq!((map.ended(1).len(), map.count, map.ended(1).len()), (2, 1, 0));
         assert_eq!((map.get(1, &1), map.get(2, &1)), (None, Some(&1)));
-        assert_eq!((map.remove(2, &2), map.remove(2, &1), map.len()), (None, Some(1), 0));
+        assert_eq!((map.remove(2, &2), map.remove(2, &1), map.count), (None, Some(1), 0));
         assert!(map.get_mut(2, &1).is_none());
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::figures::Figures;
 use super::table::{Cell, Column, Table, number, text};
 use super::text::{Page, plural};
-use gpurec_cuda::{self as cuda, Category};
+use gpurec_cuda::Category;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategorySeen {
@@ -27,9 +27,9 @@ const COLUMNS: &[Column] = &[
 #[derive(Clone, Default)]
 pub struct Categories([(u64, u64); NAMES.len()]);
 
-/// The index of a function's category.
-pub fn of(function: &str) -> usize {
-    match cuda::category(function) {
+/// The index of a category.
+pub fn of(category: Category) -> usize {
+    match category {
         Category::Init | Category::Context | Category::Module | Category::Register => 0,
         Category::Alloc
         | Category::Free

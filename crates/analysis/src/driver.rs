@@ -4,13 +4,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::deaths::{Deaths, Life};
 use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidSeen};
 use super::rows::{Rows, Sort};
-use super::summary::unfinished::InFlightNames;
-use gpurec_trace::bounds::{LONGEST_NAME, MOST_OPEN, short};
+use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Header, InFlight, Instant, KernelBegin, Kind, Value, Xid};
+use gpurec_trace::tree::{Call, Calls};
+use gpurec_trace::{Header, Instant, KernelBegin, Kind, Value, Xid};
 
 /// The name of an instant for time off the CPU.
 pub const OFF_CPU: &str = "off_cpu";
@@ -26,18 +25,12 @@ const TOLD_APART: usize = 256;
 /// Limit on distinct states of a thread off the CPU.
 const STATES: usize = 64;
 
-/// A driver span that has begun and not ended.
+/// What is kept of an open driver span.
 pub struct Span {
-    pub row: usize,
-    pub pid: u32,
-    pub tid: u32,
-    pub ts_ns: u64,
-    pub parent: Option<u64>,
     pub is_ioctl: bool,
     /// An ioctl inside it has already been counted.
     pub has_ioctl: bool,
     pub off_cpu_ns: u64,
-    pub life: Life,
 }
 
 /// Driver activity inside one CUDA call.
@@ -76,11 +69,7 @@ pub struct Slow {
 pub struct Driver {
     /// The recording was made with --kernel.
     pub seen: bool,
-    pub open: Map<u64, Span>,
-    /// Spans that began while the table was full.
-    unfollowed: u64,
-    pub more_open: u64,
-    deaths: Deaths,
+    pub open: Calls<Span>,
     pub rows: Rows,
     /// The longest first.
     slowest: Vec<Slow>,
@@ -114,31 +103,13 @@ impl Driver {
             None => self.rows.named(Sort::Function, &begin.name),
         };
         self.rows.began(row);
-        let span = Span {
-            row,
-            pid: begin.pid,
-            tid: begin.tid,
-            ts_ns,
-            parent: begin.parent,
-            is_ioctl: begin.ioctl.is_some(),
-            has_ioctl: false,
-            off_cpu_ns: 0,
-            life: self.deaths.born(),
-        };
-        if self.open.len() < MOST_OPEN {
-            self.open.insert(event_id, span);
-        } else {
-            self.unfollowed += 1;
-            self.more_open += 1;
-        }
+        let span = Span { is_ioctl: begin.ioctl.is_some(), has_ioctl: false, off_cpu_ns: 0 };
+        self.open.begin(Call::span(event_id, ts_ns, begin, row, span), 0);
     }
 
     pub fn unmatched(&mut self) {
         self.seen = true;
-        match self.unfollowed.checked_sub(1) {
-            Some(left) => self.unfollowed = left,
-            None => self.figures.unmatched_ends += 1,
-        }
+        self.figures.unmatched_ends += u64::from(!self.open.was_left_out());
     }
 
     pub fn ioctl_ended(&mut self, ns: u64, failed: bool) {
@@ -215,28 +186,8 @@ impl Driver {
         self.slowest.truncate(SLOWEST);
     }
 
-    pub fn died(&mut self, pid: u32, ts_ns: u64) {
-        if self.deaths.died(pid, ts_ns, self.open.len()) {
-            for span in self.open.values_mut() {
-                span.life = self.deaths.of(span.pid, span.life);
-            }
-            self.deaths.told();
-        }
-    }
-
-    pub fn in_flight(&self, at_ns: u64, names: &mut InFlightNames, calls: &mut Vec<InFlight>) {
-        let name = |span: &Span| self.rows.get(span.row).map_or("", |row| &row.name);
-        calls.extend(self.open.iter().map(|(begin, span)| {
-            let died_ns = self.deaths.of(span.pid, span.life).died_ns();
-            InFlight {
-                pid: span.pid,
-                tid: span.tid,
-                name: names.of(name(span)),
-                begin: *begin,
-                duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(span.ts_ns),
-                died: died_ns.is_some(),
-            }
-        }));
+    pub fn name(&self, row: usize) -> &str {
+        self.rows.get(row).map_or("", |row| &row.name)
     }
 
     /// None without --kernel. `function` gives the name of a CUDA function.

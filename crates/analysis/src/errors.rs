@@ -4,7 +4,8 @@
 
 use super::by_process::ByProcess;
 use super::figures::{ErrorWindow, FailureCause, LaunchCount, SyncSeen};
-use gpurec_cuda as cuda;
+use gpurec_cuda::FunctionTraits;
+use gpurec_cuda::traits::{Context, Kind};
 use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Args, Begin, End, Retval, Value};
@@ -119,27 +120,28 @@ impl Errors {
         self.windows.push(window);
     }
 
-    /// The context that a call is about to make current in its thread, if its name implies that.
-    pub fn context_of(begin: &Begin) -> Option<u64> {
-        match cuda::base_name(&begin.name) {
-            "cuCtxSetCurrent" | "cuCtxPushCurrent" => first(&begin.args),
+    /// The context that a call is about to make current in its thread, if its arguments show that.
+    pub fn context_of(traits: &FunctionTraits, begin: &Begin) -> Option<u64> {
+        match traits.kind {
+            Some(Kind::Context(Context::Set | Context::Push)) => first(&begin.args),
             _ => None,
         }
     }
 
     /// Handles a successful call that may have changed its thread's context; `asked` is the result of `context_of`.
-    pub fn switched(&mut self, end: &End, asked: Option<u64>) {
+    pub fn switched(&mut self, traits: &FunctionTraits, end: &End, asked: Option<u64>) {
         let made = || end.out.as_ref().and_then(first);
         let thread = (end.pid, end.tid);
         let Some(stack) = self.current.entry(thread.0, thread.1, MOST) else { return };
-        match cuda::base_name(&end.name) {
-            "cuCtxSetCurrent" => {
+        let Some(Kind::Context(context)) = traits.kind else { return };
+        match context {
+            Context::Set => {
                 stack.pop();
                 self.now_in(thread, asked);
             }
-            "cuCtxPushCurrent" => self.now_in(thread, asked),
-            "cuCtxCreate" => self.now_in(thread, made()),
-            "cuCtxPopCurrent" => _ = stack.pop(),
+            Context::Push => self.now_in(thread, asked),
+            Context::Create { .. } => self.now_in(thread, made()),
+            Context::Pop => _ = stack.pop(),
             _ => {}
         }
     }

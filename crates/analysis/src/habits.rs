@@ -11,6 +11,8 @@ use std::collections::HashMap;
 
 use super::figures::Finding;
 use super::tally::{Role, Tally};
+use gpurec_cuda::Category;
+use gpurec_cuda::traits::Mark;
 use gpurec_trace::bounds::short;
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op, Transfer};
@@ -122,32 +124,33 @@ pub struct Returned<'a> {
 impl Habits {
     pub fn add(&mut self, call: &Returned) {
         let thread = (call.pid, call.tid);
-        let marks = call.tally.marks;
-        if call.error.is_none() && marks.reports {
+        let traits = &call.tally.traits;
+        if call.error.is_none() && traits.reports() {
             self.unsynced.remove(&call.pid);
         }
-        if marks.shares {
+        if traits.is(Mark::Shares) {
             self.process(call.pid, |process| process.shares = true);
         }
         let Some(habit) = habit(&mut self.threads, thread) else { return };
-        if marks.asks_error {
+        if traits.is(Mark::LastError) {
             habit.unseen = 0;
-        } else if marks.hides_error
+        } else if traits.is(Mark::Unchecked)
             && let Some(error) = call.error
         {
             habit.unseen += 1;
             habit.error.get_or_insert_with(|| short(error, LONGEST_ERROR));
         }
-        if marks.waits {
+        if traits.is_sync() {
             self.waited(call);
         } else {
             habit.went_on(call);
-            if marks.is_async {
+            if traits.is(Mark::Async) {
+                let copies = traits.category == Category::Memcpy;
                 habit.work.calls += 1;
                 habit.work.last = Some(call.function);
-                habit.work.copies_last = marks.copies;
-                habit.work.gives |= marks.gives;
-                habit.work.takes_last &= marks.copies;
+                habit.work.copies_last = copies;
+                habit.work.gives |= traits.is(Mark::Host) || traits.is_graph_launch();
+                habit.work.takes_last &= copies;
             }
         }
     }
@@ -158,7 +161,7 @@ impl Habits {
         let needless = habit.last_wait.take().and_then(|wait| wait.if_needless(&habit.work));
         let fetched = habit.work.gives;
         // A wait for an event leaves later work running.
-        if !call.tally.marks.waits_for_event {
+        if !call.tally.traits.is(Mark::Event) {
             let work = std::mem::take(&mut habit.work);
             if call.error.is_none() && work.calls > 0 && call.ns < LONG_NS {
                 let (function, ns, at_ns) = (call.function, call.ns, call.at_ns);
@@ -318,16 +321,15 @@ impl Habit {
     /// Handles the return of a call that does not wait.
     fn went_on(&mut self, call: &Returned) {
         let Some(wait) = self.last_wait.as_mut().filter(|wait| !wait.went_on) else { return };
-        let marks = call.tally.marks;
+        let traits = &call.tally.traits;
         let after_ns = call.at_ns.saturating_sub(call.ns).saturating_sub(wait.at_ns);
-        let launches = matches!(call.tally.role, Some(Role::KernelLaunch | Role::GraphLaunch));
-        if after_ns > SOON_NS || marks.looks {
+        if after_ns > SOON_NS || traits.looks() {
             self.last_wait = None;
-        } else if marks.copies {
+        } else if traits.category == Category::Memcpy {
             // The direction of a copy is known only from the line after it.
-        } else if wait.work.gives && marks.is_async {
+        } else if wait.work.gives && traits.is(Mark::Async) {
             self.last_wait = None;
-        } else if launches {
+        } else if call.tally.role.is_some_and(Role::launches) {
             wait.went_on = true;
         }
     }

@@ -11,7 +11,6 @@ mod categories;
 pub mod check;
 #[cfg(feature = "cli")]
 pub mod cli;
-mod deaths;
 mod devices;
 pub mod diff;
 mod driver;

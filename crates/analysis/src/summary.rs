@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use super::asked;
 use super::budget::Budget;
 use super::categories::Categories;
-use super::deaths::{Deaths, Life};
 use super::devices::Devices;
 use super::driver::{Driver, Within};
 use super::errors::Errors;
@@ -29,6 +28,7 @@ use cost::{Paid, Prices};
 use gpurec_cuda::Api;
 use gpurec_trace::bounds::{Left, MOST_LIVE, MOST_OPEN, Names};
 use gpurec_trace::hash::Map;
+use gpurec_trace::tree::{self, Call, Calls};
 use gpurec_trace::{Begin, Body, End, Ended, Finish, Header, InFlight, Line, Notes};
 use gpurec_trace::{Incomplete, Reason, Reasons};
 
@@ -47,17 +47,11 @@ const EACH: usize = 64;
 /// Number of processes that the figures list.
 const LISTED_PROCESSES: usize = 100;
 
-/// A call that has begun and not returned.
+/// What the summary keeps of an open call.
+#[derive(Default)]
 pub(super) struct Open {
-    pub(super) function: usize,
-    pid: u32,
-    tid: u32,
-    pub(super) ts_ns: u64,
-    pub(super) parent: Option<u64>,
-    /// Number of recorded calls inside.
+    /// The cost of recording the calls inside.
     nested_ns: u64,
-    /// Roles of the nested calls, as bits of `Role::bit`.
-    inside: u8,
     kernel: Option<usize>,
     shape: Shape,
     /// Device of a launch.
@@ -68,7 +62,6 @@ pub(super) struct Open {
     asked: Option<u64>,
     /// Failures inside the call.
     failed: Option<Box<Inside>>,
-    life: Life,
     /// Activity of nvidia.ko inside the call, if there was any.
     pub(super) within: Option<Box<Within>>,
 }
@@ -79,11 +72,7 @@ pub struct Summary {
     by_name: Names<MOST, FUNCTION_NAMES>,
     /// Indexes of the shared entries for functions beyond the limit.
     others: Vec<usize>,
-    pub(super) open: Map<u64, Open>,
-    /// Open calls that began while the table was full.
-    unfollowed: u64,
-    more_open: u64,
-    deaths: Deaths,
+    pub(super) open: Calls<Open>,
     pub(super) driver: Driver,
     pub(super) calls_by_thread: Map<(u32, u32), Paid>,
     pub(super) processes: BTreeMap<u32, ProcessSeen>,
@@ -160,7 +149,7 @@ impl Summary {
             }
             Body::KernelBegin(begin) => self.kernel_begin(line, begin),
             Body::KernelEnd(end) => self.kernel_end(end),
-            Body::Instant(instant) => self.instant(line, instant),
+            Body::Instant(instant) => self.instant(instant),
             Body::Xid(xid) => self.xid(line, xid),
             Body::Unknown(_) => {}
         }
@@ -186,16 +175,13 @@ impl Summary {
 
     fn begin(&mut self, line: &Line, begin: &Begin) {
         let function = self.function(&begin.name);
-        let (api, role, marks, stepped) = match self.functions.get(function) {
-            Some(tally) => (tally.api, tally.role, tally.marks, tally.stepped),
+        let (traits, role, stepped) = match self.functions.get(function) {
+            Some(tally) => (tally.traits, tally.role, tally.stepped),
             None => return,
         };
-        match api {
+        match traits.api {
             Api::Other => self.figures.other_calls += 1,
             Api::Driver | Api::Runtime => self.figures.cuda_calls += 1,
-        }
-        if let Some(role) = role {
-            self.tell_callers(begin.parent, role);
         }
         self.count_thread(begin.pid, begin.tid, stepped);
         let launch = begin.launch.as_ref();
@@ -206,43 +192,20 @@ impl Summary {
         // A node added to a graph is not launched yet.
         let launch = launch.filter(|_| role == Some(Role::KernelLaunch));
         let kernel = launch.and_then(|launch| self.kernels.index(launch));
-        let context = if marks.switches { Errors::context_of(begin) } else { None };
-        if self.open.len() >= MOST_OPEN {
-            self.unfollowed += 1;
-            self.more_open += 1;
-            return;
-        }
-        self.open.insert(
-            line.event_id,
-            Open {
-                function,
-                pid: begin.pid,
-                tid: begin.tid,
-                ts_ns: line.ts_ns,
-                parent: begin.parent,
-                nested_ns: 0,
-                inside: 0,
-                kernel,
-                shape: launch.map_or((None, None), |launch| (launch.grid, launch.block)),
-                device,
-                context,
-                asked: if marks.allocates { asked::bytes(&begin.name, &begin.args) } else { None },
-                failed: None,
-                life: self.deaths.born(),
-                within: None,
-            },
-        );
+        let shape = launch.map_or((None, None), |launch| (launch.grid, launch.block));
+        let context = Errors::context_of(&traits, begin);
+        let asked = if traits.allocates() { asked::bytes(&traits, &begin.args) } else { None };
+        let open = Open { kernel, shape, device, context, asked, ..Open::default() };
+        let call = Call::new(line.event_id, line.ts_ns, begin, function, open);
+        self.open.begin(call, role.map_or(0, Role::bit));
     }
 
     fn end(&mut self, line: &Line, end: &End) {
-        let mut open = self.open.remove(&end.begin);
+        let mut open = self.open.end(end.begin, end.duration_ns);
         let function = match &open {
             Some(open) => open.function,
             None => {
-                match self.unfollowed.checked_sub(1) {
-                    Some(left) => self.unfollowed = left,
-                    None => self.figures.unmatched_ends += 1,
-                }
+                self.figures.unmatched_ends += u64::from(!self.open.was_left_out());
                 self.function(&end.name)
             }
         };
@@ -256,27 +219,29 @@ impl Summary {
         if let Some(ns) = end.duration_ns {
             tally.add(ns);
             tally.paused_ns = tally.paused_ns.saturating_add(end.paused_ns);
-            tally.nested_ns = tally.nested_ns.saturating_add(open.as_ref().map_or(0, |open| open.nested_ns));
+            let inside_ns = open.as_ref().map_or(0, |open| open.inside_ns);
+            tally.own_ns = tally.own_ns.saturating_add(ns.saturating_sub(inside_ns));
+            tally.nested_ns =
+                tally.nested_ns.saturating_add(open.as_ref().map_or(0, |open| open.of.nested_ns));
             self.last_call = Some((end.begin, ns));
-            if let Some(within) = open.as_ref().and_then(|open| open.within.as_ref()) {
+            if let Some(within) = open.as_ref().and_then(|open| open.of.within.as_ref()) {
                 tally.add_within(within.kernel_ns, within.off_cpu_ns);
             }
         }
-        let (role, switches) = (tally.role, tally.marks.switches);
+        let (role, traits) = (tally.role, tally.traits);
         let own_ns = self.prices.as_ref().map_or(0, |prices| prices.of(tally.stepped));
         if let Some(open) = &open
-            && let Some(caller) = open.parent.and_then(|parent| self.open.get_mut(&parent))
+            && let Some(caller) = open.parent.and_then(|parent| self.open.get_mut(parent))
         {
-            caller.nested_ns = caller.nested_ns.saturating_add(open.nested_ns.saturating_add(own_ns));
+            caller.of.nested_ns =
+                caller.of.nested_ns.saturating_add(open.of.nested_ns.saturating_add(own_ns));
         }
         if let (Some(open), Some(ns)) = (&mut open, end.duration_ns) {
             self.maybe_slow(end, open, ns);
         }
-        // A launch whose end was lost gave no sign of failure: it counts.
-        let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
-        let inside = open.as_ref().map_or(0, |open| open.inside);
+        let succeeded = tree::succeeded(end);
         match role {
-            Some(role) if inside & role.bit() != 0 => {}
+            Some(role) if open.as_ref().is_some_and(|open| open.has_inside(role.bit())) => {}
             Some(Role::KernelLaunch) if succeeded => self.launched(end, open.as_ref()),
             Some(Role::GraphLaunch) if succeeded => {
                 self.figures.graph_launches += 1;
@@ -295,8 +260,8 @@ impl Summary {
             if role == Some(Role::Sync) {
                 self.errors.synchronised(end, function, line.ts_ns);
             }
-            if switches {
-                self.errors.switched(end, open.as_ref().and_then(|open| open.context));
+            if traits.switches() {
+                self.errors.switched(&traits, end, open.as_ref().and_then(|open| open.of.context));
             }
         }
         if end.ended == Ended::Returned && open.is_some_and(|open| open.parent.is_none()) {
@@ -314,17 +279,6 @@ impl Summary {
 
     fn took(&self, begin: u64) -> u64 {
         self.last_call.filter(|(last, _)| *last == begin).map_or(0, |(_, ns)| ns)
-    }
-
-    /// Marks every enclosing call, up to the first one that already has the mark.
-    fn tell_callers(&mut self, mut caller: Option<u64>, role: Role) {
-        while let Some(open) = caller.and_then(|id| self.open.get_mut(&id)) {
-            if open.inside & role.bit() != 0 {
-                return;
-            }
-            open.inside |= role.bit();
-            caller = open.parent;
-        }
     }
 
     fn function(&mut self, name: &str) -> usize {
@@ -402,7 +356,8 @@ impl Summary {
         let named = (0..self.functions.len()).filter(|at| !is_other(*at));
         let all = named.filter_map(|at| self.tally(at, &open)).chain(&others);
         figures.functions = all.filter_map(|tally| tally.figures(with_kernel)).collect();
-        figures.failures = self.failures.finish(self.open.values().filter_map(|open| open.failed.as_deref()));
+        figures.failures =
+            self.failures.finish(self.open.iter().filter_map(|open| open.of.failed.as_deref()));
         figures.kernel_space = self.driver.finish(|function| self.function_name(function));
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
         figures.sync.by_function = self.sync_functions(&figures);
@@ -423,7 +378,7 @@ impl Summary {
     /// The recorder's reasons, and those that follow from the lines.
     fn reasons(&self, figures: &mut Figures) {
         let mut all = self.because.clone();
-        let count = self.more_open + self.driver.more_open;
+        let count = self.open.left_out() + self.driver.open.left_out();
         if count > 0 {
             all.add(Incomplete::NotFollowed { count, most: MOST_OPEN });
         }

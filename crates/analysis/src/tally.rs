@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::categories;
 use super::figures::Function;
 use super::histogram::Histogram;
-use super::{asked, categories};
-use gpurec_cuda::{self as cuda, Api, Category};
+use gpurec_cuda::FunctionTraits;
 
 /// The additional role in which a call counts. Of nested calls in the same role the innermost counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,15 +16,13 @@ pub enum Role {
 }
 
 impl Role {
-    fn of(name: &str) -> Option<Role> {
-        if cuda::is_kernel_launch(name) {
+    pub fn of(traits: &FunctionTraits) -> Option<Role> {
+        if traits.is_kernel_launch() {
             Some(Role::KernelLaunch)
-        } else if cuda::is_graph_launch(name) {
+        } else if traits.is_graph_launch() {
             Some(Role::GraphLaunch)
-        } else if cuda::category(name) == Category::Sync {
-            Some(Role::Sync)
         } else {
-            None
+            traits.is_sync().then_some(Role::Sync)
         }
     }
 
@@ -32,76 +30,17 @@ impl Role {
     pub fn bit(self) -> u8 {
         1 << self as u8
     }
-}
 
-/// What a call of the function implies for the calls around it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
-    /// The call returns before its work is done.
-    pub is_async: bool,
-    /// The call waits for the GPU; `waits_for_event`: only for work before an event.
-    pub waits: bool,
-    pub waits_for_event: bool,
-    /// The call copies.
-    pub copies: bool,
-    /// The host may get results from the call without a visible copy.
-    pub gives: bool,
-    /// If the call follows a wait, it needed the wait.
-    pub looks: bool,
-    /// The call makes device memory visible to another process or to the host.
-    pub shares: bool,
-    /// The call would report the error of an earlier kernel.
-    pub reports: bool,
-    pub asks_error: bool,
-    /// `<<<>>>` discards the returned error.
-    pub hides_error: bool,
-    /// The call allocates memory of a size that its arguments give.
-    pub allocates: bool,
-    /// The call changes the current context of its thread.
-    pub switches: bool,
-}
-
-impl Marks {
-    fn of(name: &str, role: Option<Role>) -> Marks {
-        let base = cuda::base_name(name);
-        let category = cuda::category(name);
-        let launches = matches!(role, Some(Role::KernelLaunch | Role::GraphLaunch));
-        let is_async = launches || (base.contains("Async") && cuda::api(name) != Api::Other);
-        let waits = role == Some(Role::Sync);
-        let ends = matches!(category, Category::Memcpy | Category::Free) && !is_async;
-        let asks = matches!(base, "cuEventQuery" | "cudaEventQuery" | "cuStreamQuery" | "cudaStreamQuery");
-        let copies = category == Category::Memcpy;
-        let hosts = matches!(base, "cuLaunchHostFunc" | "cudaLaunchHostFunc")
-            || base.contains("StreamAddCallback")
-            || base.contains("PrefetchAsync");
-        Marks {
-            is_async: is_async || hosts,
-            allocates: asked::allocates(category),
-            waits,
-            waits_for_event: waits && base.contains("Event"),
-            copies,
-            gives: hosts || role == Some(Role::GraphLaunch),
-            looks: (copies || category == Category::Free) && !is_async || base.ends_with("EventElapsedTime"),
-            shares: base.contains("IpcGet")
-                || base.contains("IpcOpen")
-                || base.ends_with("HostGetDevicePointer"),
-            reports: waits || ends || asks || matches!(base, "cudaDeviceReset" | "cuCtxDestroy"),
-            asks_error: matches!(base, "cudaGetLastError" | "cudaPeekAtLastError"),
-            hides_error: matches!(base, "cudaLaunchKernel" | "__cudaLaunchKernel" | "cudaLaunch"),
-            switches: matches!(
-                base,
-                "cuCtxSetCurrent" | "cuCtxPushCurrent" | "cuCtxPopCurrent" | "cuCtxCreate"
-            ),
-        }
+    pub fn launches(self) -> bool {
+        self != Role::Sync
     }
 }
 
 #[derive(Clone)]
 pub struct Tally {
     pub name: Arc<str>,
-    pub api: Api,
+    pub traits: FunctionTraits,
     pub role: Option<Role>,
-    pub marks: Marks,
     /// An index in the numbering of `categories`.
     pub category: usize,
     calls: u64,
@@ -112,7 +51,9 @@ pub struct Tally {
     durations: Histogram,
     kernel_ns: u64,
     off_cpu_ns: u64,
-    /// Number of recorded calls inside the timed ones.
+    /// The part of the total that is in no call inside.
+    pub own_ns: u64,
+    /// The cost of recording the calls inside the timed ones.
     pub nested_ns: u64,
     /// The part of the total during which gpurec itself had stopped the process.
     pub paused_ns: u64,
@@ -138,12 +79,11 @@ pub const OTHER_SYNC: &str = "(other synchronisations)";
 
 impl Tally {
     pub fn new(name: Arc<str>) -> Tally {
-        let role = Role::of(&name);
+        let traits = FunctionTraits::of(&name);
         Tally {
-            api: cuda::api(&name),
-            role,
-            marks: Marks::of(&name, role),
-            category: categories::of(&name),
+            role: Role::of(&traits),
+            category: categories::of(traits.category),
+            traits,
             name,
             calls: 0,
             total: 0,
@@ -153,6 +93,7 @@ impl Tally {
             durations: Histogram::default(),
             kernel_ns: 0,
             off_cpu_ns: 0,
+            own_ns: 0,
             nested_ns: 0,
             paused_ns: 0,
             stepped: false,
@@ -173,8 +114,7 @@ impl Tally {
 
     /// Whether calls of both functions, beyond the limit, share one entry.
     pub fn is_like(&self, other: &Tally) -> bool {
-        (self.api, self.role, self.marks, self.category)
-            == (other.api, other.role, other.marks, other.category)
+        self.traits.api == other.traits.api && self.traits.is_like(&other.traits)
     }
 
     /// Adds the calls of the other function.
@@ -186,6 +126,7 @@ impl Tally {
         self.max = self.max.max(other.max);
         self.durations.merge(&other.durations);
         self.add_within(other.kernel_ns, other.off_cpu_ns);
+        self.own_ns = self.own_ns.saturating_add(other.own_ns);
         self.nested_ns = self.nested_ns.saturating_add(other.nested_ns);
         self.paused_ns = self.paused_ns.saturating_add(other.paused_ns);
         self.errors += other.errors;

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::Figures;
 use super::left_out::LeftOut;
-use gpurec_cuda::semantics::{Input, input_of};
-use gpurec_cuda::{self as cuda, Api, Category};
+use gpurec_cuda::FunctionTraits;
+use gpurec_cuda::traits::Input;
+use gpurec_cuda::{self as cuda, Api};
 use gpurec_trace::Notes;
 
 /// An input of a figure.
@@ -243,10 +244,11 @@ fn driver_functions() -> impl Iterator<Item = (&'static str, Input)> {
 }
 
 fn input_of_driver(name: &str) -> Option<Input> {
-    if cuda::api(name) != Api::Driver {
+    let traits = FunctionTraits::of(name);
+    if traits.api != Api::Driver {
         return None;
     }
-    input_of(name).or_else(|| (cuda::category(name) == Category::Sync).then_some(Input::Sync))
+    traits.input().or_else(|| traits.is_sync().then_some(Input::Sync))
 }
 
 fn plural_of(input: Input) -> &'static str {

@@ -7,7 +7,7 @@ Run it by hand when the facts change; the build never runs it. (For a toolkit
 newer than the facts, scripts/cuda-table makes the rows from its headers.)
 It writes into its own folder, sorted by name, one fact per line:
 
-  table.txt    name[@majors] library(d driver, r runtime) category returns parameters
+  table.txt    name[@majors] library(d driver, r runtime) category returns traits parameters
   errors.txt   api(d, r) code name
 
 A parameter is name:kind[=detail]:place. `=NAME` in place of parameters means
@@ -19,7 +19,14 @@ differs; there registers 6 and 7 count as words 6 and 7, and `2*` is a pointer
 to a copy of the structure.
 
 A function without a category gets that of the other versions of its base name
-(cuMemAlloc that of cuMemAlloc_v2) if they agree; "-" means none.
+(cuMemAlloc that of cuMemAlloc_v2) if they agree; "-" means none. Functions that
+wait are `sync`, those that start kernels or graphs `launch`, those that only
+read `query`.
+
+Traits are what a call means for memory, streams and the calls around it
+(traits.rs has the words), separated by commas; "-" means none. They are written
+by hand in table.txt, and this program keeps them. A new function gets those of
+its base name without what depends on parameters.
 """
 
 import csv
@@ -54,8 +61,11 @@ __cudaLaunchKernel_ptsz r launch status =__cudaLaunchKernel
 __cudaPopCallConfiguration r - status gridDim:out=dim3:0 blockDim:out=dim3:1 sharedMem:out=u64:2 stream:out=handle:3
 __cudaPushCallConfiguration r - other gridDim:struct=dim3:0+1 blockDim:struct=dim3:2+3 sharedMem:size:4 stream:handle:5
 __cudaRegisterHostVar r register void ?
+cuGLCtxCreate d - status pCtx:out=handle:0 Flags:flags:1 device:device:2
+cuGLCtxCreate_v2 d - status pCtx:out=handle:0 Flags:flags:1 device:device:2
 cuProfilerStart d - status
 cuProfilerStop d - status
+cudaLaunch r launch status func:ptr:0
 cudaProfilerStart r - status
 cudaProfilerStop r - status
 __cudaRegisterManagedVar r register void {REGISTER_VAR.format(var="hostVarPtrAddress")}
@@ -294,20 +304,50 @@ def variants(function, row):
     return out
 
 
+LAUNCHES = re.compile(r"cu(da)?(Launch(Cooperative)?Kernel(Ex|ExC|MultiDevice)?|Launch|LaunchGrid(Async)?|GraphLaunch)$")
+
+
 def category_of(name, row, known):
+    base = base_of(name)
+    for category, words in (("sync", "Synchronize$"), ("query", "Query$"), ("launch", LAUNCHES)):
+        if re.search(words, base):
+            return category
     of_base = known.get(row["base"], set())
-    return row["top"] or (next(iter(of_base)) if len(of_base) == 1 else "-")
+    category = row["top"] or (next(iter(of_base)) if len(of_base) == 1 else "-")
+    return "query" if category in ("init", "managed", "-") and "Get" in base else category
+
+
+def traits_of(name, kept):
+    """The traits column of a row: as in table.txt, or a guess for a new function."""
+    plain = without_stream(name)
+    if name in kept or plain in kept:
+        return kept.get(name, kept.get(plain))
+    words = [word for word in kept.get(base_of(name), "-").split(",") if ":" not in word and word != "-"]
+    if "Async" in name and "async" not in words:
+        words.append("async")
+    return ",".join(words) or "-"
+
+
+def traits_kept():
+    """{name: traits} of the table as it is."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "table.txt")) as lines:
+        rows = [line.split() for line in lines]
+    return {row[0].partition("@")[0]: row[4] for row in rows}
 
 
 def functions(facts):
+    kept = traits_kept()
     known = {}
     for row in facts.values():
         if row["top"]:
             known.setdefault(row["base"], set()).add(row["top"])
-    lines = {(line.split()[0], ""): line for line in EXTRA.split("\n") if line}
+    lines = {}
+    for line in filter(None, EXTRA.split("\n")):
+        name, library, category, returns, *rest = line.split()
+        lines[name, ""] = " ".join([name, library, category, returns, traits_of(name, kept), *rest])
     for name, row in facts.items():
         head = f"{ {'libcuda': 'd', 'libcudart': 'r'}[row['lib']] } {category_of(name, row, known)}"
-        head += f" {RETURNS.get(row['ret'], 'other')}"
+        head += f" {RETURNS.get(row['ret'], 'other')} {traits_of(name, kept)}"
         base = without_stream(name)
         of_base = facts.get(base)
         for at, (majors, text) in enumerate(variants(name, row)):

@@ -1,8 +1,8 @@
 //! What the names and numbers of CUDA mean.
 //!
-//! In: a function's name, a return value, what was captured of a call. Out: the function's API, its return type, its
-//! purpose, the name of an error; what to capture of a call, and the captured arguments by name and type. Not here:
-//! I/O, a clock, facts about the machine. The data are in table.txt and errors.txt, which generate.py makes, and in
+//! In: a function's name, a return value, what was captured of a call. Out: the function's traits, the name of an error;
+//! what to capture of a call, and the captured arguments by name and type. Not here: I/O, a clock, facts about the
+//! machine. The data are in table.txt and errors.txt, which generate.py makes, and in
 //! enums.txt, which scripts/cuda-table makes. Callers look up a function once and keep the result, so look-ups are
 //! written for clarity; only `Signature::args` runs for every call.
 
@@ -19,12 +19,14 @@ mod table;
 mod table_tests;
 #[cfg(test)]
 mod tests;
+pub mod traits;
 
 use std::sync::LazyLock;
 
 pub use table::all;
 use table::function;
 pub use table::{Signature, function_names, signature};
+pub use traits::FunctionTraits;
 
 /// The library a function belongs to, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,39 +126,14 @@ pub fn is_runtime_name(name: &str) -> bool {
     function(name).is_some_and(|f| f.api == Api::Runtime)
 }
 
-/// What a function returns. A CUDA function newer than the table is assumed to return a status, as all but a handful
-/// do; this excludes `__cuda*`, which are irregular.
+/// What a function returns.
 pub fn returns(name: &str) -> Returns {
-    match function(name) {
-        Some(known) => known.returns,
-        None if api(name) != Api::Other && !name.starts_with('_') => Returns::Status,
-        None => Returns::Other,
-    }
+    FunctionTraits::of(name).returns
 }
 
-/// The purpose of a function, by the first of these rules that applies.
-/// 1. `*Synchronize` is Sync, `*Query` is Query, launches are Launch.
-/// 2. The category in the table, except that functions of Init and Managed that only read (`Get`) are Query.
-/// 3. `*Get*` is Query.
+/// The purpose of a function.
 pub fn category(name: &str) -> Category {
-    if api(name) == Api::Other {
-        return Category::Other;
-    }
-    let base = base_name(name);
-    if base.ends_with("Synchronize") {
-        return Category::Sync;
-    }
-    if base.ends_with("Query") {
-        return Category::Query;
-    }
-    if is_kernel_launch(name) || is_graph_launch(name) {
-        return Category::Launch;
-    }
-    let of_facts = function(name).map_or(Category::Other, |f| f.category);
-    match of_facts {
-        Category::Init | Category::Managed | Category::Other if base.contains("Get") => Category::Query,
-        other => other,
-    }
+    FunctionTraits::of(name).category
 }
 
 /// Whether a pattern of --only or --skip matches a function: a name without its version matches all versions.
@@ -183,40 +160,17 @@ fn without_stream_suffix(name: &str) -> &str {
     name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name)
 }
 
-/// Whether a call starts kernels on the GPU by itself. Host functions and graphs do not count.
+/// Whether a call starts kernels on the GPU by itself.
 pub fn is_kernel_launch(name: &str) -> bool {
-    matches!(
-        without_stream_suffix(name),
-        "cuLaunchKernel"
-            | "cuLaunchKernelEx"
-            | "cuLaunchCooperativeKernel"
-            | "cuLaunchCooperativeKernelMultiDevice"
-            | "cuLaunch"
-            | "cuLaunchGrid"
-            | "cuLaunchGridAsync"
-            | "cudaLaunchKernel"
-            | "cudaLaunchKernelExC"
-            | "cudaLaunchCooperativeKernel"
-            | "cudaLaunchCooperativeKernelMultiDevice"
-            | "cudaLaunch"
-            | "__cudaLaunchKernel"
-    )
+    FunctionTraits::of(name).is_kernel_launch()
 }
 
 /// Whether a call starts a CUDA graph.
 pub fn is_graph_launch(name: &str) -> bool {
-    matches!(without_stream_suffix(name), "cuGraphLaunch" | "cudaGraphLaunch")
+    FunctionTraits::of(name).is_graph_launch()
 }
 
-/// CUDA_ERROR_NOT_READY and cudaErrorNotReady.
-const NOT_READY: i32 = 600;
-
-/// Whether a call that returned `code` failed. `*Query` functions return "not ready" to say no, and the functions that
-/// ask for the last error return the status of an earlier call.
+/// Whether a call that returned `code` failed.
 pub fn is_failure(name: &str, code: i32) -> bool {
-    if matches!(name, "cudaGetLastError" | "cudaPeekAtLastError") {
-        return false;
-    }
-    let answered_no = code == NOT_READY && base_name(name).ends_with("Query");
-    code != 0 && !answered_no && returns(name) == Returns::Status
+    FunctionTraits::of(name).is_failure(code)
 }

@@ -1,4 +1,4 @@
-//! The rows of table.txt: for each function its category, its parameters and their places, and from these what to
+//! The rows of table.txt: for each function its traits, its parameters and their places, and from these what to
 //! capture of a call.
 
 use std::sync::LazyLock;
@@ -7,15 +7,8 @@ use super::item::Item;
 use super::item::Layout;
 use super::layout::{self, layout_named};
 use super::raw::{Count, Place, Plan, Read, Source, What};
-use super::{Api, Category, Returns, base_name, names, parse_api, without_stream_suffix};
-
-pub struct Function {
-    #[cfg(test)]
-    pub name: &'static str,
-    pub api: Api,
-    pub category: Category,
-    pub returns: Returns,
-}
+use super::traits::{self, FunctionTraits, Name};
+use super::{Category, Returns, names, parse_api, without_stream_suffix};
 
 /// A function's parameters, and what to capture of a call.
 #[derive(Debug)]
@@ -80,6 +73,18 @@ pub enum Shape {
     Node,
 }
 
+impl Shape {
+    /// The number of parameters that the launch needs.
+    fn params(self) -> usize {
+        match self {
+            Shape::Driver => 9,
+            Shape::Runtime => 6,
+            Shape::Config { .. } => 2,
+            Shape::Node => 5,
+        }
+    }
+}
+
 /// The major versions of the library that have a prototype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Majors {
@@ -110,7 +115,7 @@ const KERNEL_NAME: u16 = 4096;
 pub struct Row {
     pub name: &'static str,
     pub majors: Majors,
-    pub function: Function,
+    pub function: FunctionTraits,
     /// Not parsed; `None`: nothing certain is known.
     pub params: Option<&'static str>,
 }
@@ -136,7 +141,7 @@ pub fn function_names() -> impl Iterator<Item = &'static str> {
         .map(|(_, row)| row.name)
 }
 
-pub fn function(name: &str) -> Option<&'static Function> {
+pub fn function(name: &str) -> Option<&'static FunctionTraits> {
     let at = ROWS.binary_search_by_key(&name, |r| r.name).ok()?;
     ROWS.get(at).map(|r| &r.function)
 }
@@ -211,30 +216,25 @@ fn common(variants: &[Signature]) -> Option<Signature> {
 
 fn parse_row(line: &'static str) -> Option<Row> {
     let (head, params) = split_words(line)?;
-    let [name, api, category, returns] = head;
+    let [name, api, category, returns, traits] = head;
     let (name, majors) = match name.split_once('@') {
         None => (name, Majors::All),
         Some((name, majors)) => (name, parse_majors(majors)?),
     };
-    let function = Function {
-        #[cfg(test)]
-        name,
-        api: parse_api(api)?,
-        category: parse_category(category)?,
-        returns: match returns {
-            "status" => Returns::Status,
-            "pointer" => Returns::Pointer,
-            "void" => Returns::Void,
-            "other" => Returns::Other,
-            _ => return None,
-        },
+    let returns = match returns {
+        "status" => Returns::Status,
+        "pointer" => Returns::Pointer,
+        "void" => Returns::Void,
+        "other" => Returns::Other,
+        _ => return None,
     };
+    let function = FunctionTraits::parse(parse_api(api)?, parse_category(category)?, returns, traits)?;
     Some(Row { name, majors, function, params: Some(params).filter(|p| *p != "?") })
 }
 
-fn split_words(line: &'static str) -> Option<([&'static str; 4], &'static str)> {
-    let mut words = line.splitn(5, ' ');
-    let head = [words.next()?, words.next()?, words.next()?, words.next()?];
+fn split_words(line: &'static str) -> Option<([&'static str; 5], &'static str)> {
+    let mut words = line.splitn(6, ' ');
+    let head = [words.next()?, words.next()?, words.next()?, words.next()?, words.next()?];
     Some((head, words.next().unwrap_or_default()))
 }
 
@@ -266,7 +266,9 @@ fn parse_category(word: &str) -> Option<Category> {
         "occupancy" => Category::Occupancy,
         "pool" => Category::Pool,
         "register" => Category::Register,
+        "query" => Category::Query,
         "stream" => Category::Stream,
+        "sync" => Category::Sync,
         "vmm" => Category::VirtualMemory,
         "-" => Category::Other,
         _ => return None,
@@ -390,16 +392,17 @@ impl Signature {
     fn new(name: &'static str, majors: Majors, params: Vec<Parsed>) -> Signature {
         let mut signature =
             Signature { name, params: Vec::new(), plan: Plan::default(), launch: None, majors };
+        let traits = FunctionTraits::of(name);
         let words: Vec<Option<u8>> = params.iter().map(|(p, _)| word(p.place)).collect();
         signature.params = params.iter().map(|(p, _)| p.clone()).collect();
         for (at, (param, copied)) in params.iter().enumerate() {
             signature.plan.stack_words = signature.plan.stack_words.max(stack_words(param.place));
             if let Some(word) = word(param.place) {
                 signature.plan_entry(at, word, *copied, &words);
-                signature.plan_exit(at, word);
+                signature.plan_exit(at, word, &traits);
             }
         }
-        signature.launch = shape(name, signature.params.len());
+        signature.launch = traits.shape().filter(|shape| signature.params.len() >= shape.params());
         signature
     }
 
@@ -437,15 +440,13 @@ impl Signature {
         }
     }
 
-    fn plan_exit(&mut self, at: usize, word: u8) {
+    fn plan_exit(&mut self, at: usize, word: u8, traits: &FunctionTraits) {
         let Some(param) = self.params.get_mut(at) else { return };
         let what = match param.kind {
             Kind::Out(item) => What::Bytes(item.bytes()),
             Kind::InOut(layout) => What::Bytes(layout.bytes),
             Kind::OutChars => What::Text(TEXT),
-            Kind::OutText(_)
-                if matches!(self.name, "cuFuncGetName" | "cuKernelGetName" | "cudaFuncGetName") =>
-            {
+            Kind::OutText(_) if traits.kind == Some(traits::Kind::Name(Name::Asked)) => {
                 What::TextThrough(KERNEL_NAME)
             }
             Kind::OutText(most) => What::TextThrough(most),
@@ -479,16 +480,4 @@ fn stack_words(place: Place) -> u8 {
         Place::Block { word, bytes } => word + bytes.div_ceil(8) as u8,
         Place::Register(_) | Place::Pair(..) | Place::Vector => 0,
     }
-}
-
-fn shape(name: &str, params: usize) -> Option<Shape> {
-    let (shape, needs) = match base_name(name) {
-        "cuLaunchKernel" | "cuLaunchCooperativeKernel" => (Shape::Driver, 9),
-        "cudaLaunchKernel" | "cudaLaunchCooperativeKernel" | "__cudaLaunchKernel" => (Shape::Runtime, 6),
-        "cuLaunchKernelEx" => (Shape::Config { wide_shared: false }, 2),
-        "cudaLaunchKernelExC" => (Shape::Config { wide_shared: true }, 2),
-        "cuGraphAddKernelNode" | "cudaGraphAddKernelNode" => (Shape::Node, 5),
-        _ => return None,
-    };
-    (params >= needs).then_some(shape)
 }

@@ -18,7 +18,7 @@ fn kinds() -> HashMap<&'static str, Vec<Vec<(&'static str, &'static str)>>> {
     for line in lines.filter(|l| !l.contains(" =") && !l.ends_with(" ?")) {
         let mut words = line.split(' ');
         let name = words.next().unwrap().split('@').next().unwrap();
-        let params = words.skip(3).map(|p| {
+        let params = words.skip(4).map(|p| {
             let mut parts = p.split(':');
             (written(parts.next().unwrap()), parts.next().unwrap())
         });

@@ -7,6 +7,7 @@
 mod args;
 pub mod bounds;
 mod budget;
+mod deaths;
 mod enums;
 mod event;
 pub mod fast;
@@ -25,6 +26,7 @@ mod schema;
 mod tests;
 pub mod text;
 pub mod time;
+pub mod tree;
 mod value;
 mod writer;
 

@@ -14,10 +14,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::rows::{Row, Side};
-use gpurec_cuda as cuda;
-
-/// The number of polls for completion depends only on time.
-const POLLS: [&str; 4] = ["cuStreamQuery", "cuEventQuery", "cudaStreamQuery", "cudaEventQuery"];
+use gpurec_cuda::traits::Mark;
+use gpurec_cuda::{FunctionTraits, base_name};
 
 /// A function called less often says nothing about the length of a run.
 const OFTEN: u64 = 10;
@@ -84,7 +82,8 @@ fn change(row: Row, scale: f64) -> Option<Change> {
     if before.left_out || after.left_out {
         return None;
     }
-    let polls = POLLS.contains(&cuda::base_name(&row.name));
+    // The number of polls for completion depends only on time.
+    let polls = FunctionTraits::of(&row.name).is(Mark::Poll);
     let calls = excess(before.calls, after.calls, before.lost, after.lost, scale);
     let bytes = excess(before.bytes, after.bytes, 0, 0, scale);
     let slower = time_change(before, after);
@@ -193,7 +192,8 @@ fn cause(change: &Change, all: &[Change]) -> Option<usize> {
     // A launch call launches some kernel.
     let kernels: i64 =
         all.iter().filter(|other| other.row.is_kernel).map(|other| self::delta(&other.row)).sum();
-    let launches = cuda::is_kernel_launch(&row.name) || row.name.ends_with("CallConfiguration");
+    let traits = FunctionTraits::of(&row.name);
+    let launches = traits.is_kernel_launch() || traits.is(Mark::Configures);
     let kernel = |other: &Change| {
         launches
             && other.row.is_kernel
@@ -224,7 +224,7 @@ fn gives_back(gives: &str, takes: &str) -> bool {
         ("Unregister", &["Register"]),
         ("Unload", &["Load"]),
     ];
-    let (gives, takes) = (cuda::base_name(gives), cuda::base_name(takes));
+    let (gives, takes) = (base_name(gives), base_name(takes));
     let pair = PAIRS.iter().find(|(word, _)| gives.contains(word));
     pair.is_some_and(|(word, others)| {
         others.iter().any(|other| takes.starts_with(&gives.replacen(word, other, 1)))

@@ -1,9 +1,39 @@
-//! The interface of an export format, called in the order of the trace. In: events with their place in the output
-//! (tracks.rs) and their line. Out: bytes in a buffer, which mod.rs writes out. A format decides how to write an event,
-//! never which events there are.
+//! The interface of an export format, called in the order of the trace, with the processes and tracks that it shows. In:
+//! events with their place in the output and their line. Out: bytes in a buffer, which mod.rs writes out. A format
+//! decides how to write an event, never which events there are.
 
-use super::tracks::{Process, Track};
 use gpurec_trace::{Body, Line};
+
+/// One track of events, identified by `uuid` in Perfetto, by pid and tid in Chrome.
+#[derive(Clone, Copy)]
+pub struct Track {
+    pub uuid: u64,
+    pub pid: u32,
+    pub tid: u32,
+}
+
+pub struct Process {
+    pub uuid: u64,
+    /// The pid in the output: that of the trace, unless another trace uses it.
+    pub pid: u32,
+    pub name: String,
+    pub command: Vec<String>,
+    pub rank: Option<u32>,
+    /// When the process ended.
+    pub exit_ns: Option<u64>,
+    /// Threads of the process that have been in a call.
+    pub busy: Vec<usize>,
+    pub announced: bool,
+    pub spaces: Vec<Space>,
+}
+
+/// Live memory in one space.
+pub struct Space {
+    pub space: Box<str>,
+    pub name: String,
+    pub uuid: u64,
+    pub live: u64,
+}
 
 /// The place and time of an event.
 #[derive(Clone, Copy)]
@@ -101,5 +131,28 @@ pub fn name<'a>(line: &'a Line) -> &'a str {
         Body::Finish(_) => "recording ends",
         Body::Unknown(_) => "unknown",
         body => body.head().1,
+    }
+}
+
+impl Process {
+    pub fn new(uuid: u64, pid: u32, name: String) -> Process {
+        Process {
+            uuid,
+            pid,
+            name,
+            command: Vec::new(),
+            rank: None,
+            exit_ns: None,
+            busy: Vec::new(),
+            announced: false,
+            spaces: Vec::new(),
+        }
+    }
+
+    pub fn announce(&mut self, sink: &mut impl Sink) {
+        if !self.announced {
+            self.announced = true;
+            sink.process(self);
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::sink::Sink;
+pub use super::sink::{Process, Space, Track};
 use gpurec_trace::bounds::{Left, short};
 use gpurec_trace::hash::Map;
 
@@ -26,37 +27,6 @@ const LONGEST_NAME: usize = 120;
 
 /// Greater than any pid of Linux, and within the range of Perfetto's format.
 const FRESH: u32 = 1 << 30;
-
-/// One track of events, identified by `uuid` in Perfetto, by pid and tid in Chrome.
-#[derive(Clone, Copy)]
-pub struct Track {
-    pub uuid: u64,
-    pub pid: u32,
-    pub tid: u32,
-}
-
-pub struct Process {
-    pub uuid: u64,
-    /// The pid in the output: that of the trace, unless another trace uses it.
-    pub pid: u32,
-    pub name: String,
-    pub command: Vec<String>,
-    pub rank: Option<u32>,
-    /// When the process ended.
-    pub exit_ns: Option<u64>,
-    /// Threads of the process that have been in a call.
-    pub busy: Vec<usize>,
-    announced: bool,
-    spaces: Vec<Space>,
-}
-
-/// Live memory in one space.
-pub struct Space {
-    pub space: Box<str>,
-    pub name: String,
-    pub uuid: u64,
-    pub live: u64,
-}
 
 pub struct Thread<H> {
     pub track: Track,
@@ -362,29 +332,6 @@ impl<H> Tracks<H> {
         for space in process.spaces.iter_mut().filter(|space| space.live > 0) {
             space.live = 0;
             sink.counter(ts_ns, space.uuid, process.pid, &space.name, 0);
-        }
-    }
-}
-
-impl Process {
-    fn new(uuid: u64, pid: u32, name: String) -> Process {
-        Process {
-            uuid,
-            pid,
-            name,
-            command: Vec::new(),
-            rank: None,
-            exit_ns: None,
-            busy: Vec::new(),
-            announced: false,
-            spaces: Vec::new(),
-        }
-    }
-
-    fn announce(&mut self, sink: &mut impl Sink) {
-        if !self.announced {
-            self.announced = true;
-            sink.process(self);
         }
     }
 }

@@ -7,8 +7,9 @@ use super::names;
 use super::sample::{Durations, First, Sample};
 use super::value::Value;
 use gpurec_cuda as cuda;
-use gpurec_trace::bounds::{MOST_OPEN, Names};
-use gpurec_trace::{Begin, Body, End, Ended, InFlight, Line};
+use gpurec_trace::bounds::Names;
+use gpurec_trace::tree::{self, Call};
+use gpurec_trace::{Begin, Body, End, InFlight, Line};
 
 /// Limit on distinct names; the rest share one.
 pub(super) const MOST: usize = 131_072;
@@ -19,8 +20,8 @@ const OTHERS: &str = "(others)";
 /// A kernel's handle differs from run to run, so it cannot serve as a name.
 pub const NAMELESS: &str = "(kernels without a name)";
 
-/// Limit on steps outwards, since a malformed file may nest without end.
-const DEEPEST: usize = 64;
+/// The role of launches in the call tree.
+const LAUNCH: u8 = 1;
 
 /// Names whose percentiles an expression needs, and the limits that it compares them with.
 #[derive(Clone, Debug)]
@@ -46,19 +47,10 @@ pub struct Calls {
     /// Launches that succeeded so far.
     pub launches: u64,
     launch_functions: Vec<bool>,
-    open: HashMap<u64, Open>,
-    /// Open calls that began while the table was full.
-    unfollowed: u64,
+    /// With the kernel of a launch.
+    open: tree::Calls<Option<usize>>,
     last: Option<Last>,
     wants: Vec<Want>,
-}
-
-struct Open {
-    function: usize,
-    kernel: Option<usize>,
-    parent: Option<u64>,
-    /// Another launch is inside: that one counts.
-    launches: bool,
 }
 
 /// The call that ended last: lines about its consequences follow right after its end.
@@ -120,7 +112,7 @@ impl Calls {
             let (event_id, ts_ns) = (line.event_id, line.ts_ns);
             sample.first.get_or_insert(First { event_id, ts_ns, pid: begin.pid, tid: begin.tid });
         }
-        if let Some(caller) = begin.parent.and_then(|parent| self.open.get(&parent)) {
+        if let Some(caller) = begin.parent.and_then(|parent| self.open.get(parent)) {
             let pair = (caller.function, function);
             if self.inside.len() < MOST || self.inside.contains_key(&pair) {
                 *self.inside.entry(pair).or_default() += 1;
@@ -128,25 +120,19 @@ impl Calls {
         }
         let mut kernel = None;
         if is_launch {
-            self.tell_callers(begin.parent);
             let name = begin.launch.as_ref().and_then(|launch| launch.kernel.as_deref());
             // A handle that has no name yet may have one on the level above.
             kernel = name.filter(|name| !name.starts_with("0x")).map(|name| self.kernel(name));
         }
-        if self.open.len() < MOST_OPEN {
-            self.open.insert(line.event_id, Open { function, kernel, parent: begin.parent, launches: false });
-        } else {
-            self.unfollowed += 1;
-        }
+        let call = Call::new(line.event_id, line.ts_ns, begin, function, kernel);
+        self.open.begin(call, if is_launch { LAUNCH } else { 0 });
     }
 
     fn end(&mut self, line: &Line, end: &End) {
-        let open = self.open.remove(&end.begin);
+        let open = self.open.end(end.begin, end.duration_ns);
         let function = open.as_ref().map_or_else(|| self.function(&end.name), |open| open.function);
         if let Some(sample) = self.functions.list.get_mut(function) {
-            if open.is_none() && self.unfollowed > 0 {
-                self.unfollowed -= 1;
-            } else if open.is_none() {
+            if open.is_none() && !self.open.was_left_out() {
                 // The begin was lost; the call still counts.
                 sample.calls += 1;
                 let (event_id, ts_ns) = (line.event_id, line.ts_ns);
@@ -159,16 +145,15 @@ impl Calls {
         }
         let parent = open.as_ref().and_then(|open| open.parent);
         self.last = Some(Last { begin: end.begin, function, parent });
-        let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
-        if succeeded && self.is_launch(function) && !open.as_ref().is_some_and(|open| open.launches) {
+        let is_innermost = !open.as_ref().is_some_and(|open| open.has_inside(LAUNCH));
+        if tree::succeeded(end) && self.is_launch(function) && is_innermost {
             self.launched(line, end, open.as_ref());
         }
     }
 
-    fn launched(&mut self, line: &Line, end: &End, open: Option<&Open>) {
+    fn launched(&mut self, line: &Line, end: &End, open: Option<&Call<Option<usize>>>) {
         self.launches += 1;
-        let outer = open.and_then(|open| self.open.get(&open.parent?)).and_then(|outer| outer.kernel);
-        let kernel = open.and_then(|open| open.kernel).or(outer);
+        let kernel = open.and_then(|open| self.open.or_above(open, |kernel| *kernel));
         let kernel = kernel.unwrap_or_else(|| self.kernel(NAMELESS));
         let Some(sample) = self.kernels.list.get_mut(kernel) else { return };
         sample.calls += 1;
@@ -182,7 +167,7 @@ impl Calls {
     /// Counts calls that have not returned, with their time so far.
     pub fn unfinished(&mut self, in_flight: &[InFlight]) {
         for call in in_flight {
-            let function = self.open.get(&call.begin).map(|open| open.function);
+            let function = self.open.get(call.begin).map(|open| open.function);
             if let Some(sample) = function.and_then(|function| self.functions.list.get_mut(function)) {
                 sample.took(call.duration_ns);
             }
@@ -193,15 +178,12 @@ impl Calls {
     /// memory.
     fn bytes(&mut self, begin: u64, name: &str, bytes: u64) {
         let last = self.last.as_ref().filter(|last| last.begin == begin);
-        let (function, mut parent) = match last {
+        let (function, parent) = match last {
             Some(last) => (last.function, last.parent),
             None => (self.function(name), None),
         };
         let mut told = vec![function];
-        while let Some(open) = parent.and_then(|id| self.open.get(&id)).filter(|_| told.len() < DEEPEST) {
-            parent = open.parent;
-            told.push(open.function);
-        }
+        told.extend(self.open.around(parent).map(|open| open.function));
         // A recursive function gets the bytes once.
         told.sort_unstable();
         told.dedup();
@@ -209,16 +191,6 @@ impl Calls {
             if let Some(sample) = self.functions.list.get_mut(function) {
                 sample.bytes = sample.bytes.saturating_add(bytes);
             }
-        }
-    }
-
-    fn tell_callers(&mut self, mut caller: Option<u64>) {
-        while let Some(open) = caller.and_then(|id| self.open.get_mut(&id)) {
-            if open.launches {
-                return;
-            }
-            open.launches = true;
-            caller = open.parent;
         }
     }
 

@@ -4,10 +4,11 @@
 use std::cmp::Ordering;
 
 use super::calls::NAMELESS;
-use super::gather::{Edge, Gathered, Seen, Window};
+use super::gather::Gathered;
 use super::language::{Op, Term};
 use super::metric::{Copied, Field, Heap, Metric, TOTALS, copied};
 use super::names::{did_you_mean, fits_function, fits_kernel, is_pattern, matches, nearest};
+use super::part::{Edge, Seen, Window};
 use super::sample::{First, Percentile, Sample};
 use super::value::{Unit, Value};
 use crate::left_out::LeftOut;

@@ -9,40 +9,14 @@ use anyhow::Result;
 use super::calls::{Calls, Want};
 use super::language::Term;
 use super::metric::Metric;
+use super::part::{Edge, Seen, Window};
 use super::sample::Sample;
 use super::value::Value;
-use crate::{Figures, Only, Summary, read};
+use crate::{Only, Summary, read};
 use gpurec_trace::{Body, Header, Line, Memory, Process};
 
 /// Limit on processes whose memory is watched.
 const MOST: usize = 65_536;
-
-/// A part of a recording. A call belongs to the time at which it began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
-    pub from: Edge,
-    pub to: Edge,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Edge {
-    #[default]
-    Open,
-    /// Nanoseconds since the start of the recording.
-    Time(u64),
-    /// A number of successful launches: it is the same in every run, which a time is not.
-    Launches(u64),
-}
-
-impl Edge {
-    fn reached(self, ts_ns: u64, launches: u64) -> bool {
-        match self {
-            Edge::Open => false,
-            Edge::Time(at) => ts_ns >= at,
-            Edge::Launches(at) => launches >= at,
-        }
-    }
-}
 
 /// What the terms of all expressions need.
 #[derive(Clone, Default)]
@@ -69,16 +43,6 @@ impl Asks {
             }
         }
     }
-}
-
-/// The source of totals.
-pub struct Seen {
-    pub figures: Figures,
-    pub duration_ns: u64,
-    pub peak_bytes: u64,
-    pub calls: Calls,
-    /// The window began before the recording ended.
-    pub opened: bool,
 }
 
 pub struct Gathered {

@@ -1,9 +1,9 @@
 //! Parses expressions: `cudaMalloc.calls == 0 after 10s`, or a threshold such as `cudaMalloc.calls=10%`. Errors give
 //! the column and a suggestion. Not here: lookups in a trace.
 
-use super::gather::{Edge, Window};
 use super::metric::{Better, COMPLETE, COPIED, DIRECTIONS, FIELDS, Field, HEAP, Metric, SPACES, TOTALS};
 use super::names::{did_you_mean, nearest};
+use super::part::{Edge, Window};
 use super::value::{Unit, Value};
 
 /// An error and its column, in characters from 1.

@@ -1,6 +1,6 @@
 //! The available metrics. In: a name with its dots. Out: what to look up, and its unit.
 
-use super::gather::Seen;
+use super::part::Seen;
 use super::sample::Percentile;
 use super::value::Unit;
 use crate::figures::DirectionSeen;

@@ -10,6 +10,7 @@ mod gather;
 mod language;
 mod metric;
 mod names;
+mod part;
 mod prose;
 mod sample;
 #[cfg(test)]
@@ -20,10 +21,11 @@ mod value;
 
 pub use calls::NAMELESS;
 pub use eval::{Missing, decide, evaluate, options_that_leave_out, recorded};
-pub use gather::{Asks, Gathered, Seen, gather};
+pub use gather::{Asks, Gathered, gather};
 pub use language::{Fault, Op, Term, Threshold, budget, threshold};
 pub use metric::{Better, copied};
 pub use names::{did_you_mean, nearest};
+pub use part::Seen;
 pub use prose::wrapped;
 pub use sample::{First, Sample};
 pub use value::{Unit, Value};

@@ -1,9 +1,9 @@
 use std::path::Path;
 
 use super::calls::Calls;
-use super::gather::{Edge, Window};
 use super::metric::{Field, Metric};
 use super::names::{fits_function, fits_kernel, is_pattern, matches, nearest};
+use super::part::{Edge, Window};
 use super::sample::{Durations, Sample};
 use super::script::Script;
 use super::*;

@@ -2,21 +2,19 @@
 
 use super::{Open, Summary};
 use gpurec_cuda::Api;
+use gpurec_trace::tree::Call;
 use gpurec_trace::{End, Ended, Line};
-
-/// Limit on steps outwards.
-const DEEPEST: usize = 1024;
 
 impl Summary {
     /// `open` has what is known of the call since its begin.
-    pub(super) fn outcome(&mut self, line: &Line, end: &End, function: usize, open: Option<&mut Open>) {
+    pub(super) fn outcome(&mut self, line: &Line, end: &End, function: usize, open: Option<&mut Call<Open>>) {
         let (asked, parent, inside) = match open {
-            Some(open) => (open.asked, open.parent, open.failed.take()),
+            Some(open) => (open.of.asked, open.parent, open.of.failed.take()),
             None => (None, None, None),
         };
         let Some(tally) = self.functions.get_mut(function) else { return };
         tally.errors += u64::from(end.error.is_some());
-        let api = tally.api;
+        let api = tally.traits.api;
         if end.error.is_none() {
             if inside.is_none() {
                 return;
@@ -25,12 +23,12 @@ impl Summary {
                 return self.failures.handled(inside);
             }
             let caller = self.caller(parent);
-            let within = caller.and_then(|caller| self.open.get_mut(&caller)).map(|open| &mut open.failed);
+            let within = caller.and_then(|caller| self.open.get_mut(caller)).map(|open| &mut open.of.failed);
             return self.failures.undecided(inside, within);
         }
         let failed = self.failures.failed(end, line.ts_ns, (function, asked), inside);
-        let caller = self.caller(parent).and_then(|caller| self.open.get_mut(&caller));
-        if caller.is_some_and(|caller| self.failures.waits(&mut caller.failed, &failed)) {
+        let caller = self.caller(parent).and_then(|caller| self.open.get_mut(caller));
+        if caller.is_some_and(|caller| self.failures.waits(&mut caller.of.failed, &failed)) {
             return;
         }
         if self.failures.seen(&failed) {
@@ -43,15 +41,9 @@ impl Summary {
     }
 
     /// The enclosing CUDA call of another call: how a --lib library handles a failure is unknown.
-    fn caller(&self, mut parent: Option<u64>) -> Option<u64> {
-        // A malformed file may say that a call is inside itself.
-        for _ in 0..DEEPEST {
-            let open = parent.and_then(|id| self.open.get(&id))?;
-            if self.functions.get(open.function).is_some_and(|tally| tally.api != Api::Other) {
-                return parent;
-            }
-            parent = open.parent;
-        }
-        None
+    fn caller(&self, parent: Option<u64>) -> Option<u64> {
+        let api = |open: &Call<Open>| self.functions.get(open.function).map(|tally| tally.traits.api);
+        let mut around = self.open.around(parent);
+        around.find(|open| api(open).is_some_and(|api| api != Api::Other)).map(|open| open.id)
     }
 }

@@ -71,13 +71,8 @@ impl Summary {
     }
 
     fn died(&mut self, pid: u32, ts_ns: u64) {
-        if self.deaths.died(pid, ts_ns, self.open.len()) {
-            for open in self.open.values_mut() {
-                open.life = self.deaths.of(open.pid, open.life);
-            }
-            self.deaths.told();
-        }
-        self.driver.died(pid, ts_ns);
+        self.open.died(pid, ts_ns);
+        self.driver.open.died(pid, ts_ns);
     }
 
     fn seen(&mut self, pid: u32) -> Option<&mut ProcessSeen> {

@@ -7,12 +7,10 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::views::scale::{Scale, halve};
-use crate::views::{
-    Functions, Stacks,
-    calls::{Frame, Thread},
-};
+use crate::views::{Functions, calls::Thread};
 use gpurec_cuda::Category;
 use gpurec_trace::bounds::short;
+use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{Body, Instant, Line, Process};
 
 /// Limits on threads with a picture, and on threads whose time in calls is counted.
@@ -117,6 +115,8 @@ pub struct Lane {
     pub calls_ns: u64,
     /// The time up to which calls are attributed.
     told_ns: u64,
+    /// The innermost open call or span.
+    current: Option<u64>,
 }
 
 pub struct Lanes {
@@ -128,7 +128,7 @@ pub struct Lanes {
     most: usize,
     pub scale: Option<Scale>,
     functions: Functions,
-    stacks: Stacks<()>,
+    calls: Calls<()>,
     pub lanes: HashMap<Thread, Lane>,
     /// Interrupts in threads that make no calls.
     pub elsewhere: Lane,
@@ -149,7 +149,7 @@ impl Lanes {
             most: columns.max(1).saturating_mul(PER_COLUMN),
             scale: from_ns.map(|from| Scale::new(from, columns.max(1) * PER_COLUMN)),
             functions: Functions::default(),
-            stacks: Stacks::default(),
+            calls: Calls::default(),
             lanes: HashMap::new(),
             elsewhere: Lane { drawn: true, ..Lane::default() },
             commands: HashMap::new(),
@@ -188,12 +188,12 @@ impl Lanes {
         match &line.body {
             Body::Begin(begin) => {
                 let function = self.functions.index(&begin.name);
-                self.enter((begin.pid, begin.tid), begin.depth, frame(line, function, false));
+                self.enter(Call::new(line.event_id, line.ts_ns, begin, function, ()));
             }
             Body::End(end) => self.leave((end.pid, end.tid), end.begin, line.ts_ns),
             Body::KernelBegin(begin) => {
                 let function = self.functions.index(&begin.name);
-                self.enter((begin.pid, begin.tid), begin.depth, frame(line, function, true));
+                self.enter(Call::span(line.event_id, line.ts_ns, begin, function, ()));
             }
             Body::KernelEnd(end) => self.driver_ended((end.pid, end.tid), end.begin, line.ts_ns),
             Body::Instant(instant) => self.instant(line.ts_ns, instant),
@@ -228,8 +228,8 @@ impl Lanes {
         }
     }
 
-    fn enter(&mut self, thread: Thread, depth: u32, frame: Frame<()>) {
-        let ts_ns = frame.ts_ns;
+    fn enter(&mut self, call: Call<()>) {
+        let (thread, id, ts_ns, is_call) = (call.thread(), call.id, call.ts_ns, !call.is_span);
         let wanted = self.tids.is_empty() || self.tids.contains(&thread.1);
         if !wanted {
             return;
@@ -247,8 +247,8 @@ impl Lanes {
             self.lanes.insert(thread, Lane { drawn, told_ns: ts_ns, ..Lane::default() });
         }
         self.tell(thread, ts_ns);
-        let is_call = !frame.driver;
-        self.stacks.push(thread, depth, None, frame);
+        self.calls.begin(call, 0);
+        self.is_in(thread, Some(id));
         if !is_call {
             return;
         }
@@ -265,7 +265,16 @@ impl Lanes {
 
     fn leave(&mut self, thread: Thread, begin: u64, ts_ns: u64) {
         self.tell(thread, ts_ns);
-        self.stacks.pop(thread, begin);
+        if let Some(call) = self.calls.end(begin, None) {
+            self.is_in(thread, call.parent);
+        }
+    }
+
+    /// The innermost call or span of a thread is another one.
+    fn is_in(&mut self, thread: Thread, current: Option<u64>) {
+        if let Some(lane) = self.lanes.get_mut(&thread) {
+            lane.current = current;
+        }
     }
 
     /// Attributes the time since the last update of a thread to its current call.
@@ -274,11 +283,19 @@ impl Lanes {
         let Some(lane) = self.lanes.get_mut(&thread) else { return };
         let from_ns = lane.told_ns.max(scale.start_ns);
         lane.told_ns = ts_ns.max(lane.told_ns);
-        let call = self.stacks.of(thread).iter().rfind(|frame| !frame.driver);
+        let call = self.calls.around(lane.current).find(|call| !call.is_span);
+        // After the end of its process a thread is in no call.
+        let died_ns = call.and_then(|call| self.calls.died_ns(call));
+        let ts_ns = died_ns.map_or(ts_ns, |died_ns| died_ns.min(ts_ns));
+        lane.current = lane.current.filter(|_| died_ns.is_none());
         let Some(function) = call.and_then(|call| self.functions.get(call.function)) else { return };
+        if ts_ns < from_ns && died_ns.is_some() {
+            return;
+        }
         // A call shorter than the clock's resolution gets 1 ns, so that it stays visible.
         let until_ns = ts_ns.max(from_ns.saturating_add(1)).min(to_ns);
-        let at = SORTS.iter().position(|(sort, _, _)| *sort == sort_of(function.category)).unwrap_or(0);
+        let at =
+            SORTS.iter().position(|(sort, _, _)| *sort == sort_of(function.traits.category)).unwrap_or(0);
         if until_ns > from_ns {
             lane.calls_ns = lane.calls_ns.saturating_add(until_ns - from_ns);
         }
@@ -290,9 +307,10 @@ impl Lanes {
     }
 
     fn driver_ended(&mut self, thread: Thread, begin: u64, ts_ns: u64) {
-        let Some(span) = self.stacks.pop(thread, begin) else { return };
+        let Some(span) = self.calls.end(begin, None) else { return };
+        self.is_in(thread, span.parent);
         // A nested driver span is drawn as part of the outer one.
-        if self.stacks.of(thread).iter().any(|frame| frame.driver) {
+        if self.calls.around(span.parent).any(|outer| outer.is_span) {
             return;
         }
         let (Some(scale), Some(lane)) = (self.scale, self.lanes.get_mut(&thread)) else { return };
@@ -318,11 +336,9 @@ impl Lanes {
     }
 
     fn process(&mut self, ts_ns: u64, process: &Process) {
+        self.calls.process(ts_ns, process);
         match process {
-            Process::Exec(exec) => {
-                self.over(exec.pid, ts_ns);
-                self.command(exec.pid, exec.command.join(" "));
-            }
+            Process::Exec(exec) => self.command(exec.pid, exec.command.join(" ")),
             Process::Found(_) => {
                 if let Some((pid, command, _)) = process.named() {
                     self.command(pid, command.join(" "));
@@ -333,8 +349,7 @@ impl Lanes {
                     self.command(fork.child, command);
                 }
             }
-            Process::Exit(exit) => self.over(exit.pid, ts_ns),
-            Process::Library(_) => {}
+            Process::Exit(_) | Process::Library(_) => {}
         }
     }
 
@@ -344,17 +359,6 @@ impl Lanes {
             self.commands.insert(pid, command);
         }
     }
-
-    fn over(&mut self, pid: u32, ts_ns: u64) {
-        for thread in self.stacks.threads_of(pid) {
-            self.tell(thread, ts_ns);
-        }
-        self.stacks.ended(pid);
-    }
-}
-
-fn frame(line: &Line, function: usize, driver: bool) -> Frame<()> {
-    Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver, inside: 0, of: () }
 }
 
 impl Lane {

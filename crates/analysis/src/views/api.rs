@@ -3,14 +3,13 @@
 
 use std::collections::HashMap;
 
-use super::calls::{Frame, Functions, Stacks};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
 use crate::figures::{Figures, Function};
 use crate::table::{Cell, Column, Table, number};
 use crate::text::{duration, plural, unfinished};
 use crate::{Summary, nsys};
-use gpurec_trace::{Begin, Body, End, Line, Process};
+use gpurec_trace::Line;
 
 const COLUMNS: &[Column] = &nsys::columns::<4, 13>([
     number("Self (us)", "self_ns"),
@@ -26,23 +25,11 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 #[derive(Default)]
 struct Api {
     summary: Summary,
-    functions: Functions,
-    /// For each open call, the time of the ended calls inside it.
-    stacks: Stacks<u64>,
-    /// Self time by function.
-    own_ns: HashMap<usize, u64>,
 }
 
 impl View for Api {
     fn line(&mut self, line: &Line) {
         self.summary.add(line);
-        match &line.body {
-            Body::Begin(begin) => self.begin(line, begin),
-            Body::End(end) => self.end(end),
-            Body::Process(Process::Exit(exit)) => self.stacks.ended(exit.pid),
-            Body::Process(Process::Exec(exec)) => self.stacks.ended(exec.pid),
-            _ => {}
-        }
     }
 
     fn finish(&mut self, told: &Told) -> Report {
@@ -50,48 +37,12 @@ impl View for Api {
         if figures.functions.is_empty() {
             return nothing("There is no CUDA call in this trace.");
         }
-        self.unfinished(told);
-        let own = told.only_figures().is_none().then(|| self.own());
+        let own = told.only_figures().is_none().then(|| self.summary.own_ns(&figures));
         report(&figures, own.as_ref())
     }
 
     fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
         Some(self.finish(told))
-    }
-}
-
-impl Api {
-    fn begin(&mut self, line: &Line, begin: &Begin) {
-        let function = self.functions.index(&begin.name);
-        let frame = Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver: false, inside: 0, of: 0 };
-        self.stacks.push((begin.pid, begin.tid), begin.depth, None, frame);
-    }
-
-    fn end(&mut self, end: &End) {
-        let thread = (end.pid, end.tid);
-        let inside_ns = self.stacks.pop(thread, end.begin).map_or(0, |frame| frame.of);
-        let Some(ns) = end.duration_ns else { return };
-        if let Some(outer) = self.stacks.innermost(thread) {
-            outer.of = outer.of.saturating_add(ns);
-        }
-        let own = self.own_ns.entry(self.functions.index(&end.name)).or_default();
-        *own = own.saturating_add(ns.saturating_sub(inside_ns));
-    }
-
-    /// Counts calls that have not returned, with their self time so far.
-    fn unfinished(&mut self, told: &Told) {
-        for (_, frames) in self.stacks.unfinished(told) {
-            let mut inside_ns = 0;
-            for (frame, ns) in frames.iter().rev() {
-                let own = self.own_ns.entry(frame.function).or_default();
-                *own = own.saturating_add(ns.saturating_sub(frame.of.saturating_add(inside_ns)));
-                inside_ns = *ns;
-            }
-        }
-    }
-
-    fn own(&self) -> HashMap<&str, u64> {
-        self.own_ns.iter().map(|(function, ns)| (self.functions.name(*function), *ns)).collect()
     }
 }
 

@@ -5,14 +5,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::calls::{Frame, Functions, Stacks, Thread};
+use super::calls::{Functions, Thread};
 use super::gap_text::{self, Cause, Gap, OTHERS};
 use super::output::Report;
 use super::{ReportConfig, Told, View};
 use crate::Figures;
 use crate::by_process::ByProcess;
 use crate::tally::Role;
-use gpurec_trace::{Begin, Body, End, Instant, Line, Process};
+use gpurec_trace::tree::{Call, Calls};
+use gpurec_trace::{Begin, Body, End, Instant, KernelEnd, Line};
 
 /// Limits on processes and threads, and on distinct functions in one gap.
 const MOST: usize = 65_536;
@@ -30,7 +31,8 @@ pub fn make(config: &ReportConfig) -> Box<dyn View> {
 struct Gaps {
     listed: usize,
     functions: Functions,
-    stacks: Stacks<Option<usize>>,
+    /// Each with the kernel that it launches.
+    calls: Calls<Option<usize>>,
     processes: HashMap<u32, Launching>,
     /// Number of threads in launch calls, over all processes.
     inside: usize,
@@ -73,13 +75,15 @@ impl View for Gaps {
             Body::End(end) => self.end(line, end),
             Body::KernelBegin(begin) => {
                 let function = self.functions.index(&begin.name);
-                let frame = frame(line, function, true, None);
-                self.stacks.push((begin.pid, begin.tid), begin.depth, None, frame);
+                self.calls.begin(Call::span(line.event_id, line.ts_ns, begin, function, None), 0);
             }
-            Body::KernelEnd(end) => self.driver_ended(line, (end.pid, end.tid), end.begin),
+            Body::KernelEnd(end) => self.driver_ended(line, end),
             Body::Instant(instant) => self.instant(line, instant),
-            Body::Process(Process::Exit(exit)) => self.over(exit.pid),
-            Body::Process(Process::Exec(exec)) => self.over(exec.pid),
+            Body::Process(process) => {
+                if let Some(pid) = self.calls.process(line.ts_ns, process) {
+                    self.over(pid);
+                }
+            }
             _ => {}
         }
     }
@@ -91,10 +95,6 @@ impl View for Gaps {
     fn of_figures(&mut self, _: &Figures, _: &Told) -> Option<Report> {
         None
     }
-}
-
-fn frame(line: &Line, function: usize, driver: bool, of: Option<usize>) -> Frame<Option<usize>> {
-    Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver, inside: 0, of }
 }
 
 /// The part of `from..to` after `since`.
@@ -109,7 +109,7 @@ fn add(sum: &mut u64, ns: u64) {
 
 impl Gaps {
     fn is_launch(&self, function: usize) -> bool {
-        matches!(self.functions.role(function), Some(Role::KernelLaunch | Role::GraphLaunch))
+        self.functions.role(function).is_some_and(Role::launches)
     }
 
     fn begin(&mut self, line: &Line, begin: &Begin) {
@@ -117,26 +117,21 @@ impl Gaps {
         let thread = (begin.pid, begin.tid);
         let kernel = begin.launch.as_ref().and_then(|launch| launch.kernel.as_deref());
         let kernel = kernel.map(|kernel| self.functions.index(kernel));
-        let role = self.functions.role(function);
-        self.stacks.push(thread, begin.depth, role, frame(line, function, false, kernel));
-        if self.launch_around(thread).is_some() {
+        let call = Call::new(line.event_id, line.ts_ns, begin, function, kernel);
+        self.calls.begin(call, self.functions.bit(function));
+        if self.calls.around(begin.parent).any(|outer| self.is_launch(outer.function)) {
             return;
         }
         if self.is_launch(function) {
-            self.launch_begins(line.ts_ns, thread, kernel.unwrap_or(function));
+            self.launch_begins(line, begin, kernel.unwrap_or(function));
         } else if let Some(launching) = self.processes.get_mut(&thread.0) {
             // The thread does something else, so a launch whose end was lost is over.
             self.inside -= usize::from(launching.inside.remove(&thread.1));
         }
     }
 
-    /// The launch around the innermost call of a thread, excluding that call itself.
-    fn launch_around(&self, thread: Thread) -> Option<usize> {
-        let (_, around) = self.stacks.of(thread).split_last()?;
-        around.iter().map(|frame| frame.function).find(|function| self.is_launch(*function))
-    }
-
-    fn launch_begins(&mut self, ts_ns: u64, thread: Thread, what: usize) {
+    fn launch_begins(&mut self, line: &Line, begin: &Begin, what: usize) {
+        let (ts_ns, thread) = (line.ts_ns, (begin.pid, begin.tid));
         if self.processes.len() >= MOST && !self.processes.contains_key(&thread.0) {
             return;
         }
@@ -150,7 +145,7 @@ impl Gaps {
         let since = launching.ended_ns.filter(|since| alone && ts_ns > *since);
         let (gap, after) = (launching.gap, launching.after);
         if let Some(since_ns) = since {
-            let causes = self.causes(thread, gap, since_ns, ts_ns);
+            let causes = self.causes(begin, gap, since_ns, ts_ns);
             self.sums.add(
                 Gap { since_ns, ns: ts_ns - since_ns, thread, after, before: what, causes },
                 self.listed,
@@ -159,11 +154,11 @@ impl Gaps {
     }
 
     /// Splits the time of a thread from `since_ns` to now into parts that add up to all of it.
-    fn causes(&mut self, thread: Thread, gap: u64, since_ns: u64, now_ns: u64) -> Vec<(Cause, u64)> {
+    fn causes(&mut self, begin: &Begin, gap: u64, since_ns: u64, now_ns: u64) -> Vec<(Cause, u64)> {
         let mut window =
-            self.windows.remove(thread.0, &thread.1).filter(|window| window.gap == gap).unwrap_or_default();
+            self.windows.remove(begin.pid, &begin.tid).filter(|window| window.gap == gap).unwrap_or_default();
         // An unfinished call may enclose the launch: one in a library hooked with --lib.
-        if let Some(outer) = self.stacks.of(thread).first().filter(|outer| !self.is_launch(outer.function)) {
+        if let Some(outer) = self.calls.around(begin.parent).last() {
             add(&mut window.part(Some(outer.function)).all_ns, overlap(since_ns, outer.ts_ns, now_ns));
         }
         let mut causes = Vec::new();
@@ -184,15 +179,14 @@ impl Gaps {
     }
 
     fn end(&mut self, line: &Line, end: &End) {
-        let thread = (end.pid, end.tid);
-        let Some(frame) = self.stacks.pop(thread, end.begin) else { return };
-        let in_launch = self.stacks.of(thread).iter().any(|outer| self.is_launch(outer.function));
-        if self.is_launch(frame.function) && !in_launch {
-            self.launch_ends(line.ts_ns, thread, frame.of.unwrap_or(frame.function));
-        } else if self.stacks.of(thread).is_empty()
-            && let Some((since, window)) = self.window(thread)
+        let Some(call) = self.calls.end(end.begin, end.duration_ns) else { return };
+        let in_launch = self.calls.around(call.parent).any(|outer| self.is_launch(outer.function));
+        if self.is_launch(call.function) && !in_launch {
+            self.launch_ends(line.ts_ns, call.thread(), call.of.unwrap_or(call.function));
+        } else if self.calls.around(call.parent).next().is_none()
+            && let Some((since, window)) = self.window(call.thread())
         {
-            add(&mut window.part(Some(frame.function)).all_ns, overlap(since, frame.ts_ns, line.ts_ns));
+            add(&mut window.part(Some(call.function)).all_ns, overlap(since, call.ts_ns, line.ts_ns));
         }
     }
 
@@ -215,16 +209,16 @@ impl Gaps {
         Some((since, window))
     }
 
-    fn driver_ended(&mut self, line: &Line, thread: Thread, begin: u64) {
-        let Some(frame) = self.stacks.pop(thread, begin) else { return };
-        let around = self.stacks.of(thread);
-        let inside = around.iter().any(|outer| outer.driver || self.is_launch(outer.function));
-        let function = around.first().map(|outer| outer.function);
+    fn driver_ended(&mut self, line: &Line, end: &KernelEnd) {
+        let Some(span) = self.calls.end(end.begin, end.duration_ns) else { return };
+        let around = || self.calls.around(span.parent);
+        let inside = around().any(|outer| outer.is_span || self.is_launch(outer.function));
+        let function = around().last().map(|outer| outer.function);
         if inside {
             return;
         }
-        if let Some((since, window)) = self.window(thread) {
-            let ns = overlap(since, frame.ts_ns, line.ts_ns);
+        if let Some((since, window)) = self.window(span.thread()) {
+            let ns = overlap(since, span.ts_ns, line.ts_ns);
             let part = window.part(function);
             add(&mut part.driver_ns, ns);
             add(&mut part.all_ns, if function.is_none() { ns } else { 0 });
@@ -236,12 +230,13 @@ impl Gaps {
             return;
         }
         let (thread, ns) = ((instant.pid, instant.tid), instant.duration_ns.unwrap_or(0));
-        let around = self.stacks.of(thread);
-        if around.is_empty() || around.iter().any(|outer| self.is_launch(outer.function)) {
+        let around = || self.calls.around(instant.parent);
+        let Some(outermost) = around().last() else { return };
+        if around().any(|outer| self.is_launch(outer.function)) {
             return;
         }
-        let in_driver = around.iter().any(|outer| outer.driver);
-        let function = around.first().filter(|outer| !outer.driver).map(|outer| outer.function);
+        let in_driver = around().any(|outer| outer.is_span);
+        let function = (!outermost.is_span).then_some(outermost.function);
         if let Some((since, window)) = self.window(thread) {
             let ns = overlap(since, line.ts_ns.saturating_sub(ns), line.ts_ns);
             let part = window.part(function);
@@ -251,7 +246,6 @@ impl Gaps {
     }
 
     fn over(&mut self, pid: u32) {
-        self.stacks.ended(pid);
         self.inside -= self.processes.remove(&pid).map_or(0, |launching| launching.inside.len());
         self.windows.ended(pid);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::calls::{Frame, Functions, Stacks};
+use super::calls::Functions;
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
 use crate::Figures;
@@ -10,7 +10,8 @@ use crate::Summary;
 use crate::driver_figures::{KernelSpace, RequestSeen};
 use crate::table::{Cell, Column, Table, long, number, text};
 use crate::text::{duration, plural};
-use gpurec_trace::{Body, Line, Process};
+use gpurec_trace::tree::{Call, Calls};
+use gpurec_trace::{Body, Line};
 
 const REQUESTS: &[Column] = &[
     number("Time (%)", "time_percent"),
@@ -50,8 +51,8 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 struct Ioctls {
     summary: Summary,
     functions: Functions,
-    /// Each frame: whether the driver span is an ioctl.
-    stacks: Stacks<bool>,
+    /// Each with whether it is an ioctl.
+    calls: Calls<bool>,
     callers: HashMap<Option<usize>, Caller>,
 }
 
@@ -70,39 +71,29 @@ impl View for Ioctls {
         match &line.body {
             Body::Begin(begin) => {
                 let function = self.functions.index(&begin.name);
-                let thread = (begin.pid, begin.tid);
-                self.stacks.push(thread, begin.depth, None, frame(line, function, false, false));
+                self.calls.begin(Call::new(line.event_id, line.ts_ns, begin, function, false), 0);
             }
             Body::End(end) => {
-                let function = self.stacks.pop((end.pid, end.tid), end.begin).map(|frame| frame.function);
-                if let Some(function) = function {
-                    let caller = self.callers.entry(Some(function)).or_default();
+                if let Some(call) = self.calls.end(end.begin, end.duration_ns) {
+                    let caller = self.callers.entry(Some(call.function)).or_default();
                     caller.calls += 1;
                     caller.total_ns = caller.total_ns.saturating_add(end.duration_ns.unwrap_or(0));
                 }
             }
             Body::KernelBegin(begin) => {
                 let function = self.functions.index(&begin.name);
-                let thread = (begin.pid, begin.tid);
-                self.stacks.push(
-                    thread,
-                    begin.depth,
-                    None,
-                    frame(line, function, true, begin.ioctl.is_some()),
-                );
+                let is_ioctl = begin.ioctl.is_some();
+                self.calls.begin(Call::span(line.event_id, line.ts_ns, begin, function, is_ioctl), 0);
             }
             Body::KernelEnd(end) => {
-                let thread = (end.pid, end.tid);
-                let ended = self.stacks.pop(thread, end.begin);
-                if ended.is_some_and(|frame| frame.of) {
-                    let around = self.stacks.of(thread).iter().rfind(|frame| !frame.driver);
-                    let caller = self.callers.entry(around.map(|frame| frame.function)).or_default();
+                if let Some(span) = self.calls.end(end.begin, end.duration_ns).filter(|span| span.of) {
+                    let call = self.calls.around(span.parent).find(|call| !call.is_span);
+                    let caller = self.callers.entry(call.map(|call| call.function)).or_default();
                     caller.ioctls += 1;
                     caller.ioctl_ns = caller.ioctl_ns.saturating_add(end.duration_ns.unwrap_or(0));
                 }
             }
-            Body::Process(Process::Exit(exit)) => self.stacks.ended(exit.pid),
-            Body::Process(Process::Exec(exec)) => self.stacks.ended(exec.pid),
+            Body::Process(process) => _ = self.calls.process(line.ts_ns, process),
             _ => {}
         }
     }
@@ -125,10 +116,6 @@ impl View for Ioctls {
     fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
         Some(self.finish(told))
     }
-}
-
-fn frame(line: &Line, function: usize, driver: bool, is_ioctl: bool) -> Frame<bool> {
-    Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver, inside: 0, of: is_ioctl }
 }
 
 fn requests(report: &mut Report, kernel: &KernelSpace) {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::calls::{Frame, Functions, Stacks, Thread};
+use super::calls::{Functions, Thread};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
 use crate::Figures;
@@ -14,7 +14,8 @@ use crate::table::{Cell, Column, Table, data, long, number};
 use crate::tally::Role;
 use crate::text::plural;
 use gpurec_trace::bounds::{Left, Names};
-use gpurec_trace::{Begin, Body, End, Ended, Launch, Line, Process};
+use gpurec_trace::tree::{self, Call, Calls};
+use gpurec_trace::{Begin, Body, End, Launch, Line};
 
 const KERNELS: &[Column] = &[
     number("Launches", "launches"),
@@ -58,7 +59,7 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 #[derive(Default)]
 struct Kernels {
     functions: Functions,
-    stacks: Stacks<Option<Asked>>,
+    calls: Calls<Option<Asked>>,
     by_name: Names<KERNELS_APART, NAMES>,
     kernels: Vec<Kernel>,
     /// Index of the kernel that stands for those beyond the limit and those without a name.
@@ -130,8 +131,11 @@ impl View for Kernels {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
             Body::End(end) => self.end(end),
-            Body::Process(Process::Exit(exit)) => self.ended(exit.pid),
-            Body::Process(Process::Exec(exec)) => self.ended(exec.pid),
+            Body::Process(process) => {
+                if let Some(pid) = self.calls.process(line.ts_ns, process) {
+                    self.last.ended(pid);
+                }
+            }
             _ => {}
         }
     }
@@ -178,8 +182,8 @@ impl Kernels {
         let role = self.functions.role(function);
         let launch = begin.launch.as_ref().filter(|_| role == Some(Role::KernelLaunch));
         let of = launch.map(|launch| self.asked(launch));
-        let frame = Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver: false, inside: 0, of };
-        self.stacks.push((begin.pid, begin.tid), begin.depth, role, frame);
+        let call = Call::new(line.event_id, line.ts_ns, begin, function, of);
+        self.calls.begin(call, role.map_or(0, Role::bit));
     }
 
     fn asked(&mut self, launch: &Launch) -> Asked {
@@ -212,17 +216,15 @@ impl Kernels {
 
     /// Counts a launch at the innermost level that shows it, with details that the level above may have read.
     fn end(&mut self, end: &End) {
-        let thread = (end.pid, end.tid);
-        let Some(frame) = self.stacks.pop(thread, end.begin) else { return };
-        let succeeded = end.error.is_none() && end.ended != Ended::Unwound;
-        match self.functions.role(frame.function) {
-            Some(role) if frame.has_inside(role) || !succeeded => {}
+        let Some(call) = self.calls.end(end.begin, end.duration_ns) else { return };
+        match self.functions.role(call.function) {
+            Some(role) if call.has_inside(role.bit()) || !tree::succeeded(end) => {}
             Some(Role::GraphLaunch) => self.graphs += 1,
             Some(Role::KernelLaunch) => {
-                let outer = self.stacks.of(thread).last().and_then(|outer| outer.of);
-                let asked = frame.of.filter(|asked| asked.named).or(outer).or(frame.of);
+                let outer = call.parent.and_then(|outer| self.calls.get(outer)).and_then(|outer| outer.of);
+                let asked = call.of.filter(|asked| asked.named).or(outer).or(call.of);
                 let asked = asked.unwrap_or_else(|| self.asked(&Launch::default()));
-                self.launched(thread, &asked, frame.ts_ns, end.duration_ns);
+                self.launched(call.thread(), &asked, call.ts_ns, end.duration_ns);
             }
             _ => {}
         }
@@ -244,11 +246,6 @@ impl Kernels {
         if let Some(ns) = call_ns {
             kernel.call.add(ns);
         }
-    }
-
-    fn ended(&mut self, pid: u32) {
-        self.stacks.ended(pid);
-        self.last.ended(pid);
     }
 
     fn report(&self) -> Report {

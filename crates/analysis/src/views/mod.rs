@@ -38,7 +38,7 @@ use crate::Usage;
 use crate::ui;
 use gpurec_trace::Line;
 
-pub use calls::{Functions, Stacks};
+pub use calls::Functions;
 use output::Report;
 pub use told::{Lacking, ONLY_FIGURES, Told, stored};
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-use super::calls::{Frame, Functions, Stacks, Thread, handle};
+use super::calls::{Functions, Thread, handle, left_out, unfinished};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
 use crate::Figures;
@@ -13,6 +13,8 @@ use crate::histogram::Histogram;
 use crate::table::{Cell, Column, Table, data, long, number, text};
 use crate::tally::Role;
 use crate::text::{duration, of_them_unfinished, plural};
+use gpurec_cuda::traits::Mark;
+use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{Begin, Body, End, Line, Process, Transfer};
 
 const WAITS: &[Column] = &[
@@ -128,7 +130,7 @@ fn of<'a, K: Eq + Hash>(sums: &'a mut HashMap<K, Waited>, others: &'a mut Waited
 #[derive(Default)]
 struct Syncs {
     functions: Functions,
-    stacks: Stacks<Option<Target>>,
+    open: Calls<Option<Target>>,
     waits: HashMap<Key, Waited>,
     /// Waits of keys beyond `MOST`.
     other_waits: Waited,
@@ -148,8 +150,7 @@ impl View for Syncs {
             Body::Begin(begin) => self.begin(line, begin),
             Body::End(end) => self.end(end),
             Body::Transfer(transfer) => self.transfer(transfer),
-            Body::Process(Process::Exit(exit)) => self.ended(exit.pid),
-            Body::Process(Process::Exec(exec)) => self.ended(exec.pid),
+            Body::Process(process) => self.process(line.ts_ns, process),
             _ => {}
         }
     }
@@ -204,8 +205,8 @@ impl Syncs {
         let role = self.functions.role(function);
         let of = (role == Some(Role::Sync)).then(|| self.target(begin));
         self.submitted(begin, function);
-        let frame = Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver: false, inside: 0, of };
-        self.stacks.push((begin.pid, begin.tid), begin.depth, role, frame);
+        let call = Call::new(line.event_id, line.ts_ns, begin, function, of);
+        self.open.begin(call, role.map_or(0, Role::bit));
     }
 
     fn target(&self, begin: &Begin) -> Target {
@@ -221,8 +222,8 @@ impl Syncs {
     /// Remembers what a call submits to a stream: kernels by name, copies and sets by their call, and recorded events.
     fn submitted(&mut self, begin: &Begin, function: usize) {
         let Some(facts) = self.functions.get(function) else { return };
-        let is_async = facts.marks.is_async;
-        let is_record = facts.name.contains("EventRecord");
+        let is_async = facts.traits.is(Mark::Async);
+        let is_record = facts.traits.is(Mark::Record);
         if !is_async && !is_record {
             return;
         }
@@ -246,40 +247,33 @@ impl Syncs {
     }
 
     fn end(&mut self, end: &End) {
-        let thread = (end.pid, end.tid);
-        let Some(frame) = self.stacks.pop(thread, end.begin) else { return };
-        let outermost = self.stacks.of(thread).first().map_or(frame.function, |outer| outer.function);
-        self.waited(thread, &frame, outermost, end.duration_ns.unwrap_or(0));
+        let Some(call) = self.open.end(end.begin, end.duration_ns) else { return };
+        let outermost = self.open.around(call.parent).last().map_or(call.function, |outer| outer.function);
+        self.waited(&call, outermost, end.duration_ns.unwrap_or(0));
     }
 
-    fn waited(
-        &mut self,
-        thread: Thread,
-        frame: &Frame<Option<Target>>,
-        outermost: usize,
-        ns: u64,
-    ) -> Option<&mut Waited> {
-        let target = frame.of.filter(|_| !frame.has_inside(Role::Sync))?;
+    fn waited(&mut self, call: &Call<Option<Target>>, outermost: usize, ns: u64) -> Option<&mut Waited> {
+        let target = call.of.filter(|_| !call.has_inside(Role::Sync.bit()))?;
         self.calls += 1;
         self.total_ns = self.total_ns.saturating_add(ns);
-        let last = self.last.get(thread.0, &target.stream()).copied();
-        let key = Key { thread, function: frame.function, outermost, target, last };
+        let last = self.last.get(call.pid, &target.stream()).copied();
+        let key = Key { thread: call.thread(), function: call.function, outermost, target, last };
         let waited = of(&mut self.waits, &mut self.other_waits, key);
-        waited.add(ns, frame.id);
+        waited.add(ns, call.id);
         Some(waited)
     }
 
     /// Counts waits that have not ended, with their time so far.
     fn unfinished(&mut self, told: &Told) {
-        for (thread, frames) in self.stacks.unfinished(told) {
-            let Some(outermost) = frames.first().map(|(outer, _)| outer.function) else { continue };
-            for (frame, ns) in &frames {
-                if let Some(waited) = self.waited(thread, frame, outermost, *ns) {
-                    waited.unfinished += 1;
-                    self.unfinished += 1;
-                }
+        let calls = std::mem::take(&mut self.open);
+        for (call, ns) in unfinished(&calls, told) {
+            let outermost = calls.around(call.parent).last().map_or(call.function, |outer| outer.function);
+            if let Some(waited) = self.waited(call, outermost, ns) {
+                waited.unfinished += 1;
+                self.unfinished += 1;
             }
         }
+        self.open = calls;
     }
 
     fn transfer(&mut self, transfer: &Transfer) {
@@ -293,10 +287,11 @@ impl Syncs {
         waited.bytes = waited.bytes.saturating_add(transfer.size);
     }
 
-    fn ended(&mut self, pid: u32) {
-        self.stacks.ended(pid);
-        self.last.ended(pid);
-        self.recorded.ended(pid);
+    fn process(&mut self, ts_ns: u64, process: &Process) {
+        if let Some(pid) = self.open.process(ts_ns, process) {
+            self.last.ended(pid);
+            self.recorded.ended(pid);
+        }
     }
 
     fn report(&self) -> Report {
@@ -331,7 +326,7 @@ impl Syncs {
                 duration(others.total_ns)
             ));
         }
-        if let Some(said) = self.stacks.left_out() {
+        if let Some(said) = left_out(&self.open) {
             report.words(said);
         }
         if !self.waits.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::calls::{Frame, Functions, Stacks, Thread};
+use super::calls::{Functions, Thread, left_out, unfinished};
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
 use crate::Figures;
@@ -10,9 +10,10 @@ use crate::failures::is_shutdown;
 use crate::table::{Cell, Column, Table, data, long, number, text};
 use crate::tally::Role;
 use crate::text::{duration, plural};
-use gpurec_cuda::{self as cuda, Api};
+use gpurec_cuda::Api;
 use gpurec_trace::bounds::Left;
-use gpurec_trace::{Begin, Body, End, Ended, Line, Process};
+use gpurec_trace::tree::{self, Call, Calls};
+use gpurec_trace::{Begin, Body, End, Line, Process};
 
 const THREADS: &[Column] = &[
     number("In CUDA (ms)", "cuda_ns"),
@@ -59,7 +60,7 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 #[derive(Default)]
 struct Threads {
     functions: Functions,
-    stacks: Stacks<()>,
+    calls: Calls<()>,
     threads: HashMap<Thread, Seen>,
     /// All threads beyond `MOST` together.
     others: Seen,
@@ -101,14 +102,13 @@ impl View for Threads {
             Body::End(end) => self.end(line, end),
             Body::KernelBegin(begin) => {
                 let function = self.functions.index(&begin.name);
-                self.stacks.push((begin.pid, begin.tid), begin.depth, None, frame(line, function, true));
+                self.calls.begin(Call::span(line.event_id, line.ts_ns, begin, function, ()), 0);
             }
             Body::KernelEnd(end) => {
-                let thread = (end.pid, end.tid);
-                let ended = self.stacks.pop(thread, end.begin).is_some();
+                let span = self.calls.end(end.begin, end.duration_ns);
                 // The enclosing driver span already counts the time of a nested one.
-                let outermost = self.stacks.of(thread).iter().all(|frame| !frame.driver);
-                if let Some(seen) = self.seen(thread).filter(|_| ended && outermost) {
+                let span = span.filter(|span| self.calls.around(span.parent).all(|outer| !outer.is_span));
+                if let Some(seen) = span.and_then(|span| self.seen(span.thread())) {
                     seen.driver_ns = seen.driver_ns.saturating_add(end.duration_ns.unwrap_or(0));
                 }
             }
@@ -171,15 +171,12 @@ impl View for Threads {
     }
 }
 
-fn frame(line: &Line, function: usize, driver: bool) -> Frame<()> {
-    Frame { id: line.event_id, ts_ns: line.ts_ns, function, driver, inside: 0, of: () }
-}
-
 impl Threads {
     fn begin(&mut self, line: &Line, begin: &Begin) {
         let function = self.functions.index(&begin.name);
         let thread = (begin.pid, begin.tid);
-        self.stacks.push(thread, begin.depth, self.functions.role(function), frame(line, function, false));
+        let call = Call::new(line.event_id, line.ts_ns, begin, function, ());
+        self.calls.begin(call, self.functions.bit(function));
         let seen = if self.threads.len() < MOST || self.threads.contains_key(&thread) {
             self.threads.entry(thread).or_default()
         } else {
@@ -202,61 +199,63 @@ impl Threads {
 
     fn end(&mut self, line: &Line, end: &End) {
         let thread = (end.pid, end.tid);
-        let frame = self.stacks.pop(thread, end.begin);
-        let outermost = self.stacks.of(thread).is_empty();
-        let role = frame.as_ref().and_then(|frame| self.functions.role(frame.function));
+        let call = self.calls.end(end.begin, end.duration_ns);
+        let parent = call.as_ref().and_then(|call| call.parent);
+        let outermost = self.calls.around(parent).next().is_none();
+        let role = call.as_ref().and_then(|call| self.functions.role(call.function));
         // As in the summary: a call that fails inside another CUDA call is that caller's to handle, so it does not
         // count.
-        let is_cuda = |frame: &Frame<()>| cuda::api(self.functions.name(frame.function)) != Api::Other;
+        let is_cuda = |outer: &Call<()>| {
+            self.functions.get(outer.function).is_some_and(|function| function.traits.api != Api::Other)
+        };
         let failed = end.error.as_deref().is_some_and(|error| !is_shutdown(error))
-            && !self.stacks.of(thread).iter().any(is_cuda);
+            && !self.calls.around(parent).any(is_cuda);
         let Some(seen) = self.seen(thread) else { return };
         seen.last_ns = line.ts_ns;
         seen.failed += u64::from(failed);
-        let Some(frame) = frame else { return };
-        self.took(thread, &frame, outermost, end.duration_ns.unwrap_or(0));
-        let launches = matches!(role, Some(Role::KernelLaunch | Role::GraphLaunch));
-        if launches && role.is_some_and(|role| !frame.has_inside(role)) && end.ended != Ended::Unwound {
-            let seen = self.seen(thread).filter(|_| end.error.is_none());
-            seen.into_iter().for_each(|seen| seen.launches += 1);
+        let Some(call) = call else { return };
+        self.took(&call, outermost, end.duration_ns.unwrap_or(0));
+        let launches = role.is_some_and(|role| role.launches() && !call.has_inside(role.bit()));
+        if let Some(seen) = self.seen(thread).filter(|_| launches && tree::succeeded(end)) {
+            seen.launches += 1;
         }
     }
 
     /// Adds the duration of a call, or its time so far if it has not returned.
-    fn took(&mut self, thread: Thread, frame: &Frame<()>, outermost: bool, ns: u64) {
-        let role = self.functions.role(frame.function);
+    fn took(&mut self, call: &Call<()>, outermost: bool, ns: u64) {
+        let role = self.functions.role(call.function);
         let mut left = self.left;
-        let Some(seen) = self.seen(thread) else { return };
+        let Some(seen) = self.seen(call.thread()) else { return };
         if outermost {
             seen.cuda_ns = seen.cuda_ns.saturating_add(ns);
-            if let Some(total) = seen.by_function.get_mut(&frame.function) {
+            if let Some(total) = seen.by_function.get_mut(&call.function) {
                 *total = total.saturating_add(ns);
             } else if seen.by_function.len() < FUNCTIONS && left.take(1) {
-                seen.by_function.insert(frame.function, ns);
+                seen.by_function.insert(call.function, ns);
             }
         }
-        if role == Some(Role::Sync) && !frame.has_inside(Role::Sync) {
+        if role == Some(Role::Sync) && !call.has_inside(Role::Sync.bit()) {
             seen.sync_ns = seen.sync_ns.saturating_add(ns);
         }
         self.left = left;
     }
 
     fn unfinished(&mut self, told: &Told) {
-        for (thread, frames) in self.stacks.unfinished(told) {
-            for (at, (frame, ns)) in frames.iter().enumerate().filter(|(_, (frame, _))| !frame.driver) {
-                self.took(thread, frame, at == 0, *ns);
-                if let Some(seen) = self.seen(thread) {
-                    seen.last_ns = seen.last_ns.max(frame.ts_ns.saturating_add(*ns));
-                    seen.unfinished += 1;
-                }
+        let calls = std::mem::take(&mut self.calls);
+        for (call, ns) in unfinished(&calls, told).into_iter().filter(|(call, _)| !call.is_span) {
+            self.took(call, calls.around(call.parent).next().is_none(), ns);
+            if let Some(seen) = self.seen(call.thread()) {
+                seen.last_ns = seen.last_ns.max(call.ts_ns.saturating_add(ns));
+                seen.unfinished += 1;
             }
         }
+        self.calls = calls;
     }
 
     fn process(&mut self, line: &Line, process: &Process) {
+        self.calls.process(line.ts_ns, process);
         let (pid, started) = match process {
             Process::Exec(exec) => {
-                self.stacks.ended(exec.pid);
                 (exec.pid, Started { command: exec.command.join(" "), rank: exec.rank, ended_ns: None })
             }
             Process::Found(_) => {
@@ -265,7 +264,6 @@ impl Threads {
             }
             Process::Fork(fork) => (fork.child, self.processes.get(&fork.pid).cloned().unwrap_or_default()),
             Process::Exit(exit) => {
-                self.stacks.ended(exit.pid);
                 if let Some(started) = self.processes.get_mut(&exit.pid) {
                     started.ended_ns = Some(line.ts_ns);
                 }
@@ -317,7 +315,7 @@ impl Threads {
                 duration(self.others.cuda_ns)
             ));
         }
-        if let Some(said) = self.stacks.left_out() {
+        if let Some(said) = left_out(&self.calls) {
             report.words(said);
         }
         report.words("(%) is of the time from the thread's first call to its last. Sync is part of In CUDA.");

@@ -8,9 +8,9 @@ use super::args::{In, three_at, u32_at, u64_at};
 use super::context::{At, Current, Seen};
 use super::copies::{self, Copies};
 use super::ledger::By;
-use super::role::{Alloc, Context, Graph, Kind, Name, Pool, Role, Space, Stream, Table};
 use super::size::Asked;
-use super::{CallRef, Lookup, Noted, Process, Saved, is_of_runtime, thread_of};
+use super::{CallRef, Lookup, Noted, Process, Role, Saved, thread_of};
+use crate::traits::{Context, Free, Graph, Kind, Name, On, Pool, Stream, Table};
 use gpurec_trace as trace;
 
 impl Process {
@@ -24,16 +24,15 @@ impl Process {
         lookup: &mut Lookup,
     ) -> (Noted, Option<Arc<str>>) {
         match role.kind {
-            Kind::Launch { runtime } => self.launch(runtime, call, args, seen, lookup),
+            Kind::Launch(_) => self.launch(role.runtime, call, args, seen, lookup),
             Kind::KernelNode { params, generic, .. } => {
-                (self.kernel_node(args, params, generic, &role.name, lookup).unwrap_or_default(), None)
+                (self.kernel_node(args, params, generic, role.runtime, lookup).unwrap_or_default(), None)
             }
             Kind::Graph(Graph::Launch) => {
                 let nodes = args.value(0).and_then(|exec| self.graphs.executables.get(&exec).copied());
                 let stream = args.value(1);
-                let on = stream
-                    .map(|stream| self.on_launch(is_of_runtime(&role.name), call, stream, seen))
-                    .unwrap_or_default();
+                let on =
+                    stream.map(|stream| self.on_launch(role.runtime, call, stream, seen)).unwrap_or_default();
                 let launch = trace::Launch { stream, nodes, on, ..Default::default() };
                 (Noted { kernel: None, launch: Some(launch) }, None)
             }
@@ -96,7 +95,7 @@ impl Process {
         args: &In,
         params: usize,
         generic: bool,
-        name: &str,
+        is_stub: bool,
         lookup: &mut Lookup,
     ) -> Option<Noted> {
         const KERNEL: u32 = 0;
@@ -108,7 +107,7 @@ impl Process {
             bytes = bytes.get(16..)?;
         }
         let function = u64_at(bytes, 0).filter(|f| *f != 0).or_else(|| u64_at(bytes, 56))?;
-        let (kernel, _) = lookup.kernel(&mut self.kernels, function, name.starts_with("cuda"));
+        let (kernel, _) = lookup.kernel(&mut self.kernels, function, is_stub);
         let launch = trace::Launch {
             grid: three_at(bytes, 8),
             block: three_at(bytes, 20),
@@ -127,11 +126,12 @@ impl Process {
         let first = args.value(0).unwrap_or(0);
         match role.kind {
             Kind::Alloc(alloc) => {
-                let ptr = alloc.in_place.then_some(first);
-                let at = allocated_at(&alloc, &role.name, args);
+                // Memory of the program itself is not given out by the call.
+                let ptr = (alloc.table == Table::Registered).then_some(first);
+                let at = allocated_at(alloc.on, args);
                 Saved::Alloc { alloc, asked: Asked::of(alloc.size, args), ptr, at }
             }
-            Kind::Free(table) => self.free_begun(table, first, call, &role.name),
+            Kind::Free(free) => self.free_begun(free, first, call, &role.name),
             Kind::Retain => Saved::Retain,
             Kind::Map => match (args.value(1), args.value(3)) {
                 (Some(size), Some(handle)) => Saved::Map { ptr: first, size, handle },
@@ -172,7 +172,7 @@ impl Process {
             }
             Kind::Name(name) => self.name_begun(name, args, lookup),
             Kind::KernelNode { adds: true, .. } => Saved::Graph(Graph::Add, args.value(1).unwrap_or(0)),
-            Kind::Graph(Graph::Launch) | Kind::Launch { .. } | Kind::KernelNode { .. } => Saved::Nothing,
+            Kind::Graph(Graph::Launch) | Kind::Launch(_) | Kind::KernelNode { .. } => Saved::Nothing,
             Kind::Graph(graph @ (Graph::Add | Graph::AddMemory | Graph::Instantiate)) => {
                 Saved::Graph(graph, args.value(1).unwrap_or(0))
             }
@@ -190,11 +190,11 @@ impl Process {
             && args.stream().is_some_and(|stream| self.capturing.contains_key(&stream))
     }
 
-    fn free_begun(&mut self, table: Table, ptr: u64, call: &CallRef, name: &str) -> Saved {
+    fn free_begun(&mut self, Free { table, space }: Free, ptr: u64, call: &CallRef, name: &str) -> Saved {
         let by = By { tid: call.tid, id: call.id };
         match self.ledger.begin_free(table, ptr, by, name) {
             Some(serial) => Saved::Free { table, ptr, serial },
-            None if ptr != 0 && !self.begun => Saved::FreeEarlier { ptr },
+            None if ptr != 0 && !self.begun => Saved::FreeEarlier { ptr, space },
             None => Saved::Nothing,
         }
     }
@@ -231,15 +231,13 @@ fn stream_of(args: &In) -> At {
     args.stream().map_or(At::Current, At::Stream)
 }
 
-fn allocated_at(alloc: &Alloc, name: &str, args: &In) -> At {
-    match alloc.space {
-        // For physical memory and for a pool, the arguments contain the device.
-        Space::Virtual => args.structure(2).and_then(location).map_or(At::Unknown, At::Device),
-        Space::Pool if name.contains("FromPool") => args.value(2).map_or(At::Unknown, At::Pool),
-        Space::Pool => stream_of(args),
-        Space::Ipc if name.contains("IpcOpen") => At::Current,
-        Space::Ipc => At::Unknown,
-        _ => At::Current,
+fn allocated_at(on: On, args: &In) -> At {
+    match on {
+        On::Current => At::Current,
+        On::Stream => stream_of(args),
+        On::Pool => args.value(2).map_or(At::Unknown, At::Pool),
+        On::Location => args.structure(2).and_then(location).map_or(At::Unknown, At::Device),
+        On::Unknown => At::Unknown,
     }
 }
 

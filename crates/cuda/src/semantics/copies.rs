@@ -2,7 +2,7 @@
 
 use super::args::{In, u32_at, u64_at};
 use super::ledger::{Ledger, Place};
-use super::role::{Amount, Copy, Operand, Set, Table, Way};
+use crate::traits::{Amount, Copy, Operand, Set, Table, Way};
 
 /// The bytes that a call moves in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,16 +7,16 @@ use super::args::Out;
 use super::context::{At, Seen};
 use super::copies::Moved;
 use super::ledger::{By, Gone, Held, Owner};
-use super::role::{Alloc, Context, Graph, Space, Stream};
 use super::size::Asked;
-use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Saved, Told, is_of_runtime, thread_of};
+use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Role, Saved, Told, thread_of};
+use crate::traits::{Alloc, Context, Graph, Space, Stream};
 use gpurec_trace::{Memory, Op, Transfer, Where};
 
 pub struct Ending<'a, 'l> {
     pub process: &'a mut Process,
     pub lookup: Lookup<'l>,
     pub call: &'a CallRef,
-    pub name: &'a str,
+    pub role: &'a Role,
     pub duration_ns: u64,
     /// Some allocations are not seen: unknown memory need not be from before the recording.
     pub blind_to_memory: bool,
@@ -38,9 +38,9 @@ impl Ending<'_, '_> {
                     self.gone(&gone);
                 }
             }
-            Saved::FreeEarlier { ptr } if !self.blind_to_memory && !open.told.freed => {
+            Saved::FreeEarlier { ptr, space } if !self.blind_to_memory && !open.told.freed => {
                 self.tell_callers(|told| told.freed = true);
-                self.earlier(ptr);
+                self.earlier(ptr, space);
             }
             Saved::FreeEarlier { .. } => {}
             Saved::Retain => {
@@ -138,7 +138,7 @@ impl Ending<'_, '_> {
     fn freed_before(&mut self, before: &Gone) {
         let (begin, name, missed) = match before.freed_by() {
             Some((by, name)) => (by, name, false),
-            None => (By { tid: self.call.tid, id: self.call.id }, self.name, true),
+            None => (By { tid: self.call.tid, id: self.call.id }, &*self.role.name, true),
         };
         self.out.push(Effect::Memory(Memory {
             name: Cow::Owned(name.to_owned()),
@@ -163,13 +163,13 @@ impl Ending<'_, '_> {
 
     /// Whether this call is a runtime call or is inside one.
     fn in_runtime(&self) -> bool {
-        is_of_runtime(self.name)
+        self.role.runtime
             || self.process.threads.get(&self.call.tid).is_some_and(|thread| thread.in_runtime())
     }
 
     fn memory(&mut self, op: Op, space: Space, on: Where, ptr: u64, size: Option<u64>, total_allocated: u64) {
         self.out.push(Effect::Memory(Memory {
-            name: Cow::Owned(self.name.to_owned()),
+            name: Cow::Owned(self.role.name.to_string()),
             pid: self.call.pid,
             tid: self.call.tid,
             begin: self.call.id,
@@ -186,22 +186,15 @@ impl Ending<'_, '_> {
     }
 
     /// A free of memory from before the recording: its size is unknown, and sometimes its space.
-    fn earlier(&mut self, ptr: u64) {
-        let space = match self.name {
-            name if name.contains("Host") => Space::Host.name(),
-            name if name.contains("Async") => Space::Pool.name(),
-            name if name.contains("Array") => Space::Array.name(),
-            "cuMemRelease" => Space::Virtual.name(),
-            _ => "unknown",
-        };
+    fn earlier(&mut self, ptr: u64, space: Option<Space>) {
         self.out.push(Effect::Memory(Memory {
-            name: Cow::Owned(self.name.to_owned()),
+            name: Cow::Owned(self.role.name.to_string()),
             pid: self.call.pid,
             tid: self.call.tid,
             begin: self.call.id,
             on: Where::default(),
             op: Op::Free,
-            space: Cow::Borrowed(space),
+            space: Cow::Borrowed(space.map_or("unknown", Space::name)),
             ptr,
             size: None,
             total_allocated: None,
@@ -220,7 +213,7 @@ impl Ending<'_, '_> {
         for one in moved {
             let waited = !one.is_async && one.direction != "unknown";
             self.out.push(Effect::Transfer(Transfer {
-                name: Cow::Owned(self.name.to_owned()),
+                name: Cow::Owned(self.role.name.to_string()),
                 pid: self.call.pid,
                 tid: self.call.tid,
                 begin: self.call.id,
@@ -243,8 +236,7 @@ impl Ending<'_, '_> {
 
     fn alias(&mut self, of: u64, out: &Out) {
         let Some(handle) = out.number(0) else { return };
-        let is_stub = self.name.contains("cuda");
-        let (name, known) = self.lookup.kernel(&mut self.process.kernels, of, is_stub);
+        let (name, known) = self.lookup.kernel(&mut self.process.kernels, of, self.role.runtime);
         if known {
             self.process.kernels.handle(handle, name);
         }
@@ -293,7 +285,7 @@ impl Ending<'_, '_> {
 
     fn stream(&mut self, stream: Stream, handle: u64, told: &Told, out: &Out) {
         let on = self.at(At::Current);
-        let seen = self.seen.of(self.name);
+        let seen = self.seen.of(&self.role.name);
         let Process { tables, contexts, .. } = &mut *self.process;
         match stream {
             Stream::Create => {
@@ -326,7 +318,7 @@ impl Ending<'_, '_> {
     fn context(&mut self, context: Context, value: u64, told: &Told, out: &Out) {
         let Process { threads, contexts, followed, .. } = &mut *self.process;
         let current = &mut thread_of(threads, *followed, self.call.tid).current;
-        let seen = self.seen.of(self.name);
+        let seen = self.seen.of(&self.role.name);
         match context {
             Context::Create { .. } => {
                 if let Some(made) = out.number(0) {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::role::{Space, Table};
+use crate::traits::{Space, Table};
 use gpurec_trace::Where;
 use gpurec_trace::bounds::{Room, Searches, Share};
 

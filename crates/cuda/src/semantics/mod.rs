@@ -12,7 +12,6 @@ mod copies;
 mod effects;
 mod kernel;
 mod ledger;
-mod role;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -20,8 +19,9 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::Signature;
 use crate::raw::{Entry, Exit};
+use crate::traits::{Alloc, Context, FunctionTraits, Graph, Kind, Space, Stream, Table};
+use crate::{Api, Signature};
 use gpurec_trace as trace;
 use gpurec_trace::bounds::{MOST_LIVE, Room, Share};
 
@@ -31,11 +31,25 @@ use copies::Moved;
 use gpurec_trace::Incomplete;
 use kernel::{Kernels, Shown, Spread};
 use ledger::Ledger;
-use role::{Alloc, Context, Graph, Kind, Stream, Table};
 use size::Asked;
 
 pub use kernel::{Names, Stub};
-pub use role::{Input, Role, input_of, places};
+
+/// What the calls of one function do, looked up once per probe; a function without a role costs nothing.
+#[derive(Debug)]
+pub struct Role {
+    /// The call's name in the trace.
+    pub name: Box<str>,
+    pub kind: Kind,
+    runtime: bool,
+}
+
+impl Role {
+    pub fn of(name: &str) -> Option<Role> {
+        let traits = FunctionTraits::of(name);
+        Some(Role { name: name.into(), kind: traits.kind?, runtime: traits.api == Api::Runtime })
+    }
+}
 
 /// A call, identified as the recorder identifies it.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +154,7 @@ struct Told {
     /// A free of memory whose allocation was not seen.
     freed: bool,
     /// The space and size of an allocation.
-    alloc: Option<(role::Space, Option<u64>)>,
+    alloc: Option<(Space, Option<u64>)>,
 }
 
 /// State from a call's beginning that its end needs.
@@ -160,6 +174,7 @@ enum Saved {
     /// Memory from before the recording, if the free succeeds.
     FreeEarlier {
         ptr: u64,
+        space: Option<Space>,
     },
     Retain,
     Map {
@@ -252,8 +267,8 @@ impl Meaning {
         let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
         let (noted, kernel) = process.noted(role, call, &args, *seen, &mut lookup);
         let saved = process.saved(role, call, &args, &mut lookup);
-        let runtime = is_of_runtime(&role.name);
-        let is_outer = runtime && matches!(role.kind, Kind::Launch { .. } | Kind::Graph(Graph::Launch));
+        let runtime = role.runtime;
+        let is_outer = runtime && matches!(role.kind, Kind::Launch(_) | Kind::Graph(Graph::Launch));
         if !matches!(saved, Saved::Nothing) || kernel.is_some() || is_outer {
             let open = &mut process.thread(call.tid).open;
             open.push(Open { id: call.id, saved, kernel, runtime, told: Told::default() });
@@ -303,16 +318,8 @@ impl Meaning {
             return;
         }
         let lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
-        let mut ending = effects::Ending {
-            process,
-            lookup,
-            call,
-            name: &role.name,
-            duration_ns,
-            blind_to_memory,
-            seen,
-            out,
-        };
+        let mut ending =
+            effects::Ending { process, lookup, call, role, duration_ns, blind_to_memory, seen, out };
         ending.end(open, &Out { signature, exit });
     }
 
@@ -342,7 +349,7 @@ impl Meaning {
 
     /// From now on the recording does not see every call of this function.
     pub fn not_seen(&mut self, name: &str) {
-        if places(name) {
+        if FunctionTraits::of(name).places() {
             self.seen.lacks(name);
             self.contexts_missing();
         }
@@ -413,11 +420,6 @@ impl Lookup<'_> {
             }
         })
     }
-}
-
-/// Whether a function belongs to the runtime.
-fn is_of_runtime(name: &str) -> bool {
-    name.starts_with("cuda") || name.starts_with("__cuda")
 }
 
 type Threads = HashMap<u32, Thread, Spread>;

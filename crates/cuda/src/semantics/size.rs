@@ -1,7 +1,7 @@
 //! How many bytes an allocation asks for.
 
 use super::args::{In, Out, u32_at, u64_at};
-use super::role::Size;
+use crate::traits::Size;
 
 /// The size known at entry; some functions return it only at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -101,7 +101,7 @@ fn release(play: &mut Play, model: &mut Model, ptr: u64, fails: bool, outer: boo
 /// Whatever calls come, in whatever order, the totals are the sums of what is held.
 #[test]
 fn totals_are_sums_whatever_comes() {
-    use role::{Space, Table};
+    use crate::traits::{Space, Table};
     let tables = [Table::Addresses, Table::Registered, Table::Arrays, Table::Handles];
     for seed in 1..200 {
         let mut random = Random(seed * 77_777);
@@ -190,7 +190,7 @@ fn what_a_call_costs() {
 /// others.
 #[test]
 fn live_allocations_are_bounded_over_all_ledgers() {
-    use crate::semantics::role::{Space, Table};
+    use crate::traits::{Space, Table};
     let room = gpurec_trace::bounds::Room::new(100);
     let (mut one, mut other) = (Ledger::new(&room), Ledger::new(&room));
     use crate::semantics::ledger;
@@ -212,8 +212,8 @@ fn live_allocations_are_bounded_over_all_ledgers() {
 /// The ledger stops tracking a program that keeps ending contexts while it holds very much.
 #[test]
 fn contexts_that_end_without_end_are_not_searched_for_without_end() {
-    use crate::semantics::role::{Space, Table};
     use crate::semantics::{ledger, ledger::Owner};
+    use crate::traits::{Space, Table};
     const HELD: usize = 5000;
     let room = gpurec_trace::bounds::Room::new(2 * HELD);
     let mut ledger = Ledger::new(&room);

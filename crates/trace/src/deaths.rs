@@ -1,7 +1,7 @@
 //! Process exits during open calls. An exit itself searches nothing: lookups resolve the open calls later, since a
 //! trace may have as many exits as open calls.
 
-use gpurec_trace::hash::Map;
+use super::hash::Map;
 
 /// Number of unresolved exits that may accumulate, even with few open calls.
 const WAITING: usize = 1024;
