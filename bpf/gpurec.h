@@ -262,7 +262,7 @@ struct gpurec_config {
 	unsigned long long secret;     /* see gpurec_positions */
 	unsigned int probe;       /* fentry: the only function that these programs hook */
 	unsigned int scratches;   /* number of scratches */
-	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
+	unsigned int budget;      /* hits are watched for --budget (see budget.h) */
 	unsigned int reach;       /* enum gpurec_reach of the CUDA programs */
 	unsigned int early_frames; /* a thread's open-call memory is allocated when the thread begins */
 	unsigned int copies;      /* copies of the programs at forks, execs, exits and mappings (see copies.h) */
@@ -289,12 +289,6 @@ enum gpurec_reach {
 	GPUREC_EVERYBODY_SINCE = 2,  /* added when hooks for one process were no longer enough */
 };
 
-/* What happens to a function's hits under --budget. */
-enum gpurec_level {
-	GPUREC_RECORDED = 0,
-	GPUREC_COUNTED = 1,
-};
-
 /* The thread and the probe that cost time. */
 struct gpurec_spender {
 	unsigned int tid;
@@ -305,7 +299,6 @@ struct gpurec_spender {
 struct gpurec_spent {
 	unsigned long long entered;   /* meant to be recorded, including those lost for lack of space */
 	unsigned long long returned;  /* returns of the entered calls */
-	unsigned long long counted;
 	unsigned int pid;
 	unsigned int pad;
 };
@@ -405,7 +398,7 @@ _Static_assert(sizeof(struct gpurec_instant) == 96, "instant");
 _Static_assert(sizeof(struct gpurec_hook) == 8 + 6 * 12, "hook");
 _Static_assert(sizeof(struct gpurec_ioctl_shape) == 16, "shape");
 _Static_assert(sizeof(struct gpurec_driver) == 48, "driver");
-_Static_assert(sizeof(struct gpurec_spent) == 32, "spent");
+_Static_assert(sizeof(struct gpurec_spent) == 24, "spent");
 _Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
 _Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
 _Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");

@@ -62,7 +62,6 @@ struct gpurec_ioctl_shape *type_ioctl_shape;
 struct gpurec_state *type_state;
 struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
-enum gpurec_level type_level;
 enum gpurec_reach type_reach;
 enum gpurec_copied type_copied;
 

@@ -34,9 +34,8 @@ pub use skeleton::types::gpurec_spent as Spent;
 pub use skeleton::types::gpurec_state as State;
 
 use skeleton::types::{
-    gpurec_family, gpurec_flag, gpurec_kind, gpurec_level, gpurec_limit, gpurec_phase, gpurec_piece_state,
-    gpurec_reach, gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function,
-    gpurec_wants,
+    gpurec_family, gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase, gpurec_piece_state, gpurec_reach,
+    gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function, gpurec_wants,
 };
 
 pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
@@ -102,9 +101,6 @@ pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
 pub const ALWAYS_EVERYBODY: u32 = gpurec_reach::GPUREC_ALWAYS_EVERYBODY.0;
 pub const ONE_PROCESS: u32 = gpurec_reach::GPUREC_ONE_PROCESS.0;
 pub const EVERYBODY_SINCE: u32 = gpurec_reach::GPUREC_EVERYBODY_SINCE.0;
-
-pub const RECORDED: u32 = gpurec_level::GPUREC_RECORDED.0;
-pub const COUNTED: u32 = gpurec_level::GPUREC_COUNTED.0;
 
 pub const MAX_PROBES: u32 = gpurec_limit::GPUREC_MAX_PROBES.0;
 pub const RING_HEADER: usize = gpurec_limit::GPUREC_RING_HEADER.0 as usize;

@@ -8,15 +8,14 @@ mod attach;
 pub mod calibrate;
 mod capture;
 pub mod control;
-mod hit_costs;
 pub mod kernel;
-pub mod levers;
 mod list;
 mod loading;
 mod loss;
 mod missed;
 mod numbers;
 mod objects;
+pub mod overhead_control;
 pub mod pauses;
 mod process;
 mod reach;
@@ -38,7 +37,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
 use crate::files::{FileId, Wants};
 use crate::host::Backend;
@@ -51,13 +50,13 @@ use calibrate::SiteCosts;
 use gpurec_cuda::{self as cuda, Signature};
 use gpurec_elf::{self as elf, Function, Image, NotHooked};
 use kernel::{Change, Choice, Driver, Numbering};
-use levers::Levers;
 pub use list::list;
 use loading::Works;
 pub use loss::LossCounters;
 use missed::Missed;
 use numbers::Numbers;
 pub use objects::{ANY_USER, Base, Settings};
+use overhead_control::OverheadControl;
 use reach::Reach;
 use rewritten::Rewritten;
 use shield::Hook;
@@ -140,7 +139,7 @@ pub struct Probes {
     cuda: Rc<Object>,
     reach: Reach,
     /// With --budget; it holds the links then.
-    levers: Option<Levers>,
+    overhead: Option<OverheadControl>,
     /// The links of the process programs.
     process_links: Vec<Link>,
     numbers: Numbers,
@@ -171,7 +170,7 @@ impl Probes {
         let (process, Works { backend, refused, cuda, costs, alone }) =
             loading::all(&base, settings, plan, force)?;
         let cuda = Rc::new(cuda);
-        let levers = settings.budget.then(|| levers(&base, &cuda, backend)).transpose()?;
+        let overhead = settings.budget.then(|| OverheadControl::new(&base, &cuda, costs)).transpose()?;
         Ok(Probes {
             reach: Reach::new(base.clone(), backend, cuda.clone(), alone),
             base,
@@ -180,7 +179,7 @@ impl Probes {
             costs,
             process,
             cuda,
-            levers,
+            overhead,
             process_links: Vec::new(),
             numbers: Numbers::new(),
             driver: None,
@@ -304,9 +303,9 @@ impl Probes {
         announce(&library, &probes);
         if !probes.is_empty() {
             let place = |(function, probe): (&Function, &Probe)| probe.place(function.site);
-            let attached = match &mut self.levers {
-                Some(levers) => {
-                    levers.attach(&self.base, &self.cuda, self.backend, key, file, &probes, &image)
+            let attached = match &mut self.overhead {
+                Some(overhead) => {
+                    overhead.attach(&self.base, &self.cuda, self.backend, key, file, &probes, &image)
                 }
                 None => {
                     let places = image.functions.iter().zip(&probes).map(place).collect();
@@ -344,7 +343,7 @@ impl Probes {
         if self.backend == Backend::Single {
             return Vec::new();
         }
-        let files = self.levers.as_ref().map_or_else(|| self.reach.files(), Levers::files);
+        let files = self.overhead.as_ref().map_or_else(|| self.reach.files(), OverheadControl::files);
         let gone = |file: &File| file.metadata().is_ok_and(|meta| meta.nlink() == 0);
         // Files on a file server are skipped: asking for their metadata could block.
         let all = files.into_iter().filter(|(key, _)| !self.served.contains(key));
@@ -357,7 +356,7 @@ impl Probes {
 
     /// Number of functions that have hooks now.
     pub fn attached(&self) -> usize {
-        self.reach.functions() + self.levers.as_ref().map_or(0, Levers::functions)
+        self.reach.functions() + self.overhead.as_ref().map_or(0, OverheadControl::functions)
     }
 
     /// Number of files that have hooks.
@@ -380,7 +379,7 @@ impl Probes {
         self.served.remove(&key);
         self.rewritten.forget(key);
         let mut links = self.reach.let_go(key);
-        links.extend(self.levers.iter_mut().flat_map(|levers| levers.let_go(key)));
+        links.extend(self.overhead.iter_mut().flat_map(|overhead| overhead.let_go(key)));
         links
     }
 
@@ -450,7 +449,7 @@ impl Probes {
     /// Removes every hook. After this no new record is produced. Returns the time that it took.
     pub fn detach(&mut self) -> Duration {
         let mut links = self.reach.take_links();
-        links.extend(self.levers.iter_mut().flat_map(Levers::take_links));
+        links.extend(self.overhead.iter_mut().flat_map(OverheadControl::take_links));
         let mut hooks: Vec<Box<dyn Send>> = links.into_iter().map(|hook| Box::new(hook) as _).collect();
         if let Some(driver) = &mut self.driver {
             hooks.extend(driver.take_holds().into_iter().map(|hold| Box::new(hold) as _));
@@ -471,27 +470,19 @@ impl Probes {
         (self.backend == Backend::Single).then(|| Duration::from_millis(40 * self.links() as u64))
     }
 
-    pub fn levers_mut(&mut self) -> Option<&mut Levers> {
-        self.levers.as_mut()
+    /// Set with --budget.
+    pub fn overhead(&mut self) -> Option<&mut OverheadControl> {
+        self.overhead.as_mut()
     }
 
-    pub fn levers(&self) -> Option<&Levers> {
-        self.levers.as_ref()
-    }
-
-    /// The cost of a call that --budget only counts.
-    pub fn ns_per_counted(&self) -> Option<u64> {
-        Some(self.levers.as_ref()?.costs.counted)
-    }
-
-    /// Hooks a function again that --budget had unhooked.
-    pub fn hook_again(&mut self, probe: u32) -> Result<()> {
-        let levers = self.levers.as_mut().context("there is no budget")?;
-        levers.hook(&self.cuda, self.backend, probe)
+    /// Records a function again that --budget had given up.
+    pub fn record_again(&mut self, probe: u32) -> Result<()> {
+        let overhead = self.overhead.as_mut().context("there is no budget")?;
+        overhead.record_again(&self.cuda, self.backend, probe)
     }
 
     fn links(&self) -> usize {
-        self.reach.links() + self.levers.as_ref().map_or(0, Levers::links)
+        self.reach.links() + self.overhead.as_ref().map_or(0, OverheadControl::links)
     }
 
     pub fn rings(&self) -> Result<Vec<Ring>> {
@@ -524,11 +515,6 @@ fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Ima
     library.refused += refused.len();
     library.functions = image.functions.len();
     library.tell_sites(image);
-}
-
-fn levers(base: &Base, cuda: &Object, backend: Backend) -> Result<Levers> {
-    let costs = hit_costs::measure(base, cuda, backend)?;
-    Levers::new(cuda, MapHandle::try_from(&base.map("lost")?)?, costs)
 }
 
 /// How hooking works on this machine, found by trying it.

@@ -156,8 +156,7 @@ pub fn run(config: &Config) -> Result<u8> {
     session.take_targets(gated.as_ref(), &attached)?;
     session.settle(&signals)?;
     session.probes.begin_kernel().context(MAPS)?;
-    session.governor =
-        config.budget.and_then(|percent| Governor::new(percent, &session.probes, session.messages.clone()));
+    session.governor = config.budget.map(|percent| Governor::new(percent, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, wall);
     let recorder = start_recorder(
         output,
@@ -441,11 +440,11 @@ impl Session<'_> {
         if let Some(missed) = self.probes.missed() {
             let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed) });
         }
-        let attached = self.probes.attached();
-        let took = self.probes.detach();
-        if let Some(governor) = &mut self.governor {
+        if let Some(governor) = &self.governor {
             governor.finish(&mut self.probes, cut);
         }
+        let attached = self.probes.attached();
+        let took = self.probes.detach();
         if self.config.verbose {
             let took = took.as_secs_f64() * 1e3;
             self.screen.line(&format!("detached {attached} functions in {took:.1} ms"));
@@ -508,9 +507,6 @@ impl Session<'_> {
     }
 
     fn say_details(&self, figures: &analysis::Figures) {
-        if let Some(levers) = self.probes.levers() {
-            ui::say(&levers.weights());
-        }
         for library in &self.tracker.libraries {
             ui::say(&format!(
                 "attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",
