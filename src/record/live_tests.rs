@@ -124,7 +124,7 @@ fn what_cannot_be_shown_is_counted_and_told() {
     // With `hurry` no row is built; the rows are only counted.
     each_line(&format!("{HEADER}\n{}", call(1)), |line| live.line(line, true));
     drop(live);
-    assert_eq!((voice.take_missed(), hear()), (1, None));
+    assert_eq!((voice.take_dropped(), hear()), (1, None));
 }
 
 /// A library given by --lib may export functions of any name, and a program may have any arguments.

@@ -147,7 +147,7 @@ pub fn run(config: &Config) -> Result<u8> {
         .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());
     let has_file = path.is_some();
-    let status = status(config, gated.as_ref(), output.as_ref());
+    let status = status(config, output.as_ref());
     let has_status = status.is_some();
     let screen = Screen::start(status).context(THREAD)?;
     let who = Who::All;
@@ -211,17 +211,12 @@ struct Ended {
 }
 
 /// The status line, if there is a terminal for it.
-fn status(config: &Config, gated: Option<&Gated>, output: Option<&Output>) -> Option<Status> {
+fn status(config: &Config, output: Option<&Output>) -> Option<Status> {
     if config.quiet {
         return None;
     }
-    let roots = match &config.target {
-        Target::Command(_) => Some(gated.iter().map(|gated| gated.pid()).collect()),
-        Target::Pids(pids) => Some(pids.clone()),
-        Target::All => None,
-    };
     let on_stdout = output.is_some_and(|output| output.descriptor == Some(libc::STDOUT_FILENO));
-    Status::new(roots, output.and_then(Output::regular), on_stdout)
+    Status::new(&config.target, output.and_then(Output::regular), on_stdout)
 }
 
 fn start_recorder(
@@ -262,9 +257,8 @@ fn start_recorder(
     let mut worker =
         Worker::new(from.rings, lines, from.receiver, from.loss, state.clone()).letting_go(from.pauses);
     if has_status || config.interval.is_some() {
-        let everyone = matches!(config.target, Target::All);
         let width = analysis::width_of_errors();
-        worker = worker.watched_by(Watch::new(voice, config.interval, has_status, everyone, width));
+        worker = worker.watched_by(Watch::new(voice, config.interval, has_status, width));
     }
     let thread = std::thread::Builder::new().name("gpurec-work".into());
     let worker = thread.spawn(move || worker.run(header)).context(THREAD)?;
