@@ -166,7 +166,6 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         quiet: options.quiet,
         verbose: options.verbose,
         backend: options.backend,
-        environment: Vec::new(),
         options: told,
         keep_fds: Vec::new(),
     })

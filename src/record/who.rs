@@ -31,7 +31,7 @@ pub fn refuse_root_for_others(config: &Config) -> Result<()> {
 }
 
 pub fn environment(config: &Config, user: &Identity) -> Env {
-    let mut env = if config.as_root {
+    if config.as_root {
         identity::own_environment()
     } else {
         let (env, source) = identity::user_environment(user);
@@ -43,12 +43,7 @@ pub fn environment(config: &Config, user: &Identity) -> Env {
             ui::say(&format!("the command gets {source}"));
         }
         env
-    };
-    for (name, value) in &config.environment {
-        env.retain(|(have, _)| have != name);
-        env.push((name.clone(), value.clone()));
     }
-    env
 }
 
 /// `trace`: the caller's descriptor to which the trace is written. The command does not inherit it. If it is standard
