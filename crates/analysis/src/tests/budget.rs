@@ -1,6 +1,7 @@
 //! Figures about what --budget left out, from its lines alone.
 
 use super::*;
+use crate::budget::{Forgone, Period};
 use crate::figures::Finding;
 use Action::{End, GiveUp, TakeBack};
 use Level::{Counted, Recorded, Unhooked};
@@ -19,7 +20,7 @@ impl Script {
         let function = ["cudaGetDevice", "cudaGetLastError"][probe as usize].to_owned();
         let why = Why { pid: 100, tid: 100, percent: 12.5, hits_per_sec: 1_000_000 };
         let why = (action != End).then_some(why);
-        let line = trace::Budget { action, function, probe, level, before, counted: 0, why };
+        let line = Budget { action, function, probe, level, before, counted: 0, why };
         self.push(after_ns, Body::Budget(line));
     }
 }
