@@ -1,29 +1,20 @@
 /*
- * --budget: the cost of each thread, and functions that are counted instead of recorded.
+ * --budget: the cost of each thread, and functions that are given up.
  * In: a hit of a traced thread. Out: counters that the recorder reads a few times a second; the recorder alone decides
  * which functions are no longer recorded (src/overhead). Without --budget the programs contain none of this: the
  * verifier removes code that depends on a configuration of zero.
- * A counted hit gets no return probe, no space in a ring and no number in its thread's `seq`: a reader of the trace
- * sees no gap.
  */
 #ifndef GPUREC_BUDGET_H
 #define GPUREC_BUDGET_H
 
-/* enum gpurec_level of each probe, written by the recorder. */
+/* Not 0: the probe's calls are not recorded any more. The recorder unhooks the function when its open calls have
+ * returned. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GPUREC_MAX_PROBES);
 	__type(key, u32);
 	__type(value, u32);
-} levels SEC(".maps");
-
-/* Counted hits of each probe: exact as long as the program runs. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, GPUREC_MAX_PROBES);
-	__type(key, u32);
-	__type(value, u64);
-} counted SEC(".maps");
+} given_up SEC(".maps");
 
 /* Hits of each thread at each probe, used only for decisions. If it is full, the cost of further threads is not
  * seen; the recorder removes idle entries. */
@@ -48,31 +39,21 @@ static __always_inline struct gpurec_spent *spent_at(u32 probe, bool make)
 	return bpf_map_lookup_elem(&spent, &key);
 }
 
-/* Adds the hit to the thread's cost. True if the hit was counted and must not be recorded. */
-static __always_inline bool budget_counts(u32 probe)
+/* Adds the hit to the thread's cost, unless the function is given up: then the hit must not be recorded. */
+static __always_inline bool is_given_up(u32 probe)
 {
 	struct gpurec_spent *value;
-	u32 *level;
-	bool counts;
-	u64 *sum;
+	u32 *given;
 
 	if (!config.budget)
 		return false;
-	level = bpf_map_lookup_elem(&levels, &probe);
-	counts = level && *level == GPUREC_COUNTED;
+	given = bpf_map_lookup_elem(&given_up, &probe);
+	if (given && *given)
+		return true;
 	value = spent_at(probe, true);
-	if (value) {
-		if (counts)
-			value->counted++;
-		else
-			value->entered++;
-	}
-	if (!counts)
-		return false;
-	sum = bpf_map_lookup_elem(&counted, &probe);
-	if (sum)
-		__sync_fetch_and_add(sum, 1);
-	return true;
+	if (value)
+		value->entered++;
+	return false;
 }
 
 /* A recorded call is over: the function may be unhooked when none is open any more. */

@@ -287,7 +287,7 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 			count_lost_call(probe);
 		return 0;
 	}
-	if (!t->traced || budget_counts(probe))
+	if (!t->traced || is_given_up(probe))
 		return 0;
 	/* The return of a pair cannot be declined. */
 	if (!keep_always && is_on_another_stack(t, sp))

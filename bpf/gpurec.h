@@ -258,16 +258,10 @@ struct gpurec_config {
 	unsigned long long secret;     /* see gpurec_positions */
 	unsigned int probe;       /* fentry: the only function that these programs hook */
 	unsigned int scratches;   /* number of scratches */
-	unsigned int budget;      /* hits are counted for --budget (see budget.h) */
+	unsigned int budget;      /* hits are watched for --budget (see budget.h) */
 	unsigned int early_frames; /* a thread's open-call memory is allocated when the thread begins */
 	int recorder;             /* process id of the recorder */
 	unsigned int pause_user;  /* --lossless pauses only this user's processes */
-};
-
-/* What happens to a function's hits under --budget. */
-enum gpurec_level {
-	GPUREC_RECORDED = 0,
-	GPUREC_COUNTED = 1,
 };
 
 /* The thread and the probe that cost time. */
@@ -280,7 +274,6 @@ struct gpurec_spender {
 struct gpurec_spent {
 	unsigned long long entered;   /* meant to be recorded, including those lost for lack of space */
 	unsigned long long returned;  /* returns of the entered calls */
-	unsigned long long counted;
 	unsigned int pid;
 	unsigned int pad;
 };
@@ -379,7 +372,7 @@ _Static_assert(sizeof(struct gpurec_instant) == 96, "instant");
 _Static_assert(sizeof(struct gpurec_hook) == 8 + 6 * 12, "hook");
 _Static_assert(sizeof(struct gpurec_ioctl_shape) == 16, "shape");
 _Static_assert(sizeof(struct gpurec_driver) == 48, "driver");
-_Static_assert(sizeof(struct gpurec_spent) == 32, "spent");
+_Static_assert(sizeof(struct gpurec_spent) == 24, "spent");
 _Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
 _Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
 _Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");

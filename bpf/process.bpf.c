@@ -61,7 +61,6 @@ struct gpurec_ioctl_shape *type_ioctl_shape;
 struct gpurec_state *type_state;
 struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
-enum gpurec_level type_level;
 
 /* An executable mapping under way, from the entry of mmap to its exit. */
 struct {

@@ -34,7 +34,7 @@ pub use skeleton::types::gpurec_spent as Spent;
 pub use skeleton::types::gpurec_state as State;
 
 use skeleton::types::{
-    gpurec_family, gpurec_flag, gpurec_kind, gpurec_level, gpurec_limit, gpurec_phase, gpurec_piece_state,
+    gpurec_family, gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase, gpurec_piece_state,
     gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function, gpurec_wants,
 };
 
@@ -96,9 +96,6 @@ pub const HOOK_PIECE: u16 = gpurec_limit::GPUREC_HOOK_PIECE.0 as u16;
 pub const RECORDING: u32 = gpurec_phase::GPUREC_RECORDING.0;
 pub const RETURNS_ONLY: u32 = gpurec_phase::GPUREC_RETURNS_ONLY.0;
 pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
-
-pub const RECORDED: u32 = gpurec_level::GPUREC_RECORDED.0;
-pub const COUNTED: u32 = gpurec_level::GPUREC_COUNTED.0;
 
 pub const MAX_PROBES: u32 = gpurec_limit::GPUREC_MAX_PROBES.0;
 pub const RING_HEADER: usize = gpurec_limit::GPUREC_RING_HEADER.0 as usize;

@@ -79,8 +79,8 @@ pub struct Options {
     /// Count and sum in memory, write no events
     #[arg(long)]
     summary_only: bool,
-    /// Keep gpurec's own cost under PCT percent of each thread's time: functions that tell least are counted
-    /// instead of recorded, then no longer hooked; the trace and the summary say which
+    /// Keep gpurec's own cost under PCT percent of each thread's time: functions that tell least are no
+    /// longer recorded; the trace and the summary say which
     #[arg(long, value_name = "PCT", value_parser = percent)]
     budget: Option<f64>,
     /// Pause the target rather than lose an event: it stops when a ring buffer fills, and resumes when that is empty
@@ -166,7 +166,6 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         quiet: options.quiet,
         verbose: options.verbose,
         backend: options.backend,
-        environment: Vec::new(),
         options: told,
         keep_fds: Vec::new(),
     })

@@ -8,15 +8,13 @@
 //! STANDIN_COUNTS=FILE (`%p` is the process id) each process writes FILE.cuda and FILE.cudart, the exact counts that
 //! tests compare with.
 
-use std::collections::hash_map::RandomState;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::hash::{BuildHasher, Hasher};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
@@ -55,25 +53,11 @@ pub fn unpack() -> Result<Unpacked> {
     Ok(unpacked)
 }
 
-/// Creates a new folder with an unpredictable name.
+/// Creates a new folder with an unpredictable name, for this user alone.
 fn new_folder(parent: &Path) -> Result<PathBuf> {
-    for _ in 0..100 {
-        // RandomState is seeded by the operating system's random numbers.
-        let dir = parent.join(format!("{PROGRAM}-{:016x}", RandomState::new().build_hasher().finish()));
-        match DirBuilder::new().mode(0o700).create(&dir) {
-            Ok(()) => return Ok(dir),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(error).with_context(|| {
-                    format!(
-                        "cannot create a folder in {}: set TMPDIR to a folder that can be written",
-                        parent.display()
-                    )
-                });
-            }
-        }
-    }
-    bail!("cannot find a free name in {}: set TMPDIR to another folder", parent.display())
+    nix::unistd::mkdtemp(&parent.join(format!("{PROGRAM}-XXXXXX"))).with_context(|| {
+        format!("cannot create a folder in {}: set TMPDIR to a folder that can be written", parent.display())
+    })
 }
 
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
@@ -84,17 +68,10 @@ fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 }
 
 impl Unpacked {
-    /// The command line that runs the program with these arguments.
-    pub fn command(&self, args: &[String]) -> Vec<OsString> {
-        std::iter::once(self.program.clone().into_os_string())
-            .chain(args.iter().map(OsString::from))
-            .collect()
-    }
-
-    /// Variables to add to the environment: none, because the program and the runtime search their own folder for
-    /// libraries first (RPATH).
-    pub fn environment(&self) -> Vec<(OsString, OsString)> {
-        Vec::new()
+    /// The command line that runs the program with these arguments. The program and the runtime search their own folder
+    /// for libraries first (RPATH).
+    pub fn command(&self, args: &[OsString]) -> Vec<OsString> {
+        [&[self.program.clone().into_os_string()], args].concat()
     }
 }
 
@@ -103,9 +80,7 @@ pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
     // The parent folder is writable for others, so do this without root's rights.
     let unpacked =
         as_caller(&invoking_user(), unpack).context("cannot unpack as the user who called sudo")??;
-    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let environment = unpacked.environment();
-    record::run(&Config { target: Target::Command(unpacked.command(&args)), environment, ..config })
+    record::run(&Config { target: Target::Command(unpacked.command(args)), ..config })
 }
 
 impl Drop for Unpacked {

@@ -44,12 +44,11 @@ struct Run {
 
 fn run_as(args: &[&str], uid: Option<u32>) -> Run {
     let dir = unpacked();
-    let args: Vec<String> = args.iter().map(|a| a.to_string()).collect();
+    let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     let line = dir.command(&args);
     let mut command = Command::new(&line[0]);
     command
         .args(&line[1..])
-        .envs(dir.environment())
         .env("STANDIN_COUNTS", dir.dir.join("counts-%p"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -2,7 +2,7 @@
 //! thread at each function. Out: functions given up and taken back, and a trace line for each.
 //!
 //! `rank` orders the functions by what they tell, `policy` decides; both are pure. `governor` reads the counters,
-//! changes the hooks (probe::levers) and reports. Not here: how a function is counted or unhooked; what a line or the
+//! changes the hooks (probe::overhead_control) and reports. Not here: how a function is unhooked; what a line or the
 //! summary looks like.
 
 mod governor;

@@ -1,11 +1,10 @@
 //! Decides what to give up and what to take back. In: the hits of each thread at each function, in an interval. Out:
 //! decisions. Pure: no clock, no map, no hook; the same facts give the same decisions.
 //!
-//! A function goes from recorded to counted to unhooked, one step at a time. Among the functions that a thread over
-//! its budget calls, the class that tells least goes first, and within it the function called most. A class is given
-//! up entirely, where that helps, before the next is touched. The function given up last comes back first, when the
-//! budget has room: a counted one if its rate is known to fit, an unhooked one on trial. A trial that fails doubles
-//! the wait before the next.
+//! A function is recorded or given up. Among the functions that a thread over its budget calls, the class that tells
+//! least goes first, and within it the function called most. A class is given up entirely, where that helps, before the
+//! next is touched. When the budget has room, one function at a time is taken back on trial, the most telling first:
+//! how often a given-up function is called is not known. A trial that fails doubles the wait before the next.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +16,7 @@ use gpurec_trace::{Level, Why};
 pub const INTERVAL_NS: u64 = 100_000_000;
 
 /// Parts of the budget: giving up aims at AIM, and a function may come back only if the cost stays below ROOM. The
-/// real cost is above the calibrated one, which was measured with a warm cache.
+/// real cost is above the calibrated one, which was measured with a warm cache and without reading memory.
 const AIM: f64 = 0.6;
 const ROOM: f64 = 0.5;
 
@@ -27,56 +26,43 @@ const WORTH: f64 = 1.0 / 50.0;
 /// How long a function stays given up the first time, and how often that time can double.
 const HOLD_NS: u64 = 1_000_000_000;
 const DOUBLINGS: u32 = 6;
-/// How long a trial lasts before the function may return to recorded.
-const TRIAL_NS: u64 = 200_000_000;
 /// A function that was recorded for this long starts over with the shortest wait.
 const SETTLED_NS: u64 = 60_000_000_000;
 
-/// What one hit of a function costs the thread.
-#[derive(Clone, Copy, Debug)]
-pub struct Costs {
-    pub recorded_ns: f64,
-    pub counted_ns: f64,
-}
-
-/// Hits of one thread at one function in the interval.
+/// Recorded hits of one thread at one function in the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hits {
     pub pid: u32,
     pub tid: u32,
     pub function: u32,
-    pub recorded: u64,
-    pub counted: u64,
+    pub count: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     pub function: u32,
-    pub from: Level,
+    /// Unhooked: give it up. Recorded: take it back.
     pub to: Level,
-    /// Facts about the thread that paid most.
-    pub why: Why,
+    /// Facts about the thread that paid most. None if no thread paid.
+    pub why: Option<Why>,
 }
 
 pub struct Policy {
     /// As a fraction of 1.
     budget: f64,
     class: fn(&str) -> Class,
-    functions: HashMap<u32, State>,
+    functions: HashMap<u32, Function>,
 }
 
-#[derive(Clone, Copy)]
-struct State {
+struct Function {
     class: Class,
-    costs: Costs,
-    level: Level,
+    /// The cost of a hit for the thread.
+    ns: f64,
+    given_up: bool,
+    /// The time of the last change.
     since_ns: u64,
-    /// Not taken back before this time.
-    held_until_ns: u64,
     /// Number of times it was given up.
     times: u32,
-    /// It reached this level because there was room, not because the budget was exceeded.
-    came_back: bool,
 }
 
 /// A thread's hits, and what they cost the thread.
@@ -97,94 +83,62 @@ impl Policy {
         self.functions.contains_key(&function)
     }
 
-    /// Adds a function that is hooked and recorded.
-    pub fn add(&mut self, function: u32, name: &str, costs: Costs) {
+    /// Adds a function that is recorded, with the cost of a hit.
+    pub fn add(&mut self, function: u32, name: &str, ns: f64) {
         let class = (self.class)(name);
-        let state = State {
-            class,
-            costs,
-            level: Level::Recorded,
-            since_ns: 0,
-            held_until_ns: 0,
-            times: 0,
-            came_back: false,
-        };
-        self.functions.insert(function, state);
+        self.functions.insert(function, Function { class, ns, given_up: false, since_ns: 0, times: 0 });
+    }
+
+    /// The functions that are given up, in a fixed order.
+    pub fn given_up(&self) -> Vec<u32> {
+        let given_up = self.functions.iter().filter(|(_, function)| function.given_up);
+        let mut all: Vec<u32> = given_up.map(|(id, _)| *id).collect();
+        all.sort_unstable();
+        all
     }
 
     /// True if it is time to decide: after an interval, or as soon as a thread has spent the budget of one.
     pub fn is_due(&self, elapsed_ns: u64, hits: &[Hits]) -> bool {
         let allowance = self.budget * INTERVAL_NS as f64;
-        elapsed_ns >= INTERVAL_NS || self.paid(hits).values().any(|paid| *paid >= allowance)
+        let mut paid: HashMap<u32, f64> = HashMap::new();
+        for hit in hits {
+            *paid.entry(hit.tid).or_default() += self.cost(hit.function, hit.count);
+        }
+        elapsed_ns >= INTERVAL_NS || paid.values().any(|paid| *paid >= allowance)
     }
 
-    /// What to do now. A decision takes effect only when `done` reports it: not every decision can be carried out at
-    /// once.
+    /// What to do now. A decision takes effect only when `done` reports it.
     pub fn decide(&self, now_ns: u64, elapsed_ns: u64, hits: &[Hits]) -> Vec<Decision> {
         let threads = self.threads(elapsed_ns, hits);
         match threads.first() {
             Some(worst) if worst.share > self.budget => self.give_up(elapsed_ns, &threads),
-            _ => self.take_back(now_ns, elapsed_ns, &threads),
+            worst => self.take_back(now_ns, elapsed_ns, worst).into_iter().collect(),
         }
     }
 
     pub fn done(&mut self, now_ns: u64, decision: &Decision) {
-        let Some(state) = self.functions.get_mut(&decision.function) else { return };
-        if is_less(decision.to, decision.from) {
-            if now_ns.saturating_sub(state.since_ns) >= SETTLED_NS {
-                state.times = 0;
-            }
-            // Recorded to counted to unhooked counts as one time; a trial that failed counts as another.
-            if decision.from == Level::Recorded || state.came_back {
-                state.times = state.times.saturating_add(1);
-            }
-            let doublings = state.times.saturating_sub(1).min(DOUBLINGS);
-            state.held_until_ns = now_ns + (HOLD_NS << doublings);
-            state.came_back = false;
-        } else {
-            state.held_until_ns = now_ns + TRIAL_NS;
-            state.came_back = true;
+        let Some(function) = self.functions.get_mut(&decision.function) else { return };
+        function.given_up = decision.to == Level::Unhooked;
+        if function.given_up {
+            let settled = now_ns.saturating_sub(function.since_ns) >= SETTLED_NS;
+            function.times = if settled { 1 } else { function.times.saturating_add(1) };
         }
-        (state.level, state.since_ns) = (decision.to, now_ns);
+        function.since_ns = now_ns;
     }
 
     /// The cost in nanoseconds. An unknown function costs 0: the policy cannot give it up.
-    fn cost(&self, function: u32, recorded: u64, counted: u64) -> f64 {
-        let cost = |state: &State| {
-            recorded as f64 * state.costs.recorded_ns + counted as f64 * state.costs.counted_ns
-        };
-        self.functions.get(&function).map_or(0.0, cost)
-    }
-
-    fn cost_at(&self, level: Level, function: u32, hits: u64) -> f64 {
-        match level {
-            Level::Recorded => self.cost(function, hits, 0),
-            Level::Counted => self.cost(function, 0, hits),
-            Level::Unhooked => 0.0,
-        }
-    }
-
-    /// What each thread has paid, in nanoseconds.
-    fn paid(&self, hits: &[Hits]) -> BTreeMap<u32, f64> {
-        let mut threads: BTreeMap<u32, f64> = BTreeMap::new();
-        for hit in hits {
-            *threads.entry(hit.tid).or_default() += self.cost(hit.function, hit.recorded, hit.counted);
-        }
-        threads
-    }
-
-    fn level(&self, function: u32) -> Level {
-        self.functions.get(&function).map_or(Level::Recorded, |state| state.level)
+    fn cost(&self, function: u32, hits: u64) -> f64 {
+        self.functions.get(&function).map_or(0.0, |function| hits as f64 * function.ns)
     }
 
     /// The threads with hits, the highest cost first.
     fn threads(&self, elapsed_ns: u64, hits: &[Hits]) -> Vec<Thread> {
         let mut threads: BTreeMap<u32, Thread> = BTreeMap::new();
-        for hit in hits.iter().filter(|hit| hit.recorded + hit.counted > 0) {
+        for hit in hits.iter().filter(|hit| hit.count > 0) {
             let (pid, tid) = (hit.pid, hit.tid);
             let thread = threads.entry(tid).or_insert(Thread { pid, tid, hits: Vec::new(), share: 0.0 });
-            thread.hits.push((hit.function, hit.recorded + hit.counted));
-            thread.share += self.cost(hit.function, hit.recorded, hit.counted) / elapsed_ns.max(1) as f64;
+            thread.hits.push((hit.function, hit.count));
+            thread.share += self.cost(hit.function, hit.count) / elapsed_ns.max(1) as f64;
         }
         let mut threads: Vec<Thread> = threads.into_values().collect();
         threads.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -192,122 +146,62 @@ impl Policy {
     }
 
     fn give_up(&self, elapsed_ns: u64, threads: &[Thread]) -> Vec<Decision> {
-        let mut planned: HashMap<u32, Level> = HashMap::new();
-        let mut order: Vec<(u32, Why)> = Vec::new();
+        let mut planned = Vec::new();
         for thread in threads.iter().filter(|thread| thread.share > self.budget) {
-            for function in self.relieve(elapsed_ns, thread, &mut planned) {
-                order.push((function, why(thread, function, elapsed_ns)));
-            }
+            self.relieve(elapsed_ns, thread, &mut planned);
         }
-        // One step at a time: the effect of a step is measured before the next.
-        order
-            .into_iter()
-            .filter_map(|(function, why)| {
-                let from = self.level(function);
-                let to = match from {
-                    Level::Recorded => Level::Counted,
-                    Level::Counted => Level::Unhooked,
-                    Level::Unhooked => return None,
-                };
-                Some(Decision { function, from, to, why })
-            })
-            .collect()
+        planned
     }
 
-    /// Plans steps until the thread is well within its budget. Returns the newly planned functions.
-    fn relieve(&self, elapsed_ns: u64, thread: &Thread, planned: &mut HashMap<u32, Level>) -> Vec<u32> {
+    /// Plans to give up functions until the thread is well within its budget.
+    fn relieve(&self, elapsed_ns: u64, thread: &Thread, planned: &mut Vec<Decision>) {
         let aim = self.budget * AIM * elapsed_ns as f64;
-        let level = |planned: &HashMap<u32, Level>, function: u32| {
-            planned.get(&function).copied().unwrap_or_else(|| self.level(function))
+        // Hits of a function that is given up are from before that.
+        let kept = |(function, _): &&(u32, u64)| {
+            let known = self.functions.get(function).is_some_and(|known| !known.given_up);
+            known && planned.iter().all(|decision| decision.function != *function)
         };
-        let mut cost: f64 =
-            thread.hits.iter().map(|(f, hits)| self.cost_at(level(planned, *f), *f, *hits)).sum();
-        let mut order = thread.hits.clone();
-        order.sort_by_key(|(function, hits)| (self.class_of(*function), Reverse(*hits), *function));
-        let mut given_up = Vec::new();
+        let mut order: Vec<(u32, u64)> = thread.hits.iter().filter(kept).copied().collect();
+        order.sort_by_key(|(function, hits)| {
+            (self.functions.get(function).map(|known| known.class), Reverse(*hits), *function)
+        });
+        let mut cost: f64 = order.iter().map(|(function, hits)| self.cost(*function, *hits)).sum();
         for worth in [aim * WORTH, 0.0] {
-            for (function, hits) in &order {
-                loop {
-                    let at = level(planned, *function);
-                    let now = self.cost_at(at, *function, *hits);
-                    if cost <= aim || now <= worth {
-                        break;
-                    }
-                    let next = if at == Level::Recorded { Level::Counted } else { Level::Unhooked };
-                    cost -= now - self.cost_at(next, *function, *hits);
-                    if planned.insert(*function, next).is_none() {
-                        given_up.push(*function);
-                    }
+            order.retain(|(function, hits)| {
+                let saved = self.cost(*function, *hits);
+                if cost <= aim || saved <= worth {
+                    return true;
                 }
-            }
+                cost -= saved;
+                let why = Some(why(thread, *function, elapsed_ns));
+                planned.push(Decision { function: *function, to: Level::Unhooked, why });
+                false
+            });
         }
-        given_up
     }
 
-    fn class_of(&self, function: u32) -> Class {
-        self.functions.get(&function).map_or(Class::Other, |state| state.class)
-    }
-
-    fn take_back(&self, now_ns: u64, elapsed_ns: u64, threads: &[Thread]) -> Vec<Decision> {
-        let mut waiting: Vec<(u32, &State)> = self
+    fn take_back(&self, now_ns: u64, elapsed_ns: u64, worst: Option<&Thread>) -> Option<Decision> {
+        if worst.is_some_and(|worst| worst.share > self.budget * ROOM) {
+            return None;
+        }
+        let waiting = |function: &Function| {
+            let doublings = function.times.saturating_sub(1).min(DOUBLINGS);
+            function.given_up && now_ns >= function.since_ns + (HOLD_NS << doublings)
+        };
+        let first = self
             .functions
             .iter()
-            .filter(|(_, state)| state.level != Level::Recorded && now_ns >= state.held_until_ns)
-            .map(|(function, state)| (*function, state))
-            .collect();
-        waiting.sort_by_key(|(function, state)| (Reverse(state.class), Reverse(state.since_ns), *function));
-        let room = self.budget * ROOM;
-        let mut shares: Vec<f64> = threads.iter().map(|thread| thread.share).collect();
-        let mut on_trial = false;
-        let mut back = Vec::new();
-        for (function, state) in waiting {
-            let to = match state.level {
-                Level::Unhooked => Level::Counted,
-                _ => Level::Recorded,
-            };
-            // The cost of an unhooked function is unknown: one at a time is tried.
-            let after: Vec<f64> = match to {
-                Level::Recorded => self.shares_with(function, elapsed_ns, threads, &shares),
-                _ if on_trial => continue,
-                _ => shares.clone(),
-            };
-            if after.iter().any(|share| *share > room) {
-                continue;
-            }
-            on_trial |= to == Level::Counted;
-            shares = after;
-            let why = threads.first().map_or(NOBODY, |thread| why(thread, function, elapsed_ns));
-            back.push(Decision { function, from: state.level, to, why });
-        }
-        back
-    }
-
-    /// Each thread's share if a counted function were recorded.
-    fn shares_with(&self, function: u32, elapsed_ns: u64, threads: &[Thread], shares: &[f64]) -> Vec<f64> {
-        let more = |thread: &Thread| {
-            let hits = thread.hits_of(function);
-            let more = self.cost(function, hits, 0) - self.cost(function, 0, hits);
-            more / elapsed_ns.max(1) as f64
-        };
-        threads.iter().zip(shares).map(|(thread, share)| share + more(thread)).collect()
+            .filter(|(_, function)| waiting(function))
+            .min_by_key(|(id, function)| (Reverse(function.class), Reverse(function.since_ns), **id));
+        let (id, _) = first?;
+        let why = worst.map(|thread| why(thread, *id, elapsed_ns));
+        Some(Decision { function: *id, to: Level::Recorded, why })
     }
 }
-
-impl Thread {
-    fn hits_of(&self, function: u32) -> u64 {
-        self.hits.iter().find(|(f, _)| *f == function).map_or(0, |(_, hits)| *hits)
-    }
-}
-
-/// True if level `a` tells less than level `b`.
-pub fn is_less(a: Level, b: Level) -> bool {
-    a > b
-}
-
-const NOBODY: Why = Why { pid: 0, tid: 0, percent: 0.0, hits_per_sec: 0 };
 
 fn why(thread: &Thread, function: u32, elapsed_ns: u64) -> Why {
-    let per_sec = u128::from(thread.hits_of(function)) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
+    let hits = thread.hits.iter().find(|(id, _)| *id == function).map_or(0, |(_, hits)| *hits);
+    let per_sec = u128::from(hits) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
     Why {
         pid: thread.pid,
         tid: thread.tid,

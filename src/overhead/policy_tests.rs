@@ -1,8 +1,8 @@
 //! The policy's decisions: what goes first, how far, and when it comes back.
 
-use super::policy::{Costs, Decision, Hits, INTERVAL_NS, Policy};
+use super::policy::{Decision, Hits, INTERVAL_NS, Policy};
 use super::rank;
-use gpurec_trace::Level::{self, Counted, Recorded, Unhooked};
+use gpurec_trace::Level::{self, Recorded, Unhooked};
 
 const NAMES: [&str; 5] =
     ["cuLaunchKernel", "cudaGetDevice", "cudaGetLastError", "cudaEventRecord", "cudaMemcpyAsync"];
@@ -12,23 +12,19 @@ const ERROR: u32 = 3;
 const EVENT: u32 = 4;
 const COPY: u32 = 5;
 
-/// With a budget of 5 % and 1,000 ns per recorded hit, an interval holds 5,000 hits.
+/// With a budget of 5 % and 1,000 ns per hit, an interval holds 5,000 hits.
 const SECOND: u64 = 1_000_000_000;
 
 fn policy() -> Policy {
     let mut policy = Policy::new(5.0, rank::class);
     for (id, name) in (1..).zip(NAMES) {
-        policy.add(id, name, Costs { recorded_ns: 1000.0, counted_ns: 500.0 });
+        policy.add(id, name, 1000.0);
     }
     policy
 }
 
-fn recorded(tid: u32, function: u32, recorded: u64) -> Hits {
-    Hits { pid: 7, tid, function, recorded, counted: 0 }
-}
-
-fn counted(tid: u32, function: u32, counted: u64) -> Hits {
-    Hits { pid: 7, tid, function, recorded: 0, counted }
+fn hits(tid: u32, function: u32, count: u64) -> Hits {
+    Hits { pid: 7, tid, function, count }
 }
 
 /// Makes an interval's decisions and carries out all of them.
@@ -47,53 +43,42 @@ fn moves(decisions: &[Decision]) -> Vec<(u32, Level)> {
 #[test]
 fn within_the_budget_nothing_is_given_up() {
     assert_eq!(decide(&mut policy(), 0, &[]), []);
-    assert_eq!(decide(&mut policy(), 0, &[recorded(7, LAUNCH, 2_400), recorded(7, DEVICE, 2_500)]), []);
+    assert_eq!(decide(&mut policy(), 0, &[hits(7, LAUNCH, 2_400), hits(7, DEVICE, 2_500)]), []);
     // Two threads, each within its own budget.
-    assert_eq!(decide(&mut policy(), 0, &[recorded(7, LAUNCH, 4_900), recorded(8, LAUNCH, 4_900)]), []);
+    assert_eq!(decide(&mut policy(), 0, &[hits(7, LAUNCH, 4_900), hits(8, LAUNCH, 4_900)]), []);
 }
 
 #[test]
 fn what_only_asks_goes_before_what_is_short_before_what_tells() {
     // 30 % for each function: all have to go, in order.
-    let hits = [LAUNCH, COPY, EVENT, DEVICE].map(|function| recorded(7, function, 30_000));
-    let order = decide(&mut policy(), 0, &hits);
-    assert_eq!(order, [(DEVICE, Counted), (EVENT, Counted), (LAUNCH, Counted), (COPY, Counted)]);
+    let all = [LAUNCH, COPY, EVENT, DEVICE].map(|function| hits(7, function, 30_000));
+    let order = decide(&mut policy(), 0, &all);
+    assert_eq!(order, [(DEVICE, Unhooked), (EVENT, Unhooked), (LAUNCH, Unhooked), (COPY, Unhooked)]);
 }
 
 #[test]
 fn in_a_class_what_is_called_most_goes_first() {
-    let order = decide(&mut policy(), 0, &[recorded(7, DEVICE, 10_000), recorded(7, ERROR, 20_000)]);
-    assert_eq!(order, [(ERROR, Counted), (DEVICE, Counted)]);
+    let order = decide(&mut policy(), 0, &[hits(7, DEVICE, 10_000), hits(7, ERROR, 20_000)]);
+    assert_eq!(order, [(ERROR, Unhooked), (DEVICE, Unhooked)]);
 }
 
 #[test]
 fn no_more_is_given_up_than_is_needed() {
     // Without the queries, 1 % is left.
-    let hits = [recorded(7, DEVICE, 50_000), recorded(7, LAUNCH, 1_000), recorded(7, EVENT, 10)];
     let mut policy = policy();
-    assert_eq!(decide(&mut policy, 0, &hits), [(DEVICE, Counted)]);
-    // 25 % is still too much.
-    let hits = [counted(7, DEVICE, 50_000), recorded(7, LAUNCH, 1_000)];
-    assert_eq!(decide(&mut policy, INTERVAL_NS, &hits), [(DEVICE, Unhooked)]);
-    assert_eq!(decide(&mut policy, 2 * INTERVAL_NS, &[recorded(7, LAUNCH, 1_000)]), []);
-}
-
-#[test]
-fn counting_is_enough_where_it_is() {
-    // 5.5 % recorded, 2.75 % counted.
-    let mut policy = policy();
-    assert_eq!(decide(&mut policy, 0, &[recorded(7, DEVICE, 5_500)]), [(DEVICE, Counted)]);
-    let steady = [counted(7, DEVICE, 5_500)];
-    // Recording it would exceed the budget again: it stays counted.
-    for i in 1..1000 {
-        assert_eq!(decide(&mut policy, i * INTERVAL_NS, &steady), []);
-    }
+    let all = [hits(7, DEVICE, 50_000), hits(7, LAUNCH, 1_000), hits(7, EVENT, 10)];
+    assert_eq!(decide(&mut policy, 0, &all), [(DEVICE, Unhooked)]);
+    assert_eq!(policy.given_up(), [DEVICE]);
+    // Hits from before it was given up.
+    let late = [hits(7, DEVICE, 50_000), hits(7, LAUNCH, 1_000)];
+    assert_eq!(decide(&mut policy, INTERVAL_NS, &late), []);
+    assert_eq!(decide(&mut policy, 2 * INTERVAL_NS, &[hits(7, LAUNCH, 1_000)]), []);
 }
 
 #[test]
 fn what_helps_nothing_is_kept() {
-    let hits = [recorded(7, ERROR, 10), recorded(7, LAUNCH, 20_000)];
-    assert_eq!(decide(&mut policy(), 0, &hits), [(LAUNCH, Counted)]);
+    let all = [hits(7, ERROR, 10), hits(7, LAUNCH, 20_000)];
+    assert_eq!(decide(&mut policy(), 0, &all), [(LAUNCH, Unhooked)]);
 }
 
 #[test]
@@ -101,34 +86,32 @@ fn many_small_ones_go_if_nothing_else_is_left() {
     let mut policy = Policy::new(5.0, rank::class);
     let functions = 100..400;
     for id in functions.clone() {
-        policy.add(id, "cudaGetDevice", Costs { recorded_ns: 1000.0, counted_ns: 500.0 });
+        policy.add(id, "cudaGetDevice", 1000.0);
     }
-    let hits: Vec<Hits> = functions.map(|id| recorded(7, id, 30)).collect();
-    let given_up = decide(&mut policy, 0, &hits).len();
-    assert!((150..300).contains(&given_up), "{given_up}");
+    let all: Vec<Hits> = functions.map(|id| hits(7, id, 30)).collect();
+    // 9 % become 3 %.
+    assert_eq!(decide(&mut policy, 0, &all).len(), 200);
 }
 
 #[test]
 fn only_the_threads_over_their_budget_decide() {
-    let hits = [recorded(7, DEVICE, 50_000), recorded(8, ERROR, 4_000)];
-    let decisions = policy().decide(0, INTERVAL_NS, &hits);
-    assert_eq!(moves(&decisions), [(DEVICE, Counted)]);
-    let why = decisions[0].why;
+    let decisions = policy().decide(0, INTERVAL_NS, &[hits(7, DEVICE, 50_000), hits(8, ERROR, 4_000)]);
+    assert_eq!(moves(&decisions), [(DEVICE, Unhooked)]);
+    let why = decisions[0].why.unwrap();
     assert_eq!((why.pid, why.tid, why.percent, why.hits_per_sec), (7, 7, 50.0, 500_000));
 }
 
 #[test]
 fn a_function_that_two_threads_call_is_given_up_once() {
-    let hits = [recorded(7, DEVICE, 50_000), recorded(8, DEVICE, 60_000)];
-    assert_eq!(decide(&mut policy(), 0, &hits), [(DEVICE, Counted)]);
+    let both = [hits(7, DEVICE, 50_000), hits(8, DEVICE, 60_000)];
+    assert_eq!(decide(&mut policy(), 0, &both), [(DEVICE, Unhooked)]);
 }
 
 #[test]
 fn a_decision_that_was_not_carried_out_comes_again() {
-    let mut policy = policy();
-    decide(&mut policy, 0, &[recorded(7, DEVICE, 50_000)]);
+    let policy = policy();
     for _ in 0..3 {
-        let again = policy.decide(INTERVAL_NS, INTERVAL_NS, &[counted(7, DEVICE, 50_000)]);
+        let again = policy.decide(0, INTERVAL_NS, &[hits(7, DEVICE, 50_000)]);
         assert_eq!(moves(&again), [(DEVICE, Unhooked)]);
     }
 }
@@ -137,47 +120,38 @@ fn a_decision_that_was_not_carried_out_comes_again() {
 fn a_hot_loop_is_not_left_for_an_interval() {
     let policy = policy();
     // 5 ms within 20 ms are the budget of 100 ms.
-    assert!(policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 5_000)]));
-    assert!(!policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 4_000)]));
-    assert!(!policy.is_due(INTERVAL_NS / 5, &[recorded(7, LAUNCH, 2_600), recorded(8, LAUNCH, 2_600)]));
+    assert!(policy.is_due(INTERVAL_NS / 5, &[hits(7, LAUNCH, 5_000)]));
+    assert!(!policy.is_due(INTERVAL_NS / 5, &[hits(7, LAUNCH, 4_000)]));
+    assert!(!policy.is_due(INTERVAL_NS / 5, &[hits(7, LAUNCH, 2_600), hits(8, LAUNCH, 2_600)]));
     assert!(policy.is_due(INTERVAL_NS, &[]));
 }
 
-/// Gives up all functions, until all are unhooked.
-fn all_unhooked(policy: &mut Policy) {
-    let all = |hits: fn(u32, u32, u64) -> Hits| [LAUNCH, EVENT, DEVICE].map(|id| hits(7, id, 100_000));
-    assert_eq!(decide(policy, 0, &all(recorded)).len(), 3);
-    assert_eq!(decide(policy, 0, &all(counted)).len(), 3);
+fn all_given_up() -> Policy {
+    let mut policy = policy();
+    assert_eq!(decide(&mut policy, 0, &[LAUNCH, EVENT, DEVICE].map(|id| hits(7, id, 100_000))).len(), 3);
+    policy
 }
 
 #[test]
 fn what_tells_most_comes_back_first_and_one_at_a_time() {
-    let mut policy = policy();
-    all_unhooked(&mut policy);
+    let mut policy = all_given_up();
     assert_eq!(decide(&mut policy, SECOND - 1, &[]), [], "not at once");
-    let mut order = Vec::new();
-    for i in 0..20 {
-        let moves = decide(&mut policy, SECOND + i * INTERVAL_NS, &[]);
-        assert!(moves.iter().filter(|(_, to)| *to == Counted).count() <= 1, "{moves:?}");
-        order.extend(moves);
+    for (i, function) in (0..).zip([LAUNCH, EVENT, DEVICE]) {
+        assert_eq!(decide(&mut policy, SECOND + i * INTERVAL_NS, &[]), [(function, Recorded)]);
     }
-    let to = |level| order.iter().filter(|(_, to)| *to == level).map(|(id, _)| *id).collect::<Vec<_>>();
-    assert_eq!(to(Counted), [LAUNCH, EVENT, DEVICE]);
-    assert_eq!(to(Recorded), [LAUNCH, EVENT, DEVICE]);
+    assert!(policy.given_up().is_empty());
 }
 
 #[test]
 fn not_all_comes_back_where_there_is_room_for_some() {
-    let mut policy = policy();
-    all_unhooked(&mut policy);
-    assert_eq!(decide(&mut policy, SECOND, &[]), [(LAUNCH, Counted)]);
-    // 1.2 % counted, 2.4 % recorded.
-    let launches = [counted(7, LAUNCH, 2_400)];
-    let later = SECOND + 3 * INTERVAL_NS;
-    assert_eq!(decide(&mut policy, later, &launches), [(LAUNCH, Recorded), (EVENT, Counted)]);
-    let both = [recorded(7, LAUNCH, 2_400), counted(7, EVENT, 2_400)];
+    let mut policy = all_given_up();
+    assert_eq!(decide(&mut policy, SECOND, &[]), [(LAUNCH, Recorded)]);
+    // 2.4 % leave room for another.
+    let later = SECOND + INTERVAL_NS;
+    assert_eq!(decide(&mut policy, later, &[hits(7, LAUNCH, 2_400)]), [(EVENT, Recorded)]);
+    let both = [hits(7, LAUNCH, 2_400), hits(7, EVENT, 1_200)];
     // 3.6 %: within the budget, but without room for more.
-    for i in 0..100 {
+    for i in 1..100 {
         assert_eq!(decide(&mut policy, later + i * INTERVAL_NS, &both), []);
     }
 }
@@ -185,20 +159,18 @@ fn not_all_comes_back_where_there_is_room_for_some() {
 #[test]
 fn a_trial_that_fails_makes_the_next_wait_longer() {
     let mut policy = policy();
-    let hot = 100_000;
-    decide(&mut policy, 0, &[recorded(7, LAUNCH, hot)]);
-    decide(&mut policy, 0, &[counted(7, LAUNCH, hot)]);
+    let hot = [hits(7, LAUNCH, 100_000)];
+    decide(&mut policy, 0, &hot);
     let mut trials = Vec::new();
-    let mut on_trial = false;
+    let mut is_recorded = false;
     for now in (0..600 * SECOND).step_by(INTERVAL_NS as usize) {
-        let hits: &[Hits] = if on_trial { &[counted(7, LAUNCH, hot)] } else { &[] };
-        match decide(&mut policy, now, hits).as_slice() {
+        match decide(&mut policy, now, if is_recorded { &hot } else { &[] }).as_slice() {
             [] => {}
-            [(LAUNCH, Counted)] => {
+            [(LAUNCH, Recorded)] => {
                 trials.push(now);
-                on_trial = true;
+                is_recorded = true;
             }
-            [(LAUNCH, Unhooked)] => on_trial = false,
+            [(LAUNCH, Unhooked)] => is_recorded = false,
             other => panic!("{other:?}"),
         }
     }
@@ -211,10 +183,10 @@ fn a_trial_that_fails_makes_the_next_wait_longer() {
 #[test]
 fn a_function_that_was_recorded_for_long_starts_over() {
     let mut policy = policy();
-    let hot = [recorded(7, LAUNCH, 5_500)];
+    let hot = [hits(7, LAUNCH, 5_500)];
     let mut now = 0;
     let mut wait_after = |quiet: u64| {
-        assert_eq!(decide(&mut policy, now, &hot), [(LAUNCH, Counted)]);
+        assert_eq!(decide(&mut policy, now, &hot), [(LAUNCH, Unhooked)]);
         let given_up = now;
         while decide(&mut policy, now, &[]).is_empty() {
             now += INTERVAL_NS;
@@ -231,10 +203,10 @@ fn a_function_that_was_recorded_for_long_starts_over() {
 
 #[test]
 fn the_same_facts_give_the_same_decisions() {
-    let hits: Vec<Hits> =
-        (1..=5).flat_map(|function| (1..9).map(move |tid| recorded(tid, function, 10_000))).collect();
-    let first = policy().decide(0, INTERVAL_NS, &hits);
+    let all: Vec<Hits> =
+        (1..=5).flat_map(|function| (1..9).map(move |tid| hits(tid, function, 10_000))).collect();
+    let first = policy().decide(0, INTERVAL_NS, &all);
     for _ in 0..20 {
-        assert_eq!(policy().decide(0, INTERVAL_NS, &hits), first);
+        assert_eq!(policy().decide(0, INTERVAL_NS, &all), first);
     }
 }

@@ -70,8 +70,8 @@ std::arch::global_asm!(
 );
 
 unsafe extern "C" {
-    pub(super) fn gpurec_emulated() -> u64;
-    pub(super) fn gpurec_stepped() -> u64;
+    fn gpurec_emulated() -> u64;
+    fn gpurec_stepped() -> u64;
 }
 
 type Function = unsafe extern "C" fn() -> u64;
@@ -173,7 +173,7 @@ fn cold(call: Function, other: &mut [u8]) -> u64 {
 }
 
 /// The offset in gpurec's own program file of one of its addresses.
-pub(super) fn file_offset(address: u64) -> Result<u64> {
+fn file_offset(address: u64) -> Result<u64> {
     let maps = fs::read("/proc/self/maps")?;
     crate::process::maps::parse(&maps)
         .iter()

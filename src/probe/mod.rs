@@ -8,16 +8,15 @@ mod attach;
 pub mod calibrate;
 mod capture;
 pub mod control;
-mod hit_costs;
 mod hooks;
 pub mod kernel;
-pub mod levers;
 mod list;
 mod loading;
 mod loss;
 mod missed;
 mod numbers;
 mod objects;
+pub mod overhead_control;
 pub mod pauses;
 mod process;
 mod rewritten;
@@ -38,7 +37,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
 use crate::errno;
 use crate::files::{FileId, Wants};
@@ -53,13 +52,13 @@ use gpurec_elf::{self as elf, Function, Image, NotHooked};
 use gpurec_trace::{HookError, Incomplete, Reason};
 use hooks::Hooks;
 use kernel::{Change, Choice, Driver, Numbering};
-use levers::Levers;
 pub use list::list;
 use loading::Works;
 pub use loss::LossCounters;
 use missed::Missed;
 use numbers::Numbers;
 pub use objects::{ANY_USER, Base, Settings};
+use overhead_control::OverheadControl;
 use rewritten::Rewritten;
 use shield::Hook;
 use verified::Verified;
@@ -139,7 +138,7 @@ pub struct Probes {
     cuda: Object,
     hooks: Hooks,
     /// With --budget; it holds the links then, and `hooks` is empty.
-    levers: Option<Levers>,
+    overhead: Option<OverheadControl>,
     /// The links of the process programs.
     process_links: Vec<Link>,
     numbers: Numbers,
@@ -168,7 +167,7 @@ impl Probes {
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
         let (process, Works { backend, refused, cuda, costs }) = loading::all(&base, plan, force)?;
-        let levers = settings.budget.then(|| levers(&base, &cuda, backend)).transpose()?;
+        let overhead = settings.budget.then(|| OverheadControl::new(&base, &cuda, costs)).transpose()?;
         Ok(Probes {
             base,
             backend,
@@ -177,7 +176,7 @@ impl Probes {
             process,
             cuda,
             hooks: Hooks::default(),
-            levers,
+            overhead,
             process_links: Vec::new(),
             numbers: Numbers::new(),
             driver: None,
@@ -276,9 +275,9 @@ impl Probes {
         announce(&library, &probes);
         if !probes.is_empty() {
             let place = |(function, probe): (&Function, &Probe)| probe.place(function.site);
-            let attached = match &mut self.levers {
-                Some(levers) => {
-                    levers.attach(&self.base, &self.cuda, self.backend, key, file, &probes, &image)
+            let attached = match &mut self.overhead {
+                Some(overhead) => {
+                    overhead.attach(&self.base, &self.cuda, self.backend, key, file, &probes, &image)
                 }
                 None => {
                     let places: Vec<Place> = image.functions.iter().zip(&probes).map(place).collect();
@@ -315,7 +314,7 @@ impl Probes {
         if self.backend == Backend::Single {
             return Vec::new();
         }
-        let files = self.levers.as_ref().map_or_else(|| self.hooks.files(), Levers::files);
+        let files = self.overhead.as_ref().map_or_else(|| self.hooks.files(), OverheadControl::files);
         let gone = |file: &File| file.metadata().is_ok_and(|meta| meta.nlink() == 0);
         // Files on a file server are skipped: asking for their metadata could block.
         let all = files.into_iter().filter(|(key, _)| !self.served.contains(key));
@@ -328,7 +327,7 @@ impl Probes {
 
     /// Number of functions that have hooks now.
     pub fn attached(&self) -> usize {
-        self.hooks.functions() + self.levers.as_ref().map_or(0, Levers::functions)
+        self.hooks.functions() + self.overhead.as_ref().map_or(0, OverheadControl::functions)
     }
 
     /// Number of files that have hooks.
@@ -351,7 +350,7 @@ impl Probes {
         self.served.remove(&key);
         self.rewritten.forget(key);
         let mut links = self.hooks.forget(key);
-        links.extend(self.levers.iter_mut().flat_map(|levers| levers.let_go(key)));
+        links.extend(self.overhead.iter_mut().flat_map(|overhead| overhead.let_go(key)));
         links
     }
 
@@ -413,7 +412,7 @@ impl Probes {
     /// Removes every hook. After this no new record is produced. Returns the time that it took.
     pub fn detach(&mut self) -> Duration {
         let mut links = self.hooks.take_links();
-        links.extend(self.levers.iter_mut().flat_map(Levers::take_links));
+        links.extend(self.overhead.iter_mut().flat_map(OverheadControl::take_links));
         let mut hooks: Vec<Box<dyn Send>> = links.into_iter().map(|hook| Box::new(hook) as _).collect();
         if let Some(driver) = &mut self.driver {
             hooks.extend(driver.take_holds().into_iter().map(|hold| Box::new(hold) as _));
@@ -434,27 +433,19 @@ impl Probes {
         (self.backend == Backend::Single).then(|| Duration::from_millis(40 * self.links() as u64))
     }
 
-    pub fn levers_mut(&mut self) -> Option<&mut Levers> {
-        self.levers.as_mut()
+    /// Set with --budget.
+    pub fn overhead(&mut self) -> Option<&mut OverheadControl> {
+        self.overhead.as_mut()
     }
 
-    pub fn levers(&self) -> Option<&Levers> {
-        self.levers.as_ref()
-    }
-
-    /// The cost of a call that --budget only counts.
-    pub fn ns_per_counted(&self) -> Option<u64> {
-        Some(self.levers.as_ref()?.costs.counted)
-    }
-
-    /// Hooks a function again that --budget had unhooked.
-    pub fn hook_again(&mut self, probe: u32) -> Result<()> {
-        let levers = self.levers.as_mut().context("there is no budget")?;
-        levers.hook(&self.cuda, self.backend, probe)
+    /// Records a function again that --budget had given up.
+    pub fn record_again(&mut self, probe: u32) -> Result<()> {
+        let overhead = self.overhead.as_mut().context("there is no budget")?;
+        overhead.record_again(&self.cuda, self.backend, probe)
     }
 
     fn links(&self) -> usize {
-        self.hooks.links() + self.levers.as_ref().map_or(0, Levers::links)
+        self.hooks.links() + self.overhead.as_ref().map_or(0, OverheadControl::links)
     }
 
     pub fn rings(&self) -> Result<Vec<Ring>> {
@@ -482,11 +473,6 @@ fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Ima
     library.refused += refused.len();
     library.functions = image.functions.len();
     library.tell_sites(image);
-}
-
-fn levers(base: &Base, cuda: &Object, backend: Backend) -> Result<Levers> {
-    let costs = hit_costs::measure(base, cuda, backend)?;
-    Levers::new(cuda, MapHandle::try_from(&base.map("lost")?)?, costs)
 }
 
 /// How hooking works on this machine, found by trying it.

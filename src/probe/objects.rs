@@ -20,7 +20,7 @@ const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 
 /// The maps that only --budget needs.
-const BUDGET: [&str; 3] = ["levels", "counted", "spent"];
+const BUDGET: [&str; 2] = ["given_up", "spent"];
 
 /// Number of records that one CPU can be building: one program runs, others were preempted.
 const SCRATCHES_A_CPU: usize = 16;
@@ -33,7 +33,7 @@ pub struct Settings {
     pub follow: bool,
     /// Bytes of each CPU's ring: a power of two, at least a page.
     pub ring: usize,
-    /// BPF counts hits for --budget.
+    /// BPF watches hits for --budget.
     pub budget: bool,
     /// BPF pauses a process that fills a ring.
     pub lossless: bool,

@@ -17,7 +17,7 @@ use crate::wire;
 /// The verifier tracks offsets into a map only up to this size.
 const MOST_A_RING: usize = 256 << 20;
 
-/// Bytes of a near ring that hold a round of calls with room to spare (calibrate.rs, hit_costs.rs).
+/// Bytes of a near ring that hold a round of calls with room to spare (calibrate.rs).
 const ENOUGH_TO_MEASURE: usize = 512 << 10;
 
 /// The work of the thread.

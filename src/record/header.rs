@@ -24,7 +24,6 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
         hooks: BTreeMap::from([("userspace".to_owned(), layer(probes))]),
         ns_per_call: Some(probes.costs.emulated),
         ns_per_call_by_site: BTreeMap::from([(probes.backend.name().to_owned(), by_site(&probes.costs))]),
-        ns_per_counted: probes.ns_per_counted(),
         ..Header::default()
     };
     if let Some(driver) = probes.driver() {

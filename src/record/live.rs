@@ -38,14 +38,14 @@ pub struct Live {
     rows: u64,
     names: HashMap<u32, String>,
     /// The arguments of open calls and ioctls, by event_id.
-    asked: HashMap<u64, Asked>,
+    arguments: HashMap<u64, Arguments>,
     /// The call that has the last row in the buffer.
     last: Option<u64>,
 }
 
 /// A call's arguments, and for an allocation the number of bytes requested.
 #[derive(Default)]
-struct Asked {
+struct Arguments {
     text: String,
     bytes: Option<u64>,
 }
@@ -65,35 +65,29 @@ impl Rows for Live {
             return;
         }
         if hurry || !self.has_room() {
-            self.forget(&line.body);
-            self.voice.missed(1);
+            self.take(&line.body);
+            self.voice.drop_rows(1);
             return;
         }
-        self.tell_missed();
-        let time = (line.ts_ns / 1_000_000, line.ts_ns / 1000 % 1000);
-        self.start(format_args!("{}.{:03}", time.0, time.1), row.pid, row.event);
-        let from = self.buffer.len();
-        self.details(&line.body);
-        self.finish_row(from);
+        self.report_dropped();
+        self.row(Some(line.ts_ns), row, |live| live.details(&line.body));
         self.last = if let Body::End(end) = &line.body { Some(end.begin) } else { None };
     }
 
     /// A row for a call that has not returned: a program that hangs produces no other.
     fn still(&mut self, now_ns: u64, call: &InFlight) {
         if !self.has_room() {
-            self.voice.missed(1);
+            self.voice.drop_rows(1);
             return;
         }
-        self.tell_missed();
-        let time = (now_ns / 1_000_000, now_ns / 1000 % 1000);
-        self.start(format_args!("{}.{:03}", time.0, time.1), Some(call.pid), &call.name);
-        let from = self.buffer.len();
-        took(&mut self.buffer, Some(call.duration_ns));
-        let _ = write!(self.buffer, " so far, unfinished, in thread {}", call.tid);
-        if let Some(asked) = self.asked.get(&call.begin).filter(|asked| !asked.text.is_empty()) {
-            let _ = write!(self.buffer, "  {}", asked.text);
-        }
-        self.finish_row(from);
+        self.report_dropped();
+        self.row(Some(now_ns), Row { pid: Some(call.pid), event: &call.name }, |live| {
+            took(&mut live.buffer, Some(call.duration_ns));
+            let _ = write!(live.buffer, " so far, unfinished, in thread {}", call.tid);
+            if let Some(arguments) = live.arguments.get(&call.begin) {
+                let _ = write!(live.buffer, "  {}", arguments.text);
+            }
+        });
         self.last = None;
     }
 
@@ -112,11 +106,10 @@ impl Rows for Live {
 
 impl Live {
     pub fn new(voice: Voice) -> Live {
-        let (buffer, names, asked) = Default::default();
-        let mut live = Live { voice, buffer, rows: 0, names, asked, last: None };
-        live.columns("TIME(ms)", "PROCESS", "PID", "EVENT");
-        live.buffer.push_str("DETAILS\n");
-        live
+        let (mut buffer, names, arguments) = Default::default();
+        columns(&mut buffer, "TIME(ms)", "PROCESS", "PID", "EVENT");
+        buffer.push_str("DETAILS\n");
+        Live { voice, buffer, rows: 0, names, arguments, last: None }
     }
 
     /// Appends a call's effect to its row, if that row is still in the buffer.
@@ -132,9 +125,7 @@ impl Live {
         // Removing the line feed continues the row.
         self.buffer.pop();
         let from = self.buffer.len();
-        self.buffer.push_str("  ");
-        self.buffer.push_str(row_of(body).map_or("", |row| row.event));
-        self.buffer.push(' ');
+        let _ = write!(self.buffer, "  {} ", row_of(body).map_or("", |row| row.event));
         self.details(body);
         self.finish_row(from);
         self.rows -= 1;
@@ -151,10 +142,10 @@ impl Live {
     /// Keeps what later rows need from this line.
     fn remember(&mut self, line: &Line, hurry: bool) {
         match &line.body {
-            Body::Begin(begin) if !hurry => self.ask(line.event_id, given(begin)),
+            Body::Begin(begin) if !hurry => self.keep(line.event_id, given(begin)),
             Body::KernelBegin(begin) if !hurry => {
                 if let Some(text) = requested(begin) {
-                    self.ask(line.event_id, Asked { text, bytes: None });
+                    self.keep(line.event_id, Arguments { text, bytes: None });
                 }
             }
             Body::Process(Process::Exec(exec)) => {
@@ -173,43 +164,41 @@ impl Live {
         }
     }
 
-    fn forget(&mut self, body: &Body) {
+    /// The arguments of a call that ends.
+    fn take(&mut self, body: &Body) -> Option<Arguments> {
         match body {
-            Body::End(end) => _ = self.asked.remove(&end.begin),
-            Body::KernelEnd(end) => _ = self.asked.remove(&end.begin),
-            _ => {}
+            Body::End(end) => self.arguments.remove(&end.begin),
+            Body::KernelEnd(end) => self.arguments.remove(&end.begin),
+            _ => None,
         }
     }
 
-    fn ask(&mut self, event_id: u64, asked: Asked) {
-        if self.asked.len() < MOST_OPEN && !asked.text.is_empty() {
-            self.asked.insert(event_id, asked);
+    fn keep(&mut self, event_id: u64, arguments: Arguments) {
+        if self.arguments.len() < MOST_OPEN && !arguments.text.is_empty() {
+            self.arguments.insert(event_id, arguments);
         }
     }
 
-    fn tell_missed(&mut self) {
-        let missed = self.voice.take_missed();
-        if missed == 0 {
+    fn report_dropped(&mut self) {
+        let dropped = self.voice.take_dropped();
+        if dropped == 0 {
             return;
         }
-        self.start(format_args!(""), None, NOT_SHOWN);
-        let from = self.buffer.len();
-        let _ = write!(self.buffer, "{missed} rows: they came faster than they could be shown");
-        self.finish_row(from);
+        self.row(None, Row { pid: None, event: NOT_SHOWN }, |live| {
+            let _ = write!(live.buffer, "{dropped} rows: they came faster than they could be shown");
+        });
         // This row does not come from the trace.
         self.rows -= 1;
     }
 
     fn details(&mut self, body: &Body) {
-        let asked = match body {
-            Body::End(end) => self.asked.remove(&end.begin),
-            Body::KernelEnd(end) => self.asked.remove(&end.begin),
-            _ => None,
-        };
+        let arguments = self.take(body);
         let to = &mut self.buffer;
         match body {
-            Body::End(end) => call(to, end, &asked.unwrap_or_default()),
-            Body::KernelEnd(end) => driver_call(to, end, asked.map(|asked| asked.text).as_deref()),
+            Body::End(end) => call(to, end, &arguments.unwrap_or_default()),
+            Body::KernelEnd(end) => {
+                driver_call(to, end, arguments.map(|arguments| arguments.text).as_deref())
+            }
             Body::Memory(one) => memory(to, one),
             Body::Transfer(one) => transfer(to, one),
             Body::Instant(one) => instant(to, one),
@@ -222,32 +211,22 @@ impl Live {
         }
     }
 
-    fn start(&mut self, time: std::fmt::Arguments, pid: Option<u32>, event: &str) {
-        let time = time.to_string();
-        match pid {
-            Some(pid) => {
-                let name = self.name(pid);
-                self.columns(&time, &name, &pid.to_string(), event);
-            }
-            None => self.columns(&time, "", "", event),
-        }
+    fn row(&mut self, ts_ns: Option<u64>, row: Row, details: impl FnOnce(&mut Live)) {
+        let time = ts_ns.map(|ns| format!("{}.{:03}", ns / 1_000_000, ns / 1000 % 1000));
+        let name = row.pid.map(|pid| self.name(pid));
+        let pid = row.pid.map(|pid| pid.to_string());
+        let [time, name, pid] = [time, name, pid].map(Option::unwrap_or_default);
+        let from = self.buffer.len();
+        columns(&mut self.buffer, &time, &name, &pid, row.event);
+        details(self);
+        self.finish_row(from);
     }
 
-    fn columns(&mut self, time: &str, process: &str, pid: &str, event: &str) {
-        // Any file may be hooked, so a function's name may contain any character.
-        let plain_event: String;
-        let event = if event.contains(is_unsafe) {
-            plain_event = event.chars().map(plain).collect();
-            &plain_event
-        } else {
-            event
-        };
-        let _ = write!(self.buffer, "{time:>12} {process:<16} {pid:>8} {event:<32} ");
-    }
-
-    /// Names and messages come from the recorded programs: none of their characters may act as a terminal command.
+    /// Names and messages come from the recorded programs, and any file may be hooked, so a function's name may contain
+    /// any character: none may act as a terminal command.
     fn finish_row(&mut self, from: usize) {
-        if self.buffer.get(from..).is_some_and(|details| details.contains(is_unsafe)) {
+        if self.buffer.get(from..).is_some_and(|row| row.contains(is_unsafe)) {
+            let plain = |c| if is_unsafe(c) { '?' } else { c };
             let clean: String = self.buffer.drain(from..).map(plain).collect();
             self.buffer.push_str(&clean);
         }
@@ -269,7 +248,7 @@ impl Live {
         if self.names.len() >= MOST_NAMES {
             self.names.clear();
         }
-        self.names.insert(pid, name.chars().map(plain).collect());
+        self.names.insert(pid, name);
     }
 }
 
@@ -277,12 +256,12 @@ impl Drop for Live {
     /// Counts the rows that found no room to the end: the screen reports them.
     fn drop(&mut self) {
         self.flush();
-        self.voice.missed(if self.buffer.is_empty() { 0 } else { self.rows });
+        self.voice.drop_rows(if self.buffer.is_empty() { 0 } else { self.rows });
     }
 }
 
-fn plain(c: char) -> char {
-    if is_unsafe(c) { '?' } else { c }
+fn columns(to: &mut String, time: &str, process: &str, pid: &str, event: &str) {
+    let _ = write!(to, "{time:>12} {process:<16} {pid:>8} {event:<32} ");
 }
 
 fn read_name(pid: u32) -> Option<String> {
@@ -313,11 +292,11 @@ fn row_of<'a>(body: &'a Body) -> Option<Row<'a>> {
     }
 }
 
-fn given(begin: &Begin) -> Asked {
+fn given(begin: &Begin) -> Arguments {
     if let Some(launch) = &begin.launch {
-        return Asked { text: launched(launch), bytes: None };
+        return Arguments { text: launched(launch), bytes: None };
     }
-    Asked {
+    Arguments {
         text: bounds::short(&begin.args.shown(), LONGEST),
         bytes: asked::bytes(&gpurec_cuda::FunctionTraits::of(&begin.name), &begin.args),
     }
@@ -355,10 +334,10 @@ fn requested(begin: &KernelBegin) -> Option<String> {
     Some(text)
 }
 
-fn call(to: &mut String, end: &End, asked: &Asked) {
+fn call(to: &mut String, end: &End, arguments: &Arguments) {
     took(to, end.duration_ns);
-    if !asked.text.is_empty() {
-        let _ = write!(to, "  {}", asked.text);
+    if !arguments.text.is_empty() {
+        let _ = write!(to, "  {}", arguments.text);
     }
     if let Some(late) = &end.late {
         let _ = write!(to, "  {}", bounds::short(&late.shown(), LONGEST));
@@ -369,7 +348,7 @@ fn call(to: &mut String, end: &End, asked: &Asked) {
     match (&end.error, end.retval, end.ended) {
         (Some(error), _, _) => {
             let _ = write!(to, "  {error}");
-            if let Some(bytes) = asked::bytes_of(&end.name, asked.bytes) {
+            if let Some(bytes) = asked::bytes_of(&end.name, arguments.bytes) {
                 let _ = write!(to, ", asked for {bytes} bytes ({})", size(bytes));
             }
         }

@@ -22,7 +22,7 @@ fn shown(lines: &[&str]) -> String {
     let (voice, hear) = Voice::with_ear(100);
     let mut live = Live::new(voice);
     each_line(&(HEADER.to_owned() + "\n" + &lines.join("\n") + "\n"), |line| live.line(line, false));
-    assert!(live.asked.is_empty());
+    assert!(live.arguments.is_empty());
     live.flush();
     std::iter::from_fn(hear).collect()
 }
@@ -107,7 +107,7 @@ fn what_cannot_be_shown_is_counted_and_told() {
     let mut live = Live::new(voice.clone());
     each_line(&format!("{HEADER}\n{text}"), |line| live.line(line, false));
     // One chunk is queued, one waits in the buffer, the other rows were never built.
-    assert!(live.buffer.len() < CHUNK + 200 && live.asked.is_empty());
+    assert!(live.buffer.len() < CHUNK + 200 && live.arguments.is_empty());
     let mut seen: String = hear().unwrap();
     live.flush();
     seen += &hear().unwrap();
@@ -124,7 +124,7 @@ fn what_cannot_be_shown_is_counted_and_told() {
     // With `hurry` no row is built; the rows are only counted.
     each_line(&format!("{HEADER}\n{}", call(1)), |line| live.line(line, true));
     drop(live);
-    assert_eq!((voice.take_missed(), hear()), (1, None));
+    assert_eq!((voice.take_dropped(), hear()), (1, None));
 }
 
 /// A library given by --lib may export functions of any name, and a program may have any arguments.

@@ -58,8 +58,6 @@ pub struct Config {
     pub verbose: bool,
     /// Tests only: the only backend to use.
     pub backend: Option<Backend>,
-    /// Additional environment variables for the command (used by the demo).
-    pub environment: Vec<(OsString, OsString)>,
     /// The options as given, for the header.
     pub options: serde_json::Value,
     /// Descriptors that the command inherits (see `process::launch::inherited_fds`).

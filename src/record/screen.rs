@@ -30,28 +30,29 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 const LOOK: Duration = Duration::from_millis(50);
 
-enum Said {
+/// An entry of the queue.
+enum Entry {
     Text {
         text: String,
         rows: u64,
     },
     Status(Totals),
-    /// The last entry of the queue.
+    /// The last one.
     Over,
 }
 
 /// The sending end of the queue, for the recording threads.
 #[derive(Clone)]
 pub struct Voice {
-    queue: Sender<Said>,
-    missed: Arc<Missed>,
+    queue: Sender<Entry>,
+    losses: Arc<RowLosses>,
 }
 
 /// Rows of --live that were not shown.
 #[derive(Default)]
-struct Missed {
+struct RowLosses {
     /// Those that no NOT_SHOWN row has reported yet.
-    untold: AtomicU64,
+    unreported: AtomicU64,
     all: AtomicU64,
 }
 
@@ -61,8 +62,8 @@ pub const NOT_SHOWN: &str = "NOT_SHOWN";
 impl Voice {
     /// Returns the text if the queue is full.
     pub fn say(&self, text: String, rows: u64) -> Result<(), String> {
-        match self.queue.try_send(Said::Text { text, rows }) {
-            Err(TrySendError::Full(Said::Text { text, .. })) => Err(text),
+        match self.queue.try_send(Entry::Text { text, rows }) {
+            Err(TrySendError::Full(Entry::Text { text, .. })) => Err(text),
             // The screen thread has ended.
             _ => Ok(()),
         }
@@ -74,16 +75,16 @@ impl Voice {
 
     /// A dropped status does not matter: the next one replaces it.
     pub fn status(&self, totals: Totals) {
-        let _ = self.queue.try_send(Said::Status(totals));
+        let _ = self.queue.try_send(Entry::Status(totals));
     }
 
-    pub fn missed(&self, rows: u64) {
-        self.missed.add(rows);
+    pub fn drop_rows(&self, rows: u64) {
+        self.losses.add(rows);
     }
 
     /// Takes the number of rows not reported yet, for the caller to report.
-    pub fn take_missed(&self) -> u64 {
-        self.missed.untold.swap(0, Ordering::Relaxed)
+    pub fn take_dropped(&self) -> u64 {
+        self.losses.unreported.swap(0, Ordering::Relaxed)
     }
 
     /// A voice and a function that receives its texts, without a screen.
@@ -91,16 +92,16 @@ impl Voice {
     pub fn with_ear(room: usize) -> (Voice, impl Fn() -> Option<String>) {
         let (queue, ear) = bounded(room);
         let hear = move || match ear.try_recv() {
-            Ok(Said::Text { text, .. }) => Some(text),
+            Ok(Entry::Text { text, .. }) => Some(text),
             _ => None,
         };
-        (Voice { queue, missed: Arc::default() }, hear)
+        (Voice { queue, losses: Arc::default() }, hear)
     }
 }
 
-impl Missed {
+impl RowLosses {
     fn add(&self, rows: u64) {
-        self.untold.fetch_add(rows, Ordering::Relaxed);
+        self.unreported.fetch_add(rows, Ordering::Relaxed);
         self.all.fetch_add(rows, Ordering::Relaxed);
     }
 }
@@ -117,16 +118,16 @@ pub struct Screen {
 
 impl Screen {
     pub fn start(status: Option<Status>) -> io::Result<Screen> {
-        let (queue, said) = bounded(WAITING);
+        let (queue, entries) = bounded(WAITING);
         let (ending, ended) = bounded(0);
-        let voice = Voice { queue, missed: Arc::default() };
+        let voice = Voice { queue, losses: Arc::default() };
         let over = Arc::new(AtomicBool::new(false));
         let mut painter = Painter {
-            said,
+            entries,
             status,
             drawn: None,
             out: Out { over: over.clone(), over_since: None, gone: false },
-            missed: voice.missed.clone(),
+            losses: voice.losses.clone(),
         };
         thread::Builder::new().name("gpurec-screen".into()).spawn(move || {
             painter.run();
@@ -154,13 +155,13 @@ impl Screen {
         self.finished = true;
         self.over.store(true, Ordering::Release);
         // If the queue is full, the thread is busy and reads the flag later.
-        let _ = self.voice.queue.try_send(Said::Over);
+        let _ = self.voice.queue.try_send(Entry::Over);
         // The thread may hang in a write: then gpurec continues without it.
         let _ = self.ended.recv_timeout(PATIENCE + PAUSE);
         for text in self.late.drain(..) {
             ui::text(&text);
         }
-        match self.voice.missed.all.load(Ordering::Relaxed) {
+        match self.voice.losses.all.load(Ordering::Relaxed) {
             0 => {}
             1 => ui::say("1 row of --live was not shown: standard error took them too slowly"),
             n => ui::say(&format!("{n} rows of --live were not shown: standard error took them too slowly")),
@@ -176,12 +177,12 @@ impl Drop for Screen {
 
 /// The state of the screen thread.
 struct Painter {
-    said: Receiver<Said>,
+    entries: Receiver<Entry>,
     status: Option<Status>,
     /// The status line that is on the screen.
     drawn: Option<String>,
     out: Out,
-    missed: Arc<Missed>,
+    losses: Arc<RowLosses>,
 }
 
 impl Painter {
@@ -193,10 +194,10 @@ impl Painter {
         let _ = set.thread_block();
         let mut patience = LOOK;
         loop {
-            match self.said.recv_timeout(patience) {
+            match self.entries.recv_timeout(patience) {
                 // Shows what is queued already, and waits for nothing more.
-                Ok(Said::Over) => patience = Duration::ZERO,
-                Ok(said) => self.show(said),
+                Ok(Entry::Over) => patience = Duration::ZERO,
+                Ok(entry) => self.show(entry),
                 Err(RecvTimeoutError::Timeout) if !self.out.is_over() => {}
                 Err(_) => break,
             }
@@ -206,9 +207,9 @@ impl Painter {
         }
     }
 
-    fn show(&mut self, said: Said) {
-        match said {
-            Said::Text { text, rows } => {
+    fn show(&mut self, entry: Entry) {
+        match entry {
+            Entry::Text { text, rows } => {
                 let status = self.drawn.as_deref().unwrap_or_default();
                 let erase = if status.is_empty() { "" } else { ERASE };
                 // In one write if possible, so that no other output comes between.
@@ -216,11 +217,11 @@ impl Painter {
                 if rows > 0 && !left.is_empty() {
                     let left = String::from_utf8_lossy(&left);
                     let left = left.lines().filter(|row| !row.contains(NOT_SHOWN)).count() as u64;
-                    self.missed.add(left.min(rows));
+                    self.losses.add(left.min(rows));
                 }
             }
-            Said::Over => {}
-            Said::Status(totals) => {
+            Entry::Over => {}
+            Entry::Status(totals) => {
                 let line = self.status.as_mut().and_then(|status| status.line(&totals));
                 let text = match (&line, &self.drawn) {
                     (None, None) => return,

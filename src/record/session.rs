@@ -147,7 +147,7 @@ pub fn run(config: &Config) -> Result<u8> {
         .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());
     let has_file = path.is_some();
-    let status = status(config, gated.as_ref(), output.as_ref());
+    let status = status(config, output.as_ref());
     let has_status = status.is_some();
     let screen = Screen::start(status).context(THREAD)?;
     let who = Who::All;
@@ -156,8 +156,7 @@ pub fn run(config: &Config) -> Result<u8> {
     session.take_targets(gated.as_ref(), &attached)?;
     session.settle(&signals)?;
     session.probes.begin_kernel().context(MAPS)?;
-    session.governor =
-        config.budget.and_then(|percent| Governor::new(percent, &session.probes, session.messages.clone()));
+    session.governor = config.budget.map(|percent| Governor::new(percent, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, wall);
     let recorder = start_recorder(
         output,
@@ -212,17 +211,12 @@ struct Ended {
 }
 
 /// The status line, if there is a terminal for it.
-fn status(config: &Config, gated: Option<&Gated>, output: Option<&Output>) -> Option<Status> {
+fn status(config: &Config, output: Option<&Output>) -> Option<Status> {
     if config.quiet {
         return None;
     }
-    let roots = match &config.target {
-        Target::Command(_) => Some(gated.iter().map(|gated| gated.pid()).collect()),
-        Target::Pids(pids) => Some(pids.clone()),
-        Target::All => None,
-    };
     let on_stdout = output.is_some_and(|output| output.descriptor == Some(libc::STDOUT_FILENO));
-    Status::new(roots, output.and_then(Output::regular), on_stdout)
+    Status::new(&config.target, output.and_then(Output::regular), on_stdout)
 }
 
 fn start_recorder(
@@ -263,9 +257,8 @@ fn start_recorder(
     let mut worker =
         Worker::new(from.rings, lines, from.receiver, from.loss, state.clone()).letting_go(from.pauses);
     if has_status || config.interval.is_some() {
-        let everyone = matches!(config.target, Target::All);
         let width = analysis::width_of_errors();
-        worker = worker.watched_by(Watch::new(voice, config.interval, has_status, everyone, width));
+        worker = worker.watched_by(Watch::new(voice, config.interval, has_status, width));
     }
     let thread = std::thread::Builder::new().name("gpurec-work".into());
     let worker = thread.spawn(move || worker.run(header)).context(THREAD)?;
@@ -442,11 +435,11 @@ impl Session<'_> {
             let _ =
                 self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed.into()) });
         }
-        let attached = self.probes.attached();
-        let took = self.probes.detach();
-        if let Some(governor) = &mut self.governor {
+        if let Some(governor) = &self.governor {
             governor.finish(&mut self.probes, cut);
         }
+        let attached = self.probes.attached();
+        let took = self.probes.detach();
         if self.config.verbose {
             let took = took.as_secs_f64() * 1e3;
             self.screen.line(&format!("detached {attached} functions in {took:.1} ms"));
@@ -510,9 +503,6 @@ impl Session<'_> {
     }
 
     fn say_details(&self, figures: &analysis::Figures) {
-        if let Some(levers) = self.probes.levers() {
-            ui::say(&levers.weights());
-        }
         for library in &self.tracker.libraries {
             ui::say(&format!(
                 "attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",

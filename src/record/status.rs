@@ -1,23 +1,17 @@
-//! The status line: one line on a terminal, redrawn in place. In: totals, twice a second. Out: its text, or nothing
-//! while it might mix with another process's output.
+//! The status line: one line on a terminal, redrawn in place. In: totals, twice a second. Out: its text.
 //!
 //! The target writes to the terminal directly, possibly in the middle of a line, and gpurec cannot know when. So two
-//! writers never share the terminal: the line is shown only while no process of the target has this terminal open
-//! (except as standard input, which no program writes to). A launched command usually has it open, unless it
-//! redirects both outputs; a process that runs elsewhere (--pid) usually does not. Rejected alternatives: a scroll
-//! region or saving the cursor (a sequence of gpurec's inside one of the target's breaks both), and a terminal of its
-//! own for the command (it would no longer run as without gpurec). A process that opens the terminal by its name gets
-//! at most half a second of gpurec's line.
+//! writers never share the terminal. This is decided once, at the start: a launched command has gpurec's own standard
+//! error, so it gets no status line; nor do processes of --pid whose output goes to this terminal.
+//! Rejected alternatives: a scroll region or saving the cursor (a sequence of gpurec's inside one of the target's
+//! breaks both), and a terminal of its own for the command (it would no longer run as without gpurec).
 
-use std::collections::HashSet;
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::Duration;
 
+use super::Target;
 use crate::process::proc;
 use gpurec_analysis as analysis;
 
@@ -27,10 +21,6 @@ pub const ERASE: &str = "\r\x1b[K";
 /// How often it is drawn.
 pub const EVERY: Duration = Duration::from_millis(500);
 
-/// The most processes and descriptors to check. Beyond that, nothing is shown.
-const MOST_PROCESSES: usize = 256;
-const MOST_DESCRIPTORS: usize = 4096;
-
 /// The totals of the recording so far.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
@@ -39,15 +29,9 @@ pub struct Totals {
     pub lost: u64,
     /// The cost of recording for the thread that paid most.
     pub cost_ns: u64,
-    /// With --all: the processes seen.
-    pub pids: Vec<u32>,
 }
 
 pub struct Status {
-    /// Device numbers of this terminal, and of the user's own if sudo has put another one in front of it.
-    terminals: HashSet<u64>,
-    /// None with --all, where the totals list the processes.
-    roots: Option<Vec<u32>>,
     /// The open trace file, for its size. Another file may have its name by now.
     file: Option<File>,
     before: Totals,
@@ -55,24 +39,29 @@ pub struct Status {
 }
 
 impl Status {
-    /// None if there is no terminal for it.
-    pub fn new(roots: Option<Vec<u32>>, file: Option<File>, trace_on_stdout: bool) -> Option<Status> {
+    /// None if there is no terminal for it, or the target writes to that terminal.
+    pub fn new(target: &Target, file: Option<File>, trace_on_stdout: bool) -> Option<Status> {
         let stderr = io::stderr();
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
         if dumb || !stderr.is_terminal() || (trace_on_stdout && io::stdout().is_terminal()) {
             return None;
         }
         let mut terminals = terminals_above();
-        terminals.insert(nix::sys::stat::fstat(stderr.as_fd()).ok()?.st_rdev);
-        Some(Status { terminals, roots, file, before: Totals::default(), cpu_before: cpu_time() })
+        terminals.push(nix::sys::stat::fstat(stderr.as_fd()).ok()?.st_rdev);
+        let is_shared = match target {
+            Target::Command(_) => true,
+            Target::Pids(pids) => pids.iter().any(|pid| writes_to(*pid, &terminals)),
+            Target::All => false,
+        };
+        (!is_shared).then(|| Status { file, before: Totals::default(), cpu_before: cpu_time() })
     }
 
-    /// The line, at most as long as the terminal is wide. None while another process may write to the terminal.
+    /// The line, at most as long as the terminal is wide. None while gpurec is in the background.
     pub fn line(&mut self, totals: &Totals) -> Option<String> {
         let cpu = cpu_time();
         let passed = Duration::from_nanos(totals.at_ns.saturating_sub(self.before.at_ns));
         let size = self.file.as_ref().and_then(|file| file.metadata().ok());
-        let parts = parts(&Shown {
+        let parts = parts(&Figures {
             totals,
             new_events: totals.events.saturating_sub(self.before.events),
             passed,
@@ -83,26 +72,12 @@ impl Status {
             self.before = totals.clone();
             self.cpu_before = cpu;
         }
-        let ours = in_foreground() && !self.is_shared(&totals.pids);
-        ours.then(|| fitted(&parts, analysis::width_of_errors()))
-    }
-
-    fn is_shared(&self, seen: &[u32]) -> bool {
-        // If all roots have ended, the recording is about to end, or their remaining children cannot be found. A
-        // process that ends closes all its files first.
-        let ended = |root: &u32| proc::stat(*root).map_or(true, |stat| stat.ended()) || has_none_open(*root);
-        if self.roots.as_ref().is_some_and(|roots| roots.iter().all(ended)) {
-            return true;
-        }
-        let pids: Vec<u32> = match &self.roots {
-            Some(roots) => roots.iter().flat_map(|root| proc::process_tree(*root)).collect(),
-            None => seen.to_vec(),
-        };
-        pids.len() > MOST_PROCESSES || pids.iter().any(|pid| has_open(*pid, &self.terminals))
+        in_foreground().then(|| fitted(&parts, analysis::width_of_errors()))
     }
 }
 
-struct Shown<'a> {
+/// What the line says.
+struct Figures<'a> {
     totals: &'a Totals,
     new_events: u64,
     passed: Duration,
@@ -111,9 +86,9 @@ struct Shown<'a> {
 }
 
 /// The parts of the line, the most important first.
-fn parts(shown: &Shown) -> Vec<String> {
-    let totals = shown.totals;
-    let rate = u128::from(shown.new_events) * 1_000_000_000 / shown.passed.as_nanos().max(1);
+fn parts(figures: &Figures) -> Vec<String> {
+    let totals = figures.totals;
+    let rate = u128::from(figures.new_events) * 1_000_000_000 / figures.passed.as_nanos().max(1);
     let tenths = |part: u128, whole: u128| {
         let permille = (part * 1000).checked_div(whole).unwrap_or(0);
         format!("{}.{} %", permille / 10, permille % 10)
@@ -123,12 +98,12 @@ fn parts(shown: &Shown) -> Vec<String> {
         format!("{rate} events/s"),
         format!("{} lost", totals.lost),
     ];
-    if let Some(bytes) = shown.bytes {
+    if let Some(bytes) = figures.bytes {
         let tenths = (u128::from(bytes) * 10) >> 20;
         parts.push(format!("{}.{} MB", tenths / 10, tenths % 10));
     }
     parts.push(format!("cost {} of a thread", tenths(totals.cost_ns.into(), totals.at_ns.into())));
-    parts.push(format!("recorder {} of a CPU", tenths(shown.cpu.as_nanos(), shown.passed.as_nanos())));
+    parts.push(format!("recorder {} of a CPU", tenths(figures.cpu.as_nanos(), figures.passed.as_nanos())));
     parts
 }
 
@@ -159,9 +134,9 @@ fn in_foreground() -> bool {
     nix::unistd::tcgetpgrp(stderr.as_fd()).map_or(true, |group| group == nix::unistd::getpgrp())
 }
 
-/// The controlling terminals of gpurec's ancestors: under sudo the user's own is one of them.
-fn terminals_above() -> HashSet<u64> {
-    let mut found = HashSet::new();
+/// The controlling terminals of gpurec's ancestors, as device numbers: under sudo the user's own is one of them.
+fn terminals_above() -> Vec<u64> {
+    let mut found = Vec::new();
     let mut pid = std::process::id();
     // Bounded, because /proc may change meanwhile. No process has 64 ancestors.
     for _ in 0..64 {
@@ -186,56 +161,22 @@ fn terminal_in(stat: &[u8]) -> Option<u64> {
     (number != 0).then(|| libc::makedev(major, minor))
 }
 
-fn has_none_open(pid: u32) -> bool {
-    fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut entries| entries.next().is_none())
-}
-
-/// The device number, as in st_rdev. A file under /dev may be on a file system whose server does not answer, so Linux
-/// is asked only for what it knows without the server.
-fn device_of(path: &Path) -> Option<u64> {
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeroes are a statx to fill; the path ends with a zero.
-    unsafe {
-        let mut about: libc::statx = std::mem::zeroed();
-        let rc = libc::statx(
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            libc::AT_STATX_DONT_SYNC,
-            libc::STATX_TYPE,
-            &mut about,
-        );
-        (rc == 0).then(|| libc::makedev(about.stx_rdev_major, about.stx_rdev_minor))
-    }
-}
-
-/// True if the process could write to one of the terminals. False if it has ended.
-fn has_open(pid: u32, terminals: &HashSet<u64>) -> bool {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    for (count, entry) in entries.flatten().enumerate() {
-        if count >= MOST_DESCRIPTORS {
-            return true;
-        }
-        if entry.file_name() == "0" {
-            continue;
-        }
-        // Only files under /dev are worth a statx.
-        let path = entry.path();
-        let device = fs::read_link(&path).is_ok_and(|to| to.starts_with("/dev"));
-        if device && device_of(&path).is_some_and(|number| terminals.contains(&number)) {
-            return true;
-        }
-    }
-    false
+/// True if the process's standard output or error is one of the terminals.
+fn writes_to(pid: u32, terminals: &[u64]) -> bool {
+    ["1", "2"].iter().any(|fd| {
+        let path = format!("/proc/{pid}/fd/{fd}");
+        // Any other file may be on a server that does not answer.
+        let is_device = fs::read_link(&path).is_ok_and(|to| to.starts_with("/dev"));
+        is_device && nix::sys::stat::stat(path.as_str()).is_ok_and(|stat| terminals.contains(&stat.st_rdev))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
 
-    fn shown(totals: &Totals) -> Shown<'_> {
-        Shown {
+    fn figures(totals: &Totals) -> Figures<'_> {
+        Figures {
             totals,
             new_events: 22_560,
             passed: Duration::from_millis(500),
@@ -248,7 +189,7 @@ mod tests {
     fn what_matters_fits_on_any_terminal() {
         let totals =
             Totals { at_ns: 12_345_678_901, events: 500_000, cost_ns: 150_000_000, ..Totals::default() };
-        let parts = parts(&shown(&totals));
+        let parts = parts(&figures(&totals));
         assert_eq!(
             fitted(&parts, 120),
             "gpurec: 12.3 s | 45120 events/s | 0 lost | 123.4 MB | cost 1.2 % of a thread | recorder 3.0 % of a CPU"
@@ -266,8 +207,8 @@ mod tests {
     #[test]
     fn nothing_recorded_is_no_division_by_nothing() {
         let totals = Totals::default();
-        let shown = Shown { passed: Duration::ZERO, cpu: Duration::ZERO, new_events: 0, ..shown(&totals) };
-        assert!(parts(&shown).join(" ").starts_with("gpurec: 0.0 s 0 events/s"));
+        let none = Figures { passed: Duration::ZERO, cpu: Duration::ZERO, new_events: 0, ..figures(&totals) };
+        assert!(parts(&none).join(" ").starts_with("gpurec: 0.0 s 0 events/s"));
     }
 
     #[test]
@@ -279,13 +220,16 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_device_open_is_known() {
-        let null = fs::File::open("/dev/null").unwrap();
-        let number = null.metadata().unwrap().rdev();
-        assert!(has_open(std::process::id(), &HashSet::from([number])));
-        drop(null);
-        assert!(!has_open(std::process::id(), &HashSet::from([libc::makedev(511, 77)])));
-        assert!(!has_open(u32::MAX, &HashSet::from([number])));
-        assert!(!has_none_open(std::process::id()));
+    fn a_process_that_writes_to_a_terminal_is_known() {
+        let null = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+        let number = nix::sys::stat::fstat(&null).unwrap().st_rdev;
+        let sleep =
+            || std::process::Command::new("sleep").arg("60").stdout(null.try_clone().unwrap()).spawn();
+        let mut child = sleep().unwrap();
+        assert!(writes_to(child.id(), &[number]));
+        assert!(!writes_to(child.id(), &[libc::makedev(511, 77)]));
+        assert!(!writes_to(u32::MAX, &[number]));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -14,8 +14,6 @@ pub struct Watch {
     voice: Voice,
     report: Option<Timer>,
     status: Option<Timer>,
-    /// Set with --all: the status line needs the processes seen, which it does not know otherwise.
-    everyone: bool,
     width: usize,
     /// Values at the last report.
     events: u64,
@@ -80,24 +78,16 @@ impl worker::Watch for Watch {
             events: lines.count(),
             lost,
             cost_ns: lines.summary.highest_cost(),
-            pids: if self.everyone { lines.summary.pids() } else { Vec::new() },
         });
     }
 }
 
 impl Watch {
-    pub fn new(
-        voice: Voice,
-        interval: Option<Duration>,
-        status: bool,
-        everyone: bool,
-        width: usize,
-    ) -> Watch {
+    pub fn new(voice: Voice, interval: Option<Duration>, status: bool, width: usize) -> Watch {
         Watch {
             voice,
             report: interval.map(Timer::new),
             status: status.then(|| Timer::new(status::EVERY)),
-            everyone,
             width,
             events: 0,
             at_ns: 0,

@@ -32,7 +32,7 @@ pub fn refuse_root_for_others(config: &Config) -> Result<()> {
 }
 
 pub fn environment(config: &Config, user: &Identity) -> Env {
-    let mut env = if config.as_root {
+    if config.as_root {
         environment::own_environment()
     } else {
         let (env, source) = environment::user_environment(user);
@@ -44,12 +44,7 @@ pub fn environment(config: &Config, user: &Identity) -> Env {
             ui::say(&format!("the command gets {source}"));
         }
         env
-    };
-    for (name, value) in &config.environment {
-        env.retain(|(have, _)| have != name);
-        env.push((name.clone(), value.clone()));
     }
-    env
 }
 
 /// `trace`: the caller's descriptor to which the trace is written. The command does not inherit it. If it is standard

@@ -397,23 +397,25 @@ fn no_status_line_where_it_would_disturb() {
     });
 }
 
-/// The command leaves the terminal; from then on only gpurec writes to it.
+/// A process of --pid writes to the terminal on which gpurec runs.
 #[test]
-fn a_status_line_of_a_command_that_redirects_its_output() {
+fn no_status_line_on_the_terminal_of_the_process() {
     live(|room| {
         let terminal = Terminal::new();
-        let (file, out, go) = (room.text("t.jsonl"), room.text("out"), room.text("go"));
-        let script =
-            format!("echo first; exec >{out} 2>&1; echo second; while [ ! -e {go} ]; do sleep 0.05; done");
+        let (file, go) = (room.text("t.jsonl"), room.text("go"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("while [ ! -e {go} ]; do sleep 0.05; done; echo over")]);
+        let mut target = terminal.spawn(shell, "xterm");
+        let pid = target.id().to_string();
         // As wide as a pipe, so that the summary is the same there.
-        let words = ["--width", "100000", "-o", &file, "--", "sh", "-c", &script];
-        let mut child = terminal.spawn(room.gpurec(&words), "xterm");
-        eventually("the status line", || terminal.so_far().contains(STATUS));
+        let words = ["--width", "100000", "-o", &file, "--pid", &pid];
+        let mut recording = terminal.spawn(room.gpurec(&words), "xterm");
+        room.wait_until_recording(&file);
+        std::thread::sleep(std::time::Duration::from_millis(1200));
         fs::write(&go, "").unwrap();
-        assert!(child.wait().unwrap().success());
+        assert!(target.wait().unwrap().success() && recording.wait().unwrap().success());
         let screen = screen(&terminal.all());
-        assert!(screen.starts_with("first\n=== TRACE SUMMARY ==="), "{screen}");
-        assert_eq!(fs::read_to_string(&out).unwrap(), "second\n");
-        crate::figures::printed_is_read(room, &file, &screen);
+        assert!(!screen.contains(STATUS), "{screen}");
+        assert!(screen.contains("over\n"), "{screen}");
     });
 }

@@ -1,5 +1,6 @@
 //! What `--budget` left out: from its lines to figures, and from figures to text. A function is at a level from one of
-//! its lines to the next, or to the end.
+//! its lines to the next, or to the end. Only the level `recorded` has calls in the trace; older traces know another
+//! one besides `unhooked`.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +24,7 @@ pub struct BudgetFigures {
     pub limit: String,
     pub given_up: u64,
     pub taken_back: u64,
-    /// Calls that were counted and not recorded, and their cost for the threads.
-    pub counted_calls: u64,
-    pub counted_cost_ns: u64,
-    /// The functions given up, those with the most counted calls first.
+    /// The functions given up, those given up for longest first.
     pub functions: Vec<Forgone>,
 }
 
@@ -37,10 +35,8 @@ pub struct Forgone {
     /// The level at the end.
     pub level: Level,
     pub given_up: u64,
-    pub counted_calls: u64,
-    pub counted_ns: u64,
     pub unhooked_ns: u64,
-    /// When it had no hook.
+    /// When its calls were not recorded.
     pub unhooked: Vec<Period>,
     pub more_periods: u64,
 }
@@ -54,7 +50,6 @@ pub struct Period {
 #[derive(Default)]
 pub struct Budget {
     limit: String,
-    ns_per_counted: u64,
     given_up: u64,
     taken_back: u64,
     functions: BTreeMap<u32, (Forgone, u64)>,
@@ -64,7 +59,6 @@ impl Budget {
     pub fn header(&mut self, header: &Header) {
         let limit = header.options.get("budget").map(ToString::to_string).unwrap_or_default();
         self.limit = limit.strip_suffix(".0").unwrap_or(&limit).to_owned();
-        self.ns_per_counted = header.ns_per_counted.unwrap_or(0);
     }
 
     pub fn add(&mut self, ts_ns: u64, line: &trace::Budget) {
@@ -80,7 +74,6 @@ impl Budget {
             self.functions.entry(line.probe).or_insert_with(|| (Forgone::new(line), ts_ns));
         function.stays(*since_ns, ts_ns);
         function.given_up += u64::from(line.action == Action::GiveUp);
-        function.counted_calls = function.counted_calls.saturating_add(line.counted);
         (function.level, *since_ns) = (line.level, ts_ns);
     }
 
@@ -96,16 +89,11 @@ impl Budget {
             function
         };
         let mut functions: Vec<Forgone> = self.functions.values().map(at_end).collect();
-        functions.sort_by(|a, b| {
-            (b.counted_calls, b.unhooked_ns, &a.name).cmp(&(a.counted_calls, a.unhooked_ns, &b.name))
-        });
-        let counted_calls = functions.iter().map(|function| function.counted_calls).sum();
+        functions.sort_by(|a, b| (b.unhooked_ns, &a.name).cmp(&(a.unhooked_ns, &b.name)));
         self.left_out().then(|| BudgetFigures {
             limit: self.limit.clone(),
             given_up: self.given_up,
             taken_back: self.taken_back,
-            counted_calls,
-            counted_cost_ns: self.ns_per_counted.saturating_mul(counted_calls),
             functions,
         })
     }
@@ -117,8 +105,6 @@ impl Forgone {
             name: short(&line.function, LONGEST_NAME),
             level: line.before,
             given_up: 0,
-            counted_calls: 0,
-            counted_ns: 0,
             unhooked_ns: 0,
             unhooked: Vec::new(),
             more_periods: 0,
@@ -128,20 +114,17 @@ impl Forgone {
     /// Adds a period at the current level.
     fn stays(&mut self, from_ns: u64, to_ns: u64) {
         let ns = to_ns.saturating_sub(from_ns);
-        match self.level {
-            Level::Recorded => {}
-            Level::Counted => self.counted_ns += ns,
-            Level::Unhooked => {
-                self.unhooked_ns += ns;
-                let listed = self.unhooked.len();
-                match self.unhooked.last_mut() {
-                    // A line at the end repeats the current state.
-                    Some(last) if last.to_ns == from_ns => last.to_ns = to_ns,
-                    _ if ns == 0 => {}
-                    _ if listed < PERIODS => self.unhooked.push(Period { from_ns, to_ns }),
-                    _ => self.more_periods += 1,
-                }
-            }
+        if self.level == Level::Recorded {
+            return;
+        }
+        self.unhooked_ns += ns;
+        let listed = self.unhooked.len();
+        match self.unhooked.last_mut() {
+            // A line at the end repeats the current state.
+            Some(last) if last.to_ns == from_ns => last.to_ns = to_ns,
+            _ if ns == 0 => {}
+            _ if listed < PERIODS => self.unhooked.push(Period { from_ns, to_ns }),
+            _ => self.more_periods += 1,
         }
     }
 }
@@ -149,37 +132,21 @@ impl Forgone {
 impl BudgetFigures {
     /// Why the recording is incomplete.
     pub fn reason(&self) -> String {
-        let unhooked = self.functions.iter().filter(|function| function.unhooked_ns > 0).count();
-        let counted = plural(self.counted_calls, "call");
-        let functions = plural(self.functions.len() as u64, "function");
-        let mut reason =
-            format!("given up for --budget: of {functions} {counted} were counted and not recorded");
-        if unhooked > 0 {
-            reason.push_str(&format!(", and {unhooked} of them had no hook for a while"));
-        }
-        reason
+        let functions = self.functions.len() as u64;
+        let were = if functions == 1 { "was" } else { "were" };
+        format!("given up for --budget: {} {were} not recorded for a while", plural(functions, "function"))
     }
 }
 
 pub fn section(page: &mut Page, figures: &Figures) {
     let Some(budget) = &figures.budget else { return };
-    page.section(&format!(
-        "Given up for --budget {}: {} counted and not recorded, at a cost of {}",
-        clean(&budget.limit),
-        plural(budget.counted_calls, "call"),
-        duration(budget.counted_cost_ns)
-    ));
-    page.line(&format!("  {:>12}  {:>12}  {:>12}  Name", "Counted", "Counted for", "Unhooked for"));
+    let functions = plural(budget.functions.len() as u64, "function");
+    page.section(&format!("Given up for --budget {}: {functions}", clean(&budget.limit)));
+    page.line(&format!("  {:>16}  Name", "Not recorded for"));
     for function in budget.functions.iter().take(TOP) {
-        page.line(&format!(
-            "  {:>12}  {:>12}  {:>12}  {}",
-            function.counted_calls,
-            duration(function.counted_ns),
-            duration(function.unhooked_ns),
-            clean(&function.name)
-        ));
+        page.line(&format!("  {:>16}  {}", duration(function.unhooked_ns), clean(&function.name)));
         if !function.unhooked.is_empty() {
-            page.wrapped("    not hooked ", &periods(function));
+            page.wrapped("    not recorded ", &periods(function));
         }
     }
     page.more(budget.functions.len(), TOP, "functions");

@@ -97,9 +97,4 @@ impl Summary {
             ));
         }
     }
-
-    /// The processes seen.
-    pub fn pids(&self) -> Vec<u32> {
-        self.processes.keys().copied().collect()
-    }
 }

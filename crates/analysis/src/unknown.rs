@@ -185,7 +185,7 @@ impl Reasons {
 
     fn budget(&mut self, figures: &Figures) {
         let Some(budget) = &figures.budget else { return };
-        for function in budget.functions.iter().filter(|f| f.counted_calls > 0 || f.unhooked_ns > 0) {
+        for function in budget.functions.iter().filter(|f| f.unhooked_ns > 0) {
             let reason = || format!("--budget gave up {} for a while", function.name);
             self.add(From::Calls, reason);
             if let Some(input) = input_of_driver(&function.name) {

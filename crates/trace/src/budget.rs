@@ -19,7 +19,7 @@ pub enum Action {
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     Recorded,
-    /// Only the number of calls.
+    /// Only the number of calls is known. In older traces.
     Counted,
     /// Nothing.
     Unhooked,
@@ -34,7 +34,7 @@ pub struct Budget {
     /// The level from here on.
     pub level: Level,
     pub before: Level,
-    /// The calls counted but not recorded since the function's last line.
+    /// In older traces the calls counted but not recorded since the function's last line.
     pub counted: u64,
     /// The reason: the thread that paid most, the share of its time, and how often it called the function. Absent at
     /// the end.
