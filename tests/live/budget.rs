@@ -105,7 +105,7 @@ fn check_figures(trace: &Trace) {
         let of = || all.iter().filter(|line| function["name"] == line.function);
         let given_up = of().filter(|line| line.action == "give_up").count() as u64;
         assert_eq!(function["given_up"], given_up, "{function}");
-        assert_eq!(function["level"], LEVELS[of().last().expect("a line").level], "{function}");
+        assert_eq!(function["level"], LEVELS[of().next_back().expect("a line").level], "{function}");
     }
     assert!(!trace.complete() && trace.codes().contains(&"budget"), "{:?}", trace.reasons());
 }
