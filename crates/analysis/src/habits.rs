@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use super::figures::Finding;
 use super::tally::{Role, Tally};
-use gpurec_trace::bounds::short;
+use gpurec_trace::bounds::{entry, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op, Transfer};
 
@@ -129,7 +129,7 @@ impl Habits {
         if marks.shares {
             self.process(call.pid, |process| process.shares = true);
         }
-        let Some(habit) = habit(&mut self.threads, thread) else { return };
+        let Some(habit) = entry(&mut self.threads, thread, MOST) else { return };
         if marks.asks_error {
             habit.unseen = 0;
         } else if marks.hides_error
@@ -180,7 +180,7 @@ impl Habits {
             _ => (false, true),
         };
         let thread = (transfer.pid, transfer.tid);
-        let Some(habit) = habit(&mut self.threads, thread) else { return };
+        let Some(habit) = entry(&mut self.threads, thread, MOST) else { return };
         if transfer.is_async {
             let needless = habit.copies_on(ts_ns, gives);
             habit.work.gives |= gives;
@@ -206,8 +206,8 @@ impl Habits {
     }
 
     fn process(&mut self, pid: u32, change: impl FnOnce(&mut Process)) {
-        if self.processes.len() < MOST || self.processes.contains_key(&pid) {
-            change(self.processes.entry(pid).or_default());
+        if let Some(process) = entry(&mut self.processes, pid, MOST) {
+            change(process);
         }
     }
 
@@ -215,8 +215,7 @@ impl Habits {
         let Some(Wait { function, ns, work, .. }) = wait else { return };
         let single = work.last.filter(|_| work.calls == 1);
         let kind = Kind { pid, wait: function, single, fetches: work.gives };
-        if self.waits.len() < MOST || self.waits.contains_key(&kind) {
-            let waits = self.waits.entry(kind).or_default();
+        if let Some(waits) = entry(&mut self.waits, kind, MOST) {
             waits.count += 1;
             waits.ns = waits.ns.saturating_add(ns);
         }
@@ -233,8 +232,8 @@ impl Habits {
 
     pub fn launched(&mut self, pid: u32) {
         self.process(pid, |process| process.launches += 1);
-        if self.unsynced.len() < MOST || self.unsynced.contains_key(&pid) {
-            *self.unsynced.entry(pid).or_default() += 1;
+        if let Some(launches) = entry(&mut self.unsynced, pid, MOST) {
+            *launches += 1;
         }
     }
 
@@ -307,11 +306,6 @@ impl Habits {
             advice: "call cudaDeviceSynchronize before the end, and look at what it returns".to_owned(),
         })
     }
-}
-
-fn habit(threads: &mut Map<(u32, u32), Habit>, thread: (u32, u32)) -> Option<&mut Habit> {
-    let has_room = threads.len() < MOST || threads.contains_key(&thread);
-    has_room.then(|| threads.entry(thread).or_default())
 }
 
 impl Habit {

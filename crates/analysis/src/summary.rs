@@ -23,6 +23,7 @@ use super::kernels::{Kernels, Shape};
 use super::left_out::LeftOut;
 use super::memory::Memories;
 use super::tally::{self, Role, Tally};
+use super::text::plural;
 use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
 use cost::{Paid, Prices};
@@ -395,10 +396,8 @@ impl Summary {
         figures.incomplete_because = self.because.all();
         figures.incomplete_because.extend(self.not_followed());
         if figures.lost > 0 {
-            let reason = match figures.lost {
-                1 => "1 event was lost".to_string(),
-                n => format!("{n} events were lost"),
-            };
+            let were = if figures.lost == 1 { "was" } else { "were" };
+            let reason = format!("{} {were} lost", plural(figures.lost, "event"));
             if !figures.incomplete_because.contains(&reason) {
                 figures.incomplete_because.push(reason);
             }

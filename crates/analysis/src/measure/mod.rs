@@ -10,7 +10,6 @@ mod gather;
 mod language;
 mod metric;
 mod names;
-mod prose;
 mod sample;
 #[cfg(test)]
 pub mod script;
@@ -24,6 +23,5 @@ pub use gather::{Asks, Gathered, Seen, gather};
 pub use language::{Fault, Op, Term, Threshold, budget, threshold};
 pub use metric::{Better, copied};
 pub use names::{did_you_mean, nearest};
-pub use prose::wrapped;
 pub use sample::{First, Sample};
 pub use value::{Unit, Value};

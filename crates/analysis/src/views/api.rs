@@ -54,10 +54,6 @@ impl View for Api {
         let own = told.only_figures().is_none().then(|| self.own());
         report(&figures, own.as_ref())
     }
-
-    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
-        Some(self.finish(told))
-    }
 }
 
 impl Api {
