@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
+use serde_json::{Value, json};
 
 use super::{id, libs, patterns, positive_span};
 use crate::files::select::{ApiChoice, Selection};
@@ -181,56 +182,34 @@ fn kernel_choice(options: &Options) -> Result<Option<Choice>> {
 }
 
 /// The options that were given, for the trace's header.
-fn told(options: &Options) -> serde_json::Value {
-    let mut told = serde_json::Map::new();
-    let mut tell = |name: &str, value: serde_json::Value| told.insert(name.to_owned(), value);
-    for (name, list) in
-        [("only", &options.only), ("skip", &options.skip), ("lib", &options.lib), ("hook", &options.hook)]
-    {
-        if !list.is_empty() {
-            tell(name, list.clone().into());
-        }
-    }
-    for (name, set) in [
-        ("no_follow", options.no_follow),
-        ("as_root", options.as_root),
-        ("summary_only", options.summary_only),
-        ("lossless", options.lossless),
-        ("live", options.live),
-    ] {
-        if set {
-            tell(name, true.into());
-        }
-    }
-    match options.kernel.as_deref() {
-        None => {}
-        Some("") => _ = tell("kernel", true.into()),
-        Some(groups) => _ = tell("kernel", groups.into()),
-    }
-    if let Some(backend) = options.kernel_backend {
-        tell("kernel_backend", backend.name().into());
-    }
-    match options.api {
-        ApiArg::All => {}
-        ApiArg::Driver => _ = tell("api", "driver".into()),
-        ApiArg::Runtime => _ = tell("api", "runtime".into()),
-    }
-    if let Some(duration) = options.duration {
-        tell("duration", duration.as_secs_f64().into());
-    }
-    if let Some(interval) = options.interval {
-        tell("interval", interval.as_secs_f64().into());
-    }
-    if let Some(budget) = options.budget {
-        tell("budget", budget.into());
-    }
-    if let Some(ring) = options.ring {
-        tell("ring", ring.into());
-    }
-    if let Some(backend) = options.backend {
-        tell("backend", backend.name().into());
-    }
-    told.into()
+fn told(options: &Options) -> Value {
+    let kernel = |groups: &str| if groups.is_empty() { json!(true) } else { json!(groups) };
+    let mut told = json!({
+        "only": options.only,
+        "skip": options.skip,
+        "lib": options.lib,
+        "hook": options.hook,
+        "no_follow": options.no_follow,
+        "as_root": options.as_root,
+        "summary_only": options.summary_only,
+        "lossless": options.lossless,
+        "live": options.live,
+        "kernel": options.kernel.as_deref().map(kernel),
+        "kernel_backend": options.kernel_backend.map(kernel::Backend::name),
+        "api": match options.api {
+            ApiArg::All => None,
+            ApiArg::Driver => Some("driver"),
+            ApiArg::Runtime => Some("runtime"),
+        },
+        "duration": options.duration.map(|duration| duration.as_secs_f64()),
+        "interval": options.interval.map(|interval| interval.as_secs_f64()),
+        "budget": options.budget,
+        "ring": options.ring,
+        "backend": options.backend.map(Backend::name),
+    });
+    let is_given = |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && *value != json!([]);
+    told.as_object_mut().into_iter().for_each(|told| told.retain(|_, value| is_given(value)));
+    told
 }
 
 /// Often enough for a person, and seldom enough for the recorder.

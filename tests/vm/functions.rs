@@ -19,7 +19,7 @@ fn line_names() -> BTreeMap<String, String> {
         let called = line.split(' ').find_map(|word| word.strip_prefix("line="))?;
         Some((name.to_owned(), called.to_owned()))
     };
-    table.lines().filter(|line| !line.starts_with(' ')).filter_map(row).collect()
+    table.lines().filter(|line| !line.starts_with([' ', '#'])).filter_map(row).collect()
 }
 
 impl Recording {

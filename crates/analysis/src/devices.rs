@@ -69,10 +69,8 @@ impl Devices {
 
     pub fn launched(&mut self, pid: u32, device: Option<u32>, is_graph: bool) {
         let (_, row) = self.row(pid, device);
-        match is_graph {
-            true => row.seen.graph_launches += 1,
-            false => row.seen.launches += 1,
-        }
+        row.seen.graph_launches += u64::from(is_graph);
+        row.seen.launches += u64::from(!is_graph);
     }
 
     pub fn memory(&mut self, memory: &Memory) {
@@ -147,10 +145,8 @@ pub fn section(page: &mut Page, figures: &Figures) {
         return;
     }
     page.section("By device, as each process numbers them:");
-    let known = |key: &str, cell: Cell| match figures.unknown.contains_key(&format!("devices.{key}")) {
-        true => Cell::from("?"),
-        false => cell,
-    };
+    let is_unknown = |key: &str| figures.unknown.contains_key(&format!("devices.{key}"));
+    let known = |key: &str, cell: Cell| if is_unknown(key) { "?".into() } else { cell };
     let mut table = Table::new("devices", "devices", COLUMNS);
     for seen in &figures.devices {
         table.row(vec![

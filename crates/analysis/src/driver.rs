@@ -2,11 +2,10 @@
 //! which CUDA call encloses a span; beneath.rs, which has both, decides that.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidSeen};
 use super::rows::{Rows, Sort};
-use gpurec_trace::bounds::{LONGEST_NAME, short};
+use gpurec_trace::bounds::{LONGEST_NAME, Sums, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{Header, Instant, KernelBegin, Kind, Value, Xid};
@@ -40,15 +39,12 @@ pub struct Within {
     pub off_cpu_ns: u64,
     /// The longest nested call that has its own entry in the list.
     pub covered_ns: u64,
-    requests: BTreeMap<usize, (u64, u64)>,
-    /// Requests beyond `TOLD_APART`.
-    others: (u64, u64),
+    requests: Sums<usize, (u64, u64), TOLD_APART>,
 }
 
 impl Within {
     pub fn took(&mut self, row: usize, ns: u64) {
-        let full = self.requests.len() >= TOLD_APART && !self.requests.contains_key(&row);
-        let (calls, total) = if full { &mut self.others } else { self.requests.entry(row).or_default() };
+        let (calls, total) = self.requests.of(row);
         *calls += 1;
         *total = total.saturating_add(ns);
     }
@@ -226,8 +222,8 @@ impl Driver {
         };
         let Some(within) = &slow.within else { return call };
         (call.kernel_ns, call.off_cpu_ns) = (within.kernel_ns, within.off_cpu_ns);
-        (call.more_calls, call.more_ns) = within.others;
-        let mut rows: Vec<_> = within.requests.iter().collect();
+        (call.more_calls, call.more_ns) = within.requests.others;
+        let mut rows: Vec<_> = within.requests.by_key.iter().collect();
         rows.sort_by(|(a, (_, x)), (b, (_, y))| y.cmp(x).then(a.cmp(b)));
         for (index, (calls, total_ns)) in rows {
             let row = self.rows.get(*index).filter(|_| call.requests.len() < REQUESTS);

@@ -3,7 +3,7 @@
 
 use super::driver_figures::{DriverSeen, KernelSpace, RequestSeen, SlowCall, SlowRequest};
 use super::figures::Figures;
-use super::text::{Page, clean, duration, micros, percent, plural, seconds};
+use super::text::{Page, clean, duration, micros, millis, percent, plural, seconds};
 
 const TOP_REQUESTS: usize = 25;
 const TOP: usize = 15;
@@ -93,10 +93,9 @@ fn requests(page: &mut Page, kernel: &KernelSpace) {
         page.line(&format!("  and {} more requests, {least}{}", total - TOP_REQUESTS, duration(ns)));
     }
     if kernel.unknown_ioctls > 0 {
-        let what = if kernel.unknown_ioctls == 1 { "ioctl" } else { "ioctls" };
         page.wrapped("  ", &format!(
-            "{} {what} without a name: the request, RM command or class is not known here and shown as a number.",
-            kernel.unknown_ioctls
+            "{} without a name: the request, RM command or class is not known here and shown as a number.",
+            plural(kernel.unknown_ioctls, "ioctl")
         ));
     }
 }
@@ -112,10 +111,8 @@ fn what_request(r: &RequestSeen) -> String {
     let statuses: Vec<String> =
         r.statuses.iter().take(3).map(|(status, count)| format!("{count} x {}", clean(status))).collect();
     let more = if r.statuses.len() > 3 { ", …" } else { "" };
-    let statuses = match statuses.is_empty() {
-        true => String::new(),
-        false => format!("  ({}{more})", statuses.join(", ")),
-    };
+    let statuses =
+        if statuses.is_empty() { String::new() } else { format!("  ({}{more})", statuses.join(", ")) };
     let family = if r.request.starts_with("0x") { format!("{} ", clean(&r.ioctl)) } else { String::new() };
     format!("{family}{}{detail}{statuses}", clean(&r.request))
 }
@@ -191,8 +188,7 @@ fn uvm(page: &mut Page, kernel: &KernelSpace) {
     }
     let calls = requests.iter().fold(0u64, |sum, r| sum.saturating_add(r.calls));
     let ns = requests.iter().fold(0u64, |sum, r| sum.saturating_add(r.total_ns));
-    let what = if calls == 1 { "request" } else { "requests" };
-    page.section(&format!("UVM (nvidia-uvm.ko): {calls} {what} in {}", duration(ns)));
+    page.section(&format!("UVM (nvidia-uvm.ko): {} in {}", plural(calls, "request"), duration(ns)));
     timed_head(page);
     let of_request = |r: &&RequestSeen| DriverSeen {
         name: what_request(r),
@@ -285,10 +281,4 @@ fn hooks(page: &mut Page, kernel: &KernelSpace) {
     let words: Vec<String> =
         kernel.hooks.iter().map(|(backend, count)| format!("{count} by {}", clean(backend))).collect();
     page.section(&format!("Hooks in the kernel: {}", words.join(", ")));
-}
-
-/// With three decimals, rounded.
-fn millis(ns: u64) -> String {
-    let us = ns / 1000 + u64::from(ns % 1000 >= 500);
-    format!("{}.{:03}", us / 1000, us % 1000)
 }

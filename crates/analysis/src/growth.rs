@@ -108,9 +108,10 @@ impl Made {
         for (group, at) in live {
             let seen = groups.entry(group).or_default();
             let by_time = part(first.ns, at.ns, end_ns);
-            let by_work = match by_launches {
-                true => part(first.launches, at.launches, self.launches),
-                false => part(first.event, at.event, event),
+            let by_work = if by_launches {
+                part(first.launches, at.launches, self.launches)
+            } else {
+                part(first.event, at.event, event)
             };
             seen.count += 1;
             seen.early += u64::from(by_time < PARTS / 2);

@@ -13,7 +13,7 @@ use super::figures::Finding;
 use super::tally::{Role, Tally};
 use gpurec_cuda::Category;
 use gpurec_cuda::traits::Mark;
-use gpurec_trace::bounds::short;
+use gpurec_trace::bounds::{entry, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op, Transfer};
 
@@ -131,7 +131,7 @@ impl Habits {
         if traits.is(Mark::Shares) {
             self.process(call.pid, |process| process.shares = true);
         }
-        let Some(habit) = habit(&mut self.threads, thread) else { return };
+        let Some(habit) = entry(&mut self.threads, thread, MOST) else { return };
         if traits.is(Mark::LastError) {
             habit.unseen = 0;
         } else if traits.is(Mark::Unchecked)
@@ -183,7 +183,7 @@ impl Habits {
             _ => (false, true),
         };
         let thread = (transfer.pid, transfer.tid);
-        let Some(habit) = habit(&mut self.threads, thread) else { return };
+        let Some(habit) = entry(&mut self.threads, thread, MOST) else { return };
         if transfer.is_async {
             let needless = habit.copies_on(ts_ns, gives);
             habit.work.gives |= gives;
@@ -209,8 +209,8 @@ impl Habits {
     }
 
     fn process(&mut self, pid: u32, change: impl FnOnce(&mut Process)) {
-        if self.processes.len() < MOST || self.processes.contains_key(&pid) {
-            change(self.processes.entry(pid).or_default());
+        if let Some(process) = entry(&mut self.processes, pid, MOST) {
+            change(process);
         }
     }
 
@@ -218,8 +218,7 @@ impl Habits {
         let Some(Wait { function, ns, work, .. }) = wait else { return };
         let single = work.last.filter(|_| work.calls == 1);
         let kind = Kind { pid, wait: function, single, fetches: work.gives };
-        if self.waits.len() < MOST || self.waits.contains_key(&kind) {
-            let waits = self.waits.entry(kind).or_default();
+        if let Some(waits) = entry(&mut self.waits, kind, MOST) {
             waits.count += 1;
             waits.ns = waits.ns.saturating_add(ns);
         }
@@ -236,8 +235,8 @@ impl Habits {
 
     pub fn launched(&mut self, pid: u32) {
         self.process(pid, |process| process.launches += 1);
-        if self.unsynced.len() < MOST || self.unsynced.contains_key(&pid) {
-            *self.unsynced.entry(pid).or_default() += 1;
+        if let Some(launches) = entry(&mut self.unsynced, pid, MOST) {
+            *launches += 1;
         }
     }
 
@@ -310,11 +309,6 @@ impl Habits {
             advice: "call cudaDeviceSynchronize before the end, and look at what it returns".to_owned(),
         })
     }
-}
-
-fn habit(threads: &mut Map<(u32, u32), Habit>, thread: (u32, u32)) -> Option<&mut Habit> {
-    let has_room = threads.len() < MOST || threads.contains_key(&thread);
-    has_room.then(|| threads.entry(thread).or_default())
 }
 
 impl Habit {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::figures::{Finding, KernelSeen};
 use gpurec_trace::Launch;
-use gpurec_trace::bounds::{Left, Names};
+use gpurec_trace::bounds::{Entries, Left, entry};
 use gpurec_trace::hash::Map;
 
 /// Limits on distinct kernels, and on kernels that the figures list.
@@ -32,10 +32,7 @@ pub type Shape = (Option<[u32; 3]>, Option<[u32; 3]>);
 
 #[derive(Default)]
 pub struct Kernels {
-    by_name: Names<MOST, NAMES>,
-    kernels: Vec<Kernel>,
-    /// Index of the entry for kernels beyond the limit.
-    others: Option<usize>,
+    kernels: Entries<Kernel, MOST, NAMES>,
     shapes: Left<ALL_SHAPES>,
     threads: Map<(u32, u32), Pace>,
 }
@@ -58,20 +55,12 @@ impl Kernels {
     /// Index of the launched kernel, if the launch names one.
     pub fn index(&mut self, launch: &Launch) -> Option<usize> {
         let name = launch.kernel.as_deref()?;
-        if let Some(known) = self.by_name.get(name) {
-            return Some(known);
-        }
-        let index = self.kernels.len();
-        let kept = self.by_name.add(name, index);
-        if kept.is_none() {
-            if let Some(known) = self.others {
-                return Some(known);
-            }
-            self.others = Some(index);
-        }
-        let name = kept.unwrap_or_else(|| OTHERS.into());
-        self.kernels.push(Kernel { name, launches: 0, shapes: Map::default() });
-        Some(index)
+        let new = |name: Option<Arc<str>>| Kernel {
+            name: name.unwrap_or_else(|| OTHERS.into()),
+            launches: 0,
+            shapes: Map::default(),
+        };
+        Some(self.kernels.number(Some(name), new, |_, _| true))
     }
 
     pub fn name(&self, index: usize) -> &str {
@@ -90,10 +79,7 @@ impl Kernels {
 
     /// Records the time of any launch of a thread.
     pub fn at(&mut self, pid: u32, tid: u32, ts_ns: u64) {
-        if self.threads.len() >= THREADS && !self.threads.contains_key(&(pid, tid)) {
-            return;
-        }
-        let pace = self.threads.entry((pid, tid)).or_default();
+        let Some(pace) = entry(&mut self.threads, (pid, tid), THREADS) else { return };
         pace.launches += 1;
         let after = pace.last_ns.replace(ts_ns).map(|last| ts_ns.saturating_sub(last));
         if let Some(after) = after.filter(|after| *after < SOON_NS) {

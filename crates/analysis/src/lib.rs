@@ -33,6 +33,7 @@ mod nsys;
 pub mod only;
 pub mod paper;
 mod pauses;
+mod prose;
 pub mod read;
 mod rows;
 pub mod running;

@@ -1,11 +1,10 @@
 //! Turns `memory` lines into figures: allocations and frees, live memory, and sizes that are allocated again and again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, SpaceSeen};
 use super::growth::{Group, Made, Moment};
-use gpurec_trace::bounds::{self, MOST_LIVE};
+use gpurec_trace::bounds::{Entries, MOST_LIVE, entry};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op};
 
@@ -51,8 +50,8 @@ pub struct Memories {
     /// By index of the space.
     by_space: Vec<SpaceSeen>,
     processes: Map<u32, Holding>,
-    peaks: BTreeMap<u32, u64>,
-    runtime_peaks: BTreeMap<u32, u64>,
+    peaks: Map<u32, u64>,
+    runtime_peaks: Map<u32, u64>,
     gone: Gone,
     loops: Map<(u32, u8, u64), Loop>,
     /// The same for all sizes together.
@@ -73,9 +72,7 @@ pub struct Memories {
 #[derive(Default)]
 pub struct Names {
     spaces: Vec<Box<str>>,
-    functions: Vec<Arc<str>>,
-    by_function: bounds::Names<FUNCTIONS, FUNCTION_NAMES>,
-    other_functions: Option<u32>,
+    functions: Entries<Arc<str>, FUNCTIONS, FUNCTION_NAMES>,
 }
 
 /// What one process holds. The key includes the space, since the same number may be an address and a handle.
@@ -189,11 +186,10 @@ impl Memories {
     fn follow(&mut self, memory: &Memory, space: u8, mut live: Live) {
         let is_own = memory.space != NOT_ITS_OWN;
         let followed = is_own && memory.op == Op::Alloc;
-        if self.processes.len() >= PROCESSES && !self.processes.contains_key(&memory.pid) {
+        let Some(holding) = entry(&mut self.processes, memory.pid, PROCESSES) else {
             self.unfollowed += u64::from(followed);
             return;
-        }
-        let holding = self.processes.entry(memory.pid).or_default();
+        };
         let at = (memory.ptr, space);
         if followed {
             let began = holding.made.add(live.group(space), live.since_ns, live.begin, &mut self.groups);
@@ -218,8 +214,9 @@ impl Memories {
             if *space == memory.space {
                 *live = memory.after(*live);
                 let sum = holding.reserved.iter().fold(0u64, |sum, live| sum.saturating_add(*live));
-                if sum > 0 && (self.peaks.len() < PROCESSES || self.peaks.contains_key(&memory.pid)) {
-                    let peak = self.peaks.entry(memory.pid).or_default();
+                if sum > 0
+                    && let Some(peak) = entry(&mut self.peaks, memory.pid, PROCESSES)
+                {
                     *peak = sum.max(*peak);
                 }
                 return;
@@ -238,19 +235,16 @@ impl Memories {
         if memory.op == Op::Alloc && memory.runtime && holding.by_runtime.len() < holding.live.len() {
             holding.by_runtime.insert(memory.ptr, size);
             holding.runtime_live = holding.runtime_live.saturating_add(size);
-            if self.runtime_peaks.len() < PROCESSES || self.runtime_peaks.contains_key(&memory.pid) {
-                let peak = self.runtime_peaks.entry(memory.pid).or_default();
+            if let Some(peak) = entry(&mut self.runtime_peaks, memory.pid, PROCESSES) {
                 *peak = holding.runtime_live.max(*peak);
             }
         }
     }
 
     fn looped(&mut self, memory: &Memory, key: (u32, u8, u64), function: u32, ns: u64) {
-        if self.loops.len() >= SIZES && !self.loops.contains_key(&key) {
-            return;
-        }
+        let Some(of_size) = entry(&mut self.loops, key, SIZES) else { return };
         let (pid, space, _) = key;
-        for seen in [self.loops.entry(key).or_default(), self.churn.entry((pid, space)).or_default()] {
+        for seen in [of_size, self.churn.entry((pid, space)).or_default()] {
             seen.add(memory.op, function, ns);
         }
     }
@@ -400,19 +394,7 @@ impl Names {
     }
 
     pub fn function(&mut self, name: &str) -> u32 {
-        if let Some(known) = self.by_function.get(name) {
-            return known as u32;
-        }
-        let at = self.functions.len();
-        let kept = self.by_function.add(name, at);
-        if kept.is_none() {
-            if let Some(known) = self.other_functions {
-                return known;
-            }
-            self.other_functions = Some(at as u32);
-        }
-        self.functions.push(kept.unwrap_or_else(|| OTHERS.into()));
-        at as u32
+        self.functions.number(Some(name), |name| name.unwrap_or_else(|| OTHERS.into()), |_, _| true) as u32
     }
 
     pub fn of_function(&self, function: u32) -> &str {

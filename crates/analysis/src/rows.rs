@@ -1,6 +1,7 @@
 //! Sums over the lines of `--kernel` by name: requests with their RM command or class, functions, interrupts,
 //! tracepoints.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -164,30 +165,20 @@ impl Rows {
         failed
     }
 
-    /// Requests by total time, largest first, and the number left out.
     pub fn requests(&self) -> (Vec<RequestSeen>, u64) {
-        let rows = self.rows.iter().filter(|row| row.sort == Sort::Request);
-        let mut all: Vec<RequestSeen> = rows.map(Row::request_figures).collect();
-        all.sort_by(|a, b| {
-            let key = |r: &RequestSeen| (r.total_ns, r.calls);
-            let name = |r: &RequestSeen| (r.ioctl.clone(), r.request.clone(), r.detail.clone());
-            key(b).cmp(&key(a)).then_with(|| name(a).cmp(&name(b)))
-        });
-        let more = all.len().saturating_sub(LISTED) as u64;
-        all.truncate(LISTED);
-        (all, more)
+        self.listed(Sort::Request, Row::request_figures)
     }
 
     pub fn of(&self, sort: Sort) -> (Vec<DriverSeen>, u64) {
-        let rows = self.rows.iter().filter(|row| row.sort == sort);
-        let mut all: Vec<DriverSeen> = rows.map(Row::figures).collect();
-        all.sort_by(|a, b| {
-            let key = |r: &DriverSeen| (r.total_ns, r.calls);
-            key(b).cmp(&key(a)).then_with(|| a.name.cmp(&b.name))
-        });
-        let more = all.len().saturating_sub(LISTED) as u64;
-        all.truncate(LISTED);
-        (all, more)
+        self.listed(sort, Row::figures)
+    }
+
+    /// By total time, largest first, and the number left out.
+    fn listed<T>(&self, sort: Sort, figures: impl Fn(&Row) -> T) -> (Vec<T>, u64) {
+        let mut all: Vec<&Row> = self.rows.iter().filter(|row| row.sort == sort).collect();
+        all.sort_by_key(|&row| (Reverse((row.total_ns, row.calls)), &row.name, &row.request, &row.detail));
+        let listed = all.iter().take(LISTED).map(|row| figures(row)).collect();
+        (listed, all.len().saturating_sub(LISTED) as u64)
     }
 }
 

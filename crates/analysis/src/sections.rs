@@ -1,7 +1,7 @@
 //! Sections about memory, kernels, copies, the causes of errors, and possible improvements.
 
 use super::figures::{DirectionSeen, ErrorWindow, FailureKind, Figures, Leak, Leaks, ProcessSeen};
-use super::table::{Cell, Column, Table, long, number, size};
+use super::table::{Cell, Column, Table, long, megabytes, number, size};
 use super::text::{Page, TOP_FUNCTIONS, clean, duration, plural, seconds};
 use super::unknown::{BEFORE, OUTSIDE};
 
@@ -11,11 +11,6 @@ const TOP_KERNELS: usize = 20;
 /// `524288000 bytes (500.00 MB)`, in units of 2^20 bytes.
 pub fn bytes(count: u64) -> String {
     format!("{count} bytes ({})", megabytes(count))
-}
-
-fn megabytes(count: u64) -> String {
-    let hundredths = (u128::from(count) * 100 + (1 << 19)) >> 20;
-    format!("{}.{:02} MB", hundredths / 100, hundredths % 100)
 }
 
 pub fn peak(process: &ProcessSeen, figures: &Figures) -> String {
@@ -119,7 +114,7 @@ pub fn kernels(page: &mut Page, figures: &Figures) {
         page.line("  * the most frequent of several shapes");
     }
     if figures.unnamed_launches > 0 {
-        let launches = plural_launches(figures.unnamed_launches);
+        let launches = plural(figures.unnamed_launches, "launch");
         page.line(&format!("  {launches} shown by address: gpurec had no time to look for their names"));
     }
 }
@@ -248,7 +243,7 @@ pub fn error_windows(page: &mut Page, figures: &Figures) {
         let launches = match (window.launches, &window.last_sync) {
             (0, None) => "no launch before it".to_owned(),
             (0, Some(_)) => format!("no launch since {since}"),
-            (n, _) => format!("{} since {since}{}", plural_launches(n), hint(window)),
+            (n, _) => format!("{} since {since}{}", plural(n, "launch"), hint(window)),
         };
         page.wrapped("  ", &launches);
         let mut table = Table::new("kernels", "kernels", WINDOW);
@@ -263,18 +258,9 @@ pub fn error_windows(page: &mut Page, figures: &Figures) {
     page.more(figures.error_windows.len(), TOP, "first failures");
 }
 
-fn plural_launches(count: u64) -> String {
-    match count {
-        1 => "1 launch".to_owned(),
-        n => format!("{n} launches"),
-    }
-}
-
 fn hint(window: &ErrorWindow) -> &'static str {
-    match window.asynchronous && window.launches > 0 {
-        true => "; the cause is most likely one of them",
-        false => "",
-    }
+    let from_device = window.asynchronous && window.launches > 0;
+    if from_device { "; the cause is most likely one of them" } else { "" }
 }
 
 pub fn findings(page: &mut Page, figures: &Figures) {

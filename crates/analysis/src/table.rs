@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::shorten;
-use super::text::{clean, micros, percent};
+use super::text::{clean, micros, millis, percent};
 use crate::paper::UNBOUNDED;
 use crate::ui;
 use gpurec_cuda as cuda;
@@ -47,11 +47,6 @@ pub struct Column {
 }
 
 impl Column {
-    /// The key in JSON.
-    pub fn key(&self) -> &'static str {
-        self.key
-    }
-
     /// Drops this column before the others.
     pub const fn minor(self) -> Column {
         Column { worth: Worth::Least, ..self }
@@ -124,7 +119,7 @@ impl Cell {
             Cell::Missing | Cell::Dims(None) => "-".to_owned(),
             Cell::Count(count) => count.to_string(),
             Cell::Micros(ns) => micros(*ns),
-            Cell::Millis(ns) => micros(ns.saturating_add(500) / 1000),
+            Cell::Millis(ns) => millis(*ns),
             Cell::At(ns) => format!("{}.{:06}", ns / 1_000_000_000, ns % 1_000_000_000 / 1000),
             Cell::Bytes(bytes) => size(*bytes),
             Cell::Rate(bytes) => {
@@ -173,13 +168,18 @@ impl Cell {
 /// `64.00 MB`, in units of 2^20 bytes; below 1 kB in bytes.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10)];
-    for (unit, shift) in UNITS {
-        if bytes >> shift > 0 {
-            let hundredths = (u128::from(bytes) * 100 + (1 << (shift - 1))) >> shift;
-            return format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100);
-        }
-    }
-    format!("{bytes} B")
+    let unit = UNITS.iter().find(|(_, shift)| bytes >> shift > 0);
+    unit.map_or_else(|| format!("{bytes} B"), |(unit, shift)| format!("{} {unit}", hundredths(bytes, *shift)))
+}
+
+/// In units of 2^20 bytes, however small or large.
+pub fn megabytes(bytes: u64) -> String {
+    format!("{} MB", hundredths(bytes, 20))
+}
+
+fn hundredths(bytes: u64, shift: u32) -> String {
+    let hundredths = (u128::from(bytes) * 100 + (1 << (shift - 1))) >> shift;
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
 
 /// In eighths of a character; a non-zero share is always visible.
@@ -222,6 +222,15 @@ impl Table {
     pub fn row(&mut self, cells: Vec<Cell>) {
         debug_assert_eq!(cells.len(), self.columns.len(), "{}", self.key);
         self.rows.push(cells);
+    }
+
+    /// A row with these cells, by the key of their column, and no others.
+    pub fn sparse_row(&mut self, cells: &[(&str, Cell)]) {
+        debug_assert!(cells.iter().all(|(key, _)| self.columns.iter().any(|column| column.key == *key)));
+        let cell = |column: &Column| cells.iter().find(|(key, _)| *key == column.key);
+        self.row(
+            self.columns.iter().map(|c| cell(c).map_or(Cell::Missing, |(_, cell)| cell.clone())).collect(),
+        );
     }
 
     pub fn is_empty(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::figures::{Cost, Figures, Function, ProcessSeen};
+use super::prose::wrapped;
 use super::shorten::middle_cut;
 use super::table::{Cell, Column, Table, number};
 use super::{budget, categories, devices, driver_text, nsys, pauses, sections, sleeps};
@@ -78,22 +79,7 @@ impl Page {
 
     /// Wraps words into lines: the first begins with `first`, the others have the same indentation.
     pub(super) fn wrapped(&mut self, first: &str, words: &str) {
-        let indent = " ".repeat(first.len());
-        let mut line = first.to_string();
-        let mut empty = true;
-        for word in words.split(' ') {
-            if !empty && line.chars().count() + 1 + word.chars().count() > self.width {
-                self.line(&line);
-                line = indent.clone();
-                empty = true;
-            }
-            if !empty {
-                line.push(' ');
-            }
-            line.push_str(word);
-            empty = false;
-        }
-        self.line(&line);
+        self.text.push_str(&clean_lines(&wrapped(first, words, self.width)));
     }
 
     /// A line that ends with a command. Only the command is cut, and only if it does not fit on a line of its own.
@@ -147,11 +133,11 @@ fn userspace(page: &mut Page, figures: &Figures) {
         page.line("  No CUDA call in this part of the trace.");
     } else if figures.cuda_calls == 0 && !hooked {
         let refused = figures.libraries.iter().any(|l| !l.not_hooked.is_empty());
-        page.line(match figures.libraries.is_empty() {
-            true if !figures.complete => "  No CUDA library was seen, but the recording is not complete: the end of this summary says why.",
-            true => "  No CUDA library was loaded.",
-            false if refused => "  CUDA libraries were loaded, but no function of theirs was hooked: \"Not hooked\" says why.",
-            false => "  CUDA libraries were loaded, but no function of theirs was hooked: look at --only, --skip and --api.",
+        page.line(match (figures.libraries.is_empty(), figures.complete, refused) {
+            (true, false, _) => "  No CUDA library was seen, but the recording is not complete: the end of this summary says why.",
+            (true, true, _) => "  No CUDA library was loaded.",
+            (false, _, true) => "  CUDA libraries were loaded, but no function of theirs was hooked: \"Not hooked\" says why.",
+            (false, _, false) => "  CUDA libraries were loaded, but no function of theirs was hooked: look at --only, --skip and --api.",
         });
     }
 }
@@ -431,12 +417,19 @@ pub(super) fn shortened(line: &str, width: usize) -> String {
     short
 }
 
+/// `1 call`, `2 calls`, `2 launches`, `2 processes`.
 pub(super) fn plural(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+    let more = if what.ends_with("ch") || what.ends_with('s') { "es" } else { "s" };
+    format!("{count} {what}{}", if count == 1 { "" } else { more })
 }
 
 pub(super) fn micros(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
+}
+
+/// With three decimals, rounded.
+pub(super) fn millis(ns: u64) -> String {
+    micros(ns.saturating_add(500) / 1000)
 }
 
 pub(super) fn seconds(ns: u64) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::figures::{DirectionSeen, Finding, TransferFigures};
 use gpurec_trace::Transfer;
+use gpurec_trace::bounds::entry;
 use gpurec_trace::hash::Map;
 
 /// Pinning does not pay off for a pageable copy below this size.
@@ -76,10 +77,7 @@ impl Transfers {
     }
 
     fn pageable(&mut self, pid: u32, size: u64, ns: u64, launches: u64) {
-        if self.pageable.len() >= PROCESSES && !self.pageable.contains_key(&pid) {
-            return;
-        }
-        let seen = self.pageable.entry(pid).or_default();
+        let Some(seen) = entry(&mut self.pageable, pid, PROCESSES) else { return };
         seen.rounds += u64::from(seen.launches.replace(launches).is_some_and(|before| launches > before));
         if seen.rounds > 0 {
             seen.count += 1;

@@ -2,7 +2,7 @@
 //!
 //! In: a function's name, a return value, what was captured of a call. Out: the function's traits, the name of an error;
 //! what to capture of a call, and the captured arguments by name and type. Not here: I/O, a clock, facts about the
-//! machine. The data are in table.txt and errors.txt, which generate.py makes, and in
+//! machine. The data are in table.txt, which scripts/tables makes, in errors.txt, and in
 //! enums.txt, which scripts/cuda-table makes. Callers look up a function once and keep the result, so look-ups are
 //! written for clarity; only `Signature::args` runs for every call.
 

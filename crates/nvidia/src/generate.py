@@ -1,36 +1,30 @@
 #!/usr/bin/env python3
-"""Makes the tables of this crate: layouts.txt, commands.txt, classes.txt, statuses.txt.
+"""Makes layouts.txt, the payloads of the driver's ioctls.
 
-usage: generate.py FACTS
+usage: scripts/tables [--check]
 
-FACTS is the folder with nv_esc.csv, uvm_ioctl.csv, rm_ctrl.csv, rm_class.csv,
-nv_status.csv and nv_layouts.json. Run it by hand when the facts change; the
-build never runs it. It writes one fact per line:
+In, in ../data: requests.txt (kind, number in hex, name, struct or -) and
+structs.txt, which describes itself. The tables below say which fields a reader
+wants, under which names. Out, one layout a line:
 
-  layouts.txt   kind number name tag size status field…
-      kind      n an escape of nvidia.ko, u a request of nvidia-uvm, a parameters of RM_ALLOC (name is
-                the key that classes.txt uses), v a function of NV_ESC_RM_VID_HEAP_CONTROL
-      tag       the first driver with this layout; the tags of one number and struct ascend
-      status    offset of the u32 with the result, or -
-      field     [>|=]name:kind[=class_name][?]@offset
-                > the driver writes it, = both write it, none: the caller writes it. ?: omitted when zero
-                kind h handle (with =: also the class of its object, under that name), c class,
-                e engine, x4 x8 hexadecimal, n1 n2 n4 n8 number, i4 signed, b flag, u uuid,
-                s64 text, l8 the last byte's offset (shown as a size), *72 size of the payload divided by 72
-  commands.txt  number name [first-last]     first-last: the drivers that have it, if not all
-  classes.txt   number name [parameters|-] [first-last]
-  statuses.txt  number name [first-last]
-
-Where several names share a number and a driver, the better one comes first.
+  kind number name tag size status field…
+    kind      n an escape of nvidia.ko, u a request of nvidia-uvm, a parameters of RM_ALLOC (name is
+              the key that classes.txt uses), v a function of NV_ESC_RM_VID_HEAP_CONTROL
+    tag       the first driver with this layout; the tags of one number and struct ascend
+    status    offset of the u32 with the result, or -
+    field     [>|=]name:kind[=class_name][?]@offset
+              > the driver writes it, = both write it, none: the caller writes it. ?: omitted when zero
+              kind h handle (with =: also the class of its object, under that name), c class,
+              e engine, x4 x8 hexadecimal, n1 n2 n4 n8 number, i4 signed, b flag, u uuid,
+              s64 text, l8 the last byte's offset (shown as a size), *72 size of the payload divided by 72
 """
 
-import csv
-import json
 import os
 import re
 import sys
 
-OLDEST, NEWEST = "515.43.04", "595.45.04"
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
+OLDEST = "515.43.04"
 
 # Shorter names, and one name for the same thing everywhere.
 RENAME = {
@@ -181,15 +175,13 @@ def field(kind, number, at, ctype, name):
 
 
 def rows_of(kind, number, name, struct, layouts, counted):
-    versions = layouts.get(struct) if struct else None
+    versions = layouts.get(struct)
     if not versions:
         extra = f" {counted}" if counted else ""
         return [f"{kind} {number:x} {name} {OLDEST} 0 -{extra}"]
     rows = []
     before = None
     for layout in versions:
-        if layout.get("removed"):
-            continue
         status, parts = "-", [counted] if counted else []
         for at, ctype, cname in flat(layout["fields"]):
             if cname in STATUS and ctype != "int32_t":
@@ -205,17 +197,6 @@ def rows_of(kind, number, name, struct, layouts, counted):
     return rows
 
 
-ALLOC = {
-    "NV_MEMORY_ALLOCATION_PARAMS": "memory",
-    "NV_CHANNEL_ALLOC_PARAMS": "channel",
-    "NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS": "group",
-    "NV_VASPACE_ALLOCATION_PARAMETERS": "vaspace",
-    "NV_CTXSHARE_ALLOCATION_PARAMETERS": "share",
-    "NV0080_ALLOC_PARAMETERS": "device",
-    "NV2080_ALLOC_PARAMETERS": "subdevice",
-    "NV0005_ALLOC_PARAMETERS": "event",
-}
-CLIENT_CLASSES = (0x0000, 0x0001, 0x0041)
 # The useful fields of each; the offsets are the same in every tag (checked below if a layout is known).
 ALLOC_ROWS = [
     ("memory", 120, "NV_MEMORY_ALLOCATION_PARAMS",
@@ -255,8 +236,6 @@ def alloc_rows(layouts):
     for number, (key, size, struct, fields) in enumerate(ALLOC_ROWS):
         rows.append(f"a {number:x} {key} {OLDEST} {size} - {fields}")
         for layout in layouts.get(struct, []):
-            if layout.get("removed"):
-                continue
             known = {(at, text.rsplit(" ", 1)[1]) for at, depth, text in layout["fields"] if depth == 1}
             for part in fields.split(" "):
                 name, at = part.split(":")[0], int(part.split("@")[1])
@@ -291,61 +270,37 @@ def heap_rows(layouts):
     return rows
 
 
-def layout_rows(facts):
-    layouts = json.load(open(os.path.join(facts, "nv_layouts.json")))
-    # 515 and 520 use another name; the offsets are the same.
-    old = layouts["NV_CHANNELGPFIFO_ALLOCATION_PARAMETERS"][0]
-    layouts["NV_CHANNEL_ALLOC_PARAMS"].insert(0, old)
-    counted = {0xC8: "cards:*72", 0xD4: "gpus:*4"}
+def read_structs():
+    """{struct: [{from_tag, size, fields: [(offset, depth, "type name")]}]}, oldest first."""
+    layouts = {}
+    with open(os.path.join(DATA, "structs.txt")) as lines:
+        for line in lines:
+            words = line.split()
+            if line[0] == " ":
+                depth = (len(line) - len(line.lstrip())) // 2
+                fields.append((int(words[0]), depth, " ".join(words[1:])))
+            elif line[0] != "#":
+                fields = []
+                layouts.setdefault(words[0], []).append({"from_tag": words[1], "size": int(words[2]), "fields": fields})
+    return layouts
+
+
+def layout_rows():
+    layouts = read_structs()
+    counted = {("n", 0xC8): "cards:*72@0", ("n", 0xD4): "gpus:*4@0"}
     rows = []
-    for row in csv.DictReader(open(os.path.join(facts, "nv_esc.csv"))):
-        number = int(row["nr"])
-        part = f"{counted[number]}@0" if number in counted else ""
-        rows += rows_of("n", number, row["name"], row["struct"], layouts, part)
-    for row in csv.DictReader(open(os.path.join(facts, "uvm_ioctl.csv"))):
-        rows += rows_of("u", int(row["nr"], 0), row["name"], row["struct"], layouts, "")
+    with open(os.path.join(DATA, "requests.txt")) as lines:
+        for line in lines:
+            kind, number, name, struct = line.split()
+            number = int(number, 16)
+            rows += rows_of(kind, number, name, struct, layouts, counted.get((kind, number), ""))
     return rows + alloc_rows(layouts) + heap_rows(layouts)
 
 
-def span(first, last):
-    return "" if (first, last) == (OLDEST, NEWEST) else f" {first}-{last}"
+def main(folder):
+    rows = layout_rows()
+    with open(os.path.join(folder, "layouts.txt"), "w") as out:
+        out.write("\n".join(rows) + "\n")
 
 
-def command_rows(facts):
-    rows = []
-    for row in csv.DictReader(open(os.path.join(facts, "rm_ctrl.csv"))):
-        plain = "_CTRL_CMD_" not in row["name"]
-        key = (int(row["cmd"], 0), not row["kernel_handler_580"], plain, row["name"])
-        rows.append((key, f"{key[0]:x} {row['name']}{span(row['first_tag'], row['last_tag'])}"))
-    return [text for _, text in sorted(rows)]
-
-
-def class_rows(facts):
-    rows = []
-    for row in csv.DictReader(open(os.path.join(facts, "rm_class.csv"))):
-        if row["name"].endswith("_MESSAGE_ID"):
-            continue
-        number = int(row["class"], 0)
-        key = (number, row["in_resource_list_580"] != "1", row["name"].startswith("NV1_"), row["name"])
-        params = "client" if number in CLIENT_CLASSES else ALLOC.get(row["alloc_params_struct"], "-")
-        tail = span(row["first_tag"], row["last_tag"])
-        params = f" {params}" if params != "-" or tail else ""
-        rows.append((key, f"{number:x} {row['name']}{params}{tail}"))
-    return [text for _, text in sorted(rows)]
-
-
-def status_rows(facts):
-    return [f"{int(row['value'], 0):x} {row['name']}{span(row['first_seen_tag'], row['last_seen_tag'])}"
-            for row in csv.DictReader(open(os.path.join(facts, "nv_status.csv")))]
-
-
-def main():
-    facts = sys.argv[1]
-    here = os.path.dirname(os.path.abspath(__file__))
-    for name, rows in (("layouts", layout_rows(facts)), ("commands", command_rows(facts)),
-                       ("classes", class_rows(facts)), ("statuses", status_rows(facts))):
-        with open(os.path.join(here, f"{name}.txt"), "w") as out:
-            out.write("\n".join(rows) + "\n")
-
-
-main()
+main(sys.argv[1])

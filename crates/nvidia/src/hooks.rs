@@ -1,7 +1,7 @@
 //! The driver functions that gpurec knows by name: their purpose, which driver versions have them, what to read of a
 //! call, and the values read by name and type.
 //!
-//! In: hooks.txt (made by generate_hooks.py, which describes its format), registers and pieces of kernel memory. Out:
+//! In: hooks.txt (which describes its format), registers and pieces of kernel memory. Out:
 //! rows and named arguments. Not here: which functions the running driver has; probe::kernel finds that out.
 
 use std::borrow::Cow;
@@ -371,7 +371,8 @@ struct Row {
 }
 
 fn rows() -> impl Iterator<Item = Row> {
-    let mut lines = TABLE.lines().filter(|line| !line.starts_with("folklore ")).peekable();
+    let mut lines =
+        TABLE.lines().filter(|line| !line.starts_with('#') && !line.starts_with("folklore ")).peekable();
     std::iter::from_fn(move || {
         let first = lines.next()?;
         let mut more = Vec::new();

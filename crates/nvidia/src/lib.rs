@@ -2,7 +2,8 @@
 //!
 //! In: the numbers of a device and of an ioctl, the bytes read of its payload, the driver's version. Out: the request,
 //! its fields and its result by name, and what to read in the first place. Not here: I/O, a clock, facts about the
-//! machine. The data are in layouts.txt, commands.txt, classes.txt and statuses.txt, which generate.py makes.
+//! machine. The data are in layouts.txt, which scripts/tables makes, and in commands.txt,
+//! classes.txt, statuses.txt and hooks.txt.
 //!
 //! ```text
 //! majors(text of /proc/devices)      which devices BPF should look at

@@ -2,6 +2,9 @@
 //!
 //! In: commands.txt, classes.txt, statuses.txt, the driver's version, a number. Out: a name. `of` selects among changed
 //! names once; a look-up is a binary search.
+//!
+//! A line is `number name`, in classes.txt also the parameters of RM_ALLOC (`-`: none), then `first-last`, the drivers
+//! that have it, if not all. Lines ascend by number; of several names for one number in one driver the first is used.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};

@@ -191,6 +191,88 @@ impl<const MOST: usize, const BYTES: usize> Names<MOST, BYTES> {
     }
 }
 
+/// Entries with a number each, found by name. Names beyond the bounds, and no name, share an entry with those that they
+/// are like.
+pub struct Entries<T, const MOST: usize, const BYTES: usize> {
+    by_name: Names<MOST, BYTES>,
+    all: Vec<T>,
+    /// The numbers of the shared entries.
+    others: Vec<usize>,
+}
+
+impl<T, const MOST: usize, const BYTES: usize> Default for Entries<T, MOST, BYTES> {
+    fn default() -> Self {
+        Entries { by_name: Names::default(), all: Vec::new(), others: Vec::new() }
+    }
+}
+
+impl<T, const MOST: usize, const BYTES: usize> Entries<T, MOST, BYTES> {
+    /// The number of a name's entry. `new` makes the entry, of the name if that has one of its own.
+    pub fn number(
+        &mut self,
+        name: Option<&str>,
+        new: impl FnOnce(Option<Arc<str>>) -> T,
+        is_like: impl Fn(&T, &T) -> bool,
+    ) -> usize {
+        if let Some(known) = name.and_then(|name| self.by_name.get(name)) {
+            return known;
+        }
+        let number = self.all.len();
+        let kept = name.and_then(|name| self.by_name.add(name, number));
+        let is_other = kept.is_none();
+        let entry = new(kept);
+        if is_other {
+            let is_it = |at: &usize| self.all.get(*at).is_some_and(|known| is_like(known, &entry));
+            if let Some(known) = self.others.iter().copied().find(is_it) {
+                return known;
+            }
+            self.others.push(number);
+        }
+        self.all.push(entry);
+        number
+    }
+
+    pub fn get(&self, number: usize) -> Option<&T> {
+        self.all.get(number)
+    }
+
+    pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
+        self.all.get_mut(number)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.all.iter()
+    }
+}
+
+/// Sums by key. The keys beyond the limit share one.
+pub struct Sums<K, V, const MOST: usize> {
+    pub by_key: Map<K, V>,
+    pub others: V,
+}
+
+impl<K, V: Default, const MOST: usize> Default for Sums<K, V, MOST> {
+    fn default() -> Self {
+        Sums { by_key: Map::default(), others: V::default() }
+    }
+}
+
+impl<K: Eq + Hash, V: Default, const MOST: usize> Sums<K, V, MOST> {
+    pub fn of(&mut self, key: K) -> &mut V {
+        entry(&mut self.by_key, key, MOST).unwrap_or(&mut self.others)
+    }
+}
+
+/// The entry of a key; none if it would be one more than `most`.
+pub fn entry<K: Eq + Hash, V: Default, S: BuildHasher>(
+    table: &mut HashMap<K, V, S>,
+    key: K,
+    most: usize,
+) -> Option<&mut V> {
+    let has_room = table.len() < most || table.contains_key(&key);
+    has_room.then(|| table.entry(key).or_default())
+}
+
 /// Shortens a text that is only displayed and whose beginning is informative enough.
 pub fn short(text: &str, most: usize) -> String {
     if text.len() <= most {
@@ -240,6 +322,28 @@ mod tests {
         let mut large: Names<100, { 1 << 20 }> = Names::default();
         assert!(large.add(&"x".repeat(LONGEST_NAME), 0).is_some());
         assert!(large.add(&"x".repeat(LONGEST_NAME + 1), 1).is_none());
+    }
+
+    #[test]
+    fn what_is_beyond_a_bound_is_counted_together() {
+        let mut words: Entries<(String, bool), 2, 1000> = Entries::default();
+        let mut number = |name: Option<&str>, kind| {
+            let new =
+                |kept: Option<Arc<str>>| (kept.map_or("others".to_owned(), |name| name.to_string()), kind);
+            words.number(name, new, |a, b| a.1 == b.1)
+        };
+        let numbers = [("a", true), ("b", true), ("a", true), ("c", true), ("d", false), ("e", true)];
+        assert_eq!(numbers.map(|(name, kind)| number(Some(name), kind)), [0, 1, 0, 2, 3, 2]);
+        assert_eq!((number(None, false), number(None, true)), (3, 2));
+        assert_eq!(
+            words.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "others", "others"]
+        );
+        let mut sums: Sums<u8, u64, 2> = Sums::default();
+        for key in [1, 2, 3, 4, 2] {
+            *sums.of(key) += 1;
+        }
+        assert_eq!((sums.by_key.len(), sums.by_key[&2], sums.others), (2, 2, 2));
     }
 
     #[test]

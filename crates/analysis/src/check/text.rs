@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{Outcome, Verdict};
-use crate::measure::{First, Gathered, options_that_leave_out, wrapped};
-use crate::text::{clean, duration, plural, seconds};
+use crate::measure::{First, Gathered, options_that_leave_out};
+use crate::text::{Page, clean, duration, plural, seconds};
 
 /// Longer expressions get no padding.
 const WIDEST: usize = 48;
@@ -12,15 +12,16 @@ const WIDEST: usize = 48;
 pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usize) -> String {
     let figures = &gathered.whole.figures;
     let state = if figures.complete { "complete" } else { "NOT complete" };
-    let mut text = format!(
-        "{}: {}, {}, {state}\n",
+    let mut page = Page::new(width);
+    page.line(&format!(
+        "{}: {}, {}, {state}",
         clean(&file.display().to_string()),
         duration(figures.duration_ns),
         plural(figures.cuda_calls, "CUDA call")
-    );
+    ));
     // Totals of a recording that left calls out cover only the remaining calls.
     if let Some(options) = options_that_leave_out(gathered.header.as_deref()) {
-        text.push_str(&wrapped("  - ", &format!("not all calls are in it: {}", clean(&options)), width));
+        page.wrapped("  - ", &format!("not all calls are in it: {}", clean(&options)));
     }
     let longest = |of: &dyn Fn(&Outcome) -> String| {
         outcomes.iter().map(|o| of(o).chars().count()).filter(|n| *n <= WIDEST).max().unwrap_or(0)
@@ -37,24 +38,22 @@ pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usiz
             clean(&outcome.budget.text),
             shown(outcome)
         );
-        text.push_str(line.trim_end());
-        text.push('\n');
+        page.line(line.trim_end());
         for reason in &outcome.because {
-            text.push_str(&wrapped("         ", &clean(reason), width));
+            page.wrapped("         ", &clean(reason));
         }
     }
-    text.push_str(&verdict(outcomes));
+    page.line(&verdict(outcomes));
     if !figures.complete {
-        text.push_str(&wrapped(
+        page.wrapped(
             "",
             "The trace is NOT complete, so what it lacks may break a budget that passes here (`complete` as a line of the budget makes that a failure):",
-            width,
-        ));
+        );
         for reason in figures.incomplete_because.iter().chain(&figures.notes) {
-            text.push_str(&wrapped("  - ", &clean(reason), width));
+            page.wrapped("  - ", &clean(reason));
         }
     }
-    text
+    page.into_text()
 }
 
 /// In percent if the limit is: the reader compares the two by eye.
@@ -71,10 +70,10 @@ fn verdict(outcomes: &[Outcome]) -> String {
     let count = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
     let all = outcomes.len();
     match (count(Verdict::Fail), count(Verdict::Wrong)) {
-        (0, 0) => format!("{} of {all} passed\n", all),
-        (failed, 0) => format!("{failed} of {all} FAILED\n"),
-        (0, wrong) => format!("{wrong} of {all} cannot be checked\n"),
-        (failed, wrong) => format!("{failed} of {all} FAILED, {wrong} cannot be checked\n"),
+        (0, 0) => format!("{} of {all} passed", all),
+        (failed, 0) => format!("{failed} of {all} FAILED"),
+        (0, wrong) => format!("{wrong} of {all} cannot be checked"),
+        (failed, wrong) => format!("{failed} of {all} FAILED, {wrong} cannot be checked"),
     }
 }
 

@@ -4,24 +4,20 @@ use super::Diff;
 use super::order::{Change, Rank};
 use super::rows::{Side, Total};
 use super::thresholds::Verdict;
-use crate::measure::{Unit, Value, wrapped};
-use crate::table::{Cell, Column, Table, long, number};
-use crate::text::{clean, duration, plural};
+use crate::measure::{Unit, Value};
+use crate::table::{Cell, Column, Table, long, megabytes, number, size};
+use crate::text::{Page, clean, duration, plural};
 use gpurec_cuda as cuda;
 
 const TOP_COUNTS: usize = 20;
 const TOP_TIMES: usize = 10;
 
 pub fn print(diff: &Diff, top: Option<usize>, width: usize) -> String {
-    let mut text = String::new();
-    let mut line = |words: &str| {
-        text.push_str(words);
-        text.push('\n');
-    };
+    let mut page = Page::new(width);
     for ((name, file), gathered) in ["before", "after "].iter().zip(diff.files).zip(&diff.gathered) {
         let figures = &gathered.whole.figures;
         let state = if figures.complete { "complete" } else { "NOT complete" };
-        line(&format!(
+        page.line(&format!(
             "{name}  {}: {}, {}, {state}",
             clean(&file.display().to_string()),
             duration(figures.duration_ns),
@@ -29,21 +25,21 @@ pub fn print(diff: &Diff, top: Option<usize>, width: usize) -> String {
         ));
     }
     for caveat in &diff.caveats {
-        text.push_str(&wrapped("  - ", &clean(caveat), width));
+        page.wrapped("  - ", &clean(caveat));
     }
-    totals(&mut text, diff);
-    counts(&mut text, diff, top.unwrap_or(TOP_COUNTS), width);
-    times(&mut text, diff, top.unwrap_or(TOP_TIMES), width);
-    thresholds(&mut text, diff, width);
-    text
+    totals(&mut page, diff);
+    counts(&mut page, diff, top.unwrap_or(TOP_COUNTS));
+    times(&mut page, diff, top.unwrap_or(TOP_TIMES));
+    thresholds(&mut page, diff);
+    page.into_text()
 }
 
-fn totals(text: &mut String, diff: &Diff) {
+fn totals(page: &mut Page, diff: &Diff) {
     let shown: Vec<&Total> = diff.totals.iter().filter(|total| total.always || total.changed()).collect();
-    text.push_str(&format!("\n  {:<18}{:>14}  {:>14}  {:>14}\n", "", "before", "after", "change"));
+    page.line(&format!("\n  {:<18}{:>14}  {:>14}  {:>14}", "", "before", "after", "change"));
     for total in shown {
         if let Some(reason) = &total.unknown {
-            text.push_str(&format!("  {:<18}not known ({})\n", total.name, clean(reason)));
+            page.line(&format!("  {:<18}not known ({})", total.name, clean(reason)));
             continue;
         }
         let row = format!(
@@ -54,29 +50,16 @@ fn totals(text: &mut String, diff: &Diff) {
             difference(total.before, total.after),
             relative(total.before, total.after)
         );
-        text.push_str(row.trim_end());
-        text.push('\n');
+        page.line(row.trim_end());
     }
 }
 
 /// A value short enough for a column.
 fn short(value: Value) -> String {
     match (value.unit, value.floor().0) {
+        (Unit::Bytes, 0x10_0000..) => megabytes(value.floor().0),
         (Unit::Bytes, n) => size(n),
         _ => value.to_string(),
-    }
-}
-
-/// In units of 2^20 bytes, like the summary's MB.
-fn size(bytes: u64) -> String {
-    let hundredths = |shift: u32| {
-        let n = (u128::from(bytes) * 100 + (1u128 << (shift - 1))) >> shift;
-        format!("{}.{:02}", n / 100, n % 100)
-    };
-    match bytes {
-        0..0x400 => format!("{bytes} B"),
-        0x400..0x10_0000 => format!("{} kB", hundredths(10)),
-        _ => format!("{} MB", hundredths(20)),
     }
 }
 
@@ -107,21 +90,21 @@ fn relative(before: Value, after: Value) -> String {
     }
 }
 
-fn counts(text: &mut String, diff: &Diff, top: usize, width: usize) {
+fn counts(page: &mut Page, diff: &Diff, top: usize) {
     let changed: Vec<&Change> = diff.changes.changes.iter().filter(|c| c.rank != Rank::Times).collect();
     let scale = diff.changes.scale;
-    text.push('\n');
-    if changed.is_empty() {
-        text.push_str("No function or kernel was called more or less often, failed or moved other bytes");
-        text.push_str(if scale == 1.0 { ".\n" } else { " than the length of the runs explains.\n" });
-    } else {
-        text.push_str("What changed, the most telling first:\n");
-    }
+    page.line(match (changed.is_empty(), scale == 1.0) {
+        (false, _) => "\nWhat changed, the most telling first:",
+        (true, true) => "\nNo function or kernel was called more or less often, failed or moved other bytes.",
+        (true, false) => {
+            "\nNo function or kernel was called more or less often, failed or moved other bytes than the length of the runs explains."
+        }
+    });
     if scale != 1.0 {
         let words = format!(
             "The runs are of different length: most functions were called {scale:.2} times as often in the second. What that explains is not listed here."
         );
-        text.push_str(&wrapped("  ", &words, width));
+        page.wrapped("  ", &words);
     }
     if changed.is_empty() {
         return;
@@ -142,13 +125,12 @@ fn counts(text: &mut String, diff: &Diff, top: usize, width: usize) {
             Cell::Text(format!("{}{}", "  ".repeat(change.depth.min(8)), named(change))),
         ]);
     }
-    rows(text, &table, width);
-    more(text, changed.len(), top, "changes");
-    text.push_str(&wrapped(
+    page.table(&table);
+    page.more(changed.len(), top, "changes");
+    page.wrapped(
         "  ",
         "A name that stands further in follows from the one above it: it is called inside it, launches it or gives back what it took.",
-        width,
-    ));
+    );
 }
 
 const CHANGES: &[Column] = &[
@@ -170,13 +152,6 @@ const TIMES: &[Column] = &[
     number("after", "median_after"),
     long("Name", "name"),
 ];
-
-fn rows(text: &mut String, table: &Table, width: usize) {
-    for line in table.text(width) {
-        text.push_str(&line);
-        text.push('\n');
-    }
-}
 
 fn of_time(side: &Side) -> String {
     if side.timed == 0 { "-".to_owned() } else { brief(side.total_ns) }
@@ -212,23 +187,22 @@ fn named(change: &Change) -> String {
     name
 }
 
-fn times(text: &mut String, diff: &Diff, top: usize, width: usize) {
+fn times(page: &mut Page, diff: &Diff, top: usize) {
     let changed: Vec<&Change> = diff.changes.changes.iter().filter(|c| c.rank == Rank::Times).collect();
     if changed.is_empty() {
         return;
     }
-    text.push_str(match diff.changes.scale == 1.0 {
-        true => "\nTimes, where the calls are the same:\n",
-        false => {
-            "\nTimes, where only the length of the runs changed the calls (change: for as many calls):\n"
-        }
+    page.line(if diff.changes.scale == 1.0 {
+        "\nTimes, where the calls are the same:"
+    } else {
+        "\nTimes, where only the length of the runs changed the calls (change: for as many calls):"
     });
     let mut table = Table::new("times", "functions and kernels", TIMES);
     for change in changed.iter().take(top) {
         let (before, after) = (&change.row.before, &change.row.after);
-        let median = |side: &Side| match change.row.is_kernel || side.timed == 0 {
-            true => Cell::from("-"),
-            false => Cell::Text(brief(side.typical_ns)),
+        let is_known = |side: &Side| !change.row.is_kernel && side.timed > 0;
+        let median = |side: &Side| {
+            if is_known(side) { Cell::Text(brief(side.typical_ns)) } else { Cell::from("-") }
         };
         let sign = if change.slower < 0.0 { '-' } else { '+' };
         table.row(vec![
@@ -241,26 +215,19 @@ fn times(text: &mut String, diff: &Diff, top: usize, width: usize) {
             Cell::Text(named(change)),
         ]);
     }
-    rows(text, &table, width);
-    more(text, changed.len(), top, "functions and kernels");
-    text.push_str(&wrapped(
+    page.table(&table);
+    page.more(changed.len(), top, "functions and kernels");
+    page.wrapped(
         "  ",
         "Times differ between any two runs; one that matters differs in several, and in the median too.",
-        width,
-    ));
+    );
 }
 
-fn more(text: &mut String, all: usize, shown: usize, what: &str) {
-    if all > shown {
-        text.push_str(&format!("  and {} more {what}\n", all - shown));
-    }
-}
-
-fn thresholds(text: &mut String, diff: &Diff, width: usize) {
+fn thresholds(page: &mut Page, diff: &Diff) {
     if diff.verdicts.is_empty() {
         return;
     }
-    text.push_str("\nThresholds:\n");
+    page.line("\nThresholds:");
     let longest = diff.verdicts.iter().map(|v| clean(&v.text).chars().count()).max().unwrap_or(0).min(48);
     for verdict in &diff.verdicts {
         let shown = |value: Option<Value>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
@@ -279,10 +246,9 @@ fn thresholds(text: &mut String, diff: &Diff, width: usize) {
             shown(verdict.before),
             shown(verdict.after)
         );
-        text.push_str(line.trim_end());
-        text.push('\n');
+        page.line(line.trim_end());
         for reason in &verdict.because {
-            text.push_str(&wrapped("         ", &clean(reason), width));
+            page.wrapped("         ", &clean(reason));
         }
     }
 }

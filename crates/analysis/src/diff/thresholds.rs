@@ -89,10 +89,8 @@ fn within(given: &Given, before: Value, after: Value) -> bool {
     let more = given.term.better() == Better::Lower;
     let limit =
         if given.relative { before.changed(given.limit, more) } else { before.plus(given.limit, more) };
-    match more {
-        true => after.compare(&limit).is_le(),
-        false => after.compare(&limit).is_ge(),
-    }
+    let order = after.compare(&limit);
+    if more { order.is_le() } else { order.is_ge() }
 }
 
 impl Verdict {

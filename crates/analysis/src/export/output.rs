@@ -88,10 +88,12 @@ fn open(path: Option<&Path>) -> io::Result<To> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path).map_err(|error| explain(path, &error))?;
-    match path.extension().is_some_and(|extension| extension == "zst") {
-        true => Ok(To::Zstd(Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)),
-        false => Ok(To::Plain(Box::new(file))),
-    }
+    let packs = path.extension().is_some_and(|extension| extension == "zst");
+    Ok(if packs {
+        To::Zstd(Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?)
+    } else {
+        To::Plain(Box::new(file))
+    })
 }
 
 fn explain(path: &Path, error: &io::Error) -> io::Error {

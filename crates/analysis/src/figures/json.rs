@@ -60,7 +60,9 @@ impl Figures {
                 seen.insert(place, value.take());
             }
         }
-        if let (Some(object), false) = (json.as_object_mut(), seen.is_empty()) {
+        if !seen.is_empty()
+            && let Some(object) = json.as_object_mut()
+        {
             object.insert("seen".to_owned(), seen.into());
         }
         json

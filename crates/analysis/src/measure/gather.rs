@@ -13,6 +13,7 @@ use super::part::{Edge, Seen, Window};
 use super::sample::Sample;
 use super::value::Value;
 use crate::{Only, Summary, read};
+use gpurec_trace::bounds::entry;
 use gpurec_trace::{Body, Header, Line, Memory, Process};
 
 /// Limit on processes whose memory is watched.
@@ -148,10 +149,7 @@ impl Holdings {
             "virtual" => 1,
             _ => return,
         };
-        if self.held.len() >= MOST && !self.held.contains_key(&memory.pid) {
-            return;
-        }
-        let held = self.held.entry(memory.pid).or_default();
+        let Some(held) = entry(&mut self.held, memory.pid, MOST) else { return };
         let before = sum(held);
         if let Some(held) = held.get_mut(at) {
             *held = memory.after(*held);

@@ -11,7 +11,6 @@ mod language;
 mod metric;
 mod names;
 mod part;
-mod prose;
 mod sample;
 #[cfg(test)]
 pub mod script;
@@ -26,6 +25,5 @@ pub use language::{Fault, Op, Term, Threshold, budget, threshold};
 pub use metric::{Better, copied};
 pub use names::{did_you_mean, nearest};
 pub use part::Seen;
-pub use prose::wrapped;
 pub use sample::{First, Sample};
 pub use value::{Unit, Value};

@@ -55,13 +55,14 @@ pub fn fits_function(wanted: &str, name: &str) -> bool {
 /// The most likely intended names, the best first.
 pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     let wanted = wanted.to_lowercase();
+    let compared: String = wanted.chars().take(LONGEST).collect();
     let bare = wanted.replace(['*', '?'], "");
     let most = 1 + wanted.chars().count() / 4;
     let mut near: Vec<(usize, &str)> = names
         .filter(|name| name.len() <= LONGEST)
         .filter_map(|name| {
             let lower = name.to_lowercase();
-            let distance = distance(&wanted, &lower);
+            let distance = strsim::osa_distance(&compared, &lower);
             let inside = bare.len() > 3 && lower.contains(&bare);
             (distance <= most || inside).then_some((distance, name))
         })
@@ -69,28 +70,6 @@ pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<St
     near.sort();
     near.dedup();
     near.into_iter().take(SUGGESTED).map(|(_, name)| name.to_owned()).collect()
-}
-
-/// Edit distance: number of characters to change, insert, remove or swap with the next.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(LONGEST).collect(), b.chars().collect());
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let at = |of: &[usize], j: usize| of.get(j).copied().unwrap_or(usize::MAX / 2);
-            let mut best =
-                (at(&last, j) + usize::from(x != y)).min(at(&last, j + 1) + 1).min(at(&row, j) + 1);
-            let swapped = i > 0 && j > 0 && a.get(i - 1) == Some(y) && b.get(j - 1) == Some(x);
-            if swapped {
-                best = best.min(at(&before, j - 1) + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last.last().copied().unwrap_or(0)
 }
 
 /// `; did you mean A, B or C?`, or nothing.

@@ -4,7 +4,7 @@ use super::lanes::{Cell, Lane, Lanes, SORTS, Sort};
 use crate::shorten::middle_cut;
 use crate::text::{clean, duration, percent, plural, shortened};
 use crate::views::calls::Thread;
-use crate::views::plot::Columns;
+use crate::views::plot::{self, Columns};
 
 /// Default number of lanes.
 const SHOWN: usize = 8;
@@ -12,7 +12,6 @@ const SHOWN: usize = 8;
 /// Columns before the picture, for the name of the row.
 const MARGIN: usize = 9;
 
-const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const RESET: &str = "\x1b[0m";
 
 pub struct Style {
@@ -163,7 +162,7 @@ fn level(part: u64, whole: u64) -> char {
     let eighths = (u128::from(part) * 8).div_ceil(u128::from(whole.max(1)));
     usize::try_from(eighths)
         .ok()
-        .and_then(|eighths| LEVELS.get(eighths.clamp(1, 8) - 1))
+        .and_then(|eighths| plot::LEVELS.get(eighths.clamp(1, 8) - 1))
         .copied()
         .unwrap_or('█')
 }
@@ -268,9 +267,9 @@ fn legend(text: &mut String, used: &Used, style: &Style) {
         .iter()
         .zip(used.sorts)
         .filter(|(_, used)| *used)
-        .map(|((sort, letter, name), _)| match style.colour {
-            true => format!("{}{letter}{RESET} {name}", escape(*sort)),
-            false => format!("{letter} {name}"),
+        .map(|((sort, letter, name), _)| {
+            let (begin, end) = if style.colour { (escape(*sort), RESET) } else { ("", "") };
+            format!("{begin}{letter}{end} {name}")
         })
         .collect();
     push(text, "");

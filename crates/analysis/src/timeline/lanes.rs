@@ -368,7 +368,6 @@ impl Lane {
         }
         let last = self.cells.len() - 1;
         // `resize` above left at least one cell, and `min` keeps the index in range.
-        #[allow(clippy::indexing_slicing)]
         &mut self.cells[bucket.min(last)]
     }
 

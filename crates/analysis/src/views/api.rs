@@ -40,10 +40,6 @@ impl View for Api {
         let own = told.only_figures().is_none().then(|| self.summary.own_ns(&figures));
         report(&figures, own.as_ref())
     }
-
-    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
-        Some(self.finish(told))
-    }
 }
 
 fn report(figures: &Figures, own: Option<&HashMap<&str, u64>>) -> Report {

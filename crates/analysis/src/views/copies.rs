@@ -83,10 +83,6 @@ impl View for Copies {
         self.calls(&mut report);
         report
     }
-
-    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
-        Some(self.finish(told))
-    }
 }
 
 impl Copies {

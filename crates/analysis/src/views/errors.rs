@@ -9,7 +9,7 @@ use crate::Summary;
 use crate::by_process::ByProcess;
 use crate::figures::{ErrorWindow, FailureCause, FailureKind, Figures};
 use crate::table::{Cell, Column, Table, data, long, number, text};
-use crate::text::{clean, plural};
+use crate::text::{clean, plural, seconds};
 use gpurec_trace::bounds::short;
 use gpurec_trace::{Begin, Body, End, InFlight, Line, Process};
 
@@ -141,10 +141,6 @@ impl View for Errors {
         unfinished(&mut report, &figures);
         report
     }
-
-    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
-        Some(self.finish(told))
-    }
 }
 
 impl Errors {
@@ -244,14 +240,10 @@ fn beside(report: &mut Report, figures: &Figures) {
     }
     if failures.shutdown > 0 {
         report.title(format!(
-            "{} after the driver was shut down: as a rule libraries that clean up at the exit of the process, and harmless",
-            plural_came(failures.shutdown)
+            "{} came after the driver was shut down: as a rule libraries that clean up at the exit of the process, and harmless",
+            plural(failures.shutdown, "call")
         ));
     }
-}
-
-fn plural_came(calls: u64) -> String {
-    if calls == 1 { "1 call came".to_owned() } else { format!("{calls} calls came") }
 }
 
 /// For each context the first failure, and what was launched since the context was last known to be healthy.
@@ -274,20 +266,14 @@ fn windows(report: &mut Report, figures: &Figures) {
         ]);
         report.title(window_title(window));
         let since = match &window.last_sync {
-            Some(sync) => {
-                let at = Cell::At(sync.ts_ns);
-                format!(
-                    "{}, the last synchronisation that succeeded, at {}",
-                    clean(&sync.function),
-                    shown(at)
-                )
-            }
+            Some(sync) => format!(
+                "{}, the last synchronisation that succeeded, at {} s",
+                clean(&sync.function),
+                seconds(sync.ts_ns)
+            ),
             None => "the beginning: no synchronisation had succeeded before it".to_owned(),
         };
-        let launches = match window.launches {
-            1 => "1 launch".to_owned(),
-            n => format!("{n} launches"),
-        };
+        let launches = plural(window.launches, "launch");
         let hint = match (window.asynchronous, window.launches) {
             (true, 1..) => ". The error comes from the device: its cause is most likely one of them",
             (true, 0) => ". The error comes from the device: its cause lies before",
@@ -316,21 +302,14 @@ fn windows(report: &mut Report, figures: &Figures) {
 fn window_title(window: &ErrorWindow) -> String {
     let context = window.context.as_ref().map(|c| format!(" in context {}", clean(c))).unwrap_or_default();
     format!(
-        "First failure of pid {}{context}: {} returned {} at {} (thread {}, event {})",
+        "First failure of pid {}{context}: {} returned {} at {} s (thread {}, event {})",
         window.pid,
         clean(&window.function),
         clean(&window.error),
-        shown(Cell::At(window.ts_ns)),
+        seconds(window.ts_ns),
         window.tid,
         window.begin
     )
-}
-
-fn shown(at: Cell) -> String {
-    match at {
-        Cell::At(ns) => format!("{} s", crate::text::seconds(ns)),
-        _ => String::new(),
-    }
 }
 
 fn xids(report: &mut Report, figures: &Figures) {

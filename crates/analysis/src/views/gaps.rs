@@ -263,7 +263,6 @@ impl Window {
             self.parts.len() - 1
         });
         // The index is valid: `at` was found, or is the last index.
-        #[allow(clippy::indexing_slicing)]
         &mut self.parts[at]
     }
 }

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use super::calls::Functions;
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
-use crate::Figures;
 use crate::Summary;
 use crate::driver_figures::{KernelSpace, RequestSeen};
 use crate::table::{Cell, Column, Table, long, number, text};
@@ -111,10 +110,6 @@ impl View for Ioctls {
         self.callers(&mut report);
         others(&mut report, kernel);
         report
-    }
-
-    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
-        Some(self.finish(told))
     }
 }
 

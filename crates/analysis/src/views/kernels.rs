@@ -13,7 +13,7 @@ use crate::histogram::Histogram;
 use crate::table::{Cell, Column, Table, data, long, number};
 use crate::tally::Role;
 use crate::text::plural;
-use gpurec_trace::bounds::{Left, Names};
+use gpurec_trace::bounds::{Entries, Left};
 use gpurec_trace::tree::{self, Call, Calls};
 use gpurec_trace::{Begin, Body, End, Launch, Line};
 
@@ -60,10 +60,7 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 struct Kernels {
     functions: Functions,
     calls: Calls<Option<Asked>>,
-    by_name: Names<KERNELS_APART, NAMES>,
-    kernels: Vec<Kernel>,
-    /// Index of the kernel that stands for those beyond the limit and those without a name.
-    others: Option<usize>,
+    kernels: Entries<Kernel, KERNELS_APART, NAMES>,
     shapes: Left<ALL_SHAPES>,
     /// When each process last launched each kernel.
     last: ByProcess<usize, Option<u64>>,
@@ -155,20 +152,14 @@ impl View for Kernels {
         report.title(format!("{} launches of {}", figures.kernel_launches, plural(kernels, "kernel")));
         let mut table = Table::new("kernels", "kernels", KERNELS);
         for seen in &figures.kernels {
-            let mut row = vec![
-                Cell::Count(seen.launches),
-                Cell::Share(seen.launches.into(), figures.kernel_launches.into()),
-            ];
-            // Columns of intervals and call times, which this row lacks.
-            row.extend([const { Cell::Missing }; 6]);
-            row.extend([
-                Cell::Dims(seen.grid),
-                Cell::Dims(seen.block),
-                Cell::Missing,
-                if seen.shapes > 1 { Cell::Count(seen.shapes) } else { Cell::Missing },
-                Cell::Kernel(seen.name.clone()),
+            table.sparse_row(&[
+                ("launches", Cell::Count(seen.launches)),
+                ("launches_percent", Cell::Share(seen.launches.into(), figures.kernel_launches.into())),
+                ("grid", Cell::Dims(seen.grid)),
+                ("block", Cell::Dims(seen.block)),
+                ("shapes_count", if seen.shapes > 1 { Cell::Count(seen.shapes) } else { Cell::Missing }),
+                ("kernel", Cell::Kernel(seen.name.clone())),
             ]);
-            table.row(row);
         }
         table.more(figures.more_kernels);
         report.table(table);
@@ -193,25 +184,14 @@ impl Kernels {
     }
 
     fn index(&mut self, name: Option<&str>) -> usize {
-        if let Some(known) = name.and_then(|name| self.by_name.get(name)) {
-            return known;
-        }
-        let index = self.kernels.len();
-        let kept = name.and_then(|name| self.by_name.add(name, index));
-        if kept.is_none() {
-            if let Some(known) = self.others {
-                return known;
-            }
-            self.others = Some(index);
-        }
-        self.kernels.push(Kernel {
-            name: kept.unwrap_or_else(|| OTHERS.into()),
+        let new = |name: Option<Arc<str>>| Kernel {
+            name: name.unwrap_or_else(|| OTHERS.into()),
             launches: 0,
             shapes: HashMap::new(),
             between: Spread::default(),
             call: Spread::default(),
-        });
-        index
+        };
+        self.kernels.number(name, new, |_, _| true)
     }
 
     /// Counts a launch at the innermost level that shows it, with details that the level above may have read.
@@ -257,8 +237,8 @@ impl Kernels {
             1 => ", and 1 graph launch, whose kernels are not seen".to_owned(),
             n => format!(", and {n} graph launches, whose kernels are not seen"),
         };
-        let what = if self.launches == 1 { "launch" } else { "launches" };
-        report.title(format!("{} {what} of {}{graphs}", self.launches, plural(all.len() as u64, "kernel")));
+        let (launches, kernels) = (plural(self.launches, "launch"), plural(all.len() as u64, "kernel"));
+        report.title(format!("{launches} of {kernels}{graphs}"));
         report.fact("launches", self.launches);
         report.fact("graph_launches", self.graphs);
         let mut table = Table::new("kernels", "kernels", KERNELS);

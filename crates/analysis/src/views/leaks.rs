@@ -15,7 +15,7 @@ use crate::growth::{Group as Kind, Made, Moment};
 use crate::memory::{Names, PROCESSES};
 use crate::table::{Cell, Column, Table, data, number, size, text};
 use crate::text::{duration, plural};
-use gpurec_trace::bounds::MOST_LIVE;
+use gpurec_trace::bounds::{MOST_LIVE, entry};
 use gpurec_trace::{Body, Line, Memory, Op, Process};
 
 const GROUPS: &[Column] = &[
@@ -244,14 +244,13 @@ impl Gone {
     fn group(&mut self, leak: &Leak) {
         let Leak { pid, space, age_ns, leaks, live: Live { function, size, .. }, .. } = *leak;
         let key = Key { pid, function, space, size, leaks };
-        if self.groups.len() >= MOST_GROUPS && !self.groups.contains_key(&key) {
+        let Some(group) = entry(&mut self.groups, key, MOST_GROUPS) else {
             self.more_groups += 1;
             return;
-        }
-        let group = self.groups.entry(key).or_insert(Group { newest_ns: u64::MAX, ..Group::default() });
-        group.count += 1;
+        };
+        group.newest_ns = if group.count == 0 { age_ns } else { group.newest_ns.min(age_ns) };
         group.oldest_ns = group.oldest_ns.max(age_ns);
-        group.newest_ns = group.newest_ns.min(age_ns);
+        group.count += 1;
     }
 
     /// Sorts by size, largest first; among equals the oldest comes first.

@@ -122,15 +122,13 @@ impl View for Memories {
         report.title("Memory by space");
         let mut table = Table::new("spaces", "spaces", SPACES);
         for seen in &figures.memory.by_space {
-            let known = |column: &Column| match column.key() {
-                "space" => seen.space.as_str().into(),
-                "allocations" => Cell::Count(seen.allocations),
-                "allocated_bytes" => Cell::Bytes(seen.allocated_bytes),
-                "frees" => Cell::Count(seen.frees),
-                "freed_bytes" => Cell::Bytes(seen.freed_bytes),
-                _ => Cell::Missing,
-            };
-            table.row(SPACES.iter().map(known).collect());
+            table.sparse_row(&[
+                ("space", seen.space.as_str().into()),
+                ("allocations", Cell::Count(seen.allocations)),
+                ("allocated_bytes", Cell::Bytes(seen.allocated_bytes)),
+                ("frees", Cell::Count(seen.frees)),
+                ("freed_bytes", Cell::Bytes(seen.freed_bytes)),
+            ]);
         }
         report.table(table);
         report.title("The most that each process held of device and virtual memory together");

@@ -71,9 +71,13 @@ trait View {
     fn line(&mut self, line: &Line);
     fn finish(&mut self, told: &Told) -> Report;
     /// Called for a recording with --summary-only, which holds only figures. Returns None if they do not answer the
-    /// question.
-    fn of_figures(&mut self, figures: &Figures, told: &Told) -> Option<Report>;
+    /// question. A view of a `Summary` has them in it.
+    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
+        Some(self.finish(told))
+    }
 }
+
+type Make = fn(&ReportConfig) -> Box<dyn View>;
 
 struct Kind {
     name: &'static str,
@@ -82,7 +86,7 @@ struct Kind {
     main: &'static str,
     /// Default number of rows of each table in text output.
     rows: usize,
-    make: fn(&ReportConfig) -> Box<dyn View>,
+    make: Make,
     figures: &'static [Shows],
 }
 
@@ -110,112 +114,86 @@ const WASTE: Shows = shows("cuda_calls", "all that could be better", &[]);
 const PEAKS: Shows = shows("memory.peak", "how much memory was held", &[]);
 const FAILURES: Shows = shows("failures.calls", "how many calls failed", &["failed_calls"]);
 
+const fn kind(name: &'static str, what: &'static str) -> Kind {
+    Kind { name, what, main: "", rows: 0, make: api::make, figures: &[] }
+}
+
+impl Kind {
+    const fn of(self, main: &'static str, rows: usize, figures: &'static [Shows], make: Make) -> Kind {
+        Kind { main, rows, make, figures, ..self }
+    }
+}
+
 /// Every report. An entry here is all that a new one needs beside its own file.
 const VIEWS: &[Kind] = &[
-    Kind {
-        name: "api",
-        what: "CUDA functions by time, in the columns of nsys's cuda_api_sum",
-        main: "functions",
-        rows: 40,
-        make: api::make,
-        figures: &[CALLS],
-    },
-    Kind {
-        name: "kernels",
-        what: "kernel launches by name: how often, how far apart, which grids",
-        main: "kernels",
-        rows: 25,
-        make: kernels::make,
-        figures: &[LAUNCHES, GRAPHS],
-    },
-    Kind {
-        name: "memory",
-        what: "live bytes over time, by process and memory space, as a plot",
-        main: "series",
-        rows: 20,
-        make: memory::make,
-        figures: &[PEAKS],
-    },
-    Kind {
-        name: "leaks",
-        what: "what was never freed: what leaks, what is held (--older-than, --top)",
-        main: "groups",
-        rows: 10,
-        make: leaks::make,
-        figures: &[LEAKS, HELD],
-    },
-    Kind {
-        name: "copies",
-        what: "copies and sets by direction: bytes, bandwidth, pageable memory",
-        main: "directions",
-        rows: 20,
-        make: copies::make,
-        figures: &[COPIES],
-    },
-    Kind {
-        name: "sync",
-        what: "who waits for the GPU, for what, and how long",
-        main: "waiters",
-        rows: 20,
-        make: sync::make,
-        figures: &[WAITS],
-    },
-    Kind {
-        name: "errors",
-        what: "failed calls, the first failure, and what came before it",
-        main: "errors",
-        rows: 20,
-        make: errors::make,
-        figures: &[FAILURES],
-    },
-    Kind {
-        name: "gaps",
-        what: "time between launches: how long, and what the host did meanwhile",
-        main: "longest",
-        rows: 10,
-        make: gaps::make,
-        figures: &[LAUNCHES, HOST],
-    },
-    Kind {
-        name: "latency",
-        what: "how long calls took: percentiles; of one FUNCTION the histogram",
-        main: "functions",
-        rows: 30,
-        make: latency::make,
-        figures: &[CALLS],
-    },
-    Kind {
-        name: "longest",
-        what: "the longest calls, one by one, with what they were given",
-        main: "calls",
-        rows: 20,
-        make: longest::make,
-        figures: &[CALLS],
-    },
-    Kind {
-        name: "ioctl",
-        what: "what was asked of the driver, by request and RM command (--kernel)",
-        main: "requests",
-        rows: 30,
-        make: ioctl::make,
-        figures: &[],
-    },
-    Kind {
-        name: "threads",
-        what: "what each thread did, and where its time went",
-        main: "threads",
-        rows: 20,
-        make: threads::make,
-        figures: &[CALLS],
-    },
-    Kind {
-        name: "waste",
-        what: "what could be better, by what it costs",
-        main: "findings",
-        rows: 20,
-        make: waste::make,
-        figures: &[WASTE],
-    },
+    kind("api", "CUDA functions by time, in the columns of nsys's cuda_api_sum").of(
+        "functions",
+        40,
+        &[CALLS],
+        api::make,
+    ),
+    kind("kernels", "kernel launches by name: how often, how far apart, which grids").of(
+        "kernels",
+        25,
+        &[LAUNCHES, GRAPHS],
+        kernels::make,
+    ),
+    kind("memory", "live bytes over time, by process and memory space, as a plot").of(
+        "series",
+        20,
+        &[PEAKS],
+        memory::make,
+    ),
+    kind("leaks", "what was never freed: what leaks, what is held (--older-than, --top)").of(
+        "groups",
+        10,
+        &[LEAKS, HELD],
+        leaks::make,
+    ),
+    kind("copies", "copies and sets by direction: bytes, bandwidth, pageable memory").of(
+        "directions",
+        20,
+        &[COPIES],
+        copies::make,
+    ),
+    kind("sync", "who waits for the GPU, for what, and how long").of("waiters", 20, &[WAITS], sync::make),
+    kind("errors", "failed calls, the first failure, and what came before it").of(
+        "errors",
+        20,
+        &[FAILURES],
+        errors::make,
+    ),
+    kind("gaps", "time between launches: how long, and what the host did meanwhile").of(
+        "longest",
+        10,
+        &[LAUNCHES, HOST],
+        gaps::make,
+    ),
+    kind("latency", "how long calls took: percentiles; of one FUNCTION the histogram").of(
+        "functions",
+        30,
+        &[CALLS],
+        latency::make,
+    ),
+    kind("longest", "the longest calls, one by one, with what they were given").of(
+        "calls",
+        20,
+        &[CALLS],
+        longest::make,
+    ),
+    kind("ioctl", "what was asked of the driver, by request and RM command (--kernel)").of(
+        "requests",
+        30,
+        &[],
+        ioctl::make,
+    ),
+    kind("threads", "what each thread did, and where its time went").of(
+        "threads",
+        20,
+        &[CALLS],
+        threads::make,
+    ),
+    kind("waste", "what could be better, by what it costs").of("findings", 20, &[WASTE], waste::make),
 ];
 
 /// Their names, for the command line.

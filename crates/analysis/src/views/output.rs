@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::prose::{hanging, wrapped};
 use crate::table::Table;
 use crate::ui::clean_lines;
 
@@ -99,9 +100,9 @@ impl Report {
                     if !text.is_empty() {
                         text.push('\n');
                     }
-                    wrap(&mut text, title, width, "", "  ");
+                    text.push_str(&hanging("", "  ", title, width));
                 }
-                Part::Words(words) => wrap(&mut text, words, width, "  ", "  "),
+                Part::Words(words) => text.push_str(&wrapped("  ", words, width)),
                 Part::Lines(lines) => push_lines(&mut text, lines),
                 Part::Table(table) if !table.is_empty() => push_lines(&mut text, &table.text(width)),
                 Part::Table(_) | Part::Data(_) => {}
@@ -145,24 +146,6 @@ fn push_lines(text: &mut String, lines: &[String]) {
         text.push_str(line);
         text.push('\n');
     }
-}
-
-/// Wraps words into lines of at most `width` columns.
-fn wrap(text: &mut String, words: &str, width: usize, first: &str, others: &str) {
-    let mut line = first.to_owned();
-    let mut empty = true;
-    for word in words.split(' ') {
-        if !empty && line.chars().count() + 1 + word.chars().count() > width {
-            push_lines(text, &[std::mem::replace(&mut line, others.to_owned())]);
-            empty = true;
-        }
-        if !empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        empty = false;
-    }
-    push_lines(text, &[line]);
 }
 
 #[cfg(test)]

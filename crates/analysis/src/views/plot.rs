@@ -2,6 +2,9 @@
 
 use crate::table::size;
 
+/// Eighths of a character.
+pub const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
 /// Rows of a curve.
 const ROWS: usize = 8;
 
@@ -114,7 +117,7 @@ fn cell((least, most): (u64, u64), peak: u64, row: usize) -> char {
     } else if high <= base {
         ' '
     } else if low == high {
-        ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'].get(high - base - 1).copied().unwrap_or('█')
+        LEVELS.get(high - base - 1).copied().unwrap_or('█')
     } else {
         '░'
     }

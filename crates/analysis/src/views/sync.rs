@@ -1,8 +1,7 @@
 //! `report sync`: which threads wait for the GPU, for what, and how long. A wait counts once, at the innermost level
 //! seen, as in the summary. A copy that blocks its caller has its own table, since it is not a synchronisation call.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::Hash;
+use std::collections::HashSet;
 
 use super::calls::{Functions, Thread, handle, left_out, unfinished};
 use super::output::Report;
@@ -14,6 +13,7 @@ use crate::table::{Cell, Column, Table, data, long, number, text};
 use crate::tally::Role;
 use crate::text::{duration, of_them_unfinished, plural};
 use gpurec_cuda::traits::Mark;
+use gpurec_trace::bounds::Sums;
 use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{Begin, Body, End, Line, Process, Transfer};
 
@@ -119,23 +119,12 @@ impl Waited {
     }
 }
 
-/// Returns the sum for a key, or the shared sum of the keys beyond `MOST`.
-fn of<'a, K: Eq + Hash>(sums: &'a mut HashMap<K, Waited>, others: &'a mut Waited, key: K) -> &'a mut Waited {
-    if sums.len() >= MOST && !sums.contains_key(&key) {
-        return others;
-    }
-    sums.entry(key).or_default()
-}
-
 #[derive(Default)]
 struct Syncs {
     functions: Functions,
     open: Calls<Option<Target>>,
-    waits: HashMap<Key, Waited>,
-    /// Waits of keys beyond `MOST`.
-    other_waits: Waited,
-    copies: HashMap<(Thread, usize, Box<str>), Waited>,
-    other_copies: Waited,
+    waits: Sums<Key, Waited, MOST>,
+    copies: Sums<(Thread, usize, Box<str>), Waited, MOST>,
     /// The last work of each process: by stream, and under None over all its streams.
     last: ByProcess<Option<u64>, usize>,
     recorded: ByProcess<u64, u64>,
@@ -157,7 +146,7 @@ impl View for Syncs {
 
     fn finish(&mut self, told: &Told) -> Report {
         self.unfinished(told);
-        if self.waits.is_empty() && self.copies.is_empty() {
+        if self.waits.by_key.is_empty() && self.copies.by_key.is_empty() {
             return nothing("No call waited for the GPU in this trace.");
         }
         self.report()
@@ -178,20 +167,17 @@ impl View for Syncs {
         let mut table = Table::new("waiters", "functions", WAITS);
         for one in &sync.by_function {
             let known = figures.functions.iter().find(|f| f.name == one.name);
-            let mut row = vec![
-                Cell::Millis(one.total_ns),
-                Cell::Share(one.total_ns.into(), sync.total_ns.into()),
-                Cell::Count(one.calls),
-                Cell::some(one.unfinished),
-                Cell::optional(one.total_ns.checked_div(one.calls), Cell::Micros),
-                Cell::optional(known, |f| Cell::Micros(f.med_ns)),
-                Cell::optional(known, |f| Cell::Micros(f.max_ns)),
-            ];
-            // Columns that name the wait and its thread; a row of a copy has none.
-            row.extend([const { Cell::Missing }; 3]);
-            row.extend([one.name.as_str().into(), one.name.as_str().into()]);
-            row.extend([const { Cell::Missing }; 3]);
-            table.row(row);
+            table.sparse_row(&[
+                ("total_ns", Cell::Millis(one.total_ns)),
+                ("total_percent", Cell::Share(one.total_ns.into(), sync.total_ns.into())),
+                ("waits", Cell::Count(one.calls)),
+                ("unfinished", Cell::some(one.unfinished)),
+                ("avg_ns", Cell::optional(one.total_ns.checked_div(one.calls), Cell::Micros)),
+                ("med_ns", Cell::optional(known, |f| Cell::Micros(f.med_ns))),
+                ("max_ns", Cell::optional(known, |f| Cell::Micros(f.max_ns))),
+                ("call", one.name.as_str().into()),
+                ("innermost", one.name.as_str().into()),
+            ]);
         }
         report.table(table);
         report.words("By function: a wait inside another, as cuStreamSynchronize in cudaStreamSynchronize, is in the rows of both.");
@@ -258,7 +244,7 @@ impl Syncs {
         self.total_ns = self.total_ns.saturating_add(ns);
         let last = self.last.get(call.pid, &target.stream()).copied();
         let key = Key { thread: call.thread(), function: call.function, outermost, target, last };
-        let waited = of(&mut self.waits, &mut self.other_waits, key);
+        let waited = self.waits.of(key);
         waited.add(ns, call.id);
         Some(waited)
     }
@@ -282,7 +268,7 @@ impl Syncs {
         let direction =
             if transfer.direction.len() < LONGEST { transfer.direction.as_ref() } else { "others" };
         let key = ((transfer.pid, transfer.tid), function, Box::from(direction));
-        let waited = of(&mut self.copies, &mut self.other_copies, key);
+        let waited = self.copies.of(key);
         waited.add(ns, transfer.begin);
         waited.bytes = waited.bytes.saturating_add(transfer.size);
     }
@@ -299,22 +285,22 @@ impl Syncs {
         report.fact("waits", self.calls);
         report.fact("waited_ns", self.total_ns);
         report.fact("unfinished", self.unfinished);
-        let threads: HashSet<Thread> = self.waits.keys().map(|key| key.thread).collect();
+        let threads: HashSet<Thread> = self.waits.by_key.keys().map(|key| key.thread).collect();
         report.title(format!(
             "Waited for the GPU: {} in {} of {}{}{}",
             duration(self.total_ns),
             plural(self.calls, "call"),
-            if self.other_waits.count > 0 { "at least " } else { "" },
+            if self.waits.others.count > 0 { "at least " } else { "" },
             plural(threads.len() as u64, "thread"),
             of_them_unfinished(self.unfinished)
         ));
-        let mut all: Vec<(&Key, &Waited)> = self.waits.iter().collect();
+        let mut all: Vec<(&Key, &Waited)> = self.waits.by_key.iter().collect();
         all.sort_by(|(a, x), (b, y)| (y.total_ns, y.count, *a).cmp(&(x.total_ns, x.count, *b)));
         let mut table = Table::new("waiters", "sorts of waits", WAITS);
         for (key, waited) in all {
             table.row(self.row(Some(key), waited));
         }
-        let others = &self.other_waits;
+        let others = &self.waits.others;
         if others.count > 0 {
             table.row(self.row(None, others));
         }
@@ -329,7 +315,7 @@ impl Syncs {
         if let Some(said) = left_out(&self.open) {
             report.words(said);
         }
-        if !self.waits.is_empty() {
+        if !self.waits.by_key.is_empty() {
             report.words(
                 "A wait inside another, as cuStreamSynchronize in cudaStreamSynchronize, counts once, with the inner one's time. Submitted last: what the process gave last to what is waited for; the wait is for that and all before it.",
             );
@@ -367,15 +353,15 @@ impl Syncs {
     }
 
     fn copies(&self, report: &mut Report) {
-        if self.copies.is_empty() {
+        if self.copies.by_key.is_empty() {
             return;
         }
         report.title("Copies that their call waited for, beside these");
         let mut table = Table::new("copies", "sorts of copies", COPIES);
-        let mut all: Vec<_> = self.copies.iter().collect();
+        let mut all: Vec<_> = self.copies.by_key.iter().collect();
         all.sort_by(|(a, x), (b, y)| (y.total_ns, y.count, *a).cmp(&(x.total_ns, x.count, *b)));
         let named = all.into_iter().map(|(key, waited)| (Some(key), waited));
-        let others = Some((None, &self.other_copies)).filter(|(_, others)| others.count > 0);
+        let others = Some((None, &self.copies.others)).filter(|(_, others)| others.count > 0);
         for (key, waited) in named.chain(others) {
             table.row(vec![
                 Cell::Millis(waited.total_ns),
@@ -390,7 +376,7 @@ impl Syncs {
             ]);
         }
         report.table(table);
-        let others = &self.other_copies;
+        let others = &self.copies.others;
         if others.count > 0 {
             report.words(format!(
                 "Only the first {MOST} kinds of copies have rows of their own. The row `others` has {} of other kinds, {}.",

@@ -11,7 +11,8 @@ use crate::table::{Cell, Column, Table, data, long, number, text};
 use crate::tally::Role;
 use crate::text::{duration, plural};
 use gpurec_cuda::Api;
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::{Left, Sums, entry};
+use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{self, Call, Calls};
 use gpurec_trace::{Begin, Body, End, Line, Process};
 
@@ -61,10 +62,8 @@ pub fn make(_: &ReportConfig) -> Box<dyn View> {
 struct Threads {
     functions: Functions,
     calls: Calls<()>,
-    threads: HashMap<Thread, Seen>,
-    /// All threads beyond `MOST` together.
-    others: Seen,
-    processes: BTreeMap<u32, Started>,
+    threads: Sums<Thread, Seen, MOST>,
+    processes: Map<u32, Started>,
     /// Room left for functions of threads, and for commands.
     left: Left<PAIRS>,
     commands: Left<COMMANDS>,
@@ -123,7 +122,7 @@ impl View for Threads {
     }
 
     fn finish(&mut self, told: &Told) -> Report {
-        if self.threads.is_empty() {
+        if self.threads.by_key.is_empty() {
             return nothing("No thread made a CUDA call in this trace.");
         }
         self.unfinished(told);
@@ -143,14 +142,12 @@ impl View for Threads {
             for thread in &cost.threads {
                 let rank =
                     figures.processes.iter().find(|seen| seen.pid == thread.pid).and_then(|seen| seen.rank);
-                let is_known = |column: &Column| match column.key() {
-                    "calls" => Cell::Count(thread.calls),
-                    "pid" => Cell::Count(thread.pid.into()),
-                    "tid" => Cell::Count(thread.tid.into()),
-                    "rank" => Cell::optional(rank, |rank| Cell::Count(rank.into())),
-                    _ => Cell::Missing,
-                };
-                table.row(THREADS.iter().map(is_known).collect());
+                table.sparse_row(&[
+                    ("calls", Cell::Count(thread.calls)),
+                    ("pid", Cell::Count(thread.pid.into())),
+                    ("tid", Cell::Count(thread.tid.into())),
+                    ("rank", Cell::optional(rank, |rank| Cell::Count(rank.into()))),
+                ]);
             }
             table.more(cost.more_threads);
             report.table(table);
@@ -177,11 +174,7 @@ impl Threads {
         let thread = (begin.pid, begin.tid);
         let call = Call::new(line.event_id, line.ts_ns, begin, function, ());
         self.calls.begin(call, self.functions.bit(function));
-        let seen = if self.threads.len() < MOST || self.threads.contains_key(&thread) {
-            self.threads.entry(thread).or_default()
-        } else {
-            &mut self.others
-        };
+        let seen = self.threads.of(thread);
         if seen.calls == 0 {
             seen.first_ns = line.ts_ns;
         }
@@ -191,10 +184,8 @@ impl Threads {
 
     /// Returns the entry of a thread that has made a call, or the shared entry of the threads beyond `MOST`.
     fn seen(&mut self, thread: Thread) -> Option<&mut Seen> {
-        if self.others.calls > 0 && !self.threads.contains_key(&thread) {
-            return Some(&mut self.others);
-        }
-        self.threads.get_mut(&thread)
+        let others = Some(&mut self.threads.others).filter(|others| others.calls > 0);
+        self.threads.by_key.get_mut(&thread).or(others)
     }
 
     fn end(&mut self, line: &Line, end: &End) {
@@ -275,24 +266,21 @@ impl Threads {
         if !self.commands.take(started.command.len()) {
             started.command = String::new();
         }
-        if self.processes.len() < MOST || self.processes.contains_key(&pid) {
-            self.processes.insert(pid, started);
+        if let Some(known) = entry(&mut self.processes, pid, MOST) {
+            *known = started;
         }
     }
 
     fn report(&self, whole_ns: u64) -> Report {
-        let mut all: Vec<(&Thread, &Seen)> = self.threads.iter().collect();
+        let mut all: Vec<(&Thread, &Seen)> = self.threads.by_key.iter().collect();
         all.sort_by(|(a, x), (b, y)| (y.cuda_ns, y.calls, *a).cmp(&(x.cuda_ns, x.calls, *b)));
         let mut report = Report::default();
         let mut by_pid: BTreeMap<u32, u64> = BTreeMap::new();
-        for (pid, _) in self.threads.keys() {
+        for (pid, _) in self.threads.by_key.keys() {
             *by_pid.entry(*pid).or_default() += 1;
         }
-        let processes = match by_pid.len() {
-            1 => "1 process".to_owned(),
-            n => format!("{n} processes"),
-        };
-        let others = self.others.calls > 0;
+        let processes = plural(by_pid.len() as u64, "process");
+        let others = self.threads.others.calls > 0;
         report.title(format!(
             "{}{} of {processes} made CUDA calls, the most time in them first",
             if others { "More than " } else { "" },
@@ -305,14 +293,14 @@ impl Threads {
             table.row(self.row(Some(*thread), seen, rank));
         }
         if others {
-            table.row(self.row(None, &self.others, None));
+            table.row(self.row(None, &self.threads.others, None));
         }
         report.table(table);
         if others {
             report.words(format!(
                 "Only the first {MOST} threads have rows of their own. The last row has {} of other threads, {} in CUDA; the figures below leave those threads out.",
-                plural(self.others.calls, "call"),
-                duration(self.others.cuda_ns)
+                plural(self.threads.others.calls, "call"),
+                duration(self.threads.others.cuda_ns)
             ));
         }
         if let Some(said) = left_out(&self.calls) {

@@ -8,7 +8,7 @@ use crate::left_out::LeftOut;
 use crate::table::{Cell, Column, Table, long, number};
 use crate::unknown::{About, NO_END, unknown};
 use gpurec_trace::Reasons;
-use gpurec_trace::bounds::short;
+use gpurec_trace::bounds::{entry, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Body, Finish, Line, Notes, Process};
 
@@ -56,7 +56,7 @@ pub struct Told {
     /// Unknown figures according to the recorder; None before the `end` line.
     unknown: Option<BTreeMap<String, String>>,
     /// Names and ranks of processes. `callers` are the processes that made calls.
-    names: BTreeMap<u32, (String, Option<u32>)>,
+    names: Map<u32, (String, Option<u32>)>,
     /// Time so far of each unfinished call, according to the recorder.
     in_flight: Option<Map<u64, u64>>,
     callers: BTreeSet<u32>,
@@ -113,8 +113,8 @@ impl Told {
     }
 
     fn name(&mut self, pid: u32, name: String, rank: Option<u32>) {
-        if self.names.len() < MOST || self.names.contains_key(&pid) {
-            self.names.insert(pid, (name, rank));
+        if let Some(known) = entry(&mut self.names, pid, MOST) {
+            *known = (name, rank);
         }
     }
 

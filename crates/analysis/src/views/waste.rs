@@ -34,10 +34,6 @@ impl View for Waste {
         findings.truncate(self.top.unwrap_or(usize::MAX));
         report(&findings, duration_ns)
     }
-
-    fn of_figures(&mut self, _: &Figures, told: &Told) -> Option<Report> {
-        Some(self.finish(told))
-    }
 }
 
 fn report(findings: &[Finding], whole_ns: u64) -> Report {
