@@ -364,7 +364,7 @@ fn a_line_that_would_be_too_long_is_written_shorter() {
     assert!(text.len() < 1 << 20 && notes.is_whole(), "{} bytes: {notes:?}", text.len());
     assert!(events[1].contains("(others)") && events[1].contains("200000"), "{}", events[1]);
     assert!(
-        events[2].contains("took more than 16 MiB") && events[2].contains("complete: false"),
+        events[2].contains("would take more than 16 MiB") && events[2].contains("complete: false"),
         "{}",
         events[2]
     );
