@@ -49,7 +49,7 @@ const LISTED_PROCESSES: usize = 100;
 
 /// What the summary keeps of an open call.
 #[derive(Default)]
-pub(super) struct Open {
+pub(crate) struct Open {
     /// The cost of recording the calls inside.
     nested_ns: u64,
     kernel: Option<usize>,
@@ -72,7 +72,7 @@ pub struct Summary {
     by_name: Names<MOST, FUNCTION_NAMES>,
     /// Indexes of the shared entries for functions beyond the limit.
     others: Vec<usize>,
-    pub(super) open: Calls<Open>,
+    pub(crate) open: Calls<Open>,
     pub(super) driver: Driver,
     pub(super) calls_by_thread: Map<(u32, u32), Paid>,
     pub(super) processes: BTreeMap<u32, ProcessSeen>,
@@ -175,10 +175,10 @@ impl Summary {
 
     fn begin(&mut self, line: &Line, begin: &Begin) {
         let function = self.function(&begin.name);
-        let (traits, role, stepped) = match self.functions.get(function) {
-            Some(tally) => (tally.traits, tally.role, tally.stepped),
-            None => return,
-        };
+        let Some(tally) = self.functions.get(function) else { return };
+        let (traits, role, stepped) = (&tally.traits, tally.role, tally.stepped);
+        let context = Errors::context_of(traits, begin);
+        let asked = if traits.allocates() { asked::bytes(traits, &begin.args) } else { None };
         match traits.api {
             Api::Other => self.figures.other_calls += 1,
             Api::Driver | Api::Runtime => self.figures.cuda_calls += 1,
@@ -193,15 +193,19 @@ impl Summary {
         let launch = launch.filter(|_| role == Some(Role::KernelLaunch));
         let kernel = launch.and_then(|launch| self.kernels.index(launch));
         let shape = launch.map_or((None, None), |launch| (launch.grid, launch.block));
-        let context = Errors::context_of(&traits, begin);
-        let asked = if traits.allocates() { asked::bytes(&traits, &begin.args) } else { None };
         let open = Open { kernel, shape, device, context, asked, ..Open::default() };
         let call = Call::new(line.event_id, line.ts_ns, begin, function, open);
         self.open.begin(call, role.map_or(0, Role::bit));
     }
 
     fn end(&mut self, line: &Line, end: &End) {
-        let mut open = self.open.end(end.begin, end.duration_ns);
+        let (functions, prices) = (&self.functions, &self.prices);
+        let mut open = self.open.end_in(end.begin, end.duration_ns, |call, caller| {
+            let stepped = functions.get(call.function).is_some_and(|tally| tally.stepped);
+            let own_ns = prices.as_ref().map_or(0, |prices| prices.of(stepped));
+            let nested_ns = call.of.nested_ns.saturating_add(own_ns);
+            caller.of.nested_ns = caller.of.nested_ns.saturating_add(nested_ns);
+        });
         let function = match &open {
             Some(open) => open.function,
             None => {
@@ -228,14 +232,7 @@ impl Summary {
                 tally.add_within(within.kernel_ns, within.off_cpu_ns);
             }
         }
-        let (role, traits) = (tally.role, tally.traits);
-        let own_ns = self.prices.as_ref().map_or(0, |prices| prices.of(tally.stepped));
-        if let Some(open) = &open
-            && let Some(caller) = open.parent.and_then(|parent| self.open.get_mut(parent))
-        {
-            caller.of.nested_ns =
-                caller.of.nested_ns.saturating_add(open.of.nested_ns.saturating_add(own_ns));
-        }
+        let role = tally.role;
         if let (Some(open), Some(ns)) = (&mut open, end.duration_ns) {
             self.maybe_slow(end, open, ns);
         }
@@ -260,8 +257,8 @@ impl Summary {
             if role == Some(Role::Sync) {
                 self.errors.synchronised(end, function, line.ts_ns);
             }
-            if traits.switches() {
-                self.errors.switched(&traits, end, open.as_ref().and_then(|open| open.of.context));
+            if let Some(tally) = self.functions.get(function).filter(|tally| tally.traits.switches()) {
+                self.errors.switched(&tally.traits, end, open.as_ref().and_then(|open| open.of.context));
             }
         }
         if end.ended == Ended::Returned && open.is_some_and(|open| open.parent.is_none()) {

@@ -123,11 +123,37 @@ impl<T> Calls<T> {
     }
 
     pub fn end(&mut self, begin: u64, duration_ns: Option<u64>) -> Option<Call<T>> {
+        self.end_in(begin, duration_ns, |_, _| {})
+    }
+
+    /// As `end`. `tell` updates the level above, if there is one, from the call.
+    pub fn end_in(
+        &mut self,
+        begin: u64,
+        duration_ns: Option<u64>,
+        tell: impl FnOnce(&Call<T>, &mut Call<T>),
+    ) -> Option<Call<T>> {
         let call = self.open.remove(&begin)?;
         if let Some(outer) = call.parent.and_then(|parent| self.open.get_mut(&parent)) {
             outer.inside_ns = outer.inside_ns.saturating_add(duration_ns.unwrap_or(0));
+            tell(&call, outer);
         }
         Some(call)
+    }
+
+    /// The open calls of each thread that nest around its last one. The others have lost their ends.
+    pub fn nested(&self) -> Vec<&Call<T>> {
+        let mut open: Vec<&Call<T>> = self.open.values().collect();
+        open.sort_unstable_by_key(|call| (call.thread(), call.id));
+        let chain = |call: &Call<T>| -> Option<Vec<&Call<T>>> {
+            let chain: Vec<_> = self.around(Some(call.id)).collect();
+            chain.last().is_some_and(|outermost| outermost.parent.is_none()).then_some(chain)
+        };
+        let threads = open.chunk_by(|a, b| a.thread() == b.thread());
+        threads
+            .filter_map(|of_thread| of_thread.iter().rev().find_map(|call| chain(call)))
+            .flatten()
+            .collect()
     }
 
     /// For an end without an open call: whether its begin was left out rather than lost.
@@ -225,7 +251,9 @@ mod tests {
         let innermost = calls.end(3, Some(10)).unwrap();
         assert!(!innermost.has_inside(WAIT) && calls.get(1).unwrap().has_inside(WAIT));
         assert_eq!(calls.or_above(&innermost, |of| *of), Some(7), "read by the level above");
+        calls.begin(call(4, Some(2)), 0);
         let middle = calls.end(2, Some(15)).unwrap();
+        assert_eq!(calls.nested().iter().map(|call| call.id).collect::<Vec<_>>(), [1], "4 has lost its end");
         assert!(middle.has_inside(WAIT) && middle.inside_ns == 10);
         assert_eq!(calls.end(1, None).unwrap().inside_ns, 15);
         assert!(calls.end(1, None).is_none() && !calls.was_left_out(), "an end without a begin");

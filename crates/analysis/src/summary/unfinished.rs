@@ -70,11 +70,9 @@ impl Summary {
         tallies
     }
 
-    /// The time of each function's calls without that of the calls inside, so far for those that have not returned.
-    pub(crate) fn own_ns(&self, figures: &Figures) -> HashMap<&str, u64> {
-        let open =
-            || figures.in_flight.iter().filter_map(|of| Some((self.open.get(of.begin)?, of.duration_ns)));
-        let inside: Map<u64, u64> = open().filter_map(|(call, ns)| Some((call.parent?, ns))).collect();
+    /// The time of each function's calls without that of the calls inside; `open` has those that have not returned.
+    pub(crate) fn own_ns(&self, open: &[(&Call<Open>, u64)]) -> HashMap<&str, u64> {
+        let inside: Map<u64, u64> = open.iter().filter_map(|(call, ns)| Some((call.parent?, *ns))).collect();
         let mut own: HashMap<&str, u64> = HashMap::new();
         let mut add = |function: usize, ns: u64| {
             let Some(tally) = self.functions.get(function) else { return };
@@ -82,7 +80,7 @@ impl Summary {
             *sum = sum.saturating_add(ns);
         };
         self.functions.iter().enumerate().for_each(|(at, tally)| add(at, tally.own_ns));
-        for (call, ns) in open() {
+        for (call, ns) in open {
             let inside_ns = call.inside_ns.saturating_add(inside.get(&call.id).copied().unwrap_or(0));
             add(call.function, ns.saturating_sub(inside_ns));
         }

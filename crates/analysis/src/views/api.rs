@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::calls;
 use super::output::Report;
 use super::{ReportConfig, Told, View, nothing};
 use crate::figures::{Figures, Function};
@@ -37,7 +38,10 @@ impl View for Api {
         if figures.functions.is_empty() {
             return nothing("There is no CUDA call in this trace.");
         }
-        let own = told.only_figures().is_none().then(|| self.summary.own_ns(&figures));
+        let own = told
+            .only_figures()
+            .is_none()
+            .then(|| self.summary.own_ns(&calls::unfinished(&self.summary.open, told)));
         report(&figures, own.as_ref())
     }
 }

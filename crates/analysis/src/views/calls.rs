@@ -75,13 +75,17 @@ impl Functions {
     }
 }
 
-/// Unfinished calls by thread, the outermost first, each with its time so far.
+/// Unfinished calls by thread, the outermost first, each with its time so far. Without the recorder's own list, calls
+/// that have only lost their ends are left out.
 pub fn unfinished<'a, T>(calls: &'a Calls<T>, told: &Told) -> Vec<(&'a Call<T>, u64)> {
     let timed = |call: &'a Call<T>| {
         let ns = told.so_far(call.id, call.ts_ns, calls.died_ns(call).is_some())?;
         Some((call, ns))
     };
-    let mut all: Vec<_> = calls.iter().filter_map(timed).collect();
+    let mut all: Vec<_> = match told.has_in_flight() {
+        true => calls.iter().filter_map(timed).collect(),
+        false => calls.nested().into_iter().filter_map(timed).collect(),
+    };
     all.sort_by_key(|(call, _)| (call.thread(), call.id));
     all
 }

@@ -145,6 +145,11 @@ impl Told {
         }
     }
 
+    /// Whether the recorder listed the calls that did not return.
+    pub fn has_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// The figures of the `end` line, for a recording with --summary-only.
     pub fn only_figures(&self) -> Option<Box<Figures>> {
         self.figures.clone().filter(|_| self.calls == 0)
