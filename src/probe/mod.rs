@@ -43,6 +43,7 @@ use crate::errno;
 use crate::files::{FileId, Wants};
 use crate::host::Backend;
 use crate::host::Plan;
+use crate::process::fds;
 use crate::ring::Ring;
 use crate::wire;
 use attach::Place;
@@ -227,6 +228,7 @@ impl Probes {
         let start = Instant::now();
         self.base.still_here();
         let Wants { key, path, image, handle, stamp } = wants;
+        let Some(handle) = handle else { return failed(&path, &fds::too_few().into()) };
         if self.hooked.contains(&key) {
             return Looked::Nothing;
         }
