@@ -30,7 +30,8 @@ fn misspelt<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str
     let most = (name.len() / 4).clamp(1, 4);
     let mut found: Vec<(usize, &str)> = names
         .filter(|other| other.len().abs_diff(name.len()) <= most)
-        .filter_map(|other| Some((distance(name, other, most)?, other)))
+        .map(|other| (strsim::levenshtein(name, other), other))
+        .filter(|(distance, _)| *distance <= most)
         .collect();
     found.sort();
     found.dedup();
@@ -57,29 +58,4 @@ fn containing<'a, I: Iterator<Item = &'a str>>(piece: &str, names: impl Fn() -> 
 
 fn longest_piece(pattern: &str) -> &str {
     pattern.split(['*', '?', '[', ']']).max_by_key(|piece| piece.len()).unwrap_or_default()
-}
-
-/// The edit distance, if it is at most `most`.
-fn distance(a: &str, b: &str, most: usize) -> Option<usize> {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut least = left;
-        for (y, cell) in b.iter().zip(row.iter_mut().skip(1)) {
-            let changed = diagonal + usize::from(x != y);
-            diagonal = *cell;
-            left = changed.min(left + 1).min(diagonal + 1);
-            *cell = left;
-            least = least.min(left);
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-        if least > most {
-            return None;
-        }
-    }
-    row.last().copied().filter(|distance| *distance <= most)
 }
