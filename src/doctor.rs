@@ -59,13 +59,13 @@ fn recording(plan: &Plan) -> String {
     }
     match probe::trial(plan) {
         Ok(trial) => {
-            for (backend, why) in trial.refused {
+            for (backend, why) in &trial.refused {
                 text.push_str(&format!("  {}: no: {why}\n", backend.name()));
             }
             text.push_str(&format!(
                 "  {}: works, about {} ns a recorded call\n",
                 trial.backend.name(),
-                trial.ns_per_call
+                trial.costs.emulated
             ));
         }
         Err(error) => text.push_str(&format!("  not possible: {error:#}\n")),

@@ -8,101 +8,72 @@ mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/process.skel.rs"));
 }
 
-pub use skeleton::types::gpurec_call as Call;
-pub use skeleton::types::gpurec_capture as Capture;
-pub use skeleton::types::gpurec_config as Config;
-pub use skeleton::types::gpurec_driver as Driver;
-pub use skeleton::types::gpurec_exec as Exec;
-pub use skeleton::types::gpurec_exit as Exit;
-pub use skeleton::types::gpurec_file as FileKey;
-pub use skeleton::types::gpurec_fork as Fork;
-pub use skeleton::types::gpurec_head as Head;
-pub use skeleton::types::gpurec_hook as Hook;
-pub use skeleton::types::gpurec_instant as Instant;
-pub use skeleton::types::gpurec_ioctl_key as IoctlKey;
-pub use skeleton::types::gpurec_ioctl_shape as IoctlShape;
-pub use skeleton::types::gpurec_lost as Lost;
-pub use skeleton::types::gpurec_lost_total as LostTotal;
-pub use skeleton::types::gpurec_new_file as NewFile;
-pub use skeleton::types::gpurec_piece as Piece;
-pub use skeleton::types::gpurec_positions as Positions;
-pub use skeleton::types::gpurec_pulse as Pulse;
-pub use skeleton::types::gpurec_read as Read;
-pub use skeleton::types::gpurec_return as Return;
-pub use skeleton::types::gpurec_spender as Spender;
-pub use skeleton::types::gpurec_spent as Spent;
-pub use skeleton::types::gpurec_state as State;
-
-use skeleton::types::{
-    gpurec_family, gpurec_flag, gpurec_kind, gpurec_limit, gpurec_phase, gpurec_piece_state,
-    gpurec_read_kind, gpurec_role, gpurec_scope, gpurec_source, gpurec_told_by_function, gpurec_wants,
+pub use skeleton::types::{
+    gpurec_call as Call, gpurec_capture as Capture, gpurec_config as Config, gpurec_driver as Driver,
+    gpurec_exec as Exec, gpurec_exit as Exit, gpurec_file as FileKey, gpurec_fork as Fork,
+    gpurec_head as Head, gpurec_hook as Hook, gpurec_instant as Instant, gpurec_ioctl_key as IoctlKey,
+    gpurec_ioctl_shape as IoctlShape, gpurec_lost as Lost, gpurec_lost_total as LostTotal,
+    gpurec_new_file as NewFile, gpurec_piece as Piece, gpurec_positions as Positions, gpurec_pulse as Pulse,
+    gpurec_read as Read, gpurec_return as Return, gpurec_spender as Spender, gpurec_spent as Spent,
+    gpurec_state as State,
 };
 
-pub const CALL: u16 = gpurec_kind::GPUREC_CALL.0 as u16;
-pub const RETURN: u16 = gpurec_kind::GPUREC_RETURN.0 as u16;
-pub const FORK: u16 = gpurec_kind::GPUREC_FORK.0 as u16;
-pub const EXEC: u16 = gpurec_kind::GPUREC_EXEC.0 as u16;
-pub const EXIT: u16 = gpurec_kind::GPUREC_EXIT.0 as u16;
-pub const INSTANT: u16 = gpurec_kind::GPUREC_INSTANT.0 as u16;
+/// Names of the header's constants, with the type in which records hold them.
+macro_rules! constants {
+    ($($of:ident as $type:ty { $($name:ident = $value:ident),* })*) => {
+        $($(pub const $name: $type = skeleton::types::$of::$value.0 as $type;)*)*
+    };
+}
 
-pub const CHAINED: u16 = gpurec_flag::GPUREC_CHAINED.0 as u16;
-pub const PROCESS_ENDED: u16 = gpurec_flag::GPUREC_PROCESS_ENDED.0 as u16;
-pub const CUT: u16 = gpurec_flag::GPUREC_CUT.0 as u16;
-pub const STOPPED: u16 = gpurec_flag::GPUREC_STOPPED.0 as u16;
-pub const PROGRAM: u16 = gpurec_flag::GPUREC_PROGRAM.0 as u16;
-pub const WATCHED: u16 = gpurec_flag::GPUREC_WATCHED.0 as u16;
-
-pub const NO_HOOKS: u16 = gpurec_flag::GPUREC_NO_HOOKS.0 as u16;
-pub const NO_RETURN: u16 = gpurec_flag::GPUREC_NO_RETURN.0 as u16;
-pub const KERNEL: u16 = gpurec_flag::GPUREC_KERNEL.0 as u16;
-pub const KERNEL_THREAD: u16 = gpurec_flag::GPUREC_KERNEL_THREAD.0 as u16;
-pub const WRAPPED: u16 = gpurec_flag::GPUREC_WRAPPED.0 as u16;
-
-pub const PIECE_READ: u16 = gpurec_piece_state::GPUREC_PIECE_READ.0 as u16;
-pub const PIECE_NULL: u16 = gpurec_piece_state::GPUREC_PIECE_NULL.0 as u16;
-pub const PIECE_CUT: u16 = gpurec_piece_state::GPUREC_PIECE_CUT.0 as u16;
-
-pub const READ_BYTES: u8 = gpurec_read_kind::GPUREC_READ_BYTES.0 as u8;
-pub const READ_COUNTED: u8 = gpurec_read_kind::GPUREC_READ_COUNTED.0 as u8;
-pub const READ_TEXT: u8 = gpurec_read_kind::GPUREC_READ_TEXT.0 as u8;
-pub const READ_TEXT_THROUGH: u8 = gpurec_read_kind::GPUREC_READ_TEXT_THROUGH.0 as u8;
-pub const INSIDE: u8 = gpurec_source::GPUREC_INSIDE.0 as u8;
-pub const SMALL: u16 = gpurec_limit::GPUREC_SMALL.0 as u16;
-pub const READS: usize = gpurec_limit::GPUREC_READS.0 as usize;
-pub const STOP_COUNT: u32 = gpurec_limit::GPUREC_STOP_COUNT.0;
-pub const FEW_WORDS: u8 = gpurec_limit::GPUREC_FEW_WORDS.0 as u8;
-pub const WORDS: u8 = gpurec_limit::GPUREC_WORDS.0 as u8;
-
-pub const WANTS_CAPTURE: u8 = gpurec_wants::GPUREC_WANTS_CAPTURE.0 as u8;
-pub const WANTS_NOTHING: u8 = gpurec_wants::GPUREC_WANTS_NOTHING.0 as u8;
-pub const WANTS_OUT: u8 = gpurec_wants::GPUREC_WANTS_OUT.0 as u8;
-pub const WANTS_WORDS: u8 = gpurec_wants::GPUREC_WANTS_WORDS.0 as u8;
-
-pub const TARGETS: u8 = gpurec_scope::GPUREC_TARGETS.0 as u8;
-pub const DRIVER: u8 = gpurec_scope::GPUREC_DRIVER.0 as u8;
-pub const EVERYBODY: u8 = gpurec_scope::GPUREC_EVERYBODY.0 as u8;
-pub const ROLE_FUNCTION: u8 = gpurec_role::GPUREC_FUNCTION.0 as u8;
-pub const ROLE_IOCTL: u8 = gpurec_role::GPUREC_IOCTL.0 as u8;
-pub const ROLE_IOCTL_INODE: u8 = gpurec_role::GPUREC_IOCTL_INODE.0 as u8;
-pub const ROLE_XID: u8 = gpurec_role::GPUREC_XID.0 as u8;
-pub const ROLE_TOP_HALF: u8 = gpurec_role::GPUREC_TOP_HALF.0 as u8;
-pub const BY_FUNCTION: u32 = gpurec_family::GPUREC_BY_FUNCTION.0;
-pub const SPECIAL_BY_FUNCTION: u32 = gpurec_family::GPUREC_SPECIAL_BY_FUNCTION.0;
-pub const OPEN_BY_FUNCTION: u32 = gpurec_told_by_function::GPUREC_OPEN_BY_FUNCTION.0;
-pub const CLOSE_BY_FUNCTION: u32 = gpurec_told_by_function::GPUREC_CLOSE_BY_FUNCTION.0;
-pub const MMAP_BY_FUNCTION: u32 = gpurec_told_by_function::GPUREC_MMAP_BY_FUNCTION.0;
-pub const HOOK_PIECE: u16 = gpurec_limit::GPUREC_HOOK_PIECE.0 as u16;
-
-pub const RECORDING: u32 = gpurec_phase::GPUREC_RECORDING.0;
-pub const RETURNS_ONLY: u32 = gpurec_phase::GPUREC_RETURNS_ONLY.0;
-pub const SILENT: u32 = gpurec_phase::GPUREC_SILENT.0;
-
-pub const MAX_PROBES: u32 = gpurec_limit::GPUREC_MAX_PROBES.0;
-pub const RING_HEADER: usize = gpurec_limit::GPUREC_RING_HEADER.0 as usize;
-pub const RING_DATA: usize = gpurec_limit::GPUREC_RING_DATA.0 as usize;
-pub const RING_SLACK: usize = gpurec_limit::GPUREC_RING_SLACK.0 as usize;
-pub const MAX_FRAMES: u32 = gpurec_limit::GPUREC_MAX_FRAMES.0;
-pub const MAX_CPUS: u32 = gpurec_limit::GPUREC_MAX_CPUS.0;
+constants! {
+    gpurec_kind as u16 {
+        CALL = GPUREC_CALL, RETURN = GPUREC_RETURN, FORK = GPUREC_FORK, EXEC = GPUREC_EXEC,
+        EXIT = GPUREC_EXIT, INSTANT = GPUREC_INSTANT
+    }
+    gpurec_flag as u16 {
+        CHAINED = GPUREC_CHAINED, PROCESS_ENDED = GPUREC_PROCESS_ENDED, CUT = GPUREC_CUT,
+        STOPPED = GPUREC_STOPPED, PROGRAM = GPUREC_PROGRAM, WATCHED = GPUREC_WATCHED,
+        NO_HOOKS = GPUREC_NO_HOOKS, NO_RETURN = GPUREC_NO_RETURN, KERNEL = GPUREC_KERNEL,
+        KERNEL_THREAD = GPUREC_KERNEL_THREAD, WRAPPED = GPUREC_WRAPPED
+    }
+    gpurec_piece_state as u16 {
+        PIECE_READ = GPUREC_PIECE_READ, PIECE_NULL = GPUREC_PIECE_NULL, PIECE_CUT = GPUREC_PIECE_CUT
+    }
+    gpurec_read_kind as u8 {
+        READ_BYTES = GPUREC_READ_BYTES, READ_COUNTED = GPUREC_READ_COUNTED, READ_TEXT = GPUREC_READ_TEXT,
+        READ_TEXT_THROUGH = GPUREC_READ_TEXT_THROUGH
+    }
+    gpurec_source as u8 { INSIDE = GPUREC_INSIDE }
+    gpurec_limit as u16 { SMALL = GPUREC_SMALL, HOOK_PIECE = GPUREC_HOOK_PIECE }
+    gpurec_limit as usize {
+        READS = GPUREC_READS, RING_HEADER = GPUREC_RING_HEADER, RING_DATA = GPUREC_RING_DATA,
+        RING_SLACK = GPUREC_RING_SLACK
+    }
+    gpurec_limit as u32 {
+        STOP_COUNT = GPUREC_STOP_COUNT, MAX_PROBES = GPUREC_MAX_PROBES, MAX_FRAMES = GPUREC_MAX_FRAMES,
+        MAX_CPUS = GPUREC_MAX_CPUS
+    }
+    gpurec_limit as u8 { FEW_WORDS = GPUREC_FEW_WORDS, WORDS = GPUREC_WORDS }
+    gpurec_wants as u8 {
+        WANTS_CAPTURE = GPUREC_WANTS_CAPTURE, WANTS_NOTHING = GPUREC_WANTS_NOTHING,
+        WANTS_OUT = GPUREC_WANTS_OUT, WANTS_WORDS = GPUREC_WANTS_WORDS
+    }
+    gpurec_scope as u8 { TARGETS = GPUREC_TARGETS, DRIVER = GPUREC_DRIVER, EVERYBODY = GPUREC_EVERYBODY }
+    gpurec_role as u8 {
+        ROLE_FUNCTION = GPUREC_FUNCTION, ROLE_IOCTL = GPUREC_IOCTL, ROLE_IOCTL_INODE = GPUREC_IOCTL_INODE,
+        ROLE_XID = GPUREC_XID, ROLE_TOP_HALF = GPUREC_TOP_HALF
+    }
+    gpurec_family as u32 {
+        BY_FUNCTION = GPUREC_BY_FUNCTION, SPECIAL_BY_FUNCTION = GPUREC_SPECIAL_BY_FUNCTION
+    }
+    gpurec_told_by_function as u32 {
+        OPEN_BY_FUNCTION = GPUREC_OPEN_BY_FUNCTION, CLOSE_BY_FUNCTION = GPUREC_CLOSE_BY_FUNCTION,
+        MMAP_BY_FUNCTION = GPUREC_MMAP_BY_FUNCTION
+    }
+    gpurec_phase as u32 {
+        RECORDING = GPUREC_RECORDING, RETURNS_ONLY = GPUREC_RETURNS_ONLY, SILENT = GPUREC_SILENT
+    }
+}
 
 /// A plain struct of integers that a ring or a map carries.
 ///
@@ -110,51 +81,17 @@ pub const MAX_CPUS: u32 = gpurec_limit::GPUREC_MAX_CPUS.0;
 /// Only for `repr(C)` structs in which every bit pattern is a value and no byte is padding.
 pub unsafe trait Wire: Copy {}
 
-// SAFETY: bpf/gpurec.h has only integers and arrays of them, explicitly padded.
-unsafe impl Wire for Head {}
-// SAFETY: as above.
-unsafe impl Wire for Call {}
-// SAFETY: as above.
-unsafe impl Wire for Return {}
-// SAFETY: as above.
-unsafe impl Wire for Fork {}
-// SAFETY: as above.
-unsafe impl Wire for Exit {}
-// SAFETY: as above.
-unsafe impl Wire for Exec {}
-// SAFETY: as above.
-unsafe impl Wire for NewFile {}
-// SAFETY: as above.
-unsafe impl Wire for FileKey {}
-// SAFETY: as above.
-unsafe impl Wire for Lost {}
-// SAFETY: as above.
-unsafe impl Wire for LostTotal {}
-// SAFETY: as above.
-unsafe impl Wire for Pulse {}
-// SAFETY: as above.
-unsafe impl Wire for Config {}
+macro_rules! wire {
+    ($($type:ty),*) => {
+        // SAFETY: bpf/gpurec.h has only integers and arrays of them, explicitly padded.
+        $(unsafe impl Wire for $type {})*
+    };
+}
 
-// SAFETY: as above.
-unsafe impl Wire for Instant {}
-// SAFETY: as above.
-unsafe impl Wire for Hook {}
-// SAFETY: as above.
-unsafe impl Wire for Driver {}
-// SAFETY: as above.
-unsafe impl Wire for IoctlKey {}
-// SAFETY: as above.
-unsafe impl Wire for IoctlShape {}
-// SAFETY: as above.
-unsafe impl Wire for Spender {}
-// SAFETY: as above.
-unsafe impl Wire for Spent {}
-// SAFETY: as above.
-unsafe impl Wire for State {}
-// SAFETY: as above.
-unsafe impl Wire for Capture {}
-// SAFETY: as above.
-unsafe impl Wire for Piece {}
+wire!(
+    Head, Call, Return, Fork, Exit, Exec, NewFile, FileKey, Lost, LostTotal, Pulse, Config, Instant, Hook,
+    Driver, IoctlKey, IoctlShape, Spender, Spent, State, Capture, Piece
+);
 
 /// The value at the start of `bytes`, if they are enough.
 pub fn read<T: Wire>(bytes: &[u8]) -> Option<T> {

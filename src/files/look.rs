@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::mount::{self, Server};
-use super::{Answer, Ask, Early, Place, Stamp, Unopened, Wanted};
+use super::{Answer, Ask, Early, Found, Place, Stamp, Unopened, Wants};
 use crate::files::FileId;
 use crate::files::select::Selection;
 use crate::host::early;
-use crate::process::maps::{self, Found, Mapping};
+use crate::process::maps::{self, Found as Mapped, Mapping};
 use crate::process::proc;
 use gpurec_elf as elf;
 use gpurec_trace::HookError;
@@ -35,7 +35,7 @@ type Say<'a> = &'a mut dyn FnMut(&Answer, Option<RawFd>) -> io::Result<()>;
 pub struct Looker<'a> {
     selection: &'a Selection,
     /// Files that this worker has reported to the recorder.
-    told: HashSet<FileId>,
+    reported: HashSet<FileId>,
     symbols: HashMap<FileId, Vec<elf::Symbol>>,
     room: Left<MOST_SYMBOLS>,
     mappings: HashMap<u32, Mappings>,
@@ -52,7 +52,7 @@ impl<'a> Looker<'a> {
     pub fn new(selection: &'a Selection) -> Looker<'a> {
         Looker {
             selection,
-            told: HashSet::new(),
+            reported: HashSet::new(),
             symbols: HashMap::new(),
             room: Left::default(),
             mappings: HashMap::new(),
@@ -60,15 +60,20 @@ impl<'a> Looker<'a> {
     }
 
     pub fn answer(&mut self, ask: Ask, say: Say) -> io::Result<()> {
-        let answer = match ask {
-            Ask::File { tid, place, again } => return self.file(tid, &place, again, say),
-            Ask::Maps { pid } => Answer::Maps(maps::executable_files(pid).map_err(|error| error.to_string())),
-            Ask::Early { of } => Answer::Early(self.early(of)),
-            Ask::Symbol { pid, address } => Answer::Symbol(self.symbol(pid, address)),
-            Ask::Rank { pid } => Answer::Rank(proc::rank_of(pid)),
-            Ask::Process { pid } => Answer::Process(proc::about(pid).ok().map(Box::new)),
+        let found = match ask {
+            Ask::File { tid, place, again } => self.file(tid, &place, again, say)?,
+            Ask::Maps { pid } => Found::Maps(maps::executable_files(pid).map_err(|error| error.to_string())),
+            Ask::Early { of } => Found::Early(self.early(of)),
+            Ask::Symbol { pid, address } => Found::Symbol(self.symbol(pid, address)),
+            Ask::Rank { pid } => Found::Rank(proc::rank_of(pid)),
+            Ask::Process { pid } => Found::Process(proc::about(pid).ok().map(Box::new)),
         };
-        say(&answer, None)
+        let handle = match &found {
+            Found::Wants(wants) => wants.handle.as_ref().map(AsRawFd::as_raw_fd),
+            _ => None,
+        };
+        // `found` keeps the descriptor open.
+        say(&Answer::Found(found), handle)
     }
 
     /// Leaves out names that are not valid text: those libraries are found when they are mapped.
@@ -83,48 +88,47 @@ impl<'a> Looker<'a> {
         paths.into_iter().filter_map(|path| path.into_os_string().into_string().ok()).collect()
     }
 
-    fn file(&mut self, tid: u32, place: &Place, again: bool, say: Say) -> io::Result<()> {
-        let (found, path) = match find(tid, place, say) {
+    fn file(&mut self, tid: u32, place: &Place, again: bool, say: Say) -> io::Result<Found> {
+        let (mapped, path) = match find(tid, place, say) {
             Ok(found) => found,
             // Anonymous memory that became executable.
             Err(error) if place.is_any_file() && error.kind() == io::ErrorKind::NotFound => {
-                return say(&Answer::Nothing, None);
+                return Ok(Found::Nothing);
             }
             Err(error) => {
                 let unmapped = matches!(place, Place::Listed(mapping) if is_gone(tid, mapping));
-                return say(&Answer::NotOpened(Unopened::new(&error, unmapped)), None);
+                return Ok(Found::NotOpened(Unopened::new(&error, unmapped)));
             }
         };
-        let key = (found.meta.dev(), found.meta.ino());
-        if !again && self.told.contains(&key) {
-            return say(&Answer::Known(key), None);
+        let key = key(&mapped);
+        if !again && self.reported.contains(&key) {
+            return Ok(Found::Known(key));
         }
-        let answer = match found.open() {
-            Ok(file) => self.examine(tid, &found, &file, path),
-            Err(error) => Answer::NotOpened(Unopened::new(&error, false)),
+        let found = match mapped.open() {
+            Ok(file) => self.examine(tid, mapped, &file, path),
+            Err(error) => Found::NotOpened(Unopened::new(&error, false)),
         };
-        let with = matches!(answer, Answer::Wanted(_)).then(|| found.handle.as_raw_fd());
-        if with.is_some() {
-            self.told.insert(key);
+        if matches!(found, Found::Wants(_)) {
+            self.reported.insert(key);
         }
-        say(&answer, with)
+        Ok(found)
     }
 
-    fn examine(&self, tid: u32, found: &Found, file: &File, path: PathBuf) -> Answer {
+    fn examine(&self, tid: u32, mapped: Mapped, file: &File, path: PathBuf) -> Found {
         let stamp = file.metadata().ok().filter(Metadata::is_file).map(|meta| Stamp::of(&meta));
         let image = match self.selection.examine(file, &path) {
             Ok(Some(image)) => image,
-            Ok(None) => return Answer::Nothing,
-            Err(why) => return Answer::NotHooked { path, reason: why.into() },
+            Ok(None) => return Found::Nothing,
+            Err(why) => return Found::NotHooked { path, reason: why.into() },
         };
         // Linux will read the pages of the hooks, and finds them in memory: the search for probe sites has read them.
-        let stamp = match mount::server_of(&found.handle, tid) {
+        let stamp = match mount::server_of(&mapped.handle, tid) {
             Server::None => stamp,
             Server::Roots => None,
-            Server::Users => return Answer::NotHooked { path, reason: HookError::UserFileSystem.into() },
+            Server::Users => return Found::NotHooked { path, reason: HookError::UserFileSystem.into() },
         };
-        let key = (found.meta.dev(), found.meta.ino());
-        Answer::Wanted(Box::new(Wanted { key, path, image, stamp }))
+        let key = key(&mapped);
+        Found::Wants(Box::new(Wants { key, path, image, handle: Some(mapped.handle), stamp }))
     }
 
     fn symbol(&mut self, pid: u32, address: u64) -> Option<String> {
@@ -157,8 +161,8 @@ impl<'a> Looker<'a> {
         found
     }
 
-    fn symbols_of(&mut self, found: &Found) -> Option<&Vec<elf::Symbol>> {
-        let key = (found.meta.dev(), found.meta.ino());
+    fn symbols_of(&mut self, found: &Mapped) -> Option<&Vec<elf::Symbol>> {
+        let key = key(found);
         if !self.symbols.contains_key(&key) {
             let symbols = elf::function_symbols(&found.open().ok()?);
             let bytes = EACH + symbols.iter().map(|symbol| EACH + symbol.name.len()).sum::<usize>();
@@ -177,6 +181,10 @@ impl Mappings {
     }
 }
 
+fn key(mapped: &Mapped) -> FileId {
+    (mapped.meta.dev(), mapped.meta.ino())
+}
+
 fn is_gone(pid: u32, mapping: &Mapping) -> bool {
     let now = maps::executable_mapping_at(pid, mapping.start);
     !now.is_ok_and(|now| now.is_some_and(|m| m.start == mapping.start && m.inode == mapping.inode))
@@ -184,7 +192,7 @@ fn is_gone(pid: u32, mapping: &Mapping) -> bool {
 
 /// The process opened the file, so it is found through the process and no path is followed. Uses the thread that opened
 /// it, because the first thread may have ended.
-fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Found, PathBuf)> {
+fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Mapped, PathBuf)> {
     match place {
         Place::Program => {
             let path = std::fs::read_link(format!("/proc/{tid}/exe")).unwrap_or_default();
@@ -216,7 +224,7 @@ fn find(tid: u32, place: &Place, say: Say) -> io::Result<(Found, PathBuf)> {
     }
 }
 
-fn find_listed(tid: u32, mapping: &Mapping, say: Say) -> io::Result<(Found, PathBuf)> {
+fn find_listed(tid: u32, mapping: &Mapping, say: Say) -> io::Result<(Mapped, PathBuf)> {
     // A file system without a device may have a server.
     if mapping.dev.0 == 0 {
         announce(&mapping.path, say)?;

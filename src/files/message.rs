@@ -22,8 +22,7 @@ pub fn send(socket: &OwnedFd, message: &impl Serialize, with: Option<RawFd>) -> 
     let length = u32::try_from(bytes.len() - HEAD).map_err(io::Error::other)?;
     let length = if with.is_some() { length | WITH } else { length };
     bytes[..HEAD].copy_from_slice(&length.to_le_bytes());
-    let mut rest = &bytes[..];
-    let mut with = with;
+    let (mut rest, mut with) = (&bytes[..], with);
     while !rest.is_empty() {
         let fds: Vec<RawFd> = with.into_iter().collect();
         let rights = [ControlMessage::ScmRights(&fds)];
@@ -76,6 +75,16 @@ impl Inbox {
             if wait || got < PIECE {
                 return Ok(got > 0);
             }
+        }
+    }
+
+    /// Waits for the next message. None: the other end is closed.
+    pub fn wait<T: DeserializeOwned>(&mut self, socket: &OwnedFd) -> Option<(T, Option<OwnedFd>)> {
+        loop {
+            if let Some(message) = self.next().ok()? {
+                return Some(message);
+            }
+            self.receive(socket, true).ok().filter(|open| *open)?;
         }
     }
 

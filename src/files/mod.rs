@@ -83,12 +83,17 @@ impl Place {
 enum Answer {
     /// Not the final answer: the worker is about to open a file whose file system may block it.
     Opening(#[serde(with = "as_text")] PathBuf),
+    Found(Found),
+}
+
+/// A worker's result.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Found {
     /// The file has no wanted function.
     Nothing,
     /// This worker has already reported what to hook in this file.
     Known(FileId),
-    /// Comes with a descriptor.
-    Wanted(Box<Wanted>),
+    Wants(Box<Wants>),
     /// The file looked wanted, but it cannot be read or must not be hooked.
     NotHooked {
         #[serde(with = "as_text")]
@@ -105,13 +110,18 @@ enum Answer {
     Refused(String),
 }
 
+/// A file with wanted functions.
 #[derive(Debug, Serialize, Deserialize)]
-struct Wanted {
-    key: FileId,
+pub struct Wants {
+    pub key: FileId,
     #[serde(with = "as_text")]
-    path: PathBuf,
-    image: Image,
-    stamp: Option<Stamp>,
+    pub path: PathBuf,
+    pub image: Image,
+    /// For hooking the file: O_PATH, so closing it never blocks. None: gpurec had no free descriptor for it.
+    #[serde(skip)]
+    pub handle: Option<File>,
+    /// None: any use of the file beyond hooking could wait for a server.
+    pub stamp: Option<Stamp>,
 }
 
 /// When a file was last written, and its length, both taken before it is read.
@@ -122,38 +132,6 @@ impl Stamp {
     pub fn of(meta: &Metadata) -> Stamp {
         Stamp(meta.mtime(), meta.mtime_nsec(), meta.size())
     }
-}
-
-/// A file with wanted functions.
-#[derive(Debug)]
-pub struct Wants {
-    pub key: FileId,
-    pub path: PathBuf,
-    pub image: Image,
-    /// For hooking the file: O_PATH, so closing it never blocks.
-    pub handle: File,
-    /// None: any use of the file beyond hooking could wait for a server.
-    pub stamp: Option<Stamp>,
-}
-
-/// A worker's result.
-#[derive(Debug)]
-pub enum Found {
-    Nothing,
-    Known(FileId),
-    Wants(Box<Wants>),
-    NotHooked {
-        path: PathBuf,
-        reason: Reason,
-    },
-    NotOpened(Unopened),
-    Maps(Result<Vec<Mapping>, String>),
-    Early(Vec<String>),
-    Symbol(Option<String>),
-    Rank(Option<String>),
-    Process(Option<Box<trace::Found>>),
-    /// There was no worker to ask.
-    Refused(String),
 }
 
 /// Why a file could not be opened.

@@ -8,10 +8,10 @@ use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
+
 use crate::process::proc;
 
-/// From linux/magic.h; virtiofs uses it too.
-const FUSE: i64 = 0x6573_5546;
 /// From linux/nsfs.h: returns the user namespace that owns a namespace.
 const NS_GET_USERNS: libc::c_ulong = 0xb701;
 
@@ -27,7 +27,8 @@ pub enum Server {
 
 /// Can itself wait for the server.
 pub fn server_of(handle: &File, pid: u32) -> Server {
-    if kind_of(handle) != Some(FUSE) {
+    // If the type is unknown, assume that it has a server. virtiofs has the same.
+    if fstatfs(handle).is_ok_and(|about| about.filesystem_type() != FUSE_SUPER_MAGIC) {
         return Server::None;
     }
     let number = mount_number(handle);
@@ -40,19 +41,6 @@ pub fn server_of(handle: &File, pid: u32) -> Server {
     match of("self").or_else(|| of(&pid.to_string())) {
         Some(true) => Server::Roots,
         _ => Server::Users,
-    }
-}
-
-/// The file system type from statfs().
-fn kind_of(handle: &File) -> Option<i64> {
-    // SAFETY: all zeroes are a statfs to fill; the descriptor is open.
-    unsafe {
-        let mut about: libc::statfs = std::mem::zeroed();
-        match libc::fstatfs(handle.as_raw_fd(), &mut about) {
-            0 => Some(about.f_type as i64),
-            // Unknown, so assume that it has a server.
-            _ => Some(FUSE),
-        }
     }
 }
 

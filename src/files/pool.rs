@@ -3,16 +3,13 @@
 //! serves all requests as long as it answers at once; otherwise more are started.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use super::process::{Files, Worker};
-use super::{Answer, Ask, Found, Wants};
+use super::{Ask, Found};
 use crate::process::fds;
 
 /// How long a process is kept stopped for its file.
@@ -72,7 +69,6 @@ struct Request<J> {
 struct Busy<J> {
     worker: Worker,
     request: Request<J>,
-    path: Option<PathBuf>,
 }
 
 impl<J: Clone> Pool<J> {
@@ -91,13 +87,13 @@ impl<J: Clone> Pool<J> {
     pub fn wait(&self) -> bool {
         let Some(newest) = self.busy.iter().max_by_key(|busy| busy.request.since) else { return false };
         let left = AT_ONCE.saturating_sub(newest.request.since.elapsed());
-        readable(newest.worker.socket(), left);
+        newest.worker.wait(left);
         !left.is_zero()
     }
 
     /// Readable when there may be an event.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.busy.iter().map(|busy| busy.worker.socket().as_fd())
+        self.busy.iter().map(|busy| busy.worker.fd())
     }
 
     /// The jobs that are pending and not late.
@@ -113,22 +109,18 @@ impl<J: Clone> Pool<J> {
     pub fn events(&mut self) -> Vec<Event<J>> {
         let mut events = Vec::new();
         for mut busy in std::mem::take(&mut self.busy) {
-            match busy.look() {
-                Looked::Nothing => self.busy.push(busy),
-                Looked::Found(found) => {
-                    let Busy { worker, request, .. } = busy;
-                    self.idle = Some(worker);
-                    events.push(Event::Found { job: request.job, late: request.late, found });
+            match busy.worker.answer() {
+                Ok(None) => self.busy.push(busy),
+                Ok(Some(found)) => {
+                    let Request { job, late, .. } = busy.request;
+                    self.rest(busy.worker, &found);
+                    events.push(Event::Found { job, late, found });
                 }
                 // A fork can fail temporarily, and the worker may have died of another file.
-                Looked::Ended if !busy.request.again => {
+                Err(_) if !busy.request.again => {
                     self.waiting.push_front(Request { again: true, ..busy.request });
                 }
-                Looked::Ended => events.push(busy.gone(Gone::Ended)),
-                Looked::Refused(why) => {
-                    let Request { job, late, .. } = busy.request;
-                    events.push(Event::Found { job, late, found: Found::Refused(why) });
-                }
+                Err(_) => events.push(busy.gone(Gone::Ended)),
             }
         }
         self.give_up(&mut events);
@@ -158,28 +150,28 @@ impl<J: Clone> Pool<J> {
 
     /// Sends one request and waits for its answer: None if it does not arrive in time.
     pub fn ask_now(&mut self, ask: &Ask, patience: Duration) -> Option<Found> {
-        let worker = self.idle.take().map_or_else(|| self.files.worker(), Ok).ok()?;
+        let mut worker = self.worker().ok()?;
         worker.ask(ask).ok()?;
-        let since = Instant::now();
-        let mut worker = worker;
-        loop {
-            match worker.answer() {
-                Ok(Some((Answer::Opening(_), _))) => {}
-                Ok(Some((answer, fd))) => {
-                    let found = found(answer, fd)?;
-                    if !matches!(found, Found::Refused(_)) {
-                        self.idle = Some(worker);
-                    }
-                    return Some(found);
-                }
-                Ok(None) if since.elapsed() < patience => {
-                    readable(worker.socket(), patience.saturating_sub(since.elapsed()));
-                }
-                _ => {
-                    worker.end();
-                    return None;
-                }
+        match worker.answer_within(patience) {
+            Ok(Some(found)) => {
+                self.rest(worker, &found);
+                Some(found)
             }
+            _ => {
+                worker.end();
+                None
+            }
+        }
+    }
+
+    fn worker(&mut self) -> io::Result<Worker> {
+        self.idle.take().map_or_else(|| self.files.worker(), Ok)
+    }
+
+    /// Keeps a worker for another request, if there is one.
+    fn rest(&mut self, worker: Worker, found: &Found) {
+        if !matches!(found, Found::Refused(_)) {
+            self.idle = Some(worker);
         }
     }
 
@@ -189,7 +181,7 @@ impl<J: Clone> Pool<J> {
             let age = busy.request.since.elapsed();
             if age >= LATE && !busy.request.late {
                 busy.request.late = true;
-                events.push(Event::Late(busy.request.job.clone(), busy.path.clone()));
+                events.push(Event::Late(busy.request.job.clone(), busy.worker.opening.clone()));
             }
             // Another request needs its worker, or its time is over.
             if age >= GONE || busy.request.late && wanted > 0 {
@@ -206,18 +198,17 @@ impl<J: Clone> Pool<J> {
     }
 
     fn hand_out(&mut self) {
-        while let Some(request) = self.waiting.front() {
+        while !self.waiting.is_empty() {
             // Do not start a worker while another may finish in a moment.
             let soon = self.busy.iter().any(|busy| busy.request.since.elapsed() < AT_ONCE);
             let spare = self.idle.is_some() || self.busy.is_empty() || !soon && self.busy.len() < MOST;
             if !spare {
                 return;
             }
-            let worker = self.idle.take().map_or_else(|| self.files.worker(), Ok);
-            let asked = worker.and_then(|worker| worker.ask(&request.ask).map(|()| worker));
             let Some(request) = self.waiting.pop_front() else { return };
+            let asked = self.worker().and_then(|mut worker| worker.ask(&request.ask).map(|()| worker));
             match asked {
-                Ok(worker) => self.busy.push(Busy { worker, request, path: None }),
+                Ok(worker) => self.busy.push(Busy { worker, request }),
                 // An idle worker that has ended does not count as a failure of the request.
                 Err(_) if !request.again => self.waiting.push_front(Request { again: true, ..request }),
                 Err(error) => self.failed.push((request, error)),
@@ -226,64 +217,11 @@ impl<J: Clone> Pool<J> {
     }
 }
 
-enum Looked {
-    Nothing,
-    Found(Found),
-    Refused(String),
-    Ended,
-}
-
 impl<J> Busy<J> {
-    fn look(&mut self) -> Looked {
-        loop {
-            match self.worker.answer() {
-                Ok(Some((Answer::Opening(path), _))) => self.path = Some(path),
-                Ok(Some((Answer::Refused(why), _))) => return Looked::Refused(why),
-                Ok(Some((answer, fd))) => return found(answer, fd).map_or(Looked::Ended, Looked::Found),
-                Ok(None) => return Looked::Nothing,
-                Err(_) => return Looked::Ended,
-            }
-        }
-    }
-
     fn gone(self, why: Gone) -> Event<J> {
+        let path = self.worker.opening.clone();
         self.worker.end();
         let Request { job, late, .. } = self.request;
-        Event::Gone { job, late, path: self.path, why }
+        Event::Gone { job, late, path, why }
     }
-}
-
-/// None: an answer that workers do not give.
-pub(super) fn found(answer: Answer, fd: Option<OwnedFd>) -> Option<Found> {
-    Some(match answer {
-        Answer::Opening(_) => return None,
-        Answer::Nothing => Found::Nothing,
-        Answer::Known(key) => Found::Known(key),
-        Answer::Wanted(wanted) => {
-            let (key, path, image, stamp) = (wanted.key, wanted.path, wanted.image, wanted.stamp);
-            // The message arrived, but the process had no free descriptor for it.
-            let Some(fd) = fd else { return Some(Found::NotHooked { path, reason: fds::too_few().into() }) };
-            let handle = File::from(fd);
-            Found::Wants(Box::new(Wants { key, path, image, handle, stamp }))
-        }
-        Answer::NotHooked { path, reason } => Found::NotHooked { path, reason },
-        Answer::NotOpened(why) => Found::NotOpened(why),
-        Answer::Maps(maps) => Found::Maps(maps),
-        Answer::Early(paths) => Found::Early(paths),
-        Answer::Symbol(name) => Found::Symbol(name),
-        Answer::Rank(rank) => Found::Rank(rank),
-        Answer::Process(about) => Found::Process(about),
-        Answer::Refused(why) => Found::Refused(why),
-    })
-}
-
-/// Waits until the socket is readable or `patience` is over.
-pub(super) fn readable(socket: &OwnedFd, patience: Duration) {
-    if patience.is_zero() {
-        return;
-    }
-    let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-    let ms = patience.as_micros().div_ceil(1000);
-    let _: io::Result<_> =
-        poll(&mut fds, PollTimeout::from(u16::try_from(ms).unwrap_or(u16::MAX))).map_err(Into::into);
 }

@@ -6,17 +6,22 @@
 //! file system ends. Once MOST_LEFT such workers remain, no more are started.
 
 use std::collections::HashMap;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use serde::{Deserialize, Serialize};
 
 use super::look::Looker;
 use super::message::{self, Inbox};
-use super::{Answer, Ask};
+use super::{Answer, Ask, Found};
 use crate::files::select::Selection;
 use crate::process::guardian::detach;
 use crate::process::identity::Identity;
@@ -49,51 +54,36 @@ pub struct Worker {
     number: u32,
     socket: OwnedFd,
     inbox: Inbox,
+    /// The file that it opens, if the file system may block it.
+    pub opening: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy)]
+/// To the manager, by the worker's number.
+#[derive(Serialize, Deserialize)]
 enum Order {
-    Start,
-    End,
+    Start(u32),
+    End(u32),
 }
 
 impl Files {
     /// Call this before any thread is started and while few descriptors are open.
     pub fn start(user: &Identity, selection: &Selection) -> io::Result<Files> {
         let (ours, theirs) = pair(libc::SOCK_SEQPACKET)?;
-        // SAFETY: the child calls only `manage` and ends there; the parent has no other threads.
-        let pid = unsafe { libc::fork() };
-        match pid {
-            0 => {
-                let work = std::panic::AssertUnwindSafe(|| manage(&theirs, user, selection));
-                let _ = std::panic::catch_unwind(work);
-                // SAFETY: ends this process without running gpurec's exit handlers.
-                unsafe { libc::_exit(0) }
-            }
-            pid if pid > 0 => {
-                Ok(Files(Arc::new(Manager { socket: Some(ours), pid, next: AtomicU32::new(0) })))
-            }
-            _ => Err(io::Error::last_os_error()),
-        }
+        // The recorder does not wait for the manager either.
+        fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let pid = fork(|| manage(&theirs, user, selection))?;
+        Ok(Files(Arc::new(Manager { socket: Some(ours), pid, next: AtomicU32::new(0) })))
     }
 
     pub(super) fn worker(&self) -> io::Result<Worker> {
         let (ours, theirs) = pair(libc::SOCK_STREAM)?;
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        self.order(Order::Start, number, Some(theirs.as_raw_fd()))?;
-        Ok(Worker { files: self.clone(), number, socket: ours, inbox: Inbox::default() })
+        self.order(&Order::Start(number), Some(theirs.as_raw_fd()))?;
+        Ok(Worker { files: self.clone(), number, socket: ours, inbox: Inbox::default(), opening: None })
     }
 
-    fn order(&self, order: Order, number: u32, with: Option<RawFd>) -> io::Result<()> {
-        let Some(socket) = &self.0.socket else { return Ok(()) };
-        let [a, b, c, d] = number.to_le_bytes();
-        let word = [order as u8, a, b, c, d];
-        let fds: Vec<RawFd> = with.into_iter().collect();
-        let rights = [ControlMessage::ScmRights(&fds)];
-        let rights = if fds.is_empty() { &[][..] } else { &rights[..] };
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-        sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&word)], rights, flags, None)?;
-        Ok(())
+    fn order(&self, order: &Order, with: Option<RawFd>) -> io::Result<()> {
+        self.0.socket.as_ref().map_or(Ok(()), |socket| message::send(socket, order, with))
     }
 }
 
@@ -112,42 +102,64 @@ impl Drop for Manager {
 }
 
 impl Worker {
-    pub fn ask(&self, ask: &Ask) -> io::Result<()> {
+    pub fn ask(&mut self, ask: &Ask) -> io::Result<()> {
+        self.opening = None;
         message::send(&self.socket, ask, None)
     }
 
     /// An answer, if one has arrived. An error means that none will arrive.
-    pub fn answer(&mut self) -> io::Result<Option<(Answer, Option<OwnedFd>)>> {
-        if let Some(answer) = self.inbox.next()? {
-            return Ok(Some(answer));
-        }
-        let open = self.inbox.receive(&self.socket, false)?;
-        match self.inbox.next()? {
-            None if !open => Err(io::ErrorKind::UnexpectedEof.into()),
-            answer => Ok(answer),
+    pub fn answer(&mut self) -> io::Result<Option<Found>> {
+        let mut open = None;
+        loop {
+            match (self.inbox.next()?, open) {
+                (Some((Answer::Opening(path), _)), _) => self.opening = Some(path),
+                (Some((Answer::Found(mut found), fd)), _) => {
+                    if let Found::Wants(wants) = &mut found {
+                        wants.handle = fd.map(File::from);
+                    }
+                    return Ok(Some(found));
+                }
+                (None, None) => open = Some(self.inbox.receive(&self.socket, false)?),
+                (None, Some(true)) => return Ok(None),
+                (None, Some(false)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
         }
     }
 
-    pub fn socket(&self) -> &OwnedFd {
-        &self.socket
+    /// The same, but waits for the answer.
+    pub fn answer_within(&mut self, patience: Duration) -> io::Result<Option<Found>> {
+        let since = Instant::now();
+        loop {
+            let found = self.answer()?;
+            let left = patience.saturating_sub(since.elapsed());
+            if found.is_some() || left.is_zero() {
+                return Ok(found);
+            }
+            self.wait(left);
+        }
+    }
+
+    /// Waits until there is something to read or `patience` is over.
+    pub fn wait(&self, patience: Duration) {
+        let ms = patience.as_micros().div_ceil(1000);
+        let patience = PollTimeout::from(u16::try_from(ms).unwrap_or(u16::MAX));
+        let _ = poll(&mut [PollFd::new(self.fd(), PollFlags::POLLIN)], patience);
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Ends the worker, whatever it waits for. A worker that is only dropped ends when it is done.
     pub fn end(self) {
         // If this fails, the manager is gone and its workers with it.
-        let _ = self.files.order(Order::End, self.number, None);
+        let _ = self.files.order(&Order::End(self.number), None);
     }
 }
 
 pub(super) fn pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: room for two descriptors, which are new and ours when the call succeeds.
-    unsafe {
-        if libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
-    }
+    let kind = SockType::try_from(kind)?;
+    Ok(socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?)
 }
 
 /// A worker in the manager's list.
@@ -168,26 +180,29 @@ fn manage(socket: &OwnedFd, user: &Identity, selection: &Selection) {
         return;
     }
     let mut children: HashMap<u32, Child> = HashMap::new();
-    while let Some((order, number, fd)) = next_order(socket) {
+    let mut inbox = Inbox::default();
+    while let Some((order, fd)) = inbox.wait::<Order>(socket) {
         reap(&mut children);
         match (order, fd) {
-            (0, Some(fd)) => {
-                if children.values().filter(|child| child.ended).count() >= MOST_LEFT {
-                    let _ = message::send(&fd, &Answer::Refused(TOO_MANY.to_owned()), None);
-                    continue;
-                }
-                match start(socket, &fd, selection) {
+            (Order::Start(number), Some(fd)) => {
+                let left = children.values().filter(|child| child.ended).count();
+                let started = match left {
+                    MOST_LEFT.. => Err(TOO_MANY.to_owned()),
+                    _ => start(socket, &fd, selection).map_err(|error| error.to_string()),
+                };
+                match started {
                     Ok(pid) => _ = children.insert(number, Child { pid, ended: false }),
-                    Err(error) => _ = message::send(&fd, &Answer::Refused(error.to_string()), None),
+                    Err(why) => _ = message::send(&fd, &Answer::Found(Found::Refused(why)), None),
                 }
             }
-            _ => {
+            (Order::End(number), _) => {
                 if let Some(child) = children.get_mut(&number) {
                     // SAFETY: a child that was not reaped, so the number is its own.
                     unsafe { libc::kill(child.pid, libc::SIGKILL) };
                     child.ended = true;
                 }
             }
+            _ => {}
         }
     }
     end(children);
@@ -222,62 +237,40 @@ fn reap(children: &mut HashMap<u32, Child>) {
 fn start(socket: &OwnedFd, to: &OwnedFd, selection: &Selection) -> io::Result<libc::pid_t> {
     // SAFETY: this process has one thread.
     let manager = unsafe { libc::getpid() };
+    fork(|| {
+        // SAFETY: plain integers and a valid limit; the manager's socket is not this process's to read.
+        let is_wanted = unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            libc::close(socket.as_raw_fd());
+            let most = libc::rlimit { rlim_cur: MOST_MEMORY, rlim_max: MOST_MEMORY };
+            libc::setrlimit(libc::RLIMIT_DATA, &most);
+            libc::getppid() == manager
+        };
+        if is_wanted {
+            serve(to, selection);
+        }
+    })
+}
+
+/// Runs `work` in a child. The caller has no other threads.
+fn fork(work: impl FnOnce()) -> io::Result<libc::pid_t> {
+    // SAFETY: the child calls only `work` and ends there, without running gpurec's exit handlers.
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: plain integers and a valid limit; the manager's socket is not this process's to read.
-            unsafe {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-                libc::close(socket.as_raw_fd());
-                let most = libc::rlimit { rlim_cur: MOST_MEMORY, rlim_max: MOST_MEMORY };
-                libc::setrlimit(libc::RLIMIT_DATA, &most);
-                if libc::getppid() == manager {
-                    let work = std::panic::AssertUnwindSafe(|| serve(to, selection));
-                    let _ = std::panic::catch_unwind(work);
-                }
-                libc::_exit(0)
-            }
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            unsafe { libc::_exit(0) }
         }
         pid if pid > 0 => Ok(pid),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// None: the recorder is gone.
-fn next_order(socket: &OwnedFd) -> Option<(u8, u32, Option<OwnedFd>)> {
-    let mut word = [0u8; 5];
-    let mut room = nix::cmsg_space!([RawFd; 1]);
-    let (count, fd) = loop {
-        let mut into = [IoSliceMut::new(&mut word)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        match recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut room), flags) {
-            Ok(message) => {
-                let fds = message.cmsgs().ok()?.filter_map(|control| match control {
-                    ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
-                    _ => None,
-                });
-                // SAFETY: descriptors just received, which have no other owner.
-                break (message.bytes, fds.last().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-            }
-            Err(nix::errno::Errno::EINTR) => {}
-            Err(_) => return None,
-        }
-    };
-    let [order, number @ ..] = word;
-    (count == word.len()).then(|| (order, u32::from_le_bytes(number), fd))
-}
-
 /// Answers one request after another until the recorder sends no more.
 fn serve(socket: &OwnedFd, selection: &Selection) {
     let mut looker = Looker::new(selection);
     let mut inbox = Inbox::default();
-    loop {
-        while let Ok(Some((ask, _))) = inbox.next::<Ask>() {
-            let mut say = |answer: &Answer, with: Option<RawFd>| message::send(socket, answer, with);
-            if looker.answer(ask, &mut say).is_err() {
-                return;
-            }
-        }
-        if !inbox.receive(socket, true).is_ok_and(|open| open) {
+    while let Some((ask, _)) = inbox.wait::<Ask>(socket) {
+        if looker.answer(ask, &mut |answer, with| message::send(socket, answer, with)).is_err() {
             return;
         }
     }

@@ -157,14 +157,13 @@ impl Selection {
     }
 
     fn cuda_part(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
-        let image = match read_image(file, path, &Want::Cuda) {
-            Ok(image) => image,
+        let mut image = match read_image(file, path, &Want::Cuda) {
+            Ok(Some(image)) => image,
             Err(error) if looks_like_cuda(path) => {
                 return Err(HookError::Unreadable { error: error.to_string() });
             }
-            Err(_) => None,
+            _ => return Ok(None),
         };
-        let Some(mut image) = image else { return Ok(None) };
         let wanted = match image.kind {
             Kind::Driver => self.api != ApiChoice::Runtime,
             Kind::Runtime | Kind::StaticRuntime => self.api != ApiChoice::Driver,
@@ -193,13 +192,16 @@ impl Selection {
 
 /// Decides by the name alone.
 pub fn looks_like_cuda(path: &Path) -> bool {
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("libcuda.so") || name.starts_with("libcudart")
 }
 
 /// For a file that is both CUDA and named by --lib: lists each function once.
 fn merge(first: Option<Image>, second: Option<Image>) -> Option<Image> {
-    let (Some(mut first), Some(second)) = (first.clone(), second.clone()) else { return first.or(second) };
+    let (mut first, second) = match (first, second) {
+        (Some(first), Some(second)) => (first, second),
+        (first, second) => return first.or(second),
+    };
     let places = |f: &elf::Function| [("site", f.site), ("entry", f.entry)];
     let known: HashSet<(&str, u64)> = first.functions.iter().flat_map(places).collect();
     first
@@ -212,6 +214,6 @@ fn merge(first: Option<Image>, second: Option<Image>) -> Option<Image> {
 }
 
 pub fn read_image(file: &File, path: &Path, want: &Want) -> Result<Option<Image>, elf::Refused> {
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     elf::read(file, &name, want, &cuda::is_runtime_name)
 }

@@ -3,9 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::pool::{found, readable};
 use super::process::{Files, Worker};
-use super::{Answer, Ask, Found};
+use super::{Ask, Found};
 
 /// After this time the worker is ended.
 const GONE: Duration = Duration::from_secs(2);
@@ -24,52 +23,36 @@ impl Side {
     }
 
     pub fn ask(&mut self, ask: &Ask, patience: Duration) -> Option<Found> {
-        if self.open.is_some() {
-            // This answer is too late for the caller that asked.
-            self.look();
-        }
         if let Some(since) = self.open {
-            if since.elapsed() > GONE {
-                self.end();
+            // This answer is too late for the caller that asked.
+            self.answer(Duration::ZERO);
+            if self.open.is_some() {
+                if since.elapsed() > GONE {
+                    self.end();
+                }
+                return None;
             }
-            return None;
         }
         if self.worker.is_none() {
             self.worker = self.files.as_ref()?.worker().ok();
         }
-        if self.worker.as_ref()?.ask(ask).is_err() {
+        if self.worker.as_mut()?.ask(ask).is_err() {
             self.end();
             return None;
         }
-        let since = Instant::now();
-        self.open = Some(since);
-        loop {
-            if let Some(found) = self.look() {
-                return Some(found);
-            }
-            let left = patience.saturating_sub(since.elapsed());
-            if self.open.is_none() || left.is_zero() {
-                return None;
-            }
-            readable(self.worker.as_ref()?.socket(), left);
-        }
+        self.open = Some(Instant::now());
+        self.answer(patience)
     }
 
-    fn look(&mut self) -> Option<Found> {
-        match self.worker.as_mut()?.answer() {
-            Ok(None | Some((Answer::Opening(_), _))) => None,
-            Ok(Some((answer, fd))) => {
-                self.open = None;
-                if matches!(answer, Answer::Refused(_)) {
-                    self.worker = None;
-                }
-                found(answer, fd)
-            }
-            Err(_) => {
-                self.end();
-                None
-            }
+    fn answer(&mut self, patience: Duration) -> Option<Found> {
+        let answer = self.worker.as_mut()?.answer_within(patience);
+        match &answer {
+            Ok(None) => {}
+            Ok(Some(Found::Refused(_))) => (self.worker, self.open) = (None, None),
+            Ok(Some(_)) => self.open = None,
+            Err(_) => self.end(),
         }
+        answer.ok()?
     }
 
     fn end(&mut self) {

@@ -3,7 +3,6 @@
 //! hooked when they are mapped.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -106,15 +105,19 @@ fn packages_in(path: &Path) -> Option<PathBuf> {
 fn matching(folder: &Path, pattern: &str) -> Vec<PathBuf> {
     let Some(folder) = folder.to_str() else { return Vec::new() };
     let pattern = format!("{}/{pattern}", glob::Pattern::escape(folder));
-    glob::glob(&pattern).into_iter().flatten().flatten().take(MOST).filter(|path| is_there(path)).collect()
-}
-
-fn is_there(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
+    glob::glob(&pattern)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(MOST)
+        .filter(|path| path.symlink_metadata().is_ok())
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

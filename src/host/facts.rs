@@ -5,12 +5,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use nix::sys::statfs::{FsType, PROC_SUPER_MAGIC, TRACEFS_MAGIC, statfs};
+
 use super::types::types;
 use crate::host::tracefs;
 use crate::process::capabilities as caps;
-
-/// The type that statfs reports for tracefs.
-const TRACEFS: i64 = 0x7472_6163;
 
 /// The first PID namespace has this inode on every Linux.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -54,11 +53,12 @@ impl Facts {
             kernel: line("/proc/sys/kernel/osrelease"),
             machine: Some(std::env::consts::ARCH.to_owned()),
             lockdown: lockdown(),
-            proc: Some(has_proc()),
+            // Other files may be in its place.
+            proc: Some(file_system("/proc") == Some(PROC_SUPER_MAGIC)),
             first_pid_namespace: fs::read_link("/proc/self/ns/pid")
                 .ok()
                 .map(|link| link == Path::new(FIRST_PID_NAMESPACE)),
-            tracefs_mounted: tracefs_mounted(),
+            tracefs_mounted: file_system("/sys/kernel/tracing").map(|kind| kind == TRACEFS_MAGIC),
             driver: driver_version(),
             driver_is_open: fs::read_to_string("/proc/driver/nvidia/version")
                 .ok()
@@ -99,27 +99,19 @@ impl Facts {
     fn types(&mut self) {
         self.btf = Some(Path::new("/sys/kernel/btf/vmlinux").exists());
         let Some(types) = types() else { return };
-        self.ring_buffer = Some(types.ring_buffer);
-        self.task_storage = Some(types.task_storage);
-        self.uprobe_multi = Some(types.uprobe_multi);
+        self.ring_buffer = Some(types.has("bpf_ringbuf"));
+        self.task_storage = Some(types.has("bpf_local_storage"));
+        self.uprobe_multi = Some(types.has("bpf_uprobe_multi_link"));
         self.uprobe_session = Some(types.uprobe_session);
-        self.fprobe = Some(types.fprobe);
-        self.kprobes = Some(types.kprobes);
+        self.fprobe = Some(types.has("bpf_kprobe_multi_link"));
+        self.kprobes = Some(types.has("kprobe_insn_cache"));
         self.cookies = Some(types.cookies);
     }
 }
 
-/// Checks that /proc is really procfs, not other files in its place.
-fn has_proc() -> bool {
-    use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
-    statfs("/proc").is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
-}
-
-/// Works even if the folders of tracefs cannot be entered.
-fn tracefs_mounted() -> Option<bool> {
-    let about = nix::sys::statfs::statfs("/sys/kernel/tracing").ok()?;
-    #[allow(clippy::unnecessary_cast)] // the type has another width on other platforms
-    Some(about.filesystem_type().0 as i64 == TRACEFS)
+/// The type of the file system mounted here. Works even if the folders of tracefs cannot be entered.
+fn file_system(path: &str) -> Option<FsType> {
+    Some(statfs(path).ok()?.filesystem_type())
 }
 
 fn line(path: &str) -> Option<String> {

@@ -10,7 +10,7 @@ pub fn cuda_libraries() -> Vec<PathBuf> {
     let mut seen = HashSet::new();
     let mut found: Vec<PathBuf> = folders()
         .into_iter()
-        .flat_map(|folder| libraries_in(&folder))
+        .flat_map(libraries_in)
         .filter(|path| path.metadata().is_ok_and(|m| seen.insert((m.dev(), m.ino()))))
         .collect();
     found.sort();
@@ -18,20 +18,9 @@ pub fn cuda_libraries() -> Vec<PathBuf> {
 }
 
 pub(super) fn folders() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = [
-        "/lib64",
-        "/usr/lib64",
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib/wsl/lib",
-        "/usr/local/cuda/lib64",
-        "/usr/local/nvidia/lib64",
-        "/usr/lib",
-        "/opt/cuda/lib64",
-    ]
-    .iter()
-    .map(PathBuf::from)
-    .collect();
+    let usual = "/lib64 /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu /usr/lib/wsl/lib \
+        /usr/local/cuda/lib64 /usr/local/nvidia/lib64 /usr/lib /opt/cuda/lib64";
+    let mut folders: Vec<PathBuf> = usual.split(' ').map(PathBuf::from).collect();
     folders.extend(linker_folders(Path::new("/etc/ld.so.conf"), 0));
     if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
         folders.extend(std::env::split_paths(&path));
@@ -67,15 +56,10 @@ fn wheel_folders(root: &Path) -> Vec<PathBuf> {
     glob::glob(pattern).into_iter().flatten().flatten().collect()
 }
 
-fn libraries_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    entries
-        .flatten()
-        .filter(|entry| {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            name.starts_with("libcuda.so") || (name.starts_with("libcudart") && name.contains(".so"))
-        })
-        .map(|entry| entry.path())
-        .collect()
+fn libraries_in(folder: PathBuf) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libcuda.so") || (name.starts_with("libcudart") && name.contains(".so"))
+    })
 }

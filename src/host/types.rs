@@ -1,6 +1,7 @@
 //! The features of the running Linux, from its type information instead of its version. In: BTF. Out: answers,
 //! determined once, because reading BTF takes milliseconds. Not here: conclusions from an answer.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::num::NonZeroUsize;
@@ -12,12 +13,8 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use crate::host::btf::Btf;
 
 pub struct Types {
-    pub ring_buffer: bool,
-    pub task_storage: bool,
-    pub uprobe_multi: bool,
+    structs: HashSet<&'static str>,
     pub uprobe_session: bool,
-    pub fprobe: bool,
-    pub kprobes: bool,
     pub cookies: bool,
     /// True if the functions that session programs call take the context as an argument.
     pub session_cookie_takes_context: bool,
@@ -62,20 +59,20 @@ const FUNCTIONS: [&str; 3] = ["bpf_session_cookie", "bpf_session_is_return", "tr
 
 impl Types {
     fn read(btf: &Btf) -> Types {
-        let structs = btf.structs(&STRUCTS);
         let functions = btf.functions(|name| FUNCTIONS.contains(&name));
         let takes_something = |name| functions.get(name).is_some_and(|proto| !proto.params.is_empty());
         Types {
-            ring_buffer: structs.contains("bpf_ringbuf"),
-            task_storage: structs.contains("bpf_local_storage"),
-            uprobe_multi: structs.contains("bpf_uprobe_multi_link"),
+            structs: btf.structs(&STRUCTS),
             uprobe_session: btf.has_enumerator("bpf_attach_type", "BPF_TRACE_UPROBE_SESSION"),
-            fprobe: structs.contains("bpf_kprobe_multi_link"),
-            kprobes: structs.contains("kprobe_insn_cache"),
             cookies: btf.has_enumerator("bpf_func_id", "BPF_FUNC_get_attach_cookie"),
             session_cookie_takes_context: takes_something("bpf_session_cookie"),
             session_is_return_takes_context: takes_something("bpf_session_is_return"),
             faultable_tracepoints: functions.contains_key("trace_call_bpf_faultable"),
         }
+    }
+
+    /// One of `STRUCTS`.
+    pub fn has(&self, name: &str) -> bool {
+        self.structs.contains(name)
     }
 }

@@ -9,15 +9,15 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use libbpf_rs::libbpf_sys::{
-    BPF_F_UPROBE_MULTI_RETURN, BPF_TRACE_UPROBE_MULTI, BPF_TRACE_UPROBE_SESSION, bpf_link_create,
-    bpf_link_create_opts, bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 as UprobeMulti,
+    BPF_F_UPROBE_MULTI_RETURN, bpf_link_create, bpf_link_create_opts,
+    bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 as UprobeMulti,
 };
 use libbpf_rs::{Object, ProgramMut, UprobeOpts};
 
 use super::aside::without_signals;
-use super::objects::Base;
+use super::objects::find_program;
 use super::shield::{Hook, shielded};
 use crate::errno;
 use crate::host::Backend;
@@ -40,23 +40,23 @@ pub struct Place {
     pub cookie: u64,
 }
 
+impl Place {
+    /// The number of its function, which its cookie begins with (capture.rs).
+    pub fn probe(&self) -> u32 {
+        self.cookie as u32
+    }
+}
+
 /// Attaches all places or none, in every process that maps the file: BPF decides which is traced.
 pub fn attach(object: &Object, backend: Backend, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
-    match backend {
-        Backend::Session => {
-            let program = session_program(object)?;
-            Ok(vec![multi(&program, file, places, BPF_TRACE_UPROBE_SESSION, 0)?])
+    let programs = (backend.row().programs)().iter();
+    let programs: Vec<(ProgramMut, u32)> =
+        programs.map(|(name, flags)| Ok((find_program(object, name)?, *flags))).collect::<Result<_>>()?;
+    match backend.row().bulk {
+        Some(kind) => {
+            programs.iter().map(|(program, flags)| multi(program, file, places, kind, *flags)).collect()
         }
-        Backend::Multi => {
-            // Returns first: then an entry that is seen already has its return hooked. The return program ignores a
-            // call whose entry it does not know.
-            let of_returns = BPF_F_UPROBE_MULTI_RETURN;
-            let hook =
-                |name, flags| multi(&program(object, name)?, file, places, BPF_TRACE_UPROBE_MULTI, flags);
-            let returns = hook("cuda_return", of_returns)?;
-            Ok(vec![hook("cuda_entry", 0)?, returns])
-        }
-        Backend::Single => single(object, file, places),
+        None => single(&programs, file, places),
     }
 }
 
@@ -74,29 +74,8 @@ pub struct Parts<L> {
     pub refused: Vec<Refused>,
 }
 
-impl<L> Parts<L> {
-    pub fn links(self) -> (Vec<L>, Vec<Refused>) {
-        (self.taken.into_iter().flat_map(|(_, links)| links).collect(), self.refused)
-    }
-}
-
 /// Attaches all places that Linux accepts: if it refuses a list, bisection finds the refused ones. An error if it
 /// accepts none.
-pub fn attach_most(
-    base: &Base,
-    object: &Object,
-    backend: Backend,
-    file: &File,
-    places: &[Place],
-) -> Result<Parts<Hook>> {
-    let each = backend == Backend::Single;
-    attach_parts(places.len(), each, &mut |part| {
-        // One by one they may take a minute.
-        base.still_here();
-        attach(object, backend, file, &places[part])
-    })
-}
-
 /// `each`: attaches each place by itself, so that each can be detached by itself.
 pub(super) fn attach_parts<L>(
     places: usize,
@@ -177,13 +156,12 @@ fn multi(program: &ProgramMut, file: &File, places: &[Place], kind: u32, flags: 
 /// As libbpf wants it.
 const EVERY_PROCESS: i32 = -1;
 
-fn single(object: &Object, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
+fn single(programs: &[(ProgramMut, u32)], file: &File, places: &[Place]) -> Result<Vec<Hook>> {
     let path = PathBuf::from(path_of(file));
-    let entry = program(object, "cuda_entry")?;
-    let exit = program(object, "cuda_return")?;
-    let mut links = Vec::with_capacity(places.len() * 2);
+    let mut links = Vec::with_capacity(places.len() * programs.len());
     for place in places {
-        for (program, retprobe) in [(&exit, true), (&entry, false)] {
+        for (program, flags) in programs {
+            let retprobe = *flags == BPF_F_UPROBE_MULTI_RETURN;
             let options = UprobeOpts { cookie: place.cookie, retprobe, ..UprobeOpts::default() };
             let link = program.attach_uprobe_with_opts(EVERY_PROCESS, &path, place.offset as usize, options);
             match link {
@@ -204,18 +182,6 @@ fn refusal(error: &anyhow::Error) -> HookError {
         Some(libc::EMFILE) => fds::too_few(),
         _ => HookError::Kernel { error: ui::with_remedy(format!("{error:#}"), true) },
     }
-}
-
-fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
-    object.progs_mut().find(|p| p.name() == name).with_context(|| format!("no BPF program {name}"))
-}
-
-fn session_program(object: &Object) -> Result<ProgramMut<'_>> {
-    // Only the form that fits this kernel was loaded.
-    object
-        .progs_mut()
-        .find(|p| p.name().to_string_lossy().starts_with("cuda_session") && p.autoload())
-        .context("no session program is loaded")
 }
 
 /// Detaches in another thread, because Linux takes time to remove a hook.

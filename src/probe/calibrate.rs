@@ -29,45 +29,28 @@ const CACHE_LINE: usize = 64;
 
 // Functions that begin like those of libcuda 580 and libcudart, written in assembly because the compiler might choose
 // other instructions: Linux emulates the first instruction of the first function, and single-steps that of the second.
+macro_rules! function {
+    ($name:literal, $($instruction:literal),*) => {
+        std::arch::global_asm!(
+            ".text",
+            ".balign 16",
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!($name, ":"),
+            $($instruction,)*
+            "ret",
+            concat!(".size ", $name, ", . - ", $name),
+        );
+    };
+}
 #[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(
-    ".text",
-    ".balign 16",
-    ".globl gpurec_emulated",
-    ".type gpurec_emulated, @function",
-    "gpurec_emulated:",
-    "push rbp",
-    "mov rbp, rsp",
-    "xor eax, eax",
-    "pop rbp",
-    "ret",
-    ".size gpurec_emulated, . - gpurec_emulated",
-    ".balign 16",
-    ".globl gpurec_stepped",
-    ".type gpurec_stepped, @function",
-    "gpurec_stepped:",
-    "xor eax, eax",
-    "ret",
-    ".size gpurec_stepped, . - gpurec_stepped",
-);
+function!("gpurec_emulated", "push rbp", "mov rbp, rsp", "xor eax, eax", "pop rbp");
+#[cfg(target_arch = "x86_64")]
+function!("gpurec_stepped", "xor eax, eax");
 #[cfg(target_arch = "aarch64")]
-std::arch::global_asm!(
-    ".text",
-    ".balign 16",
-    ".globl gpurec_emulated",
-    ".type gpurec_emulated, @function",
-    "gpurec_emulated:",
-    "mov x0, #0",
-    "ret",
-    ".size gpurec_emulated, . - gpurec_emulated",
-    ".balign 16",
-    ".globl gpurec_stepped",
-    ".type gpurec_stepped, @function",
-    "gpurec_stepped:",
-    "mov x0, #0",
-    "ret",
-    ".size gpurec_stepped, . - gpurec_stepped",
-);
+function!("gpurec_emulated", "mov x0, #0");
+#[cfg(target_arch = "aarch64")]
+function!("gpurec_stepped", "mov x0, #0");
 
 unsafe extern "C" {
     fn gpurec_emulated() -> u64;
@@ -89,10 +72,10 @@ pub struct SiteCosts {
 pub fn measure(base: &Base, cuda: &Object, backend: Backend) -> Result<SiteCosts> {
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let cookie = capture::cookie(COOKIE as u32, None);
-    let mut places = Vec::new();
-    for function in [gpurec_emulated as Function, gpurec_stepped] {
-        places.push(Place { offset: file_offset(function as *const () as u64)?, cookie });
-    }
+    let place = |function: Function| -> Result<Place> {
+        Ok(Place { offset: file_offset(function as *const () as u64)?, cookie })
+    };
+    let places = [place(gpurec_emulated)?, place(gpurec_stepped)?];
     let me = std::process::id().to_ne_bytes();
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
@@ -107,18 +90,14 @@ pub fn measure(base: &Base, cuda: &Object, backend: Backend) -> Result<SiteCosts
     if records == 0 {
         bail!("the hook was attached but recorded nothing");
     }
-    let emulated = hooked.emulated.saturating_sub(plain.emulated);
-    let stepped = hooked.stepped.saturating_sub(plain.stepped);
-    Ok(SiteCosts {
-        emulated,
-        stepped,
-        // Only a few cold calls are measured, and no cold call is cheaper than a warm one.
-        emulated_cold: hooked.emulated_cold.saturating_sub(plain.emulated_cold).max(emulated),
-        stepped_cold: hooked.stepped_cold.saturating_sub(plain.stepped_cold).max(stepped),
-    })
+    let cost = |i: usize| hooked[i].saturating_sub(plain[i]);
+    let [emulated, stepped, emulated_cold, stepped_cold] = std::array::from_fn(cost);
+    // Only a few cold calls are measured, and no cold call is cheaper than a warm one.
+    let (emulated_cold, stepped_cold) = (emulated_cold.max(emulated), stepped_cold.max(stepped));
+    Ok(SiteCosts { emulated, stepped, emulated_cold, stepped_cold })
 }
 
-fn measure_hooked(base: &Base) -> Result<(SiteCosts, u64)> {
+fn measure_hooked(base: &Base) -> Result<([u64; 4], u64)> {
     let mut rings = base.near_rings()?;
     let mut records = 0;
     let mut empty = || {
@@ -130,31 +109,35 @@ fn measure_hooked(base: &Base) -> Result<(SiteCosts, u64)> {
     Ok((costs, records))
 }
 
-fn costs(after: &mut dyn FnMut()) -> SiteCosts {
+/// Of a call of each function, warm and cold.
+fn costs(after: &mut dyn FnMut()) -> [u64; 4] {
     let emulated = cheapest(gpurec_emulated, after);
     let stepped = cheapest(gpurec_stepped, after);
     let mut other = vec![1u8; COLD_BYTES];
     let emulated_cold = cold(gpurec_emulated, &mut other);
     let stepped_cold = cold(gpurec_stepped, &mut other);
     after();
-    SiteCosts { emulated, stepped, emulated_cold, stepped_cold }
+    [emulated, stepped, emulated_cold, stepped_cold]
+}
+
+#[inline]
+fn time(call: Function, times: u32) -> u64 {
+    let start = Instant::now();
+    for _ in 0..times {
+        // SAFETY: the assembly above: no arguments, no side effects.
+        std::hint::black_box(unsafe { call() });
+    }
+    start.elapsed().as_nanos() as u64
 }
 
 /// The cheapest of a few rounds, in ns a call: noise only ever adds.
 fn cheapest(call: Function, after: &mut dyn FnMut()) -> u64 {
-    (0..ROUNDS)
-        .map(|_| {
-            let start = Instant::now();
-            for _ in 0..CALLS {
-                // SAFETY: the assembly above: no arguments, no side effects.
-                std::hint::black_box(unsafe { call() });
-            }
-            let ns = start.elapsed().as_nanos() as u64 / u64::from(CALLS);
-            after();
-            ns
-        })
-        .min()
-        .unwrap_or(0)
+    let round = |_| {
+        let ns = time(call, CALLS) / u64::from(CALLS);
+        after();
+        ns
+    };
+    (0..ROUNDS).map(round).min().unwrap_or(0)
 }
 
 /// The median of a few single calls.
@@ -163,10 +146,7 @@ fn cold(call: Function, other: &mut [u8]) -> u64 {
     for ns in &mut took {
         other.iter_mut().step_by(CACHE_LINE).for_each(|byte| *byte = byte.wrapping_add(1));
         std::hint::black_box(&*other);
-        let start = Instant::now();
-        // SAFETY: the assembly above: no arguments, no side effects.
-        std::hint::black_box(unsafe { call() });
-        *ns = start.elapsed().as_nanos() as u64;
+        *ns = time(call, 1);
     }
     took.sort_unstable();
     took[COLD_ROUNDS / 2]

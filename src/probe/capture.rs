@@ -15,12 +15,8 @@ pub fn capture(plan: &Plan) -> Option<wire::Capture> {
         exit_reads: plan.exit.len().min(wire::READS) as u8,
         ..wire::Capture::default()
     };
-    for (slot, wanted) in capture.entry.iter_mut().zip(&plan.entry) {
-        *slot = read(wanted);
-    }
-    for (slot, wanted) in capture.exit.iter_mut().zip(&plan.exit) {
-        *slot = read(wanted);
-    }
+    let slots = capture.entry.iter_mut().zip(&plan.entry).chain(capture.exit.iter_mut().zip(&plan.exit));
+    slots.for_each(|(slot, wanted)| *slot = read(wanted));
     Some(capture)
 }
 

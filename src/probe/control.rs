@@ -20,7 +20,7 @@ pub struct Control {
 
 impl Control {
     pub fn open(base: &Base) -> Result<Control> {
-        let map = MapHandle::try_from(&base.map("control")?)?;
+        let map = base.handle("control")?;
         let read = Rc::new(RefCell::new(Vec::new()));
         let into = read.clone();
         let mut builder = RingBufferBuilder::new();

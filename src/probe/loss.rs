@@ -17,8 +17,8 @@ pub struct LossCounters {
 
 impl LossCounters {
     pub fn new(base: &Base) -> Result<LossCounters> {
-        let by_probe = MapHandle::try_from(&base.map("lost")?)?;
-        let total = MapHandle::try_from(&base.map("lost_total")?)?;
+        let by_probe = base.handle("lost")?;
+        let total = base.handle("lost_total")?;
         let mut counters = LossCounters { by_probe, total, before: LostTotal::default() };
         counters.before = counters.total()?;
         Ok(counters)
@@ -26,7 +26,8 @@ impl LossCounters {
 
     pub fn total(&self) -> Result<LostTotal> {
         let mut sum = LostTotal::default();
-        for cpu in per_cpu::<LostTotal>(&self.total, 0)? {
+        let cpus = self.total.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+        for cpu in cpus.iter().flatten().filter_map(|value| wire::read::<LostTotal>(value)) {
             sum.calls += cpu.calls;
             sum.returns += cpu.returns;
             sum.fork += cpu.fork;
@@ -46,9 +47,4 @@ impl LossCounters {
 pub fn of_probe(lost: &MapHandle, probe: u32) -> Result<Lost> {
     let value = lost.lookup(&probe.to_ne_bytes(), MapFlags::ANY)?;
     Ok(value.and_then(|value| wire::read(&value)).unwrap_or_default())
-}
-
-fn per_cpu<T: wire::Wire>(map: &MapHandle, key: u32) -> Result<Vec<T>> {
-    let values = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY)?;
-    Ok(values.iter().flatten().filter_map(|value| wire::read(value)).collect())
 }

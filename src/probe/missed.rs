@@ -4,15 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::Object;
 
-use super::objects::without_copy;
+use super::objects::programs;
 use gpurec_trace::Incomplete;
 use libbpf_rs::libbpf_sys::{
     BPF_LINK_TYPE_KPROBE_MULTI, BPF_LINK_TYPE_PERF_EVENT, BPF_PERF_EVENT_KPROBE, BPF_PERF_EVENT_KRETPROBE,
-    bpf_link_get_info_by_fd, bpf_link_info, bpf_prog_get_info_by_fd, bpf_prog_info,
+    bpf_link_get_info_by_fd, bpf_link_info,
 };
 
 /// Counters by the function or the shared program that they belong to. They only grow.
@@ -24,11 +23,9 @@ impl Missed {
     /// hooks, a hit is lost only if all copies missed it: at most as often as the copy that missed fewest.
     pub fn add_programs<'a>(&mut self, copies: impl IntoIterator<Item = &'a Object>) {
         let mut fewest: BTreeMap<String, u64> = BTreeMap::new();
-        for program in copies.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
-            let name = program.name().to_string_lossy().into_owned();
-            let missed = of_program(program.as_fd().as_raw_fd());
-            let known = fewest.entry(without_copy(&name).to_owned()).or_insert(missed);
-            *known = missed.min(*known);
+        for (name, info) in programs(copies) {
+            let known = fewest.entry(name).or_insert(info.recursion_misses);
+            *known = info.recursion_misses.min(*known);
         }
         for (name, missed) in fewest {
             self.add(format!("program {name}"), missed);
@@ -87,14 +84,6 @@ impl Missed {
         let of: Vec<String> = self.0.iter().map(|(what, count)| format!("{what}: {count}")).collect();
         (hits > 0).then(|| Incomplete::RecursionMisses { hits, of: of.join(", ") })
     }
-}
-
-fn of_program(fd: i32) -> u64 {
-    let mut info = bpf_prog_info::default();
-    let mut size = size_of::<bpf_prog_info>() as u32;
-    // SAFETY: info is as large as size says.
-    let result = unsafe { bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut size) };
-    if result == 0 { info.recursion_misses } else { 0 }
 }
 
 /// Writes the name of a kprobe's function into `name`.

@@ -43,12 +43,13 @@ use crate::errno;
 use crate::files::{FileId, Wants};
 use crate::host::Backend;
 use crate::host::Plan;
+use crate::process::fds;
 use crate::ring::Ring;
 use crate::wire;
 use attach::Place;
 use calibrate::SiteCosts;
 use gpurec_cuda::{self as cuda, Signature};
-use gpurec_elf::{self as elf, Function, Image, NotHooked};
+use gpurec_elf::{self as elf, Image, NotHooked};
 use gpurec_trace::{HookError, Incomplete, Reason};
 use hooks::Hooks;
 use kernel::{Change, Choice, Driver, Numbering};
@@ -227,6 +228,7 @@ impl Probes {
         let start = Instant::now();
         self.base.still_here();
         let Wants { key, path, image, handle, stamp } = wants;
+        let Some(handle) = handle else { return failed(&path, &fds::too_few().into()) };
         if self.hooked.contains(&key) {
             return Looked::Nothing;
         }
@@ -274,17 +276,17 @@ impl Probes {
         library.tell_sites(&image);
         announce(&library, &probes);
         if !probes.is_empty() {
-            let place = |(function, probe): (&Function, &Probe)| probe.place(function.site);
-            let attached = match &mut self.overhead {
-                Some(overhead) => {
-                    overhead.attach(&self.base, &self.cuda, self.backend, key, file, &probes, &image)
-                }
-                None => {
-                    let places: Vec<Place> = image.functions.iter().zip(&probes).map(place).collect();
-                    self.hooks.attach(&self.base, &self.cuda, self.backend, key, file, &places)
-                }
+            let places: Vec<Place> =
+                image.functions.iter().zip(&probes).map(|(f, probe)| probe.place(f.site)).collect();
+            let hooks = match &mut self.overhead {
+                Some(overhead) => &mut overhead.hooks,
+                None => &mut self.hooks,
             };
-            leave_out(&attached?, &mut library, &mut image);
+            let refused = hooks.attach(&self.base, &self.cuda, self.backend, key, file, &places)?;
+            if let Some(overhead) = &mut self.overhead {
+                overhead.add(&probes, &image);
+            }
+            leave_out(&refused, &mut library, &mut image);
         }
         Ok(library)
     }
@@ -311,13 +313,12 @@ impl Probes {
     /// Deleted files with hooks that can be removed while others are attached. No process can load them by name any
     /// more. Single uprobes stay: Linux removes them one after the other, and attaches no new ones meanwhile.
     pub fn deleted(&self) -> Vec<FileId> {
-        if self.backend == Backend::Single {
+        if self.backend.row().detach_ms.is_some() {
             return Vec::new();
         }
-        let files = self.overhead.as_ref().map_or_else(|| self.hooks.files(), OverheadControl::files);
         let gone = |file: &File| file.metadata().is_ok_and(|meta| meta.nlink() == 0);
         // Files on a file server are skipped: asking for their metadata could block.
-        let all = files.into_iter().filter(|(key, _)| !self.served.contains(key));
+        let all = self.all_hooks().files().filter(|(key, _)| !self.served.contains(key));
         all.filter(|(_, file)| gone(file)).map(|(key, _)| key).collect()
     }
 
@@ -327,7 +328,11 @@ impl Probes {
 
     /// Number of functions that have hooks now.
     pub fn attached(&self) -> usize {
-        self.hooks.functions() + self.overhead.as_ref().map_or(0, OverheadControl::functions)
+        self.all_hooks().functions()
+    }
+
+    fn all_hooks(&self) -> &Hooks {
+        self.overhead.as_ref().map_or(&self.hooks, |overhead| &overhead.hooks)
     }
 
     /// Number of files that have hooks.
@@ -349,9 +354,10 @@ impl Probes {
         self.hooked.remove(&key);
         self.served.remove(&key);
         self.rewritten.forget(key);
-        let mut links = self.hooks.forget(key);
-        links.extend(self.overhead.iter_mut().flat_map(|overhead| overhead.let_go(key)));
-        links
+        match &mut self.overhead {
+            Some(overhead) => overhead.hooks.forget(key),
+            None => self.hooks.forget(key),
+        }
     }
 
     /// Readable when a file that has hooks was written to.
@@ -430,7 +436,7 @@ impl Probes {
     /// About how long detaching will take, if it is long enough for a warning: each single uprobe waits for a grace
     /// period of Linux.
     pub fn slow_stop(&self) -> Option<Duration> {
-        (self.backend == Backend::Single).then(|| Duration::from_millis(40 * self.links() as u64))
+        self.backend.row().detach_ms.map(|ms| Duration::from_millis(ms * self.all_hooks().links() as u64))
     }
 
     /// Set with --budget.
@@ -442,10 +448,6 @@ impl Probes {
     pub fn record_again(&mut self, probe: u32) -> Result<()> {
         let overhead = self.overhead.as_mut().context("there is no budget")?;
         overhead.record_again(&self.cuda, self.backend, probe)
-    }
-
-    fn links(&self) -> usize {
-        self.hooks.links() + self.overhead.as_ref().map_or(0, OverheadControl::links)
     }
 
     pub fn rings(&self) -> Result<Vec<Ring>> {
@@ -475,26 +477,10 @@ fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Ima
     library.tell_sites(image);
 }
 
-/// How hooking works on this machine, found by trying it.
-pub struct Trial {
-    pub backend: Backend,
-    pub refused: Vec<(Backend, HookError)>,
-    pub ns_per_call: u64,
-}
-
-pub fn trial(plan: &Plan) -> Result<Trial> {
-    let settings = Settings {
-        everyone: false,
-        follow: false,
-        ring: 1 << 20,
-        budget: false,
-        lossless: false,
-        pause_user: ANY_USER,
-        no_sessions: false,
-    };
-    let making = rings::begin(settings.ring)?;
-    let probes = Probes::load(&settings, making, plan, None)?;
-    Ok(Trial { backend: probes.backend, refused: probes.refused, ns_per_call: probes.costs.emulated })
+/// Finds by trying how hooking works on this machine.
+pub fn trial(plan: &Plan) -> Result<Probes> {
+    let settings = Settings { ring: 1 << 20, pause_user: ANY_USER, ..Settings::default() };
+    Probes::load(&settings, rings::begin(settings.ring)?, plan, None)
 }
 
 /// The toolkit's major version: libcudart.so.13 → 13. Rows of the table differ between them.

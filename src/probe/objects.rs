@@ -1,10 +1,13 @@
 //! Opens, configures and loads the BPF objects. In: the options and the backend to try.
 //! Out: loaded programs that share one set of maps. Not here: attaching them.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use anyhow::{Context, Result, anyhow};
-use libbpf_rs::{Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, ProgramAttachType};
+use libbpf_rs::libbpf_sys::{bpf_prog_get_info_by_fd, bpf_prog_info};
+use libbpf_rs::{
+    Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramAttachType, ProgramMut,
+};
 
 use super::rings::Making;
 use crate::clock::monotonic_ns;
@@ -28,6 +31,7 @@ const SCRATCHES_A_CPU: usize = 16;
 /// Never the id of a user.
 pub const ANY_USER: u32 = u32::MAX;
 
+#[derive(Default)]
 pub struct Settings {
     pub everyone: bool,
     pub follow: bool,
@@ -87,6 +91,11 @@ impl Base {
         find_map(&self.maps, name)
     }
 
+    /// A descriptor of the map, for use without this.
+    pub fn handle(&self, name: &str) -> Result<MapHandle> {
+        Ok(MapHandle::try_from(&self.map(name)?)?)
+    }
+
     /// Does BPF pause a process that fills a ring?
     pub fn is_lossless(&self) -> bool {
         self.config.pause_at > 0
@@ -129,31 +138,76 @@ impl Base {
 
     /// The programs that follow processes.
     pub fn load_process(&self) -> Result<Object> {
-        let mut open = open(PROCESS, "process")?;
-        configure(&mut open, &self.config)?;
-        self.share(&mut open, None)?;
-        for mut program in open.progs_mut() {
-            let is_second = program.name().to_string_lossy().ends_with("_1");
-            program.set_autoload(!is_second || copies_at_system_calls() > 1);
-        }
+        let second = copies_at_system_calls() > 1;
+        let open =
+            self.open(PROCESS, "process", &self.config, None, |name| second || !name.ends_with("_1"))?;
         open.load().context(KernelRefused("gpurec's process programs".to_owned()))
     }
 
     /// The CUDA programs of one backend.
     pub fn load_cuda(&self, backend: Backend) -> Result<Object> {
-        let wanted = cuda_programs(backend);
-        let mut open = open(CUDA, "cuda")?;
-        configure(&mut open, &self.config)?;
-        self.share(&mut open, None)?;
+        let row = backend.row();
+        let wanted = (row.programs)();
+        let mut open =
+            self.open(CUDA, "cuda", &self.config, None, |name| wanted.iter().any(|one| one.0 == name))?;
         self.size_maps(&mut open)?;
         for mut program in open.progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            program.set_autoload(wanted.contains(&name.as_str()));
-            if backend == Backend::Multi {
-                program.set_attach_type(ProgramAttachType::TraceUprobeMulti);
+            // libbpf-rs does not know the type of sessions; their programs have it from their section.
+            match row.bulk.map(ProgramAttachType::from) {
+                None | Some(ProgramAttachType::Unknown) => {}
+                Some(kind) => program.set_attach_type(kind),
             }
         }
-        open.load().with_context(|| KernelRefused(format!("the {} programs", backend.name())))
+        open.load().with_context(|| KernelRefused(format!("the {} programs", row.name)))
+    }
+
+    /// Loads some of the driver programs; with an empty list, only their maps. They reuse the maps of an object loaded
+    /// before, so that there is one set of maps.
+    pub fn load_driver(
+        &self,
+        programs: &[&str],
+        before: Option<&Object>,
+        only: Option<Only>,
+    ) -> Result<Object> {
+        let config = wire::Config { probe: only.map_or(0, |only| only.probe), ..self.config };
+        let mut open = self.open(DRIVER, "driver", &config, before, |name| programs.contains(&name))?;
+        if let Some(Only { function, .. }) = only {
+            for mut program in open.progs_mut().filter(|program| program.autoload()) {
+                program.set_attach_target(0, Some(function.to_owned()))?;
+            }
+        }
+        open.load().with_context(|| KernelRefused(programs.join(", ")))
+    }
+
+    /// Opens an object whose wanted programs will be loaded.
+    fn open(
+        &self,
+        bytes: &[u8],
+        name: &str,
+        config: &wire::Config,
+        before: Option<&Object>,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<OpenObject> {
+        let mut open = open(bytes, name)?;
+        for mut map in open.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if name.ends_with(".rodata") {
+                let mut value = map.initial_value().context("gpurec's .rodata is empty")?.to_vec();
+                let config = wire::bytes(config);
+                let begin = value.get_mut(..config.len()).context("gpurec's .rodata is too small")?;
+                begin.copy_from_slice(config);
+                map.set_initial_value(&value)?;
+            } else if let Ok(shared) = self.map(&name) {
+                map.reuse_fd(shared.as_fd())?;
+            } else if let (Some(before), false) = (before, name.contains(".rodata")) {
+                map.reuse_fd(find_map(before, &name)?.as_fd())?;
+            }
+        }
+        for mut program in open.progs_mut() {
+            let wanted = wanted(&program.name().to_string_lossy());
+            program.set_autoload(wanted);
+        }
+        Ok(open)
     }
 
     fn size_maps(&self, open: &mut OpenObject) -> Result<()> {
@@ -169,59 +223,11 @@ impl Base {
     }
 }
 
-impl Base {
-    /// Loads some of the driver programs; with an empty list, only their maps. They reuse the maps of an object loaded
-    /// before, so that there is one set of maps.
-    pub fn load_driver(
-        &self,
-        programs: &[&str],
-        before: Option<&Object>,
-        only: Option<Only>,
-    ) -> Result<Object> {
-        let mut open = open(DRIVER, "driver")?;
-        let Only { function, probe } = only.unwrap_or_default();
-        configure(&mut open, &wire::Config { probe, ..self.config })?;
-        self.share(&mut open, before)?;
-        for mut program in open.progs_mut() {
-            let wanted = programs.contains(&program.name().to_string_lossy().as_ref());
-            program.set_autoload(wanted);
-            if let (true, Some(function)) = (wanted, only.map(|_| function)) {
-                program.set_attach_target(0, Some(function.to_owned()))?;
-            }
-        }
-        open.load().with_context(|| KernelRefused(programs.join(", ")))
-    }
-
-    fn share(&self, open: &mut OpenObject, before: Option<&Object>) -> Result<()> {
-        for mut map in open.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if let Ok(shared) = self.map(&name) {
-                map.reuse_fd(shared.as_fd())?;
-            } else if let (Some(before), false) = (before, name.contains(".rodata")) {
-                map.reuse_fd(find_map(before, &name)?.as_fd())?;
-            }
-        }
-        Ok(())
-    }
-}
-
 /// The function and the probe number of programs that serve a single function.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Only<'a> {
     pub function: &'a str,
     pub probe: u32,
-}
-
-/// The programs of a backend. Some kernels pass the context to the session helpers and need the other program; the
-/// kernel's BTF shows which one this is.
-fn cuda_programs(backend: Backend) -> &'static [&'static str] {
-    match backend {
-        Backend::Session if types().is_some_and(|types| types.session_cookie_takes_context) => {
-            &["cuda_session_ctx"]
-        }
-        Backend::Session => &["cuda_session"],
-        Backend::Multi | Backend::Single => &["cuda_entry", "cuda_return"],
-    }
 }
 
 /// A thread can be preempted in a BPF program. Meanwhile Linux skips that program for every other thread that hits it
@@ -261,18 +267,25 @@ fn open(bytes: &[u8], name: &str) -> Result<OpenObject> {
     builder.open_memory(bytes).context("gpurec's own BPF object cannot be read")
 }
 
-fn configure(open: &mut OpenObject, config: &wire::Config) -> Result<()> {
-    let mut rodata = open
-        .maps_mut()
-        .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
-        .context("gpurec's BPF object has no .rodata")?;
-    let mut value = rodata.initial_value().context("gpurec's .rodata is empty")?.to_vec();
-    let config = wire::bytes(config);
-    value.get_mut(..config.len()).context("gpurec's .rodata is too small")?.copy_from_slice(config);
-    rodata.set_initial_value(&value)?;
-    Ok(())
-}
-
 pub fn find_map<'a>(object: &'a Object, name: &str) -> Result<Map<'a>> {
     object.maps().find(|map| map.name() == name).with_context(|| format!("no BPF map {name}"))
+}
+
+pub fn find_program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
+    object.progs_mut().find(|p| p.name() == name).with_context(|| format!("no BPF program {name}"))
+}
+
+/// The loaded programs, by their names without the number of the copy, and what Linux knows about each.
+pub fn programs<'a>(
+    objects: impl IntoIterator<Item = &'a Object>,
+) -> impl Iterator<Item = (String, bpf_prog_info)> {
+    let all = objects.into_iter().flat_map(|object| object.progs()).filter(|program| program.autoload());
+    all.map(|program| {
+        let mut info = bpf_prog_info::default();
+        let mut size = size_of::<bpf_prog_info>() as u32;
+        // If this fails, the counters stay 0.
+        // SAFETY: info is as large as size says.
+        unsafe { bpf_prog_get_info_by_fd(program.as_fd().as_raw_fd(), &raw mut info, &raw mut size) };
+        (without_copy(&program.name().to_string_lossy()).to_owned(), info)
+    })
 }

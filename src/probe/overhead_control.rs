@@ -2,28 +2,24 @@
 //! In: functions to hook, a function's number. Out: links made and dropped, counters.
 //! Not here: which functions are no longer recorded (src/overhead).
 //!
-//! Each function has links of its own, so that it can be unhooked alone: all hooks of a link for many functions are
-//! removed together, and with a second link for the functions to keep, every call would be seen twice until the first
-//! link is gone.
+//! Each function has links of its own: all hooks of a link for many functions are removed together, and with a second
+//! link for the functions to keep, every call would be seen twice until the first link is gone.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
-use std::rc::Rc;
 use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use super::Probe;
-use super::attach::{self, Place, Refused};
+use super::attach;
 use super::calibrate::SiteCosts;
+use super::hooks::Hooks;
 use super::loss;
 use super::objects::{self, Base};
 use super::shield::Hook;
-use crate::files::FileId;
 use crate::host::Backend;
-use crate::process::fds;
 use crate::wire::{self, Spender, Spent};
 use gpurec_elf::Image;
 
@@ -35,26 +31,17 @@ pub struct OverheadControl {
     spent: MapHandle,
     lost: MapHandle,
     costs: SiteCosts,
+    pub(super) hooks: Hooks,
     functions: HashMap<u32, Function>,
     /// Threads that are detaching links: each waits for Linux.
     detaching: Vec<JoinHandle<f64>>,
 }
 
+#[derive(Default)]
 struct Function {
     name: String,
     /// Linux single-steps its first instruction, in one of the files.
     stepped: bool,
-    hooked: bool,
-    places: Vec<Spot>,
-}
-
-/// The function's place in a file.
-struct Spot {
-    key: FileId,
-    file: Rc<File>,
-    place: Place,
-    /// Empty while the function is unhooked.
-    links: Vec<Hook>,
 }
 
 impl OverheadControl {
@@ -63,73 +50,21 @@ impl OverheadControl {
         Ok(OverheadControl {
             given_up: map("given_up")?,
             spent: map("spent")?,
-            lost: MapHandle::try_from(&base.map("lost")?)?,
+            lost: base.handle("lost")?,
             costs,
+            hooks: Hooks::of_each_function(),
             functions: HashMap::new(),
             detaching: Vec::new(),
         })
     }
 
-    /// Hooks each function by itself. Functions that --budget unhooked in other files are not hooked in this one
-    /// either, until it hooks them again. Returns the functions that Linux refused, if it accepted any.
-    #[allow(clippy::too_many_arguments)] // a single call site passes them
-    pub(super) fn attach(
-        &mut self,
-        base: &Base,
-        cuda: &Object,
-        backend: Backend,
-        key: FileId,
-        file: &File,
-        probes: &[Probe],
-        image: &Image,
-    ) -> Result<Vec<Refused>> {
-        let shared = Rc::new(file.try_clone().with_context(fds::too_few)?);
-        let places: Vec<Place> = probes.iter().zip(&image.functions).map(|(p, f)| p.place(f.site)).collect();
-        let is_unhooked = |probe: &Probe| self.functions.get(&probe.id).is_some_and(|known| !known.hooked);
-        let parts = attach::attach_parts(places.len(), true, &mut |part| {
-            base.still_here();
-            match is_unhooked(&probes[part.start]) {
-                true => Ok(Vec::new()),
-                false => attach::attach(cuda, backend, file, &places[part]),
-            }
-        })?;
-        for (part, links) in parts.taken {
-            let (probe, function) = (&probes[part.start], &image.functions[part.start]);
-            let spot = Spot { key, file: shared.clone(), place: places[part.start], links };
-            let new =
-                || Function { name: probe.name.clone(), stepped: false, hooked: true, places: Vec::new() };
-            let known = self.functions.entry(probe.id).or_insert_with(new);
+    /// Notes functions that have hooks.
+    pub(super) fn add(&mut self, probes: &[Probe], image: &Image) {
+        for (probe, function) in probes.iter().zip(&image.functions) {
+            let known = self.functions.entry(probe.id).or_default();
+            known.name.clone_from(&probe.name);
             known.stepped |= !function.emulated;
-            known.places.push(spot);
         }
-        Ok(parts.refused)
-    }
-
-    pub(super) fn files(&self) -> Vec<(FileId, &File)> {
-        let mut files = HashMap::new();
-        for spot in self.spots() {
-            files.entry(spot.key).or_insert(&*spot.file);
-        }
-        files.into_iter().collect()
-    }
-
-    /// Number of hooked functions, without those that --budget unhooked.
-    pub(super) fn functions(&self) -> usize {
-        self.spots().filter(|spot| !spot.links.is_empty()).count()
-    }
-
-    fn spots(&self) -> impl Iterator<Item = &Spot> {
-        self.functions.values().flat_map(|function| &function.places)
-    }
-
-    /// Forgets a file. Returns its links, which the caller removes.
-    pub(super) fn let_go(&mut self, key: FileId) -> Vec<Hook> {
-        let mut links = Vec::new();
-        for function in self.functions.values_mut() {
-            let gone = function.places.extract_if(.., |spot| spot.key == key);
-            links.extend(gone.flat_map(|spot| spot.links));
-        }
-        links
     }
 
     pub fn name(&self, probe: u32) -> Option<&str> {
@@ -153,22 +88,13 @@ impl OverheadControl {
     }
 
     pub(super) fn record_again(&mut self, cuda: &Object, backend: Backend, probe: u32) -> Result<()> {
-        let function = self.functions.get_mut(&probe).context("no such function")?;
-        for spot in function.places.iter_mut().filter(|spot| spot.links.is_empty()) {
-            spot.links = attach::attach(cuda, backend, &spot.file, &[spot.place])?;
-        }
-        function.hooked = true;
+        self.hooks.hook_again(cuda, backend, probe)?;
         self.set_given_up(probe, 0)
     }
 
     /// Removes the hooks of some functions, in a thread because Linux takes time for it.
     pub fn unhook(&mut self, probes: &[u32]) {
-        let mut links = Vec::new();
-        for probe in probes {
-            let Some(function) = self.functions.get_mut(probe) else { continue };
-            function.hooked = false;
-            links.extend(function.places.iter_mut().flat_map(|spot| std::mem::take(&mut spot.links)));
-        }
+        let links = self.hooks.unhook(probes);
         self.detaching.retain(|thread| !thread.is_finished());
         if !links.is_empty() {
             // If no thread can be started, the links are dropped here.
@@ -176,16 +102,12 @@ impl OverheadControl {
         }
     }
 
-    pub(super) fn links(&self) -> usize {
-        self.spots().map(|spot| spot.links.len()).sum()
-    }
-
     /// Takes every link for removal at the end; waits for links that are being detached.
     pub(super) fn take_links(&mut self) -> Vec<Hook> {
         for thread in self.detaching.drain(..) {
             let _ = thread.join();
         }
-        self.functions.drain().flat_map(|(_, function)| function.places).flat_map(|spot| spot.links).collect()
+        self.hooks.take_links()
     }
 
     /// The cost of each thread at each probe since its first hit.

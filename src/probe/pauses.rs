@@ -37,12 +37,11 @@ impl Pauses {
         if !base.is_lossless() {
             return Ok(None);
         }
-        let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&base.map(name)?)?) };
         Ok(Some(Pauses {
-            paused: map("paused")?,
-            going: map("going")?,
-            stopped: map("stopped")?,
-            targets: map("targets")?,
+            paused: base.handle("paused")?,
+            going: base.handle("going")?,
+            stopped: base.handle("stopped")?,
+            targets: base.handle("targets")?,
             low: base.layout().far / 8,
             count: AtomicU64::new(0),
             total_ns: AtomicU64::new(0),

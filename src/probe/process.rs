@@ -21,14 +21,10 @@ pub fn attach(object: &Object) -> Result<Vec<Link>> {
 }
 
 fn syscall_tracepoint(program: &libbpf_rs::ProgramMut, name: &str) -> Result<Link> {
-    let event = match without_copy(name) {
-        "mmap_enter" => "sys_enter_mmap",
-        "mmap_exit" => "sys_exit_mmap",
-        "mprotect_exit" => "sys_exit_mprotect",
-        "pkey_mprotect_exit" => "sys_exit_pkey_mprotect",
-        other => return Err(anyhow!("gpurec does not know where {other} goes")),
-    };
-    let id = tracepoint::id("syscalls", event)
+    // "mmap_enter" is at "sys_enter_mmap".
+    let (call, side) = without_copy(name).rsplit_once('_').context("a program without a system call")?;
+    let event = format!("sys_{side}_{call}");
+    let id = tracepoint::id("syscalls", &event)
         .context("gpurec needs the system-call tracepoints to see libraries as they are loaded")?;
     tracepoint::attach(program, id, 0).with_context(|| format!("syscalls:{event}"))
 }

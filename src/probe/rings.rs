@@ -3,6 +3,7 @@
 //! In: the size. Out: the map, for the programs; the rings, for their reader.
 //! Not here: loading programs, reading records.
 
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, bail};
@@ -37,7 +38,8 @@ pub fn begin(ring: usize) -> Result<Making> {
     if ring > MOST_A_RING {
         bail!("a ring has {} MiB at most for each CPU; try a smaller --ring", MOST_A_RING >> 20);
     }
-    let layout = Layout::of(ring, secret()?);
+    // Hashed with random keys of this process.
+    let layout = Layout::of(ring, RandomState::new().hash_one(ring));
     let (send_map, map) = bounded(1);
     let (send_rings, rings) = bounded(1);
     let work = move || {
@@ -89,14 +91,4 @@ fn map_all(map: impl AsFd, layout: Layout, cpus: usize) -> Result<Vec<Ring>> {
 
 fn unmapped(layout: Layout) -> String {
     format!("gpurec cannot map its rings of {} KiB for each CPU", layout.part() >> 10)
-}
-
-fn secret() -> Result<u64> {
-    let mut bytes = [0; 8];
-    // SAFETY: a buffer of this length.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got != bytes.len() as isize {
-        bail!("no random number to be had: {}", std::io::Error::last_os_error());
-    }
-    Ok(u64::from_ne_bytes(bytes))
 }

@@ -537,8 +537,8 @@ fn parts(places: usize, each: bool, bad: &[usize]) -> (usize, Vec<usize>, usize)
         Ok(part.collect::<Vec<usize>>())
     });
     let Ok(done) = done else { return (0, (0..places).collect(), tries) };
-    let (mut taken, refused) = done.links();
-    let mut refused: Vec<usize> = refused.iter().map(|one| one.index).collect();
+    let mut taken: Vec<usize> = done.taken.into_iter().flat_map(|(_, links)| links).collect();
+    let mut refused: Vec<usize> = done.refused.iter().map(|one| one.index).collect();
     let count = taken.len();
     taken.append(&mut refused.clone());
     taken.sort_unstable();

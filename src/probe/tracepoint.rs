@@ -71,10 +71,7 @@ pub fn attach_kprobe(
 
 fn attach_event(program: &ProgramMut, event: OwnedFd, cookie: u64) -> Result<Link> {
     let options = PerfEventOpts { cookie, ..PerfEventOpts::default() };
-    let link = match cookie {
-        0 => program.attach_perf_event(event.as_raw_fd()),
-        _ => program.attach_perf_event_with_opts(event.as_raw_fd(), options),
-    };
+    let link = program.attach_perf_event_with_opts(event.as_raw_fd(), options);
     let link = link.map_err(|error| anyhow!("{error:#}"))?;
     // The link owns it from now on.
     let _ = event.into_raw_fd();

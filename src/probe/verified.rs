@@ -4,12 +4,10 @@
 //! not report it.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::Object;
-use libbpf_rs::libbpf_sys::{bpf_prog_get_info_by_fd, bpf_prog_info};
 
-use super::objects::without_copy;
+use super::objects::programs;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified(BTreeMap<String, u32>);
@@ -17,10 +15,9 @@ pub struct Verified(BTreeMap<String, u32>);
 impl Verified {
     /// Several programs with one name are copies, or serve one function each: the largest number counts.
     pub fn add_programs<'a>(&mut self, objects: impl IntoIterator<Item = &'a Object>) {
-        for program in objects.into_iter().flat_map(|object| object.progs()).filter(|p| p.autoload()) {
-            let name = program.name().to_string_lossy().into_owned();
-            let most = self.0.entry(without_copy(&name).to_owned()).or_default();
-            *most = of_program(program.as_fd().as_raw_fd()).max(*most);
+        for (name, info) in programs(objects) {
+            let most = self.0.entry(name).or_default();
+            *most = info.verified_insns.max(*most);
         }
     }
 
@@ -30,12 +27,4 @@ impl Verified {
         (self.0.values().any(|count| *count > 0))
             .then(|| format!("instructions that the kernel's verifier went through: {}", of.join(", ")))
     }
-}
-
-fn of_program(fd: i32) -> u32 {
-    let mut info = bpf_prog_info::default();
-    let mut size = size_of::<bpf_prog_info>() as u32;
-    // SAFETY: info is as large as size says.
-    let result = unsafe { bpf_prog_get_info_by_fd(fd, &raw mut info, &raw mut size) };
-    if result == 0 { info.verified_insns } else { 0 }
 }

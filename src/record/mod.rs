@@ -87,7 +87,7 @@ impl Config {
                 0 => ANY_USER,
                 user => user,
             },
-            no_sessions: self.backend.is_some_and(|backend| backend != Backend::Session),
+            no_sessions: self.backend.is_some_and(|backend| !backend.has_sessions()),
         })
     }
 }

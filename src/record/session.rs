@@ -26,7 +26,6 @@ use super::who::{attached, command, environment, refuse_root_for_others};
 use super::{Config, Target, guarded, header};
 use crate::clock::monotonic_ns;
 use crate::files::{Early, Files};
-use crate::host::Backend;
 use crate::output::Output;
 use crate::overhead::Governor;
 use crate::pipeline::handoff::{self, Writer};
@@ -139,10 +138,8 @@ pub fn run(config: &Config) -> Result<u8> {
         Some(launch) => Some(launch::start(launch)?),
         None => None,
     };
-    let recording = rights::Recording {
-        kernel: config.kernel.is_some(),
-        single_uprobes: probes.backend == Backend::Single,
-    };
+    let recording =
+        rights::Recording { kernel: config.kernel.is_some(), single_uprobes: probes.backend.is_single() };
     rights::keep_what_recording_needs(&user, recording)
         .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());

@@ -4,89 +4,32 @@
 //! backend; what is not, and why. Hooks that wait for a module are tried again when it is loaded.
 //! Not here: what a hit means; which threads are recorded (BPF decides that).
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use libbpf_rs::{Link, MapCore, MapFlags, Object};
+use libbpf_rs::MapCore;
 
 use super::config::bpf_hook;
+use super::driver::{Attached, Driver, Hold, MODULES, Numbering, failed};
 use super::events::{self, Event};
-use super::functions::failed;
-use super::functions::{self, Place, program};
+use super::functions::{self, Place};
 use super::{Backend, Choice, Planned, Scope, Symbols, Target, Wanted, plan};
 use crate::host;
 use crate::probe::missed::Missed;
 use crate::probe::numbers;
-use crate::probe::objects::{Base, Only, copies_at_system_calls, find_map};
-use crate::probe::{Beneath, Probe, tracepoint};
+use crate::probe::objects::{Base, copies_at_system_calls, find_map, find_program};
+use crate::probe::{Beneath, tracepoint};
 use crate::wire;
 use gpurec_nvidia::hooks::{self, Group, Hook, Role};
 use gpurec_nvidia::{Family, Layouts, majors};
-use gpurec_trace::HookError;
-use gpurec_trace::{Hooked, Layer, Refused};
-
-/// The modules whose loading and unloading matters.
-const MODULES: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
-
-/// An attached hook: dropping this detaches it.
-pub enum Hold {
-    Link(Link),
-    Fd(OwnedFd),
-}
-
-pub struct Attached {
-    pub name: String,
-    pub backend: Backend,
-    pub symbol: Option<String>,
-    pub note: Option<String>,
-    /// The module whose unloading removes the hook.
-    pub module: Option<String>,
-}
-
-impl Attached {
-    fn told(&self) -> Hooked {
-        Hooked {
-            name: self.name.clone(),
-            backend: self.backend.name().to_owned(),
-            how: self.backend.name().to_owned(),
-            symbol: self.symbol.clone(),
-            note: self.note.clone(),
-        }
-    }
-}
-
-pub struct Driver {
-    base: Rc<Base>,
-    choice: Choice,
-    /// Loaded without programs: the maps that all other objects share.
-    maps: Object,
-    /// The objects in one inner list are copies at the same hooks.
-    objects: Vec<Vec<Object>>,
-    holds: Vec<Hold>,
-    missed_before: Missed,
-    pub attached: Vec<Attached>,
-    pub refused: Vec<Refused>,
-    numbers: wire::Driver,
-    /// The modules that were loaded when functions were last hooked.
-    modules: [bool; MODULES.len()],
-    /// Flags for the table of majors, by family.
-    by_function: BTreeMap<u32, u32>,
-}
-
-/// Gives probes their numbers, and announces them before they can be hit.
-pub trait Announce {
-    fn number(&mut self, name: &str, what: Beneath) -> Option<u32>;
-    fn announce(&mut self);
-}
+use gpurec_trace::{HookError, Refused};
 
 impl Driver {
-    pub fn start(base: Rc<Base>, choice: Choice, to: &mut dyn Announce) -> Result<Driver> {
+    pub fn start(base: Rc<Base>, choice: Choice, to: &mut Numbering) -> Result<Driver> {
         let maps = base.load_driver(&[], None, None)?;
         let mut driver = Driver {
             base,
@@ -115,15 +58,17 @@ impl Driver {
     }
 
     /// Checks whether a module was loaded or unloaded. Returns the change for the trace if so.
-    pub fn refresh(&mut self, to: &mut dyn Announce) -> Result<Option<Change>> {
+    pub fn refresh(&mut self, to: &mut Numbering) -> Result<Option<Change>> {
         let now = modules();
         if now == self.modules {
             return Ok(None);
         }
         let before = std::mem::replace(&mut self.modules, now);
-        let pairs = || MODULES.iter().zip(before.iter().zip(&now));
-        let came: Vec<&str> = pairs().filter(|(_, (b, n))| !**b && **n).map(|(name, _)| *name).collect();
-        let went: Vec<&str> = pairs().filter(|(_, (b, n))| **b && !**n).map(|(name, _)| *name).collect();
+        let changed = |to: bool| -> Vec<&str> {
+            let all = MODULES.iter().zip(before).zip(now);
+            all.filter(|((_, b), n)| b != n && *n == to).map(|((name, _), _)| *name).collect()
+        };
+        let (came, went) = (changed(true), changed(false));
         self.forget(&went);
         let had = self.attached.len();
         self.set_majors()?;
@@ -152,7 +97,7 @@ impl Driver {
                 "nvidia" => {
                     self.by_function.remove(&(Family::Nvidia as u32));
                     self.numbers.by_function = 0;
-                    self.attached.retain(|one| one.name != "xid");
+                    self.attached.retain(|one| one.hook.name != "xid");
                 }
                 "nvidia_uvm" => _ = self.by_function.remove(&(Family::Uvm as u32)),
                 _ => {}
@@ -162,76 +107,7 @@ impl Driver {
         let _ = self.set_numbers();
     }
 
-    /// For the trace's header.
-    pub fn layer(&self) -> Layer {
-        let mut by_backend = BTreeMap::new();
-        for one in &self.attached {
-            *by_backend.entry(one.backend.name().to_owned()).or_insert(0) += 1;
-        }
-        let names: Vec<&str> = by_backend.keys().map(String::as_str).collect();
-        Layer {
-            backend: names.join("+"),
-            attached: self.attached.len() as u64,
-            refused: self.refused.clone(),
-            hooks: self.attached.iter().map(Attached::told).collect(),
-            by_backend,
-        }
-    }
-
-    /// Hits that Linux skipped since `recording_begins`.
-    pub fn missed(&self) -> Missed {
-        self.all_missed().since(&self.missed_before)
-    }
-
-    /// Hits that were skipped before now, while hooking, do not count.
-    pub fn recording_begins(&mut self) {
-        self.missed_before = self.all_missed();
-    }
-
-    fn all_missed(&self) -> Missed {
-        let mut missed = Missed::default();
-        for copies in &self.objects {
-            missed.add_programs(copies);
-        }
-        for hold in &self.holds {
-            missed.add_link(match hold {
-                Hold::Link(link) => link.as_fd().as_raw_fd(),
-                Hold::Fd(fd) => fd.as_raw_fd(),
-            });
-        }
-        missed
-    }
-
-    pub fn objects(&self) -> impl Iterator<Item = &Object> {
-        self.objects.iter().flatten()
-    }
-
-    pub fn take_holds(&mut self) -> Vec<Hold> {
-        std::mem::take(&mut self.holds)
-    }
-
-    pub(super) fn load_more(&self, programs: &[&str], only: Option<Only>) -> Result<Object> {
-        self.base.load_driver(programs, Some(&self.maps), only)
-    }
-
-    pub(super) fn keep(&mut self, object: Object, holds: impl IntoIterator<Item = Hold>) {
-        self.holds.extend(holds);
-        self.objects.push(vec![object]);
-    }
-
-    fn wants(&self, group: Group) -> bool {
-        self.choice.wants(group)
-    }
-
-    fn refuse(&mut self, name: &str, why: HookError) {
-        let refused = Refused::new(name, why.into());
-        if !self.refused.contains(&refused) {
-            self.refused.push(refused);
-        }
-    }
-
     fn set_shapes(&self) -> Result<()> {
-        let shapes = find_map(&self.maps, "shapes")?;
         for shape in Layouts::of(host::driver_version().as_deref()).shapes() {
             let key = wire::IoctlKey { family: shape.family as u32, nr: shape.nr };
             let value = wire::IoctlShape {
@@ -243,14 +119,13 @@ impl Driver {
                 has_status: shape.status.is_some().into(),
                 second_inline: shape.second.is_some_and(|second| second.inline).into(),
             };
-            shapes.update(wire::bytes(&key), wire::bytes(&value), MapFlags::ANY)?;
+            self.set("shapes", wire::bytes(&key), wire::bytes(&value))?;
         }
         Ok(())
     }
 
     fn set_numbers(&self) -> Result<()> {
-        let zero = 0u32.to_ne_bytes();
-        Ok(find_map(&self.maps, "driver")?.update(&zero, wire::bytes(&self.numbers), MapFlags::ANY)?)
+        self.set("driver", &0u32.to_ne_bytes(), wire::bytes(&self.numbers))
     }
 
     fn set_majors(&self) -> Result<()> {
@@ -264,34 +139,38 @@ impl Driver {
         for (major, family) in now {
             let family = family as u32;
             let value = family | self.by_function.get(&family).copied().unwrap_or(0);
-            table.update(&major.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)?;
+            self.set("majors", &major.to_ne_bytes(), &value.to_ne_bytes())?;
         }
         Ok(())
     }
 
-    fn number_all(&mut self, to: &mut dyn Announce) {
-        let (ioctls, scheduler, interrupts) =
-            (self.wants(Group::Ioctl), self.wants(Group::Scheduler), self.wants(Group::Interrupt));
+    fn number_all(&mut self, to: &mut Numbering) {
+        let (ioctls, scheduler, interrupts) = (
+            self.choice.wants(Group::Ioctl),
+            self.choice.wants(Group::Scheduler),
+            self.choice.wants(Group::Interrupt),
+        );
         let n = &mut self.numbers;
-        let mut number = |wanted: bool, slot: &mut u32, name: &str, what: Beneath| {
+        for (wanted, slot, name, what) in [
+            (ioctls, &mut n.ioctl, "nvidia_ioctl", Beneath::Ioctl),
+            (ioctls, &mut n.uvm_ioctl, "nvidia_uvm_ioctl", Beneath::Ioctl),
+            (ioctls, &mut n.modeset_ioctl, "nvidia_modeset_ioctl", Beneath::Ioctl),
+            (ioctls, &mut n.other_ioctl, "nvidia_caps_ioctl", Beneath::Ioctl),
+            (ioctls, &mut n.open, "nvidia_open", Beneath::Open),
+            (ioctls, &mut n.close, "nvidia_close", Beneath::Close),
+            (ioctls, &mut n.mmap, "nvidia_mmap", Beneath::Mmap),
+            (ioctls, &mut n.poll, "nvidia_poll", Beneath::Poll),
+            (interrupts, &mut n.irq, "nvidia_irq", Beneath::Irq),
+            (scheduler, &mut n.off_cpu, "off_cpu", Beneath::OffCpu),
+            (true, &mut n.xid, "xid", Beneath::Xid),
+        ] {
             if wanted {
                 *slot = to.number(name, what).unwrap_or(0);
             }
-        };
-        number(ioctls, &mut n.ioctl, "nvidia_ioctl", Beneath::Ioctl);
-        number(ioctls, &mut n.uvm_ioctl, "nvidia_uvm_ioctl", Beneath::Ioctl);
-        number(ioctls, &mut n.modeset_ioctl, "nvidia_modeset_ioctl", Beneath::Ioctl);
-        number(ioctls, &mut n.other_ioctl, "nvidia_caps_ioctl", Beneath::Ioctl);
-        number(ioctls, &mut n.open, "nvidia_open", Beneath::Open);
-        number(ioctls, &mut n.close, "nvidia_close", Beneath::Close);
-        number(ioctls, &mut n.mmap, "nvidia_mmap", Beneath::Mmap);
-        number(ioctls, &mut n.poll, "nvidia_poll", Beneath::Poll);
-        number(interrupts, &mut n.irq, "nvidia_irq", Beneath::Irq);
-        number(scheduler, &mut n.off_cpu, "off_cpu", Beneath::OffCpu);
-        number(true, &mut n.xid, "xid", Beneath::Xid);
+        }
     }
 
-    fn functions(&mut self, to: &mut dyn Announce) -> Result<()> {
+    fn functions(&mut self, to: &mut Numbering) -> Result<()> {
         if self.choice.backend == Some(Backend::Tracepoint) {
             return Ok(());
         }
@@ -317,22 +196,19 @@ impl Driver {
             }
         }
         to.announce();
-        let placed: Vec<(u32, Arc<Target>)> = places.iter().map(|p| (p.probe, p.target.clone())).collect();
-        let mut failed = Vec::new();
-        for (place, reason) in functions::attach(self, places, self.choice.backend) {
-            failed.push(place.probe);
-            self.refuse(&place.target.name, reason);
+        let only = self.choice.backend;
+        let mut hooked: BTreeMap<u32, Arc<Target>> =
+            places.iter().map(|place| (place.probe, place.target.clone())).collect();
+        for place in functions::attach(self, places, only) {
+            hooked.remove(&place.probe);
+            self.refuse(&place.target.name, place.reason(only));
         }
-        for (probe, target) in placed {
-            if let (Some(hook), false) = (&target.hook, failed.contains(&probe)) {
-                self.stands_for(hook);
-            }
-        }
+        hooked.values().filter_map(|target| target.hook.as_ref()).for_each(|hook| self.stands_for(hook));
         Ok(())
     }
 
     fn has(&self, target: &Target) -> bool {
-        let same = |one: &Attached| one.name == target.name && one.module == target.module;
+        let same = |one: &Attached| one.hook.name == target.name && one.module == target.module;
         self.attached.iter().any(|one| same(one) && one.backend != Backend::Tracepoint)
     }
 
@@ -355,19 +231,17 @@ impl Driver {
     }
 
     fn has_xid(&self) -> bool {
-        self.attached.iter().any(|one| one.name == "xid")
+        self.attached.iter().any(|one| one.hook.name == "xid")
     }
 
-    fn place(&mut self, target: Box<Target>, places: &mut Vec<Place>, to: &mut dyn Announce) {
+    fn place(&mut self, target: Box<Target>, places: &mut Vec<Place>, to: &mut Numbering) {
         let target: Arc<Target> = target.into();
         let line = target.hook.as_ref().map_or(target.name.as_str(), |hook| hook.line);
         let config = bpf_hook(&target);
         let Some(probe) = to.number(line, Beneath::Function(target.clone())) else {
             return self.refuse(&target.name, numbers::too_many());
         };
-        let set = find_map(&self.maps, "hooks")
-            .and_then(|map| Ok(map.update(&probe.to_ne_bytes(), wire::bytes(&config), MapFlags::ANY)?));
-        match set {
+        match self.set("hooks", &probe.to_ne_bytes(), wire::bytes(&config)) {
             Ok(()) => places.push(Place::new(target, probe)),
             Err(error) => self.refuse(&target.name, failed(&error)),
         }
@@ -394,7 +268,7 @@ impl Driver {
         }
     }
 
-    fn events(&mut self, to: &mut dyn Announce) {
+    fn events(&mut self, to: &mut Numbering) {
         let wanted: Vec<String> =
             self.choice.hooks.iter().filter(|name| events::is_event(name)).cloned().collect();
         for name in wanted {
@@ -405,7 +279,7 @@ impl Driver {
         }
     }
 
-    fn event(&mut self, event: Event, to: &mut dyn Announce) {
+    fn event(&mut self, event: Event, to: &mut Numbering) {
         let name = event.name.clone();
         // Interrupts and the driver's errors occur in any thread.
         let scope = match name.split(':').next() {
@@ -417,28 +291,19 @@ impl Driver {
             context: event.size.min(wire::HOOK_PIECE.into()) as u16,
             ..wire::Hook::default()
         };
-        let result = self.attach_event(event, &config, to);
-        match result {
-            Ok(()) => self.attached.push(Attached {
-                name,
-                backend: Backend::Tracepoint,
-                symbol: None,
-                note: None,
-                module: None,
-            }),
-            Err(error) => self.refuse(&name, failed(&error)),
-        }
+        let result = self.attach_event(event, &config, to).map_err(|error| failed(&error));
+        self.report(&name, None, result);
     }
 
-    fn attach_event(&mut self, event: Event, config: &wire::Hook, to: &mut dyn Announce) -> Result<()> {
+    fn attach_event(&mut self, event: Event, config: &wire::Hook, to: &mut Numbering) -> Result<()> {
         let (category, name) = event.name.split_once(':').ok_or_else(|| anyhow!("no category:event"))?;
         let id = tracepoint::id(category, name)?;
         let full = event.name.clone();
         let probe = to.number(&full, Beneath::Event(Arc::new(event))).ok_or_else(numbers::too_many)?;
-        find_map(&self.maps, "hooks")?.update(&probe.to_ne_bytes(), wire::bytes(config), MapFlags::ANY)?;
+        self.set("hooks", &probe.to_ne_bytes(), wire::bytes(config))?;
         to.announce();
         let object = self.load_more(&["any_tracepoint"], None)?;
-        let link = tracepoint::attach(&program(&object, "any_tracepoint")?, id, probe.into())?;
+        let link = tracepoint::attach(&find_program(&object, "any_tracepoint")?, id, probe.into())?;
         self.keep(object, [Hold::Link(link)]);
         Ok(())
     }
@@ -446,36 +311,27 @@ impl Driver {
     /// Attaches to the system calls on the driver's files: ioctls unless functions report them, waiting in poll always,
     /// the others where their functions could not be hooked.
     fn system_calls(&mut self) {
-        if !self.wants(Group::Ioctl) {
+        if !self.choice.wants(Group::Ioctl) {
             return;
         }
         let n = self.numbers;
-        let mut calls = vec![
-            ("nvidia_ioctl", "ioctl", "ioctl"),
-            ("nvidia_poll", "poll", "poll"),
-            ("nvidia_poll", "ppoll", "ppoll"),
-        ];
-        let optional = [
+        let calls = [
+            (1, "nvidia_ioctl", "ioctl", "ioctl"),
+            (1, "nvidia_poll", "poll", "poll"),
+            (1, "nvidia_poll", "ppoll", "ppoll"),
             (n.open, "nvidia_open", "openat", "open"),
             (n.close, "nvidia_close", "close", "close"),
             (n.mmap, "nvidia_mmap", "mmap", "mmap"),
         ];
-        calls.extend(
-            optional.iter().filter(|o| o.0 != 0).map(|(_, name, call, program)| (*name, *call, *program)),
-        );
-        for (name, call, base) in calls {
+        for (_, name, call, base) in calls.into_iter().filter(|call| call.0 != 0) {
             match self.system_call(call, base) {
                 Ok(()) if call == "ppoll" => {}
-                Ok(()) => self.attached.push(Attached {
-                    name: name.to_owned(),
-                    backend: Backend::Tracepoint,
-                    symbol: Some(format!("syscalls:sys_enter_{call}")),
-                    note: None,
-                    module: None,
-                }),
                 // Not every machine has poll: ppoll does the same.
                 Err(_) if call == "poll" && cfg!(not(target_arch = "x86_64")) => {}
-                Err(error) => self.refuse(name, failed(&error)),
+                result => {
+                    let result = result.map_err(|error| failed(&error));
+                    self.report(name, Some(&format!("syscalls:sys_enter_{call}")), result);
+                }
             }
         }
     }
@@ -489,8 +345,9 @@ impl Driver {
         let mut copies = Vec::new();
         for copy in 0..copies_at_system_calls() as u64 {
             let object = self.load_more(&[&enter, &exit], None)?;
-            self.holds.push(Hold::Link(tracepoint::attach(&program(&object, &exit)?, ids[1], copy)?));
-            self.holds.push(Hold::Link(tracepoint::attach(&program(&object, &enter)?, ids[0], copy)?));
+            for (name, id) in [(&exit, ids[1]), (&enter, ids[0])] {
+                self.holds.push(Hold::Link(tracepoint::attach(&find_program(&object, name)?, id, copy)?));
+            }
             copies.push(object);
         }
         self.objects.push(copies);
@@ -498,35 +355,15 @@ impl Driver {
     }
 
     fn others(&mut self) {
-        if self.numbers.irq != 0 {
-            self.traced("nvidia_irq", "irq:irq_handler_entry", &["irq_entry", "irq_exit"]);
-        }
-        if self.numbers.off_cpu != 0 {
-            self.traced("off_cpu", "sched:sched_switch", &["sched_switch"]);
-        }
-    }
-
-    fn traced(&mut self, name: &str, symbol: &str, programs: &[&str]) {
-        let attach = |driver: &mut Driver| -> Result<()> {
-            let object = driver.load_more(programs, None)?;
-            let links = programs
-                .iter()
-                .map(|name| {
-                    Ok(Hold::Link(program(&object, name)?.attach_trace().map_err(|e| anyhow!("{e:#}"))?))
-                })
-                .collect::<Result<Vec<_>>>()?;
-            driver.keep(object, links);
-            Ok(())
-        };
-        match attach(self) {
-            Ok(()) => self.attached.push(Attached {
-                name: name.to_owned(),
-                backend: Backend::Tracepoint,
-                symbol: Some(symbol.to_owned()),
-                note: None,
-                module: None,
-            }),
-            Err(error) => self.refuse(name, failed(&error)),
+        let n = self.numbers;
+        for (number, name, symbol, programs) in [
+            (n.irq, "nvidia_irq", "irq:irq_handler_entry", &["irq_entry", "irq_exit"][..]),
+            (n.off_cpu, "off_cpu", "sched:sched_switch", &["sched_switch"]),
+        ] {
+            if number != 0 {
+                let result = self.traced(programs, None).map_err(|error| failed(&error));
+                self.report(name, Some(symbol), result);
+            }
         }
     }
 
@@ -536,28 +373,19 @@ impl Driver {
             return;
         }
         self.refused.retain(|refused| refused.name != "xid");
-        let attach = |driver: &mut Driver| -> Result<()> {
-            let object = driver.load_more(&["xid"], None)?;
-            let link = program(&object, "xid")?
-                .attach_raw_tracepoint("nvidia_dev_xid")
-                .map_err(|e| anyhow!("{e:#}"))?;
-            driver.keep(object, [Hold::Link(link)]);
-            Ok(())
-        };
-        let symbol = Some("nvidia:nvidia_dev_xid".to_owned());
-        match attach(self) {
-            Ok(()) => self.attached.push(Attached {
-                name: "xid".to_owned(),
-                backend: Backend::Tracepoint,
-                symbol,
-                note: None,
-                module: None,
-            }),
-            Err(_) if !self.modules[0] => {
-                self.refuse("xid", HookError::DriverNotLoaded);
-            }
-            Err(error) => self.refuse("xid", HookError::NoXid { error: format!("{error:#}") }),
-        }
+        let result = self.attach_xid().map_err(|error| match self.modules[0] {
+            false => HookError::DriverNotLoaded,
+            true => HookError::NoXid { error: format!("{error:#}") },
+        });
+        self.report("xid", Some("nvidia:nvidia_dev_xid"), result);
+    }
+
+    fn attach_xid(&mut self) -> Result<()> {
+        let object = self.load_more(&["xid"], None)?;
+        let link = find_program(&object, "xid")?.attach_raw_tracepoint("nvidia_dev_xid");
+        let link = link.map_err(|e| anyhow!("{e:#}"))?;
+        self.keep(object, [Hold::Link(link)]);
+        Ok(())
     }
 }
 
@@ -576,29 +404,4 @@ fn modules() -> [bool; MODULES.len()] {
 /// Only a tracepoint can report this function's event, and it is attached in any case.
 fn only_tracepoint(target: &Target) -> bool {
     target.usable().all(|backend| backend == Backend::Tracepoint)
-}
-
-/// Gives out numbers in order, from a counter that it shares with other code.
-pub struct Numbering<'a> {
-    pub next: &'a Cell<u32>,
-    pub waiting: Vec<Probe>,
-    pub tell: &'a mut dyn FnMut(&[Probe]),
-}
-
-impl Announce for Numbering<'_> {
-    fn number(&mut self, name: &str, what: Beneath) -> Option<u32> {
-        let id = self.next.get();
-        if id >= wire::MAX_PROBES {
-            return None;
-        }
-        self.next.set(id + 1);
-        self.waiting.push(Probe { id, name: name.to_owned(), signature: None, beneath: Some(what) });
-        Some(id)
-    }
-
-    fn announce(&mut self) {
-        if !self.waiting.is_empty() {
-            (self.tell)(&std::mem::take(&mut self.waiting));
-        }
-    }
 }

@@ -1,36 +1,91 @@
 //! The backends for one function: which may work, and the reasons against the others. Pure. Only a known fact rules a
 //! backend out; the rest is tried.
 
+use libbpf_rs::libbpf_sys::{BPF_TRACE_KPROBE_MULTI, BPF_TRACE_KPROBE_SESSION};
+
 use super::symbols::{Machine, Symbol, Symbols, VMLINUX};
 use crate::host::btf::Proto;
+use crate::host::types;
 use gpurec_nvidia::hooks::Hook;
 use gpurec_trace::HookError;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
-    /// A trampoline at the function's ftrace entry and exit.
     Fentry,
-    /// One link for many functions, entry and exit in one session.
     Session,
     Multi,
-    /// A breakpoint, one function at a time.
     Kprobe,
-    /// Not the function itself, but a Linux tracepoint that fires with it.
     Tracepoint,
 }
+
+pub struct Row {
+    name: &'static str,
+    /// Why it cannot hook a function.
+    against: fn(&Function, &Symbols) -> Option<HookError>,
+    /// In the order of attaching, with the flags of their links. Returns come first: then a function whose entry is seen
+    /// already has its exit hooked.
+    pub programs: fn() -> &'static [(&'static str, u32)],
+    /// The type of a link that hooks many functions.
+    pub bulk: Option<u32>,
+}
+
+/// Flag of a link to the returns.
+pub const RETURN: u32 = 1;
+
+/// Best first, in the order of `Backend`. super::functions attaches them.
+static TABLE: [Row; 5] = [
+    // A trampoline at the function's ftrace entry and exit.
+    Row {
+        name: "fentry",
+        against: against_fentry,
+        programs: || &[("function_fexit", RETURN), ("function_fentry", 0)],
+        bulk: None,
+    },
+    // One link for many functions, entry and exit in one session.
+    Row {
+        name: "kprobe.session",
+        against: |function, symbols| match symbols.machine.session {
+            Some(false) => Some(HookError::NoKernelSessions),
+            _ => against_multi(function, symbols),
+        },
+        programs: || match types().is_some_and(|types| types.session_is_return_takes_context) {
+            true => &[("session_ctx", 0)],
+            false => &[("session", 0)],
+        },
+        bulk: Some(BPF_TRACE_KPROBE_SESSION),
+    },
+    Row {
+        name: "kprobe.multi",
+        against: against_multi,
+        programs: || &[("multi_return", RETURN), ("multi_entry", 0)],
+        bulk: Some(BPF_TRACE_KPROBE_MULTI),
+    },
+    // A breakpoint, one function at a time.
+    Row {
+        name: "kprobe",
+        against: |function, symbols| against_kprobe(function, &symbols.machine),
+        programs: || &[("single_return", RETURN), ("single_entry", 0)],
+        bulk: None,
+    },
+    // Not the function itself, but a Linux tracepoint that fires with it.
+    Row {
+        name: "tracepoint",
+        against: |function, symbols| against_tracepoint(function.hook, &symbols.machine),
+        programs: || &[],
+        bulk: None,
+    },
+];
 
 impl Backend {
     pub const ALL: [Backend; 5] =
         [Backend::Fentry, Backend::Session, Backend::Multi, Backend::Kprobe, Backend::Tracepoint];
 
+    pub fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+
     pub fn name(self) -> &'static str {
-        match self {
-            Backend::Fentry => "fentry",
-            Backend::Session => "kprobe.session",
-            Backend::Multi => "kprobe.multi",
-            Backend::Kprobe => "kprobe",
-            Backend::Tracepoint => "tracepoint",
-        }
+        self.row().name
     }
 
     pub fn from_name(name: &str) -> Option<Backend> {
@@ -56,14 +111,7 @@ pub struct Function<'a> {
 }
 
 pub fn ladder(function: &Function, symbols: &Symbols) -> Ladder {
-    let against = |backend| match backend {
-        Backend::Fentry => against_fentry(function, symbols),
-        Backend::Session if symbols.machine.session == Some(false) => Some(HookError::NoKernelSessions),
-        Backend::Session | Backend::Multi => against_multi(function, symbols),
-        Backend::Kprobe => against_kprobe(function, &symbols.machine),
-        Backend::Tracepoint => against_tracepoint(function.hook, &symbols.machine),
-    };
-    Backend::ALL.into_iter().map(|backend| (backend, against(backend))).collect()
+    Backend::ALL.into_iter().map(|backend| (backend, (backend.row().against)(function, symbols))).collect()
 }
 
 /// For a function that does not exist: only a tracepoint can replace it.
@@ -78,16 +126,10 @@ pub fn ladder_without(hook: &Hook, machine: &Machine, why: &HookError) -> Ladder
 fn against_fentry(function: &Function, symbols: &Symbols) -> Option<HookError> {
     let module = function.symbol.module;
     let machine = &symbols.machine;
-    if machine.trampolines == Some(false) {
-        return Some(HookError::NoTrampolines);
-    }
-    if function.shared {
-        return Some(HookError::SeveralFunctions);
-    }
-    if function.renamed {
-        return Some(HookError::Renamed);
-    }
     match (function.proto, ftrace_entry(function, symbols)) {
+        _ if machine.trampolines == Some(false) => Some(HookError::NoTrampolines),
+        _ if function.shared => Some(HookError::SeveralFunctions),
+        _ if function.renamed => Some(HookError::Renamed),
         (_, Some(false)) => Some(no_entry(function)),
         (Some(proto), _) => proto.against_trampoline().map(|why| HookError::Type { why }),
         (None, _) if symbols.protos.contains_key(module) => {
@@ -99,16 +141,11 @@ fn against_fentry(function: &Function, symbols: &Symbols) -> Option<HookError> {
 }
 
 fn against_multi(function: &Function, symbols: &Symbols) -> Option<HookError> {
-    if symbols.machine.fprobe == Some(false) {
-        return Some(HookError::NoFprobe);
-    }
-    if let Some(why) = against_locked(&symbols.machine) {
-        return Some(why);
-    }
-    if function.shared {
-        return Some(HookError::SeveralFunctions);
-    }
+    let machine = &symbols.machine;
     match ftrace_entry(function, symbols) {
+        _ if machine.fprobe == Some(false) => Some(HookError::NoFprobe),
+        _ if is_locked(machine) => Some(HookError::LockedDown),
+        _ if function.shared => Some(HookError::SeveralFunctions),
         Some(true) => None,
         Some(false) => Some(no_entry(function)),
         // A single function without an entry makes a link for many fail, and in nvidia.ko most have none.
@@ -118,17 +155,15 @@ fn against_multi(function: &Function, symbols: &Symbols) -> Option<HookError> {
 }
 
 fn against_kprobe(function: &Function, machine: &Machine) -> Option<HookError> {
-    if machine.kprobes == Some(false) {
-        return Some(HookError::NoKprobes);
+    match machine.kprobes {
+        Some(false) => Some(HookError::NoKprobes),
+        _ if is_locked(machine) => Some(HookError::LockedDown),
+        _ => (function.shared && function.symbol.address.is_none()).then_some(HookError::HiddenAddresses),
     }
-    if let Some(why) = against_locked(machine) {
-        return Some(why);
-    }
-    (function.shared && function.symbol.address.is_none()).then_some(HookError::HiddenAddresses)
 }
 
-fn against_locked(machine: &Machine) -> Option<HookError> {
-    (machine.lockdown.as_deref() == Some("confidentiality")).then_some(HookError::LockedDown)
+fn is_locked(machine: &Machine) -> bool {
+    machine.lockdown.as_deref() == Some("confidentiality")
 }
 
 fn against_tracepoint(hook: Option<&Hook>, machine: &Machine) -> Option<HookError> {
@@ -165,19 +200,15 @@ fn ftrace_entry(function: &Function, symbols: &Symbols) -> Option<bool> {
 
 /// One sentence, with the remedy if there is one.
 pub fn refusal(ladder: &Ladder, machine: &Machine) -> HookError {
-    let why = |wanted: Backend| {
-        let (backend, why) = ladder.iter().find(|(backend, _)| *backend == wanted)?;
-        Some(format!("{}: {}", backend.name(), why.as_ref()?))
-    };
+    let why = |wanted: Backend| ladder.iter().find(|one| one.0 == wanted)?.1.as_ref();
+    let sentence = |backend: Backend| Some(format!("{}: {}", backend.name(), why(backend)?));
     let reasons: Vec<String> =
-        [Backend::Fentry, Backend::Multi, Backend::Kprobe].into_iter().filter_map(why).collect();
-    let kprobe =
-        ladder.iter().find(|(backend, _)| *backend == Backend::Kprobe).and_then(|(_, why)| why.as_ref());
+        [Backend::Fentry, Backend::Multi, Backend::Kprobe].into_iter().filter_map(sentence).collect();
     let remedy = if machine.kprobes == Some(false) {
         "; use a kernel built with CONFIG_KPROBES=y"
-    } else if against_locked(machine).is_some() {
+    } else if is_locked(machine) {
         "; boot with lockdown=integrity or without lockdown"
-    } else if kprobe == Some(&HookError::HiddenAddresses) {
+    } else if why(Backend::Kprobe) == Some(&HookError::HiddenAddresses) {
         "; run gpurec as root, with kernel.kptr_restrict at 0 or 1"
     } else {
         ""

@@ -2,7 +2,7 @@
 
 use super::Target;
 use crate::wire;
-use gpurec_nvidia::hooks::{self, Role};
+use gpurec_nvidia::hooks::{Role, Source};
 
 /// Tells BPF how to handle a function.
 pub fn bpf_hook(target: &Target) -> wire::Hook {
@@ -19,23 +19,15 @@ pub fn bpf_hook(target: &Target) -> wire::Hook {
         None => wire::ROLE_FUNCTION,
     };
     let mut config = wire::Hook { role, scope, ..wire::Hook::default() };
-    let size = |size: u16| size.min(wire::HOOK_PIECE);
-    for (slot, read) in config.entry.iter_mut().zip(target.entry()) {
-        (slot.source, slot.source_offset) = source(read.source);
-        slot.size = size(read.size);
-        config.entry_reads += 1;
-    }
-    for (slot, read) in config.exit.iter_mut().zip(target.exit()) {
-        (slot.source, slot.source_offset) = source(read.source);
-        slot.size = size(read.size);
-        config.exit_reads += 1;
+    let (entry, exit) = (target.entry(), target.exit());
+    config.entry_reads = entry.len().min(config.entry.len()) as u8;
+    config.exit_reads = exit.len().min(config.exit.len()) as u8;
+    for (slot, read) in config.entry.iter_mut().zip(entry).chain(config.exit.iter_mut().zip(exit)) {
+        (slot.source, slot.source_offset) = match read.source {
+            Source::Register(register) => (register, 0),
+            Source::Inside { piece, offset } => (piece | wire::INSIDE, offset),
+        };
+        slot.size = read.size.min(wire::HOOK_PIECE);
     }
     config
-}
-
-fn source(source: hooks::Source) -> (u8, u16) {
-    match source {
-        hooks::Source::Register(register) => (register, 0),
-        hooks::Source::Inside { piece, offset } => (piece | wire::INSIDE, offset),
-    }
 }

@@ -90,22 +90,17 @@ fn field(line: &str) -> Option<Field> {
     let mut number = |key: &str| parts.next()?.strip_prefix(key)?.parse::<usize>().ok();
     let (offset, size, signed) = (number("offset:")?, number("size:")?, number("signed:")? == 1);
     let (kind, name) = declaration.rsplit_once([' ', '\t', '*'])?;
-    let (name, array) = match name.split_once('[') {
-        Some((name, _)) => (name, true),
-        None => (name, false),
+    let is_text = kind.contains("char");
+    let kind = match declaration.starts_with("__data_loc") {
+        true if is_text => Kind::TextElsewhere,
+        false if name.contains('[') && is_text => Kind::Text,
+        is_elsewhere if is_elsewhere || name.contains('[') => Kind::Bytes,
+        _ if declaration.contains('*') => Kind::Pointer,
+        _ if signed => Kind::Signed,
+        _ => Kind::Unsigned,
     };
-    let kind = if declaration.starts_with("__data_loc") {
-        if kind.contains("char") { Kind::TextElsewhere } else { Kind::Bytes }
-    } else if array {
-        if kind.contains("char") { Kind::Text } else { Kind::Bytes }
-    } else if declaration.contains('*') {
-        Kind::Pointer
-    } else if signed {
-        Kind::Signed
-    } else {
-        Kind::Unsigned
-    };
-    Some(Field { name: name.to_owned(), offset, size, kind })
+    let name = name.split('[').next()?.to_owned();
+    Some(Field { name, offset, size, kind })
 }
 
 impl Event {
@@ -136,23 +131,15 @@ impl Field {
 }
 
 fn unsigned(raw: &[u8]) -> Option<u64> {
-    Some(match raw.len() {
-        1 => u64::from(*raw.first()?),
-        2 => u64::from(u16::from_ne_bytes(raw.try_into().ok()?)),
-        4 => u64::from(u32::from_ne_bytes(raw.try_into().ok()?)),
-        8 => u64::from_ne_bytes(raw.try_into().ok()?),
-        _ => return None,
-    })
+    let mut word = [0; 8];
+    word.get_mut(..raw.len()).filter(|_| raw.len().is_power_of_two())?.copy_from_slice(raw);
+    Some(u64::from_le_bytes(word))
 }
 
 fn signed(raw: &[u8]) -> Option<i64> {
-    Some(match raw.len() {
-        1 => i64::from(i8::from_ne_bytes(raw.try_into().ok()?)),
-        2 => i64::from(i16::from_ne_bytes(raw.try_into().ok()?)),
-        4 => i64::from(i32::from_ne_bytes(raw.try_into().ok()?)),
-        8 => i64::from_ne_bytes(raw.try_into().ok()?),
-        _ => return None,
-    })
+    let number = unsigned(raw)?;
+    let above = 64 - 8 * raw.len() as u32;
+    Some((number << above) as i64 >> above)
 }
 
 fn text(raw: &[u8]) -> Value<'static> {

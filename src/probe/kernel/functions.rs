@@ -3,24 +3,25 @@
 //! A refusal of one function says nothing about the others, unless the backend as a whole is refused.
 //! Not here: which functions are wanted, what a hit means.
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::Result;
 use libbpf_rs::libbpf_sys::{
-    BPF_TRACE_KPROBE_MULTI, BPF_TRACE_KPROBE_SESSION, bpf_link_create, bpf_link_create_opts,
+    bpf_link_create, bpf_link_create_opts, bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 as KprobeMulti,
 };
-use libbpf_rs::{Link, Object, ProgramMut};
+use libbpf_rs::{Link, Object};
 
-use super::attach::{Attached, Driver, Hold};
+use super::backends::RETURN;
+use super::driver::{Driver, Hold, attach_trace, failed};
 use super::{Backend, Target};
 use crate::errno;
-use crate::host::types;
-use crate::probe::objects::{Only, copies_at_functions};
+use crate::probe::objects::{Only, copies_at_functions, find_program};
 use crate::probe::tracepoint;
-use gpurec_trace::HookError;
+use gpurec_trace::{HookError, Hooked};
 
-const RETURN: u32 = 1;
+type Refusals = Vec<(Place, HookError)>;
 
 /// A function to hook, with its probe number.
 pub struct Place {
@@ -58,19 +59,18 @@ impl Place {
     }
 }
 
-/// Tries the backends from the best down. Returns the functions that every backend refused, with the reasons.
-pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Backend>) -> Vec<(Place, HookError)> {
-    for backend in [Backend::Fentry, Backend::Session, Backend::Multi, Backend::Kprobe] {
-        if only.is_some_and(|only| only != backend) {
-            continue;
-        }
+/// Tries the backends from the best down. Returns the functions that every backend refused.
+pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Backend>) -> Vec<Place> {
+    let tried =
+        |backend: &Backend| *backend != Backend::Tracepoint && only.is_none_or(|only| only == *backend);
+    for backend in Backend::ALL.into_iter().filter(tried) {
         let may = |place: &Place| place.target.usable().any(|usable| usable == backend);
         let (now, mut later): (Vec<Place>, Vec<Place>) = places.into_iter().partition(may);
         if !now.is_empty() {
-            let refused = match backend {
-                Backend::Fentry => driver.fentry(now),
-                Backend::Session | Backend::Multi => driver.bulk(backend, now),
-                _ => driver.single(now),
+            let refused = match backend.row().bulk {
+                _ if backend == Backend::Fentry => driver.fentry(now),
+                Some(kind) => driver.bulk(backend, kind, now),
+                None => driver.single(now),
             };
             for (mut place, reason) in refused {
                 place.tried.push((backend, reason));
@@ -80,35 +80,29 @@ pub fn attach(driver: &mut Driver, mut places: Vec<Place>, only: Option<Backend>
         places = later;
     }
     places
-        .into_iter()
-        .map(|place| {
-            let reason = place.reason(only);
-            (place, reason)
-        })
-        .collect()
 }
 
 impl Driver {
-    fn fentry(&mut self, places: Vec<Place>) -> Vec<(Place, HookError)> {
-        let mut refused = Vec::new();
-        let mut dead: Option<HookError> = None;
+    fn fentry(&mut self, places: Vec<Place>) -> Refusals {
+        let mut refused: Refusals = Vec::new();
+        let mut works = true;
         for place in places {
-            if let Some(why) = &dead {
-                refused.push((place, why.clone()));
+            if let (false, Some((_, why))) = (works, refused.last()) {
+                let why = why.clone();
+                refused.push((place, why));
                 continue;
             }
             match self.one_fentry(&place) {
-                Ok(()) => self.note(&place, Backend::Fentry),
+                Ok(()) => self.note_function(&place, Backend::Fentry),
                 Err(error) => {
-                    let why = match errno::of(&error) {
+                    let errno = errno::of(&error);
+                    // gpurec lacks the permission: the others need not be tried.
+                    let denied = matches!(errno, Some(libc::EPERM | libc::EACCES));
+                    works = !denied || self.attached.iter().any(|one| one.backend == Backend::Fentry);
+                    let why = match errno {
                         Some(errno::ENOTSUPP) => HookError::ManyArguments,
                         _ => failed(&error),
                     };
-                    // gpurec lacks the permission: the others need not be tried.
-                    let not_permitted = matches!(errno::of(&error), Some(libc::EPERM | libc::EACCES));
-                    if self.count_of(Backend::Fentry) == 0 && not_permitted {
-                        dead = Some(why.clone());
-                    }
                     refused.push((place, why));
                 }
             }
@@ -118,80 +112,68 @@ impl Driver {
 
     fn one_fentry(&mut self, place: &Place) -> Result<()> {
         let function = place.target.symbol.as_str();
-        // The exits first: then a function whose entry is seen already has its exit hooked.
-        let programs: Vec<String> = ["function_fexit", "function_fentry"]
+        let programs: Vec<String> = (Backend::Fentry.row().programs)()
             .iter()
-            .flat_map(|name| (0..copies_at_functions()).map(move |copy| format!("{name}_{copy}")))
+            .flat_map(|(name, _)| (0..copies_at_functions()).map(move |copy| format!("{name}_{copy}")))
             .collect();
         let names: Vec<&str> = programs.iter().map(String::as_str).collect();
-        let object = self.load_more(&names, Some(Only { function, probe: place.probe }))?;
-        let attach = |name: &&str| program(&object, name)?.attach_trace().map_err(|e| anyhow!("{e:#}"));
-        let links = names.iter().map(attach).collect::<Result<Vec<Link>>>()?;
-        self.keep(object, links.into_iter().map(Hold::Link));
+        self.traced(&names, Some(Only { function, probe: place.probe }))
+    }
+
+    /// Loads programs that name their own function or tracepoint, and attaches them in this order.
+    pub(super) fn traced(&mut self, programs: &[&str], only: Option<Only>) -> Result<()> {
+        let object = self.load_more(programs, only)?;
+        let attach = |name: &&str| attach_trace(&find_program(&object, name)?);
+        let holds = programs.iter().map(attach).collect::<Result<Vec<_>>>()?;
+        self.keep(object, holds);
         Ok(())
     }
 
     /// Attaches all in one link. If Linux refuses the list, halves are tried, down to the single function that it
     /// refuses.
-    fn bulk(&mut self, backend: Backend, places: Vec<Place>) -> Vec<(Place, HookError)> {
-        let programs: &[&str] = match backend {
-            Backend::Session if types().is_some_and(|types| types.session_is_return_takes_context) => {
-                &["session_ctx"]
-            }
-            Backend::Session => &["session"],
-            _ => &["multi_entry", "multi_return"],
-        };
-        let object = match self.load_more(programs, None) {
+    fn bulk(&mut self, backend: Backend, kind: u32, places: Vec<Place>) -> Refusals {
+        let object = match self.load_programs(backend) {
             Ok(object) => object,
             Err(error) => return all_refused(places, &error),
         };
-        let mut refused = Vec::new();
-        let mut holds = Vec::new();
-        self.halve(&object, backend, programs, places, &mut holds, &mut refused);
+        let (mut refused, mut holds) = (Vec::new(), Vec::new());
+        // A stack: the last one is next.
+        let mut waiting = vec![places];
+        while let Some(mut part) = waiting.pop() {
+            match multi(&object, backend, kind, &part) {
+                Ok(links) => {
+                    holds.extend(links.into_iter().map(Hold::Fd));
+                    part.iter().for_each(|place| self.note_function(place, backend));
+                }
+                Err(error) if part.len() == 1 || unsupported(&error) => {
+                    refused.extend(all_refused(part, &error));
+                }
+                Err(_) => {
+                    let second = part.split_off(part.len() / 2);
+                    waiting.extend([second, part]);
+                }
+            }
+        }
         self.keep(object, holds);
         refused
     }
 
-    fn halve(
-        &mut self,
-        object: &Object,
-        backend: Backend,
-        programs: &[&str],
-        places: Vec<Place>,
-        holds: &mut Vec<Hold>,
-        refused: &mut Vec<(Place, HookError)>,
-    ) {
-        match multi(object, backend, programs, &places) {
-            Ok(links) => {
-                holds.extend(links.into_iter().map(Hold::Fd));
-                for place in &places {
-                    self.note(place, backend);
-                }
-            }
-            Err(error) if places.len() == 1 || unsupported(&error) => {
-                refused.extend(all_refused(places, &error));
-            }
-            Err(_) => {
-                let mut first = places;
-                let second = first.split_off(first.len() / 2);
-                self.halve(object, backend, programs, first, holds, refused);
-                self.halve(object, backend, programs, second, holds, refused);
-            }
-        }
+    fn load_programs(&self, backend: Backend) -> Result<Object> {
+        let programs: Vec<&str> = (backend.row().programs)().iter().map(|(name, _)| *name).collect();
+        self.load_more(&programs, None)
     }
 
-    fn single(&mut self, places: Vec<Place>) -> Vec<(Place, HookError)> {
-        let object = match self.load_more(&["single_entry", "single_return"], None) {
+    fn single(&mut self, places: Vec<Place>) -> Refusals {
+        let object = match self.load_programs(Backend::Kprobe) {
             Ok(object) => object,
             Err(error) => return all_refused(places, &error),
         };
-        let mut refused = Vec::new();
-        let mut holds = Vec::new();
+        let (mut refused, mut holds) = (Vec::new(), Vec::new());
         for place in places {
             match one_kprobe(&object, &place) {
                 Ok(links) => {
-                    holds.extend(links.map(Hold::Link));
-                    self.note(&place, Backend::Kprobe);
+                    holds.extend(links.into_iter().map(Hold::Link));
+                    self.note_function(&place, Backend::Kprobe);
                 }
                 Err(error) => {
                     let reason = against_kprobe(&place, &error);
@@ -203,23 +185,12 @@ impl Driver {
         refused
     }
 
-    fn note(&mut self, place: &Place, backend: Backend) {
-        self.attached.push(Attached {
-            name: place.target.name.clone(),
-            backend,
-            symbol: (place.target.symbol != place.target.name).then(|| place.target.symbol.clone()),
-            note: place.target.note.clone(),
-            module: place.target.module.clone(),
-        });
+    fn note_function(&mut self, place: &Place, backend: Backend) {
+        let Target { name, symbol, note, module, .. } = &*place.target;
+        let symbol = (symbol != name).then(|| symbol.clone());
+        let hook = Hooked { name: name.clone(), symbol, note: note.clone(), ..Hooked::default() };
+        self.note(backend, module.clone(), hook);
     }
-
-    fn count_of(&self, backend: Backend) -> usize {
-        self.attached.iter().filter(|one| one.backend == backend).count()
-    }
-}
-
-pub fn failed(error: &anyhow::Error) -> HookError {
-    HookError::Failed { error: format!("{error:#}") }
 }
 
 /// Some kernels are built to refuse functions that ftrace cannot enter, and only return EINVAL.
@@ -231,64 +202,46 @@ fn against_kprobe(place: &Place, error: &anyhow::Error) -> HookError {
     failed(error)
 }
 
-fn one_kprobe(object: &Object, place: &Place) -> Result<[Link; 2]> {
+fn one_kprobe(object: &Object, place: &Place) -> Result<Vec<Link>> {
     let Target { symbol, address, .. } = &*place.target;
-    let attach = |name: &str, retprobe| {
-        tracepoint::attach_kprobe(&program(object, name)?, symbol, *address, retprobe, place.probe.into())
+    let attach = |(name, flags): &(&str, u32)| {
+        let program = find_program(object, name)?;
+        tracepoint::attach_kprobe(&program, symbol, *address, *flags == RETURN, place.probe.into())
     };
-    let exit = attach("single_return", true)?;
-    Ok([attach("single_entry", false)?, exit])
+    (Backend::Kprobe.row().programs)().iter().map(attach).collect()
 }
 
-fn multi(object: &Object, backend: Backend, programs: &[&str], places: &[Place]) -> Result<Vec<OwnedFd>> {
-    match programs {
-        [entry, exit] => {
-            let returns = multi_link(&program(object, exit)?, backend, RETURN, places)?;
-            Ok(vec![multi_link(&program(object, entry)?, backend, 0, places)?, returns])
-        }
-        _ => {
-            let name = programs.first().context("no program")?;
-            Ok(vec![multi_link(&program(object, name)?, backend, 0, places)?])
-        }
-    }
-}
-
-/// Uses addresses where they are known: names of module functions are not unique.
-fn multi_link(program: &ProgramMut, backend: Backend, flags: u32, places: &[Place]) -> Result<OwnedFd> {
+/// A link for each program of the backend. Uses addresses where they are known: names of module functions are not
+/// unique.
+fn multi(object: &Object, backend: Backend, kind: u32, places: &[Place]) -> Result<Vec<OwnedFd>> {
     let cookies: Vec<u64> = places.iter().map(|place| place.probe.into()).collect();
     let addresses: Option<Vec<u64>> = places.iter().map(|place| place.target.address).collect();
-    let names = places
-        .iter()
-        .map(|place| std::ffi::CString::new(place.target.symbol.as_str()))
-        .collect::<Result<Vec<_>, _>>()?;
+    let names = places.iter().map(|place| CString::new(place.target.symbol.as_str()));
+    let names = names.collect::<Result<Vec<_>, _>>()?;
     let mut names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
-    let mut options = bpf_link_create_opts {
-        sz: size_of::<bpf_link_create_opts>() as _,
-        ..bpf_link_create_opts::default()
+    let mut options =
+        bpf_link_create_opts { sz: size_of::<bpf_link_create_opts>() as _, ..Default::default() };
+    let mut link = |(name, flags): &(&str, u32)| {
+        options.__bindgen_anon_1.kprobe_multi = KprobeMulti {
+            flags: *flags,
+            cnt: places.len() as u32,
+            syms: if addresses.is_none() { names.as_mut_ptr().cast() } else { std::ptr::null_mut() },
+            addrs: addresses.as_ref().map_or(std::ptr::null(), |list| list.as_ptr().cast()),
+            cookies: cookies.as_ptr(),
+        };
+        let program = find_program(object, name)?.as_fd().as_raw_fd();
+        // SAFETY: a loaded program, and options whose lists live until the call returns.
+        let fd = unsafe { bpf_link_create(program, 0, kind, &raw const options) };
+        if fd < 0 {
+            return Err(std::io::Error::from_raw_os_error(-fd).into());
+        }
+        // SAFETY: the descriptor is new and has no other owner.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     };
-    let kind = if backend == Backend::Session { BPF_TRACE_KPROBE_SESSION } else { BPF_TRACE_KPROBE_MULTI };
-    let multi = libbpf_rs::libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 {
-        flags,
-        cnt: places.len() as u32,
-        syms: if addresses.is_none() { names.as_mut_ptr().cast() } else { std::ptr::null_mut() },
-        addrs: addresses.as_ref().map_or(std::ptr::null(), |list| list.as_ptr().cast()),
-        cookies: cookies.as_ptr(),
-    };
-    options.__bindgen_anon_1.kprobe_multi = multi;
-    // SAFETY: a loaded program, and options whose lists live until the call returns.
-    let fd = unsafe { bpf_link_create(program.as_fd().as_raw_fd(), 0, kind, &raw const options) };
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(-fd).into());
-    }
-    // SAFETY: the descriptor is new and has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    (backend.row().programs)().iter().map(&mut link).collect()
 }
 
-pub fn program<'a>(object: &'a Object, name: &str) -> Result<ProgramMut<'a>> {
-    object.progs_mut().find(|p| p.name() == name).with_context(|| format!("no BPF program {name}"))
-}
-
-fn all_refused(places: Vec<Place>, error: &anyhow::Error) -> Vec<(Place, HookError)> {
+fn all_refused(places: Vec<Place>, error: &anyhow::Error) -> Refusals {
     let why = failed(error);
     places.into_iter().map(|place| (place, why.clone())).collect()
 }

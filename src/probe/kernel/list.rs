@@ -41,10 +41,7 @@ pub(super) fn table(symbols: &Symbols) -> String {
         let wanted: Vec<Wanted> = of_it.map(|row| Wanted::Hook(Box::new(row.clone()))).collect();
         _ = writeln!(text, "{}", group.name());
         for planned in plan(&wanted, symbols) {
-            match planned {
-                Planned::Take(target) => show(&mut text, &target, symbols),
-                Planned::Refused { name, reason } => _ = writeln!(text, "  {name:<46} not hooked: {reason}"),
-            }
+            show(&mut text, &planned, symbols);
         }
     }
     text
@@ -82,18 +79,12 @@ pub(super) fn functions(glob: &Pattern, symbols: &Symbols) -> Result<String> {
     };
     found.sort_by_cached_key(|(module, planned)| (rank(module), *module, name(planned)));
     let mut text = String::new();
-    for part in found.chunk_by(|a, b| a.0 == b.0) {
-        for (i, (module, planned)) in part.iter().enumerate() {
-            if i == 0 {
-                _ = writeln!(text, "{module}");
-            }
-            match planned {
-                Planned::Take(target) => show(&mut text, target, symbols),
-                Planned::Refused { name, reason } => {
-                    _ = writeln!(text, "  {name:<46} not hooked: {reason}");
-                }
-            }
+    let mut last = None;
+    for (module, planned) in &found {
+        if last.replace(module) != Some(module) {
+            _ = writeln!(text, "{module}");
         }
+        show(&mut text, planned, symbols);
     }
     Ok(text)
 }
@@ -103,7 +94,14 @@ fn rank(module: &str) -> usize {
 }
 
 /// Name, address, backends, group, arguments.
-fn show(text: &mut String, target: &Target, symbols: &Symbols) {
+fn show(text: &mut String, planned: &Planned, symbols: &Symbols) {
+    let target = match planned {
+        Planned::Take(target) => target,
+        Planned::Refused { name, reason } => {
+            _ = writeln!(text, "  {name:<46} not hooked: {reason}");
+            return;
+        }
+    };
     let backends: Vec<&str> = target.usable().map(|backend| backend.name()).collect();
     let address = target.address.filter(|_| !symbols.hides_addresses);
     let address = address.map_or_else(|| "-".to_owned(), |address| format!("{address:#x}"));
@@ -122,14 +120,12 @@ fn show(text: &mut String, target: &Target, symbols: &Symbols) {
 }
 
 fn arguments(target: &Target) -> String {
-    let known = |hook: &Hook| hook.names().collect::<Vec<_>>().join(", ");
     match (&target.hook, &target.proto) {
         _ if !target.arguments => String::new(),
-        (Some(hook), _) if hook.has_args() => known(hook),
+        (Some(hook), _) if hook.has_args() => hook.names().collect::<Vec<_>>().join(", "),
         (_, Some(proto)) => {
-            let names: Vec<&str> =
-                proto.registers().into_iter().map(|(param, _)| param.name.as_str()).collect();
-            names.join(", ")
+            let places = proto.registers().into_iter();
+            places.map(|(param, _)| param.name.as_str()).collect::<Vec<_>>().join(", ")
         }
         (Some(_), None) => String::new(),
         (None, None) => "arg0 to arg5".to_owned(),

@@ -9,6 +9,7 @@ mod attach;
 mod backends;
 mod choice;
 mod config;
+mod driver;
 mod events;
 mod forbidden;
 mod functions;
@@ -21,9 +22,10 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use attach::{Change, Driver, Numbering};
+pub use attach::Change;
 pub use backends::Backend;
 pub use choice::Choice;
+pub use driver::{Driver, Numbering};
 pub use events::Event;
 pub use list::list;
 pub use resolve::{Planned, Wanted, plan};

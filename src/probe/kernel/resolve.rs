@@ -188,7 +188,9 @@ impl<'a> Planner<'a> {
             return;
         }
         let all = self.index.get(base(name)).map(Vec::as_slice).unwrap_or_default();
-        let modules: Vec<&str> = unique(all.iter().map(|symbol| symbol.module));
+        let mut modules: Vec<&str> = all.iter().map(|symbol| symbol.module).collect();
+        // Linux lists a module's functions together.
+        modules.dedup();
         let found: Vec<Symbol> = modules.iter().flat_map(|module| self.find(name, module)).collect();
         if found.is_empty() {
             return self.refuse(name, self.missing(name));
@@ -296,10 +298,7 @@ impl<'a> Planner<'a> {
 
     fn why_absent(&self, hook: &Hook) -> HookError {
         let module = hook.module;
-        let loaded = match &self.symbols.modules {
-            Some(modules) => modules.iter().any(|name| name == module),
-            None => false,
-        };
+        let loaded = self.symbols.modules.iter().flatten().any(|name| name == module);
         if self.symbols.kallsyms.is_empty() {
             return HookError::NoKallsyms;
         }
@@ -371,14 +370,4 @@ fn note(symbol: &str, changed: Option<Renamed>) -> Option<String> {
 
 fn too_many(count: usize) -> HookError {
     HookError::BeyondPattern { count, most: MOST }
-}
-
-fn unique<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut found = Vec::new();
-    for name in names {
-        if !found.contains(&name) {
-            found.push(name);
-        }
-    }
-    found
 }

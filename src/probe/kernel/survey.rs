@@ -14,23 +14,21 @@ pub fn survey(facts: &Facts) -> Vec<String> {
     let symbols = Symbols::gather(facts, Scope::Driver);
     let rows = hooks::table(facts.driver.as_deref()).into_iter().filter(|hook| hook.on);
     let wanted: Vec<Wanted> = rows.map(|hook| Wanted::Hook(Box::new(hook))).collect();
-    let mut by_backend: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut best: Vec<Option<Backend>> = Vec::new();
     let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for planned in plan(&wanted, &symbols) {
         match planned {
-            Planned::Take(target) => {
-                let best = target.usable().next();
-                let place = Backend::ALL.iter().position(|backend| Some(*backend) == best);
-                *by_backend.entry(place.unwrap_or(Backend::ALL.len())).or_default() += 1;
-            }
+            Planned::Take(target) => best.push(target.usable().next()),
             Planned::Refused { name, reason } => by_reason.entry(reason.to_string()).or_default().push(name),
         }
     }
-    let backends =
-        by_backend.iter().filter_map(|(place, count)| Some((Backend::ALL.get(*place)?.name(), count)));
-    let mut lines: Vec<String> = backends
-        .map(|(backend, count)| format!("{backend}: may work for {count} of {} default hooks", wanted.len()))
-        .collect();
+    let mut lines = Vec::new();
+    for backend in Backend::ALL {
+        let count = best.iter().filter(|best| **best == Some(backend)).count();
+        if count > 0 {
+            lines.push(format!("{}: may work for {count} of {} default hooks", backend.name(), wanted.len()));
+        }
+    }
     let mut reasons: Vec<_> = by_reason.into_iter().collect();
     reasons.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
     let more = reasons.len().saturating_sub(SHOWN);

@@ -61,7 +61,7 @@ impl Symbols {
     pub fn gather(facts: &Facts, scope: Scope) -> Symbols {
         let mut symbols = Symbols {
             kallsyms: fs::read("/proc/kallsyms").map(Kallsyms::parse).unwrap_or_default(),
-            modules: modules(),
+            modules: fs::read_to_string("/proc/modules").ok().map(|text| modules_in(&text)),
             machine: Machine {
                 kprobes: facts.kprobes,
                 fprobe: facts.fprobe,
@@ -74,7 +74,8 @@ impl Symbols {
         };
         symbols.types(scope);
         if scope == Scope::Everything {
-            symbols.traceable = traceable();
+            let traceable = tracefs::read("available_filter_functions").ok();
+            symbols.traceable = traceable.map(|text| traceable_in(&text));
             symbols.blacklist = blacklist();
         }
         symbols
@@ -86,7 +87,10 @@ impl Symbols {
         let machine = &mut self.machine;
         machine.session = Some(base.has_enumerator("bpf_attach_type", "BPF_TRACE_KPROBE_SESSION"));
         machine.trampolines = Some(base.has_function("register_ftrace_direct"));
-        machine.module_btf = Some(base.has_function("btf_module_notify") || any_module_btf());
+        machine.module_btf = Some(
+            base.has_function("btf_module_notify")
+                || files_in("/sys/kernel/btf").iter().any(|name| name != VMLINUX),
+        );
         let names = match scope {
             Scope::Driver => NVIDIA.map(str::to_owned).to_vec(),
             Scope::Everything => files_in("/sys/kernel/btf"),
@@ -114,21 +118,12 @@ pub(super) fn caller_sees_addresses() -> bool {
     text.is_ok_and(|text| Kallsyms::parse(text).addresses)
 }
 
-fn any_module_btf() -> bool {
-    files_in("/sys/kernel/btf").iter().any(|name| name != VMLINUX)
-}
-
 fn files_in(folder: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// Modules whose fifth word says that they stay loaded.
-fn modules() -> Option<Vec<String>> {
-    let text = fs::read_to_string("/proc/modules").ok()?;
-    Some(modules_in(&text))
-}
-
 pub(super) fn modules_in(text: &str) -> Vec<String> {
     let live = |line: &str| {
         let mut words = line.split(' ');
@@ -136,10 +131,6 @@ pub(super) fn modules_in(text: &str) -> Vec<String> {
         words.nth(3).is_none_or(|state| state == "Live").then_some(name)
     };
     text.lines().filter_map(live).collect()
-}
-
-fn traceable() -> Option<HashSet<String>> {
-    Some(traceable_in(&tracefs::read("available_filter_functions").ok()?))
 }
 
 /// `name`, or `name [module]`; newer kernels may insert other words.
@@ -161,7 +152,7 @@ fn blacklist() -> HashSet<String> {
 /// The functions of Linux and its modules, in the order of /proc/kallsyms.
 #[derive(Default)]
 pub struct Kallsyms {
-    text: Vec<u8>,
+    text: String,
     entries: Vec<Entry>,
     modules: Vec<String>,
     /// The file shows addresses, so they are meaningful.
@@ -195,16 +186,12 @@ const FORBIDDEN: [(&str, &str); 3] = [
 
 impl Kallsyms {
     pub fn parse(text: Vec<u8>) -> Kallsyms {
+        let text = String::from_utf8(text)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
         let mut all = Kallsyms { modules: vec![VMLINUX.to_owned()], ..Kallsyms::default() };
         let mut bounds = HashMap::new();
-        let mut start = 0;
-        while start < text.len() {
-            let end = memchr::memchr(b'\n', text.get(start..).unwrap_or_default())
-                .map_or(text.len(), |length| start + length);
-            if let Some(line) = text.get(start..end) {
-                all.add(line, start, &mut bounds);
-            }
-            start = end + 1;
+        for line in text.lines() {
+            all.add(line, text.as_ptr(), &mut bounds);
         }
         all.addresses = all.entries.iter().any(|entry| entry.address != 0);
         all.forbidden = FORBIDDEN
@@ -217,32 +204,29 @@ impl Kallsyms {
     }
 
     /// `ffffffff81000000 T name` and, for a module's function, a tab and `[module]`.
-    fn add(&mut self, line: &[u8], start: usize, bounds: &mut HashMap<&'static str, u64>) -> Option<()> {
-        let space = memchr::memchr(b' ', line)?;
-        let kind = *line.get(space + 1)?;
-        if !matches!(kind, b't' | b'T' | b'w' | b'W') {
+    fn add(&mut self, line: &str, text: *const u8, bounds: &mut HashMap<&'static str, u64>) -> Option<()> {
+        let (address, rest) = line.split_once(' ')?;
+        let (kind, rest) = rest.split_once(' ')?;
+        if !matches!(kind, "t" | "T" | "w" | "W") {
             return None;
         }
-        let rest = line.get(space + 3..)?;
-        let length = memchr::memchr2(b'\t', b' ', rest).unwrap_or(rest.len());
-        let name = std::str::from_utf8(rest.get(..length)?).ok()?;
-        let address = hex(line.get(..space)?)?;
-        let module = self.module(rest.get(length..).unwrap_or_default())?;
+        let (name, module) = rest.split_once(['\t', ' ']).unwrap_or((rest, ""));
+        let address = u64::from_str_radix(address, 16).ok()?;
+        let module = self.module(module.trim())?;
         if let Some(bound) = FORBIDDEN.iter().flat_map(|(a, b)| [*a, *b]).find(|bound| *bound == name) {
             bounds.insert(bound, address);
         }
         self.entries.push(Entry {
             address,
-            name: u32::try_from(start + space + 3).ok()?,
-            length: u16::try_from(length).ok()?,
+            name: u32::try_from(name.as_ptr() as usize - text as usize).ok()?,
+            length: u16::try_from(name.len()).ok()?,
             module,
         });
         Some(())
     }
 
     /// The module's number. A module's functions are listed together, so the last module is tried first.
-    fn module(&mut self, text: &[u8]) -> Option<u16> {
-        let text = std::str::from_utf8(text).ok()?.trim();
+    fn module(&mut self, text: &str) -> Option<u16> {
         let name = match text.strip_prefix('[') {
             Some(name) => name.strip_suffix(']')?,
             None => VMLINUX,
@@ -260,9 +244,8 @@ impl Kallsyms {
 
     fn symbol(&self, entry: &Entry) -> Option<Symbol<'_>> {
         let start = entry.name as usize;
-        let name = self.text.get(start..start + usize::from(entry.length))?;
         Some(Symbol {
-            name: std::str::from_utf8(name).ok()?,
+            name: self.text.get(start..start + usize::from(entry.length))?,
             module: self.modules.get(usize::from(entry.module))?,
             address: (self.addresses && entry.address != 0).then_some(entry.address),
         })
@@ -279,8 +262,4 @@ impl Kallsyms {
     pub fn is_forbidden(&self, address: u64) -> bool {
         self.forbidden.iter().any(|(from, to)| (*from..*to).contains(&address))
     }
-}
-
-fn hex(digits: &[u8]) -> Option<u64> {
-    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }

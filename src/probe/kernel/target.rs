@@ -33,20 +33,19 @@ impl Target {
         self.backends.iter().filter(|(_, against)| against.is_none()).map(|(backend, _)| *backend)
     }
 
+    /// Its row of the hook table, if the arguments are where the row has them.
+    fn known(&self) -> Option<&Hook> {
+        self.hook.as_ref().filter(|_| self.arguments)
+    }
+
     /// The reads at entry.
     pub fn entry(&self) -> &[Read] {
-        match &self.hook {
-            Some(hook) if self.arguments => hook.entry(),
-            _ => &[],
-        }
+        self.known().map_or(&[], Hook::entry)
     }
 
     /// The reads at return.
     pub fn exit(&self) -> &[Read] {
-        match &self.hook {
-            Some(hook) if self.arguments => hook.exit(),
-            _ => &[],
-        }
+        self.known().map_or(&[], Hook::exit)
     }
 
     /// Named by the hook table, else by the type information; plain registers if neither knows the function and the
@@ -65,10 +64,7 @@ impl Target {
     }
 
     pub fn out(&self, pieces: &[Option<&[u8]>]) -> Vec<Arg<'static>> {
-        match &self.hook {
-            Some(hook) if self.arguments => hook.out(pieces),
-            _ => Vec::new(),
-        }
+        self.known().map_or_else(Vec::new, |hook| hook.out(pieces))
     }
 
     pub fn returns(&self) -> Returns {
