@@ -109,9 +109,7 @@ pub fn resolve(
         env: path_env.map(|p| ("PATH".into(), p.to_owned())).into_iter().collect(),
         ..Launch::default()
     };
-    let (mut prepared, names, [ours, theirs]) = prepare(&launch)?;
-    let pid = fork(|| prepared.look_up())?;
-    drop(theirs);
+    let (pid, names, ours) = fork(&launch, Prepared::look_up)?;
     let word = read_word(&ours);
     // Wait for the child in every case, so that it does not stay as a zombie.
     reap(pid);
@@ -125,9 +123,7 @@ pub fn resolve(
 /// Forks. The child becomes the user, finds its program, and waits. If the calling thread ends before it opens the
 /// gate, the child ends too.
 pub fn start(launch: &Launch) -> Result<Gated, LaunchError> {
-    let (mut prepared, names, [socket, theirs]) = prepare(launch)?;
-    let pid = fork(|| prepared.run())?;
-    drop(theirs);
+    let (pid, names, socket) = fork(launch, Prepared::run)?;
     // From here on an early return kills and reaps the child.
     let mut gated = Gated { pid, socket, pidfd: None, names, found: 0, armed: true };
     match read_word(&gated.socket).map_err(|e| internal("reading from the child", e))? {
@@ -243,15 +239,13 @@ fn reap(pid: Pid) -> Exit {
     wait_for_child(pid, 0).map_or(Exit::Code(125), Exit::from_wait)
 }
 
-fn fork(in_child: impl FnOnce()) -> Result<Pid, LaunchError> {
-    // SAFETY: the child runs only `in_child`, which keeps to async-signal-safe calls, and ends there.
+/// Returns the child, and the parent's end of the socket pair.
+fn fork(launch: &Launch, run: fn(&mut Prepared) -> !) -> Result<(Pid, Names, OwnedFd), LaunchError> {
+    let (mut prepared, names, [ours, _theirs]) = prepare(launch)?;
+    // SAFETY: the child runs only `run`, which keeps to async-signal-safe calls, and ends there.
     match unsafe { libc::fork() } {
-        0 => {
-            in_child();
-            // SAFETY: the child must never return into the parent's code.
-            unsafe { libc::_exit(125) }
-        }
-        pid if pid > 0 => Ok(pid as Pid),
+        0 => run(&mut prepared),
+        pid if pid > 0 => Ok((pid as Pid, names, ours)),
         _ => Err(internal("fork", io::Error::last_os_error())),
     }
 }

@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
-use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -55,16 +54,11 @@ pub fn executable_files(pid: Pid) -> io::Result<Vec<Mapping>> {
 
 /// The executable mapping of a file at an address.
 pub fn executable_mapping_at(pid: Pid, address: u64) -> io::Result<Option<Mapping>> {
-    let mut found = None;
-    each(open(pid)?, &mut |mapping| {
-        // Mappings are in address order.
-        if mapping.end <= address {
-            return ControlFlow::Continue(());
-        }
-        found = Some(mapping).filter(|mapping| mapping.start <= address);
-        ControlFlow::Break(())
-    })?;
-    Ok(found)
+    // Mappings are in address order.
+    let is_behind =
+        |mapping: &io::Result<Mapping>| mapping.as_ref().map_or(true, |known| known.end > address);
+    let found = mappings(open(pid)?).find(is_behind).transpose()?;
+    Ok(found.filter(|mapping| mapping.start <= address))
 }
 
 /// The memory that a list of mappings takes.
@@ -82,32 +76,34 @@ fn open(pid: Pid) -> io::Result<impl BufRead> {
 
 fn collect(lines: impl BufRead, mut wanted: impl FnMut(&Mapping) -> bool) -> io::Result<Vec<Mapping>> {
     let (mut all, mut left) = (Vec::new(), Left::<MOST>::default());
-    let mut full = false;
-    each(lines, &mut |mapping| {
+    for mapping in mappings(lines) {
+        let mapping = mapping?;
         if wanted(&mapping) {
-            full = !left.take(bytes_of(&mapping));
+            if !left.take(bytes_of(&mapping)) {
+                return Err(io::Error::other("it has mapped more files than gpurec looks at"));
+            }
             all.push(mapping);
         }
-        if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    if full { Err(io::Error::other("it has mapped more files than gpurec looks at")) } else { Ok(all) }
+    }
+    Ok(all)
 }
 
-/// Calls `tell` for every executable file mapping and skips malformed lines.
-fn each(mut lines: impl BufRead, tell: &mut dyn FnMut(Mapping) -> ControlFlow<()>) -> io::Result<()> {
+/// Every executable file mapping. Skips malformed lines.
+fn mappings(mut lines: impl BufRead) -> impl Iterator<Item = io::Result<Mapping>> {
     let mut line = Vec::new();
-    loop {
+    let mut next = move || loop {
         line.clear();
         if (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+            return Ok(None);
         }
         if line.pop_if(|last| *last == b'\n').is_none() {
             lines.skip_until(b'\n')?;
         }
-        if parse_line(&line).is_some_and(|mapping| tell(mapping).is_break()) {
-            return Ok(());
+        if let Some(mapping) = parse_line(&line) {
+            return Ok(Some(mapping));
         }
-    }
+    };
+    std::iter::from_fn(move || next().transpose())
 }
 
 /// Parses bytes that were read before.

@@ -6,6 +6,7 @@ mod targets;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -72,8 +73,8 @@ struct Session<'a> {
     /// Set with --budget.
     governor: Option<Governor>,
     control: Control,
-    /// True if the trace is a file, false if it is a descriptor of the caller's.
-    has_file: bool,
+    /// The trace's file. None: the trace is a descriptor of the caller's, or none is written.
+    path: Option<PathBuf>,
     targets: Targets,
     /// Standard error during the recording: everything that is written to it passes through here.
     screen: Screen,
@@ -144,13 +145,12 @@ pub fn run(config: &Config) -> Result<u8> {
     rights::keep_what_recording_needs(&user, recording)
         .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());
-    let has_file = path.is_some();
     let status = status(config, output.as_ref());
     let has_status = status.is_some();
     let screen = Screen::start(status).context(THREAD)?;
     let targets = Targets::All;
     let mut session =
-        Session { config, probes, tracker, messages, governor: None, control, has_file, targets, screen };
+        Session { config, probes, tracker, messages, governor: None, control, path, targets, screen };
     session.take_targets(gated.as_ref(), &attached)?;
     session.settle(&signals)?;
     session.probes.begin_kernel().context(MAPS)?;
@@ -175,7 +175,7 @@ pub fn run(config: &Config) -> Result<u8> {
     // A slow detach or a slow disk may block this thread from here on: signals get a thread of their own.
     let leave = session.watch_signals(signals, &why, recorder.state.clone())?;
     let ended = session.end(recorder, &why, guardian)?;
-    session.say_goodbye(&ended, path.as_deref(), &why);
+    session.say_goodbye(&ended, &why);
     Ok(session.exit_status(&ended, &why, &leave))
 }
 
@@ -440,7 +440,8 @@ impl Session<'_> {
         }
         let worker = recorder.worker.join();
         let mut outcome = worker.map_err(|_| anyhow!("gpurec's worker thread panicked"))?;
-        let reader_left = |error: &io::Error| !self.has_file && error.kind() == io::ErrorKind::BrokenPipe;
+        let reader_left =
+            |error: &io::Error| self.path.is_none() && error.kind() == io::ErrorKind::BrokenPipe;
         let mut write_error = recorder.writer.and_then(|writer| writer.join().err());
         if let Some(error) = &write_error {
             outcome.figures.not_written(error);
@@ -454,7 +455,8 @@ impl Session<'_> {
         Ok(Ended { outcome, write_error })
     }
 
-    fn say_goodbye(&self, ended: &Ended, path: Option<&std::path::Path>, why: &EndCause) {
+    fn say_goodbye(&self, ended: &Ended, why: &EndCause) {
+        let path = self.path.as_deref();
         if self.config.verbose {
             self.say_details(&ended.outcome.figures);
         }
