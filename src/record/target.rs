@@ -36,11 +36,11 @@ pub fn environment(config: &Config, user: &Identity) -> Env {
         environment::own_environment()
     } else {
         let (env, source) = environment::user_environment(user);
-        let told = match source {
+        let is_reported = match source {
             EnvSource::Own { .. } => !config.quiet,
             _ => config.verbose,
         };
-        if told {
+        if is_reported {
             ui::say(&format!("the command gets {source}"));
         }
         env
