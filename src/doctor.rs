@@ -20,7 +20,6 @@ pub fn doctor() -> Result<u8> {
 }
 
 fn machine(facts: &Facts) -> String {
-    let unknown = || "unknown".to_owned();
     let yes = |fact: Option<bool>| match fact {
         Some(true) => "yes",
         Some(false) => "no",
@@ -28,10 +27,10 @@ fn machine(facts: &Facts) -> String {
     };
     let mut text = format!(
         "Machine\n  Linux {} on {}\n  may load BPF: {}; lockdown: {}\n",
-        facts.kernel.clone().unwrap_or_else(unknown),
-        facts.machine.clone().unwrap_or_else(unknown),
+        facts.kernel.as_deref().unwrap_or("unknown"),
+        facts.machine.as_deref().unwrap_or("unknown"),
         yes(facts.can_load_bpf),
-        facts.lockdown.clone().unwrap_or_else(|| "none".to_owned()),
+        facts.lockdown.as_deref().unwrap_or("none"),
     );
     for (what, fact) in [
         ("type information (BTF)", facts.btf),
@@ -43,7 +42,7 @@ fn machine(facts: &Facts) -> String {
         ("kprobes", facts.kprobes),
         ("fprobe (kprobe.multi)", facts.fprobe),
     ] {
-        text.push_str(&format!("  {what}: {}\n", yes(fact)));
+        text += &format!("  {what}: {}\n", yes(fact));
     }
     text
 }
@@ -60,26 +59,21 @@ fn recording(plan: &Plan) -> String {
     match probe::trial(plan) {
         Ok(trial) => {
             for (backend, why) in &trial.refused {
-                text.push_str(&format!("  {}: no: {why}\n", backend.name()));
+                text += &format!("  {}: no: {why}\n", backend.name());
             }
-            text.push_str(&format!(
-                "  {}: works, about {} ns a recorded call\n",
-                trial.backend.name(),
-                trial.costs.emulated
-            ));
+            let (backend, ns) = (trial.backend.name(), trial.costs.emulated);
+            text += &format!("  {backend}: works, about {ns} ns a recorded call\n");
         }
-        Err(error) => text.push_str(&format!("  not possible: {error:#}\n")),
+        Err(error) => text += &format!("  not possible: {error:#}\n"),
     }
     text
 }
 
 fn kernel(facts: &Facts) -> String {
-    let mut text =
-        "Recording the driver (--kernel)\n  ioctls, waits and mappings: by system-call tracepoints at least\n".to_owned();
-    for line in probe::kernel::survey(facts) {
-        text.push_str(&format!("  {line}\n"));
-    }
-    text
+    let lines = probe::kernel::survey(facts).into_iter().map(|line| format!("  {line}\n"));
+    "Recording the driver (--kernel)\n  ioctls, waits and mappings: by system-call tracepoints at least\n"
+        .to_owned()
+        + &lines.collect::<String>()
 }
 
 fn nvidia(facts: &Facts) -> String {
@@ -87,7 +81,7 @@ fn nvidia(facts: &Facts) -> String {
     match &facts.driver {
         Some(version) => {
             let kind = if facts.driver_is_open == Some(true) { "open" } else { "proprietary" };
-            text.push_str(&format!("  driver {version} ({kind}), {} GPUs\n", facts.devices.unwrap_or(0)));
+            text += &format!("  driver {version} ({kind}), {} GPUs\n", facts.devices.unwrap_or(0));
         }
         None => text.push_str(
             "  no driver is loaded: CUDA programs will fail here, but what they call is recorded (try: sudo gpurec demo)\n",
@@ -100,8 +94,6 @@ fn nvidia(facts: &Facts) -> String {
             "  no CUDA library in the usual places; those that a program loads are found when it does\n",
         );
     }
-    for path in libraries {
-        text.push_str(&format!("  {}\n", path.display()));
-    }
+    text.extend(libraries.iter().map(|path| format!("  {}\n", path.display())));
     text
 }

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use clap::{Args, Command, CommandFactory, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
@@ -22,19 +23,12 @@ Examples:
 
 #[derive(Args)]
 pub struct CompletionsArgs {
-    #[arg(value_enum, value_name = "SHELL")]
-    pub shell: ShellArg,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum ShellArg {
-    Bash,
-    Zsh,
-    Fish,
+    #[arg(value_name = "SHELL", value_parser = PossibleValuesParser::new(["bash", "zsh", "fish"]).try_map(|name| name.parse::<Shell>()))]
+    pub shell: Shell,
 }
 
 pub enum Page {
-    Completions(ShellArg),
+    Completions(Shell),
     Manual,
 }
 
@@ -47,12 +41,7 @@ pub fn print(page: &Page) -> Result<u8> {
     Ok(0)
 }
 
-pub fn completions(shell: ShellArg) -> Vec<u8> {
-    let shell = match shell {
-        ShellArg::Bash => Shell::Bash,
-        ShellArg::Zsh => Shell::Zsh,
-        ShellArg::Fish => Shell::Fish,
-    };
+pub fn completions(shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
     generate(shell, &mut Cli::command(), "gpurec", &mut text);
     text
@@ -66,10 +55,7 @@ pub fn manual() -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
-    man.render_description_section(&mut page)?;
-    man.render_options_section(&mut page)?;
-    examples(&command, ".SH", &mut page)?;
+    body(&command, &man, ".SH", &mut page)?;
     for subcommand in command.get_subcommands() {
         section(subcommand, &mut page)?;
     }
@@ -86,12 +72,8 @@ gpurec failed; 126 and 127 if the command cannot be run, or is not found; 130 if
 
 /// What would be a page of its own, one level lower.
 fn section(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
-    let man = Man::new(command.clone());
     let mut text = Vec::new();
-    man.render_synopsis_section(&mut text)?;
-    man.render_description_section(&mut text)?;
-    man.render_options_section(&mut text)?;
-    examples(command, ".SS", &mut text)?;
+    body(command, &Man::new(command.clone()), ".SS", &mut text)?;
     writeln!(page, ".SH \"GPUREC {}\"", command.get_name().to_uppercase())?;
     for line in String::from_utf8_lossy(&text).lines() {
         match line.strip_prefix(".SH ") {
@@ -102,8 +84,11 @@ fn section(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// As they are: roff would fill the lines.
-fn examples(command: &Command, heading: &str, page: &mut Vec<u8>) -> io::Result<()> {
+/// The examples stay as they are: roff would fill the lines.
+fn body(command: &Command, man: &Man, heading: &str, page: &mut Vec<u8>) -> io::Result<()> {
+    man.render_synopsis_section(page)?;
+    man.render_description_section(page)?;
+    man.render_options_section(page)?;
     let Some(help) = command.get_after_help() else { return Ok(()) };
     writeln!(page, "{heading} EXAMPLES\n.nf")?;
     for line in help.to_string().lines().skip(1) {

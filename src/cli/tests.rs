@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 
-use super::pages::{ShellArg, completions, manual};
+use super::pages::{completions, manual};
 use super::*;
+use clap_complete::Shell;
 
 const README: &str = include_str!("../../README.md");
 const COMMAND_LINE: &str = include_str!("../../docs/command-line.md");
@@ -249,7 +250,7 @@ fn the_reference_has_every_command_and_every_option() {
 fn the_manual_and_the_completions_have_everything() {
     let page = String::from_utf8(manual().unwrap()).unwrap();
     let plain = page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "");
-    let shells = [ShellArg::Bash, ShellArg::Zsh, ShellArg::Fish].map(|shell| {
+    let shells = [Shell::Bash, Shell::Zsh, Shell::Fish].map(|shell| {
         let text = String::from_utf8(completions(shell)).unwrap();
         assert!(text.contains("gpurec"));
         text

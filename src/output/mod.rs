@@ -13,7 +13,6 @@ mod tests;
 
 use nix::libc;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -22,28 +21,22 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl, openat, readlinkat, renameat};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, ftruncate, geteuid, symlinkat, unlinkat};
 
 use gpurec_trace::time;
 
 const FOLDER: &str = "traces";
 const LATEST: &str = "latest";
+const FOLDER_FLAGS: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 const ZSTD_LEVEL: i32 = 3;
 /// How long a file may stay in use by a recording that has ended.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// A sentence: what cannot be written, why, and what to do.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct OpenError(String);
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 pub struct Output {
     sink: Sink,
@@ -156,28 +149,23 @@ fn writable(fd: BorrowedFd) -> nix::Result<File> {
 /// have given.
 fn pipe_of(pid: u32, fd: RawFd) -> nix::Result<File> {
     let link = PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
-    let kind = |mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
-    let is_pipe = |mode| kind(mode) == SFlag::S_IFIFO;
     // Check first: opening any other kind of file could have side effects.
-    let about = fstatat(AT_FDCWD, &link, AtFlags::empty())?;
-    if !is_pipe(about.st_mode) {
+    if kind(fstatat(AT_FDCWD, &link, AtFlags::empty())?) != SFlag::S_IFIFO {
         return Err(Errno::EBADF);
     }
     let fd = openat(AT_FDCWD, &link, OFlag::O_WRONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC, Mode::empty())?;
-    if is_pipe(fstat(&fd)?.st_mode) { Ok(File::from(fd)) } else { Err(Errno::EBADF) }
+    if kind(fstat(&fd)?) == SFlag::S_IFIFO { Ok(File::from(fd)) } else { Err(Errno::EBADF) }
+}
+
+fn kind(about: FileStat) -> SFlag {
+    SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT
 }
 
 fn given_file(path: &Path) -> Result<Output, OpenError> {
-    let Some(name) = path.file_name() else {
-        return Err(refused(path, Errno::EISDIR));
-    };
-    let parent = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let folder =
-        openat(AT_FDCWD, parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
-            .map_err(|errno| no_folder(path, parent, errno))?;
+    let name = path.file_name().ok_or_else(|| refused(path, Errno::EISDIR))?;
+    let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let folder = openat(AT_FDCWD, parent, FOLDER_FLAGS, Mode::empty())
+        .map_err(|errno| no_folder(path, parent, errno))?;
     let file = match create(&folder, name) {
         Err(Errno::EEXIST) => empty_existing(&folder, name),
         other => other,
@@ -211,14 +199,10 @@ pub(super) fn default_file(base: &Path, now: SystemTime) -> Result<Output, OpenE
 
 /// The folder for traces in `base`; creates it if it does not exist.
 fn traces_folder(base: &Path) -> nix::Result<OwnedFd> {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let base = openat(AT_FDCWD, base, flags, Mode::empty())?;
+    let base = openat(AT_FDCWD, base, FOLDER_FLAGS, Mode::empty())?;
     match mkdirat(&base, FOLDER, Mode::from_bits_truncate(0o755)) {
-        Ok(()) => {
-            let flags = flags | OFlag::O_NOFOLLOW;
-            openat(&base, FOLDER, flags, Mode::empty())
-        }
-        Err(Errno::EEXIST) => open_trusted(&base, OsStr::new(FOLDER), flags),
+        Ok(()) => openat(&base, FOLDER, FOLDER_FLAGS | OFlag::O_NOFOLLOW, Mode::empty()),
+        Err(Errno::EEXIST) => open_trusted(&base, OsStr::new(FOLDER), FOLDER_FLAGS),
         Err(errno) => Err(errno),
     }
 }
@@ -252,8 +236,7 @@ fn lock(fd: &OwnedFd) -> nix::Result<()> {
 /// Empties an existing regular file; opens a pipe or a device as it is.
 fn empty_existing(folder: &OwnedFd, name: &OsStr) -> nix::Result<File> {
     let fd = open_trusted(folder, name, OFlag::O_WRONLY | OFlag::O_CLOEXEC)?;
-    let kind = SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT;
-    if kind == SFlag::S_IFREG {
+    if kind(fstat(&fd)?) == SFlag::S_IFREG {
         lock(&fd)?;
         ftruncate(&fd, 0)?;
     }
@@ -271,7 +254,7 @@ fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<Own
     }
     let link = openat(folder, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
     let about = fstat(&link)?;
-    if SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK {
+    if kind(about) != SFlag::S_IFLNK {
         return first;
     }
     if about.st_uid != 0 && about.st_uid != geteuid().as_raw() {
@@ -285,9 +268,8 @@ fn open_trusted(folder: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<Own
 /// Points `latest` at `name` in one step, so that the link always exists.
 fn link_latest(folder: &OwnedFd, name: &str) -> Result<(), String> {
     let said = |errno: Errno| errno.desc().to_string();
-    let latest = fstatat(folder, LATEST, AtFlags::AT_SYMLINK_NOFOLLOW);
-    if let Ok(about) = latest
-        && SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK
+    if let Ok(about) = fstatat(folder, LATEST, AtFlags::AT_SYMLINK_NOFOLLOW)
+        && kind(about) != SFlag::S_IFLNK
     {
         return Err("it is not a symbolic link; move it away".to_string());
     }
@@ -339,12 +321,13 @@ fn refused(path: &Path, errno: Errno) -> OpenError {
             "{path} is not yours to write ({}); give -o a place where you may write yourself, without sudo",
             errno.desc()
         ),
-        Errno::EROFS => {
-            format!("cannot write {path}: {}; give -o a folder you can write to", errno.desc())
+        _ => {
+            let advice = match errno {
+                Errno::EROFS => "give -o a folder you can write to",
+                Errno::ENOSPC | Errno::EDQUOT => "free some space, or give -o another disk",
+                _ => "give -o another place",
+            };
+            format!("cannot write {path}: {}; {advice}", errno.desc())
         }
-        Errno::ENOSPC | Errno::EDQUOT => {
-            format!("cannot write {path}: {}; free some space, or give -o another disk", errno.desc())
-        }
-        _ => format!("cannot write {path}: {}; give -o another place", errno.desc()),
     })
 }

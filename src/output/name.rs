@@ -28,10 +28,7 @@ pub fn expand(given: &Path, letters: &Letters) -> Result<PathBuf, String> {
         }
     }
     let name = PathBuf::from(OsString::from_vec(name));
-    match gpurec_trace::refused_packing(&name) {
-        Some(sentence) => Err(sentence),
-        None => Ok(name),
-    }
+    gpurec_trace::refused_packing(&name).map_or(Ok(name), Err)
 }
 
 fn letter(given: &Path, letter: Option<u8>, letters: &Letters) -> Result<String, String> {

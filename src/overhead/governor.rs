@@ -11,7 +11,7 @@ use crossbeam_channel::Sender;
 use super::policy::{Decision, Hits, Policy};
 use super::rank;
 use crate::clock::monotonic_ns;
-use crate::pipeline::messages::{Message, Told};
+use crate::pipeline::messages::{Message, MessageKind};
 use crate::probe::Probes;
 use crate::probe::overhead_control::{self, OverheadControl};
 use crate::wire::{Spender, Spent};
@@ -25,19 +25,14 @@ const IDLE: u32 = 50;
 pub struct Governor {
     policy: Policy,
     messages: Sender<Message>,
-    /// Counters by thread and function, as at the interval's beginning.
-    before: HashMap<(u32, u32), Counters>,
+    /// Counters by thread and function, as at the interval's beginning, and the number of intervals without a call.
+    before: HashMap<(u32, u32), (Spent, u32)>,
     since_ns: u64,
     looked_ns: u64,
     /// A hook could not be changed: no more changes are made.
     broken: bool,
     /// Functions that are given up and still hooked, until their open calls have returned.
     draining: Vec<u32>,
-}
-
-struct Counters {
-    spent: Spent,
-    idle: u32,
 }
 
 impl Governor {
@@ -106,7 +101,7 @@ impl Governor {
 
     fn hits(&self, spent: &[(Spender, Spent)]) -> Vec<Hits> {
         let hits = |(who, now): &(Spender, Spent)| {
-            let before = self.before.get(&(who.tid, who.probe)).map_or(0, |before| before.spent.entered);
+            let before = self.before.get(&(who.tid, who.probe)).map_or(0, |(before, _)| before.entered);
             let count = now.entered.saturating_sub(before);
             Hits { pid: now.pid, tid: who.tid, function: who.probe, count }
         };
@@ -119,14 +114,14 @@ impl Governor {
         for (who, now) in spent {
             let key = (who.tid, who.probe);
             let idle = match self.before.get(&key) {
-                Some(known) if known.spent.entered == now.entered => known.idle + 1,
+                Some((known, idle)) if known.entered == now.entered => idle + 1,
                 _ => 0,
             };
             // An entry with an open call is kept, because it shows that the call is open.
             if idle > IDLE && now.returned >= now.entered {
                 overhead.forget(who);
             } else {
-                before.insert(key, Counters { spent: *now, idle });
+                before.insert(key, (*now, idle));
             }
         }
         self.before = before;
@@ -163,7 +158,7 @@ impl Governor {
     ) {
         let function = overhead.name(probe).unwrap_or("?").to_owned();
         let line = Budget { action, function, probe, level, before, counted: 0, why };
-        let _ = self.messages.send(Message { ts, pid: 0, what: Told::Budget(line) });
+        let _ = self.messages.send(Message { ts, pid: 0, what: MessageKind::Budget(line) });
     }
 }
 
@@ -173,12 +168,10 @@ fn overhead_of(probes: &mut Probes) -> Result<&mut OverheadControl> {
 
 /// True if recorded calls of the function have not returned: without the hook, their ends would be missing.
 fn has_open_calls(function: u32, overhead: &OverheadControl, spent: &[(Spender, Spent)]) -> bool {
-    let mut open = 0;
-    for (who, spent) in spent.iter().filter(|(who, _)| who.probe == function) {
-        let under_way = spent.entered.saturating_sub(spent.returned);
-        if under_way > 0 && overhead_control::lives(spent, who) {
-            open += under_way;
-        }
-    }
+    let under_way = |(who, spent): &(Spender, Spent)| match spent.entered.saturating_sub(spent.returned) {
+        open if open > 0 && who.probe == function && overhead_control::lives(spent, who) => open,
+        _ => 0,
+    };
+    let open: u64 = spent.iter().map(under_way).sum();
     open > overhead.lost(function)
 }

@@ -99,12 +99,8 @@ impl Policy {
 
     /// True if it is time to decide: after an interval, or as soon as a thread has spent the budget of one.
     pub fn is_due(&self, elapsed_ns: u64, hits: &[Hits]) -> bool {
-        let allowance = self.budget * INTERVAL_NS as f64;
-        let mut paid: HashMap<u32, f64> = HashMap::new();
-        for hit in hits {
-            *paid.entry(hit.tid).or_default() += self.cost(hit.function, hit.count);
-        }
-        elapsed_ns >= INTERVAL_NS || paid.values().any(|paid| *paid >= allowance)
+        let threads = self.threads(INTERVAL_NS, hits);
+        elapsed_ns >= INTERVAL_NS || threads.first().is_some_and(|worst| worst.share >= self.budget)
     }
 
     /// What to do now. A decision takes effect only when `done` reports it.

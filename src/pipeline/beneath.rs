@@ -93,27 +93,18 @@ impl Below {
         let pieces = taken(decode::pieces(pieces), &mut slots);
         match what {
             Beneath::Ioctl => {
-                let returned = value as i64;
-                (end.retval, end.error) = (Some(Retval::Number(returned)), errno(returned));
+                number_or_errno(&mut end, value as i64);
                 if let Some(pending) = pending {
                     let payload = pieces.first().copied().flatten();
                     let status = pieces.get(1).copied().flatten().and_then(|bytes| bytes.try_into().ok());
-                    let done = self.decoder.end(&pending, returned, payload, status.map(u32::from_ne_bytes));
+                    let done =
+                        self.decoder.end(&pending, value as i64, payload, status.map(u32::from_ne_bytes));
                     (end.status, end.out) = (done.status, named(done.out));
                 }
             }
             Beneath::Function(target) => self.returned(&mut end, target, value, pieces),
-            Beneath::Open | Beneath::Close | Beneath::Poll => {
-                let returned = value as i64;
-                (end.retval, end.error) = (Some(Retval::Number(returned)), errno(returned));
-            }
-            Beneath::Mmap => {
-                end.error = errno(value as i64);
-                end.retval = Some(match end.error {
-                    Some(_) => Retval::Number(value as i64),
-                    None => Retval::Pointer(value),
-                });
-            }
+            Beneath::Open | Beneath::Close | Beneath::Poll => number_or_errno(&mut end, value as i64),
+            Beneath::Mmap if errno(value as i64).is_some() => number_or_errno(&mut end, value as i64),
             _ => end.retval = Some(Retval::Pointer(value)),
         }
         Body::KernelEnd(end)
@@ -209,10 +200,7 @@ impl Below {
                 end.retval = Some(Retval::Number((value as u32).into()));
                 end.status = Some(self.decoder.status_name(value as u32));
             }
-            Returns::Errno => {
-                let returned = i64::from(value as i32);
-                (end.retval, end.error) = (Some(Retval::Number(returned)), errno(returned));
-            }
+            Returns::Errno => number_or_errno(end, (value as i32).into()),
             Returns::Bool => end.retval = Some(Retval::Number((value as u8 != 0).into())),
             Returns::Number => end.retval = Some(Retval::Number(value as i64)),
             Returns::Pointer => end.retval = Some(Retval::Pointer(value)),
@@ -224,6 +212,10 @@ impl Below {
         let read = || proc::stat(tid).map_or_else(|_| "?".to_owned(), |stat| stat.comm);
         self.threads.entry(tid).or_insert_with(read).clone().into()
     }
+}
+
+fn number_or_errno(end: &mut KernelEnd, returned: i64) {
+    (end.retval, end.error) = (Some(Retval::Number(returned)), errno(returned));
 }
 
 fn kind(what: &Beneath) -> Kind {
@@ -262,7 +254,7 @@ fn arguments(what: &Beneath, captured: &Captured) -> Option<Args<'static>> {
     let device = || {
         let name = family(args[0] as u32)
             .map_or_else(|| "?".into(), |family| Device { family, minor: (args[0] >> 32) as u32 }.name());
-        Arg { name: "device".into(), value: Value::Text(name) }
+        arg("device", Value::Text(name))
     };
     let list = match what {
         Beneath::Function(target) => {
@@ -271,9 +263,7 @@ fn arguments(what: &Beneath, captured: &Captured) -> Option<Args<'static>> {
         }
         Beneath::Open => {
             let bytes: Vec<u8> = args.iter().skip(2).flat_map(|word| word.to_ne_bytes()).collect();
-            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-            let path = lossy(bytes.get(..end).unwrap_or_default()).into_owned();
-            vec![text("path", path), hex("flags", args[1])]
+            vec![text("path", c_text(&bytes).into_owned()), hex("flags", args[1])]
         }
         Beneath::Close => vec![device(), number("fd", args[1])],
         Beneath::Mmap => vec![
@@ -284,11 +274,9 @@ fn arguments(what: &Beneath, captured: &Captured) -> Option<Args<'static>> {
             hex("flags", args[4]),
             hex("offset", args[5]),
         ],
-        Beneath::Poll => vec![
-            device(),
-            number("fds", args[1]),
-            Arg { name: "timeout_ms".into(), value: Value::Signed(args[2] as i64) },
-        ],
+        Beneath::Poll => {
+            vec![device(), number("fds", args[1]), arg("timeout_ms", Value::Signed(args[2] as i64))]
+        }
         _ => return Some(Args::raw(&args)),
     };
     named(list)
@@ -306,24 +294,29 @@ fn named(list: Vec<Arg<'static>>) -> Option<Args<'static>> {
     (!list.is_empty()).then_some(Args::Named(List::Owned(list)))
 }
 
+fn arg(name: &'static str, value: Value<'static>) -> Arg<'static> {
+    Arg { name: name.into(), value }
+}
+
 fn text(name: &'static str, value: impl Into<Cow<'static, str>>) -> Arg<'static> {
-    Arg { name: name.into(), value: Value::Text(value.into()) }
+    arg(name, Value::Text(value.into()))
 }
 
 fn number(name: &'static str, value: u64) -> Arg<'static> {
-    Arg { name: name.into(), value: Value::Number(value) }
+    arg(name, Value::Number(value))
 }
 
 fn hex(name: &'static str, value: u64) -> Arg<'static> {
-    Arg { name: name.into(), value: Value::Hex(value) }
+    arg(name, Value::Hex(value))
+}
+
+/// Up to the zero byte.
+fn c_text(bytes: &[u8]) -> Cow<'_, str> {
+    lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 fn xid(pid: u32, tid: u32, number: u64, message: Option<&[u8]>, device: Option<&[u8]>) -> Xid<'static> {
-    let text = |bytes: Option<&[u8]>| {
-        let bytes = bytes.unwrap_or_default();
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        Cow::Owned(lossy(bytes.get(..end).unwrap_or_default()).trim_end().to_owned())
-    };
+    let text = |bytes: Option<&[u8]>| c_text(bytes.unwrap_or_default()).trim_end().to_owned().into();
     Xid { pid, tid, xid: number as u32, message: text(message), device: text(device) }
 }
 

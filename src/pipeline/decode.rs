@@ -169,7 +169,11 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
             let r: wire::Fork = wire::read(bytes)?;
             What::Fork { pid: r.pid, child: r.child }
         }
-        wire::EXEC => exec(bytes, &head)?,
+        wire::EXEC => {
+            let r: wire::Exec = wire::read(bytes)?;
+            let command = r.command.get(..r.length as usize)?.into();
+            What::Exec { pid: r.pid, old_tid: head.probe, command, cut: head.flags & wire::CUT != 0 }
+        }
         wire::EXIT => {
             let r: wire::Exit = wire::read(bytes)?;
             let process = head.flags & wire::PROCESS_ENDED != 0;
@@ -185,10 +189,4 @@ fn behind(bytes: &[u8], start: usize, length: usize) -> Option<Box<[u8]>> {
         return Some(Box::default());
     }
     Some(bytes.get(start..start.checked_add(length)?)?.into())
-}
-
-fn exec(bytes: &[u8], head: &Head) -> Option<What> {
-    let r: wire::Exec = wire::read(bytes)?;
-    let command = r.command.get(..r.length as usize)?.into();
-    Some(What::Exec { pid: r.pid, old_tid: head.probe, command, cut: head.flags & wire::CUT != 0 })
 }

@@ -10,17 +10,24 @@ use crate::probe::kernel::Change;
 use crate::probe::{Library, Probe};
 use gpurec_cuda::FunctionTraits;
 use gpurec_cuda::traits::Input;
-use gpurec_trace::{self as trace, Body, HookError, Process, Reason};
+use gpurec_trace::{self as trace, Body, HookError, Incomplete, Process, Reason};
 
 /// A message from the recorder to the worker.
 pub struct Message {
     /// Its place among the records, in CLOCK_MONOTONIC ns.
     pub ts: u64,
     pub pid: u32,
-    pub what: Told,
+    pub what: MessageKind,
 }
 
-pub enum Told {
+impl Message {
+    /// Why an unknown number of hits is missing.
+    pub fn missed(why: Incomplete) -> Message {
+        Message { ts: 0, pid: 0, what: MessageKind::Missed(why.into()) }
+    }
+}
+
+pub enum MessageKind {
     /// New probes, sent before the first can be hit.
     Names(Vec<Probe>),
     /// A library that is being hooked. Its calls may come before `Hooked` or `Failed`.
@@ -35,7 +42,7 @@ pub enum Told {
     /// Why an unknown number of hits is missing.
     Missed(Reason),
     /// A mapped file was gone before gpurec could examine it, and is not known to be a CUDA library.
-    Unlooked,
+    NotExamined,
     /// A function was given up for --budget, or taken back.
     Budget(trace::Budget),
     /// The machine was suspended.
@@ -49,43 +56,38 @@ pub enum Told {
 /// Libraries that are being hooked while their callers run (--all). The first call proves that a library is hooked.
 #[derive(Default)]
 pub(super) struct Coming {
-    pub(super) untold: Vec<Message>,
+    pub(super) waiting: Vec<Message>,
     /// Libraries that have their line already, by time and process.
-    told: Vec<(u64, u32)>,
+    written: Vec<(u64, u32)>,
 }
 
 impl Coming {
-    pub(super) fn tell_before(&mut self, item: &Item, lines: &mut Lines) {
-        if self.untold.is_empty() {
-            return;
-        }
+    pub(super) fn write_before(&mut self, item: &Item, lines: &mut Lines) {
         let What::Call { probe, .. } = item.what else { return };
         // An earlier announcement belongs to another file with a function of that name: the two share a probe number.
         let is_of = |message: &Message| {
-            matches!(&message.what, Told::Coming(_, probes) if probes.iter().any(|p| p.id == probe))
+            matches!(&message.what, MessageKind::Coming(_, probes) if probes.iter().any(|p| p.id == probe))
                 && message.ts <= item.ts
         };
-        if let Some(at) = self.untold.iter().position(is_of) {
-            let message = self.untold.remove(at);
-            self.told.push((message.ts, message.pid));
-            tell(message, lines);
+        if let Some(at) = self.waiting.iter().position(is_of) {
+            let message = self.waiting.remove(at);
+            self.written.push((message.ts, message.pid));
+            write(message, lines);
         }
     }
 
     /// The library was hooked, or that failed. True if it has its line already.
-    pub(super) fn is_told(&mut self, end: &Message) -> bool {
+    pub(super) fn has_line(&mut self, end: &Message) -> bool {
         let key = (end.ts, end.pid);
-        self.untold.retain(|message| (message.ts, message.pid) != key);
-        let told = self.told.iter().position(|told| *told == key);
-        told.map(|at| self.told.remove(at)).is_some()
+        self.waiting.retain(|message| (message.ts, message.pid) != key);
+        let at = self.written.iter().position(|written| *written == key);
+        at.map(|at| self.written.remove(at)).is_some()
     }
 }
 
-pub(super) fn tell_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut Lines) {
+pub(super) fn write_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut Lines) {
     while waiting.front().is_some_and(|message| message.ts <= ts) {
-        if let Some(message) = waiting.pop_front() {
-            tell(message, lines);
-        }
+        waiting.pop_front().into_iter().for_each(|message| write(message, lines));
     }
 }
 
@@ -102,44 +104,44 @@ fn traits_of(probe: &str) -> FunctionTraits {
     FunctionTraits::of(probe.strip_suffix(" (return)").unwrap_or(probe))
 }
 
-fn tell(message: Message, lines: &mut Lines) {
+fn write(message: Message, lines: &mut Lines) {
     let Message { ts, pid, what } = message;
     let refused = |name: &str, reason: Reason| trace::Refused::new(name, reason);
-    let mut single_stepped = Vec::new();
-    let (path, build_id, functions, not_hooked) = match what {
-        Told::Names(_) | Told::Missed(_) | Told::Unlooked | Told::Stopped { .. } => return,
-        Told::Budget(line) => {
-            lines.calls_missing();
+    let line = |path: PathBuf, build_id, functions: usize, not_hooked, single_stepped| {
+        let (path, functions) = (path.to_string_lossy().into_owned().into(), functions as u64);
+        let library = trace::Library { pid, tid: pid, path, build_id, functions, not_hooked, single_stepped };
+        Body::Process(Process::Library(library))
+    };
+    let body = match what {
+        MessageKind::Names(_)
+        | MessageKind::Missed(_)
+        | MessageKind::NotExamined
+        | MessageKind::Stopped { .. } => return,
+        MessageKind::Budget(line) => {
+            lines.meaning.calls_missing();
             if touches_memory(&line.function) {
-                lines.memory_missing();
+                lines.meaning.memory_missing();
             }
-            lines.not_seen(&line.function);
-            lines.line(ts, Body::Budget(line));
-            return;
+            lines.meaning.not_seen(&line.function);
+            Body::Budget(line)
         }
-        Told::Slept(suspend) => {
-            lines.line(ts, Body::Suspend(suspend));
-            return;
-        }
-        Told::Coming(library, _) | Told::Hooked(library) => {
+        MessageKind::Slept(suspend) => Body::Suspend(suspend),
+        MessageKind::Coming(library, _) | MessageKind::Hooked(library) => {
             let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, n.reason.clone())).collect();
-            library.not_hooked.iter().for_each(|n| lines.not_seen(&n.name));
-            single_stepped = library.single_stepped;
-            (library.path, library.build_id, library.functions as u64, not_hooked)
+            library.not_hooked.iter().for_each(|n| lines.meaning.not_seen(&n.name));
+            line(library.path, library.build_id, library.functions, not_hooked, library.single_stepped)
         }
-        Told::Module(change) => {
+        MessageKind::Module(change) => {
             let went = refused(&change.modules, HookError::Unloaded.into());
             let not_hooked = if change.came { change.refused } else { vec![went] };
-            (format!("[{}]", change.modules).into(), None, change.hooked as u64, not_hooked)
+            line(format!("[{}]", change.modules).into(), None, change.hooked, not_hooked, Vec::new())
         }
-        Told::Failed { path, reason } => {
+        MessageKind::Failed { path, reason } => {
             // The file may be the CUDA driver or runtime.
-            ["cuCtxSetCurrent", "cudaSetDevice"].iter().for_each(|function| lines.not_seen(function));
+            ["cuCtxSetCurrent", "cudaSetDevice"].iter().for_each(|name| lines.meaning.not_seen(name));
             let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            (path, None, 0, vec![refused(&name, reason)])
+            line(path, None, 0, vec![refused(&name, reason)], Vec::new())
         }
     };
-    let path = path.to_string_lossy().into_owned().into();
-    let library = trace::Library { pid, tid: pid, path, build_id, functions, not_hooked, single_stepped };
-    lines.line(ts, Body::Process(Process::Library(library)));
+    lines.line(ts, body);
 }

@@ -11,6 +11,7 @@ pub mod messages;
 pub mod observer;
 pub mod order;
 pub mod pair;
+mod processes;
 pub mod sink;
 mod sleeps;
 mod stops;
@@ -18,5 +19,4 @@ mod stubs;
 mod taken;
 #[cfg(test)]
 mod tests;
-mod whose;
 pub mod worker;

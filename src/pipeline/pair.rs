@@ -11,11 +11,13 @@
 //! same rules, because BPF gives them stack pointers below every user stack. A call on another stack than the
 //! thread's open ones has no return: it begins within them, and nothing begins within it. Pure: no I/O, no clock.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 
 use super::decode::{Captured, Item, Origin, What};
 use crate::wire;
+use gpurec_cuda::semantics::CallRef;
 use gpurec_trace::bounds::MOST_OPEN;
+use gpurec_trace::hash::Map;
 
 /// A call as the sink knows it.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +38,9 @@ pub struct Open {
 }
 
 impl Open {
-    pub fn with_id(self, id: u64) -> Open {
-        Open { id, ..self }
+    /// The call as `gpurec_cuda` knows it.
+    pub fn reference(&self) -> CallRef {
+        CallRef { pid: self.pid, tid: self.tid, id: self.id }
     }
 }
 
@@ -78,7 +81,7 @@ const DEEPEST: usize = 1024;
 
 #[derive(Default)]
 pub struct Pairing {
-    threads: HashMap<u32, Thread, BuildHasher>,
+    threads: Map<u32, Thread>,
     /// Number of open calls of all threads.
     open: usize,
     /// Number of returns of calls that were already closed. 0 is expected.
@@ -89,7 +92,7 @@ pub struct Pairing {
     pub too_deep: TooDeep,
 }
 
-pub type TooDeep = HashMap<u32, u64, BuildHasher>;
+pub type TooDeep = Map<u32, u64>;
 
 impl Pairing {
     pub fn feed(&mut self, item: &Item, sink: &mut impl Sink) {
@@ -131,7 +134,11 @@ impl Pairing {
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
         let What::Call { pid, probe, chained, sp, ref captured, origin } = item.what else { return };
         self.end_of_another(item, Some(pid), origin, sink);
-        let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, pid));
+        let thread = self.threads.entry(item.tid).or_insert_with(|| Thread {
+            since: item.ts,
+            pid,
+            ..Thread::default()
+        });
         thread.count(item.seq, origin);
         // Linux uses the same rule for which uretprobes are still alive.
         while !origin.elsewhere
@@ -210,8 +217,8 @@ impl Pairing {
     }
 
     fn process_gone(&mut self, pid: u32, ts: u64, sink: &mut impl Sink) {
-        let tids: Vec<u32> = self.threads.iter().filter(|(_, t)| t.pid == pid).map(|(tid, _)| *tid).collect();
-        for tid in tids {
+        let threads = self.threads.iter().filter(|(_, thread)| thread.pid == pid);
+        for tid in threads.map(|(tid, _)| *tid).collect::<BTreeSet<_>>() {
             self.thread_gone(tid, ts, sink);
         }
     }
@@ -226,18 +233,11 @@ impl Pairing {
 }
 
 impl Thread {
-    fn new(since: u64, pid: u32) -> Thread {
-        Thread { since, pid, ..Thread::default() }
-    }
-
     fn count(&mut self, seq: u32, origin: Origin) {
-        if origin.kernel {
-            return;
+        if !origin.kernel {
+            self.gaps += u64::from(seq != self.seq.wrapping_add(1));
+            self.seq = seq;
         }
-        if seq != self.seq.wrapping_add(1) {
-            self.gaps += 1;
-        }
-        self.seq = seq;
     }
 
     /// Returns the number of calls closed.
@@ -252,33 +252,5 @@ impl Thread {
         let outcome = if unwound { Outcome::Unwound } else { Outcome::Lost };
         sink.end(ts, &call, outcome, &[]);
         1
-    }
-}
-
-/// A hasher for thread ids. They are small, and no attacker gains from collisions: a multiplication spreads them, at
-/// a fraction of SipHash's cost.
-#[derive(Default, Clone)]
-pub struct BuildHasher;
-
-pub struct TidHasher(u64);
-
-impl std::hash::BuildHasher for BuildHasher {
-    type Hasher = TidHasher;
-    fn build_hasher(&self) -> TidHasher {
-        TidHasher(0)
-    }
-}
-
-impl std::hash::Hasher for TidHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-    fn write_u32(&mut self, value: u32) {
-        self.0 = (self.0 ^ u64::from(value)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }

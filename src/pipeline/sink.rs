@@ -13,17 +13,16 @@ use super::decode::{Captured, Item, What};
 use super::handoff::Handoff;
 use super::observer::Rows;
 use super::pair::{Open, Outcome, Sink};
+use super::processes::{self, Processes};
 use super::stops::Stops;
 use super::stubs::Stubs;
 use super::taken::Taken;
-use super::whose::{self, Whose};
 use crate::files::{Ask, Files, Found, Side};
 use crate::probe::{Beneath, Probe};
 use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
 use gpurec_cuda::{self as cuda, Api, Returns, Signature};
-use gpurec_trace::Incomplete;
 use gpurec_trace::bounds::Left;
 use gpurec_trace::{
     self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
@@ -54,10 +53,10 @@ pub struct Lines {
     /// None with --summary-only.
     writer: Option<LineWriter<Handoff>>,
     pub summary: Summary,
-    meaning: Meaning,
-    below: Below,
+    pub meaning: Meaning,
+    pub(super) below: Below,
     ranks: Side,
-    whose: Whose,
+    processes: Processes,
     /// A buffer that is reused from call to call.
     effects: Vec<Effect>,
     live: Option<Box<dyn Rows>>,
@@ -116,7 +115,7 @@ impl Lines {
             meaning: Meaning::new(Box::new(Stubs::new(None))),
             below: Below::new(crate::host::driver_version().as_deref()),
             ranks: Side::new(None),
-            whose: Whose::default(),
+            processes: Processes::default(),
             effects: Vec::new(),
             live,
             hurry: false,
@@ -143,7 +142,7 @@ impl Lines {
 
     /// Leaves these processes and their children out of the trace.
     pub fn leaving_out(self, own: impl IntoIterator<Item = u32>) -> Lines {
-        Lines { whose: Whose::without(own), ..self }
+        Lines { processes: Processes::without(own), ..self }
     }
 
     fn rank_of(&mut self, pid: u32) -> Option<u32> {
@@ -151,11 +150,6 @@ impl Lines {
             Some(Found::Rank(rank)) => rank?.parse().ok(),
             _ => None,
         }
-    }
-
-    /// Number of launches whose kernel might have had a name, had there been time to ask for it.
-    pub fn unnamed(&self) -> u64 {
-        self.meaning.unnamed()
     }
 
     /// Adds probes. Their ids are in order, from 1.
@@ -183,37 +177,6 @@ impl Lines {
         }
     }
 
-    /// Some calls are not seen, by the user's choice or for lack of room. From now on nothing is concluded from calls
-    /// that were not seen.
-    pub fn calls_missing(&mut self) {
-        self.meaning.calls_missing();
-    }
-
-    /// Allocations or frees are missing: from now on no total is written.
-    pub fn memory_missing(&mut self) {
-        self.meaning.memory_missing();
-    }
-
-    /// Not all calls of this function are recorded: facts about devices and contexts that only they show are unknown.
-    pub fn not_seen(&mut self, function: &str) {
-        self.meaning.not_seen(function);
-    }
-
-    /// Calls that change a thread's context or device were lost.
-    pub fn contexts_missing(&mut self) {
-        self.meaning.contexts_missing();
-    }
-
-    /// Messages about facts that were dropped for lack of room.
-    pub fn forgotten(&self) -> Vec<Incomplete> {
-        self.meaning.forgotten()
-    }
-
-    /// Number of driver objects that were forgotten because there were too many.
-    pub fn forgotten_objects(&self) -> u64 {
-        self.below.forgotten()
-    }
-
     pub fn probe_name(&self, id: u32) -> &str {
         self.probes.get(id as usize).map_or("?", |facts| &facts.name)
     }
@@ -224,18 +187,18 @@ impl Lines {
 
     /// Writes a line at `ts`, or at the last line's time if that is later.
     pub fn line(&mut self, ts: u64, body: Body) -> u64 {
-        if let Some(pid) = whose::process_of(&body) {
+        if let Some(pid) = processes::process_of(&body) {
             self.meet(ts, pid);
         }
         if let Body::Process(process) = &body {
-            self.whose.know(process);
+            self.processes.know(process);
         }
         self.write(ts, body)
     }
 
     /// Writes a `found` line before the first line of a process whose start was not seen.
     fn meet(&mut self, ts: u64, pid: u32) {
-        if self.whose.is_new(pid)
+        if self.processes.is_new(pid)
             && let Some(Found::Process(Some(about))) = self.ranks.ask(&Ask::Process { pid }, RANK)
         {
             self.write(ts, Body::Process(Process::Found(*about)));
@@ -247,9 +210,12 @@ impl Lines {
         self.next_id += 1;
         self.last = self.last.max(ts);
         let mut line = Line { event_id: id, ts_ns: self.last - self.start, body };
-        self.summary.add(&line);
-        if let Some(live) = &mut self.live {
-            live.line(&line, self.hurry);
+        let end = line.end_of_unwatched();
+        for line in [Some(&line), end.as_ref()].into_iter().flatten() {
+            self.summary.add(line);
+            if let Some(live) = &mut self.live {
+                live.line(line, self.hurry);
+            }
         }
         let frequent = matches!(
             line.body,
@@ -261,12 +227,6 @@ impl Lines {
                 | Body::KernelEnd(_)
                 | Body::Instant(_)
         );
-        if let Some(end) = line.end_of_unwatched() {
-            self.summary.add(&end);
-            if let Some(live) = &mut self.live {
-                live.line(&end, self.hurry);
-            }
-        }
         if let (Some(writer), None, true) = (&mut self.writer, &self.failed, self.write_calls || !frequent) {
             // The same id as in memory, unless the file leaves calls out.
             line.event_id = self.written_ids;
@@ -318,10 +278,6 @@ impl Lines {
         (all.list, all.more)
     }
 
-    fn call_ref(&self, call: &Open) -> CallRef {
-        CallRef { pid: call.pid, tid: call.tid, id: call.id }
-    }
-
     /// Writes the lines about a returned call's effects.
     fn follow(
         &mut self,
@@ -338,7 +294,7 @@ impl Lines {
             _ => 0,
         };
         let mut effects = std::mem::take(&mut self.effects);
-        let call = self.call_ref(call);
+        let call = call.reference();
         self.meaning.end(Some(role), facts.signature, &call, exit, status, duration, &mut effects);
         for effect in effects.drain(..) {
             let body = match effect {
@@ -360,7 +316,7 @@ impl Lines {
     ) -> Option<Vec<Arg<'a>>> {
         let signature = facts.signature?;
         let entry = taken.as_entry(captured);
-        let call = self.call_ref(call);
+        let call = call.reference();
         self.meaning.late(facts.role.as_ref(), Some(signature), &call, &entry);
         let at_begin = Taken::entry(captured);
         let (mut before, mut now) = (Vec::new(), Vec::new());
@@ -392,7 +348,8 @@ impl Sink for Lines {
             let id = self.line(call.ts, body);
             if call.origin.elsewhere {
                 // BPF sets this flag only for calls of a library.
-                let call = call.with_id(id);
+                let mut call = *call;
+                call.id = id;
                 let end = self.below.end(what, name, call.ts, &call, Outcome::Lost, &[]);
                 self.line(call.ts, end);
             }
@@ -411,7 +368,7 @@ impl Sink for Lines {
             None => Args::raw(&captured.args),
         };
         let role = facts.and_then(|facts| facts.role.as_ref());
-        let call_ref = CallRef { id: self.next_id, ..self.call_ref(call) };
+        let call_ref = CallRef { id: self.next_id, ..call.reference() };
         let noted = self.meaning.begin(role, signature, &call_ref, &entry);
         let id = self.line(
             call.ts,
@@ -484,7 +441,7 @@ impl Sink for Lines {
         );
         match facts {
             Some(facts) if ended == Ended::Returned => self.follow(ts, call, facts, &exit, retval, duration),
-            _ => self.meaning.forget(&self.call_ref(call)),
+            _ => self.meaning.forget(&call.reference()),
         }
         self.probes = probes;
     }
@@ -502,40 +459,34 @@ impl Sink for Lines {
 
     fn died(&mut self, ts: u64, call: &Open) {
         self.unread.remove(&call.id);
-        self.meaning.forget(&self.call_ref(call));
+        self.meaning.forget(&call.reference());
         self.below.forget(call);
-        let entry = self.one_in_flight(ts, call, true);
-        self.died.add(entry);
+        self.died.add(self.one_in_flight(ts, call, true));
     }
 
     fn process(&mut self, item: &Item) {
         let tid = item.tid;
-        if self.whose.is_own(&item.what) {
+        if self.processes.is_own(&item.what) {
             return;
         }
-        match &item.what {
-            What::Fork { pid, child } => self.meaning.process_forked(*pid, *child),
-            What::Exec { pid, .. } => self.meaning.process_execed(*pid),
-            What::Exit { pid, process: true, .. } => self.meaning.process_exited(*pid),
-            What::Exit { pid, .. } => self.meaning.thread_exited(*pid, tid),
-            What::Call { .. } | What::Return { .. } | What::Instant { .. } => {}
-        }
         let process = match &item.what {
-            What::Fork { pid, child } => Process::Fork(gpurec_trace::Fork { pid: *pid, tid, child: *child }),
-            What::Exec { pid, command, cut, .. } => Process::Exec(gpurec_trace::Exec {
-                pid: *pid,
-                tid,
-                command: whose::words(command, *cut),
-                rank: self.rank_of(*pid),
-            }),
-            What::Exit { pid, status, process: true } => {
-                Process::Exit(gpurec_trace::Exit { pid: *pid, tid, status: whose::exit_status(*status) })
+            What::Fork { pid, child } => {
+                self.meaning.process_forked(*pid, *child);
+                Process::Fork(gpurec_trace::Fork { pid: *pid, tid, child: *child })
             }
-            _ => return,
+            What::Exec { pid, command, cut, .. } => {
+                self.meaning.process_execed(*pid);
+                let (command, rank) = (processes::words(command, *cut), self.rank_of(*pid));
+                Process::Exec(gpurec_trace::Exec { pid: *pid, tid, command, rank })
+            }
+            What::Exit { pid, status, process: true } => {
+                self.meaning.process_exited(*pid);
+                self.stops.gone(*pid);
+                Process::Exit(gpurec_trace::Exit { pid: *pid, tid, status: processes::exit_status(*status) })
+            }
+            What::Exit { pid, .. } => return self.meaning.thread_exited(*pid, tid),
+            What::Call { .. } | What::Return { .. } | What::Instant { .. } => return,
         };
-        if let Process::Exit(exit) = &process {
-            self.stops.gone(exit.pid);
-        }
         self.line(item.ts, Body::Process(process));
     }
 }

@@ -1,17 +1,17 @@
 //! The times in which gpurec itself kept processes stopped: for a mapped file, or for --lossless. In: each stop when
 //! it ends. Out: the number of stops, their total time, and the part of a call's time that fell into them. Pure.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use super::pair::BuildHasher;
 use gpurec_trace as trace;
+use gpurec_trace::hash::Map;
 
 /// The most stops of one process that are kept apart. Calls that were open for longer enclose all older stops.
 const KEPT: usize = 1024;
 
 #[derive(Default)]
 pub struct Stops {
-    of: HashMap<u32, VecDeque<Stop>, BuildHasher>,
+    of: Map<u32, VecDeque<Stop>>,
     pub all: trace::Stops,
 }
 

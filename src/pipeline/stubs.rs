@@ -28,13 +28,8 @@ pub struct Stubs {
     side: Side,
     known: HashMap<(u32, u64), Option<String>>,
     names: Left<MOST_KNOWN>,
-    spent: HashMap<u32, Spent>,
-}
-
-/// The time spent waiting for a process's names, and when that began.
-struct Spent {
-    since: Instant,
-    waited: Duration,
+    /// When waiting for a process's names began, and the time spent on it.
+    spent: HashMap<u32, (Instant, Duration)>,
 }
 
 impl Stubs {
@@ -52,13 +47,13 @@ impl Names for Stubs {
         if self.spent.len() >= MOST_PROCESSES {
             self.spent.clear();
         }
-        let spent = self.spent.entry(pid).or_insert(Spent { since: now, waited: Duration::ZERO });
-        let left = left(now - spent.since, spent.waited);
+        let (since, waited) = self.spent.entry(pid).or_insert((now, Duration::ZERO));
+        let left = left(now - *since, *waited);
         if left.is_zero() {
             return Stub::NotNow;
         }
         let found = self.side.ask(&Ask::Symbol { pid, address }, left);
-        spent.waited += now.elapsed();
+        *waited += now.elapsed();
         let Some(Found::Symbol(name)) = found else { return Stub::NotNow };
         let bytes = EACH + name.as_ref().map_or(0, String::len);
         if self.known.len() < MOST && self.names.take(bytes) {

@@ -2,6 +2,7 @@
 //! rings, messages of the recorder. Out: lines; at the end, the contents of the `end` line.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::decode::{self, Item};
-use super::messages::{Coming, Message, Told, tell_until, touches_contexts, touches_memory};
+use super::messages::{Coming, Message, MessageKind, touches_contexts, touches_memory, write_until};
 use super::order::{self, Order};
 use super::pair::Pairing;
 use super::sink::Lines;
@@ -27,7 +28,7 @@ const FLUSH: Duration = Duration::from_millis(500);
 /// How often rows are sent to the user's screen.
 const SHOW: Duration = Duration::from_millis(100);
 /// The most processes with unexamined files to remember.
-const UNLOOKED: usize = 65_536;
+const MOST_NOT_EXAMINED: usize = 65_536;
 /// How often a ring is read again at the end, for a record that is still being written.
 const LAST_LOOKS: u32 = 500;
 
@@ -61,10 +62,8 @@ impl State {
 
 /// The reports of `--interval` and the status line, which the recorder supplies.
 pub trait Watch: Send {
-    /// Whether a report and the status line are due.
-    fn due(&mut self) -> (bool, bool);
-    fn report(&mut self, lines: &Lines, at_ns: u64, lost: u64);
-    fn status(&self, lines: &Lines, at_ns: u64, lost: u64);
+    fn is_due(&self) -> bool;
+    fn show(&mut self, lines: &Lines, at_ns: u64, lost: u64);
 }
 
 pub struct Worker {
@@ -77,20 +76,21 @@ pub struct Worker {
     coming: Coming,
     loss: LossCounters,
     lost_before: LostTotal,
-    told: HashMap<u32, u64>,
-    told_other: HashMap<&'static str, u64>,
+    /// The losses that the trace reports already: of each probe's calls (2 × id) and returns (2 × id + 1).
+    reported: HashMap<u32, u64>,
     lost: u64,
     undecoded: u64,
     /// The first library that could not be hooked, and how many there are: their calls are not in the trace.
     not_hooked: Option<(String, u64)>,
     reasons: Reasons,
     /// Processes with files that were not examined.
-    unlooked: HashSet<u32>,
+    not_examined: HashSet<u32>,
     /// Number of records without the memory that should have been read with them.
     cut: u64,
-    pauses: Option<Arc<Pauses>>,
+    /// Processes that wait until the rings are empty: the worker resumes them.
+    pub pauses: Option<Arc<Pauses>>,
     state: Arc<State>,
-    watch: Option<Box<dyn Watch>>,
+    pub watch: Option<Box<dyn Watch>>,
     sleeps: Sleeps,
     /// The rings were left unread at the end.
     abandoned: bool,
@@ -99,7 +99,7 @@ pub struct Worker {
 /// The result of a recording.
 pub struct Outcome {
     pub figures: Figures,
-    pub failed: Option<std::io::Error>,
+    pub failed: Option<io::Error>,
 }
 
 impl Worker {
@@ -122,13 +122,12 @@ impl Worker {
             coming: Coming::default(),
             loss,
             lost_before,
-            told: HashMap::new(),
-            told_other: HashMap::new(),
+            reported: HashMap::new(),
             lost: 0,
             undecoded: 0,
             not_hooked: None,
             reasons: Reasons::default(),
-            unlooked: HashSet::new(),
+            not_examined: HashSet::new(),
             cut: 0,
             pauses: None,
             state,
@@ -136,16 +135,6 @@ impl Worker {
             sleeps: Sleeps::default(),
             abandoned: false,
         }
-    }
-
-    /// Makes the worker resume processes that wait until the rings are empty.
-    pub fn letting_go(self, pauses: Option<Arc<Pauses>>) -> Worker {
-        Worker { pauses, ..self }
-    }
-
-    /// Makes the worker report to `watch` from time to time.
-    pub fn watched_by(self, watch: impl Watch + 'static) -> Worker {
-        Worker { watch: Some(Box::new(watch)), ..self }
     }
 
     pub fn run(mut self, header: Header) -> Outcome {
@@ -164,7 +153,7 @@ impl Worker {
             }
             let busy = self.round();
             if flushed.elapsed() >= FLUSH {
-                self.tell_losses();
+                self.write_losses();
                 self.lines.flush();
                 flushed = Instant::now();
             }
@@ -176,7 +165,7 @@ impl Worker {
                 self.look_at_clocks();
                 shown = Instant::now();
             }
-            self.tell_watch();
+            self.show_watch();
             if state == State::DRAIN && !busy {
                 // A thread that was preempted in a hook may still be writing a record.
                 let unfinished = self.rings.iter().any(|ring| ring.waiting() > 0);
@@ -196,29 +185,21 @@ impl Worker {
     /// Reports a suspend when it is noticed: a moment after the machine resumed.
     fn look_at_clocks(&mut self) {
         if let Some(slept_ns) = self.sleeps.look(Reading::now()) {
-            let what = Told::Slept(trace::Suspend { slept_ns });
+            let what = MessageKind::Slept(trace::Suspend { slept_ns });
             self.waiting.push_back(Message { ts: monotonic_ns(), pid: 0, what });
         }
     }
 
     /// Reports to the watch, but not after the recording ended: removing hooks may take long.
-    fn tell_watch(&mut self) {
+    fn show_watch(&mut self) {
         if self.state.cut.load(Ordering::SeqCst) != 0 {
             return;
         }
-        let Some(mut watch) = self.watch.take() else { return };
-        let (report, status) = watch.due();
-        if report || status {
-            self.tell_losses();
+        if self.watch.as_ref().is_some_and(|watch| watch.is_due()) {
+            self.write_losses();
             let at = self.lines.since_start(monotonic_ns());
-            if report {
-                watch.report(&self.lines, at, self.lost);
-            }
-            if status {
-                watch.status(&self.lines, at, self.lost);
-            }
+            self.watch.iter_mut().for_each(|watch| watch.show(&self.lines, at, self.lost));
         }
-        self.watch = Some(watch);
     }
 
     /// Reads every ring once. Returns true if there was much to do.
@@ -257,29 +238,31 @@ impl Worker {
         // The recorder sends these before it resumes a stopped process, and so before any call that this makes
         // possible.
         self.receive();
-        let told_to = self.release(Order::release);
+        let complete_to = self.release(Order::release);
         // Later messages wait until all records before them are written.
-        tell_until(now.min(told_to), &mut self.waiting, &mut self.lines);
+        write_until(now.min(complete_to), &mut self.waiting, &mut self.lines);
         more || records > 1000
     }
 
     fn receive(&mut self) {
         for message in self.messages.try_iter() {
             match message.what {
-                Told::Names(probes) => self.lines.add_probes(&probes),
-                Told::Missed(why) => self.reasons.add(why),
-                Told::Unlooked if self.unlooked.len() < UNLOOKED => _ = self.unlooked.insert(message.pid),
-                Told::Unlooked => self.reasons.add(Incomplete::ManyFilesGone),
-                // At once: the calls that it interrupted have not ended yet.
-                Told::Stopped { from } => self.lines.stops.add(message.pid, from, message.ts),
-                Told::Coming(_, ref probes) => {
-                    self.lines.add_probes(probes);
-                    self.coming.untold.push(message);
+                MessageKind::Names(probes) => self.lines.add_probes(&probes),
+                MessageKind::Missed(why) => self.reasons.add(why),
+                MessageKind::NotExamined if self.not_examined.len() < MOST_NOT_EXAMINED => {
+                    _ = self.not_examined.insert(message.pid)
                 }
-                Told::Hooked(_) if self.coming.is_told(&message) => {}
+                MessageKind::NotExamined => self.reasons.add(Incomplete::ManyFilesGone),
+                // At once: the calls that it interrupted have not ended yet.
+                MessageKind::Stopped { from } => self.lines.stops.add(message.pid, from, message.ts),
+                MessageKind::Coming(_, ref probes) => {
+                    self.lines.add_probes(probes);
+                    self.coming.waiting.push(message);
+                }
+                MessageKind::Hooked(_) if self.coming.has_line(&message) => {}
                 _ => {
-                    if let Told::Failed { path, .. } = &message.what {
-                        self.coming.is_told(&message);
+                    if let MessageKind::Failed { path, .. } = &message.what {
+                        self.coming.has_line(&message);
                         let path = path.display().to_string();
                         self.not_hooked.get_or_insert((path, 0)).1 += 1;
                     }
@@ -293,14 +276,14 @@ impl Worker {
         let (pairing, lines, waiting) = (&mut self.pairing, &mut self.lines, &mut self.waiting);
         let coming = &mut self.coming;
         release(&mut self.order, &mut |item| {
-            tell_until(item.ts, waiting, lines);
-            coming.tell_before(&item, lines);
+            write_until(item.ts, waiting, lines);
+            coming.write_before(&item, lines);
             pairing.feed(&item, lines);
         })
     }
 
     /// Writes a `lost` line for what was lost since the last one.
-    fn tell_losses(&mut self) {
+    fn write_losses(&mut self) {
         let Ok(total) = self.loss.total() else { return };
         self.receive();
         let too_deep = std::mem::take(&mut self.pairing.too_deep);
@@ -317,35 +300,32 @@ impl Worker {
                 (id * 2, self.lines.probe_name(id).to_owned(), lost.calls),
                 (id * 2 + 1, format!("{} (return)", self.lines.probe_name(id)), lost.returns),
             ] {
-                let new = count - self.told.insert(key, count).unwrap_or(0);
+                let new = count - self.reported.insert(key, count).unwrap_or(0);
                 if new > 0 {
                     *by_probe.entry(name).or_insert(0) += new;
                 }
             }
         }
-        let before = self.lost_before;
+        let before = std::mem::replace(&mut self.lost_before, total);
         for (name, count, before) in [
             ("process: fork", total.fork, before.fork),
             ("process: exec", total.exec, before.exec),
             ("process: exit", total.exit, before.exit),
             ("process: library", total.file, before.file),
         ] {
-            let told = self.told_other.entry(name).or_insert(before);
-            if count > *told {
-                by_probe.insert(name.to_owned(), count - *told);
-                *told = count;
+            if count > before {
+                by_probe.insert(name.to_owned(), count - before);
             }
         }
-        self.lost_before = total;
         let count = by_probe.values().sum();
         if count > 0 {
             self.lost += count;
-            self.lines.calls_missing();
+            self.lines.meaning.calls_missing();
             if by_probe.keys().any(|probe| touches_memory(probe)) {
-                self.lines.memory_missing();
+                self.lines.meaning.memory_missing();
             }
             if by_probe.keys().any(|probe| touches_contexts(probe)) {
-                self.lines.contexts_missing();
+                self.lines.meaning.contexts_missing();
             }
             self.lines.line(0, Body::Lost(trace::Lost { count, by_probe }));
         }
@@ -355,8 +335,8 @@ impl Worker {
         self.receive();
         self.look_at_clocks();
         self.release(Order::release_all);
-        tell_until(u64::MAX, &mut self.waiting, &mut self.lines);
-        self.tell_losses();
+        write_until(u64::MAX, &mut self.waiting, &mut self.lines);
+        self.write_losses();
         let cut = match self.state.cut.load(Ordering::SeqCst) {
             0 => monotonic_ns(),
             cut => cut,
@@ -373,7 +353,7 @@ impl Worker {
         }
         let stops = self.lines.stops.all;
         self.lines.summary.stopped(stops);
-        self.lines.summary.unnamed(self.lines.unnamed());
+        self.lines.summary.unnamed(self.lines.meaning.unnamed());
         for reason in self.incomplete() {
             self.lines.summary.incomplete(reason);
         }
@@ -395,42 +375,36 @@ impl Worker {
 
     /// The reasons why the trace is not complete, except losses, which the summary knows.
     fn incomplete(&mut self) -> Vec<Reason> {
-        let mut reasons: Vec<Incomplete> = Vec::new();
-        if self.abandoned {
-            reasons.push(Incomplete::Unread);
-        }
         let counted = |count, reason: fn(u64) -> Incomplete| (count > 0).then(|| reason(count));
-        reasons.extend(counted(self.undecoded, |count| Incomplete::Undecoded { count }));
-        reasons.extend(self.not_hooked.take().map(|(first, count)| match count {
+        let not_hooked = self.not_hooked.take().map(|(first, count)| match count {
             1 => Incomplete::NotHooked { path: first },
             count => Incomplete::SeveralNotHooked { count, first },
-        }));
-        reasons.extend(counted(self.cut, |count| Incomplete::Cut { count }));
-        if self.lost > 0 && self.pauses.is_some() {
-            reasons.push(Incomplete::NotPaused);
-        }
-        let mut all: Vec<Reason> = reasons.into_iter().map(Reason::from).collect();
-        all.extend(self.reasons.all());
-        let rest = [self.files_gone()].into_iter().flatten().chain(self.lines.forgotten()).chain(
-            [
-                counted(self.lines.returns_missed, |count| Incomplete::DriverReturns { count }),
-                counted(self.lines.forgotten_objects(), |count| Incomplete::ForgottenObjects { count }),
-                counted(self.pairing.elsewhere, |count| Incomplete::OtherStack { count }),
-                counted(self.pairing.orphans, |count| Incomplete::Orphans { count }),
-            ]
-            .into_iter()
-            .flatten(),
-        );
-        all.extend(rest.map(Reason::from));
-        let failed = self.lines.failed.as_ref();
-        all.extend(failed.map(|error| Incomplete::NotWritten { error: error.to_string() }.into()));
-        all
+        });
+        let first = [
+            self.abandoned.then_some(Incomplete::Unread),
+            counted(self.undecoded, |count| Incomplete::Undecoded { count }),
+            not_hooked,
+            counted(self.cut, |count| Incomplete::Cut { count }),
+            (self.lost > 0 && self.pauses.is_some()).then_some(Incomplete::NotPaused),
+        ];
+        let error = self.lines.failed.as_ref().map(io::Error::to_string);
+        let last = [
+            counted(self.lines.returns_missed, |count| Incomplete::DriverReturns { count }),
+            counted(self.lines.below.forgotten(), |count| Incomplete::ForgottenObjects { count }),
+            counted(self.pairing.elsewhere, |count| Incomplete::OtherStack { count }),
+            counted(self.pairing.orphans, |count| Incomplete::Orphans { count }),
+            error.map(|error| Incomplete::NotWritten { error }),
+        ];
+        let forgotten = self.files_gone().into_iter().chain(self.lines.meaning.forgotten());
+        let last = forgotten.chain(last.into_iter().flatten());
+        let first = first.into_iter().flatten().map(Reason::from);
+        first.chain(self.reasons.all()).chain(last.map(Reason::from)).collect()
     }
 
     /// A process that makes calls uses CUDA: the files it had mapped could include a CUDA runtime.
     fn files_gone(&self) -> Option<Incomplete> {
         let mut all: Vec<u32> =
-            self.unlooked.iter().copied().filter(|pid| self.lines.summary.has_calls(*pid)).collect();
+            self.not_examined.iter().copied().filter(|pid| self.lines.summary.has_calls(*pid)).collect();
         all.sort_unstable();
         let pids: Vec<String> = all.iter().take(10).map(u32::to_string).collect();
         (!all.is_empty()).then(|| Incomplete::FilesGone { count: all.len(), pids: pids.join(", ") })

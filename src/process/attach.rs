@@ -3,7 +3,7 @@
 //! In: a process id that the user typed. Out: that process, held by a pidfd, or a one-sentence error.
 
 use super::Pid;
-use super::proc::{self, Stat};
+use super::proc;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -70,17 +70,6 @@ pub fn check(pid: Pid) -> Result<Attached, AttachError> {
     // Open the pidfd first: all later reads are of this process if it still lives at the end.
     let pidfd = proc::pidfd_open(pid).map_err(|e| failed(pid, e, AttachError::NoSuchProcess(pid)))?;
     let stat = proc::stat(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
-    refuse(pid, &stat)?;
-    // Without the right to inspect the process, gpurec cannot hook it either.
-    proc::exe_path(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
-    let bits_32 = is_32_bit(pid);
-    if proc::pidfd_ended(pidfd.as_raw_fd(), 0) {
-        return Err(AttachError::Ended(pid));
-    }
-    Ok(Attached { pid, comm: stat.comm, bits_32, pidfd })
-}
-
-fn refuse(pid: Pid, stat: &Stat) -> Result<(), AttachError> {
     let comm = stat.comm.clone();
     if stat.kernel_thread() {
         return Err(AttachError::KernelThread { pid, comm });
@@ -88,7 +77,13 @@ fn refuse(pid: Pid, stat: &Stat) -> Result<(), AttachError> {
     if stat.ended() {
         return Err(AttachError::Zombie { pid, comm });
     }
-    Ok(())
+    // Without the right to inspect the process, gpurec cannot hook it either.
+    proc::exe_path(pid).map_err(|e| failed(pid, e, AttachError::Ended(pid)))?;
+    let bits_32 = is_32_bit(pid);
+    if proc::pidfd_ended(pidfd.as_raw_fd(), 0) {
+        return Err(AttachError::Ended(pid));
+    }
+    Ok(Attached { pid, comm, bits_32, pidfd })
 }
 
 fn failed(pid: Pid, why: io::Error, gone: AttachError) -> AttachError {

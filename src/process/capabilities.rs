@@ -4,34 +4,25 @@
 
 use std::io;
 
-/// The number from linux/capability.h.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cap(u32);
+use nix::errno::Errno;
 
-pub const DAC_READ_SEARCH: Cap = Cap(2);
-pub const KILL: Cap = Cap(5);
-pub const SYS_PTRACE: Cap = Cap(19);
-pub const SYS_ADMIN: Cap = Cap(21);
-pub const SYS_NICE: Cap = Cap(23);
-pub const SYSLOG: Cap = Cap(34);
-pub const PERFMON: Cap = Cap(38);
-pub const BPF: Cap = Cap(39);
-pub const CHECKPOINT_RESTORE: Cap = Cap(40);
+/// The number from linux/capability.h, and the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cap(u32, &'static str);
+
+pub const DAC_READ_SEARCH: Cap = Cap(2, "CAP_DAC_READ_SEARCH");
+pub const KILL: Cap = Cap(5, "CAP_KILL");
+pub const SYS_PTRACE: Cap = Cap(19, "CAP_SYS_PTRACE");
+pub const SYS_ADMIN: Cap = Cap(21, "CAP_SYS_ADMIN");
+pub const SYS_NICE: Cap = Cap(23, "CAP_SYS_NICE");
+pub const SYSLOG: Cap = Cap(34, "CAP_SYSLOG");
+pub const PERFMON: Cap = Cap(38, "CAP_PERFMON");
+pub const BPF: Cap = Cap(39, "CAP_BPF");
+pub const CHECKPOINT_RESTORE: Cap = Cap(40, "CAP_CHECKPOINT_RESTORE");
 
 impl Cap {
     pub fn name(self) -> &'static str {
-        match self {
-            DAC_READ_SEARCH => "CAP_DAC_READ_SEARCH",
-            KILL => "CAP_KILL",
-            SYS_PTRACE => "CAP_SYS_PTRACE",
-            SYS_ADMIN => "CAP_SYS_ADMIN",
-            SYS_NICE => "CAP_SYS_NICE",
-            SYSLOG => "CAP_SYSLOG",
-            PERFMON => "CAP_PERFMON",
-            BPF => "CAP_BPF",
-            CHECKPOINT_RESTORE => "CAP_CHECKPOINT_RESTORE",
-            _ => "a capability",
-        }
+        self.1
     }
 }
 
@@ -93,16 +84,14 @@ fn get() -> io::Result<(Set, Set)> {
     let mut header = HEADER;
     let mut halves = [Half::default(); 2];
     // SAFETY: the header, and the two halves that version 3 fills.
-    if unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    Errno::result(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) })?;
     let [low, high] = halves;
     let whole = |low: u32, high: u32| Set(u64::from(low) | u64::from(high) << 32);
     Ok((whole(low.effective, high.effective), whole(low.permitted, high.permitted)))
 }
 
-/// Gives the calling thread exactly these capabilities; programs that it executes inherit none. Fails with an errno.
-pub fn keep(set: Set) -> Result<(), i32> {
+/// Gives the calling thread exactly these capabilities; programs that it executes inherit none.
+pub fn keep(set: Set) -> nix::Result<()> {
     // SAFETY: plain integers.
     unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
     put(set, set)
@@ -111,13 +100,13 @@ pub fn keep(set: Set) -> Result<(), i32> {
 /// Runs `body` with none of the calling thread's capabilities in force, and restores them afterwards.
 pub fn without<T>(body: impl FnOnce() -> T) -> io::Result<T> {
     let (effective, permitted) = get()?;
-    put(Set::NONE, permitted).map_err(io::Error::from_raw_os_error)?;
+    put(Set::NONE, permitted)?;
     let done = body();
-    put(effective, permitted).map_err(io::Error::from_raw_os_error)?;
+    put(effective, permitted)?;
     Ok(done)
 }
 
-fn put(effective: Set, permitted: Set) -> Result<(), i32> {
+fn put(effective: Set, permitted: Set) -> nix::Result<()> {
     let half = |shift: u32| Half {
         effective: (effective.0 >> shift) as u32,
         permitted: (permitted.0 >> shift) as u32,
@@ -125,9 +114,7 @@ fn put(effective: Set, permitted: Set) -> Result<(), i32> {
     };
     let (header, halves) = (HEADER, [half(0), half(32)]);
     // SAFETY: the header, and the two halves that version 3 reads.
-    let rc = unsafe { libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr()) };
-    // SAFETY: errno's address is valid for the calling thread.
-    if rc < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
+    Errno::result(unsafe { libc::syscall(libc::SYS_capset, &raw const header, halves.as_ptr()) }).map(drop)
 }
 
 /// Prevents programs that the calling thread executes from now on from having other capabilities. A thread without

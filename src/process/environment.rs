@@ -45,51 +45,28 @@ pub fn own_environment() -> Env {
 /// The command's environment: what the user had when they called sudo, overlaid with variables set since then (`sudo
 /// CUDA_VISIBLE_DEVICES=1 gpurec ...`).
 pub fn user_environment(identity: &Identity) -> (Env, EnvSource) {
-    let own = own_environment();
     if !elevated() {
-        return (own, EnvSource::Direct);
+        return (own_environment(), EnvSource::Direct);
     }
-    match caller_environment() {
-        Ok((name, pid, theirs)) => {
-            let cwd = std::env::current_dir().ok();
-            // Runs with the user's rights: PWD may name folders that they cannot read.
-            let merged = as_caller(identity, || merge(theirs, own, cwd.as_deref()));
-            match merged {
-                Ok(env) => (env, EnvSource::Caller { name, pid }),
-                Err(error) => {
-                    (without_sudo(own_environment(), identity), EnvSource::Own { why: error.to_string() })
-                }
-            }
-        }
-        Err(why) => (without_sudo(own, identity), EnvSource::Own { why }),
-    }
+    let merged = caller_environment().and_then(|(name, pid, theirs)| {
+        let cwd = std::env::current_dir().ok();
+        // Runs with the user's rights: PWD may name folders that they cannot read.
+        let merged = as_caller(identity, || merge(theirs, own_environment(), cwd.as_deref()));
+        Ok((merged.map_err(|error| error.to_string())?, EnvSource::Caller { name, pid }))
+    });
+    merged.unwrap_or_else(|why| (without_sudo(own_environment(), identity), EnvSource::Own { why }))
 }
 
 fn caller_environment() -> Result<(String, Pid, Env), String> {
-    let caller = elevator().ok_or("no sudo among its parent processes")?;
-    let env = proc::environ(caller.1)
-        .map_err(|e| format!("the environment of {} ({}): {e}", caller.0, caller.1))?;
-    Ok((caller.0, caller.1, env))
+    let (name, pid) = elevator().ok_or("no sudo among its parent processes")?;
+    let env = proc::environ(pid).map_err(|e| format!("the environment of {name} ({pid}): {e}"))?;
+    Ok((name, pid, env))
 }
 
 /// Variables that sudo or root's shell set for root; the user's command never gets them.
 fn belongs_to_root(name: &OsStr) -> bool {
-    const NAMES: [&str; 13] = [
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "USERNAME",
-        "SHELL",
-        "PATH",
-        "MAIL",
-        "PWD",
-        "OLDPWD",
-        "SHLVL",
-        "_",
-        "LS_COLORS",
-        "DOAS_USER",
-    ];
-    is_sudos(name) || NAMES.iter().any(|n| name == OsStr::new(n))
+    const NAMES: &str = "HOME USER LOGNAME USERNAME SHELL PATH MAIL PWD OLDPWD SHLVL _ LS_COLORS DOAS_USER";
+    is_sudos(name) || NAMES.split(' ').any(|known| name == known)
 }
 
 fn is_sudos(name: &OsStr) -> bool {

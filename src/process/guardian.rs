@@ -14,11 +14,13 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+};
 
 /// Linux passes at most this many descriptors in one message.
 const MOST_FDS: usize = 253;
@@ -64,7 +66,8 @@ pub struct Guardian {
 /// Forks the guardian. Call this before any thread starts, because `stops` may allocate, and before links are made,
 /// because the guardian would have to close them.
 pub fn spawn(stops: impl Stops, keep_fds: &[RawFd]) -> io::Result<Guardian> {
-    let (read, write) = pipe()?;
+    // A socket instead of a pipe: writing to it raises no SIGPIPE.
+    let (read, write) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     // SAFETY: the child calls only `guard` and ends there; the parent has no other threads.
     match unsafe { libc::fork() } {
         0 => {
@@ -97,19 +100,11 @@ impl Guardian {
         // Only a guardian that received the word ends now; any other ends by itself later.
         if written && takes_time {
             // If no thread can be started, the guardian is reaped when gpurec ends.
-            let _ = std::thread::Builder::new().spawn(move || reap(pid, 0));
+            let _ = std::thread::Builder::new().spawn(move || proc::wait_for_child(pid, 0));
         } else {
-            reap(pid, if written { 0 } else { libc::WNOHANG });
+            let _ = proc::wait_for_child(pid, if written { 0 } else { libc::WNOHANG });
         }
     }
-}
-
-fn reap(pid: Pid, flags: libc::c_int) {
-    let mut status = 0;
-    // SAFETY: a child of ours, and an int to fill.
-    while unsafe { libc::waitpid(pid as libc::pid_t, &mut status, flags) } < 0
-        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-    {}
 }
 
 /// Sends the word that dismisses the guardian: one byte, with descriptors if there are any.
@@ -121,26 +116,13 @@ fn send_word(pipe: &OwnedFd, last: &[OwnedFd]) -> bool {
     sendmsg::<()>(pipe.as_raw_fd(), &word, rights, MsgFlags::MSG_NOSIGNAL, None) == Ok(1)
 }
 
-/// A socket instead of a pipe: writing to it raises no SIGPIPE.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: room for two descriptors, which are new and ours when the call succeeds.
-    unsafe {
-        if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let [read, write] = fds;
-        Ok((OwnedFd::from_raw_fd(read), OwnedFd::from_raw_fd(write)))
-    }
-}
-
 fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
     detach(pipe, keep_fds, c"gpurec-guard");
     leave_cgroup();
     keep_what_guarding_needs();
     let mut last = None;
-    while !is_readable(pipe) {
+    // Until a word or the end of the pipe arrives.
+    while !proc::is_readable(pipe, LOOK.as_millis() as i32) {
         let beat = stops.beat();
         let at = beat.as_ref().map(|beat| beat.at);
         // Requires the same heartbeat twice: if the whole machine was suspended, the recorder has had time to run in
@@ -151,7 +133,7 @@ fn guard(pipe: RawFd, mut stops: impl Stops, keep_fds: &[RawFd]) {
         last = at;
     }
     if !dismissed(pipe) {
-        let_go(&mut stops);
+        resume_all(&mut stops);
     }
 }
 
@@ -168,13 +150,6 @@ fn rescue(stops: &mut impl Stops) {
         stops::go_on(pid);
     }
     stops.rescued();
-}
-
-/// True if a word or the end of the pipe arrives before the next poll is due.
-fn is_readable(pipe: RawFd) -> bool {
-    let mut poll = libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd.
-    unsafe { libc::poll(&mut poll, 1, LOOK.as_millis() as libc::c_int) > 0 }
 }
 
 /// A user can freeze their own control groups (systemd's user session) with every process in them, so the guardian
@@ -230,10 +205,10 @@ fn dismissed(pipe: RawFd) -> bool {
     }
 }
 
-fn let_go(stops: &mut impl Stops) {
+fn resume_all(stops: &mut impl Stops) {
     let begin = Instant::now();
     let mut quiet_since = begin;
-    let mut told = HashSet::new();
+    let mut signalled = HashSet::new();
     // Processes that another process keeps stopped.
     let mut others = HashSet::new();
     while quiet_since.elapsed() < QUIET && begin.elapsed() < AT_MOST {
@@ -241,7 +216,7 @@ fn let_go(stops: &mut impl Stops) {
         for pid in stops.stopped() {
             // Send SIGCONT at least once: it cancels a SIGSTOP that is still pending (the process is inside a long
             // ioctl). After that, send it only to processes that are stopped.
-            let needed = told.insert(pid) || proc::stat(pid).is_ok_and(|s| s.stopped());
+            let needed = signalled.insert(pid) || proc::stat(pid).is_ok_and(|s| s.stopped());
             if needed && !others.contains(&pid) {
                 if !stops::go_on(pid) {
                     others.insert(pid);

@@ -69,9 +69,7 @@ pub(super) fn caller_ids(
     trusted: bool,
     var: impl Fn(&str) -> Option<String>,
 ) -> Option<(CallerIds, Elevation)> {
-    if !trusted {
-        return None;
-    }
+    let var = |name: &str| var(name).filter(|_| trusted);
     let number = |name: &str| var(name)?.parse::<u32>().ok();
     // For setresuid the last value of uid_t means "no change", so it can never be a user.
     let valid = |uid: &u32| *uid != u32::MAX;
@@ -94,32 +92,15 @@ fn identity_of(uid: u32, gid: Option<u32>, name: Option<String>) -> Identity {
         .and_then(|name| User::from_name(name).ok().flatten())
         .filter(|user| user.uid.as_raw() == uid);
     let entry = by_name.or_else(|| User::from_uid(Uid::from_raw(uid)).ok().flatten());
-    match entry {
-        Some(user) => {
-            let gid = gid.unwrap_or(user.gid.as_raw());
-            Identity {
-                uid,
-                gid,
-                groups: groups_of(&user.name, gid),
-                user: user.name,
-                home: user.dir,
-                shell: user.shell,
-            }
-        }
-        // In containers a uid without a passwd entry is normal. If the group is missing too, use nogroup, never root's
-        // group.
-        None => {
-            let gid = gid.unwrap_or(if uid == 0 { 0 } else { 65534 });
-            Identity {
-                uid,
-                gid,
-                groups: vec![gid],
-                user: name.unwrap_or_else(|| uid.to_string()),
-                home: PathBuf::from("/"),
-                shell: PathBuf::from("/bin/sh"),
-            }
-        }
-    }
+    // In containers a uid without a passwd entry is normal. If the group is missing too, use nogroup, never root's group.
+    let own_gid = entry.as_ref().map(|user| user.gid.as_raw());
+    let gid = gid.or(own_gid).unwrap_or(if uid == 0 { 0 } else { 65534 });
+    let groups = entry.as_ref().map_or_else(|| vec![gid], |user| groups_of(&user.name, gid));
+    let (user, home, shell) = match entry {
+        Some(user) => (user.name, user.dir, user.shell),
+        None => (name.unwrap_or_else(|| uid.to_string()), "/".into(), "/bin/sh".into()),
+    };
+    Identity { uid, gid, groups, user, home, shell }
 }
 
 fn groups_of(user: &str, gid: u32) -> Vec<u32> {

@@ -4,15 +4,17 @@
 //! then the running program and its exit status.
 
 use super::Pid;
-use super::child::{Prepared, Stage, WORD_LEN, Word};
+use super::child::{Pointers, Prepared, SHELL, Stage, WORD_LEN, Word};
 use super::identity::Identity;
 use super::limits::Limits;
-use super::proc::{self, Env};
-use super::rights::{Rights, as_caller};
-use std::ffi::{CString, OsStr, OsString};
+use super::proc::{self, Env, numbers_in, wait_for_child};
+use super::rights::as_caller;
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use std::ffi::{CString, NulError, OsStr, OsString};
 use std::fs::Metadata;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -23,8 +25,6 @@ pub struct Launch {
     /// None: keep gpurec's own identity.
     pub identity: Option<Identity>,
     pub env: Env,
-    /// None: gpurec's own working directory.
-    pub cwd: Option<PathBuf>,
     /// None: the limits that gpurec was started with.
     pub limits: Option<Limits>,
     /// Descriptors from 3 on that the command inherits (see [`inherited_fds`]); all others are closed.
@@ -86,15 +86,8 @@ impl Exit {
 /// The descriptors from 3 on that gpurec's caller passed to it (`<(...)`, a job server's pipe). Call this at the very
 /// start: descriptors that gpurec opens itself are close-on-exec, so the list leaves them out.
 pub fn inherited_fds() -> Vec<RawFd> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
-        return Vec::new();
-    };
-    let mut fds: Vec<RawFd> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|fd| *fd >= 3 && passes_exec(*fd))
-        .collect();
-    fds.sort_unstable();
+    let mut fds: Vec<RawFd> = numbers_in("/proc/self/fd");
+    fds.retain(|fd| *fd >= 3 && passes_exec(*fd));
     fds
 }
 
@@ -116,15 +109,13 @@ pub fn resolve(
         env: path_env.map(|p| ("PATH".into(), p.to_owned())).into_iter().collect(),
         ..Launch::default()
     };
-    let (mut prepared, context, ours) = prepare(&launch)?;
-    let pid = fork(|| prepared.look_up())?;
-    drop(context.theirs);
+    let (pid, names, ours) = fork(&launch, Prepared::look_up)?;
     let word = read_word(&ours);
     // Wait for the child in every case, so that it does not stay as a zombie.
     reap(pid);
     match word.map_err(|e| internal("reading from the child", e))? {
-        Some(Word { stage: Stage::Ready, index, .. }) => Ok(context.names.candidate(index)),
-        Some(word) => Err(context.names.error(word)),
+        Some(Word { stage: Stage::Ready, index, .. }) => Ok(names.candidate(index)),
+        Some(word) => Err(names.error(word)),
         None => Err(LaunchError::Internal("the process that looks for its program was killed".into())),
     }
 }
@@ -132,17 +123,14 @@ pub fn resolve(
 /// Forks. The child becomes the user, finds its program, and waits. If the calling thread ends before it opens the
 /// gate, the child ends too.
 pub fn start(launch: &Launch) -> Result<Gated, LaunchError> {
-    let (mut prepared, context, ours) = prepare(launch)?;
-    let pid = fork(|| prepared.run())?;
-    drop(context.theirs);
+    let (pid, names, socket) = fork(launch, Prepared::run)?;
     // From here on an early return kills and reaps the child.
-    let mut gated = Gated { pid, socket: ours, pidfd: None, names: context.names, found: 0, armed: true };
+    let mut gated = Gated { pid, socket, pidfd: None, names, found: 0, armed: true };
     match read_word(&gated.socket).map_err(|e| internal("reading from the child", e))? {
         Some(Word { stage: Stage::Ready, index, .. }) => gated.found = index,
         Some(word) => return Err(gated.names.error(word)),
         None => {
-            let exit = gated.end();
-            let why = match exit {
+            let why = match gated.end() {
                 Exit::Signal(signal) => format!("the process made for it was killed by signal {signal}"),
                 Exit::Code(code) => format!("the process made for it ended with status {code}"),
             };
@@ -177,10 +165,8 @@ impl Gated {
 
     /// Opens the gate and waits until the program runs or has failed to start.
     pub fn go(mut self) -> Result<Running, LaunchError> {
-        let byte = 1u8;
         // If the child was killed at the gate, the socket is closed; wait() reports how it ended.
-        // SAFETY: one byte of our own stack.
-        unsafe { libc::send(self.socket.as_raw_fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
+        let _ = send(self.socket.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL);
         let word = read_word(&self.socket).map_err(|e| internal("waiting for the command to start", e))?;
         if let Some(word) = word {
             return Err(self.names.error(word));
@@ -249,29 +235,17 @@ impl AsFd for Running {
 }
 
 fn reap(pid: Pid) -> Exit {
-    let mut status = 0;
-    loop {
-        // SAFETY: a child of ours, and an int to fill.
-        let rc = unsafe { libc::waitpid(pid as libc::pid_t, &mut status, 0) };
-        if rc >= 0 {
-            return Exit::from_wait(status);
-        }
-        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            // ECHILD: SIGCHLD is ignored, so Linux reaped the child and the status is lost.
-            return Exit::Code(125);
-        }
-    }
+    // ECHILD: SIGCHLD is ignored, so Linux reaped the child and the status is lost.
+    wait_for_child(pid, 0).map_or(Exit::Code(125), Exit::from_wait)
 }
 
-fn fork(in_child: impl FnOnce()) -> Result<Pid, LaunchError> {
-    // SAFETY: the child runs only `in_child`, which keeps to async-signal-safe calls, and ends there.
+/// Returns the child, and the parent's end of the socket pair.
+fn fork(launch: &Launch, run: fn(&mut Prepared) -> !) -> Result<(Pid, Names, OwnedFd), LaunchError> {
+    let (mut prepared, names, [ours, _theirs]) = prepare(launch)?;
+    // SAFETY: the child runs only `run`, which keeps to async-signal-safe calls, and ends there.
     match unsafe { libc::fork() } {
-        0 => {
-            in_child();
-            // SAFETY: the child must never return into the parent's code.
-            unsafe { libc::_exit(125) }
-        }
-        pid if pid > 0 => Ok(pid as Pid),
+        0 => run(&mut prepared),
+        pid if pid > 0 => Ok((pid as Pid, names, ours)),
         _ => Err(internal("fork", io::Error::last_os_error())),
     }
 }
@@ -280,85 +254,54 @@ fn fork(in_child: impl FnOnce()) -> Result<Pid, LaunchError> {
 fn read_word(socket: &OwnedFd) -> io::Result<Option<Word>> {
     let mut bytes = [0u8; WORD_LEN];
     loop {
-        // SAFETY: our own buffer with its length.
-        let n =
-            unsafe { libc::recv(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), WORD_LEN, libc::MSG_WAITALL) };
-        match n {
-            0 => return Ok(None),
-            n if n == WORD_LEN as isize => {
-                return Word::decode(&bytes).map(Some).ok_or_else(|| io::Error::other("a malformed word"));
+        return match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_WAITALL) {
+            Err(Errno::EINTR) => continue,
+            // The child ended before it read our byte: the socket is closed in this case too.
+            Ok(0) | Err(Errno::ECONNRESET) => Ok(None),
+            Ok(WORD_LEN) => {
+                Word::decode(&bytes).map(Some).ok_or_else(|| io::Error::other("a malformed word"))
             }
-            n if n > 0 => return Err(io::Error::other("half a word")),
-            _ => {
-                let error = io::Error::last_os_error();
-                match error.raw_os_error() {
-                    Some(libc::EINTR) => {}
-                    // The child ended before it read our byte: the socket is closed in this case too.
-                    Some(libc::ECONNRESET) => return Ok(None),
-                    _ => return Err(error),
-                }
-            }
-        }
+            Ok(_) => Err(io::Error::other("half a word")),
+            Err(errno) => Err(errno.into()),
+        };
     }
 }
 
-struct Context {
-    theirs: OwnedFd,
-    names: Names,
-}
-
-fn prepare(launch: &Launch) -> Result<(Prepared, Context, OwnedFd), LaunchError> {
+/// What the child needs, and both ends of a socket pair: the gate's byte goes to the child, its words come back, and
+/// close-on-exec reports that the program runs.
+fn prepare(launch: &Launch) -> Result<(Prepared, Names, [OwnedFd; 2]), LaunchError> {
     let name = launch.command.first().ok_or_else(|| LaunchError::Internal("no command".into()))?;
     let path = launch.env.iter().find(|(key, _)| key == "PATH");
     let candidates = candidates(name, path.map(|(_, value)| value.as_os_str()));
-    let names = Names {
-        command: name.to_string_lossy().into_owned(),
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+        .map_err(|e| internal("socketpair", io::Error::from(e)))?;
+    let args = c_strings(launch.command.iter().map(|word| word.as_bytes().to_vec()))?;
+    let shell_args = [SHELL.to_owned(), CString::default()].into_iter().chain(args.iter().skip(1).cloned());
+    let env = launch.env.iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat());
+    let mut keep = launch.keep_fds.clone();
+    keep.push(theirs.as_raw_fd());
+    keep.sort_unstable();
+    let prepared = Prepared {
+        candidates: c_strings(candidates.iter().map(|path| path.as_os_str().as_bytes().to_vec()))?,
+        shell_argv: Pointers::new(shell_args.collect()),
+        argv: Pointers::new(args),
+        envp: Pointers::new(c_strings(env)?),
+        limits: launch.limits,
         user: launch.identity.clone(),
-        cwd: launch.cwd.clone(),
-        candidates: candidates.clone(),
+        keep,
+        stdout_to_stderr: launch.stdout_to_stderr,
+        socket: theirs.as_raw_fd(),
+        parent: std::process::id(),
     };
-    let (ours, theirs) = socketpair().map_err(|e| internal("socketpair", e))?;
-    let cwd = launch.cwd.as_deref().map(Path::as_os_str);
-    let prepared = Prepared::new(
-        c_strings(candidates.iter().map(|p| p.as_os_str().to_owned()))?,
-        c_strings(launch.command.iter().cloned())?,
-        c_strings(launch.env.iter().map(|(name, value)| {
-            let mut entry = name.clone();
-            entry.push("=");
-            entry.push(value);
-            entry
-        }))?,
-        cwd.map(c_string).transpose()?,
-        launch.limits,
-        launch.identity.as_ref().map(Rights::of),
-        theirs.as_raw_fd(),
-        &launch.keep_fds,
-        launch.stdout_to_stderr,
-    );
-    Ok((prepared, Context { theirs, names }, ours))
+    let command = name.to_string_lossy().into_owned();
+    Ok((prepared, Names { command, user: launch.identity.clone(), candidates }, [ours, theirs]))
 }
 
-fn c_string(text: &OsStr) -> Result<CString, LaunchError> {
-    CString::new(text.as_bytes()).map_err(|_| LaunchError::Internal(format!("{text:?} contains a zero byte")))
-}
-
-fn c_strings(texts: impl Iterator<Item = OsString>) -> Result<Vec<CString>, LaunchError> {
-    texts.map(|text| c_string(&text)).collect()
-}
-
-/// One socket pair: the gate's byte goes to the child, its words come back, and close-on-exec reports that the program
-/// runs.
-fn socketpair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
-    // SAFETY: room for two descriptors, which are new and ours when the call succeeds.
-    unsafe {
-        if libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let [a, b] = fds;
-        Ok((OwnedFd::from_raw_fd(a), OwnedFd::from_raw_fd(b)))
-    }
+fn c_strings(texts: impl Iterator<Item = Vec<u8>>) -> Result<Vec<CString>, LaunchError> {
+    let zero = |e: NulError| {
+        LaunchError::Internal(format!("{:?} contains a zero byte", OsString::from_vec(e.into_vec())))
+    };
+    texts.map(|text| CString::new(text).map_err(zero)).collect()
 }
 
 /// The files that execvp would try, in the same order.
@@ -381,12 +324,11 @@ pub(super) fn candidates(name: &OsStr, path_env: Option<&OsStr>) -> Vec<PathBuf>
         .collect()
 }
 
-/// What error messages need: the command, the user, the directory and the candidates.
+/// What error messages need: the command, the user and the candidates.
 #[derive(Debug)]
 struct Names {
     command: String,
     user: Option<Identity>,
-    cwd: Option<PathBuf>,
     candidates: Vec<PathBuf>,
 }
 
@@ -413,10 +355,6 @@ impl Names {
         match (word.stage, word.errno) {
             (Stage::Identity, _) => LaunchError::Internal(format!(
                 "it cannot run as {who}: {error}; call gpurec as root itself, without sudo, to run it as root"
-            )),
-            (Stage::Directory, _) => cannot(format!(
-                "{who} cannot enter {}: {error}",
-                self.cwd.as_deref().unwrap_or(Path::new(".")).display()
             )),
             (Stage::Lookup, libc::ENOENT) => LaunchError::NotFound(self.command.clone()),
             // The file was found before the gate opened and has been removed since.

@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
-use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
 use gpurec_trace::bounds::Left;
@@ -54,16 +54,11 @@ pub fn executable_files(pid: Pid) -> io::Result<Vec<Mapping>> {
 
 /// The executable mapping of a file at an address.
 pub fn executable_mapping_at(pid: Pid, address: u64) -> io::Result<Option<Mapping>> {
-    let mut found = None;
-    each(open(pid)?, &mut |mapping| {
-        // Mappings are in address order.
-        if mapping.end <= address {
-            return ControlFlow::Continue(());
-        }
-        found = Some(mapping).filter(|mapping| mapping.start <= address);
-        ControlFlow::Break(())
-    })?;
-    Ok(found)
+    // Mappings are in address order.
+    let is_behind =
+        |mapping: &io::Result<Mapping>| mapping.as_ref().map_or(true, |known| known.end > address);
+    let found = mappings(open(pid)?).find(is_behind).transpose()?;
+    Ok(found.filter(|mapping| mapping.start <= address))
 }
 
 /// The memory that a list of mappings takes.
@@ -81,32 +76,34 @@ fn open(pid: Pid) -> io::Result<impl BufRead> {
 
 fn collect(lines: impl BufRead, mut wanted: impl FnMut(&Mapping) -> bool) -> io::Result<Vec<Mapping>> {
     let (mut all, mut left) = (Vec::new(), Left::<MOST>::default());
-    let mut full = false;
-    each(lines, &mut |mapping| {
+    for mapping in mappings(lines) {
+        let mapping = mapping?;
         if wanted(&mapping) {
-            full = !left.take(bytes_of(&mapping));
+            if !left.take(bytes_of(&mapping)) {
+                return Err(io::Error::other("it has mapped more files than gpurec looks at"));
+            }
             all.push(mapping);
         }
-        if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    if full { Err(io::Error::other("it has mapped more files than gpurec looks at")) } else { Ok(all) }
+    }
+    Ok(all)
 }
 
-/// Calls `tell` for every executable file mapping and skips malformed lines.
-fn each(mut lines: impl BufRead, tell: &mut dyn FnMut(Mapping) -> ControlFlow<()>) -> io::Result<()> {
+/// Every executable file mapping. Skips malformed lines.
+fn mappings(mut lines: impl BufRead) -> impl Iterator<Item = io::Result<Mapping>> {
     let mut line = Vec::new();
-    loop {
+    let mut next = move || loop {
         line.clear();
         if (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+            return Ok(None);
         }
         if line.pop_if(|last| *last == b'\n').is_none() {
             lines.skip_until(b'\n')?;
         }
-        if parse_line(&line).is_some_and(|mapping| tell(mapping).is_break()) {
-            return Ok(());
+        if let Some(mapping) = parse_line(&line) {
+            return Ok(Some(mapping));
         }
-    }
+    };
+    std::iter::from_fn(move || next().transpose())
 }
 
 /// Parses bytes that were read before.
@@ -116,24 +113,15 @@ pub fn parse(bytes: &[u8]) -> Vec<Mapping> {
 
 fn parse_line(line: &[u8]) -> Option<Mapping> {
     // start-end perms offset major:minor inode      path
-    let (range, rest) = word(line)?;
-    let (perms, rest) = word(rest)?;
-    let (offset, rest) = word(rest)?;
-    let (dev, rest) = word(rest)?;
-    let (inode, rest) = word(rest)?;
+    let mut words = line.splitn(6, |byte| *byte == b' ');
+    let [range, perms, offset, dev, inode, path] = std::array::from_fn(|_| words.next().unwrap_or_default());
     let inode: u64 = std::str::from_utf8(inode).ok()?.parse().ok()?;
-    if inode == 0 || perms.get(2) != Some(&b'x') {
-        return None;
-    }
     // Linux pads with spaces; a file's path begins with a slash and may contain spaces itself.
-    let path = rest.trim_ascii_start();
-    if path.first() != Some(&b'/') {
+    let path = path.trim_ascii_start();
+    if inode == 0 || perms.get(2) != Some(&b'x') || path.first() != Some(&b'/') {
         return None;
     }
-    let (path, deleted) = match path.strip_suffix(b" (deleted)") {
-        Some(path) => (path, true),
-        None => (path, false),
-    };
+    let unmarked = path.strip_suffix(b" (deleted)");
     let (start, end) = pair(range, b'-')?;
     let (major, minor) = pair(dev, b':')?;
     Some(Mapping {
@@ -142,31 +130,20 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
         offset: hex(offset)?,
         dev: (u32::try_from(major).ok()?, u32::try_from(minor).ok()?),
         inode,
-        path: PathBuf::from(OsString::from_vec(unescape(path))),
-        deleted,
+        path: PathBuf::from(OsString::from_vec(unescape(unmarked.unwrap_or(path)))),
+        deleted: unmarked.is_some(),
     })
 }
 
-/// Splits off the first word.
-fn word(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let bytes = bytes.trim_ascii_start();
-    let end = bytes.iter().position(|b| *b == b' ').unwrap_or(bytes.len());
-    let (word, rest) = bytes.split_at_checked(end)?;
-    (!word.is_empty()).then_some((word, rest))
-}
-
 fn pair(bytes: &[u8], separator: u8) -> Option<(u64, u64)> {
-    let at = bytes.iter().position(|b| *b == separator)?;
-    Some((hex(bytes.get(..at)?)?, hex(bytes.get(at + 1..)?)?))
+    let mut parts = bytes.splitn(2, |byte| *byte == separator);
+    Some((hex(parts.next()?)?, hex(parts.next()?)?))
 }
 
 fn hex(bytes: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(bytes).ok()?;
     // from_str_radix would accept a sign.
-    if !text.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    u64::from_str_radix(text, 16).ok()
+    let digits = bytes.iter().all(u8::is_ascii_hexdigit).then_some(bytes)?;
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 /// In this file Linux escapes only the newline, not even the backslash.
@@ -174,15 +151,14 @@ fn unescape(path: &[u8]) -> Vec<u8> {
     const NEWLINE: &[u8] = b"\\012";
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;
-    while let Some((first, tail)) = rest.split_first() {
-        if let Some(after) = rest.strip_prefix(NEWLINE) {
-            out.push(b'\n');
-            rest = after;
-        } else {
-            out.push(*first);
-            rest = tail;
-        }
+    while let Some((before, after)) =
+        memmem::find(rest, NEWLINE).and_then(|at| Some((rest.get(..at)?, rest.get(at + NEWLINE.len()..)?)))
+    {
+        out.extend_from_slice(before);
+        out.push(b'\n');
+        rest = after;
     }
+    out.extend_from_slice(rest);
     out
 }
 

@@ -2,7 +2,8 @@
 //! need not be UTF-8 or well formed.
 
 use super::Pid;
-use gpurec_trace::Found;
+use gpurec_trace::{Found, lossy};
+use nix::errno::Errno;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -10,6 +11,7 @@ use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Environment variables in their original order.
 pub type Env = Vec<(OsString, OsString)>;
@@ -47,6 +49,11 @@ pub fn stat(pid: Pid) -> io::Result<Stat> {
     parse_stat(&bytes).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is malformed")))
 }
 
+/// True for a process that has not ended.
+pub fn lives(pid: Pid) -> bool {
+    stat(pid).is_ok_and(|stat| !stat.ended())
+}
+
 /// The command name may contain anything, even ") R 1", so the fields begin after the last ')'.
 pub fn parse_stat(bytes: &[u8]) -> Option<Stat> {
     let open = bytes.iter().position(|b| *b == b'(')?;
@@ -77,8 +84,7 @@ pub fn status_field(pid: Pid, name: &str) -> io::Result<String> {
 
 /// The process that a thread belongs to; for a process, itself.
 pub fn tgid_of(tid: Pid) -> io::Result<Pid> {
-    let value = status_field(tid, "Tgid")?;
-    value.parse().map_err(io::Error::other)
+    status_field(tid, "Tgid")?.parse().map_err(io::Error::other)
 }
 
 /// The real, effective, saved and file system user id.
@@ -118,9 +124,8 @@ pub fn parse_environ(bytes: &[u8]) -> Env {
         .filter_map(|entry| {
             // A name is never empty, so a leading '=' belongs to the name, as in getenv.
             let at = entry.iter().skip(1).position(|b| *b == b'=')? + 1;
-            let value = entry.get(at + 1..)?.to_vec();
-            let name = entry.get(..at)?.to_vec();
-            Some((OsString::from_vec(name), OsString::from_vec(value)))
+            let (name, value) = entry.split_at(at);
+            Some((OsString::from_vec(name.to_vec()), OsString::from_vec(value.get(1..)?.to_vec())))
         })
         .collect()
 }
@@ -147,21 +152,25 @@ const MOST_COMMAND: u64 = 64 << 10;
 /// Describes a process whose start the trace has not seen.
 pub fn about(pid: Pid) -> io::Result<Found> {
     let comm = stat(pid)?.comm;
-    let words = read_some(&format!("/proc/{pid}/cmdline"), MOST_COMMAND).unwrap_or_default();
-    let words = words.strip_suffix(&[0]).unwrap_or(&words);
-    let command = words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let cgroup = cgroup_of(&cgroup);
+    let command = read_some(&format!("/proc/{pid}/cmdline"), MOST_COMMAND).unwrap_or_default();
+    let cgroup = cgroup_of(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default());
     Ok(Found {
         pid,
         tid: pid,
         comm,
-        command: if words.is_empty() { Vec::new() } else { command.collect() },
+        command: words(&command),
         user: effective_uid(pid).ok().map(|uid| user_name(uid).unwrap_or_else(|| uid.to_string())),
         container: cgroup.as_deref().and_then(container_in),
         cgroup,
         rank: rank_of(pid).and_then(|rank| rank.parse().ok()),
     })
+}
+
+/// The words of an argv as in memory.
+pub fn words(command: &[u8]) -> Vec<String> {
+    let command = command.strip_suffix(&[0]).unwrap_or(command);
+    let words = command.split(|byte| *byte == 0).filter(|_| !command.is_empty());
+    words.map(|word| lossy(word).into_owned()).collect()
 }
 
 /// The path in the unified hierarchy; without one, the longest path of the others.
@@ -191,13 +200,15 @@ fn user_name(uid: u32) -> Option<String> {
 }
 
 pub fn all_processes() -> Vec<Pid> {
-    let Ok(entries) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let mut pids: Vec<Pid> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    pids.sort_unstable();
-    pids
+    numbers_in("/proc")
+}
+
+/// The names in a folder that are numbers, in order.
+pub fn numbers_in<T: FromStr + Ord>(folder: &str) -> Vec<T> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut numbers: Vec<T> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
 }
 
 fn children_by_parent() -> HashMap<Pid, Vec<Pid>> {
@@ -234,10 +245,7 @@ pub fn process_tree(pid: Pid) -> Vec<Pid> {
 pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     // SAFETY: a system call on plain integers; the descriptor returned is new and ours (CLOEXEC).
     unsafe {
-        let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let fd = Errno::result(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
         Ok(OwnedFd::from_raw_fd(fd as RawFd))
     }
 }
@@ -246,16 +254,30 @@ pub fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
 pub fn pidfd_signal(pidfd: RawFd, signal: libc::c_int) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: plain integers and a null siginfo, which Linux treats as "like kill".
-    let rc = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, no_info, 0) };
-    if rc < 0 {
-        return Err(io::Error::last_os_error());
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, signal, no_info, 0) };
+    Ok(Errno::result(sent).map(drop)?)
+}
+
+/// Waits for a child of ours. Returns its wait status.
+pub fn wait_for_child(pid: Pid, flags: libc::c_int) -> nix::Result<libc::c_int> {
+    let mut status = 0;
+    loop {
+        // SAFETY: a child of ours, and an int to fill.
+        match Errno::result(unsafe { libc::waitpid(pid as libc::pid_t, &mut status, flags) }) {
+            Err(Errno::EINTR) => {}
+            waited => return waited.map(|_| status),
+        }
     }
-    Ok(())
 }
 
 /// True if the process behind a pidfd has ended, after waiting up to `timeout_ms` (-1: for ever).
 pub fn pidfd_ended(pidfd: RawFd, timeout_ms: i32) -> bool {
-    let mut poll = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
+    is_readable(pidfd, timeout_ms)
+}
+
+/// True if the descriptor is readable, or becomes so within `timeout_ms` (-1: for ever).
+pub fn is_readable(fd: RawFd, timeout_ms: i32) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd.
     unsafe { libc::poll(&mut poll, 1, timeout_ms) > 0 }
 }

@@ -8,63 +8,41 @@
 
 use std::io;
 
+use nix::errno::Errno;
+use nix::sys::prctl;
+
 use super::capabilities::{self as caps, Set};
 use super::identity::{self, Identity};
 
-/// The rights to switch to, in the form that Linux expects.
-#[derive(Debug)]
-pub struct Rights {
-    uid: u32,
-    gid: u32,
-    groups: Vec<u32>,
-    /// Only root can switch; any other user has these ids already.
-    change: bool,
+/// Switches the calling thread to this user for good. Safe between fork and exec.
+pub(super) fn take_on(user: &Identity) -> nix::Result<()> {
+    change_ids(user)?;
+    if user.uid == 0 {
+        return Ok(());
+    }
+    // The change of user clears most capabilities, but not the inheritable ones, and none under unusual secure bits.
+    // The bounding set stays, because sudo must still work in programs that the user runs.
+    caps::keep(Set::NONE)?;
+    // SAFETY: plain integers; these calls must fail, or the user's program could become root again.
+    let regained = unsafe {
+        libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0
+            || (user.gid != 0 && libc::syscall(libc::SYS_setresgid, 0, 0, 0) == 0)
+    };
+    if regained { Err(Errno::EPERM) } else { Ok(()) }
 }
 
-impl Rights {
-    pub fn of(identity: &Identity) -> Rights {
-        Rights {
-            uid: identity.uid,
-            gid: identity.gid,
-            groups: identity.groups.clone(),
-            change: nix::unistd::geteuid().is_root(),
-        }
+/// Only root can change them; any other user has these ids already.
+fn change_ids(user: &Identity) -> nix::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
     }
-
-    /// Switches the calling thread to this user for good. Safe between fork and exec.
-    pub(super) fn take_on(&self) -> Result<(), i32> {
-        if self.change {
-            self.change_ids()?;
-        }
-        if self.uid == 0 {
-            return Ok(());
-        }
-        // The change of user clears most capabilities, but not the inheritable ones, and none under unusual secure
-        // bits. The bounding set stays, because sudo must still work in programs that the user runs.
-        caps::keep(Set::NONE)?;
-        // SAFETY: plain integers; these calls must fail, or the user's program could become root again.
-        let regained = unsafe {
-            libc::syscall(libc::SYS_setresuid, 0, 0, 0) == 0
-                || (self.gid != 0 && libc::syscall(libc::SYS_setresgid, 0, 0, 0) == 0)
-        };
-        if regained { Err(libc::EPERM) } else { Ok(()) }
+    let Identity { uid, gid, groups, .. } = user;
+    // SAFETY: a list of that many group ids, and plain integers.
+    unsafe {
+        Errno::result(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
+        Errno::result(libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid))?;
+        Errno::result(libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid)).map(drop)
     }
-
-    fn change_ids(&self) -> Result<(), i32> {
-        let (uid, gid) = (self.uid, self.gid);
-        let (count, list) = (self.groups.len(), self.groups.as_ptr());
-        // SAFETY: a list of `count` group ids, and plain integers.
-        unsafe {
-            check(libc::syscall(libc::SYS_setgroups, count, list))?;
-            check(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
-            check(libc::syscall(libc::SYS_setresuid, uid, uid, uid))
-        }
-    }
-}
-
-fn check(rc: libc::c_long) -> Result<(), i32> {
-    // SAFETY: errno's address is valid for the calling thread.
-    if rc < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
 }
 
 /// Runs `body` with the rights of `user`, in a temporary thread that has them. For root it runs `body` directly.
@@ -72,9 +50,8 @@ pub fn as_caller<T: Send>(user: &Identity, body: impl FnOnce() -> T + Send) -> i
     if user.uid == 0 {
         return Ok(body());
     }
-    let rights = Rights::of(user);
     std::thread::scope(|scope| {
-        let work = || rights.take_on().map_err(io::Error::from_raw_os_error).map(|()| body());
+        let work = || Ok(take_on(user).map(|()| body())?);
         let thread = std::thread::Builder::new().spawn_scoped(scope, work)?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -88,12 +65,10 @@ pub fn as_oneself<T>(body: impl FnOnce() -> T) -> io::Result<T> {
 
 /// For commands that need no root rights: makes the process the caller from here on. Call this while it has one thread.
 pub fn become_caller() -> io::Result<()> {
-    let elevated = nix::unistd::geteuid().is_root() || !caps::permitted()?.is_empty();
-    if !elevated {
+    if !nix::unistd::geteuid().is_root() && caps::permitted()?.is_empty() {
         return Ok(());
     }
-    let rights = Rights::of(&identity::invoking_user());
-    rights.take_on().map_err(io::Error::from_raw_os_error)
+    Ok(take_on(&identity::invoking_user())?)
 }
 
 /// Features of a recording that need additional rights.
@@ -107,7 +82,7 @@ pub struct Recording {
 
 /// The capabilities that a recording needs after its command has been forked and its files are open.
 fn needed(recording: Recording) -> Set {
-    let always = Set::of(&[
+    let mut set = Set::of(&[
         // To hook libraries that are loaded later.
         caps::BPF,
         caps::PERFMON,
@@ -120,7 +95,6 @@ fn needed(recording: Recording) -> Set {
         // To give the recorder a higher priority than the processes it records.
         caps::SYS_NICE,
     ]);
-    let mut set = always;
     if recording.kernel {
         // A driver module may be loaded later: its addresses, its types (Linux gives their ids only to SYS_ADMIN), and
         // tracefs if it is not mounted.
@@ -155,19 +129,13 @@ pub fn keep_what_reading_needs(user: &Identity) -> io::Result<()> {
 
 fn give_up(user: &Identity, kept: Set) -> io::Result<()> {
     caps::bound(kept);
-    let rights = Rights::of(user);
-    // SAFETY: plain integers.
-    unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
-    }
-    let changed = if rights.change && rights.uid != 0 { rights.change_ids() } else { Ok(()) };
-    // SAFETY: plain integers. Prevents the user's other processes from inspecting or tracing this one.
-    unsafe {
-        libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0);
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-    }
-    changed.and_then(|()| caps::keep(kept)).map_err(io::Error::from_raw_os_error)
+    let _ = prctl::set_no_new_privs();
+    let _ = prctl::set_keepcaps(true);
+    let changed = if user.uid != 0 { change_ids(user) } else { Ok(()) };
+    let _ = prctl::set_keepcaps(false);
+    // Prevents the user's other processes from inspecting or tracing this one.
+    let _ = prctl::set_dumpable(false);
+    Ok(changed.and_then(|()| caps::keep(kept))?)
 }
 
 /// The guardian keeps the capabilities that it needs to resume processes and, where Linux requires one, to read the BPF
@@ -177,7 +145,6 @@ pub(super) fn keep_what_guarding_needs() {
     let Ok(have) = caps::permitted() else { return };
     let kept = have.and(Set::of(&[caps::KILL, caps::BPF]));
     caps::bound(kept);
-    // SAFETY: plain integers.
-    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    let _ = prctl::set_no_new_privs();
     let _ = caps::keep(kept);
 }

@@ -3,10 +3,12 @@
 //! In: SIGINT, SIGTERM, SIGHUP, SIGQUIT. Out: the signal, its sender and its count; the reaction is a pure function.
 //! After the second signal the default effects are restored, so a third one kills gpurec.
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal as Number};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// `from_terminal`: typed at the terminal, which sends it to the whole foreground process group, including the launched
@@ -30,12 +32,11 @@ impl Signal {
     }
 
     fn reached_the_command(self) -> bool {
-        match self {
-            Signal::Interrupt { from_terminal }
-            | Signal::Quit { from_terminal }
-            | Signal::Hangup { from_terminal } => from_terminal,
-            Signal::Terminate => false,
-        }
+        use Signal::{Hangup, Interrupt, Quit};
+        matches!(
+            self,
+            Interrupt { from_terminal: true } | Quit { from_terminal: true } | Hangup { from_terminal: true }
+        )
     }
 
     fn new(number: i32, code: i32) -> Option<Signal> {
@@ -131,10 +132,8 @@ extern "C" fn look_at_signals() {
 
 /// For the child: resets every signal to what gpurec's caller had. No allocation, no locks.
 pub(super) fn restore() {
-    let ignored = IGNORED.load(Ordering::Relaxed);
     for signal in 1..=64 {
-        let was_ignored = ignored >> (signal - 1) & 1 == 1;
-        let action: KernelAction = [if was_ignored { libc::SIG_IGN } else { libc::SIG_DFL }, 0, 0, 0];
+        let action: KernelAction = [if is_ignored(signal) { libc::SIG_IGN } else { libc::SIG_DFL }, 0, 0, 0];
         let nothing = std::ptr::null_mut::<KernelAction>();
         // SAFETY: installs no handler; Linux refuses signals that cannot be set.
         unsafe {
@@ -153,6 +152,7 @@ pub(super) fn restore() {
 /// ignores them, and then the script could not end the recording.
 pub fn let_in() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
+        IGNORED.fetch_and(!(1 << (signal - 1)), Ordering::Relaxed);
         // SAFETY: installs no handler.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
@@ -172,7 +172,7 @@ impl Signals {
     pub fn block() -> io::Result<Signals> {
         let mut set = SigSet::empty();
         for signal in [Number::SIGINT, Number::SIGTERM, Number::SIGHUP, Number::SIGQUIT] {
-            if !ignored(signal) {
+            if !is_ignored(signal as i32) {
                 set.add(signal);
             }
         }
@@ -204,7 +204,10 @@ impl Signals {
     pub fn watch(mut self, mut act: impl FnMut(u32, Signal) + Send + 'static) -> io::Result<()> {
         let set = self.set;
         let body = move || {
-            while wait_readable(self.fd.as_fd()).is_ok() {
+            let wait = |signals: &Signals| {
+                poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)
+            };
+            while let Ok(_) | Err(Errno::EINTR) = wait(&self) {
                 if let Ok(Some((count, signal))) = self.read() {
                     act(count, signal);
                     if count >= 2 {
@@ -231,25 +234,6 @@ impl AsFd for Signals {
     }
 }
 
-fn ignored(signal: Number) -> bool {
-    // SAFETY: reads only; the struct is ours to fill.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal as i32, std::ptr::null(), &mut action) == 0
-            && action.sa_sigaction == libc::SIG_IGN
-    }
-}
-
-fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    loop {
-        // SAFETY: one valid pollfd.
-        if unsafe { libc::poll(&mut poll, 1, -1) } > 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+fn is_ignored(signal: i32) -> bool {
+    IGNORED.load(Ordering::Relaxed) >> (signal - 1) & 1 == 1
 }

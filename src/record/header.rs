@@ -6,12 +6,19 @@ use std::time::SystemTime;
 
 use super::{Config, Target};
 use crate::probe::Probes;
-use crate::probe::calibrate::SiteCosts;
 use crate::process::identity::Identity;
 use gpurec_trace::{EMULATED, EMULATED_COLD, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
 use gpurec_trace::{Header, Layer, Refused, SCHEMA, time};
 
 pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTime) -> Header {
+    let costs = &probes.costs;
+    let by_site = [
+        (EMULATED, costs.emulated),
+        (SINGLE_STEPPED, costs.stepped),
+        (EMULATED_COLD, costs.emulated_cold),
+        (SINGLE_STEPPED_COLD, costs.stepped_cold),
+    ];
+    let by_site = BTreeMap::from(by_site.map(|(kind, ns)| (kind.to_owned(), ns)));
     let mut header = Header {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -22,8 +29,8 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
         user: user.user.clone(),
         options: config.options.clone(),
         hooks: BTreeMap::from([("userspace".to_owned(), layer(probes))]),
-        ns_per_call: Some(probes.costs.emulated),
-        ns_per_call_by_site: BTreeMap::from([(probes.backend.name().to_owned(), by_site(&probes.costs))]),
+        ns_per_call: Some(costs.emulated),
+        ns_per_call_by_site: BTreeMap::from([(probes.backend.name().to_owned(), by_site)]),
         ..Header::default()
     };
     if let Some(driver) = probes.driver() {
@@ -37,16 +44,6 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
         Target::All => header.all = true,
     }
     header
-}
-
-fn by_site(costs: &SiteCosts) -> BTreeMap<String, u64> {
-    let kinds = [
-        (EMULATED, costs.emulated),
-        (SINGLE_STEPPED, costs.stepped),
-        (EMULATED_COLD, costs.emulated_cold),
-        (SINGLE_STEPPED_COLD, costs.stepped_cold),
-    ];
-    kinds.into_iter().map(|(kind, ns)| (kind.to_owned(), ns)).collect()
 }
 
 /// The count covers the functions that are hooked so far; `library` lines report later ones.

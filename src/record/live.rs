@@ -17,7 +17,7 @@ use gpurec_cuda as cuda;
 use gpurec_trace::bounds;
 use gpurec_trace::{
     Args, Begin, Body, Budget, End, Ended, ExitStatus, InFlight, Instant, KernelBegin, KernelEnd, Launch,
-    Level, Line, Memory, Op, Process, Retval, Transfer, Value, signal_name,
+    Line, Memory, Op, Process, Retval, Transfer, Value, signal_name,
 };
 
 /// The most open calls and ioctls to remember. Beyond this number, the ends of the rest must have been lost.
@@ -82,8 +82,8 @@ impl Rows for Live {
         }
         self.report_dropped();
         self.row(Some(now_ns), Row { pid: Some(call.pid), event: &call.name }, |live| {
-            took(&mut live.buffer, Some(call.duration_ns));
-            let _ = write!(live.buffer, " so far, unfinished, in thread {}", call.tid);
+            let so_far = duration(Some(call.duration_ns));
+            let _ = write!(live.buffer, "{so_far} so far, unfinished, in thread {}", call.tid);
             if let Some(arguments) = live.arguments.get(&call.begin) {
                 let _ = write!(live.buffer, "  {}", arguments.text);
             }
@@ -335,15 +335,12 @@ fn requested(begin: &KernelBegin) -> Option<String> {
 }
 
 fn call(to: &mut String, end: &End, arguments: &Arguments) {
-    took(to, end.duration_ns);
-    if !arguments.text.is_empty() {
-        let _ = write!(to, "  {}", arguments.text);
-    }
-    if let Some(late) = &end.late {
-        let _ = write!(to, "  {}", bounds::short(&late.shown(), LONGEST));
-    }
-    if let Some(out) = end.out.as_ref().filter(|out| !out.is_empty()) {
-        let _ = write!(to, "  -> {}", bounds::short(&out.shown(), LONGEST));
+    to.push_str(&duration(end.duration_ns));
+    let short = |args: &Args| bounds::short(&args.shown(), LONGEST);
+    let out = end.out.as_ref().filter(|out| !out.is_empty()).map(|out| format!("-> {}", short(out)));
+    let given = Some(&arguments.text).filter(|text| !text.is_empty()).cloned();
+    for part in [given, end.late.as_ref().map(short), out].into_iter().flatten() {
+        let _ = write!(to, "  {part}");
     }
     match (&end.error, end.retval, end.ended) {
         (Some(error), _, _) => {
@@ -361,7 +358,7 @@ fn call(to: &mut String, end: &End, arguments: &Arguments) {
 }
 
 fn driver_call(to: &mut String, end: &KernelEnd, request: Option<&str>) {
-    took(to, end.duration_ns);
+    to.push_str(&duration(end.duration_ns));
     for said in [request, end.status.as_deref(), end.error.as_deref()].into_iter().flatten() {
         let _ = write!(to, "  {said}");
     }
@@ -373,11 +370,9 @@ fn driver_call(to: &mut String, end: &KernelEnd, request: Option<&str>) {
     }
 }
 
-fn took(to: &mut String, duration_ns: Option<u64>) {
-    match duration_ns {
-        Some(ns) => _ = write!(to, "{}.{:03} us", ns / 1000, ns % 1000),
-        None => to.push_str("its return was lost"),
-    }
+fn duration(duration_ns: Option<u64>) -> String {
+    duration_ns
+        .map_or_else(|| "its return was lost".to_owned(), |ns| format!("{}.{:03} us", ns / 1000, ns % 1000))
 }
 
 fn memory(to: &mut String, memory: &Memory) {
@@ -411,30 +406,18 @@ fn transfer(to: &mut String, transfer: &Transfer) {
 
 /// Details of an interrupt, time off the CPU, or a tracepoint.
 fn instant(to: &mut String, instant: &Instant) {
-    let mut between = "";
-    if instant.duration_ns.is_some() {
-        took(to, instant.duration_ns);
-        between = "  ";
-    }
-    if let Some(cpu) = instant.cpu {
-        let _ = write!(to, "{between}cpu {cpu}");
-        between = "  ";
-    }
+    let duration = instant.duration_ns.map(|ns| duration(Some(ns)));
+    let mut parts: Vec<String> = duration.into_iter().collect();
+    parts.extend(instant.cpu.map(|cpu| format!("cpu {cpu}")));
     if let Some(Args::Named(args)) = &instant.args {
-        for arg in args.iter() {
-            let _ = write!(to, "{between}{} {}", arg.name, arg.value);
-            between = "  ";
-        }
+        parts.extend(args.iter().map(|arg| format!("{} {}", arg.name, arg.value)));
     }
+    to.push_str(&parts.join("  "));
 }
 
 fn budget(to: &mut String, line: &Budget) {
-    let what = match line.level {
-        Level::Recorded => "recorded",
-        Level::Counted => "counted",
-        Level::Unhooked => "unhooked",
-    };
-    let _ = write!(to, "{} {what}", line.function);
+    let level = format!("{:?}", line.level).to_lowercase();
+    let _ = write!(to, "{} {level}", line.function);
     if let Some(why) = &line.why {
         let _ = write!(to, "  {} % of thread {}  {} calls/s", why.percent, why.tid, why.hits_per_sec);
     }

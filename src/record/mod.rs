@@ -10,9 +10,9 @@ mod place;
 pub mod screen;
 mod session;
 mod status;
+mod target;
 mod tracker;
 pub mod watch;
-mod who;
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;

@@ -97,55 +97,55 @@ fn no_function(option: &str, pattern: &Pattern, exported: &BTreeSet<String>, api
 
 /// What became of each --lib.
 #[derive(Default)]
-pub struct Libs(Vec<(LibRule, Seen)>);
+pub struct Libs(Vec<(LibRule, Fate)>);
 
-enum Seen {
-    Never,
+enum Fate {
+    NotLoaded,
     /// The first file that fits the rule has none of its functions.
-    Nothing(PathBuf),
+    NoFunction(PathBuf),
     /// Something of it was hooked, or another message reports why not.
-    Told,
+    Reported,
 }
 
 impl Libs {
     pub fn of(selection: &Selection) -> Libs {
-        Libs(selection.libs.iter().map(|rule| (rule.clone(), Seen::Never)).collect())
+        Libs(selection.libs.iter().map(|rule| (rule.clone(), Fate::NotLoaded)).collect())
     }
 
     /// Notes the functions of a file that was examined.
-    pub fn saw(&mut self, wants: &Wants) {
+    pub fn add(&mut self, wants: &Wants) {
         let soname = wants.image.soname.as_deref();
-        for (rule, seen) in
+        for (rule, fate) in
             self.0.iter_mut().filter(|(rule, _)| rule.fits(Some(wants.key), &wants.path, soname))
         {
             if rule.wants_any_of(&wants.image) {
-                *seen = Seen::Told;
-            } else if let Seen::Never = seen {
-                *seen = Seen::Nothing(wants.path.clone());
+                *fate = Fate::Reported;
+            } else if let Fate::NotLoaded = fate {
+                *fate = Fate::NoFunction(wants.path.clone());
             }
         }
     }
 
     /// Notes a file that could not be examined or hooked, which another message reports. None: it may have been any
     /// file.
-    pub fn saw_refused(&mut self, path: Option<&Path>) {
+    pub fn add_refused(&mut self, path: Option<&Path>) {
         let may_be = |rule: &LibRule| path.is_none_or(|path| rule.fits(None, path, None));
-        for (_, seen) in self.0.iter_mut().filter(|(rule, _)| may_be(rule)) {
-            *seen = Seen::Told;
+        for (_, fate) in self.0.iter_mut().filter(|(rule, _)| may_be(rule)) {
+            *fate = Fate::Reported;
         }
     }
 
     /// Messages for the end of the recording, one for each --lib of which nothing was recorded.
     pub fn missed(&self) -> impl Iterator<Item = Incomplete> {
-        self.0.iter().filter_map(|(rule, seen)| {
+        self.0.iter().filter_map(|(rule, fate)| {
             let text = rule.text().to_owned();
-            match seen {
-                Seen::Told => None,
-                Seen::Nothing(path) => {
+            match fate {
+                Fate::Reported => None,
+                Fate::NoFunction(path) => {
                     Some(Incomplete::LibWithoutFunction { lib: text, path: path.display().to_string() })
                 }
-                Seen::Never if rule.is_bare_name() => Some(Incomplete::LibNameNotLoaded { lib: text }),
-                Seen::Never => Some(Incomplete::LibNotLoaded { lib: text }),
+                Fate::NotLoaded if rule.is_bare_name() => Some(Incomplete::LibNameNotLoaded { lib: text }),
+                Fate::NotLoaded => Some(Incomplete::LibNotLoaded { lib: text }),
             }
         })
     }

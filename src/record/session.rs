@@ -6,6 +6,7 @@ mod targets;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -20,22 +21,22 @@ use super::patterns::{self, Libs};
 use super::place::Place;
 use super::screen::Screen;
 use super::status::Status;
+use super::target::{attached, command, environment, refuse_root_for_others};
 use super::tracker::Tracker;
 use super::watch::Watch;
-use super::who::{attached, command, environment, refuse_root_for_others};
 use super::{Config, Target, guarded, header};
 use crate::clock::monotonic_ns;
 use crate::files::{Early, Files};
 use crate::output::Output;
 use crate::overhead::Governor;
 use crate::pipeline::handoff::{self, Writer};
-use crate::pipeline::messages::{Message, Told};
+use crate::pipeline::messages::{Message, MessageKind};
 use crate::pipeline::observer::Rows;
 use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Outcome, State, Worker};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
-use crate::probe::{LossCounters, Probe, Probes, Settings, rings};
+use crate::probe::{LossCounters, Probe, Probes, rings};
 use crate::process::attach::{self, Attached};
 use crate::process::fds;
 use crate::process::guardian::Guardian;
@@ -71,22 +72,22 @@ struct Session<'a> {
     /// Set with --budget.
     governor: Option<Governor>,
     control: Control,
-    /// True if the trace is a file, false if it is a descriptor of the caller's.
-    has_file: bool,
-    who: Who,
+    /// The trace's file. None: the trace is a descriptor of the caller's, or none is written.
+    path: Option<PathBuf>,
+    targets: Targets,
     /// Standard error during the recording: everything that is written to it passes through here.
     screen: Screen,
 }
 
 /// The processes whose end ends the recording.
-enum Who {
+enum Targets {
     Command(Running),
     Pids(Vec<Attached>),
     All,
 }
 
 #[derive(PartialEq)]
-enum Why {
+enum EndCause {
     TargetEnded,
     Duration,
     Signal,
@@ -105,9 +106,10 @@ pub fn run(config: &Config) -> Result<u8> {
     // Started first, before gpurec has threads, and descriptors that the new process would inherit.
     let files = Files::start(&user, &config.selection)
         .context("gpurec cannot start the process that reads the files of others")?;
-    let begun = begin(config);
+    // The slow part of making the rings runs while `host::ready` checks the machine, whose errors are reported first.
+    let begun = config.settings().and_then(|settings| Ok((rings::begin(settings.ring)?, settings)));
     let plan = crate::host::ready()?;
-    let (settings, making) = begun?;
+    let (making, settings) = begun?;
     fds::raise_limit();
     let user_env = environment(config, &user);
     // These errors come before anything is set up: a command that does not exist, a process that cannot be recorded,
@@ -123,7 +125,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let guardian = guarded::start(&probes)?;
     let (messages, receiver) = unbounded();
     if let Some(choice) = &config.kernel {
-        probes.hook_kernel(choice, &mut |probes| tell_names(&messages, probes))?;
+        probes.hook_kernel(choice, &mut |probes| send_names(&messages, probes))?;
     }
     let mut tracker = Tracker::new(&probes, files.clone(), messages.clone(), pauses.clone()).context(MAPS)?;
     tracker.libs = Libs::of(&config.selection);
@@ -134,22 +136,18 @@ pub fn run(config: &Config) -> Result<u8> {
     let wall = SystemTime::now();
     tracker.beat(true).context(MAPS)?;
     probes.follow_processes()?;
-    let gated = match &launch {
-        Some(launch) => Some(launch::start(launch)?),
-        None => None,
-    };
+    let gated = launch.as_ref().map(launch::start).transpose()?;
     let recording =
         rights::Recording { kernel: config.kernel.is_some(), single_uprobes: probes.backend.is_single() };
     rights::keep_what_recording_needs(&user, recording)
         .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
     let path = output.as_ref().and_then(|o| o.path.clone());
-    let has_file = path.is_some();
     let status = status(config, output.as_ref());
     let has_status = status.is_some();
     let screen = Screen::start(status).context(THREAD)?;
-    let who = Who::All;
+    let targets = Targets::All;
     let mut session =
-        Session { config, probes, tracker, messages, governor: None, control, has_file, who, screen };
+        Session { config, probes, tracker, messages, governor: None, control, path, targets, screen };
     session.take_targets(gated.as_ref(), &attached)?;
     session.settle(&signals)?;
     session.probes.begin_kernel().context(MAPS)?;
@@ -165,25 +163,17 @@ pub fn run(config: &Config) -> Result<u8> {
     )?;
     // The start may have taken longer than the heartbeat lasts, and BPF must be able to stop the program at once.
     session.tracker.beat(true).context(MAPS)?;
-    session.who = match gated {
-        Some(gated) => Who::Command(gated.go()?),
-        None if attached.is_empty() => Who::All,
-        None => Who::Pids(attached),
+    session.targets = match gated {
+        Some(gated) => Targets::Command(gated.go()?),
+        None if attached.is_empty() => Targets::All,
+        None => Targets::Pids(attached),
     };
     let why = session.wait(&recorder, &mut signals)?;
     // A slow detach or a slow disk may block this thread from here on: signals get a thread of their own.
     let leave = session.watch_signals(signals, &why, recorder.state.clone())?;
     let ended = session.end(recorder, &why, guardian)?;
-    session.say_goodbye(&ended, path.as_deref(), &why);
+    session.say_goodbye(&ended, &why);
     Ok(session.exit_status(&ended, &why, &leave))
-}
-
-/// Starts the slow part of making the rings. It runs while `host::ready` checks the machine, whose errors are
-/// reported first.
-fn begin(config: &Config) -> Result<(Settings, rings::Making)> {
-    let settings = config.settings()?;
-    let making = rings::begin(settings.ring)?;
-    Ok((settings, making))
 }
 
 /// The threads that turn rings into a file.
@@ -225,37 +215,27 @@ fn start_recorder(
     header: gpurec_trace::Header,
 ) -> Result<Recorder> {
     let (config, voice) = (session.config, session.screen.voice());
-    let (line_writer, writer) = match output {
-        Some(output) => {
-            let (handoff, writer) = handoff::start(output).context(THREAD)?;
-            (Some(LineWriter::new(handoff)), Some(writer))
-        }
-        None => (None, None),
-    };
-    let mut lines = Lines::new(
-        line_writer,
-        config.live.then(|| Box::new(Live::new(voice.clone())) as Box<dyn Rows>),
-        start,
-    )
-    .asking(&from.files);
+    let (handoff, writer) = output.map(handoff::start).transpose().context(THREAD)?.unzip();
+    let live = config.live.then(|| Box::new(Live::new(voice.clone())) as Box<dyn Rows>);
+    let mut lines = Lines::new(handoff.map(LineWriter::new), live, start).asking(&from.files);
     if matches!(config.target, Target::All) {
         lines = lines.leaving_out(proc::process_tree(std::process::id()));
     }
     lines.write_calls = !config.summary_only;
     if config.selection.leaves_out() {
-        lines.calls_missing();
+        lines.meaning.calls_missing();
     }
     if analysis::leaves_out_memory(&header) {
-        lines.memory_missing();
+        lines.meaning.memory_missing();
     }
     let left_out = analysis::leaves_out(&header);
-    cuda::function_names().filter(|name| left_out(name)).for_each(|name| lines.not_seen(name));
+    cuda::function_names().filter(|name| left_out(name)).for_each(|name| lines.meaning.not_seen(name));
     let state = Arc::new(State::default());
-    let mut worker =
-        Worker::new(from.rings, lines, from.receiver, from.loss, state.clone()).letting_go(from.pauses);
+    let mut worker = Worker::new(from.rings, lines, from.receiver, from.loss, state.clone());
+    worker.pauses = from.pauses;
     if has_status || config.interval.is_some() {
         let width = analysis::width_of_errors();
-        worker = worker.watched_by(Watch::new(voice, config.interval, has_status, width));
+        worker.watch = Some(Box::new(Watch::new(voice, config.interval, has_status, width)));
     }
     let thread = std::thread::Builder::new().name("gpurec-work".into());
     let worker = thread.spawn(move || worker.run(header)).context(THREAD)?;
@@ -264,7 +244,7 @@ fn start_recorder(
 
 impl Session<'_> {
     /// Runs until the recording is over. Resumes stopped processes and forwards signals.
-    fn wait(&mut self, recorder: &Recorder, signals: &mut Signals) -> Result<Why> {
+    fn wait(&mut self, recorder: &Recorder, signals: &mut Signals) -> Result<EndCause> {
         let deadline = self.config.duration.map(|duration| Instant::now() + duration);
         loop {
             // If this fails, BPF stops no more processes, and calls that this misses are reported.
@@ -282,13 +262,13 @@ impl Session<'_> {
                 return Ok(why);
             }
             if self.target_ended() {
-                return Ok(Why::TargetEnded);
+                return Ok(EndCause::TargetEnded);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(Why::Duration);
+                return Ok(EndCause::Duration);
             }
             if recorder.writer.as_ref().is_some_and(Writer::has_failed) || recorder.worker.is_finished() {
-                return Ok(Why::WriteFailed);
+                return Ok(EndCause::WriteFailed);
             }
         }
     }
@@ -302,11 +282,11 @@ impl Session<'_> {
 
     fn follow_modules(&mut self) {
         let messages = &self.messages;
-        match self.probes.refresh_kernel(&mut |probes| tell_names(messages, probes)) {
+        match self.probes.refresh_kernel(&mut |probes| send_names(messages, probes)) {
             Ok(None) => {}
             Ok(Some(change)) => {
-                let message = Message { ts: monotonic_ns(), pid: 0, what: Told::Module(change) };
-                let _ = self.messages.send(message);
+                let what = MessageKind::Module(change);
+                let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what });
             }
             // The recording continues without these hooks.
             Err(error) if !self.config.quiet => {
@@ -322,13 +302,9 @@ impl Session<'_> {
         let left = deadline.map_or(u16::MAX, |deadline| {
             (deadline.saturating_duration_since(Instant::now()).as_millis() as u16).saturating_add(1)
         });
-        let mut fds = vec![
-            PollFd::new(self.control.fd(), PollFlags::POLLIN),
-            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
-        ];
-        fds.extend(self.probes.rewritten_fd().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        fds.extend(self.tracker.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-        fds.extend(self.ends().into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+        let fds = [self.control.fd(), signals.as_fd()].into_iter();
+        let fds = fds.chain(self.probes.rewritten_fd()).chain(self.tracker.fds()).chain(self.ends());
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let rest = self.governor.as_ref().map_or(TICK, |governor| governor.rest().as_millis() as u16 + 1);
         match poll(&mut fds, PollTimeout::from(left.min(rest))) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
@@ -337,24 +313,24 @@ impl Session<'_> {
     }
 
     fn ends(&self) -> Vec<BorrowedFd<'_>> {
-        match &self.who {
-            Who::Command(running) => vec![running.as_fd()],
+        match &self.targets {
+            Targets::Command(running) => vec![running.as_fd()],
             // A process that has ended would wake the poll forever.
-            Who::Pids(pids) => pids
+            Targets::Pids(pids) => pids
                 .iter()
                 .map(|one| &one.pidfd)
                 .filter(|fd: &&OwnedFd| !proc::pidfd_ended(fd.as_raw_fd(), 0))
                 .map(AsFd::as_fd)
                 .collect(),
-            Who::All => Vec::new(),
+            Targets::All => Vec::new(),
         }
     }
 
     fn target_ended(&mut self) -> bool {
-        match &mut self.who {
-            Who::Command(running) => running.wait_for(0).is_some(),
-            Who::Pids(pids) => pids.iter().all(|one| proc::pidfd_ended(one.pidfd.as_raw_fd(), 0)),
-            Who::All => false,
+        match &mut self.targets {
+            Targets::Command(running) => running.wait_for(0).is_some(),
+            Targets::Pids(pids) => pids.iter().all(|one| proc::pidfd_ended(one.pidfd.as_raw_fd(), 0)),
+            Targets::All => false,
         }
     }
 
@@ -366,17 +342,17 @@ impl Session<'_> {
         records.len()
     }
 
-    fn handle_signals(&mut self, signals: &mut Signals) -> Result<Option<Why>> {
-        let mode = if matches!(self.who, Who::Command(_)) { Mode::Launch } else { Mode::Attach };
+    fn handle_signals(&mut self, signals: &mut Signals) -> Result<Option<EndCause>> {
+        let mode = if matches!(self.targets, Targets::Command(_)) { Mode::Launch } else { Mode::Attach };
         while let Some((count, signal)) = signals.read()? {
             let action = on_signal(mode, count, signal);
-            if let (Some(number), Who::Command(running)) = (action.forward, &self.who) {
+            if let (Some(number), Targets::Command(running)) = (action.forward, &self.targets) {
                 let _ = running.signal(number);
             }
             match action.recording {
                 Recording::Continue => {}
-                Recording::End => return Ok(Some(Why::Signal)),
-                Recording::EndNow | Recording::Abandon => return Ok(Some(Why::SignalNow)),
+                Recording::End => return Ok(Some(EndCause::Signal)),
+                Recording::EndNow | Recording::Abandon => return Ok(Some(EndCause::SignalNow)),
             }
         }
         Ok(None)
@@ -384,11 +360,18 @@ impl Session<'_> {
 
     /// Handles signals while the recording ends. A command that still runs gets them. The rings are left unread if
     /// there is no command to forward the signal to, or at the second signal.
-    fn watch_signals(&mut self, signals: Signals, why: &Why, state: Arc<State>) -> Result<Arc<AtomicBool>> {
+    fn watch_signals(
+        &mut self,
+        signals: Signals,
+        why: &EndCause,
+        state: Arc<State>,
+    ) -> Result<Arc<AtomicBool>> {
         let leave = Arc::new(AtomicBool::new(false));
-        let told = leave.clone();
-        let command = match &self.who {
-            Who::Command(running) if *why != Why::TargetEnded => Some(running.as_fd().try_clone_to_owned()?),
+        let flag = leave.clone();
+        let command = match &self.targets {
+            Targets::Command(running) if *why != EndCause::TargetEnded => {
+                Some(running.as_fd().try_clone_to_owned()?)
+            }
             _ => None,
         };
         let watched = signals.watch(move |count, signal| {
@@ -398,7 +381,7 @@ impl Session<'_> {
             }
             if command.is_none() || count >= 2 {
                 state.stop();
-                told.store(true, Ordering::Release);
+                flag.store(true, Ordering::Release);
             }
         });
         // The recording still ends in order.
@@ -410,7 +393,7 @@ impl Session<'_> {
 
     /// Ends the recording: stops no more processes, resumes those that are stopped, detaches, drains the rings,
     /// writes the end.
-    fn end(&mut self, recorder: Recorder, why: &Why, guardian: Guardian) -> Result<Ended> {
+    fn end(&mut self, recorder: Recorder, why: &EndCause, guardian: Guardian) -> Result<Ended> {
         // BPF stops no process from here on. Stopped processes resume before the hooks are removed, which can take
         // long.
         self.tracker.beat(false).context(MAPS)?;
@@ -429,8 +412,7 @@ impl Session<'_> {
             ));
         }
         if let Some(missed) = self.probes.missed() {
-            let _ =
-                self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: Told::Missed(missed.into()) });
+            let _ = self.messages.send(Message::missed(missed));
         }
         if let Some(governor) = &self.governor {
             governor.finish(&mut self.probes, cut);
@@ -446,17 +428,17 @@ impl Session<'_> {
         self.tracker.finish(&mut self.probes);
         self.tracker.release_overdue(true);
         for missed in self.tracker.libs.missed() {
-            let what = Told::Missed(missed.into());
-            let _ = self.messages.send(Message { ts: monotonic_ns(), pid: 0, what });
+            let _ = self.messages.send(Message::missed(missed));
         }
         guardian.dismiss(self.probes.take_process_links());
         match why {
-            Why::SignalNow => recorder.state.stop(),
+            EndCause::SignalNow => recorder.state.stop(),
             _ => recorder.state.drain(),
         }
-        let outcome = recorder.worker.join().map_err(|_| anyhow!("gpurec's worker thread panicked"))?;
-        let reader_left = |error: &io::Error| !self.has_file && error.kind() == io::ErrorKind::BrokenPipe;
-        let mut outcome = outcome;
+        let worker = recorder.worker.join();
+        let mut outcome = worker.map_err(|_| anyhow!("gpurec's worker thread panicked"))?;
+        let reader_left =
+            |error: &io::Error| self.path.is_none() && error.kind() == io::ErrorKind::BrokenPipe;
         let mut write_error = recorder.writer.and_then(|writer| writer.join().err());
         if let Some(error) = &write_error {
             outcome.figures.not_written(error);
@@ -470,7 +452,8 @@ impl Session<'_> {
         Ok(Ended { outcome, write_error })
     }
 
-    fn say_goodbye(&self, ended: &Ended, path: Option<&std::path::Path>, why: &Why) {
+    fn say_goodbye(&self, ended: &Ended, why: &EndCause) {
+        let path = self.path.as_deref();
         if self.config.verbose {
             self.say_details(&ended.outcome.figures);
         }
@@ -487,13 +470,13 @@ impl Session<'_> {
         if let Some(path) = path {
             text.push_str(&format!("\nTrace: {}\n", ui::name(path)));
         }
-        if let (Who::Command(running), Why::Duration) = (&self.who, why) {
+        if let (Targets::Command(running), EndCause::Duration) = (&self.targets, why) {
             text.push_str(&format!(
                 "\nThe recording is over; the command (process {}) runs on.\n",
                 running.pid()
             ));
         }
-        if *why == Why::TargetEnded && !matches!(self.who, Who::All) {
+        if *why == EndCause::TargetEnded && !matches!(self.targets, Targets::All) {
             text.push_str(&run_on(&self.tracker.still_there()));
         }
         ui::text(&text);
@@ -525,13 +508,11 @@ impl Session<'_> {
         }
     }
 
-    fn exit_status(&mut self, ended: &Ended, why: &Why, leave: &AtomicBool) -> u8 {
+    fn exit_status(&mut self, ended: &Ended, why: &EndCause, leave: &AtomicBool) -> u8 {
         let failed = ended.write_error.is_some() || ended.outcome.failed.is_some();
-        let status = match &mut self.who {
-            Who::Command(running) => match why {
-                Why::Signal | Why::SignalNow => INTERRUPTED,
-                _ => wait_for_command(running, leave),
-            },
+        let status = match (&mut self.targets, why) {
+            (Targets::Command(_), EndCause::Signal | EndCause::SignalNow) => INTERRUPTED,
+            (Targets::Command(running), _) => wait_for_command(running, leave),
             _ => 0,
         };
         if failed { gpurec_analysis::FAILED } else { status }
@@ -545,8 +526,10 @@ fn run_on(processes: &[(u32, String)]) -> String {
         return String::new();
     }
     let named = processes.iter().take(NAMED).map(|(pid, comm)| format!("{pid} ({})", ui::clean(comm)));
-    let more = processes.len().saturating_sub(NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let more = match processes.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
     let named = named.collect::<Vec<_>>().join(", ");
     format!(
         "\nWhat was recorded has ended, but processes that it started run on and are not recorded any more: {named}{more}; gpurec --pid PID records one\n"
@@ -566,7 +549,7 @@ fn wait_for_command(running: &mut Running, leave: &AtomicBool) -> u8 {
 }
 
 /// Sends the names of probes to the worker before one of them can be hit.
-fn tell_names(messages: &Sender<Message>, probes: &[Probe]) {
+fn send_names(messages: &Sender<Message>, probes: &[Probe]) {
     // This fails only if the worker has ended.
-    let _ = messages.send(Message { ts: 0, pid: 0, what: Told::Names(probes.to_vec()) });
+    let _ = messages.send(Message { ts: 0, pid: 0, what: MessageKind::Names(probes.to_vec()) });
 }

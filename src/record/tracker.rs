@@ -20,7 +20,7 @@ use crate::clock::monotonic_ns;
 use crate::files::FileId;
 use crate::files::select::looks_like_cuda;
 use crate::files::{Ask, Early, Files, Found, LATE, Pool};
-use crate::pipeline::messages::{Message, Told};
+use crate::pipeline::messages::{Message, MessageKind};
 use crate::probe::pauses::Pauses;
 use crate::probe::{Library, Probes};
 use crate::process::maps::Mapping;
@@ -125,10 +125,8 @@ impl Tracker {
 
     /// Recorded processes that still run, with their names.
     pub fn still_there(&self) -> Vec<(u32, String)> {
-        let pids = pids_of(&self.targets).into_iter();
-        let mut there: Vec<_> = pids
-            .filter_map(|pid| Some((pid, proc::stat(pid).ok().filter(|stat| !stat.ended())?.comm)))
-            .collect();
+        let named = |pid| Some((pid, proc::stat(pid).ok().filter(|stat| !stat.ended())?.comm));
+        let mut there: Vec<_> = pids_of(&self.targets).into_iter().filter_map(named).collect();
         there.sort();
         there
     }
@@ -150,14 +148,7 @@ impl Tracker {
         if waits || self.went_on.get(&tid).is_some_and(|ts| record.head.ts < *ts) {
             self.missed(looking(Resumer::Other));
         }
-        self.look_at(record, probes);
-    }
-
-    /// Resumes the process if this was its last pending file.
-    fn is_done(&mut self, record: &NewFile) {
-        let since = self.since.entry(record.pid).or_insert(record.head.ts);
-        *since = record.head.ts.min(*since);
-        self.let_go(record);
+        self.ask(Job::New(*record), probes);
     }
 
     /// True if BPF should have stopped the process, so that no call is missed. BPF stops none with --all, nor after
@@ -168,40 +159,36 @@ impl Tracker {
 
     /// Reports that the process ran while its file was hooked.
     fn came_late(&self, record: &NewFile, path: &Path) {
-        let watched = record.head.flags & wire::WATCHED != 0;
         let path = path.display().to_string();
-        self.missed(if watched {
-            Incomplete::HookedLateWatched { path }
-        } else {
-            Incomplete::HookedLate { path }
+        self.missed(match record.head.flags & wire::WATCHED {
+            0 => Incomplete::HookedLate { path },
+            _ => Incomplete::HookedLateWatched { path },
         });
     }
 
     /// With --all: reports a file that was mapped before its hooks were in place, because its process may have made
     /// calls by then.
-    fn tell_if_mapped_before(&self, record: &NewFile, key: Option<FileId>) {
-        let Some((_, path)) =
-            key.and_then(|key| self.hooked_at.get(&key)).filter(|(since, _)| record.head.ts < *since)
-        else {
-            return;
-        };
-        let pid = record.pid;
-        let comm = proc::stat(pid).map(|stat| format!(" ({})", stat.comm)).unwrap_or_default();
-        let path = path.display().to_string();
-        self.missed(Incomplete::MappedBefore { pid, comm, path });
+    fn report_mapped_before(&self, record: &NewFile, key: Option<FileId>) {
+        if let Some((since, path)) = key.and_then(|key| self.hooked_at.get(&key))
+            && record.head.ts < *since
+        {
+            let pid = record.pid;
+            let comm = proc::stat(pid).map(|stat| format!(" ({})", stat.comm)).unwrap_or_default();
+            self.missed(Incomplete::MappedBefore { pid, comm, path: path.display().to_string() });
+        }
     }
 
     /// With --all: reports a file that was gone before gpurec could examine it, because its process ended or unmapped
     /// it. Its name may show that it was a CUDA library. If it does not, the file matters only if the process used
     /// CUDA.
-    fn tell_unlooked(&self, record: &NewFile) {
+    fn report_not_examined(&self, record: &NewFile) {
         let name: Vec<u8> = record.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
         let name = String::from_utf8_lossy(&name);
         let pid = record.pid;
         if looks_like_cuda(Path::new(&*name)) {
             self.missed(Incomplete::Gone { pid, name: name.into_owned() });
         } else {
-            let _ = self.messages.send(Message { ts: 0, pid, what: Told::Unlooked });
+            self.send(0, pid, MessageKind::NotExamined);
         }
     }
 
@@ -219,12 +206,16 @@ impl Tracker {
     }
 
     fn rescued_at(&self) -> u64 {
-        let value = self.rescued.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        value.and_then(|value| value.try_into().ok()).map_or(0, u64::from_ne_bytes)
+        word(&self.rescued, 0).unwrap_or(0)
     }
 
     fn missed(&self, why: Incomplete) {
-        let _ = self.messages.send(Message { ts: 0, pid: 0, what: Told::Missed(why.into()) });
+        self.send(0, 0, MessageKind::Missed(why.into()));
+    }
+
+    /// This fails only if the worker has ended: then the recording is over.
+    fn send(&self, ts: u64, pid: u32, what: MessageKind) {
+        let _ = self.messages.send(Message { ts, pid, what });
     }
 
     /// Removes the hooks of files that are deleted and that no process maps. Without this, a process that loads one
@@ -239,7 +230,7 @@ impl Tracker {
         for name in deleted.iter().filter_map(|id| self.names.get(id)) {
             let _ = self.seen.delete(wire::bytes(name));
         }
-        let still = if deleted.is_empty() { Some(HashSet::new()) } else { self.mapped_by_anybody() };
+        let still = if deleted.is_empty() { Some(HashSet::new()) } else { self.mapped_inodes() };
         if let Some(still) = still {
             for id in deleted.into_iter().filter(|(_, inode)| !still.contains(inode)) {
                 self.names.remove(&id);
@@ -252,7 +243,7 @@ impl Tracker {
     }
 
     /// The inodes of all executable files that traced processes map. None if a process does not answer.
-    fn mapped_by_anybody(&mut self) -> Option<HashSet<u64>> {
+    fn mapped_inodes(&mut self) -> Option<HashSet<u64>> {
         let (mut asked, mut inodes) = (HashSet::new(), HashSet::new());
         loop {
             let processes = if self.everyone { proc::all_processes() } else { pids_of(&self.targets) };
@@ -264,7 +255,7 @@ impl Tracker {
             for pid in new {
                 match self.files.ask_now(&Ask::Maps { pid }, A_MOMENT) {
                     Some(Found::Maps(Ok(files))) => inodes.extend(files.iter().map(|file| file.inode)),
-                    _ if proc::stat(pid).is_ok_and(|stat| !stat.ended()) => return None,
+                    _ if proc::lives(pid) => return None,
                     _ => {}
                 }
             }
@@ -278,18 +269,24 @@ impl Tracker {
         if rewritten.is_empty() {
             return;
         }
-        rewritten.iter().for_each(|id| _ = self.hooked_at.remove(id));
-        for name in rewritten.iter().filter_map(|id| self.names.remove(id)) {
-            let _ = self.seen.delete(wire::bytes(&name));
+        for id in &rewritten {
+            self.hooked_at.remove(id);
+            self.names.remove(id).iter().for_each(|name| _ = self.seen.delete(wire::bytes(name)));
         }
-        let mapped = self.mapped_by_anybody();
+        let mapped = self.mapped_inodes();
         if rewritten.iter().any(|(_, inode)| mapped.as_ref().is_none_or(|mapped| mapped.contains(inode))) {
             self.missed(Incomplete::Rewritten);
         }
     }
 
-    fn let_go(&mut self, record: &NewFile) {
+    /// The file is done: resumes a process that was stopped for it, if it waits for no other file.
+    fn goes_on(&mut self, record: &NewFile) {
+        if record.head.flags & wire::STOPPED == 0 {
+            return;
+        }
         let pid = record.pid;
+        let since = self.since.entry(pid).or_insert(record.head.ts);
+        *since = record.head.ts.min(*since);
         let handled = self.handled.entry(pid).or_default();
         handled.push(record.head.tid);
         if handled.len() as u64 >= self.waiting_for(pid) {
@@ -309,7 +306,7 @@ impl Tracker {
     /// any present stop is not gpurec's.
     fn resume(&mut self, pid: u32, rescued: bool) {
         let key = pid.to_ne_bytes();
-        self.tell_stop(pid);
+        self.report_stop(pid);
         // If gpurec dies right after this, the guardian finds the process in `going` and resumes it.
         let _ = self.going.update(&key, &1u32.to_ne_bytes(), MapFlags::ANY);
         let ours = self.stopped.delete(&key).is_ok();
@@ -321,15 +318,14 @@ impl Tracker {
 
     /// Sends the stop to the worker before the process resumes, so that it arrives before the ends of the calls that
     /// the stop interrupted.
-    fn tell_stop(&mut self, pid: u32) {
+    fn report_stop(&mut self, pid: u32) {
         let known = self.since.remove(&pid);
         let of_map = || Some((self.stop_of(pid)? >> wire::STOP_COUNT) * 1_000_000);
         let Some(from) = known.or_else(of_map) else { return };
         let rescued = self.rescued_at();
-        let now = monotonic_ns();
         // The guardian resumed the process if it acted after this stop began.
-        let ts = if rescued > from { rescued } else { now };
-        let _ = self.messages.send(Message { ts, pid, what: Told::Stopped { from } });
+        let ts = if rescued > from { rescued } else { monotonic_ns() };
+        self.send(ts, pid, MessageKind::Stopped { from });
     }
 
     fn waiting_for(&self, pid: u32) -> u64 {
@@ -338,8 +334,7 @@ impl Tracker {
 
     /// The time of the stop, and the number of files that it waits for (bpf/following.h).
     fn stop_of(&self, pid: u32) -> Option<u64> {
-        let value = self.stopped.lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok().flatten()?;
-        Some(u64::from_ne_bytes(value.try_into().ok()?))
+        word(&self.stopped, pid)
     }
 
     /// Called when the control ring is empty. A process that is still in the same stop after OVERDUE was overlooked:
@@ -347,10 +342,8 @@ impl Tracker {
     pub fn release_overdue(&mut self, at_once: bool) {
         // The worker resumes these processes when it empties the rings; at the end it is done here.
         if let (Some(pauses), true) = (&self.pauses, at_once) {
-            let messages = &self.messages;
             pauses.let_go(&mut |pause| {
-                let what = Told::Stopped { from: pause.from };
-                let _ = messages.send(Message { ts: pause.to, pid: pause.pid, what });
+                self.send(pause.to, pause.pid, MessageKind::Stopped { from: pause.from });
             });
         }
         let (now, ts) = (Instant::now(), monotonic_ns());
@@ -374,7 +367,7 @@ impl Tracker {
                 self.handled.remove(&pid);
                 self.resume(pid, false);
             }
-            if overdue && !at_once && proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
+            if overdue && !at_once && proc::lives(pid) {
                 self.missed(Incomplete::Overdue { pid });
             }
         }
@@ -384,6 +377,11 @@ impl Tracker {
 /// A file was being examined when its process was resumed.
 fn looking(by: Resumer) -> Incomplete {
     Incomplete::Resumed { what: "a file that a process mapped was being examined".to_owned(), by }
+}
+
+fn word(map: &MapHandle, key: u32) -> Option<u64> {
+    let value = map.lookup(&key.to_ne_bytes(), MapFlags::ANY).ok()??;
+    Some(u64::from_ne_bytes(value.try_into().ok()?))
 }
 
 /// The processes in a map. The guardian uses this too.

@@ -46,10 +46,26 @@ impl Timer {
 }
 
 impl worker::Watch for Watch {
-    /// Whether a report and the status are due now.
-    fn due(&mut self) -> (bool, bool) {
-        let rings = |timer: &mut Option<Timer>| timer.as_mut().is_some_and(Timer::rings);
-        (rings(&mut self.report), rings(&mut self.status))
+    fn is_due(&self) -> bool {
+        let now = Instant::now();
+        self.report.iter().chain(&self.status).any(|timer| timer.next <= now)
+    }
+
+    fn show(&mut self, lines: &Lines, at_ns: u64, lost: u64) {
+        if self.report.as_mut().is_some_and(Timer::rings) {
+            self.report(lines, at_ns, lost);
+        }
+        if self.status.as_mut().is_some_and(Timer::rings) {
+            let cost_ns = lines.summary.highest_cost();
+            self.voice.status(Totals { at_ns, events: lines.count(), lost, cost_ns });
+        }
+    }
+}
+
+impl Watch {
+    pub fn new(voice: Voice, interval: Option<Duration>, status: bool, width: usize) -> Watch {
+        let (report, status) = (interval.map(Timer::new), status.then(|| Timer::new(status::EVERY)));
+        Watch { voice, report, status, width, events: 0, at_ns: 0, skipped: 0 }
     }
 
     fn report(&mut self, lines: &Lines, at_ns: u64, lost: u64) {
@@ -69,29 +85,6 @@ impl worker::Watch for Watch {
         (self.events, self.at_ns) = (events, at_ns);
         if self.voice.say(lines.summary.running(&now, self.width), 0).is_err() {
             self.skipped = now.skipped + 1;
-        }
-    }
-
-    fn status(&self, lines: &Lines, at_ns: u64, lost: u64) {
-        self.voice.status(Totals {
-            at_ns,
-            events: lines.count(),
-            lost,
-            cost_ns: lines.summary.highest_cost(),
-        });
-    }
-}
-
-impl Watch {
-    pub fn new(voice: Voice, interval: Option<Duration>, status: bool, width: usize) -> Watch {
-        Watch {
-            voice,
-            report: interval.map(Timer::new),
-            status: status.then(|| Timer::new(status::EVERY)),
-            width,
-            events: 0,
-            at_ns: 0,
-            skipped: 0,
         }
     }
 }

@@ -15,10 +15,9 @@ impl Lines {
         }
         for call in open.filter(|call| is_due(call.ts, before, now)) {
             let is_call = self.probes.get(call.probe as usize).is_some_and(|facts| facts.beneath.is_none());
-            let told = self.one_in_flight(now, call, false);
-            let at = self.since_start(now);
+            let (at, call) = (self.since_start(now), self.one_in_flight(now, call, false));
             if let Some(live) = self.live.as_mut().filter(|_| is_call) {
-                live.still(at, &told);
+                live.still(at, &call);
             }
         }
     }

@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use serde_json::Value;
 
 use super::super::handoff::Writer;
-use super::super::messages::{Message, Told};
+use super::super::messages::{Message, MessageKind};
 use super::super::worker::{Outcome, State, Worker};
 use super::sink::Folder;
 use super::{FakeRing, call_record, return_record};
@@ -61,8 +61,10 @@ impl Recording {
 
     fn hook(&self, ts: u64, id: u32, name: &str) {
         let (library, probes) = library(id, name);
-        self.messages.send(Message { ts, pid: 1, what: Told::Coming(library.clone(), probes) }).unwrap();
-        self.messages.send(Message { ts, pid: 1, what: Told::Hooked(library) }).unwrap();
+        self.messages
+            .send(Message { ts, pid: 1, what: MessageKind::Coming(library.clone(), probes) })
+            .unwrap();
+        self.messages.send(Message { ts, pid: 1, what: MessageKind::Hooked(library) }).unwrap();
     }
 
     /// Runs the worker over the records in the rings, to the end.
@@ -158,13 +160,13 @@ fn a_library_is_told_before_calls_that_come_while_it_is_hooked() {
     recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
     let send = |what| recording.messages.send(Message { ts: 1500, pid: 1, what }).unwrap();
     let (library, probes) = library(1, "cuA");
-    send(Told::Coming(library.clone(), probes));
+    send(MessageKind::Coming(library.clone(), probes));
     let (messages, state) = (recording.messages.clone(), recording.state.clone());
     let worker = recording.worker.take().unwrap();
     let worker = std::thread::spawn(move || worker.run(Header::default()));
     // By then the worker has written the call.
     std::thread::sleep(Duration::from_millis(100));
-    messages.send(Message { ts: 1500, pid: 1, what: Told::Hooked(library) }).unwrap();
+    messages.send(Message { ts: 1500, pid: 1, what: MessageKind::Hooked(library) }).unwrap();
     state.drain();
     worker.join().unwrap();
     recording.writer.join().unwrap();

@@ -34,10 +34,7 @@ impl Session<'_> {
 
     /// Waits for files that are still being examined, as long as during the recording, or until a signal comes.
     pub(super) fn settle(&mut self, signals: &Signals) -> Result<()> {
-        let signalled = || {
-            let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-            poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-        };
+        let signalled = || proc::is_readable(signals.as_fd().as_raw_fd(), 0);
         while self.tracker.is_looking() && !signalled() {
             self.tracker.beat(true).context(MAPS)?;
             self.sleep(None, signals)?;
@@ -50,22 +47,15 @@ impl Session<'_> {
     /// Makes a running process and its descendants targets. The children that a target forks become targets too. To
     /// find those forked just before, the process tree is read again until it shows nothing new.
     fn adopt(&self, one: &Attached) -> Result<Vec<u32>> {
-        let mut known = vec![one.pid];
-        self.tracker.add_target(one.pid).context(MAPS)?;
-        if !self.config.follow {
-            return Ok(known);
-        }
+        let mut known = Vec::new();
         loop {
-            let before = known.len();
-            for pid in proc::process_tree(one.pid) {
-                if !known.contains(&pid) {
-                    self.tracker.add_target(pid).context(MAPS)?;
-                    known.push(pid);
-                }
-            }
-            if known.len() == before {
+            let tree = if self.config.follow { proc::process_tree(one.pid) } else { vec![one.pid] };
+            let new: Vec<u32> = tree.into_iter().filter(|pid| !known.contains(pid)).collect();
+            if new.is_empty() {
                 return Ok(known);
             }
+            new.iter().try_for_each(|pid| self.tracker.add_target(*pid)).context(MAPS)?;
+            known.extend(new);
         }
     }
 }

@@ -60,10 +60,6 @@ impl Job {
 }
 
 impl Tracker {
-    pub(super) fn look_at(&mut self, record: &NewFile, probes: &mut Probes) {
-        self.ask(Job::New(*record), probes);
-    }
-
     /// Hooks the libraries that a running process has mapped. `work` handles the answers that come later.
     pub fn scan(&mut self, pid: u32, probes: &mut Probes) -> io::Result<()> {
         let mapped = match self.files.ask_now(&Ask::Maps { pid }, self.patience) {
@@ -76,7 +72,7 @@ impl Tracker {
             }
         };
         let mapped = mapped.map_err(|why| {
-            if proc::stat(pid).is_ok_and(|stat| !stat.ended()) {
+            if proc::lives(pid) {
                 self.missed(Incomplete::MappingsUnread { pid, why: why.clone() });
             }
             io::Error::other(why)
@@ -93,19 +89,7 @@ impl Tracker {
         self.ask(Job::Early(of), probes);
     }
 
-    /// Asks about all of them. `work` handles the answers one by one.
-    fn look_at_paths(&mut self, of: Early, paths: Vec<String>) {
-        let pid = match of {
-            Early::Linker => std::process::id(),
-            Early::Process(pid) => pid,
-        };
-        for path in paths {
-            let job = Job::Path(pid, path);
-            self.files.ask(job.ask(false), job);
-        }
-    }
-
-    fn ask(&mut self, job: Job, probes: &mut Probes) {
+    pub(super) fn ask(&mut self, job: Job, probes: &mut Probes) {
         self.files.ask(job.ask(false), job);
         loop {
             self.work(probes);
@@ -139,11 +123,11 @@ impl Tracker {
                 Event::Found { job, late, found } => self.found(job, late, found, probes),
                 Event::Late(job, path) => {
                     if !self.is_late_for_nobody(&job) {
-                        self.tell_silent(&job, path);
+                        self.report_silent(&job, path);
                     }
                     if let Job::New(record) = &job {
                         // Other processes then need not wait for this file too.
-                        self.is_seen(record);
+                        self.mark_examined(record);
                         self.goes_on(record);
                     }
                 }
@@ -163,9 +147,9 @@ impl Tracker {
             // A process that stayed stopped until now has made no call.
             let stopped = matches!(&job, Job::New(record) if record.head.flags & wire::STOPPED != 0);
             if !late && !stopped {
-                self.tell_unread(&job, None, "the recording ended before");
+                self.report_unread(&job, None, "the recording ended before");
             } else if late && self.is_late_for_nobody(&job) {
-                self.tell_silent(&job, None);
+                self.report_silent(&job, None);
             }
         }
     }
@@ -175,22 +159,22 @@ impl Tracker {
         matches!(job, Job::New(record) if !self.is_to_be_seen(record))
     }
 
-    fn tell_silent(&mut self, job: &Job, path: Option<PathBuf>) {
+    fn report_silent(&mut self, job: &Job, path: Option<PathBuf>) {
         let path = match (job, path) {
             (Job::Scan(_, mapping), None) => Some(mapping.path.clone()),
             (_, path) => path,
         };
         let within = LATE.as_secs();
-        self.tell_unread(job, path, &format!("its file system did not answer within {within} s"));
+        self.report_unread(job, path, &format!("its file system did not answer within {within} s"));
     }
 
     /// Reports a file that could not be examined; without its name if there are many.
-    fn tell_unread(&mut self, job: &Job, path: Option<PathBuf>, why: &str) {
+    fn report_unread(&mut self, job: &Job, path: Option<PathBuf>, why: &str) {
         if job.is_early() {
             return;
         }
         let pid = job.pid();
-        self.libs.saw_refused(path.as_deref());
+        self.libs.add_refused(path.as_deref());
         let path = path.filter(|_| self.named < MOST_NAMED);
         self.named += usize::from(path.is_some());
         let why = why.to_owned();
@@ -204,10 +188,14 @@ impl Tracker {
         // A late answer has been reported already, except where lateness loses nothing.
         if !late || self.is_late_for_nobody(job) {
             match why {
-                Gone::Silent => self.tell_silent(job, path),
-                Gone::Ended => self.tell_unread(job, path, "gpurec's process for that ended"),
+                Gone::Silent => self.report_silent(job, path),
+                Gone::Ended => self.report_unread(job, path, "gpurec's process for that ended"),
             }
         }
+        self.goes_on_unless(late, job);
+    }
+
+    fn goes_on_unless(&mut self, late: bool, job: &Job) {
         if let (Job::New(record), false) = (job, late) {
             self.goes_on(record);
         }
@@ -220,8 +208,13 @@ impl Tracker {
             // The file has no hooks any more, or they failed: it is examined again.
             Found::Known(key) if !probes.has(&key) && !late => return self.files.ask(job.ask(true), job),
             Found::Early(paths) => {
-                if let Job::Early(of) = job {
-                    self.look_at_paths(of, paths);
+                let pid = match job {
+                    Job::Early(Early::Process(pid)) => pid,
+                    _ => std::process::id(),
+                };
+                // `work` handles the answers one by one.
+                for job in paths.into_iter().map(|path| Job::Path(pid, path)) {
+                    self.files.ask(job.ask(false), job);
                 }
                 return;
             }
@@ -229,24 +222,21 @@ impl Tracker {
             Found::NotHooked { .. } if job.is_early() => return,
             Found::Known(key) => (false, Some(key), None),
             Found::Wants(wants) => {
-                self.libs.saw(&wants);
+                self.libs.add(&wants);
                 let (key, path) = (wants.key, wants.path.clone());
                 (self.look(pid, *wants, probes), Some(key), Some(path))
             }
             Found::NotHooked { path, reason } => {
-                self.libs.saw_refused(Some(&path));
-                (self.tell(monotonic_ns(), pid, Looked::Failed { path, reason }), None, None)
+                self.libs.add_refused(Some(&path));
+                (self.report(monotonic_ns(), pid, Looked::Failed { path, reason }), None, None)
             }
             Found::NotOpened(why) => {
                 self.files_examined += 1;
                 return self.not_opened(&job, late, &why);
             }
             Found::Refused(why) => {
-                self.tell_unread(&job, None, &why);
-                if let (Job::New(record), false) = (&job, late) {
-                    self.goes_on(record);
-                }
-                return;
+                self.report_unread(&job, None, &why);
+                return self.goes_on_unless(late, &job);
             }
             _ => (false, None, None),
         };
@@ -261,7 +251,7 @@ impl Tracker {
         }
         let stopped = record.head.flags & wire::STOPPED != 0 && !late;
         let path = path.unwrap_or_else(|| PathBuf::from("a library"));
-        self.tell_if_mapped_before(&record, key);
+        self.report_mapped_before(&record, key);
         if hooked && !stopped && self.is_to_be_seen(&record) {
             self.came_late(&record, &path);
         } else if hooked
@@ -273,40 +263,29 @@ impl Tracker {
         if record.head.flags & wire::NO_HOOKS != 0 && key.is_some_and(|key| probes.has(&key)) {
             self.missed(Incomplete::SharedCode { pid, path: path.display().to_string() });
         }
-        if late {
-            return;
+        if !late {
+            self.mark_examined(&record);
+            self.goes_on(&record);
         }
-        self.is_seen(&record);
-        self.goes_on(&record);
     }
 
     /// Marks the file as examined. If the map is full, the file is examined again, which costs only time.
-    fn is_seen(&self, record: &NewFile) {
+    fn mark_examined(&self, record: &NewFile) {
         let _ = self.seen.update(wire::bytes(&record.file), &1u32.to_ne_bytes(), MapFlags::ANY);
-    }
-
-    fn goes_on(&mut self, record: &NewFile) {
-        if record.head.flags & wire::STOPPED != 0 {
-            self.is_done(record);
-        }
     }
 
     /// True if something was hooked.
     fn look(&mut self, pid: u32, wants: Wants, probes: &mut Probes) -> bool {
-        // The worker outlives us; if it is gone, the recording is over.
-        let messages = self.messages.clone();
         let ts = monotonic_ns();
         let looked = probes.look(wants, &mut |library, probes| {
-            let what = Told::Coming(library.clone(), probes.to_vec());
-            let _ = messages.send(Message { ts, pid, what });
+            self.send(ts, pid, MessageKind::Coming(library.clone(), probes.to_vec()));
         });
-        self.tell(ts, pid, looked)
+        self.report(ts, pid, looked)
     }
 
     /// Reports the result; `ts` is the time at which the library was announced to the worker. Returns true if
     /// something was hooked.
-    fn tell(&mut self, ts: u64, pid: u32, looked: Looked) -> bool {
-        let send = |what| _ = self.messages.send(Message { ts, pid, what });
+    fn report(&mut self, ts: u64, pid: u32, looked: Looked) -> bool {
         let what = match looked {
             Looked::Nothing => return false,
             Looked::Hooked(library) => {
@@ -314,31 +293,31 @@ impl Tracker {
                     self.libraries.push(Library { single_stepped: Vec::new(), ..library.clone() });
                 }
                 if library.beyond > 0 {
-                    send(Told::Missed(Incomplete::TooManyFunctions.into()));
+                    self.missed(Incomplete::TooManyFunctions);
                 }
                 if library.refused > 0 {
                     let (refused, all) = (library.refused, library.refused + library.functions);
                     let path = library.path.display().to_string();
-                    send(Told::Missed(Incomplete::PartlyHooked { refused, all, path }.into()));
+                    self.missed(Incomplete::PartlyHooked { refused, all, path });
                 }
-                Told::Hooked(library)
+                MessageKind::Hooked(library)
             }
-            Looked::Failed { path, reason } => Told::Failed { path, reason },
+            Looked::Failed { path, reason } => MessageKind::Failed { path, reason },
         };
-        let hooked = matches!(what, Told::Hooked(_));
-        send(what);
+        let hooked = matches!(what, MessageKind::Hooked(_));
+        self.send(ts, pid, what);
         hooked
     }
 
     /// Reports a file that could not be opened, if its calls may be missing. A process that has ended, or a file that
     /// is no longer mapped, needs no hooks.
     fn not_opened(&mut self, job: &Job, late: bool, why: &Unopened) {
-        let ended = proc::stat(job.pid()).map_or(true, |stat| stat.ended());
+        let ended = !proc::lives(job.pid());
         let record = match job {
             Job::New(record) => record,
             Job::Scan(_, mapping) => {
                 if !ended && !why.unmapped && !why.no_library {
-                    self.tell_unread(job, Some(mapping.path.clone()), &why.said);
+                    self.report_unread(job, Some(mapping.path.clone()), &why.said);
                 }
                 return;
             }
@@ -349,25 +328,25 @@ impl Tracker {
         let mut next = true;
         if !stopped && (ended || why.not_found) {
             if self.is_to_be_seen(record) {
-                self.libs.saw_refused(None);
+                self.libs.add_refused(None);
                 self.missed(if ended { Incomplete::Ended } else { Incomplete::Unmapped });
             } else if self.everyone {
-                self.tell_unlooked(record);
+                self.report_not_examined(record);
             }
         } else if let Some(by) = self.resumed(record).filter(|_| stopped) {
-            self.libs.saw_refused(None);
+            self.libs.add_refused(None);
             self.missed(super::looking(by));
         } else {
             if !ended && !why.no_library && record.head.ts < self.ends.get() {
-                self.libs.saw_refused(None);
+                self.libs.add_refused(None);
                 self.missed(Incomplete::NotOpened { why: why.said.clone() });
             }
             next = ended;
         }
-        if !next && !late {
-            self.is_seen(record);
-        }
         if !late {
+            if !next {
+                self.mark_examined(record);
+            }
             self.goes_on(record);
         }
     }

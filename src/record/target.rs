@@ -36,11 +36,11 @@ pub fn environment(config: &Config, user: &Identity) -> Env {
         environment::own_environment()
     } else {
         let (env, source) = environment::user_environment(user);
-        let told = match source {
+        let is_reported = match source {
             EnvSource::Own { .. } => !config.quiet,
             _ => config.verbose,
         };
-        if told {
+        if is_reported {
             ui::say(&format!("the command gets {source}"));
         }
         env
@@ -58,7 +58,7 @@ pub fn command(config: &Config, user: &Identity, env: Env, trace: Option<RawFd>)
     let keep_fds = config.keep_fds.iter().copied().filter(|fd| Some(*fd) != trace).collect();
     let stdout_to_stderr = trace == Some(libc::STDOUT_FILENO);
     let limits = identity::elevated().then(|| Limits::of_caller(user)).flatten();
-    Ok(Some(Launch { command: words.clone(), identity, env, cwd: None, limits, keep_fds, stdout_to_stderr }))
+    Ok(Some(Launch { command: words.clone(), identity, env, limits, keep_fds, stdout_to_stderr }))
 }
 
 pub fn attached(config: &Config, user: &Identity) -> Result<Vec<Attached>> {

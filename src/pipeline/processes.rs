@@ -4,13 +4,14 @@
 use std::collections::HashSet;
 
 use super::decode::What;
+use crate::process::proc;
 use gpurec_trace::{self as trace, Body, Process};
 
 /// The most processes to remember as known.
 const MOST_KNOWN: usize = 1 << 20;
 
 #[derive(Default)]
-pub struct Whose {
+pub struct Processes {
     /// Processes that a line has introduced, and the process of the last line.
     known: HashSet<u32>,
     met: u32,
@@ -18,9 +19,9 @@ pub struct Whose {
     own: HashSet<u32>,
 }
 
-impl Whose {
-    pub fn without(own: impl IntoIterator<Item = u32>) -> Whose {
-        Whose { own: own.into_iter().collect(), ..Whose::default() }
+impl Processes {
+    pub fn without(own: impl IntoIterator<Item = u32>) -> Processes {
+        Processes { own: own.into_iter().collect(), ..Processes::default() }
     }
 
     /// True if no line has introduced the process yet. From now on it counts as introduced.
@@ -82,12 +83,7 @@ pub fn process_of(body: &Body) -> Option<u32> {
 
 /// The words of an argv as in memory. A cut one ends in `…`.
 pub fn words(command: &[u8], cut: bool) -> Vec<String> {
-    let text = command.strip_suffix(&[0]).unwrap_or(command);
-    let mut words: Vec<String> =
-        text.split(|byte| *byte == 0).map(|word| trace::lossy(word).into_owned()).collect();
-    if text.is_empty() {
-        words.clear();
-    }
+    let mut words = proc::words(command);
     if cut {
         words.push("…".to_owned());
     }
