@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use glob::Pattern;
 
 use crate::Usage;
@@ -26,23 +26,12 @@ pub struct Printing {
     width: Option<u32>,
     /// Whether to colour [default: auto: on a terminal, unless NO_COLOR or CLICOLOR=0 say otherwise]
     #[arg(long, value_name = "WHEN", global = true, value_enum, display_order = 901)]
-    color: Option<ColorArg>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ColorArg {
-    Auto,
-    Always,
-    Never,
+    color: Option<Colour>,
 }
 
 impl Printing {
     pub fn chosen(&self) -> Chosen {
-        let colour = match self.color {
-            None | Some(ColorArg::Auto) => Colour::Auto,
-            Some(ColorArg::Always) => Colour::Always,
-            Some(ColorArg::Never) => Colour::Never,
-        };
+        let colour = self.color.unwrap_or_default();
         Chosen { width: self.width.map(|width| width as usize), colour }
     }
 }
@@ -82,14 +71,28 @@ pub enum Task {
 impl Command {
     pub fn task(self) -> Result<Task> {
         Ok(match self {
-            Command::Summary(args) => {
-                Task::Summary { only: args.part.only()?, files: args.files, json: args.json }
+            Command::Summary(SummaryArgs { files, json, part }) => {
+                Task::Summary { only: part.only()?, files, json }
             }
-            Command::Timeline(args) => Task::Timeline(args.config()?),
+            Command::Timeline(TimelineArgs { files, part }) => {
+                let (from, to) = (part.from, part.to);
+                let Only { pids, ranks, tids, .. } = part.only()?;
+                let only = Only { pids, ranks, ..Only::default() };
+                Task::Timeline(TimelineConfig { files, from, to, tids, only })
+            }
             Command::Report(args) => Task::Report(args.config()?),
-            Command::Export(args) => Task::Export(args.config()?),
-            Command::Diff(args) => Task::Diff(args.config()?),
-            Command::Check(args) => Task::Check(args.config()?),
+            Command::Export(ExportArgs { format, output, files, part }) => {
+                if let Some(sentence) = output.as_deref().and_then(gpurec_trace::refused_packing) {
+                    bail!(Usage(sentence));
+                }
+                Task::Export(ExportConfig { only: part.only()?, files, format, output })
+            }
+            Command::Diff(DiffArgs { before, after, json, top, fail_over, part }) => {
+                Task::Diff(DiffConfig { only: part.only()?, before, after, json, top, fail_over })
+            }
+            Command::Check(CheckArgs { assert, files, json, part }) => {
+                Task::Check(CheckConfig { only: part.only()?, files, budgets: assert, json })
+            }
         })
     }
 }
@@ -243,7 +246,7 @@ pub struct ReportArgs {
 pub struct ExportArgs {
     /// For whom
     #[arg(long, value_enum)]
-    format: ExportArg,
+    format: ExportFormat,
     /// Where to, packed if it ends in .zst; `-` is standard output [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
@@ -252,16 +255,6 @@ pub struct ExportArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     part: Part,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ExportArg {
-    /// JSON for ui.perfetto.dev and chrome://tracing
-    Chrome,
-    /// Protobuf for ui.perfetto.dev and trace_processor: smaller and faster
-    Perfetto,
-    /// A row a call, for a spreadsheet or a dataframe
-    Csv,
 }
 
 #[derive(Args)]
@@ -300,73 +293,23 @@ pub struct CheckArgs {
     part: Part,
 }
 
-impl TimelineArgs {
-    pub fn config(self) -> Result<TimelineConfig> {
-        let (from, to) = (self.part.from, self.part.to);
-        let Only { pids, ranks, tids, .. } = self.part.only()?;
-        let only = Only { pids, ranks, ..Only::default() };
-        Ok(TimelineConfig { files: self.files, from, to, tids, only })
-    }
-}
-
 impl ReportArgs {
-    pub fn config(self) -> Result<ReportConfig> {
-        let format = match (self.json, self.csv) {
+    fn config(self) -> Result<ReportConfig> {
+        let ReportArgs { view, mut files, json, csv, older_than, top, part } = self;
+        let format = match (json, csv) {
             (true, _) => Format::Json,
             (_, true) => Format::Csv,
             _ => Format::Text,
         };
-        let mut files = self.files;
         let mut function = None;
-        if self.view.as_deref() == Some("latency")
+        if view.as_deref() == Some("latency")
             && let Some(word) = files.first().and_then(|file| file.to_str())
             && is_function(word)
         {
             function = Some(pattern("FUNCTION", word)?);
             files.remove(0);
         }
-        Ok(ReportConfig {
-            only: self.part.only()?,
-            view: self.view,
-            files,
-            function,
-            format,
-            older_than: self.older_than,
-            top: self.top,
-        })
-    }
-}
-
-impl ExportArgs {
-    pub fn config(self) -> Result<ExportConfig> {
-        if let Some(sentence) = self.output.as_deref().and_then(gpurec_trace::refused_packing) {
-            bail!(Usage(sentence));
-        }
-        let format = match self.format {
-            ExportArg::Chrome => ExportFormat::Chrome,
-            ExportArg::Perfetto => ExportFormat::Perfetto,
-            ExportArg::Csv => ExportFormat::Csv,
-        };
-        Ok(ExportConfig { only: self.part.only()?, files: self.files, format, output: self.output })
-    }
-}
-
-impl DiffArgs {
-    pub fn config(self) -> Result<DiffConfig> {
-        Ok(DiffConfig {
-            only: self.part.only()?,
-            before: self.before,
-            after: self.after,
-            json: self.json,
-            top: self.top,
-            fail_over: self.fail_over,
-        })
-    }
-}
-
-impl CheckArgs {
-    pub fn config(self) -> Result<CheckConfig> {
-        Ok(CheckConfig { only: self.part.only()?, files: self.files, budgets: self.assert, json: self.json })
+        Ok(ReportConfig { only: part.only()?, view, files, function, format, older_than, top })
     }
 }
 
@@ -385,12 +328,8 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 }
 
 pub fn pattern(option: &str, glob: &str) -> Result<Pattern> {
-    match Pattern::new(glob) {
-        Ok(pattern) => Ok(pattern),
-        Err(error) => {
-            bail!(Usage(format!("{option} {glob}: not a pattern: {error}; use *, ? and [a-z]")))
-        }
-    }
+    Pattern::new(glob)
+        .map_err(|error| Usage(format!("{option} {glob}: not a pattern: {error}; use *, ? and [a-z]")).into())
 }
 
 const NO_TIME: &str = "not a time: a number of seconds, or a number with a unit, as in 500ms";

@@ -24,18 +24,14 @@ impl LeftOut {
         };
         let patterns =
             |key: &str| words(key).iter().filter_map(|word| Pattern::new(word).ok()).collect::<Vec<_>>();
-        let mut said: Vec<String> = Vec::new();
-        for key in ["only", "skip"] {
+        let list = |key: &str| {
             let words = words(key);
-            if !words.is_empty() {
-                let more = words
-                    .get(3..)
-                    .filter(|more| !more.is_empty())
-                    .map(|more| format!(" and {} more", more.len()));
-                let first = words.get(..3).unwrap_or(&words).join(" ");
-                said.push(format!("--{key} {first}{}", more.unwrap_or_default()));
-            }
-        }
+            let first = words.get(..3).unwrap_or(&words).join(" ");
+            let more = words.len().saturating_sub(3);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            (!words.is_empty()).then(|| format!("--{key} {first}{more}"))
+        };
+        let mut said: Vec<String> = ["only", "skip"].into_iter().filter_map(list).collect();
         let api = header.options.get("api").and_then(|api| api.as_str());
         said.extend(api.map(|api| format!("--api {api}")));
         let api = match api {

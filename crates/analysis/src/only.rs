@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
-use super::views::stored;
-use crate::Usage;
+use crate::{Figures, Usage};
 use gpurec_trace::bounds::Left;
-use gpurec_trace::{Begin, Body, Finish, Found, KernelBegin, Line, Notes, Process};
+use gpurec_trace::{Body, Finish, Found, Line, Notes, Process};
 
 /// Limits on processes whose ranks are remembered, on words of one command, and on bytes of all commands.
 const MOST: usize = 65_536;
@@ -71,16 +70,36 @@ impl Only {
 
 /// What the lines so far say about a process.
 #[derive(Default)]
-struct Who {
+struct Program {
     command: Arc<[String]>,
     rank: Option<u32>,
     /// A line already in the output says so.
-    told: bool,
+    is_named: bool,
+}
+
+/// The figures of an `end` line, if they contain calls.
+pub fn stored(finish: &Finish) -> Option<Box<Figures>> {
+    let figures = Figures::from_json(&finish.summary).ok()?;
+    (figures.cuda_calls + figures.other_calls > 0).then(|| Box::new(figures))
+}
+
+/// The begin of the call to which a line belongs, and its pid and tid.
+pub fn call_of(line: &Line) -> Option<(u64, u32, u32)> {
+    Some(match &line.body {
+        Body::Begin(begin) => (line.event_id, begin.pid, begin.tid),
+        Body::End(end) => (end.begin, end.pid, end.tid),
+        Body::KernelBegin(begin) => (line.event_id, begin.pid, begin.tid),
+        Body::KernelEnd(end) => (end.begin, end.pid, end.tid),
+        Body::Memory(memory) => (memory.begin, memory.pid, memory.tid),
+        Body::Transfer(transfer) => (transfer.begin, transfer.pid, transfer.tid),
+        Body::Instant(instant) => (line.event_id, instant.pid, instant.tid),
+        _ => return None,
+    })
 }
 
 pub struct Sieve<'a> {
     only: &'a Only,
-    who: HashMap<u32, Who>,
+    programs: HashMap<u32, Program>,
     commands_left: Left<COMMANDS>,
     /// The first event of the selected time, and the first after it: event_ids grow with time.
     first: Option<u64>,
@@ -105,7 +124,7 @@ impl<'a> Sieve<'a> {
         let first = if only.from_ns.is_none() { Some(0) } else { None };
         Sieve {
             only,
-            who: HashMap::new(),
+            programs: HashMap::new(),
             commands_left: Left::default(),
             first,
             end: None,
@@ -124,23 +143,13 @@ impl<'a> Sieve<'a> {
         }
         let is_call = matches!(&line.body, Body::Begin(_) | Body::KernelBegin(_));
         self.calls += u64::from(is_call);
-        if let Body::Begin(Begin { pid, tid, .. }) | Body::KernelBegin(KernelBegin { pid, tid, .. }) =
-            &line.body
-        {
-            self.is_there |= self.is_asked(*pid, *tid);
-        }
+        let call = call_of(line);
+        self.is_there |= call.is_some_and(|(_, pid, tid)| is_call && self.is_asked(pid, tid));
         let keeps = match &line.body {
-            Body::Begin(begin) => self.keeps(line.event_id, begin.pid, begin.tid),
-            Body::End(end) => self.keeps(end.begin, end.pid, end.tid),
-            Body::KernelBegin(begin) => self.keeps(line.event_id, begin.pid, begin.tid),
-            Body::KernelEnd(end) => self.keeps(end.begin, end.pid, end.tid),
-            Body::Memory(memory) => self.keeps(memory.begin, memory.pid, memory.tid),
-            Body::Transfer(transfer) => self.keeps(transfer.begin, transfer.pid, transfer.tid),
-            Body::Instant(instant) => self.keeps(line.event_id, instant.pid, instant.tid),
             Body::Xid(xid) => self.has_time(line.event_id) && (xid.pid == 0 || self.is_of(xid.pid)),
             Body::Process(process) => self.process(process),
             Body::Finish(finish) => return self.finish(line, finish),
-            Body::Header(_) | Body::Lost(_) | Body::Budget(_) | Body::Suspend(_) | Body::Unknown(_) => true,
+            _ => call.is_none_or(|(began, pid, tid)| self.has_time(began) && self.is_asked(pid, tid)),
         };
         if !keeps {
             return Ok(Kept::No);
@@ -155,10 +164,6 @@ impl<'a> Sieve<'a> {
         Ok(Kept::Yes)
     }
 
-    fn keeps(&self, began: u64, pid: u32, tid: u32) -> bool {
-        self.has_time(began) && self.is_asked(pid, tid)
-    }
-
     fn is_asked(&self, pid: u32, tid: u32) -> bool {
         (self.only.tids.is_empty() || self.only.tids.contains(&tid)) && self.is_of(pid)
     }
@@ -168,7 +173,7 @@ impl<'a> Sieve<'a> {
     }
 
     fn is_of(&self, pid: u32) -> bool {
-        let rank = || self.who.get(&pid).and_then(|who| who.rank);
+        let rank = || self.programs.get(&pid).and_then(|program| program.rank);
         (self.only.pids.is_empty() || self.only.pids.contains(&pid))
             && (self.only.ranks.is_empty() || rank().is_some_and(|rank| self.only.ranks.contains(&rank)))
     }
@@ -178,13 +183,13 @@ impl<'a> Sieve<'a> {
             command.truncate(WORDS);
             let bytes = command.iter().map(|word| EACH + word.len()).sum();
             let command = if self.commands_left.take(bytes) { command.into() } else { Arc::default() };
-            self.know(pid, Who { command, rank, told: false });
+            self.know(pid, Program { command, rank, is_named: false });
         }
         let pid = match process {
             Process::Fork(fork) => {
-                let (command, rank) =
-                    self.who.get(&fork.pid).map(|who| (who.command.clone(), who.rank)).unwrap_or_default();
-                self.know(fork.child, Who { command, rank, told: false });
+                let parent = self.programs.get(&fork.pid);
+                let (command, rank) = parent.map(|it| (it.command.clone(), it.rank)).unwrap_or_default();
+                self.know(fork.child, Program { command, rank, is_named: false });
                 if !self.is_of(fork.child) {
                     return false;
                 }
@@ -201,32 +206,26 @@ impl<'a> Sieve<'a> {
         if let Process::Fork(fork) = process
             && keeps
         {
-            self.told(fork.child);
+            self.unnamed(fork.child);
         } else if keeps && process.named().is_some() {
-            self.told(pid);
+            self.unnamed(pid);
         }
         keeps
     }
 
-    fn know(&mut self, pid: u32, who: Who) {
-        if self.who.len() < MOST || self.who.contains_key(&pid) {
-            self.who.insert(pid, who);
+    fn know(&mut self, pid: u32, program: Program) {
+        if self.programs.len() < MOST || self.programs.contains_key(&pid) {
+            self.programs.insert(pid, program);
         }
     }
 
-    fn told(&mut self, pid: u32) {
-        if let Some(who) = self.who.get_mut(&pid) {
-            who.told = true;
-        }
-    }
-
-    /// Finds the description of a process that no line of the output names yet, for example because its parent's was
-    /// dropped.
+    /// The description of a process that no line of the output names yet, for example because its parent's was dropped.
+    /// From now on it is named.
     fn unnamed(&mut self, pid: u32) -> Option<Found> {
-        let who = self.who.get_mut(&pid).filter(|who| !who.told)?;
-        who.told = true;
-        let command = who.command.to_vec();
-        Some(Found { pid, tid: pid, comm: "?".to_owned(), command, rank: who.rank, ..Found::default() })
+        let program = self.programs.get_mut(&pid).filter(|program| !program.is_named)?;
+        program.is_named = true;
+        let (command, rank) = (program.command.to_vec(), program.rank);
+        Some(Found { pid, tid: pid, comm: "?".to_owned(), command, rank, ..Found::default() })
     }
 
     fn finish(&self, line: &Line, finish: &Finish) -> Result<Kept> {
@@ -234,7 +233,7 @@ impl<'a> Sieve<'a> {
             bail!(Usage(NO_EVENTS.to_owned()));
         }
         let mut part = finish.clone();
-        part.in_flight.retain(|call| self.keeps(call.begin, call.pid, call.tid));
+        part.in_flight.retain(|call| self.has_time(call.begin) && self.is_asked(call.pid, call.tid));
         // Figures and stops describe the whole recording. What is unknown for the whole is unknown for a part.
         part.summary = serde_json::json!({ "unknown": finish.summary["unknown"] });
         part.stops = None;

@@ -14,6 +14,7 @@ const PICTURE: usize = 100;
 pub const NARROWEST: usize = 40;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Colour {
     #[default]
     Auto,

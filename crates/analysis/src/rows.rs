@@ -25,14 +25,18 @@ const NAMES: usize = 16 << 20;
 
 const OTHERS: &str = "others";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The first byte of a row's key says which.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Sort {
-    Request,
-    Function,
-    Interrupt,
-    Tracepoint,
+    #[default]
+    Request = b'r',
+    Function = b'f',
+    Interrupt = b'i',
+    Tracepoint = b't',
 }
 
+#[derive(Default)]
 pub struct Row {
     pub sort: Sort,
     /// The name of the line.
@@ -70,14 +74,14 @@ impl Rows {
 
     pub fn named(&mut self, sort: Sort, name: &str) -> usize {
         self.key.clear();
-        self.key.push(tag(sort));
+        self.key.push(sort.into());
         self.key.push_str(name);
         self.index(sort, name, "", 0, false)
     }
 
     pub fn request(&mut self, name: &str, ioctl: &Ioctl) -> usize {
         self.key.clear();
-        self.key.push(tag(Sort::Request));
+        self.key.push(Sort::Request.into());
         self.key.push_str(name);
         self.key.push('\0');
         self.key.push_str(&ioctl.request);
@@ -104,7 +108,7 @@ impl Rows {
         if full {
             // When the table is full, one more row of each sort collects the rest.
             self.key.clear();
-            self.key.push(tag(sort));
+            self.key.push(sort.into());
             self.key.push('\0');
             if let Some(known) = self.by_key.get(self.key.as_str()) {
                 return *known;
@@ -118,13 +122,7 @@ impl Rows {
             request: request.into(),
             detail,
             unknown: unknown && !full,
-            calls: 0,
-            timed: 0,
-            total_ns: 0,
-            max_ns: 0,
-            off_cpu_ns: 0,
-            failed: 0,
-            statuses: BTreeMap::new(),
+            ..Row::default()
         });
         self.by_key.insert(self.key.as_str().into(), index);
         index
@@ -224,12 +222,9 @@ fn is_uvm(name: &str) -> bool {
     BEGIN.iter().any(|begin| name.starts_with(begin)) || CONTAIN.iter().any(|part| name.contains(part))
 }
 
-fn tag(sort: Sort) -> char {
-    match sort {
-        Sort::Request => 'r',
-        Sort::Function => 'f',
-        Sort::Interrupt => 'i',
-        Sort::Tracepoint => 't',
+impl From<Sort> for char {
+    fn from(sort: Sort) -> char {
+        char::from(sort as u8)
     }
 }
 

@@ -136,6 +136,21 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// Passes the name and the value of each argument to `take`.
+    pub fn each(&self, mut take: impl FnMut(&str, &Value)) {
+        match self {
+            Args::Raw(raw) => RAW_NAMES
+                .iter()
+                .zip(raw.iter())
+                .for_each(|(name, register)| take(name, &Value::Hex(*register))),
+            Args::Named(args) => args.iter().for_each(|arg| take(&arg.name, &arg.value)),
+            Args::Json(json) => json
+                .pairs()
+                .filter_map(|(name, text)| Some((name, value(text)?)))
+                .for_each(|(name, it)| take(name, &it)),
+        }
+    }
+
     /// The value of the first argument.
     pub fn first(&self) -> Option<Value<'_>> {
         match self {

@@ -54,7 +54,7 @@ impl<T: PartialEq> PartialEq for List<'_, T> {
 
 impl<'a> Value<'a> {
     /// A string from a file, where pointers are strings too.
-    pub(super) fn of_text(text: &'a str) -> Value<'a> {
+    pub fn of_text(text: &'a str) -> Value<'a> {
         parse_hex(text).map_or(Value::Text(Cow::Borrowed(text)), Value::Hex)
     }
 

@@ -8,9 +8,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use crate::Usage;
-use crate::measure::{self, Fault, Op, Term, Value};
+use crate::measure::{self, Op, Term, Value};
 use crate::text::clean;
-use crate::ui::is_unsafe;
 
 /// A larger file is no assertion file; the user probably passed a trace.
 const LARGEST: u64 = 1 << 20;
@@ -51,11 +50,13 @@ pub fn read(given: &[String]) -> Result<Vec<Budget>> {
     let mut errors = Vec::new();
     for one in given {
         match contents(one)? {
-            Some(text) => lines(one, &text, &mut budgets, &mut errors),
-            None => {
-                let place = Place { file: None, line: None };
-                expression(one, place, &mut budgets, &mut errors);
+            Some(text) => {
+                for (at, line) in text.strip_prefix('\u{feff}').unwrap_or(&text).lines().enumerate() {
+                    let place = Place { file: Some(clean(one)), line: Some(at + 1) };
+                    expression(line, place, &mut budgets, &mut errors);
+                }
             }
+            None => expression(one, Place { file: None, line: None }, &mut budgets, &mut errors),
         }
     }
     if errors.len() > MOST {
@@ -86,8 +87,7 @@ fn contents(given: &str) -> Result<Option<String>> {
         ))),
     };
     let mut bytes = Vec::new();
-    let read = file.by_ref().take(LARGEST + 1).read_to_end(&mut bytes);
-    if let Err(error) = read {
+    if let Err(error) = file.by_ref().take(LARGEST + 1).read_to_end(&mut bytes) {
         bail!(Usage(format!("{}: the budget cannot be read ({error})", clean(given))));
     }
     let is_trace = bytes.starts_with(b"{\"event_id\"") || bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
@@ -107,14 +107,6 @@ fn contents(given: &str) -> Result<Option<String>> {
     }
 }
 
-fn lines(file: &str, text: &str, budgets: &mut Vec<Budget>, errors: &mut Vec<String>) {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    for (at, line) in text.lines().enumerate() {
-        let place = Place { file: Some(clean(file)), line: Some(at + 1) };
-        expression(line, place, budgets, errors);
-    }
-}
-
 fn expression(line: &str, place: Place, budgets: &mut Vec<Budget>, errors: &mut Vec<String>) {
     match measure::budget(line) {
         Ok(None) if place.file.is_none() => {
@@ -124,16 +116,8 @@ fn expression(line: &str, place: Place, budgets: &mut Vec<Budget>, errors: &mut 
         Ok(Some((term, op, limit))) => {
             budgets.push(Budget { term, op, limit, text: without_comment(line), place });
         }
-        Err(fault) => errors.push(pointed(line, &fault, &place)),
+        Err(fault) => errors.push(fault.pointed(&place.at(fault.column), line)),
     }
-}
-
-/// The error, the line, and a marker below the column.
-pub fn pointed(line: &str, fault: &Fault, place: &Place) -> String {
-    // Each unprintable character becomes one space, so that columns stay aligned.
-    let shown: String = line.chars().map(|c| if is_unsafe(c) { ' ' } else { c }).collect();
-    let mark = format!("{}^", " ".repeat(fault.column.saturating_sub(1)));
-    format!("{}: {}\n  {}\n  {mark}", place.at(fault.column), clean(&fault.reason), shown.trim_end())
 }
 
 fn without_comment(line: &str) -> String {

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::json;
 
-use super::measure::{Asks, Gathered, Missing, Op, Value, decide, evaluate, gather, options_that_leave_out};
+use super::measure::{
+    Asks, Gathered, Missing, Op, Value, Verdict, decide, evaluate, gather, options_that_leave_out,
+};
 use super::{Only, read, width_of_output};
 use crate::ui;
 use budget::Budget;
@@ -35,14 +37,6 @@ struct Outcome<'a> {
     value: Option<Value>,
     /// Why there is no value, or why it does not mean what it seems to; and where to look.
     because: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Pass,
-    Fail,
-    /// The expression names something that does not exist.
-    Wrong,
 }
 
 pub fn check(config: &CheckConfig) -> Result<u8> {
@@ -69,35 +63,15 @@ pub fn check(config: &CheckConfig) -> Result<u8> {
     })
 }
 
-impl Verdict {
-    fn status(self) -> u8 {
-        match self {
-            Verdict::Pass => 0,
-            Verdict::Fail => 1,
-            Verdict::Wrong => 2,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Verdict::Pass => "pass",
-            Verdict::Fail => "fail",
-            Verdict::Wrong => "error",
-        }
-    }
-}
-
 fn judge<'a>(budget: &'a Budget, gathered: &Gathered) -> Outcome<'a> {
     let found = match evaluate(&budget.term, gathered) {
         Ok(found) => found,
-        Err(missing) => {
-            let (verdict, because) = match missing {
-                Missing::NoValue(reason) => (Verdict::Fail, reason),
-                Missing::Unknown { column, reason } => {
-                    (Verdict::Wrong, format!("{}: {reason}", budget.place.at(column)))
-                }
-            };
-            return Outcome { budget, verdict, value: None, because: vec![because] };
+        Err(Missing::NoValue(reason)) => {
+            return Outcome { budget, verdict: Verdict::Fail, value: None, because: vec![reason] };
+        }
+        Err(Missing::Unknown { column, reason }) => {
+            let because = vec![format!("{}: {reason}", budget.place.at(column))];
+            return Outcome { budget, verdict: Verdict::Wrong, value: None, because };
         }
     };
     let pass = decide(&found, budget.op, &budget.limit);
@@ -109,36 +83,26 @@ fn judge<'a>(budget: &'a Budget, gathered: &Gathered) -> Outcome<'a> {
     }
     let value = Some(found.shown(&budget.limit));
     because.extend(found.notes);
-    Outcome { budget, verdict: if pass { Verdict::Pass } else { Verdict::Fail }, value, because }
+    Outcome { budget, verdict: Verdict::of(pass), value, because }
 }
 
 fn to_json(file: &Path, gathered: &Gathered, outcomes: &[Outcome]) -> serde_json::Value {
-    let figures = &gathered.whole.figures;
-    let checks: Vec<serde_json::Value> = outcomes
-        .iter()
-        .map(|outcome| {
-            let budget = outcome.budget;
-            json!({
-                "budget": budget.text,
-                "from": budget.place.file,
-                "line": budget.place.line,
-                "value": outcome.value.map(|value| value.json()),
-                "limit": budget.limit.json(),
-                "unit": budget.limit.unit.name(),
-                "verdict": outcome.verdict.name(),
-                "because": outcome.because,
-            })
+    let check = |outcome: &Outcome| {
+        let budget = outcome.budget;
+        json!({
+            "budget": budget.text,
+            "from": budget.place.file,
+            "line": budget.place.line,
+            "value": outcome.value.map(|value| value.json()),
+            "limit": budget.limit.json(),
+            "unit": budget.limit.unit.name(),
+            "verdict": outcome.verdict.name(),
+            "because": outcome.because,
         })
-        .collect();
-    json!({
-        "file": file.display().to_string(),
-        "duration_ns": figures.duration_ns,
-        "complete": figures.complete,
-        "incomplete_because": figures.incomplete_because,
-        "incomplete_codes": figures.incomplete_codes,
-        "notes": gathered.sentences,
-        "left_out": options_that_leave_out(gathered.header.as_deref()),
-        "passed": outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass),
-        "checks": checks,
-    })
+    };
+    let mut json = gathered.json(file);
+    json["left_out"] = json!(options_that_leave_out(gathered.header.as_deref()));
+    json["passed"] = outcomes.iter().all(|outcome| outcome.verdict == Verdict::Pass).into();
+    json["checks"] = outcomes.iter().map(check).collect();
+    json
 }

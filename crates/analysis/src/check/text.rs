@@ -3,22 +3,16 @@
 use std::path::Path;
 
 use super::{Outcome, Verdict};
-use crate::measure::{First, Gathered, options_that_leave_out};
-use crate::text::{Page, clean, duration, plural, seconds};
+use crate::measure::{First, Gathered, Value, options_that_leave_out};
+use crate::text::{Page, clean, seconds};
 
 /// Longer expressions get no padding.
 const WIDEST: usize = 48;
 
 pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usize) -> String {
     let figures = &gathered.whole.figures;
-    let state = if figures.complete { "complete" } else { "NOT complete" };
     let mut page = Page::new(width);
-    page.line(&format!(
-        "{}: {}, {}, {state}",
-        clean(&file.display().to_string()),
-        duration(figures.duration_ns),
-        plural(figures.cuda_calls, "CUDA call")
-    ));
+    page.line(&gathered.headline(file));
     // Totals of a recording that left calls out cover only the remaining calls.
     if let Some(options) = options_that_leave_out(gathered.header.as_deref()) {
         page.wrapped("  - ", &format!("not all calls are in it: {}", clean(&options)));
@@ -28,20 +22,9 @@ pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usiz
     };
     let (budgets, values) = (longest(&|o| clean(&o.budget.text)), longest(&shown));
     for outcome in outcomes {
-        let line = format!(
-            "  {:<5}  {:<budgets$}  {:>values$}",
-            match outcome.verdict {
-                Verdict::Pass => "pass",
-                Verdict::Fail => "FAIL",
-                Verdict::Wrong => "ERROR",
-            },
-            clean(&outcome.budget.text),
-            shown(outcome)
-        );
-        page.line(line.trim_end());
-        for reason in &outcome.because {
-            page.wrapped("         ", &clean(reason));
-        }
+        let (budget, value) = (clean(&outcome.budget.text), shown(outcome));
+        let line = format!("{budget:<budgets$}  {value:>values$}");
+        outcome.verdict.print(&mut page, &line, &outcome.because);
     }
     page.line(&verdict(outcomes));
     if !figures.complete {
@@ -59,18 +42,15 @@ pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usiz
 /// In percent if the limit is: the reader compares the two by eye.
 fn shown(outcome: &Outcome) -> String {
     let is_percent = outcome.budget.text.contains('%');
-    match outcome.value {
-        None => "no value".to_owned(),
-        Some(value) if is_percent => value.in_percent().unwrap_or_else(|| value.to_string()),
-        Some(value) => value.to_string(),
-    }
+    let percent = |value: &Value| value.in_percent().filter(|_| is_percent);
+    outcome.value.map_or("no value".to_owned(), |value| percent(&value).unwrap_or_else(|| value.to_string()))
 }
 
 fn verdict(outcomes: &[Outcome]) -> String {
     let count = |verdict| outcomes.iter().filter(|outcome| outcome.verdict == verdict).count();
     let all = outcomes.len();
     match (count(Verdict::Fail), count(Verdict::Wrong)) {
-        (0, 0) => format!("{} of {all} passed", all),
+        (0, 0) => format!("{all} of {all} passed"),
         (failed, 0) => format!("{failed} of {all} FAILED"),
         (0, wrong) => format!("{wrong} of {all} cannot be checked"),
         (failed, wrong) => format!("{failed} of {all} FAILED, {wrong} cannot be checked"),

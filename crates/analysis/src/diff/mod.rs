@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::measure::{Asks, Gathered, gather};
+use super::measure::{Asks, Gathered, Threshold, gather};
 use super::{Only, width_of_output};
 use crate::ui;
 use order::{Change, Ordered, Rank};
@@ -65,12 +65,7 @@ pub fn diff(config: &DiffConfig) -> Result<u8> {
 }
 
 impl<'a> Diff<'a> {
-    fn new(
-        files: [&'a Path; 2],
-        asks: &Asks,
-        thresholds: &[thresholds::Given],
-        only: &Only,
-    ) -> Result<Diff<'a>> {
+    fn new(files: [&'a Path; 2], asks: &Asks, thresholds: &[Threshold], only: &Only) -> Result<Diff<'a>> {
         let [before, after] = files;
         let gathered = [gather(before, asks, only)?, gather(after, asks, only)?];
         let rows = rows::rows(&gathered);
@@ -85,18 +80,7 @@ impl<'a> Diff<'a> {
     }
 
     fn json(&self, top: Option<usize>) -> Value {
-        let side = |at: usize| {
-            let (file, gathered) = (self.files.get(at)?, self.gathered.get(at)?);
-            let figures = &gathered.whole.figures;
-            Some(json!({
-                "file": file.display().to_string(),
-                "duration_ns": figures.duration_ns,
-                "complete": figures.complete,
-                "incomplete_because": figures.incomplete_because,
-                "incomplete_codes": figures.incomplete_codes,
-                "notes": gathered.sentences,
-            }))
-        };
+        let side = |at: usize| Some(self.gathered.get(at)?.json(self.files.get(at)?));
         let changes: Vec<Value> =
             self.changes.changes.iter().take(top.unwrap_or(usize::MAX)).map(Change::json).collect();
         json!({

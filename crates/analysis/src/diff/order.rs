@@ -180,26 +180,19 @@ fn cause(change: &Change, all: &[Change]) -> Option<usize> {
         other.rank != Rank::Times
             && with.signum() == delta.signum()
             && with.unsigned_abs() >= delta.unsigned_abs()
+            && self::delta(&other.row).signum() == delta.signum()
     };
     // All additional calls came from inside one function whose own number of calls changed in the same direction.
     let caller = |other: &Change| {
         let inside = row.callers.get(&other.row.name).copied().unwrap_or(0);
-        !other.row.is_kernel
-            && inside != 0
-            && goes_along(other, inside)
-            && self::delta(&other.row).signum() == delta.signum()
+        !other.row.is_kernel && inside != 0 && goes_along(other, inside)
     };
     // A launch call launches some kernel.
     let kernels: i64 =
         all.iter().filter(|other| other.row.is_kernel).map(|other| self::delta(&other.row)).sum();
     let traits = FunctionTraits::of(&row.name);
     let launches = traits.is_kernel_launch() || traits.is(Mark::Configures);
-    let kernel = |other: &Change| {
-        launches
-            && other.row.is_kernel
-            && goes_along(other, kernels)
-            && self::delta(&other.row).signum() == delta.signum()
-    };
+    let kernel = |other: &Change| launches && other.row.is_kernel && goes_along(other, kernels);
     // A function that releases follows the one that acquires.
     let taker = |other: &Change| {
         !other.row.is_kernel

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use crate::measure::{
-    Gathered, NAMELESS, Sample, Seen, Unit, Value, copied, options_that_leave_out, recorded,
-};
+use crate::measure::{Gathered, NAMELESS, Sample, Seen, Value, metric, options_that_leave_out, recorded};
 use gpurec_cuda::{self as cuda, Api};
 
 /// One recording's part of a row.
@@ -124,55 +122,42 @@ fn callers(rows: &mut BTreeMap<(bool, String), Row>, seen: &Seen, sign: i64) {
     }
 }
 
+/// The totals by name: the metric, and whether it is printed even if equal.
+const TOTALS: [(&str, &str, bool); 23] = [
+    ("Duration", "duration", true),
+    ("CUDA calls", "calls", true),
+    ("Kernel launches", "launches", true),
+    ("Graph launches", "graph_launches", false),
+    ("Allocations", "memory.allocations", true),
+    ("Bytes allocated", "memory.allocated", true),
+    ("Bytes held at exit", "memory.held", false),
+    ("Bytes leaked", "memory.leaked", false),
+    ("Peak of a process", "memory.peak", false),
+    ("Copies", "copies.calls", true),
+    ("Bytes copied", "copies.bytes", true),
+    ("  H2D", "copies.H2D.bytes", false),
+    ("  D2H", "copies.D2H.bytes", false),
+    ("  D2D", "copies.D2D.bytes", false),
+    ("  P2P", "copies.P2P.bytes", false),
+    ("  unknown", "copies.unknown.bytes", false),
+    ("Waits for the GPU", "sync.calls", true),
+    ("Time in them", "sync.time", true),
+    ("Failed calls", "errors", true),
+    ("Handled failures", "errors.handled", false),
+    ("Ioctls", "ioctl.calls", true),
+    ("Time in ioctls", "ioctl.time", true),
+    ("Xids", "xids", false),
+];
+
 pub fn totals(gathered: &[Gathered; 2]) -> Vec<Total> {
-    let [before, after] = gathered;
-    let mut all = Vec::new();
-    let mut add = |name, unit, always, figure: &str, of: &dyn Fn(&Seen) -> Option<u64>| {
-        if let (Some(seen_before), Some(seen_after)) = (of(&before.whole), of(&after.whole)) {
-            let unknown = [before, after].iter().find_map(|one| one.whole.figures.unknown.get(figure));
-            let (before, after) = (Value::whole(seen_before, unit), Value::whole(seen_after, unit));
-            all.push(Total { name, before, after, always, unknown: unknown.cloned() });
-        }
+    let [before, after] = gathered.each_ref().map(|side| &side.whole);
+    let total = |(name, text, always): &(&'static str, &str, bool)| {
+        let metric = metric(text)?;
+        let unknown = metric.unknown(before).or_else(|| metric.unknown(after)).cloned();
+        let (before, after) = (metric.value(before)?, metric.value(after)?);
+        Some(Total { name, before, after, always: *always, unknown })
     };
-    add("Duration", Unit::Time, true, "", &|seen| Some(seen.figures.duration_ns));
-    add("CUDA calls", Unit::Count, true, "cuda_calls", &|seen| Some(seen.figures.cuda_calls));
-    add("Kernel launches", Unit::Count, true, "kernel_launches", &|seen| Some(seen.figures.kernel_launches));
-    add("Graph launches", Unit::Count, false, "graph_launches", &|seen| Some(seen.figures.graph_launches));
-    add("Allocations", Unit::Count, true, "memory.allocations", &|seen| {
-        Some(seen.figures.memory.allocations)
-    });
-    add("Bytes allocated", Unit::Bytes, true, "memory.allocated_bytes", &|seen| {
-        Some(seen.figures.memory.allocated_bytes)
-    });
-    add("Bytes held at exit", Unit::Bytes, false, "memory.held", &|seen| {
-        Some(seen.figures.memory.held.bytes)
-    });
-    add("Bytes leaked", Unit::Bytes, false, "memory.leaks", &|seen| Some(seen.figures.memory.leaks.bytes));
-    add("Peak of a process", Unit::Bytes, false, "memory.peak", &|seen| Some(seen.peak_bytes));
-    let copies =
-        |seen: &Seen| copied(seen.figures.transfers.by_direction.iter().filter(|d| d.direction != "set"));
-    add("Copies", Unit::Count, true, "transfers.count", &|seen| Some(copies(seen).count));
-    add("Bytes copied", Unit::Bytes, true, "transfers.bytes", &|seen| Some(copies(seen).bytes));
-    for (name, direction) in
-        [("  H2D", "H2D"), ("  D2H", "D2H"), ("  D2D", "D2D"), ("  P2P", "P2P"), ("  unknown", "unknown")]
-    {
-        let of = |seen: &Seen| {
-            copied(seen.figures.transfers.by_direction.iter().filter(|d| d.direction == direction))
-        };
-        add(name, Unit::Bytes, false, "transfers.bytes", &|seen| Some(of(seen).bytes));
-    }
-    add("Waits for the GPU", Unit::Count, true, "sync.calls", &|seen| Some(seen.figures.sync.calls));
-    add("Time in them", Unit::Time, true, "sync.total_ns", &|seen| Some(seen.figures.sync.total_ns));
-    add("Failed calls", Unit::Count, true, "failures.calls", &|seen| Some(seen.figures.failures.calls));
-    add("Handled failures", Unit::Count, false, "failures.handled", &|seen| {
-        Some(seen.figures.failures.handled)
-    });
-    add("Ioctls", Unit::Count, true, "", &|seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctls));
-    add("Time in ioctls", Unit::Time, true, "", &|seen| {
-        seen.figures.kernel_space.as_ref().map(|k| k.ioctl_ns)
-    });
-    add("Xids", Unit::Count, false, "", &|seen| seen.figures.kernel_space.as_ref().map(|k| k.xid_count));
-    all
+    TOTALS.iter().filter_map(total).collect()
 }
 
 impl Total {

@@ -2,11 +2,10 @@
 
 use super::Diff;
 use super::order::{Change, Rank};
-use super::rows::{Side, Total};
-use super::thresholds::Verdict;
+use super::rows::Side;
 use crate::measure::{Unit, Value};
 use crate::table::{Cell, Column, Table, long, megabytes, number, size};
-use crate::text::{Page, clean, duration, plural};
+use crate::text::{Page, clean, plural};
 use gpurec_cuda as cuda;
 
 const TOP_COUNTS: usize = 20;
@@ -15,14 +14,7 @@ const TOP_TIMES: usize = 10;
 pub fn print(diff: &Diff, top: Option<usize>, width: usize) -> String {
     let mut page = Page::new(width);
     for ((name, file), gathered) in ["before", "after "].iter().zip(diff.files).zip(&diff.gathered) {
-        let figures = &gathered.whole.figures;
-        let state = if figures.complete { "complete" } else { "NOT complete" };
-        page.line(&format!(
-            "{name}  {}: {}, {}, {state}",
-            clean(&file.display().to_string()),
-            duration(figures.duration_ns),
-            plural(figures.cuda_calls, "CUDA call")
-        ));
+        page.line(&format!("{name}  {}", gathered.headline(file)));
     }
     for caveat in &diff.caveats {
         page.wrapped("  - ", &clean(caveat));
@@ -35,9 +27,8 @@ pub fn print(diff: &Diff, top: Option<usize>, width: usize) -> String {
 }
 
 fn totals(page: &mut Page, diff: &Diff) {
-    let shown: Vec<&Total> = diff.totals.iter().filter(|total| total.always || total.changed()).collect();
     page.line(&format!("\n  {:<18}{:>14}  {:>14}  {:>14}", "", "before", "after", "change"));
-    for total in shown {
+    for total in diff.totals.iter().filter(|total| total.always || total.changed()) {
         if let Some(reason) = &total.unknown {
             page.line(&format!("  {:<18}not known ({})", total.name, clean(reason)));
             continue;
@@ -235,20 +226,8 @@ fn thresholds(page: &mut Page, diff: &Diff) {
             (Some(before), Some(after)) => relative(before, after),
             _ => String::new(),
         };
-        let word = match Verdict::status(verdict) {
-            0 => "pass",
-            1 => "FAIL",
-            _ => "ERROR",
-        };
-        let line = format!(
-            "  {word:<5}  {:<longest$}  {} -> {}  {percent}",
-            clean(&verdict.text),
-            shown(verdict.before),
-            shown(verdict.after)
-        );
-        page.line(line.trim_end());
-        for reason in &verdict.because {
-            page.wrapped("         ", &clean(reason));
-        }
+        let (before, after) = (shown(verdict.before), shown(verdict.after));
+        let line = format!("{:<longest$}  {before} -> {after}  {percent}", clean(&verdict.text));
+        verdict.verdict.print(page, &line, &verdict.because);
     }
 }

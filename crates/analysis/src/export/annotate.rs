@@ -1,10 +1,10 @@
-//! Converts a JSON object to Perfetto's debug annotations. In: the text that details.rs wrote. Out: one annotation for
-//! each key, with objects as dictionaries, and names and strings as interned numbers. Hex strings become pointers, as
-//! they are in the trace.
+//! Writes values as Perfetto's debug annotations. In: the keys and values of details.rs. Out: one annotation for each
+//! key, with objects as dictionaries, and names and strings as interned numbers. Hex strings become pointers, as they
+//! are in the trace.
 
 use super::intern::{ANNOTATIONS, Interned, VALUES};
 use super::proto;
-use gpurec_trace::{Arg, Value};
+use gpurec_trace::{Datum, Value};
 
 /// Fields of DebugAnnotation.
 const NAME_IID: u32 = 1;
@@ -19,38 +19,54 @@ const DICT: u32 = 11;
 const ARRAY: u32 = 12;
 const STRING_IID: u32 = 17;
 
+#[derive(Default)]
 pub struct Annotator {
-    names: Interned,
-    values: Interned,
+    names: Interned<ANNOTATIONS>,
+    values: Interned<VALUES>,
     /// Entries for new text.
     pub entries: Vec<u8>,
 }
 
 impl Annotator {
-    pub fn new() -> Annotator {
-        Annotator { names: Interned::new(ANNOTATIONS), values: Interned::new(VALUES), entries: Vec::new() }
-    }
-
-    pub fn clear(&mut self) {
-        self.names.clear();
-        self.values.clear();
-        self.entries.clear();
-    }
-
-    /// Writes each key of the object as a field `field` of the open message in `out`.
-    pub fn object(&mut self, out: &mut Vec<u8>, field: u32, json: &[u8]) {
-        if let Ok(Value::Object(items)) = serde_json::from_slice(json) {
-            self.annotations(out, field, &items);
+    /// Writes a key and its value as a field `field` of the open message in `out`.
+    pub fn put(&mut self, out: &mut Vec<u8>, field: u32, name: &str, value: Datum) {
+        let annotation = self.open(out, field, name);
+        match value {
+            Datum::Number(n) => proto::uint(out, UINT, n),
+            Datum::Signed(n) => self.value(out, &Value::Signed(n)),
+            Datum::Hex(pointer) => proto::uint(out, POINTER, pointer),
+            Datum::Micros(ns) => proto::double(out, DOUBLE, ns as f64 / 1e3),
+            Datum::Text(text) => self.value(out, &Value::of_text(text)),
+            Datum::Triple(numbers) => {
+                numbers.iter().for_each(|n| self.item(out, &Value::Number((*n).into())))
+            }
+            Datum::Bool(is) => proto::uint(out, BOOL, is.into()),
+            Datum::Args(args) => args.each(|name, value| self.annotation(out, DICT, name, value)),
+            Datum::Json(text) => {
+                if let Ok(value) = serde_json::from_str(text) {
+                    self.value(out, &value);
+                }
+            }
         }
+        proto::close(out, annotation);
     }
 
-    fn annotations(&mut self, out: &mut Vec<u8>, field: u32, items: &[Arg]) {
-        for item in items {
-            let annotation = proto::open(out, field);
-            self.name(out, &item.name);
-            self.value(out, &item.value);
-            proto::close(out, annotation);
-        }
+    fn open(&mut self, out: &mut Vec<u8>, field: u32, name: &str) -> proto::Opened {
+        let annotation = proto::open(out, field);
+        self.names.put(out, (NAME_IID, NAME), name, &mut self.entries);
+        annotation
+    }
+
+    pub fn annotation(&mut self, out: &mut Vec<u8>, field: u32, name: &str, value: &Value) {
+        let annotation = self.open(out, field, name);
+        self.value(out, value);
+        proto::close(out, annotation);
+    }
+
+    fn item(&mut self, out: &mut Vec<u8>, value: &Value) {
+        let item = proto::open(out, ARRAY);
+        self.value(out, value);
+        proto::close(out, item);
     }
 
     fn value(&mut self, out: &mut Vec<u8>, value: &Value) {
@@ -58,28 +74,18 @@ impl Annotator {
             Value::Null => proto::bytes(out, STRING, b"null"),
             Value::Bool(is) => proto::uint(out, BOOL, (*is).into()),
             Value::Number(n) => proto::uint(out, UINT, *n),
-            Value::Signed(n) => proto::int(out, INT, *n),
+            // As a JSON number has no sign unless it is negative.
+            Value::Signed(n) => match u64::try_from(*n) {
+                Ok(n) => proto::uint(out, UINT, n),
+                Err(_) => proto::int(out, INT, *n),
+            },
             Value::Float(n) => proto::double(out, DOUBLE, *n),
             Value::Hex(pointer) => proto::uint(out, POINTER, *pointer),
-            Value::Text(text) => match self.values.number(text, &mut self.entries) {
-                Some(number) => proto::uint(out, STRING_IID, number),
-                None => proto::bytes(out, STRING, text.as_bytes()),
-            },
-            Value::Array(items) => {
-                for item in items.iter() {
-                    let opened = proto::open(out, ARRAY);
-                    self.value(out, item);
-                    proto::close(out, opened);
-                }
+            Value::Text(text) => self.values.put(out, (STRING_IID, STRING), text, &mut self.entries),
+            Value::Array(items) => items.iter().for_each(|item| self.item(out, item)),
+            Value::Object(items) => {
+                items.iter().for_each(|item| self.annotation(out, DICT, &item.name, &item.value));
             }
-            Value::Object(items) => self.annotations(out, DICT, items),
-        }
-    }
-
-    fn name(&mut self, out: &mut Vec<u8>, name: &str) {
-        match self.names.number(name, &mut self.entries) {
-            Some(number) => proto::uint(out, NAME_IID, number),
-            None => proto::bytes(out, NAME, name.as_bytes()),
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::details;
 use super::object::Object;
 use super::sink::{At, Cause, Linked, Sink, Source, name};
-use super::tracks::{Process, Track};
+use super::tracks::{Process, Space, Track};
 use gpurec_trace::{Datum, Line, json};
 
 #[derive(Default)]
@@ -113,15 +113,13 @@ impl Sink for Chrome {
         self.metadata("thread_sort_index", track, "sort_index", Datum::Number(track.uuid));
     }
 
-    fn counter_track(&mut self, _uuid: u64, _process: &Process, _name: &str) {}
-
     fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Linked) {
         self.event(name(line), line.body.head().0, b"B", at.ts_ns, at.track);
         self.details(line);
-        if let Linked::In(flow) = linked {
+        if let Linked::In { ioctl, from_ns, .. } = linked {
             // The arrow starts at the begin of the call, where the ioctl has not begun yet.
-            self.flow(b"s", flow.from_ns, at.track, flow.ioctl);
-            self.flow(b"f\",\"bp\":\"e", at.ts_ns, at.track, flow.ioctl);
+            self.flow(b"s", from_ns, at.track, ioctl);
+            self.flow(b"f\",\"bp\":\"e", at.ts_ns, at.track, ioctl);
         }
     }
 
@@ -153,9 +151,9 @@ impl Sink for Chrome {
         self.details(line);
     }
 
-    fn counter(&mut self, ts_ns: u64, _uuid: u64, pid: u32, name: &str, value: u64) {
-        self.event(name, "memory", b"C", ts_ns, Track { uuid: 0, pid, tid: 0 });
-        self.args("bytes", Datum::Number(value));
+    fn counter(&mut self, ts_ns: u64, space: &Space, pid: u32) {
+        self.event(&space.name, "memory", b"C", ts_ns, Track { uuid: 0, pid, tid: 0 });
+        self.args("bytes", Datum::Number(space.live));
     }
 
     fn note(&mut self, at: At, text: &str) {

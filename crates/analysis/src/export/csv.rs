@@ -6,53 +6,60 @@ use std::ops::Range;
 
 use super::details;
 use super::sink::{At, Cause, Linked, Sink, Source};
-use super::tracks::{Process, Track};
 use crate::ui;
 use gpurec_trace::{self as trace, Body, Datum, End, KernelEnd, Key, Line, json};
 
-/// The columns from the process on, by key of the trace. Before them are the file, event_id, start, duration, type and
-/// name; after them is `more`.
-const CELLS: [&str; 29] = [
-    "pid",
-    "tid",
-    "rank",
-    "depth",
-    "parent",
-    "kernel",
-    "grid",
-    "block",
-    "shared",
-    "stream",
-    "device",
-    "context",
-    "request",
-    "cmd",
-    "detail",
-    "args",
-    "retval",
-    "status",
-    "error",
-    "out",
-    "ended",
-    "begin",
-    "cpu",
-    "op",
-    "space",
-    "ptr",
-    "size",
-    "total_allocated",
-    "async",
-];
+const HEADER: &str = "file,event_id,start_s,duration_us,type,name,pid,tid,rank,depth,parent,kernel,grid,block,shared,stream,device,context,request,cmd,detail,args,retval,status,error,out,ended,begin,cpu,op,space,ptr,size,total_allocated,async,more\n";
 
-/// The columns of a call's begin, of its end, and of everything except calls.
-const BEGIN: Range<usize> = 0..16;
+/// The column of a key, counted from the process on. Keys are constants, so the compiler finds it.
+#[inline(always)]
+fn column(key: &str) -> Option<usize> {
+    Some(match key {
+        "pid" => 0,
+        "tid" => 1,
+        "depth" => 3,
+        "parent" => 4,
+        "kernel" => 5,
+        "grid" => 6,
+        "block" => 7,
+        "shared" => 8,
+        "stream" => 9,
+        "device" => 10,
+        "context" => 11,
+        "request" => 12,
+        "cmd" => 13,
+        "detail" => 14,
+        "args" => 15,
+        "retval" => 16,
+        "status" => 17,
+        "error" => 18,
+        "out" => 19,
+        "unwound" | "lost" | "no_return" => ENDED,
+        "begin" => 21,
+        "cpu" => 22,
+        "op" | "direction" => 23,
+        "space" => 24,
+        "ptr" => 25,
+        "size" | "freed" => 26,
+        "total_allocated" => 27,
+        "async" => 28,
+        _ => return None,
+    })
+}
+
+const RANK: usize = 2;
+const ENDED: usize = 20;
+
+/// The columns of a call's begin after the rank, in pieces in which every line has its keys in order of the columns;
+/// those of its end; those of everything except calls.
+const BEGIN: [Range<usize>; 3] = [RANK + 1..5, 5..13, 13..16];
 const END: Range<usize> = 16..21;
 const OTHER: Range<usize> = 21..29;
 
+#[derive(Default)]
 pub struct Csv {
     out: Vec<u8>,
     file: Vec<u8>,
-    cells: Cells,
     scratch: Vec<u8>,
     spare: Vec<Vec<u8>>,
     /// Bytes of the rows of open calls.
@@ -64,6 +71,7 @@ const SPARE: usize = 1024;
 const LARGEST_SPARE: usize = 4096;
 
 /// The row of a call that has not ended.
+#[derive(Default)]
 pub struct Row {
     text: Vec<u8>,
     /// Where to insert its duration, and when it began.
@@ -71,36 +79,31 @@ pub struct Row {
     begin_ns: u64,
 }
 
-/// The texts of a row's cells, in any order.
-#[derive(Default)]
-struct Cells {
-    text: Vec<u8>,
-    at: [Range<usize>; CELLS.len()],
-    scratch: Vec<u8>,
-    /// The column after the last one, which is often the next: keys and columns have nearly the same order.
-    next: usize,
+/// Writes the cells of some columns. A key of another column, or of one already written, is left out.
+struct Cells<'a> {
+    out: &'a mut Vec<u8>,
+    scratch: &'a mut Vec<u8>,
+    columns: Range<usize>,
 }
 
-impl Cells {
-    fn clear(&mut self) {
-        self.text.clear();
-        self.at.fill(0..0);
-        self.next = 0;
-    }
-
-    fn set(&mut self, column: &str, value: Datum) {
-        let mut columns = (self.next..CELLS.len()).chain(0..self.next);
-        let Some(at) = columns.find(|at| CELLS.get(*at) == Some(&column)) else { return };
-        let start = self.text.len();
-        self.cell(value);
-        if let Some(range) = self.at.get_mut(at) {
-            *range = start..self.text.len();
+impl Cells<'_> {
+    #[inline(always)]
+    fn put(&mut self, column: usize, value: Datum) {
+        if self.columns.contains(&column) {
+            self.skip_to(column);
+            self.cell(value);
+            self.skip_to(column + 1);
         }
-        self.next = at + 1;
     }
 
+    fn skip_to(&mut self, column: usize) {
+        self.out.resize(self.out.len() + column - self.columns.start, b',');
+        self.columns.start = column;
+    }
+
+    #[inline(always)]
     fn cell(&mut self, value: Datum) {
-        let out = &mut self.text;
+        let out = &mut *self.out;
         match value {
             Datum::Hex(n) => {
                 out.extend_from_slice(b"0x");
@@ -120,44 +123,28 @@ impl Cells {
             Datum::Args(args) if args.is_empty() => {}
             Datum::Args(_) | Datum::Json(_) => {
                 self.scratch.clear();
-                value.write_json(&mut self.scratch);
-                quoted(out, &self.scratch);
+                value.write_json(self.scratch);
+                quoted(out, self.scratch);
             }
             value => value.write_json(out),
         }
     }
-
-    fn write(&self, out: &mut Vec<u8>, columns: Range<usize>) {
-        for range in self.at.get(columns).unwrap_or_default() {
-            out.extend_from_slice(self.text.get(range.clone()).unwrap_or_default());
-            out.push(b',');
-        }
-    }
 }
 
-impl trace::Sink for Cells {
+impl trace::Sink for Cells<'_> {
+    #[inline(always)]
     fn put(&mut self, key: Key, value: Datum) {
-        match (key.name, value) {
-            ("unwound" | "lost" | "no_return", Datum::Bool(_)) => self.set("ended", Datum::Text(key.name)),
-            ("freed", _) => self.set("size", value),
-            ("direction", _) => self.set("op", value),
-            (name, _) => self.set(name, value),
+        match column(key.name) {
+            Some(ENDED) => self.put(ENDED, Datum::Text(key.name)),
+            Some(column) => self.put(column, value),
+            None => {}
         }
     }
 }
 
 impl Csv {
     pub fn new() -> Csv {
-        let columns = CELLS.join(",");
-        let columns = format!("file,event_id,start_s,duration_us,type,name,{columns},more\n");
-        Csv {
-            out: columns.into_bytes(),
-            file: Vec::new(),
-            cells: Cells::default(),
-            scratch: Vec::new(),
-            spare: Vec::new(),
-            held: 0,
-        }
+        Csv { out: HEADER.into(), ..Csv::default() }
     }
 
     /// Writes a row up to its start time; the duration comes next.
@@ -169,32 +156,45 @@ impl Csv {
         out.push(b',');
     }
 
-    fn rank(&mut self, rank: Option<u32>) {
-        if let Some(rank) = rank {
-            self.cells.set("rank", Datum::Number(rank.into()));
-        }
-    }
-
-    /// Writes what follows the duration, except `more`.
-    fn columns(&self, out: &mut Vec<u8>, line: &Line, columns: Range<usize>) {
+    /// Writes what follows the duration, up to the arguments of a call.
+    fn begun(&mut self, out: &mut Vec<u8>, line: &Line, (pid, tid): (u32, u32), rank: Option<u32>) {
         let (kind, name) = line.body.head();
         out.push(b',');
         out.extend_from_slice(kind.as_bytes());
         out.push(b',');
         text(out, name);
-        self.cells.write(out, columns);
+        let mut cells = Cells { out, scratch: &mut self.scratch, columns: 0..RANK + 1 };
+        line.body.show(&mut cells);
+        // A line without these keys belongs to this thread.
+        cells.put(0, Datum::Number(pid.into()));
+        cells.put(1, Datum::Number(tid.into()));
+        if let Some(rank) = rank {
+            cells.put(RANK, Datum::Number(rank.into()));
+        }
+        cells.skip_to(RANK + 1);
+        for columns in BEGIN {
+            self.cells(out, line, columns);
+        }
+    }
+
+    fn cells(&mut self, out: &mut Vec<u8>, line: &Line, columns: Range<usize>) {
+        let end = columns.end;
+        let mut cells = Cells { out, scratch: &mut self.scratch, columns };
+        line.body.show(&mut cells);
+        cells.skip_to(end);
     }
 
     /// Completes a row with the outcome of the call.
-    fn finish_row(&mut self, held: Row, end_ns: Option<u64>) {
+    fn finish_row(&mut self, held: Row, end_ns: Option<u64>, outcome: impl FnOnce(&mut Cells)) {
         let (before, after) = held.text.split_at_checked(held.at).unwrap_or_default();
         self.out.extend_from_slice(before);
         if let Some(ns) = end_ns {
             json::micros(&mut self.out, ns.saturating_sub(held.begin_ns));
         }
         self.out.extend_from_slice(after);
-        self.cells.write(&mut self.out, END);
-        self.out.resize(self.out.len() + OTHER.len(), b',');
+        let mut cells = Cells { out: &mut self.out, scratch: &mut self.scratch, columns: END };
+        outcome(&mut cells);
+        cells.skip_to(OTHER.end);
         self.out.push(b'\n');
         let mut text = held.text;
         self.held = self.held.saturating_sub(text.len());
@@ -238,38 +238,25 @@ impl Sink for Csv {
         text(&mut self.file, source.file);
     }
 
-    fn clock(&mut self, _wall_ns: u64) {}
-    fn process(&mut self, _process: &Process) {}
-    fn track(&mut self, _track: Track, _parent: u64, _name: &str, _is_thread: bool) {}
-    fn counter_track(&mut self, _uuid: u64, _process: &Process, _name: &str) {}
-
     fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _linked: Linked) -> Row {
         let mut row = self.spare.pop().unwrap_or_default();
         Csv::start(&self.file, &mut row, line.event_id, at.ts_ns);
         let duration_at = row.len();
-        self.cells.clear();
-        self.rank(rank);
-        line.body.show(&mut self.cells);
-        self.columns(&mut row, line, BEGIN);
+        self.begun(&mut row, line, (0, 0), rank);
         self.held += row.len();
         Row { text: row, at: duration_at, begin_ns: at.ts_ns }
     }
 
     fn end(&mut self, at: At, line: &Line, held: Row) {
-        let (Body::End(End { duration_ns, .. }) | Body::KernelEnd(KernelEnd { duration_ns, .. })) =
+        if let Body::End(End { duration_ns, .. }) | Body::KernelEnd(KernelEnd { duration_ns, .. }) =
             &line.body
-        else {
-            return;
-        };
-        self.cells.clear();
-        line.body.show(&mut self.cells);
-        self.finish_row(held, duration_ns.map(|_| at.ts_ns));
+        {
+            self.finish_row(held, duration_ns.map(|_| at.ts_ns), |cells| line.body.show(cells));
+        }
     }
 
     fn close(&mut self, _at: At, held: Row, cause: Cause) {
-        self.cells.clear();
-        self.cells.set("ended", Datum::Text(cause.name()));
-        self.finish_row(held, None);
+        self.finish_row(held, None, |cells| cells.put(ENDED, Datum::Text(cause.name())));
     }
 
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>) {
@@ -293,12 +280,8 @@ impl Sink for Csv {
         if duration_ns.is_some() {
             json::micros(&mut out, at.ts_ns - start_ns);
         }
-        self.cells.clear();
-        self.cells.set("pid", Datum::Number(thread.0.into()));
-        self.cells.set("tid", Datum::Number(thread.1.into()));
-        self.rank(rank);
-        line.body.show(&mut self.cells);
-        self.columns(&mut out, line, 0..CELLS.len());
+        self.begun(&mut out, line, thread, rank);
+        self.cells(&mut out, line, END.start..OTHER.end);
         if more {
             self.scratch.clear();
             details::write(&mut self.scratch, line);
@@ -307,10 +290,6 @@ impl Sink for Csv {
         out.push(b'\n');
         self.out = out;
     }
-
-    fn counter(&mut self, _ts_ns: u64, _uuid: u64, _pid: u32, _name: &str, _value: u64) {}
-    fn note(&mut self, _at: At, _text: &str) {}
-    fn finish(&mut self) {}
 
     fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.out

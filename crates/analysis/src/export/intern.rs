@@ -15,22 +15,22 @@ pub const EVENTS: u32 = 2;
 pub const ANNOTATIONS: u32 = 3;
 pub const VALUES: u32 = 29;
 
-pub struct Interned {
-    field: u32,
+#[derive(Default)]
+pub struct Interned<const FIELD: u32> {
     by_text: Map<Box<str>, u64>,
 }
 
-impl Interned {
-    pub fn new(field: u32) -> Interned {
-        Interned { field, by_text: Map::default() }
-    }
-
-    pub fn clear(&mut self) {
-        self.by_text.clear();
+impl<const FIELD: u32> Interned<FIELD> {
+    /// Writes the number of a text as the first field, or the text as the second.
+    pub fn put(&mut self, out: &mut Vec<u8>, (iid, field): (u32, u32), text: &str, entries: &mut Vec<u8>) {
+        match self.number(text, entries) {
+            Some(number) => proto::uint(out, iid, number),
+            None => proto::bytes(out, field, text.as_bytes()),
+        }
     }
 
     /// Returns the number of a text, and writes the entry of a new text to `entries`.
-    pub fn number(&mut self, text: &str, entries: &mut Vec<u8>) -> Option<u64> {
+    fn number(&mut self, text: &str, entries: &mut Vec<u8>) -> Option<u64> {
         if let Some(number) = self.by_text.get(text) {
             return Some(*number);
         }
@@ -39,7 +39,7 @@ impl Interned {
         }
         let number = self.by_text.len() as u64 + 1;
         self.by_text.insert(text.into(), number);
-        let entry = proto::open(entries, self.field);
+        let entry = proto::open(entries, FIELD);
         proto::uint(entries, 1, number);
         proto::bytes(entries, 2, text.as_bytes());
         proto::close(entries, entry);

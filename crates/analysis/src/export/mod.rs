@@ -45,9 +45,13 @@ pub struct ExportConfig {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum ExportFormat {
+    /// JSON for ui.perfetto.dev and chrome://tracing
     Chrome,
+    /// Protobuf for ui.perfetto.dev and trace_processor: smaller and faster
     Perfetto,
+    /// A row a call, for a spreadsheet or a dataframe
     Csv,
 }
 
@@ -63,7 +67,7 @@ pub fn export(config: &ExportConfig) -> Result<u8> {
     let output = Output::new(path, &files)?;
     let said = match config.format {
         ExportFormat::Chrome => write(chrome::Chrome::new(), &files, &config.only, base_ns, output),
-        ExportFormat::Perfetto => write(perfetto::Perfetto::new(), &files, &config.only, base_ns, output),
+        ExportFormat::Perfetto => write(perfetto::Perfetto::default(), &files, &config.only, base_ns, output),
         ExportFormat::Csv => write(csv::Csv::new(), &files, &config.only, base_ns, output),
     }?;
     for text in said {
@@ -105,7 +109,7 @@ fn read_twice(file: &Path) -> Result<()> {
 
 /// Writes the traces in a format. Returns notes for the user.
 fn write(
-    sink: impl Sink,
+    sink: impl Sink + Default,
     files: &[PathBuf],
     only: &Only,
     base_ns: Option<i64>,

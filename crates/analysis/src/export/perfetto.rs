@@ -7,10 +7,9 @@
 use super::annotate::Annotator;
 use super::details;
 use super::intern::{CATEGORIES, EVENTS, Interned};
-use super::object::Object;
 use super::proto;
 use super::sink::{At, Cause, Linked, Sink, Source, name};
-use super::tracks::{Process, Track};
+use super::tracks::{Process, Space, Track};
 use gpurec_trace::{Datum, Line};
 
 const PACKET: u32 = 1;
@@ -56,18 +55,24 @@ const CLOCK_REALTIME: u64 = 1;
 const CLOCK_BOOTTIME: u64 = 6;
 const UNIT_SIZE_BYTES: u64 = 3;
 
+#[derive(Default)]
 pub struct Perfetto {
     out: Vec<u8>,
     sequence: u64,
     first: bool,
-    names: Interned,
-    categories: Interned,
+    text: Text,
+}
+
+/// The interned text of a sequence.
+#[derive(Default)]
+struct Text {
+    names: Interned<EVENTS>,
+    categories: Interned<CATEGORIES>,
     annotator: Annotator,
-    /// JSON of the current event.
-    json: Vec<u8>,
 }
 
 /// An event without its annotations.
+#[derive(Default)]
 struct Event<'a> {
     kind: u64,
     ts_ns: u64,
@@ -78,18 +83,6 @@ struct Event<'a> {
 }
 
 impl Perfetto {
-    pub fn new() -> Perfetto {
-        Perfetto {
-            out: Vec::new(),
-            sequence: 0,
-            first: true,
-            names: Interned::new(EVENTS),
-            categories: Interned::new(CATEGORIES),
-            annotator: Annotator::new(),
-            json: Vec::new(),
-        }
-    }
-
     /// Opens a packet of this trace's sequence.
     fn packet(&mut self) -> proto::Opened {
         let packet = proto::open(&mut self.out, PACKET);
@@ -103,24 +96,18 @@ impl Perfetto {
         packet
     }
 
-    /// Writes an event with the annotations in `self.json`.
-    fn event(&mut self, event: &Event) {
+    /// Writes an event; `annotations` writes its annotations.
+    fn event(&mut self, event: &Event, annotations: impl FnOnce(&mut Annotator, &mut Vec<u8>)) {
         let packet = self.packet();
-        let out = &mut self.out;
+        let (out, Text { names, categories, annotator }) = (&mut self.out, &mut self.text);
         proto::uint(out, TIMESTAMP, event.ts_ns);
         let content = proto::open(out, TRACK_EVENT);
         proto::uint(out, EVENT_TYPE, event.kind);
         proto::uint(out, EVENT_TRACK, event.uuid);
-        let entries = &mut self.annotator.entries;
         if let Some((name, category)) = event.name {
-            match self.names.number(name, entries) {
-                Some(number) => proto::uint(out, EVENT_NAME_IID, number),
-                None => proto::bytes(out, EVENT_NAME, name.as_bytes()),
-            }
-            match self.categories.number(category, entries) {
-                Some(number) => proto::uint(out, EVENT_CATEGORY_IID, number),
-                None => proto::bytes(out, EVENT_CATEGORY, category.as_bytes()),
-            }
+            let entries = &mut annotator.entries;
+            names.put(out, (EVENT_NAME_IID, EVENT_NAME), name, entries);
+            categories.put(out, (EVENT_CATEGORY_IID, EVENT_CATEGORY), category, entries);
         }
         if let Some(flow) = event.flow {
             proto::fixed64(out, EVENT_FLOW, flow);
@@ -128,14 +115,20 @@ impl Perfetto {
         if let Some(value) = event.value {
             proto::uint(out, EVENT_COUNTER_VALUE, value.min(i64::MAX as u64));
         }
-        self.annotator.object(out, EVENT_ANNOTATION, &self.json);
-        self.json.clear();
+        annotations(annotator, out);
         proto::close(out, content);
-        if !self.annotator.entries.is_empty() {
-            proto::bytes(out, INTERNED_DATA, &self.annotator.entries);
-            self.annotator.entries.clear();
+        if !annotator.entries.is_empty() {
+            proto::bytes(out, INTERNED_DATA, &annotator.entries);
+            annotator.entries.clear();
         }
         proto::close(out, packet);
+    }
+
+    /// Writes an event with the details of a line.
+    fn detailed(&mut self, event: &Event, line: &Line) {
+        self.event(event, |annotator, out| {
+            details::each(line, |key, value| annotator.put(out, EVENT_ANNOTATION, key, value));
+        });
     }
 
     /// Writes the descriptor of a track; `content` writes what identifies it.
@@ -159,9 +152,7 @@ impl Sink for Perfetto {
     fn source(&mut self, source: &Source) {
         self.sequence = source.index as u64 + 1;
         self.first = true;
-        self.names.clear();
-        self.categories.clear();
-        self.annotator.clear();
+        self.text = Text::default();
     }
 
     fn clock(&mut self, wall_ns: u64) {
@@ -215,58 +206,50 @@ impl Sink for Perfetto {
     }
 
     fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Linked) {
-        details::write(&mut self.json, line);
         // One flow connects a call and its ioctls, in the order in which it makes them.
         let flow = match linked {
             Linked::No => None,
-            Linked::Out(call) => Some(call),
-            Linked::In(flow) => Some(flow.call),
+            Linked::Out(call) | Linked::In { call, .. } => Some(call),
         };
         let name = Some((name(line), line.body.head().0));
-        let uuid = at.track.uuid;
-        self.event(&Event { kind: SLICE_BEGIN, ts_ns: at.ts_ns, uuid, name, flow, value: None });
+        self.detailed(&Event { name, flow, ..Event::new(SLICE_BEGIN, at) }, line);
     }
 
     fn end(&mut self, at: At, line: &Line, _held: ()) {
-        details::write(&mut self.json, line);
-        self.event(&Event::nameless(SLICE_END, at.ts_ns, at.track.uuid));
+        self.detailed(&Event::new(SLICE_END, at), line);
     }
 
     /// A call in flight stays open, which the format allows.
     fn close(&mut self, at: At, _held: (), cause: Cause) {
         if cause != Cause::InFlight {
-            let mut said = Object::new(&mut self.json);
-            said.put(cause.name(), Datum::Bool(true));
-            said.end();
-            self.event(&Event::nameless(SLICE_END, at.ts_ns, at.track.uuid));
+            self.event(&Event::new(SLICE_END, at), |annotator, out| {
+                annotator.put(out, EVENT_ANNOTATION, cause.name(), Datum::Bool(true));
+            });
         }
     }
 
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>) {
-        details::write(&mut self.json, line);
         let kind = if duration_ns.is_some() { SLICE_BEGIN } else { INSTANT };
         let ts_ns = at.ts_ns.saturating_sub(duration_ns.unwrap_or(0));
         let name = Some((name(line), line.body.head().0));
-        self.event(&Event { kind, ts_ns, uuid: at.track.uuid, name, flow: None, value: None });
+        self.detailed(&Event { name, ts_ns, ..Event::new(kind, at) }, line);
         if duration_ns.is_some() {
-            self.event(&Event::nameless(SLICE_END, at.ts_ns, at.track.uuid));
+            self.event(&Event::new(SLICE_END, at), |_, _| {});
         }
     }
 
-    fn counter(&mut self, ts_ns: u64, uuid: u64, _pid: u32, _name: &str, value: u64) {
-        let value = Some(value);
-        self.event(&Event { kind: COUNTER, ts_ns, uuid, name: None, flow: None, value });
+    fn counter(&mut self, ts_ns: u64, space: &Space, _pid: u32) {
+        let event =
+            Event { kind: COUNTER, ts_ns, uuid: space.uuid, value: Some(space.live), ..Event::default() };
+        self.event(&event, |_, _| {});
     }
 
     fn note(&mut self, at: At, text: &str) {
-        let mut said = Object::new(&mut self.json);
-        said.put("note", Datum::Text(text));
-        said.end();
-        let (name, uuid) = (Some(("note", "note")), at.track.uuid);
-        self.event(&Event { kind: INSTANT, ts_ns: at.ts_ns, uuid, name, flow: None, value: None });
+        let name = Some(("note", "note"));
+        self.event(&Event { name, ..Event::new(INSTANT, at) }, |annotator, out| {
+            annotator.put(out, EVENT_ANNOTATION, "note", Datum::Text(text));
+        });
     }
-
-    fn finish(&mut self) {}
 
     fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.out
@@ -274,7 +257,7 @@ impl Sink for Perfetto {
 }
 
 impl Event<'_> {
-    fn nameless(kind: u64, ts_ns: u64, uuid: u64) -> Event<'static> {
-        Event { kind, ts_ns, uuid, name: None, flow: None, value: None }
+    fn new(kind: u64, at: At) -> Event<'static> {
+        Event { kind, ts_ns: at.ts_ns, uuid: at.track.uuid, ..Event::default() }
     }
 }

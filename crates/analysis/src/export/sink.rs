@@ -12,6 +12,7 @@ pub struct Track {
     pub tid: u32,
 }
 
+#[derive(Default)]
 pub struct Process {
     pub uuid: u64,
     /// The pid in the output: that of the trace, unless another trace uses it.
@@ -43,24 +44,20 @@ pub struct At {
     pub track: Track,
 }
 
-/// An arrow from a call to an ioctl that it makes.
-#[derive(Clone, Copy)]
-pub struct Flow {
-    /// Id of the call, common to all its ioctls.
-    pub call: u64,
-    /// Id of this ioctl.
-    pub ioctl: u64,
-    /// When the call began.
-    pub from_ns: u64,
-}
-
 /// The relation of a beginning call to ioctls.
 #[derive(Clone, Copy)]
 pub enum Linked {
     No,
     /// The call may make ioctls, and has this id.
     Out(u64),
-    In(Flow),
+    /// An arrow from a call to this ioctl, which it makes.
+    In {
+        /// Id of the call, common to all its ioctls.
+        call: u64,
+        ioctl: u64,
+        /// When the call began.
+        from_ns: u64,
+    },
 }
 
 /// Why a call ends without a line for its end.
@@ -93,7 +90,7 @@ pub struct Source<'a> {
 
 pub trait Sink {
     /// The state of an open call.
-    type Held;
+    type Held: Default;
 
     /// Bytes held for open calls.
     fn held(&self) -> usize {
@@ -102,23 +99,23 @@ pub trait Sink {
 
     fn source(&mut self, source: &Source);
     /// The wall clock at 0, in nanoseconds since 1970. Called at most once, before any event.
-    fn clock(&mut self, wall_ns: u64);
+    fn clock(&mut self, _wall_ns: u64) {}
     /// A process, before any of its events, and again when its name changes.
-    fn process(&mut self, process: &Process);
+    fn process(&mut self, _process: &Process) {}
     /// A track, before any of its events. The parent of a thread's track is its process.
-    fn track(&mut self, track: Track, parent: u64, name: &str, is_thread: bool);
-    fn counter_track(&mut self, uuid: u64, process: &Process, name: &str);
+    fn track(&mut self, _track: Track, _parent: u64, _name: &str, _is_thread: bool) {}
+    fn counter_track(&mut self, _uuid: u64, _process: &Process, _name: &str) {}
 
     fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, linked: Linked) -> Self::Held;
     fn end(&mut self, at: At, line: &Line, held: Self::Held);
     fn close(&mut self, at: At, held: Self::Held, cause: Cause);
     /// An event without its own begin and end; if it has a duration, it ends at `at`.
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>);
-    fn counter(&mut self, ts_ns: u64, uuid: u64, pid: u32, name: &str, value: u64);
+    fn counter(&mut self, _ts_ns: u64, _space: &Space, _pid: u32) {}
     /// A note about a trace, on the trace's track.
-    fn note(&mut self, at: At, text: &str);
+    fn note(&mut self, _at: At, _text: &str) {}
 
-    fn finish(&mut self);
+    fn finish(&mut self) {}
     fn buffer(&mut self) -> &mut Vec<u8>;
 }
 
@@ -135,20 +132,6 @@ pub fn name<'a>(line: &'a Line) -> &'a str {
 }
 
 impl Process {
-    pub fn new(uuid: u64, pid: u32, name: String) -> Process {
-        Process {
-            uuid,
-            pid,
-            name,
-            command: Vec::new(),
-            rank: None,
-            exit_ns: None,
-            busy: Vec::new(),
-            announced: false,
-            spaces: Vec::new(),
-        }
-    }
-
     pub fn announce(&mut self, sink: &mut impl Sink) {
         if !self.announced {
             self.announced = true;

@@ -43,7 +43,9 @@ fn exported(format: ExportFormat, traces: &[&str]) -> (Vec<u8>, Vec<String>) {
     let output = Output::new(Some(&to.0), &files).expect("another file");
     let said = match format {
         ExportFormat::Chrome => super::write(Chrome::new(), &files, &Only::default(), base_ns, output),
-        ExportFormat::Perfetto => super::write(Perfetto::new(), &files, &Only::default(), base_ns, output),
+        ExportFormat::Perfetto => {
+            super::write(Perfetto::default(), &files, &Only::default(), base_ns, output)
+        }
         ExportFormat::Csv => super::write(Csv::new(), &files, &Only::default(), base_ns, output),
     };
     let said = said.expect("traces that can be read");
@@ -380,8 +382,11 @@ fn notes(json: &[u8]) -> usize {
 #[test]
 fn json_becomes_annotations() {
     let json = r#"{"a":1,"b":-2,"c":1.5,"d":"0x1f","e":"0x01","f":"x\"y\u00e9","g":true,"h":null,"i":[1,[2]],"j":{"a":"x"},"k":{},"l":18446744073709551615}"#;
-    let (mut annotator, mut out) = (Annotator::new(), Vec::new());
-    annotator.object(&mut out, 4, json.as_bytes());
+    let (mut annotator, mut out) = (Annotator::default(), Vec::new());
+    let Ok(gpurec_trace::Value::Object(items)) = serde_json::from_str(json) else { panic!("an object") };
+    for item in &*items {
+        annotator.annotation(&mut out, 4, &item.name, &item.value);
+    }
     let mut texts: HashMap<(u64, u64), String> = HashMap::new();
     for (kind, entry) in fields(&annotator.entries) {
         match fields(&entry.expect("an entry")).as_slice() {

@@ -96,6 +96,7 @@ impl Numbers {
     }
 }
 
+#[derive(Default)]
 pub struct Tracks<H> {
     uuids: u64,
     pids: Numbers,
@@ -110,42 +111,16 @@ pub struct Tracks<H> {
     group: Option<(u64, u32)>,
     commands: Left<COMMANDS>,
     /// Suffix of every name if several traces are merged.
-    pub suffix: String,
+    suffix: String,
     /// Number of events of threads beyond `MOST_THREADS`.
     pub left_out: u64,
 }
 
-impl<H> Default for Tracks<H> {
-    fn default() -> Self {
-        Tracks {
-            uuids: 0,
-            pids: Numbers::default(),
-            tids: Numbers::default(),
-            processes: Vec::new(),
-            threads: Vec::new(),
-            by_pid: Map::default(),
-            by_thread: Map::default(),
-            last: None,
-            lanes: HashMap::new(),
-            group: None,
-            commands: Left::default(),
-            suffix: String::new(),
-            left_out: 0,
-        }
-    }
-}
-
-impl<H> Tracks<H> {
+impl<H: Default> Tracks<H> {
     /// Starts another trace, whose pids are its own.
-    pub fn next_source(&mut self) {
-        self.by_pid.clear();
-        self.by_thread.clear();
-        self.processes.clear();
-        self.threads.clear();
-        self.lanes.clear();
-        self.last = None;
-        self.group = None;
-        self.commands = Left::default();
+    pub fn next_source(&mut self, suffix: String) {
+        let (pids, tids) = (std::mem::take(&mut self.pids), std::mem::take(&mut self.tids));
+        *self = Tracks { uuids: self.uuids, pids, tids, suffix, ..Tracks::default() };
     }
 
     fn uuid(&mut self) -> u64 {
@@ -160,17 +135,20 @@ impl<H> Tracks<H> {
         let last = self.processes.len();
         if last < MOST_PROCESSES {
             let number = self.pids.take(pid);
-            let process = Process::new(self.uuid(), number, format!("process {pid}{}", self.suffix));
-            self.processes.push(process);
+            self.add_process(number, format!("process {pid}"));
             self.by_pid.insert(pid, last);
             return last;
         }
         if last == MOST_PROCESSES {
             let number = self.pids.fresh();
-            let process = Process::new(self.uuid(), number, format!("more processes{}", self.suffix));
-            self.processes.push(process);
+            self.add_process(number, "more processes".to_owned());
         }
         MOST_PROCESSES
+    }
+
+    fn add_process(&mut self, pid: u32, name: String) {
+        let process = Process { uuid: self.uuid(), pid, name: name + &self.suffix, ..Process::default() };
+        self.processes.push(process);
     }
 
     fn is_shared(&self, process: usize) -> bool {
@@ -207,25 +185,18 @@ impl<H> Tracks<H> {
         }
         process.announce(sink);
         let track = Track { pid: process.pid, ..track };
-        let (parent, shown) = (
-            process.uuid,
-            match name {
-                Some(name) => short(name, LONGEST_SPACE),
-                None if pid == tid => "main".to_owned(),
-                None => format!("thread {tid}"),
-            },
-        );
-        sink.track(track, parent, &shown, true);
-        self.threads.push(Thread {
-            track,
-            process: index,
-            off_cpu: None,
-            busy: false,
-            open: Vec::new(),
-            latest_ns: 0,
-        });
-        self.by_thread.insert((pid, tid), self.threads.len() - 1);
-        Some(self.threads.len() - 1)
+        let shown = match name {
+            Some(name) => short(name, LONGEST_SPACE),
+            None if pid == tid => "main".to_owned(),
+            None => format!("thread {tid}"),
+        };
+        sink.track(track, process.uuid, &shown, true);
+        let thread =
+            Thread { track, process: index, off_cpu: None, busy: false, open: Vec::new(), latest_ns: 0 };
+        let index = self.threads.len();
+        self.threads.push(thread);
+        self.by_thread.insert((pid, tid), index);
+        Some(index)
     }
 
     /// The track next to a thread's own that shows its time off the CPU.
@@ -263,8 +234,7 @@ impl<H> Tracks<H> {
             return group;
         }
         let name = format!("GPU driver and recording{}", self.suffix);
-        let number = self.pids.fresh();
-        let process = Process::new(self.uuid(), number, name);
+        let process = Process { uuid: self.uuid(), pid: self.pids.fresh(), name, ..Process::default() };
         sink.process(&process);
         *self.group.insert((process.uuid, process.pid))
     }
@@ -277,9 +247,7 @@ impl<H> Tracks<H> {
         }
         let Some(process) = self.processes.get_mut(index) else { return };
         process.name = title(command, rank) + &self.suffix;
-        // Beyond the limit on commands only the name is kept.
-        let kept = self.commands.take(command.iter().map(|word| EACH + word.len()).sum());
-        process.command = if kept { command.to_vec() } else { Vec::new() };
+        process.command = keep(&mut self.commands, command);
         process.rank = rank;
         process.exit_ns = None;
         if process.announced {
@@ -299,9 +267,7 @@ impl<H> Tracks<H> {
         let Some(child) = self.processes.get_mut(child) else { return };
         child.exit_ns = None;
         if !child.announced && child.command.is_empty() {
-            let kept = self.commands.take(command.iter().map(|word| EACH + word.len()).sum());
-            let command = if kept { command } else { Vec::new() };
-            (child.name, child.command, child.rank) = (name, command, rank);
+            (child.name, child.command, child.rank) = (name, keep(&mut self.commands, &command), rank);
         }
     }
 
@@ -331,9 +297,15 @@ impl<H> Tracks<H> {
         let Some(process) = self.processes.get_mut(process) else { return };
         for space in process.spaces.iter_mut().filter(|space| space.live > 0) {
             space.live = 0;
-            sink.counter(ts_ns, space.uuid, process.pid, &space.name, 0);
+            sink.counter(ts_ns, space, process.pid);
         }
     }
+}
+
+/// Beyond the limit on commands only the name is kept.
+fn keep(room: &mut Left<COMMANDS>, command: &[String]) -> Vec<String> {
+    let kept = room.take(command.iter().map(|word| EACH + word.len()).sum());
+    if kept { command.to_vec() } else { Vec::new() }
 }
 
 fn title(command: &[String], rank: Option<u32>) -> String {

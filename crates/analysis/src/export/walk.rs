@@ -2,7 +2,7 @@
 //! axis, and decides for all formats what the trace leaves open (such as which call an end belongs to when lines are
 //! missing). Memory grows with the number of threads seen and of open calls.
 
-use super::sink::{At, Cause, Flow, Linked, Sink, Source};
+use super::sink::{At, Cause, Linked, Sink, Source};
 use super::tracks::{Lane, Open, Tracks};
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::time;
@@ -12,6 +12,7 @@ use gpurec_trace::{Body, Header, Instant, Kind, Line, Memory, Process};
 const MOST_HELD: usize = 96 << 20;
 const DEEPEST: usize = 4096;
 
+#[derive(Default)]
 pub struct Walk<S: Sink> {
     pub sink: S,
     tracks: Tracks<S::Held>,
@@ -42,31 +43,21 @@ struct Odd {
 }
 
 /// A call or a driver function that begins.
-struct Began {
+struct Began<'a> {
     pid: u32,
     tid: u32,
     depth: u32,
     parent: Option<u64>,
     is_call: bool,
     is_ioctl: bool,
+    /// The name of a kernel thread.
+    thread: Option<&'a str>,
 }
 
-impl<S: Sink> Walk<S> {
+impl<S: Sink + Default> Walk<S> {
     /// `base_ns` is known beforehand if several traces are merged.
     pub fn new(sink: S, several: bool, base_ns: Option<i64>) -> Walk<S> {
-        let mut walk = Walk {
-            sink,
-            tracks: Tracks::default(),
-            several,
-            base_ns: None,
-            offset_ns: 0,
-            last_ns: 0,
-            flows: 0,
-            next_flow: 0,
-            driver: false,
-            open: 0,
-            odd: Odd::default(),
-        };
+        let mut walk = Walk { sink, several, ..Walk::default() };
         if let Some(base_ns) = base_ns {
             walk.base(base_ns);
         }
@@ -80,8 +71,8 @@ impl<S: Sink> Walk<S> {
 
     /// Starts another trace.
     pub fn source(&mut self, source: &Source) {
-        self.tracks.next_source();
-        self.tracks.suffix = if self.several { format!(" ({})", source.file) } else { String::new() };
+        let suffix = if self.several { format!(" ({})", source.file) } else { String::new() };
+        self.tracks.next_source(suffix);
         self.sink.source(source);
         (self.offset_ns, self.last_ns, self.driver) = (0, 0, false);
         self.odd = Odd { unaligned: self.several, ..Odd::default() };
@@ -94,14 +85,13 @@ impl<S: Sink> Walk<S> {
         match &line.body {
             Body::Begin(call) => {
                 let &gpurec_trace::Begin { pid, tid, depth, parent, .. } = call;
-                let began = Began { pid, tid, depth, parent, is_call: true, is_ioctl: false };
-                self.begin(ts_ns, line, &began, None);
+                let began = Began { pid, tid, depth, parent, is_call: true, is_ioctl: false, thread: None };
+                self.begin(ts_ns, line, &began);
             }
             Body::KernelBegin(call) => {
                 let &gpurec_trace::KernelBegin { pid, tid, depth, parent, .. } = call;
-                let is_ioctl = call.ioctl.is_some();
-                let began = Began { pid, tid, depth, parent, is_call: false, is_ioctl };
-                self.begin(ts_ns, line, &began, call.thread.as_deref());
+                let (is_ioctl, thread) = (call.ioctl.is_some(), call.thread.as_deref());
+                self.begin(ts_ns, line, &Began { pid, tid, depth, parent, is_call: false, is_ioctl, thread });
             }
             Body::End(end) => self.end(ts_ns, line, (end.pid, end.tid), end.begin),
             Body::KernelEnd(end) => self.end(ts_ns, line, (end.pid, end.tid), end.begin),
@@ -111,15 +101,18 @@ impl<S: Sink> Walk<S> {
             Body::Xid(_) => self.in_lane(ts_ns, line, Lane::Xid, None),
             Body::Lost(_) => self.in_lane(ts_ns, line, Lane::Lost, None),
             Body::Process(process) => self.process(ts_ns, line, process),
-            Body::Budget(_) | Body::Suspend(_) => self.in_lane(ts_ns, line, Lane::Recording, None),
+            Body::Budget(_) | Body::Suspend(_) | Body::Finish(_) => {
+                self.in_lane(ts_ns, line, Lane::Recording, None);
+            }
             Body::Header(header) => self.header(line, header),
-            Body::Finish(_) => self.in_lane(ts_ns, line, Lane::Recording, None),
             Body::Unknown(_) => {}
         }
     }
 
-    fn begin(&mut self, ts_ns: u64, line: &Line, began: &Began, name: Option<&str>) {
-        let Some(index) = self.tracks.thread(&mut self.sink, began.pid, began.tid, name) else { return };
+    fn begin(&mut self, ts_ns: u64, line: &Line, began: &Began) {
+        let Some(index) = self.tracks.thread(&mut self.sink, began.pid, began.tid, began.thread) else {
+            return;
+        };
         let ts_ns = self.in_order(index, ts_ns);
         // The call has fewer enclosing calls than are open: ends are missing.
         self.close(index, usize::try_from(began.depth).unwrap_or(DEEPEST), ts_ns, Cause::Missing);
@@ -164,7 +157,7 @@ impl<S: Sink> Walk<S> {
         match call {
             Some(call) if began.is_ioctl && call.is_call && Some(call.event_id) == began.parent => {
                 let from = self.flows.saturating_add(call.event_id);
-                Linked::In(Flow { call: from, ioctl: number, from_ns: call.ts_ns })
+                Linked::In { call: from, ioctl: number, from_ns: call.ts_ns }
             }
             _ => Linked::No,
         }
@@ -214,7 +207,7 @@ impl<S: Sink> Walk<S> {
         let process = self.tracks.process(memory.pid);
         if let Some((pid, space)) = self.tracks.space(&mut self.sink, process, &memory.space) {
             space.live = memory.after(space.live);
-            self.sink.counter(ts_ns, space.uuid, pid, &space.name, space.live);
+            self.sink.counter(ts_ns, space, pid);
         }
     }
 
@@ -300,59 +293,51 @@ impl<S: Sink> Walk<S> {
     fn close_all(&mut self) {
         for index in 0..self.tracks.threads.len() {
             let Some(thread) = self.tracks.threads.get(index) else { return };
-            if thread.open.is_empty() {
-                continue;
-            }
             let exit = self.tracks.processes.get(thread.process).and_then(|process| process.exit_ns);
-            match exit {
-                Some(exit_ns) => self.close(index, 0, exit_ns.max(thread.latest_ns), Cause::Died),
-                None => self.close(index, 0, self.last_ns.max(thread.latest_ns), Cause::InFlight),
-            }
+            let (end_ns, cause) =
+                exit.map_or((self.last_ns, Cause::InFlight), |exit_ns| (exit_ns, Cause::Died));
+            self.close(index, 0, end_ns.max(thread.latest_ns), cause);
         }
     }
 
-    /// Finishes a trace. `said` has the reader's notes; the result adds those about the export.
-    pub fn source_ends(&mut self, mut said: Vec<String>) -> Vec<String> {
+    /// Finishes a trace. `notes` are the reader's; the result adds those about the export.
+    pub fn source_ends(&mut self, mut notes: Vec<String>) -> Vec<String> {
         self.close_all();
-        said.extend(self.odd.sentences());
-        if self.tracks.left_out > 0 {
-            said.push(format!(
-                "{} events of threads beyond the first 262144 are not in the export",
-                self.tracks.left_out
-            ));
-            self.tracks.left_out = 0;
-        }
-        if !said.is_empty() {
+        notes.extend(self.odd.sentences(self.tracks.left_out));
+        if !notes.is_empty() {
             let track = self.tracks.lane(&mut self.sink, Lane::Recording);
-            for text in &said {
+            for text in &notes {
                 self.sink.note(At { ts_ns: self.last_ns, track }, text);
             }
         }
-        said
+        notes
     }
 }
 
 impl Odd {
-    fn sentences(&self) -> Vec<String> {
-        let mut said = Vec::new();
-        let mut say = |count: u64, what: &str| {
-            if count > 0 {
-                said.push(format!("{count} {what}"));
-            }
-        };
-        say(self.ends, "ends of calls whose begin is not in the trace are not in the export");
-        say(self.calls, "calls are not in the export: too many are open at once, so ends must be missing");
-        say(self.closed, "calls have no end in the trace and end in the export where the next line shows it");
-        say(
-            self.backwards,
-            "events are earlier than the one before them in their thread and were moved to it",
-        );
-        if self.unaligned {
-            said.push(
+    fn sentences(&self, left_out: u64) -> impl Iterator<Item = String> + use<> {
+        let counted = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
+        [
+            counted(self.ends, "ends of calls whose begin is not in the trace are not in the export"),
+            counted(
+                self.calls,
+                "calls are not in the export: too many are open at once, so ends must be missing",
+            ),
+            counted(
+                self.closed,
+                "calls have no end in the trace and end in the export where the next line shows it",
+            ),
+            counted(
+                self.backwards,
+                "events are earlier than the one before them in their thread and were moved to it",
+            ),
+            self.unaligned.then(|| {
                 "no header says when a recording in it began, so its times are not aligned with the others"
-                    .to_owned(),
-            );
-        }
-        said
+                    .to_owned()
+            }),
+            counted(left_out, "events of threads beyond the first 262144 are not in the export"),
+        ]
+        .into_iter()
+        .flatten()
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::names;
-use super::sample::{Durations, First, Sample};
+use super::sample::{Durations, Sample};
 use super::value::Value;
 use gpurec_cuda as cuda;
 use gpurec_trace::bounds::Names;
@@ -108,9 +108,7 @@ impl Calls {
         let function = self.function(&begin.name);
         let is_launch = self.is_launch(function);
         if let Some(sample) = self.functions.list.get_mut(function) {
-            sample.calls += 1;
-            let (event_id, ts_ns) = (line.event_id, line.ts_ns);
-            sample.first.get_or_insert(First { event_id, ts_ns, pid: begin.pid, tid: begin.tid });
+            sample.began(line.event_id, line.ts_ns, (begin.pid, begin.tid));
         }
         if let Some(caller) = begin.parent.and_then(|parent| self.open.get(parent)) {
             let pair = (caller.function, function);
@@ -134,9 +132,7 @@ impl Calls {
         if let Some(sample) = self.functions.list.get_mut(function) {
             if open.is_none() && !self.open.was_left_out() {
                 // The begin was lost; the call still counts.
-                sample.calls += 1;
-                let (event_id, ts_ns) = (line.event_id, line.ts_ns);
-                sample.first.get_or_insert(First { event_id, ts_ns, pid: end.pid, tid: end.tid });
+                sample.began(line.event_id, line.ts_ns, (end.pid, end.tid));
             }
             if let Some(ns) = end.duration_ns {
                 sample.took(ns);
@@ -156,9 +152,8 @@ impl Calls {
         let kernel = open.and_then(|open| self.open.or_above(open, |kernel| *kernel));
         let kernel = kernel.unwrap_or_else(|| self.kernel(NAMELESS));
         let Some(sample) = self.kernels.list.get_mut(kernel) else { return };
-        sample.calls += 1;
-        let (event_id, ts_ns) = (end.begin, line.ts_ns.saturating_sub(end.duration_ns.unwrap_or(0)));
-        sample.first.get_or_insert(First { event_id, ts_ns, pid: end.pid, tid: end.tid });
+        let ts_ns = line.ts_ns.saturating_sub(end.duration_ns.unwrap_or(0));
+        sample.began(end.begin, ts_ns, (end.pid, end.tid));
         if let Some(ns) = end.duration_ns {
             sample.took(ns);
         }
@@ -182,12 +177,12 @@ impl Calls {
             Some(last) => (last.function, last.parent),
             None => (self.function(name), None),
         };
-        let mut told = vec![function];
-        told.extend(self.open.around(parent).map(|open| open.function));
+        let mut functions = vec![function];
+        functions.extend(self.open.around(parent).map(|open| open.function));
         // A recursive function gets the bytes once.
-        told.sort_unstable();
-        told.dedup();
-        for function in told {
+        functions.sort_unstable();
+        functions.dedup();
+        for function in functions {
             if let Some(sample) = self.functions.list.get_mut(function) {
                 sample.bytes = sample.bytes.saturating_add(bytes);
             }
@@ -214,14 +209,8 @@ impl Calls {
 }
 
 fn durations(wants: &[Want], kernel: bool, name: &str) -> Option<Box<Durations>> {
-    let fits = |want: &&Want| {
-        want.kernel == kernel
-            && (if kernel {
-                names::fits_kernel(&want.pattern, name)
-            } else {
-                names::fits_function(&want.pattern, name)
-            })
-    };
+    let matches = if kernel { names::fits_kernel } else { names::fits_function };
+    let fits = |want: &&Want| want.kernel == kernel && matches(&want.pattern, name);
     let fitting: Vec<&Want> = wants.iter().filter(fits).collect();
     let limits: Vec<Value> = fitting.iter().flat_map(|want| want.limits.iter().copied()).collect();
     (!fitting.is_empty()).then(|| Box::new(Durations::new(&limits)))

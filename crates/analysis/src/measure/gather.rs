@@ -12,7 +12,8 @@ use super::metric::Metric;
 use super::part::{Edge, Seen, Window};
 use super::sample::Sample;
 use super::value::Value;
-use crate::{Only, Summary, read};
+use crate::only::{Only, call_of};
+use crate::{Summary, read};
 use gpurec_trace::bounds::entry;
 use gpurec_trace::{Body, Header, Line, Memory, Process};
 
@@ -111,16 +112,12 @@ impl Scope {
         let within =
             |id: u64| self.first.is_some_and(|first| id >= first) && self.end.is_none_or(|end| id < end);
         match &line.body {
-            Body::Begin(_) | Body::KernelBegin(_) | Body::Instant(_) | Body::Xid(_) => within(line.event_id),
-            Body::End(end) => within(end.begin),
-            Body::KernelEnd(end) => within(end.begin),
-            Body::Memory(memory) => within(memory.begin),
-            Body::Transfer(transfer) => within(transfer.begin),
+            Body::Xid(_) => within(line.event_id),
             // A process that started before the window is in it, and one that exits after the window still is.
             Body::Process(_) => self.end.is_none(),
-            Body::Header(_) | Body::Lost(_) | Body::Budget(_) | Body::Suspend(_) => true,
             // The `end` line has the figures of the whole.
             Body::Finish(_) | Body::Unknown(_) => false,
+            _ => call_of(line).is_none_or(|(began, _, _)| within(began)),
         }
     }
 }

@@ -1,16 +1,29 @@
 //! Parses expressions: `cudaMalloc.calls == 0 after 10s`, or a threshold such as `cudaMalloc.calls=10%`. Errors give
 //! the column and a suggestion. Not here: lookups in a trace.
 
-use super::metric::{Better, COMPLETE, COPIED, DIRECTIONS, FIELDS, Field, HEAP, Metric, SPACES, TOTALS};
+use super::metric::{
+    Better, COMPLETE, COPIED, DIRECTIONS, FIELDS, Field, Figure, HEAP, Metric, SPACES, TOTALS,
+};
 use super::names::{did_you_mean, nearest};
 use super::part::{Edge, Window};
 use super::value::{Unit, Value};
+use crate::ui::{clean, is_unsafe};
 
 /// An error and its column, in characters from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub column: usize,
     pub reason: String,
+}
+
+impl Fault {
+    /// The error, the line, and a marker below the column.
+    pub fn pointed(&self, place: &str, line: &str) -> String {
+        // Each unprintable character becomes one space, so that columns stay aligned.
+        let line: String = line.chars().map(|c| if is_unsafe(c) { ' ' } else { c }).collect();
+        let mark = " ".repeat(self.column.saturating_sub(1));
+        format!("{place}: {}\n  {}\n  {mark}^", clean(&self.reason), line.trim_end())
+    }
 }
 
 /// A metric, or the quotient of two metrics, in a part of the recording.
@@ -53,6 +66,8 @@ pub struct Threshold {
     pub limit: Value,
     /// The limit is a share of the value before.
     pub relative: bool,
+    /// The source text.
+    pub text: String,
 }
 
 /// A line of an assertion file; `None` if it is empty or a comment.
@@ -97,7 +112,7 @@ pub fn threshold(text: &str) -> Result<Threshold, Fault> {
         column,
         reason: format!("{} may grow by a percentage, as in 10%, or by {}", term.text, term.unit.example()),
     })?;
-    Ok(Threshold { term, limit, relative })
+    Ok(Threshold { term, limit, relative, text: text.trim().to_owned() })
 }
 
 struct Parser {
@@ -339,6 +354,11 @@ impl Parser {
     }
 }
 
+/// A metric whose name needs no quotes.
+pub fn metric(text: &str) -> Option<Metric> {
+    named(&text.split('.').collect::<Vec<_>>()).ok()
+}
+
 /// An error says whether the last part of the name is the wrong one.
 fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
     let whole = parts.join(".");
@@ -346,54 +366,38 @@ fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
         return Ok(Metric::Total(total));
     }
     let all = || TOTALS.iter().map(|total| total.name).chain(COPIES);
+    let none = |near: &[String]| Err((false, format!("there is no metric {whole}{}", did_you_mean(near))));
+    let mut near = nearest(&whole, all());
     match parts {
         ["memory", space, field] => {
             listed(space, &SPACES, "space of memory").map_err(|e| (false, e))?;
-            let field = pick(field, &HEAP).ok_or_else(|| (true, unknown(field, &keys(&HEAP), "memory")))?;
-            Ok(Metric::Memory { space: space.to_string(), field })
+            Ok(Metric::Memory { space: space.to_string(), field: figure(field, &HEAP, "memory")? })
         }
         ["copies", field] if !DIRECTIONS.contains(field) => {
-            let field =
-                pick(field, &COPIED).ok_or_else(|| (true, unknown(field, &keys(&COPIED), "copies")))?;
-            Ok(Metric::Copies { direction: None, field })
+            Ok(Metric::Copies { direction: None, field: figure(field, &COPIED, "copies")? })
         }
         ["copies", direction, field] => {
             listed(direction, &DIRECTIONS, "direction").map_err(|e| (false, e))?;
-            let field =
-                pick(field, &COPIED).ok_or_else(|| (true, unknown(field, &keys(&COPIED), "copies")))?;
-            Ok(Metric::Copies { direction: Some(direction.to_string()), field })
+            let direction = Some(direction.to_string());
+            Ok(Metric::Copies { direction, field: figure(field, &COPIED, "copies")? })
         }
         [head, ..] if all().any(|name| name.split('.').next() == Some(head)) => {
-            let near = nearest(&whole, all());
-            let near = if near.is_empty() {
-                all()
-                    .filter(|name| name.starts_with(&format!("{head}.")) || name == head)
-                    .map(str::to_owned)
-                    .collect()
-            } else {
-                near
-            };
-            Err((false, format!("there is no metric {whole}{}", did_you_mean(&near))))
-        }
-        [function, field] => {
-            let near = nearest(&whole, all());
-            match field_of(field, "a function", &["launches"]) {
-                Ok(field) => Ok(Metric::Function { name: function.to_string(), field }),
-                Err(_) if !near.is_empty() => {
-                    Err((false, format!("there is no metric {whole}{}", did_you_mean(&near))))
-                }
-                Err(reason) => Err((true, reason)),
+            if near.is_empty() {
+                let below = format!("{head}.");
+                let family = all().filter(|name| name.starts_with(&below) || name == head);
+                near = family.map(str::to_owned).collect();
             }
+            none(&near)
         }
-        [one] => {
-            let near = nearest(one, all());
-            let hint = match near.is_empty() {
-                true => format!("; of a function say what, as in {one}.calls"),
-                false => did_you_mean(&near),
-            };
-            Err((false, format!("there is no metric {one}{hint}")))
+        [function, field] => match field_of(field, "a function", &["launches"]) {
+            Ok(field) => Ok(Metric::Function { name: function.to_string(), field }),
+            Err(_) if !near.is_empty() => none(&near),
+            Err(reason) => Err((true, reason)),
+        },
+        [one] if near.is_empty() => {
+            Err((false, format!("there is no metric {one}; of a function say what, as in {one}.calls")))
         }
-        _ => Err((false, format!("there is no metric {whole}{}", did_you_mean(&nearest(&whole, all()))))),
+        _ => none(&near),
     }
 }
 
@@ -414,8 +418,9 @@ fn field_of(text: &str, what: &str, absent: &[&str]) -> Result<Field, String> {
             _ => Err(format!("{text} is no percentile: p50, p99, p99.9 … p100, with three decimals at most")),
         };
     }
-    let known: Vec<&str> = keys(&FIELDS).into_iter().filter(|name| !absent.contains(name)).collect();
-    pick(text, &FIELDS).filter(|_| known.contains(&text)).ok_or_else(|| unknown(text, &known, what))
+    let known = || FIELDS.iter().filter(|(name, _)| !absent.contains(name));
+    let field = known().find(|(name, _)| *name == text).map(|(_, field)| *field);
+    field.ok_or_else(|| unknown(text, &known().map(|(name, _)| *name).collect::<Vec<_>>(), what))
 }
 
 /// `99.9` is 99,900.
@@ -427,12 +432,9 @@ fn hundred_thousandths(digits: &str) -> Option<u32> {
     whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(format!("{decimals:0<3}").parse().ok()?)
 }
 
-fn pick<T: Copy>(text: &str, of: &[(&str, T)]) -> Option<T> {
-    of.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
-}
-
-fn keys<T>(of: &[(&'static str, T)]) -> Vec<&'static str> {
-    of.iter().map(|(name, _)| *name).collect()
+fn figure<F>(text: &str, of: &'static [Figure<F>], what: &str) -> Result<&'static Figure<F>, (bool, String)> {
+    let names: Vec<&str> = of.iter().map(|figure| figure.name).collect();
+    of.iter().find(|figure| figure.name == text).ok_or_else(|| (true, unknown(text, &names, what)))
 }
 
 fn unknown(text: &str, known: &[&str], what: &str) -> String {

@@ -2,20 +2,21 @@
 
 use super::part::Seen;
 use super::sample::Percentile;
-use super::value::Unit;
-use crate::figures::DirectionSeen;
+use super::value::{Unit, Value};
+use crate::figures::{DirectionSeen, LeakSpace, MemoryFigures, SpaceSeen};
+use crate::unknown;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Metric {
     Total(&'static Total),
     Memory {
         space: String,
-        field: Heap,
+        field: &'static Heap,
     },
     /// Of one direction, or of all directions that are copies.
     Copies {
         direction: Option<String>,
-        field: Copied,
+        field: &'static Copied,
     },
     Function {
         name: String,
@@ -44,25 +45,6 @@ pub enum Field {
     Bytes,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heap {
-    Allocations,
-    Allocated,
-    Frees,
-    Freed,
-    Leaks,
-    Leaked,
-    Held,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copied {
-    Calls,
-    Bytes,
-    Pageable,
-    Rate,
-}
-
 /// The direction of improvement, for a threshold on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
@@ -70,72 +52,80 @@ pub enum Better {
     Higher,
 }
 
-/// A figure of the whole recording.
-pub struct Total {
+/// A figure, by the name that an expression gives it.
+pub struct Figure<F> {
     pub name: &'static str,
     pub unit: Unit,
-    /// None: the recording cannot tell.
-    pub of: fn(&Seen) -> Option<u64>,
+    /// The figure of the summary that is unknown where this one is; empty: none.
+    pub figure: &'static str,
+    of: F,
 }
 
-impl std::fmt::Debug for Total {
+/// Of the whole recording. None: the recording cannot tell.
+pub type Total = Figure<fn(&Seen) -> Option<u64>>;
+/// Of one space of memory.
+pub type Heap = Figure<fn(&MemoryFigures, &str) -> u64>;
+/// Of copies, as a fraction.
+pub type Copied = Figure<fn(&DirectionSeen) -> (u128, u128)>;
+
+impl<F> std::fmt::Debug for Figure<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.write_str(self.name)
     }
 }
 
-impl PartialEq for Total {
-    fn eq(&self, other: &Total) -> bool {
+impl<F> PartialEq for Figure<F> {
+    fn eq(&self, other: &Figure<F>) -> bool {
         self.name == other.name
     }
 }
 
-const fn count(name: &'static str, of: fn(&Seen) -> Option<u64>) -> Total {
-    Total { name, unit: Unit::Count, of }
+const fn count<F>(name: &'static str, figure: &'static str, of: F) -> Figure<F> {
+    Figure { name, unit: Unit::Count, figure, of }
 }
 
-const fn time(name: &'static str, of: fn(&Seen) -> Option<u64>) -> Total {
-    Total { name, unit: Unit::Time, of }
+const fn time<F>(name: &'static str, figure: &'static str, of: F) -> Figure<F> {
+    Figure { name, unit: Unit::Time, figure, of }
 }
 
-const fn bytes(name: &'static str, of: fn(&Seen) -> Option<u64>) -> Total {
-    Total { name, unit: Unit::Bytes, of }
+const fn bytes<F>(name: &'static str, figure: &'static str, of: F) -> Figure<F> {
+    Figure { name, unit: Unit::Bytes, figure, of }
 }
 
 pub static TOTALS: [Total; 31] = [
-    count("calls", |seen| Some(seen.figures.cuda_calls)),
-    count("launches", |seen| Some(seen.figures.kernel_launches)),
-    count("graph_launches", |seen| Some(seen.figures.graph_launches)),
-    count("errors", |seen| Some(seen.figures.failures.calls)),
-    count("errors.handled", |seen| Some(seen.figures.failures.handled)),
-    count("shutdown_errors", |seen| Some(seen.figures.failures.shutdown)),
-    count("in_flight", |seen| Some(seen.figures.in_flight.len() as u64)),
-    count("findings", |seen| Some(seen.figures.findings.len() as u64)),
-    count("processes", |seen| Some(seen.figures.processes.len() as u64 + seen.figures.more_processes)),
-    count("lost", |seen| Some(seen.figures.lost)),
-    count(COMPLETE, |seen| Some(u64::from(seen.figures.complete))),
-    time("duration", |seen| Some(seen.duration_ns)),
-    time("overhead", |seen| {
+    count("calls", "cuda_calls", |seen| Some(seen.figures.cuda_calls)),
+    count("launches", "kernel_launches", |seen| Some(seen.figures.kernel_launches)),
+    count("graph_launches", "graph_launches", |seen| Some(seen.figures.graph_launches)),
+    count("errors", "failures.calls", |seen| Some(seen.figures.failures.calls)),
+    count("errors.handled", "failures.handled", |seen| Some(seen.figures.failures.handled)),
+    count("shutdown_errors", "failures.calls", |seen| Some(seen.figures.failures.shutdown)),
+    count("in_flight", "", |seen| Some(seen.figures.in_flight.len() as u64)),
+    count("findings", "", |seen| Some(seen.figures.findings.len() as u64)),
+    count("processes", "", |seen| Some(seen.figures.processes.len() as u64 + seen.figures.more_processes)),
+    count("lost", "", |seen| Some(seen.figures.lost)),
+    count(COMPLETE, "", |seen| Some(u64::from(seen.figures.complete))),
+    time("duration", "", |seen| Some(seen.duration_ns)),
+    time("overhead", "", |seen| {
         seen.figures.cost.as_ref().filter(|cost| cost.stops.is_some()).map(|cost| cost.total_ns)
     }),
-    count("memory.allocations", |seen| Some(seen.figures.memory.allocations)),
-    bytes("memory.allocated", |seen| Some(seen.figures.memory.allocated_bytes)),
-    count("memory.frees", |seen| Some(seen.figures.memory.frees)),
-    bytes("memory.freed", |seen| Some(seen.figures.memory.freed_bytes)),
-    count("memory.leaks", |seen| Some(seen.figures.memory.leaks.count)),
-    bytes("memory.leaked", |seen| Some(seen.figures.memory.leaks.bytes)),
-    bytes("memory.peak", |seen| Some(seen.peak_bytes)),
-    bytes("memory.held", |seen| Some(seen.figures.memory.held.bytes)),
-    count("sync.calls", |seen| Some(seen.figures.sync.calls)),
-    time("sync.time", |seen| Some(seen.figures.sync.total_ns)),
-    count("ioctl.calls", |seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctls)),
-    time("ioctl.time", |seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctl_ns)),
-    count("ioctl.errors", |seen| seen.figures.kernel_space.as_ref().map(|k| k.failed_ioctls)),
-    count("ioctl.unknown", |seen| seen.figures.kernel_space.as_ref().map(|k| k.unknown_ioctls)),
-    count("off_cpu.count", |seen| seen.figures.kernel_space.as_ref().map(|k| k.off_cpu.count)),
-    time("off_cpu.time", |seen| seen.figures.kernel_space.as_ref().map(|k| k.off_cpu.total_ns)),
-    count("scheduler.calls", |seen| seen.figures.kernel_space.as_ref().map(|k| k.scheduler_calls)),
-    count("xids", |seen| seen.figures.kernel_space.as_ref().map(|k| k.xid_count)),
+    count("memory.allocations", "memory.allocations", |seen| Some(seen.figures.memory.allocations)),
+    bytes("memory.allocated", "memory.allocated_bytes", |seen| Some(seen.figures.memory.allocated_bytes)),
+    count("memory.frees", "memory.frees", |seen| Some(seen.figures.memory.frees)),
+    bytes("memory.freed", "memory.freed_bytes", |seen| Some(seen.figures.memory.freed_bytes)),
+    count("memory.leaks", "memory.leaks", |seen| Some(seen.figures.memory.leaks.count)),
+    bytes("memory.leaked", "memory.leaks", |seen| Some(seen.figures.memory.leaks.bytes)),
+    bytes("memory.peak", unknown::PEAK, |seen| Some(seen.peak_bytes)),
+    bytes("memory.held", "memory.held", |seen| Some(seen.figures.memory.held.bytes)),
+    count("sync.calls", "sync.calls", |seen| Some(seen.figures.sync.calls)),
+    time("sync.time", "sync.total_ns", |seen| Some(seen.figures.sync.total_ns)),
+    count("ioctl.calls", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctls)),
+    time("ioctl.time", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctl_ns)),
+    count("ioctl.errors", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.failed_ioctls)),
+    count("ioctl.unknown", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.unknown_ioctls)),
+    count("off_cpu.count", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.off_cpu.count)),
+    time("off_cpu.time", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.off_cpu.total_ns)),
+    count("scheduler.calls", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.scheduler_calls)),
+    count("xids", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.xid_count)),
 ];
 
 pub const COMPLETE: &str = "complete";
@@ -143,21 +133,34 @@ pub const COMPLETE: &str = "complete";
 pub const SPACES: [&str; 7] = ["device", "managed", "host", "pool", "virtual", "array", "ipc"];
 pub const DIRECTIONS: [&str; 7] = ["H2D", "D2H", "D2D", "H2H", "P2P", "set", "unknown"];
 
-pub const HEAP: [(&str, Heap); 7] = [
-    ("allocations", Heap::Allocations),
-    ("allocated", Heap::Allocated),
-    ("frees", Heap::Frees),
-    ("freed", Heap::Freed),
-    ("leaks", Heap::Leaks),
-    ("leaked", Heap::Leaked),
-    ("held", Heap::Held),
+pub static HEAP: [Heap; 7] = [
+    count("allocations", "memory.allocations", |memory, name| space(memory, name, |s| s.allocations)),
+    bytes("allocated", "memory.allocated_bytes", |memory, name| space(memory, name, |s| s.allocated_bytes)),
+    count("frees", "memory.frees", |memory, name| space(memory, name, |s| s.frees)),
+    bytes("freed", "memory.freed_bytes", |memory, name| space(memory, name, |s| s.freed_bytes)),
+    count("leaks", "memory.leaks", |memory, name| live(&memory.leaks.by_space, name, |s| s.count)),
+    bytes("leaked", "memory.leaks", |memory, name| live(&memory.leaks.by_space, name, |s| s.bytes)),
+    bytes("held", "memory.held", |memory, name| live(&memory.held.by_space, name, |s| s.bytes)),
 ];
 
-pub const COPIED: [(&str, Copied); 4] = [
-    ("calls", Copied::Calls),
-    ("bytes", Copied::Bytes),
-    ("pageable", Copied::Pageable),
-    ("rate", Copied::Rate),
+fn space(memory: &MemoryFigures, name: &str, of: fn(&SpaceSeen) -> u64) -> u64 {
+    memory.by_space.iter().find(|space| space.space == name).map_or(0, of)
+}
+
+fn live(spaces: &[LeakSpace], name: &str, of: fn(&LeakSpace) -> u64) -> u64 {
+    spaces.iter().find(|space| space.space == name).map_or(0, of)
+}
+
+pub static COPIED: [Copied; 4] = [
+    count("calls", "transfers.count", |copies| (copies.count.into(), 1)),
+    bytes("bytes", "transfers.bytes", |copies| (copies.bytes.into(), 1)),
+    bytes("pageable", "transfers.bytes", |copies| (copies.pageable_bytes.into(), 1)),
+    Figure {
+        name: "rate",
+        unit: Unit::Rate,
+        figure: "transfers.bytes",
+        of: |copies| (u128::from(copies.waited_bytes) * 1_000_000_000, copies.waited_ns.into()),
+    },
 ];
 
 /// A kernel has `launches` instead of `calls`.
@@ -177,15 +180,8 @@ impl Metric {
     pub fn unit(&self) -> Unit {
         match self {
             Metric::Total(total) => total.unit,
-            Metric::Memory { field: Heap::Allocated | Heap::Freed | Heap::Leaked | Heap::Held, .. } => {
-                Unit::Bytes
-            }
-            Metric::Memory { .. } => Unit::Count,
-            Metric::Copies { field, .. } => match field {
-                Copied::Calls => Unit::Count,
-                Copied::Bytes | Copied::Pageable => Unit::Bytes,
-                Copied::Rate => Unit::Rate,
-            },
+            Metric::Memory { field, .. } => field.unit,
+            Metric::Copies { field, .. } => field.unit,
             Metric::Function { field, .. } | Metric::Kernel { field, .. } | Metric::Ioctl { field, .. } => {
                 match field {
                     Field::Calls | Field::Errors => Unit::Count,
@@ -196,10 +192,37 @@ impl Metric {
         }
     }
 
+    /// Why the recording cannot tell it.
+    pub fn unknown<'a>(&self, seen: &'a Seen) -> Option<&'a String> {
+        seen.figures.unknown.get(match self {
+            Metric::Total(total) => total.figure,
+            Metric::Memory { field, .. } => field.figure,
+            Metric::Copies { field, .. } => field.figure,
+            Metric::Kernel { .. } => "kernel_launches",
+            Metric::Function { .. } | Metric::Ioctl { .. } => return None,
+        })
+    }
+
+    /// The value of a figure; none for calls and launches by name.
+    pub fn value(&self, seen: &Seen) -> Option<Value> {
+        let unit = self.unit();
+        match self {
+            Metric::Total(total) => (total.of)(seen).map(|n| Value::whole(n, unit)),
+            Metric::Memory { space, field } => {
+                Some(Value::whole((field.of)(&seen.figures.memory, space), unit))
+            }
+            Metric::Copies { direction, field } => {
+                let (num, den) = (field.of)(&copied(direction.as_deref(), seen));
+                Value::fraction(num, den, unit)
+            }
+            Metric::Function { .. } | Metric::Kernel { .. } | Metric::Ioctl { .. } => None,
+        }
+    }
+
     pub fn better(&self) -> Better {
         match self {
             Metric::Total(total) if total.name == COMPLETE => Better::Higher,
-            Metric::Copies { field: Copied::Rate, .. } => Better::Higher,
+            Metric::Copies { field, .. } if field.unit == Unit::Rate => Better::Higher,
             _ => Better::Lower,
         }
     }
@@ -213,9 +236,11 @@ impl Metric {
     }
 }
 
-/// Sums directions; only copies that the call waited for have a rate.
-pub fn copied<'a>(seen: impl Iterator<Item = &'a DirectionSeen>) -> DirectionSeen {
-    seen.fold(DirectionSeen::default(), |sum, one| DirectionSeen {
+/// Sums a direction, or all that are copies: a set is none. Only copies that the call waited for have a rate.
+pub fn copied(direction: Option<&str>, seen: &Seen) -> DirectionSeen {
+    let wanted = |name: &str| direction.map_or(name != "set", |direction| direction == name);
+    let all = seen.figures.transfers.by_direction.iter().filter(|one| wanted(&one.direction));
+    all.fold(DirectionSeen::default(), |sum, one| DirectionSeen {
         direction: String::new(),
         count: sum.count + one.count,
         bytes: sum.bytes.saturating_add(one.bytes),

@@ -53,6 +53,12 @@ struct Limit {
 pub type Percentile = u32;
 
 impl Sample {
+    /// Counts a call; the first one keeps its place.
+    pub fn began(&mut self, event_id: u64, ts_ns: u64, (pid, tid): (u32, u32)) {
+        self.calls += 1;
+        self.first.get_or_insert(First { event_id, ts_ns, pid, tid });
+    }
+
     pub fn took(&mut self, ns: u64) {
         self.min_ns = if self.timed == 0 { ns } else { self.min_ns.min(ns) };
         self.max_ns = self.max_ns.max(ns);
@@ -64,6 +70,7 @@ impl Sample {
     }
 
     pub fn merge(&mut self, other: &Sample) {
+        self.med_ns = None;
         if other.timed > 0 {
             self.min_ns = if self.timed == 0 { other.min_ns } else { self.min_ns.min(other.min_ns) };
         }
@@ -127,11 +134,9 @@ impl Durations {
     fn add(&mut self, ns: u64) {
         self.histogram.add(ns);
         for limit in &mut self.limits {
-            match Value::whole(ns, limit.at.unit).compare(&limit.at) {
-                std::cmp::Ordering::Less => limit.below += 1,
-                std::cmp::Ordering::Equal => limit.equal += 1,
-                std::cmp::Ordering::Greater => {}
-            }
+            let order = Value::whole(ns, limit.at.unit).compare(&limit.at);
+            limit.below += u64::from(order.is_lt());
+            limit.equal += u64::from(order.is_eq());
         }
     }
 

@@ -1,6 +1,6 @@
 //! Draws lanes as text. In: lanes. Out: the lines of the picture and its legend.
 
-use super::lanes::{Cell, Lane, Lanes, SORTS, Sort};
+use super::lanes::{Cell, DRIVER, Lane, Lanes, OFF_CPU, SORTS, Sort};
 use crate::shorten::middle_cut;
 use crate::text::{clean, duration, percent, plural, shortened};
 use crate::views::calls::Thread;
@@ -57,25 +57,14 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
     let (columns, each) = Columns::new(scale.start_ns, scale.bucket_ns, buckets, style.columns());
     let all = lanes.busiest();
     if all.is_empty() {
-        return if chosen {
-            "These threads made no CUDA call in this time.\n"
-        } else {
-            "No CUDA call in this time.\n"
-        }
-        .to_owned();
+        let threads = if chosen { "These threads made no" } else { "No" };
+        return format!("{threads} CUDA call in this time.\n");
     }
     let mut shown: Vec<_> = all.iter().filter(|(_, lane)| lane.drawn).collect();
     shown.truncate(self::shown(chosen));
     let span_ns = lanes.last_ns - scale.start_ns;
-    push(
-        &mut text,
-        &format!(
-            "{} from {}, a column is {}",
-            duration(span_ns),
-            at(scale.start_ns),
-            duration(columns.column_ns)
-        ),
-    );
+    let (length, start, column) = (duration(span_ns), at(scale.start_ns), duration(columns.column_ns));
+    push(&mut text, &format!("{length} from {start}, a column is {column}"));
     let mut used = Used::default();
     for ((pid, tid), lane) in &shown {
         let command =
@@ -120,12 +109,8 @@ fn hidden(
             push(text, &format!("and {count} with less time in CUDA: --tid shows them"));
         } else {
             let share = percent(lane.calls_ns.into(), span_ns.into());
-            push(
-                text,
-                &format!(
-                    "and {count} that are not drawn: --tid {tid} shows the busiest, {share} % of the time in CUDA"
-                ),
-            );
+            let busiest = format!("--tid {tid} shows the busiest, {share} % of the time in CUDA");
+            push(text, &format!("and {count} that are not drawn: {busiest}"));
         }
     }
     if lanes.uncounted > 0 {
@@ -172,17 +157,6 @@ fn interrupts(cells: &[Cell]) -> String {
     cells.iter().map(|cell| level(cell.interrupts, most)).collect()
 }
 
-fn escape(sort: Sort) -> &'static str {
-    match sort {
-        Sort::Launch => "\x1b[32m",
-        Sort::Sync => "\x1b[31m",
-        Sort::Copy => "\x1b[34m",
-        Sort::Memory => "\x1b[33m",
-        Sort::Init => "\x1b[35m",
-        Sort::Other => "\x1b[36m",
-    }
-}
-
 impl Drawn<'_> {
     /// Shortens the command to fit, but keeps part of it.
     fn title(&self, span_ns: u64, command: &str, width: usize) -> String {
@@ -205,13 +179,13 @@ impl Drawn<'_> {
         self.levels(text, "busy", columns, Cell::calls_ns);
         let calls: String = self.cells.iter().map(|cell| level(cell.calls, most)).collect();
         push(text, &row("calls", &calls));
-        if self.cells.iter().any(|cell| cell.driver_ns > 0) {
-            used.driver = true;
-            self.levels(text, "driver", columns, |cell| cell.driver_ns);
-        }
-        if self.cells.iter().any(|cell| cell.off_cpu_ns > 0) {
-            used.off_cpu = true;
-            self.levels(text, "off cpu", columns, |cell| cell.off_cpu_ns);
+        for (layer, name, used) in
+            [(DRIVER, "driver", &mut used.driver), (OFF_CPU, "off cpu", &mut used.off_cpu)]
+        {
+            if self.cells.iter().any(|cell| cell.below(layer) > 0) {
+                *used = true;
+                self.levels(text, name, columns, |cell| cell.below(layer));
+            }
         }
         if self.cells.iter().any(|cell| cell.interrupts > 0) {
             used.interrupts = true;
@@ -239,12 +213,12 @@ impl Drawn<'_> {
                 .enumerate()
                 .max_by_key(|(index, (ns, _))| (**ns, std::cmp::Reverse(*index)));
             let (wanted, letter) = match most {
-                Some((index, (ns, (sort, letter, _)))) if *ns > 0 => {
+                Some((index, (ns, sort))) if *ns > 0 => {
                     if let Some(seen) = used.sorts.get_mut(index) {
                         *seen = true;
                     }
                     let half = cell.calls_ns().saturating_mul(2) >= columns.column_ns;
-                    (escape(sort), if half { letter } else { letter.to_ascii_lowercase() })
+                    (sort.colour, if half { sort.letter } else { sort.letter.to_ascii_lowercase() })
                 }
                 _ if at > first && at < last => ("", '·'),
                 _ => ("", ' '),
@@ -267,23 +241,26 @@ fn legend(text: &mut String, used: &Used, style: &Style) {
         .iter()
         .zip(used.sorts)
         .filter(|(_, used)| *used)
-        .map(|((sort, letter, name), _)| {
-            let (begin, end) = if style.colour { (escape(*sort), RESET) } else { ("", "") };
+        .map(|(Sort { letter, name, colour }, _)| {
+            let (begin, end) = if style.colour { (*colour, RESET) } else { ("", "") };
             format!("{begin}{letter}{end} {name}")
         })
         .collect();
     push(text, "");
     push(text, &format!("cuda     what took most of the column: {}", sorts.join(", ")));
     push(text, "         capital: calls fill half of the column or more; small: less; ·: no call");
-    push(text, "busy     how much of the column is CUDA calls: █ all of it, ▁ an eighth or less");
-    push(text, "calls    how many calls began, as a share of the most in a column of the lane");
-    if used.driver {
-        push(text, "driver   how much of the column is ioctls and functions of the driver");
-    }
-    if used.off_cpu {
-        push(text, "off cpu  how much of it the thread was off the CPU in CUDA calls");
-    }
-    if used.interrupts {
-        push(text, "irq      interrupts of the driver, as a share of the most in a column of the lane");
+    for (is_used, line) in [
+        (true, "busy     how much of the column is CUDA calls: █ all of it, ▁ an eighth or less"),
+        (true, "calls    how many calls began, as a share of the most in a column of the lane"),
+        (used.driver, "driver   how much of the column is ioctls and functions of the driver"),
+        (used.off_cpu, "off cpu  how much of it the thread was off the CPU in CUDA calls"),
+        (
+            used.interrupts,
+            "irq      interrupts of the driver, as a share of the most in a column of the lane",
+        ),
+    ] {
+        if is_used {
+            push(text, line);
+        }
     }
 }

@@ -23,39 +23,41 @@ const LONGEST_COMMAND: usize = 1024;
 /// Buckets per column: the picture is as wide as it may be, or slightly narrower.
 const PER_COLUMN: usize = 32;
 
-/// The category of a call, with the letter that draws it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
-    Launch,
-    Sync,
-    Copy,
-    Memory,
-    Init,
-    Other,
+/// What draws the calls of some categories.
+pub struct Sort {
+    pub letter: char,
+    pub name: &'static str,
+    /// The escape sequence of its colour.
+    pub colour: &'static str,
 }
 
-pub const SORTS: [(Sort, char, &str); 6] = [
-    (Sort::Launch, 'L', "launch"),
-    (Sort::Sync, 'S', "sync"),
-    (Sort::Copy, 'C', "copy or set"),
-    (Sort::Memory, 'M', "memory"),
-    (Sort::Init, 'I', "init or module"),
-    (Sort::Other, 'O', "other"),
+const fn sort(letter: char, name: &'static str, colour: &'static str) -> Sort {
+    Sort { letter, name, colour }
+}
+
+pub const SORTS: [Sort; 6] = [
+    sort('L', "launch", "\x1b[32m"),
+    sort('S', "sync", "\x1b[31m"),
+    sort('C', "copy or set", "\x1b[34m"),
+    sort('M', "memory", "\x1b[33m"),
+    sort('I', "init or module", "\x1b[35m"),
+    sort('O', "other", "\x1b[36m"),
 ];
 
-fn sort_of(category: Category) -> Sort {
+/// The place of a category in `SORTS`.
+fn sort_of(category: Category) -> usize {
     match category {
-        Category::Launch => Sort::Launch,
-        Category::Sync => Sort::Sync,
-        Category::Memcpy | Category::Memset => Sort::Copy,
+        Category::Launch => 0,
+        Category::Sync => 1,
+        Category::Memcpy | Category::Memset => 2,
         Category::Alloc
         | Category::Free
         | Category::Managed
         | Category::Pool
         | Category::VirtualMemory
-        | Category::Ipc => Sort::Memory,
-        Category::Init | Category::Context | Category::Module | Category::Register => Sort::Init,
-        _ => Sort::Other,
+        | Category::Ipc => 3,
+        Category::Init | Category::Context | Category::Module | Category::Register => 4,
+        _ => 5,
     }
 }
 
@@ -64,44 +66,37 @@ fn sort_of(category: Category) -> Sort {
 pub struct Cell {
     pub by_sort: [u64; SORTS.len()],
     pub calls: u64,
-    pub driver_ns: u64,
-    pub off_cpu_ns: u64,
+    /// Time in layers below the calls.
+    pub below: [u64; LAYERS],
     pub interrupts: u64,
 }
+
+/// Layers below the calls.
+pub const DRIVER: usize = 0;
+pub const OFF_CPU: usize = 1;
+const LAYERS: usize = 2;
 
 impl Cell {
     pub fn calls_ns(&self) -> u64 {
         self.by_sort.iter().fold(0, |sum, ns| sum.saturating_add(*ns))
     }
 
-    fn add(&mut self, layer: Layer, ns: u64) {
-        let sum = match layer {
-            Layer::Driver => &mut self.driver_ns,
-            Layer::OffCpu => &mut self.off_cpu_ns,
-        };
-        *sum = sum.saturating_add(ns);
+    pub fn below(&self, layer: usize) -> u64 {
+        self.below.get(layer).copied().unwrap_or(0)
     }
 
     pub fn join(mut self, other: Cell) -> Cell {
-        for (ns, more) in self.by_sort.iter_mut().zip(other.by_sort) {
-            *ns = ns.saturating_add(more);
-        }
-        self.calls = self.calls.saturating_add(other.calls);
-        self.driver_ns = self.driver_ns.saturating_add(other.driver_ns);
-        self.off_cpu_ns = self.off_cpu_ns.saturating_add(other.off_cpu_ns);
-        self.interrupts = self.interrupts.saturating_add(other.interrupts);
+        let pairs = self.by_sort.iter_mut().zip(other.by_sort).chain(self.below.iter_mut().zip(other.below));
+        pairs.for_each(|(sum, ns)| add(sum, ns));
+        add(&mut self.calls, other.calls);
+        add(&mut self.interrupts, other.interrupts);
         self
     }
 }
 
-/// Layers below the calls.
-#[derive(Clone, Copy)]
-enum Layer {
-    Driver,
-    OffCpu,
+fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
 }
-
-const LAYERS: usize = 2;
 
 #[derive(Default)]
 pub struct Lane {
@@ -114,11 +109,12 @@ pub struct Lane {
     pub calls: u64,
     pub calls_ns: u64,
     /// The time up to which calls are attributed.
-    told_ns: u64,
+    attributed_ns: u64,
     /// The innermost open call or span.
     current: Option<u64>,
 }
 
+#[derive(Default)]
 pub struct Lanes {
     to_ns: u64,
     tids: Vec<u32>,
@@ -144,18 +140,10 @@ impl Lanes {
         Lanes {
             to_ns: to_ns.unwrap_or(u64::MAX),
             tids: tids.to_vec(),
-            chosen: None,
-            drawn: 0,
             most: columns.max(1).saturating_mul(PER_COLUMN),
             scale: from_ns.map(|from| Scale::new(from, columns.max(1) * PER_COLUMN)),
-            functions: Functions::default(),
-            calls: Calls::default(),
-            lanes: HashMap::new(),
             elsewhere: Lane { drawn: true, ..Lane::default() },
-            commands: HashMap::new(),
-            uncounted: 0,
-            xids: Vec::new(),
-            last_ns: 0,
+            ..Lanes::default()
         }
     }
 
@@ -207,7 +195,7 @@ impl Lanes {
     pub fn finish(&mut self) {
         let threads: Vec<Thread> = self.lanes.keys().copied().collect();
         for thread in threads {
-            self.tell(thread, self.last_ns);
+            self.attribute(thread, self.last_ns);
         }
         let Some(scale) = self.scale else { return };
         for lane in self.lanes.values_mut() {
@@ -230,8 +218,7 @@ impl Lanes {
 
     fn enter(&mut self, call: Call<()>) {
         let (thread, id, ts_ns, is_call) = (call.thread(), call.id, call.ts_ns, !call.is_span);
-        let wanted = self.tids.is_empty() || self.tids.contains(&thread.1);
-        if !wanted {
+        if !self.tids.is_empty() && !self.tids.contains(&thread.1) {
             return;
         }
         if !self.lanes.contains_key(&thread) {
@@ -244,9 +231,9 @@ impl Lanes {
                 None => self.drawn < MOST,
             };
             self.drawn += usize::from(drawn);
-            self.lanes.insert(thread, Lane { drawn, told_ns: ts_ns, ..Lane::default() });
+            self.lanes.insert(thread, Lane { drawn, attributed_ns: ts_ns, ..Lane::default() });
         }
-        self.tell(thread, ts_ns);
+        self.attribute(thread, ts_ns);
         self.calls.begin(call, 0);
         self.is_in(thread, Some(id));
         if !is_call {
@@ -264,7 +251,7 @@ impl Lanes {
     }
 
     fn leave(&mut self, thread: Thread, begin: u64, ts_ns: u64) {
-        self.tell(thread, ts_ns);
+        self.attribute(thread, ts_ns);
         if let Some(call) = self.calls.end(begin, None) {
             self.is_in(thread, call.parent);
         }
@@ -278,11 +265,11 @@ impl Lanes {
     }
 
     /// Attributes the time since the last update of a thread to its current call.
-    fn tell(&mut self, thread: Thread, ts_ns: u64) {
+    fn attribute(&mut self, thread: Thread, ts_ns: u64) {
         let (to_ns, Some(scale)) = (self.to_ns, self.scale) else { return };
         let Some(lane) = self.lanes.get_mut(&thread) else { return };
-        let from_ns = lane.told_ns.max(scale.start_ns);
-        lane.told_ns = ts_ns.max(lane.told_ns);
+        let from_ns = lane.attributed_ns.max(scale.start_ns);
+        lane.attributed_ns = ts_ns.max(lane.attributed_ns);
         let call = self.calls.around(lane.current).find(|call| !call.is_span);
         // After the end of its process a thread is in no call.
         let died_ns = call.and_then(|call| self.calls.died_ns(call));
@@ -294,14 +281,13 @@ impl Lanes {
         }
         // A call shorter than the clock's resolution gets 1 ns, so that it stays visible.
         let until_ns = ts_ns.max(from_ns.saturating_add(1)).min(to_ns);
-        let at =
-            SORTS.iter().position(|(sort, _, _)| *sort == sort_of(function.traits.category)).unwrap_or(0);
+        let sort = sort_of(function.traits.category);
         if until_ns > from_ns {
             lane.calls_ns = lane.calls_ns.saturating_add(until_ns - from_ns);
         }
         lane.spread(&scale, from_ns, until_ns, |cell, ns| {
-            if let Some(sum) = cell.by_sort.get_mut(at) {
-                *sum = sum.saturating_add(ns);
+            if let Some(sum) = cell.by_sort.get_mut(sort) {
+                add(sum, ns);
             }
         });
     }
@@ -314,7 +300,7 @@ impl Lanes {
             return;
         }
         let (Some(scale), Some(lane)) = (self.scale, self.lanes.get_mut(&thread)) else { return };
-        lane.cover(&scale, span.ts_ns, ts_ns.min(self.to_ns), Layer::Driver);
+        lane.cover(&scale, span.ts_ns, ts_ns.min(self.to_ns), DRIVER);
     }
 
     fn instant(&mut self, ts_ns: u64, instant: &Instant) {
@@ -325,7 +311,7 @@ impl Lanes {
         let lane = self.lanes.get_mut(&(instant.pid, instant.tid));
         if instant.name == "off_cpu" {
             if let Some(lane) = lane {
-                lane.cover(&scale, ts_ns.saturating_sub(ns), ts_ns, Layer::OffCpu);
+                lane.cover(&scale, ts_ns.saturating_sub(ns), ts_ns, OFF_CPU);
             }
         } else if !instant.name.contains(':') {
             let lane = lane.unwrap_or(&mut self.elsewhere);
@@ -392,15 +378,16 @@ impl Lane {
     }
 
     /// Like `spread`, for times that may overlap: it only notes the buckets covered whole.
-    fn cover(&mut self, scale: &Scale, from_ns: u64, to_ns: u64, layer: Layer) {
+    fn cover(&mut self, scale: &Scale, from_ns: u64, to_ns: u64, layer: usize) {
         let from_ns = from_ns.max(scale.start_ns);
         if to_ns <= from_ns || !self.drawn {
             return;
         }
         let (first, last) = (scale.bucket(from_ns), scale.bucket(to_ns - 1));
-        self.cell(last).add(layer, part(scale, last, from_ns, to_ns));
-        if first < last {
-            self.cell(first).add(layer, part(scale, first, from_ns, to_ns));
+        for bucket in [last, first].into_iter().take(1 + usize::from(first < last)) {
+            if let Some(sum) = self.cell(bucket).below.get_mut(layer) {
+                add(sum, part(scale, bucket, from_ns, to_ns));
+            }
         }
         if last - first < 2 {
             return;
@@ -409,7 +396,7 @@ impl Lane {
             self.covered.resize(last + 1, [0; LAYERS]);
         }
         for (at, by) in [(first + 1, 1), (last, -1)] {
-            if let Some(more) = self.covered.get_mut(at).and_then(|more| more.get_mut(layer as usize)) {
+            if let Some(more) = self.covered.get_mut(at).and_then(|more| more.get_mut(layer)) {
                 *more += by;
             }
         }
@@ -419,11 +406,9 @@ impl Lane {
     fn settle(&mut self, scale: &Scale) {
         let mut now = [0i64; LAYERS];
         for (more, cell) in std::mem::take(&mut self.covered).iter().zip(&mut self.cells) {
-            for (layer, (now, more)) in
-                [Layer::Driver, Layer::OffCpu].into_iter().zip(now.iter_mut().zip(more))
-            {
+            for ((now, more), sum) in now.iter_mut().zip(more).zip(&mut cell.below) {
                 *now += more;
-                cell.add(layer, scale.bucket_ns.saturating_mul(u64::try_from(*now).unwrap_or(0)));
+                add(sum, scale.bucket_ns.saturating_mul(u64::try_from(*now).unwrap_or(0)));
             }
         }
     }

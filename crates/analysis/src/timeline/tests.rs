@@ -120,7 +120,7 @@ fn layers_lie_over_one_another() {
     let all = lanes.lanes[&(7, 7)].cells.iter().fold(lanes::Cell::default(), |sum, cell| sum.join(*cell));
     // The launch inside is not the allocation's time; the call in flight lasts until the exit, not until the end.
     assert_eq!(all.by_sort, [5_000, 4_000, 0, 75_000, 0, 0]);
-    assert_eq!((all.driver_ns, all.off_cpu_ns, all.interrupts, all.calls), (40_000, 20_000, 1, 3));
+    assert_eq!((all.below[0], all.below[1], all.interrupts, all.calls), (40_000, 20_000, 1, 3));
     _ = std::fs::remove_file(&file);
 }
 
@@ -177,7 +177,7 @@ fn spans_that_overlap_are_summed() {
     let mut lanes = Lanes::new(None, None, &[], WIDEST);
     read::each(&file, &Only::default(), |line| lanes.line(line)).unwrap();
     lanes.finish();
-    let off_cpu: u64 = lanes.lanes[&(7, 7)].cells.iter().map(|cell| cell.off_cpu_ns).sum();
+    let off_cpu: u64 = lanes.lanes[&(7, 7)].cells.iter().map(|cell| cell.below[1]).sum();
     assert_eq!(off_cpu, 20_000 * 900_000);
     _ = std::fs::remove_file(&file);
 }

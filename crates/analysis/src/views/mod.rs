@@ -40,7 +40,7 @@ use gpurec_trace::Line;
 
 pub use calls::Functions;
 use output::Report;
-pub use told::{Lacking, ONLY_FIGURES, Told, stored};
+pub use told::{Lacking, ONLY_FIGURES, Told};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {

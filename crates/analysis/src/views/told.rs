@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Figures;
 use crate::left_out::LeftOut;
+use crate::only::stored;
 use crate::table::{Cell, Column, Table, long, number};
 use crate::unknown::{About, NO_END, unknown};
 use gpurec_trace::Reasons;
 use gpurec_trace::bounds::{entry, short};
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Body, Finish, Line, Notes, Process};
+use gpurec_trace::{Body, Line, Notes, Process};
 
 const PROCESSES: &[Column] = &[number("PID", "pid"), number("Rank", "rank"), long("Command", "command")];
 
@@ -30,12 +31,6 @@ pub struct Lacking {
     pub reason: String,
     /// The text begins with it.
     pub leads: bool,
-}
-
-/// The figures of an `end` line, if they contain calls.
-pub fn stored(finish: &Finish) -> Option<Box<Figures>> {
-    let figures = Figures::from_json(&finish.summary).ok()?;
-    (figures.cuda_calls + figures.other_calls > 0).then(|| Box::new(figures))
 }
 
 #[derive(Default)]
