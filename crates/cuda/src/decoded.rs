@@ -5,11 +5,12 @@
 
 use std::borrow::Cow;
 
-use super::item::Layout;
-use super::item::{Item, dim3, dimensions, integer, u32_at, u64_at};
+use super::item::{Item, Layout, dim3, dimensions, integer};
 use super::layout::ATTRIBUTE_BYTES;
 use super::raw::{Entry, Exit, Piece, Place};
-use super::table::{Kind, Param, Shape, Signature, is_config};
+use super::table::{Kind, Param, Signature, is_config};
+use super::traits::Shape;
+use gpurec_trace::bytes::{u32_at, u64_at};
 use gpurec_trace::{Arg, List, Value};
 
 /// A kernel launch, by any function that launches.
@@ -20,7 +21,6 @@ pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared: u64,
-    /// Zero for a node of a graph.
     pub stream: u64,
     pub cluster: Option<[u32; 3]>,
     pub cooperative: bool,
@@ -47,26 +47,19 @@ impl Doubts {
         Value::Null
     }
 
-    fn cut(&mut self, name: &'static str, cut: bool) {
-        if cut {
+    fn cut(&mut self, name: &'static str, read: Option<Piece>) {
+        if matches!(read, Some(Piece::Bytes { cut: true, .. })) {
             self.cut.push(Value::Text(Cow::Borrowed(name)));
         }
     }
 
     fn into<'a>(self, into: &mut Vec<Arg<'a>>) {
-        if self.unreadable.is_empty() && self.cut.is_empty() {
-            return;
-        }
         for (name, list) in [("unreadable", self.unreadable), ("cut", self.cut)] {
             if !list.is_empty() {
-                into.push(arg(name, Value::Array(List::Owned(list))));
+                into.push(Arg::new(name, Value::Array(List::Owned(list))));
             }
         }
     }
-}
-
-fn arg<'a>(name: &'static str, value: Value<'a>) -> Arg<'a> {
-    Arg { name: Cow::Borrowed(name), value }
 }
 
 impl Signature {
@@ -105,7 +98,7 @@ impl Signature {
                 && let Some(word) = word(entry, param.place)
             {
                 let number = word & plain.mask;
-                into.push(arg(
+                into.push(Arg::new(
                     param.name,
                     if plain.hex { Value::Hex(number) } else { Value::Number(number) },
                 ));
@@ -114,7 +107,7 @@ impl Signature {
             let value = match (param.kind, param.entry) {
                 (Kind::Value(item), None) => by_value(item, param, entry, &mut doubts),
                 (Kind::Value(item), Some(_)) => {
-                    show(param, piece(entry.reads, param.entry), item, Value::Null, &mut doubts)
+                    one(param, piece(entry.reads, param.entry), item, Value::Null, &mut doubts)
                 }
                 (Kind::Text(_), Some(_)) => text(param, piece(entry.reads, param.entry), &mut doubts),
                 (Kind::In(layout) | Kind::InOut(layout), Some(_)) => {
@@ -125,7 +118,7 @@ impl Signature {
                 }
                 _ => by_value(Item::Hex(8), param, entry, &mut doubts),
             };
-            into.push(arg(param.name, value));
+            into.push(Arg::new(param.name, value));
         }
         doubts.into(into);
     }
@@ -138,11 +131,11 @@ impl Signature {
             let read = piece(exit.reads, param.exit);
             let value = match param.kind {
                 Kind::OutChars | Kind::OutText(_) => text(param, read, &mut doubts),
-                Kind::Out(item) => show(param, read, item, Value::Null, &mut doubts),
-                Kind::InOut(layout) => show(param, read, Item::Struct(layout), Value::Null, &mut doubts),
+                Kind::Out(item) => one(param, read, item, Value::Null, &mut doubts),
+                Kind::InOut(layout) => one(param, read, Item::Struct(layout), Value::Null, &mut doubts),
                 Kind::Value(_) | Kind::Text(_) | Kind::In(_) | Kind::Array(..) => continue,
             };
-            into.push(arg(param.name, value));
+            into.push(Arg::new(param.name, value));
         }
         doubts.into(into);
     }
@@ -152,8 +145,8 @@ impl Signature {
         match self.launch? {
             Shape::Driver => self.driver_launch(entry),
             Shape::Runtime => self.runtime_launch(entry),
-            Shape::Config { wide_shared } => self.config_launch(entry, wide_shared),
-            Shape::Node => self.node_launch(entry),
+            Shape::Config => self.config_launch(entry, false),
+            Shape::WideConfig => self.config_launch(entry, true),
         }
     }
 
@@ -187,30 +180,12 @@ impl Signature {
         let attributes = self.attributes(self.params.first()?, entry);
         Some(Launch {
             function: self.value(entry, 1)?,
-            grid: dimensions(bytes)?,
-            block: dimensions(bytes.get(12..)?)?,
+            grid: dimensions(bytes, 0)?,
+            block: dimensions(bytes, 12)?,
             shared: if wide_shared { u64_at(bytes, 24)? } else { u32_at(bytes, 24)?.into() },
             stream: u64_at(bytes, 32)?,
             cluster: attributes.cluster,
             cooperative: attributes.cooperative.unwrap_or(false),
-        })
-    }
-
-    fn node_launch(&self, entry: &Entry) -> Option<Launch> {
-        let Some(Piece::Bytes { bytes, .. }) = self.read_in(entry, 4) else { return None };
-        let function = match u64_at(bytes, 0)? {
-            // The second version of the structure has a CUkernel instead.
-            0 => u64_at(bytes, 56).unwrap_or(0),
-            function => function,
-        };
-        Some(Launch {
-            function,
-            grid: dimensions(bytes.get(8..)?)?,
-            block: dimensions(bytes.get(20..)?)?,
-            shared: u32_at(bytes, 32)?.into(),
-            stream: 0,
-            cluster: None,
-            cooperative: false,
         })
     }
 
@@ -222,15 +197,15 @@ impl Signature {
         doubts: &mut Doubts,
     ) -> Value<'a> {
         let read = piece(entry.reads, param.entry);
-        let mut value = show(param, read, Item::Struct(layout), Value::Hex(0), doubts);
+        let mut value = one(param, read, Item::Struct(layout), Value::Hex(0), doubts);
         if let Value::Object(List::Owned(fields)) = &mut value
             && is_config(param.kind)
         {
             let attributes = self.attributes(param, entry);
-            fields.extend(attributes.cluster.map(|c| arg("cluster", dim3(c))));
-            fields.extend(attributes.cooperative.map(|c| arg("cooperative", Value::Bool(c))));
+            fields.extend(attributes.cluster.map(|c| Arg::new("cluster", dim3(c))));
+            fields.extend(attributes.cooperative.map(|c| Arg::new("cooperative", Value::Bool(c))));
             fields.extend(
-                attributes.priority.map(|p| arg("priority", Item::Signed(4).in_word(p as u32 as u64))),
+                attributes.priority.map(|p| Arg::new("priority", Item::Signed(4).in_word(p as u32 as u64))),
             );
         }
         value
@@ -247,7 +222,7 @@ impl Signature {
             let Some(value) = attribute.get(8..) else { continue };
             match u32_at(attribute, 0) {
                 Some(2) => found.cooperative = u32_at(value, 0).map(|on| on != 0),
-                Some(4) => found.cluster = dimensions(value),
+                Some(4) => found.cluster = dimensions(value, 0),
                 Some(8) => found.priority = u32_at(value, 0).map(|p| p as i32),
                 _ => {}
             }
@@ -297,41 +272,40 @@ fn block(entry: &Entry, word: u8, bytes: u16) -> Option<Vec<u8>> {
 
 fn show<'a>(
     param: &Param,
-    read: Option<Piece>,
+    read: Option<Piece<'a>>,
+    null: Value<'a>,
+    doubts: &mut Doubts,
+    value: impl FnOnce(&'a [u8], bool) -> Option<Value<'a>>,
+) -> Value<'a> {
+    let shown = match read {
+        Some(Piece::Null) => return null,
+        Some(Piece::Bytes { bytes, cut }) => value(bytes, cut),
+        Some(Piece::Unreadable) | None => None,
+    };
+    shown.unwrap_or_else(|| doubts.unreadable(param.name))
+}
+
+fn list<'a>(param: &Param, read: Option<Piece<'a>>, item: Item, doubts: &mut Doubts) -> Value<'a> {
+    doubts.cut(param.name, read);
+    show(param, read, Value::Hex(0), doubts, |bytes, _| {
+        let items = bytes.chunks_exact(item.bytes().into()).filter_map(|b| item.in_bytes(b));
+        Some(Value::Array(List::Owned(items.collect())))
+    })
+}
+
+fn text<'a>(param: &Param, read: Option<Piece<'a>>, doubts: &mut Doubts) -> Value<'a> {
+    doubts.cut(param.name, read);
+    show(param, read, Value::Null, doubts, |bytes, cut| Some(Value::Text(string(bytes, cut))))
+}
+
+fn one<'a>(
+    param: &Param,
+    read: Option<Piece<'a>>,
     item: Item,
     null: Value<'a>,
     doubts: &mut Doubts,
 ) -> Value<'a> {
-    match read {
-        Some(Piece::Null) => null,
-        Some(Piece::Bytes { bytes, .. }) => {
-            item.in_bytes(bytes).unwrap_or_else(|| doubts.unreadable(param.name))
-        }
-        Some(Piece::Unreadable) | None => doubts.unreadable(param.name),
-    }
-}
-
-fn list<'a>(param: &Param, read: Option<Piece>, item: Item, doubts: &mut Doubts) -> Value<'a> {
-    match read {
-        Some(Piece::Null) => Value::Hex(0),
-        Some(Piece::Bytes { bytes, cut }) => {
-            doubts.cut(param.name, cut);
-            let items = bytes.chunks_exact(item.bytes().into()).filter_map(|b| item.in_bytes(b));
-            Value::Array(List::Owned(items.collect()))
-        }
-        Some(Piece::Unreadable) | None => doubts.unreadable(param.name),
-    }
-}
-
-fn text<'a>(param: &Param, read: Option<Piece<'a>>, doubts: &mut Doubts) -> Value<'a> {
-    match read {
-        Some(Piece::Null) => Value::Null,
-        Some(Piece::Bytes { bytes, cut }) => {
-            doubts.cut(param.name, cut);
-            Value::Text(string(bytes, cut))
-        }
-        Some(Piece::Unreadable) | None => doubts.unreadable(param.name),
-    }
+    show(param, read, null, doubts, |bytes, _| item.in_bytes(bytes))
 }
 
 /// The text up to its zero; a truncated text ends in `…`.

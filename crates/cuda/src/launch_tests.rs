@@ -2,7 +2,7 @@
 
 use super::decoded::Launch;
 use super::raw::{Entry, Piece};
-use super::table::Shape;
+use super::traits::Shape;
 use super::*;
 use gpurec_trace::Value;
 
@@ -83,22 +83,6 @@ fn launches_with_a_configuration_and_attributes() {
 }
 
 #[test]
-fn launches_as_nodes_of_graphs() {
-    let shifted = GRID.map(|(at, value, width)| (at + 8, value, width));
-    for (name, size, function) in [
-        ("cuGraphAddKernelNode", 56, (0, 0xf, 8)),
-        ("cuGraphAddKernelNode_v2", 72, (0, 0xf, 8)),
-        ("cuGraphAddKernelNode_v2", 72, (56, 0xf, 8)),
-        ("cudaGraphAddKernelNode", 56, (0, 0xf, 8)),
-    ] {
-        let bytes = bytes_of(&[shifted.as_slice(), &[function, (32, 1024, 4)]].concat(), size);
-        let reads = [Piece::Bytes { bytes: &bytes, cut: false }];
-        let entry = Entry { registers: [0; 6], stack: &[], reads: &reads };
-        assert_eq!(signature(name, Some(13)).unwrap().launch(&entry), Some(expected(0xf, 1024, 0)), "{name}");
-    }
-}
-
-#[test]
 fn shapes_of_launches_fit_the_rows() {
     let mut seen = 0;
     for signature in all() {
@@ -111,11 +95,10 @@ fn shapes_of_launches_fit_the_rows() {
             Shape::Runtime => {
                 at(1) == "griddim" && at(2) == "blockdim" && at(4) == "sharedmem" && at(5) == "stream"
             }
-            Shape::Config { .. } => at(0) == "config" && ["f", "func"].contains(&at(1).as_str()),
-            Shape::Node => at(4).ends_with("nodeparams"),
+            Shape::Config | Shape::WideConfig => at(0) == "config" && ["f", "func"].contains(&at(1).as_str()),
         };
         assert!(right, "{}", signature.name);
         seen += 1;
     }
-    assert_eq!(seen, 17);
+    assert_eq!(seen, 14);
 }

@@ -23,24 +23,29 @@ pub mod traits;
 
 use std::sync::LazyLock;
 
-pub use table::all;
+use gpurec_trace::word;
+use serde::Deserialize;
+
 use table::function;
-pub use table::{Signature, function_names, signature};
+pub use table::{Signature, all, function_names, signature};
 pub use traits::FunctionTraits;
 
 /// The library a function belongs to, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 pub enum Api {
     /// libcuda: `cuLaunchKernel`.
+    #[serde(rename = "d")]
     Driver,
     /// libcudart, shared or static: `cudaMalloc`, `__cudaRegisterFunction`.
+    #[serde(rename = "r")]
     Runtime,
     /// Anything else: `ncclAllReduce`, `cublasSgemm_v2`, `cudbgGetAPI`.
     Other,
 }
 
 /// What a function leaves in the return register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Returns {
     /// CUresult or cudaError_t: zero is success.
     Status,
@@ -51,7 +56,8 @@ pub enum Returns {
 }
 
 /// The purpose of a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Category {
     Alloc,
     Context,
@@ -72,7 +78,9 @@ pub enum Category {
     Register,
     Stream,
     Sync,
+    #[serde(rename = "vmm")]
     VirtualMemory,
+    #[serde(rename = "-")]
     Other,
 }
 
@@ -88,15 +96,7 @@ static ERRORS: LazyLock<Vec<Error>> =
 
 fn parse_error(line: &'static str) -> Option<Error> {
     let mut words = line.split(' ');
-    Some(Error { api: parse_api(words.next()?)?, code: words.next()?.parse().ok()?, name: words.next()? })
-}
-
-fn parse_api(word: &str) -> Option<Api> {
-    match word {
-        "d" => Some(Api::Driver),
-        "r" => Some(Api::Runtime),
-        _ => None,
-    }
+    Some(Error { api: word(words.next()?)?, code: words.next()?.parse().ok()?, name: words.next()? })
 }
 
 /// The API that a name belongs to. A capital letter must follow the prefix, which excludes cublas, cudnn, cupti, cudbg

@@ -3,12 +3,12 @@
 
 use std::sync::LazyLock;
 
-use super::item::Item;
-use super::item::Layout;
-use super::layout::{self, layout_named};
+use super::item::{Item, Layout};
+use super::layout::{self, layout_named, scalar};
 use super::raw::{Count, Place, Plan, Read, Source, What};
-use super::traits::{self, FunctionTraits, Name};
-use super::{Category, Returns, names, parse_api, without_stream_suffix};
+use super::traits::{self, FunctionTraits, Name, Shape};
+use super::{base_name, names, without_stream_suffix};
+use gpurec_trace::word;
 
 /// A function's parameters, and what to capture of a call.
 #[derive(Debug)]
@@ -58,31 +58,6 @@ pub enum Kind {
     OutChars,
     /// A pointer to a string that the function sets; the number is as for Text.
     OutText(u16),
-}
-
-/// Where a launch function has its arguments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// cuLaunchKernel: function, six numbers, shared memory, stream.
-    Driver,
-    /// cudaLaunchKernel: function, two dim3, arguments, shared memory, stream.
-    Runtime,
-    /// cuLaunchKernelEx, cudaLaunchKernelExC: a structure and the function.
-    Config { wide_shared: bool },
-    /// cuGraphAddKernelNode: a structure as the fifth parameter.
-    Node,
-}
-
-impl Shape {
-    /// The number of parameters that the launch needs.
-    fn params(self) -> usize {
-        match self {
-            Shape::Driver => 9,
-            Shape::Runtime => 6,
-            Shape::Config { .. } => 2,
-            Shape::Node => 5,
-        }
-    }
 }
 
 /// The major versions of the library that have a prototype.
@@ -139,6 +114,18 @@ pub fn function_names() -> impl Iterator<Item = &'static str> {
         .enumerate()
         .filter(move |(at, _)| !ROWS.get(*at..at + 2).is_some_and(repeated))
         .map(|(_, row)| row.name)
+}
+
+impl FunctionTraits {
+    /// The traits of a function. An unknown version of a known function has those that do not depend on parameters; of
+    /// other unknown functions only the name tells something.
+    pub fn of(name: &str) -> FunctionTraits {
+        let known = function(name).or_else(|| function(without_stream_suffix(name)));
+        known.copied().unwrap_or_else(|| match function(base_name(name)) {
+            Some(known) => FunctionTraits { kind: None, ..*known },
+            None => FunctionTraits::guessed(name),
+        })
+    }
 }
 
 pub fn function(name: &str) -> Option<&'static FunctionTraits> {
@@ -221,14 +208,7 @@ fn parse_row(line: &'static str) -> Option<Row> {
         None => (name, Majors::All),
         Some((name, majors)) => (name, parse_majors(majors)?),
     };
-    let returns = match returns {
-        "status" => Returns::Status,
-        "pointer" => Returns::Pointer,
-        "void" => Returns::Void,
-        "other" => Returns::Other,
-        _ => return None,
-    };
-    let function = FunctionTraits::parse(parse_api(api)?, parse_category(category)?, returns, traits)?;
+    let function = FunctionTraits::parse(word(api)?, word(category)?, word(returns)?, traits)?;
     Some(Row { name, majors, function, params: Some(params).filter(|p| *p != "?") })
 }
 
@@ -247,33 +227,6 @@ fn parse_majors(text: &str) -> Option<Majors> {
 
 /// The newest major in the table.
 const NEWEST: u32 = 13;
-
-fn parse_category(word: &str) -> Option<Category> {
-    Some(match word {
-        "alloc" => Category::Alloc,
-        "context" => Category::Context,
-        "error" => Category::Error,
-        "event" => Category::Event,
-        "free" => Category::Free,
-        "graph" => Category::Graph,
-        "init" => Category::Init,
-        "ipc" => Category::Ipc,
-        "launch" => Category::Launch,
-        "managed" => Category::Managed,
-        "memcpy" => Category::Memcpy,
-        "memset" => Category::Memset,
-        "module" => Category::Module,
-        "occupancy" => Category::Occupancy,
-        "pool" => Category::Pool,
-        "register" => Category::Register,
-        "query" => Category::Query,
-        "stream" => Category::Stream,
-        "sync" => Category::Sync,
-        "vmm" => Category::VirtualMemory,
-        "-" => Category::Other,
-        _ => return None,
-    })
-}
 
 /// A parameter, and the number of bytes its pointer leads to if it is a structure that the calling convention passes by
 /// pointer.
@@ -361,23 +314,8 @@ fn parse_kind(text: &'static str) -> Option<Kind> {
         },
         "enum" => Kind::Value(Item::Enum(names::constants(detail))),
         "struct" => Kind::Value(Item::Struct(layout_named(detail)?)),
-        "flags" if !detail.is_empty() => Kind::Value(Item::Flags(4, names::flags(detail)?)),
+        "flags" if !detail.is_empty() => Kind::Value(Item::Flags(names::constants(detail))),
         _ => Kind::Value(scalar(kind)?),
-    })
-}
-
-fn scalar(word: &str) -> Option<Item> {
-    Some(match word {
-        "ptr" | "handle" | "devptr" | "fnptr" => Item::Hex(8),
-        "devptr32" => Item::Hex(4),
-        "u64" | "size" | "dim" | "usize" | "flags64" => Item::Unsigned(8),
-        "u32" | "flags" => Item::Unsigned(4),
-        "u16" => Item::Unsigned(2),
-        "u8" => Item::Unsigned(1),
-        "i32" | "device" => Item::Signed(4),
-        "f32" | "float" => Item::Float(4),
-        "f64" => Item::Float(8),
-        _ => return None,
     })
 }
 
@@ -393,16 +331,18 @@ impl Signature {
         let mut signature =
             Signature { name, params: Vec::new(), plan: Plan::default(), launch: None, majors };
         let traits = FunctionTraits::of(name);
-        let words: Vec<Option<u8>> = params.iter().map(|(p, _)| word(p.place)).collect();
+        let words: Vec<Option<u8>> = params.iter().map(|(p, _)| pointer_word(p.place)).collect();
         signature.params = params.iter().map(|(p, _)| p.clone()).collect();
         for (at, (param, copied)) in params.iter().enumerate() {
             signature.plan.stack_words = signature.plan.stack_words.max(stack_words(param.place));
-            if let Some(word) = word(param.place) {
+            if let Some(word) = pointer_word(param.place) {
                 signature.plan_entry(at, word, *copied, &words);
                 signature.plan_exit(at, word, &traits);
             }
         }
-        signature.launch = traits.shape().filter(|shape| signature.params.len() >= shape.params());
+        if let Some(traits::Kind::Launch(shape)) = traits.kind {
+            signature.launch = shape.filter(|shape| signature.params.len() >= shape.params());
+        }
         signature
     }
 
@@ -465,7 +405,7 @@ pub fn is_config(kind: Kind) -> bool {
 }
 
 /// The number of the word that holds a pointer.
-fn word(place: Place) -> Option<u8> {
+fn pointer_word(place: Place) -> Option<u8> {
     match place {
         Place::Register(n) => Some(n),
         Place::Stack(n) => Some(n + 6),

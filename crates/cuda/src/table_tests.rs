@@ -71,11 +71,11 @@ fn every_enumeration_and_structure_of_the_table_is_known() {
 
 #[test]
 fn fields_are_inside_their_structures_and_have_names() {
-    for layout in LAYOUTS {
-        for field in layout.fields {
+    for layout in LAYOUTS.iter() {
+        for field in &layout.fields {
             assert!(field.offset + field.item.bytes() <= layout.bytes, "{} {}", layout.name, field.name);
-            if let Item::Named(of) = field.item {
-                assert!(!names::constants(of).is_empty(), "{of}");
+            if let Item::Enum(constants) = field.item {
+                assert!(!constants.is_empty(), "{} {}", layout.name, field.name);
             }
         }
         assert!(layout.bytes <= 256, "{}", layout.name);
@@ -301,7 +301,7 @@ fn every_argument_of_every_row_comes_out_as_it_was_put_in() {
 }
 
 fn check_read(value: &Value, bytes: &[u8], kind: &str, of: &str) {
-    let first = item::u64_at(bytes, 0);
+    let first = gpurec_trace::bytes::u64_at(bytes, 0);
     match kind.split_once('=') {
         None => {
             let text = str::from_utf8(bytes).unwrap().trim_end_matches('\0');

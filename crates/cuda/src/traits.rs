@@ -2,12 +2,14 @@
 //!
 //! In: a function's name. Out: its library, category and return type, what its calls do to memory, streams, contexts and
 //! graphs, and what they imply for the calls around them. Not here: names of functions. A new toolkit's function is a
-//! row of table.txt, whose numbers are indices of parameters.
+//! row of table.txt (table.rs), whose numbers are indices of parameters.
 
 mod words;
 
-use crate::table::{self, Shape};
-use crate::{Api, Category, Returns, api, base_name, without_stream_suffix};
+use gpurec_trace::word;
+use serde::Deserialize;
+
+use crate::{Api, Category, Returns, api, base_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FunctionTraits {
@@ -16,11 +18,12 @@ pub struct FunctionTraits {
     pub returns: Returns,
     /// `None`: the calls change nothing that is tracked.
     pub kind: Option<Kind>,
-    marks: u16,
+    pub(crate) marks: u16,
 }
 
 /// What a call implies for the calls around it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mark {
     /// The call returns before its work is done.
     Async,
@@ -46,22 +49,6 @@ pub enum Mark {
     /// The call sets a device or an attribute.
     Setup,
 }
-
-/// The words of table.txt, in the order of `Mark`.
-const MARKS: [&str; 12] = [
-    "async",
-    "event",
-    "poll",
-    "host",
-    "elapsed",
-    "shares",
-    "last-error",
-    "unchecked",
-    "record",
-    "configures",
-    "reads",
-    "setup",
-];
 
 /// What the calls of a function do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +88,8 @@ pub enum Kind {
 }
 
 /// The spaces in which bytes are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Space {
     Device,
     Managed,
@@ -114,7 +102,8 @@ pub enum Space {
 }
 
 /// Tables of the ledger. Pointers and handles of different tables may be equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Table {
     Addresses,
     /// The program's own host memory, pinned afterwards.
@@ -133,7 +122,8 @@ pub struct Alloc {
 }
 
 /// What shows the device of an allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum On {
     /// The current context.
     Current,
@@ -152,7 +142,8 @@ pub struct Free {
     pub space: Option<Space>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Size {
     Unknown,
     Param(usize),
@@ -181,7 +172,8 @@ pub struct Copy {
     pub is_async: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Amount {
     Bytes(usize),
     Product(usize, usize),
@@ -189,10 +181,9 @@ pub enum Amount {
     Rows,
     /// CUDA_MEMCPY3D and its peer form.
     Box,
-    /// cudaMemcpy3DParms and cudaMemcpy3DPeerParms.
-    RuntimeBox {
-        peer: bool,
-    },
+    /// cudaMemcpy3DParms and, for peers, cudaMemcpy3DPeerParms.
+    RuntimeBox,
+    PeerBox,
     Batch,
 }
 
@@ -221,7 +212,8 @@ pub struct Set {
     pub element: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Context {
     Create {
         device: usize,
@@ -248,8 +240,34 @@ pub enum Context {
     Other,
 }
 
+/// Where a launch function has its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// cuLaunchKernel: function, six numbers, shared memory, stream.
+    Driver,
+    /// cudaLaunchKernel: function, two dim3, arguments, shared memory, stream.
+    Runtime,
+    /// cuLaunchKernelEx: a structure and the function.
+    Config,
+    /// cudaLaunchKernelExC: the same, with 64 bits for the shared memory.
+    WideConfig,
+}
+
+impl Shape {
+    /// The number of parameters that the launch needs.
+    pub fn params(self) -> usize {
+        match self {
+            Shape::Driver => 9,
+            Shape::Runtime => 6,
+            Shape::Config | Shape::WideConfig => 2,
+        }
+    }
+}
+
 /// What a call shows about a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Stream {
     /// The call makes a stream in the current context and writes it to parameter 0.
     Create,
@@ -263,7 +281,8 @@ pub enum Stream {
 }
 
 /// What a call shows about a memory pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Pool {
     /// The call writes a pool of the device in parameter 1 to parameter 0.
     OfDevice,
@@ -272,7 +291,8 @@ pub enum Pool {
     Destroy,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Name {
     /// The call writes to parameter 0 the handle of the kernel that parameter 2 names.
     Get,
@@ -284,7 +304,8 @@ pub enum Name {
     Register,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Graph {
     /// cuGraphCreate.
     Create,
@@ -335,18 +356,8 @@ pub enum Input {
 const NOT_READY: i32 = 600;
 
 impl FunctionTraits {
-    /// The traits of a function. An unknown version of a known function has those that do not depend on parameters; of
-    /// other unknown functions only the name tells something.
-    pub fn of(name: &str) -> FunctionTraits {
-        let known = table::function(name).or_else(|| table::function(without_stream_suffix(name)));
-        known.copied().unwrap_or_else(|| match table::function(base_name(name)) {
-            Some(known) => FunctionTraits { kind: None, ..*known },
-            None => FunctionTraits::guessed(name),
-        })
-    }
-
     /// All but a handful of CUDA's functions return a status; `__cuda*` are irregular.
-    fn guessed(name: &str) -> FunctionTraits {
+    pub(crate) fn guessed(name: &str) -> FunctionTraits {
         let (api, base) = (api(name), base_name(name));
         let is_cuda = api != Api::Other;
         let ends = |word: &str| is_cuda && base.ends_with(word);
@@ -367,13 +378,13 @@ impl FunctionTraits {
         api: Api,
         category: Category,
         returns: Returns,
-        text: &str,
+        texts: &str,
     ) -> Option<FunctionTraits> {
         let mut traits = FunctionTraits { api, category, returns, kind: None, marks: 0 };
-        for word in text.split(',').filter(|word| *word != "-") {
-            match MARKS.iter().position(|mark| *mark == word) {
-                Some(at) => traits.marks |= 1 << at,
-                None => traits.kind = Some(words::kind(word)?),
+        for text in texts.split(',').filter(|text| *text != "-") {
+            match words::kind(text) {
+                Some(kind) => traits.kind = Some(kind),
+                None => traits.marks |= 1 << word::<Mark>(text)? as u16,
             }
         }
         let is_async = traits.is(Mark::Async);
@@ -469,15 +480,6 @@ impl FunctionTraits {
             Some(Kind::Stream(Stream::Context | Stream::Device) | Kind::Pool(Pool::OfDevice)) => false,
             Some(Kind::Context(_) | Kind::Stream(_) | Kind::Pool(_)) => true,
             _ => false,
-        }
-    }
-
-    /// Where a launch has its arguments.
-    pub(crate) fn shape(&self) -> Option<Shape> {
-        match self.kind? {
-            Kind::Launch(shape) => shape,
-            Kind::KernelNode { generic: false, adds: true, .. } => Some(Shape::Node),
-            _ => None,
         }
     }
 }

@@ -62,13 +62,3 @@ pub fn text(bytes: &[u8]) -> Option<&str> {
     let end = memchr::memchr(0, bytes)?;
     std::str::from_utf8(bytes.get(..end)?).ok()
 }
-
-pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    let word = bytes.get(offset..)?.first_chunk()?;
-    Some(u32::from_le_bytes(*word))
-}
-
-pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
-    let word = bytes.get(offset..)?.first_chunk()?;
-    Some(u64::from_le_bytes(*word))
-}

@@ -1,7 +1,6 @@
 //! The structure of an ELF file. In: a file. Out: its segments, sections, dynamic section, name and build id, each
 //! bounded.
 
-use std::fmt::Write;
 use std::fs::File;
 
 use goblin::container::{Container, Ctx, Endian};
@@ -17,7 +16,8 @@ use goblin::elf::section_header::{SHT_NOBITS, SHT_NOTE};
 use goblin::elf::{Elf, Header, ProgramHeader, SectionHeader};
 
 use super::Refused;
-use super::file::{Source, text, u32_at, u64_at};
+use super::file::{Source, text};
+use gpurec_trace::bytes::{hex, u32_at, u64_at};
 
 pub const CTX: Ctx = Ctx { container: Container::Big, le: Endian::Little };
 
@@ -296,12 +296,4 @@ fn build_id_in(notes: &[u8], alignment: u64) -> Option<String> {
             return None;
         }
     }
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing into a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

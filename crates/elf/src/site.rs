@@ -9,8 +9,8 @@ use iced_x86::{
     Mnemonic, OpAccess, Register,
 };
 
-use super::layout::hex;
 use gpurec_trace::HookError;
+use gpurec_trace::bytes::hex;
 
 /// How many bytes and how many instructions to search from the entry.
 const REACH: u64 = 64;

@@ -4,11 +4,12 @@ use goblin::elf::section_header::{SHT_DYNSYM, SHT_SYMTAB};
 use goblin::elf::sym::{STB_LOCAL, STT_FUNC, STV_HIDDEN, STV_INTERNAL};
 use goblin::elf::{SectionHeader, Sym};
 
-use super::file::{Source, text, u32_at};
+use super::file::{Source, text};
 use super::layout::{CTX, Layout, malformed};
 use super::{NotHooked, Refused, Symbol};
 use gpurec_trace::HookError;
 use gpurec_trace::bounds::Left;
+use gpurec_trace::bytes::u32_at;
 
 pub const SYMBOL: u64 = 24;
 const PIECE: u64 = 8192;

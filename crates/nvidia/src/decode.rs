@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::fields::{Args, Known, View, append, append_class, arg, hex};
+use super::fields::{Args, Known, View, append, append_class, hex};
 use super::handles::{self, Handles};
 use super::layouts::{Kind, Layouts, MAX_ENTRY, Row, coded_entry, nr};
 use super::names::{Names, class_value};
@@ -135,7 +135,7 @@ impl Decoder {
                     return;
                 }
                 if object == 0 {
-                    out.push(arg("object", hex(chosen)));
+                    out.push(Arg::new("object", hex(chosen)));
                 }
                 match class.filter(|class| CLIENT_CLASSES.contains(class)) {
                     Some(class) => self.handles.add_client(chosen, class),
@@ -185,7 +185,7 @@ impl Decoder {
         }
         let counted = row.fields.iter().any(|f| matches!(f.kind, Kind::Count(_)));
         if row.size != 0 && ioctl.size != u32::from(row.size) && !counted {
-            draft.detail.push(arg("unexpected_size", Value::Number(u64::from(ioctl.size))));
+            draft.detail.push(Arg::new("unexpected_size", Value::Number(u64::from(ioctl.size))));
         }
         draft.finish(row.name)
     }
@@ -297,14 +297,14 @@ impl Draft {
     fn of(ioctl: &Ioctl, row: &'static Row, status_is_read: bool) -> Draft {
         let mut detail = Args::with_capacity(8);
         if ioctl.wrapped {
-            detail.push(arg("wrapped", Value::Bool(true)));
+            detail.push(Arg::new("wrapped", Value::Bool(true)));
         }
         let pending = Pending { row: Some(row), status_is_read, ..Pending::default() };
         Draft { detail, unknown: false, pending, complete: true }
     }
 
     fn push(&mut self, name: &'static str, value: Value<'static>) {
-        self.detail.push(arg(name, value));
+        self.detail.push(Arg::new(name, value));
     }
 
     /// Adds the handle that the caller chose; RM chooses one if it is zero.
@@ -340,10 +340,10 @@ impl Draft {
 fn nameless(ioctl: &Ioctl, number: u32) -> Begun {
     let mut detail: Vec<Arg> = Vec::new();
     if ioctl.wrapped {
-        detail.push(arg("wrapped", Value::Bool(true)));
+        detail.push(Arg::new("wrapped", Value::Bool(true)));
     }
     if ioctl.size != 0 && ioctl.device.family != Family::Uvm {
-        detail.push(arg("size", Value::Number(u64::from(ioctl.size))));
+        detail.push(Arg::new("size", Value::Number(u64::from(ioctl.size))));
     }
     Begun { request: format!("{number:#x}").into(), unknown: true, detail, pending: Pending::default() }
 }
@@ -356,9 +356,12 @@ fn modeset(ioctl: &Ioctl) -> Begun {
     let view = View::of(ioctl.payload.unwrap_or_default());
     let detail = match (view.word(0), view.word(4)) {
         (Some(command), Some(size)) => {
-            vec![arg("command", Value::Number(command.into())), arg("size", Value::Number(size.into()))]
+            vec![
+                Arg::new("command", Value::Number(command.into())),
+                Arg::new("size", Value::Number(size.into())),
+            ]
         }
-        _ => vec![arg("unreadable", Value::Bool(true))],
+        _ => vec![Arg::new("unreadable", Value::Bool(true))],
     };
     Begun { request: "NVKMS_IOCTL_CMD".into(), unknown: false, detail, pending: Pending::default() }
 }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use super::handles::Handles;
 use super::layouts::{Field, Kind, Row};
 use super::names::{Names, class_value, engine_value};
+use gpurec_trace::bytes::{little_endian, uuid};
 use gpurec_trace::{Arg, Value, lossy};
 
 pub type Args = Vec<Arg<'static>>;
@@ -47,10 +48,6 @@ impl<'a> View<'a> {
 fn slice(bytes: &[u8], at: u16, count: u16) -> Option<&[u8]> {
     let at = usize::from(at);
     bytes.get(at..at + usize::from(count))
-}
-
-pub fn arg(name: &'static str, value: Value<'static>) -> Arg<'static> {
-    Arg { name: Cow::Borrowed(name), value }
 }
 
 pub fn hex(number: u32) -> Value<'static> {
@@ -93,7 +90,7 @@ fn key(name: &'static str, taken: &Args) -> Cow<'static, str> {
 /// Appends the class of an object, if it is known.
 pub fn append_class(out: &mut Args, name: &'static str, client: u32, object: u32, known: Known) {
     if let Some(class) = known.handles.class(client, object) {
-        out.push(arg(name, class_value(known.names.class(class), class)));
+        out.push(Arg::new(name, class_value(known.names.class(class), class)));
     }
 }
 
@@ -106,13 +103,16 @@ fn value(field: &Field, view: View, known: Known) -> Option<Value<'static>> {
             class_value(known.names.class(class), class)
         }
         Kind::Engine => engine_value(view.word(field.at)?),
-        Kind::Hex(n) => Value::Hex(unsigned(bytes(n)?)),
-        Kind::Number(n) => Value::Number(unsigned(bytes(n)?)),
+        Kind::Hex(n) => Value::Hex(little_endian(bytes(n)?)),
+        Kind::Number(n) => Value::Number(little_endian(bytes(n)?)),
         Kind::Signed(n) => signed(bytes(n)?),
-        Kind::Bool => Value::Bool(unsigned(bytes(1)?) != 0),
-        Kind::Uuid => Value::Text(uuid(bytes(16)?)),
+        Kind::Bool => Value::Bool(little_endian(bytes(1)?) != 0),
+        Kind::Uuid => match bytes(16)? {
+            bytes if bytes == CPU_UUID => Value::Text(Cow::Borrowed("CPU")),
+            bytes => gpu_uuid(bytes),
+        },
         Kind::Text(n) => text(field.at, n, view)?,
-        Kind::Last => match unsigned(bytes(8)?).checked_add(1) {
+        Kind::Last => match little_endian(bytes(8)?).checked_add(1) {
             Some(size) => Value::Number(size),
             None => Value::Hex(u64::MAX),
         },
@@ -124,18 +124,9 @@ fn is_zero(value: &Value) -> bool {
     matches!(value, Value::Hex(0) | Value::Number(0) | Value::Signed(0))
 }
 
-/// A number of up to eight bytes in little-endian order, the order of all machines that NVIDIA drivers run on.
-fn unsigned(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().take(8).fold(0, |number, byte| (number << 8) | u64::from(*byte))
-}
-
-fn signed(bytes: &[u8]) -> Value<'static> {
+pub fn signed(bytes: &[u8]) -> Value<'static> {
     let unused = 64_u32.saturating_sub(8 * bytes.len() as u32).min(63);
-    let number = ((unsigned(bytes) << unused) as i64) >> unused;
-    match u64::try_from(number) {
-        Ok(number) => Value::Number(number),
-        Err(_) => Value::Signed(number),
-    }
+    (((little_endian(bytes) << unused) as i64) >> unused).into()
 }
 
 /// The text up to its zero or to the end of what was read; `None` if none of it was read.
@@ -150,21 +141,7 @@ fn text(at: u16, count: u16, view: View) -> Option<Value<'static>> {
 const CPU_UUID: [u8; 16] =
     [0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2, 0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73];
 
-/// Formats a UUID as nvidia-smi -L shows it.
-fn uuid(bytes: &[u8]) -> Cow<'static, str> {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    if bytes == CPU_UUID {
-        return Cow::Borrowed("CPU");
-    }
-    let mut text = String::with_capacity(40);
-    text.push_str("GPU");
-    for (at, byte) in bytes.iter().enumerate() {
-        if matches!(at, 0 | 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        for digit in [byte >> 4, byte & 15] {
-            text.push(DIGITS.get(usize::from(digit)).map_or('?', |d| char::from(*d)));
-        }
-    }
-    Cow::Owned(text)
+/// As nvidia-smi -L shows it.
+pub fn gpu_uuid(bytes: &[u8]) -> Value<'static> {
+    Value::Text(Cow::Owned(format!("GPU-{}", uuid(bytes))))
 }

@@ -5,12 +5,15 @@
 //! rows and named arguments. Not here: which functions the running driver has; probe::kernel finds that out.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
+use serde::Deserialize;
+
+use super::fields::{gpu_uuid, signed};
 use super::names::{Names, class_value, engine_value};
 use super::version::Version;
-use gpurec_trace::{Arg, List, Value};
+use gpurec_trace::bytes::little_endian;
+use gpurec_trace::{Arg, List, Value, word};
 
 #[cfg(test)]
 #[path = "tests/hooks.rs"]
@@ -23,13 +26,15 @@ pub const MAX_PIECE: u16 = 128;
 /// The most pieces at entry, and at exit.
 pub const MAX_PIECES: usize = 4;
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Group {
     Ioctl,
     Gsp,
     Memory,
     Context,
     Scheduler,
+    #[serde(alias = "irq")]
     Interrupt,
     Uvm,
 }
@@ -59,13 +64,13 @@ impl Group {
 
     /// `irq` is short for `interrupt`.
     pub fn from_name(name: &str) -> Option<Group> {
-        let name = if name == "irq" { "interrupt" } else { name };
-        Group::ALL.into_iter().find(|group| group.name() == name)
+        word(name)
     }
 }
 
 /// The type of the return value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Returns {
     /// NV_STATUS: zero is success.
     Status,
@@ -78,7 +83,8 @@ pub enum Returns {
 }
 
 /// How the recorder treats a hook.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Role {
     Function,
     /// The driver's entry point for ioctls, decoded as an ioctl.
@@ -141,17 +147,8 @@ pub struct Hook {
     pub meaning: &'static str,
     args: Capture,
     out: Capture,
-    driver: Driver,
-}
-
-/// The names of numbers in the running driver.
-#[derive(Clone)]
-struct Driver(Arc<Names>);
-
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("Driver")
-    }
+    /// The names of numbers in the running driver.
+    driver: Arc<Names>,
 }
 
 /// What to read, and the place of each field in it.
@@ -174,7 +171,8 @@ enum At {
     Piece { piece: u8, offset: u16 },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
 enum Kind {
     Unsigned(u8),
     Signed,
@@ -192,7 +190,7 @@ enum Kind {
 /// arguments of the newest version.
 pub fn table(version: Option<&str>) -> Vec<Hook> {
     let version = version.and_then(Version::parse);
-    let driver = Driver(Names::of(version.unwrap_or(Version::NEWEST)));
+    let driver = Names::of(version.unwrap_or(Version::NEWEST));
     rows().filter_map(|row| hook(&row, version, &driver)).flatten().collect()
 }
 
@@ -225,11 +223,11 @@ impl Hook {
 
     /// A value that could not be read is null, and `unreadable` lists its name.
     pub fn args(&self, registers: &[u64; 6], pieces: &[Option<&[u8]>]) -> Vec<Arg<'static>> {
-        self.args.named(Some(registers), pieces, &self.driver.0)
+        self.args.named(Some(registers), pieces, &self.driver)
     }
 
     pub fn out(&self, pieces: &[Option<&[u8]>]) -> Vec<Arg<'static>> {
-        self.out.named(None, pieces, &self.driver.0)
+        self.out.named(None, pieces, &self.driver)
     }
 }
 
@@ -247,13 +245,10 @@ impl Capture {
                 unreadable.push(Value::Text(Cow::Borrowed(field.name)));
                 Value::Null
             });
-            args.push(Arg { name: Cow::Borrowed(field.name), value });
+            args.push(Arg::new(field.name, value));
         }
         if !unreadable.is_empty() {
-            args.push(Arg {
-                name: Cow::Borrowed("unreadable"),
-                value: Value::Array(List::Owned(unreadable)),
-            });
+            args.push(Arg::new("unreadable", Value::Array(List::Owned(unreadable))));
         }
         args
     }
@@ -287,16 +282,9 @@ impl Kind {
             "u32" => Kind::Unsigned(4),
             "u64" => Kind::Unsigned(8),
             "i32" => Kind::Signed,
-            "bool" => Kind::Bool,
             "h32" => Kind::Hex(4),
             "h64" => Kind::Hex(8),
-            "uuid" => Kind::Uuid,
-            "text" => Kind::Text,
-            "status" => Kind::Status,
-            "command" => Kind::Command,
-            "class" => Kind::Class,
-            "engine" => Kind::Engine,
-            _ => return None,
+            _ => word(text)?,
         })
     }
 
@@ -316,25 +304,18 @@ impl Kind {
             return text(bytes);
         }
         let bytes = bytes.get(..usize::from(self.size()))?;
-        if self == Kind::Uuid {
-            return Some(Value::Text(uuid(bytes).into()));
-        }
-        let mut word = [0; 8];
-        word.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        let number = u64::from_le_bytes(word);
+        let number = little_endian(bytes);
         Some(match self {
+            Kind::Uuid => gpu_uuid(bytes),
             Kind::Bool => Value::Bool(number != 0),
-            Kind::Signed => match number as u32 as i32 {
-                negative @ ..0 => Value::Signed(negative.into()),
-                _ => Value::Number(number),
-            },
+            Kind::Signed => signed(bytes),
             Kind::Unsigned(_) => Value::Number(number),
             Kind::Hex(_) => Value::Hex(number),
             Kind::Status => Value::Text(names.status(number as u32)),
             Kind::Command => names.command(number as u32).map_or(Value::Hex(number), Value::Text),
             Kind::Class => class_value(names.class(number as u32), number as u32),
             Kind::Engine => engine_value(number as u32),
-            Kind::Uuid | Kind::Text => return None,
+            Kind::Text => return None,
         })
     }
 }
@@ -350,18 +331,6 @@ fn text(bytes: &[u8]) -> Option<Value<'static>> {
         text.push_str("...");
     }
     Some(Value::Text(text.into()))
-}
-
-/// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`, as nvidia-smi writes it.
-fn uuid(bytes: &[u8]) -> String {
-    let mut text = String::from("GPU");
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 0 | 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
 }
 
 /// One row of the table: its first line and the lines that belong to it.
@@ -384,14 +353,14 @@ fn rows() -> impl Iterator<Item = Row> {
 }
 
 /// A hook for each module that has the row's function; None if this driver lacks it.
-fn hook(row: &Row, version: Option<Version>, driver: &Driver) -> Option<Vec<Hook>> {
+fn hook(row: &Row, version: Option<Version>, driver: &Arc<Names>) -> Option<Vec<Hook>> {
     let mut words = row.first.split(' ');
     let name = words.next()?;
     let group = Group::from_name(words.next()?)?;
     let on = words.next()? == "on";
     let modules = words.next()?;
     let core = words.next()? == "core";
-    let returns = returns(words.next()?)?;
+    let returns = word(words.next()?)?;
     let mut hook = Hook {
         name,
         group,
@@ -434,28 +403,9 @@ fn set(hook: &mut Hook, key: &str, value: &'static str) {
         "user" => hook.operation.user = register,
         "line" => hook.line = value,
         "at" => hook.tracepoint = Some(value),
-        "role" => {
-            hook.role = match value {
-                "ioctl" => Role::Ioctl,
-                "file" => Role::File,
-                "xid" => Role::Xid,
-                _ => Role::Function,
-            };
-        }
+        "role" => hook.role = word(value).unwrap_or(Role::Function),
         _ => {}
     }
-}
-
-fn returns(word: &str) -> Option<Returns> {
-    Some(match word {
-        "status" => Returns::Status,
-        "errno" => Returns::Errno,
-        "bool" => Returns::Bool,
-        "pointer" => Returns::Pointer,
-        "void" => Returns::Void,
-        "number" => Returns::Number,
-        _ => return None,
-    })
 }
 
 /// The captures of the newest SINCE that is not above the version. A driver older than the oldest analysed one has

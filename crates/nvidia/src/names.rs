@@ -13,6 +13,7 @@ use super::version::{Span, Version, choose};
 use gpurec_trace::Value;
 
 /// The names in one driver version.
+#[derive(Debug)]
 pub struct Names {
     /// Sorted by number.
     commands: Vec<(u32, &'static str)>,

@@ -1,4 +1,12 @@
-//! Values of a line that are one of a few, with their names in the trace.
+//! Values that are one of a few, with their names in the trace or in a table.
+
+use serde::Deserialize;
+use serde::de::value::{Error, StrDeserializer};
+
+/// The value that a word of a table stands for, by the names that serde has for it.
+pub fn word<'a, T: Deserialize<'a>>(word: &'a str) -> Option<T> {
+    T::deserialize(StrDeserializer::<Error>::new(word)).ok()
+}
 
 /// The `type` of a line of `--kernel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 mod args;
 pub mod bounds;
 mod budget;
+pub mod bytes;
 mod deaths;
 mod enums;
 mod event;
@@ -32,7 +33,7 @@ mod writer;
 
 pub use args::Args;
 pub use budget::{Action, Budget, Level, Why};
-pub use enums::{Ended, Kind, Op, Retval};
+pub use enums::{Ended, Kind, Op, Retval, word};
 #[cfg(test)]
 use event::Unknown;
 pub use event::{

@@ -21,7 +21,7 @@ pub struct Parsed<'a> {
 /// The keys of a line that have not been asked for, with the text of their values.
 struct AnyOrder<'a> {
     text: &'a [u8],
-    left: Vec<(Cow<'a, str>, &'a RawValue)>,
+    left: Keys<'a>,
     /// The number of keys found.
     found: usize,
     line_type: Cow<'a, str>,
@@ -30,8 +30,11 @@ struct AnyOrder<'a> {
 
 /// Parses a line of any program, or of a newer gpurec.
 pub fn any_order(text: &[u8]) -> Result<Parsed<'_>, String> {
-    let mut from = serde_json::Deserializer::from_slice(text);
-    let left = from.deserialize_map(Keys).and_then(|left| from.end().map(|()| left));
+    // A check of the whole text at once costs less than one of each value.
+    let left = match std::str::from_utf8(text) {
+        Ok(text) => keys(serde_json::Deserializer::from_str(text)),
+        Err(_) => keys(serde_json::Deserializer::from_slice(text)),
+    };
     let left = left.map_err(|error| why(&error, 0))?;
     let mut keys = AnyOrder { text, left, found: 0, line_type: Cow::Borrowed(""), name: None };
     let event_id = keys.get::<Plain, u64>(key!("event_id"))?;
@@ -43,6 +46,15 @@ pub fn any_order(text: &[u8]) -> Result<Parsed<'_>, String> {
         None => (rare(keys)?, 0),
     };
     Ok(Parsed { line: Line { event_id, ts_ns, body }, unknown_keys })
+}
+
+type Keys<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;
+
+fn keys<'a>(
+    mut from: serde_json::Deserializer<impl serde_json::de::Read<'a>>,
+) -> serde_json::Result<Keys<'a>> {
+    let keys = from.deserialize_map(KeysVisitor)?;
+    from.end().map(|()| keys)
 }
 
 fn rare(keys: AnyOrder) -> Result<Body, String> {
@@ -75,10 +87,10 @@ fn why(error: &serde_json::Error, before: usize) -> String {
     }
 }
 
-struct Keys;
+struct KeysVisitor;
 
-impl<'de> Visitor<'de> for Keys {
-    type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+impl<'de> Visitor<'de> for KeysVisitor {
+    type Value = Keys<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("an event")

@@ -42,37 +42,25 @@ pub struct Call<T> {
 
 impl<T> Call<T> {
     pub fn new(id: u64, ts_ns: u64, begin: &Begin, function: usize, of: T) -> Call<T> {
-        let &Begin { pid, tid, parent, .. } = begin;
-        Call {
-            id,
-            pid,
-            tid,
-            ts_ns,
-            parent,
-            function,
-            is_span: false,
-            inside: 0,
-            inside_ns: 0,
-            life: Life::Since(0),
-            of,
-        }
+        let thread = (begin.pid, begin.tid);
+        Call::of_thread(thread, id, ts_ns, begin.parent, function, of)
     }
 
     pub fn span(id: u64, ts_ns: u64, begin: &KernelBegin, function: usize, of: T) -> Call<T> {
-        let &KernelBegin { pid, tid, parent, .. } = begin;
-        Call {
-            id,
-            pid,
-            tid,
-            ts_ns,
-            parent,
-            function,
-            is_span: true,
-            inside: 0,
-            inside_ns: 0,
-            life: Life::Since(0),
-            of,
-        }
+        let thread = (begin.pid, begin.tid);
+        Call { is_span: true, ..Call::of_thread(thread, id, ts_ns, begin.parent, function, of) }
+    }
+
+    fn of_thread(
+        (pid, tid): (u32, u32),
+        id: u64,
+        ts_ns: u64,
+        parent: Option<u64>,
+        function: usize,
+        of: T,
+    ) -> Call<T> {
+        let (is_span, inside, inside_ns, life) = (false, 0, 0, Life::Since(0));
+        Call { id, pid, tid, ts_ns, parent, function, is_span, inside, inside_ns, life, of }
     }
 
     pub fn thread(&self) -> (u32, u32) {
@@ -235,10 +223,7 @@ mod tests {
     const WAIT: u8 = 2;
 
     fn call(id: u64, parent: Option<u64>) -> Call<Option<u64>> {
-        let (pid, tid, ts_ns) = (1, 1, id);
-        let (function, is_span, inside, inside_ns) = (0, false, 0, 0);
-        let life = Life::Since(0);
-        Call { id, pid, tid, ts_ns, parent, function, is_span, inside, inside_ns, life, of: None }
+        Call::of_thread((1, 1), id, id, parent, 0, None)
     }
 
     #[test]

@@ -12,6 +12,12 @@ pub struct Arg<'a> {
     pub value: Value<'a>,
 }
 
+impl<'a> Arg<'a> {
+    pub fn new(name: &'static str, value: Value<'a>) -> Arg<'a> {
+        Arg { name: Cow::Borrowed(name), value }
+    }
+}
+
 /// A value. In a file a pointer is a string of that form, so a string such as "0x1f" is read as a pointer; both are
 /// written in the same way.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +77,13 @@ impl<'a> Value<'a> {
             Value::Array(items) => Value::Array(List::Borrowed(items)),
             Value::Object(items) => Value::Object(List::Borrowed(items)),
         }
+    }
+}
+
+/// The number as the reader of a trace returns it: unsigned unless it is negative.
+impl From<i64> for Value<'_> {
+    fn from(number: i64) -> Self {
+        u64::try_from(number).map_or(Value::Signed(number), Value::Number)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::Signature;
 use crate::raw::{Entry, Exit, Piece};
+use gpurec_trace::bytes::little_endian;
 
 /// The arguments at a call's entry.
 #[derive(Clone, Copy)]
@@ -62,20 +63,6 @@ impl<'a> Out<'a> {
     /// A pointer, handle or number that the call wrote.
     pub fn number(&self, param: usize) -> Option<u64> {
         let (bytes, _) = self.bytes(param)?;
-        let bytes = bytes.get(..8).unwrap_or(bytes);
-        (!bytes.is_empty()).then(|| bytes.iter().rev().fold(0, |n, b| (n << 8) | u64::from(*b)))
+        (!bytes.is_empty()).then(|| little_endian(bytes))
     }
-}
-
-pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
-    bytes.get(offset..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
-}
-
-pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    bytes.get(offset..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
-}
-
-/// The dimensions of a grid or block.
-pub fn three_at(bytes: &[u8], offset: usize) -> Option<[u32; 3]> {
-    Some([u32_at(bytes, offset)?, u32_at(bytes, offset + 4)?, u32_at(bytes, offset + 8)?])
 }

@@ -4,14 +4,16 @@
 
 use std::sync::Arc;
 
-use super::args::{In, three_at, u32_at, u64_at};
+use super::args::In;
 use super::context::{At, Current, Seen};
 use super::copies::{self, Copies};
 use super::ledger::By;
 use super::size::Asked;
-use super::{CallRef, Lookup, Noted, Process, Role, Saved, thread_of};
+use super::{CallRef, Lookup, Noted, Process, Role, Saved};
+use crate::item::dimensions;
 use crate::traits::{Context, Free, Graph, Kind, Name, On, Pool, Stream, Table};
 use gpurec_trace as trace;
+use gpurec_trace::bytes::{u32_at, u64_at};
 
 impl Process {
     /// The keys of the call's line besides its arguments, and the kernel that launches inside this call start.
@@ -42,7 +44,7 @@ impl Process {
 
     /// The device and context of a launch.
     fn on_launch(&mut self, in_runtime: bool, call: &CallRef, stream: u64, seen: Seen) -> trace::Where {
-        let thread = thread_of(&mut self.threads, self.followed, call.tid);
+        let thread = self.threads.get(call.tid);
         let in_runtime = in_runtime || thread.in_runtime();
         self.contexts.of_launch(stream, &thread.current, in_runtime, seen)
     }
@@ -59,8 +61,12 @@ impl Process {
             return (Noted::default(), None);
         };
         let function = launch.function;
-        let outer =
-            self.threads.get(&call.tid).and_then(|t| t.open.last()).and_then(|open| open.kernel.as_ref());
+        let outer = self
+            .threads
+            .by_tid
+            .get(&call.tid)
+            .and_then(|t| t.open.last())
+            .and_then(|open| open.kernel.as_ref());
         let (kernel, known) = match outer {
             Some(outer) => {
                 // This is how handles of kernels that were loaded unseen get their names.
@@ -109,8 +115,8 @@ impl Process {
         let function = u64_at(bytes, 0).filter(|f| *f != 0).or_else(|| u64_at(bytes, 56))?;
         let (kernel, _) = lookup.kernel(&mut self.kernels, function, is_stub);
         let launch = trace::Launch {
-            grid: three_at(bytes, 8),
-            block: three_at(bytes, 20),
+            grid: dimensions(bytes, 8),
+            block: dimensions(bytes, 20),
             shared: u32_at(bytes, 32).map(u64::from),
             ..Default::default()
         };
@@ -221,7 +227,7 @@ impl Process {
 
     fn device_of(&self, tid: u32) -> i32 {
         let nothing = Current::default();
-        let current = self.threads.get(&tid).map_or(&nothing, |thread| &thread.current);
+        let current = self.threads.by_tid.get(&tid).map_or(&nothing, |thread| &thread.current);
         self.contexts.device(current)
     }
 }

@@ -6,25 +6,23 @@
 //! A thread has a stack of contexts, which only its own calls change. If calls may have been missed, the contents of
 //! the stack are unknown until a call returns the current context.
 
-use std::collections::HashMap;
-
 use super::HANDLE;
-use super::kernel::Spread;
 use super::ledger::Owner;
 use crate::Api;
 use gpurec_trace::Where;
 use gpurec_trace::bounds::{Searches, Share};
+use gpurec_trace::hash::Map;
 
 #[derive(Default)]
 pub struct Contexts {
     /// The device of each live context.
-    devices: HashMap<u64, Option<i32>, Spread>,
+    devices: Map<u64, Option<i32>>,
     /// The primary context of each device, and how often it is retained.
-    primary: HashMap<i32, Primary>,
-    streams: HashMap<u64, Entry, Spread>,
+    primary: Map<i32, Primary>,
+    streams: Map<u64, Entry>,
     searches: Searches,
     /// The device that a memory pool is on.
-    pools: HashMap<u64, i32, Spread>,
+    pools: Map<u64, i32>,
 }
 
 #[derive(Default)]

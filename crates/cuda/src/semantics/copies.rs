@@ -1,8 +1,9 @@
 //! How many bytes a copy moves, and between which kinds of memory.
 
-use super::args::{In, u32_at, u64_at};
+use super::args::In;
 use super::ledger::{Ledger, Place};
 use crate::traits::{Amount, Copy, Operand, Set, Table, Way};
+use gpurec_trace::bytes::{u32_at, u64_at};
 
 /// The bytes that a call moves in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +46,8 @@ impl Copies<'_> {
                 .and_then(|(width, height)| self.plain(copy, call, width.saturating_mul(height))),
             Amount::Rows => call.structure(0).and_then(|bytes| self.rows(copy, bytes)),
             Amount::Box => call.structure(0).and_then(|bytes| self.driver_box(copy, bytes)),
-            Amount::RuntimeBox { peer } => {
-                call.structure(0).and_then(|bytes| self.runtime_box(copy, bytes, peer))
+            Amount::RuntimeBox | Amount::PeerBox => {
+                call.structure(0).and_then(|bytes| self.runtime_box(copy, bytes))
             }
         };
         moved.into_iter().collect()
@@ -104,7 +105,8 @@ impl Copies<'_> {
     }
 
     /// Reads a cudaMemcpy3DParms; its width is in elements if an array takes part.
-    fn runtime_box(&self, copy: &Copy, bytes: &[u8], peer: bool) -> Option<Moved> {
+    fn runtime_box(&self, copy: &Copy, bytes: &[u8]) -> Option<Moved> {
+        let peer = copy.amount == Amount::PeerBox;
         let (dst_at, dst_ptr, extent) = if peer { (72, 104, 144) } else { (64, 96, 128) };
         let (src_array, dst_array) = (u64_at(bytes, 0)?, u64_at(bytes, dst_at)?);
         let arrays = [src_array, dst_array].into_iter().filter(|array| *array != 0);

@@ -8,7 +8,7 @@ use super::context::{At, Seen};
 use super::copies::Moved;
 use super::ledger::{By, Gone, Held, Owner};
 use super::size::Asked;
-use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Role, Saved, Told, thread_of};
+use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Role, Saved, Told};
 use crate::traits::{Alloc, Context, Graph, Space, Stream};
 use gpurec_trace::{Memory, Op, Transfer, Where};
 
@@ -40,7 +40,8 @@ impl Ending<'_, '_> {
             }
             Saved::FreeEarlier { ptr, space } if !self.blind_to_memory && !open.told.freed => {
                 self.tell_callers(|told| told.freed = true);
-                self.earlier(ptr, space);
+                let memory = Memory { earlier: true, ..self.memory(Op::Free, space, ptr) };
+                self.out.push(Effect::Memory(memory));
             }
             Saved::FreeEarlier { .. } => {}
             Saved::Retain => {
@@ -117,91 +118,71 @@ impl Ending<'_, '_> {
         if !is_again {
             self.tell_callers(|told| told.alloc = Some((alloc.space, size)));
             let total = self.process.ledger.total(alloc.space);
-            self.memory(Op::Alloc, alloc.space, on, ptr, size, total);
+            let total_allocated = self.process.begun.then_some(total);
+            let memory = self.memory(Op::Alloc, Some(alloc.space), ptr);
+            self.out.push(Effect::Memory(Memory { on, size, total_allocated, ..memory }));
         }
     }
 
     fn owner(&mut self) -> Owner {
-        let Process { threads, contexts, followed, .. } = &mut *self.process;
-        contexts.owner(&thread_of(threads, *followed, self.call.tid).current)
+        let Process { threads, contexts, .. } = &mut *self.process;
+        contexts.owner(&threads.get(self.call.tid).current)
     }
 
     /// The device and context that this call works with.
     fn at(&mut self, at: At) -> Where {
         let in_runtime = self.in_runtime();
-        let Process { threads, contexts, followed, .. } = &mut *self.process;
-        let current = &thread_of(threads, *followed, self.call.tid).current;
+        let Process { threads, contexts, .. } = &mut *self.process;
+        let current = &threads.get(self.call.tid).current;
         contexts.at(at, current, in_runtime, self.seen)
     }
 
     /// The driver gave out an address again before the call that freed it returned, or the free was not seen.
     fn freed_before(&mut self, before: &Gone) {
-        let (begin, name, missed) = match before.freed_by() {
-            Some((by, name)) => (by, name, false),
-            None => (By { tid: self.call.tid, id: self.call.id }, &*self.role.name, true),
-        };
-        self.out.push(Effect::Memory(Memory {
-            name: Cow::Owned(name.to_owned()),
-            pid: self.call.pid,
-            tid: begin.tid,
-            begin: begin.id,
-            on: before.held.on,
-            op: Op::Free,
-            space: Cow::Borrowed(before.held.space.name()),
-            ptr: before.ptr,
-            size: before.held.size,
-            total_allocated: self.process.begun.then_some(before.total),
-            earlier: false,
-            missed,
-            runtime: false,
-        }));
+        let mut memory = self.freed(before);
+        match before.freed_by() {
+            Some((by, name)) => {
+                (memory.name, memory.tid, memory.begin) = (Cow::Owned(name.to_owned()), by.tid, by.id);
+            }
+            None => memory.missed = true,
+        }
+        self.out.push(Effect::Memory(memory));
     }
 
     fn gone(&mut self, gone: &Gone) {
-        self.memory(Op::Free, gone.held.space, gone.held.on, gone.ptr, gone.held.size, gone.total);
+        let memory = self.freed(gone);
+        self.out.push(Effect::Memory(memory));
+    }
+
+    fn freed(&self, gone: &Gone) -> Memory<'static> {
+        let Held { space, size, on, .. } = *gone.held;
+        let total_allocated = self.process.begun.then_some(gone.total);
+        Memory { on, size, total_allocated, ..self.memory(Op::Free, Some(space), gone.ptr) }
     }
 
     /// Whether this call is a runtime call or is inside one.
     fn in_runtime(&self) -> bool {
         self.role.runtime
-            || self.process.threads.get(&self.call.tid).is_some_and(|thread| thread.in_runtime())
+            || self.process.threads.by_tid.get(&self.call.tid).is_some_and(|thread| thread.in_runtime())
     }
 
-    fn memory(&mut self, op: Op, space: Space, on: Where, ptr: u64, size: Option<u64>, total_allocated: u64) {
-        self.out.push(Effect::Memory(Memory {
-            name: Cow::Owned(self.role.name.to_string()),
-            pid: self.call.pid,
-            tid: self.call.tid,
-            begin: self.call.id,
-            on,
-            op,
-            space: Cow::Borrowed(space.name()),
-            ptr,
-            size,
-            total_allocated: self.process.begun.then_some(total_allocated),
-            earlier: false,
-            missed: false,
-            runtime: op == Op::Alloc && self.in_runtime(),
-        }));
-    }
-
-    /// A free of memory from before the recording: its size is unknown, and sometimes its space.
-    fn earlier(&mut self, ptr: u64, space: Option<Space>) {
-        self.out.push(Effect::Memory(Memory {
+    /// An allocation or a free by this call, whose size and place are not known.
+    fn memory(&self, op: Op, space: Option<Space>, ptr: u64) -> Memory<'static> {
+        Memory {
             name: Cow::Owned(self.role.name.to_string()),
             pid: self.call.pid,
             tid: self.call.tid,
             begin: self.call.id,
             on: Where::default(),
-            op: Op::Free,
+            op,
             space: Cow::Borrowed(space.map_or("unknown", Space::name)),
             ptr,
             size: None,
             total_allocated: None,
-            earlier: true,
+            earlier: false,
             missed: false,
-            runtime: false,
-        }));
+            runtime: op == Op::Alloc && self.in_runtime(),
+        }
     }
 
     fn moved(&mut self, moved: &[Moved], is_set: bool, at: At, told: &Told) {
@@ -229,7 +210,7 @@ impl Ending<'_, '_> {
     }
 
     fn tell_callers(&mut self, mut tell: impl FnMut(&mut Told)) {
-        if let Some(thread) = self.process.threads.get_mut(&self.call.tid) {
+        if let Some(thread) = self.process.threads.by_tid.get_mut(&self.call.tid) {
             thread.open.iter_mut().for_each(|open| tell(&mut open.told));
         }
     }
@@ -316,8 +297,8 @@ impl Ending<'_, '_> {
     }
 
     fn context(&mut self, context: Context, value: u64, told: &Told, out: &Out) {
-        let Process { threads, contexts, followed, .. } = &mut *self.process;
-        let current = &mut thread_of(threads, *followed, self.call.tid).current;
+        let Process { threads, contexts, .. } = &mut *self.process;
+        let current = &mut threads.get(self.call.tid).current;
         let seen = self.seen.of(&self.role.name);
         match context {
             Context::Create { .. } => {
@@ -383,8 +364,8 @@ impl Ending<'_, '_> {
         let seen = seen || (context == Context::SetDevice && self.seen.driver);
         if !seen {
             // Calls that were not recorded may have changed it too, before or after.
-            let Process { threads, followed, .. } = &mut *self.process;
-            thread_of(threads, *followed, self.call.tid).current.forget();
+            let Process { threads, .. } = &mut *self.process;
+            threads.get(self.call.tid).current.forget();
         }
     }
 
@@ -418,7 +399,7 @@ impl Ending<'_, '_> {
         }
         if let Some(context) = context {
             let Process { threads, contexts, tables, .. } = &mut *self.process;
-            let all = threads.values_mut().map(|thread| &mut thread.current);
+            let all = threads.by_tid.values_mut().map(|thread| &mut thread.current);
             contexts.ended(context, device, all, tables);
         }
     }

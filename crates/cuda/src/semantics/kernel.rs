@@ -1,13 +1,13 @@
 //! Names of kernels, from handles and host stubs, as readable text.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
 use gpurec_trace::bounds::{Left, Room, Share};
+use gpurec_trace::hash::Map;
 
 /// The longest name that is shown: names of templates can grow without limit.
 const LONGEST: usize = 4096;
@@ -44,7 +44,7 @@ impl Names for () {
 pub struct Shown {
     /// Keyed by two hashes of the program's own name, which is as long again: 128 bits with seeds of their own, so that
     /// no two names collide.
-    names: HashMap<u128, Arc<str>>,
+    names: Map<u128, Arc<str>>,
     seeds: [RandomState; 2],
     left: Left<NAMES>,
     /// The number of names that did not fit.
@@ -55,14 +55,12 @@ pub struct Shown {
 pub struct Kernels {
     share: Share,
     /// By address of the host stub. A fork keeps these.
-    stubs: Arc<Map<Arc<str>>>,
+    stubs: Arc<Map<u64, Arc<str>>>,
     /// By CUfunction, CUkernel and cudaKernel_t.
-    handles: Map<Arc<str>>,
+    handles: Map<u64, Arc<str>>,
     /// Functions that were looked up without a result, with the text that is shown for them.
-    unknown: Map<Arc<str>>,
+    unknown: Map<u64, Arc<str>>,
 }
-
-type Map<V> = HashMap<u64, V, Spread>;
 
 impl Shown {
     /// None: there is no room for the name.
@@ -236,38 +234,5 @@ impl DemangleWrite for Bounded {
     fn write_string(&mut self, s: &str) -> fmt::Result {
         self.0.push_str(s);
         if self.0.len() > LONGEST { Err(fmt::Error) } else { Ok(()) }
-    }
-}
-
-/// Hashes handles. The program chooses its handles, and only the program suffers if they collide: a multiplication
-/// spreads them at a fraction of SipHash's cost.
-#[derive(Clone, Copy, Default)]
-pub struct Spread;
-
-#[derive(Clone, Copy)]
-pub struct Spreading(u64);
-
-impl BuildHasher for Spread {
-    type Hasher = Spreading;
-    fn build_hasher(&self) -> Spreading {
-        Spreading(0)
-    }
-}
-
-impl Hasher for Spreading {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(n.into());
-    }
-    fn write_u64(&mut self, n: u64) {
-        let n = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = n ^ (n >> 32);
     }
 }

@@ -69,7 +69,7 @@ pub struct Ledger {
     /// One entry for each table entry here.
     share: Share,
     room: Room,
-    tables: [BTreeMap<u64, Box<Held>>; 4],
+    held: BTreeMap<(Table, u64), Box<Held>>,
     mappings: BTreeMap<u64, Mapping>,
     /// Variables of modules, with their sizes.
     globals: BTreeMap<u64, u64>,
@@ -101,7 +101,7 @@ impl Ledger {
         Ledger {
             share: Share::new(room),
             room: room.clone(),
-            tables: Default::default(),
+            held: BTreeMap::new(),
             mappings: BTreeMap::new(),
             globals: BTreeMap::new(),
             totals: Default::default(),
@@ -116,14 +116,14 @@ impl Ledger {
     }
 
     pub fn get(&self, table: Table, ptr: u64) -> Option<&Held> {
-        self.table(table).get(&ptr).map(Box::as_ref)
+        self.held.get(&(table, ptr)).map(Box::as_ref)
     }
 
     /// Enters an allocation. Returns the previous allocation at its address if the call that freed it has not returned
     /// yet or was not seen.
     pub fn alloc(&mut self, table: Table, ptr: u64, held: Held) -> Option<Gone> {
         if held.space == Space::Ipc
-            && let Some(known) = self.table_mut(table).get_mut(&ptr)
+            && let Some(known) = self.held.get_mut(&(table, ptr))
             && known.space == Space::Ipc
         {
             known.holds = known.holds.saturating_add(1);
@@ -135,22 +135,24 @@ impl Ledger {
         }
         self.serials += 1;
         let serial = self.serials;
-        self.add(held.space, held.size);
+        if let Some(total) = self.totals.get_mut(held.space as usize) {
+            *total += u128::from(held.size.unwrap_or(0));
+        }
         self.searches.filled();
-        self.table_mut(table).insert(ptr, Box::new(Held { serial, ..held }));
+        self.held.insert((table, ptr), Box::new(Held { serial, ..held }));
         before
     }
 
     /// A free began. Returns the serial number of the allocation it frees.
     pub fn begin_free(&mut self, table: Table, ptr: u64, by: By, name: &str) -> Option<u64> {
-        let held = self.table_mut(table).get_mut(&ptr)?;
+        let held = self.held.get_mut(&(table, ptr))?;
         held.freeing = Some((by, name.into()));
         Some(held.serial)
     }
 
     /// The free failed, or its outcome will stay unknown.
     pub fn cancel_free(&mut self, table: Table, ptr: u64, serial: u64) {
-        if let Some(held) = self.table_mut(table).get_mut(&ptr)
+        if let Some(held) = self.held.get_mut(&(table, ptr))
             && held.serial == serial
         {
             held.freeing = None;
@@ -160,7 +162,7 @@ impl Ledger {
     /// A free succeeded. `None`: there is nothing to report, because another call has reported it already or something
     /// still holds the memory.
     pub fn free(&mut self, table: Table, ptr: u64, serial: u64) -> Option<Gone> {
-        let held = self.table_mut(table).get_mut(&ptr).filter(|held| held.serial == serial)?;
+        let held = self.held.get_mut(&(table, ptr)).filter(|held| held.serial == serial)?;
         held.holds = held.holds.saturating_sub(1);
         held.freeing = None;
         if held.holds > 0 || held.maps > 0 {
@@ -170,7 +172,7 @@ impl Ledger {
     }
 
     pub fn retain(&mut self, handle: u64) {
-        if let Some(held) = self.table_mut(Table::Handles).get_mut(&handle) {
+        if let Some(held) = self.held.get_mut(&(Table::Handles, handle)) {
             held.holds = held.holds.saturating_add(1);
         }
     }
@@ -180,11 +182,11 @@ impl Ledger {
             return;
         }
         if let Some(before) = self.mappings.insert(ptr, Mapping { size, handle })
-            && let Some(held) = self.table_mut(Table::Handles).get_mut(&before.handle)
+            && let Some(held) = self.held.get_mut(&(Table::Handles, before.handle))
         {
             held.maps = held.maps.saturating_sub(1);
         }
-        if let Some(held) = self.table_mut(Table::Handles).get_mut(&handle) {
+        if let Some(held) = self.held.get_mut(&(Table::Handles, handle)) {
             held.maps = held.maps.saturating_add(1);
         }
     }
@@ -197,7 +199,7 @@ impl Ledger {
         for at in within {
             let Some(mapping) = self.mappings.remove(&at) else { continue };
             self.share.give_back(1);
-            let Some(held) = self.table_mut(Table::Handles).get_mut(&mapping.handle) else { continue };
+            let Some(held) = self.held.get_mut(&(Table::Handles, mapping.handle)) else { continue };
             held.maps = held.maps.saturating_sub(1);
             if held.maps == 0 && held.holds == 0 {
                 gone.extend(self.remove(Table::Handles, mapping.handle));
@@ -215,22 +217,19 @@ impl Ledger {
     /// Removes the allocations that end with a context or a device. If a program keeps ending them while it holds very
     /// much, the ledger stops tracking it.
     pub fn end_of(&mut self, with_pools: bool, ends: impl Fn(&Owner) -> bool) -> Vec<Gone> {
-        let mut gone = Vec::new();
-        let mut looked = 0;
-        for table in [Table::Addresses, Table::Registered, Table::Arrays] {
-            let taken = |held: &Held| {
-                let bound = match held.space {
-                    Space::Device | Space::Managed | Space::Host | Space::Array | Space::Ipc => true,
-                    Space::Pool => with_pools,
-                    Space::Virtual => false,
-                };
-                bound && ends(&held.owner)
+        let ended = |held: &Held| {
+            let bound = match held.space {
+                Space::Device | Space::Managed | Space::Host | Space::Array | Space::Ipc => true,
+                Space::Pool => with_pools,
+                Space::Virtual => false,
             };
-            looked += self.table(table).len();
-            let found = self.table(table).iter().filter(|(_, held)| taken(held));
-            let found: Vec<u64> = found.map(|(ptr, _)| *ptr).collect();
-            gone.extend(found.into_iter().filter_map(|ptr| self.remove(table, ptr)));
-        }
+            bound && ends(&held.owner)
+        };
+        // Physical memory outlives contexts.
+        let bound = self.held.range(..(Table::Handles, 0));
+        let looked = bound.clone().count();
+        let found: Vec<_> = bound.filter(|(_, held)| ended(held)).map(|(place, _)| *place).collect();
+        let gone: Vec<Gone> = found.into_iter().filter_map(|(table, ptr)| self.remove(table, ptr)).collect();
         if !self.searches.looked(looked - gone.len()) {
             self.give_up();
         }
@@ -238,17 +237,15 @@ impl Ledger {
     }
 
     fn give_up(&mut self) {
-        let count = self.tables.iter().map(BTreeMap::len).sum();
-        self.tables.iter_mut().for_each(BTreeMap::clear);
+        let count = self.held.len();
+        self.held.clear();
         self.totals = Default::default();
         self.share.give_back(count);
         self.room.refuse(count);
     }
 
     pub fn place(&self, address: u64) -> Place {
-        if let Some((ptr, held)) = self.table(Table::Addresses).range(..=address).next_back()
-            && within(*ptr, held.size.unwrap_or(1), address)
-        {
+        if let Some(held) = self.at(Table::Addresses, address) {
             return match held.space {
                 Space::Host => Place::Pinned,
                 Space::Managed => Place::Managed,
@@ -261,8 +258,7 @@ impl Ledger {
             let held = self.get(Table::Handles, mapping.handle);
             return Place::Device(held.and_then(|held| held.owner.device));
         }
-        let registered = self.table(Table::Registered).range(..=address).next_back();
-        if registered.is_some_and(|(ptr, held)| within(*ptr, held.size.unwrap_or(1), address)) {
+        if self.at(Table::Registered, address).is_some() {
             return Place::Pinned;
         }
         let global = self.globals.range(..=address).next_back();
@@ -272,46 +268,26 @@ impl Ledger {
         }
     }
 
+    /// The allocation that an address is in.
+    fn at(&self, table: Table, address: u64) -> Option<&Held> {
+        let ((_, ptr), held) = self.held.range((table, 0)..=(table, address)).next_back()?;
+        within(*ptr, held.size.unwrap_or(1), address).then_some(held)
+    }
+
     /// All allocations held, for tests.
     #[cfg(test)]
     pub fn all(&self) -> Vec<(u64, &Held)> {
-        self.tables.iter().flatten().map(|(ptr, held)| (*ptr, held.as_ref())).collect()
-    }
-
-    fn table(&self, table: Table) -> &BTreeMap<u64, Box<Held>> {
-        let [addresses, registered, arrays, handles] = &self.tables;
-        match table {
-            Table::Addresses => addresses,
-            Table::Registered => registered,
-            Table::Arrays => arrays,
-            Table::Handles => handles,
-        }
-    }
-
-    fn table_mut(&mut self, table: Table) -> &mut BTreeMap<u64, Box<Held>> {
-        let [addresses, registered, arrays, handles] = &mut self.tables;
-        match table {
-            Table::Addresses => addresses,
-            Table::Registered => registered,
-            Table::Arrays => arrays,
-            Table::Handles => handles,
-        }
+        self.held.iter().map(|((_, ptr), held)| (*ptr, held.as_ref())).collect()
     }
 
     fn remove(&mut self, table: Table, ptr: u64) -> Option<Gone> {
-        let held = self.table_mut(table).remove(&ptr)?;
+        let held = self.held.remove(&(table, ptr))?;
         self.share.give_back(1);
         if let Some(total) = self.totals.get_mut(held.space as usize) {
             *total = total.saturating_sub(held.size.unwrap_or(0).into());
         }
         let total = self.total(held.space);
         Some(Gone { ptr, held, total })
-    }
-
-    fn add(&mut self, space: Space, size: Option<u64>) {
-        if let Some(total) = self.totals.get_mut(space as usize) {
-            *total += u128::from(size.unwrap_or(0));
-        }
     }
 }
 

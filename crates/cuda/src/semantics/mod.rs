@@ -16,7 +16,6 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::raw::{Entry, Exit};
@@ -24,12 +23,13 @@ use crate::traits::{Alloc, Context, FunctionTraits, Graph, Kind, Space, Stream, 
 use crate::{Api, Signature};
 use gpurec_trace as trace;
 use gpurec_trace::bounds::{MOST_LIVE, Room, Share};
+use gpurec_trace::hash::Map;
 
 use args::{In, Out};
 use context::{At, Contexts, Current, Seen};
 use copies::Moved;
 use gpurec_trace::Incomplete;
-use kernel::{Kernels, Shown, Spread};
+use kernel::{Kernels, Shown};
 use ledger::Ledger;
 use size::Asked;
 
@@ -75,7 +75,7 @@ pub struct Noted {
 }
 
 pub struct Meaning {
-    processes: HashMap<u32, Process, Spread>,
+    processes: Map<u32, Process>,
     shown: Shown,
     names: Box<dyn Names + Send>,
     rooms: Rooms,
@@ -106,23 +106,21 @@ struct Process {
     whole: bool,
     /// The process began with the recording, so everything it holds is known.
     begun: bool,
-    /// A thread that is new here has made no calls before.
-    followed: bool,
     ledger: Ledger,
     kernels: Kernels,
     contexts: Contexts,
     tables: Share,
     graphs: Graphs,
     /// Streams in capture: their calls go into a graph and do nothing yet.
-    capturing: HashMap<u64, ()>,
+    capturing: Map<u64, ()>,
     threads: Threads,
 }
 
 /// The number of nodes of each graph, by handle.
 #[derive(Default)]
 struct Graphs {
-    graphs: HashMap<u64, u64>,
-    executables: HashMap<u64, u64>,
+    graphs: Map<u64, u64>,
+    executables: Map<u64, u64>,
 }
 
 #[derive(Default)]
@@ -220,7 +218,7 @@ impl Noted {
 impl Meaning {
     pub fn new(names: Box<dyn Names + Send>) -> Meaning {
         let rooms = Rooms { live: Room::new(MOST_LIVE), tables: Room::new(TABLES) };
-        let processes = HashMap::default();
+        let processes = Map::default();
         Meaning {
             processes,
             shown: Shown::default(),
@@ -270,7 +268,7 @@ impl Meaning {
         let runtime = role.runtime;
         let is_outer = runtime && matches!(role.kind, Kind::Launch(_) | Kind::Graph(Graph::Launch));
         if !matches!(saved, Saved::Nothing) || kernel.is_some() || is_outer {
-            let open = &mut process.thread(call.tid).open;
+            let open = &mut process.threads.get(call.tid).open;
             open.push(Open { id: call.id, saved, kernel, runtime, told: Told::default() });
         }
         noted
@@ -290,7 +288,7 @@ impl Meaning {
         let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
         let saved = process.name_begun(*name, &In { signature, entry }, &mut lookup);
         if !matches!(saved, Saved::Nothing) {
-            let open = &mut process.thread(call.tid).open;
+            let open = &mut process.threads.get(call.tid).open;
             open.retain(|open| open.id < call.id);
             open.push(Open { id: call.id, saved, kernel: None, runtime: false, told: Told::default() });
         }
@@ -358,8 +356,8 @@ impl Meaning {
     /// Lost calls may have changed the current context or device of threads.
     pub fn contexts_missing(&mut self) {
         for process in self.processes.values_mut() {
-            process.followed = false;
-            process.threads.values_mut().for_each(|thread| thread.current.forget());
+            process.threads.followed = false;
+            process.threads.by_tid.values_mut().for_each(|thread| thread.current.forget());
             process.contexts.forget(&mut process.tables);
         }
     }
@@ -367,7 +365,7 @@ impl Meaning {
     /// Linux may reuse the thread's number.
     pub fn thread_exited(&mut self, pid: u32, tid: u32) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.threads.remove(&tid);
+            process.threads.by_tid.remove(&tid);
         }
     }
 
@@ -387,7 +385,8 @@ impl Meaning {
 
     fn new_process(&self) -> Process {
         let (whole, begun) = (!self.blind, !self.blind_to_memory);
-        Process { whole, begun, followed: true, ..Process::of_running(&self.rooms) }
+        let threads = Threads { followed: true, ..Threads::default() };
+        Process { whole, begun, threads, ..Process::of_running(&self.rooms) }
     }
 
     pub fn process_exited(&mut self, pid: u32) {
@@ -422,12 +421,18 @@ impl Lookup<'_> {
     }
 }
 
-type Threads = HashMap<u32, Thread, Spread>;
+#[derive(Default)]
+struct Threads {
+    by_tid: Map<u32, Thread>,
+    /// A thread that is new here has made no calls before.
+    followed: bool,
+}
 
-/// `followed`: the thread has made no calls before.
-fn thread_of(threads: &mut Threads, followed: bool, tid: u32) -> &mut Thread {
-    let current = || if followed { Current::of_new() } else { Current::default() };
-    threads.entry(tid).or_insert_with(|| Thread { current: current(), open: Vec::new() })
+impl Threads {
+    fn get(&mut self, tid: u32) -> &mut Thread {
+        let current = || if self.followed { Current::of_new() } else { Current::default() };
+        self.by_tid.entry(tid).or_insert_with(|| Thread { current: current(), open: Vec::new() })
+    }
 }
 
 impl Thread {
@@ -443,31 +448,26 @@ impl Process {
         Process {
             whole: false,
             begun: false,
-            followed: false,
             ledger: Ledger::new(&rooms.live),
             kernels: Kernels::new(&rooms.tables),
             contexts: Contexts::default(),
             tables: Share::new(&rooms.tables),
             graphs: Graphs::default(),
-            capturing: HashMap::new(),
-            threads: HashMap::default(),
+            capturing: Map::default(),
+            threads: Threads::default(),
         }
-    }
-
-    fn thread(&mut self, tid: u32) -> &mut Thread {
-        thread_of(&mut self.threads, self.followed, tid)
     }
 
     /// Returns the call, after dropping calls inside it that never ended.
     fn close(&mut self, call: &CallRef) -> Option<Open> {
-        let open = &mut self.threads.get_mut(&call.tid)?.open;
+        let open = &mut self.threads.by_tid.get_mut(&call.tid)?.open;
         let mut switched = false;
         while open.last()?.id > call.id {
             switched |= open.pop().is_some_and(|inner| inner.switches());
         }
         let closed = open.pop_if(|last| last.id == call.id);
         if switched {
-            self.thread(call.tid).current.forget();
+            self.threads.get(call.tid).current.forget();
         }
         closed
     }
@@ -477,7 +477,7 @@ impl Process {
             self.ledger.cancel_free(table, ptr, serial);
         }
         if open.switches() {
-            self.thread(tid).current.forget();
+            self.threads.get(tid).current.forget();
         }
     }
 }

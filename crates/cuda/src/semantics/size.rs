@@ -1,7 +1,8 @@
 //! How many bytes an allocation asks for.
 
-use super::args::{In, Out, u32_at, u64_at};
+use super::args::{In, Out};
 use crate::traits::Size;
+use gpurec_trace::bytes::{u32_at, u64_at};
 
 /// The size known at entry; some functions return it only at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,37 @@
+//! Numbers and texts in bytes that were read of another program or of a file, little-endian as on all machines that
+//! gpurec runs on. None: the bytes end before.
+
+use std::fmt::Write;
+
+pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes.get(offset..)?.first_chunk().map(|b| u32::from_le_bytes(*b))
+}
+
+pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    bytes.get(offset..)?.first_chunk().map(|b| u64::from_le_bytes(*b))
+}
+
+/// A number of up to eight bytes.
+pub fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Two digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing into a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+pub fn uuid(bytes: &[u8]) -> String {
+    let mut text = hex(bytes);
+    for at in [20, 16, 12, 8] {
+        if text.len() > at {
+            text.insert(at, '-');
+        }
+    }
+    text
+}
