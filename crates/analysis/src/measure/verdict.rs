@@ -35,7 +35,7 @@ impl Verdict {
     }
 
     /// Adds the line of an expression, and the reasons below it.
-    pub fn print(self, page: &mut Page, line: &str, because: &[String]) {
+    pub(crate) fn print(self, page: &mut Page, line: &str, because: &[String]) {
         let word = if self == Verdict::Pass { "pass".to_owned() } else { self.name().to_uppercase() };
         page.line(format!("  {word:<5}  {line}").trim_end());
         for reason in because {
