@@ -17,19 +17,6 @@ impl<K, V> Default for ByProcess<K, V> {
 }
 
 impl<K: Eq + Hash, V> ByProcess<K, V> {
-    /// The number of processes.
-    pub fn processes(&self) -> usize {
-        self.processes.len()
-    }
-
-    pub fn has(&self, pid: u32) -> bool {
-        self.processes.contains_key(&pid)
-    }
-
-    pub fn pids(&self) -> Vec<u32> {
-        self.processes.keys().copied().collect()
-    }
-
     pub fn get(&self, pid: u32, key: &K) -> Option<&V> {
         self.processes.get(&pid)?.get(key)
     }
@@ -82,7 +69,7 @@ mod tests {
             *map.entry(pid, tid, 3).unwrap() += 1;
         }
         assert!(map.entry(3, 1, 3).is_none() && map.entry(2, 1, 3).is_some());
-        assert_eq!((map.count, map.processes()), (3, 2));
+        assert_eq!((map.count, map.processes.len()), (3, 2));
         assert_eq!((map.ended(1).len(), map.count, map.ended(1).len()), (2, 1, 0));
         assert_eq!((map.get(1, &1), map.get(2, &1)), (None, Some(&1)));
         assert_eq!((map.remove(2, &2), map.remove(2, &1), map.count), (None, Some(1), 0));

@@ -46,7 +46,7 @@ const RESERVED: [&str; 2] = ["device", "virtual"];
 
 #[derive(Default)]
 pub struct Memories {
-    names: Names,
+    pub names: Names,
     /// By index of the space.
     by_space: Vec<SpaceSeen>,
     processes: Map<u32, Holding>,
@@ -98,24 +98,25 @@ pub struct Held {
     pub gone_bytes: u64,
 }
 
-#[derive(Clone, Copy)]
-struct Live {
-    size: u64,
-    since_ns: u64,
-    begin: u64,
-    launches: u64,
-    function: u32,
+#[derive(Clone, Copy, Default)]
+pub struct Live {
+    /// 0 if it is not known.
+    pub size: u64,
+    pub since_ns: u64,
+    pub begin: u64,
+    pub launches: u64,
+    pub function: u32,
 }
 
 /// An allocation that was live at the end of its process, or of the recording.
 #[derive(Clone, Copy)]
-struct Left {
-    pid: u32,
-    ptr: u64,
-    space: u8,
-    live: Live,
-    at_ns: u64,
-    at_exit: bool,
+pub struct Left {
+    pub pid: u32,
+    pub ptr: u64,
+    pub space: u8,
+    pub live: Live,
+    pub at_ns: u64,
+    pub at_exit: bool,
 }
 
 /// Allocations that were left, and the leaks among them.
@@ -258,11 +259,27 @@ impl Memories {
 
     /// Records that the process exited, or called exec.
     pub fn ended(&mut self, pid: u32, ts_ns: u64) {
-        if let Some(holding) = self.processes.remove(&pid) {
-            self.live -= holding.live.len();
-            self.groups -= holding.made.groups();
+        if let Some(holding) = self.remove(pid) {
             self.gone.add(&self.names, pid, &holding, (ts_ns, self.event), true);
         }
+    }
+
+    fn remove(&mut self, pid: u32) -> Option<Holding> {
+        let holding = self.processes.remove(&pid)?;
+        self.live -= holding.live.len();
+        self.groups -= holding.made.groups();
+        Some(holding)
+    }
+
+    /// Closes a process and returns what it held, each allocation with whether it leaks.
+    pub fn close(&mut self, pid: u32, at_ns: u64, at_exit: bool) -> Vec<(Left, bool)> {
+        let holding = self.remove(pid).unwrap_or_default();
+        holding.judged(pid, (at_ns, self.event), at_exit).collect()
+    }
+
+    /// The processes that allocated or freed memory.
+    pub fn pids(&self) -> Vec<u32> {
+        self.processes.keys().copied().collect()
     }
 
     pub fn peak_of(&self, pid: u32) -> u64 {
@@ -413,16 +430,28 @@ impl Holding {
             at_exit,
         })
     }
+
+    /// Each allocation that is left, and whether it leaks. `end` is a time and the number of a line.
+    fn judged(&self, pid: u32, end: (u64, u64), at_exit: bool) -> impl Iterator<Item = (Left, bool)> {
+        let live = self.live.iter().map(|((_, space), live)| (live.group(*space), live.began()));
+        let growing = self.made.growing(live, end.0, end.1);
+        let left = self.left(pid, end.0, at_exit);
+        left.map(move |left| (left, growing.contains(&left.live.group(left.space))))
+    }
 }
 
 impl Left {
+    pub fn age_ns(&self) -> u64 {
+        self.at_ns.saturating_sub(self.live.since_ns)
+    }
+
     fn leak(&self, names: &Names) -> Leak {
         Leak {
             pid: self.pid,
             space: names.of_space(self.space).to_owned(),
             ptr: format!("{:#x}", self.ptr),
             size: self.live.size,
-            age_ns: self.at_ns.saturating_sub(self.live.since_ns),
+            age_ns: self.age_ns(),
             function: names.of_function(self.live.function).to_owned(),
             begin: self.live.begin,
             at_exit: self.at_exit,
@@ -440,10 +469,8 @@ fn keep_largest(all: &mut Vec<Left>, listed: usize) {
 
 impl Gone {
     fn add(&mut self, names: &Names, pid: u32, holding: &Holding, end: (u64, u64), at_exit: bool) {
-        let live = holding.live.iter().map(|((_, space), live)| (live.group(*space), live.began()));
-        let growing = holding.made.growing(live, end.0, end.1);
-        for left in holding.left(pid, end.0, at_exit) {
-            if growing.contains(&left.live.group(left.space)) {
+        for (left, leaks) in holding.judged(pid, end, at_exit) {
+            if leaks {
                 self.leaks.add(names, left);
             }
             self.held.add(names, left);

@@ -98,9 +98,21 @@ pub enum Cell {
     Bar(u128, u128, usize),
 }
 
-impl From<&str> for Cell {
-    fn from(text: &str) -> Cell {
-        Cell::Text(text.to_owned())
+impl<T: AsRef<str> + ?Sized> From<&T> for Cell {
+    fn from(text: &T) -> Cell {
+        Cell::Text(text.as_ref().to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        Cell::Text(text)
+    }
+}
+
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    fn from(value: Option<T>) -> Cell {
+        value.map_or(Cell::Missing, Into::into)
     }
 }
 
@@ -198,8 +210,8 @@ pub fn bar(part: u128, whole: u128, width: usize) -> String {
 pub struct Table {
     /// The key in JSON.
     pub key: &'static str,
-    columns: &'static [Column],
-    rows: Vec<Vec<Cell>>,
+    pub columns: Vec<Column>,
+    pub rows: Vec<Vec<Cell>>,
     /// Number of additional rows that are not here, and the plural noun for rows.
     more: u64,
     what: &'static str,
@@ -209,8 +221,8 @@ pub struct Table {
 
 impl Table {
     /// `what` is the plural noun for rows: "functions".
-    pub fn new(key: &'static str, what: &'static str, columns: &'static [Column]) -> Table {
-        Table { key, columns, rows: Vec::new(), more: 0, what, is_whole: false }
+    pub fn new(key: &'static str, what: &'static str, columns: &[Column]) -> Table {
+        Table { key, columns: columns.to_vec(), rows: Vec::new(), more: 0, what, is_whole: false }
     }
 
     /// Marks a distribution: every row is shown, whatever the limit.

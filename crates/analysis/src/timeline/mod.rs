@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::views::Told;
+use super::views::Context;
 use super::{Only, read};
 use crate::Usage;
 use crate::paper::{self, NARROWEST};
@@ -51,8 +51,8 @@ pub fn timeline(config: &TimelineConfig) -> Result<u8> {
     let files = read::or_newest(&config.files);
     let mut out = BufWriter::new(stdout.lock());
     read::of_each(&files, |index, file| {
-        let (mut text, told) = draw(file, config, &style)?;
-        let unanswered = told.only_figures().is_some();
+        let (mut text, context) = draw(file, config, &style)?;
+        let unanswered = context.only_figures().is_some();
         if unanswered {
             text = "Not known: a picture is made of events.\n".to_owned();
         }
@@ -62,19 +62,19 @@ pub fn timeline(config: &TimelineConfig) -> Result<u8> {
         }
         out.write_all(text.as_bytes())?;
         out.flush()?;
-        ui::of_file(file, &told.sentences(false));
+        ui::of_file(file, &context.sentences(false));
         Ok(u8::from(unanswered))
     })
 }
 
-fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, Told)> {
+fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, Context)> {
     let ns = |time: Option<Duration>| time.map(|t| u64::try_from(t.as_nanos()).unwrap_or(u64::MAX));
     let new = || Lanes::new(ns(config.from), ns(config.to), &config.tids, style.columns());
     let chosen = !config.tids.is_empty();
     let mut lanes = new();
-    let mut told = Told::default();
-    told.notes = read::each(file, &config.only, |line| {
-        told.line(line);
+    let mut context = Context::default();
+    context.notes = read::each(file, &config.only, |line| {
+        context.line(line);
         lanes.line(line);
     })?;
     lanes.finish();
@@ -85,5 +85,5 @@ fn draw(file: &Path, config: &TimelineConfig, style: &Style) -> Result<(String, 
         read::each(file, &config.only, |line| lanes.line(line))?;
         lanes.finish();
     }
-    Ok((draw::picture(&lanes, style, chosen), told))
+    Ok((draw::picture(&lanes, style, chosen), context))
 }

@@ -1,11 +1,12 @@
-//! What views share about calls: the functions of a trace, and calls that have not returned.
+//! What views share about calls: the functions of a trace, durations and sums, and calls that have not returned.
 
 use std::sync::Arc;
 
-use super::Told;
+use super::Context;
+use crate::histogram::Histogram;
 use crate::tally::Role;
 use gpurec_cuda::FunctionTraits;
-use gpurec_trace::bounds::{MOST_OPEN, Names};
+use gpurec_trace::bounds::{Entries, MOST_OPEN, Sums};
 use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{Args, Value};
 
@@ -26,47 +27,28 @@ pub struct Function {
 
 /// Properties of the functions of a trace, looked up once for each.
 #[derive(Default)]
-pub struct Functions {
-    by_name: Names<MOST, NAMES>,
-    all: Vec<Function>,
-    /// Indexes of the shared entries for functions beyond the limit.
-    others: Vec<usize>,
-}
+pub struct Functions(Entries<Function, MOST, NAMES>);
 
 impl Functions {
     pub fn index(&mut self, name: &str) -> usize {
-        if let Some(known) = self.by_name.get(name) {
-            return known;
-        }
-        let index = self.all.len();
-        let kept = self.by_name.add(name, index);
-        let is_other = kept.is_none();
-        let traits = FunctionTraits::of(name);
-        let name = kept.unwrap_or_else(|| "others".into());
-        let function = Function { name, role: Role::of(&traits), traits };
-        if is_other {
-            // Functions beyond the limit share an entry for each role: a wait must still count as a wait.
-            let mut others = self.others.iter().copied();
-            let is_like = |at: &usize| self.all.get(*at).is_some_and(|known| known.traits.is_like(&traits));
-            if let Some(known) = others.find(is_like) {
-                return known;
-            }
-            self.others.push(index);
-        }
-        self.all.push(function);
-        index
+        let new = |kept: Option<Arc<str>>| {
+            let traits = FunctionTraits::of(name);
+            Function { name: kept.unwrap_or_else(|| "others".into()), role: Role::of(&traits), traits }
+        };
+        // Functions beyond the limit share an entry for each role: a wait must still count as a wait.
+        self.0.number(Some(name), new, |known, other| known.traits.is_like(&other.traits))
     }
 
     pub fn get(&self, index: usize) -> Option<&Function> {
-        self.all.get(index)
+        self.0.get(index)
     }
 
     pub fn name(&self, index: usize) -> &str {
-        self.all.get(index).map_or("?", |function| &function.name)
+        self.get(index).map_or("?", |function| &function.name)
     }
 
     pub fn role(&self, index: usize) -> Option<Role> {
-        self.all.get(index).and_then(|function| function.role)
+        self.get(index).and_then(|function| function.role)
     }
 
     /// The role as a bit of the call tree.
@@ -75,14 +57,78 @@ impl Functions {
     }
 }
 
+/// The durations of some calls.
+#[derive(Default)]
+pub struct Durations {
+    pub count: u64,
+    total: u128,
+    pub min: u64,
+    pub max: u64,
+    pub all: Histogram,
+}
+
+impl Durations {
+    pub fn add(&mut self, ns: u64) {
+        self.min = if self.count == 0 { ns } else { self.min.min(ns) };
+        self.max = self.max.max(ns);
+        self.count += 1;
+        self.total += u128::from(ns);
+        self.all.add(ns);
+    }
+
+    pub fn total(&self) -> u64 {
+        u64::try_from(self.total).unwrap_or(u64::MAX)
+    }
+
+    pub fn average(&self) -> Option<u64> {
+        u64::try_from(self.total.checked_div(self.count.into())?).ok()
+    }
+
+    pub fn median(&self) -> Option<u64> {
+        // The middle of a histogram bucket may lie outside its values.
+        (self.count > 0).then(|| self.all.median().clamp(self.min, self.max))
+    }
+
+    pub fn most(&self) -> Option<u64> {
+        (self.count > 0).then_some(self.max)
+    }
+}
+
+/// A number of things, and the sum of their times or sizes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Total {
+    pub sum: u64,
+    pub count: u64,
+}
+
+impl Total {
+    pub fn add(&mut self, value: u64) {
+        self.count += 1;
+        // A malformed trace may claim any value.
+        self.sum = self.sum.saturating_add(value);
+    }
+}
+
+/// The rows of sums, the largest first. The row of the keys beyond the limit has no key and comes last.
+pub fn largest<K: Ord, V, S: Ord, const MOST: usize>(
+    sums: &Sums<K, V, MOST>,
+    size: impl Fn(&V) -> S,
+    has_others: bool,
+) -> Vec<(Option<&K>, &V)> {
+    let mut rows: Vec<_> = sums.by_key.iter().map(|(key, value)| (Some(key), value)).collect();
+    rows.sort_by(|(a, x), (b, y)| size(y).cmp(&size(x)).then(a.cmp(b)));
+    rows.extend(has_others.then_some((None, &sums.others)));
+    rows
+}
+
 /// Unfinished calls by thread, the outermost first, each with its time so far. Without the recorder's own list, calls
 /// that have only lost their ends are left out.
-pub fn unfinished<'a, T>(calls: &'a Calls<T>, told: &Told) -> Vec<(&'a Call<T>, u64)> {
+pub fn unfinished<'a, T>(calls: &'a Calls<T>, context: &Context) -> Vec<(&'a Call<T>, u64)> {
     let timed = |call: &'a Call<T>| {
-        let ns = told.so_far(call.id, call.ts_ns, calls.died_ns(call).is_some())?;
+        let ns = context.so_far(call.id, call.ts_ns, calls.died_ns(call).is_some())?;
         Some((call, ns))
     };
-    let mut all: Vec<_> = match told.has_in_flight() {
+    let mut all: Vec<_> = match context.has_in_flight() {
         true => calls.iter().filter_map(timed).collect(),
         false => calls.nested().into_iter().filter_map(timed).collect(),
     };
@@ -94,8 +140,8 @@ pub fn unfinished<'a, T>(calls: &'a Calls<T>, told: &Told) -> Vec<(&'a Call<T>, 
 pub fn left_out<T>(calls: &Calls<T>) -> Option<String> {
     let count = calls.left_out();
     (count > 0).then(|| {
-        let said = if count == 1 { "1 call is".to_owned() } else { format!("{count} calls are") };
-        format!("{said} left out of these figures: more than {MOST_OPEN} were open at once.")
+        let calls = if count == 1 { "1 call is".to_owned() } else { format!("{count} calls are") };
+        format!("{calls} left out of these figures: more than {MOST_OPEN} were open at once.")
     })
 }
 

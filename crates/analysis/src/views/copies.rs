@@ -2,44 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::output::Report;
-use super::{ReportConfig, Told, View, nothing};
-use crate::Summary;
-use crate::figures::Figures;
-use crate::table::{Cell, Column, Table, data, number, size, text};
+use super::*;
+use crate::figures::{DirectionSeen, TransferFigures};
 use gpurec_trace::bounds::LONGEST_NAME;
-use gpurec_trace::{Body, Line, Transfer};
 
-const DIRECTIONS: &[Column] = &[
-    text("Direction", "direction"),
-    number("Bytes", "bytes"),
-    number("Count", "count"),
-    number("Avg", "avg_bytes"),
-    number("Min", "min_bytes").minor(),
-    number("Max", "max_bytes").minor(),
-    number("Waited for", "waited_count"),
-    data("waited_bytes"),
-    number("Waited (ms)", "waited_ns"),
-    number("GB/s", "bytes_per_sec").vital(),
-    number("Pageable", "pageable_count").vital(),
-    number("Pageable bytes", "pageable_bytes"),
-    data("partial"),
-];
-
-const SIZES: &[Column] = &[
-    text("Size", "size"),
-    data("from_bytes"),
-    number("Count", "count"),
-    number("Bytes", "bytes"),
-    text("Share of the bytes", "bytes_percent"),
-];
-
-const CALLS: &[Column] = &[
-    number("Bytes", "bytes"),
-    number("Count", "count"),
-    text("Direction", "direction"),
-    text("Call", "name"),
-];
+pub const KIND: Kind =
+    kind::<Copies>("copies", "copies and sets by direction: bytes, bandwidth, pageable memory")
+        .table("directions", 20)
+        .figures(&[shows("transfers.bytes", "how much was copied", &["count", "bytes"])]);
 
 /// Limit on distinct pairs of a function and a direction.
 const MOST: usize = 4096;
@@ -50,16 +20,12 @@ const OTHERS: &str = "(others)";
 /// Each size class is 2^CLASS_BITS times the one before: 4 kB, 64 kB, 1 MB…
 const CLASS_BITS: u32 = 4;
 
-pub fn make(_: &ReportConfig) -> Box<dyn View> {
-    Box::new(Copies::default())
-}
-
 #[derive(Default)]
 struct Copies {
     summary: Summary,
     range: BTreeMap<Box<str>, (u64, u64)>,
-    by_class: BTreeMap<u32, (u64, u64)>,
-    by_call: BTreeMap<(Box<str>, Box<str>), (u64, u64)>,
+    by_class: BTreeMap<u32, Total>,
+    by_call: BTreeMap<(Box<str>, Box<str>), Total>,
 }
 
 impl View for Copies {
@@ -70,15 +36,14 @@ impl View for Copies {
         }
     }
 
-    fn finish(&mut self, told: &Told) -> Report {
-        let figures = self.summary.of_file(&told.notes);
-        if figures.transfers.by_direction.is_empty() {
+    fn finish(&mut self, context: &Context) -> Report {
+        let transfers = self.summary.of_file(&context.notes).transfers;
+        if transfers.by_direction.is_empty() {
             return nothing("Nothing was copied or set in this trace.");
         }
         let mut report = Report::default();
-        report.fact("count", figures.transfers.count);
-        report.fact("bytes", figures.transfers.bytes);
-        self.directions(&mut report, &figures);
+        report.facts([("count", transfers.count), ("bytes", transfers.bytes)]);
+        self.directions(&mut report, &transfers);
         self.classes(&mut report);
         self.calls(&mut report);
         report
@@ -94,95 +59,88 @@ impl Copies {
         } else if self.range.len() < MOST {
             self.range.insert(direction.into(), (size, size));
         }
-        let class = self.by_class.entry(class_of(size)).or_default();
-        *class = (class.0 + 1, class.1.saturating_add(size));
+        self.by_class.entry(class_of(size)).or_default().add(size);
         let mut key: (Box<str>, Box<str>) = (transfer.name.as_ref().into(), direction.into());
         let fits = self.by_call.len() < MOST && key.0.len() <= LONGEST_NAME;
         if !fits && !self.by_call.contains_key(&key) {
             key = (OTHERS.into(), OTHERS.into());
         }
-        let call = self.by_call.entry(key).or_default();
-        *call = (call.0 + 1, call.1.saturating_add(size));
+        self.by_call.entry(key).or_default().add(size);
     }
 
-    fn directions(&self, report: &mut Report, figures: &Figures) {
-        let transfers = &figures.transfers;
+    fn directions(&self, report: &mut Report, transfers: &TransferFigures) {
         let what = if transfers.count == 1 { "copy or set" } else { "copies and sets" };
         report.title(format!("{} {what}, {}, by direction", transfers.count, size(transfers.bytes)));
-        let mut table = Table::new("directions", "directions", DIRECTIONS);
-        for seen in &transfers.by_direction {
-            let range = self.range.get(seen.direction.as_str());
-            let rate = u128::from(seen.waited_bytes) * 1_000_000_000;
-            let rate = rate.checked_div(seen.waited_ns.into()).and_then(|rate| u64::try_from(rate).ok());
-            table.row(vec![
-                seen.direction.as_str().into(),
-                Cell::Bytes(seen.bytes),
-                Cell::Count(seen.count),
-                Cell::optional(seen.bytes.checked_div(seen.count), Cell::Bytes),
-                Cell::optional(range.map(|range| range.0), Cell::Bytes),
-                Cell::optional(range.map(|range| range.1), Cell::Bytes),
-                Cell::some(seen.waited_count),
-                Cell::Bytes(seen.waited_bytes),
-                if seen.waited_count > 0 { Cell::Millis(seen.waited_ns) } else { Cell::Missing },
-                Cell::optional(rate, Cell::Rate),
-                Cell::some(seen.pageable_count),
-                if seen.pageable_count > 0 { Cell::Bytes(seen.pageable_bytes) } else { Cell::Missing },
-                Cell::Count(u64::from(seen.partial)),
-            ]);
-        }
-        report.table(table);
         let directions = &transfers.by_direction;
-        if directions.iter().any(|seen| seen.waited_count > 0) {
-            report.words(
-                "GB/s (of 10^9 bytes) is of the copies that the call waited for: when an asynchronous one ended is not known.",
-            );
-        }
-        if directions.iter().any(|seen| seen.pageable_count > 0) {
-            report.words(
-                "Pageable: with host memory that is not pinned, which is copied twice and holds the call up.",
-            );
-        }
-        if directions.iter().any(|seen| seen.partial) {
-            report.words(
-                "Some lists of sizes were too long to be read whole: there were more bytes than these.",
-            );
-        }
+        let range = |seen: &DirectionSeen| self.range.get(seen.direction.as_str());
+        let rate = |seen: &DirectionSeen| {
+            let rate = u128::from(seen.waited_bytes) * 1_000_000_000;
+            u64::try_from(rate.checked_div(seen.waited_ns.into())?).ok()
+        };
+        report.table(
+            Listing::new("directions", "directions", directions)
+                .cell(text("Direction", "direction"), |seen| &seen.direction)
+                .bytes(number("Bytes", "bytes"), |seen| seen.bytes)
+                .count(number("Count", "count"), |seen| seen.count)
+                .bytes(number("Avg", "avg_bytes"), |seen| seen.bytes.checked_div(seen.count))
+                .bytes(number("Min", "min_bytes").minor(), |seen| range(seen).map(|range| range.0))
+                .bytes(number("Max", "max_bytes").minor(), |seen| range(seen).map(|range| range.1))
+                .count(number("Waited for", "waited_count"), |seen| positive(seen.waited_count))
+                .bytes(data("waited_bytes"), |seen| seen.waited_bytes)
+                .millis(number("Waited (ms)", "waited_ns"), |seen| {
+                    (seen.waited_count > 0).then_some(seen.waited_ns)
+                })
+                .cell(number("GB/s", "bytes_per_sec").vital(), |seen| rate(seen).map(Cell::Rate))
+                .count(number("Pageable", "pageable_count").vital(), |seen| positive(seen.pageable_count))
+                .bytes(number("Pageable bytes", "pageable_bytes"), |seen| {
+                    (seen.pageable_count > 0).then_some(seen.pageable_bytes)
+                })
+                .count(data("partial"), |seen| u32::from(seen.partial)),
+        );
+        report.words_if(
+            directions.iter().any(|seen| seen.waited_count > 0),
+            "GB/s (of 10^9 bytes) is of the copies that the call waited for: when an asynchronous one ended is not known.",
+        );
+        report.words_if(
+            directions.iter().any(|seen| seen.pageable_count > 0),
+            "Pageable: with host memory that is not pinned, which is copied twice and holds the call up.",
+        );
+        report.words_if(
+            directions.iter().any(|seen| seen.partial),
+            "Some lists of sizes were too long to be read whole: there were more bytes than these.",
+        );
     }
 
     fn classes(&self, report: &mut Report) {
-        if self.by_class.is_empty() {
-            return;
-        }
-        report.title("By size");
-        let mut table = Table::new("sizes", "sizes", SIZES).whole();
-        let all: u64 = self.by_class.values().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        for (class, (count, bytes)) in &self.by_class {
-            let (from, to) = bounds(*class);
+        let all: u64 = self.by_class.values().fold(0, |sum, class| sum.saturating_add(class.sum));
+        let name = |class: u32| {
+            let (from, to) = bounds(class);
             let upper = to.map_or_else(|| "and more".to_owned(), |to| format!("to {}", whole_size(to)));
-            table.row(vec![
-                Cell::Text(format!("{} {upper}", whole_size(from))),
-                Cell::Bytes(from),
-                Cell::Count(*count),
-                Cell::Bytes(*bytes),
-                Cell::Bar((*bytes).into(), all.into(), 30),
-            ]);
-        }
-        report.table(table);
+            Cell::Text(format!("{} {upper}", whole_size(from)))
+        };
+        report.section(
+            "By size",
+            Listing::new("sizes", "sizes", &self.by_class)
+                .cell(text("Size", "size"), |(class, _)| name(**class))
+                .bytes(data("from_bytes"), |(class, _)| bounds(**class).0)
+                .count(number("Count", "count"), |(_, total)| total.count)
+                .bytes(number("Bytes", "bytes"), |(_, total)| total.sum)
+                .bar(text("Share of the bytes", "bytes_percent"), 30, |(_, total)| (total.sum, all))
+                .whole(),
+        );
     }
 
     fn calls(&self, report: &mut Report) {
-        if self.by_call.is_empty() {
-            return;
-        }
-        report.title("By call");
-        let mut table = Table::new("calls", "calls", CALLS);
         let mut all: Vec<_> = self.by_call.iter().collect();
-        all.sort_by(|(a, x), (b, y)| (y.1, y.0, *a).cmp(&(x.1, x.0, *b)));
-        for ((name, direction), (count, bytes)) in all {
-            let (direction, name) = (direction.as_ref().into(), name.as_ref().into());
-            table.row(vec![Cell::Bytes(*bytes), Cell::Count(*count), direction, name]);
-        }
-        report.table(table);
+        all.sort_by(|(a, x), (b, y)| (y, *a).cmp(&(x, *b)));
+        report.section(
+            "By call",
+            Listing::new("calls", "calls", all)
+                .bytes(number("Bytes", "bytes"), |(_, total)| total.sum)
+                .count(number("Count", "count"), |(_, total)| total.count)
+                .cell(text("Direction", "direction"), |((_, direction), _)| direction)
+                .cell(text("Call", "name"), |((name, _), _)| name),
+        );
     }
 }
 

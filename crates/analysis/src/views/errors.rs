@@ -2,71 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::calls::Functions;
-use super::output::Report;
-use super::{ReportConfig, Told, View};
-use crate::Summary;
-use crate::by_process::ByProcess;
-use crate::figures::{ErrorWindow, FailureCause, FailureKind, Figures};
-use crate::table::{Cell, Column, Table, data, long, number, text};
-use crate::text::{clean, plural, seconds};
+use super::*;
+use crate::figures::{ErrorWindow, FailureKind};
+use crate::text::seconds;
+use gpurec_trace::InFlight;
 use gpurec_trace::bounds::short;
-use gpurec_trace::{Begin, Body, End, InFlight, Line, Process};
 
-const KINDS: &[Column] = &[
-    number("Count", "count"),
-    number("First at (s)", "first_ns"),
-    number("Last at (s)", "last_ns").minor(),
-    number("Code", "code"),
-    text("Error", "error"),
-    text("Call", "function"),
-    number("Asked for", "asked_bytes").vital(),
-    data("api"),
-    data("cause"),
-    data("cause_error"),
-];
-
-const WINDOWS: &[Column] = &[
-    number("", "ts_ns"),
-    number("", "pid"),
-    number("", "tid"),
-    text("", "function"),
-    text("", "error"),
-    text("", "cause"),
-    text("", "cause_error"),
-    number("", "begin"),
-    number("", "asynchronous"),
-    text("", "last_sync"),
-    number("", "last_sync_ns"),
-    number("", "launches"),
-];
-
-const SUSPECTS: &[Column] = &[data("window_begin"), number("Launches", "launches"), long("Kernel", "kernel")];
-
-const CALLS: &[Column] = &[
-    number("At (s)", "ts_ns"),
-    number("Event", "event"),
-    number("Took (us)", "duration_ns"),
-    text("Call", "function"),
-    text("Result", "result"),
-];
-
-const OPEN: &[Column] = &[
-    text("Call", "function"),
-    number("So far (ms)", "duration_ns"),
-    number("PID", "pid"),
-    number("TID", "tid"),
-    number("Event", "event"),
-    text("End", "end"),
-];
-
-const XIDS: &[Column] = &[
-    number("At (s)", "ts_ns"),
-    number("Xid", "xid"),
-    number("PID", "pid"),
-    text("Device", "device"),
-    long("Message", "message"),
-];
+pub const KIND: Kind = kind::<Errors>("errors", "failed calls, the first failure, and what came before it")
+    .table("errors", 20)
+    .figures(&[shows("failures.calls", "how many calls failed", &["failed_calls"])]);
 
 /// Number of calls shown before the first failure, and limit on threads whose calls are kept for it.
 const BEFORE: usize = 8;
@@ -84,21 +28,17 @@ const HINTS: [(i64, &str); 7] = [
     (719, "a kernel crashed: run under compute-sanitizer"),
 ];
 
-pub fn make(_: &ReportConfig) -> Box<dyn View> {
-    Box::new(Errors::default())
-}
-
 #[derive(Default)]
 struct Errors {
     summary: Summary,
     functions: Functions,
     /// The last calls of each thread; kept only until the first failure.
-    before: ByProcess<u32, VecDeque<Past>>,
+    before: ByProcess<u32, VecDeque<PastCall>>,
     /// The first failure and the previous calls of its thread.
-    first: Option<VecDeque<Past>>,
+    first: Option<VecDeque<PastCall>>,
 }
 
-struct Past {
+struct PastCall {
     event: u64,
     ts_ns: u64,
     function: usize,
@@ -112,19 +52,21 @@ impl View for Errors {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
             Body::End(end) => self.end(end),
-            Body::Process(Process::Exit(exit)) => self.ended(exit.pid),
-            Body::Process(Process::Exec(exec)) => self.ended(exec.pid),
+            Body::Process(Process::Exit(exit)) => _ = self.before.ended(exit.pid),
+            Body::Process(Process::Exec(exec)) => _ = self.before.ended(exec.pid),
             _ => {}
         }
     }
 
-    fn finish(&mut self, told: &Told) -> Report {
-        let figures = self.summary.of_file(&told.notes);
+    fn finish(&mut self, context: &Context) -> Report {
+        let figures = self.summary.of_file(&context.notes);
         let mut report = Report::default();
         let failures = &figures.failures;
-        report.fact("failed_calls", failures.calls);
-        report.fact("handled", failures.handled);
-        report.fact("shutdown", failures.shutdown);
+        report.facts([
+            ("failed_calls", failures.calls),
+            ("handled", failures.handled),
+            ("shutdown", failures.shutdown),
+        ]);
         xids(&mut report, &figures);
         let title = match failures.calls {
             0 => "No CUDA call failed.".to_owned(),
@@ -155,7 +97,7 @@ impl Errors {
             calls.pop_front();
         }
         let (event, ts_ns) = (line.event_id, line.ts_ns);
-        calls.push_back(Past { event, ts_ns, function, duration_ns: None, error: None });
+        calls.push_back(PastCall { event, ts_ns, function, duration_ns: None, error: None });
     }
 
     fn end(&mut self, end: &End) {
@@ -173,53 +115,39 @@ impl Errors {
         }
     }
 
-    fn ended(&mut self, pid: u32) {
-        self.before.ended(pid);
-    }
-
     fn calls_before(&self, report: &mut Report) {
-        let Some(first) = self.first.as_ref().filter(|calls| !calls.is_empty()) else { return };
-        report.title("The last calls of its thread up to the first failure");
-        let mut table = Table::new("before_first", "calls", CALLS);
-        for call in first {
-            let result = match (&call.error, call.duration_ns) {
-                (Some(error), _) => error.as_ref(),
-                (None, Some(_)) => "ok",
-                (None, None) => "not yet returned",
-            };
-            table.row(vec![
-                Cell::At(call.ts_ns),
-                Cell::Count(call.event),
-                Cell::optional(call.duration_ns, Cell::Micros),
-                self.functions.name(call.function).into(),
-                result.into(),
-            ]);
-        }
-        report.table(table);
+        let result = |call: &PastCall| match (&call.error, call.duration_ns) {
+            (Some(error), _) => error.to_string(),
+            (None, Some(_)) => "ok".to_owned(),
+            (None, None) => "not yet returned".to_owned(),
+        };
+        report.section(
+            "The last calls of its thread up to the first failure",
+            Listing::new("before_first", "calls", self.first.iter().flatten())
+                .at(number("At (s)", "ts_ns"), |call| call.ts_ns)
+                .count(number("Event", "event"), |call| call.event)
+                .micros(number("Took (us)", "duration_ns"), |call| call.duration_ns)
+                .cell(text("Call", "function"), |call| self.functions.name(call.function))
+                .cell(text("Result", "result"), |call| result(call)),
+        );
     }
 }
 
 fn kinds(report: &mut Report, key: &'static str, title: String, kinds: &[FailureKind]) {
     report.title(title);
-    let mut table = Table::new(key, "kinds", KINDS);
-    let of = |cause: &Option<FailureCause>, part: fn(&FailureCause) -> &str| {
-        Cell::optional(cause.as_ref(), |cause| part(cause).into())
-    };
-    for kind in kinds {
-        table.row(vec![
-            Cell::Count(kind.count),
-            Cell::At(kind.first_ns),
-            Cell::At(kind.last_ns),
-            Cell::optional(kind.code.and_then(|code| u64::try_from(code).ok()), Cell::Count),
-            kind.error.as_str().into(),
-            kind.function.as_str().into(),
-            Cell::optional(kind.asked_bytes, Cell::Bytes),
-            kind.api.as_str().into(),
-            of(&kind.cause, |cause| &cause.function),
-            of(&kind.cause, |cause| &cause.error),
-        ]);
-    }
-    report.table(table);
+    report.table(
+        Listing::new(key, "kinds", kinds)
+            .count(number("Count", "count"), |kind| kind.count)
+            .at(number("First at (s)", "first_ns"), |kind| kind.first_ns)
+            .at(number("Last at (s)", "last_ns").minor(), |kind| kind.last_ns)
+            .count(number("Code", "code"), |kind| kind.code.and_then(|code| u64::try_from(code).ok()))
+            .cell(text("Error", "error"), |kind| &kind.error)
+            .cell(text("Call", "function"), |kind| &kind.function)
+            .bytes(number("Asked for", "asked_bytes").vital(), |kind| kind.asked_bytes)
+            .cell(data("api"), |kind| &kind.api)
+            .cell(data("cause"), |kind| kind.cause.as_ref().map(|cause| &cause.function))
+            .cell(data("cause_error"), |kind| kind.cause.as_ref().map(|cause| &cause.error)),
+    );
 }
 
 fn hints(report: &mut Report, kinds: &[FailureKind]) {
@@ -248,22 +176,22 @@ fn beside(report: &mut Report, figures: &Figures) {
 
 /// For each context the first failure, and what was launched since the context was last known to be healthy.
 fn windows(report: &mut Report, figures: &Figures) {
-    let mut data = Table::new("windows", "windows", WINDOWS);
+    report.data(
+        Listing::new("windows", "windows", &figures.error_windows)
+            .at(data("ts_ns"), |window| window.ts_ns)
+            .count(data("pid"), |window| window.pid)
+            .count(data("tid"), |window| window.tid)
+            .cell(data("function"), |window| &window.function)
+            .cell(data("error"), |window| &window.error)
+            .cell(data("cause"), |window| window.cause.as_ref().map(|cause| &cause.function))
+            .cell(data("cause_error"), |window| window.cause.as_ref().map(|cause| &cause.error))
+            .count(data("begin"), |window| window.begin)
+            .count(data("asynchronous"), |window| u32::from(window.asynchronous))
+            .cell(data("last_sync"), |window| window.last_sync.as_ref().map(|sync| &sync.function))
+            .at(data("last_sync_ns"), |window| window.last_sync.as_ref().map(|sync| sync.ts_ns))
+            .count(data("launches"), |window| window.launches),
+    );
     for window in &figures.error_windows {
-        data.row(vec![
-            Cell::At(window.ts_ns),
-            Cell::Count(window.pid.into()),
-            Cell::Count(window.tid.into()),
-            window.function.as_str().into(),
-            window.error.as_str().into(),
-            Cell::optional(window.cause.as_ref(), |cause| cause.function.as_str().into()),
-            Cell::optional(window.cause.as_ref(), |cause| cause.error.as_str().into()),
-            Cell::Count(window.begin),
-            Cell::Count(u64::from(window.asynchronous)),
-            Cell::optional(window.last_sync.as_ref(), |sync| sync.function.as_str().into()),
-            Cell::optional(window.last_sync.as_ref(), |sync| Cell::At(sync.ts_ns)),
-            Cell::Count(window.launches),
-        ]);
         report.title(window_title(window));
         let since = match &window.last_sync {
             Some(sync) => format!(
@@ -287,16 +215,15 @@ fn windows(report: &mut Report, figures: &Figures) {
             (0, Some(_)) => format!("No launch since {since}{hint}."),
             _ => format!("{launches} since {since}{hint}."),
         });
-        let mut table = Table::new("suspects", "kernels", SUSPECTS);
-        for kernel in window.kernels.iter().filter(|_| window.asynchronous) {
-            let name = Cell::Kernel(kernel.kernel.clone());
-            table.row(vec![Cell::Count(window.begin), Cell::Count(kernel.launches), name]);
-        }
-        if !table.is_empty() {
-            report.table(table);
+        if window.asynchronous && !window.kernels.is_empty() {
+            report.table(
+                Listing::new("suspects", "kernels", &window.kernels)
+                    .count(data("window_begin"), |_| window.begin)
+                    .count(number("Launches", "launches"), |kernel| kernel.launches)
+                    .cell(long("Kernel", "kernel"), |kernel| Cell::Kernel(kernel.kernel.clone())),
+            );
         }
     }
-    report.data(data);
 }
 
 fn window_title(window: &ErrorWindow) -> String {
@@ -315,42 +242,33 @@ fn window_title(window: &ErrorWindow) -> String {
 fn xids(report: &mut Report, figures: &Figures) {
     let Some(kernel) = figures.kernel_space.as_ref().filter(|kernel| kernel.xid_count > 0) else { return };
     report.title(format!("The driver reported {} (Xid)", plural(kernel.xid_count, "error")));
-    let mut table = Table::new("xids", "Xids", XIDS);
-    for xid in &kernel.xids {
-        table.row(vec![
-            Cell::At(xid.ts_ns),
-            Cell::Count(xid.xid.into()),
-            Cell::some(xid.pid.into()),
-            xid.device.as_str().into(),
-            xid.message.trim().into(),
-        ]);
-    }
-    table.more(kernel.xid_count.saturating_sub(kernel.xids.len() as u64));
-    report.table(table);
+    report.table(
+        Listing::new("xids", "Xids", &kernel.xids)
+            .at(number("At (s)", "ts_ns"), |xid| xid.ts_ns)
+            .count(number("Xid", "xid"), |xid| xid.xid)
+            .count(number("PID", "pid"), |xid| positive(xid.pid.into()))
+            .cell(text("Device", "device"), |xid| &xid.device)
+            .cell(long("Message", "message"), |xid| xid.message.trim())
+            .more(kernel.xid_count.saturating_sub(kernel.xids.len() as u64)),
+    );
 }
 
 /// A call that hangs has no error yet, so the report lists unfinished calls.
 fn unfinished(report: &mut Report, figures: &Figures) {
     report.fact("in_flight", figures.in_flight.len());
-    if figures.in_flight.is_empty() {
-        return;
-    }
     let calls = plural(figures.in_flight.len() as u64, "call");
-    report.title(format!("{calls} unfinished: with the time so far, the longest first"));
-    let mut table = Table::new("unfinished", "calls", OPEN);
     let mut all: Vec<&InFlight> = figures.in_flight.iter().collect();
     all.sort_by_key(|call| (std::cmp::Reverse(call.duration_ns), call.begin));
-    for call in all {
-        table.row(vec![
-            call.name.as_str().into(),
-            Cell::Millis(call.duration_ns),
-            Cell::Count(call.pid.into()),
-            Cell::Count(call.tid.into()),
-            Cell::Count(call.begin),
-            if call.died { "its process ended in it".into() } else { Cell::Missing },
-        ]);
-    }
-    report.table(table);
+    report.section(
+        format!("{calls} unfinished: with the time so far, the longest first"),
+        Listing::new("unfinished", "calls", all)
+            .cell(text("Call", "function"), |call| &call.name)
+            .millis(number("So far (ms)", "duration_ns"), |call| call.duration_ns)
+            .count(number("PID", "pid"), |call| call.pid)
+            .count(number("TID", "tid"), |call| call.tid)
+            .count(number("Event", "event"), |call| call.begin)
+            .cell(text("End", "end"), |call| call.died.then_some("its process ended in it")),
+    );
 }
 
 fn ioctls(report: &mut Report, figures: &Figures) {

@@ -1,60 +1,11 @@
 //! Tables about gaps: what filled them, how long they are, and the longest ones.
 
-use std::collections::HashMap;
+use super::*;
+use crate::text::percent;
 
-use super::calls::{Functions, Thread};
-use super::nothing;
-use super::output::Report;
-use crate::table::{Cell, Column, Table, data, long, number, text};
-use crate::text::{duration, percent, plural};
-
-const CAUSES: &[Column] = &[
-    number("Total (ms)", "total_ns"),
-    number("(%)", "total_percent"),
-    number("Gaps", "gaps"),
-    long("What the host did", "what"),
-];
-
-const LENGTHS: &[Column] = &[
-    text("Length", "length"),
-    data("from_ns"),
-    number("Gaps", "gaps"),
-    number("Total (ms)", "total_ns"),
-    text("Share of the gaps' time", "total_percent"),
-];
-
-const LONGEST: &[Column] = &[
-    number("Gap (ms)", "gap_ns"),
-    number("From (s)", "from_ns"),
-    number("Thread", "tid"),
-    data("pid"),
-    long("After", "after"),
-    long("Before", "before"),
-    long("What the host did", "what"),
-    data("own_ns"),
-    data("in_calls_ns"),
-    data("in_driver_ns"),
-    data("off_cpu_ns"),
-];
-
-/// Bounds of the classes: half decades from 1 us.
-const BOUNDS_NS: [u64; 15] = [
-    0,
-    1_000,
-    3_000,
-    10_000,
-    30_000,
-    100_000,
-    300_000,
-    1_000_000,
-    3_000_000,
-    10_000_000,
-    30_000_000,
-    100_000_000,
-    300_000_000,
-    1_000_000_000,
-    10_000_000_000,
-];
+/// Bounds of the classes: half decades, in us.
+const BOUNDS_US: [u64; 15] =
+    [0, 1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000];
 
 /// What the host did during a gap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,36 +33,29 @@ pub struct Gap {
 }
 
 impl Gap {
-    fn sum(&self, of: impl Fn(&Cause) -> bool) -> Cell {
-        let those = self.causes.iter().filter(|(cause, _)| of(cause));
-        Cell::Micros(those.fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns)))
+    fn sum(&self, of: impl Fn(&Cause) -> bool) -> u64 {
+        let causes = self.causes.iter().filter(|(cause, _)| of(cause));
+        causes.fold(0, |sum: u64, (_, ns)| sum.saturating_add(*ns))
     }
 }
 
 #[derive(Default)]
 pub struct Sums {
     pub launch_calls: u64,
-    gaps: u64,
-    gap_ns: u64,
-    by_length: [(u64, u64); BOUNDS_NS.len()],
-    by_cause: HashMap<Cause, (u64, u64)>,
+    gaps: Total,
+    by_length: [Total; BOUNDS_US.len()],
+    by_cause: HashMap<Cause, Total>,
     /// The longest first.
     longest: Vec<Gap>,
 }
 
 impl Sums {
     pub fn add(&mut self, gap: Gap, listed: usize) {
-        self.gaps += 1;
-        self.gap_ns = self.gap_ns.saturating_add(gap.ns);
-        let at = BOUNDS_NS.iter().rposition(|bound| gap.ns >= *bound).unwrap_or(0);
-        if let Some((count, total)) = self.by_length.get_mut(at) {
-            *count += 1;
-            *total = total.saturating_add(gap.ns);
-        }
+        self.gaps.add(gap.ns);
+        let at = BOUNDS_US.iter().rposition(|us| gap.ns >= us * 1000).unwrap_or(0);
+        self.by_length[at].add(gap.ns);
         for (cause, ns) in &gap.causes {
-            let seen = self.by_cause.entry(*cause).or_default();
-            seen.0 += 1;
-            seen.1 = seen.1.saturating_add(*ns);
+            self.by_cause.entry(*cause).or_default().add(*ns);
         }
         if self.longest.len() < listed || self.longest.last().is_some_and(|least| gap.ns > least.ns) {
             let at = self.longest.partition_point(|known| known.ns >= gap.ns);
@@ -121,21 +65,21 @@ impl Sums {
     }
 
     pub fn report(&self, functions: &Functions) -> Report {
-        if self.gaps == 0 {
+        if self.gaps.count == 0 {
             return nothing("There is no time between launches in this trace: it has fewer than two.");
         }
         let mut report = Report::default();
-        for (key, value) in
-            [("launch_calls", self.launch_calls), ("gaps", self.gaps), ("gap_ns", self.gap_ns)]
-        {
-            report.fact(key, value);
-        }
+        report.facts([
+            ("launch_calls", self.launch_calls),
+            ("gaps", self.gaps.count),
+            ("gap_ns", self.gaps.sum),
+        ]);
         let longest = self.longest.first().map_or(0, |gap| gap.ns);
         report.title(format!(
             "Between {}: {} in {}, the longest {}",
             plural(self.launch_calls, "launch call"),
-            duration(self.gap_ns),
-            plural(self.gaps, "gap"),
+            duration(self.gaps.sum),
+            plural(self.gaps.count, "gap"),
             duration(longest)
         ));
         self.causes(&mut report, functions);
@@ -147,76 +91,66 @@ impl Sums {
     }
 
     fn causes(&self, report: &mut Report, functions: &Functions) {
-        let mut table = Table::new("causes", "causes", CAUSES);
         let mut all: Vec<_> = self.by_cause.iter().collect();
-        all.sort_by(|(a, x), (b, y)| y.1.cmp(&x.1).then(a.cmp(b)));
-        for (cause, (gaps, ns)) in all {
-            table.row(vec![
-                Cell::Millis(*ns),
-                Cell::Share((*ns).into(), self.gap_ns.into()),
-                Cell::Count(*gaps),
-                Cell::Text(named(*cause, functions)),
-            ]);
-        }
-        report.table(table);
+        all.sort_by(|(a, x), (b, y)| y.sum.cmp(&x.sum).then(a.cmp(b)));
+        report.table(
+            Listing::new("causes", "causes", all)
+                .millis(number("Total (ms)", "total_ns"), |(_, total)| total.sum)
+                .share(number("(%)", "total_percent"), |(_, total)| Some((total.sum, self.gaps.sum)))
+                .count(number("Gaps", "gaps"), |(_, total)| total.count)
+                .cell(long("What the host did", "what"), |(cause, _)| named(**cause, functions)),
+        );
         report.words(
             "A gap is time in which no thread of the process launches; where it is spent waiting, the GPU is at work. Own code is all outside of CUDA calls, computing or asleep.",
         );
     }
 
     fn lengths(&self, report: &mut Report) {
-        let mut table = Table::new("lengths", "lengths", LENGTHS).whole();
-        let used = |(count, _): &(u64, u64)| *count > 0;
+        let used = |total: &Total| total.count > 0;
         let first = self.by_length.iter().position(used).unwrap_or(0);
         let last = self.by_length.iter().rposition(used).unwrap_or(0);
-        for (at, (count, ns)) in self.by_length.iter().enumerate() {
-            if at < first || at > last {
-                continue;
-            }
-            let from = BOUNDS_NS.get(at).copied().unwrap_or(0);
-            let to = BOUNDS_NS.get(at + 1).map(|to| format!("to {}", whole(*to)));
-            let to = to.unwrap_or_else(|| "and more".to_owned());
-            table.row(vec![
-                Cell::Text(format!("{} {to}", whole(from))),
-                Cell::Micros(from),
-                Cell::Count(*count),
-                Cell::Millis(*ns),
-                Cell::Bar((*ns).into(), self.gap_ns.into(), 40),
-            ]);
-        }
-        report.table(table);
+        let length = |at: usize| {
+            let to = BOUNDS_US.get(at + 1).map_or("and more".to_owned(), |to| format!("to {}", whole(*to)));
+            format!("{} {to}", whole(BOUNDS_US[at]))
+        };
+        report.table(
+            Listing::new("lengths", "lengths", first..=last)
+                .cell(text("Length", "length"), |at| length(*at))
+                .micros(data("from_ns"), |at| BOUNDS_US[*at] * 1000)
+                .count(number("Gaps", "gaps"), |at| self.by_length[*at].count)
+                .millis(number("Total (ms)", "total_ns"), |at| self.by_length[*at].sum)
+                .bar(text("Share of the gaps' time", "total_percent"), 40, |at| {
+                    (self.by_length[*at].sum, self.gaps.sum)
+                })
+                .whole(),
+        );
     }
 
     fn longest(&self, report: &mut Report, functions: &Functions) {
-        let mut table = Table::new("longest", "gaps", LONGEST);
-        for gap in &self.longest {
+        let kernel = |number: usize| Cell::Kernel(functions.name(number).to_owned());
+        let what = |gap: &Gap| {
             // A cause below a hundredth of the gap explains nothing.
             let worth = |(_, ns): &&(Cause, u64)| u128::from(*ns) * 100 >= u128::from(gap.ns);
-            let what: Vec<String> = gap
-                .causes
-                .iter()
-                .filter(worth)
-                .take(3)
-                .map(|(cause, ns)| {
-                    format!("{} {} %", named(*cause, functions), percent((*ns).into(), gap.ns.into()))
-                })
-                .collect();
-            table.row(vec![
-                Cell::Millis(gap.ns),
-                Cell::At(gap.since_ns),
-                Cell::Count(gap.thread.1.into()),
-                Cell::Count(gap.thread.0.into()),
-                Cell::optional(gap.after, |after| Cell::Kernel(functions.name(after).to_owned())),
-                Cell::Kernel(functions.name(gap.before).to_owned()),
-                Cell::Text(what.join("; ")),
-                gap.sum(|cause| matches!(cause, Cause::Own)),
-                gap.sum(|cause| matches!(cause, Cause::Call(_))),
-                gap.sum(|cause| matches!(cause, Cause::Driver(_))),
-                gap.sum(|cause| matches!(cause, Cause::OffCpu(_))),
-            ]);
-        }
-        table.more(self.gaps.saturating_sub(self.longest.len() as u64));
-        report.table(table);
+            let part = |(cause, ns): &(Cause, u64)| {
+                format!("{} {} %", named(*cause, functions), percent((*ns).into(), gap.ns.into()))
+            };
+            gap.causes.iter().filter(worth).take(3).map(part).collect::<Vec<_>>().join("; ")
+        };
+        report.table(
+            Listing::new("longest", "gaps", &self.longest)
+                .millis(number("Gap (ms)", "gap_ns"), |gap| gap.ns)
+                .at(number("From (s)", "from_ns"), |gap| gap.since_ns)
+                .count(number("Thread", "tid"), |gap| gap.thread.1)
+                .count(data("pid"), |gap| gap.thread.0)
+                .cell(long("After", "after"), |gap| gap.after.map(kernel))
+                .cell(long("Before", "before"), |gap| kernel(gap.before))
+                .cell(long("What the host did", "what"), |gap| what(gap))
+                .micros(data("own_ns"), |gap| gap.sum(|cause| matches!(cause, Cause::Own)))
+                .micros(data("in_calls_ns"), |gap| gap.sum(|cause| matches!(cause, Cause::Call(_))))
+                .micros(data("in_driver_ns"), |gap| gap.sum(|cause| matches!(cause, Cause::Driver(_))))
+                .micros(data("off_cpu_ns"), |gap| gap.sum(|cause| matches!(cause, Cause::OffCpu(_))))
+                .more(self.gaps.count.saturating_sub(self.longest.len() as u64)),
+        );
     }
 }
 
@@ -233,10 +167,10 @@ fn named(cause: Cause, functions: &Functions) -> String {
 }
 
 /// A bound without decimals.
-fn whole(ns: u64) -> String {
-    match ns {
-        0..1_000_000 => format!("{} us", ns / 1000),
-        1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
-        _ => format!("{} s", ns / 1_000_000_000),
+fn whole(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{} ms", us / 1_000),
+        _ => format!("{} s", us / 1_000_000),
     }
 }

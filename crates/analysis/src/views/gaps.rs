@@ -3,17 +3,11 @@
 //! A gap is a time, between the first launch and the last, in which no thread of a process is in a launch call. The
 //! view attributes a gap to the activity of the thread whose launch ends it, since that thread was late.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use super::calls::{Functions, Thread};
 use super::gap_text::{self, Cause, Gap, OTHERS};
-use super::output::Report;
-use super::{ReportConfig, Told, View};
-use crate::Figures;
-use crate::by_process::ByProcess;
-use crate::tally::Role;
-use gpurec_trace::tree::{Call, Calls};
-use gpurec_trace::{Begin, Body, End, Instant, KernelEnd, Line};
+use super::*;
+use gpurec_trace::{Instant, KernelEnd};
 
 /// Limits on processes and threads, and on distinct functions in one gap.
 const MOST: usize = 65_536;
@@ -22,10 +16,10 @@ const FUNCTIONS: usize = 32;
 /// Limit on gaps kept.
 const LISTED: usize = 1000;
 
-pub fn make(config: &ReportConfig) -> Box<dyn View> {
-    let listed = config.top.unwrap_or(LISTED).clamp(1, LISTED);
-    Box::new(Gaps { listed, ..Gaps::default() })
-}
+pub const KIND: Kind =
+    kind::<Gaps>("gaps", "time between launches: how long, and what the host did meanwhile")
+        .table("longest", 10)
+        .figures(&[LAUNCHES, shows("cuda_calls", "what the host did between launches", &[])]);
 
 #[derive(Default)]
 struct Gaps {
@@ -69,6 +63,10 @@ struct Part {
 }
 
 impl View for Gaps {
+    fn configure(&mut self, config: &ReportConfig) {
+        self.listed = config.top.unwrap_or(LISTED).clamp(1, LISTED);
+    }
+
     fn line(&mut self, line: &Line) {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
@@ -81,18 +79,18 @@ impl View for Gaps {
             Body::Instant(instant) => self.instant(line, instant),
             Body::Process(process) => {
                 if let Some(pid) = self.calls.process(line.ts_ns, process) {
-                    self.over(pid);
+                    self.ended(pid);
                 }
             }
             _ => {}
         }
     }
 
-    fn finish(&mut self, _: &Told) -> Report {
+    fn finish(&mut self, _: &Context) -> Report {
         self.sums.report(&self.functions)
     }
 
-    fn of_figures(&mut self, _: &Figures, _: &Told) -> Option<Report> {
+    fn of_figures(&mut self, _: &Figures, _: &Context) -> Option<Report> {
         None
     }
 }
@@ -132,11 +130,8 @@ impl Gaps {
 
     fn launch_begins(&mut self, line: &Line, begin: &Begin, what: usize) {
         let (ts_ns, thread) = (line.ts_ns, (begin.pid, begin.tid));
-        if self.processes.len() >= MOST && !self.processes.contains_key(&thread.0) {
-            return;
-        }
+        let Some(launching) = entry(&mut self.processes, thread.0, MOST) else { return };
         self.sums.launch_calls += 1;
-        let launching = self.processes.entry(thread.0).or_default();
         let alone = launching.inside.is_empty();
         // Bounds the set of threads in launches by the limit on threads that make calls.
         if self.inside < MOST && launching.inside.insert(thread.1) {
@@ -245,7 +240,7 @@ impl Gaps {
         }
     }
 
-    fn over(&mut self, pid: u32) {
+    fn ended(&mut self, pid: u32) {
         self.inside -= self.processes.remove(&pid).map_or(0, |launching| launching.inside.len());
         self.windows.ended(pid);
     }

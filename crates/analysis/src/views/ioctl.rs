@@ -1,50 +1,11 @@
 //! `report ioctl`: requests to nvidia.ko, by request and RM command or class, and the CUDA calls that made them.
 
-use std::collections::HashMap;
-
-use super::calls::Functions;
-use super::output::Report;
-use super::{ReportConfig, Told, View, nothing};
-use crate::Summary;
+use super::*;
 use crate::driver_figures::{KernelSpace, RequestSeen};
-use crate::table::{Cell, Column, Table, long, number, text};
-use crate::text::{duration, plural};
-use gpurec_trace::tree::{Call, Calls};
-use gpurec_trace::{Body, Line};
 
-const REQUESTS: &[Column] = &[
-    number("Time (%)", "time_percent"),
-    number("Total (us)", "total_ns"),
-    number("Calls", "calls"),
-    number("Avg (us)", "avg_ns"),
-    number("Max (us)", "max_ns"),
-    number("Off CPU (us)", "off_cpu_ns"),
-    number("Failed", "failed"),
-    text("Request", "request"),
-    long("Command or class", "detail"),
-    text("Status", "statuses"),
-];
-
-const OTHERS: &[Column] = &[
-    number("Total (us)", "total_ns"),
-    number("Calls", "calls"),
-    number("Avg (us)", "avg_ns"),
-    number("Max (us)", "max_ns"),
-    number("Failed", "failed"),
-    text("Function of the driver", "name"),
-];
-
-const CALLERS: &[Column] = &[
-    number("ioctls (us)", "ioctl_ns"),
-    number("of its time (%)", "of_call_percent"),
-    number("ioctls", "ioctls"),
-    number("Calls", "calls"),
-    text("CUDA function", "name"),
-];
-
-pub fn make(_: &ReportConfig) -> Box<dyn View> {
-    Box::new(Ioctls::default())
-}
+pub const KIND: Kind =
+    kind::<Ioctls>("ioctl", "what was asked of the driver, by request and RM command (--kernel)")
+        .table("requests", 30);
 
 #[derive(Default)]
 struct Ioctls {
@@ -58,10 +19,8 @@ struct Ioctls {
 /// Requests made by calls of one function, counted at the nearest enclosing call.
 #[derive(Default)]
 struct Caller {
-    calls: u64,
-    total_ns: u64,
-    ioctls: u64,
-    ioctl_ns: u64,
+    calls: Total,
+    ioctls: Total,
 }
 
 impl View for Ioctls {
@@ -75,8 +34,7 @@ impl View for Ioctls {
             Body::End(end) => {
                 if let Some(call) = self.calls.end(end.begin, end.duration_ns) {
                     let caller = self.callers.entry(Some(call.function)).or_default();
-                    caller.calls += 1;
-                    caller.total_ns = caller.total_ns.saturating_add(end.duration_ns.unwrap_or(0));
+                    caller.calls.add(end.duration_ns.unwrap_or(0));
                 }
             }
             Body::KernelBegin(begin) => {
@@ -88,8 +46,7 @@ impl View for Ioctls {
                 if let Some(span) = self.calls.end(end.begin, end.duration_ns).filter(|span| span.of) {
                     let call = self.calls.around(span.parent).find(|call| !call.is_span);
                     let caller = self.callers.entry(call.map(|call| call.function)).or_default();
-                    caller.ioctls += 1;
-                    caller.ioctl_ns = caller.ioctl_ns.saturating_add(end.duration_ns.unwrap_or(0));
+                    caller.ioctls.add(end.duration_ns.unwrap_or(0));
                 }
             }
             Body::Process(process) => _ = self.calls.process(line.ts_ns, process),
@@ -97,8 +54,8 @@ impl View for Ioctls {
         }
     }
 
-    fn finish(&mut self, told: &Told) -> Report {
-        let figures = self.summary.of_file(&told.notes);
+    fn finish(&mut self, context: &Context) -> Report {
+        let figures = self.summary.of_file(&context.notes);
         let Some(kernel) = &figures.kernel_space else {
             return nothing("This trace has nothing of the driver: record with --kernel to see its ioctls.");
         };
@@ -123,31 +80,26 @@ fn requests(report: &mut Report, kernel: &KernelSpace) {
         plural(kernel.ioctls, "ioctl"),
         duration(kernel.ioctl_ns)
     ));
-    for (key, count) in [
+    report.facts([
         ("ioctls", kernel.ioctls),
         ("ioctl_ns", kernel.ioctl_ns),
         ("failed_ioctls", kernel.failed_ioctls),
         ("unknown_ioctls", kernel.unknown_ioctls),
-    ] {
-        report.fact(key, count);
-    }
-    let mut table = Table::new("requests", "requests", REQUESTS);
-    for r in &kernel.requests {
-        table.row(vec![
-            Cell::Share(r.total_ns.into(), kernel.ioctl_ns.into()),
-            Cell::Micros(r.total_ns),
-            Cell::Count(r.calls),
-            Cell::Micros(r.avg_ns),
-            Cell::Micros(r.max_ns),
-            Cell::optional(Some(r.off_cpu_ns).filter(|ns| *ns > 0), Cell::Micros),
-            Cell::some(r.failed),
-            name(r),
-            Cell::optional(r.detail.as_deref(), Cell::from),
-            statuses(r),
-        ]);
-    }
-    table.more(kernel.more_requests);
-    report.table(table);
+    ]);
+    report.table(
+        Listing::new("requests", "requests", &kernel.requests)
+            .share(number("Time (%)", "time_percent"), |r| Some((r.total_ns, kernel.ioctl_ns)))
+            .micros(number("Total (us)", "total_ns"), |r| r.total_ns)
+            .count(number("Calls", "calls"), |r| r.calls)
+            .micros(number("Avg (us)", "avg_ns"), |r| r.avg_ns)
+            .micros(number("Max (us)", "max_ns"), |r| r.max_ns)
+            .micros(number("Off CPU (us)", "off_cpu_ns"), |r| positive(r.off_cpu_ns))
+            .count(number("Failed", "failed"), |r| positive(r.failed))
+            .cell(text("Request", "request"), |r| name(r))
+            .cell(long("Command or class", "detail"), |r| r.detail.as_deref())
+            .cell(text("Status", "statuses"), |r| statuses(r))
+            .more(kernel.more_requests),
+    );
     if kernel.unknown_ioctls > 0 {
         report.words(format!(
             "{} without a name: its request, RM command or class is not known here and shown as a number.",
@@ -156,64 +108,48 @@ fn requests(report: &mut Report, kernel: &KernelSpace) {
     }
 }
 
-fn name(r: &RequestSeen) -> Cell {
+fn name(r: &RequestSeen) -> String {
     // A bare number does not say which device's request it is.
-    if r.request.starts_with("0x") {
-        return Cell::Text(format!("{} {}", r.ioctl, r.request));
-    }
-    r.request.as_str().into()
+    if r.request.starts_with("0x") { format!("{} {}", r.ioctl, r.request) } else { r.request.clone() }
 }
 
-fn statuses(r: &RequestSeen) -> Cell {
+fn statuses(r: &RequestSeen) -> Option<String> {
     let all: Vec<String> = r.statuses.iter().map(|(status, count)| format!("{count} x {status}")).collect();
-    if all.is_empty() { Cell::Missing } else { Cell::Text(all.join(", ")) }
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 fn others(report: &mut Report, kernel: &KernelSpace) {
-    if kernel.functions.is_empty() {
-        return;
-    }
-    report.title("What else the driver was called for");
-    let mut table = Table::new("driver_functions", "functions", OTHERS);
-    for f in &kernel.functions {
-        table.row(vec![
-            Cell::Micros(f.total_ns),
-            Cell::Count(f.calls),
-            Cell::Micros(f.avg_ns),
-            Cell::Micros(f.max_ns),
-            Cell::some(f.failed),
-            f.name.as_str().into(),
-        ]);
-    }
-    table.more(kernel.more_functions);
-    report.table(table);
+    report.section(
+        "What else the driver was called for",
+        Listing::new("driver_functions", "functions", &kernel.functions)
+            .micros(number("Total (us)", "total_ns"), |f| f.total_ns)
+            .count(number("Calls", "calls"), |f| f.calls)
+            .micros(number("Avg (us)", "avg_ns"), |f| f.avg_ns)
+            .micros(number("Max (us)", "max_ns"), |f| f.max_ns)
+            .count(number("Failed", "failed"), |f| positive(f.failed))
+            .cell(text("Function of the driver", "name"), |f| &f.name)
+            .more(kernel.more_functions),
+    );
 }
 
 impl Ioctls {
     fn callers(&self, report: &mut Report) {
-        let mut all: Vec<_> = self.callers.iter().filter(|(_, caller)| caller.ioctls > 0).collect();
-        all.sort_by_key(|(function, caller)| {
-            let name = function.map(|function| self.functions.name(function));
-            (std::cmp::Reverse(caller.ioctl_ns), name)
-        });
-        if all.is_empty() {
-            return;
-        }
-        report.title("The CUDA functions whose calls made them");
-        let mut table = Table::new("callers", "functions", CALLERS);
-        for (function, caller) in all {
-            table.row(vec![
-                Cell::Micros(caller.ioctl_ns),
-                match caller.total_ns {
-                    0 => Cell::Missing,
-                    total => Cell::Share(caller.ioctl_ns.into(), total.into()),
-                },
-                Cell::Count(caller.ioctls),
-                Cell::some(caller.calls),
-                function.map_or("(no CUDA call)".into(), |function| self.functions.name(function).into()),
-            ]);
-        }
-        report.table(table);
-        report.words("Each ioctl counts for the innermost CUDA call around it.");
+        let name = |function: &Option<usize>| function.map(|function| self.functions.name(function));
+        let mut all: Vec<_> = self.callers.iter().filter(|(_, caller)| caller.ioctls.count > 0).collect();
+        all.sort_by_key(|(function, caller)| (std::cmp::Reverse(caller.ioctls.sum), name(function)));
+        let has_rows = report.section(
+            "The CUDA functions whose calls made them",
+            Listing::new("callers", "functions", all)
+                .micros(number("ioctls (us)", "ioctl_ns"), |(_, caller)| caller.ioctls.sum)
+                .share(number("of its time (%)", "of_call_percent"), |(_, caller)| {
+                    positive(caller.calls.sum).map(|all| (caller.ioctls.sum, all))
+                })
+                .count(number("ioctls", "ioctls"), |(_, caller)| caller.ioctls.count)
+                .count(number("Calls", "calls"), |(_, caller)| positive(caller.calls.count))
+                .cell(text("CUDA function", "name"), |(function, _)| {
+                    name(function).unwrap_or("(no CUDA call)")
+                }),
+        );
+        report.words_if(has_rows, "Each ioctl counts for the innermost CUDA call around it.");
     }
 }

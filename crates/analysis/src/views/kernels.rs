@@ -1,45 +1,14 @@
 //! `report kernels`: launches by kernel: how often, how far apart, in which shapes, and what launching costs the host.
 //! The trace does not show how long a kernel runs on the GPU.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use super::*;
+use gpurec_trace::Launch;
+use gpurec_trace::bounds::Left;
 
-use super::calls::{Functions, Thread};
-use super::output::Report;
-use super::{ReportConfig, Told, View, nothing};
-use crate::Figures;
-use crate::by_process::ByProcess;
-use crate::histogram::Histogram;
-use crate::table::{Cell, Column, Table, data, long, number};
-use crate::tally::Role;
-use crate::text::plural;
-use gpurec_trace::bounds::{Entries, Left};
-use gpurec_trace::tree::{self, Call, Calls};
-use gpurec_trace::{Begin, Body, End, Launch, Line};
-
-const KERNELS: &[Column] = &[
-    number("Launches", "launches"),
-    data("launches_percent"),
-    number("Every (us)", "between_med_ns"),
-    data("between_avg_ns"),
-    number("at most", "between_max_ns"),
-    number("Call (us)", "call_med_ns"),
-    data("call_avg_ns"),
-    data("call_max_ns"),
-    number("Grid", "grid"),
-    number("Block", "block"),
-    data("shared_bytes"),
-    number("Shapes", "shapes_count"),
-    long("Kernel", "kernel"),
-];
-
-const SHAPES: &[Column] = &[
-    number("Launches", "launches"),
-    number("Grid", "grid"),
-    number("Block", "block"),
-    number("Shared", "shared_bytes"),
-    long("Kernel", "kernel"),
-];
+pub const KIND: Kind =
+    kind::<Kernels>("kernels", "kernel launches by name: how often, how far apart, which grids")
+        .table("kernels", 25)
+        .figures(&[LAUNCHES, shows("graph_launches", "how many graphs were launched", &["graph_launches"])]);
 
 /// Limits on distinct kernels and bytes of their names, on shapes of one kernel and of all kernels, and on pairs of a
 /// kernel and a process.
@@ -52,14 +21,10 @@ const MOST: usize = 131_072;
 /// Row for launches of kernels beyond the limit, and of kernels without a known name.
 const OTHERS: &str = "others";
 
-pub fn make(_: &ReportConfig) -> Box<dyn View> {
-    Box::new(Kernels::default())
-}
-
 #[derive(Default)]
 struct Kernels {
     functions: Functions,
-    calls: Calls<Option<Asked>>,
+    calls: Calls<Option<Configuration>>,
     kernels: Entries<Kernel, KERNELS_APART, NAMES>,
     shapes: Left<ALL_SHAPES>,
     /// When each process last launched each kernel.
@@ -77,7 +42,7 @@ struct Shape {
 
 /// The configuration of a launch.
 #[derive(Clone, Copy)]
-struct Asked {
+struct Configuration {
     kernel: usize,
     named: bool,
     shape: Shape,
@@ -87,40 +52,8 @@ struct Kernel {
     name: Arc<str>,
     launches: u64,
     shapes: HashMap<Shape, u64>,
-    between: Spread,
-    call: Spread,
-}
-
-#[derive(Default)]
-struct Spread {
-    count: u64,
-    total: u128,
-    min: Option<u64>,
-    max: u64,
-    all: Histogram,
-}
-
-impl Spread {
-    fn add(&mut self, ns: u64) {
-        self.count += 1;
-        self.total += u128::from(ns);
-        self.min = Some(self.min.map_or(ns, |min| min.min(ns)));
-        self.max = self.max.max(ns);
-        self.all.add(ns);
-    }
-
-    fn median(&self) -> Option<u64> {
-        // The middle of a histogram bucket may lie outside its values.
-        self.min.map(|min| self.all.median().clamp(min, self.max))
-    }
-
-    fn most(&self) -> Option<u64> {
-        (self.count > 0).then_some(self.max)
-    }
-
-    fn avg(&self) -> Option<u64> {
-        u64::try_from(self.total.checked_div(self.count.into())?).ok()
-    }
+    between: Durations,
+    call: Durations,
 }
 
 impl View for Kernels {
@@ -137,32 +70,28 @@ impl View for Kernels {
         }
     }
 
-    fn finish(&mut self, _: &Told) -> Report {
+    fn finish(&mut self, _: &Context) -> Report {
         if self.launches + self.graphs == 0 {
             return nothing("No kernel was launched in this trace.");
         }
         self.report()
     }
 
-    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+    fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
         let mut report = Report::default();
-        report.fact("launches", figures.kernel_launches);
-        report.fact("graph_launches", figures.graph_launches);
-        let kernels = figures.kernels.len() as u64 + figures.more_kernels;
-        report.title(format!("{} launches of {}", figures.kernel_launches, plural(kernels, "kernel")));
-        let mut table = Table::new("kernels", "kernels", KERNELS);
-        for seen in &figures.kernels {
-            table.sparse_row(&[
-                ("launches", Cell::Count(seen.launches)),
-                ("launches_percent", Cell::Share(seen.launches.into(), figures.kernel_launches.into())),
-                ("grid", Cell::Dims(seen.grid)),
-                ("block", Cell::Dims(seen.block)),
-                ("shapes_count", if seen.shapes > 1 { Cell::Count(seen.shapes) } else { Cell::Missing }),
-                ("kernel", Cell::Kernel(seen.name.clone())),
-            ]);
-        }
-        table.more(figures.more_kernels);
-        report.table(table);
+        report.facts([("launches", figures.kernel_launches), ("graph_launches", figures.graph_launches)]);
+        let kernels = plural(figures.kernels.len() as u64 + figures.more_kernels, "kernel");
+        report.title(format!("{} launches of {kernels}", figures.kernel_launches));
+        let none = Durations::default();
+        let kernels = figures.kernels.iter().map(|seen| Row {
+            name: &seen.name,
+            launches: seen.launches,
+            shape: Shape { grid: seen.grid, block: seen.block, shared: None },
+            shapes: seen.shapes,
+            between: &none,
+            call: &none,
+        });
+        report.table(table(kernels, figures.kernel_launches).more(figures.more_kernels));
         Some(report)
     }
 }
@@ -172,15 +101,15 @@ impl Kernels {
         let function = self.functions.index(&begin.name);
         let role = self.functions.role(function);
         let launch = begin.launch.as_ref().filter(|_| role == Some(Role::KernelLaunch));
-        let of = launch.map(|launch| self.asked(launch));
+        let of = launch.map(|launch| self.configuration(launch));
         let call = Call::new(line.event_id, line.ts_ns, begin, function, of);
         self.calls.begin(call, role.map_or(0, Role::bit));
     }
 
-    fn asked(&mut self, launch: &Launch) -> Asked {
+    fn configuration(&mut self, launch: &Launch) -> Configuration {
         let kernel = self.index(launch.kernel.as_deref());
         let shape = Shape { grid: launch.grid, block: launch.block, shared: launch.shared };
-        Asked { kernel, named: launch.kernel.is_some(), shape }
+        Configuration { kernel, named: launch.kernel.is_some(), shape }
     }
 
     fn index(&mut self, name: Option<&str>) -> usize {
@@ -188,8 +117,8 @@ impl Kernels {
             name: name.unwrap_or_else(|| OTHERS.into()),
             launches: 0,
             shapes: HashMap::new(),
-            between: Spread::default(),
-            call: Spread::default(),
+            between: Durations::default(),
+            call: Durations::default(),
         };
         self.kernels.number(name, new, |_, _| true)
     }
@@ -202,23 +131,24 @@ impl Kernels {
             Some(Role::GraphLaunch) => self.graphs += 1,
             Some(Role::KernelLaunch) => {
                 let outer = call.parent.and_then(|outer| self.calls.get(outer)).and_then(|outer| outer.of);
-                let asked = call.of.filter(|asked| asked.named).or(outer).or(call.of);
-                let asked = asked.unwrap_or_else(|| self.asked(&Launch::default()));
-                self.launched(call.thread(), &asked, call.ts_ns, end.duration_ns);
+                let configuration = call.of.filter(|configuration| configuration.named).or(outer).or(call.of);
+                let configuration = configuration.unwrap_or_else(|| self.configuration(&Launch::default()));
+                self.launched(call.thread(), &configuration, call.ts_ns, end.duration_ns);
             }
             _ => {}
         }
     }
 
-    fn launched(&mut self, thread: Thread, asked: &Asked, ts_ns: u64, call_ns: Option<u64>) {
+    fn launched(&mut self, thread: Thread, configuration: &Configuration, ts_ns: u64, call_ns: Option<u64>) {
         self.launches += 1;
-        let before = self.last.entry(thread.0, asked.kernel, MOST).and_then(|last| last.replace(ts_ns));
-        let Some(kernel) = self.kernels.get_mut(asked.kernel) else { return };
+        let before =
+            self.last.entry(thread.0, configuration.kernel, MOST).and_then(|last| last.replace(ts_ns));
+        let Some(kernel) = self.kernels.get_mut(configuration.kernel) else { return };
         kernel.launches += 1;
-        if let Some(count) = kernel.shapes.get_mut(&asked.shape) {
+        if let Some(count) = kernel.shapes.get_mut(&configuration.shape) {
             *count += 1;
         } else if kernel.shapes.len() < SHAPES_EACH && self.shapes.take(1) {
-            kernel.shapes.insert(asked.shape, 1);
+            kernel.shapes.insert(configuration.shape, 1);
         }
         if let Some(before) = before {
             kernel.between.add(ts_ns.saturating_sub(before));
@@ -232,28 +162,25 @@ impl Kernels {
         let mut report = Report::default();
         let mut all: Vec<&Kernel> = self.kernels.iter().filter(|kernel| kernel.launches > 0).collect();
         all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
-        let graphs = match self.graphs {
-            0 => String::new(),
-            1 => ", and 1 graph launch, whose kernels are not seen".to_owned(),
-            n => format!(", and {n} graph launches, whose kernels are not seen"),
-        };
+        let graphs = positive(self.graphs).map(|count| plural(count, "graph launch"));
+        let graphs = graphs.map_or(String::new(), |it| format!(", and {it}, whose kernels are not seen"));
         let (launches, kernels) = (plural(self.launches, "launch"), plural(all.len() as u64, "kernel"));
         report.title(format!("{launches} of {kernels}{graphs}"));
-        report.fact("launches", self.launches);
-        report.fact("graph_launches", self.graphs);
-        let mut table = Table::new("kernels", "kernels", KERNELS);
-        for kernel in &all {
-            table.row(kernel.row(self.launches));
-        }
-        report.table(table);
+        report.facts([("launches", self.launches), ("graph_launches", self.graphs)]);
+        report.table(table(all.iter().map(|kernel| kernel.row()), self.launches));
         report.words(
             "Every: from one launch of the kernel to its next in the same process, the median (within 1 %) and the most. Call: what launching took the host, the median; how long the kernel ran on the GPU is not seen.",
         );
-        let mut shapes = Table::new("shapes", "shapes", SHAPES);
-        for kernel in all.iter().filter(|kernel| kernel.shapes.len() > 1) {
-            kernel.shape_rows(&mut shapes);
-        }
-        if shapes.is_empty() {
+        let apart = all.iter().filter(|kernel| kernel.shapes.len() > 1);
+        let shapes: Vec<_> = apart.flat_map(|kernel| kernel.sorted_shapes()).collect();
+        let is_empty = shapes.is_empty();
+        let shapes = Listing::new("shapes", "shapes", shapes)
+            .count(number("Launches", "launches"), |(_, _, count)| *count)
+            .cell(number("Grid", "grid"), |(_, shape, _)| Cell::Dims(shape.grid))
+            .cell(number("Block", "block"), |(_, shape, _)| Cell::Dims(shape.block))
+            .bytes(number("Shared", "shared_bytes"), |(_, shape, _)| shape.shared)
+            .cell(long("Kernel", "kernel"), |(name, _, _)| Cell::Kernel(name.to_string()));
+        if is_empty {
             report.data(shapes);
         } else {
             report.title("Kernels launched in several shapes");
@@ -263,42 +190,51 @@ impl Kernels {
     }
 }
 
+/// A row of the table of kernels.
+struct Row<'a> {
+    name: &'a str,
+    launches: u64,
+    /// The most frequent shape, and the number of them.
+    shape: Shape,
+    shapes: u64,
+    between: &'a Durations,
+    call: &'a Durations,
+}
+
+fn table<'a>(rows: impl Iterator<Item = Row<'a>>, launches: u64) -> Listing<Row<'a>> {
+    Listing::new("kernels", "kernels", rows)
+        .count(number("Launches", "launches"), |row| row.launches)
+        .share(data("launches_percent"), |row| Some((row.launches, launches)))
+        .micros(number("Every (us)", "between_med_ns"), |row| row.between.median())
+        .micros(data("between_avg_ns"), |row| row.between.average())
+        .micros(number("at most", "between_max_ns"), |row| row.between.most())
+        .micros(number("Call (us)", "call_med_ns"), |row| row.call.median())
+        .micros(data("call_avg_ns"), |row| row.call.average())
+        .micros(data("call_max_ns"), |row| row.call.most())
+        .cell(number("Grid", "grid"), |row| Cell::Dims(row.shape.grid))
+        .cell(number("Block", "block"), |row| Cell::Dims(row.shape.block))
+        .bytes(data("shared_bytes"), |row| row.shape.shared)
+        .count(number("Shapes", "shapes_count"), |row| (row.shapes > 1).then_some(row.shapes))
+        .cell(long("Kernel", "kernel"), |row| Cell::Kernel(row.name.to_owned()))
+}
+
 impl Kernel {
-    fn sorted_shapes(&self) -> Vec<(&Shape, u64)> {
-        let mut shapes: Vec<(&Shape, u64)> =
-            self.shapes.iter().map(|(shape, count)| (shape, *count)).collect();
-        shapes.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    /// The shapes with the name of the kernel and their launches, the most frequent first.
+    fn sorted_shapes(&self) -> Vec<(&str, Shape, u64)> {
+        let mut shapes: Vec<_> =
+            self.shapes.iter().map(|(shape, count)| (self.name.as_ref(), *shape, *count)).collect();
+        shapes.sort_by(|a, b| b.2.cmp(&a.2).then(a.1.cmp(&b.1)));
         shapes
     }
 
-    fn row(&self, launches: u64) -> Vec<Cell> {
-        let shape = self.sorted_shapes().first().map(|(shape, _)| **shape).unwrap_or_default();
-        vec![
-            Cell::Count(self.launches),
-            Cell::Share(self.launches.into(), launches.into()),
-            Cell::optional(self.between.median(), Cell::Micros),
-            Cell::optional(self.between.avg(), Cell::Micros),
-            Cell::optional(self.between.most(), Cell::Micros),
-            Cell::optional(self.call.median(), Cell::Micros),
-            Cell::optional(self.call.avg(), Cell::Micros),
-            Cell::optional(self.call.most(), Cell::Micros),
-            Cell::Dims(shape.grid),
-            Cell::Dims(shape.block),
-            Cell::optional(shape.shared, Cell::Bytes),
-            if self.shapes.len() > 1 { Cell::Count(self.shapes.len() as u64) } else { Cell::Missing },
-            Cell::Kernel(self.name.to_string()),
-        ]
-    }
-
-    fn shape_rows(&self, table: &mut Table) {
-        for (shape, count) in self.sorted_shapes() {
-            table.row(vec![
-                Cell::Count(count),
-                Cell::Dims(shape.grid),
-                Cell::Dims(shape.block),
-                Cell::optional(shape.shared, Cell::Bytes),
-                Cell::Kernel(self.name.to_string()),
-            ]);
+    fn row(&self) -> Row<'_> {
+        Row {
+            name: &self.name,
+            launches: self.launches,
+            shape: self.sorted_shapes().first().map(|(_, shape, _)| *shape).unwrap_or_default(),
+            shapes: self.shapes.len() as u64,
+            between: &self.between,
+            call: &self.call,
         }
     }
 }

@@ -1,67 +1,44 @@
 //! `report latency [FUNCTION]`: durations of calls: percentiles of all functions, or the histogram of one.
 
+use super::*;
 use glob::Pattern;
 
-use super::output::Report;
-use super::{ReportConfig, Told, View, nothing};
-use crate::Figures;
 use crate::histogram::Histogram;
-use crate::table::{Cell, Column, Table, data, long, number, text};
-use crate::text::{duration, plural};
 use crate::{did_you_mean, nearest};
 use gpurec_cuda as cuda;
-use gpurec_trace::bounds::Names;
-use gpurec_trace::{Body, Line};
 
-const FUNCTIONS: &[Column] = &[
-    long("Name", "name"),
-    number("Calls", "calls"),
-    number("Min (us)", "min_ns"),
-    number("p50 (us)", "p50_ns"),
-    number("p90 (us)", "p90_ns"),
-    number("p99 (us)", "p99_ns"),
-    number("p99.9 (us)", "p999_ns"),
-    number("Max (us)", "max_ns"),
-];
-
-const BUCKETS: &[Column] = &[
-    text("Took", "took"),
-    data("from_ns"),
-    data("to_ns"),
-    number("Calls", "calls"),
-    number("(%)", "calls_percent"),
-    number("Up to here (%)", "upto_percent"),
-    text("Share of the calls", "share_percent"),
-];
+pub const KIND: Kind =
+    kind::<Latency>("latency", "how long calls took: percentiles; of one FUNCTION the histogram")
+        .table("functions", 30)
+        .figures(&[CALLS]);
 
 /// Limits on distinct functions and bytes of their names; width of a bar.
 const MOST: usize = 65_536;
 const NAMES: usize = 16 << 20;
 const BAR: usize = 30;
 
-pub fn make(config: &ReportConfig) -> Box<dyn View> {
-    Box::new(Latency { wanted: config.function.clone(), ..Latency::default() })
-}
-
 #[derive(Default)]
 struct Latency {
     wanted: Option<Pattern>,
-    by_name: Names<MOST, NAMES>,
-    functions: Vec<Function>,
+    functions: Entries<Function, MOST, NAMES>,
     /// Number of calls that began, to find those without a duration yet.
     begun: u64,
     ended: u64,
 }
 
 struct Function {
-    name: std::sync::Arc<str>,
-    calls: u64,
-    min: u64,
-    max: u64,
-    all: Histogram,
+    name: Arc<str>,
+    time: Durations,
 }
 
+/// A row of the table of functions: its name, calls, least time, percentiles and most.
+type Row = (String, u64, u64, [Option<u64>; 4], u64);
+
 impl View for Latency {
+    fn configure(&mut self, config: &ReportConfig) {
+        self.wanted = config.function.clone();
+    }
+
     fn line(&mut self, line: &Line) {
         match &line.body {
             Body::Begin(begin) => self.begun += u64::from(self.wants(&begin.name)),
@@ -75,62 +52,58 @@ impl View for Latency {
         }
     }
 
-    fn finish(&mut self, _: &Told) -> Report {
+    fn finish(&mut self, _: &Context) -> Report {
         let open = self.begun.saturating_sub(self.ended);
-        if self.functions.is_empty() {
+        let mut functions: Vec<&Function> = self.functions.iter().collect();
+        if functions.is_empty() {
             return nothing(&self.none(open));
         }
-        self.functions.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
+        functions.sort_by(|a, b| b.time.count.cmp(&a.time.count).then_with(|| a.name.cmp(&b.name)));
         let mut report = Report::default();
-        let calls: u64 = self.functions.iter().map(|function| function.calls).sum();
-        report.fact("calls", calls);
-        report.fact("in_flight", open);
+        let calls: u64 = functions.iter().map(|function| function.time.count).sum();
+        report.facts([("calls", calls), ("in_flight", open)]);
         if let Some(wanted) = &self.wanted {
-            histogram(&mut report, wanted.as_str(), &self.functions, &still(open));
+            histogram(&mut report, wanted.as_str(), &functions, &still(open));
             report.title("By function");
         } else {
-            let functions = plural(self.functions.len() as u64, "function");
-            report.title(format!(
-                "How long calls took: {} of {functions}{}",
-                plural(calls, "call"),
-                still(open)
-            ));
+            report.title(format!("{}{}", title(calls, functions.len()), still(open)));
         }
-        let mut table = Table::new("functions", "functions", FUNCTIONS);
-        for function in &self.functions {
-            table.row(function.row());
-        }
-        report.table(table);
+        table(&mut report, functions.into_iter().map(Function::row));
         report.words("Percentiles are within 1 %. `gpurec report latency FUNCTION` (a name or a pattern) has the histogram.");
         report
     }
 
-    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+    fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
         let mut report = Report::default();
         let wanted: Vec<_> = figures.functions.iter().filter(|f| self.wants(&f.name)).collect();
         let calls = wanted.iter().map(|f| f.calls).sum();
         report.fact("calls", calls);
-        report.title(format!(
-            "How long calls took: {} of {}",
-            plural(calls, "call"),
-            plural(wanted.len() as u64, "function")
-        ));
-        let mut table = Table::new("functions", "functions", FUNCTIONS);
-        for f in wanted {
-            table.row(vec![
-                f.name.as_str().into(),
-                Cell::Count(f.calls),
-                Cell::Micros(f.min_ns),
-                Cell::Micros(f.med_ns),
-                Cell::Missing,
-                Cell::Missing,
-                Cell::Missing,
-                Cell::Micros(f.max_ns),
-            ]);
-        }
-        report.table(table);
+        report.title(title(calls, wanted.len()));
+        let row = |f: &crate::figures::Function| {
+            (f.name.clone(), f.calls, f.min_ns, [Some(f.med_ns), None, None, None], f.max_ns)
+        };
+        table(&mut report, wanted.into_iter().map(row));
         Some(report)
     }
+}
+
+fn title(calls: u64, functions: usize) -> String {
+    let functions = plural(functions as u64, "function");
+    format!("How long calls took: {} of {functions}", plural(calls, "call"))
+}
+
+fn table(report: &mut Report, rows: impl Iterator<Item = Row>) {
+    report.table(
+        Listing::new("functions", "functions", rows)
+            .cell(long("Name", "name"), |row| row.0.clone())
+            .count(number("Calls", "calls"), |row| row.1)
+            .micros(number("Min (us)", "min_ns"), |row| row.2)
+            .micros(number("p50 (us)", "p50_ns"), |row| row.3[0])
+            .micros(number("p90 (us)", "p90_ns"), |row| row.3[1])
+            .micros(number("p99 (us)", "p99_ns"), |row| row.3[2])
+            .micros(number("p99.9 (us)", "p999_ns"), |row| row.3[3])
+            .micros(number("Max (us)", "max_ns"), |row| row.4),
+    );
 }
 
 fn still(open: u64) -> String {
@@ -160,75 +133,56 @@ impl Latency {
     }
 
     fn add(&mut self, name: &str, ns: u64) {
-        let at = match self.by_name.get(name) {
-            Some(known) => known,
-            None => {
-                let at = self.functions.len();
-                let Some(name) = self.by_name.add(name, at) else { return };
-                self.functions.push(Function {
-                    name,
-                    calls: 0,
-                    min: u64::MAX,
-                    max: 0,
-                    all: Histogram::default(),
-                });
-                at
-            }
+        let new = |kept: Option<Arc<str>>| Function {
+            name: kept.unwrap_or_else(|| "others".into()),
+            time: Durations::default(),
         };
-        let Some(function) = self.functions.get_mut(at) else { return };
-        function.calls += 1;
-        function.min = function.min.min(ns);
-        function.max = function.max.max(ns);
-        function.all.add(ns);
+        let number = self.functions.number(Some(name), new, |_, _| true);
+        if let Some(function) = self.functions.get_mut(number) {
+            function.time.add(ns);
+        }
     }
 }
 
 impl Function {
     /// The smallest duration that this share, in ten-thousandths, of the calls does not exceed.
     fn percentile(&self, of_10_000: u128) -> u64 {
-        let rank = (u128::from(self.calls) * of_10_000).div_ceil(10_000).max(1) - 1;
+        let rank = (u128::from(self.time.count) * of_10_000).div_ceil(10_000).max(1) - 1;
         // The middle of a histogram bucket may lie outside its values.
-        self.all.value_at(u64::try_from(rank).unwrap_or(u64::MAX)).clamp(self.min, self.max)
+        let value = self.time.all.value_at(u64::try_from(rank).unwrap_or(u64::MAX));
+        value.clamp(self.time.min, self.time.max)
     }
 
-    fn row(&self) -> Vec<Cell> {
-        vec![
-            Cell::Text(self.name.to_string()),
-            Cell::Count(self.calls),
-            Cell::Micros(self.min),
-            Cell::Micros(self.percentile(5_000)),
-            Cell::Micros(self.percentile(9_000)),
-            Cell::Micros(self.percentile(9_900)),
-            Cell::Micros(self.percentile(9_990)),
-            Cell::Micros(self.max),
-        ]
+    fn row(&self) -> Row {
+        let percentiles = [5_000, 9_000, 9_900, 9_990].map(|of_10_000| Some(self.percentile(of_10_000)));
+        (self.name.to_string(), self.time.count, self.time.min, percentiles, self.time.max)
     }
 }
 
 /// A row for each power of two between the shortest and the longest call.
-fn histogram(report: &mut Report, what: &str, functions: &[Function], still: &str) {
+fn histogram(report: &mut Report, what: &str, functions: &[&Function], still: &str) {
     let mut all = Histogram::default();
-    functions.iter().for_each(|function| all.merge(&function.all));
-    let calls: u64 = functions.iter().map(|function| function.calls).sum();
+    functions.iter().for_each(|function| all.merge(&function.time.all));
+    let calls: u64 = functions.iter().map(|function| function.time.count).sum();
     report.title(format!("How long {what} took: {}{still}", plural(calls, "call")));
     let octaves = all.by_octave();
-    let first = octaves.iter().position(|count| *count > 0).unwrap_or(0);
     let most = octaves.iter().copied().max().unwrap_or(0);
-    let mut table = Table::new("histogram", "rows", BUCKETS).whole();
-    let mut upto = 0u64;
-    for (octave, count) in octaves.iter().enumerate().skip(first) {
-        let from = if octave == 0 { 0 } else { 1u64 << octave };
-        let to = 1u64.checked_shl(octave as u32 + 1).unwrap_or(u64::MAX);
-        upto += count;
-        table.row(vec![
-            Cell::Text(format!("{} to {}", duration(from), duration(to))),
-            Cell::Count(from),
-            Cell::Count(to),
-            Cell::Count(*count),
-            Cell::Share((*count).into(), calls.into()),
-            Cell::Share(upto.into(), calls.into()),
-            Cell::Bar((*count).into(), most.into(), BAR),
-        ]);
-    }
-    report.table(table);
+    let from = |octave: usize| if octave == 0 { 0 } else { 1u64 << octave };
+    let to = |octave: usize| 1u64.checked_shl(octave as u32 + 1).unwrap_or(u64::MAX);
+    let upto = octaves.iter().scan(0u64, |upto, count| {
+        *upto += count;
+        Some((*count, *upto))
+    });
+    let rows = upto.enumerate().skip_while(|(_, (_, upto))| *upto == 0);
+    report.table(
+        Listing::new("histogram", "rows", rows)
+            .cell(text("Took", "took"), |(at, _)| format!("{} to {}", duration(from(*at)), duration(to(*at))))
+            .count(data("from_ns"), |(at, _)| from(*at))
+            .count(data("to_ns"), |(at, _)| to(*at))
+            .count(number("Calls", "calls"), |(_, (count, _))| *count)
+            .share(number("(%)", "calls_percent"), |(_, (count, _))| Some((*count, calls)))
+            .share(number("Up to here (%)", "upto_percent"), |(_, (_, upto))| Some((*upto, calls)))
+            .bar(text("Share of the calls", "share_percent"), BAR, |(_, (count, _))| (*count, most))
+            .whole(),
+    );
 }

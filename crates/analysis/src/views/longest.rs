@@ -3,34 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use super::calls::Functions;
-use super::output::Report;
-use super::{ReportConfig, Told, View, nothing};
-use crate::Figures;
-use crate::table::{Cell, Column, Table, long, number, text};
+use super::*;
+use gpurec_trace::Ended;
 use gpurec_trace::bounds::{MOST_OPEN, short};
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Begin, Body, End, Ended, InFlight, Line};
 
-const CALLS: &[Column] = &[
-    long("Name", "name"),
-    number("Took (ms)", "duration_ns"),
-    number("At (s)", "ts_ns"),
-    number("PID", "pid").minor(),
-    number("TID", "tid"),
-    number("Event", "event").vital(),
-    text("Result", "result"),
-    long("What", "what"),
-];
+pub const KIND: Kind = kind::<Longest>("longest", "the longest calls, one by one, with what they were given")
+    .table("calls", ROWS)
+    .figures(&[CALLS]);
 
 const ROWS: usize = 20;
 /// Limits on rows and on the length of a text in a row.
 const MOST: usize = 65_536;
 const LONGEST: usize = 400;
-
-pub fn make(config: &ReportConfig) -> Box<dyn View> {
-    Box::new(Longest { most: config.top.unwrap_or(ROWS).min(MOST), ..Longest::default() })
-}
 
 #[derive(Default)]
 struct Longest {
@@ -39,7 +24,6 @@ struct Longest {
     open: Map<u64, Call>,
     /// By duration; among equals the later one comes first.
     longest: BTreeMap<(u64, std::cmp::Reverse<u64>), Call>,
-    in_flight: Vec<InFlight>,
 }
 
 struct Call {
@@ -52,23 +36,23 @@ struct Call {
 }
 
 impl View for Longest {
+    fn configure(&mut self, config: &ReportConfig) {
+        self.most = config.top.unwrap_or(ROWS).min(MOST);
+    }
+
     fn line(&mut self, line: &Line) {
         match &line.body {
             Body::Begin(begin) if begin.depth == 0 => self.begin(line, begin),
             Body::End(end) => self.end(end),
-            Body::Finish(finish) => self.in_flight = finish.in_flight.clone(),
             _ => {}
         }
     }
 
-    fn finish(&mut self, told: &Told) -> Report {
-        let in_flight = std::mem::take(&mut self.in_flight);
-        let in_flight: Map<u64, &InFlight> = in_flight.iter().map(|one| (one.begin, one)).collect();
+    fn finish(&mut self, context: &Context) -> Report {
         for (event, mut call) in std::mem::take(&mut self.open) {
-            let known = in_flight.get(&event);
-            let ns = known.map_or(told.last_ns.saturating_sub(call.ts_ns), |one| one.duration_ns);
-            call.result =
-                if known.is_some_and(|one| one.died) { "its process ended" } else { "not returned" }.into();
+            let known = context.in_flight(event);
+            let (ns, died) = known.unwrap_or((context.last_ns.saturating_sub(call.ts_ns), false));
+            call.result = if died { "its process ended" } else { "not returned" }.into();
             self.add(event, ns, call);
         }
         if self.longest.is_empty() {
@@ -76,25 +60,22 @@ impl View for Longest {
         }
         let mut report = Report::default();
         report.title("The longest calls");
-        let mut table = Table::new("calls", "calls", CALLS);
-        for ((ns, event), call) in self.longest.iter().rev() {
-            table.row(vec![
-                Cell::Text(self.functions.name(call.function).to_owned()),
-                Cell::Millis(*ns),
-                Cell::At(call.ts_ns),
-                Cell::Count(call.pid.into()),
-                Cell::Count(call.tid.into()),
-                Cell::Count(event.0),
-                if call.result.is_empty() { Cell::Missing } else { Cell::Text(call.result.to_string()) },
-                if call.what.is_empty() { Cell::Missing } else { Cell::Text(call.what.to_string()) },
-            ]);
-        }
-        report.table(table);
+        report.table(
+            Listing::new("calls", "calls", self.longest.iter().rev())
+                .cell(long("Name", "name"), |(_, call)| self.functions.name(call.function))
+                .millis(number("Took (ms)", "duration_ns"), |((ns, _), _)| *ns)
+                .at(number("At (s)", "ts_ns"), |(_, call)| call.ts_ns)
+                .count(number("PID", "pid").minor(), |(_, call)| call.pid)
+                .count(number("TID", "tid"), |(_, call)| call.tid)
+                .count(number("Event", "event").vital(), |((_, event), _)| event.0)
+                .cell(text("Result", "result"), |(_, call)| (!call.result.is_empty()).then_some(&call.result))
+                .cell(long("What", "what"), |(_, call)| (!call.what.is_empty()).then_some(&call.what)),
+        );
         report.words("A call made inside another is in the time of that one. `jq 'select(.event_id==EVENT)' FILE` shows a call.");
         report
     }
 
-    fn of_figures(&mut self, _: &Figures, _: &Told) -> Option<Report> {
+    fn of_figures(&mut self, _: &Figures, _: &Context) -> Option<Report> {
         None
     }
 }
@@ -137,8 +118,5 @@ impl Longest {
 /// The kernel that it launches, or else its arguments.
 fn what(begin: &Begin) -> String {
     let kernel = begin.launch.as_ref().and_then(|launch| launch.kernel.as_deref());
-    match kernel {
-        Some(kernel) => short(kernel, LONGEST),
-        None => short(&begin.args.shown(), LONGEST),
-    }
+    kernel.map_or_else(|| short(&begin.args.shown(), LONGEST), |kernel| short(kernel, LONGEST))
 }

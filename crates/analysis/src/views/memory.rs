@@ -1,39 +1,14 @@
 //! `report memory`: live bytes over time, in each memory space of each process.
 
-use std::collections::HashMap;
-
-use super::output::Report;
 use super::plot::{self, Columns};
 use super::scale::{Scale, halve};
-use super::{ReportConfig, Told, View, nothing};
-use crate::Figures;
-use crate::table::{Cell, Column, Table, number, size, text};
-use crate::text::clean;
-use gpurec_trace::{Body, Line, Memory, Op, Process};
+use super::*;
+use gpurec_trace::{Memory, Op};
 
-const SPACES: &[Column] = &[
-    number("PID", "pid"),
-    text("Space", "space"),
-    number("Peak", "peak_bytes"),
-    number("at (s)", "peak_at_ns"),
-    number("In the end", "end_bytes"),
-    number("Allocs", "allocations"),
-    number("Bytes", "allocated_bytes"),
-    number("Largest", "largest_bytes"),
-    number("Frees", "frees"),
-    number("Bytes freed", "freed_bytes"),
-];
-
-const PEAKS: &[Column] = &[number("PID", "pid"), number("Peak", "peak_bytes")];
-
-const SERIES: &[Column] = &[
-    number("", "pid"),
-    text("", "space"),
-    number("", "from_ns"),
-    number("", "to_ns"),
-    number("", "least_bytes"),
-    number("", "most_bytes"),
-];
+pub const KIND: Kind =
+    kind::<Memories>("memory", "live bytes over time, by process and memory space, as a plot")
+        .table("series", 20)
+        .figures(&[shows("memory.peak", "how much memory was held", &[])]);
 
 /// Limits on distinct spaces of processes, on those with a curve, and on curves in text output.
 const MOST: usize = 65_536;
@@ -43,10 +18,6 @@ const LONGEST: usize = 64;
 const SHOWN: usize = 3;
 
 const BUCKETS: usize = 2048;
-
-pub fn make(_: &ReportConfig) -> Box<dyn View> {
-    Box::new(Memories { width: crate::paper::picture_width(), ..Memories::default() })
-}
 
 #[derive(Default)]
 struct Memories {
@@ -62,11 +33,9 @@ struct Space {
     now: u64,
     peak: u64,
     peak_ns: u64,
-    allocations: u64,
-    allocated: u64,
+    allocated: Total,
     largest: u64,
-    frees: u64,
-    freed: u64,
+    freed: Total,
     /// The minimum and maximum of each bucket of time; None beyond `CURVES`.
     curve: Option<Vec<(u64, u64)>>,
 }
@@ -75,9 +44,7 @@ impl Space {
     /// Extends the last value to this bucket.
     fn fill(&mut self, bucket: usize) {
         if let Some(curve) = &mut self.curve {
-            while curve.len() <= bucket {
-                curve.push((self.now, self.now));
-            }
+            curve.resize(curve.len().max(bucket + 1), (self.now, self.now));
         }
     }
 
@@ -94,6 +61,10 @@ impl Space {
 }
 
 impl View for Memories {
+    fn configure(&mut self, _: &ReportConfig) {
+        self.width = crate::paper::picture_width();
+    }
+
     fn line(&mut self, line: &Line) {
         match &line.body {
             Body::Header(_) => return,
@@ -106,21 +77,21 @@ impl View for Memories {
         self.scale.get_or_insert(Scale::new(line.ts_ns, BUCKETS));
     }
 
-    fn finish(&mut self, told: &Told) -> Report {
+    fn finish(&mut self, context: &Context) -> Report {
         if self.spaces.is_empty() {
             return nothing("No memory was allocated or freed in this trace.");
         }
-        let last = self.bucket(told.last_ns);
+        let last = self.bucket(context.last_ns);
         for space in self.spaces.values_mut() {
             space.fill(last);
         }
         self.report(last)
     }
 
-    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+    fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
         let mut report = Report::default();
         report.title("Memory by space");
-        let mut table = Table::new("spaces", "spaces", SPACES);
+        let mut table = table_of_spaces(&[]);
         for seen in &figures.memory.by_space {
             table.sparse_row(&[
                 ("space", seen.space.as_str().into()),
@@ -132,14 +103,33 @@ impl View for Memories {
         }
         report.table(table);
         report.title("The most that each process held of device and virtual memory together");
-        let mut table = Table::new("peaks", "processes", PEAKS);
-        for seen in figures.processes.iter().filter(|seen| figures.knows_peak(seen)) {
-            table.row(vec![Cell::Count(seen.pid.into()), Cell::Bytes(seen.peak_device_bytes)]);
-        }
-        table.more(figures.more_processes);
-        report.table(table);
+        let known = figures.processes.iter().filter(|seen| figures.knows_peak(seen));
+        report.table(
+            Listing::new("peaks", "processes", known)
+                .count(number("PID", "pid"), |seen| seen.pid)
+                .bytes(number("Peak", "peak_bytes"), |seen| seen.peak_device_bytes)
+                .more(figures.more_processes),
+        );
         Some(report)
     }
+}
+
+/// A space of a process.
+type Row<'a> = (&'a (u32, Box<str>), &'a Space);
+
+fn table_of_spaces(rows: &[Row]) -> Table {
+    Listing::new("spaces", "spaces", rows)
+        .count(number("PID", "pid"), |((pid, _), _)| *pid)
+        .cell(text("Space", "space"), |((_, name), _)| name)
+        .bytes(number("Peak", "peak_bytes"), |(_, space)| space.peak)
+        .at(number("at (s)", "peak_at_ns"), |(_, space)| positive(space.peak).map(|_| space.peak_ns))
+        .bytes(number("In the end", "end_bytes"), |(_, space)| space.now)
+        .count(number("Allocs", "allocations"), |(_, space)| space.allocated.count)
+        .bytes(number("Bytes", "allocated_bytes"), |(_, space)| space.allocated.sum)
+        .bytes(number("Largest", "largest_bytes"), |(_, space)| space.largest)
+        .count(number("Frees", "frees"), |(_, space)| space.freed.count)
+        .bytes(number("Bytes freed", "freed_bytes"), |(_, space)| space.freed.sum)
+        .into()
 }
 
 impl Memories {
@@ -158,27 +148,21 @@ impl Memories {
         let bucket = self.bucket(ts_ns);
         let space = if memory.space.len() < LONGEST { memory.space.as_ref() } else { "others" };
         let key = (memory.pid, Box::from(space));
-        if !self.spaces.contains_key(&key) {
-            if self.spaces.len() >= MOST {
-                self.more += 1;
-                return;
-            }
-            let curve = (self.curves < CURVES).then(Vec::new);
+        let Some(space) = entry(&mut self.spaces, key, MOST) else {
+            self.more += 1;
+            return;
+        };
+        if space.allocated.count + space.freed.count == 0 && self.curves < CURVES {
             self.curves += 1;
-            self.spaces.insert(key.clone(), Space { curve, ..Space::default() });
+            space.curve = Some(Vec::new());
         }
-        let Some(space) = self.spaces.get_mut(&key) else { return };
         let size = memory.size.unwrap_or(0);
         match memory.op {
             Op::Alloc => {
-                space.allocations += 1;
-                space.allocated = space.allocated.saturating_add(size);
+                space.allocated.add(size);
                 space.largest = space.largest.max(size);
             }
-            Op::Free => {
-                space.frees += 1;
-                space.freed = space.freed.saturating_add(size);
-            }
+            Op::Free => space.freed.add(size),
         }
         space.set(bucket, ts_ns, memory.after(space.now));
     }
@@ -193,8 +177,8 @@ impl Memories {
 
     fn report(&self, last: usize) -> Report {
         let mut report = Report::default();
-        let mut all: Vec<(&(u32, Box<str>), &Space)> = self.spaces.iter().collect();
-        all.sort_by(|(a, x), (b, y)| (y.peak, y.allocated, *a).cmp(&(x.peak, x.allocated, *b)));
+        let mut all: Vec<Row> = self.spaces.iter().collect();
+        all.sort_by(|(a, x), (b, y)| (y.peak, y.allocated.sum, *a).cmp(&(x.peak, x.allocated.sum, *b)));
         self.series(&mut report, &all);
         let largest = all.first().map_or(0, |(_, space)| space.peak);
         let worth = |space: &Space| space.peak > 0 && space.peak >= largest / 100;
@@ -203,47 +187,31 @@ impl Memories {
             self.picture(&mut report, key, space, last);
         }
         report.title("Live bytes by process and memory space");
-        let mut table = Table::new("spaces", "spaces", SPACES);
-        for ((pid, name), space) in &all {
-            table.row(vec![
-                Cell::Count((*pid).into()),
-                name.as_ref().into(),
-                Cell::Bytes(space.peak),
-                if space.peak > 0 { Cell::At(space.peak_ns) } else { Cell::Missing },
-                Cell::Bytes(space.now),
-                Cell::Count(space.allocations),
-                Cell::Bytes(space.allocated),
-                Cell::Bytes(space.largest),
-                Cell::Count(space.frees),
-                Cell::Bytes(space.freed),
-            ]);
-        }
-        report.table(table);
+        report.table(table_of_spaces(&all));
         report.words(
             "Of `pool` it is what is asked of the pool, not what the pool takes from the device; `host` is pinned memory. The end of a process frees what it holds. See `gpurec report leaks` for what was never freed.",
         );
-        if self.more > 0 {
-            report.words(format!("{} allocations and frees in spaces beyond these are left out.", self.more));
-        }
+        report.words_if(
+            self.more > 0,
+            format!("{} allocations and frees in spaces beyond these are left out.", self.more),
+        );
         report
     }
 
-    fn series(&self, report: &mut Report, all: &[(&(u32, Box<str>), &Space)]) {
-        let mut table = Table::new("series", "points", SERIES);
+    fn series(&self, report: &mut Report, all: &[Row]) {
         let Some(scale) = self.scale else { return };
-        for ((pid, name), space) in all {
-            for (bucket, (least, most)) in space.curve.iter().flatten().enumerate() {
-                table.row(vec![
-                    Cell::Count((*pid).into()),
-                    name.as_ref().into(),
-                    Cell::At(scale.begins_ns(bucket)),
-                    Cell::At(scale.begins_ns(bucket + 1)),
-                    Cell::Bytes(*least),
-                    Cell::Bytes(*most),
-                ]);
-            }
-        }
-        report.data(table);
+        let points = all.iter().flat_map(|(key, space)| {
+            space.curve.iter().flatten().enumerate().map(move |(bucket, ends)| (*key, bucket, *ends))
+        });
+        report.data(
+            Listing::new("series", "points", points)
+                .count(data("pid"), |((pid, _), _, _)| *pid)
+                .cell(data("space"), |((_, name), _, _)| name)
+                .at(data("from_ns"), |(_, bucket, _)| scale.begins_ns(*bucket))
+                .at(data("to_ns"), |(_, bucket, _)| scale.begins_ns(bucket + 1))
+                .bytes(data("least_bytes"), |(_, _, (least, _))| *least)
+                .bytes(data("most_bytes"), |(_, _, (_, most))| *most),
+        );
     }
 
     fn picture(&self, report: &mut Report, (pid, name): &(u32, Box<str>), space: &Space, last: usize) {

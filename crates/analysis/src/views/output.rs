@@ -54,20 +54,42 @@ impl Report {
         self.parts.push(Part::Words(words.into()));
     }
 
+    /// Adds an explanation where it applies.
+    pub fn words_if(&mut self, applies: bool, words: impl Into<String>) {
+        if applies {
+            self.words(words);
+        }
+    }
+
     pub fn lines(&mut self, lines: Vec<String>) {
         self.parts.push(Part::Lines(lines));
     }
 
-    pub fn table(&mut self, table: Table) {
-        self.parts.push(Part::Table(table));
+    pub fn table(&mut self, table: impl Into<Table>) {
+        self.parts.push(Part::Table(table.into()));
     }
 
-    pub fn data(&mut self, table: Table) {
-        self.parts.push(Part::Data(table));
+    /// Adds a table under a title, unless it has no rows. Returns whether it has some.
+    pub fn section(&mut self, title: impl Into<String>, table: impl Into<Table>) -> bool {
+        let table = table.into();
+        let has_rows = !table.is_empty();
+        if has_rows {
+            self.title(title);
+            self.table(table);
+        }
+        has_rows
+    }
+
+    pub fn data(&mut self, table: impl Into<Table>) {
+        self.parts.push(Part::Data(table.into()));
     }
 
     pub fn fact(&mut self, key: &str, value: impl Into<Value>) {
         self.facts.insert(key.to_owned(), value.into());
+    }
+
+    pub fn facts<const N: usize>(&mut self, facts: [(&str, u64); N]) {
+        facts.into_iter().for_each(|(key, value)| self.fact(key, value));
     }
 
     /// Sets these facts to `null` and moves their values to `seen`.

@@ -36,23 +36,16 @@ impl Columns {
         let step = self.step();
         let mut ticks: Vec<char> = vec!['─'; self.count];
         let mut labels = String::new();
-        let mut at = self.start_ns.div_ceil(step).saturating_mul(step);
-        loop {
-            let column = usize::try_from(at.saturating_sub(self.start_ns) / self.column_ns.max(1));
-            let Some(tick) = column.ok().and_then(|column| Some((column, ticks.get_mut(column)?))) else {
-                break;
-            };
-            *tick.1 = '┬';
+        let first = self.start_ns.div_ceil(step);
+        for at in (first..).map_while(|number| number.checked_mul(step)) {
+            let column = usize::try_from((at - self.start_ns) / self.column_ns.max(1)).unwrap_or(usize::MAX);
+            let Some(tick) = ticks.get_mut(column) else { break };
+            *tick = '┬';
             let (written, label) = (labels.chars().count(), label(at, step));
-            if written <= tick.0 && tick.0 + label.len() <= self.count {
-                labels.push_str(&" ".repeat(tick.0 - written));
-                labels.push_str(&label);
+            if written <= column && column + label.len() <= self.count {
+                labels += &" ".repeat(column - written);
+                labels += &label;
             }
-            let next = at.saturating_add(step);
-            if next == at {
-                break;
-            }
-            at = next;
         }
         [ticks.into_iter().collect(), labels]
     }
@@ -60,16 +53,9 @@ impl Columns {
     /// A step of 1, 2 or 5 times a power of ten.
     fn step(&self) -> u64 {
         let least = self.column_ns.max(1).saturating_mul(APART);
-        let mut power = 1u64;
-        loop {
-            for factor in [1, 2, 5] {
-                let step = power.saturating_mul(factor);
-                if step >= least {
-                    return step;
-                }
-            }
-            power = power.saturating_mul(10);
-        }
+        let powers = std::iter::successors(Some(1u64), |power| power.checked_mul(10));
+        let mut steps = powers.flat_map(|power| [1, 2, 5].map(|factor| power.saturating_mul(factor)));
+        steps.find(|step| *step >= least).unwrap_or(u64::MAX)
     }
 }
 
@@ -88,12 +74,10 @@ fn label(ns: u64, step: u64) -> String {
 pub fn curve(columns: &Columns, values: &[(u64, u64)], peak: u64) -> Vec<String> {
     let mut lines = Vec::new();
     for row in (0..ROWS).rev() {
-        let name = if row + 1 == ROWS {
-            size(peak)
-        } else if row + 1 == ROWS / 2 {
-            size(peak / 2)
-        } else {
-            String::new()
+        let name = match row + 1 {
+            ROWS => size(peak),
+            row if row == ROWS / 2 => size(peak / 2),
+            _ => String::new(),
         };
         let cells: String = values.iter().map(|value| cell(*value, peak, row)).collect();
         lines.push(format!("  {name:>LABEL$} │{cells}").trim_end().to_owned());

@@ -3,58 +3,18 @@
 
 use std::collections::HashSet;
 
-use super::calls::{Functions, Thread, handle, left_out, unfinished};
-use super::output::Report;
-use super::{ReportConfig, Told, View, nothing};
-use crate::Figures;
-use crate::by_process::ByProcess;
-use crate::histogram::Histogram;
-use crate::table::{Cell, Column, Table, data, long, number, text};
-use crate::tally::Role;
-use crate::text::{duration, of_them_unfinished, plural};
+use super::*;
+use crate::text::of_them_unfinished;
 use gpurec_cuda::traits::Mark;
-use gpurec_trace::bounds::Sums;
-use gpurec_trace::tree::{Call, Calls};
-use gpurec_trace::{Begin, Body, End, Line, Process, Transfer};
 
-const WAITS: &[Column] = &[
-    number("Waited (ms)", "total_ns"),
-    number("(%)", "total_percent"),
-    number("Waits", "waits").vital(),
-    number("Unfinished", "unfinished"),
-    number("Avg (us)", "avg_ns"),
-    data("med_ns"),
-    number("Max (us)", "max_ns"),
-    data("max_begin"),
-    data("pid"),
-    number("Thread", "tid"),
-    long("Call", "call"),
-    data("innermost"),
-    long("Waits for", "target"),
-    data("stream"),
-    long("Submitted last", "last_submitted"),
-];
-
-const COPIES: &[Column] = &[
-    number("Waited (ms)", "total_ns"),
-    number("Waits", "waits"),
-    number("Avg (us)", "avg_ns"),
-    number("Max (us)", "max_ns"),
-    number("Bytes", "bytes"),
-    number("Thread", "tid"),
-    data("pid"),
-    text("Direction", "direction"),
-    text("Call", "function"),
-];
+pub const KIND: Kind = kind::<Syncs>("sync", "who waits for the GPU, for what, and how long")
+    .table("waiters", 20)
+    .figures(&[shows("sync.total_ns", "how long calls waited for the GPU", &["waits", "waited_ns"])]);
 
 /// Limit on distinct kinds of waits, streams and events; the rest share one row.
 const MOST: usize = 65_536;
 /// Longest name of a direction, in bytes.
 const LONGEST: usize = 64;
-
-pub fn make(_: &ReportConfig) -> Box<dyn View> {
-    Box::new(Syncs::default())
-}
 
 /// What a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,7 +34,7 @@ impl Target {
         }
     }
 
-    fn named(self) -> String {
+    fn text(self) -> String {
         match self {
             Target::All => "all streams".to_owned(),
             Target::Stream(0) => "the default stream".to_owned(),
@@ -96,26 +56,30 @@ struct Key {
     last: Option<usize>,
 }
 
+/// The waits of one kind.
 #[derive(Default)]
-struct Waited {
-    count: u64,
-    total_ns: u64,
-    max_ns: u64,
-    max_begin: u64,
-    all: Histogram,
+struct Waits {
+    time: Durations,
+    longest_begin: u64,
     bytes: u64,
     /// Waits that have not ended.
     unfinished: u64,
 }
 
-impl Waited {
+impl Waits {
     fn add(&mut self, ns: u64, begin: u64) {
-        self.count += 1;
-        self.total_ns = self.total_ns.saturating_add(ns);
-        self.all.add(ns);
-        if ns >= self.max_ns {
-            (self.max_ns, self.max_begin) = (ns, begin);
+        if ns >= self.time.max {
+            self.longest_begin = begin;
         }
+        self.time.add(ns);
+    }
+
+    fn size(&self) -> (u64, u64) {
+        (self.time.total(), self.time.count)
+    }
+
+    fn average(&self) -> Option<u64> {
+        self.time.total().checked_div(self.time.count)
     }
 }
 
@@ -123,8 +87,8 @@ impl Waited {
 struct Syncs {
     functions: Functions,
     open: Calls<Option<Target>>,
-    waits: Sums<Key, Waited, MOST>,
-    copies: Sums<(Thread, usize, Box<str>), Waited, MOST>,
+    waits: Sums<Key, Waits, MOST>,
+    copies: Sums<(Thread, usize, Box<str>), Waits, MOST>,
     /// The last work of each process: by stream, and under None over all its streams.
     last: ByProcess<Option<u64>, usize>,
     recorded: ByProcess<u64, u64>,
@@ -144,27 +108,25 @@ impl View for Syncs {
         }
     }
 
-    fn finish(&mut self, told: &Told) -> Report {
-        self.unfinished(told);
+    fn finish(&mut self, context: &Context) -> Report {
+        self.unfinished(context);
         if self.waits.by_key.is_empty() && self.copies.by_key.is_empty() {
             return nothing("No call waited for the GPU in this trace.");
         }
         self.report()
     }
 
-    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+    fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
         let sync = &figures.sync;
         let mut report = Report::default();
-        report.fact("waits", sync.calls);
-        report.fact("waited_ns", sync.total_ns);
-        report.fact("unfinished", sync.unfinished);
+        report.facts(facts(sync.calls, sync.total_ns, sync.unfinished));
         report.title(format!(
             "Waited for the GPU: {} in {}{}",
             duration(sync.total_ns),
             plural(sync.calls, "call"),
             of_them_unfinished(sync.unfinished)
         ));
-        let mut table = Table::new("waiters", "functions", WAITS);
+        let mut table = self.waiters("functions", Vec::new());
         for one in &sync.by_function {
             let known = figures.functions.iter().find(|f| f.name == one.name);
             table.sparse_row(&[
@@ -238,7 +200,7 @@ impl Syncs {
         self.waited(&call, outermost, end.duration_ns.unwrap_or(0));
     }
 
-    fn waited(&mut self, call: &Call<Option<Target>>, outermost: usize, ns: u64) -> Option<&mut Waited> {
+    fn waited(&mut self, call: &Call<Option<Target>>, outermost: usize, ns: u64) -> Option<&mut Waits> {
         let target = call.of.filter(|_| !call.has_inside(Role::Sync.bit()))?;
         self.calls += 1;
         self.total_ns = self.total_ns.saturating_add(ns);
@@ -250,9 +212,9 @@ impl Syncs {
     }
 
     /// Counts waits that have not ended, with their time so far.
-    fn unfinished(&mut self, told: &Told) {
+    fn unfinished(&mut self, context: &Context) {
         let calls = std::mem::take(&mut self.open);
-        for (call, ns) in unfinished(&calls, told) {
+        for (call, ns) in unfinished(&calls, context) {
             let outermost = calls.around(call.parent).last().map_or(call.function, |outer| outer.function);
             if let Some(waited) = self.waited(call, outermost, ns) {
                 waited.unfinished += 1;
@@ -282,107 +244,92 @@ impl Syncs {
 
     fn report(&self) -> Report {
         let mut report = Report::default();
-        report.fact("waits", self.calls);
-        report.fact("waited_ns", self.total_ns);
-        report.fact("unfinished", self.unfinished);
+        report.facts(facts(self.calls, self.total_ns, self.unfinished));
         let threads: HashSet<Thread> = self.waits.by_key.keys().map(|key| key.thread).collect();
         report.title(format!(
             "Waited for the GPU: {} in {} of {}{}{}",
             duration(self.total_ns),
             plural(self.calls, "call"),
-            if self.waits.others.count > 0 { "at least " } else { "" },
+            if self.waits.others.time.count > 0 { "at least " } else { "" },
             plural(threads.len() as u64, "thread"),
             of_them_unfinished(self.unfinished)
         ));
-        let mut all: Vec<(&Key, &Waited)> = self.waits.by_key.iter().collect();
-        all.sort_by(|(a, x), (b, y)| (y.total_ns, y.count, *a).cmp(&(x.total_ns, x.count, *b)));
-        let mut table = Table::new("waiters", "sorts of waits", WAITS);
-        for (key, waited) in all {
-            table.row(self.row(Some(key), waited));
-        }
         let others = &self.waits.others;
-        if others.count > 0 {
-            table.row(self.row(None, others));
+        let has_others = others.time.count > 0;
+        report.table(self.waiters("sorts of waits", largest(&self.waits, Waits::size, has_others)));
+        note_others(&mut report, "waits", plural(others.time.count, "wait"), others);
+        if let Some(note) = left_out(&self.open) {
+            report.words(note);
         }
-        report.table(table);
-        if others.count > 0 {
-            report.words(format!(
-                "Only the first {MOST} kinds of waits have rows of their own. The row `others` has {} of other kinds, {}.",
-                plural(others.count, "wait"),
-                duration(others.total_ns)
-            ));
-        }
-        if let Some(said) = left_out(&self.open) {
-            report.words(said);
-        }
-        if !self.waits.by_key.is_empty() {
-            report.words(
-                "A wait inside another, as cuStreamSynchronize in cudaStreamSynchronize, counts once, with the inner one's time. Submitted last: what the process gave last to what is waited for; the wait is for that and all before it.",
-            );
-        }
-        if self.unfinished > 0 {
-            report.words("Unfinished waits had not ended when the recording, or their process, did: they count with their time so far.");
-        }
+        report.words_if(
+            !self.waits.by_key.is_empty(),
+            "A wait inside another, as cuStreamSynchronize in cudaStreamSynchronize, counts once, with the inner one's time. Submitted last: what the process gave last to what is waited for; the wait is for that and all before it.",
+        );
+        report.words_if(
+            self.unfinished > 0,
+            "Unfinished waits had not ended when the recording, or their process, did: they count with their time so far.",
+        );
         self.copies(&mut report);
         report
     }
 
-    /// Builds a row. Without a key it is the row of all waits beyond the limit.
-    fn row(&self, key: Option<&Key>, waited: &Waited) -> Vec<Cell> {
-        let name =
-            |function: fn(&Key) -> usize| key.map_or("others", |key| self.functions.name(function(key)));
-        let stream = key.and_then(|key| key.target.stream());
-        let last = key.and_then(|key| key.last);
-        vec![
-            Cell::Millis(waited.total_ns),
-            Cell::Share(waited.total_ns.into(), self.total_ns.into()),
-            Cell::Count(waited.count),
-            Cell::some(waited.unfinished),
-            Cell::optional(waited.total_ns.checked_div(waited.count), Cell::Micros),
-            Cell::Micros(waited.all.median().min(waited.max_ns)),
-            Cell::Micros(waited.max_ns),
-            Cell::Count(waited.max_begin),
-            Cell::optional(key, |key| Cell::Count(key.thread.0.into())),
-            Cell::optional(key, |key| Cell::Count(key.thread.1.into())),
-            name(|key| key.outermost).into(),
-            name(|key| key.function).into(),
-            Cell::optional(key, |key| Cell::Text(key.target.named())),
-            Cell::optional(stream, |stream| Cell::Text(format!("{stream:#x}"))),
-            Cell::optional(last, |last| Cell::Kernel(self.functions.name(last).to_owned())),
-        ]
+    /// The table of waits. The row without a key is that of all waits beyond the limit.
+    fn waiters(&self, what: &'static str, rows: Vec<(Option<&Key>, &Waits)>) -> Table {
+        let name = |function: Option<usize>| function.map_or("others", |number| self.functions.name(number));
+        let kernel = |number: usize| Cell::Kernel(self.functions.name(number).to_owned());
+        Listing::new("waiters", what, rows)
+            .millis(number("Waited (ms)", "total_ns"), |(_, waits)| waits.time.total())
+            .share(number("(%)", "total_percent"), |(_, waits)| Some((waits.time.total(), self.total_ns)))
+            .count(number("Waits", "waits").vital(), |(_, waits)| waits.time.count)
+            .count(number("Unfinished", "unfinished"), |(_, waits)| positive(waits.unfinished))
+            .micros(number("Avg (us)", "avg_ns"), |(_, waits)| waits.average())
+            .micros(data("med_ns"), |(_, waits)| waits.time.all.median().min(waits.time.max))
+            .micros(number("Max (us)", "max_ns"), |(_, waits)| waits.time.max)
+            .count(data("max_begin"), |(_, waits)| waits.longest_begin)
+            .count(data("pid"), |(key, _)| key.map(|key| key.thread.0))
+            .count(number("Thread", "tid"), |(key, _)| key.map(|key| key.thread.1))
+            .cell(long("Call", "call"), |(key, _)| name(key.map(|key| key.outermost)))
+            .cell(data("innermost"), |(key, _)| name(key.map(|key| key.function)))
+            .cell(long("Waits for", "target"), |(key, _)| key.map(|key| key.target.text()))
+            .cell(data("stream"), |(key, _)| {
+                key.and_then(|key| key.target.stream()).map(|stream| format!("{stream:#x}"))
+            })
+            .cell(long("Submitted last", "last_submitted"), |(key, _)| {
+                key.and_then(|key| key.last).map(kernel)
+            })
+            .into()
     }
 
     fn copies(&self, report: &mut Report) {
-        if self.copies.by_key.is_empty() {
-            return;
-        }
-        report.title("Copies that their call waited for, beside these");
-        let mut table = Table::new("copies", "sorts of copies", COPIES);
-        let mut all: Vec<_> = self.copies.by_key.iter().collect();
-        all.sort_by(|(a, x), (b, y)| (y.total_ns, y.count, *a).cmp(&(x.total_ns, x.count, *b)));
-        let named = all.into_iter().map(|(key, waited)| (Some(key), waited));
-        let others = Some((None, &self.copies.others)).filter(|(_, others)| others.count > 0);
-        for (key, waited) in named.chain(others) {
-            table.row(vec![
-                Cell::Millis(waited.total_ns),
-                Cell::Count(waited.count),
-                Cell::optional(waited.total_ns.checked_div(waited.count), Cell::Micros),
-                Cell::Micros(waited.max_ns),
-                Cell::Bytes(waited.bytes),
-                Cell::optional(key, |(thread, _, _)| Cell::Count(thread.1.into())),
-                Cell::optional(key, |(thread, _, _)| Cell::Count(thread.0.into())),
-                Cell::optional(key, |(_, _, direction)| direction.as_ref().into()),
-                key.map_or("others", |(_, function, _)| self.functions.name(*function)).into(),
-            ]);
-        }
-        report.table(table);
         let others = &self.copies.others;
-        if others.count > 0 {
-            report.words(format!(
-                "Only the first {MOST} kinds of copies have rows of their own. The row `others` has {} of other kinds, {}.",
-                others.count,
-                duration(others.total_ns)
-            ));
-        }
+        let has_others = others.time.count > 0;
+        report.section(
+            "Copies that their call waited for, beside these",
+            Listing::new("copies", "sorts of copies", largest(&self.copies, Waits::size, has_others))
+                .millis(number("Waited (ms)", "total_ns"), |(_, waits)| waits.time.total())
+                .count(number("Waits", "waits"), |(_, waits)| waits.time.count)
+                .micros(number("Avg (us)", "avg_ns"), |(_, waits)| waits.average())
+                .micros(number("Max (us)", "max_ns"), |(_, waits)| waits.time.max)
+                .bytes(number("Bytes", "bytes"), |(_, waits)| waits.bytes)
+                .count(number("Thread", "tid"), |(key, _)| key.map(|(thread, _, _)| thread.1))
+                .count(data("pid"), |(key, _)| key.map(|(thread, _, _)| thread.0))
+                .cell(text("Direction", "direction"), |(key, _)| key.map(|(_, _, direction)| direction))
+                .cell(text("Call", "function"), |(key, _)| {
+                    key.map_or("others", |(_, function, _)| self.functions.name(*function))
+                }),
+        );
+        note_others(report, "copies", others.time.count.to_string(), others);
     }
+}
+
+fn note_others(report: &mut Report, kind: &str, count: String, others: &Waits) {
+    let time = duration(others.time.total());
+    report.words_if(
+        others.time.count > 0,
+        format!("Only the first {MOST} kinds of {kind} have rows of their own. The row `others` has {count} of other kinds, {time}."),
+    );
+}
+
+fn facts(waits: u64, waited_ns: u64, unfinished: u64) -> [(&'static str, u64); 3] {
+    [("waits", waits), ("waited_ns", waited_ns), ("unfinished", unfinished)]
 }

@@ -15,8 +15,8 @@ fn kind(name: &str) -> &'static Kind {
 
 pub fn json_of(name: &str, file: &Path, config: &ReportConfig) -> Value {
     let config = ReportConfig { format: Format::Json, ..config.clone() };
-    let (report, told) = run(kind(name), file, &config).unwrap();
-    report.json(name, "FILE", &told.sentences(false))
+    let (report, context) = run(kind(name), file, &config).unwrap();
+    report.json(name, "FILE", &context.sentences(false))
 }
 
 fn text_of(name: &str, file: &Path, config: &ReportConfig) -> String {
@@ -298,17 +298,17 @@ fn figures_answer_where_there_are_no_events() {
     });
     let file = Written::new("only-figures", &format!("{HEADER}\n{end}\n"));
     for kind in VIEWS {
-        let (report, told) = run(kind, file.path(), &ReportConfig::default()).unwrap();
-        let said = told.sentences(false).join("\n");
+        let (report, context) = run(kind, file.path(), &ReportConfig::default()).unwrap();
+        let said = context.sentences(false).join("\n");
         assert!(
             said.contains("the trace has no events, only figures (--summary-only)"),
             "{}: {said}",
             kind.name
         );
-        assert_eq!(told.unanswered, matches!(kind.name, "gaps" | "longest"), "{}", kind.name);
+        assert_eq!(context.unanswered, matches!(kind.name, "gaps" | "longest"), "{}", kind.name);
         let text = report.text(WIDTH);
         assert!(!text.contains("in this trace."), "{}: {text}", kind.name);
-        assert_eq!(text.starts_with("Not known: the trace has no events"), told.unanswered, "{text}");
+        assert_eq!(text.starts_with("Not known: the trace has no events"), context.unanswered, "{text}");
     }
     let config = ReportConfig::default();
     let rows = |name: &str, key: &str| json_of(name, file.path(), &config)[key].as_array().unwrap().clone();
@@ -415,8 +415,8 @@ fn no_trace_makes_a_view_panic() {
         let file = Written::new(&format!("bad{round}"), &(lines.join("\n") + "\n"));
         for kind in VIEWS {
             // The first line may no longer be a valid header.
-            let Ok((report, told)) = run(kind, file.path(), &ReportConfig::default()) else { continue };
-            assert!(!report.text(WIDTH).is_empty() && !told.sentences(false).is_empty());
+            let Ok((report, context)) = run(kind, file.path(), &ReportConfig::default()) else { continue };
+            assert!(!report.text(WIDTH).is_empty() && !context.sentences(false).is_empty());
         }
     }
 }
@@ -428,10 +428,10 @@ fn several_files_are_told_apart() {
         for (index, (_, file)) in TRACES.iter().enumerate() {
             let path = golden::path(file);
             let config = ReportConfig { format, ..ReportConfig::default() };
-            let (report, told) = run(kind("threads"), &path, &config).unwrap();
-            let shown =
-                Shown { kind: kind("threads"), file: &path, several: true, first: index == 0, width: WIDTH };
-            write(&mut out, &shown, report, &told, format).unwrap();
+            let (report, context) = run(kind("threads"), &path, &config).unwrap();
+            let layout =
+                Layout { kind: kind("threads"), file: &path, several: true, first: index == 0, width: WIDTH };
+            write(&mut out, &layout, report, &context, format).unwrap();
         }
         String::from_utf8(out).unwrap()
     };

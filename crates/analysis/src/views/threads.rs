@@ -1,76 +1,33 @@
 //! `report threads`: what each thread did, sorted by time in CUDA, largest first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use super::calls::{Functions, Thread, left_out, unfinished};
-use super::output::Report;
-use super::{ReportConfig, Told, View, nothing};
-use crate::Figures;
+use super::*;
 use crate::failures::is_shutdown;
-use crate::table::{Cell, Column, Table, data, long, number, text};
-use crate::tally::Role;
-use crate::text::{duration, plural};
 use gpurec_cuda::Api;
-use gpurec_trace::bounds::{Left, Sums, entry};
-use gpurec_trace::hash::Map;
-use gpurec_trace::tree::{self, Call, Calls};
-use gpurec_trace::{Begin, Body, End, Line, Process};
+use gpurec_trace::bounds::Left;
 
-const THREADS: &[Column] = &[
-    number("In CUDA (ms)", "cuda_ns"),
-    number("(%)", "cuda_percent"),
-    number("Sync (ms)", "sync_ns"),
-    number("Driver (ms)", "driver_ns"),
-    number("Calls", "calls"),
-    number("Launches", "launches"),
-    number("Copied", "copied_bytes"),
-    number("Failed", "failed").vital(),
-    number("Unfinished", "unfinished"),
-    number("First (s)", "first_ns").minor(),
-    number("Last (s)", "last_ns").minor(),
-    number("PID", "pid"),
-    number("TID", "tid").vital(),
-    data("rank"),
-    text("Most time in", "most_time_in"),
-    data("most_time_ns"),
-];
-
-const PROCESSES: &[Column] = &[
-    number("PID", "pid"),
-    number("Threads", "threads"),
-    number("Rank", "rank"),
-    number("Ended (s)", "ended_ns"),
-    long("Command", "command"),
-];
-
-/// Columns for a recording without events.
-const PROCESSES_OF_FIGURES: &[Column] =
-    &[number("PID", "pid"), number("Calls", "calls"), number("Rank", "rank"), long("Command", "command")];
+pub const KIND: Kind = kind::<Threads>("threads", "what each thread did, and where its time went")
+    .table("threads", 20)
+    .figures(&[CALLS]);
 
 /// Limits on distinct threads, and on functions of one thread.
 const MOST: usize = 65_536;
 const FUNCTIONS: usize = 256;
-/// Limits on pairs of a thread and a function, and on bytes of commands.
+/// Limit on pairs of a thread and a function.
 const PAIRS: usize = 1 << 20;
-const COMMANDS: usize = 32 << 20;
-
-pub fn make(_: &ReportConfig) -> Box<dyn View> {
-    Box::new(Threads::default())
-}
 
 #[derive(Default)]
 struct Threads {
     functions: Functions,
     calls: Calls<()>,
-    threads: Sums<Thread, Seen, MOST>,
-    processes: Map<u32, Started>,
-    /// Room left for functions of threads, and for commands.
+    threads: Sums<Thread, Activity, MOST>,
+    /// Room left for functions of threads.
     left: Left<PAIRS>,
-    commands: Left<COMMANDS>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct Activity {
     calls: u64,
     launches: u64,
     failed: u64,
@@ -87,13 +44,6 @@ struct Seen {
     by_function: HashMap<usize, u64>,
 }
 
-#[derive(Clone, Default)]
-struct Started {
-    command: String,
-    rank: Option<u32>,
-    ended_ns: Option<u64>,
-}
-
 impl View for Threads {
     fn line(&mut self, line: &Line) {
         match &line.body {
@@ -107,29 +57,29 @@ impl View for Threads {
                 let span = self.calls.end(end.begin, end.duration_ns);
                 // The enclosing driver span already counts the time of a nested one.
                 let span = span.filter(|span| self.calls.around(span.parent).all(|outer| !outer.is_span));
-                if let Some(seen) = span.and_then(|span| self.seen(span.thread())) {
-                    seen.driver_ns = seen.driver_ns.saturating_add(end.duration_ns.unwrap_or(0));
+                if let Some(activity) = span.and_then(|span| self.activity(span.thread())) {
+                    activity.driver_ns = activity.driver_ns.saturating_add(end.duration_ns.unwrap_or(0));
                 }
             }
             Body::Transfer(transfer) if transfer.direction != "set" => {
-                if let Some(seen) = self.seen((transfer.pid, transfer.tid)) {
-                    seen.copied = seen.copied.saturating_add(transfer.size);
+                if let Some(activity) = self.activity((transfer.pid, transfer.tid)) {
+                    activity.copied = activity.copied.saturating_add(transfer.size);
                 }
             }
-            Body::Process(process) => self.process(line, process),
+            Body::Process(process) => _ = self.calls.process(line.ts_ns, process),
             _ => {}
         }
     }
 
-    fn finish(&mut self, told: &Told) -> Report {
+    fn finish(&mut self, context: &Context) -> Report {
         if self.threads.by_key.is_empty() {
             return nothing("No thread made a CUDA call in this trace.");
         }
-        self.unfinished(told);
-        self.report(told.duration_ns())
+        self.unfinished(context);
+        self.report(context)
     }
 
-    fn of_figures(&mut self, figures: &Figures, _: &Told) -> Option<Report> {
+    fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
         if figures.processes.is_empty() && figures.cost.is_none() {
             return None;
         }
@@ -138,32 +88,32 @@ impl View for Threads {
         if let Some(cost) = &figures.cost {
             let threads = cost.threads.len() as u64 + cost.more_threads;
             report.title(format!("{} made calls, the most calls first", plural(threads, "thread")));
-            let mut table = Table::new("threads", "threads", THREADS);
+            let mut table = self.table(Vec::new(), |_| None);
             for thread in &cost.threads {
-                let rank =
-                    figures.processes.iter().find(|seen| seen.pid == thread.pid).and_then(|seen| seen.rank);
+                let rank = figures
+                    .processes
+                    .iter()
+                    .find(|process| process.pid == thread.pid)
+                    .and_then(|process| process.rank);
                 table.sparse_row(&[
                     ("calls", Cell::Count(thread.calls)),
                     ("pid", Cell::Count(thread.pid.into())),
                     ("tid", Cell::Count(thread.tid.into())),
-                    ("rank", Cell::optional(rank, |rank| Cell::Count(rank.into()))),
+                    ("rank", rank.map(|rank| Cell::Count(rank.into())).into()),
                 ]);
             }
             table.more(cost.more_threads);
             report.table(table);
         }
         report.title("Their processes");
-        let mut table = Table::new("processes", "processes", PROCESSES_OF_FIGURES);
-        for seen in &figures.processes {
-            table.row(vec![
-                Cell::Count(seen.pid.into()),
-                Cell::Count(seen.calls),
-                Cell::optional(seen.rank, |rank| Cell::Count(rank.into())),
-                Cell::Text(seen.command.join(" ")),
-            ]);
-        }
-        table.more(figures.more_processes);
-        report.table(table);
+        report.table(
+            Listing::new("processes", "processes", &figures.processes)
+                .count(number("PID", "pid"), |process| process.pid)
+                .count(number("Calls", "calls"), |process| process.calls)
+                .count(number("Rank", "rank"), |process| process.rank)
+                .cell(long("Command", "command"), |process| process.command.join(" "))
+                .more(figures.more_processes),
+        );
         Some(report)
     }
 }
@@ -174,16 +124,16 @@ impl Threads {
         let thread = (begin.pid, begin.tid);
         let call = Call::new(line.event_id, line.ts_ns, begin, function, ());
         self.calls.begin(call, self.functions.bit(function));
-        let seen = self.threads.of(thread);
-        if seen.calls == 0 {
-            seen.first_ns = line.ts_ns;
+        let activity = self.threads.of(thread);
+        if activity.calls == 0 {
+            activity.first_ns = line.ts_ns;
         }
-        seen.calls += 1;
-        seen.last_ns = line.ts_ns;
+        activity.calls += 1;
+        activity.last_ns = line.ts_ns;
     }
 
     /// Returns the entry of a thread that has made a call, or the shared entry of the threads beyond `MOST`.
-    fn seen(&mut self, thread: Thread) -> Option<&mut Seen> {
+    fn activity(&mut self, thread: Thread) -> Option<&mut Activity> {
         let others = Some(&mut self.threads.others).filter(|others| others.calls > 0);
         self.threads.by_key.get_mut(&thread).or(others)
     }
@@ -201,14 +151,14 @@ impl Threads {
         };
         let failed = end.error.as_deref().is_some_and(|error| !is_shutdown(error))
             && !self.calls.around(parent).any(is_cuda);
-        let Some(seen) = self.seen(thread) else { return };
-        seen.last_ns = line.ts_ns;
-        seen.failed += u64::from(failed);
+        let Some(activity) = self.activity(thread) else { return };
+        activity.last_ns = line.ts_ns;
+        activity.failed += u64::from(failed);
         let Some(call) = call else { return };
         self.took(&call, outermost, end.duration_ns.unwrap_or(0));
         let launches = role.is_some_and(|role| role.launches() && !call.has_inside(role.bit()));
-        if let Some(seen) = self.seen(thread).filter(|_| launches && tree::succeeded(end)) {
-            seen.launches += 1;
+        if let Some(activity) = self.activity(thread).filter(|_| launches && tree::succeeded(end)) {
+            activity.launches += 1;
         }
     }
 
@@ -216,142 +166,109 @@ impl Threads {
     fn took(&mut self, call: &Call<()>, outermost: bool, ns: u64) {
         let role = self.functions.role(call.function);
         let mut left = self.left;
-        let Some(seen) = self.seen(call.thread()) else { return };
+        let Some(activity) = self.activity(call.thread()) else { return };
         if outermost {
-            seen.cuda_ns = seen.cuda_ns.saturating_add(ns);
-            if let Some(total) = seen.by_function.get_mut(&call.function) {
+            activity.cuda_ns = activity.cuda_ns.saturating_add(ns);
+            if let Some(total) = activity.by_function.get_mut(&call.function) {
                 *total = total.saturating_add(ns);
-            } else if seen.by_function.len() < FUNCTIONS && left.take(1) {
-                seen.by_function.insert(call.function, ns);
+            } else if activity.by_function.len() < FUNCTIONS && left.take(1) {
+                activity.by_function.insert(call.function, ns);
             }
         }
         if role == Some(Role::Sync) && !call.has_inside(Role::Sync.bit()) {
-            seen.sync_ns = seen.sync_ns.saturating_add(ns);
+            activity.sync_ns = activity.sync_ns.saturating_add(ns);
         }
         self.left = left;
     }
 
-    fn unfinished(&mut self, told: &Told) {
+    fn unfinished(&mut self, context: &Context) {
         let calls = std::mem::take(&mut self.calls);
-        for (call, ns) in unfinished(&calls, told).into_iter().filter(|(call, _)| !call.is_span) {
+        for (call, ns) in unfinished(&calls, context).into_iter().filter(|(call, _)| !call.is_span) {
             self.took(call, calls.around(call.parent).next().is_none(), ns);
-            if let Some(seen) = self.seen(call.thread()) {
-                seen.last_ns = seen.last_ns.max(call.ts_ns.saturating_add(ns));
-                seen.unfinished += 1;
+            if let Some(activity) = self.activity(call.thread()) {
+                activity.last_ns = activity.last_ns.max(call.ts_ns.saturating_add(ns));
+                activity.unfinished += 1;
             }
         }
         self.calls = calls;
     }
 
-    fn process(&mut self, line: &Line, process: &Process) {
-        self.calls.process(line.ts_ns, process);
-        let (pid, started) = match process {
-            Process::Exec(exec) => {
-                (exec.pid, Started { command: exec.command.join(" "), rank: exec.rank, ended_ns: None })
-            }
-            Process::Found(_) => {
-                let Some((pid, command, rank)) = process.named() else { return };
-                (pid, Started { command: command.join(" "), rank, ended_ns: None })
-            }
-            Process::Fork(fork) => (fork.child, self.processes.get(&fork.pid).cloned().unwrap_or_default()),
-            Process::Exit(exit) => {
-                if let Some(started) = self.processes.get_mut(&exit.pid) {
-                    started.ended_ns = Some(line.ts_ns);
-                }
-                return;
-            }
-            Process::Library(_) => return,
-        };
-        let mut started = started;
-        if !self.commands.take(started.command.len()) {
-            started.command = String::new();
-        }
-        if let Some(known) = entry(&mut self.processes, pid, MOST) {
-            *known = started;
-        }
-    }
-
-    fn report(&self, whole_ns: u64) -> Report {
-        let mut all: Vec<(&Thread, &Seen)> = self.threads.by_key.iter().collect();
-        all.sort_by(|(a, x), (b, y)| (y.cuda_ns, y.calls, *a).cmp(&(x.cuda_ns, x.calls, *b)));
+    fn report(&self, context: &Context) -> Report {
         let mut report = Report::default();
         let mut by_pid: BTreeMap<u32, u64> = BTreeMap::new();
         for (pid, _) in self.threads.by_key.keys() {
             *by_pid.entry(*pid).or_default() += 1;
         }
         let processes = plural(by_pid.len() as u64, "process");
-        let others = self.threads.others.calls > 0;
+        let others = &self.threads.others;
+        let has_others = others.calls > 0;
         report.title(format!(
             "{}{} of {processes} made CUDA calls, the most time in them first",
-            if others { "More than " } else { "" },
-            plural(all.len() as u64, "thread")
+            if has_others { "More than " } else { "" },
+            plural(self.threads.by_key.len() as u64, "thread")
         ));
-        report.fact("duration_ns", whole_ns);
-        let mut table = Table::new("threads", "threads", THREADS);
-        for (thread, seen) in all {
-            let rank = self.processes.get(&thread.0).and_then(|started| started.rank);
-            table.row(self.row(Some(*thread), seen, rank));
-        }
-        if others {
-            table.row(self.row(None, &self.threads.others, None));
-        }
-        report.table(table);
-        if others {
-            report.words(format!(
+        report.fact("duration_ns", context.duration_ns());
+        let rows = largest(&self.threads, |activity| (activity.cuda_ns, activity.calls), has_others);
+        report.table(self.table(rows, |pid| context.facts_of(pid).rank));
+        report.words_if(
+            has_others,
+            format!(
                 "Only the first {MOST} threads have rows of their own. The last row has {} of other threads, {} in CUDA; the figures below leave those threads out.",
-                plural(self.threads.others.calls, "call"),
-                duration(self.threads.others.cuda_ns)
-            ));
-        }
-        if let Some(said) = left_out(&self.calls) {
-            report.words(said);
+                plural(others.calls, "call"),
+                duration(others.cuda_ns)
+            ),
+        );
+        if let Some(note) = left_out(&self.calls) {
+            report.words(note);
         }
         report.words("(%) is of the time from the thread's first call to its last. Sync is part of In CUDA.");
         report.title("Their processes");
-        let mut table = Table::new("processes", "processes", PROCESSES);
-        for (pid, threads) in &by_pid {
-            let started = self.processes.get(pid).cloned().unwrap_or_default();
-            let command = if !self.processes.contains_key(pid) && self.processes.len() >= MOST {
-                "?"
-            } else if started.command.is_empty() {
-                "(not known)"
-            } else {
-                &started.command
-            };
-            table.row(vec![
-                Cell::Count((*pid).into()),
-                Cell::Count(*threads),
-                Cell::optional(started.rank, |rank| Cell::Count(rank.into())),
-                Cell::optional(started.ended_ns, Cell::At),
-                command.into(),
-            ]);
-        }
-        report.table(table);
+        let rows = by_pid.iter().map(|(pid, threads)| (*pid, *threads, context.facts_of(*pid)));
+        report.table(
+            Listing::new("processes", "processes", rows)
+                .count(number("PID", "pid"), |(pid, _, _)| *pid)
+                .count(number("Threads", "threads"), |(_, threads, _)| *threads)
+                .count(number("Rank", "rank"), |(_, _, facts)| facts.rank)
+                .at(number("Ended (s)", "ended_ns"), |(_, _, facts)| facts.ended_ns)
+                .cell(long("Command", "command"), |(_, _, facts)| match facts.command.as_str() {
+                    "" => "(not known)".to_owned(),
+                    command => command.to_owned(),
+                }),
+        );
         report
     }
 
-    /// Builds a row. Without a thread it is the row of all threads beyond the limit.
-    fn row(&self, thread: Option<Thread>, seen: &Seen, rank: Option<u32>) -> Vec<Cell> {
-        let most = seen.by_function.iter().max_by_key(|(function, ns)| (**ns, std::cmp::Reverse(**function)));
-        let ms = |ns: u64| if ns > 0 { Cell::Millis(ns) } else { Cell::Missing };
-        let span_ns = seen.last_ns.saturating_sub(seen.first_ns);
-        vec![
-            Cell::Millis(seen.cuda_ns),
-            Cell::optional(thread, |_| Cell::Share(seen.cuda_ns.into(), span_ns.into())),
-            ms(seen.sync_ns),
-            ms(seen.driver_ns),
-            Cell::Count(seen.calls),
-            Cell::some(seen.launches),
-            if seen.copied > 0 { Cell::Bytes(seen.copied) } else { Cell::Missing },
-            Cell::some(seen.failed),
-            Cell::some(seen.unfinished),
-            Cell::At(seen.first_ns),
-            Cell::At(seen.last_ns),
-            Cell::optional(thread, |(pid, _)| Cell::Count(pid.into())),
-            Cell::optional(thread, |(_, tid)| Cell::Count(tid.into())),
-            Cell::optional(rank, |rank| Cell::Count(rank.into())),
-            Cell::optional(most, |(function, _)| self.functions.name(*function).into()),
-            Cell::optional(most, |(_, ns)| Cell::Micros(*ns)),
-        ]
+    /// The table of threads. The row without a thread is that of all threads beyond the limit.
+    fn table(&self, rows: Vec<(Option<&Thread>, &Activity)>, rank: impl Fn(u32) -> Option<u32>) -> Table {
+        Listing::new("threads", "threads", rows)
+            .millis(number("In CUDA (ms)", "cuda_ns"), |(_, activity)| activity.cuda_ns)
+            .share(number("(%)", "cuda_percent"), |(thread, activity)| {
+                thread.map(|_| (activity.cuda_ns, activity.last_ns.saturating_sub(activity.first_ns)))
+            })
+            .millis(number("Sync (ms)", "sync_ns"), |(_, activity)| positive(activity.sync_ns))
+            .millis(number("Driver (ms)", "driver_ns"), |(_, activity)| positive(activity.driver_ns))
+            .count(number("Calls", "calls"), |(_, activity)| activity.calls)
+            .count(number("Launches", "launches"), |(_, activity)| positive(activity.launches))
+            .bytes(number("Copied", "copied_bytes"), |(_, activity)| positive(activity.copied))
+            .count(number("Failed", "failed").vital(), |(_, activity)| positive(activity.failed))
+            .count(number("Unfinished", "unfinished"), |(_, activity)| positive(activity.unfinished))
+            .at(number("First (s)", "first_ns").minor(), |(_, activity)| activity.first_ns)
+            .at(number("Last (s)", "last_ns").minor(), |(_, activity)| activity.last_ns)
+            .count(number("PID", "pid"), |(thread, _)| thread.map(|thread| thread.0))
+            .count(number("TID", "tid").vital(), |(thread, _)| thread.map(|thread| thread.1))
+            .count(data("rank"), |(thread, _)| thread.and_then(|thread| rank(thread.0)))
+            .cell(text("Most time in", "most_time_in"), |(_, activity)| {
+                activity.most().map(|(function, _)| self.functions.name(function))
+            })
+            .micros(data("most_time_ns"), |(_, activity)| activity.most().map(|(_, ns)| ns))
+            .into()
+    }
+}
+
+impl Activity {
+    /// The function with the most time.
+    fn most(&self) -> Option<(usize, u64)> {
+        let functions = self.by_function.iter().map(|(function, ns)| (*function, *ns));
+        functions.max_by_key(|(function, ns)| (*ns, std::cmp::Reverse(*function)))
     }
 }

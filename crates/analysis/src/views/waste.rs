@@ -1,78 +1,60 @@
 //! `report waste`: the summary's findings, the most costly first. docs/reading.md lists the patterns and their
 //! thresholds.
 
-use super::output::Report;
-use super::{ReportConfig, Told, View};
-use crate::Figures;
-use crate::Summary;
-use crate::figures::Finding;
-use crate::table::{Cell, Column, Table, data, number};
-use crate::text::{clean, duration, percent, plural};
-use gpurec_trace::Line;
+use super::*;
+use crate::text::percent;
 
-const COLUMNS: &[Column] =
-    &[number("", "cost_ns"), data("cost_percent"), number("", "times"), data("what"), data("advice")];
+pub const KIND: Kind = kind::<Waste>("waste", "what could be better, by what it costs")
+    .table("findings", 20)
+    .figures(&[shows("cuda_calls", "all that could be better", &[])]);
 
-pub fn make(config: &ReportConfig) -> Box<dyn View> {
-    Box::new(Waste { summary: Summary::new(), top: config.top })
-}
-
+#[derive(Default)]
 struct Waste {
     summary: Summary,
     top: Option<usize>,
 }
 
 impl View for Waste {
+    fn configure(&mut self, config: &ReportConfig) {
+        self.top = config.top;
+    }
+
     fn line(&mut self, line: &Line) {
         self.summary.add(line);
     }
 
-    fn finish(&mut self, told: &Told) -> Report {
-        let Figures { mut findings, duration_ns, .. } = self.summary.of_file(&told.notes);
+    fn finish(&mut self, context: &Context) -> Report {
+        let Figures { mut findings, duration_ns: whole_ns, .. } = self.summary.of_file(&context.notes);
         // Findings without a known cost are mistakes: they follow those that cost time.
         findings.sort_by_key(|finding| std::cmp::Reverse((finding.cost_ns, finding.times)));
         findings.truncate(self.top.unwrap_or(usize::MAX));
-        report(&findings, duration_ns)
-    }
-}
-
-fn report(findings: &[Finding], whole_ns: u64) -> Report {
-    let mut report = Report::default();
-    report.fact("duration_ns", whole_ns);
-    let mut table = Table::new("findings", "findings", COLUMNS);
-    for finding in findings {
-        table.row(vec![
-            Cell::optional(finding.cost_ns, Cell::Micros),
-            Cell::optional(finding.cost_ns, |ns| Cell::Share(ns.into(), whole_ns.into())),
-            Cell::Count(finding.times),
-            finding.what.as_str().into(),
-            finding.advice.as_str().into(),
-        ]);
-    }
-    report.data(table);
-    if findings.is_empty() {
-        // A list, not a title: the statement stays true if some calls are unknown.
-        report.lines(vec!["Nothing found that could be better.".to_owned()]);
-        report.words(
-            "Looked for: memory freed and allocated again, tiny launches, repeated copies with pageable memory, needless waits and waits for a single call, launch errors that no call asked for. What is below its threshold is left out (docs/reading.md).",
+        let mut report = Report::default();
+        report.fact("duration_ns", whole_ns);
+        report.data(
+            Listing::new("findings", "findings", &findings)
+                .micros(data("cost_ns"), |finding| finding.cost_ns)
+                .share(data("cost_percent"), |finding| finding.cost_ns.map(|ns| (ns, whole_ns)))
+                .count(data("times"), |finding| finding.times)
+                .cell(data("what"), |finding| &finding.what)
+                .cell(data("advice"), |finding| &finding.advice),
         );
-        return report;
-    }
-    report.title(format!("What could be better: {}, by cost", plural(findings.len() as u64, "finding")));
-    for (index, finding) in findings.iter().enumerate() {
-        let cost = match finding.cost_ns {
-            Some(ns) => {
+        if findings.is_empty() {
+            // A list, not a title: the statement stays true if some calls are unknown.
+            report.lines(vec!["Nothing found that could be better.".to_owned()]);
+            report.words(
+                "Looked for: memory freed and allocated again, tiny launches, repeated copies with pageable memory, needless waits and waits for a single call, launch errors that no call asked for. What is below its threshold is left out (docs/reading.md).",
+            );
+            return report;
+        }
+        report.title(format!("What could be better: {}, by cost", plural(findings.len() as u64, "finding")));
+        for (index, finding) in findings.iter().enumerate() {
+            let cost = finding.cost_ns.map_or("no time, but a mistake".to_owned(), |ns| {
                 format!("{} ({} % of the recording)", duration(ns), percent(ns.into(), whole_ns.into()))
-            }
-            None => "no time, but a mistake".to_owned(),
-        };
-        report.title(format!(
-            "{}. {cost}, {}: {}",
-            index + 1,
-            plural(finding.times, "time"),
-            clean(&finding.what)
-        ));
-        report.words(format!("try: {}", clean(&finding.advice)));
+            });
+            let (times, what) = (plural(finding.times, "time"), clean(&finding.what));
+            report.title(format!("{}. {cost}, {times}: {what}", index + 1));
+            report.words(format!("try: {}", clean(&finding.advice)));
+        }
+        report
     }
-    report
 }

@@ -1,23 +1,22 @@
-//! What each view knows about the trace as a whole, in addition to its lines: start and end, and caveats that qualify
-//! the figures.
+//! The context of a view: what it knows about the trace as a whole, in addition to its lines: start and end, processes,
+//! and caveats that qualify the figures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::listing::Listing;
 use crate::Figures;
 use crate::left_out::LeftOut;
 use crate::only::stored;
-use crate::table::{Cell, Column, Table, long, number};
+use crate::table::{Table, long, number};
 use crate::unknown::{About, NO_END, unknown};
 use gpurec_trace::Reasons;
-use gpurec_trace::bounds::{entry, short};
+use gpurec_trace::bounds::{Left, entry};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Body, Line, Notes, Process};
 
-const PROCESSES: &[Column] = &[number("PID", "pid"), number("Rank", "rank"), long("Command", "command")];
-
-/// Limits on processes with names and on the length of a name.
+/// Limits on processes with names, and on bytes of their commands.
 const MOST: usize = 65_536;
-const LONGEST: usize = 1024;
+const COMMANDS: usize = 32 << 20;
 
 /// Maximum number of processes named below a view.
 pub const NAMED: usize = 10;
@@ -26,15 +25,23 @@ pub const NAMED: usize = 10;
 pub const ONLY_FIGURES: &str = "the trace has no events, only figures (--summary-only): what is not in its summary is not known; record without it";
 
 /// A figure that the view shows but the trace does not determine.
-pub struct Lacking {
+pub struct UnknownFigure {
     pub what: &'static str,
     pub reason: String,
     /// The text begins with it.
     pub leads: bool,
 }
 
+/// A process as its last `process` line names it.
+#[derive(Clone, Default)]
+pub struct ProcessFacts {
+    pub command: String,
+    pub rank: Option<u32>,
+    pub ended_ns: Option<u64>,
+}
+
 #[derive(Default)]
-pub struct Told {
+pub struct Context {
     pub notes: Notes,
     /// Time of the first line after the header. Time before it is gpurec's own start.
     pub first_ns: Option<u64>,
@@ -45,19 +52,21 @@ pub struct Told {
     /// The trace does not answer the question.
     pub unanswered: bool,
     lost: u64,
-    because: Reasons,
+    reasons: Reasons,
     left_out: Option<LeftOut>,
-    pub lacking: Vec<Lacking>,
+    pub unknown_figures: Vec<UnknownFigure>,
     /// Unknown figures according to the recorder; None before the `end` line.
     unknown: Option<BTreeMap<String, String>>,
-    /// Names and ranks of processes. `callers` are the processes that made calls.
-    names: Map<u32, (String, Option<u32>)>,
-    /// Time so far of each unfinished call, according to the recorder.
-    in_flight: Option<Map<u64, u64>>,
+    /// `callers` are the processes that made calls.
+    processes: Map<u32, ProcessFacts>,
+    /// Room left for commands.
+    commands: Left<COMMANDS>,
+    /// Time so far of each unfinished call, and whether its process ended in it, according to the recorder.
+    in_flight: Option<Map<u64, (u64, bool)>>,
     callers: BTreeSet<u32>,
 }
 
-impl Told {
+impl Context {
     pub fn line(&mut self, line: &Line) {
         self.last_ns = self.last_ns.max(line.ts_ns);
         match &line.body {
@@ -72,13 +81,13 @@ impl Told {
                 }
             }
             Body::KernelBegin(_) => self.calls += 1,
-            Body::Process(process) => self.process(process),
+            Body::Process(process) => self.process(line.ts_ns, process),
             Body::Lost(lost) => self.lost = self.lost.saturating_add(lost.count),
             Body::Finish(finish) => {
                 self.lost = self.lost.max(finish.lost);
-                let so_far = finish.in_flight.iter().map(|call| (call.begin, call.duration_ns));
+                let so_far = finish.in_flight.iter().map(|call| (call.begin, (call.duration_ns, call.died)));
                 self.in_flight = Some(so_far.collect());
-                finish.reasons().for_each(|reason| self.because.add(reason));
+                finish.reasons().for_each(|reason| self.reasons.add(reason));
                 if self.calls == 0 {
                     self.figures = stored(finish);
                 }
@@ -97,45 +106,56 @@ impl Told {
         self.last_ns = self.last_ns.min(to);
     }
 
-    fn process(&mut self, process: &Process) {
-        if let Some((pid, command, rank)) = process.named() {
-            self.name(pid, short(&command.join(" "), LONGEST), rank);
-        } else if let Process::Fork(fork) = process
-            && let Some((name, rank)) = self.names.get(&fork.pid).cloned()
-        {
-            self.name(fork.child, name, rank);
+    fn process(&mut self, ts_ns: u64, process: &Process) {
+        let (pid, mut facts) = match process {
+            Process::Fork(fork) => (fork.child, self.facts_of(fork.pid)),
+            Process::Exit(exit) => {
+                if let Some(facts) = self.processes.get_mut(&exit.pid) {
+                    facts.ended_ns = Some(ts_ns);
+                }
+                return;
+            }
+            _ => {
+                let Some((pid, command, rank)) = process.named() else { return };
+                (pid, ProcessFacts { command: command.join(" "), rank, ended_ns: None })
+            }
+        };
+        if !self.commands.take(facts.command.len()) {
+            facts.command.clear();
+        }
+        if let Some(known) = entry(&mut self.processes, pid, MOST) {
+            *known = facts;
         }
     }
 
-    fn name(&mut self, pid: u32, name: String, rank: Option<u32>) {
-        if let Some(known) = entry(&mut self.names, pid, MOST) {
-            *known = (name, rank);
-        }
+    pub fn facts_of(&self, pid: u32) -> ProcessFacts {
+        self.processes.get(&pid).cloned().unwrap_or_default()
     }
 
     /// The processes that made calls, with their names: views show only pids.
     pub fn processes(&self) -> Table {
-        let mut table = Table::new("process_names", "processes", PROCESSES);
-        for pid in &self.callers {
-            let (name, rank) = self.names.get(pid).cloned().unwrap_or_default();
-            let name = if name.is_empty() { Cell::Missing } else { Cell::Text(name) };
-            table.row(vec![
-                Cell::Count((*pid).into()),
-                Cell::optional(rank, |rank| Cell::Count(rank.into())),
-                name,
-            ]);
-        }
-        table
+        let rows = self.callers.iter().map(|pid| (*pid, self.facts_of(*pid)));
+        Listing::new("process_names", "processes", rows)
+            .count(number("PID", "pid"), |(pid, _)| *pid)
+            .count(number("Rank", "rank"), |(_, facts)| facts.rank)
+            .cell(long("Command", "command"), |(_, facts)| {
+                Some(facts.command.clone()).filter(|command| !command.is_empty())
+            })
+            .into()
     }
 
     pub fn duration_ns(&self) -> u64 {
         self.last_ns.saturating_sub(self.first_ns.unwrap_or(0))
     }
 
+    pub fn in_flight(&self, begin: u64) -> Option<(u64, bool)> {
+        self.in_flight.as_ref()?.get(&begin).copied()
+    }
+
     /// How long an unfinished call has taken. Unknown if the trace has no end and its process has exited.
     pub fn so_far(&self, begin: u64, ts_ns: u64, is_dead: bool) -> Option<u64> {
         match &self.in_flight {
-            Some(in_flight) => in_flight.get(&begin).copied(),
+            Some(_) => self.in_flight(begin).map(|(ns, _)| ns),
             None => (!is_dead).then(|| self.last_ns.saturating_sub(ts_ns)),
         }
     }
@@ -166,20 +186,20 @@ impl Told {
 
     /// The notes; for text without the one that the report already begins with.
     pub fn sentences(&self, of_text: bool) -> Vec<String> {
-        let mut said = self.notes.sentences();
+        let mut notes = self.notes.sentences();
         if self.figures.is_some() && self.calls == 0 {
-            said.push(ONLY_FIGURES.to_owned());
+            notes.push(ONLY_FIGURES.to_owned());
         }
-        let because = self.because.all();
-        if self.lost > 0 && !because.iter().any(|reason| reason.code == "lost") {
-            said.push(format!("{} events were lost: the figures are too low", self.lost));
+        let reasons = self.reasons.all();
+        if self.lost > 0 && !reasons.iter().any(|reason| reason.code == "lost") {
+            notes.push(format!("{} events were lost: the figures are too low", self.lost));
         }
-        said.extend(self.lacking.iter().filter(|lacking| !(of_text && lacking.leads)).map(
-            |Lacking { what, reason, .. }| {
+        notes.extend(self.unknown_figures.iter().filter(|figure| !(of_text && figure.leads)).map(
+            |UnknownFigure { what, reason, .. }| {
                 format!("it is not known {what} ({reason}): this is of what was recorded")
             },
         ));
-        said.extend(because.iter().map(|reason| format!("the recording is not complete: {}", reason.text)));
-        said
+        notes.extend(reasons.iter().map(|reason| format!("the recording is not complete: {}", reason.text)));
+        notes
     }
 }
