@@ -109,11 +109,7 @@ pub fn rows() -> &'static [Row] {
 
 /// The name of every known function, once.
 pub fn function_names() -> impl Iterator<Item = &'static str> {
-    let repeated = |pair: &[Row]| matches!(pair, [a, b] if a.name == b.name);
-    ROWS.iter()
-        .enumerate()
-        .filter(move |(at, _)| !ROWS.get(*at..at + 2).is_some_and(repeated))
-        .map(|(_, row)| row.name)
+    ROWS.chunk_by(|a, b| a.name == b.name).filter_map(|same| Some(same.first()?.name))
 }
 
 impl FunctionTraits {
@@ -202,20 +198,16 @@ fn common(variants: &[Signature]) -> Option<Signature> {
 }
 
 fn parse_row(line: &'static str) -> Option<Row> {
-    let (head, params) = split_words(line)?;
-    let [name, api, category, returns, traits] = head;
+    let mut words = line.splitn(6, ' ');
+    let mut next = || words.next();
+    let (name, api, category, returns, traits) = (next()?, next()?, next()?, next()?, next()?);
+    let params = next().unwrap_or_default();
     let (name, majors) = match name.split_once('@') {
         None => (name, Majors::All),
         Some((name, majors)) => (name, parse_majors(majors)?),
     };
     let function = FunctionTraits::parse(word(api)?, word(category)?, word(returns)?, traits)?;
     Some(Row { name, majors, function, params: Some(params).filter(|p| *p != "?") })
-}
-
-fn split_words(line: &'static str) -> Option<([&'static str; 5], &'static str)> {
-    let mut words = line.splitn(6, ' ');
-    let head = [words.next()?, words.next()?, words.next()?, words.next()?, words.next()?];
-    Some((head, words.next().unwrap_or_default()))
 }
 
 /// Parses `13` or `11-12`. The newest prototype also applies to newer libraries.

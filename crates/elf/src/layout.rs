@@ -11,13 +11,14 @@ use goblin::elf::header::{
     EI_CLASS, EI_DATA, ELFCLASS64, ELFDATA2LSB, ELFMAG, EM_AARCH64, EM_X86_64, ET_DYN, ET_EXEC, SIZEOF_IDENT,
     machine_to_str,
 };
+use goblin::elf::note::{NT_GNU_BUILD_ID, NoteDataIterator};
 use goblin::elf::program_header::{PT_DYNAMIC, PT_LOAD, PT_NOTE};
 use goblin::elf::section_header::{SHT_NOBITS, SHT_NOTE};
 use goblin::elf::{Elf, Header, ProgramHeader, SectionHeader};
 
 use super::Refused;
 use super::file::{Source, text};
-use gpurec_trace::bytes::{hex, u32_at, u64_at};
+use gpurec_trace::bytes::{hex, u64_at};
 
 pub const CTX: Ctx = Ctx { container: Container::Big, le: Endian::Little };
 
@@ -35,7 +36,6 @@ const MOST_SEGMENTS: u16 = 1024;
 /// The number of note tables searched for a build id, which is in one of the first or nowhere.
 const MOST_NOTE_TABLES: usize = 64;
 const LONGEST_BUILD_ID: usize = 64;
-const NT_GNU_BUILD_ID: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
@@ -78,7 +78,9 @@ pub struct Layout<'f> {
     pub file: Source<'f>,
     pub machine: Machine,
     pub dynamic: Dynamic,
-    header: Header,
+    pub sections: Vec<SectionHeader>,
+    /// The index of the section that holds the names of sections.
+    names: usize,
     segments: Vec<ProgramHeader>,
 }
 
@@ -89,7 +91,8 @@ impl<'f> Layout<'f> {
         let header = header(&head, machine)?;
         let segments = segments(&file, &head, &header)?;
         let dynamic = dynamic(&file, &segments)?;
-        Ok(Self { file, machine, dynamic, header, segments })
+        let sections = sections(&file, &header)?;
+        Ok(Self { file, machine, dynamic, sections, names: header.e_shstrndx.into(), segments })
     }
 
     /// File offset of `address`, and the number of file bytes that follow it in its segment.
@@ -106,44 +109,12 @@ impl<'f> Layout<'f> {
         Some((offset, left.min(self.file.len.saturating_sub(offset))))
     }
 
-    pub fn sections(&self) -> Result<Vec<SectionHeader>, Refused> {
-        let start = self.header.e_shoff;
-        if start == 0 {
-            return Ok(Vec::new());
-        }
-        if u64::from(self.header.e_shentsize) != SECTION {
-            return Err(Refused::Malformed("its section headers have a wrong size".to_owned()));
-        }
-        let mut count = u64::from(self.header.e_shnum);
-        if count == 0 {
-            // More than 65,279 sections: the first section header has their number in its size field.
-            let first = self.file.exact(start, SECTION, "first section header")?;
-            count = u64_at(&first, 32).unwrap_or(0);
-        }
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        if count > MOST_SECTIONS {
-            return Err(Refused::Malformed(format!("it claims {count} sections")));
-        }
-        let bytes = self.file.exact(start, count * SECTION, "section headers")?;
-        SectionHeader::parse_from(&bytes, 0, count as usize, CTX).map_err(malformed)
-    }
-
-    /// Whether `accepts` takes the name of one of `sections`.
-    pub fn has_section(
-        &self,
-        sections: &[SectionHeader],
-        accepts: &dyn Fn(&[u8]) -> bool,
-    ) -> Result<bool, Refused> {
-        let Some(names) = sections.get(usize::from(self.header.e_shstrndx)) else {
-            return Ok(false);
-        };
-        if names.sh_type == SHT_NOBITS {
-            return Ok(false);
-        }
+    /// Whether `accepts` takes the name of a section.
+    pub fn has_section(&self, accepts: &dyn Fn(&[u8]) -> bool) -> Result<bool, Refused> {
+        let names = self.sections.get(self.names).filter(|names| names.sh_type != SHT_NOBITS);
+        let Some(names) = names else { return Ok(false) };
         let names = self.file.exact(names.sh_offset, names.sh_size, "section names")?;
-        Ok(sections.iter().any(|section| names.get(section.sh_name..).is_some_and(accepts)))
+        Ok(self.sections.iter().any(|section| names.get(section.sh_name..).is_some_and(accepts)))
     }
 
     pub fn soname(&self) -> Result<Option<String>, Refused> {
@@ -182,16 +153,13 @@ impl<'f> Layout<'f> {
 
     pub fn build_id(&self) -> Result<Option<String>, Refused> {
         let segments = self.segments.iter().filter(|segment| segment.p_type == PT_NOTE);
-        for segment in segments.take(MOST_NOTE_TABLES) {
-            let bytes = self.file.at_most(segment.p_offset, segment.p_filesz.min(MOST_NOTES), "notes")?;
-            if let Some(id) = build_id_in(&bytes, segment.p_align) {
-                return Ok(Some(id));
-            }
-        }
-        let sections = self.sections()?;
-        for section in sections.iter().filter(|section| section.sh_type == SHT_NOTE).take(MOST_NOTE_TABLES) {
-            let bytes = self.file.at_most(section.sh_offset, section.sh_size.min(MOST_NOTES), "notes")?;
-            if let Some(id) = build_id_in(&bytes, section.sh_addralign) {
+        let segments = segments.map(|segment| (segment.p_offset, segment.p_filesz, segment.p_align));
+        let sections = self.sections.iter().filter(|section| section.sh_type == SHT_NOTE);
+        let sections = sections.map(|section| (section.sh_offset, section.sh_size, section.sh_addralign));
+        let tables = segments.take(MOST_NOTE_TABLES).chain(sections.take(MOST_NOTE_TABLES));
+        for (offset, size, alignment) in tables {
+            let bytes = self.file.at_most(offset, size.min(MOST_NOTES), "notes")?;
+            if let Some(id) = build_id_in(&bytes, alignment) {
                 return Ok(Some(id));
             }
         }
@@ -251,6 +219,27 @@ fn segments(file: &Source, head: &[u8], header: &Header) -> Result<Vec<ProgramHe
     parsed.map_err(malformed)
 }
 
+fn sections(file: &Source, header: &Header) -> Result<Vec<SectionHeader>, Refused> {
+    let start = header.e_shoff;
+    if start == 0 {
+        return Ok(Vec::new());
+    }
+    if u64::from(header.e_shentsize) != SECTION {
+        return Err(Refused::Malformed("its section headers have a wrong size".to_owned()));
+    }
+    let mut count = u64::from(header.e_shnum);
+    if count == 0 {
+        // More than 65,279 sections: the first section header has their number in its size field.
+        let first = file.exact(start, SECTION, "first section header")?;
+        count = u64_at(&first, 32).unwrap_or(0);
+    }
+    if count > MOST_SECTIONS {
+        return Err(Refused::Malformed(format!("it claims {count} sections")));
+    }
+    let bytes = file.exact(start, count * SECTION, "section headers")?;
+    SectionHeader::parse_from(&bytes, 0, count as usize, CTX).map_err(malformed)
+}
+
 fn dynamic(file: &Source, segments: &[ProgramHeader]) -> Result<Dynamic, Refused> {
     let mut found = Dynamic::default();
     let Some(segment) = segments.iter().find(|segment| segment.p_type == PT_DYNAMIC) else {
@@ -276,24 +265,10 @@ fn dynamic(file: &Source, segments: &[ProgramHeader]) -> Result<Dynamic, Refused
     Ok(found)
 }
 
-fn build_id_in(notes: &[u8], alignment: u64) -> Option<String> {
+fn build_id_in(data: &[u8], alignment: u64) -> Option<String> {
     let alignment = if alignment == 8 { 8 } else { 4 };
-    let mut at = 0;
-    loop {
-        let name_size = u32_at(notes, at)? as usize;
-        let size = u32_at(notes, at + 4)? as usize;
-        let kind = u32_at(notes, at + 8)?;
-        // The three sizes are below 2^32 and `at` is below 64 KiB: no sum can overflow.
-        let name = at + 12;
-        let value = (name + name_size).next_multiple_of(alignment);
-        let end = value + size;
-        if kind == NT_GNU_BUILD_ID && notes.get(name..name + name_size)? == b"GNU\0" {
-            let id = notes.get(value..end)?;
-            return (1..=LONGEST_BUILD_ID).contains(&id.len()).then(|| hex(id));
-        }
-        at = end.next_multiple_of(alignment);
-        if at >= notes.len() {
-            return None;
-        }
-    }
+    let notes = NoteDataIterator { data, size: data.len(), offset: 0, ctx: (alignment, CTX) };
+    let mut ids = notes.flatten().filter(|note| note.n_type == NT_GNU_BUILD_ID && note.name == "GNU");
+    let id = ids.next()?.desc;
+    (1..=LONGEST_BUILD_ID).contains(&id.len()).then(|| hex(id))
 }

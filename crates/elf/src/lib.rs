@@ -18,7 +18,6 @@ mod symbols;
 mod tests;
 mod unhookable;
 
-use std::fmt;
 use std::fs::File;
 
 use gpurec_trace::bounds::Left;
@@ -107,35 +106,17 @@ pub fn few(all: &mut Vec<NotHooked>) {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Refused {
+    #[error("this is not an ELF file, so it holds no function to hook")]
     NotElf,
     /// Code of another machine, or 32-bit code; names which.
+    #[error("this is {0}, and only this machine's own 64-bit code can be hooked")]
     Foreign(String),
+    #[error("this ELF file is damaged: {0}; fetch or build it again")]
     Malformed(String),
-    Io(std::io::Error),
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotElf => f.write_str("this is not an ELF file, so it holds no function to hook"),
-            Self::Foreign(what) => {
-                write!(f, "this is {what}, and only this machine's own 64-bit code can be hooked")
-            }
-            Self::Malformed(what) => write!(f, "this ELF file is damaged: {what}; fetch or build it again"),
-            Self::Io(error) => write!(f, "this file cannot be read: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Refused {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => Some(error),
-            _ => None,
-        }
-    }
+    #[error("this file cannot be read: {0}")]
+    Io(#[source] std::io::Error),
 }
 
 /// The entry of a function of any name.
@@ -190,33 +171,21 @@ fn read_on(
         (Want::Cuda, Kind::Driver) => (kind, symbols::exported(&layout, &|name| name.starts_with("cu"))?),
         (Want::Cuda, Kind::Runtime) => (kind, symbols::exported(&layout, &is_runtime_prefixed)?),
         (Want::Cuda, _) => match runtime::find(&layout, runtime_name)? {
-            runtime::Found::Nothing => return Ok(None),
-            runtime::Found::Functions(candidates) => (Kind::StaticRuntime, candidates),
-            runtime::Found::Stripped(which) => {
-                let not_hooked = vec![which];
-                return Ok(Some(image(&layout, Kind::StaticRuntime, soname, Vec::new(), not_hooked)?));
-            }
+            Some(candidates) => (Kind::StaticRuntime, candidates),
+            None => return Ok(None),
         },
     };
     if kind == Kind::Other && candidates.list.is_empty() {
         return Ok(None);
     }
+    let is_stripped = kind == Kind::StaticRuntime && candidates.list.is_empty();
+    let stripped = is_stripped.then(|| NotHooked::new("CUDA runtime (static)", HookError::Stripped, false));
     let too_many = candidates.too_many();
     let (functions, refused) = merge::functions(&layout, candidates.list)?;
-    // This comes first, because the end of a long list is only counted.
-    let not_hooked = too_many.into_iter().chain(refused).collect();
-    Ok(Some(image(&layout, kind, soname, functions, not_hooked)?))
-}
-
-fn image(
-    layout: &Layout,
-    kind: Kind,
-    soname: Option<String>,
-    functions: Vec<Function>,
-    not_hooked: Vec<NotHooked>,
-) -> Result<Image, Refused> {
+    // These come first, because the end of a long list is only counted.
+    let not_hooked = stripped.into_iter().chain(too_many).chain(refused).collect();
     let build_id = layout.build_id()?;
-    Ok(Image { kind, soname, build_id, functions, not_hooked })
+    Ok(Some(Image { kind, soname, build_id, functions, not_hooked }))
 }
 
 fn is_runtime_prefixed(name: &str) -> bool {

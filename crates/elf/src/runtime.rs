@@ -2,22 +2,14 @@
 //! it is present but stripped, or nothing. This runs for every file that a process maps, so it must dismiss files
 //! without CUDA early.
 
-use goblin::elf::section_header::SHT_SYMTAB;
+use goblin::elf::Sym;
 use goblin::elf::sym::STT_FUNC;
-use goblin::elf::{SectionHeader, Sym};
 use memchr::memmem::Finder;
 
 use super::file::Source;
 use super::layout::Layout;
 use super::symbols::{self, Candidates, Table, candidate, is_defined};
-use super::{Kind, NotHooked, Refused, is_runtime_prefixed, kind_of};
-use gpurec_trace::HookError;
-
-pub enum Found {
-    Nothing,
-    Functions(Candidates),
-    Stripped(NotHooked),
-}
+use super::{Kind, Refused, is_runtime_prefixed, kind_of};
 
 /// A runtime has all of these; a program's own function with the name of a runtime function comes without them.
 const ESSENTIAL: [&str; 4] =
@@ -25,37 +17,38 @@ const ESSENTIAL: [&str; 4] =
 const PIECE: u64 = 256 << 10;
 const NEEDLE: &[u8] = b"cuda";
 
-pub fn find(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Found, Refused> {
-    let sections = layout.sections()?;
-    let full = sections.iter().find(|section| section.sh_type == SHT_SYMTAB);
-    if let Some(section) = full {
-        let table = symbols::table_of(&sections, section)?;
-        if mentions_cuda(layout, table)? {
-            let (functions, _) = functions(layout, table, runtime_name)?;
-            if holds_runtime(&functions) {
-                return Ok(Found::Functions(functions));
-            }
+/// None: the file has no runtime. An empty list: it has one, but no names of its functions.
+pub fn find(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Option<Candidates>, Refused> {
+    if let Some(table) = symbols::full_table(layout)?
+        && mentions_cuda(layout, table)?
+    {
+        let (functions, _) = functions(layout, table, runtime_name)?;
+        if holds_runtime(&functions) {
+            return Ok(Some(functions));
         }
     }
-    if !has_device_code(layout, &sections)? || layout.needs(&|name| kind_of(name) == Kind::Runtime)? {
-        return Ok(Found::Nothing);
+    if !has_device_code(layout)? || layout.needs(&|name| kind_of(name) == Kind::Runtime)? {
+        return Ok(None);
     }
     without_symbols(layout, runtime_name)
 }
 
 /// The file has device code, does not need the shared runtime and has no symbols: the runtime's functions may still be
 /// exported, or may be in another library.
-fn without_symbols(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Found, Refused> {
+fn without_symbols(
+    layout: &Layout,
+    runtime_name: &dyn Fn(&str) -> bool,
+) -> Result<Option<Candidates>, Refused> {
     if let Some(table) = symbols::dynamic_table(layout)? {
         let (functions, imports) = functions(layout, table, runtime_name)?;
         if holds_runtime(&functions) {
-            return Ok(Found::Functions(functions));
+            return Ok(Some(functions));
         }
         if imports {
-            return Ok(Found::Nothing);
+            return Ok(None);
         }
     }
-    Ok(Found::Stripped(NotHooked::new("CUDA runtime (static)", HookError::Stripped, false)))
+    Ok(Some(Candidates::default()))
 }
 
 fn mentions_cuda(layout: &Layout, table: Table) -> Result<bool, Refused> {
@@ -109,8 +102,6 @@ fn holds_runtime(functions: &Candidates) -> bool {
 }
 
 /// nvcc puts kernels into sections with these names, which survive stripping.
-fn has_device_code(layout: &Layout, sections: &[SectionHeader]) -> Result<bool, Refused> {
-    layout.has_section(sections, &|name| {
-        name.starts_with(b".nv_fatbin\0") || name.starts_with(b".nvFatBinSegment\0")
-    })
+fn has_device_code(layout: &Layout) -> Result<bool, Refused> {
+    layout.has_section(&|name| name.starts_with(b".nv_fatbin\0") || name.starts_with(b".nvFatBinSegment\0"))
 }

@@ -21,16 +21,19 @@ pub const WINDOW: u64 = REACH + LONGEST_INSTRUCTION;
 
 /// Registers that a skipped instruction may write: no argument of a call (rax counts variadic ones), not the stack
 /// pointer.
-const FREE: [Register; 8] = [
-    Register::RBX,
-    Register::RBP,
-    Register::R10,
-    Register::R11,
-    Register::R12,
-    Register::R13,
-    Register::R14,
-    Register::R15,
-];
+const FREE: [Register; 8] = {
+    use Register::{R10, R11, R12, R13, R14, R15, RBP, RBX};
+    [RBX, RBP, R10, R11, R12, R13, R14, R15]
+};
+
+/// Instructions that may run before the probe, with registers that are free. The list is short: a missing instruction
+/// costs time, but one with a hidden effect would make the recording wrong.
+const HARMLESS: [Mnemonic; 17] = {
+    use Mnemonic::{
+        Add, And, Cmp, Dec, Inc, Lea, Mov, Movsx, Movsxd, Movzx, Or, Sar, Shl, Shr, Sub, Test, Xor,
+    };
+    [Cmp, Test, Mov, Movzx, Movsx, Movsxd, Lea, Xor, And, Or, Add, Sub, Inc, Dec, Shl, Shr, Sar]
+};
 
 #[derive(Debug)]
 pub struct Site {
@@ -140,31 +143,14 @@ fn is_upper(register: Register) -> bool {
     (Register::R8..=Register::R15).contains(&register)
 }
 
-/// Whether the instruction may run before the probe without changing what the probe sees at the entry. The list is
-/// short: a missing instruction costs time, but one with a hidden effect would make the recording wrong.
+/// Whether the instruction may run before the probe without changing what the probe sees at the entry.
 fn is_harmless(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {
-    let plain = !instruction.has_lock_prefix() && instruction.segment_prefix() == Register::None;
-    match instruction.mnemonic() {
-        Mnemonic::Endbr64 | Mnemonic::Nop => !instruction.has_lock_prefix(),
-        Mnemonic::Cmp
-        | Mnemonic::Test
-        | Mnemonic::Mov
-        | Mnemonic::Movzx
-        | Mnemonic::Movsx
-        | Mnemonic::Movsxd
-        | Mnemonic::Lea
-        | Mnemonic::Xor
-        | Mnemonic::And
-        | Mnemonic::Or
-        | Mnemonic::Add
-        | Mnemonic::Sub
-        | Mnemonic::Inc
-        | Mnemonic::Dec
-        | Mnemonic::Shl
-        | Mnemonic::Shr
-        | Mnemonic::Sar => plain && touches_only_free_things(instruction, info),
-        _ => false,
-    }
+    let plain = instruction.segment_prefix() == Register::None;
+    !instruction.has_lock_prefix()
+        && match instruction.mnemonic() {
+            Mnemonic::Endbr64 | Mnemonic::Nop => true,
+            other => HARMLESS.contains(&other) && plain && touches_only_free_things(instruction, info),
+        }
 }
 
 fn touches_only_free_things(instruction: &Instruction, info: &mut InstructionInfoFactory) -> bool {

@@ -66,8 +66,9 @@ pub struct Table {
 }
 
 /// The symbol table that `section` describes; its names are in the section that it links to.
-pub fn table_of(sections: &[SectionHeader], section: &SectionHeader) -> Result<Table, Refused> {
-    let names = sections
+fn table_of(layout: &Layout, section: &SectionHeader) -> Result<Table, Refused> {
+    let names = layout
+        .sections
         .get(section.sh_link as usize)
         .ok_or_else(|| Refused::Malformed("a symbol table has no names".to_owned()))?;
     if section.sh_entsize != SYMBOL {
@@ -81,11 +82,16 @@ pub fn table_of(sections: &[SectionHeader], section: &SectionHeader) -> Result<T
     })
 }
 
+/// .symtab, which a stripped file lacks.
+pub fn full_table(layout: &Layout) -> Result<Option<Table>, Refused> {
+    let full = layout.sections.iter().find(|section| section.sh_type == SHT_SYMTAB);
+    full.map(|section| table_of(layout, section)).transpose()
+}
+
 /// The dynamic symbol table, from the section headers or, in a file without them, found as the loader finds it.
 pub fn dynamic_table(layout: &Layout) -> Result<Option<Table>, Refused> {
-    let sections = layout.sections()?;
-    match sections.iter().find(|section| section.sh_type == SHT_DYNSYM) {
-        Some(section) => table_of(&sections, section).map(Some),
+    match layout.sections.iter().find(|section| section.sh_type == SHT_DYNSYM) {
+        Some(section) => table_of(layout, section).map(Some),
         None => loaders_table(layout),
     }
 }
@@ -201,10 +207,8 @@ fn is_visible(symbol: &Sym) -> bool {
 
 /// Every defined function of .symtab, or of .dynsym in a file that has no other, by offset.
 pub fn functions(layout: &Layout) -> Result<Vec<Symbol>, Refused> {
-    let sections = layout.sections()?;
-    let full = sections.iter().find(|section| section.sh_type == SHT_SYMTAB);
-    let table = match full {
-        Some(section) => Some(table_of(&sections, section)?),
+    let table = match full_table(layout)? {
+        Some(table) => Some(table),
         None => dynamic_table(layout)?,
     };
     let Some(table) = table else { return Ok(Vec::new()) };

@@ -66,12 +66,6 @@ impl Version {
 
 /// The item whose span contains `version`; the first of several.
 pub fn choose<T>(items: impl IntoIterator<Item = (Span, T)>, version: Version) -> Option<T> {
-    let mut best: Option<((u8, Version), T)> = None;
-    for (span, item) in items {
-        let fit = span.fit(version);
-        if best.as_ref().is_none_or(|(other, _)| fit > *other) {
-            best = Some((fit, item));
-        }
-    }
-    best.map(|(_, item)| item)
+    let fits = items.into_iter().map(|(span, item)| (span.fit(version), item));
+    fits.reduce(|best, next| if next.0 > best.0 { next } else { best }).map(|(_, item)| item)
 }

@@ -38,13 +38,8 @@ impl Line<'_> {
             pid: begin.pid,
             tid: begin.tid,
             begin: self.event_id,
-            duration_ns: None,
-            paused_ns: 0,
-            retval: None,
-            error: None,
-            out: None,
-            late: None,
             ended: Ended::NotWatched,
+            ..End::default()
         };
         Some(Line { event_id: self.event_id, ts_ns: self.ts_ns, body: Body::End(end) })
     }
@@ -123,7 +118,7 @@ line_schema! {
     }
 
     /// A call into a library ended.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, Debug, Default, PartialEq)]
     pub struct End<'a> {
         name: Cow<'a, str> = head,
         pid: u32 = (END_PID),

@@ -89,17 +89,26 @@ fn escaped(out: &mut Vec<u8>, text: &str) {
     }
 }
 
+/// The items, separated by commas.
+#[inline]
+fn list<T>(out: &mut Vec<u8>, items: &[T], each: impl Fn(&mut Vec<u8>, &T)) {
+    for (i, item) in items.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        each(out, item);
+    }
+}
+
 /// `[1,2,3]`.
 pub fn triple(out: &mut Vec<u8>, numbers: [u32; 3]) {
-    for (i, n) in numbers.into_iter().enumerate() {
-        out.push(if i == 0 { b'[' } else { b',' });
-        number(out, n.into());
-    }
+    out.push(b'[');
+    list(out, &numbers, |out, n| number(out, (*n).into()));
     out.push(b']');
 }
 
-pub fn value(out: &mut Vec<u8>, value: &Value) {
-    match value {
+pub fn value(out: &mut Vec<u8>, of: &Value) {
+    match of {
         Value::Null => out.extend_from_slice(b"null"),
         Value::Bool(true) => out.extend_from_slice(b"true"),
         Value::Bool(false) => out.extend_from_slice(b"false"),
@@ -108,7 +117,11 @@ pub fn value(out: &mut Vec<u8>, value: &Value) {
         Value::Float(n) => float(out, *n),
         Value::Hex(n) => hex(out, *n),
         Value::Text(text) => string(out, text),
-        Value::Array(items) => array(out, items),
+        Value::Array(items) => {
+            out.push(b'[');
+            list(out, items, value);
+            out.push(b']');
+        }
         Value::Object(items) => object(out, items),
     }
 }
@@ -119,27 +132,13 @@ fn float(out: &mut Vec<u8>, n: f64) {
     out.extend_from_slice(text.as_bytes());
 }
 
-fn array(out: &mut Vec<u8>, items: &[Value]) {
-    out.push(b'[');
-    for (i, item) in items.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        value(out, item);
-    }
-    out.push(b']');
-}
-
 pub fn object(out: &mut Vec<u8>, items: &[Arg]) {
     out.push(b'{');
-    for (i, item) in items.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
+    list(out, items, |out, item| {
         string(out, &item.name);
         out.push(b':');
         value(out, &item.value);
-    }
+    });
     out.push(b'}');
 }
 

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::event::{self, Body, Line, SCHEMA, Unknown};
 use super::rare::Header;
-use super::scan::Scan;
+use super::scan::{Scan, plain};
 use super::schema::{Codec, Key, Plain, Source, key};
 use super::value::Text;
 
@@ -125,6 +125,18 @@ impl<'a> AnyOrder<'a> {
         }
     }
 
+    /// A value as this program writes it is read at once; of two results, both are equal (tests/fast.rs).
+    fn value<C: Codec<'a, T>, T>(&self, text: &'a str) -> Result<Option<T>, String> {
+        let scanned = plain(text.as_bytes()).and_then(|text| {
+            let mut scan = Scan::new(text);
+            C::scan(&mut scan).filter(|_| scan.at_end())
+        });
+        match scanned {
+            None => C::parse(text).map_err(|error| self.why(text, &error)),
+            scanned => Ok(scanned),
+        }
+    }
+
     /// An error in the text of a value.
     fn why(&self, value: &str, error: &serde_json::Error) -> String {
         why(error, (value.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize))
@@ -149,7 +161,7 @@ impl<'a> Source<'a> for AnyOrder<'a> {
 
     fn get<C: Codec<'a, T>, T>(&mut self, key: Key) -> Result<T, String> {
         if let Some(raw) = self.take(key.name)
-            && let Some(value) = C::parse(raw.get()).map_err(|error| self.why(raw.get(), &error))?
+            && let Some(value) = self.value::<C, T>(raw.get())?
         {
             self.found += usize::from(raw.get() != "null");
             return Ok(value);

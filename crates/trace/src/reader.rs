@@ -3,7 +3,6 @@
 //! contain anything: the reader skips what is not an event, and notes that too.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
 use std::ops::Range;
@@ -26,49 +25,36 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// request has decoded.
 const DECODED: usize = 16 * 1024;
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The first line is not an event, so the file is not a trace.
-    NotATrace {
-        line: u64,
-        reason: String,
-    },
+    #[error(
+        "this is not a gpurec trace (line {line}: {reason}); give a .jsonl or .jsonl.zst file that gpurec wrote"
+    )]
+    NotATrace { line: u64, reason: String },
+    #[error("the trace is empty: the recording was killed before its first write; record again")]
     Empty,
     /// A compressed trace that ends inside its first block.
+    #[error(
+        "the trace is cut in its first block, so nothing of it can be unpacked: the recording was killed at once, or the copy is not whole; record or copy it again"
+    )]
     CutAtOnce,
+    #[error("{}", advice(.0))]
     Io(io::Error),
 }
 
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            ReadError::NotATrace { line, reason } => write!(
-                f,
-                "this is not a gpurec trace (line {line}: {reason}); give a .jsonl or .jsonl.zst file that gpurec wrote"
-            ),
-            ReadError::Empty => f.write_str(
-                "the trace is empty: the recording was killed before its first write; record again",
-            ),
-            ReadError::CutAtOnce => f.write_str(
-                "the trace is cut in its first block, so nothing of it can be unpacked: the recording was killed at once, or the copy is not whole; record or copy it again",
-            ),
-            ReadError::Io(error) if error.kind() == io::ErrorKind::NotFound => {
-                f.write_str("there is no such file; check the spelling, and the folder that the path begins in")
-            }
-            ReadError::Io(error) if error.kind() == io::ErrorKind::IsADirectory => {
-                f.write_str("this is a folder; name the traces in it, as in FOLDER/*.jsonl")
-            }
-            ReadError::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "the trace is not yours to read ({error}); ask its owner for a copy")
-            }
-            ReadError::Io(error) => {
-                write!(f, "the trace cannot be read ({error}); check the file and its disk")
-            }
+fn advice(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            "there is no such file; check the spelling, and the folder that the path begins in".to_owned()
         }
+        ErrorKind::IsADirectory => "this is a folder; name the traces in it, as in FOLDER/*.jsonl".to_owned(),
+        ErrorKind::PermissionDenied => {
+            format!("the trace is not yours to read ({error}); ask its owner for a copy")
+        }
+        _ => format!("the trace cannot be read ({error}); check the file and its disk"),
     }
 }
-
-impl std::error::Error for ReadError {}
 
 pub struct Reader<R: Read> {
     lines: Lines<R>,

@@ -13,22 +13,18 @@ pub fn is_unsafe(c: char) -> bool {
 
 /// A name in a line, with unsafe characters shown as escapes.
 pub fn clean(text: &str) -> String {
-    escaped(text, is_unsafe)
+    escaped(text, is_unsafe, |c, out| out.extend(c.escape_default()))
 }
 
 /// The same for a text of several lines; line feeds stay.
 pub fn clean_lines(text: &str) -> String {
-    escaped(text, |c| c != '\n' && is_unsafe(c))
+    escaped(text, |c| c != '\n' && is_unsafe(c), |c, out| out.extend(c.escape_default()))
 }
 
-fn escaped(text: &str, which: impl Fn(char) -> bool) -> String {
-    let mut shown = String::with_capacity(text.len());
+fn escaped(text: &str, which: impl Fn(char) -> bool, escape: impl Fn(char, &mut String)) -> String {
+    let mut shown = String::with_capacity(text.len() + 64);
     for c in text.chars() {
-        if which(c) {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
+        if which(c) { escape(c, &mut shown) } else { shown.push(c) }
     }
     shown
 }
@@ -43,16 +39,8 @@ pub fn safe_json(text: Cow<'_, str>) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return text;
     }
-    let mut safe = String::with_capacity(text.len() + 64);
-    for c in text.chars() {
-        // The character can only be inside a string, and no unsafe character is above U+FFFF.
-        if is_unsafe(c) {
-            safe.push_str(&format!("\\u{:04x}", u32::from(c)));
-        } else {
-            safe.push(c);
-        }
-    }
-    safe.into()
+    // The character can only be inside a string, and no unsafe character is above U+FFFF.
+    escaped(&text, is_unsafe, |c, out| out.push_str(&format!("\\u{:04x}", u32::from(c)))).into()
 }
 
 /// A text as a cell of CSV (RFC 4180). Control characters become escapes, because users view it in terminals; a text

@@ -7,7 +7,7 @@ use super::enums::Kind;
 use super::event::{Body, Line};
 use super::json;
 use super::lines::{LONGEST, fits};
-use super::rare::Process;
+use super::rare::{Exec, Found, Process};
 use super::reason::Incomplete;
 use super::schema::{Datum, Group, Key, Sink};
 use crate::bounds::{LONGEST_NAME, short};
@@ -85,13 +85,9 @@ fn smaller<'a>(line: &Line<'a>) -> Line<'a> {
             library.not_hooked.clear();
             library.single_stepped.clear();
         }
-        Body::Process(Process::Exec(exec)) => {
-            exec.command.truncate(WORDS);
-            exec.command.iter_mut().for_each(|word| *word = short(word, LONGEST_NAME));
-        }
-        Body::Process(Process::Found(found)) => {
-            found.command.truncate(WORDS);
-            found.command.iter_mut().for_each(|word| *word = short(word, LONGEST_NAME));
+        Body::Process(Process::Exec(Exec { command, .. }) | Process::Found(Found { command, .. })) => {
+            command.truncate(WORDS);
+            command.iter_mut().for_each(|word| *word = short(word, LONGEST_NAME));
         }
         _ => {}
     }

@@ -68,25 +68,15 @@ pub struct Seen {
     pub runtime: bool,
 }
 
-impl Default for Seen {
-    fn default() -> Self {
-        Seen { driver: true, runtime: true }
-    }
-}
-
 impl Seen {
-    pub fn of(self, name: &str) -> bool {
-        match crate::api(name) {
-            Api::Runtime => self.runtime,
-            _ => self.driver,
-        }
+    pub const ALL: Seen = Seen { driver: true, runtime: true };
+
+    pub fn of(mut self, name: &str) -> bool {
+        *self.api(name)
     }
 
-    pub fn lacks(&mut self, name: &str) {
-        match crate::api(name) {
-            Api::Runtime => self.runtime = false,
-            _ => self.driver = false,
-        }
+    pub fn api(&mut self, name: &str) -> &mut bool {
+        if crate::api(name) == Api::Runtime { &mut self.runtime } else { &mut self.driver }
     }
 }
 

@@ -78,13 +78,13 @@ impl Ending<'_, '_> {
                 }
             }
             Saved::Graph(graph, handle) => self.graph(graph, handle, &open.told, out),
-            Saved::Capture { stream, begins: true } => {
+            Saved::Capture { stream, begins } => {
                 let Process { tables, capturing, .. } = &mut *self.process;
-                tables.insert(capturing, HANDLE, stream, ());
-            }
-            Saved::Capture { stream, begins: false } => {
-                let Process { tables, capturing, .. } = &mut *self.process;
-                tables.remove(capturing, HANDLE, &stream);
+                if begins {
+                    tables.insert(capturing, HANDLE, stream, ());
+                } else {
+                    tables.remove(capturing, HANDLE, &stream);
+                }
             }
             Saved::Global => match (out.number(0), out.number(1)) {
                 (Some(ptr), Some(size)) => self.process.ledger.global(ptr, size),

@@ -226,7 +226,7 @@ impl Meaning {
             rooms,
             blind: false,
             blind_to_memory: false,
-            seen: Seen::default(),
+            seen: Seen::ALL,
             unnamed: 0,
         }
     }
@@ -348,7 +348,7 @@ impl Meaning {
     /// From now on the recording does not see every call of this function.
     pub fn not_seen(&mut self, name: &str) {
         if FunctionTraits::of(name).places() {
-            self.seen.lacks(name);
+            *self.seen.api(name) = false;
             self.contexts_missing();
         }
     }

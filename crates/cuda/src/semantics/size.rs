@@ -9,15 +9,11 @@ use gpurec_trace::bytes::{u32_at, u64_at};
 pub enum Asked {
     Unknown,
     Bytes(u64),
-    /// Rows of at least `width` bytes.
+    /// Rows of at least `width` bytes. `in_structure`: the call writes their width into a cudaPitchedPtr.
     Rows {
         width: u64,
         rows: u64,
-    },
-    /// As `Rows`, with the result in a cudaPitchedPtr.
-    Pitched {
-        width: u64,
-        rows: u64,
+        in_structure: bool,
     },
     Array {
         bytes: u64,
@@ -35,13 +31,12 @@ impl Asked {
         match self {
             Asked::Unknown => (None, 0),
             Asked::Bytes(bytes) => (Some(bytes), 0),
-            Asked::Rows { width, rows } => {
-                let pitch = out.number(1).unwrap_or(width);
-                (Some(pitch.saturating_mul(rows)), 0)
-            }
-            Asked::Pitched { width, rows } => {
-                let pitch = out.bytes(0).and_then(|(bytes, _)| u64_at(bytes, 8)).unwrap_or(width);
-                (Some(pitch.saturating_mul(rows)), 0)
+            Asked::Rows { width, rows, in_structure } => {
+                let pitch = match in_structure {
+                    true => out.bytes(0).and_then(|(bytes, _)| u64_at(bytes, 8)),
+                    false => out.number(1),
+                };
+                (Some(pitch.unwrap_or(width).saturating_mul(rows)), 0)
             }
             Asked::Array { bytes, element } => (Some(bytes), element),
         }
@@ -49,28 +44,22 @@ impl Asked {
 }
 
 fn asked(size: Size, call: &In) -> Option<Asked> {
+    let described = || Some([field(call, 0)?, field(call, 8)?, field(call, 16)?]);
+    let extent = || Some([call.stack(0)?, call.stack(1)?, call.stack(2)?]);
     Some(match size {
         Size::Unknown => Asked::Unknown,
         Size::Param(param) => Asked::Bytes(call.value(param)?),
-        Size::Pitch => Asked::Rows { width: call.value(2)?, rows: call.value(3)? },
-        Size::Extent => Asked::Pitched {
-            width: call.stack(0)?,
-            rows: call.stack(1)?.max(1).saturating_mul(call.stack(2)?.max(1)),
-        },
-        Size::Array2D => array(of_format(call.structure(1)?, 16)?, [field(call, 0)?, field(call, 8)?, 1], 1),
-        Size::Array3D => {
-            array(of_format(call.structure(1)?, 24)?, [field(call, 0)?, field(call, 8)?, field(call, 16)?], 1)
+        Size::Pitch => Asked::Rows { width: call.value(2)?, rows: call.value(3)?, in_structure: false },
+        Size::Extent => {
+            let [width, height, depth] = extent()?;
+            Asked::Rows { width, rows: height.max(1).saturating_mul(depth.max(1)), in_structure: true }
         }
-        Size::Levels(levels) => {
-            let sides = [field(call, 0)?, field(call, 8)?, field(call, 16)?];
-            array(of_format(call.structure(1)?, 24)?, sides, call.value(levels)?)
-        }
+        Size::Array2D => array(of_format(call, 16)?, [field(call, 0)?, field(call, 8)?, 1], 1),
+        Size::Array3D => array(of_format(call, 24)?, described()?, 1),
+        Size::Levels(levels) => array(of_format(call, 24)?, described()?, call.value(levels)?),
         Size::Plane => array(of_channels(call)?, [call.value(2)?, call.value(3)?, 1], 1),
-        Size::Volume => array(of_channels(call)?, [call.stack(0)?, call.stack(1)?, call.stack(2)?], 1),
-        Size::VolumeLevels(levels) => {
-            let sides = [call.stack(0)?, call.stack(1)?, call.stack(2)?];
-            array(of_channels(call)?, sides, call.value(levels)?)
-        }
+        Size::Volume => array(of_channels(call)?, extent()?, 1),
+        Size::VolumeLevels(levels) => array(of_channels(call)?, extent()?, call.value(levels)?),
     })
 }
 
@@ -92,7 +81,8 @@ fn array(element: u64, sides: [u64; 3], levels: u64) -> Asked {
 }
 
 /// The bytes of an element, from a CUarray_format and the number of channels after it.
-fn of_format(descriptor: &[u8], offset: usize) -> Option<u64> {
+fn of_format(call: &In, offset: usize) -> Option<u64> {
+    let descriptor = call.structure(1)?;
     let channel = match u32_at(descriptor, offset)? {
         0x01 | 0x08 => 1,
         0x02 | 0x09 | 0x10 => 2,
