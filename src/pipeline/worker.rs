@@ -346,14 +346,10 @@ impl Worker {
         if more > 0 {
             self.reasons.add(Incomplete::MoreInFlight { count: more });
         }
-        self.lines.summary.in_flight_is(&in_flight);
-        if let Some(pauses) = &self.pauses {
-            let (count, total_ns) = pauses.so_far();
-            self.lines.summary.paused(count, total_ns);
-        }
-        let stops = self.lines.stops.all;
-        self.lines.summary.stopped(stops);
-        self.lines.summary.unnamed(self.lines.meaning.unnamed());
+        let pauses = self.pauses.as_ref().map(|pauses| pauses.so_far());
+        let pauses = pauses.map(|(count, total_ns)| trace::Stops { count, total_ns });
+        let (stops, unnamed) = (self.lines.stops.all, self.lines.meaning.unnamed());
+        self.lines.summary.recorder_knows(&in_flight, Some(stops), pauses, unnamed);
         for reason in self.incomplete() {
             self.lines.summary.incomplete(reason);
         }

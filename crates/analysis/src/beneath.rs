@@ -4,23 +4,13 @@
 //! enclosing call gets the event, since its time contains it.
 
 use super::driver::{OFF_CPU, Slow, Within};
+use super::driver_figures::SlowCall;
 use super::summary::{Open, Summary};
 use gpurec_cuda::Api;
 use gpurec_trace::tree::Call;
-use gpurec_trace::{End, Instant, KernelBegin, KernelEnd, Line, Xid};
-
-/// The nearest call around a span, and how the search found it.
-struct Outside {
-    call: Option<u64>,
-    /// No driver span encloses this one.
-    topmost: bool,
-}
+use gpurec_trace::{End, Instant, KernelEnd};
 
 impl Summary {
-    pub(super) fn kernel_begin(&mut self, line: &Line, begin: &KernelBegin) {
-        self.driver.began(line.event_id, line.ts_ns, begin);
-    }
-
     pub(super) fn kernel_end(&mut self, end: &KernelEnd) {
         let Some(span) = self.driver.open.end(end.begin, end.duration_ns) else {
             self.driver.unmatched();
@@ -32,17 +22,17 @@ impl Summary {
             self.driver.ioctl_ended(ns, failed);
         }
         let ioctl = span.of.is_ioctl || span.of.has_ioctl;
-        let outside = self.outside(span.parent, ioctl, 0);
+        let (call, is_outermost) = self.outside(span.parent, ioctl, 0);
         if end.duration_ns.is_none() {
             return;
         }
         // An ioctl always counts. Of other spans only the outermost counts.
-        let told = !span.of.has_ioctl && (span.of.is_ioctl || outside.topmost);
-        self.tell(outside.call, |within| {
-            if outside.topmost {
+        let counts = !span.of.has_ioctl && (span.of.is_ioctl || is_outermost);
+        self.each_call(call, |within| {
+            if is_outermost {
                 within.kernel_ns = within.kernel_ns.saturating_add(ns);
             }
-            if told {
+            if counts {
                 within.took(span.function, ns);
             }
         });
@@ -54,36 +44,31 @@ impl Summary {
             return;
         }
         let ns = instant.duration_ns.unwrap_or(0);
-        let outside = self.outside(instant.parent, false, ns);
-        let told = self.tell(outside.call, |within| {
-            within.off_cpu_ns = within.off_cpu_ns.saturating_add(ns);
-        });
-        self.driver.off_cpu(instant, ns, told);
+        let (call, _) = self.outside(instant.parent, false, ns);
+        let in_call = self.each_call(call, |within| within.off_cpu_ns = within.off_cpu_ns.saturating_add(ns));
+        self.driver.off_cpu(instant, ns, in_call);
     }
 
-    pub(super) fn xid(&mut self, line: &Line, xid: &Xid) {
-        self.driver.xid(line.ts_ns, xid);
-    }
-
-    /// Walks outwards through the enclosing driver spans, and updates each.
-    fn outside(&mut self, parent: Option<u64>, ioctl: bool, off_cpu_ns: u64) -> Outside {
-        let mut topmost = true;
+    /// Walks outwards through the enclosing driver spans, and updates each. Returns the nearest call around them, and
+    /// whether there were none.
+    fn outside(&mut self, parent: Option<u64>, ioctl: bool, off_cpu_ns: u64) -> (Option<u64>, bool) {
+        let mut is_outermost = true;
         let call = self.driver.open.each_around(parent, |span| {
             span.of.has_ioctl |= ioctl;
             span.of.off_cpu_ns = span.of.off_cpu_ns.saturating_add(off_cpu_ns);
-            topmost = false;
+            is_outermost = false;
         });
-        Outside { call, topmost }
+        (call, is_outermost)
     }
 
-    /// Applies `what` to a call and to all calls around it. Returns whether there was a call.
-    fn tell(&mut self, call: Option<u64>, mut what: impl FnMut(&mut Within)) -> bool {
-        let mut told = false;
+    /// Applies `change` to a call and to all calls around it. Returns whether there was a call.
+    fn each_call(&mut self, call: Option<u64>, mut change: impl FnMut(&mut Within)) -> bool {
+        let mut is_any = false;
         self.open.each_around(call, |open| {
-            what(open.of.within.get_or_insert_default());
-            told = true;
+            change(open.of.within.get_or_insert_default());
+            is_any = true;
         });
-        told
+        is_any
     }
 
     /// Decides on return of a call whether it is one of the slowest. Of nested calls it lists the one that spent the
@@ -102,15 +87,10 @@ impl Summary {
             within.covered_ns = within.covered_ns.max(if is_covered { covered_ns } else { ns });
         }
         if !is_covered {
-            self.driver.slow(Slow {
-                function: open.function,
-                pid: end.pid,
-                tid: end.tid,
-                begin: end.begin,
-                ts_ns: open.ts_ns,
-                duration_ns: ns,
-                within: open.of.within.take(),
-            });
+            let (pid, tid, begin) = (end.pid, end.tid, end.begin);
+            let (ts_ns, duration_ns) = (open.ts_ns, ns);
+            let call = SlowCall { pid, tid, begin, ts_ns, duration_ns, ..SlowCall::default() };
+            self.driver.slow(Slow { function: open.function, call, within: open.of.within.take() });
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What `--budget` left out: from its lines to figures, and from figures to text. A function is at a level from one of
+//! What `--budget` left out: from its lines to figures. A function is at a level from one of
 //! its lines to the next, or to the end. Only the level `recorded` has calls in the trace; older traces know another
 //! one besides `unhooked`.
 
@@ -6,12 +6,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::figures::Figures;
-use super::text::{Page, clean, duration, plural, seconds};
+use super::units::plural;
 use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::{self as trace, Action, Header, Level};
 
-const TOP: usize = 20;
 /// There are never more hooked functions.
 const FUNCTIONS: usize = 16_384;
 /// Limit on listed periods without a hook, for one function.
@@ -49,29 +47,34 @@ pub struct Period {
 
 #[derive(Default)]
 pub struct Budget {
-    limit: String,
-    given_up: u64,
-    taken_back: u64,
+    figures: BudgetFigures,
     functions: BTreeMap<u32, (Forgone, u64)>,
 }
 
 impl Budget {
     pub fn header(&mut self, header: &Header) {
         let limit = header.options.get("budget").map(ToString::to_string).unwrap_or_default();
-        self.limit = limit.strip_suffix(".0").unwrap_or(&limit).to_owned();
+        self.figures.limit = limit.strip_suffix(".0").unwrap_or(&limit).to_owned();
     }
 
     pub fn add(&mut self, ts_ns: u64, line: &trace::Budget) {
         match line.action {
-            Action::GiveUp => self.given_up += 1,
-            Action::TakeBack => self.taken_back += 1,
+            Action::GiveUp => self.figures.given_up += 1,
+            Action::TakeBack => self.figures.taken_back += 1,
             Action::End => {}
         }
         if self.functions.len() >= FUNCTIONS && !self.functions.contains_key(&line.probe) {
             return;
         }
-        let (function, since_ns) =
-            self.functions.entry(line.probe).or_insert_with(|| (Forgone::new(line), ts_ns));
+        let new = || Forgone {
+            name: short(&line.function, LONGEST_NAME),
+            level: line.before,
+            given_up: 0,
+            unhooked_ns: 0,
+            unhooked: Vec::new(),
+            more_periods: 0,
+        };
+        let (function, since_ns) = self.functions.entry(line.probe).or_insert_with(|| (new(), ts_ns));
         function.stays(*since_ns, ts_ns);
         function.given_up += u64::from(line.action == Action::GiveUp);
         (function.level, *since_ns) = (line.level, ts_ns);
@@ -90,27 +93,11 @@ impl Budget {
         };
         let mut functions: Vec<Forgone> = self.functions.values().map(at_end).collect();
         functions.sort_by(|a, b| (b.unhooked_ns, &a.name).cmp(&(a.unhooked_ns, &b.name)));
-        self.left_out().then(|| BudgetFigures {
-            limit: self.limit.clone(),
-            given_up: self.given_up,
-            taken_back: self.taken_back,
-            functions,
-        })
+        self.left_out().then(|| BudgetFigures { functions, ..self.figures.clone() })
     }
 }
 
 impl Forgone {
-    fn new(line: &trace::Budget) -> Forgone {
-        Forgone {
-            name: short(&line.function, LONGEST_NAME),
-            level: line.before,
-            given_up: 0,
-            unhooked_ns: 0,
-            unhooked: Vec::new(),
-            more_periods: 0,
-        }
-    }
-
     /// Adds a period at the current level.
     fn stays(&mut self, from_ns: u64, to_ns: u64) {
         let ns = to_ns.saturating_sub(from_ns);
@@ -136,33 +123,4 @@ impl BudgetFigures {
         let were = if functions == 1 { "was" } else { "were" };
         format!("given up for --budget: {} {were} not recorded for a while", plural(functions, "function"))
     }
-}
-
-pub fn section(page: &mut Page, figures: &Figures) {
-    let Some(budget) = &figures.budget else { return };
-    let functions = plural(budget.functions.len() as u64, "function");
-    page.section(&format!("Given up for --budget {}: {functions}", clean(&budget.limit)));
-    page.line(&format!("  {:>16}  Name", "Not recorded for"));
-    for function in budget.functions.iter().take(TOP) {
-        page.line(&format!("  {:>16}  {}", duration(function.unhooked_ns), clean(&function.name)));
-        if !function.unhooked.is_empty() {
-            page.wrapped("    not recorded ", &periods(function));
-        }
-    }
-    page.more(budget.functions.len(), TOP, "functions");
-}
-
-fn periods(function: &Forgone) -> String {
-    let one = |p: &Period| format!("from {} to {} s", millis(p.from_ns), millis(p.to_ns));
-    let mut all: Vec<String> = function.unhooked.iter().map(one).collect();
-    if function.more_periods > 0 {
-        all.push(format!("and {}", plural(function.more_periods, "more time")));
-    }
-    all.join(", ")
-}
-
-/// Seconds, with three decimals.
-fn millis(ns: u64) -> String {
-    let exact = seconds(ns);
-    exact.get(..exact.len() - 6).unwrap_or(&exact).to_owned()
 }

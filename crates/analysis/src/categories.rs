@@ -2,9 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::figures::Figures;
-use super::table::{Cell, Column, Table, number, text};
-use super::text::{Page, plural};
 use gpurec_cuda::Category;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,13 +12,6 @@ pub struct CategorySeen {
 }
 
 const NAMES: [&str; 6] = ["init", "memory", "copy", "launch", "sync", "other"];
-
-const COLUMNS: &[Column] = &[
-    text("Category", "category"),
-    number("Total (ms)", "total_ns"),
-    number("(%)", "percent"),
-    number("Calls", "calls"),
-];
 
 /// Calls and time, indexed by `of`.
 #[derive(Clone, Default)]
@@ -71,32 +61,4 @@ impl Categories {
         all.sort_by_key(|seen| std::cmp::Reverse(seen.total_ns));
         all
     }
-}
-
-pub fn section(page: &mut Page, figures: &Figures) {
-    if figures.by_category.is_empty() {
-        return;
-    }
-    let whole: u128 = figures.by_category.iter().map(|seen| u128::from(seen.total_ns)).sum();
-    let calls = u128::from(figures.cuda_calls) * 1_000_000_000;
-    let is_known = !figures.unknown.contains_key("cuda_calls");
-    let rate = calls.checked_div(figures.duration_ns.into()).filter(|_| is_known);
-    let rate = rate.map(|rate| format!(", {rate} a second"));
-    let seen = if is_known { "" } else { " seen" };
-    page.section(&format!(
-        "Time by category: {}{seen}{}",
-        plural(figures.cuda_calls, "CUDA call"),
-        rate.unwrap_or_default()
-    ));
-    let mut table = Table::new("categories", "categories", COLUMNS);
-    for seen in &figures.by_category {
-        table.row(vec![
-            Cell::Text(seen.category.clone()),
-            Cell::Millis(seen.total_ns),
-            Cell::Share(seen.total_ns.into(), whole),
-            Cell::Count(seen.calls),
-        ]);
-    }
-    page.table(&table);
-    page.wrapped("  ", "Of outermost calls: one made inside another is in the time of that one.");
 }

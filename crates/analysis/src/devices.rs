@@ -1,6 +1,5 @@
 //! Figures by device. In: launches, `memory` and `transfer` lines, each with its device. Out: launches, memory and
-//! copies of each device, one more row for those without a known device, and the section of the summary for programs
-//! that use several devices.
+//! copies of each device, and one more row for those without a known device.
 //!
 //! Device numbers are those of the process: with CUDA_VISIBLE_DEVICES the same number is another GPU in another
 //! process.
@@ -10,9 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::by_process::ByProcess;
-use super::figures::Figures;
-use super::table::{Cell, Column, Table, number};
-use super::text::Page;
 use gpurec_trace::{Memory, Op, Transfer};
 
 /// Limit on distinct devices; activity on others counts as without a device.
@@ -125,47 +121,5 @@ impl Devices {
             all.extend(self.rows.get(&None).map(figures));
         }
         all
-    }
-}
-
-const COLUMNS: &[Column] = &[
-    number("Device", "device"),
-    number("Processes", "processes"),
-    number("Launches", "launches"),
-    number("Graph launches", "graph_launches"),
-    number("Allocated", "allocated_bytes"),
-    number("Peak", "peak_bytes"),
-    number("Held at end", "held_bytes"),
-    number("Transfers", "transfers"),
-    number("Transferred", "transferred_bytes"),
-];
-
-pub fn section(page: &mut Page, figures: &Figures) {
-    if figures.devices.iter().filter(|seen| seen.device.is_some()).count() < 2 {
-        return;
-    }
-    page.section("By device, as each process numbers them:");
-    let is_unknown = |key: &str| figures.unknown.contains_key(&format!("devices.{key}"));
-    let known = |key: &str, cell: Cell| if is_unknown(key) { "?".into() } else { cell };
-    let mut table = Table::new("devices", "devices", COLUMNS);
-    for seen in &figures.devices {
-        table.row(vec![
-            seen.device.map_or(Cell::from("not known"), |device| Cell::Count(device.into())),
-            Cell::Count(seen.processes),
-            known("launches", Cell::Count(seen.launches)),
-            known("graph_launches", Cell::Count(seen.graph_launches)),
-            known("allocated_bytes", Cell::Bytes(seen.allocated_bytes)),
-            known("peak_bytes", Cell::Bytes(seen.peak_bytes)),
-            known("held_bytes", Cell::Bytes(seen.held_bytes)),
-            known("transfers", Cell::Count(seen.transfers)),
-            known("transferred_bytes", Cell::Bytes(seen.transferred_bytes)),
-        ]);
-    }
-    page.table(&table);
-    let mut reasons: Vec<&String> =
-        figures.unknown.iter().filter(|(key, _)| key.starts_with("devices.")).map(|(_, why)| why).collect();
-    reasons.dedup();
-    for reason in reasons {
-        page.wrapped("  ? ", &format!("not known ({reason})"));
     }
 }

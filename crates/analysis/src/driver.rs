@@ -2,11 +2,11 @@
 //! which CUDA call encloses a span; beneath.rs, which has both, decides that.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 
 use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidSeen};
 use super::rows::{Rows, Sort};
 use gpurec_trace::bounds::{LONGEST_NAME, Sums, short};
-use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{Call, Calls};
 use gpurec_trace::{Header, Instant, KernelBegin, Kind, Value, Xid};
 
@@ -53,11 +53,8 @@ impl Within {
 /// One of the slowest calls.
 pub struct Slow {
     pub function: usize,
-    pub pid: u32,
-    pub tid: u32,
-    pub begin: u64,
-    pub ts_ns: u64,
-    pub duration_ns: u64,
+    /// Without the names, and what `within` has.
+    pub call: SlowCall,
     pub within: Option<Box<Within>>,
 }
 
@@ -69,7 +66,6 @@ pub struct Driver {
     pub rows: Rows,
     /// The longest first.
     slowest: Vec<Slow>,
-    states: Map<Box<str>, (u64, u64)>,
     figures: KernelSpace,
 }
 
@@ -141,13 +137,11 @@ impl Driver {
             Some(Value::Text(state)) => state,
             _ => Cow::Borrowed("unknown"),
         };
-        let state = state.as_ref();
-        if !self.states.contains_key(state) && self.states.len() < STATES && state.len() < LONGEST_NAME {
-            self.states.insert(state.into(), (0, 0));
-        }
-        if let Some((count, total)) = self.states.get_mut(state) {
-            *count += 1;
-            *total = total.saturating_add(ns);
+        if let Some(known) = off.by_state.iter_mut().find(|known| known.state == state) {
+            known.count += 1;
+            known.total_ns = known.total_ns.saturating_add(ns);
+        } else if off.by_state.len() < STATES && state.len() < LONGEST_NAME {
+            off.by_state.push(OffCpuState { state: state.into_owned(), count: 1, total_ns: ns });
         }
     }
 
@@ -173,11 +167,11 @@ impl Driver {
 
     /// Whether a call of this duration is among the slowest so far.
     pub fn is_slow(&self, ns: u64) -> bool {
-        self.slowest.len() < SLOWEST || self.slowest.last().is_some_and(|least| ns > least.duration_ns)
+        self.slowest.len() < SLOWEST || self.slowest.last().is_some_and(|least| ns > least.call.duration_ns)
     }
 
     pub fn slow(&mut self, slow: Slow) {
-        let at = self.slowest.partition_point(|known| known.duration_ns >= slow.duration_ns);
+        let at = self.slowest.partition_point(|known| known.call.duration_ns >= slow.call.duration_ns);
         self.slowest.insert(at, slow);
         self.slowest.truncate(SLOWEST);
     }
@@ -187,7 +181,7 @@ impl Driver {
     }
 
     /// None without --kernel. `function` gives the name of a CUDA function.
-    pub fn finish(&self, function: impl Fn(usize) -> String) -> Option<KernelSpace> {
+    pub fn finish<'a>(&self, function: impl Fn(usize) -> &'a str) -> Option<KernelSpace> {
         if !self.seen {
             return None;
         }
@@ -196,49 +190,32 @@ impl Driver {
         (figures.functions, figures.more_functions) = self.rows.of(Sort::Function);
         figures.interrupts = self.rows.of(Sort::Interrupt).0;
         figures.tracepoints = self.rows.of(Sort::Tracepoint).0;
-        figures.off_cpu = OffCpu { by_state: self.states(), ..figures.off_cpu };
-        figures.slowest = self.slowest.iter().map(|slow| self.slow_call(slow, &function)).collect();
+        figures.off_cpu.by_state.sort_by(|a, b| (b.total_ns, &a.state).cmp(&(a.total_ns, &b.state)));
+        figures.slowest =
+            self.slowest.iter().map(|slow| self.slow_call(slow, function(slow.function))).collect();
         Some(figures)
     }
 
-    fn states(&self) -> Vec<OffCpuState> {
-        let mut all: Vec<OffCpuState> = Vec::new();
-        for (state, (count, total_ns)) in &self.states {
-            all.push(OffCpuState { state: state.to_string(), count: *count, total_ns: *total_ns });
-        }
-        all.sort_by(|a, b| b.total_ns.cmp(&a.total_ns).then_with(|| a.state.cmp(&b.state)));
-        all
-    }
-
-    fn slow_call(&self, slow: &Slow, function: impl Fn(usize) -> String) -> SlowCall {
-        let mut call = SlowCall {
-            function: function(slow.function),
-            pid: slow.pid,
-            tid: slow.tid,
-            begin: slow.begin,
-            ts_ns: slow.ts_ns,
-            duration_ns: slow.duration_ns,
-            ..SlowCall::default()
-        };
+    fn slow_call(&self, slow: &Slow, function: &str) -> SlowCall {
+        let mut call = SlowCall { function: function.to_owned(), ..slow.call.clone() };
         let Some(within) = &slow.within else { return call };
         (call.kernel_ns, call.off_cpu_ns) = (within.kernel_ns, within.off_cpu_ns);
         (call.more_calls, call.more_ns) = within.requests.others;
         let mut rows: Vec<_> = within.requests.by_key.iter().collect();
-        rows.sort_by(|(a, (_, x)), (b, (_, y))| y.cmp(x).then(a.cmp(b)));
+        rows.sort_by_key(|(row, (_, ns))| (Reverse(*ns), **row));
         for (index, (calls, total_ns)) in rows {
-            let row = self.rows.get(*index).filter(|_| call.requests.len() < REQUESTS);
-            let Some(row) = row else {
-                call.more_calls += calls;
-                call.more_ns = call.more_ns.saturating_add(*total_ns);
-                continue;
-            };
-            let name = if row.sort == Sort::Request { &row.request } else { &row.name };
-            call.requests.push(SlowRequest {
-                request: name.to_string(),
-                detail: row.detail.as_deref().map(str::to_owned),
-                calls: *calls,
-                total_ns: *total_ns,
-            });
+            match self.rows.get(*index).filter(|_| call.requests.len() < REQUESTS) {
+                Some(row) => call.requests.push(SlowRequest {
+                    request: if row.sort == Sort::Request { &row.request } else { &row.name }.to_string(),
+                    detail: row.detail.as_deref().map(str::to_owned),
+                    calls: *calls,
+                    total_ns: *total_ns,
+                }),
+                None => {
+                    call.more_calls += calls;
+                    call.more_ns = call.more_ns.saturating_add(*total_ns);
+                }
+            }
         }
         call
     }

@@ -132,6 +132,6 @@ pub struct XidSeen {
     pub message: String,
 }
 
-fn is_zero(count: &u64) -> bool {
+pub fn is_zero(count: &u64) -> bool {
     *count == 0
 }

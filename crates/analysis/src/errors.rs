@@ -3,12 +3,13 @@
 //! uses.
 
 use super::by_process::ByProcess;
+use super::failures::code_of;
 use super::figures::{ErrorWindow, FailureCause, LaunchCount, SyncSeen};
 use gpurec_cuda::FunctionTraits;
 use gpurec_cuda::traits::{Context, Kind};
 use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Args, Begin, End, Retval, Value};
+use gpurec_trace::{Args, Begin, End, Value};
 
 /// Limit on distinct contexts.
 const MOST: usize = 65_536;
@@ -71,19 +72,15 @@ impl Errors {
 
     /// Records a failure that the program saw. Only the first of a context counts, and, if that was an error of the
     /// call itself, also the first error that comes from the device.
-    pub fn failed(
+    pub fn failed<'a>(
         &mut self,
         end: &End,
         ts_ns: u64,
         cause: Option<FailureCause>,
-        kernel_name: impl Fn(usize) -> String,
-        function_name: impl Fn(usize) -> String,
+        kernel_name: impl Fn(usize) -> &'a str,
+        function_name: impl Fn(usize) -> &'a str,
     ) {
-        let code = match end.retval {
-            Some(Retval::Number(code)) => Some(code),
-            _ => None,
-        };
-        let asynchronous = code.is_some_and(|code| ASYNCHRONOUS.contains(&code));
+        let asynchronous = code_of(end).is_some_and(|code| ASYNCHRONOUS.contains(&code));
         let context = self.current.get(end.pid, &end.tid).and_then(|stack| stack.last()).copied();
         let full = self.windows.len() >= WINDOWS;
         let Some(since) = self.since(end.pid, end.tid) else { return };
@@ -95,6 +92,14 @@ impl Errors {
         if full {
             return;
         }
+        let last_sync = since.sync.map(|(function, begin, ts_ns)| {
+            let function = function_name(function).to_owned();
+            SyncSeen { function, begin, ts_ns }
+        });
+        let kernels = since.kernels.iter().map(|(kernel, launches)| {
+            let kernel = kernel_name(*kernel).to_owned();
+            LaunchCount { kernel, launches: *launches }
+        });
         let window = ErrorWindow {
             pid: end.pid,
             tid: end.tid,
@@ -105,17 +110,9 @@ impl Errors {
             cause,
             begin: end.begin,
             ts_ns,
-            last_sync: since.sync.map(|(function, begin, ts_ns)| SyncSeen {
-                function: function_name(function),
-                begin,
-                ts_ns,
-            }),
+            last_sync,
             launches: since.launches,
-            kernels: since
-                .kernels
-                .iter()
-                .map(|(kernel, count)| LaunchCount { kernel: kernel_name(*kernel), launches: *count })
-                .collect(),
+            kernels: kernels.collect(),
         };
         self.windows.push(window);
     }

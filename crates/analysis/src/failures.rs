@@ -5,8 +5,7 @@
 //! too, the nested failure is its cause; otherwise the call handled it. A call without a known result (a lost return,
 //! no return yet, or a library other than CUDA's) decides nothing: its nested failures pass to the call around it.
 
-use super::figures::{FailureCause, FailureKind, Failures, FirstFailure};
-use super::tally;
+use super::figures::{FailureCause, FailureKind, Failures, FirstFailure, OTHER_FUNCTIONS, OTHERS};
 use gpurec_cuda::{self as cuda, Api};
 use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
@@ -24,6 +23,14 @@ const CALLS: usize = 32_768;
 /// any order. They are not failures of the program.
 pub fn is_shutdown(error: &str) -> bool {
     matches!(error, "CUDA_ERROR_DEINITIALIZED" | "cudaErrorCudartUnloading")
+}
+
+/// The number that a call returned.
+pub fn code_of(end: &End) -> Option<i64> {
+    match end.retval {
+        Some(Retval::Number(code)) => Some(code),
+        _ => None,
+    }
 }
 
 #[derive(Clone, Default)]
@@ -100,12 +107,8 @@ impl FailureTally {
         (function, asked_bytes): (usize, Option<u64>),
         inside: Option<Box<Inside>>,
     ) -> Failed {
-        let code = match end.retval {
-            Some(Retval::Number(code)) => Some(code),
-            _ => None,
-        };
-        let kind = self.kind(end, function, code);
-        let cause = self.over(inside).map(|inside| inside.last);
+        let kind = self.kind(end, function, code_of(end));
+        let cause = self.take(inside).map(|inside| inside.last);
         Failed {
             times: Times { count: 1, first_ns: ts_ns, last_ns: ts_ns, asked_bytes },
             at: At { ts_ns, pid: end.pid, tid: end.tid, begin: end.begin, kind, cause },
@@ -116,22 +119,16 @@ impl FailureTally {
         // The last kind collects all failures beyond the limit.
         let full = self.kinds.len() >= KINDS && !self.by_code.contains_key(&(function, code));
         let key = if full { (usize::MAX, None) } else { (function, code) };
-        if let Some(known) = self.by_code.get(&key) {
-            return *known;
-        }
-        let others = || tally::others(None).to_owned();
-        let (error, name) = (end.error.as_deref().unwrap_or_default(), &end.name);
-        self.by_code.insert(key, self.kinds.len());
-        self.kinds.push(Kind {
-            api: if full { Api::Other } else { cuda::api(name) },
-            error: if full { "(others)".to_owned() } else { short(error, LONGEST_ERROR) },
-            code: code.filter(|_| !full),
-            function: if full { others() } else { short(name, LONGEST_NAME) },
-            failed: Times::default(),
-            handled: Times::default(),
-            cause: None,
-        });
-        self.kinds.len() - 1
+        *self.by_code.entry(key).or_insert_with(|| {
+            let error = end.error.as_deref().unwrap_or_default();
+            let (api, error, function) = match full {
+                true => (Api::Other, OTHERS.to_owned(), OTHER_FUNCTIONS.to_owned()),
+                false => (cuda::api(&end.name), short(error, LONGEST_ERROR), short(&end.name, LONGEST_NAME)),
+            };
+            let (failed, handled) = (Times::default(), Times::default());
+            self.kinds.push(Kind { api, error, code: key.1, function, failed, handled, cause: None });
+            self.kinds.len() - 1
+        })
     }
 
     fn cause(&self, kind: usize) -> Option<FailureCause> {
@@ -140,7 +137,7 @@ impl FailureTally {
     }
 
     /// Counts a failure as seen by the program. Returns false if it is not a failure of the program.
-    pub fn seen(&mut self, failed: &Failed) -> bool {
+    pub fn count(&mut self, failed: &Failed) -> bool {
         let at = &failed.at;
         let Some(kind) = self.kinds.get_mut(at.kind) else { return false };
         if kind.failed.count == 0 {
@@ -165,7 +162,7 @@ impl FailureTally {
     }
 
     /// Makes a failure wait for the enclosing call. Returns false if there is no room.
-    pub fn waits(&mut self, within: &mut Option<Box<Inside>>, failed: &Failed) -> bool {
+    pub fn defer(&mut self, within: &mut Option<Box<Inside>>, failed: &Failed) -> bool {
         if within.is_none() {
             if self.waited_for >= CALLS {
                 return false;
@@ -178,7 +175,7 @@ impl FailureTally {
 
     /// The enclosing call succeeded: it handled these failures.
     pub fn handled(&mut self, inside: Option<Box<Inside>>) {
-        for (kind, times) in self.over(inside).into_iter().flat_map(|inside| inside.kinds) {
+        for (kind, times) in self.take(inside).into_iter().flat_map(|inside| inside.kinds) {
             if let Some(kind) = self.kinds.get_mut(kind) {
                 kind.handled.add(&times);
             }
@@ -187,25 +184,21 @@ impl FailureTally {
 
     /// The enclosing call has no known result: its failures pass to the next outer call, or to the program.
     pub fn undecided(&mut self, inside: Option<Box<Inside>>, within: Option<&mut Option<Box<Inside>>>) {
-        let Some(inside) = self.over(inside) else { return };
-        if let Some(within) = within {
-            match within {
-                Some(outer) => {
-                    let mut rest = inside;
-                    rest.kinds.retain(|(kind, times)| !outer.add(*kind, times));
-                    self.all_seen(&rest);
-                }
-                None => {
-                    self.waited_for += 1;
-                    *within = Some(inside);
-                }
+        let Some(mut rest) = self.take(inside) else { return };
+        match within {
+            Some(within @ None) => {
+                self.waited_for += 1;
+                *within = Some(rest);
             }
-            return;
+            Some(Some(outer)) => {
+                rest.kinds.retain(|(kind, times)| !outer.add(*kind, times));
+                self.count_all(&rest);
+            }
+            None => self.count_all(&rest),
         }
-        self.all_seen(&inside);
     }
 
-    fn all_seen(&mut self, inside: &Inside) {
+    fn count_all(&mut self, inside: &Inside) {
         for (kind, times) in &inside.kinds {
             if let Some(kind) = self.kinds.get_mut(*kind) {
                 kind.failed.add(times);
@@ -217,7 +210,7 @@ impl FailureTally {
         }
     }
 
-    fn over(&mut self, inside: Option<Box<Inside>>) -> Option<Box<Inside>> {
+    fn take(&mut self, inside: Option<Box<Inside>>) -> Option<Box<Inside>> {
         self.waited_for -= usize::from(inside.is_some());
         inside
     }
@@ -237,44 +230,50 @@ impl FailureTally {
     /// The figures, including failures inside unfinished calls.
     pub fn finish<'a>(&self, open: impl Iterator<Item = &'a Inside>) -> Failures {
         let mut all = self.clone();
-        open.for_each(|inside| all.all_seen(inside));
-        let is_failure = |kind: &&Kind| !is_shutdown(&kind.error);
-        let sum = |times: &mut dyn Iterator<Item = u64>| times.fold(0u64, u64::saturating_add);
+        open.for_each(|inside| all.count_all(inside));
+        let (shutdown, own): (Vec<&Kind>, Vec<&Kind>) =
+            all.kinds.iter().partition(|kind| is_shutdown(&kind.error));
+        let sum = |kinds: &[&Kind]| kinds.iter().map(|kind| kind.failed.count).fold(0, u64::saturating_add);
+        let handled = all.listed(&all.kinds, |kind| (&kind.handled, None));
         Failures {
-            calls: sum(&mut all.kinds.iter().filter(is_failure).map(|kind| kind.failed.count)),
-            handled: sum(&mut all.kinds.iter().map(|kind| kind.handled.count)),
-            shutdown: sum(&mut all.kinds.iter().filter(|k| !is_failure(k)).map(|kind| kind.failed.count)),
-            by_error: all.listed(|kind| (!is_shutdown(&kind.error)).then_some((&kind.failed, kind.cause))),
-            handled_by_error: all.listed(|kind| Some((&kind.handled, None))),
+            calls: sum(&own),
+            handled: handled.iter().map(|kind| kind.count).fold(0, u64::saturating_add),
+            shutdown: sum(&shutdown),
+            by_error: all.listed(own, |kind| (&kind.failed, kind.cause)),
+            handled_by_error: handled,
             first: all.first_failure(),
         }
     }
 
     /// In the order of first occurrence.
-    fn listed(&self, of: impl Fn(&Kind) -> Option<(&Times, Option<usize>)>) -> Vec<FailureKind> {
-        let with_times = |kind| {
-            let (times, cause) = of(kind).filter(|(times, _)| times.count > 0)?;
-            Some((kind, times, cause))
-        };
-        let mut all: Vec<(&Kind, &Times, Option<usize>)> = self.kinds.iter().filter_map(with_times).collect();
-        all.sort_by_key(|(_, times, _)| times.first_ns);
-        let listed = |(kind, times, cause): (&Kind, &Times, Option<usize>)| FailureKind {
-            api: match kind.api {
+    fn listed<'a>(
+        &self,
+        kinds: impl IntoIterator<Item = &'a Kind>,
+        of: impl Fn(&Kind) -> (&Times, Option<usize>),
+    ) -> Vec<FailureKind> {
+        let figures = |kind: &Kind| {
+            let (times, cause) = of(kind);
+            let api = match kind.api {
                 Api::Driver => "driver",
                 Api::Runtime => "runtime",
                 Api::Other => "other",
+            };
+            FailureKind {
+                api: api.to_owned(),
+                error: kind.error.clone(),
+                code: kind.code,
+                function: kind.function.clone(),
+                count: times.count,
+                asked_bytes: times.asked_bytes,
+                first_ns: times.first_ns,
+                last_ns: times.last_ns,
+                cause: cause.and_then(|cause| self.cause(cause)),
             }
-            .to_owned(),
-            error: kind.error.clone(),
-            code: kind.code,
-            function: kind.function.clone(),
-            count: times.count,
-            asked_bytes: times.asked_bytes,
-            first_ns: times.first_ns,
-            last_ns: times.last_ns,
-            cause: cause.and_then(|cause| self.cause(cause)),
         };
-        all.into_iter().map(listed).collect()
+        let mut all: Vec<FailureKind> =
+            kinds.into_iter().map(figures).filter(|kind| kind.count > 0).collect();
+        all.sort_by_key(|kind| kind.first_ns);
+        all
     }
 }
 

@@ -4,6 +4,7 @@
 mod json;
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +12,24 @@ pub use super::budget::BudgetFigures;
 pub use super::categories::CategorySeen;
 pub use super::devices::DeviceSeen;
 pub use super::driver_figures::KernelSpace;
-pub use super::pauses::PauseFigures;
-pub use super::sleeps::SleepFigures;
-use super::unknown::{BEFORE, PEAK};
+use super::driver_figures::is_zero;
 use gpurec_trace::{self as trace, InFlight, Incomplete, Reason, Refused, reasons};
+
+/// The names of rows for what is beyond a limit.
+pub const OTHER_FUNCTIONS: &str = "(other functions)";
+pub const OTHERS: &str = "(others)";
+
+/// The peaks of all processes.
+pub const PEAK: &str = "memory.peak";
+
+/// The prefix of each device's figures.
+pub const BY_DEVICE: &str = "devices.";
+
+/// The reason that affects only processes from before the recording.
+pub const BEFORE: &str = "memory from before the recording is not in it";
+
+/// The reason if memory may come from outside a part (--from, --tid).
+pub const OUTSIDE: &str = "memory from outside this part is not in it";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -93,9 +108,9 @@ pub struct Figures {
     /// Only if the recording gave something up for --budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget: Option<BudgetFigures>,
-    /// Only in a recording with --lossless.
+    /// How often and for how long --lossless made processes wait. Only in a recording with --lossless.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pauses: Option<PauseFigures>,
+    pub pauses: Option<trace::Stops>,
     /// gpurec's own stops of the recorded processes, including those of --lossless; None if the trace does not contain
     /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,10 +120,6 @@ pub struct Figures {
     pub sleeps: Option<SleepFigures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-}
-
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 /// The calls of one function, in the columns of nsys. The median is within 1 %, everything else is exact.
@@ -373,6 +384,21 @@ pub struct LaunchCount {
     pub launches: u64,
 }
 
+/// Suspends of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SleepFigures {
+    pub count: u64,
+    pub total_ns: u64,
+    /// The first suspends.
+    pub first: Vec<Sleep>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sleep {
+    pub at_ns: u64,
+    pub slept_ns: u64,
+}
+
 /// One line of advice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
@@ -429,6 +455,12 @@ pub struct ThreadCost {
     pub cost_ns: u64,
 }
 
+impl Finding {
+    pub fn new(what: String, times: u64, cost_ns: Option<u64>, advice: &str) -> Finding {
+        Finding { what, times, cost_ns, advice: advice.to_owned() }
+    }
+}
+
 /// Bytes of the `end` line for figures, without the calls in flight, and the limits on rows of each table if the
 /// figures exceed that.
 const LONGEST_SUMMARY: usize = 11 << 20;
@@ -442,15 +474,15 @@ fn fits_beside(json: &serde_json::Value, most: usize) -> bool {
 impl Function {
     /// Merges both.
     fn with(self, other: Function) -> Function {
-        let calls = self.calls + other.calls;
-        let total_ns = self.total_ns.saturating_add(other.total_ns);
+        let (calls, total_ns) = (self.calls + other.calls, self.total_ns.saturating_add(other.total_ns));
+        let average = total_ns.checked_div(calls).unwrap_or(0);
         let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         Function {
-            name: super::tally::others(None).to_owned(),
+            name: OTHER_FUNCTIONS.to_owned(),
             calls,
             total_ns,
-            avg_ns: total_ns.checked_div(calls).unwrap_or(0),
-            med_ns: total_ns.checked_div(calls).unwrap_or(0),
+            avg_ns: average,
+            med_ns: average,
             min_ns: self.min_ns.min(other.min_ns),
             max_ns: self.max_ns.max(other.max_ns),
             stddev_ns: 0,
@@ -463,49 +495,56 @@ impl Function {
     }
 }
 
+impl FailureKind {
+    fn with(self, other: FailureKind) -> FailureKind {
+        let [api, error, function] = ["other", OTHERS, OTHERS].map(str::to_owned);
+        let (count, last_ns) = (self.count + other.count, self.last_ns.max(other.last_ns));
+        FailureKind { api, error, function, count, first_ns: self.first_ns, last_ns, ..Default::default() }
+    }
+}
+
+impl SyncFunction {
+    fn with(self, other: SyncFunction) -> SyncFunction {
+        SyncFunction {
+            name: OTHERS.to_owned(),
+            calls: self.calls + other.calls,
+            total_ns: self.total_ns.saturating_add(other.total_ns),
+            unfinished: self.unfinished + other.unfinished,
+        }
+    }
+}
+
+/// Limits a list. Returns the number of entries that it left out.
+pub fn truncate<T>(all: &mut Vec<T>, most: usize) -> u64 {
+    let more = all.len().saturating_sub(most);
+    all.truncate(most);
+    more as u64
+}
+
 impl Figures {
     /// The `summary` of the `end` line, with fewer rows if they would not all fit.
     pub fn to_json(&self) -> serde_json::Value {
-        let whole = self.with_nulls();
-        if fits_beside(&whole, LONGEST_SUMMARY) {
-            return whole;
-        }
         let shorter = FEWER_ROWS.iter().map(|rows| {
             let mut shorter = self.clone();
             shorter.keep(*rows);
             shorter.with_nulls()
         });
-        shorter.into_iter().find(|json| fits_beside(json, LONGEST_SUMMARY)).unwrap_or_default()
+        iter::once_with(|| self.with_nulls())
+            .chain(shorter)
+            .find(|json| fits_beside(json, LONGEST_SUMMARY))
+            .unwrap_or_default()
     }
 
     /// Limits each table to this number of rows, plus one row for the sum of the rest.
     fn keep(&mut self, rows: usize) {
-        const OTHERS: &str = "(others)";
-        if self.functions.len() > rows {
-            let rest = self.functions.split_off(rows);
-            self.functions.extend(rest.into_iter().reduce(Function::with));
+        fn sum<T>(all: &mut Vec<T>, rows: usize, merge: fn(T, T) -> T) {
+            let rest = all.split_off(rows.min(all.len()));
+            all.extend(rest.into_iter().reduce(merge));
         }
-        for errors in [&mut self.failures.by_error, &mut self.failures.handled_by_error] {
-            if errors.len() > rows {
-                let rest: Vec<FailureKind> = errors.drain(rows..).collect();
-                let [api, error, function] = ["other", OTHERS, OTHERS].map(str::to_owned);
-                errors.push(FailureKind {
-                    count: rest.iter().map(|kind| kind.count).sum(),
-                    first_ns: rest.first().map_or(0, |kind| kind.first_ns),
-                    last_ns: rest.iter().map(|kind| kind.last_ns).max().unwrap_or(0),
-                    ..FailureKind { api, error, function, ..FailureKind::default() }
-                });
-            }
-        }
-        if self.sync.by_function.len() > rows {
-            let mut others = SyncFunction { name: OTHERS.to_owned(), calls: 0, total_ns: 0, unfinished: 0 };
-            for one in self.sync.by_function.drain(rows..) {
-                others.calls += one.calls;
-                others.unfinished += one.unfinished;
-                others.total_ns = others.total_ns.saturating_add(one.total_ns);
-            }
-            self.sync.by_function.push(others);
-        }
+        sum(&mut self.functions, rows, Function::with);
+        sum(&mut self.failures.by_error, rows, FailureKind::with);
+        sum(&mut self.failures.handled_by_error, rows, FailureKind::with);
+        sum(&mut self.sync.by_function, rows, SyncFunction::with);
         if self.lost_by_probe.len() > rows {
             let mut by_count: Vec<_> = std::mem::take(&mut self.lost_by_probe).into_iter().collect();
             by_count.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -516,29 +555,19 @@ impl Figures {
         self.in_flight.truncate(rows);
         self.error_windows.truncate(rows.div_ceil(64));
         self.refused.values_mut().for_each(|refused| refused.truncate(rows));
-        for (cut, more) in [
-            (self.libraries.len().saturating_sub(rows), &mut self.more_libraries),
-            (self.processes.len().saturating_sub(rows), &mut self.more_processes),
-            (self.kernels.len().saturating_sub(rows), &mut self.more_kernels),
-        ] {
-            *more += cut as u64;
-        }
-        self.libraries.truncate(rows);
-        self.processes.truncate(rows);
-        self.kernels.truncate(rows);
+        self.more_libraries += truncate(&mut self.libraries, rows);
+        self.more_processes += truncate(&mut self.processes, rows);
+        self.more_kernels += truncate(&mut self.kernels, rows);
     }
 
     /// Records that the file ends before these figures do. `why` replaces the error that the worker reported, which may
     /// have been another one, or may have come too late.
     pub fn not_written(&mut self, why: &std::io::Error) {
         let why = Incomplete::Unwritten { error: why.to_string() };
-        let reasons: Vec<Reason> = reasons(&self.incomplete_because, &self.incomplete_codes).collect();
+        let others = reasons(&self.incomplete_because, &self.incomplete_codes);
+        let others: Vec<Reason> = others.filter(|reason| reason.code != why.code()).collect();
         (self.complete, self.incomplete_because, self.incomplete_codes) = (false, Vec::new(), Vec::new());
-        reasons
-            .into_iter()
-            .filter(|reason| reason.code != why.code())
-            .for_each(|reason| self.incomplete(reason));
-        self.incomplete(why.into());
+        others.into_iter().chain([why.into()]).for_each(|reason| self.incomplete(reason));
     }
 
     pub fn incomplete(&mut self, reason: Reason) {

@@ -248,8 +248,7 @@ impl Habits {
     }
 
     /// Findings for a recording of `whole_ns`.
-    pub fn findings(&self, functions: &[Tally], whole_ns: u64) -> Vec<Finding> {
-        let name = |index: usize| functions.get(index).map_or("?", |f| &f.name);
+    pub fn findings<'a>(&self, name: impl Fn(usize) -> &'a str, whole_ns: u64) -> Vec<Finding> {
         let mut kinds: HashMap<(usize, Option<usize>), Waits> = HashMap::new();
         for (kind, waits) in self.waits.iter().filter(|(kind, _)| self.is_sure(kind)) {
             let sum = kinds.entry((kind.wait, kind.single)).or_default();
@@ -260,21 +259,21 @@ impl Habits {
         let mut kinds: Vec<_> =
             kinds.into_iter().filter(|(_, waits)| waits.count >= WAITS && waits.ns >= least).collect();
         kinds.sort_by(|a, b| (b.1.ns, a.0).cmp(&(a.1.ns, b.0)));
-        let waits = kinds.into_iter().take(3).map(|((wait, single), waits)| Finding {
-            what: match single {
-                Some(call) => format!("{} waits for a single {}", name(wait), name(call)),
-                None => format!(
-                    "{} waits though nothing is copied to the host, and the thread launches again at once",
-                    name(wait)
+        let waits = kinds.into_iter().take(3).map(|((wait, single), waits)| {
+            let wait = name(wait);
+            let (what, advice) = match single.map(&name) {
+                Some(call) => (
+                    format!("{wait} waits for a single {call}"),
+                    "wait once for many calls; order them with streams and events",
                 ),
-            },
-            times: waits.count,
-            cost_ns: Some(waits.ns),
-            advice: match single {
-                Some(_) => "wait once for many calls; order them with streams and events",
-                None => "leave it out, because a stream keeps its order by itself; order streams with events",
-            }
-            .to_owned(),
+                None => (
+                    format!(
+                        "{wait} waits though nothing is copied to the host, and the thread launches again at once"
+                    ),
+                    "leave it out, because a stream keeps its order by itself; order streams with events",
+                ),
+            };
+            Finding::new(what, waits.count, Some(waits.ns), advice)
         });
         waits.chain(self.unseen()).chain(self.unsynced()).collect()
     }
@@ -286,28 +285,19 @@ impl Habits {
     }
 
     fn unseen(&self) -> Option<Finding> {
-        let unseen: u64 = self.threads.values().map(|habit| habit.unseen).sum();
-        let mut errors: Vec<&str> =
-            self.threads.values().filter(|h| h.unseen > 0).filter_map(|h| h.error.as_deref()).collect();
-        errors.sort();
-        (unseen > 0).then(|| Finding {
-            what: format!(
-                "launches failed and the program did not check ({})",
-                errors.first().unwrap_or(&"?")
-            ),
-            times: unseen,
-            cost_ns: None,
-            advice: "call cudaGetLastError after each <<<>>> launch".to_owned(),
+        let habits = || self.threads.values().filter(|habit| habit.unseen > 0);
+        let error = habits().filter_map(|habit| habit.error.as_deref()).min().unwrap_or("?");
+        let unseen: u64 = habits().map(|habit| habit.unseen).sum();
+        (unseen > 0).then(|| {
+            let what = format!("launches failed and the program did not check ({error})");
+            Finding::new(what, unseen, None, "call cudaGetLastError after each <<<>>> launch")
         })
     }
 
     fn unsynced(&self) -> Option<Finding> {
-        (self.never_synced > 0).then(|| Finding {
-            what: "launches before an exit without any call that would report their errors".to_owned(),
-            times: self.never_synced,
-            cost_ns: None,
-            advice: "call cudaDeviceSynchronize before the end, and look at what it returns".to_owned(),
-        })
+        let what = "launches before an exit without any call that would report their errors".to_owned();
+        let advice = "call cudaDeviceSynchronize before the end, and look at what it returns";
+        (self.never_synced > 0).then(|| Finding::new(what, self.never_synced, None, advice))
     }
 }
 

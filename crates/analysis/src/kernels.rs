@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::figures::{Finding, KernelSeen};
+use super::figures::{Finding, KernelSeen, OTHERS, truncate};
+use super::units::decimal;
 use gpurec_trace::Launch;
 use gpurec_trace::bounds::{Entries, Left, entry};
 use gpurec_trace::hash::Map;
@@ -12,7 +13,6 @@ const MOST: usize = 131_072;
 const LISTED: usize = 100;
 /// Limit on bytes of kernel names.
 const NAMES: usize = 64 << 20;
-const OTHERS: &str = "(others)";
 
 /// Limits on distinct shapes of one kernel, and of all kernels together.
 const SHAPES: usize = 64;
@@ -92,8 +92,7 @@ impl Kernels {
     pub fn finish(&self) -> (Vec<KernelSeen>, u64) {
         let mut all: Vec<KernelSeen> = self.kernels.iter().filter_map(Kernel::figures).collect();
         all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
-        let more = all.len().saturating_sub(LISTED) as u64;
-        all.truncate(LISTED);
+        let more = truncate(&mut all, LISTED);
         (all, more)
     }
 
@@ -104,16 +103,16 @@ impl Kernels {
         let mut threads: Vec<_> = self.threads.iter().filter(|(_, pace)| is_many(pace)).collect();
         threads.retain(|((pid, _), pace)| waited_ns(*pid) < pace.soon_ns);
         threads.sort_by(|a, b| (b.1.soon, a.0).cmp(&(a.1.soon, b.0)));
-        let finding = |((pid, tid), pace): (&(u32, u32), &Pace)| Finding {
-            what: format!(
-                "tiny launches: pid {pid} tid {tid} launches {}.{} us after the launch before, on average",
-                pace.soon_ns / pace.soon / 1000,
-                pace.soon_ns / pace.soon / 100 % 10
-            ),
-            times: pace.soon,
-            cost_ns: Some(pace.soon_ns),
-            advice: "fuse kernels, or launch them together as a CUDA graph (torch.compile, torch.cuda.graph)"
-                .to_owned(),
+        let finding = |((pid, tid), pace): (&(u32, u32), &Pace)| {
+            let after = decimal(pace.soon_ns / pace.soon / 100, 1);
+            Finding::new(
+                format!(
+                    "tiny launches: pid {pid} tid {tid} launches {after} us after the launch before, on average"
+                ),
+                pace.soon,
+                Some(pace.soon_ns),
+                "fuse kernels, or launch them together as a CUDA graph (torch.compile, torch.cuda.graph)",
+            )
         };
         threads.into_iter().take(3).map(finding).collect()
     }

@@ -31,15 +31,14 @@ pub mod measure;
 mod memory;
 mod nsys;
 pub mod only;
+mod page;
 pub mod paper;
-mod pauses;
 mod prose;
 pub mod read;
 mod rows;
 pub mod running;
 mod sections;
 mod shorten;
-mod sleeps;
 pub mod summary;
 mod table;
 mod tally;
@@ -49,6 +48,7 @@ pub mod text;
 pub mod timeline;
 mod transfers;
 pub mod ui;
+mod units;
 mod unknown;
 pub mod views;
 
@@ -63,7 +63,7 @@ use gpurec_trace::Header;
 pub use measure::{did_you_mean, nearest};
 pub use only::Only;
 pub use summary::Summary;
-pub use table::size;
+pub use units::size;
 
 /// Exit status of a command that failed.
 pub const FAILED: u8 = 125;
@@ -96,15 +96,13 @@ pub fn summary(files: &[PathBuf], json: bool, only: &Only) -> Result<u8> {
     let files = read::or_newest(files);
     read::of_each(&files, |_, file| {
         let figures = summary_of(file, only)?;
-        let mut text = String::new();
-        if json {
-            text = ui::json(&figures.with_nulls())? + "\n";
-        } else {
-            if files.len() > 1 {
-                text = format!("{}:\n", ui::name(file));
+        let text = match json {
+            true => ui::json(&figures.with_nulls())? + "\n",
+            false if files.len() > 1 => {
+                format!("{}:\n{}", ui::name(file), text::print(&figures, width_of_output()))
             }
-            text.push_str(&text::print(&figures, width_of_output()));
-        }
+            false => text::print(&figures, width_of_output()),
+        };
         std::io::stdout().lock().write_all(text.as_bytes())?;
         Ok(0)
     })

@@ -1,8 +1,9 @@
 //! Turns `memory` lines into figures: allocations and frees, live memory, and sizes that are allocated again and again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, SpaceSeen};
+use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, OTHERS, SpaceSeen};
 use super::growth::{Group, Made, Moment};
 use gpurec_trace::bounds::{Entries, MOST_LIVE, entry};
 use gpurec_trace::hash::Map;
@@ -11,11 +12,9 @@ use gpurec_trace::{Memory, Op};
 /// Number of leaks that the figures list.
 const LISTED: usize = 100;
 
-/// Limits on distinct spaces (there are seven) and on functions that allocate. The last index of each stands for all
-/// others.
-const SPACES: usize = 32;
+/// Limits on distinct spaces (there are seven) and on functions that allocate. The others share one index.
+const SPACES: usize = 31;
 const FUNCTIONS: usize = 65_536;
-const OTHERS: &str = "(others)";
 
 /// Limits on processes whose memory is followed, and on the length of a space's name.
 pub const PROCESSES: usize = 65_536;
@@ -48,15 +47,15 @@ const RESERVED: [&str; 2] = ["device", "virtual"];
 pub struct Memories {
     pub names: Names,
     /// By index of the space.
-    by_space: Vec<SpaceSeen>,
+    by_space: BTreeMap<u8, SpaceSeen>,
     processes: Map<u32, Holding>,
+    /// In the spaces of RESERVED, and the part that came through the runtime.
     peaks: Map<u32, u64>,
     runtime_peaks: Map<u32, u64>,
     gone: Gone,
     loops: Map<(u32, u8, u64), Loop>,
     /// The same for all sizes together.
     churn: Map<(u32, u8), Loop>,
-    figures: MemoryFigures,
     /// Number of allocations in `processes`, and of their groups.
     live: usize,
     groups: usize,
@@ -71,7 +70,7 @@ pub struct Memories {
 /// Names of spaces and functions, to which each allocation refers by index.
 #[derive(Default)]
 pub struct Names {
-    spaces: Vec<Box<str>>,
+    spaces: Entries<Arc<str>, SPACES, { SPACES * 2 * LONGEST_SPACE }>,
     functions: Entries<Arc<str>, FUNCTIONS, FUNCTION_NAMES>,
 }
 
@@ -129,7 +128,7 @@ struct Gone {
 /// The largest allocations, and the sum of each space, by index.
 #[derive(Clone, Default)]
 struct Sum {
-    by_space: Vec<LeakSpace>,
+    by_space: BTreeMap<u8, LeakSpace>,
     largest: Vec<Left>,
 }
 
@@ -154,31 +153,22 @@ impl Memories {
     pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: u64) {
         let size = memory.size.unwrap_or(0);
         let space = self.names.space(&memory.space);
-        if self.by_space.len() <= usize::from(space) {
-            let name = self.names.of_space(space).to_owned();
-            self.by_space.push(SpaceSeen { space: name, ..SpaceSeen::default() });
-        }
+        let names = &self.names;
+        let seen = self.by_space.entry(space).or_insert_with(|| {
+            let space = names.of_space(space).to_owned();
+            SpaceSeen { space, ..SpaceSeen::default() }
+        });
+        let (count, bytes) = match memory.op {
+            Op::Alloc => (&mut seen.allocations, &mut seen.allocated_bytes),
+            Op::Free => (&mut seen.frees, &mut seen.freed_bytes),
+        };
+        *count += 1;
+        *bytes = bytes.saturating_add(size);
+        self.earlier_frees += u64::from(memory.op == Op::Free && memory.earlier);
         let function = if memory.op == Op::Alloc { self.names.function(&memory.name) } else { 0 };
-        let Some(seen) = self.by_space.get_mut(usize::from(space)) else { return };
-        match memory.op {
-            Op::Alloc => {
-                seen.allocations += 1;
-                seen.allocated_bytes = seen.allocated_bytes.saturating_add(size);
-                self.figures.allocations += 1;
-                self.figures.allocated_bytes = self.figures.allocated_bytes.saturating_add(size);
-            }
-            Op::Free => {
-                self.earlier_frees += u64::from(memory.earlier);
-                seen.frees += 1;
-                seen.freed_bytes = seen.freed_bytes.saturating_add(size);
-                self.figures.frees += 1;
-                self.figures.freed_bytes = self.figures.freed_bytes.saturating_add(size);
-            }
-        }
         let live = Live { size, since_ns: ts_ns, begin: memory.begin, launches: 0, function };
         self.follow(memory, space, live);
-        self.reserved(memory);
-        self.through_runtime(memory, size);
+        self.reserved(memory, size);
         if memory.space != "pool" && size > 0 {
             self.looped(memory, (memory.pid, space, size), function, ns);
         }
@@ -209,36 +199,20 @@ impl Memories {
         }
     }
 
-    fn reserved(&mut self, memory: &Memory) {
+    fn reserved(&mut self, memory: &Memory, size: u64) {
         let Some(holding) = self.processes.get_mut(&memory.pid) else { return };
-        for (space, live) in RESERVED.iter().zip(&mut holding.reserved) {
-            if *space == memory.space {
-                *live = memory.after(*live);
-                let sum = holding.reserved.iter().fold(0u64, |sum, live| sum.saturating_add(*live));
-                if sum > 0
-                    && let Some(peak) = entry(&mut self.peaks, memory.pid, PROCESSES)
-                {
-                    *peak = sum.max(*peak);
-                }
-                return;
-            }
-        }
-    }
-
-    fn through_runtime(&mut self, memory: &Memory, size: u64) {
-        let Some(holding) = self.processes.get_mut(&memory.pid) else { return };
-        if !RESERVED.contains(&memory.space.as_ref()) {
-            return;
-        }
+        let reserved = RESERVED.iter().zip(&mut holding.reserved);
+        let Some((_, live)) = reserved.into_iter().find(|(space, _)| **space == memory.space) else { return };
+        *live = memory.after(*live);
+        let sum = holding.reserved.iter().copied().fold(0, u64::saturating_add);
+        raise(&mut self.peaks, memory.pid, sum);
         if let Some(before) = holding.by_runtime.remove(&memory.ptr) {
             holding.runtime_live = holding.runtime_live.saturating_sub(before);
         }
         if memory.op == Op::Alloc && memory.runtime && holding.by_runtime.len() < holding.live.len() {
             holding.by_runtime.insert(memory.ptr, size);
             holding.runtime_live = holding.runtime_live.saturating_add(size);
-            if let Some(peak) = entry(&mut self.runtime_peaks, memory.pid, PROCESSES) {
-                *peak = holding.runtime_live.max(*peak);
-            }
+            raise(&mut self.runtime_peaks, memory.pid, holding.runtime_live);
         }
     }
 
@@ -293,24 +267,33 @@ impl Memories {
     /// The figures of a recording that ends at `at_ns`.
     pub fn finish(&self, at_ns: u64) -> MemoryFigures {
         let mut gone = self.gone.clone();
-        let mut pids: Vec<&u32> = self.processes.keys().collect();
-        pids.sort();
-        for pid in pids {
-            if let Some(holding) = self.processes.get(pid) {
-                gone.add(&self.names, *pid, holding, (at_ns, self.event), false);
-            }
+        let mut processes: Vec<_> = self.processes.iter().collect();
+        processes.sort_by_key(|(pid, _)| **pid);
+        for (pid, holding) in processes {
+            gone.add(&self.names, *pid, holding, (at_ns, self.event), false);
         }
-        let mut figures = self.figures.clone();
-        figures.by_space = self.by_space.clone();
-        figures.by_space.sort_by(|a, b| a.space.cmp(&b.space));
-        figures.held = gone.held.figures(&self.names);
-        figures.leaks = gone.leaks.figures(&self.names);
-        figures
+        let mut by_space: Vec<SpaceSeen> = self.by_space.values().cloned().collect();
+        by_space.sort_by(|a, b| a.space.cmp(&b.space));
+        let sum = |of: fn(&SpaceSeen) -> u64| by_space.iter().map(of).fold(0, u64::saturating_add);
+        MemoryFigures {
+            allocations: sum(|space| space.allocations),
+            allocated_bytes: sum(|space| space.allocated_bytes),
+            frees: sum(|space| space.frees),
+            freed_bytes: sum(|space| space.freed_bytes),
+            held: gone.held.figures(&self.names),
+            leaks: gone.leaks.figures(&self.names),
+            by_space,
+        }
     }
 
     /// What is held at `at_ns`, with the `listed` largest allocations. Visits all allocations, but copies none.
     pub fn held(&self, at_ns: u64, listed: usize) -> Held {
-        let mut held = Held::default();
+        let by_space = || self.gone.held.by_space.values();
+        let mut held = Held {
+            gone: by_space().map(|space| space.count).sum(),
+            gone_bytes: by_space().map(|space| space.bytes).fold(0, u64::saturating_add),
+            ..Held::default()
+        };
         let mut largest: Vec<Left> = Vec::new();
         for left in self.processes.iter().flat_map(|(pid, holding)| holding.left(*pid, at_ns, false)) {
             held.count += 1;
@@ -322,9 +305,6 @@ impl Memories {
         }
         keep_largest(&mut largest, listed);
         held.largest = largest.iter().map(|left| left.leak(&self.names)).collect();
-        held.gone = self.gone.held.by_space.iter().map(|space| space.count).sum();
-        held.gone_bytes =
-            self.gone.held.by_space.iter().fold(0, |sum, space| sum.saturating_add(space.bytes));
         held
     }
 
@@ -366,12 +346,16 @@ impl Memories {
             "device" => "keep the buffer, or use cudaMallocAsync, whose pool keeps it",
             _ => "keep the buffer",
         };
-        Finding {
-            what: format!("pid {pid} gives back {what} and allocates {pronoun} again ({function})"),
-            times: seen.again,
-            cost_ns: Some(seen.ns),
-            advice: advice.to_owned(),
-        }
+        let what = format!("pid {pid} gives back {what} and allocates {pronoun} again ({function})");
+        Finding::new(what, seen.again, Some(seen.ns), advice)
+    }
+}
+
+fn raise(peaks: &mut Map<u32, u64>, pid: u32, live: u64) {
+    if live > 0
+        && let Some(peak) = entry(peaks, pid, PROCESSES)
+    {
+        *peak = live.max(*peak);
     }
 }
 
@@ -393,17 +377,9 @@ impl Loop {
 
 impl Names {
     pub fn space(&mut self, name: &str) -> u8 {
-        let name = if name.len() > LONGEST_SPACE { OTHERS } else { name };
-        let known = self.spaces.iter().position(|known| **known == *name);
-        let at = known.unwrap_or_else(|| {
-            if self.spaces.len() < SPACES {
-                let last = self.spaces.len() + 1 == SPACES;
-                self.spaces.push(if last { OTHERS } else { name }.into());
-            }
-            self.spaces.len() - 1
-        });
+        let name = Some(name).filter(|name| name.len() <= LONGEST_SPACE);
         // There are 32 at most.
-        at as u8
+        self.spaces.number(name, |name| name.unwrap_or_else(|| OTHERS.into()), |_, _| true) as u8
     }
 
     pub fn of_space(&self, space: u8) -> &str {
@@ -490,11 +466,10 @@ impl Live {
 
 impl Sum {
     fn add(&mut self, names: &Names, left: Left) {
-        while self.by_space.len() <= usize::from(left.space) {
-            let space = names.of_space(self.by_space.len() as u8).to_owned();
-            self.by_space.push(LeakSpace { space, ..LeakSpace::default() });
-        }
-        let Some(space) = self.by_space.get_mut(usize::from(left.space)) else { return };
+        let space = self.by_space.entry(left.space).or_insert_with(|| {
+            let space = names.of_space(left.space).to_owned();
+            LeakSpace { space, ..LeakSpace::default() }
+        });
         space.count += 1;
         space.bytes = space.bytes.saturating_add(left.live.size);
         space.at_exit += u64::from(left.at_exit);
@@ -506,8 +481,7 @@ impl Sum {
 
     fn figures(mut self, names: &Names) -> Leaks {
         keep_largest(&mut self.largest, LISTED);
-        let mut by_space: Vec<LeakSpace> =
-            self.by_space.into_iter().filter(|space| space.count > 0).collect();
+        let mut by_space: Vec<LeakSpace> = self.by_space.into_values().collect();
         by_space.sort_by(|a, b| a.space.cmp(&b.space));
         Leaks {
             count: by_space.iter().map(|s| s.count).sum(),

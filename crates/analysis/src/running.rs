@@ -2,9 +2,11 @@
 //! calls this, so it copies only what it shows.
 
 use super::figures::Figures;
+use super::page::Page;
 use super::sections;
 use super::summary::Summary;
-use super::text::{Page, clean, duration, plural};
+use super::units::{decimal, duration, plural};
+use crate::ui::clean;
 
 /// Number of allocations and kernels listed.
 const LISTED: usize = 10;
@@ -29,14 +31,8 @@ impl Summary {
     pub fn running(&self, now: &Now, width: usize) -> String {
         let mut page = Page::new(width);
         let rate = u128::from(now.new_events) * 1_000_000_000 / u128::from(now.passed_ns.max(1));
-        let ms = now.at_ns / 1_000_000;
-        page.line(&format!(
-            "=== gpurec at {}.{:03} s: {}, {rate} a second, {} lost ===",
-            ms / 1000,
-            ms % 1000,
-            plural(now.events, "event"),
-            now.lost
-        ));
+        let (at, events) = (decimal(now.at_ns / 1_000_000, 3), plural(now.events, "event"));
+        page.line(&format!("=== gpurec at {at} s: {events}, {rate} a second, {} lost ===", now.lost));
         if now.skipped > 0 {
             let said = plural(now.skipped, "report");
             page.line(&format!("{said} before this one could not be shown: standard error was too slow"));
@@ -67,34 +63,26 @@ impl Summary {
             return;
         }
         page.section(&format!("Calls open for a second or longer: {}", open.len()));
-        for (ts_ns, name, pid, tid) in open.iter().take(LISTED) {
+        page.list(&open, LISTED, 0, "calls", |(ts_ns, name, pid, tid)| {
             let time = duration(at_ns.saturating_sub(*ts_ns));
-            page.line(&format!("  pid {pid} tid {tid}: {} for {time}, unfinished", clean(name)));
-        }
-        page.more(open.len(), LISTED, "calls");
+            format!("  pid {pid} tid {tid}: {} for {time}, unfinished", clean(name))
+        });
     }
 
     fn held(&self, page: &mut Page, at_ns: u64) {
         let held = self.memories.held(at_ns, LISTED);
         let but = if self.some_ran_before() { ", without memory from before the recording" } else { "" };
-        match held.count {
-            0 => page.section(&format!("Memory held: none{but}")),
-            n => page.section(&format!(
-                "Memory held: {} in {}{but}",
-                sections::bytes(held.bytes),
-                plural(n, "allocation")
-            )),
-        }
+        page.section(&match held.count {
+            0 => format!("Memory held: none{but}"),
+            n => format!("Memory held: {} in {}{but}", sections::bytes(held.bytes), plural(n, "allocation")),
+        });
         for leak in &held.largest {
             sections::leak_row(page, leak);
         }
         page.more(held.count as usize, held.largest.len(), "allocations");
         if held.gone > 0 {
-            page.line(&format!(
-                "  and {} that {} left when their processes ended",
-                sections::bytes(held.gone_bytes),
-                plural(held.gone, "allocation")
-            ));
+            let (bytes, count) = (sections::bytes(held.gone_bytes), plural(held.gone, "allocation"));
+            page.line(&format!("  and {bytes} that {count} left when their processes ended"));
         }
     }
 }

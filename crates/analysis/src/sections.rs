@@ -1,38 +1,36 @@
-//! Sections about memory, kernels, copies, the causes of errors, and possible improvements.
+//! Sections of the summary about memory, kernels, copies, devices, categories, the causes of errors, and possible
+//! improvements.
 
-use super::figures::{DirectionSeen, ErrorWindow, FailureKind, Figures, Leak, Leaks, ProcessSeen};
-use super::table::{Cell, Column, Table, long, megabytes, number, size};
-use super::text::{Page, TOP_FUNCTIONS, clean, duration, plural, seconds};
-use super::unknown::{BEFORE, OUTSIDE};
+use super::figures::{
+    BEFORE, DirectionSeen, ErrorWindow, FailureCause, FailureKind, Figures, Leak, Leaks, OUTSIDE, ProcessSeen,
+};
+use super::page::Page;
+use super::table::{Cell, Table, long, number, text};
+use super::units::{duration, megabytes, plural, rate, seconds, size};
+use crate::ui::clean;
+
+pub use super::units::bytes;
 
 const TOP: usize = 10;
 const TOP_KERNELS: usize = 20;
-
-/// `524288000 bytes (500.00 MB)`, in units of 2^20 bytes.
-pub fn bytes(count: u64) -> String {
-    format!("{count} bytes ({})", megabytes(count))
-}
+const TOP_KINDS: usize = 20;
 
 pub fn peak(process: &ProcessSeen, figures: &Figures) -> String {
-    if !figures.knows_peak(process) {
+    let (all, runtime) = (process.peak_device_bytes, process.peak_runtime_bytes);
+    if all == 0 || !figures.knows_peak(process) {
         return String::new();
     }
-    match (process.peak_device_bytes, process.peak_runtime_bytes) {
-        (0, _) => String::new(),
-        (all, runtime) if runtime == 0 || runtime == all => {
-            format!(", {} of device memory at its peak", megabytes(all))
-        }
-        (all, runtime) => format!(
-            ", {} of device memory at its peak ({} by the runtime alone)",
-            megabytes(all),
-            megabytes(runtime)
-        ),
-    }
+    let alone = match runtime {
+        0 => String::new(),
+        runtime if runtime == all => String::new(),
+        runtime => format!(" ({} by the runtime alone)", megabytes(runtime)),
+    };
+    format!(", {} of device memory at its peak{alone}", megabytes(all))
 }
 
 /// Memory that was not freed, and separately the part that kept growing.
 pub fn leaks(page: &mut Page, figures: &Figures) {
-    let held = &figures.memory.held;
+    let (held, leaks) = (&figures.memory.held, &figures.memory.leaks);
     if held.count == 0 {
         return;
     }
@@ -45,7 +43,6 @@ pub fn leaks(page: &mut Page, figures: &Figures) {
         by_space(page, held, figures.is_part);
         largest(page, held);
     }
-    let leaks = &figures.memory.leaks;
     let is_known = !figures.unknown.contains_key("memory.leaks");
     if leaks.count == 0 && is_known {
         return;
@@ -72,45 +69,37 @@ fn by_space(page: &mut Page, held: &Leaks, is_part: bool) {
 }
 
 fn largest(page: &mut Page, leaks: &Leaks) {
-    for leak in leaks.largest.iter().take(TOP) {
-        leak_row(page, leak);
-    }
+    leaks.largest.iter().take(TOP).for_each(|leak| leak_row(page, leak));
     page.more(leaks.count as usize, TOP.min(leaks.largest.len()), "allocations");
 }
 
 pub(super) fn leak_row(page: &mut Page, leak: &Leak) {
-    let words = format!(
-        "{:>12} bytes, {} old, by {} in pid {} (event {})",
-        leak.size,
-        duration(leak.age_ns),
-        clean(&leak.function),
-        leak.pid,
-        leak.begin
-    );
-    page.wrapped(&format!("  {:>14}  ", leak.ptr), &words);
+    let Leak { ptr, size, pid, begin, .. } = leak;
+    let (age, function) = (duration(leak.age_ns), clean(&leak.function));
+    let words = format!("{size:>12} bytes, {age} old, by {function} in pid {pid} (event {begin})");
+    page.wrapped(&format!("  {ptr:>14}  "), &words);
 }
 
-const KERNELS: &[Column] =
-    &[number("Launches", "launches"), number("Grid", "grid"), number("Block", "block"), long("Name", "name")];
-
 pub fn kernels(page: &mut Page, figures: &Figures) {
-    if figures.kernels.is_empty() {
+    let kernels = figures.kernels.get(..TOP_KERNELS).unwrap_or(&figures.kernels);
+    if kernels.is_empty() {
         return;
     }
+    let dims = |of: Option<[u32; 3]>| of.map_or_else(|| "?".to_owned(), |[x, y, z]| format!("{x}x{y}x{z}"));
+    let star = |shapes| if shapes > 1 { "*" } else { "" };
     page.section("Launches by kernel:");
-    let mut table = Table::new("kernels", "kernels", KERNELS);
-    for kernel in figures.kernels.iter().take(TOP_KERNELS) {
-        let shapes = if kernel.shapes > 1 { "*" } else { "" };
-        table.row(vec![
-            Cell::Count(kernel.launches),
-            Cell::Text(format!("{}{shapes}", dims(kernel.grid))),
-            Cell::Text(dims(kernel.block)),
-            Cell::Kernel(kernel.name.clone()),
-        ]);
-    }
-    page.table(&table);
+    page.table(&Table::of(
+        "kernels",
+        kernels,
+        &[
+            (number("Launches", "launches"), &|kernel| Cell::Count(kernel.launches)),
+            (number("Grid", "grid"), &|k| Cell::Text(format!("{}{}", dims(k.grid), star(k.shapes)))),
+            (number("Block", "block"), &|kernel| Cell::Text(dims(kernel.block))),
+            (long("Name", "name"), &|kernel| Cell::Kernel(kernel.name.clone())),
+        ],
+    ));
     page.more(figures.kernels.len() + figures.more_kernels as usize, TOP_KERNELS, "kernels");
-    if figures.kernels.iter().take(TOP_KERNELS).any(|kernel| kernel.shapes > 1) {
+    if kernels.iter().any(|kernel| kernel.shapes > 1) {
         page.line("  * the most frequent of several shapes");
     }
     if figures.unnamed_launches > 0 {
@@ -119,69 +108,100 @@ pub fn kernels(page: &mut Page, figures: &Figures) {
     }
 }
 
-fn dims(of: Option<[u32; 3]>) -> String {
-    of.map_or_else(|| "?".to_owned(), |[x, y, z]| format!("{x}x{y}x{z}"))
-}
-
 pub fn copies(page: &mut Page, figures: &Figures) {
-    let directions = &figures.transfers.by_direction;
-    if directions.is_empty() {
+    if figures.transfers.by_direction.is_empty() {
         return;
     }
     page.section("Copies by direction:");
-    for seen in directions {
-        let first = format!("  {:<8}{:>9}  ", clean(&seen.direction), seen.count);
-        let words = format!(
-            "{}{}{}{}",
-            if seen.partial { "at least " } else { "" },
-            bytes(seen.bytes),
-            bandwidth(seen),
-            pageable(seen)
-        );
-        page.wrapped(&first, &words);
+    for seen in &figures.transfers.by_direction {
+        let least = if seen.partial { "at least " } else { "" };
+        let pageable = match seen.pageable_count {
+            0 => String::new(),
+            n => format!(", {n} with pageable memory"),
+        };
+        let words = format!("{least}{}{}{pageable}", bytes(seen.bytes), bandwidth(seen));
+        page.wrapped(&format!("  {:<8}{:>9}  ", clean(&seen.direction), seen.count), &words);
     }
 }
 
 fn bandwidth(seen: &DirectionSeen) -> String {
-    let rate = (u128::from(seen.waited_bytes) * 1_000_000_000).checked_div(u128::from(seen.waited_ns));
-    match rate {
-        None => String::new(),
-        Some(rate) => {
-            let hundredths = (rate + 5_000_000) / 10_000_000;
-            format!(
-                ", {} synchronous at {}.{:02} GB/s",
-                seen.waited_count,
-                hundredths / 100,
-                hundredths % 100
-            )
-        }
+    let per_second = (u128::from(seen.waited_bytes) * 1_000_000_000).checked_div(seen.waited_ns.into());
+    per_second.map_or_else(String::new, |per_second| {
+        format!(", {} synchronous at {} GB/s", seen.waited_count, rate(per_second))
+    })
+}
+
+pub fn devices(page: &mut Page, figures: &Figures) {
+    if figures.devices.iter().filter(|seen| seen.device.is_some()).count() < 2 {
+        return;
+    }
+    page.section("By device, as each process numbers them:");
+    let known = |key: &str, cell: fn(u64) -> Cell, figure: u64| {
+        if figures.unknown.contains_key(&format!("devices.{key}")) { "?".into() } else { cell(figure) }
+    };
+    let (count, size) = (Cell::Count, Cell::Bytes);
+    page.table(&Table::of(
+        "devices",
+        &figures.devices,
+        &[
+            (number("Device", "device"), &|seen| {
+                seen.device.map_or("not known".into(), |device| Cell::Count(device.into()))
+            }),
+            (number("Processes", "processes"), &|seen| count(seen.processes)),
+            (number("Launches", "launches"), &|seen| known("launches", count, seen.launches)),
+            (number("Graph launches", ""), &|seen| known("graph_launches", count, seen.graph_launches)),
+            (number("Allocated", ""), &|seen| known("allocated_bytes", size, seen.allocated_bytes)),
+            (number("Peak", ""), &|seen| known("peak_bytes", size, seen.peak_bytes)),
+            (number("Held at end", ""), &|seen| known("held_bytes", size, seen.held_bytes)),
+            (number("Transfers", ""), &|seen| known("transfers", count, seen.transfers)),
+            (number("Transferred", ""), &|seen| known("transferred_bytes", size, seen.transferred_bytes)),
+        ],
+    ));
+    let of_devices = figures.unknown.iter().filter(|(key, _)| key.starts_with("devices."));
+    let mut reasons: Vec<&String> = of_devices.map(|(_, reason)| reason).collect();
+    reasons.dedup();
+    for reason in reasons {
+        page.wrapped("  ? ", &format!("not known ({reason})"));
     }
 }
 
-fn pageable(seen: &DirectionSeen) -> String {
-    match seen.pageable_count {
-        0 => String::new(),
-        n => format!(", {n} with pageable memory"),
+pub fn categories(page: &mut Page, figures: &Figures) {
+    if figures.by_category.is_empty() {
+        return;
     }
+    let whole: u128 = figures.by_category.iter().map(|seen| u128::from(seen.total_ns)).sum();
+    let calls = plural(figures.cuda_calls, "CUDA call");
+    let rate = (u128::from(figures.cuda_calls) * 1_000_000_000).checked_div(figures.duration_ns.into());
+    page.section(&match (figures.unknown.contains_key("cuda_calls"), rate) {
+        (true, _) => format!("Time by category: {calls} seen"),
+        (false, Some(rate)) => format!("Time by category: {calls}, {rate} a second"),
+        (false, None) => format!("Time by category: {calls}"),
+    });
+    page.table(&Table::of(
+        "categories",
+        &figures.by_category,
+        &[
+            (text("Category", "category"), &|seen| Cell::Text(seen.category.clone())),
+            (number("Total (ms)", "total_ns"), &|seen| Cell::Millis(seen.total_ns)),
+            (number("(%)", "percent"), &|seen| Cell::Share(seen.total_ns.into(), whole)),
+            (number("Calls", "calls"), &|seen| Cell::Count(seen.calls)),
+        ],
+    ));
+    page.note("Of outermost calls: one made inside another is in the time of that one.");
 }
 
 pub fn failures(page: &mut Page, figures: &Figures) {
     let failures = &figures.failures;
+    let count = |calls: u64| calls.to_string();
     if let Some(first) = &failures.first {
-        page.section(&format!(
-            "Failed calls: {}, the first at {} s in pid {} tid {}",
-            figures.said("failures.calls", failures.calls, |calls| calls.to_string()),
-            seconds(first.ts_ns),
-            first.pid,
-            first.tid
-        ));
+        let said = figures.said("failures.calls", failures.calls, count);
+        let (at, pid, tid) = (seconds(first.ts_ns), first.pid, first.tid);
+        page.section(&format!("Failed calls: {said}, the first at {at} s in pid {pid} tid {tid}"));
         failure_kinds(page, &failures.by_error);
     }
     if failures.handled > 0 {
-        page.section(&format!(
-            "Failures handled by the call around them: {}",
-            figures.said("failures.handled", failures.handled, |calls| calls.to_string()),
-        ));
+        let said = figures.said("failures.handled", failures.handled, count);
+        page.section(&format!("Failures handled by the call around them: {said}"));
         failure_kinds(page, &failures.handled_by_error);
     }
     if failures.shutdown > 0 {
@@ -192,75 +212,64 @@ pub fn failures(page: &mut Page, figures: &Figures) {
     }
 }
 
-fn failure_kinds(page: &mut Page, kinds: &[FailureKind]) {
-    for kind in kinds.iter().take(TOP_FUNCTIONS) {
-        let code = kind.code.map(|c| c.to_string()).unwrap_or_default();
-        let asked = kind.asked_bytes.map(|bytes| format!(", asked for {bytes} bytes ({})", size(bytes)));
-        let first = format!("  {:>6} x  {code:>3} ", kind.count);
-        let words = format!(
-            "{}  {} ({}){}",
-            clean(&kind.error),
-            clean(&kind.function),
-            clean(&kind.api),
-            asked.unwrap_or_default()
-        );
-        page.wrapped(&first, &words);
-        if let Some(cause) = &kind.cause {
-            let cause = format!("{} returned {}", clean(&cause.function), clean(&cause.error));
-            page.wrapped("                ", &format!("because {cause}"));
-        }
-    }
-    page.more(kinds.len(), TOP_FUNCTIONS, "kinds");
+fn returned(cause: &FailureCause) -> String {
+    format!("{} returned {}", clean(&cause.function), clean(&cause.error))
 }
 
-const WINDOW: &[Column] = &[number("Launches", "launches"), long("Name", "name")];
+fn failure_kinds(page: &mut Page, kinds: &[FailureKind]) {
+    for kind in kinds.iter().take(TOP_KINDS) {
+        let code = kind.code.map(|c| c.to_string()).unwrap_or_default();
+        let asked = kind.asked_bytes.map(|bytes| format!(", asked for {bytes} bytes ({})", size(bytes)));
+        let (error, function, api) = (clean(&kind.error), clean(&kind.function), clean(&kind.api));
+        let words = format!("{error}  {function} ({api}){}", asked.unwrap_or_default());
+        page.wrapped(&format!("  {:>6} x  {code:>3} ", kind.count), &words);
+        if let Some(cause) = &kind.cause {
+            page.wrapped("                ", &format!("because {}", returned(cause)));
+        }
+    }
+    page.more(kinds.len(), TOP_KINDS, "kinds");
+}
 
 pub fn error_windows(page: &mut Page, figures: &Figures) {
-    for window in figures.error_windows.iter().take(TOP) {
-        let context =
-            window.context.as_ref().map(|c| format!(" in context {}", clean(c))).unwrap_or_default();
-        page.section(&format!(
-            "First {}failure of pid {}{context}: {} {} at {} s (event {})",
-            if window.asynchronous { "asynchronous " } else { "" },
-            window.pid,
-            clean(&window.function),
-            clean(&window.error),
-            seconds(window.ts_ns),
-            window.begin
-        ));
-        let since = match &window.last_sync {
-            Some(sync) => format!(
-                "the last successful synchronisation before it, {} at {} s",
-                clean(&sync.function),
-                seconds(sync.ts_ns)
-            ),
-            None => "the beginning: no synchronisation had succeeded before it".to_owned(),
-        };
-        if let Some(cause) = &window.cause {
-            let inside = format!("inside it {} returned {}", clean(&cause.function), clean(&cause.error));
-            page.wrapped("  ", &inside);
-        }
-        let launches = match (window.launches, &window.last_sync) {
-            (0, None) => "no launch before it".to_owned(),
-            (0, Some(_)) => format!("no launch since {since}"),
-            (n, _) => format!("{} since {since}{}", plural(n, "launch"), hint(window)),
-        };
-        page.wrapped("  ", &launches);
-        let mut table = Table::new("kernels", "kernels", WINDOW);
-        for kernel in window.kernels.iter().take(TOP) {
-            table.row(vec![Cell::Count(kernel.launches), Cell::Kernel(kernel.kernel.clone())]);
-        }
-        if !table.is_empty() {
-            page.table(&table);
-        }
-        page.more(window.kernels.len(), TOP, "kernels");
-    }
+    figures.error_windows.iter().take(TOP).for_each(|window| error_window(page, window));
     page.more(figures.error_windows.len(), TOP, "first failures");
 }
 
-fn hint(window: &ErrorWindow) -> &'static str {
-    let from_device = window.asynchronous && window.launches > 0;
-    if from_device { "; the cause is most likely one of them" } else { "" }
+fn error_window(page: &mut Page, window: &ErrorWindow) {
+    let ErrorWindow { pid, begin, .. } = window;
+    let context = window.context.as_ref().map(|c| format!(" in context {}", clean(c))).unwrap_or_default();
+    let asynchronous = if window.asynchronous { "asynchronous " } else { "" };
+    let (function, error, at) = (clean(&window.function), clean(&window.error), seconds(window.ts_ns));
+    page.section(&format!(
+        "First {asynchronous}failure of pid {pid}{context}: {function} {error} at {at} s (event {begin})"
+    ));
+    if let Some(cause) = &window.cause {
+        page.note(&format!("inside it {}", returned(cause)));
+    }
+    let since = match &window.last_sync {
+        Some(sync) => {
+            let (function, at) = (clean(&sync.function), seconds(sync.ts_ns));
+            format!("the last successful synchronisation before it, {function} at {at} s")
+        }
+        None => "the beginning: no synchronisation had succeeded before it".to_owned(),
+    };
+    let hint = if window.asynchronous { "; the cause is most likely one of them" } else { "" };
+    page.note(&match (window.launches, &window.last_sync) {
+        (0, None) => "no launch before it".to_owned(),
+        (0, Some(_)) => format!("no launch since {since}"),
+        (n, _) => format!("{} since {since}{hint}", plural(n, "launch")),
+    });
+    if !window.kernels.is_empty() {
+        page.table(&Table::of(
+            "kernels",
+            window.kernels.iter().take(TOP),
+            &[
+                (number("Launches", "launches"), &|kernel| Cell::Count(kernel.launches)),
+                (long("Name", "name"), &|kernel| Cell::Kernel(kernel.kernel.clone())),
+            ],
+        ));
+    }
+    page.more(window.kernels.len(), TOP, "kernels");
 }
 
 pub fn findings(page: &mut Page, figures: &Figures) {
@@ -270,12 +279,8 @@ pub fn findings(page: &mut Page, figures: &Figures) {
     page.section("What could be better:");
     for finding in &figures.findings {
         let cost = finding.cost_ns.map(|ns| format!(", {}", duration(ns))).unwrap_or_default();
-        let line = format!(
-            "{}: {}{cost}; try: {}",
-            clean(&finding.what),
-            plural(finding.times, "time"),
-            clean(&finding.advice)
-        );
-        page.wrapped("  - ", &line);
+        let (what, times, advice) =
+            (clean(&finding.what), plural(finding.times, "time"), clean(&finding.advice));
+        page.wrapped("  - ", &format!("{what}: {times}{cost}; try: {advice}"));
     }
 }

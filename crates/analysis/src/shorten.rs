@@ -1,30 +1,19 @@
 //! Shortens names that are too long for their column. In: the names of one column and its width. Out: the shortened
 //! names, of which different ones stay different: kernels from one template have the same beginning and end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const GAP: &str = "...";
 
 /// Names that are still equal after this number of rounds have no difference that a reader would notice.
 const ROUNDS: usize = 16;
 
-pub fn all<'a>(names: &[&'a str], width: usize) -> Vec<String> {
-    let mut shown: Vec<String> = names.iter().map(|name| middle_cut(name, width)).collect();
-    let mut by_name: BTreeMap<&'a str, Vec<usize>> = BTreeMap::new();
-    for (at, name) in names.iter().enumerate() {
-        if name.chars().count() > width {
-            by_name.entry(name).or_default().push(at);
-        }
-    }
-    let long: Vec<&str> = by_name.keys().copied().collect();
-    for (name, text) in apart(&long, &|name| middle_cut(name, width), width, ROUNDS) {
-        for at in by_name.get(name).into_iter().flatten() {
-            if let Some(shown) = shown.get_mut(*at) {
-                shown.clone_from(&text);
-            }
-        }
-    }
-    shown
+pub fn all(names: &[&str], width: usize) -> Vec<String> {
+    let long: BTreeSet<&str> = names.iter().copied().filter(|name| name.chars().count() > width).collect();
+    let long: Vec<&str> = long.into_iter().collect();
+    let cut: BTreeMap<&str, String> =
+        apart(&long, &|name| middle_cut(name, width), width, ROUNDS).into_iter().collect();
+    names.iter().map(|name| cut.get(name).map_or(*name, String::as_str).to_owned()).collect()
 }
 
 /// Pairs each of these distinct names with its text from `cut`. Names whose texts are equal show the place where they

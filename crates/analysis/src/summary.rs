@@ -2,7 +2,6 @@
 //! seen and of open calls, not with the length of the recording.
 
 mod cost;
-mod launches;
 mod outcome;
 mod processes;
 pub(super) mod unfinished;
@@ -16,21 +15,22 @@ use super::devices::Devices;
 use super::driver::{Driver, Within};
 use super::errors::Errors;
 use super::failures::{FailureTally, Inside};
-use super::figures::{Figures, Finding, Function, ProcessSeen, SyncFunction};
+use super::figures::{Figures, Finding, Function, ProcessSeen, Sleep, SyncFunction};
 use super::habits::{Habits, Returned};
 use super::kernels::{Kernels, Shape};
 use super::left_out::LeftOut;
 use super::memory::Memories;
-use super::tally::{self, Role, Tally};
+use super::tally::{OTHER_SYNC, Role, Tally};
 use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
 use cost::{Paid, Prices};
-use gpurec_cuda::Api;
-use gpurec_trace::bounds::{Left, MOST_LIVE, MOST_OPEN, Names};
+use gpurec_cuda::{Api, FunctionTraits};
+use gpurec_trace::bounds::{Entries, Left, MOST_LIVE, MOST_OPEN, Sums};
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{self, Call, Calls};
 use gpurec_trace::{Begin, Body, End, Ended, Finish, Header, InFlight, Line, Notes};
-use gpurec_trace::{Incomplete, Reason, Reasons};
+use gpurec_trace::{Incomplete, Reason, Reasons, Stops};
+use serde::Deserialize;
 
 /// Limit on distinct processes and threads; a trace exceeds it only if a program forks without end.
 const MOST: usize = 65_536;
@@ -46,6 +46,8 @@ const EACH: usize = 64;
 
 /// Number of processes that the figures list.
 const LISTED_PROCESSES: usize = 100;
+/// Number of suspends that the figures list; the others are only counted.
+const LISTED_SLEEPS: usize = 8;
 
 /// What the summary keeps of an open call.
 #[derive(Default)]
@@ -66,18 +68,21 @@ pub(crate) struct Open {
     pub(super) within: Option<Box<Within>>,
 }
 
+impl Open {
+    /// The time in the driver, and off the CPU.
+    fn in_driver(&self) -> (u64, u64) {
+        self.within.as_ref().map_or((0, 0), |within| (within.kernel_ns, within.off_cpu_ns))
+    }
+}
+
 #[derive(Default)]
 pub struct Summary {
-    pub(super) functions: Vec<Tally>,
-    by_name: Names<MOST, FUNCTION_NAMES>,
-    /// Indexes of the shared entries for functions beyond the limit.
-    others: Vec<usize>,
+    /// A launch beyond the limit must still count as a launch, so those functions share entries by role.
+    pub(super) functions: Entries<Tally, MOST, FUNCTION_NAMES>,
     pub(crate) open: Calls<Open>,
     pub(super) driver: Driver,
-    pub(super) calls_by_thread: Map<(u32, u32), Paid>,
+    calls_by_thread: Sums<(u32, u32), Paid, MOST>,
     pub(super) processes: BTreeMap<u32, ProcessSeen>,
-    /// The threads beyond `MOST`, in one entry.
-    other_threads: Paid,
     /// Index by path and build id.
     by_library: Map<(Box<str>, Option<String>), usize>,
     /// Room left for library data, and for commands.
@@ -93,7 +98,7 @@ pub struct Summary {
     last_ns: u64,
     ended: bool,
     /// The recorder's own list, which is more exact: the exit of a thread has no line.
-    told_in_flight: Option<Vec<InFlight>>,
+    recorder_in_flight: Option<Vec<InFlight>>,
     /// The figures of the `end` line, for a trace without events.
     stored: Option<serde_json::Value>,
     pub(super) memories: Memories,
@@ -134,7 +139,14 @@ impl Summary {
                 }
             }
             Body::Budget(budget) => self.budget.add(line.ts_ns, budget),
-            Body::Suspend(suspend) => self.slept(line.ts_ns, suspend),
+            Body::Suspend(suspend) => {
+                let sleeps = self.figures.sleeps.get_or_insert_default();
+                sleeps.count += 1;
+                sleeps.total_ns = sleeps.total_ns.saturating_add(suspend.slept_ns);
+                if sleeps.first.len() < LISTED_SLEEPS {
+                    sleeps.first.push(Sleep { at_ns: line.ts_ns, slept_ns: suspend.slept_ns });
+                }
+            }
             Body::Finish(finish) => self.finished(finish),
             Body::Memory(memory) => {
                 self.habits.holds(memory);
@@ -147,10 +159,10 @@ impl Summary {
                 self.transfers.add(transfer, self.took(transfer.begin), launches);
                 self.devices.moved(transfer);
             }
-            Body::KernelBegin(begin) => self.kernel_begin(line, begin),
+            Body::KernelBegin(begin) => self.driver.began(line.event_id, line.ts_ns, begin),
             Body::KernelEnd(end) => self.kernel_end(end),
             Body::Instant(instant) => self.instant(instant),
-            Body::Xid(xid) => self.xid(line, xid),
+            Body::Xid(xid) => self.driver.xid(line.ts_ns, xid),
             Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
@@ -168,9 +180,18 @@ impl Summary {
         *sum = sum.saturating_add(count);
     }
 
-    /// Takes the recorder's own list of calls that did not return.
-    pub fn in_flight_is(&mut self, in_flight: &[InFlight]) {
-        self.told_in_flight = Some(in_flight.to_vec());
+    /// Takes what only the recorder knows: calls that did not return, how long it stopped the processes, of that the
+    /// time for --lossless, and the number of launches that had no time for a look-up of their names.
+    pub fn recorder_knows(
+        &mut self,
+        in_flight: &[InFlight],
+        stops: Option<Stops>,
+        pauses: Option<Stops>,
+        unnamed_launches: u64,
+    ) {
+        self.recorder_in_flight = Some(in_flight.to_vec());
+        (self.figures.stops, self.figures.pauses) = (stops, pauses);
+        self.figures.unnamed_launches = unnamed_launches;
     }
 
     fn begin(&mut self, line: &Line, begin: &Begin) {
@@ -183,7 +204,9 @@ impl Summary {
             Api::Other => self.figures.other_calls += 1,
             Api::Driver | Api::Runtime => self.figures.cuda_calls += 1,
         }
-        self.count_thread(begin.pid, begin.tid, stepped);
+        let paid = self.calls_by_thread.of((begin.pid, begin.tid));
+        paid.calls += 1;
+        paid.stepped += u64::from(stepped);
         let launch = begin.launch.as_ref();
         if launch.is_some() {
             self.memories.launched(begin.pid, line.ts_ns);
@@ -225,11 +248,10 @@ impl Summary {
             tally.paused_ns = tally.paused_ns.saturating_add(end.paused_ns);
             let inside_ns = open.as_ref().map_or(0, |open| open.inside_ns);
             tally.own_ns = tally.own_ns.saturating_add(ns.saturating_sub(inside_ns));
-            tally.nested_ns =
-                tally.nested_ns.saturating_add(open.as_ref().map_or(0, |open| open.of.nested_ns));
             self.last_call = Some((end.begin, ns));
-            if let Some(within) = open.as_ref().and_then(|open| open.of.within.as_ref()) {
-                tally.add_within(within.kernel_ns, within.off_cpu_ns);
+            if let Some(open) = &open {
+                let (kernel_ns, off_cpu_ns) = open.of.in_driver();
+                tally.add_inside(open.of.nested_ns, kernel_ns, off_cpu_ns);
             }
         }
         let role = tally.role;
@@ -279,37 +301,8 @@ impl Summary {
     }
 
     fn function(&mut self, name: &str) -> usize {
-        if let Some(known) = self.by_name.get(name) {
-            return known;
-        }
-        let index = self.functions.len();
-        let mut tally = match self.by_name.add(name, index) {
-            Some(kept) => Tally::new(kept),
-            None => {
-                // Functions beyond the limit share an entry for each role: a launch must still count as a launch.
-                let mut tally = Tally::new(name.into());
-                tally.name = tally::others(tally.role).into();
-                let mut others = self.others.iter().copied();
-                let is_like = |at: &usize| self.functions.get(*at).is_some_and(|known| known.is_like(&tally));
-                if let Some(known) = others.find(is_like) {
-                    return known;
-                }
-                self.others.push(index);
-                tally
-            }
-        };
-        tally.stepped = self.stepped.contains(name);
-        self.functions.push(tally);
-        index
-    }
-
-    fn count_thread(&mut self, pid: u32, tid: u32, stepped: bool) {
-        let key = (pid, tid);
-        let has_room = self.calls_by_thread.len() < MOST || self.calls_by_thread.contains_key(&key);
-        let paid =
-            if has_room { self.calls_by_thread.entry(key).or_default() } else { &mut self.other_threads };
-        paid.calls += 1;
-        paid.stepped += u64::from(stepped);
+        let new = |kept| Tally::new(name, kept, self.stepped.contains(name));
+        self.functions.number(Some(name), new, Tally::is_like)
     }
 
     fn header(&mut self, header: &Header) {
@@ -332,9 +325,9 @@ impl Summary {
         if !finish.complete && finish.incomplete_because.is_empty() && finish.lost == 0 {
             self.incomplete(Incomplete::Recorder);
         }
-        self.in_flight_is(&finish.in_flight);
-        self.takes_the_recorders_own(&finish.summary);
-        self.figures.stops = finish.stops;
+        let pauses = Stops::deserialize(&finish.summary["pauses"]).ok();
+        let unnamed = finish.summary["unnamed_launches"].as_u64().unwrap_or(0);
+        self.recorder_knows(&finish.in_flight, finish.stops, pauses, unnamed);
         self.stored = Some(finish.summary.clone());
     }
 
@@ -345,19 +338,25 @@ impl Summary {
         figures.budget = self.budget.finish(at_ns);
         self.reasons(&mut figures);
         figures.complete = figures.incomplete_because.is_empty();
-        figures.in_flight = self.told_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
+        figures.in_flight = self.recorder_in_flight.clone().unwrap_or_else(|| self.in_flight(at_ns));
         let with_kernel = self.driver.seen;
         let open = self.unfinished(&mut figures);
-        let others = self.other_functions(&open);
-        let is_other = |at: usize| self.others.binary_search(&at).is_ok();
-        let named = (0..self.functions.len()).filter(|at| !is_other(*at));
-        let all = named.filter_map(|at| self.tally(at, &open)).chain(&others);
+        let all = self.functions.iter().enumerate().map(|(at, tally)| open.get(&at).unwrap_or(tally));
+        let (others, named): (Vec<&Tally>, Vec<_>) = all.partition(|tally| tally.is_other);
+        let mut merged: Vec<Tally> = Vec::new();
+        for tally in others {
+            match merged.iter_mut().find(|known| known.name == tally.name) {
+                Some(known) => known.merge(tally),
+                None => merged.push(tally.clone()),
+            }
+        }
+        let all = named.into_iter().chain(&merged);
         figures.functions = all.filter_map(|tally| tally.figures(with_kernel)).collect();
         figures.failures =
             self.failures.finish(self.open.iter().filter_map(|open| open.of.failed.as_deref()));
-        figures.kernel_space = self.driver.finish(|function| self.function_name(function));
+        figures.kernel_space = self.driver.finish(|function| self.name_of(function));
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
-        figures.sync.by_function = self.sync_functions(&figures);
+        figures.sync.by_function = sync_functions(&figures.functions);
         figures.memory = self.memories.finish(at_ns);
         figures.transfers = self.transfers.finish();
         figures.devices = self.devices.finish();
@@ -392,28 +391,13 @@ impl Summary {
         all.all().into_iter().for_each(|reason| figures.incomplete(reason));
     }
 
-    /// The shared entries of functions beyond the limit, merged by name.
-    fn other_functions(&self, open: &Map<usize, Tally>) -> Vec<Tally> {
-        let mut named: Vec<Tally> = Vec::new();
-        for tally in self.others.iter().filter_map(|at| self.tally(*at, open)) {
-            let at = named.iter().position(|known| known.name == tally.name).unwrap_or_else(|| {
-                named.push(Tally::new(tally.name.clone()));
-                named.len() - 1
-            });
-            if let Some(sum) = named.get_mut(at) {
-                sum.merge(tally);
-            }
-        }
-        named
-    }
-
     fn findings(&self, whole_ns: u64) -> Vec<Finding> {
         let mut all = self.memories.findings(self.categories.but_init_ns());
         all.extend(self.kernels.findings(|pid| self.habits.waited_ns(pid)));
         all.extend(self.transfers.findings(whole_ns));
         // These findings rely on the absence of calls.
         if !self.budget.left_out() && self.about.left_out.is_none() {
-            all.extend(self.habits.findings(&self.functions, whole_ns));
+            all.extend(self.habits.findings(|function| self.name_of(function), whole_ns));
         }
         all
     }
@@ -424,7 +408,7 @@ impl Summary {
         let mut figures = self.finish(end_ns);
         figures.is_part = notes.part.is_some();
         // A recording with --summary-only has figures and no events.
-        if self.functions.is_empty()
+        if self.functions.iter().next().is_none()
             && self.driver.is_empty()
             && !figures.is_part
             && let Some(stored) = &self.stored
@@ -449,22 +433,19 @@ impl Summary {
         figures
     }
 
-    fn sync_functions(&self, figures: &Figures) -> Vec<SyncFunction> {
-        let is_sync = |name: &str| {
-            let index = self.by_name.get(name);
-            index.and_then(|i| self.functions.get(i)?.role) == Some(Role::Sync) || name == tally::OTHER_SYNC
-        };
-        let sync = figures.functions.iter().filter(|f| is_sync(&f.name));
-        let one = |f: &Function| SyncFunction {
-            name: f.name.clone(),
-            calls: f.calls,
-            total_ns: f.total_ns,
-            unfinished: f.unfinished,
-        };
-        sync.map(one).collect()
+    pub(super) fn name_of(&self, function: usize) -> &str {
+        self.functions.get(function).map_or("?", |tally| &tally.name)
     }
+}
 
-    fn function_name(&self, function: usize) -> String {
-        self.functions.get(function).map(|tally| tally.name.to_string()).unwrap_or_default()
-    }
+fn sync_functions(functions: &[Function]) -> Vec<SyncFunction> {
+    let is_sync = |name: &str| Role::of(&FunctionTraits::of(name)) == Some(Role::Sync) || name == OTHER_SYNC;
+    let sync = functions.iter().filter(|f| is_sync(&f.name)).cloned();
+    sync.map(|Function { name, calls, total_ns, unfinished, .. }| SyncFunction {
+        name,
+        calls,
+        total_ns,
+        unfinished,
+    })
+    .collect()
 }

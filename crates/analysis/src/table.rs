@@ -4,12 +4,15 @@
 //! Text has times in the unit of the column's head and sizes in a suitable unit. JSON and CSV have integers under the
 //! column's key, which includes the unit (`_ns`, `bytes`).
 
+use std::iter;
+
 use serde_json::{Map, Value, json};
 
 use super::shorten;
-use super::text::{clean, micros, millis, percent};
+use super::units::{decimal, micros, millis, percent, rate};
+pub use super::units::{megabytes, size};
 use crate::paper::UNBOUNDED;
-use crate::ui;
+use crate::ui::{self, clean};
 use gpurec_cuda as cuda;
 
 /// Names are cut to this length before columns are dropped, and further only if that does not suffice.
@@ -132,12 +135,9 @@ impl Cell {
             Cell::Count(count) => count.to_string(),
             Cell::Micros(ns) => micros(*ns),
             Cell::Millis(ns) => millis(*ns),
-            Cell::At(ns) => format!("{}.{:06}", ns / 1_000_000_000, ns % 1_000_000_000 / 1000),
+            Cell::At(ns) => decimal(ns / 1000, 6),
             Cell::Bytes(bytes) => size(*bytes),
-            Cell::Rate(bytes) => {
-                let hundredths = bytes.saturating_add(5_000_000) / 10_000_000;
-                format!("{}.{:02}", hundredths / 100, hundredths % 100)
-            }
+            Cell::Rate(bytes) => rate(*bytes),
             Cell::Share(part, whole) => percent(*part, *whole),
             Cell::Text(text) => clean(text),
             Cell::Kernel(name) => clean(cuda::kernel_text(name)),
@@ -177,23 +177,6 @@ impl Cell {
     }
 }
 
-/// `64.00 MB`, in units of 2^20 bytes; below 1 kB in bytes.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [(&str, u32); 4] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10)];
-    let unit = UNITS.iter().find(|(_, shift)| bytes >> shift > 0);
-    unit.map_or_else(|| format!("{bytes} B"), |(unit, shift)| format!("{} {unit}", hundredths(bytes, *shift)))
-}
-
-/// In units of 2^20 bytes, however small or large.
-pub fn megabytes(bytes: u64) -> String {
-    format!("{} MB", hundredths(bytes, 20))
-}
-
-fn hundredths(bytes: u64, shift: u32) -> String {
-    let hundredths = (u128::from(bytes) * 100 + (1 << (shift - 1))) >> shift;
-    format!("{}.{:02}", hundredths / 100, hundredths % 100)
-}
-
 /// In eighths of a character; a non-zero share is always visible.
 pub fn bar(part: u128, whole: u128, width: usize) -> String {
     let most = width.saturating_mul(8) as u128;
@@ -223,6 +206,20 @@ impl Table {
     /// `what` is the plural noun for rows: "functions".
     pub fn new(key: &'static str, what: &'static str, columns: &[Column]) -> Table {
         Table { key, columns: columns.to_vec(), rows: Vec::new(), more: 0, what, is_whole: false }
+    }
+
+    /// A table with a row for each item. Each column has the way to make its cell.
+    pub fn of<'a, T: 'a>(
+        what: &'static str,
+        items: impl IntoIterator<Item = &'a T>,
+        columns: &[(Column, &dyn Fn(&T) -> Cell)],
+    ) -> Table {
+        let mut table =
+            Table::new(what, what, &columns.iter().map(|(column, _)| *column).collect::<Vec<_>>());
+        for item in items {
+            table.row(columns.iter().map(|(_, cell)| cell(item)).collect());
+        }
+        table
     }
 
     /// Marks a distribution: every row is shown, whatever the limit.
@@ -264,13 +261,13 @@ impl Table {
 
     /// Indented by two. If a row does not fit into `width`, it cuts names, and then drops number columns.
     pub fn text(&self, width: usize) -> Vec<String> {
-        let mut columns: Vec<Shown> =
-            self.columns.iter().enumerate().filter_map(|(at, c)| self.shown(at, c)).collect();
+        let mut columns: Vec<Filled> = (0..self.columns.len()).filter_map(|at| self.filled(at)).collect();
         let whole: usize = line_of(&columns);
         let left_out = if width < UNBOUNDED { squeeze(&mut columns, width) } else { Vec::new() };
-        for shown in &mut columns {
-            let most = if width < UNBOUNDED { shown.width } else { UNBOUNDED };
-            shown.cut(most);
+        for column in &mut columns {
+            let most = if width < UNBOUNDED { column.width } else { UNBOUNDED };
+            let cells: Vec<&str> = column.cells.iter().map(String::as_str).collect();
+            column.cells = shorten::all(&cells, most);
         }
         let mut texts: Vec<String> = (0..=self.rows.len()).map(|row| line(&columns, row)).collect();
         if self.more > 0 {
@@ -283,17 +280,15 @@ impl Table {
     }
 
     /// Returns None for a column that is empty in every row.
-    fn shown(&self, at: usize, column: &Column) -> Option<Shown> {
-        let mut cells = vec![column.head.to_owned()];
-        let mut is_empty = true;
-        for row in &self.rows {
-            let cell = row.get(at);
-            is_empty &= cell.is_none_or(|cell| *cell == Cell::Missing);
-            cells.push(cell.map(Cell::text).unwrap_or_default());
+    fn filled(&self, at: usize) -> Option<Filled> {
+        let column = *self.columns.get(at).filter(|column| column.kind != Kind::Data)?;
+        let cells = || self.rows.iter().map(|row| row.get(at).unwrap_or(&Cell::Missing));
+        if cells().all(|cell| *cell == Cell::Missing) {
+            return None;
         }
+        let cells: Vec<String> = iter::once(column.head.to_owned()).chain(cells().map(Cell::text)).collect();
         let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).min(WIDEST);
-        let shown = Shown { at, kind: column.kind, worth: column.worth, head: column.head, cells, width };
-        (column.kind != Kind::Data && !is_empty).then_some(shown)
+        Some(Filled { at, column, cells, width })
     }
 
     pub fn json(&self) -> Vec<Value> {
@@ -325,35 +320,26 @@ impl Table {
 }
 
 /// A column of the text output.
-struct Shown {
+struct Filled {
     /// Index of the column in the table.
     at: usize,
-    kind: Kind,
-    worth: Worth,
-    head: &'static str,
+    column: Column,
     /// The head comes first.
     cells: Vec<String>,
     width: usize,
 }
 
-impl Shown {
-    fn cut(&mut self, width: usize) {
-        let cells: Vec<&str> = self.cells.iter().map(String::as_str).collect();
-        self.cells = shorten::all(&cells, width);
-    }
-}
-
 /// The width of a line with these columns.
-fn line_of(columns: &[Shown]) -> usize {
+fn line_of(columns: &[Filled]) -> usize {
     columns.iter().map(|column| column.width + 2).sum()
 }
 
-fn line(columns: &[Shown], row: usize) -> String {
+fn line(columns: &[Filled], row: usize) -> String {
     let mut line = String::new();
-    for Shown { kind, cells, width, .. } in columns {
+    for Filled { column, cells, width, .. } in columns {
         let cell = cells.get(row).map_or("", String::as_str);
         line.push_str("  ");
-        match kind {
+        match column.kind {
             Kind::Number => line.push_str(&format!("{cell:>width$}")),
             _ => line.push_str(&format!("{cell:<width$}")),
         }
@@ -365,36 +351,36 @@ fn line(columns: &[Shown], row: usize) -> String {
 /// Makes a line fit. It shortens the long columns, the widest first; then drops number columns, the least valuable
 /// first and among those the rightmost first; then shortens long columns further; finally drops the most valuable
 /// numbers. Returns the heads of the dropped columns.
-fn squeeze(columns: &mut Vec<Shown>, width: usize) -> Vec<&'static str> {
+fn squeeze(columns: &mut Vec<Filled>, width: usize) -> Vec<&'static str> {
     let mut left_out: Vec<(usize, &'static str)> = Vec::new();
     while line_of(columns) > width {
         if cut_a_name(columns, SHORTEST) {
             continue;
         }
         let least = least_number(columns);
-        let is_vital = |at: usize| columns.get(at).is_some_and(|column| column.worth == Worth::Most);
+        let is_vital = |at: usize| columns.get(at).is_some_and(|filled| filled.column.worth == Worth::Most);
         if least.is_none_or(is_vital) && cut_a_name(columns, NARROWEST) {
             continue;
         }
         let Some(at) = least else { break };
-        let column = columns.remove(at);
-        left_out.push((column.at, column.head));
+        let filled = columns.remove(at);
+        left_out.push((filled.at, filled.column.head));
     }
     left_out.sort_unstable();
     left_out.into_iter().map(|(_, head)| head).collect()
 }
 
 /// Shortens a name column by one character, if one is longer than `shortest`.
-fn cut_a_name(columns: &mut [Shown], shortest: usize) -> bool {
-    let long = columns.iter_mut().filter(|column| column.kind == Kind::Long && column.width > shortest);
+fn cut_a_name(columns: &mut [Filled], shortest: usize) -> bool {
+    let long = columns.iter_mut().filter(|f| f.column.kind == Kind::Long && f.width > shortest);
     let widest = long.max_by_key(|column| column.width);
     widest.map(|column| column.width -= 1).is_some()
 }
 
 /// The number column to drop next. It spares the first one, by which the rows are sorted.
-fn least_number(columns: &[Shown]) -> Option<usize> {
-    let numbers = columns.iter().enumerate().filter(|(_, column)| column.kind == Kind::Number);
-    numbers.skip(1).min_by_key(|(at, column)| (column.worth, std::cmp::Reverse(*at))).map(|(at, _)| at)
+fn least_number(columns: &[Filled]) -> Option<usize> {
+    let numbers = columns.iter().enumerate().filter(|(_, filled)| filled.column.kind == Kind::Number);
+    numbers.skip(1).min_by_key(|(at, filled)| (filled.column.worth, std::cmp::Reverse(*at))).map(|(at, _)| at)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::categories;
-use super::figures::Function;
+use super::figures::{Function, OTHER_FUNCTIONS};
 use super::histogram::Histogram;
 use gpurec_cuda::FunctionTraits;
 
@@ -54,7 +54,7 @@ pub struct Tally {
     /// The part of the total that is in no call inside.
     pub own_ns: u64,
     /// The cost of recording the calls inside the timed ones.
-    pub nested_ns: u64,
+    nested_ns: u64,
     /// The part of the total during which gpurec itself had stopped the process.
     pub paused_ns: u64,
     /// Linux single-steps the hook of this function in at least one library.
@@ -63,12 +63,14 @@ pub struct Tally {
     pub errors: u64,
     /// Number of unfinished calls, which count with their time so far.
     pub unfinished: u64,
+    /// The entry is for functions beyond the limit.
+    pub is_other: bool,
 }
 
 /// The name of the shared entry for functions beyond the limit, by role.
-pub fn others(role: Option<Role>) -> &'static str {
+fn others(role: Option<Role>) -> &'static str {
     match role {
-        None => "(other functions)",
+        None => OTHER_FUNCTIONS,
         Some(Role::KernelLaunch) => "(other kernel launches)",
         Some(Role::GraphLaunch) => "(other graph launches)",
         Some(Role::Sync) => OTHER_SYNC,
@@ -78,13 +80,17 @@ pub fn others(role: Option<Role>) -> &'static str {
 pub const OTHER_SYNC: &str = "(other synchronisations)";
 
 impl Tally {
-    pub fn new(name: Arc<str>) -> Tally {
-        let traits = FunctionTraits::of(&name);
+    /// `kept` is the name, if the function has an entry of its own.
+    pub fn new(name: &str, kept: Option<Arc<str>>, stepped: bool) -> Tally {
+        let traits = FunctionTraits::of(name);
+        let role = Role::of(&traits);
         Tally {
-            role: Role::of(&traits),
+            is_other: kept.is_none(),
+            name: kept.unwrap_or_else(|| others(role).into()),
+            role,
             category: categories::of(traits.category),
             traits,
-            name,
+            stepped,
             calls: 0,
             total: 0,
             squares: 0,
@@ -96,7 +102,6 @@ impl Tally {
             own_ns: 0,
             nested_ns: 0,
             paused_ns: 0,
-            stepped: false,
             errors: 0,
             unfinished: 0,
         }
@@ -125,15 +130,16 @@ impl Tally {
         self.min = self.min.min(other.min);
         self.max = self.max.max(other.max);
         self.durations.merge(&other.durations);
-        self.add_within(other.kernel_ns, other.off_cpu_ns);
+        self.add_inside(other.nested_ns, other.kernel_ns, other.off_cpu_ns);
         self.own_ns = self.own_ns.saturating_add(other.own_ns);
-        self.nested_ns = self.nested_ns.saturating_add(other.nested_ns);
         self.paused_ns = self.paused_ns.saturating_add(other.paused_ns);
         self.errors += other.errors;
         self.unfinished += other.unfinished;
     }
 
-    pub fn add_within(&mut self, kernel_ns: u64, off_cpu_ns: u64) {
+    /// The cost of recording the calls inside, and the time in the driver and off the CPU.
+    pub fn add_inside(&mut self, nested_ns: u64, kernel_ns: u64, off_cpu_ns: u64) {
+        self.nested_ns = self.nested_ns.saturating_add(nested_ns);
         self.kernel_ns = self.kernel_ns.saturating_add(kernel_ns);
         self.off_cpu_ns = self.off_cpu_ns.saturating_add(off_cpu_ns);
     }

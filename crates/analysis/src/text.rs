@@ -2,132 +2,73 @@
 
 use std::collections::BTreeMap;
 
+use super::budget::Forgone;
 use super::figures::{Cost, Figures, Function, ProcessSeen};
-use super::prose::wrapped;
-use super::shorten::middle_cut;
+pub(super) use super::page::Page;
 use super::table::{Cell, Column, Table, number};
-use super::{budget, categories, devices, driver_text, nsys, pauses, sections, sleeps};
+pub(super) use super::units::{duration, percent, plural, seconds};
+use super::{driver_text, nsys, sections, units};
 pub(super) use crate::ui::clean;
-use crate::ui::clean_lines;
+use gpurec_trace::InFlight;
 
-pub(super) const TOP_FUNCTIONS: usize = 20;
-const TOP_PROCESSES: usize = 10;
-const TOP_OTHERS: usize = 10;
+const TOP_FUNCTIONS: usize = 20;
+const TOP: usize = 10;
 
 /// The summary, with prose and lists wrapped to `width`.
 pub fn print(figures: &Figures, width: usize) -> String {
     let mut page = Page::new(width);
     page.line("=== TRACE SUMMARY ===");
-    userspace(&mut page, figures);
-    driver_text::kernel_space(&mut page, figures);
-    sections::leaks(&mut page, figures);
-    sections::kernels(&mut page, figures);
-    sections::copies(&mut page, figures);
-    devices::section(&mut page, figures);
-    functions(&mut page, figures);
-    categories::section(&mut page, figures);
-    sync(&mut page, figures);
-    driver_text::sections(&mut page, figures);
-    sections::failures(&mut page, figures);
-    sections::error_windows(&mut page, figures);
-    sections::findings(&mut page, figures);
-    in_flight(&mut page, figures);
-    processes(&mut page, figures);
-    libraries(&mut page, figures);
-    not_hooked(&mut page, figures);
-    lost(&mut page, figures);
-    pauses::section(&mut page, figures);
-    sleeps::section(&mut page, figures);
-    budget::section(&mut page, figures);
-    if let Some(cost) = &figures.cost {
-        own_cost(&mut page, cost, figures);
+    for section in [
+        userspace,
+        driver_text::kernel_space,
+        sections::leaks,
+        sections::kernels,
+        sections::copies,
+        sections::devices,
+        functions,
+        sections::categories,
+        sync,
+        driver_text::sections,
+        sections::failures,
+        sections::error_windows,
+        sections::findings,
+        in_flight,
+        processes,
+        libraries,
+        not_hooked,
+        lost,
+        pauses,
+        sleeps,
+        budget,
+        own_cost,
+        recording,
+    ] {
+        section(&mut page, figures);
     }
-    recording(&mut page, figures);
-    page.text
-}
-
-pub(super) struct Page {
-    text: String,
-    pub(super) width: usize,
-}
-
-impl Page {
-    pub(super) fn new(width: usize) -> Page {
-        Page { text: String::new(), width: width.max(40) }
-    }
-
-    pub(super) fn into_text(self) -> String {
-        self.text
-    }
-
-    pub(super) fn table(&mut self, table: &Table) {
-        for line in table.text(self.width) {
-            self.line(&line);
-        }
-    }
-
-    /// Names are already escaped; this catches any that the code missed, so that none controls the terminal.
-    pub(super) fn line(&mut self, line: &str) {
-        self.text.push_str(&clean_lines(line));
-        self.text.push('\n');
-    }
-
-    pub(super) fn section(&mut self, title: &str) {
-        self.text.push('\n');
-        self.wrapped("", title);
-    }
-
-    /// Wraps words into lines: the first begins with `first`, the others have the same indentation.
-    pub(super) fn wrapped(&mut self, first: &str, words: &str) {
-        self.text.push_str(&clean_lines(&wrapped(first, words, self.width)));
-    }
-
-    /// A line that ends with a command. Only the command is cut, and only if it does not fit on a line of its own.
-    fn with_command(&mut self, line: &str, command: &str) {
-        const INDENT: usize = 5;
-        if line.chars().count() + 2 + command.chars().count() <= self.width || command.is_empty() {
-            return self.line(format!("{line}  {command}").trim_end());
-        }
-        self.wrapped("  ", line.trim_start());
-        let command = middle_cut(command, self.width - INDENT);
-        self.line(&format!("{:INDENT$}{command}", ""));
-    }
-
-    pub(super) fn more(&mut self, total: usize, shown: usize, what: &str) {
-        if total > shown {
-            self.line(&format!("  and {} more {what}", total - shown));
-        }
-    }
+    page.into_text()
 }
 
 fn userspace(page: &mut Page, figures: &Figures) {
     page.section("USERSPACE (libcuda.so, libcudart.so):");
     let (memory, transfers) = (&figures.memory, &figures.transfers);
-    let count = |seen: u64| seen.to_string();
-    for (what, figure, seen, text) in [
-        ("Total CUDA API calls", "cuda_calls", figures.cuda_calls, &count as &dyn Fn(u64) -> String),
-        ("Kernel launches", "kernel_launches", figures.kernel_launches, &count),
-        ("Memory allocations", "memory.allocations", memory.allocations, &count),
-        ("Total memory allocated", "memory.allocated_bytes", memory.allocated_bytes, &sections::bytes),
-        ("Memory transfers", "transfers.count", transfers.count, &count),
-        ("Total data transferred", "transfers.bytes", transfers.bytes, &sections::bytes),
-    ] {
-        page.wrapped("  ", &format!("{what}: {}", figures.said(figure, seen, text)));
+    let count: fn(u64) -> String = |seen| seen.to_string();
+    let graphs = ("Graph launches", "graph_launches", figures.graph_launches, count);
+    let all = [
+        ("Total CUDA API calls", "cuda_calls", figures.cuda_calls, count),
+        ("Kernel launches", "kernel_launches", figures.kernel_launches, count),
+        ("Memory allocations", "memory.allocations", memory.allocations, count),
+        ("Total memory allocated", "memory.allocated_bytes", memory.allocated_bytes, units::bytes),
+        ("Memory transfers", "transfers.count", transfers.count, count),
+        ("Total data transferred", "transfers.bytes", transfers.bytes, units::bytes),
+    ];
+    for (what, figure, seen, text) in all.into_iter().chain((graphs.2 > 0).then_some(graphs)) {
+        page.note(&format!("{what}: {}", figures.said(figure, seen, text)));
     }
-    if figures.graph_launches > 0 {
-        let said = figures.said("graph_launches", figures.graph_launches, count);
-        page.wrapped("  ", &format!("Graph launches: {said}"));
-    }
-    let counts = [
+    page.counts(&[
         ("Calls into other libraries", figures.other_calls),
         ("Calls left by an exception or longjmp", figures.unwound_calls),
         ("Returns without a call", figures.unmatched_ends),
-    ];
-    for (what, count) in counts {
-        if count > 0 {
-            page.line(&format!("  {what}: {count}"));
-        }
-    }
+    ]);
     let hooked = figures.libraries.iter().any(|l| l.functions > 0);
     if figures.cuda_calls == 0 && figures.is_part {
         page.line("  No CUDA call in this part of the trace.");
@@ -153,55 +94,44 @@ fn functions(page: &mut Page, figures: &Figures) {
     let sum = |functions: &[Function]| -> u128 { functions.iter().map(|f| u128::from(f.total_ns)).sum() };
     let total = sum(&figures.functions);
     page.section("Top functions by time:");
-    let with_kernel = figures.kernel_space.is_some();
-    let is_corrected = figures.functions.iter().take(TOP_FUNCTIONS).any(|f| f.corrected_ns.is_some());
+    let (top, rest) = figures.functions.split_at(TOP_FUNCTIONS.min(figures.functions.len()));
+    let is_corrected = top.iter().any(|f| f.corrected_ns.is_some());
     let mut table = Table::new("functions", "functions", FUNCTIONS);
-    for f in figures.functions.iter().take(TOP_FUNCTIONS) {
+    for f in top {
         let mut cells = nsys::cells(f, total);
-        cells.extend([
-            if is_corrected { Cell::Micros(f.corrected_ns.unwrap_or(f.total_ns)) } else { Cell::Missing },
-            Cell::optional(f.kernel_ns, Cell::Micros),
-        ]);
+        let corrected = is_corrected.then(|| f.corrected_ns.unwrap_or(f.total_ns));
+        cells.extend([corrected, f.kernel_ns].map(|ns| Cell::optional(ns, Cell::Micros)));
         table.row(cells);
     }
     page.table(&table);
-    if let Some(rest) = figures.functions.get(TOP_FUNCTIONS..)
-        && !rest.is_empty()
-    {
+    if !rest.is_empty() {
         let share = percent(sum(rest), total);
         let (more, all) = (rest.len(), figures.functions.len());
-        let words =
-            format!("and {more} more functions, {share} % of the time: `gpurec report api --top {all}`");
-        page.wrapped("  ", &words);
+        page.note(&format!(
+            "and {more} more functions, {share} % of the time: `gpurec report api --top {all}`"
+        ));
     }
     if let Some(said) = unfinished(&figures.functions) {
-        page.wrapped("  ", &said);
+        page.note(&said);
     }
-    page.wrapped(
-        "  ",
+    page.note(
         "Time (%) is of the sum of Total over all functions. A call made inside another counts in both, as cuLaunchKernel does inside cudaLaunchKernel, so the sum is more than the time spent. Med is within 1 %; of an even number of calls it is half way between the two in the middle, as in nsys, where `check` and `report latency` have the lower one (p50).",
     );
     if is_corrected {
-        page.wrapped(
-            "  ",
-            "Corrected is Total less what recording the calls inside has added to it, and less the time for which gpurec had stopped the process (see the cost below).",
-        );
+        page.note("Corrected is Total less what recording the calls inside has added to it, and less the time for which gpurec had stopped the process (see the cost below).");
     }
-    if with_kernel {
-        page.wrapped(
-            "  ",
-            "Driver is how much of Total was in nvidia.ko, asleep or at work. What the GPU is given through its doorbells never comes there.",
-        );
+    if figures.kernel_space.is_some() {
+        page.note("Driver is how much of Total was in nvidia.ko, asleep or at work. What the GPU is given through its doorbells never comes there.");
     }
 }
 
 /// A note about unfinished calls, if there are any.
 pub(super) fn unfinished(functions: &[Function]) -> Option<String> {
     let open: Vec<&Function> = functions.iter().filter(|f| f.unfinished > 0).collect();
-    let names: Vec<String> =
-        open.iter().take(TOP_OTHERS).map(|f| format!("{} {}", f.unfinished, clean(&f.name))).collect();
-    let more = if open.len() > names.len() { " and others" } else { "" };
-    (!open.is_empty()).then(|| format!("Unfinished, with their time so far: {}{more}.", names.join(", ")))
+    let names = open.iter().take(TOP).map(|f| format!("{} {}", f.unfinished, clean(&f.name)));
+    let names = names.collect::<Vec<_>>().join(", ");
+    let more = if open.len() > TOP { " and others" } else { "" };
+    (!open.is_empty()).then(|| format!("Unfinished, with their time so far: {names}{more}."))
 }
 
 /// `, 1 of them unfinished`
@@ -218,20 +148,13 @@ fn sync(page: &mut Page, figures: &Figures) {
     let time = |ns| format!("{} in {}{open}", duration(ns), plural(sync.calls, "call"));
     let said = figures.said("sync.total_ns", sync.total_ns, time);
     page.section(&format!("Time blocked in synchronisation: {said}"));
-    for f in sync.by_function.iter().take(TOP_OTHERS) {
-        page.line(&format!(
-            "  {:>12}  {:>9}  {}{}",
-            duration(f.total_ns),
-            plural(f.calls, "call"),
-            clean(&f.name),
-            of_them_unfinished(f.unfinished)
-        ));
-    }
-    page.more(sync.by_function.len(), TOP_OTHERS, "functions");
-    let sum = sync.by_function.iter().fold(0u64, |sum, f| sum.saturating_add(f.total_ns));
+    page.list(&sync.by_function, TOP, 0, "functions", |f| {
+        let (time, calls, name) = (duration(f.total_ns), plural(f.calls, "call"), clean(&f.name));
+        format!("  {time:>12}  {calls:>9}  {name}{}", of_them_unfinished(f.unfinished))
+    });
+    let sum = sync.by_function.iter().map(|f| f.total_ns).fold(0, u64::saturating_add);
     if sum > sync.total_ns {
-        page.wrapped(
-            "  ",
+        page.note(
             "Of a call that waits inside another one, the sum has the inner; time by category has the outer.",
         );
     }
@@ -242,17 +165,12 @@ fn in_flight(page: &mut Page, figures: &Figures) {
         return;
     }
     page.section(&format!("Calls in flight at the end: {}", figures.in_flight.len()));
-    for call in figures.in_flight.iter().take(TOP_FUNCTIONS) {
-        page.line(&format!(
-            "  pid {} tid {}: {} for {}{}",
-            call.pid,
-            call.tid,
-            clean(&call.name),
-            duration(call.duration_ns),
-            if call.died { ", when its process ended" } else { "" }
-        ));
-    }
-    page.more(figures.in_flight.len(), TOP_FUNCTIONS, "calls");
+    page.list(&figures.in_flight, TOP_FUNCTIONS, 0, "calls", |call| {
+        let InFlight { pid, tid, .. } = call;
+        let (name, time) = (clean(&call.name), duration(call.duration_ns));
+        let end = if call.died { ", when its process ended" } else { "" };
+        format!("  pid {pid} tid {tid}: {name} for {time}{end}")
+    });
 }
 
 fn processes(page: &mut Page, figures: &Figures) {
@@ -261,18 +179,13 @@ fn processes(page: &mut Page, figures: &Figures) {
     }
     let total = figures.processes.len() + figures.more_processes as usize;
     page.section(&format!("Processes: {total}"));
-    for process in figures.processes.iter().take(TOP_PROCESSES) {
-        let line = format!(
-            "  pid {}: {}{}{}{}",
-            process.pid,
-            plural(process.calls, "call"),
-            sections::peak(process, figures),
-            process.rank.map(|r| format!(", rank {r}")).unwrap_or_default(),
-            ending(process),
-        );
+    for process in figures.processes.iter().take(TOP) {
+        let (calls, peak) = (plural(process.calls, "call"), sections::peak(process, figures));
+        let rank = process.rank.map(|r| format!(", rank {r}")).unwrap_or_default();
+        let line = format!("  pid {}: {calls}{peak}{rank}{}", process.pid, ending(process));
         page.with_command(&line, &clean(&process.command.join(" ")));
     }
-    page.more(total, TOP_PROCESSES, "processes");
+    page.more(total, TOP, "processes");
 }
 
 fn ending(process: &ProcessSeen) -> String {
@@ -284,16 +197,14 @@ fn ending(process: &ProcessSeen) -> String {
 }
 
 fn libraries(page: &mut Page, figures: &Figures) {
-    let hooked = figures.libraries.iter().filter(|l| l.functions > 0);
-    let hooked: Vec<_> = hooked.collect();
+    let hooked: Vec<_> = figures.libraries.iter().filter(|l| l.functions > 0).collect();
     if hooked.is_empty() {
         return;
     }
     page.section("Libraries hooked:");
-    for library in hooked.iter().take(TOP_OTHERS) {
-        page.line(&format!("  {}  {}", clean(&library.path), plural(library.functions, "function")));
-    }
-    page.more(hooked.len() + figures.more_libraries as usize, hooked.len().min(TOP_OTHERS), "libraries");
+    page.list(&hooked, TOP, figures.more_libraries, "libraries", |library| {
+        format!("  {}  {}", clean(&library.path), plural(library.functions, "function"))
+    });
 }
 
 /// Grouped by reason, since one reason often applies to many libraries.
@@ -312,30 +223,26 @@ fn not_hooked(page: &mut Page, figures: &Figures) {
     let count = |places: &BTreeMap<&str, Vec<&str>>| places.values().map(Vec::len).sum::<usize>();
     by_reason.sort_by_key(|(_, places)| std::cmp::Reverse(count(places)));
     page.section("Not hooked:");
-    let more = by_reason.get(TOP_FUNCTIONS..).unwrap_or_default();
-    let more_hooks: usize = more.iter().map(|(_, places)| count(places)).sum();
-    for (reason, places) in by_reason.iter().take(TOP_FUNCTIONS) {
-        let mut words: Vec<String> =
-            places.iter().take(TOP_OTHERS).map(|(place, names)| refused_in(place, names)).collect();
-        if places.len() > words.len() {
-            words.push(format!("and in {} more", places.len() - words.len()));
-        }
-        page.wrapped("  ", &format!("{}: {}", words.join("; "), clean(reason)));
+    let (top, more) = by_reason.split_at(TOP_FUNCTIONS.min(by_reason.len()));
+    for (reason, places) in top {
+        let refused = places.iter().take(TOP).map(|(place, names)| refused_in(place, names));
+        let more = places.len().checked_sub(TOP + 1).map(|more| format!("and in {} more", more + 1));
+        let words: Vec<String> = refused.chain(more).collect();
+        page.note(&format!("{}: {}", words.join("; "), clean(reason)));
     }
-    if more_hooks > 0 {
-        let line = format!("and {more_hooks} more for {} other reasons, which the trace has", more.len());
-        page.wrapped("  ", &line);
+    if !more.is_empty() {
+        let hooks: usize = more.iter().map(|(_, places)| count(places)).sum();
+        page.note(&format!("and {hooks} more for {} other reasons, which the trace has", more.len()));
     }
 }
 
 fn refused_in(place: &str, names: &[&str]) -> String {
     // Hooks in nvidia.ko are few and chosen by name; a library has many functions.
-    let most = if place == "kernel" { 8 } else { 3 };
-    let place = if place == "kernel" { "the kernel" } else { place };
-    let shown = clean(&names.get(..most).unwrap_or(names).join(", "));
+    let (place, most) = if place == "kernel" { ("the kernel", 8) } else { (place, 3) };
+    let (place, shown) = (clean(place), clean(&names.get(..most).unwrap_or(names).join(", ")));
     match names.len() {
-        n if n > most => format!("{n} in {} ({shown}, …)", clean(place)),
-        _ => format!("{shown} in {}", clean(place)),
+        n if n > most => format!("{n} in {place} ({shown}, …)"),
+        _ => format!("{shown} in {place}"),
     }
 }
 
@@ -345,59 +252,84 @@ fn lost(page: &mut Page, figures: &Figures) {
     }
     page.section(&format!("Events lost: {}", figures.lost));
     let mut probes: Vec<(&String, &u64)> = figures.lost_by_probe.iter().collect();
-    probes.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-    for (probe, count) in probes.iter().take(TOP_OTHERS) {
-        page.line(&format!("  {count:>9}  {}", clean(probe)));
-    }
-    page.more(probes.len(), TOP_OTHERS, "probes");
+    probes.sort_by_key(|(probe, count)| (std::cmp::Reverse(**count), *probe));
+    page.list(&probes, TOP, 0, "probes", |(probe, count)| format!("  {count:>9}  {}", clean(probe)));
 }
 
-fn own_cost(page: &mut Page, cost: &Cost, figures: &Figures) {
-    page.section(&format!(
-        "gpurec's own cost: {} in {}, at {} ns a call as measured at the start{}",
-        duration(cost.calls_ns()),
-        plural(cost.calls, "call"),
-        cost.ns_per_call,
-        match cost.ns_per_stepped.filter(|_| cost.stepped_calls > 0) {
-            Some(ns) => format!(", {ns} ns for {} that the kernel single-steps", cost.stepped_calls),
-            None => String::new(),
+fn pauses(page: &mut Page, figures: &Figures) {
+    let Some(pauses) = figures.pauses.filter(|pauses| pauses.count > 0) else { return };
+    let (times, time) = (plural(pauses.count, "time"), duration(pauses.total_ns));
+    page.section(&format!("Paused for --lossless: {times}, {time} in all"));
+    page.note("Calls that were under way then, and gaps between calls, are longer by that.");
+}
+
+fn sleeps(page: &mut Page, figures: &Figures) {
+    let Some(sleeps) = &figures.sleeps else { return };
+    let (times, time) = (plural(sleeps.count, "time"), duration(sleeps.total_ns));
+    page.section(&format!("The machine slept: {times}, {time} in all"));
+    for sleep in &sleeps.first {
+        page.line(&format!("  {} at {}", duration(sleep.slept_ns), seconds(sleep.at_ns)));
+    }
+    page.more(sleeps.count as usize, sleeps.first.len(), "times");
+    page.note("The clock of a trace stands still meanwhile: that time is in no duration.");
+}
+
+fn budget(page: &mut Page, figures: &Figures) {
+    const TOP: usize = 20;
+    let Some(budget) = &figures.budget else { return };
+    let functions = plural(budget.functions.len() as u64, "function");
+    page.section(&format!("Given up for --budget {}: {functions}", clean(&budget.limit)));
+    page.line("  Not recorded for  Name");
+    for function in budget.functions.iter().take(TOP) {
+        page.line(&format!("  {:>16}  {}", duration(function.unhooked_ns), clean(&function.name)));
+        if !function.unhooked.is_empty() {
+            page.wrapped("    not recorded ", &periods(function));
         }
+    }
+    page.more(budget.functions.len(), TOP, "functions");
+}
+
+fn periods(function: &Forgone) -> String {
+    let millis = |ns: u64| units::decimal(ns / 1_000_000, 3);
+    let all =
+        function.unhooked.iter().map(|p| format!("from {} to {} s", millis(p.from_ns), millis(p.to_ns)));
+    let more =
+        (function.more_periods > 0).then(|| format!("and {}", plural(function.more_periods, "more time")));
+    all.chain(more).collect::<Vec<_>>().join(", ")
+}
+
+fn own_cost(page: &mut Page, figures: &Figures) {
+    let Some(cost) = &figures.cost else { return };
+    let Cost { ns_per_call, stepped_calls, .. } = cost;
+    let (time, calls) = (duration(cost.calls_ns()), plural(cost.calls, "call"));
+    let stepped = match cost.ns_per_stepped.filter(|_| *stepped_calls > 0) {
+        Some(ns) => format!(", {ns} ns for {stepped_calls} that the kernel single-steps"),
+        None => String::new(),
+    };
+    page.section(&format!(
+        "gpurec's own cost: {time} in {calls}, at {ns_per_call} ns a call as measured at the start{stepped}"
     ));
-    if let Some(ns) = cost.cold_ns {
-        page.wrapped(
-            "  ",
-            &format!(
-                "Calls that come seldom, after other work, cost more: up to {} if all of these did.",
-                duration(ns)
-            ),
-        );
+    if let Some(ns) = cost.cold_ns.map(duration) {
+        page.note(&format!(
+            "Calls that come seldom, after other work, cost more: up to {ns} if all of these did."
+        ));
     }
     match cost.stops {
         Some(stops) if stops.count == 0 => {}
-        Some(stops) => page.wrapped(
-            "  ",
-            &format!(
-                "Besides, gpurec had stopped processes for {} in {}: at a new library until it is hooked{}.",
-                duration(stops.total_ns),
-                plural(stops.count, "stop"),
-                if figures.pauses.is_some() { ", and for --lossless" } else { "" }
-            ),
-        ),
-        None => page.wrapped("  ", "For how long gpurec had stopped processes, this trace does not say."),
+        Some(stops) => {
+            let (time, stops) = (duration(stops.total_ns), plural(stops.count, "stop"));
+            let lossless = if figures.pauses.is_some() { ", and for --lossless" } else { "" };
+            page.note(&format!(
+                "Besides, gpurec had stopped processes for {time} in {stops}: at a new library until it is hooked{lossless}."
+            ));
+        }
+        None => page.note("For how long gpurec had stopped processes, this trace does not say."),
     }
-    for thread in &cost.threads {
-        page.line(&format!(
-            "  pid {} tid {}: {}, {} % of the recording, {}",
-            thread.pid,
-            thread.tid,
-            duration(thread.cost_ns),
-            percent(u128::from(thread.cost_ns), u128::from(figures.duration_ns)),
-            plural(thread.calls, "call")
-        ));
-    }
-    if cost.more_threads > 0 {
-        page.line(&format!("  and {} more threads", cost.more_threads));
-    }
+    page.list(&cost.threads, cost.threads.len(), cost.more_threads, "threads", |thread| {
+        let (time, calls) = (duration(thread.cost_ns), plural(thread.calls, "call"));
+        let share = percent(thread.cost_ns.into(), figures.duration_ns.into());
+        format!("  pid {} tid {}: {time}, {share} % of the recording, {calls}", thread.pid, thread.tid)
+    });
 }
 
 fn recording(page: &mut Page, figures: &Figures) {
@@ -412,43 +344,6 @@ pub(super) fn shortened(line: &str, width: usize) -> String {
     if line.chars().count() <= width {
         return line.to_string();
     }
-    let mut short: String = line.chars().take(width.saturating_sub(3)).collect();
-    short.push_str("...");
-    short
-}
-
-/// `1 call`, `2 calls`, `2 launches`, `2 processes`.
-pub(super) fn plural(count: u64, what: &str) -> String {
-    let more = if what.ends_with("ch") || what.ends_with('s') { "es" } else { "s" };
-    format!("{count} {what}{}", if count == 1 { "" } else { more })
-}
-
-pub(super) fn micros(ns: u64) -> String {
-    format!("{}.{:03}", ns / 1000, ns % 1000)
-}
-
-/// With three decimals, rounded.
-pub(super) fn millis(ns: u64) -> String {
-    micros(ns.saturating_add(500) / 1000)
-}
-
-pub(super) fn seconds(ns: u64) -> String {
-    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
-}
-
-/// With three decimals, in a suitable unit.
-pub(super) fn duration(ns: u64) -> String {
-    match ns {
-        0..1_000_000 => format!("{} us", micros(ns)),
-        1_000_000..1_000_000_000 => format!("{} ms", micros(ns / 1000)),
-        _ => format!("{} s", micros(ns / 1_000_000)),
-    }
-}
-
-/// With one decimal, computed from integers.
-pub(super) fn percent(part: u128, whole: u128) -> String {
-    match (part * 1000 + whole / 2).checked_div(whole) {
-        Some(permille) => format!("{}.{}", permille / 10, permille % 10),
-        None => "0.0".to_string(),
-    }
+    let short: String = line.chars().take(width.saturating_sub(3)).collect();
+    short + "..."
 }

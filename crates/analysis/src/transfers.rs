@@ -1,10 +1,10 @@
 //! Turns `transfer` lines into figures.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::figures::{DirectionSeen, Finding, TransferFigures};
+use super::figures::{DirectionSeen, Finding, OTHERS, TransferFigures};
 use gpurec_trace::Transfer;
-use gpurec_trace::bounds::entry;
+use gpurec_trace::bounds::{Entries, entry};
 use gpurec_trace::hash::Map;
 
 /// Pinning does not pay off for a pageable copy below this size.
@@ -24,13 +24,11 @@ const PROCESSES: usize = 65_536;
 /// Limits on distinct directions (there are seven) and on the length of their names.
 const DIRECTIONS: usize = 64;
 const LONGEST: usize = 64;
-const OTHERS: &str = "(others)";
 
 #[derive(Default)]
 pub struct Transfers {
-    by_direction: BTreeMap<Box<str>, DirectionSeen>,
+    by_direction: Entries<DirectionSeen, DIRECTIONS, { DIRECTIONS * 2 * LONGEST }>,
     pageable: Map<u32, Pageable>,
-    figures: TransferFigures,
 }
 
 /// Pageable copies of one process.
@@ -47,13 +45,12 @@ struct Pageable {
 impl Transfers {
     /// `ns` is the duration of the call, if known; `launches` is the number of launches of the process so far.
     pub fn add(&mut self, transfer: &Transfer, ns: u64, launches: u64) {
-        let known = self.by_direction.contains_key(transfer.direction.as_ref());
-        let fits = self.by_direction.len() < DIRECTIONS && transfer.direction.len() < LONGEST;
-        let direction = if known || fits { transfer.direction.as_ref() } else { OTHERS };
-        if !self.by_direction.contains_key(direction) {
-            let seen = DirectionSeen { direction: direction.to_owned(), ..DirectionSeen::default() };
-            self.by_direction.insert(direction.into(), seen);
-        }
+        let name = Some(transfer.direction.as_ref()).filter(|name| name.len() < LONGEST);
+        let new = |name: Option<Arc<str>>| {
+            let direction = name.as_deref().unwrap_or(OTHERS).to_owned();
+            DirectionSeen { direction, ..DirectionSeen::default() }
+        };
+        let direction = self.by_direction.number(name, new, |_, _| true);
         let Some(seen) = self.by_direction.get_mut(direction) else { return };
         let size = transfer.size;
         seen.count += 1;
@@ -71,9 +68,6 @@ impl Transfers {
                 self.pageable(transfer.pid, size, ns, launches);
             }
         }
-        // Includes sets: these are the figures of the `transfer` lines.
-        self.figures.count += 1;
-        self.figures.bytes = self.figures.bytes.saturating_add(size);
     }
 
     fn pageable(&mut self, pid: u32, size: u64, ns: u64, launches: u64) {
@@ -87,22 +81,26 @@ impl Transfers {
     }
 
     pub fn finish(&self) -> TransferFigures {
-        let mut figures = self.figures.clone();
-        figures.by_direction = self.by_direction.values().cloned().collect();
-        figures.by_direction.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.direction.cmp(&b.direction)));
-        figures
+        let mut by_direction: Vec<DirectionSeen> = self.by_direction.iter().cloned().collect();
+        by_direction.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.direction.cmp(&b.direction)));
+        // Includes sets: these are the figures of the `transfer` lines.
+        let count = by_direction.iter().map(|seen| seen.count).sum();
+        let bytes = by_direction.iter().map(|seen| seen.bytes).fold(0, u64::saturating_add);
+        TransferFigures { count, bytes, by_direction }
     }
 
     /// Findings for a recording of `whole_ns`.
     pub fn findings(&self, whole_ns: u64) -> Option<Finding> {
         let again = || self.pageable.values().filter(|seen| seen.rounds >= ROUNDS);
-        let bytes = again().fold(0, |sum: u64, seen| sum.saturating_add(seen.bytes));
-        let ns = again().fold(0, |sum: u64, seen| sum.saturating_add(seen.ns));
-        (bytes >= WORTH && ns >= whole_ns / SHARE).then(|| Finding {
-            what: format!("copies of {bytes} bytes between the device and pageable host memory, again and again"),
-            times: again().map(|seen| seen.count).sum(),
-            cost_ns: Some(ns),
-            advice: "allocate the host's side with cudaHostAlloc, pin it with cudaHostRegister, or in PyTorch with pin_memory=True".to_owned(),
+        let bytes = again().map(|seen| seen.bytes).fold(0, u64::saturating_add);
+        let ns = again().map(|seen| seen.ns).fold(0, u64::saturating_add);
+        (bytes >= WORTH && ns >= whole_ns / SHARE).then(|| {
+            Finding::new(
+                format!("copies of {bytes} bytes between the device and pageable host memory, again and again"),
+                again().map(|seen| seen.count).sum(),
+                Some(ns),
+                "allocate the host's side with cudaHostAlloc, pin it with cudaHostRegister, or in PyTorch with pin_memory=True",
+            )
         })
     }
 }

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::figures::Figures;
+pub use super::figures::PEAK;
+use super::figures::{BEFORE, BY_DEVICE, Figures, OUTSIDE};
 use super::left_out::LeftOut;
 use gpurec_cuda::FunctionTraits;
 use gpurec_cuda::traits::Input;
@@ -64,18 +65,6 @@ const FIGURES: [(&str, &[From]); 25] = [
 
 /// The rows of `functions`: the number of calls is complete for a recorded function, unless any call may be missing.
 pub const FUNCTIONS: &str = "functions.calls";
-
-/// The peaks of all processes.
-pub const PEAK: &str = "memory.peak";
-
-/// The prefix of each device's figures.
-pub const BY_DEVICE: &str = "devices.";
-
-/// The reason that affects only processes from before the recording.
-pub const BEFORE: &str = "memory from before the recording is not in it";
-
-/// The reason if memory may come from outside a part (--from, --tid).
-pub const OUTSIDE: &str = "memory from outside this part is not in it";
 
 /// The reason if other threads may free what this part allocates (--tid).
 const ELSEWHERE: &str = "what other threads free is not in this part";
@@ -170,13 +159,14 @@ impl Reasons {
         for (input, functions) in recorded {
             let missing: Vec<&str> =
                 functions.iter().filter(|(_, recorded)| !**recorded).map(|(name, _)| *name).collect();
+            let (calls, that) = words(input);
             if missing.len() == functions.len() {
-                self.add(From::Of(input), || format!("{} were not recorded", plural_of(input)));
+                self.add(From::Of(input), || format!("{calls} were not recorded"));
             } else if let Some(first) = missing.first() {
                 let others = match missing.len() {
                     1 => "was".to_owned(),
-                    2 => format!("and 1 other function {} were", that(input)),
-                    n => format!("and {} other functions {} were", n - 1, that(input)),
+                    2 => format!("and 1 other function {that} were"),
+                    n => format!("and {} other functions {that} were", n - 1),
                 };
                 self.add(From::Of(input), || format!("{first} {others} not recorded"));
             }
@@ -251,26 +241,15 @@ fn input_of_driver(name: &str) -> Option<Input> {
     traits.input().or_else(|| traits.is_sync().then_some(Input::Sync))
 }
 
-fn plural_of(input: Input) -> &'static str {
+/// The calls of an input, and the words for functions that make such calls.
+fn words(input: Input) -> (&'static str, &'static str) {
     match input {
-        Input::Allocation => "allocations",
-        Input::Free => "frees",
-        Input::Copy => "copies",
-        Input::Set => "sets of memory",
-        Input::Launch => "launches",
-        Input::GraphLaunch => "launches of graphs",
-        Input::Sync => "calls that wait for the GPU",
-    }
-}
-
-fn that(input: Input) -> &'static str {
-    match input {
-        Input::Allocation => "that allocate",
-        Input::Free => "that free",
-        Input::Copy => "that copy",
-        Input::Set => "that set memory",
-        Input::Launch => "that launch",
-        Input::GraphLaunch => "that launch graphs",
-        Input::Sync => "that wait for the GPU",
+        Input::Allocation => ("allocations", "that allocate"),
+        Input::Free => ("frees", "that free"),
+        Input::Copy => ("copies", "that copy"),
+        Input::Set => ("sets of memory", "that set memory"),
+        Input::Launch => ("launches", "that launch"),
+        Input::GraphLaunch => ("launches of graphs", "that launch graphs"),
+        Input::Sync => ("calls that wait for the GPU", "that wait for the GPU"),
     }
 }

@@ -232,6 +232,11 @@ impl<T, const MOST: usize, const BYTES: usize> Entries<T, MOST, BYTES> {
         number
     }
 
+    /// The number of a name that has an entry of its own.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name)
+    }
+
     pub fn get(&self, number: usize) -> Option<&T> {
         self.all.get(number)
     }

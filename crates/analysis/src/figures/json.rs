@@ -3,8 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Figures;
-use crate::unknown::{BEFORE, BY_DEVICE, PEAK};
+use super::{BEFORE, BY_DEVICE, Figures, PEAK};
 
 /// In older traces, everything held counted as a leak.
 fn leaks_are_held(json: &mut Value) {

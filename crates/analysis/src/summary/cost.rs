@@ -1,6 +1,6 @@
 //! gpurec's own cost: each call at the measured price for its kind of probe site, plus the stops.
 
-use super::super::figures::{Cost, ThreadCost};
+use super::super::figures::{Cost, ThreadCost, truncate};
 use super::{EACH, Summary};
 use gpurec_trace::{EMULATED, EMULATED_COLD, Header, Library, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
 
@@ -42,12 +42,14 @@ impl Prices {
     }
 
     fn sum(&self, paid: Paid) -> u64 {
-        Prices::weigh(paid, self.of(false), self.of(true))
+        paid.at(self.of(false), self.of(true))
     }
+}
 
-    fn weigh(paid: Paid, emulated: u64, stepped: u64) -> u64 {
-        let cheap = paid.calls.saturating_sub(paid.stepped).saturating_mul(emulated);
-        cheap.saturating_add(paid.stepped.saturating_mul(stepped))
+impl Paid {
+    fn at(self, emulated: u64, stepped: u64) -> u64 {
+        let cheap = self.calls.saturating_sub(self.stepped).saturating_mul(emulated);
+        cheap.saturating_add(self.stepped.saturating_mul(stepped))
     }
 }
 
@@ -57,7 +59,7 @@ impl Summary {
         for name in &library.single_stepped {
             if !self.stepped.contains(name.as_str()) && self.stepped_left.take(EACH + name.len()) {
                 self.stepped.insert(name.as_str().into());
-                if let Some(tally) = self.by_name.get(name).and_then(|at| self.functions.get_mut(at)) {
+                if let Some(tally) = self.functions.find(name).and_then(|at| self.functions.get_mut(at)) {
                     tally.stepped = true;
                 }
             }
@@ -65,27 +67,26 @@ impl Summary {
     }
 
     pub fn has_calls(&self, pid: u32) -> bool {
-        self.calls_by_thread.keys().any(|(of, _)| *of == pid)
+        self.calls_by_thread.by_key.keys().any(|(of, _)| *of == pid)
     }
 
     /// The cost for the thread with the highest cost.
     pub fn highest_cost(&self) -> u64 {
         let Some(prices) = &self.prices else { return 0 };
-        self.calls_by_thread.values().map(|paid| prices.sum(*paid)).max().unwrap_or(0)
+        self.calls_by_thread.by_key.values().map(|paid| prices.sum(*paid)).max().unwrap_or(0)
     }
 
     pub(super) fn cost(&self) -> Option<Cost> {
         let prices = self.prices.as_ref()?;
-        let mut all = self.other_threads;
+        let mut all = self.calls_by_thread.others;
         let mut threads = Vec::new();
-        for ((pid, tid), paid) in &self.calls_by_thread {
+        for ((pid, tid), paid) in &self.calls_by_thread.by_key {
             all.calls += paid.calls;
             all.stepped += paid.stepped;
             threads.push(ThreadCost { pid: *pid, tid: *tid, calls: paid.calls, cost_ns: prices.sum(*paid) });
         }
         threads.sort_by(|a, b| (b.cost_ns, b.calls, a.tid).cmp(&(a.cost_ns, a.calls, b.tid)));
-        let more_threads = threads.len().saturating_sub(LISTED_THREADS) as u64;
-        threads.truncate(LISTED_THREADS);
+        let more_threads = truncate(&mut threads, LISTED_THREADS);
         let stops = self.figures.stops;
         (all.calls > 0).then(|| Cost {
             ns_per_call: prices.emulated,
@@ -93,7 +94,7 @@ impl Summary {
             total_ns: prices.sum(all).saturating_add(stops.map_or(0, |stops| stops.total_ns)),
             ns_per_stepped: prices.stepped,
             stepped_calls: all.stepped,
-            cold_ns: prices.cold.map(|(emulated, stepped)| Prices::weigh(all, emulated, stepped)),
+            cold_ns: prices.cold.map(|(emulated, stepped)| all.at(emulated, stepped)),
             stops,
             threads,
             more_threads,

@@ -1,4 +1,4 @@
-//! The outcome of a call: its own failure, and those inside it.
+//! The outcome of a call: its own failure, those inside it, and its launch by kernel and by device.
 
 use super::{Open, Summary};
 use gpurec_cuda::Api;
@@ -28,15 +28,14 @@ impl Summary {
         }
         let failed = self.failures.failed(end, line.ts_ns, (function, asked), inside);
         let caller = self.caller(parent).and_then(|caller| self.open.get_mut(caller));
-        if caller.is_some_and(|caller| self.failures.waits(&mut caller.of.failed, &failed)) {
+        if caller.is_some_and(|caller| self.failures.defer(&mut caller.of.failed, &failed)) {
             return;
         }
-        if self.failures.seen(&failed) {
+        if self.failures.count(&failed) {
             let cause = self.failures.cause_of(&failed);
             let (kernels, functions) = (&self.kernels, &self.functions);
-            let name = |known: usize| functions.get(known).map(|tally| tally.name.to_string());
-            let kernel = |kernel: usize| kernels.name(kernel).to_owned();
-            self.errors.failed(end, line.ts_ns, cause, kernel, |known| name(known).unwrap_or_default());
+            let function = |at: usize| functions.get(at).map_or("?", |tally| &tally.name);
+            self.errors.failed(end, line.ts_ns, cause, |kernel| kernels.name(kernel), function);
         }
     }
 
@@ -45,5 +44,22 @@ impl Summary {
         let api = |open: &Call<Open>| self.functions.get(open.function).map(|tally| tally.traits.api);
         let mut around = self.open.around(parent);
         around.find(|open| api(open).is_some_and(|api| api != Api::Other)).map(|open| open.id)
+    }
+
+    /// Records a successful launch, at the innermost level that shows it.
+    pub(super) fn launched(&mut self, end: &End, open: Option<&Call<Open>>) {
+        self.figures.kernel_launches += 1;
+        self.habits.launched(end.pid);
+        self.devices.launched(end.pid, open.and_then(|open| self.device_of(open)), false);
+        let Some(open) = open else { return };
+        let launch = self.open.or_above(open, |open| Some((open.kernel?, open.shape)));
+        let (kernel, shape) = launch.map_or((None, open.of.shape), |(kernel, shape)| (Some(kernel), shape));
+        self.kernels.launched(kernel, shape);
+        self.kernels.at(end.pid, end.tid, open.ts_ns);
+        self.errors.launched(end.pid, end.tid, kernel);
+    }
+
+    pub(super) fn device_of(&self, open: &Call<Open>) -> Option<u32> {
+        self.open.or_above(open, |open| open.device)
     }
 }

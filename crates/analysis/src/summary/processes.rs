@@ -1,7 +1,9 @@
 //! The processes of a recording and the libraries they load: their records, and the cleanup when a process ends.
 
+use std::cmp::Reverse;
+
 use super::{EACH, LISTED_PROCESSES, MOST, Summary};
-use crate::figures::{Figures, LibrarySeen, ProcessSeen};
+use crate::figures::{Figures, LibrarySeen, ProcessSeen, truncate};
 use gpurec_trace::{Exit, ExitStatus, Library, Line, Process, signal_name};
 
 impl Summary {
@@ -10,28 +12,19 @@ impl Summary {
             Process::Exec(exec) => {
                 self.begins(exec.pid);
                 // exec ends its other threads and their calls.
-                self.died(exec.pid, line.ts_ns);
-                self.over(exec.pid, line.ts_ns, false);
-                let command = self.command(&exec.command);
-                if let Some(seen) = self.seen(exec.pid) {
-                    seen.command = command;
-                    seen.rank = exec.rank;
-                }
+                self.end_program(exec.pid, line.ts_ns, false);
+                self.names(exec.pid, &exec.command, exec.rank);
             }
             Process::Found(_) => {
                 let Some((pid, command, rank)) = process.named() else { return };
-                let command = self.command(&command);
-                if let Some(seen) = self.seen(pid) {
-                    (seen.command, seen.rank) = (command, rank);
-                }
+                self.names(pid, &command, rank);
             }
             Process::Fork(fork) => {
                 self.begins(fork.child);
-                let parent = self.seen(fork.pid).map(|p| (p.command.clone(), p.rank));
-                let parent = parent.map(|(command, rank)| (self.command(&command), rank));
-                if let (Some(child), Some((command, rank))) = (self.seen(fork.child), parent) {
-                    child.command = command;
-                    child.rank = rank;
+                let parent = self.known(fork.pid).map(|p| (p.command.clone(), p.rank));
+                match parent {
+                    Some((command, rank)) => self.names(fork.child, &command, rank),
+                    None => _ = self.known(fork.child),
                 }
             }
             Process::Exit(exit) => self.exit(line, exit),
@@ -46,16 +39,18 @@ impl Summary {
     }
 
     /// Keeps a command if there is room.
-    fn command(&mut self, words: &[String]) -> Vec<String> {
-        let bytes = words.iter().map(|word| EACH + word.len()).sum();
-        if self.commands_left.take(bytes) { words.to_vec() } else { Vec::new() }
+    fn names(&mut self, pid: u32, command: &[String], rank: Option<u32>) {
+        let has_room = self.commands_left.take(command.iter().map(|word| EACH + word.len()).sum());
+        if let Some(process) = self.known(pid) {
+            process.command = if has_room { command.to_vec() } else { Vec::new() };
+            process.rank = rank;
+        }
     }
 
     fn exit(&mut self, line: &Line, exit: &Exit) {
-        self.died(exit.pid, line.ts_ns);
-        self.over(exit.pid, line.ts_ns, exit.status == ExitStatus::Code(0));
-        if let Some(seen) = self.seen(exit.pid) {
-            (seen.status, seen.signal) = match exit.status {
+        self.end_program(exit.pid, line.ts_ns, exit.status == ExitStatus::Code(0));
+        if let Some(process) = self.known(exit.pid) {
+            (process.status, process.signal) = match exit.status {
                 ExitStatus::Code(code) => (Some(code), None),
                 ExitStatus::Signal(n) => (Some(n.saturating_add(128)), Some(signal_name(n))),
             };
@@ -63,19 +58,16 @@ impl Summary {
     }
 
     /// The program of a process has ended.
-    fn over(&mut self, pid: u32, ts_ns: u64, well: bool) {
+    fn end_program(&mut self, pid: u32, ts_ns: u64, well: bool) {
+        self.open.died(pid, ts_ns);
+        self.driver.open.died(pid, ts_ns);
         self.memories.ended(pid, ts_ns);
         self.devices.ended(pid);
         self.errors.ended(pid);
         self.habits.ended(pid, well);
     }
 
-    fn died(&mut self, pid: u32, ts_ns: u64) {
-        self.open.died(pid, ts_ns);
-        self.driver.open.died(pid, ts_ns);
-    }
-
-    fn seen(&mut self, pid: u32) -> Option<&mut ProcessSeen> {
+    fn known(&mut self, pid: u32) -> Option<&mut ProcessSeen> {
         if self.processes.len() >= MOST && !self.processes.contains_key(&pid) {
             self.figures.more_processes += 1;
             return None;
@@ -86,7 +78,7 @@ impl Summary {
     fn library(&mut self, library: &Library) {
         // 0: no process had it mapped yet.
         if library.pid != 0 {
-            self.seen(library.pid);
+            self.known(library.pid);
         }
         self.single_stepped(library);
         let known = &mut self.figures.libraries;
@@ -124,22 +116,17 @@ impl Summary {
     /// Sorts processes by number of calls, largest first.
     pub(super) fn list_processes(&self, figures: &mut Figures) {
         let mut all = self.processes.clone();
-        for ((pid, _), paid) in &self.calls_by_thread {
-            all.entry(*pid).or_default().calls += paid.calls;
+        for ((pid, _), paid) in &self.calls_by_thread.by_key {
+            let new = ProcessSeen { pid: *pid, ..ProcessSeen::default() };
+            all.entry(*pid).or_insert(new).calls += paid.calls;
         }
-        let mut all: Vec<ProcessSeen> = all
-            .into_iter()
-            .map(|(pid, seen)| ProcessSeen {
-                pid,
-                ran_before: self.has_run_before(pid),
-                peak_device_bytes: self.memories.peak_of(pid),
-                peak_runtime_bytes: self.memories.runtime_peak_of(pid),
-                ..seen
-            })
-            .collect();
-        all.sort_by(|a, b| b.calls.cmp(&a.calls).then(a.pid.cmp(&b.pid)));
-        figures.more_processes += all.len().saturating_sub(LISTED_PROCESSES) as u64;
-        all.truncate(LISTED_PROCESSES);
-        figures.processes = all;
+        figures.processes = all.into_values().collect();
+        figures.processes.sort_by_key(|process| (Reverse(process.calls), process.pid));
+        figures.more_processes += truncate(&mut figures.processes, LISTED_PROCESSES);
+        for process in &mut figures.processes {
+            process.ran_before = self.has_run_before(process.pid);
+            process.peak_device_bytes = self.memories.peak_of(process.pid);
+            process.peak_runtime_bytes = self.memories.runtime_peak_of(process.pid);
+        }
     }
 }

@@ -4,41 +4,15 @@
 use std::collections::HashMap;
 
 use super::{Open, Summary};
-use crate::figures::Figures;
+use crate::figures::{Figures, OTHERS};
 use crate::tally::{Role, Tally};
 use gpurec_trace::InFlight;
 use gpurec_trace::bounds::Left;
 use gpurec_trace::hash::Map;
-use gpurec_trace::tree::{Call, Calls};
+use gpurec_trace::tree::Call;
 
-/// Limit on bytes of the names of calls in flight, and the name of those beyond it.
+/// Limit on bytes of the names of calls in flight.
 const NAMES: usize = 8 << 20;
-const OTHERS: &str = "(others)";
-
-/// A trace without an end may have very many open calls whose functions have very long names.
-#[derive(Default)]
-pub struct InFlightNames(Left<NAMES>);
-
-impl InFlightNames {
-    pub fn of(&mut self, name: &str) -> String {
-        if self.0.take(name.len()) { name } else { OTHERS }.to_owned()
-    }
-}
-
-fn in_flight<T>(open: &Calls<T>, at_ns: u64, mut name: impl FnMut(&Call<T>) -> String) -> Vec<InFlight> {
-    let of = |call: &Call<T>| {
-        let died_ns = open.died_ns(call);
-        InFlight {
-            pid: call.pid,
-            tid: call.tid,
-            name: name(call),
-            begin: call.id,
-            duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(call.ts_ns),
-            died: died_ns.is_some(),
-        }
-    };
-    open.iter().map(of).collect()
-}
 
 impl Summary {
     /// Adds unfinished calls to the time by category and in synchronisation. Returns the functions that have such
@@ -53,10 +27,8 @@ impl Summary {
             let tally = tallies.entry(open.function).or_insert_with(|| known.clone());
             tally.add(call.duration_ns);
             tally.unfinished += 1;
-            tally.nested_ns = tally.nested_ns.saturating_add(open.of.nested_ns);
-            if let Some(within) = &open.of.within {
-                tally.add_within(within.kernel_ns, within.off_cpu_ns);
-            }
+            let (kernel_ns, off_cpu_ns) = open.of.in_driver();
+            tally.add_inside(open.of.nested_ns, kernel_ns, off_cpu_ns);
             if known.role == Some(Role::Sync) && !open.has_inside(Role::Sync.bit()) {
                 figures.sync.calls += 1;
                 figures.sync.unfinished += 1;
@@ -87,16 +59,26 @@ impl Summary {
         own
     }
 
-    /// A function including its unfinished calls.
-    pub(super) fn tally<'a>(&'a self, at: usize, open: &'a Map<usize, Tally>) -> Option<&'a Tally> {
-        open.get(&at).or_else(|| self.functions.get(at))
-    }
-
+    /// A trace without an end may have very many open calls whose functions have very long names.
     pub(super) fn in_flight(&self, at_ns: u64) -> Vec<InFlight> {
-        let mut names = InFlightNames::default();
-        let function = |open: &Call<Open>| self.functions.get(open.function).map_or("", |tally| &tally.name);
-        let mut calls = in_flight(&self.open, at_ns, |open| names.of(function(open)));
-        calls.extend(in_flight(&self.driver.open, at_ns, |span| names.of(self.driver.name(span.function))));
+        let mut left: Left<NAMES> = Left::default();
+        let mut of = |pid, tid, name: &str, begin, ts_ns, died_ns: Option<u64>| InFlight {
+            pid,
+            tid,
+            name: if left.take(name.len()) { name } else { OTHERS }.to_owned(),
+            begin,
+            duration_ns: died_ns.unwrap_or(at_ns).saturating_sub(ts_ns),
+            died: died_ns.is_some(),
+        };
+        let mut calls = Vec::new();
+        for call in self.open.iter() {
+            let name = self.name_of(call.function);
+            calls.push(of(call.pid, call.tid, name, call.id, call.ts_ns, self.open.died_ns(call)));
+        }
+        for span in self.driver.open.iter() {
+            let name = self.driver.name(span.function);
+            calls.push(of(span.pid, span.tid, name, span.id, span.ts_ns, self.driver.open.died_ns(span)));
+        }
         calls.sort_by_key(|call| call.begin);
         calls
     }
@@ -107,8 +89,8 @@ impl Summary {
         let is_old = |open: &&Call<Open>| open.parent.is_none() && open.ts_ns <= until_ns;
         let is_alive = |open: &&Call<Open>| self.open.died_ns(open).is_none();
         let old = self.open.iter().filter(is_old).filter(is_alive);
-        let name = |function: usize| self.functions.get(function).map_or("?", |tally| &tally.name);
-        let mut all: Vec<_> = old.map(|open| (open.ts_ns, name(open.function), open.pid, open.tid)).collect();
+        let mut all: Vec<_> =
+            old.map(|open| (open.ts_ns, self.name_of(open.function), open.pid, open.tid)).collect();
         all.sort_unstable();
         all
     }
