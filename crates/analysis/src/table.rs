@@ -189,6 +189,9 @@ pub fn bar(part: u128, whole: u128, width: usize) -> String {
     bar
 }
 
+/// A column, and how its cells are made.
+pub type Maker<'a, T> = (Column, &'a dyn Fn(&T) -> Cell);
+
 #[derive(Clone, Debug)]
 pub struct Table {
     /// The key in JSON.
@@ -212,7 +215,7 @@ impl Table {
     pub fn of<'a, T: 'a>(
         what: &'static str,
         items: impl IntoIterator<Item = &'a T>,
-        columns: &[(Column, &dyn Fn(&T) -> Cell)],
+        columns: &[Maker<T>],
     ) -> Table {
         let mut table =
             Table::new(what, what, &columns.iter().map(|(column, _)| *column).collect::<Vec<_>>());
