@@ -409,8 +409,8 @@ fn instant(to: &mut String, instant: &Instant) {
     let duration = instant.duration_ns.map(|ns| duration(Some(ns)));
     let mut parts: Vec<String> = duration.into_iter().collect();
     parts.extend(instant.cpu.map(|cpu| format!("cpu {cpu}")));
-    if let Some(Args::Named(args)) = &instant.args {
-        parts.extend(args.iter().map(|arg| format!("{} {}", arg.name, arg.value)));
+    if let Some(args @ (Args::Named(_) | Args::Json(_))) = &instant.args {
+        args.each(|name, value| parts.push(format!("{name} {value}")));
     }
     to.push_str(&parts.join("  "));
 }
