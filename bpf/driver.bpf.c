@@ -240,7 +240,7 @@ static __always_inline void function_enter(u32 probe, u64 sp, const u64 *args, u
 		count_lost_call(probe);
 		return;
 	}
-	if (is_told(k, probe, sp, copy))
+	if (is_reported(k, probe, sp, copy))
 		return;
 	drop_dead(k, task, probe, sp);
 	function_begin(k, hook, &like, args);

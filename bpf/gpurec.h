@@ -347,7 +347,7 @@ struct gpurec_driver {
 	unsigned int by_function; /* events that functions of nvidia.ko report: GPUREC_..._BY_FUNCTION */
 };
 
-enum gpurec_told_by_function {
+enum gpurec_reported_by_function {
 	GPUREC_OPEN_BY_FUNCTION = 1,
 	GPUREC_CLOSE_BY_FUNCTION = 2,
 	GPUREC_MMAP_BY_FUNCTION = 4,

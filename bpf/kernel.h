@@ -161,7 +161,7 @@ static __always_inline struct kernel_frame *top_frame(struct kernel_thread *k, u
 
 /* Several copies of a program at one hook all see the hit: the frame that one copy has opened shows the others that
  * the hit is recorded. A copy that finds a frame that it has already seen has found a stale one, and the hit is new. */
-static __always_inline bool is_told(struct kernel_thread *k, u32 probe, u64 sp, u32 copy)
+static __always_inline bool is_reported(struct kernel_thread *k, u32 probe, u64 sp, u32 copy)
 {
 	struct kernel_frame *top = top_frame(k, probe, sp);
 

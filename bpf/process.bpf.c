@@ -51,7 +51,7 @@ enum gpurec_phase type_phase;
 enum gpurec_scope type_scope;
 enum gpurec_role type_role;
 enum gpurec_family type_family;
-enum gpurec_told_by_function type_told;
+enum gpurec_reported_by_function type_reported;
 enum gpurec_wants type_wants;
 struct gpurec_instant *type_instant;
 struct gpurec_hook *type_hook;

@@ -203,7 +203,7 @@ static __always_inline void ioctl_enter(struct task_struct *task, struct file *f
 	/* While functions are being hooked, both ways can see the same ioctl. */
 	if (sp != SYSTEM_CALL && top_frame(k, probe, SYSTEM_CALL))
 		return;
-	if (is_told(k, probe, sp, copy))
+	if (is_reported(k, probe, sp, copy))
 		return;
 	drop_dead(k, task, probe, sp);
 	ioctl_begin(k, &r, probe, sp);
@@ -273,7 +273,7 @@ static __always_inline void syscall_begin(struct task_struct *task, u32 flags, u
 		count_lost_call(probe);
 		return;
 	}
-	if (is_told(k, probe, SYSTEM_CALL, copy))
+	if (is_reported(k, probe, SYSTEM_CALL, copy))
 		return;
 	drop_dead(k, task, probe, SYSTEM_CALL);
 	frame = open_frame(k, probe, SYSTEM_CALL);

@@ -66,7 +66,7 @@ constants! {
     gpurec_family as u32 {
         BY_FUNCTION = GPUREC_BY_FUNCTION, SPECIAL_BY_FUNCTION = GPUREC_SPECIAL_BY_FUNCTION
     }
-    gpurec_told_by_function as u32 {
+    gpurec_reported_by_function as u32 {
         OPEN_BY_FUNCTION = GPUREC_OPEN_BY_FUNCTION, CLOSE_BY_FUNCTION = GPUREC_CLOSE_BY_FUNCTION,
         MMAP_BY_FUNCTION = GPUREC_MMAP_BY_FUNCTION
     }

@@ -194,7 +194,7 @@ struct Judge {
     taken: u64,
     last: u64,
     known: HashMap<u32, Known>,
-    told: Told,
+    reported: Told,
 }
 
 /// A sink that keeps the calls that a reader of the trace takes for open.
@@ -228,40 +228,43 @@ impl Judge {
         assert!(item.ts >= self.last, "time went back from {} to {}", self.last, item.ts);
         (self.last, self.taken) = (item.ts, self.taken + 1);
         let gone = self.follow(item);
-        let depth = |told: &Told| told.open.get(&item.tid).map_or(0, Vec::len);
-        let (before, orphans) = (depth(&self.told), self.pairing.orphans);
+        let depth = |reported: &Told| reported.open.get(&item.tid).map_or(0, Vec::len);
+        let (before, orphans) = (depth(&self.reported), self.pairing.orphans);
         let expected = self.expected(item, gone);
-        self.told =
-            Told { now: item.ts, begun: 0, returned: None, closed: 0, ..std::mem::take(&mut self.told) };
-        self.told.gaps = self.known.get(&item.tid).map_or(0, |known| known.gaps);
-        self.told.call = match item.what {
+        self.reported =
+            Told { now: item.ts, begun: 0, returned: None, closed: 0, ..std::mem::take(&mut self.reported) };
+        self.reported.gaps = self.known.get(&item.tid).map_or(0, |known| known.gaps);
+        self.reported.call = match item.what {
             What::Call { sp, chained, .. } => Some((sp, chained)),
             _ => None,
         };
-        self.told.replaced = gone;
-        self.pairing.feed(item, &mut self.told);
+        self.reported.replaced = gone;
+        self.pairing.feed(item, &mut self.reported);
         let orphan = self.pairing.orphans - orphans;
         match item.what {
-            What::Call { .. } => assert_eq!((self.told.begun, self.told.returned, orphan), (1, None, 0)),
+            What::Call { .. } => {
+                assert_eq!((self.reported.begun, self.reported.returned, orphan), (1, None, 0))
+            }
             What::Return { begin, value, .. } => {
                 let returned = (expected == Expected::Ends).then_some((begin, value));
-                assert_eq!((self.told.begun, self.told.returned), (0, returned), "{item:?}");
+                assert_eq!((self.reported.begun, self.reported.returned), (0, returned), "{item:?}");
                 assert_eq!(orphan, u64::from(expected == Expected::Orphan), "{item:?}");
                 if matches!(expected, Expected::Orphan) && !gone {
-                    assert_eq!(depth(&self.told), before, "a return of nothing closed something");
+                    assert_eq!(depth(&self.reported), before, "a return of nothing closed something");
                 }
                 if expected == Expected::Inherited {
-                    assert_eq!(depth(&self.told), 0, "a child is in no call of its parent's");
+                    assert_eq!(depth(&self.reported), 0, "a child is in no call of its parent's");
                 }
             }
-            _ => assert_eq!((self.told.begun, self.told.returned, orphan), (0, None, 0)),
+            _ => assert_eq!((self.reported.begun, self.reported.returned, orphan), (0, None, 0)),
         }
         if let What::Instant { .. } = item.what {
-            let top = self.told.open.get(&item.tid).and_then(|open| open.last()).map(|begun| begun.call.id);
-            assert_eq!(self.told.instants.pop(), Some(top.filter(|_| item.tid != 0)));
+            let top =
+                self.reported.open.get(&item.tid).and_then(|open| open.last()).map(|begun| begun.call.id);
+            assert_eq!(self.reported.instants.pop(), Some(top.filter(|_| item.tid != 0)));
         }
         if matches!(item.what, What::Exit { .. } | What::Exec { .. }) {
-            assert_eq!(depth(&self.told), 0, "what is gone is in no call");
+            assert_eq!(depth(&self.reported), 0, "what is gone is in no call");
         }
     }
 
@@ -306,7 +309,7 @@ impl Judge {
             Some(known) if begin < known.since => Expected::Inherited,
             Some(_) if gone => Expected::Nothing,
             Some(_) => {
-                let open = self.told.open.get(&item.tid);
+                let open = self.reported.open.get(&item.tid);
                 let ends = open.is_some_and(|open| open.iter().any(|begun| begun.call.ts == begin));
                 if ends { Expected::Ends } else { Expected::Orphan }
             }
@@ -317,7 +320,7 @@ impl Judge {
         let in_flight = self.pairing.in_flight();
         assert!(in_flight.is_sorted_by_key(|call| call.ts));
         let mut left: Vec<u64> = in_flight.iter().map(|call| call.id).collect();
-        let mut open: Vec<u64> = self.told.open.values().flatten().map(|begun| begun.call.id).collect();
+        let mut open: Vec<u64> = self.reported.open.values().flatten().map(|begun| begun.call.id).collect();
         left.sort_unstable();
         open.sort_unstable();
         assert_eq!(left, open, "calls that neither ended nor are in flight, or both");

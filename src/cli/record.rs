@@ -132,7 +132,7 @@ pub fn target(args: TargetArgs) -> Result<Target> {
 }
 
 pub fn config(options: Options, target: Target) -> Result<Config> {
-    let told = told(&options);
+    let reported = reported(&options);
     if options.lossless && matches!(target, Target::All) {
         bail!(Usage(
             "--lossless pauses the processes that are recorded, which --all never does: give `-- COMMAND` or `--pid PID`"
@@ -167,7 +167,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         quiet: options.quiet,
         verbose: options.verbose,
         backend: options.backend,
-        options: told,
+        options: reported,
         keep_fds: Vec::new(),
     })
 }
@@ -182,9 +182,9 @@ fn kernel_choice(options: &Options) -> Result<Option<Choice>> {
 }
 
 /// The options that were given, for the trace's header.
-fn told(options: &Options) -> Value {
+fn reported(options: &Options) -> Value {
     let kernel = |groups: &str| if groups.is_empty() { json!(true) } else { json!(groups) };
-    let mut told = json!({
+    let mut reported = json!({
         "only": options.only,
         "skip": options.skip,
         "lib": options.lib,
@@ -208,8 +208,8 @@ fn told(options: &Options) -> Value {
         "backend": options.backend.map(Backend::name),
     });
     let is_given = |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && *value != json!([]);
-    told.as_object_mut().into_iter().for_each(|told| told.retain(|_, value| is_given(value)));
-    told
+    reported.as_object_mut().into_iter().for_each(|reported| reported.retain(|_, value| is_given(value)));
+    reported
 }
 
 /// Often enough for a person, and seldom enough for the recorder.

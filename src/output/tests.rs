@@ -86,15 +86,15 @@ fn a_caller_gets_what_they_could_open_themselves() {
     fs::write(closed.join("t"), "old").unwrap();
     symlink("../closed/t", &link).unwrap();
     fs::hard_link(closed.join("t"), open.join("hard")).unwrap();
-    let somebody = Identity {
+    let someone = Identity {
         uid: 65534,
         gid: 65533,
         groups: vec![65533],
-        user: "somebody".into(),
+        user: "someone".into(),
         home: "/".into(),
         shell: "/bin/sh".into(),
     };
-    let try_it = |path: &Path| as_caller(&somebody, || given_file(path).map(drop)).unwrap();
+    let try_it = |path: &Path| as_caller(&someone, || given_file(path).map(drop)).unwrap();
     for path in [closed.join("t"), closed.join("new"), link.clone(), open.join("hard")] {
         let said = try_it(&path).unwrap_err().to_string();
         assert!(said.contains("is not yours to write"), "{said}");

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_kept_between_two_clocks_has_not_slept() {
+    fn a_reader_between_two_clocks_has_not_slept() {
         let mut sleeps = Sleeps::default();
         assert_eq!(sleeps.look(reading(1000, 5 * MS, 80_000 * MS)), None);
         for (at, took) in [(1000, 40), (1100, 900_000), (1200, 20_000 * MS), (1300, 0), (1400, 999_999)] {

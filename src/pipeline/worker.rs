@@ -233,7 +233,7 @@ impl Worker {
             && self.rings.iter().all(|ring| ring.waiting() <= pauses.low)
         {
             let stops = &mut self.lines.stops;
-            pauses.let_go(&mut |pause| stops.add(pause.pid, pause.from, pause.to));
+            pauses.resume_all(&mut |pause| stops.add(pause.pid, pause.from, pause.to));
         }
         // The recorder sends these before it resumes a stopped process, and so before any call that this makes
         // possible.

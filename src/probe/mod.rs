@@ -245,7 +245,7 @@ impl Probes {
             Err(error) => failed(&path, &error),
         };
         // Nothing holds the file open any more, so another file may get its number.
-        self.let_go_now(key);
+        self.detach_now(key);
         looked
     }
 
@@ -341,12 +341,12 @@ impl Probes {
     }
 
     /// Removes the hooks of a file that no process has mapped. If a process maps it again, it counts as a new file.
-    pub fn let_go(&mut self, key: FileId) {
+    pub fn detach_file(&mut self, key: FileId) {
         attach::detach_aside(self.forget(key));
     }
 
     /// The same, but the hooks are gone when this returns.
-    fn let_go_now(&mut self, key: FileId) {
+    fn detach_now(&mut self, key: FileId) {
         attach::detach(self.forget(key));
     }
 
@@ -369,7 +369,7 @@ impl Probes {
     /// a new examination.
     pub fn take_rewritten(&mut self) -> Vec<FileId> {
         let all = self.rewritten.all();
-        all.iter().for_each(|key| self.let_go_now(*key));
+        all.iter().for_each(|key| self.detach_now(*key));
         all
     }
 

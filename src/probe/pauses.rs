@@ -49,7 +49,7 @@ impl Pauses {
     }
 
     /// Resumes all processes. A process that is stopped during this enters the map afterwards.
-    pub fn let_go(&self, ended: &mut dyn FnMut(Pause)) {
+    pub fn resume_all(&self, ended: &mut dyn FnMut(Pause)) {
         for key in self.paused.keys() {
             let since = number(self.paused.lookup(&key, MapFlags::ANY).ok().flatten());
             let now = monotonic_ns();

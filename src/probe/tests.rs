@@ -264,8 +264,8 @@ fn words_or_reads_alone_are_captured() {
         Plan { entry: read(), ..Plan::default() },
         Plan { exit: read(), ..Plan::default() },
     ];
-    let told = plans.map(|plan| capture::capture(&plan).unwrap());
-    assert_eq!(told.map(|c| (c.words, c.entry_reads, c.exit_reads)), [(1, 0, 0), (0, 1, 0), (0, 0, 1)]);
+    let reported = plans.map(|plan| capture::capture(&plan).unwrap());
+    assert_eq!(reported.map(|c| (c.words, c.entry_reads, c.exit_reads)), [(1, 0, 0), (0, 1, 0), (0, 0, 1)]);
 }
 
 #[test]
@@ -293,8 +293,8 @@ fn a_cookie_says_what_little_is_wanted() {
 #[test]
 fn a_plan_never_asks_for_more_than_bpf_takes() {
     let many = || (0..9).map(|n| wanted(Source::Word(n), What::Bytes(8))).collect::<Vec<_>>();
-    let told = capture::capture(&Plan { stack_words: 200, entry: many(), exit: many() }).unwrap();
-    assert_eq!((told.words, told.entry_reads, told.exit_reads), (16, 4, 4));
+    let reported = capture::capture(&Plan { stack_words: 200, entry: many(), exit: many() }).unwrap();
+    assert_eq!((reported.words, reported.entry_reads, reported.exit_reads), (16, 4, 4));
     let huge = What::Counted { count: Count::Word(0), each: 60_000, max: 60_000 };
     let huge = Plan { entry: vec![wanted(Source::Word(1), huge)], ..Plan::default() };
     assert_eq!(capture::capture(&huge).unwrap().entry[0].size, u16::MAX);
@@ -310,9 +310,9 @@ fn every_plan_of_the_table_fits() {
         assert!(plan.entry.len() <= wire::READS && plan.exit.len() <= wire::READS, "{}", signature.name);
         let room = |reads: &[Read]| -> usize {
             let plan = Plan { entry: reads.to_vec(), ..Plan::default() };
-            let told = capture::capture(&plan).unwrap_or_default();
-            assert!(told.entry.iter().all(|read| read.size <= 4096), "{}", signature.name);
-            told.entry[..reads.len()].iter().map(|r| 8 + usize::from(r.size).next_multiple_of(8)).sum()
+            let reported = capture::capture(&plan).unwrap_or_default();
+            assert!(reported.entry.iter().all(|read| read.size <= 4096), "{}", signature.name);
+            reported.entry[..reads.len()].iter().map(|r| 8 + usize::from(r.size).next_multiple_of(8)).sum()
         };
         let all = (usize::from(plan.stack_words) * 8 + room(&plan.entry)).max(room(&plan.exit));
         assert!(all <= 8192, "{}: {all} bytes", signature.name);

@@ -138,13 +138,14 @@ mod tests {
 
     #[test]
     fn a_level_of_the_distributions_own_is_named() {
-        let told = |errno, level| format!("{:#}", denied(io::Error::from_raw_os_error(errno), level));
+        let reported = |errno, level| format!("{:#}", denied(io::Error::from_raw_os_error(errno), level));
         let plain = "perf_event_open: Permission denied (os error 13)";
-        assert_eq!(told(libc::EACCES, None), plain);
-        assert_eq!(told(libc::EACCES, Some(2)), plain);
+        assert_eq!(reported(libc::EACCES, None), plain);
+        assert_eq!(reported(libc::EACCES, Some(2)), plain);
         assert!(
-            told(libc::EACCES, Some(3)).starts_with(&format!("{plain}; kernel.perf_event_paranoid is 3, "))
+            reported(libc::EACCES, Some(3))
+                .starts_with(&format!("{plain}; kernel.perf_event_paranoid is 3, "))
         );
-        assert!(told(libc::EMFILE, Some(3)).ends_with("(os error 24)"));
+        assert!(reported(libc::EMFILE, Some(3)).ends_with("(os error 24)"));
     }
 }

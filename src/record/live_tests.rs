@@ -92,7 +92,7 @@ fn a_call_is_one_row() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_counted_and_told() {
+fn what_cannot_be_shown_is_counted_and_reported() {
     let call = |id: u64| {
         format!(
             r#"{{"event_id":{id},"ts":0.1,"type":"userspace","name":"cuInit","phase":"B","pid":4294967295,"tid":1,"depth":0,"args":{{}},"kernel":"k","grid":[1,1,1]}}
@@ -115,9 +115,9 @@ fn what_cannot_be_shown_is_counted_and_told() {
     live.flush();
     seen += &hear().unwrap();
     let count = |text: &str| text.lines().filter(|row| row.contains(" cuInit ")).count() as u64;
-    let told: Vec<&str> = seen.lines().filter(|row| row.contains(" NOT_SHOWN ")).collect();
-    assert_eq!(told.len(), 1, "{seen}");
-    let not_shown: u64 = details(told[0])[0].split(' ').next().unwrap().parse().unwrap();
+    let reported: Vec<&str> = seen.lines().filter(|row| row.contains(" NOT_SHOWN ")).collect();
+    assert_eq!(reported.len(), 1, "{seen}");
+    let not_shown: u64 = details(reported[0])[0].split(' ').next().unwrap().parse().unwrap();
     assert_eq!(count(&seen) + not_shown, many + 1);
     assert!(not_shown > 1000);
 

@@ -235,7 +235,7 @@ impl Tracker {
             for id in deleted.into_iter().filter(|(_, inode)| !still.contains(inode)) {
                 self.names.remove(&id);
                 self.hooked_at.remove(&id);
-                probes.let_go(id);
+                probes.detach_file(id);
             }
         }
         // Looks again only after the number of hooked files has doubled.
@@ -280,7 +280,7 @@ impl Tracker {
     }
 
     /// The file is done: resumes a process that was stopped for it, if it waits for no other file.
-    fn goes_on(&mut self, record: &NewFile) {
+    fn resume_after(&mut self, record: &NewFile) {
         if record.head.flags & wire::STOPPED == 0 {
             return;
         }
@@ -342,7 +342,7 @@ impl Tracker {
     pub fn release_overdue(&mut self, at_once: bool) {
         // The worker resumes these processes when it empties the rings; at the end it is done here.
         if let (Some(pauses), true) = (&self.pauses, at_once) {
-            pauses.let_go(&mut |pause| {
+            pauses.resume_all(&mut |pause| {
                 self.send(pause.to, pause.pid, MessageKind::Stopped { from: pause.from });
             });
         }

@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_names_than_are_told_apart_are_one_row() {
+    fn more_names_than_are_kept_apart_are_one_row() {
         let mut rows = Rows::default();
         for i in 0..MOST + 1000 {
             let row = rows.named(Sort::Function, &format!("f{i}"));

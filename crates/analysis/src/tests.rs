@@ -436,7 +436,7 @@ fn figures_without_events_come_from_the_end_line() {
 }
 
 #[test]
-fn unwound_and_lost_ends_are_told_apart() {
+fn unwound_and_lost_ends_are_kept_apart() {
     let mut s = Script::new();
     for ended in [Ended::Unwound, Ended::Lost] {
         let begin = s.begin("cuLaunchKernel", None);

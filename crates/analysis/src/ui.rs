@@ -68,14 +68,14 @@ mod tests {
 
     #[test]
     fn an_error_of_the_kernel_comes_with_a_remedy() {
-        let told = |text: &str| with_remedy(text.to_owned(), false);
+        let reported = |text: &str| with_remedy(text.to_owned(), false);
         assert_eq!(
-            told("fork: Resource temporarily unavailable (os error 11)"),
+            reported("fork: Resource temporarily unavailable (os error 11)"),
             "fork: Resource temporarily unavailable (os error 11); no more processes or threads are allowed here: \
              raise ulimit -u, or pids.max of the cgroup"
         );
         assert!(
-            told("a: Too many open files (os error 24)")
+            reported("a: Too many open files (os error 24)")
                 .ends_with("; raise the limit on open files: ulimit -n 65536")
         );
         let refused = with_remedy("a: Permission denied (os error 13)".to_owned(), true);
@@ -88,7 +88,7 @@ mod tests {
             "(os error 24)",
             "",
         ] {
-            assert_eq!(told(same), same);
+            assert_eq!(reported(same), same);
         }
     }
 }

@@ -53,7 +53,7 @@ impl Deaths {
     }
 
     /// Drops the exits: all calls are resolved.
-    pub fn told(&mut self) {
+    pub fn reported(&mut self) {
         self.ends.clear();
         self.waiting = 0;
     }
@@ -74,9 +74,9 @@ mod tests {
         assert_eq!(deaths.of(1, first), Life::Died(10));
         assert_eq!((deaths.of(1, second), deaths.of(2, second)), (Life::Died(30), second));
         assert_eq!(deaths.of(1, Life::Died(5)).died_ns(), Some(5));
-        deaths.told();
+        deaths.reported();
         assert_eq!(deaths.of(1, second), second);
         let due = (0..5000).filter(|_| deaths.died(1, 1, 3000)).count();
-        assert_eq!(due, 2001, "from the 3000th on, until they are told");
+        assert_eq!(due, 2001, "from the 3000th on, until they are reported");
     }
 }

@@ -77,8 +77,8 @@ impl Notes {
     pub fn is_whole(&self) -> bool {
         let counts = [self.bad_lines, self.missing_events, self.disorder.count];
         let ends = [self.unmatched_ends.count, self.crossed_ends.count];
-        let told = self.cut.is_some() || self.unread.is_some() || self.newer_schema.is_some();
-        !self.header_missing && !told && counts.iter().chain(&ends).all(|count| *count == 0)
+        let reported = self.cut.is_some() || self.unread.is_some() || self.newer_schema.is_some();
+        !self.header_missing && !reported && counts.iter().chain(&ends).all(|count| *count == 0)
     }
 
     /// The notes as sentences for users.

@@ -469,7 +469,7 @@ fn a_cut_trace_is_read_up_to_the_cut() {
 }
 
 #[test]
-fn odd_lines_are_told_and_stepped_over() {
+fn odd_lines_are_reported_and_stepped_over() {
     let mut bytes = Vec::new();
     writeln!(bytes, r#"{{"event_id":1,"ts":0.1,"type":"aura","name":"x","new":[1]}}"#).unwrap();
     bytes.extend_from_slice(b"{\"event_id\":2,\"ts\":0.1,\"type\":\"\xff\"}\n");
@@ -485,7 +485,7 @@ fn odd_lines_are_told_and_stepped_over() {
 }
 
 #[test]
-fn a_newer_schema_is_told() {
+fn a_newer_schema_is_reported() {
     let mut newer = header();
     newer.schema = SCHEMA + 1;
     let line = Line { event_id: 0, ts_ns: 0, body: Body::Header(Box::new(newer)) };

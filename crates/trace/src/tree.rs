@@ -206,7 +206,7 @@ impl<T> Calls<T> {
             for call in self.open.values_mut() {
                 call.life = self.deaths.of(call.pid, call.life);
             }
-            self.deaths.told();
+            self.deaths.reported();
         }
     }
 

@@ -21,8 +21,8 @@ fn a_return_too_deep_to_be_seen_is_lost_and_not_unwound() {
         story.call(10 + depth, depth as u32 + 1, 1, 9000 - 10 * depth);
     }
     story.returned(200, most as u32 + 2, 10 + most - 1, 0);
-    let told = story.take();
-    assert_eq!(told[most as usize + 1..], ["Lost 1", "Returned(0) 1"]);
+    let reported = story.take();
+    assert_eq!(reported[most as usize + 1..], ["Lost 1", "Returned(0) 1"]);
     assert_eq!(story.too_deep(), [(1, 1)]);
 }
 
@@ -52,8 +52,8 @@ fn a_lost_call_changes_nothing_for_those_around_it() {
     story.call(12, 3, 3, 700);
     story.returned(13, 4, 12, 1);
     story.returned(14, 5, 10, 2);
-    let told = story.take();
-    assert_eq!(told[1..], ["begin 3 at 1 in Some(1)", "Returned(1) 3", "Returned(2) 1"]);
+    let reported = story.take();
+    assert_eq!(reported[1..], ["begin 3 at 1 in Some(1)", "Returned(1) 3", "Returned(2) 1"]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_first_hit_can_be_a_parents_return() {
     story.feed(&call(15, 7, 7, 1, 2, 900, false));
     story.feed(&returned(20, 8, 1, 15, 0));
     story.feed(&call(21, 8, 8, 2, 3, 800, false));
-    let told = story.take();
-    assert_eq!((told[2].as_str(), told[3].as_str()), ("died 1", "begin 3 at 0 in None"));
+    let reported = story.take();
+    assert_eq!((reported[2].as_str(), reported[3].as_str()), ("died 1", "begin 3 at 0 in None"));
     assert_eq!(story.orphans(), 0);
 }

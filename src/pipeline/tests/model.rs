@@ -37,7 +37,7 @@ pub enum Fate {
     Unwound,
     /// Its thread ended or was replaced by exec.
     Died {
-        told: bool,
+        reported: bool,
     },
 }
 
@@ -298,11 +298,11 @@ impl Model {
     fn end(&mut self, at: usize) {
         let ts = self.now();
         let mut thread = self.threads.remove(at);
-        let told = !self.random.percent(self.weather.lost_exits);
+        let reported = !self.random.percent(self.weather.lost_exits);
         for frame in std::mem::take(&mut thread.stack) {
-            self.set_fate(frame, Fate::Died { told });
+            self.set_fate(frame, Fate::Died { reported });
         }
-        if told {
+        if reported {
             let process = !self.threads.iter().any(|other| other.pid == thread.pid);
             self.items.push(super::exit_item(ts, thread.pid, thread.tid, process));
         }
@@ -317,7 +317,7 @@ impl Model {
             return;
         }
         for frame in std::mem::take(&mut self.threads[at].stack) {
-            self.set_fate(frame, Fate::Died { told: true });
+            self.set_fate(frame, Fate::Died { reported: true });
         }
         self.names += 1;
         self.threads[at].name = self.names;

@@ -88,7 +88,7 @@ fn a_part_of_a_ring_is_complete_to_the_time_of_the_last_thread_that_hit_twice() 
     assert!(next(&[hit(10, 1), hit(20, 2)]).is_empty());
     // Its second hit reserved its room after its first one's time.
     assert_eq!(next(&[hit(30, 1)]), [10]);
-    assert!(next(&[item(31, 2), item(32, 1)]).is_empty(), "what is told in the kernel says nothing");
+    assert!(next(&[item(31, 2), item(32, 1)]).is_empty(), "what is reported in the kernel says nothing");
     assert_eq!(next(&[hit(50, 2)]), [20]);
     assert_eq!(next(&[hit(45, 2)]), [30, 31, 32, 45, 50]);
 }

@@ -7,7 +7,7 @@ use super::exit_item;
 /// The events that a sink received, each as a word and the call's probe, so that tests read as stories.
 #[derive(Default)]
 pub struct Story {
-    pub told: Vec<String>,
+    pub reported: Vec<String>,
     pub pairing: Option<Pairing>,
     begins: u64,
 }
@@ -42,12 +42,12 @@ impl Sink for Teller<'_> {
 impl Story {
     pub fn feed(&mut self, item: &Item) {
         let pairing = self.pairing.get_or_insert_default();
-        pairing.feed(item, &mut Teller(&mut self.told, &mut self.begins));
+        pairing.feed(item, &mut Teller(&mut self.reported, &mut self.begins));
     }
 
     /// The events since the last `take`.
     pub fn take(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.told)
+        std::mem::take(&mut self.reported)
     }
 
     pub fn in_flight(&self) -> Vec<u32> {
@@ -115,9 +115,9 @@ fn calls_nest() {
     story.call(13, 4, 3, 800);
     story.returned(14, 5, 13, 6);
     story.returned(15, 6, 10, 7);
-    let told = story.take();
-    assert_eq!(told[..3], ["begin 1 at 0 in None", "begin 2 at 1 in Some(1)", "Returned(5) 2"]);
-    assert_eq!(told[3..], ["begin 3 at 1 in Some(1)", "Returned(6) 3", "Returned(7) 1"]);
+    let reported = story.take();
+    assert_eq!(reported[..3], ["begin 1 at 0 in None", "begin 2 at 1 in Some(1)", "Returned(5) 2"]);
+    assert_eq!(reported[3..], ["begin 3 at 1 in Some(1)", "Returned(6) 3", "Returned(7) 1"]);
     assert_eq!((story.in_flight(), story.orphans()), (vec![], 0));
 }
 
@@ -128,8 +128,8 @@ fn a_tail_call_nests_in_the_call_whose_frame_it_took_over() {
     story.feed(&call(11, 7, 7, 2, 2, 900, true));
     story.returned(12, 3, 11, 5);
     story.returned(13, 4, 10, 5);
-    let told = story.take();
-    assert_eq!(told[1..], ["begin 2 at 1 in Some(1)", "Returned(5) 2", "Returned(5) 1"]);
+    let reported = story.take();
+    assert_eq!(reported[1..], ["begin 2 at 1 in Some(1)", "Returned(5) 2", "Returned(5) 1"]);
 }
 
 #[test]
@@ -187,9 +187,9 @@ fn the_end_of_a_process_ends_the_calls_of_all_its_threads() {
     story.feed(&call(20, 50, 50, 1, 50, 900, false));
     story.take();
     story.feed(&exit_item(30, 7, 8, true));
-    let mut told = story.take();
-    told.sort_unstable();
-    assert_eq!(told, ["died 7", "died 8", "died 9", "exit"]);
+    let mut reported = story.take();
+    reported.sort_unstable();
+    assert_eq!(reported, ["died 7", "died 8", "died 9", "exit"]);
     assert_eq!(story.in_flight(), [50], "another process runs on");
 }
 
@@ -202,7 +202,7 @@ fn a_thread_of_which_nothing_is_known_may_end() {
 
 /// exec keeps the thread's tid and its count of hits.
 #[test]
-fn exec_ends_what_was_open_and_the_thread_goes_on() {
+fn exec_ends_what_was_open_and_the_thread_continues() {
     let mut story = Story::default();
     story.call(10, 1, 1, 900);
     let what = What::Exec { pid: 7, old_tid: 0, command: b"a\0".as_slice().into(), cut: false };
@@ -315,7 +315,7 @@ fn a_call_on_another_stack_encloses_nothing_and_ends_nothing() {
     story.call(4, 4, 13, 900);
     story.returned(5, 5, 4, 0);
     story.returned(6, 6, 1, 0);
-    let told = [
+    let reported = [
         "begin 10 at 0 in None",
         "begin 11 at 1 in Some(1)",
         "begin 12 at 1 in Some(1)",
@@ -323,7 +323,7 @@ fn a_call_on_another_stack_encloses_nothing_and_ends_nothing() {
         "Returned(0) 13",
         "Returned(0) 10",
     ];
-    assert_eq!(story.take(), told);
+    assert_eq!(story.take(), reported);
     assert_eq!((story.in_flight().len(), story.orphans()), (0, 0));
     assert_eq!(story.pairing.unwrap().elsewhere, 2);
 }
@@ -336,8 +336,8 @@ fn calls_without_end_are_followed_up_to_a_bound() {
         let sp = 1_000_000 - u64::from(depth) * 16;
         story.feed(&call(u64::from(depth) + 1, 1, 1, depth + 1, 1, sp, false));
     }
-    let told = story.take();
-    let (open, lost) = (story.in_flight().len(), told.iter().filter(|word| *word == "Lost 1").count());
+    let reported = story.take();
+    let (open, lost) = (story.in_flight().len(), reported.iter().filter(|word| *word == "Lost 1").count());
     assert_eq!((open, open + lost), (1024, 2000));
     let mut story = Story::default();
     for tid in 0..gpurec_trace::bounds::MOST_OPEN as u32 + 100 {

@@ -7,7 +7,7 @@ use super::super::pair::{Open, Outcome, Pairing, Sink};
 use super::model::{Fate, Model, Truth, Weather, pieces_of};
 
 #[derive(Debug)]
-enum Told {
+enum PairEvent {
     Begin(Open, Captured),
     End(u64, Open, Outcome, Box<[u8]>),
     Died(u64, Open),
@@ -16,21 +16,21 @@ enum Told {
 /// Keeps the events until the judge checks them.
 #[derive(Default)]
 struct Log {
-    told: Vec<Told>,
+    events: Vec<PairEvent>,
     next: u64,
 }
 
 impl Sink for Log {
     fn begin(&mut self, call: &Open, captured: &Captured) -> u64 {
-        self.told.push(Told::Begin(*call, captured.clone()));
+        self.events.push(PairEvent::Begin(*call, captured.clone()));
         self.next += 1;
         self.next
     }
     fn end(&mut self, ts: u64, call: &Open, outcome: Outcome, pieces: &[u8]) {
-        self.told.push(Told::End(ts, *call, outcome, pieces.into()));
+        self.events.push(PairEvent::End(ts, *call, outcome, pieces.into()));
     }
     fn died(&mut self, ts: u64, call: &Open) {
-        self.told.push(Told::Died(ts, *call));
+        self.events.push(PairEvent::Died(ts, *call));
     }
     fn process(&mut self, _: &Item) {}
     fn instant(&mut self, _: &Item, _: Option<&Open>) {}
@@ -66,8 +66,8 @@ impl Judge {
             self.model.step();
             for item in std::mem::take(&mut self.model.items) {
                 self.pairing.feed(&item, &mut self.log);
-                for told in std::mem::take(&mut self.log.told) {
-                    self.judge(&told, &item);
+                for event in std::mem::take(&mut self.log.events) {
+                    self.judge(&event, &item);
                 }
             }
         }
@@ -78,14 +78,14 @@ impl Judge {
         &self.model.calls[&begin]
     }
 
-    fn judge(&mut self, told: &Told, item: &Item) {
-        match told {
-            Told::Begin(call, captured) => self.began(call, captured),
-            Told::End(ts, call, outcome, pieces) => {
+    fn judge(&mut self, event: &PairEvent, item: &Item) {
+        match event {
+            PairEvent::Begin(call, captured) => self.began(call, captured),
+            PairEvent::End(ts, call, outcome, pieces) => {
                 assert_eq!(*ts, item.ts, "{}", self.place);
                 self.ended(*ts, call, *outcome, pieces);
             }
-            Told::Died(ts, call) => {
+            PairEvent::Died(ts, call) => {
                 assert_eq!(*ts, item.ts, "{}", self.place);
                 self.close(call);
                 let lost_return = self.truth(call.ts).fate == Fate::ReturnLost;
@@ -169,8 +169,8 @@ impl Judge {
             match truth.fate {
                 Fate::Running => assert!(is_open, "{place}: a running call is not in flight"),
                 Fate::Returned { .. } => assert!(!is_open, "{place}: a returned call is in flight"),
-                Fate::Died { told: true } => assert!(!is_open, "{place}: a dead call is in flight"),
-                Fate::Died { told: false } | Fate::ReturnLost | Fate::Unwound => {}
+                Fate::Died { reported: true } => assert!(!is_open, "{place}: a dead call is in flight"),
+                Fate::Died { reported: false } | Fate::ReturnLost | Fate::Unwound => {}
             }
         }
         assert_eq!(self.begins as usize, self.model.calls.len(), "{place}: begins");

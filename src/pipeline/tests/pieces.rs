@@ -149,7 +149,7 @@ fn what_is_no_piece_ends_them() {
 }
 
 #[test]
-fn a_state_that_nobody_knows_is_unreadable() {
+fn an_unknown_state_is_unreadable() {
     for state in [2, 4, 5, 0x100, u16::MAX] {
         assert_eq!(pieces(&piece(state, b"text")).collect::<Vec<_>>(), [Piece::Unreadable]);
     }

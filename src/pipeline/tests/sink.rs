@@ -268,9 +268,9 @@ fn calls_in_flight_are_those_that_died_and_those_still_open() {
     pairing.feed(&exit_item(2600, 7, 8, false), &mut lines);
     assert_eq!(lines.now_is(4100), 3100);
     let all = lines.in_flight(&pairing.in_flight());
-    let told: Vec<_> =
+    let reported: Vec<_> =
         all.0.iter().map(|c| (c.tid, c.name.as_str(), c.begin, c.duration_ns, c.died)).collect();
-    assert_eq!(told, [(8, "cuLaunchKernel", 0, 600, true), (9, "cudaMalloc", 1, 2000, false)]);
+    assert_eq!(reported, [(8, "cuLaunchKernel", 0, 600, true), (9, "cudaMalloc", 1, 2000, false)]);
     drop(lines);
     writer.join().unwrap();
 }
@@ -296,7 +296,7 @@ fn calls_in_flight_are_listed_up_to_a_bound() {
 }
 
 #[test]
-fn a_full_disk_is_told_once_and_stops_nothing() {
+fn a_full_disk_is_reported_once_and_stops_nothing() {
     let output = output::open(Some("/dev/full".as_ref()), SystemTime::now(), Default::default()).unwrap();
     let (handoff, writer) = handoff::start(output).unwrap();
     let mut lines = Lines::new(Some(LineWriter::new(handoff)), None, 0);

@@ -155,7 +155,7 @@ fn a_call_recorded_while_its_library_was_hooked_has_its_name() {
 
 /// The same, but the recorder's report takes long: the library has its line before its first call, and only once.
 #[test]
-fn a_library_is_told_before_calls_that_come_while_it_is_hooked() {
+fn a_library_is_reported_before_calls_that_come_while_it_is_hooked() {
     let mut recording = Recording::new("coming", 1);
     recording.rings[0].put(&call_record(2000, 8, 1, 1, 900));
     let send = |what| recording.messages.send(Message { ts: 1500, pid: 1, what }).unwrap();
@@ -189,7 +189,7 @@ fn what_is_no_record_is_counted() {
 
 /// Hooks record before the worker reads its first record.
 #[test]
-fn what_was_lost_before_the_worker_began_is_told() {
+fn what_was_lost_before_the_worker_began_is_reported() {
     let recording = Recording::new("before", 1);
     recording.hook(1500, 1, "cuA");
     let zero = 0u32.to_ne_bytes();

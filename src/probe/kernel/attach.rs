@@ -217,7 +217,7 @@ impl Driver {
         let version = host::driver_version();
         let rows = hooks::table(version.as_deref()).into_iter();
         let mut wanted: Vec<Wanted> = rows
-            .filter(|hook| self.choice.takes(hook) && !self.told_otherwise(hook))
+            .filter(|hook| self.choice.takes(hook) && !self.reported_otherwise(hook))
             .map(|hook| Wanted::Hook(Box::new(hook)))
             .collect();
         let own = self.choice.hooks.iter().filter(|name| !events::is_event(name));
@@ -226,7 +226,7 @@ impl Driver {
     }
 
     /// Another hook reports these: a system call reports waiting in poll, and from 575 on a tracepoint reports errors.
-    fn told_otherwise(&self, hook: &Hook) -> bool {
+    fn reported_otherwise(&self, hook: &Hook) -> bool {
         hook.line == "nvidia_poll" || (hook.role == Role::Xid && self.has_xid())
     }
 

@@ -53,9 +53,9 @@ impl Place {
         if reasons.is_empty() {
             return HookError::NoBackendAllowed;
         }
-        let told: Vec<String> =
+        let reported: Vec<String> =
             reasons.iter().map(|(backends, why)| format!("{}: {why}", backends.join(", "))).collect();
-        HookError::NoBackend { reasons: told.join("; ") }
+        HookError::NoBackend { reasons: reported.join("; ") }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_plan_is_told_to_bpf_word_for_word() {
+fn a_plan_is_reported_to_bpf_word_for_word() {
     assert!(capture::capture(&Plan::default()).is_none(), "registers and the value need no entry");
     let plan = Plan {
         stack_words: 5,
@@ -18,8 +18,8 @@ fn a_plan_is_told_to_bpf_word_for_word() {
         ],
         exit: vec![wanted(Source::Word(6), What::TextThrough(256))],
     };
-    let told = capture::capture(&plan).unwrap();
-    assert_eq!((told.words, told.entry_reads, told.exit_reads), (5, 4, 1));
+    let reported = capture::capture(&plan).unwrap();
+    assert_eq!((reported.words, reported.entry_reads, reported.exit_reads), (5, 4, 1));
     let of = |r: &wire::Read| (r.kind, r.source, r.source_offset, r.count, r.count_offset, r.size, r.each);
     let expected = [
         (wire::READ_BYTES, 3, 0, 0, 0, 56, 0),
@@ -27,10 +27,10 @@ fn a_plan_is_told_to_bpf_word_for_word() {
         (wire::READ_TEXT, 10, 0, 0, 0, 4096, 0),
         (wire::READ_COUNTED, 0, 0, 7, 0, 512, 8),
     ];
-    assert_eq!(told.entry.each_ref().map(of), expected);
+    assert_eq!(reported.entry.each_ref().map(of), expected);
     let none = (0, 0, 0, 0, 0, 0, 0);
     assert_eq!(
-        told.exit.each_ref().map(of),
+        reported.exit.each_ref().map(of),
         [(wire::READ_TEXT_THROUGH, 6, 0, 0, 0, 256, 0), none, none, none]
     );
 }

@@ -164,24 +164,24 @@ fn failure(launch: &Launch) -> (u8, String) {
 }
 
 #[test]
-fn what_cannot_run_is_told() {
-    if !root("what_cannot_run_is_told") {
+fn what_cannot_run_is_reported() {
+    if !root("what_cannot_run_is_reported") {
         return;
     }
     let folder = Folder::new("refused");
-    let told = |path: &Path| failure(&launch(&[&path.to_string_lossy()]));
+    let reported = |path: &Path| failure(&launch(&[&path.to_string_lossy()]));
     let (code, text) = failure(&launch(&["no-such-command-here"]));
     assert_eq!((code, text.contains("no-such-command-here")), (127, true), "{text}");
-    assert_eq!(told(&folder.0.join("absent")).0, 127);
+    assert_eq!(reported(&folder.0.join("absent")).0, 127);
 
-    let (code, text) = told(&folder.file("plain", 0o644, "x"));
+    let (code, text) = reported(&folder.file("plain", 0o644, "x"));
     assert_eq!((code, text.contains("chmod +x")), (126, true), "{text}");
-    let (code, text) = told(&folder.0);
+    let (code, text) = reported(&folder.0);
     assert_eq!((code, text.contains("directory")), (126, true), "{text}");
-    let (code, text) = told(&folder.file("bad", 0o755, "#!/no/such/interpreter\n"));
+    let (code, text) = reported(&folder.file("bad", 0o755, "#!/no/such/interpreter\n"));
     assert_eq!((code, text.contains("interpreter")), (126, true), "{text}");
     // Root could run this file, but the user cannot.
-    let (code, text) = told(&folder.file("private", 0o700, "#!/bin/sh\n"));
+    let (code, text) = reported(&folder.file("private", 0o700, "#!/bin/sh\n"));
     assert_eq!((code, text.contains("nobody")), (126, true), "{text}");
 
     let mut nul = launch(&["true"]);
@@ -233,8 +233,8 @@ fn environment_is_exactly_what_was_given() {
 }
 
 #[test]
-fn a_gate_never_opened_leaves_nobody() {
-    if !root("a_gate_never_opened_leaves_nobody") {
+fn a_gate_never_opened_leaves_no_process() {
+    if !root("a_gate_never_opened_leaves_no_process") {
         return;
     }
     let folder = Folder::new("gate");

@@ -51,7 +51,7 @@ fn a_process_and_everything_that_is_none() {
 }
 
 #[test]
-fn kernel_threads_zombies_and_threads_are_told_apart() {
+fn kernel_threads_zombies_and_threads_are_kept_apart() {
     let kthread =
         proc::all_processes().into_iter().find(|pid| proc::stat(*pid).is_ok_and(|s| s.kernel_thread()));
     match kthread {

@@ -91,7 +91,7 @@ fn helper_under_sudo() {
     assert_eq!(exit.code(), 0);
 }
 
-fn told(text: &str, name: &str) -> String {
+fn reported(text: &str, name: &str) -> String {
     let prefix = format!("T:{name}=");
     let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
     line.unwrap_or_else(|| panic!("no {name} in {text}")).to_string()
@@ -104,27 +104,27 @@ fn under_sudo(use_pty: bool) {
     let venv = "HOME=/var/empty/hers VIRTUAL_ENV=/x LD_LIBRARY_PATH=/x/lib PATH=/x/bin:$PATH";
     for after in ["CUDA_VISIBLE_DEVICES=1", "CUDA_VISIBLE_DEVICES=1 timeout 60"] {
         let text = user.gpurec(&format!("CUDA_VISIBLE_DEVICES=0 {venv}"), after);
-        let source = told(&text, "source");
+        let source = reported(&text, "source");
         assert!(source.contains("sudo ("), "{source}");
-        assert_eq!(told(&text, "uid"), user.id("-u"));
-        assert_eq!(told(&text, "groups"), user.id("-G"));
-        assert!(told(&text, "path").starts_with("/x/bin:"));
-        assert_eq!(told(&text, "HOME"), "/var/empty/hers");
-        assert_eq!(told(&text, "USER"), user.name);
-        assert_eq!(told(&text, "VIRTUAL_ENV"), "/x");
-        assert_eq!(told(&text, "LD_LIBRARY_PATH"), "/x/lib");
-        assert_eq!(told(&text, "CUDA_VISIBLE_DEVICES"), "1");
-        assert_eq!(told(&text, "SUDO_UID"), "");
-        assert_eq!(told(&text, "SUDO_COMMAND"), "");
+        assert_eq!(reported(&text, "uid"), user.id("-u"));
+        assert_eq!(reported(&text, "groups"), user.id("-G"));
+        assert!(reported(&text, "path").starts_with("/x/bin:"));
+        assert_eq!(reported(&text, "HOME"), "/var/empty/hers");
+        assert_eq!(reported(&text, "USER"), user.name);
+        assert_eq!(reported(&text, "VIRTUAL_ENV"), "/x");
+        assert_eq!(reported(&text, "LD_LIBRARY_PATH"), "/x/lib");
+        assert_eq!(reported(&text, "CUDA_VISIBLE_DEVICES"), "1");
+        assert_eq!(reported(&text, "SUDO_UID"), "");
+        assert_eq!(reported(&text, "SUDO_COMMAND"), "");
     }
     // If the chain to sudo is cut (by a daemon in between, here a double fork), the command still runs as the user,
     // with at least their home.
     let after = "sh -c '(setsid -f \"$@\") | cat' sh";
     let text = user.gpurec("VIRTUAL_ENV=/x", after);
-    assert!(told(&text, "source").contains("own environment"));
-    assert_eq!(told(&text, "uid"), user.id("-u"));
-    assert_eq!(told(&text, "HOME"), "/var/empty/its");
-    assert_eq!(told(&text, "SUDO_UID"), "");
+    assert!(reported(&text, "source").contains("own environment"));
+    assert_eq!(reported(&text, "uid"), user.id("-u"));
+    assert_eq!(reported(&text, "HOME"), "/var/empty/its");
+    assert_eq!(reported(&text, "SUDO_UID"), "");
 }
 
 /// One test for both cases, because useradd and userdel lock each other out.

@@ -122,13 +122,13 @@ impl Tracker {
             match event {
                 Event::Found { job, late, found } => self.found(job, late, found, probes),
                 Event::Late(job, path) => {
-                    if !self.is_late_for_nobody(&job) {
+                    if !self.may_be_late(&job) {
                         self.report_silent(&job, path);
                     }
                     if let Job::New(record) = &job {
                         // Other processes then need not wait for this file too.
                         self.mark_examined(record);
-                        self.goes_on(record);
+                        self.resume_after(record);
                     }
                 }
                 Event::Gone { job, late, path, why } => self.gone(&job, late, path, why),
@@ -148,14 +148,14 @@ impl Tracker {
             let stopped = matches!(&job, Job::New(record) if record.head.flags & wire::STOPPED != 0);
             if !late && !stopped {
                 self.report_unread(&job, None, "the recording ended before");
-            } else if late && self.is_late_for_nobody(&job) {
+            } else if late && self.may_be_late(&job) {
                 self.report_silent(&job, None);
             }
         }
     }
 
     /// True if the file's process should not have been stopped: then a late answer loses nothing.
-    fn is_late_for_nobody(&self, job: &Job) -> bool {
+    fn may_be_late(&self, job: &Job) -> bool {
         matches!(job, Job::New(record) if !self.is_to_be_seen(record))
     }
 
@@ -186,18 +186,18 @@ impl Tracker {
 
     fn gone(&mut self, job: &Job, late: bool, path: Option<PathBuf>, why: Gone) {
         // A late answer has been reported already, except where lateness loses nothing.
-        if !late || self.is_late_for_nobody(job) {
+        if !late || self.may_be_late(job) {
             match why {
                 Gone::Silent => self.report_silent(job, path),
                 Gone::Ended => self.report_unread(job, path, "gpurec's process for that ended"),
             }
         }
-        self.goes_on_unless(late, job);
+        self.resume_unless(late, job);
     }
 
-    fn goes_on_unless(&mut self, late: bool, job: &Job) {
+    fn resume_unless(&mut self, late: bool, job: &Job) {
         if let (Job::New(record), false) = (job, late) {
-            self.goes_on(record);
+            self.resume_after(record);
         }
     }
 
@@ -236,7 +236,7 @@ impl Tracker {
             }
             Found::Refused(why) => {
                 self.report_unread(&job, None, &why);
-                return self.goes_on_unless(late, &job);
+                return self.resume_unless(late, &job);
             }
             _ => (false, None, None),
         };
@@ -265,7 +265,7 @@ impl Tracker {
         }
         if !late {
             self.mark_examined(&record);
-            self.goes_on(&record);
+            self.resume_after(&record);
         }
     }
 
@@ -347,7 +347,7 @@ impl Tracker {
             if !next {
                 self.mark_examined(record);
             }
-            self.goes_on(record);
+            self.resume_after(record);
         }
     }
 }

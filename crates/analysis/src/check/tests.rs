@@ -93,7 +93,7 @@ fn json_has_values_and_places() {
 }
 
 #[test]
-fn a_budget_file_is_told_by_line_and_column() {
+fn a_budget_file_is_reported_by_line_and_column() {
     let dir = std::env::temp_dir().join(format!("gpurec-budget-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let file = dir.join("budget.txt");

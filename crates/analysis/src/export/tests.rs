@@ -226,7 +226,7 @@ fn a_call_in_flight_is_closed_for_chrome_and_open_for_perfetto() {
 }
 
 #[test]
-fn a_missing_end_closes_nothing_else_and_a_missing_begin_is_told() {
+fn a_missing_end_closes_nothing_else_and_a_missing_begin_is_reported() {
     let trace = trace(&[
         &begin(1, 1, 0, "cuOuter"),
         &begin(2, 2, 1, "cuEndIsMissing"),
@@ -244,8 +244,8 @@ fn a_missing_end_closes_nothing_else_and_a_missing_begin_is_told() {
     // The line claims an end before the begin: the duration is zero, not negative.
     assert_eq!(found["E"][3]["ts"], 6.0);
     let said = said.join("\n");
-    for told in ["1 ends of calls whose begin", "2 calls have no end", "1 events are earlier"] {
-        assert!(said.contains(told), "{told}: {said}");
+    for reported in ["1 ends of calls whose begin", "2 calls have no end", "1 events are earlier"] {
+        assert!(said.contains(reported), "{reported}: {said}");
     }
     let notes: Value = serde_json::from_slice(&json).expect("JSON");
     assert!(notes["otherData"]["notes"].to_string().contains("2 calls have no end"));

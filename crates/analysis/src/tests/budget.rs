@@ -26,7 +26,7 @@ impl Script {
 }
 
 #[test]
-fn what_was_given_up_is_told_with_times() {
+fn what_was_given_up_is_reported_with_times() {
     let mut s = script();
     s.budget(10 * MS, GiveUp, 0, [Recorded, Unhooked]);
     s.budget(0, GiveUp, 1, [Recorded, Unhooked]);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_never_freed_is_told_largest_and_oldest_first() {
+fn what_is_never_freed_is_reported_largest_and_oldest_first() {
     let mut s = Script::new();
     s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x1000, 100, 100);
     s.memory("cuMemAlloc_v2", Op::Alloc, "device", 0x2000, 300, 400);
@@ -266,7 +266,7 @@ fn waste_is_found_from_its_thresholds_on() {
 }
 
 #[test]
-fn errors_that_nobody_saw_are_found() {
+fn unchecked_errors_are_found() {
     let figures = |asked: bool, synced: bool| {
         let mut s = Script::new();
         s.call("cudaLaunchKernel", 10, 9);
@@ -370,8 +370,8 @@ fn calls_die_with_their_own_process() {
         summary.add(&Line { event_id: base + u64::from(i), ts_ns: ns, body });
     }
     let in_flight = summary.finish(ns + 7000).in_flight;
-    let told: Vec<(u64, bool)> = in_flight.iter().map(|call| (call.begin, call.died)).collect();
-    assert_eq!(told, [(first, true), (second, false)]);
+    let reported: Vec<(u64, bool)> = in_flight.iter().map(|call| (call.begin, call.died)).collect();
+    assert_eq!(reported, [(first, true), (second, false)]);
     assert_eq!(in_flight[1].duration_ns, 7000);
 }
 

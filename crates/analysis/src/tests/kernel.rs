@@ -184,7 +184,7 @@ fn function_ns(figures: &Figures, name: &str) -> u64 {
 
 /// The user's own hook around an ioctl takes nothing away from its request.
 #[test]
-fn an_ioctl_is_told_whatever_is_around_it() {
+fn an_ioctl_is_reported_whatever_is_around_it() {
     let mut s = Script::new();
     let call = s.begin("cuInit", None);
     let around = s.kernel_begin("ksys_ioctl", Some(call), None);
@@ -199,7 +199,7 @@ fn an_ioctl_is_told_whatever_is_around_it() {
 }
 
 #[test]
-fn requests_are_told_apart_by_command_and_come_by_total_time() {
+fn requests_are_kept_apart_by_command_and_come_by_total_time() {
     let mut s = Script::new();
     for (command, ns, status) in [
         ("A", 10, "NV_OK"),
@@ -351,7 +351,7 @@ fn odd_lines_do_no_harm() {
 }
 
 #[test]
-fn many_refusals_are_told_by_reason() {
+fn many_refusals_are_reported_by_reason() {
     let mut s = rich();
     let Body::Header(header) = &mut s.lines[0].body else { panic!() };
     let mut refused: Vec<Refused> =

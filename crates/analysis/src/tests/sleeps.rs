@@ -5,7 +5,7 @@ use super::*;
 const MS: u64 = 1_000_000;
 
 #[test]
-fn a_sleep_is_told_and_is_in_no_duration() {
+fn a_sleep_is_reported_and_is_in_no_duration() {
     let mut s = Script::new();
     let call = s.begin("cuCtxSynchronize", None);
     s.push(20 * MS, Body::Suspend(Suspend { slept_ns: 30_000_000_000 }));
@@ -19,9 +19,9 @@ fn a_sleep_is_told_and_is_in_no_duration() {
     assert!(live.complete && live.duration_ns < 100 * MS, "{live:?}");
     assert_eq!(of_file(&bytes), live);
     let printed = crate::text::print(&live, 100);
-    let told =
+    let reported =
         "\nThe machine slept: 10 times, 34.500 s in all\n  30.000 s at 0.020001000\n  500.000 ms at 0.0";
-    assert!(printed.contains(told), "{printed}");
+    assert!(printed.contains(reported), "{printed}");
     assert!(printed.contains(
         "  and 2 more times\n  The clock of a trace stands still meanwhile: that time is in no duration.\n"
     ));

@@ -57,8 +57,8 @@ fn every_width_and_window_has_its_picture() {
     let file = golden::path(TRACES[0].1);
     let after = TimelineConfig { from: Some(Duration::from_secs(1000)), ..TimelineConfig::default() };
     assert_eq!(picture(&file, &after, &PLAIN), "Nothing happened in this time.\n");
-    let nobody = TimelineConfig { tids: vec![1], ..TimelineConfig::default() };
-    assert_eq!(picture(&file, &nobody, &PLAIN), "These threads made no CUDA call in this time.\n");
+    let no_thread = TimelineConfig { tids: vec![1], ..TimelineConfig::default() };
+    assert_eq!(picture(&file, &no_thread, &PLAIN), "These threads made no CUDA call in this time.\n");
     let one = TimelineConfig { tids: vec![19901], ..TimelineConfig::default() };
     let text = picture(&file, &one, &PLAIN);
     assert!(text.contains("tid 19901") && !text.contains("tid 19898"), "{text}");

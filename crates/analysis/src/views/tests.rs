@@ -209,7 +209,7 @@ fn a_gap_is_the_time_without_a_launch_in_any_thread() {
 }
 
 #[test]
-fn time_in_the_driver_and_off_the_cpu_is_told_apart_in_a_gap() {
+fn time_in_the_driver_and_off_the_cpu_is_kept_apart_in_a_gap() {
     let text = [
         HEADER.to_owned(),
         r#"{"event_id":1,"ts":0.000010000,"type":"userspace","name":"cuLaunchKernel","phase":"B","pid":1,"tid":1,"depth":0,"args":{}}"#.into(),
@@ -254,7 +254,7 @@ fn older_than_leaves_the_young_out() {
 }
 
 #[test]
-fn waste_is_told_by_cost() {
+fn waste_is_reported_by_cost() {
     let mut calls = Vec::new();
     for i in 0..30 {
         calls.push((1, "cudaMemsetAsync", 1000 * i + 10, 1000 * i + 20));
@@ -422,7 +422,7 @@ fn no_trace_makes_a_view_panic() {
 }
 
 #[test]
-fn several_files_are_told_apart() {
+fn several_files_are_kept_apart() {
     let of = |format: Format| -> String {
         let mut out = Vec::new();
         for (index, (_, file)) in TRACES.iter().enumerate() {

@@ -8,7 +8,7 @@ use super::context::{At, Seen};
 use super::copies::Moved;
 use super::ledger::{By, Gone, Held, Owner};
 use super::size::Asked;
-use super::{CallRef, Effect, Graphs, HANDLE, Lookup, Open, Process, Role, Saved, Told};
+use super::{CallRef, Effect, Graphs, HANDLE, InnerEffects, Lookup, Open, Process, Role, Saved};
 use crate::traits::{Alloc, Context, Graph, Space, Stream};
 use gpurec_trace::{Memory, Op, Transfer, Where};
 
@@ -30,7 +30,7 @@ impl Ending<'_, '_> {
             Saved::Nothing => {}
             Saved::Alloc { alloc, asked, ptr, at } => match ptr.or_else(|| out.number(0)) {
                 Some(0) => {}
-                Some(ptr) => self.allocated(alloc, asked, ptr, at, &open.told, out),
+                Some(ptr) => self.allocated(alloc, asked, ptr, at, &open.inner, out),
                 None => self.process.whole = false,
             },
             Saved::Free { table, ptr, serial } => {
@@ -38,8 +38,8 @@ impl Ending<'_, '_> {
                     self.gone(&gone);
                 }
             }
-            Saved::FreeEarlier { ptr, space } if !self.blind_to_memory && !open.told.freed => {
-                self.tell_callers(|told| told.freed = true);
+            Saved::FreeEarlier { ptr, space } if !self.blind_to_memory && !open.inner.freed => {
+                self.mark_callers(|inner| inner.freed = true);
                 let memory = Memory { earlier: true, ..self.memory(Op::Free, space, ptr) };
                 self.out.push(Effect::Memory(memory));
             }
@@ -55,9 +55,9 @@ impl Ending<'_, '_> {
                     self.gone(&gone);
                 }
             }
-            Saved::Moved { moved, is_set, at } => self.moved(&moved, is_set, at, &open.told),
-            Saved::Context(context, value) => self.context(context, value, &open.told, out),
-            Saved::Stream(stream, handle) => self.stream(stream, handle, &open.told, out),
+            Saved::Moved { moved, is_set, at } => self.moved(&moved, is_set, at, &open.inner),
+            Saved::Context(context, value) => self.context(context, value, &open.inner, out),
+            Saved::Stream(stream, handle) => self.stream(stream, handle, &open.inner, out),
             Saved::Pool(device) => {
                 let Process { tables, contexts, .. } = &mut *self.process;
                 if let Some(pool) = out.number(0) {
@@ -77,7 +77,7 @@ impl Ending<'_, '_> {
                     self.process.kernels.handle(handle, name);
                 }
             }
-            Saved::Graph(graph, handle) => self.graph(graph, handle, &open.told, out),
+            Saved::Graph(graph, handle) => self.graph(graph, handle, &open.inner, out),
             Saved::Capture { stream, begins } => {
                 let Process { tables, capturing, .. } = &mut *self.process;
                 if begins {
@@ -98,12 +98,12 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn allocated(&mut self, alloc: Alloc, asked: Asked, ptr: u64, at: At, told: &Told, out: &Out) {
+    fn allocated(&mut self, alloc: Alloc, asked: Asked, ptr: u64, at: At, inner: &InnerEffects, out: &Out) {
         let (size, element) = asked.at_return(out);
         let known = self.process.ledger.get(alloc.table, ptr);
-        let inner = known.is_some_and(|held| held.by.tid == self.call.tid && held.by.id > self.call.id);
+        let is_inner = known.is_some_and(|held| held.by.tid == self.call.tid && held.by.id > self.call.id);
         let is_again = alloc.space == Space::Ipc && known.is_some_and(|held| held.space == Space::Ipc);
-        if inner || told.alloc == Some((alloc.space, size)) {
+        if is_inner || inner.alloc == Some((alloc.space, size)) {
             return;
         }
         let by = By { tid: self.call.tid, id: self.call.id };
@@ -116,7 +116,7 @@ impl Ending<'_, '_> {
         // The ledger had no room for it: conclude nothing from its absence.
         self.process.whole &= self.process.ledger.get(alloc.table, ptr).is_some();
         if !is_again {
-            self.tell_callers(|told| told.alloc = Some((alloc.space, size)));
+            self.mark_callers(|inner| inner.alloc = Some((alloc.space, size)));
             let total = self.process.ledger.total(alloc.space);
             let total_allocated = self.process.begun.then_some(total);
             let memory = self.memory(Op::Alloc, Some(alloc.space), ptr);
@@ -185,11 +185,11 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn moved(&mut self, moved: &[Moved], is_set: bool, at: At, told: &Told) {
-        if moved.is_empty() || if is_set { told.set } else { told.moved } {
+    fn moved(&mut self, moved: &[Moved], is_set: bool, at: At, inner: &InnerEffects) {
+        if moved.is_empty() || if is_set { inner.set } else { inner.moved } {
             return;
         }
-        self.tell_callers(|told| if is_set { told.set = true } else { told.moved = true });
+        self.mark_callers(|inner| if is_set { inner.set = true } else { inner.moved = true });
         let on = self.at(at);
         for one in moved {
             let waited = !one.is_async && one.direction != "unknown";
@@ -209,9 +209,9 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn tell_callers(&mut self, mut tell: impl FnMut(&mut Told)) {
+    fn mark_callers(&mut self, mut tell: impl FnMut(&mut InnerEffects)) {
         if let Some(thread) = self.process.threads.by_tid.get_mut(&self.call.tid) {
-            thread.open.iter_mut().for_each(|open| tell(&mut open.told));
+            thread.open.iter_mut().for_each(|open| tell(&mut open.inner));
         }
     }
 
@@ -223,7 +223,7 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn graph(&mut self, graph: Graph, handle: u64, told: &Told, out: &Out) {
+    fn graph(&mut self, graph: Graph, handle: u64, inner: &InnerEffects, out: &Out) {
         let Process { whole, tables, graphs: Graphs { graphs, executables }, .. } = &mut *self.process;
         match graph {
             Graph::Create => {
@@ -233,12 +233,12 @@ impl Ending<'_, '_> {
             }
             Graph::Add | Graph::AddMemory => {
                 *whole &= graph == Graph::Add;
-                if !told.node
+                if !inner.node
                     && let Some(nodes) = graphs.get_mut(&handle)
                 {
                     *nodes += 1;
                 }
-                self.tell_callers(|told| told.node = true);
+                self.mark_callers(|inner| inner.node = true);
             }
             Graph::Nodes => {
                 if let Some(nodes) = out.number(2) {
@@ -264,7 +264,7 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn stream(&mut self, stream: Stream, handle: u64, told: &Told, out: &Out) {
+    fn stream(&mut self, stream: Stream, handle: u64, inner: &InnerEffects, out: &Out) {
         let on = self.at(At::Current);
         let seen = self.seen.of(&self.role.name);
         let Process { tables, contexts, .. } = &mut *self.process;
@@ -272,10 +272,10 @@ impl Ending<'_, '_> {
             Stream::Create => {
                 let Some(made) = out.number(0) else { return };
                 match seen {
-                    true => contexts.stream_made(made, on, told.stream, tables),
+                    true => contexts.stream_made(made, on, inner.stream, tables),
                     false => contexts.stream_gone(made, tables),
                 }
-                self.tell_callers(|told| told.stream = true);
+                self.mark_callers(|inner| inner.stream = true);
             }
             Stream::CreateElsewhere => {
                 if let Some(made) = out.number(0) {
@@ -296,7 +296,7 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn context(&mut self, context: Context, value: u64, told: &Told, out: &Out) {
+    fn context(&mut self, context: Context, value: u64, inner: &InnerEffects, out: &Out) {
         let Process { threads, contexts, .. } = &mut *self.process;
         let current = &mut threads.get(self.call.tid).current;
         let seen = self.seen.of(&self.role.name);
@@ -334,7 +334,7 @@ impl Ending<'_, '_> {
                     contexts.retained(value as i32, retained);
                 }
             }
-            Context::SetDevice => contexts.chosen(current, value as i32, told.switched),
+            Context::SetDevice => contexts.chosen(current, value as i32, inner.switched),
             Context::Destroy => {
                 current.destroyed(value);
                 self.context_ended(value);
@@ -359,7 +359,7 @@ impl Ending<'_, '_> {
         ) {
             return;
         }
-        self.tell_callers(|told| told.switched = true);
+        self.mark_callers(|inner| inner.switched = true);
         // The driver's calls inside cudaSetDevice show the change too.
         let seen = seen || (context == Context::SetDevice && self.seen.driver);
         if !seen {

@@ -137,12 +137,12 @@ struct Open {
     saved: Saved,
     /// Kernel of a runtime launch; the driver's launch inside it is of the same kernel.
     kernel: Option<Arc<str>>,
-    told: Told,
+    inner: InnerEffects,
 }
 
 /// Effects that calls inside this one have already reported.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct InnerEffects {
     moved: bool,
     set: bool,
     node: bool,
@@ -269,7 +269,7 @@ impl Meaning {
         let is_outer = runtime && matches!(role.kind, Kind::Launch(_) | Kind::Graph(Graph::Launch));
         if !matches!(saved, Saved::Nothing) || kernel.is_some() || is_outer {
             let open = &mut process.threads.get(call.tid).open;
-            open.push(Open { id: call.id, saved, kernel, runtime, told: Told::default() });
+            open.push(Open { id: call.id, saved, kernel, runtime, inner: InnerEffects::default() });
         }
         noted
     }
@@ -290,7 +290,13 @@ impl Meaning {
         if !matches!(saved, Saved::Nothing) {
             let open = &mut process.threads.get(call.tid).open;
             open.retain(|open| open.id < call.id);
-            open.push(Open { id: call.id, saved, kernel: None, runtime: false, told: Told::default() });
+            open.push(Open {
+                id: call.id,
+                saved,
+                kernel: None,
+                runtime: false,
+                inner: InnerEffects::default(),
+            });
         }
     }
 

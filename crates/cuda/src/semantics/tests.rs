@@ -181,13 +181,13 @@ impl Play {
 
     /// Makes the call and returns the frees it reports: pointer, bytes, total.
     pub fn frees(&mut self, make: Make) -> Vec<(u64, Option<u64>, u64)> {
-        let told = |effect: Effect| match effect {
+        let inner = |effect: Effect| match effect {
             Effect::Memory(Memory { op: Op::Free, ptr, size, total_allocated, .. }) => {
                 (ptr, size, total_allocated.unwrap())
             }
             other => panic!("{other:?}"),
         };
-        self.make(make).into_iter().map(told).collect()
+        self.make(make).into_iter().map(inner).collect()
     }
 
     /// Makes the call and returns the one copy or set it reports.

@@ -113,7 +113,7 @@ fn calls_that_never_return_take_no_more_memory_than_a_bound() {
     }
     let text = end(2, 2, 7, crate::bounds::MOST_OPEN as u64 + 5);
     let line = crate::fast::line(text.as_bytes()).unwrap();
-    assert_eq!(nesting.add(0, &line.body), None, "nobody knows");
+    assert_eq!(nesting.add(0, &line.body), None, "an unknown call");
 }
 
 /// Ends in the order of their begins, in one thread: the search for a begin must not go through all open calls.

@@ -43,13 +43,13 @@ fn directions_by_function_and_by_kind() {
     ];
     for (make, direction, size, is_async) in cases {
         let name = make.name;
-        let told = stocked().moved(make);
+        let inner = stocked().moved(make);
         assert_eq!(
-            (told.direction.as_ref(), told.size, told.is_async),
+            (inner.direction.as_ref(), inner.size, inner.is_async),
             (direction, size, is_async),
             "{name}"
         );
-        assert_eq!(told.duration_ns, (!is_async).then_some(1000), "{name}");
+        assert_eq!(inner.duration_ns, (!is_async).then_some(1000), "{name}");
     }
 }
 
@@ -66,13 +66,17 @@ fn directions_by_what_the_pointers_are() {
     ];
     for (dst, src, direction, pageable) in cases {
         for make in [call("cuMemcpy", &[dst, src, 8]), call("cudaMemcpy", &[dst, src, 8, 4])] {
-            let told = stocked().moved(make);
-            assert_eq!((told.direction.as_ref(), told.pageable), (direction, pageable), "{dst:#x} {src:#x}");
+            let inner = stocked().moved(make);
+            assert_eq!(
+                (inner.direction.as_ref(), inner.pageable),
+                (direction, pageable),
+                "{dst:#x} {src:#x}"
+            );
         }
     }
     // Memory from before the recording is unknown.
-    let told = Play::late(Box::new(())).moved(call("cuMemcpy", &[DEV, HEAP, 8]));
-    assert_eq!((told.direction.as_ref(), told.pageable, told.duration_ns), ("unknown", false, None));
+    let inner = Play::late(Box::new(())).moved(call("cuMemcpy", &[DEV, HEAP, 8]));
+    assert_eq!((inner.direction.as_ref(), inner.pageable, inner.duration_ns), ("unknown", false, None));
     // Two devices.
     let mut play = Play::new();
     for (device, context, ptr) in [(0, 0xc0, 0x10_0000), (1, 0xc1, 0x20_0000)] {
@@ -92,14 +96,14 @@ fn directions_by_what_the_pointers_are() {
 #[test]
 fn structures_tell_bytes_and_direction() {
     let rows = words(&[(16, 1), (24, HEAP), (72, 2), (88, DEV), (112, 100), (120, 7)], 128);
-    let told = stocked().moved(call("cuMemcpy2D_v2", &[0x10]).read(0, &rows));
-    assert_eq!((told.direction.as_ref(), told.size, told.pageable), ("H2D", 700, true));
+    let inner = stocked().moved(call("cuMemcpy2D_v2", &[0x10]).read(0, &rows));
+    assert_eq!((inner.direction.as_ref(), inner.size, inner.pageable), ("H2D", 700, true));
     let mut volume =
         words(&[(32, 2), (48, DEV), (120, 4), (136, PINNED), (176, 10), (184, 20), (192, 3)], 200);
-    let told = stocked().moved(call("cuMemcpy3DAsync_v2", &[0x10, 0]).read(0, &volume));
-    assert_eq!((told.direction.as_ref(), told.size, told.is_async), ("D2H", 600, true));
-    let told = stocked().moved(call("cuMemcpy3DPeer", &[0x10]).read(0, &volume));
-    assert_eq!((told.direction.as_ref(), told.size, told.is_async), ("P2P", 600, true));
+    let inner = stocked().moved(call("cuMemcpy3DAsync_v2", &[0x10, 0]).read(0, &volume));
+    assert_eq!((inner.direction.as_ref(), inner.size, inner.is_async), ("D2H", 600, true));
+    let inner = stocked().moved(call("cuMemcpy3DPeer", &[0x10]).read(0, &volume));
+    assert_eq!((inner.direction.as_ref(), inner.size, inner.is_async), ("P2P", 600, true));
     volume.truncate(100);
     assert!(stocked().make(call("cuMemcpy3D_v2", &[0x10]).read(0, &volume)).is_empty(), "cut");
     // An array's width is in elements.
@@ -107,8 +111,8 @@ fn structures_tell_bytes_and_direction() {
     let channels = words(&[(0, 32 | 32 << 32), (8, 32 | 32 << 32)], 20);
     play.make(call("cudaMallocArray", &[0x10, 0x20, 64, 64, 0]).wrote(0, 0xaaaa).read(1, &channels));
     let parms = words(&[(32, HEAP), (64, 0xaaaa), (128, 64), (136, 64), (144, 1), (152, 1)], 160);
-    let told = play.moved(call("cudaMemcpy3D", &[0x10]).read(0, &parms));
-    assert_eq!((told.direction.as_ref(), told.size), ("H2D", 64 * 64 * 16));
+    let inner = play.moved(call("cudaMemcpy3D", &[0x10]).read(0, &parms));
+    assert_eq!((inner.direction.as_ref(), inner.size), ("H2D", 64 * 64 * 16));
 }
 
 #[test]
@@ -121,7 +125,7 @@ fn batches_are_summed_by_direction() {
             .read(1, &list(&[HEAP, PINNED, DEV]))
             .read(2, &list(&[100, 20, 3]))
     };
-    let told: Vec<(String, u64, bool, bool)> = stocked()
+    let inner: Vec<(String, u64, bool, bool)> = stocked()
         .make(batch(3, false))
         .into_iter()
         .map(|effect| match effect {
@@ -129,7 +133,7 @@ fn batches_are_summed_by_direction() {
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(told, [("H2D".to_string(), 120, false, true), ("D2H".to_string(), 3, false, true)]);
+    assert_eq!(inner, [("H2D".to_string(), 120, false, true), ("D2H".to_string(), 3, false, true)]);
     let Effect::Transfer(cut) = &stocked().make(batch(1000, true))[0] else { panic!() };
     assert!(cut.partial);
 }
@@ -141,9 +145,9 @@ fn a_copy_counts_once_and_only_if_it_succeeded() {
         call("cudaMemcpy", &[DEV, HEAP, 64, 1]).took(9000),
         call("cuMemcpyHtoD_v2", &[DEV, HEAP, 64]).took(8000),
     );
-    let [Effect::Transfer(told)] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((told.name.as_ref(), told.duration_ns), ("cuMemcpyHtoD_v2", Some(8000)));
-    assert_eq!(told.bytes_per_sec(), Some(8_000_000));
+    let [Effect::Transfer(inner)] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!((inner.name.as_ref(), inner.duration_ns), ("cuMemcpyHtoD_v2", Some(8000)));
+    assert_eq!(inner.bytes_per_sec(), Some(8_000_000));
     assert!(play.make(call("cudaMemcpy", &[DEV, HEAP, 64, 1]).failed()).is_empty());
     // A runtime copy that makes two driver copies.
     let outer = play.begin(call("cudaMemcpy", &[DEV, HEAP, 64, 1]));
@@ -153,8 +157,8 @@ fn a_copy_counts_once_and_only_if_it_succeeded() {
     // A copy inside a set does not suppress the set.
     let effects = play.nested(call("cudaMemset", &[DEV, 0, 8]), call("cuMemcpyHtoD_v2", &[DEV, HEAP, 8]));
     assert_eq!(effects.len(), 2);
-    let told = play.moved(call("cudaMemcpy", &[DEV, HEAP, u64::MAX, 1]).took(1));
-    assert_eq!((told.size, told.bytes_per_sec()), (u64::MAX, None));
+    let inner = play.moved(call("cudaMemcpy", &[DEV, HEAP, u64::MAX, 1]).took(1));
+    assert_eq!((inner.size, inner.bytes_per_sec()), (u64::MAX, None));
     let huge = call("cudaMemcpy2D", &[DEV, 0, HEAP, 0, u64::MAX, u64::MAX, 1]);
     assert_eq!(play.moved(huge).size, u64::MAX);
 }

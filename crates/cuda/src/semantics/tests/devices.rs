@@ -42,7 +42,7 @@ impl Play {
         on
     }
 
-    fn told(&mut self, make: Make) -> Where {
+    fn inner(&mut self, make: Make) -> Where {
         match &self.make(make)[..] {
             [Effect::Memory(memory)] => memory.on,
             [Effect::Transfer(transfer)] => transfer.on,
@@ -66,10 +66,10 @@ fn the_current_context_is_that_of_the_thread() {
     play.make(set(0xc1).on(2));
     assert_eq!(play.launched(launch(0).on(1)), on(0, 0xc0));
     assert_eq!(play.launched(launch(0).on(2)), on(1, 0xc1));
-    assert_eq!(play.told(malloc(DEV, 8).on(2)), on(1, 0xc1));
-    assert_eq!(play.told(copy(0).on(1)), on(0, 0xc0));
+    assert_eq!(play.inner(malloc(DEV, 8).on(2)), on(1, 0xc1));
+    assert_eq!(play.inner(copy(0).on(1)), on(0, 0xc0));
     // A free has the device of the allocation, whichever thread frees it.
-    assert_eq!(play.told(call("cuMemFree_v2", &[DEV]).on(1)), on(1, 0xc1));
+    assert_eq!(play.inner(call("cuMemFree_v2", &[DEV]).on(1)), on(1, 0xc1));
     assert_eq!(play.launched(launch(0).on(3)), NOWHERE, "no context is current there");
 }
 
@@ -96,23 +96,23 @@ fn a_stream_is_of_the_context_it_was_made_in() {
     play.make(call("cuStreamCreate", &[0x10, 0]).wrote(0, 0x51));
     play.make(set(0xc0));
     assert_eq!(play.launched(launch(0x51)), on(1, 0xc1));
-    assert_eq!(play.told(copy(0x51)), on(1, 0xc1));
+    assert_eq!(play.inner(copy(0x51)), on(1, 0xc1));
     let pooled = call("cuMemAllocAsync", &[0x10, 64, 0x51]).wrote(0, DEV);
-    assert_eq!(play.told(pooled), on(1, 0xc1));
+    assert_eq!(play.inner(pooled), on(1, 0xc1));
     for default in [0, 1, 2] {
         assert_eq!(play.launched(launch(default)), on(0, 0xc0));
     }
     // Another stream may get the handle afterwards, and its creation was not seen.
     play.make(call("cuStreamDestroy_v2", &[0x51]));
     assert_eq!(play.launched(launch(0x51)), only(0), "it can only be one of this device");
-    assert_eq!(play.told(copy(0x51)), NOWHERE, "a copy may be on a stream of any device");
+    assert_eq!(play.inner(copy(0x51)), NOWHERE, "a copy may be on a stream of any device");
     play.make(call("cuStreamGetCtx", &[0x51, 0x10]).wrote(1, 0xc1));
-    assert_eq!(play.told(copy(0x51)), on(1, 0xc1));
+    assert_eq!(play.inner(copy(0x51)), on(1, 0xc1));
     let made = play.make(call("cuCtxCreate_v4", &[0x10, 0, 0, 1]).wrote(0, 0xd1));
     assert!(made.is_empty());
     play.make(call("cudaStreamCreate", &[0x10]).wrote(0, 0x52));
     play.make(call("cuCtxDestroy_v2", &[0xd1]));
-    assert_eq!(play.told(copy(0x52)), NOWHERE, "its context has ended");
+    assert_eq!(play.inner(copy(0x52)), NOWHERE, "its context has ended");
 }
 
 #[test]
@@ -121,17 +121,17 @@ fn memory_that_says_itself_where_it_is() {
     play.make(set(0xc0));
     let prop = |kind: u64, device: u64| words(&[(8, kind | device << 32)], 32);
     let create = |prop: &[u8]| call("cuMemCreate", &[0x10, 64, 0x20, 0]).wrote(0, 0xabc).read(2, prop);
-    assert_eq!(play.told(create(&prop(1, 1))), only(1));
+    assert_eq!(play.inner(create(&prop(1, 1))), only(1));
     play.make(call("cuMemRelease", &[0xabc]));
-    assert_eq!(play.told(create(&prop(2, 0))), NOWHERE, "the host's");
+    assert_eq!(play.inner(create(&prop(2, 0))), NOWHERE, "the host's");
     let from = |pool| call("cuMemAllocFromPoolAsync", &[0x10, 8, pool, 0]).wrote(0, DEV);
-    assert_eq!(play.told(from(0x900)), NOWHERE, "a pool may be of another device than the stream");
+    assert_eq!(play.inner(from(0x900)), NOWHERE, "a pool may be of another device than the stream");
     play.make(call("cuMemFreeAsync", &[DEV, 0]));
     play.make(call("cuDeviceGetDefaultMemPool", &[0x10, 1]).wrote(0, 0x900));
-    assert_eq!(play.told(from(0x900)), only(1));
+    assert_eq!(play.inner(from(0x900)), only(1));
     play.make(call("cuMemFreeAsync", &[DEV, 0]));
     play.make(call("cuMemPoolDestroy", &[0x900]));
-    assert_eq!(play.told(from(0x900)), NOWHERE);
+    assert_eq!(play.inner(from(0x900)), NOWHERE);
 }
 
 #[test]
@@ -183,13 +183,13 @@ fn with_the_runtime_alone_ordinals_are_known() {
     }
     play.meaning.process_execed(7);
     let cuda_malloc = |ptr: u64| call("cudaMalloc", &[0x10, 8]).wrote(0, ptr);
-    assert_eq!(play.told(cuda_malloc(DEV)), only(0));
+    assert_eq!(play.inner(cuda_malloc(DEV)), only(0));
     play.make(call("cudaSetDevice", &[1]));
-    assert_eq!(play.told(cuda_malloc(DEV + 8)), only(1));
+    assert_eq!(play.inner(cuda_malloc(DEV + 8)), only(1));
     play.make(call("cudaStreamCreate", &[0x10]).wrote(0, 0x51));
     play.make(call("cudaSetDevice", &[0]));
     assert_eq!(play.launched(runtime_launch(0x51)), only(1));
-    assert_eq!(play.told(call("cudaFree", &[DEV + 8])), only(1));
+    assert_eq!(play.inner(call("cudaFree", &[DEV + 8])), only(1));
     // State that only the driver's calls show is not derived from a part of them.
     play.make(set(0xc1));
     assert_eq!(play.launched(runtime_launch(0)), NOWHERE);

@@ -27,10 +27,10 @@ fn a_launch_says_what_it_starts() {
     let mut play = Play::new();
     play.make(get(0xf1, b"_Z5saxpyfPfS_\0"));
     let begun = play.begin(launch("cuLaunchKernel_ptsz", 0xf1));
-    let told = begun.noted.launch().unwrap();
-    assert_eq!(told.kernel.as_deref(), Some("saxpy(float, float*, float*)"));
-    assert_eq!((told.grid, told.block), (Some([8, 4, 2]), Some([256, 1, 1])));
-    assert_eq!((told.shared, told.stream, told.cooperative), (Some(1024), Some(0x51), false));
+    let inner = begun.noted.launch().unwrap();
+    assert_eq!(inner.kernel.as_deref(), Some("saxpy(float, float*, float*)"));
+    assert_eq!((inner.grid, inner.block), (Some([8, 4, 2]), Some([256, 1, 1])));
+    assert_eq!((inner.shared, inner.stream, inner.cooperative), (Some(1024), Some(0x51), false));
     assert!(play.end(begun).is_empty());
 }
 
@@ -137,12 +137,12 @@ fn graphs_show_their_kernels_and_their_nodes() {
     play.make(call("cuGraphCreate", &[0x10, 0]).wrote(0, 0x61));
     let begun =
         play.begin(call("cuGraphAddKernelNode_v2", &[0x10, 0x61, 0, 0, 0x20]).read(4, &node(0xf1, 0)));
-    let told = begun.noted.launch().unwrap();
+    let inner = begun.noted.launch().unwrap();
     assert_eq!(
-        (told.kernel.as_deref(), told.grid, told.block),
+        (inner.kernel.as_deref(), inner.grid, inner.block),
         (Some("one"), Some([3, 2, 1]), Some([64, 1, 1]))
     );
-    assert_eq!((told.shared, told.stream), (Some(512), None));
+    assert_eq!((inner.shared, inner.stream), (Some(512), None));
     play.end(begun);
     let generic = call("cuGraphAddNode_v2", &[0x10, 0x61, 0, 0, 0, 0x20]).read(5, &node(0xf1, 16));
     let is_read = generic.signature().plan.entry.iter().any(|read| read.param == 5);
@@ -157,8 +157,8 @@ fn graphs_show_their_kernels_and_their_nodes() {
     play.make(call("cuGraphAddEmptyNode", &[0x10, 0x61, 0, 0]).failed());
     play.make(call("cuGraphInstantiateWithFlags", &[0x10, 0x61, 0]).wrote(0, 0x71));
     let begun = play.begin(call("cuGraphLaunch", &[0x71, 0x51]));
-    let told = begun.noted.launch().unwrap();
-    assert_eq!((told.nodes, told.stream, told.kernel), (Some(3), Some(0x51), None));
+    let inner = begun.noted.launch().unwrap();
+    assert_eq!((inner.nodes, inner.stream, inner.kernel), (Some(3), Some(0x51), None));
     play.end(begun);
     // A graph from a capture: its nodes are counted when the program asks for them.
     play.make(call("cudaGraphGetNodes", &[0x62, 0, 0x10]).wrote(2, 40));

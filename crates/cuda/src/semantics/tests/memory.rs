@@ -67,8 +67,8 @@ fn every_family_is_counted_in_its_space_and_freed() {
     for (make, space, size, free) in cases {
         let mut play = Play::new();
         let name = make.name;
-        let (told_space, ptr, told, total) = play.alloc(make);
-        assert_eq!((told_space.as_str(), told, total), (space, size, size.unwrap_or(0)), "{name}");
+        let (space_known, ptr, inner, total) = play.alloc(make);
+        assert_eq!((space_known.as_str(), inner, total), (space, size, size.unwrap_or(0)), "{name}");
         assert_eq!(play.frees(call(free, &[ptr])), [(ptr, size, 0)], "{name} {free}");
         assert!(play.make(call(free, &[ptr])).is_empty(), "{free} twice");
     }
@@ -191,7 +191,7 @@ fn an_address_given_out_again_while_its_free_returns() {
 }
 
 #[test]
-fn a_free_that_was_lost_is_told_as_missed() {
+fn a_free_that_was_lost_is_reported_as_missed() {
     let mut play = Play::new();
     play.alloc(malloc(DEV, 64));
     let effects = play.make(malloc(DEV, 64));
@@ -318,11 +318,14 @@ fn memory_from_before_the_recording() {
         }
         other => panic!("{other:?}"),
     };
-    let told = |name: &str, space: &str| Some((name.to_owned(), space.to_owned(), DEV));
+    let inner = |name: &str, space: &str| Some((name.to_owned(), space.to_owned(), DEV));
     let free = |name| call(name, &[DEV]);
-    assert_eq!(earlier(play.nested(free("cudaFree"), free("cuMemFree_v2"))), told("cuMemFree_v2", "unknown"));
-    assert_eq!(earlier(play.make(free("cuMemFreeHost"))), told("cuMemFreeHost", "host"));
-    assert_eq!(earlier(play.make(free("cudaFreeAsync"))), told("cudaFreeAsync", "pool"));
+    assert_eq!(
+        earlier(play.nested(free("cudaFree"), free("cuMemFree_v2"))),
+        inner("cuMemFree_v2", "unknown")
+    );
+    assert_eq!(earlier(play.make(free("cuMemFreeHost"))), inner("cuMemFreeHost", "host"));
+    assert_eq!(earlier(play.make(free("cudaFreeAsync"))), inner("cudaFreeAsync", "pool"));
     assert_eq!(earlier(play.make(call("cudaFree", &[0]))), None, "nothing is freed");
     assert_eq!(earlier(play.make(free("cuMemFree_v2").failed())), None);
     // Memory allocated during the recording is known.
