@@ -5,6 +5,7 @@
 //! are pure and can be fed from a file of records. Not here: libbpf, any action on a process.
 
 mod beneath;
+mod call_parts;
 pub mod decode;
 pub mod handoff;
 pub mod messages;
@@ -16,7 +17,6 @@ pub mod sink;
 mod sleeps;
 mod stops;
 mod stubs;
-mod taken;
 #[cfg(test)]
 mod tests;
 pub mod worker;

@@ -9,6 +9,7 @@ use std::io;
 use std::time::Duration;
 
 use super::beneath::Below;
+use super::call_parts::CallParts;
 use super::decode::{Captured, Item, What};
 use super::handoff::Handoff;
 use super::observer::Rows;
@@ -16,7 +17,6 @@ use super::pair::{Open, Outcome, Sink};
 use super::processes::{self, Processes};
 use super::stops::Stops;
 use super::stubs::Stubs;
-use super::taken::Taken;
 use crate::files::{Ask, Files, Found, Side};
 use crate::probe::{Beneath, Probe};
 use gpurec_analysis::Summary;
@@ -312,13 +312,13 @@ impl Lines {
         call: &Open,
         facts: &Facts,
         captured: &Captured,
-        taken: &'a Taken,
+        taken: &'a CallParts,
     ) -> Option<Vec<Arg<'a>>> {
         let signature = facts.signature?;
         let entry = taken.as_entry(captured);
         let call = call.reference();
         self.meaning.late(facts.role.as_ref(), Some(signature), &call, &entry);
-        let at_begin = Taken::entry(captured);
+        let at_begin = CallParts::entry(captured);
         let (mut before, mut now) = (Vec::new(), Vec::new());
         signature.args(&at_begin.as_entry(captured), &mut before);
         signature.args(&entry, &mut now);
@@ -356,7 +356,7 @@ impl Sink for Lines {
             self.probes = probes;
             return id;
         }
-        let taken = Taken::entry(captured);
+        let taken = CallParts::entry(captured);
         let entry = taken.as_entry(captured);
         let signature = facts.and_then(|facts| facts.signature);
         let mut list = Vec::new();
@@ -409,7 +409,7 @@ impl Sink for Lines {
             Outcome::Lost => (Ended::Lost, None),
         };
         let error = facts.and_then(|f| f.error(retval));
-        let taken = Taken::exit(pieces);
+        let taken = CallParts::exit(pieces);
         let exit = Exit { reads: taken.pieces() };
         let mut list = Vec::new();
         if let Some(signature) = facts.and_then(|facts| facts.signature).filter(|_| !pieces.is_empty()) {
@@ -417,7 +417,7 @@ impl Sink for Lines {
         }
         let out = (!list.is_empty()).then(|| Args::Named(List::Borrowed(&list)));
         let unread = self.unread.remove(&call.id);
-        let entry = unread.as_ref().map(|captured| Taken::late(captured, pieces));
+        let entry = unread.as_ref().map(|captured| CallParts::late(captured, pieces));
         let late = entry.as_ref().and_then(|taken| self.late(call, facts?, unread.as_ref()?, taken));
         let late = late.as_ref().map(|list| Args::Named(List::Borrowed(list)));
         let duration = ts.saturating_sub(call.ts);

@@ -118,7 +118,7 @@ impl Library {
     }
 }
 
-pub enum Looked {
+pub enum LookOutcome {
     Hooked(Library),
     /// The file has no wanted function, or was hooked before.
     Nothing,
@@ -224,13 +224,13 @@ impl Probes {
 
     /// Hooks the wanted functions in a file that a process has mapped. Safe to call again with the same file. Calls
     /// `announce` with the library before its first probe can be hit.
-    pub fn look(&mut self, wants: Wants, announce: &mut dyn FnMut(&Library, &[Probe])) -> Looked {
+    pub fn look(&mut self, wants: Wants, announce: &mut dyn FnMut(&Library, &[Probe])) -> LookOutcome {
         let start = Instant::now();
         self.base.still_here();
         let Wants { key, path, image, handle, stamp } = wants;
         let Some(handle) = handle else { return failed(&path, &fds::too_few().into()) };
         if self.hooked.contains(&key) {
-            return Looked::Nothing;
+            return LookOutcome::Nothing;
         }
         if let Some(stamp) = stamp {
             self.rewritten.watch(key, &handle, stamp);
@@ -241,7 +241,7 @@ impl Probes {
         }
         let looked = match self.hook(key, &handle, &path, image, announce) {
             Ok(_) if self.rewritten.is(key) => failed(&path, &HookError::FileChanged.into()),
-            Ok(library) => return Looked::Hooked(Library { took: start.elapsed(), ..library }),
+            Ok(library) => return LookOutcome::Hooked(Library { took: start.elapsed(), ..library }),
             Err(error) => failed(&path, &error),
         };
         // Nothing holds the file open any more, so another file may get its number.
@@ -455,12 +455,12 @@ impl Probes {
     }
 }
 
-fn failed(path: &Path, error: &anyhow::Error) -> Looked {
+fn failed(path: &Path, error: &anyhow::Error) -> LookOutcome {
     let reason = match error.downcast_ref::<HookError>() {
         Some(why) => why.clone(),
         None => HookError::Failed { error: errno::sentence(error) },
     };
-    Looked::Failed { path: path.to_owned(), reason: reason.into() }
+    LookOutcome::Failed { path: path.to_owned(), reason: reason.into() }
 }
 
 /// Moves the functions whose hooks Linux refused to `not_hooked`.

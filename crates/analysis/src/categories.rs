@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use gpurec_cuda::Category;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CategorySeen {
+pub struct CategoryFigures {
     pub category: String,
     pub calls: u64,
     pub total_ns: u64,
@@ -53,10 +53,14 @@ impl Categories {
     }
 
     /// Largest time first.
-    pub fn finish(&self) -> Vec<CategorySeen> {
+    pub fn finish(&self) -> Vec<CategoryFigures> {
         let seen = NAMES.iter().zip(self.0).filter(|(_, (calls, _))| *calls > 0);
-        let mut all: Vec<CategorySeen> = seen
-            .map(|(name, (calls, total_ns))| CategorySeen { category: (*name).to_owned(), calls, total_ns })
+        let mut all: Vec<CategoryFigures> = seen
+            .map(|(name, (calls, total_ns))| CategoryFigures {
+                category: (*name).to_owned(),
+                calls,
+                total_ns,
+            })
             .collect();
         all.sort_by_key(|seen| std::cmp::Reverse(seen.total_ns));
         all

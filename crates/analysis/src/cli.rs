@@ -13,7 +13,7 @@ use crate::Usage;
 use crate::check::CheckConfig;
 use crate::diff::DiffConfig;
 use crate::export::{ExportConfig, ExportFormat};
-use crate::paper::{Chosen, Colour};
+use crate::paper::{Colour, PaperChoice};
 use crate::timeline::TimelineConfig;
 use crate::views::{Format, NAMES, ReportConfig};
 use crate::{FAILED, Only};
@@ -30,9 +30,9 @@ pub struct Printing {
 }
 
 impl Printing {
-    pub fn chosen(&self) -> Chosen {
+    pub fn chosen(&self) -> PaperChoice {
         let colour = self.color.unwrap_or_default();
-        Chosen { width: self.width.map(|width| width as usize), colour }
+        PaperChoice { width: self.width.map(|width| width as usize), colour }
     }
 }
 

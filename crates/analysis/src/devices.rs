@@ -18,7 +18,7 @@ const FOLLOWED: usize = 65_536;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct DeviceSeen {
+pub struct DeviceFigures {
     /// The number that its processes use. None: calls whose device is unknown.
     pub device: Option<u32>,
     /// Number of processes that used a device of this number.
@@ -38,7 +38,7 @@ pub struct DeviceSeen {
 
 #[derive(Default)]
 struct Row {
-    seen: DeviceSeen,
+    seen: DeviceFigures,
     pids: BTreeSet<u32>,
     live: u64,
 }
@@ -110,13 +110,13 @@ impl Devices {
     }
 
     /// Known devices come first. Empty if no device is known.
-    pub fn finish(&self) -> Vec<DeviceSeen> {
+    pub fn finish(&self) -> Vec<DeviceFigures> {
         let figures = |row: &Row| {
             let held_bytes = row.seen.held_bytes.saturating_add(row.live);
-            DeviceSeen { held_bytes, ..row.seen.clone() }
+            DeviceFigures { held_bytes, ..row.seen.clone() }
         };
         let known = self.rows.iter().filter(|(device, _)| device.is_some());
-        let mut all: Vec<DeviceSeen> = known.map(|(_, row)| figures(row)).collect();
+        let mut all: Vec<DeviceFigures> = known.map(|(_, row)| figures(row)).collect();
         if !all.is_empty() {
             all.extend(self.rows.get(&None).map(figures));
         }

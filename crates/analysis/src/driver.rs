@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 
-use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidSeen};
+use super::driver_figures::{KernelSpace, OffCpu, OffCpuState, SlowCall, SlowRequest, XidFigures};
 use super::rows::{Rows, Sort};
 use gpurec_trace::bounds::{LONGEST_NAME, Sums, short};
 use gpurec_trace::tree::{Call, Calls};
@@ -149,7 +149,7 @@ impl Driver {
         self.seen = true;
         self.figures.xid_count += 1;
         if self.figures.xids.len() < XIDS {
-            self.figures.xids.push(XidSeen {
+            self.figures.xids.push(XidFigures {
                 ts_ns,
                 pid: xid.pid,
                 tid: xid.tid,

@@ -19,24 +19,24 @@ pub struct KernelSpace {
     /// Number of attached hooks, by backend.
     pub hooks: BTreeMap<String, u64>,
     /// By total time, largest first.
-    pub requests: Vec<RequestSeen>,
+    pub requests: Vec<RequestFigures>,
     pub more_requests: u64,
     /// By total time, largest first.
-    pub functions: Vec<DriverSeen>,
+    pub functions: Vec<DriverFigures>,
     pub more_functions: u64,
-    pub interrupts: Vec<DriverSeen>,
-    pub tracepoints: Vec<DriverSeen>,
+    pub interrupts: Vec<DriverFigures>,
+    pub tracepoints: Vec<DriverFigures>,
     pub off_cpu: OffCpu,
     /// The slowest CUDA calls, each at the level that spent the time.
     pub slowest: Vec<SlowCall>,
     pub xid_count: u64,
-    pub xids: Vec<XidSeen>,
+    pub xids: Vec<XidFigures>,
 }
 
 /// One request; for RM control and allocation requests, one command or class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct RequestSeen {
+pub struct RequestFigures {
     /// The name of its lines: nvidia_ioctl, nvidia_uvm_ioctl…
     pub ioctl: String,
     pub request: String,
@@ -61,7 +61,7 @@ pub struct RequestSeen {
 /// A driver function, an interrupt or a tracepoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct DriverSeen {
+pub struct DriverFigures {
     pub name: String,
     /// The function belongs to nvidia-uvm.ko.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -123,7 +123,7 @@ pub struct SlowRequest {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct XidSeen {
+pub struct XidFigures {
     pub ts_ns: u64,
     pub pid: u32,
     pub tid: u32,

@@ -1,7 +1,7 @@
 //! Text about the activity of nvidia.ko: one block for every recording with --kernel, then further sections only if
 //! they have content.
 
-use super::driver_figures::{DriverSeen, KernelSpace, RequestSeen, SlowCall};
+use super::driver_figures::{DriverFigures, KernelSpace, RequestFigures, SlowCall};
 use super::figures::{Figures, Function};
 use super::page::Page;
 use super::units::{duration, micros, millis, percent, plural, seconds};
@@ -37,7 +37,7 @@ pub fn sections(page: &mut Page, figures: &Figures) {
     }
     if !kernel.tracepoints.is_empty() {
         page.section("Tracepoints:");
-        let line = |seen: &DriverSeen| format!("  {:>9}  {}", seen.calls, clean(&seen.name));
+        let line = |seen: &DriverFigures| format!("  {:>9}  {}", seen.calls, clean(&seen.name));
         page.list(&kernel.tracepoints, TOP, 0, "tracepoints", line);
     }
     off_cpu(page, figures, kernel);
@@ -104,7 +104,7 @@ fn with_detail(name: &str, detail: &Option<String>) -> String {
 }
 
 /// `NV_ESC_RM_CONTROL NV2080_CTRL_CMD_… (3 x NV_ERR_NOT_SUPPORTED)`
-fn request(r: &RequestSeen) -> String {
+fn request(r: &RequestFigures) -> String {
     let statuses = r.statuses.iter().take(3).map(|(status, count)| format!("{count} x {}", clean(status)));
     let statuses = statuses.collect::<Vec<_>>().join(", ");
     let statuses = match r.statuses.len() {
@@ -150,14 +150,14 @@ fn slow_call(page: &mut Page, call: &SlowCall) {
 
 /// Functions of nvidia.ko, and those and the requests of nvidia-uvm.ko.
 fn functions(page: &mut Page, kernel: &KernelSpace) {
-    let (uvm, own): (Vec<&DriverSeen>, Vec<_>) = kernel.functions.iter().partition(|f| f.uvm);
+    let (uvm, own): (Vec<&DriverFigures>, Vec<_>) = kernel.functions.iter().partition(|f| f.uvm);
     if !own.is_empty() {
         page.section("Driver functions by time:");
         page.line(HEAD);
         page.list(&own, TOP, kernel.more_functions, "functions", |seen| timed(seen));
         page.note("A function's time contains that of the functions it calls.");
     }
-    let requests: Vec<&RequestSeen> = kernel.requests.iter().filter(|r| r.ioctl == UVM_IOCTL).collect();
+    let requests: Vec<&RequestFigures> = kernel.requests.iter().filter(|r| r.ioctl == UVM_IOCTL).collect();
     if uvm.is_empty() && requests.is_empty() {
         return;
     }
@@ -166,12 +166,12 @@ fn functions(page: &mut Page, kernel: &KernelSpace) {
     page.section(&format!("UVM (nvidia-uvm.ko): {calls} in {time}"));
     page.line(HEAD);
     let line =
-        |r: &&RequestSeen| format!("{}  {}", times(r.total_ns, r.calls, r.avg_ns, r.max_ns), request(r));
+        |r: &&RequestFigures| format!("{}  {}", times(r.total_ns, r.calls, r.avg_ns, r.max_ns), request(r));
     page.list(&requests, TOP, 0, "requests", line);
     page.list(&uvm, TOP, 0, "functions", |seen| timed(seen));
 }
 
-fn timed(seen: &DriverSeen) -> String {
+fn timed(seen: &DriverFigures) -> String {
     let failed = if seen.failed > 0 { format!("  ({} failed)", seen.failed) } else { String::new() };
     let times = times(seen.total_ns, seen.calls, seen.avg_ns, seen.max_ns);
     format!("{times}  {}{failed}", clean(&seen.name))

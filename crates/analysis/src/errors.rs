@@ -4,7 +4,7 @@
 
 use super::by_process::ByProcess;
 use super::failures::code_of;
-use super::figures::{ErrorWindow, FailureCause, LaunchCount, SyncSeen};
+use super::figures::{ErrorWindow, FailureCause, LaunchCount, SyncFigures};
 use gpurec_cuda::FunctionTraits;
 use gpurec_cuda::traits::{Context, Kind};
 use gpurec_trace::bounds::{LONGEST_NAME, short};
@@ -94,7 +94,7 @@ impl Errors {
         }
         let last_sync = since.sync.map(|(function, begin, ts_ns)| {
             let function = function_name(function).to_owned();
-            SyncSeen { function, begin, ts_ns }
+            SyncFigures { function, begin, ts_ns }
         });
         let kernels = since.kernels.iter().map(|(kernel, launches)| {
             let kernel = kernel_name(*kernel).to_owned();

@@ -9,8 +9,8 @@ use std::iter;
 use serde::{Deserialize, Serialize};
 
 pub use super::budget::BudgetFigures;
-pub use super::categories::CategorySeen;
-pub use super::devices::DeviceSeen;
+pub use super::categories::CategoryFigures;
+pub use super::devices::DeviceFigures;
 pub use super::driver_figures::KernelSpace;
 use super::driver_figures::is_zero;
 use gpurec_trace::{self as trace, InFlight, Incomplete, Reason, Refused, reasons};
@@ -71,9 +71,9 @@ pub struct Figures {
     pub transfers: TransferFigures,
     /// Empty if no device is known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub devices: Vec<DeviceSeen>,
+    pub devices: Vec<DeviceFigures>,
     /// The most launched kernels.
-    pub kernels: Vec<KernelSeen>,
+    pub kernels: Vec<KernelFigures>,
     pub more_kernels: u64,
     /// Launches shown by address, because there was no time to look up the name.
     #[serde(skip_serializing_if = "is_zero")]
@@ -90,14 +90,14 @@ pub struct Figures {
     /// By total time, largest first.
     pub functions: Vec<Function>,
     /// Outermost calls by category, largest time first.
-    pub by_category: Vec<CategorySeen>,
+    pub by_category: Vec<CategoryFigures>,
     pub failures: Failures,
     pub sync: Sync,
     pub in_flight: Vec<InFlight>,
-    pub processes: Vec<ProcessSeen>,
+    pub processes: Vec<ProcessFigures>,
     /// Number of processes beyond those in `processes`.
     pub more_processes: u64,
-    pub libraries: Vec<LibrarySeen>,
+    pub libraries: Vec<LibraryFigures>,
     /// Number of library lines for which `libraries` had no room.
     #[serde(skip_serializing_if = "is_zero")]
     pub more_libraries: u64,
@@ -228,7 +228,7 @@ pub struct SyncFunction {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessSeen {
+pub struct ProcessFigures {
     pub pid: u32,
     /// Empty if the process ran before the recording.
     pub command: Vec<String>,
@@ -259,7 +259,7 @@ pub struct MemoryFigures {
     pub allocated_bytes: u64,
     pub frees: u64,
     pub freed_bytes: u64,
-    pub by_space: Vec<SpaceSeen>,
+    pub by_space: Vec<SpaceFigures>,
     /// Memory that was live when its process, or the recording, ended.
     pub held: Leaks,
     /// The part of it that kept growing through the run (see `growth`).
@@ -267,7 +267,7 @@ pub struct MemoryFigures {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpaceSeen {
+pub struct SpaceFigures {
     pub space: String,
     pub allocations: u64,
     pub allocated_bytes: u64,
@@ -317,12 +317,12 @@ pub struct TransferFigures {
     pub count: u64,
     pub bytes: u64,
     /// The largest number of bytes first.
-    pub by_direction: Vec<DirectionSeen>,
+    pub by_direction: Vec<DirectionFigures>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct DirectionSeen {
+pub struct DirectionFigures {
     pub direction: String,
     pub count: u64,
     pub bytes: u64,
@@ -338,7 +338,7 @@ pub struct DirectionSeen {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KernelSeen {
+pub struct KernelFigures {
     /// The handle, if the name is not known.
     pub name: String,
     pub launches: u64,
@@ -365,14 +365,14 @@ pub struct ErrorWindow {
     pub begin: u64,
     pub ts_ns: u64,
     /// The last successful synchronisation before it.
-    pub last_sync: Option<SyncSeen>,
+    pub last_sync: Option<SyncFigures>,
     /// Launches since then, and their kernels.
     pub launches: u64,
     pub kernels: Vec<LaunchCount>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SyncSeen {
+pub struct SyncFigures {
     pub function: String,
     pub begin: u64,
     pub ts_ns: u64,
@@ -409,7 +409,7 @@ pub struct Finding {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LibrarySeen {
+pub struct LibraryFigures {
     pub path: String,
     pub build_id: Option<String>,
     pub functions: u64,
@@ -575,7 +575,7 @@ impl Figures {
         self.incomplete_codes.push(reason.code);
     }
 
-    pub fn knows_peak(&self, process: &ProcessSeen) -> bool {
+    pub fn knows_peak(&self, process: &ProcessFigures) -> bool {
         self.unknown.get(PEAK).is_none_or(|reason| reason == BEFORE && !process.ran_before)
     }
 

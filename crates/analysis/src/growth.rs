@@ -54,7 +54,7 @@ impl Group {
 
 /// Allocations of a process.
 #[derive(Default)]
-pub struct Made {
+pub struct Allocation {
     first: Option<Moment>,
     last_ns: u64,
     launches: u64,
@@ -70,7 +70,7 @@ struct Live {
     by_work: u16,
 }
 
-impl Made {
+impl Allocation {
     /// `groups` is the number of groups of all processes. Returns the moment, with the number of launches before it.
     pub fn add(&mut self, group: Group, ns: u64, event: u64, groups: &mut usize) -> Moment {
         let at = Moment { ns, event, launches: self.launches };
@@ -158,7 +158,7 @@ mod tests {
         end: u64,
         launches: impl Fn(u64) -> u64,
     ) -> bool {
-        let (mut made, mut groups, mut live) = (Made::default(), 0, Vec::new());
+        let (mut made, mut groups, mut live) = (Allocation::default(), 0, Vec::new());
         let group = Group::of(1, 0, 4096);
         let mut allocations = allocations.into_iter().peekable();
         made.add(Group::of(9, 9, 9), 0, 0, &mut groups);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_time_in_which_libraries_clean_up_is_not_of_the_run() {
-        let (mut made, mut groups, mut live) = (Made::default(), 0, Vec::new());
+        let (mut made, mut groups, mut live) = (Allocation::default(), 0, Vec::new());
         let group = Group::of(1, 0, 4096);
         for i in 0..100u64 {
             live.push((group, made.add(group, i * 1000, i, &mut groups)));

@@ -110,7 +110,7 @@ struct Wait {
 }
 
 /// An outermost call that has returned.
-pub struct Returned<'a> {
+pub struct FinishedCall<'a> {
     pub pid: u32,
     pub tid: u32,
     pub function: usize,
@@ -122,7 +122,7 @@ pub struct Returned<'a> {
 }
 
 impl Habits {
-    pub fn add(&mut self, call: &Returned) {
+    pub fn add(&mut self, call: &FinishedCall) {
         let thread = (call.pid, call.tid);
         let traits = &call.tally.traits;
         if call.error.is_none() && traits.reports() {
@@ -156,7 +156,7 @@ impl Habits {
     }
 
     /// A wait has returned.
-    fn waited(&mut self, call: &Returned) {
+    fn waited(&mut self, call: &FinishedCall) {
         let Some(habit) = self.threads.get_mut(&(call.pid, call.tid)) else { return };
         let needless = habit.last_wait.take().and_then(|wait| wait.if_needless(&habit.work));
         let fetched = habit.work.gives;
@@ -303,7 +303,7 @@ impl Habits {
 
 impl Habit {
     /// Handles the return of a call that does not wait.
-    fn went_on(&mut self, call: &Returned) {
+    fn went_on(&mut self, call: &FinishedCall) {
         let Some(wait) = self.last_wait.as_mut().filter(|wait| !wait.went_on) else { return };
         let traits = &call.tally.traits;
         let after_ns = call.at_ns.saturating_sub(call.ns).saturating_sub(wait.at_ns);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::figures::{Finding, KernelSeen, OTHERS, truncate};
+use super::figures::{Finding, KernelFigures, OTHERS, truncate};
 use super::units::decimal;
 use gpurec_trace::Launch;
 use gpurec_trace::bounds::{Entries, Left, entry};
@@ -89,8 +89,8 @@ impl Kernels {
     }
 
     /// The most launched kernels, and the number left out.
-    pub fn finish(&self) -> (Vec<KernelSeen>, u64) {
-        let mut all: Vec<KernelSeen> = self.kernels.iter().filter_map(Kernel::figures).collect();
+    pub fn finish(&self) -> (Vec<KernelFigures>, u64) {
+        let mut all: Vec<KernelFigures> = self.kernels.iter().filter_map(Kernel::figures).collect();
         all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
         let more = truncate(&mut all, LISTED);
         (all, more)
@@ -120,13 +120,13 @@ impl Kernels {
 
 impl Kernel {
     /// None if no launch succeeded.
-    fn figures(&self) -> Option<KernelSeen> {
+    fn figures(&self) -> Option<KernelFigures> {
         if self.launches == 0 {
             return None;
         }
         let most = self.shapes.iter().max_by(|a, b| (a.1, b.0).cmp(&(b.1, a.0)));
         let (grid, block) = most.map_or((None, None), |(shape, _)| *shape);
-        Some(KernelSeen {
+        Some(KernelFigures {
             name: self.name.to_string(),
             launches: self.launches,
             grid,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, OTHERS, SpaceSeen};
-use super::growth::{Group, Made, Moment};
+use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, OTHERS, SpaceFigures};
+use super::growth::{Allocation, Group, Moment};
 use gpurec_trace::bounds::{Entries, MOST_LIVE, entry};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op};
@@ -47,7 +47,7 @@ const RESERVED: [&str; 2] = ["device", "virtual"];
 pub struct Memories {
     pub names: Names,
     /// By index of the space.
-    by_space: BTreeMap<u8, SpaceSeen>,
+    by_space: BTreeMap<u8, SpaceFigures>,
     processes: Map<u32, Holding>,
     /// In the spaces of RESERVED, and the part that came through the runtime.
     peaks: Map<u32, u64>,
@@ -78,7 +78,7 @@ pub struct Names {
 #[derive(Default)]
 struct Holding {
     live: Map<(u64, u8), Live>,
-    made: Made,
+    made: Allocation,
     reserved: [u64; RESERVED.len()],
     /// The part that came through the runtime, by pointer.
     by_runtime: Map<u64, u64>,
@@ -87,7 +87,7 @@ struct Holding {
 
 /// What all processes together hold now.
 #[derive(Default)]
-pub struct Held {
+pub struct LiveAllocation {
     pub count: u64,
     pub bytes: u64,
     /// Among equals the oldest comes first.
@@ -156,7 +156,7 @@ impl Memories {
         let names = &self.names;
         let seen = self.by_space.entry(space).or_insert_with(|| {
             let space = names.of_space(space).to_owned();
-            SpaceSeen { space, ..SpaceSeen::default() }
+            SpaceFigures { space, ..SpaceFigures::default() }
         });
         let (count, bytes) = match memory.op {
             Op::Alloc => (&mut seen.allocations, &mut seen.allocated_bytes),
@@ -272,9 +272,9 @@ impl Memories {
         for (pid, holding) in processes {
             gone.add(&self.names, *pid, holding, (at_ns, self.event), false);
         }
-        let mut by_space: Vec<SpaceSeen> = self.by_space.values().cloned().collect();
+        let mut by_space: Vec<SpaceFigures> = self.by_space.values().cloned().collect();
         by_space.sort_by(|a, b| a.space.cmp(&b.space));
-        let sum = |of: fn(&SpaceSeen) -> u64| by_space.iter().map(of).fold(0, u64::saturating_add);
+        let sum = |of: fn(&SpaceFigures) -> u64| by_space.iter().map(of).fold(0, u64::saturating_add);
         MemoryFigures {
             allocations: sum(|space| space.allocations),
             allocated_bytes: sum(|space| space.allocated_bytes),
@@ -287,12 +287,12 @@ impl Memories {
     }
 
     /// What is held at `at_ns`, with the `listed` largest allocations. Visits all allocations, but copies none.
-    pub fn held(&self, at_ns: u64, listed: usize) -> Held {
+    pub fn held(&self, at_ns: u64, listed: usize) -> LiveAllocation {
         let by_space = || self.gone.held.by_space.values();
-        let mut held = Held {
+        let mut held = LiveAllocation {
             gone: by_space().map(|space| space.count).sum(),
             gone_bytes: by_space().map(|space| space.bytes).fold(0, u64::saturating_add),
-            ..Held::default()
+            ..LiveAllocation::default()
         };
         let mut largest: Vec<Left> = Vec::new();
         for left in self.processes.iter().flat_map(|(pid, holding)| holding.left(*pid, at_ns, false)) {

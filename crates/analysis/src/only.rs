@@ -111,7 +111,7 @@ pub struct Sieve<'a> {
 }
 
 /// The decision about a line.
-pub enum Kept {
+pub enum Selection {
     No,
     Yes,
     As(Box<Line<'static>>),
@@ -134,7 +134,7 @@ impl<'a> Sieve<'a> {
         }
     }
 
-    pub fn line(&mut self, line: &Line) -> Result<Kept> {
+    pub fn line(&mut self, line: &Line) -> Result<Selection> {
         if self.only.from_ns.is_some_and(|from| line.ts_ns >= from) {
             self.first.get_or_insert(line.event_id);
         }
@@ -152,16 +152,16 @@ impl<'a> Sieve<'a> {
             _ => call.is_none_or(|(began, pid, tid)| self.has_time(began) && self.is_asked(pid, tid)),
         };
         if !keeps {
-            return Ok(Kept::No);
+            return Ok(Selection::No);
         }
         self.kept += u64::from(is_call);
         if let Body::Begin(begin) = &line.body
             && let Some(found) = self.unnamed(begin.pid)
         {
             let body = Body::Process(Process::Found(found));
-            return Ok(Kept::After(Box::new(Line { event_id: line.event_id, ts_ns: line.ts_ns, body })));
+            return Ok(Selection::After(Box::new(Line { event_id: line.event_id, ts_ns: line.ts_ns, body })));
         }
-        Ok(Kept::Yes)
+        Ok(Selection::Yes)
     }
 
     fn is_asked(&self, pid: u32, tid: u32) -> bool {
@@ -228,7 +228,7 @@ impl<'a> Sieve<'a> {
         Some(Found { pid, tid: pid, comm: "?".to_owned(), command, rank, ..Found::default() })
     }
 
-    fn finish(&self, line: &Line, finish: &Finish) -> Result<Kept> {
+    fn finish(&self, line: &Line, finish: &Finish) -> Result<Selection> {
         if self.calls == 0 && stored(finish).is_some() {
             bail!(Usage(NO_EVENTS.to_owned()));
         }
@@ -238,7 +238,7 @@ impl<'a> Sieve<'a> {
         part.summary = serde_json::json!({ "unknown": finish.summary["unknown"] });
         part.stops = None;
         let body = Body::Finish(Box::new(part));
-        Ok(Kept::As(Box::new(Line { event_id: line.event_id, ts_ns: line.ts_ns, body })))
+        Ok(Selection::As(Box::new(Line { event_id: line.event_id, ts_ns: line.ts_ns, body })))
     }
 
     /// Adds a note that describes the part.

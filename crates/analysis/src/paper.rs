@@ -23,19 +23,19 @@ pub enum Colour {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Chosen {
+pub struct PaperChoice {
     pub width: Option<usize>,
     pub colour: Colour,
 }
 
-static CHOSEN: OnceLock<Chosen> = OnceLock::new();
+static CHOSEN: OnceLock<PaperChoice> = OnceLock::new();
 
 /// Sets the options of the command line; only the first call counts.
-pub fn choose(chosen: Chosen) {
+pub fn choose(chosen: PaperChoice) {
     let _ = CHOSEN.set(chosen);
 }
 
-fn chosen() -> Chosen {
+fn chosen() -> PaperChoice {
     CHOSEN.get().copied().unwrap_or_default()
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 
-use super::only::{Kept, Only, Sieve};
+use super::only::{Only, Selection, Sieve};
 use crate::FAILED;
 use crate::ui;
 use gpurec_trace::{self as trace, Line, Notes, ReadError, Reader};
@@ -65,13 +65,13 @@ pub fn try_each(
     let mut sieve = (!only.is_all()).then(|| Sieve::new(only));
     while let Some(line) = reader.next().with_context(named)? {
         match sieve.as_mut().map(|sieve| sieve.line(&line)).transpose().with_context(named)? {
-            None | Some(Kept::Yes) => with_end(&line, &mut take)?,
-            Some(Kept::As(line)) => with_end(&line, &mut take)?,
-            Some(Kept::After(first)) => {
+            None | Some(Selection::Yes) => with_end(&line, &mut take)?,
+            Some(Selection::As(line)) => with_end(&line, &mut take)?,
+            Some(Selection::After(first)) => {
                 take(&first)?;
                 with_end(&line, &mut take)?;
             }
-            Some(Kept::No) => {}
+            Some(Selection::No) => {}
         }
     }
     let mut notes = reader.notes().clone();

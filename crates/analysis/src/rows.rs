@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::driver_figures::{DriverSeen, RequestSeen};
+use super::driver_figures::{DriverFigures, RequestFigures};
 use gpurec_trace::bounds::{LONGEST_NAME, Left};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Ioctl, KernelEnd, Value};
@@ -163,11 +163,11 @@ impl Rows {
         failed
     }
 
-    pub fn requests(&self) -> (Vec<RequestSeen>, u64) {
+    pub fn requests(&self) -> (Vec<RequestFigures>, u64) {
         self.listed(Sort::Request, Row::request_figures)
     }
 
-    pub fn of(&self, sort: Sort) -> (Vec<DriverSeen>, u64) {
+    pub fn of(&self, sort: Sort) -> (Vec<DriverFigures>, u64) {
         self.listed(sort, Row::figures)
     }
 
@@ -186,8 +186,8 @@ impl Row {
         self.total_ns.saturating_add(self.timed / 2).checked_div(self.timed).unwrap_or(0)
     }
 
-    fn request_figures(&self) -> RequestSeen {
-        RequestSeen {
+    fn request_figures(&self) -> RequestFigures {
+        RequestFigures {
             ioctl: self.name.to_string(),
             request: self.request.to_string(),
             detail: self.detail.as_deref().map(str::to_owned),
@@ -202,8 +202,8 @@ impl Row {
         }
     }
 
-    fn figures(&self) -> DriverSeen {
-        DriverSeen {
+    fn figures(&self) -> DriverFigures {
+        DriverFigures {
             name: self.name.to_string(),
             uvm: self.sort == Sort::Function && is_uvm(&self.name),
             calls: self.calls,

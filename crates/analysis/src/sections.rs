@@ -2,7 +2,8 @@
 //! improvements.
 
 use super::figures::{
-    BEFORE, DirectionSeen, ErrorWindow, FailureCause, FailureKind, Figures, Leak, Leaks, OUTSIDE, ProcessSeen,
+    BEFORE, DirectionFigures, ErrorWindow, FailureCause, FailureKind, Figures, Leak, Leaks, OUTSIDE,
+    ProcessFigures,
 };
 use super::page::Page;
 use super::table::{Cell, Table, long, number, text};
@@ -15,7 +16,7 @@ const TOP: usize = 10;
 const TOP_KERNELS: usize = 20;
 const TOP_KINDS: usize = 20;
 
-pub fn peak(process: &ProcessSeen, figures: &Figures) -> String {
+pub fn peak(process: &ProcessFigures, figures: &Figures) -> String {
     let (all, runtime) = (process.peak_device_bytes, process.peak_runtime_bytes);
     if all == 0 || !figures.knows_peak(process) {
         return String::new();
@@ -124,7 +125,7 @@ pub fn copies(page: &mut Page, figures: &Figures) {
     }
 }
 
-fn bandwidth(seen: &DirectionSeen) -> String {
+fn bandwidth(seen: &DirectionFigures) -> String {
     let per_second = (u128::from(seen.waited_bytes) * 1_000_000_000).checked_div(seen.waited_ns.into());
     per_second.map_or_else(String::new, |per_second| {
         format!(", {} synchronous at {} GB/s", seen.waited_count, rate(per_second))

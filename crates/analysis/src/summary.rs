@@ -15,8 +15,8 @@ use super::devices::Devices;
 use super::driver::{Driver, Within};
 use super::errors::Errors;
 use super::failures::{FailureTally, Inside};
-use super::figures::{Figures, Finding, Function, ProcessSeen, Sleep, SyncFunction};
-use super::habits::{Habits, Returned};
+use super::figures::{Figures, Finding, Function, ProcessFigures, Sleep, SyncFunction};
+use super::habits::{FinishedCall, Habits};
 use super::kernels::{Kernels, Shape};
 use super::left_out::LeftOut;
 use super::memory::Memories;
@@ -82,7 +82,7 @@ pub struct Summary {
     pub(crate) open: Calls<Open>,
     pub(super) driver: Driver,
     calls_by_thread: Sums<(u32, u32), Paid, MOST>,
-    pub(super) processes: BTreeMap<u32, ProcessSeen>,
+    pub(super) processes: BTreeMap<u32, ProcessFigures>,
     /// Index by path and build id.
     by_library: Map<(Box<str>, Option<String>), usize>,
     /// Room left for library data, and for commands.
@@ -293,7 +293,7 @@ impl Summary {
         let ns = end.duration_ns.unwrap_or(0);
         self.categories.add(tally.category, ns);
         let error = end.error.as_deref();
-        self.habits.add(&Returned { pid: end.pid, tid: end.tid, function, tally, error, ns, at_ns });
+        self.habits.add(&FinishedCall { pid: end.pid, tid: end.tid, function, tally, error, ns, at_ns });
     }
 
     fn took(&self, begin: u64) -> u64 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::budget::Forgone;
-use super::figures::{Cost, Figures, Function, ProcessSeen};
+use super::figures::{Cost, Figures, Function, ProcessFigures};
 pub(super) use super::page::Page;
 use super::table::{Cell, Column, Table, number};
 pub(super) use super::units::{duration, percent, plural, seconds};
@@ -188,7 +188,7 @@ fn processes(page: &mut Page, figures: &Figures) {
     page.more(total, TOP, "processes");
 }
 
-fn ending(process: &ProcessSeen) -> String {
+fn ending(process: &ProcessFigures) -> String {
     match (&process.signal, process.status) {
         (Some(signal), _) => format!(", killed by {}", clean(signal)),
         (None, Some(status)) => format!(", exit status {status}"),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::figures::{DirectionSeen, Finding, OTHERS, TransferFigures};
+use super::figures::{DirectionFigures, Finding, OTHERS, TransferFigures};
 use gpurec_trace::Transfer;
 use gpurec_trace::bounds::{Entries, entry};
 use gpurec_trace::hash::Map;
@@ -27,7 +27,7 @@ const LONGEST: usize = 64;
 
 #[derive(Default)]
 pub struct Transfers {
-    by_direction: Entries<DirectionSeen, DIRECTIONS, { DIRECTIONS * 2 * LONGEST }>,
+    by_direction: Entries<DirectionFigures, DIRECTIONS, { DIRECTIONS * 2 * LONGEST }>,
     pageable: Map<u32, Pageable>,
 }
 
@@ -48,7 +48,7 @@ impl Transfers {
         let name = Some(transfer.direction.as_ref()).filter(|name| name.len() < LONGEST);
         let new = |name: Option<Arc<str>>| {
             let direction = name.as_deref().unwrap_or(OTHERS).to_owned();
-            DirectionSeen { direction, ..DirectionSeen::default() }
+            DirectionFigures { direction, ..DirectionFigures::default() }
         };
         let direction = self.by_direction.number(name, new, |_, _| true);
         let Some(seen) = self.by_direction.get_mut(direction) else { return };
@@ -81,7 +81,7 @@ impl Transfers {
     }
 
     pub fn finish(&self) -> TransferFigures {
-        let mut by_direction: Vec<DirectionSeen> = self.by_direction.iter().cloned().collect();
+        let mut by_direction: Vec<DirectionFigures> = self.by_direction.iter().cloned().collect();
         by_direction.sort_by(|a, b| b.bytes.cmp(&a.bytes).then(a.direction.cmp(&b.direction)));
         // Includes sets: these are the figures of the `transfer` lines.
         let count = by_direction.iter().map(|seen| seen.count).sum();

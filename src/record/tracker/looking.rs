@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use super::*;
 use crate::files::{Event, Gone, Place, Unopened, Wants};
-use crate::probe::Looked;
+use crate::probe::LookOutcome;
 use gpurec_trace::Incomplete;
 
 /// How long the end of a recording waits for files that are being examined.
@@ -228,7 +228,7 @@ impl Tracker {
             }
             Found::NotHooked { path, reason } => {
                 self.libs.add_refused(Some(&path));
-                (self.report(monotonic_ns(), pid, Looked::Failed { path, reason }), None, None)
+                (self.report(monotonic_ns(), pid, LookOutcome::Failed { path, reason }), None, None)
             }
             Found::NotOpened(why) => {
                 self.files_examined += 1;
@@ -285,10 +285,10 @@ impl Tracker {
 
     /// Reports the result; `ts` is the time at which the library was announced to the worker. Returns true if
     /// something was hooked.
-    fn report(&mut self, ts: u64, pid: u32, looked: Looked) -> bool {
+    fn report(&mut self, ts: u64, pid: u32, looked: LookOutcome) -> bool {
         let what = match looked {
-            Looked::Nothing => return false,
-            Looked::Hooked(library) => {
+            LookOutcome::Nothing => return false,
+            LookOutcome::Hooked(library) => {
                 if self.libraries.len() < LISTED {
                     self.libraries.push(Library { single_stepped: Vec::new(), ..library.clone() });
                 }
@@ -302,7 +302,7 @@ impl Tracker {
                 }
                 MessageKind::Hooked(library)
             }
-            Looked::Failed { path, reason } => MessageKind::Failed { path, reason },
+            LookOutcome::Failed { path, reason } => MessageKind::Failed { path, reason },
         };
         let hooked = matches!(what, MessageKind::Hooked(_));
         self.send(ts, pid, what);

@@ -14,7 +14,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::measure::{
-    Asks, Gathered, Missing, Op, Value, Verdict, decide, evaluate, gather, options_that_leave_out,
+    Asks, Measurements, Missing, Op, Value, Verdict, decide, evaluate, gather, options_that_leave_out,
 };
 use super::{Only, read, width_of_output};
 use crate::ui;
@@ -63,7 +63,7 @@ pub fn check(config: &CheckConfig) -> Result<u8> {
     })
 }
 
-fn judge<'a>(budget: &'a Budget, gathered: &Gathered) -> Outcome<'a> {
+fn judge<'a>(budget: &'a Budget, gathered: &Measurements) -> Outcome<'a> {
     let found = match evaluate(&budget.term, gathered) {
         Ok(found) => found,
         Err(Missing::NoValue(reason)) => {
@@ -86,7 +86,7 @@ fn judge<'a>(budget: &'a Budget, gathered: &Gathered) -> Outcome<'a> {
     Outcome { budget, verdict: Verdict::of(pass), value, because }
 }
 
-fn to_json(file: &Path, gathered: &Gathered, outcomes: &[Outcome]) -> serde_json::Value {
+fn to_json(file: &Path, gathered: &Measurements, outcomes: &[Outcome]) -> serde_json::Value {
     let check = |outcome: &Outcome| {
         let budget = outcome.budget;
         json!({

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use super::{Outcome, Verdict};
-use crate::measure::{First, Gathered, Value, options_that_leave_out};
+use crate::measure::{First, Measurements, Value, options_that_leave_out};
 use crate::text::{Page, clean, seconds};
 
 /// Longer expressions get no padding.
 const WIDEST: usize = 48;
 
-pub fn print(file: &Path, gathered: &Gathered, outcomes: &[Outcome], width: usize) -> String {
+pub fn print(file: &Path, gathered: &Measurements, outcomes: &[Outcome], width: usize) -> String {
     let figures = &gathered.whole.figures;
     let mut page = Page::new(width);
     page.line(&gathered.headline(file));

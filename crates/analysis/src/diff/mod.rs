@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::measure::{Asks, Gathered, Threshold, gather};
+use super::measure::{Asks, Measurements, Threshold, gather};
 use super::{Only, width_of_output};
 use crate::ui;
 use order::{Change, Ordered, Rank};
@@ -36,7 +36,7 @@ pub struct DiffConfig {
 /// The complete comparison.
 struct Diff<'a> {
     files: [&'a Path; 2],
-    gathered: [Gathered; 2],
+    gathered: [Measurements; 2],
     totals: Vec<Total>,
     changes: Ordered,
     /// Differences that make the recordings hard to compare.

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use crate::measure::{Gathered, NAMELESS, Sample, Seen, Value, metric, options_that_leave_out, recorded};
+use crate::measure::{
+    Coverage, Measurements, NAMELESS, Sample, Value, metric, options_that_leave_out, recorded,
+};
 use gpurec_cuda::{self as cuda, Api};
 
 /// One recording's part of a row.
@@ -45,7 +47,7 @@ pub struct Total {
     pub unknown: Option<String>,
 }
 
-pub fn rows(gathered: &[Gathered; 2]) -> Vec<Row> {
+pub fn rows(gathered: &[Measurements; 2]) -> Vec<Row> {
     let mut rows: BTreeMap<(bool, String), Row> = BTreeMap::new();
     for (at, side) in gathered.iter().enumerate() {
         let seen = &side.whole;
@@ -75,7 +77,7 @@ pub fn rows(gathered: &[Gathered; 2]) -> Vec<Row> {
 
 /// A recording with --summary-only has no bytes by function, no callers, and only counts of kernels. Removes from the
 /// rows what one of the two lacks.
-fn only_figures(rows: &mut [Row], gathered: &[Gathered; 2]) {
+fn only_figures(rows: &mut [Row], gathered: &[Measurements; 2]) {
     let [before, after] = gathered.each_ref().map(|side| side.whole.figures.more_kernels > 0);
     for row in rows {
         row.callers.clear();
@@ -92,7 +94,7 @@ fn only_figures(rows: &mut [Row], gathered: &[Gathered; 2]) {
     }
 }
 
-fn side_of(sample: &Sample, seen: &Seen, is_kernel: bool) -> Side {
+fn side_of(sample: &Sample, seen: &Coverage, is_kernel: bool) -> Side {
     let average = sample.total_ns.checked_div(sample.timed.into()).unwrap_or(0);
     let average = u64::try_from(average).unwrap_or(u64::MAX);
     let figures = &seen.figures;
@@ -109,7 +111,7 @@ fn side_of(sample: &Sample, seen: &Seen, is_kernel: bool) -> Side {
     }
 }
 
-fn callers(rows: &mut BTreeMap<(bool, String), Row>, seen: &Seen, sign: i64) {
+fn callers(rows: &mut BTreeMap<(bool, String), Row>, seen: &Coverage, sign: i64) {
     let list = &seen.calls.functions.list;
     for ((caller, callee), count) in &seen.calls.inside {
         if let (Some(caller), Some(callee)) = (list.get(*caller), list.get(*callee))
@@ -149,7 +151,7 @@ const TOTALS: [(&str, &str, bool); 23] = [
     ("Xids", "xids", false),
 ];
 
-pub fn totals(gathered: &[Gathered; 2]) -> Vec<Total> {
+pub fn totals(gathered: &[Measurements; 2]) -> Vec<Total> {
     let [before, after] = gathered.each_ref().map(|side| &side.whole);
     let total = |(name, text, always): &(&'static str, &str, bool)| {
         let metric = metric(text)?;
@@ -177,7 +179,7 @@ impl Total {
 }
 
 /// Differences between the recordings that do not, or do not only, come from the programs.
-pub fn caveats(gathered: &[Gathered; 2]) -> Vec<String> {
+pub fn caveats(gathered: &[Measurements; 2]) -> Vec<String> {
     let mut said = Vec::new();
     let names = ["before", "after"];
     let [before, after] = gathered;
@@ -194,7 +196,8 @@ pub fn caveats(gathered: &[Gathered; 2]) -> Vec<String> {
         said.push("only one of the two was recorded with --kernel, which makes every call slower".into());
     }
     for api in [Api::Runtime, Api::Driver] {
-        let has = |side: &Gathered| side.whole.calls.functions.list.iter().any(|s| cuda::api(&s.name) == api);
+        let has =
+            |side: &Measurements| side.whole.calls.functions.list.iter().any(|s| cuda::api(&s.name) == api);
         let what = if api == Api::Runtime { "runtime" } else { "driver" };
         match (has(before), has(after)) {
             (true, false) => said.push(format!("after has no call of the CUDA {what} at all")),

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::Usage;
-use crate::measure::{self, Better, Gathered, Missing, Threshold, Value, evaluate};
+use crate::measure::{self, Better, Measurements, Missing, Threshold, Value, evaluate};
 
 pub struct Verdict {
     pub text: String,
@@ -30,7 +30,7 @@ pub fn read(given: &[String]) -> Result<Vec<Threshold>> {
     Ok(read)
 }
 
-pub fn judge(given: &Threshold, gathered: &[Gathered; 2]) -> Verdict {
+pub fn judge(given: &Threshold, gathered: &[Measurements; 2]) -> Verdict {
     let [before, after] = gathered.each_ref().map(|side| evaluate(&given.term, side));
     let mut because = Vec::new();
     let mut reasons = Vec::new();

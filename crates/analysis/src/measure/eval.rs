@@ -4,14 +4,14 @@
 use std::cmp::Ordering;
 
 use super::calls::NAMELESS;
-use super::gather::Gathered;
+use super::gather::Measurements;
 use super::language::{Op, Term};
 use super::metric::{Field, Metric, TOTALS, copied};
 use super::names::{did_you_mean, fits_function, fits_kernel, is_pattern, matches, nearest};
-use super::part::{Edge, Seen, Window};
+use super::part::{Coverage, Edge, Window};
 use super::sample::{First, Percentile, Sample};
 use super::value::{Unit, Value};
-use crate::driver_figures::RequestSeen;
+use crate::driver_figures::RequestFigures;
 use crate::left_out::LeftOut;
 use crate::text::duration;
 use crate::unknown;
@@ -37,7 +37,7 @@ pub enum Missing {
     NoValue(String),
 }
 
-pub fn evaluate(term: &Term, gathered: &Gathered) -> Result<Found, Missing> {
+pub fn evaluate(term: &Term, gathered: &Measurements) -> Result<Found, Missing> {
     let seen = gathered.seen(&term.window);
     if gathered.is_absent {
         return no_value("no process, thread or rank asked for is in the trace");
@@ -122,7 +122,7 @@ impl Missing {
     }
 }
 
-fn metric(metric: &Metric, seen: &Seen, gathered: &Gathered) -> Result<Found, Missing> {
+fn metric(metric: &Metric, seen: &Coverage, gathered: &Measurements) -> Result<Found, Missing> {
     if let Some(reason) = metric.unknown(seen) {
         return no_value(reason);
     }
@@ -151,12 +151,12 @@ const OVERHEAD: &str =
 const WITHOUT_KERNEL: &str = "the trace was recorded without --kernel";
 
 /// The first occurrence of something whose total should be 0.
-fn first_of(total: &str, seen: &Seen) -> Option<First> {
+fn first_of(total: &str, seen: &Coverage) -> Option<First> {
     let first = seen.figures.failures.first.as_ref().filter(|_| total == "errors")?;
     Some(First { event_id: first.begin, ts_ns: first.ts_ns, pid: first.pid, tid: first.tid })
 }
 
-fn function(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Result<Found, Missing> {
+fn function(name: &str, field: Field, seen: &Coverage, gathered: &Measurements) -> Result<Found, Missing> {
     let whole = &gathered.whole.calls.functions.list;
     let in_trace = whole.iter().any(|s| fits_function(name, &s.name));
     let known: Vec<&str> = cuda::function_names().filter(|known| fits_function(name, known)).collect();
@@ -183,7 +183,7 @@ fn function(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Resul
 }
 
 /// Rejects a function that was not recorded: its count is unknown, not 0.
-fn not_recorded(name: &str, known: &[&str], gathered: &Gathered) -> Result<(), Missing> {
+fn not_recorded(name: &str, known: &[&str], gathered: &Measurements) -> Result<(), Missing> {
     if let Some(header) = &gathered.header
         && let Some(options) = LeftOut::of(header)
         && !known.iter().any(|name| options.records(name))
@@ -200,7 +200,7 @@ fn not_recorded(name: &str, known: &[&str], gathered: &Gathered) -> Result<(), M
 }
 
 /// Reports a function of which some calls are missing from the trace.
-fn partly_recorded(name: &str, gathered: &Gathered) -> Result<(), Missing> {
+fn partly_recorded(name: &str, gathered: &Measurements) -> Result<(), Missing> {
     let figures = &gathered.whole.figures;
     let fits = |probe: &str| fits_function(name, probe.strip_suffix(" (return)").unwrap_or(probe));
     if let Some((probe, count)) = figures.lost_by_probe.iter().find(|(probe, _)| fits(probe)) {
@@ -215,14 +215,14 @@ fn partly_recorded(name: &str, gathered: &Gathered) -> Result<(), Missing> {
 }
 
 /// Warns about 0 calls if the trace has no call of that library at all.
-fn unseen_api(known: &[&str], gathered: &Gathered) -> Option<String> {
+fn unseen_api(known: &[&str], gathered: &Measurements) -> Option<String> {
     let api = cuda::api(known.first()?);
     let seen = gathered.whole.calls.functions.list.iter().any(|s| cuda::api(&s.name) == api);
     let api = if api == Api::Runtime { "runtime" } else { "driver" };
     (!seen).then(|| format!("the trace has no call of the CUDA {api} at all"))
 }
 
-fn kernel(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Result<Found, Missing> {
+fn kernel(name: &str, field: Field, seen: &Coverage, gathered: &Measurements) -> Result<Found, Missing> {
     let all = &gathered.whole.calls.kernels.list;
     let exact = all.iter().any(|s| *s.name == *name);
     let fits = |s: &&Sample| if exact { *s.name == *name } else { fits_kernel(name, &s.name) };
@@ -242,15 +242,15 @@ fn kernel(name: &str, field: Field, seen: &Seen, gathered: &Gathered) -> Result<
     Ok(Found { notes: [notes, found.notes].concat(), ..found })
 }
 
-fn ioctl(name: &str, field: Field, seen: &Seen) -> Result<Found, Missing> {
+fn ioctl(name: &str, field: Field, seen: &Coverage) -> Result<Found, Missing> {
     let Some(space) = &seen.figures.kernel_space else {
         return no_value(WITHOUT_KERNEL);
     };
-    let names = |request: &RequestSeen| {
+    let names = |request: &RequestFigures| {
         let detail = request.detail.clone().unwrap_or_default();
         [request.request.clone(), format!("{} {detail}", request.request).trim().to_owned(), detail]
     };
-    let fits = |r: &&RequestSeen| names(r).iter().any(|known| !known.is_empty() && matches(name, known));
+    let fits = |r: &&RequestFigures| names(r).iter().any(|known| !known.is_empty() && matches(name, known));
     let fits: Vec<_> = space.requests.iter().filter(fits).collect();
     let mut notes = Vec::new();
     if space.more_requests > 0 {
@@ -260,7 +260,7 @@ fn ioctl(name: &str, field: Field, seen: &Seen) -> Result<Found, Missing> {
         let all: Vec<String> = space.requests.iter().flat_map(names).collect();
         absent("request", name, all.iter().map(String::as_str), &mut notes)?;
     }
-    let total = |of: fn(&RequestSeen) -> u64| fits.iter().map(|r| of(r)).sum::<u64>();
+    let total = |of: fn(&RequestFigures) -> u64| fits.iter().map(|r| of(r)).sum::<u64>();
     let calls = total(|r| r.calls);
     let value = match field {
         Field::Calls => Some(Value::whole(calls, Unit::Count)),
@@ -298,7 +298,7 @@ fn sum<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
     merged.unwrap_or_default()
 }
 
-fn of_sample(sample: Sample, field: Field, name: &str, gathered: &Gathered) -> Result<Found, Missing> {
+fn of_sample(sample: Sample, field: Field, name: &str, gathered: &Measurements) -> Result<Found, Missing> {
     let time = |ns: u64| (sample.timed > 0).then(|| Value::whole(ns, Unit::Time));
     let value = match field {
         Field::Calls => Some(Value::whole(sample.calls, Unit::Count)),

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::calls::{Calls, Want};
 use super::language::Term;
 use super::metric::Metric;
-use super::part::{Edge, Seen, Window};
+use super::part::{Coverage, Edge, Window};
 use super::sample::Sample;
 use super::value::Value;
 use crate::only::{Only, call_of};
@@ -47,9 +47,9 @@ impl Asks {
     }
 }
 
-pub struct Gathered {
-    pub whole: Seen,
-    parts: Vec<(Window, Seen)>,
+pub struct Measurements {
+    pub whole: Coverage,
+    parts: Vec<(Window, Coverage)>,
     pub header: Option<Box<Header>>,
     /// The recording was made with --summary-only: it has figures and no events.
     pub without_events: bool,
@@ -58,8 +58,8 @@ pub struct Gathered {
     pub is_absent: bool,
 }
 
-impl Gathered {
-    pub fn seen(&self, window: &Window) -> &Seen {
+impl Measurements {
+    pub fn seen(&self, window: &Window) -> &Coverage {
         self.parts.iter().find(|(known, _)| known == window).map_or(&self.whole, |(_, seen)| seen)
     }
 }
@@ -173,7 +173,7 @@ fn sum(held: &[u64; 2]) -> u64 {
 }
 
 /// Reads a trace once.
-pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Gathered> {
+pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Measurements> {
     let mut whole = Scope::new(Window::default(), &asks.wants);
     let mut parts: Vec<Scope> = asks.windows.iter().map(|window| Scope::new(*window, &asks.wants)).collect();
     let mut holdings = Holdings::default();
@@ -201,7 +201,7 @@ pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Gathered> {
         } else {
             scope.closed_ns - scope.opened_ns.min(scope.closed_ns)
         };
-        Seen {
+        Coverage {
             duration_ns,
             peak_bytes: scope.peak,
             calls: scope.calls,
@@ -219,7 +219,7 @@ pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Gathered> {
         part.figures.unknown = whole.figures.unknown.clone();
         (window, part)
     });
-    Ok(Gathered {
+    Ok(Measurements {
         parts: parts.collect(),
         header,
         without_events,
@@ -230,7 +230,7 @@ pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Gathered> {
 }
 
 /// The samples of a recording that has only figures: without bytes and percentiles.
-fn from_figures(seen: &mut Seen) {
+fn from_figures(seen: &mut Coverage) {
     let figures = &seen.figures;
     for f in &figures.functions {
         seen.calls.functions.push(Sample {

@@ -1,9 +1,9 @@
 //! The available metrics. In: a name with its dots. Out: what to look up, and its unit.
 
-use super::part::Seen;
+use super::part::Coverage;
 use super::sample::Percentile;
 use super::value::{Unit, Value};
-use crate::figures::{DirectionSeen, LeakSpace, MemoryFigures, SpaceSeen};
+use crate::figures::{DirectionFigures, LeakSpace, MemoryFigures, SpaceFigures};
 use crate::unknown;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -62,11 +62,11 @@ pub struct Figure<F> {
 }
 
 /// Of the whole recording. None: the recording cannot tell.
-pub type Total = Figure<fn(&Seen) -> Option<u64>>;
+pub type Total = Figure<fn(&Coverage) -> Option<u64>>;
 /// Of one space of memory.
 pub type Heap = Figure<fn(&MemoryFigures, &str) -> u64>;
 /// Of copies, as a fraction.
-pub type Copied = Figure<fn(&DirectionSeen) -> (u128, u128)>;
+pub type Copied = Figure<fn(&DirectionFigures) -> (u128, u128)>;
 
 impl<F> std::fmt::Debug for Figure<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
@@ -143,7 +143,7 @@ pub static HEAP: [Heap; 7] = [
     bytes("held", "memory.held", |memory, name| live(&memory.held.by_space, name, |s| s.bytes)),
 ];
 
-fn space(memory: &MemoryFigures, name: &str, of: fn(&SpaceSeen) -> u64) -> u64 {
+fn space(memory: &MemoryFigures, name: &str, of: fn(&SpaceFigures) -> u64) -> u64 {
     memory.by_space.iter().find(|space| space.space == name).map_or(0, of)
 }
 
@@ -193,7 +193,7 @@ impl Metric {
     }
 
     /// Why the recording cannot tell it.
-    pub fn unknown<'a>(&self, seen: &'a Seen) -> Option<&'a String> {
+    pub fn unknown<'a>(&self, seen: &'a Coverage) -> Option<&'a String> {
         seen.figures.unknown.get(match self {
             Metric::Total(total) => total.figure,
             Metric::Memory { field, .. } => field.figure,
@@ -204,7 +204,7 @@ impl Metric {
     }
 
     /// The value of a figure; none for calls and launches by name.
-    pub fn value(&self, seen: &Seen) -> Option<Value> {
+    pub fn value(&self, seen: &Coverage) -> Option<Value> {
         let unit = self.unit();
         match self {
             Metric::Total(total) => (total.of)(seen).map(|n| Value::whole(n, unit)),
@@ -237,10 +237,10 @@ impl Metric {
 }
 
 /// Sums a direction, or all that are copies: a set is none. Only copies that the call waited for have a rate.
-pub fn copied(direction: Option<&str>, seen: &Seen) -> DirectionSeen {
+pub fn copied(direction: Option<&str>, seen: &Coverage) -> DirectionFigures {
     let wanted = |name: &str| direction.map_or(name != "set", |direction| direction == name);
     let all = seen.figures.transfers.by_direction.iter().filter(|one| wanted(&one.direction));
-    all.fold(DirectionSeen::default(), |sum, one| DirectionSeen {
+    all.fold(DirectionFigures::default(), |sum, one| DirectionFigures {
         direction: String::new(),
         count: sum.count + one.count,
         bytes: sum.bytes.saturating_add(one.bytes),

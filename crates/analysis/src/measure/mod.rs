@@ -21,11 +21,11 @@ mod verdict;
 
 pub use calls::NAMELESS;
 pub use eval::{Missing, decide, evaluate, options_that_leave_out, recorded};
-pub use gather::{Asks, Gathered, gather};
+pub use gather::{Asks, Measurements, gather};
 pub use language::{Fault, Op, Term, Threshold, budget, metric, threshold};
 pub use metric::Better;
 pub use names::{did_you_mean, nearest};
-pub use part::Seen;
+pub use part::Coverage;
 pub use sample::{First, Sample};
 pub use value::{Unit, Value};
 pub use verdict::Verdict;

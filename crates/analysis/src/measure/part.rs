@@ -31,7 +31,7 @@ impl Edge {
 }
 
 /// The source of totals.
-pub struct Seen {
+pub struct Coverage {
     pub figures: Figures,
     pub duration_ns: u64,
     pub peak_bytes: u64,

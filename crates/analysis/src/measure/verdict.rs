@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::Gathered;
+use super::Measurements;
 use crate::text::{Page, clean, duration, plural};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Verdict {
     }
 }
 
-impl Gathered {
+impl Measurements {
     pub fn headline(&self, file: &Path) -> String {
         let figures = &self.whole.figures;
         let state = if figures.complete { "complete" } else { "NOT complete" };

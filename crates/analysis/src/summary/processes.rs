@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::{EACH, LISTED_PROCESSES, MOST, Summary};
-use crate::figures::{Figures, LibrarySeen, ProcessSeen, truncate};
+use crate::figures::{Figures, LibraryFigures, ProcessFigures, truncate};
 use gpurec_trace::{Exit, ExitStatus, Library, Line, Process, signal_name};
 
 impl Summary {
@@ -67,12 +67,12 @@ impl Summary {
         self.habits.ended(pid, well);
     }
 
-    fn known(&mut self, pid: u32) -> Option<&mut ProcessSeen> {
+    fn known(&mut self, pid: u32) -> Option<&mut ProcessFigures> {
         if self.processes.len() >= MOST && !self.processes.contains_key(&pid) {
             self.figures.more_processes += 1;
             return None;
         }
-        Some(self.processes.entry(pid).or_insert(ProcessSeen { pid, ..ProcessSeen::default() }))
+        Some(self.processes.entry(pid).or_insert(ProcessFigures { pid, ..ProcessFigures::default() }))
     }
 
     fn library(&mut self, library: &Library) {
@@ -94,7 +94,7 @@ impl Summary {
             self.figures.more_libraries += 1;
         } else {
             self.by_library.insert(key, known.len());
-            known.push(LibrarySeen {
+            known.push(LibraryFigures {
                 path: library.path.to_string(),
                 build_id: library.build_id.clone(),
                 functions: library.functions,
@@ -117,7 +117,7 @@ impl Summary {
     pub(super) fn list_processes(&self, figures: &mut Figures) {
         let mut all = self.processes.clone();
         for ((pid, _), paid) in &self.calls_by_thread.by_key {
-            let new = ProcessSeen { pid: *pid, ..ProcessSeen::default() };
+            let new = ProcessFigures { pid: *pid, ..ProcessFigures::default() };
             all.entry(*pid).or_insert(new).calls += paid.calls;
         }
         figures.processes = all.into_values().collect();

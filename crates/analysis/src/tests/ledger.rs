@@ -19,7 +19,7 @@ impl Random {
 }
 
 #[derive(Clone, Copy)]
-struct Kept {
+struct Selection {
     size: u64,
     begin: u64,
     at_ns: u64,
@@ -29,15 +29,15 @@ struct Kept {
 #[derive(Default)]
 struct Model {
     /// By process, space and pointer.
-    live: BTreeMap<(u32, usize, u64), Kept>,
-    gone: Vec<((u32, usize, u64), Kept, u64)>,
+    live: BTreeMap<(u32, usize, u64), Selection>,
+    gone: Vec<((u32, usize, u64), Selection, u64)>,
     /// By space: allocations, their bytes, frees, their bytes.
     sums: [[u64; 4]; SPACES.len()],
     peaks: BTreeMap<u32, u64>,
 }
 
 impl Model {
-    fn alloc(&mut self, key: (u32, usize, u64), kept: Kept) {
+    fn alloc(&mut self, key: (u32, usize, u64), kept: Selection) {
         let [count, bytes, ..] = &mut self.sums[key.1];
         (*count, *bytes) = (*count + 1, *bytes + kept.size);
         self.live.insert(key, kept);
@@ -99,7 +99,7 @@ fn play(random: &mut Random) -> (Script, Model) {
                 continue;
             }
             // If an address is returned again, its free was not seen.
-            1..=10 => model.alloc(key, Kept { size: memory.size.unwrap(), begin: memory.begin, at_ns }),
+            1..=10 => model.alloc(key, Selection { size: memory.size.unwrap(), begin: memory.begin, at_ns }),
             _ => {
                 let size = model.live.get(&key).map(|kept| kept.size);
                 (memory.op, memory.size) = (Op::Free, size);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::figures::{DirectionSeen, TransferFigures};
+use crate::figures::{DirectionFigures, TransferFigures};
 use gpurec_trace::bounds::LONGEST_NAME;
 
 pub const KIND: Kind =
@@ -72,8 +72,8 @@ impl Copies {
         let what = if transfers.count == 1 { "copy or set" } else { "copies and sets" };
         report.title(format!("{} {what}, {}, by direction", transfers.count, size(transfers.bytes)));
         let directions = &transfers.by_direction;
-        let range = |seen: &DirectionSeen| self.range.get(seen.direction.as_str());
-        let rate = |seen: &DirectionSeen| {
+        let range = |seen: &DirectionFigures| self.range.get(seen.direction.as_str());
+        let rate = |seen: &DirectionFigures| {
             let rate = u128::from(seen.waited_bytes) * 1_000_000_000;
             u64::try_from(rate.checked_div(seen.waited_ns.into())?).ok()
         };

@@ -1,7 +1,7 @@
 //! `report ioctl`: requests to nvidia.ko, by request and RM command or class, and the CUDA calls that made them.
 
 use super::*;
-use crate::driver_figures::{KernelSpace, RequestSeen};
+use crate::driver_figures::{KernelSpace, RequestFigures};
 
 pub const KIND: Kind =
     kind::<Ioctls>("ioctl", "what was asked of the driver, by request and RM command (--kernel)")
@@ -108,12 +108,12 @@ fn requests(report: &mut Report, kernel: &KernelSpace) {
     }
 }
 
-fn name(r: &RequestSeen) -> String {
+fn name(r: &RequestFigures) -> String {
     // A bare number does not say which device's request it is.
     if r.request.starts_with("0x") { format!("{} {}", r.ioctl, r.request) } else { r.request.clone() }
 }
 
-fn statuses(r: &RequestSeen) -> Option<String> {
+fn statuses(r: &RequestFigures) -> Option<String> {
     let all: Vec<String> = r.statuses.iter().map(|(status, count)| format!("{count} x {status}")).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }

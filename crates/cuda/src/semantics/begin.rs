@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use super::args::In;
-use super::context::{At, Current, Seen};
+use super::context::{At, ContextCoverage, Current};
 use super::copies::{self, Copies};
 use super::ledger::By;
-use super::size::Asked;
-use super::{CallRef, Lookup, Noted, Process, Role, Saved};
+use super::size::RequestedSize;
+use super::{BeginKeys, CallRef, Lookup, Process, Role, Saved};
 use crate::item::dimensions;
 use crate::traits::{Context, Free, Graph, Kind, Name, On, Pool, Stream, Table};
 use gpurec_trace as trace;
@@ -22,9 +22,9 @@ impl Process {
         role: &Role,
         call: &CallRef,
         args: &In,
-        seen: Seen,
+        seen: ContextCoverage,
         lookup: &mut Lookup,
-    ) -> (Noted, Option<Arc<str>>) {
+    ) -> (BeginKeys, Option<Arc<str>>) {
         match role.kind {
             Kind::Launch(_) => self.launch(role.runtime, call, args, seen, lookup),
             Kind::KernelNode { params, generic, .. } => {
@@ -36,14 +36,20 @@ impl Process {
                 let on =
                     stream.map(|stream| self.on_launch(role.runtime, call, stream, seen)).unwrap_or_default();
                 let launch = trace::Launch { stream, nodes, on, ..Default::default() };
-                (Noted { kernel: None, launch: Some(launch) }, None)
+                (BeginKeys { kernel: None, launch: Some(launch) }, None)
             }
-            _ => (Noted::default(), None),
+            _ => (BeginKeys::default(), None),
         }
     }
 
     /// The device and context of a launch.
-    fn on_launch(&mut self, in_runtime: bool, call: &CallRef, stream: u64, seen: Seen) -> trace::Where {
+    fn on_launch(
+        &mut self,
+        in_runtime: bool,
+        call: &CallRef,
+        stream: u64,
+        seen: ContextCoverage,
+    ) -> trace::Where {
         let thread = self.threads.get(call.tid);
         let in_runtime = in_runtime || thread.in_runtime();
         self.contexts.of_launch(stream, &thread.current, in_runtime, seen)
@@ -54,11 +60,11 @@ impl Process {
         runtime: bool,
         call: &CallRef,
         args: &In,
-        seen: Seen,
+        seen: ContextCoverage,
         lookup: &mut Lookup,
-    ) -> (Noted, Option<Arc<str>>) {
+    ) -> (BeginKeys, Option<Arc<str>>) {
         let Some(launch) = args.signature.and_then(|signature| signature.launch(args.entry)) else {
-            return (Noted::default(), None);
+            return (BeginKeys::default(), None);
         };
         let function = launch.function;
         let outer = self
@@ -91,7 +97,7 @@ impl Process {
             nodes: None,
             on,
         };
-        (Noted { kernel: Some(kernel), launch: Some(launch) }, for_inner)
+        (BeginKeys { kernel: Some(kernel), launch: Some(launch) }, for_inner)
     }
 
     /// Reads CUDA_KERNEL_NODE_PARAMS, its second version, or cudaKernelNodeParams; or the CUgraphNodeParams of a kernel
@@ -103,7 +109,7 @@ impl Process {
         generic: bool,
         is_stub: bool,
         lookup: &mut Lookup,
-    ) -> Option<Noted> {
+    ) -> Option<BeginKeys> {
         const KERNEL: u32 = 0;
         let mut bytes = args.structure(params)?;
         if generic {
@@ -120,7 +126,7 @@ impl Process {
             shared: u32_at(bytes, 32).map(u64::from),
             ..Default::default()
         };
-        Some(Noted { kernel: Some(kernel), launch: Some(launch) })
+        Some(BeginKeys { kernel: Some(kernel), launch: Some(launch) })
     }
 
     pub(super) fn saved(&mut self, role: &Role, call: &CallRef, args: &In, lookup: &mut Lookup) -> Saved {
@@ -135,7 +141,7 @@ impl Process {
                 // Memory of the program itself is not given out by the call.
                 let ptr = (alloc.table == Table::Registered).then_some(first);
                 let at = allocated_at(alloc.on, args);
-                Saved::Alloc { alloc, asked: Asked::of(alloc.size, args), ptr, at }
+                Saved::Alloc { alloc, asked: RequestedSize::of(alloc.size, args), ptr, at }
             }
             Kind::Free(free) => self.free_begun(free, first, call, &role.name),
             Kind::Retain => Saved::Retain,
@@ -146,10 +152,10 @@ impl Process {
             Kind::Unmap => args.value(1).map_or(Saved::Nothing, |size| Saved::Unmap { ptr: first, size }),
             Kind::Copy(copy) => {
                 let copies = Copies { ledger: &self.ledger, whole: self.whole };
-                Saved::Moved { moved: copies.of(&copy, args), is_set: false, at: stream_of(args) }
+                Saved::Movement { moved: copies.of(&copy, args), is_set: false, at: stream_of(args) }
             }
             Kind::Set(set) => {
-                Saved::Moved { moved: copies::set(&set, args), is_set: true, at: stream_of(args) }
+                Saved::Movement { moved: copies::set(&set, args), is_set: true, at: stream_of(args) }
             }
             Kind::Stream(stream) => {
                 if stream == Stream::Destroy {
@@ -213,7 +219,7 @@ impl Process {
                 None => Saved::Nothing,
             },
             Name::Alias => args.value(1).map_or(Saved::Nothing, Saved::Alias),
-            Name::Asked => args.value(1).map_or(Saved::Nothing, Saved::Asked),
+            Name::RequestedSize => args.value(1).map_or(Saved::Nothing, Saved::RequestedSize),
             Name::Register => {
                 if let (Some(stub), Some((bytes, cut))) = (args.value(1), text(3))
                     && let Some(name) = lookup.shown.name(bytes, cut)

@@ -63,13 +63,13 @@ pub enum At {
 
 /// Whether every function that returns or changes the current context is recorded, for the driver and the runtime.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct ContextCoverage {
     pub driver: bool,
     pub runtime: bool,
 }
 
-impl Seen {
-    pub const ALL: Seen = Seen { driver: true, runtime: true };
+impl ContextCoverage {
+    pub const ALL: ContextCoverage = ContextCoverage { driver: true, runtime: true };
 
     pub fn of(mut self, name: &str) -> bool {
         *self.api(name)
@@ -276,7 +276,7 @@ impl Contexts {
     }
 
     /// The thread's context and device in a runtime call (or inside one), or in a driver call.
-    fn current(&self, current: &Current, in_runtime: bool, seen: Seen) -> Entry {
+    fn current(&self, current: &Current, in_runtime: bool, seen: ContextCoverage) -> Entry {
         match current.stack.last() {
             Some(top) if top.pending && !in_runtime => Entry::default(),
             Some(top) => {
@@ -291,7 +291,7 @@ impl Contexts {
         }
     }
 
-    pub fn at(&self, at: At, current: &Current, in_runtime: bool, seen: Seen) -> Where {
+    pub fn at(&self, at: At, current: &Current, in_runtime: bool, seen: ContextCoverage) -> Where {
         let entry = match at {
             At::Current | At::Stream(..=DEFAULT_STREAMS) => self.current(current, in_runtime, seen),
             At::Stream(stream) => self.stream(stream).unwrap_or_default(),
@@ -304,7 +304,13 @@ impl Contexts {
 
     /// A launch into an unknown stream succeeds only on the thread's device, but the stream may belong to another
     /// context of that device.
-    pub fn of_launch(&self, stream: u64, current: &Current, in_runtime: bool, seen: Seen) -> Where {
+    pub fn of_launch(
+        &self,
+        stream: u64,
+        current: &Current,
+        in_runtime: bool,
+        seen: ContextCoverage,
+    ) -> Where {
         if stream <= DEFAULT_STREAMS {
             return self.current(current, in_runtime, seen).into();
         }

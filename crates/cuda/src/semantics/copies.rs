@@ -7,7 +7,7 @@ use gpurec_trace::bytes::{u32_at, u64_at};
 
 /// The bytes that a call moves in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct Movement {
     pub direction: &'static str,
     pub size: u64,
     /// The list of sizes was longer than what was read, so `size` is only a part.
@@ -36,7 +36,7 @@ pub struct Copies<'a> {
 const SET: &str = "set";
 
 impl Copies<'_> {
-    pub fn of(&self, copy: &Copy, call: &In) -> Vec<Moved> {
+    pub fn of(&self, copy: &Copy, call: &In) -> Vec<Movement> {
         let moved = match copy.amount {
             Amount::Batch => return self.batch(call).unwrap_or_default(),
             Amount::Bytes(param) => call.value(param).and_then(|size| self.plain(copy, call, size)),
@@ -53,7 +53,7 @@ impl Copies<'_> {
         moved.into_iter().collect()
     }
 
-    fn plain(&self, copy: &Copy, call: &In, size: u64) -> Option<Moved> {
+    fn plain(&self, copy: &Copy, call: &In, size: u64) -> Option<Movement> {
         let address = |operand| match operand {
             Operand::Param(param) => call.value(param),
             Operand::Device => None,
@@ -66,7 +66,7 @@ impl Copies<'_> {
     }
 
     /// An address of `None` is an array or a symbol.
-    fn moved(&self, copy: &Copy, way: Way, src: Option<u64>, dst: Option<u64>, size: u64) -> Moved {
+    fn moved(&self, copy: &Copy, way: Way, src: Option<u64>, dst: Option<u64>, size: u64) -> Movement {
         let host = |address: Option<u64>| Side::Host(address.and_then(|address| self.pinned(address)));
         let device = |address: Option<u64>| match address.map(|address| self.side(address)) {
             Some(Side::Device(device)) => Side::Device(device),
@@ -85,7 +85,7 @@ impl Copies<'_> {
     }
 
     /// Reads a CUDA_MEMCPY2D.
-    fn rows(&self, copy: &Copy, bytes: &[u8]) -> Option<Moved> {
+    fn rows(&self, copy: &Copy, bytes: &[u8]) -> Option<Movement> {
         let size = u64_at(bytes, 112)?.saturating_mul(u64_at(bytes, 120)?);
         let src = self.of_type(u32_at(bytes, 16)?, u64_at(bytes, 24)?, u64_at(bytes, 32)?);
         let dst = self.of_type(u32_at(bytes, 72)?, u64_at(bytes, 80)?, u64_at(bytes, 88)?);
@@ -93,7 +93,7 @@ impl Copies<'_> {
     }
 
     /// Reads a CUDA_MEMCPY3D, whose peer form has the same offsets.
-    fn driver_box(&self, copy: &Copy, bytes: &[u8]) -> Option<Moved> {
+    fn driver_box(&self, copy: &Copy, bytes: &[u8]) -> Option<Movement> {
         let size =
             u64_at(bytes, 176)?.saturating_mul(u64_at(bytes, 184)?).saturating_mul(u64_at(bytes, 192)?);
         if copy.way == Way::Peer {
@@ -105,7 +105,7 @@ impl Copies<'_> {
     }
 
     /// Reads a cudaMemcpy3DParms; its width is in elements if an array takes part.
-    fn runtime_box(&self, copy: &Copy, bytes: &[u8]) -> Option<Moved> {
+    fn runtime_box(&self, copy: &Copy, bytes: &[u8]) -> Option<Movement> {
         let peer = copy.amount == Amount::PeerBox;
         let (dst_at, dst_ptr, extent) = if peer { (72, 104, 144) } else { (64, 96, 128) };
         let (src_array, dst_array) = (u64_at(bytes, 0)?, u64_at(bytes, dst_at)?);
@@ -123,13 +123,13 @@ impl Copies<'_> {
     }
 
     /// A batch, summed by direction.
-    fn batch(&self, call: &In) -> Option<Vec<Moved>> {
+    fn batch(&self, call: &In) -> Option<Vec<Movement>> {
         let (sizes, cut) = call.bytes(2)?;
         let count = call.value(3)?;
         let dsts = call.bytes(0).map_or(&[] as &[u8], |(bytes, _)| bytes);
         let srcs = call.bytes(1).map_or(&[] as &[u8], |(bytes, _)| bytes);
         let partial = cut || (sizes.len() / 8) as u64 != count;
-        let mut all: Vec<Moved> = Vec::new();
+        let mut all: Vec<Movement> = Vec::new();
         for offset in (0..sizes.len()).step_by(8) {
             let Some(size) = u64_at(sizes, offset) else { continue };
             let side =
@@ -140,7 +140,7 @@ impl Copies<'_> {
                     known.size = known.size.saturating_add(size);
                     known.pageable |= one.pageable;
                 }
-                None => all.push(Moved { partial, ..one }),
+                None => all.push(Movement { partial, ..one }),
             }
         }
         Some(all)
@@ -181,7 +181,7 @@ impl Copies<'_> {
 }
 
 /// The bytes that a memset writes.
-pub fn set(set: &Set, call: &In) -> Vec<Moved> {
+pub fn set(set: &Set, call: &In) -> Vec<Movement> {
     let (first, second) = set.count;
     let size = call.value(first).and_then(|count| {
         let rows = second.map_or(Some(1), |param| call.value(param))?;
@@ -201,7 +201,7 @@ fn of_kind(kind: u64) -> Way {
     }
 }
 
-fn between(src: Side, dst: Side, size: u64, is_async: bool) -> Moved {
+fn between(src: Side, dst: Side, size: u64, is_async: bool) -> Movement {
     use Side::{Device, Host, Unknown};
     let (direction, host) = match (src, dst) {
         (Host(_), Device(_)) => ("H2D", src),
@@ -215,7 +215,7 @@ fn between(src: Side, dst: Side, size: u64, is_async: bool) -> Moved {
 }
 
 /// Copies within devices and sets do not wait, whatever the function's name says.
-fn finished(direction: &'static str, host: Side, size: u64, is_async: bool) -> Moved {
+fn finished(direction: &'static str, host: Side, size: u64, is_async: bool) -> Movement {
     let waits = matches!(direction, "H2D" | "D2H" | "H2H" | "unknown") && !is_async;
-    Moved { direction, size, partial: false, pageable: host == Side::Host(Some(false)), is_async: !waits }
+    Movement { direction, size, partial: false, pageable: host == Side::Host(Some(false)), is_async: !waits }
 }

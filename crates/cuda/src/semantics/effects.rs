@@ -4,10 +4,10 @@
 use std::borrow::Cow;
 
 use super::args::Out;
-use super::context::{At, Seen};
-use super::copies::Moved;
-use super::ledger::{By, Gone, Held, Owner};
-use super::size::Asked;
+use super::context::{At, ContextCoverage};
+use super::copies::Movement;
+use super::ledger::{Allocation, By, Gone, Owner};
+use super::size::RequestedSize;
 use super::{CallRef, Effect, Graphs, HANDLE, InnerEffects, Lookup, Open, Process, Role, Saved};
 use crate::traits::{Alloc, Context, Graph, Space, Stream};
 use gpurec_trace::{Memory, Op, Transfer, Where};
@@ -20,7 +20,7 @@ pub struct Ending<'a, 'l> {
     pub duration_ns: u64,
     /// Some allocations are not seen: unknown memory need not be from before the recording.
     pub blind_to_memory: bool,
-    pub seen: Seen,
+    pub seen: ContextCoverage,
     pub out: &'a mut Vec<Effect>,
 }
 
@@ -55,7 +55,7 @@ impl Ending<'_, '_> {
                     self.gone(&gone);
                 }
             }
-            Saved::Moved { moved, is_set, at } => self.moved(&moved, is_set, at, &open.inner),
+            Saved::Movement { moved, is_set, at } => self.moved(&moved, is_set, at, &open.inner),
             Saved::Context(context, value) => self.context(context, value, &open.inner, out),
             Saved::Stream(stream, handle) => self.stream(stream, handle, &open.inner, out),
             Saved::Pool(device) => {
@@ -70,7 +70,7 @@ impl Ending<'_, '_> {
                 }
             }
             Saved::Alias(of) => self.alias(of, out),
-            Saved::Asked(handle) => {
+            Saved::RequestedSize(handle) => {
                 if let Some((bytes, cut)) = out.bytes(0)
                     && let Some(name) = self.lookup.shown.name(bytes, cut)
                 {
@@ -98,7 +98,15 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn allocated(&mut self, alloc: Alloc, asked: Asked, ptr: u64, at: At, inner: &InnerEffects, out: &Out) {
+    fn allocated(
+        &mut self,
+        alloc: Alloc,
+        asked: RequestedSize,
+        ptr: u64,
+        at: At,
+        inner: &InnerEffects,
+        out: &Out,
+    ) {
         let (size, element) = asked.at_return(out);
         let known = self.process.ledger.get(alloc.table, ptr);
         let is_inner = known.is_some_and(|held| held.by.tid == self.call.tid && held.by.id > self.call.id);
@@ -107,7 +115,7 @@ impl Ending<'_, '_> {
             return;
         }
         let by = By { tid: self.call.tid, id: self.call.id };
-        let mut held = Held::new(alloc.space, size, self.owner(), by);
+        let mut held = Allocation::new(alloc.space, size, self.owner(), by);
         (held.element, held.on) = (element, self.at(at));
         let on = held.on;
         if let Some(before) = self.process.ledger.alloc(alloc.table, ptr, held) {
@@ -155,7 +163,7 @@ impl Ending<'_, '_> {
     }
 
     fn freed(&self, gone: &Gone) -> Memory<'static> {
-        let Held { space, size, on, .. } = *gone.held;
+        let Allocation { space, size, on, .. } = *gone.held;
         let total_allocated = self.process.begun.then_some(gone.total);
         Memory { on, size, total_allocated, ..self.memory(Op::Free, Some(space), gone.ptr) }
     }
@@ -185,7 +193,7 @@ impl Ending<'_, '_> {
         }
     }
 
-    fn moved(&mut self, moved: &[Moved], is_set: bool, at: At, inner: &InnerEffects) {
+    fn moved(&mut self, moved: &[Movement], is_set: bool, at: At, inner: &InnerEffects) {
         if moved.is_empty() || if is_set { inner.set } else { inner.moved } {
             return;
         }

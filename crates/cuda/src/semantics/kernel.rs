@@ -41,7 +41,7 @@ impl Names for () {
 
 /// Every readable name, stored once.
 #[derive(Default)]
-pub struct Shown {
+pub struct KernelNames {
     /// Keyed by two hashes of the program's own name, which is as long again: 128 bits with seeds of their own, so that
     /// no two names collide.
     names: Map<u128, Arc<str>>,
@@ -62,7 +62,7 @@ pub struct Kernels {
     unknown: Map<u64, Arc<str>>,
 }
 
-impl Shown {
+impl KernelNames {
     /// None: there is no room for the name.
     pub fn name(&mut self, bytes: &[u8], cut: bool) -> Option<Arc<str>> {
         // A string includes its terminating zero if that was read.

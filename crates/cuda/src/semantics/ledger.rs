@@ -24,7 +24,7 @@ pub struct Owner {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct Allocation {
     pub space: Space,
     /// None if it could not be read.
     pub size: Option<u64>,
@@ -48,7 +48,7 @@ pub struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
     pub ptr: u64,
-    pub held: Box<Held>,
+    pub held: Box<Allocation>,
     /// The bytes left in its space.
     pub total: u64,
 }
@@ -69,7 +69,7 @@ pub struct Ledger {
     /// One entry for each table entry here.
     share: Share,
     room: Room,
-    held: BTreeMap<(Table, u64), Box<Held>>,
+    held: BTreeMap<(Table, u64), Box<Allocation>>,
     mappings: BTreeMap<u64, Mapping>,
     /// Variables of modules, with their sizes.
     globals: BTreeMap<u64, u64>,
@@ -88,10 +88,10 @@ pub enum Place {
     Unknown,
 }
 
-impl Held {
-    pub fn new(space: Space, size: Option<u64>, owner: Owner, by: By) -> Held {
+impl Allocation {
+    pub fn new(space: Space, size: Option<u64>, owner: Owner, by: By) -> Allocation {
         let on = Where::default();
-        Held { space, size, owner, on, by, freeing: None, holds: 1, maps: 0, serial: 0, element: 0 }
+        Allocation { space, size, owner, on, by, freeing: None, holds: 1, maps: 0, serial: 0, element: 0 }
     }
 }
 
@@ -115,13 +115,13 @@ impl Ledger {
         u64::try_from(total).unwrap_or(u64::MAX)
     }
 
-    pub fn get(&self, table: Table, ptr: u64) -> Option<&Held> {
+    pub fn get(&self, table: Table, ptr: u64) -> Option<&Allocation> {
         self.held.get(&(table, ptr)).map(Box::as_ref)
     }
 
     /// Enters an allocation. Returns the previous allocation at its address if the call that freed it has not returned
     /// yet or was not seen.
-    pub fn alloc(&mut self, table: Table, ptr: u64, held: Held) -> Option<Gone> {
+    pub fn alloc(&mut self, table: Table, ptr: u64, held: Allocation) -> Option<Gone> {
         if held.space == Space::Ipc
             && let Some(known) = self.held.get_mut(&(table, ptr))
             && known.space == Space::Ipc
@@ -139,7 +139,7 @@ impl Ledger {
             *total += u128::from(held.size.unwrap_or(0));
         }
         self.searches.filled();
-        self.held.insert((table, ptr), Box::new(Held { serial, ..held }));
+        self.held.insert((table, ptr), Box::new(Allocation { serial, ..held }));
         before
     }
 
@@ -217,7 +217,7 @@ impl Ledger {
     /// Removes the allocations that end with a context or a device. If a program keeps ending them while it holds very
     /// much, the ledger stops tracking it.
     pub fn end_of(&mut self, with_pools: bool, ends: impl Fn(&Owner) -> bool) -> Vec<Gone> {
-        let ended = |held: &Held| {
+        let ended = |held: &Allocation| {
             let bound = match held.space {
                 Space::Device | Space::Managed | Space::Host | Space::Array | Space::Ipc => true,
                 Space::Pool => with_pools,
@@ -269,14 +269,14 @@ impl Ledger {
     }
 
     /// The allocation that an address is in.
-    fn at(&self, table: Table, address: u64) -> Option<&Held> {
+    fn at(&self, table: Table, address: u64) -> Option<&Allocation> {
         let ((_, ptr), held) = self.held.range((table, 0)..=(table, address)).next_back()?;
         within(*ptr, held.size.unwrap_or(1), address).then_some(held)
     }
 
     /// All allocations held, for tests.
     #[cfg(test)]
-    pub fn all(&self) -> Vec<(u64, &Held)> {
+    pub fn all(&self) -> Vec<(u64, &Allocation)> {
         self.held.iter().map(|((_, ptr), held)| (*ptr, held.as_ref())).collect()
     }
 

@@ -26,12 +26,12 @@ use gpurec_trace::bounds::{MOST_LIVE, Room, Share};
 use gpurec_trace::hash::Map;
 
 use args::{In, Out};
-use context::{At, Contexts, Current, Seen};
-use copies::Moved;
+use context::{At, ContextCoverage, Contexts, Current};
+use copies::Movement;
 use gpurec_trace::Incomplete;
-use kernel::{Kernels, Shown};
+use kernel::{KernelNames, Kernels};
 use ledger::Ledger;
-use size::Asked;
+use size::RequestedSize;
 
 pub use kernel::{Names, Stub};
 
@@ -69,14 +69,14 @@ pub enum Effect {
 
 /// The keys, besides the arguments, of the line that begins a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Noted {
+pub struct BeginKeys {
     kernel: Option<Arc<str>>,
     launch: Option<trace::Launch<'static>>,
 }
 
 pub struct Meaning {
     processes: Map<u32, Process>,
-    shown: Shown,
+    shown: KernelNames,
     names: Box<dyn Names + Send>,
     rooms: Rooms,
     /// The recording does not see every call.
@@ -84,7 +84,7 @@ pub struct Meaning {
     /// The recording does not see every allocation and free.
     blind_to_memory: bool,
     /// Which calls that change a thread's current context or device the recording sees.
-    seen: Seen,
+    seen: ContextCoverage,
     unnamed: u64,
 }
 
@@ -160,7 +160,7 @@ enum Saved {
     Nothing,
     Alloc {
         alloc: Alloc,
-        asked: Asked,
+        asked: RequestedSize,
         ptr: Option<u64>,
         at: At,
     },
@@ -184,8 +184,8 @@ enum Saved {
         ptr: u64,
         size: u64,
     },
-    Moved {
-        moved: Vec<Moved>,
+    Movement {
+        moved: Vec<Movement>,
         is_set: bool,
         at: At,
     },
@@ -195,7 +195,7 @@ enum Saved {
     Pool(Option<i32>),
     Named(Arc<str>),
     Alias(u64),
-    Asked(u64),
+    RequestedSize(u64),
     Graph(Graph, u64),
     Capture {
         stream: u64,
@@ -207,7 +207,7 @@ enum Saved {
     },
 }
 
-impl Noted {
+impl BeginKeys {
     /// The launch keys of the line.
     pub fn launch(&self) -> Option<trace::Launch<'_>> {
         let kernel = self.kernel.as_deref().map(std::borrow::Cow::Borrowed);
@@ -221,12 +221,12 @@ impl Meaning {
         let processes = Map::default();
         Meaning {
             processes,
-            shown: Shown::default(),
+            shown: KernelNames::default(),
             names,
             rooms,
             blind: false,
             blind_to_memory: false,
-            seen: Seen::ALL,
+            seen: ContextCoverage::ALL,
             unnamed: 0,
         }
     }
@@ -257,8 +257,8 @@ impl Meaning {
         signature: Option<&Signature>,
         call: &CallRef,
         entry: &Entry,
-    ) -> Noted {
-        let Some(role) = role else { return Noted::default() };
+    ) -> BeginKeys {
+        let Some(role) = role else { return BeginKeys::default() };
         let Meaning { processes, shown, names, rooms, unnamed, seen, .. } = self;
         let process = processes.entry(call.pid).or_insert_with(|| Process::of_running(rooms));
         let args = In { signature, entry };
@@ -402,7 +402,7 @@ impl Meaning {
 
 /// The tables and look-ups for naming a kernel.
 struct Lookup<'a> {
-    shown: &'a mut Shown,
+    shown: &'a mut KernelNames,
     names: &'a mut (dyn Names + Send),
     unnamed: &'a mut u64,
     pid: u32,

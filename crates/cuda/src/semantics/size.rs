@@ -6,7 +6,7 @@ use gpurec_trace::bytes::{u32_at, u64_at};
 
 /// The size known at entry; some functions return it only at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestedSize {
     Unknown,
     Bytes(u64),
     /// Rows of at least `width` bytes. `in_structure`: the call writes their width into a cudaPitchedPtr.
@@ -21,38 +21,44 @@ pub enum Asked {
     },
 }
 
-impl Asked {
-    pub fn of(size: Size, call: &In) -> Asked {
-        asked(size, call).unwrap_or(Asked::Unknown)
+impl RequestedSize {
+    pub fn of(size: Size, call: &In) -> RequestedSize {
+        asked(size, call).unwrap_or(RequestedSize::Unknown)
     }
 
     /// The bytes of the allocation and, for an array, the bytes of one element.
     pub fn at_return(self, out: &Out) -> (Option<u64>, u64) {
         match self {
-            Asked::Unknown => (None, 0),
-            Asked::Bytes(bytes) => (Some(bytes), 0),
-            Asked::Rows { width, rows, in_structure } => {
+            RequestedSize::Unknown => (None, 0),
+            RequestedSize::Bytes(bytes) => (Some(bytes), 0),
+            RequestedSize::Rows { width, rows, in_structure } => {
                 let pitch = match in_structure {
                     true => out.bytes(0).and_then(|(bytes, _)| u64_at(bytes, 8)),
                     false => out.number(1),
                 };
                 (Some(pitch.unwrap_or(width).saturating_mul(rows)), 0)
             }
-            Asked::Array { bytes, element } => (Some(bytes), element),
+            RequestedSize::Array { bytes, element } => (Some(bytes), element),
         }
     }
 }
 
-fn asked(size: Size, call: &In) -> Option<Asked> {
+fn asked(size: Size, call: &In) -> Option<RequestedSize> {
     let described = || Some([field(call, 0)?, field(call, 8)?, field(call, 16)?]);
     let extent = || Some([call.stack(0)?, call.stack(1)?, call.stack(2)?]);
     Some(match size {
-        Size::Unknown => Asked::Unknown,
-        Size::Param(param) => Asked::Bytes(call.value(param)?),
-        Size::Pitch => Asked::Rows { width: call.value(2)?, rows: call.value(3)?, in_structure: false },
+        Size::Unknown => RequestedSize::Unknown,
+        Size::Param(param) => RequestedSize::Bytes(call.value(param)?),
+        Size::Pitch => {
+            RequestedSize::Rows { width: call.value(2)?, rows: call.value(3)?, in_structure: false }
+        }
         Size::Extent => {
             let [width, height, depth] = extent()?;
-            Asked::Rows { width, rows: height.max(1).saturating_mul(depth.max(1)), in_structure: true }
+            RequestedSize::Rows {
+                width,
+                rows: height.max(1).saturating_mul(depth.max(1)),
+                in_structure: true,
+            }
         }
         Size::Array2D => array(of_format(call, 16)?, [field(call, 0)?, field(call, 8)?, 1], 1),
         Size::Array3D => array(of_format(call, 24)?, described()?, 1),
@@ -69,7 +75,7 @@ fn field(call: &In, offset: usize) -> Option<u64> {
 
 /// The bytes of an array. A side of zero means that the array lacks that dimension. Each level has half the sides of
 /// the previous one.
-fn array(element: u64, sides: [u64; 3], levels: u64) -> Asked {
+fn array(element: u64, sides: [u64; 3], levels: u64) -> RequestedSize {
     let mut sides = sides.map(|side| side.max(1));
     let mut bytes = 0u64;
     for _ in 0..levels.clamp(1, 64) {
@@ -77,7 +83,7 @@ fn array(element: u64, sides: [u64; 3], levels: u64) -> Asked {
         bytes = bytes.saturating_add(elements.saturating_mul(element));
         sides = sides.map(|side| (side / 2).max(1));
     }
-    Asked::Array { bytes, element }
+    RequestedSize::Array { bytes, element }
 }
 
 /// The bytes of an element, from a CUarray_format and the number of channels after it.

@@ -117,7 +117,7 @@ pub struct Begun {
     make: Make,
     role: Option<Role>,
     call: CallRef,
-    pub noted: Noted,
+    pub noted: BeginKeys,
 }
 
 impl Play {

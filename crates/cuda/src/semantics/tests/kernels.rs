@@ -171,7 +171,7 @@ fn graphs_show_their_kernels_and_their_nodes() {
 
 #[test]
 fn hostile_names_are_shown_as_they_can_be() {
-    let mut shown = Shown::default();
+    let mut shown = KernelNames::default();
     let mut name = |bytes: &[u8], cut| shown.name(bytes, cut).unwrap().to_string();
     assert_eq!(&name(b"a\nb\"\0rest", false), "a\nb\"");
     assert_eq!(&name(b"k\xff\xfeernel", false), "k\u{fffd}\u{fffd}ernel");
@@ -192,7 +192,7 @@ fn hostile_names_are_shown_as_they_can_be() {
 #[test]
 fn no_bytes_bring_the_demangler_down() {
     let mut seed = 88_172_645_463_325_252u64;
-    let mut shown = Shown::default();
+    let mut shown = KernelNames::default();
     let pieces: [&[u8]; 16] = [
         b"N", b"E", b"I", b"S_", b"S0_", b"T_", b"3foo", b"St", b"i", b"P", b"L", b"X", b"J", b"Dp", b"F",
         b"_Z",
@@ -229,13 +229,13 @@ fn literals_are_written_as_other_tools_write_them() {
 /// rest.
 #[test]
 fn names_are_bounded_in_bytes() {
-    let mut shown = Shown::default();
+    let mut shown = KernelNames::default();
     let long = |i: usize| format!("{i:04000}");
     let kept = (0..200_000).filter(|i| shown.name(long(*i).as_bytes(), false).is_some()).count();
     assert!((30_000..40_000).contains(&kept), "{kept}");
     assert_eq!(shown.beyond, 200_000 - kept as u64);
     assert!(shown.name(long(0).as_bytes(), false).is_some(), "it is known");
-    let mut real = Shown::default();
+    let mut real = KernelNames::default();
     let name = |i: usize| format!("{i:01000}");
     assert!((0..100_000).all(|i| real.name(name(i).as_bytes(), false).is_some()), "as PyTorch has them");
 }

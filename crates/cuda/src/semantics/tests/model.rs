@@ -116,7 +116,7 @@ fn totals_are_sums_whatever_comes() {
                     let space = Space::ALL[random.below(7) as usize];
                     let size = (random.below(8) > 0).then(|| random.below(u64::MAX));
                     let owner = ledger::Owner { context: (random.below(2) == 0).then_some(1), device: None };
-                    ledger.alloc(table, ptr, ledger::Held::new(space, size, owner, by));
+                    ledger.alloc(table, ptr, ledger::Allocation::new(space, size, owner, by));
                 }
                 3 => begun.extend(ledger.begin_free(table, ptr, by, "f").map(|serial| (table, ptr, serial))),
                 4 | 5 => {
@@ -195,7 +195,7 @@ fn live_allocations_are_bounded_over_all_ledgers() {
     let (mut one, mut other) = (Ledger::new(&room), Ledger::new(&room));
     use crate::semantics::ledger;
     let by = ledger::By { tid: 1, id: 1 };
-    let held = || ledger::Held::new(Space::Device, Some(8), ledger::Owner::default(), by);
+    let held = || ledger::Allocation::new(Space::Device, Some(8), ledger::Owner::default(), by);
     for ptr in 0..80 {
         one.alloc(Table::Addresses, ptr, held());
         other.alloc(Table::Addresses, ptr, held());
@@ -221,7 +221,7 @@ fn contexts_that_end_without_end_are_not_searched_for_without_end() {
     let owner = Owner { context: Some(1), device: None };
     let hold = |ledger: &mut Ledger| {
         for ptr in 0..HELD as u64 {
-            ledger.alloc(Table::Addresses, ptr, ledger::Held::new(Space::Device, Some(8), owner, by));
+            ledger.alloc(Table::Addresses, ptr, ledger::Allocation::new(Space::Device, Some(8), owner, by));
         }
     };
     hold(&mut ledger);

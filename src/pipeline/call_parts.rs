@@ -5,16 +5,16 @@ use super::decode::{self, Captured};
 use crate::wire;
 use gpurec_cuda::raw::{Entry, Piece};
 
-pub(super) struct Taken<'a> {
+pub(super) struct CallParts<'a> {
     stack: [u64; wire::WORDS as usize],
     words: usize,
     pieces: [Piece<'a>; wire::READS],
     count: usize,
 }
 
-impl<'a> Taken<'a> {
-    pub(super) fn entry(captured: &'a Captured) -> Taken<'a> {
-        let mut taken = Taken::of(captured.pieces());
+impl<'a> CallParts<'a> {
+    pub(super) fn entry(captured: &'a Captured) -> CallParts<'a> {
+        let mut taken = CallParts::of(captured.pieces());
         for (slot, word) in taken.stack.iter_mut().zip(captured.stack()) {
             *slot = word;
             taken.words += 1;
@@ -22,13 +22,13 @@ impl<'a> Taken<'a> {
         taken
     }
 
-    pub(super) fn exit(pieces: &'a [u8]) -> Taken<'a> {
-        Taken::of(decode::pieces(pieces))
+    pub(super) fn exit(pieces: &'a [u8]) -> CallParts<'a> {
+        CallParts::of(decode::pieces(pieces))
     }
 
     /// What was captured at the entry, completed by the pieces that could be read only at the return.
-    pub(super) fn late(captured: &'a Captured, pieces: &'a [u8]) -> Taken<'a> {
-        let mut taken = Taken::entry(captured);
+    pub(super) fn late(captured: &'a Captured, pieces: &'a [u8]) -> CallParts<'a> {
+        let mut taken = CallParts::entry(captured);
         for (index, piece) in decode::late_pieces(pieces) {
             if let Some(slot) = taken.pieces.get_mut(index) {
                 *slot = piece;
@@ -37,8 +37,8 @@ impl<'a> Taken<'a> {
         taken
     }
 
-    fn of(pieces: impl Iterator<Item = Piece<'a>>) -> Taken<'a> {
-        let mut taken = Taken {
+    fn of(pieces: impl Iterator<Item = Piece<'a>>) -> CallParts<'a> {
+        let mut taken = CallParts {
             stack: [0; wire::WORDS as usize],
             words: 0,
             pieces: [Piece::Null; wire::READS],
