@@ -378,7 +378,7 @@ impl Signature {
             Kind::Out(item) => What::Bytes(item.bytes()),
             Kind::InOut(layout) => What::Bytes(layout.bytes),
             Kind::OutChars => What::Text(TEXT),
-            Kind::OutText(_) if traits.kind == Some(traits::Kind::Name(Name::RequestedSize)) => {
+            Kind::OutText(_) if traits.kind == Some(traits::Kind::Name(Name::Asked)) => {
                 What::TextThrough(KERNEL_NAME)
             }
             Kind::OutText(most) => What::TextThrough(most),

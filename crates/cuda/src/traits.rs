@@ -299,7 +299,7 @@ pub enum Name {
     /// The call writes to parameter 0 a handle of the same kernel as parameter 1.
     Alias,
     /// The call writes the name of parameter 1 through parameter 0.
-    RequestedSize,
+    Asked,
     /// __cudaRegisterFunction.
     Register,
 }

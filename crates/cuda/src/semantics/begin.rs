@@ -219,7 +219,7 @@ impl Process {
                 None => Saved::Nothing,
             },
             Name::Alias => args.value(1).map_or(Saved::Nothing, Saved::Alias),
-            Name::RequestedSize => args.value(1).map_or(Saved::Nothing, Saved::RequestedSize),
+            Name::Asked => args.value(1).map_or(Saved::Nothing, Saved::RequestedSize),
             Name::Register => {
                 if let (Some(stub), Some((bytes, cut))) = (args.value(1), text(3))
                     && let Some(name) = lookup.shown.name(bytes, cut)
