@@ -34,15 +34,21 @@ fn mode(name: &str) -> Mode {
     Mode { calls, return_at_least, leaves: ["jump", "left"].contains(&name) }
 }
 
+/// The library and the program; none where Linux cannot decline return probes.
+fn stacks(room: &Room) -> Option<(X, String)> {
+    if backends()[0] != "uprobe.session" {
+        skip("it needs return probes that can be declined (Linux 6.13)");
+        return None;
+    }
+    let x = X::new(room);
+    let program = room.compile("stacks.c", "stacks", &[&x.library, "-Wl,-rpath,$ORIGIN"]);
+    Some((x, program))
+}
+
 /// Records `stacks MODE OUTER INNER` for each.
 fn each(cases: &[&str]) {
     live(|room| {
-        if backends()[0] != "uprobe.session" {
-            skip("it needs return probes that can be declined (Linux 6.13)");
-            return;
-        }
-        let x = X::new(room);
-        let program = room.compile("stacks.c", "stacks", &[&x.library, "-Wl,-rpath,$ORIGIN"]);
+        let Some((x, program)) = stacks(room) else { return };
         let harmed: Vec<String> = cases.iter().filter_map(|case| harmed(room, &x, &program, case)).collect();
         assert!(harmed.is_empty(), "{harmed:#?}");
     });
@@ -99,12 +105,7 @@ fn has_returned(call: &Call) -> bool {
 #[test]
 fn a_program_that_a_second_gpurec_does_not_record() {
     live(|room| {
-        if backends()[0] != "uprobe.session" {
-            skip("it needs return probes that can be declined (Linux 6.13)");
-            return;
-        }
-        let x = X::new(room);
-        let program = room.compile("stacks.c", "stacks", &[&x.library, "-Wl,-rpath,$ORIGIN"]);
+        let Some((x, program)) = stacks(room) else { return };
         let (file, go) = (room.text("other.jsonl"), room.text("go"));
         let other = [&x.program, "wait-then-leaf", &go, "10"];
         let mut recording =

@@ -146,7 +146,7 @@ reasons! {
         NotHooked { path: String } = "not_hooked", "{path} could not be hooked: its calls were not recorded";
         SeveralNotHooked { count: u64, first: String } = "not_hooked", "{count} libraries could not be hooked, {first} and others: their calls were not recorded";
         PartlyHooked { refused: usize, all: usize, path: String } = "not_hooked", "{refused} of {all} functions of {path} could not be hooked: their calls were not recorded";
-        TooManyFunctions = "not_hooked", "gpurec can hook no more functions: calls of those that are listed as not hooked were not recorded";
+        TooManyFunctions = "too_many_functions", "gpurec can hook no more functions: calls of those that are listed as not hooked were not recorded";
         SharedCode { pid: u32, path: String } = "not_hooked", "process {pid} maps {path} as shared or writable code, where Linux allows no hooks: its calls were not recorded; map it private and read-only, as dlopen does";
         Rewritten = "file_changed", "a loaded library was written to, so gpurec removed its hooks: later calls were not recorded";
         LibWithoutFunction { lib: String, path: String } = "lib", "--lib {lib} recorded nothing: {path} exports no function of that name (gpurec probes --lib {path} lists those that it has)";
