@@ -2,38 +2,55 @@
 //!
 //! Each power of two is divided into 64 buckets, so a bucket is at most 1/64 of its lower bound wide, and its middle
 //! differs by at most 0.8 % from any value in it. Below 128 every value has its own bucket. There are at most 3,776
-//! buckets, of which only those in use are stored: memory grows with the number of distinct values.
-
-use gpurec_trace::hash::Map;
+//! buckets; those of a power of two are stored from its first value on.
 
 const BITS: u32 = 6;
-const PER_OCTAVE: u64 = 1 << BITS;
+const PER_OCTAVE: usize = 1 << BITS;
 
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    buckets: Map<u16, u64>,
+    /// The counts of 64 buckets each; empty without a value.
+    octaves: Vec<Vec<u64>>,
     count: u64,
 }
 
 impl Histogram {
     pub fn add(&mut self, value: u64) {
-        self.count += 1;
-        *self.buckets.entry(bucket(value)).or_default() += 1;
+        self.add_to(bucket(value), 1);
+    }
+
+    fn add_to(&mut self, bucket: u16, count: u64) {
+        self.count += count;
+        let (octave, at) = (usize::from(bucket) / PER_OCTAVE, usize::from(bucket) % PER_OCTAVE);
+        if self.octaves.len() <= octave {
+            self.octaves.resize(octave + 1, Vec::new());
+        }
+        let Some(counts) = self.octaves.get_mut(octave) else { return };
+        if counts.is_empty() {
+            counts.resize(PER_OCTAVE, 0);
+        }
+        if let Some(sum) = counts.get_mut(at) {
+            *sum += count;
+        }
+    }
+
+    /// The buckets that have values, in order, with the number of these.
+    fn buckets(&self) -> impl Iterator<Item = (u16, u64)> {
+        let all = self.octaves.iter().enumerate();
+        let all = all.flat_map(|(octave, counts)| (octave * PER_OCTAVE..).zip(counts.iter().copied()));
+        all.filter(|(_, count)| *count > 0).map(|(at, count)| (at as u16, count))
     }
 
     /// Adds the values of the other histogram.
     pub fn merge(&mut self, other: &Histogram) {
-        self.count += other.count;
-        for (at, count) in &other.buckets {
-            *self.buckets.entry(*at).or_default() += count;
-        }
+        other.buckets().for_each(|(at, count)| self.add_to(at, count));
     }
 
     /// Number of values between each power of two and the next, up to the largest value.
     pub fn by_octave(&self) -> Vec<u64> {
-        let octave = |at: &u16| middle(*at).max(1).ilog2() as usize;
-        let mut octaves = vec![0; self.buckets.keys().map(octave).max().map_or(0, |most| most + 1)];
-        for (at, count) in &self.buckets {
+        let octave = |at: u16| middle(at).max(1).ilog2() as usize;
+        let mut octaves = vec![0; self.buckets().map(|(at, _)| octave(at)).max().map_or(0, |most| most + 1)];
+        for (at, count) in self.buckets() {
             if let Some(sum) = octaves.get_mut(octave(at)) {
                 *sum += count;
             }
@@ -50,28 +67,26 @@ impl Histogram {
 
     /// The value that has `rank` smaller ones before it; 0 if there is none.
     pub fn value_at(&self, rank: u64) -> u64 {
-        let mut buckets: Vec<(u16, u64)> = self.buckets.iter().map(|(at, count)| (*at, *count)).collect();
-        buckets.sort_unstable();
         let mut before = 0;
-        let is_it = |(_, count): &&(u16, u64)| {
+        let is_it = |(_, count): &(u16, u64)| {
             before += count;
             before > rank
         };
-        buckets.iter().find(is_it).map_or(0, |(at, _)| middle(*at))
+        self.buckets().find(is_it).map_or(0, |(at, _)| middle(at))
     }
 }
 
 fn bucket(value: u64) -> u16 {
-    let octave = (value | PER_OCTAVE).ilog2() - BITS;
+    let octave = (value | PER_OCTAVE as u64).ilog2() - BITS;
     // At most 3,775.
-    (u64::from(octave) * PER_OCTAVE + (value >> octave)) as u16
+    (u64::from(octave) * PER_OCTAVE as u64 + (value >> octave)) as u16
 }
 
 /// The middle of a bucket: the inverse of `bucket`.
 fn middle(at: u16) -> u64 {
-    let at = u64::from(at);
-    let octave = (at / PER_OCTAVE).saturating_sub(1);
-    let lowest = (at - octave * PER_OCTAVE) << octave;
+    let (at, width) = (u64::from(at), PER_OCTAVE as u64);
+    let octave = (at / width).saturating_sub(1);
+    let lowest = (at - octave * width) << octave;
     lowest + ((1u64 << octave) >> 1)
 }
 
@@ -111,7 +126,7 @@ mod tests {
         let mut few = Histogram::default();
         few.add(u64::MAX);
         few.add(3);
-        assert!(few.buckets.len() == 2 && few.value_at(0) == 3);
+        assert!(few.buckets().count() == 2 && few.value_at(0) == 3);
         let [mut merged, other] = parts;
         merged.merge(&other);
         for rank in 0..200 {
@@ -128,7 +143,7 @@ mod tests {
         let mut values: Vec<u64> = (0..100).chain([u64::MAX, 1 << 50, 7, 1 << 40]).collect();
         for (seen, value) in values.iter().enumerate() {
             h.add(*value);
-            assert!(h.buckets.len() <= seen + 1, "{seen}: {}", h.buckets.len());
+            assert!(h.buckets().count() <= seen + 1, "{seen}: {}", h.buckets().count());
         }
         values.sort_unstable();
         for (rank, value) in values.iter().enumerate() {
@@ -136,7 +151,7 @@ mod tests {
         }
         assert_eq!(h.count, 104);
         (0..3776).map(middle).for_each(|value| h.add(value));
-        assert_eq!(h.buckets.len(), 3776);
+        assert_eq!(h.buckets().count(), 3776);
     }
 
     #[test]
