@@ -22,7 +22,7 @@ use crate::probe::{Beneath, Probe};
 use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
-use gpurec_cuda::{self as cuda, Api, Returns, Signature};
+use gpurec_cuda::{self as cuda, Api, FunctionTraits, Returns, Signature};
 use gpurec_trace::bounds::Left;
 use gpurec_trace::{
     self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
@@ -35,7 +35,7 @@ const RANK: Duration = Duration::from_millis(20);
 struct Facts {
     name: String,
     api: Api,
-    returns: Returns,
+    traits: FunctionTraits,
     signature: Option<&'static Signature>,
     role: Option<Role>,
     /// Set for probes in Linux and nvidia.ko (ioctl, irq, ...), beneath the calls.
@@ -160,7 +160,7 @@ impl Lines {
                 self.probes.push(Facts {
                     name: String::new(),
                     api: Api::Other,
-                    returns: Returns::Other,
+                    traits: FunctionTraits::of(""),
                     signature: None,
                     role: None,
                     beneath: None,
@@ -169,7 +169,7 @@ impl Lines {
             self.probes[id] = Facts {
                 name: probe.name.clone(),
                 api: cuda::api(&probe.name),
-                returns: cuda::returns(&probe.name),
+                traits: FunctionTraits::of(&probe.name),
                 signature: probe.signature,
                 role: Role::of(&probe.name).filter(|_| probe.beneath.is_none()),
                 beneath: probe.beneath.clone(),
@@ -497,7 +497,7 @@ impl Facts {
     }
 
     fn retval(&self, value: u64) -> Option<Retval> {
-        match self.returns {
+        match self.traits.returns {
             Returns::Status => Some(Retval::Number((value as i32).into())),
             Returns::Void => None,
             Returns::Pointer | Returns::Other => Some(Retval::Pointer(value)),
@@ -507,7 +507,7 @@ impl Facts {
     fn error(&self, retval: Option<Retval>) -> Option<std::borrow::Cow<'static, str>> {
         let Some(Retval::Number(code)) = retval else { return None };
         let code = i32::try_from(code).ok()?;
-        if !cuda::is_failure(&self.name, code) {
+        if !self.traits.is_failure(code) {
             return None;
         }
         Some(cuda::error_name(self.api, code).map_or_else(|| format!("error {code}").into(), Into::into))
