@@ -3,12 +3,47 @@
 
 use super::value::{Arg, Value};
 
+const HUNDRED_MILLIONS: u64 = 100_000_000;
+
+/// Makes eight digits at once and shifts the leading zeros out. Pieces of a fixed size need no call of memmove: with
+/// itoa, whose texts have any length, those calls cost a tenth of the time from ring to file.
 pub fn number(out: &mut Vec<u8>, n: u64) {
-    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+    if n < 10 {
+        out.push(b'0' + n as u8);
+        return;
+    }
+    if n >= HUNDRED_MILLIONS {
+        number(out, n / HUNDRED_MILLIONS);
+        out.extend_from_slice(&decimal8(n % HUNDRED_MILLIONS));
+        return;
+    }
+    let digits = u64::from_le_bytes(decimal8(n));
+    // The lowest byte is the first digit.
+    let zeros = (digits & 0x0f0f_0f0f_0f0f_0f0f).trailing_zeros() / 8;
+    short(out, digits >> (8 * zeros), 8 - zeros as usize);
+}
+
+/// Writes the lowest `length` bytes of a word.
+fn short(out: &mut Vec<u8>, word: u64, length: usize) {
+    out.extend_from_slice(&word.to_le_bytes());
+    out.truncate(out.len() - (8 - length));
+}
+
+/// Eight decimal digits of a number below 10^8: halves, quarters, digits, all in one register.
+fn decimal8(n: u64) -> [u8; 8] {
+    let n = (n / 10_000) | ((n % 10_000) << 32);
+    let hundreds = ((n * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let n = hundreds | ((n - 100 * hundreds) << 16);
+    let tens = ((n * 103) >> 10) & 0x000f_000f_000f_000f;
+    let n = tens | ((n - 10 * tens) << 8);
+    (n + 0x3030_3030_3030_3030).to_le_bytes()
 }
 
 pub fn signed(out: &mut Vec<u8>, n: i64) {
-    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+    if n < 0 {
+        out.push(b'-');
+    }
+    number(out, n.unsigned_abs());
 }
 
 /// `"0x1f"`: a string, because JSON numbers lose bits past 2^53.
@@ -42,34 +77,66 @@ fn hex8(n: u32) -> u64 {
 /// Nanoseconds as seconds with nine decimals.
 pub fn seconds(out: &mut Vec<u8>, ns: u64) {
     number(out, ns / 1_000_000_000);
-    fraction(out, 1_000_000_000 + ns % 1_000_000_000);
+    let rest = ns % 1_000_000_000;
+    out.extend_from_slice(&[b'.', b'0' + (rest / HUNDRED_MILLIONS) as u8]);
+    out.extend_from_slice(&decimal8(rest % HUNDRED_MILLIONS));
 }
 
 /// Nanoseconds as microseconds with three decimals.
 pub fn micros(out: &mut Vec<u8>, ns: u64) {
     number(out, ns / 1000);
-    fraction(out, 1000 + ns % 1000);
-}
-
-/// A point, and the digits after the first, which keeps the zeros that follow it.
-fn fraction(out: &mut Vec<u8>, one_and_digits: u64) {
-    let at = out.len();
-    number(out, one_and_digits);
-    if let Some(one) = out.get_mut(at) {
-        *one = b'.';
-    }
+    let rest = ns % 1000;
+    let digit = |n: u64| b'0' + (n % 10) as u8;
+    out.extend_from_slice(&[b'.', digit(rest / 100), digit(rest / 10), digit(rest)]);
 }
 
 pub fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    // Names rarely need an escape. Without branches, this looks at many bytes at a time.
-    let odd = |byte| byte < 0x20 || byte == b'"' || byte == b'\\';
-    if text.bytes().fold(false, |found, byte| found | odd(byte)) {
+    // Names rarely need an escape.
+    let start = out.len();
+    if !plain(out, text.as_bytes()) {
+        out.truncate(start);
         escaped(out, text);
-    } else {
-        out.extend_from_slice(text.as_bytes());
     }
     out.push(b'"');
+}
+
+/// Copies eight bytes at a time. False if one of them needs an escape.
+fn plain(out: &mut Vec<u8>, text: &[u8]) -> bool {
+    let mut odd = 0;
+    let (words, rest) = text.as_chunks::<8>();
+    for word in words {
+        odd |= needs_escape(u64::from_le_bytes(*word));
+        out.extend_from_slice(word);
+    }
+    let word = tail(rest);
+    odd |= needs_escape(word | BLANKS.unbounded_shl(8 * rest.len() as u32));
+    short(out, word, rest.len());
+    odd == 0
+}
+
+/// Fewer than eight bytes as a word.
+fn tail(bytes: &[u8]) -> u64 {
+    match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // The two overlap where there are fewer than eight bytes.
+        (Some(first), Some(last)) => {
+            let last = u64::from(u32::from_le_bytes(*last)) << (8 * (bytes.len() - 4));
+            u64::from(u32::from_le_bytes(*first)) | last
+        }
+        _ => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+    }
+}
+
+const BLANKS: u64 = 0x2020_2020_2020_2020;
+
+/// Not 0 if a byte of the word is a quote, a backslash or below a blank.
+fn needs_escape(word: u64) -> u64 {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    // A byte below n borrows when n is subtracted from it. The first of these is never wrong.
+    let below = |word: u64, n: u8| word.wrapping_sub(LOW * u64::from(n)) & !word;
+    let quote = below(word ^ (LOW * u64::from(b'"')), 1);
+    let backslash = below(word ^ (LOW * u64::from(b'\\')), 1);
+    (below(word, 0x20) | quote | backslash) & 0x8080_8080_8080_8080
 }
 
 #[cold]
