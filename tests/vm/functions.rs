@@ -45,6 +45,12 @@ impl Recording {
         self.refusals().into_iter().find(|(refused, _)| *refused == name).map_or("", |(_, reason)| reason)
     }
 
+    /// The code of that reason.
+    pub fn code(&self, name: &str) -> &str {
+        let list = self.layer()["refused"].as_array().map(Vec::as_slice).unwrap_or_default();
+        list.iter().find(|one| text(one, "name") == name).map_or("", |one| text(one, "code"))
+    }
+
     /// Counts lines of this name: beginnings, and lines that have no end of their own.
     pub fn count(&self, name: &str) -> u64 {
         let is = |line: &&Value| line["name"] == name && line["phase"] != "E";
