@@ -2,15 +2,22 @@
 //!
 //! Each power of two is divided into 64 buckets, so a bucket is at most 1/64 of its lower bound wide, and its middle
 //! differs by at most 0.8 % from any value in it. Below 128 every value has its own bucket. There are at most 3,776
-//! buckets; those of a power of two are stored from its first value on.
+//! buckets, of which only those in use are stored, and no more than three empty ones for each of them: memory grows with
+//! the number of distinct values.
+
+use gpurec_trace::hash::Map;
 
 const BITS: u32 = 6;
 const PER_OCTAVE: usize = 1 << BITS;
+/// An octave with this number of buckets in use has an array, where a count is found without hashing.
+const DENSE: usize = PER_OCTAVE / 4;
 
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// The counts of 64 buckets each; empty without a value.
-    octaves: Vec<Vec<u64>>,
+    /// The buckets of octaves without an array.
+    sparse: Map<u16, u64>,
+    /// By octave: all its buckets; empty if it has no array.
+    dense: Vec<Vec<u64>>,
     count: u64,
 }
 
@@ -22,35 +29,53 @@ impl Histogram {
     fn add_to(&mut self, bucket: u16, count: u64) {
         self.count += count;
         let (octave, at) = (usize::from(bucket) / PER_OCTAVE, usize::from(bucket) % PER_OCTAVE);
-        if self.octaves.len() <= octave {
-            self.octaves.resize(octave + 1, Vec::new());
-        }
-        let Some(counts) = self.octaves.get_mut(octave) else { return };
-        if counts.is_empty() {
-            counts.resize(PER_OCTAVE, 0);
-        }
-        if let Some(sum) = counts.get_mut(at) {
+        if let Some(sum) = self.dense.get_mut(octave).and_then(|counts| counts.get_mut(at)) {
             *sum += count;
+            return;
+        }
+        let known = self.sparse.len();
+        *self.sparse.entry(bucket).or_default() += count;
+        if self.sparse.len() > known {
+            self.make_dense(octave);
+        }
+    }
+
+    /// Gives the octave an array if enough of its buckets are in use.
+    fn make_dense(&mut self, octave: usize) {
+        let buckets = (octave * PER_OCTAVE) as u16..((octave + 1) * PER_OCTAVE) as u16;
+        if buckets.clone().filter(|bucket| self.sparse.contains_key(bucket)).count() < DENSE {
+            return;
+        }
+        if self.dense.len() <= octave {
+            self.dense.resize(octave + 1, Vec::new());
+        }
+        if let Some(counts) = self.dense.get_mut(octave) {
+            *counts = buckets.map(|bucket| self.sparse.remove(&bucket).unwrap_or(0)).collect();
         }
     }
 
     /// The buckets that have values, in order, with the number of these.
-    fn buckets(&self) -> impl Iterator<Item = (u16, u64)> {
-        let all = self.octaves.iter().enumerate();
-        let all = all.flat_map(|(octave, counts)| (octave * PER_OCTAVE..).zip(counts.iter().copied()));
-        all.filter(|(_, count)| *count > 0).map(|(at, count)| (at as u16, count))
+    fn buckets(&self) -> Vec<(u16, u64)> {
+        let sparse = self.sparse.iter().map(|(bucket, count)| (*bucket, *count));
+        let dense = self.dense.iter().enumerate().flat_map(|(octave, counts)| {
+            (octave * PER_OCTAVE..).zip(counts).map(|(bucket, count)| (bucket as u16, *count))
+        });
+        let mut all: Vec<_> = sparse.chain(dense).filter(|(_, count)| *count > 0).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Adds the values of the other histogram.
     pub fn merge(&mut self, other: &Histogram) {
-        other.buckets().for_each(|(at, count)| self.add_to(at, count));
+        other.buckets().into_iter().for_each(|(at, count)| self.add_to(at, count));
     }
 
     /// Number of values between each power of two and the next, up to the largest value.
     pub fn by_octave(&self) -> Vec<u64> {
         let octave = |at: u16| middle(at).max(1).ilog2() as usize;
-        let mut octaves = vec![0; self.buckets().map(|(at, _)| octave(at)).max().map_or(0, |most| most + 1)];
-        for (at, count) in self.buckets() {
+        let buckets = self.buckets();
+        let mut octaves = vec![0; buckets.last().map_or(0, |(at, _)| octave(*at) + 1)];
+        for (at, count) in buckets {
             if let Some(sum) = octaves.get_mut(octave(at)) {
                 *sum += count;
             }
@@ -72,7 +97,7 @@ impl Histogram {
             before += count;
             before > rank
         };
-        self.buckets().find(is_it).map_or(0, |(at, _)| middle(at))
+        self.buckets().into_iter().find(is_it).map_or(0, |(at, _)| middle(at))
     }
 }
 
@@ -126,7 +151,7 @@ mod tests {
         let mut few = Histogram::default();
         few.add(u64::MAX);
         few.add(3);
-        assert!(few.buckets().count() == 2 && few.value_at(0) == 3);
+        assert!(few.buckets().len() == 2 && few.value_at(0) == 3);
         let [mut merged, other] = parts;
         merged.merge(&other);
         for rank in 0..200 {
@@ -143,7 +168,8 @@ mod tests {
         let mut values: Vec<u64> = (0..100).chain([u64::MAX, 1 << 50, 7, 1 << 40]).collect();
         for (seen, value) in values.iter().enumerate() {
             h.add(*value);
-            assert!(h.buckets().count() <= seen + 1, "{seen}: {}", h.buckets().count());
+            let stored = h.sparse.len() + h.dense.iter().map(Vec::len).sum::<usize>();
+            assert!(stored <= 4 * (seen + 1), "{seen}: {stored}");
         }
         values.sort_unstable();
         for (rank, value) in values.iter().enumerate() {
@@ -151,7 +177,7 @@ mod tests {
         }
         assert_eq!(h.count, 104);
         (0..3776).map(middle).for_each(|value| h.add(value));
-        assert_eq!(h.buckets().count(), 3776);
+        assert_eq!(h.buckets().len(), 3776);
     }
 
     #[test]
