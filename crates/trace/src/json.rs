@@ -5,8 +5,8 @@ use super::value::{Arg, Value};
 
 const HUNDRED_MILLIONS: u64 = 100_000_000;
 
-/// Makes eight digits at once and shifts the leading zeros out. Pieces of a fixed size need no call of memmove: with
-/// itoa, whose texts have any length, those calls cost a tenth of the time from ring to file.
+/// Makes eight digits at once and shifts the leading zeros out. A piece of a fixed size is copied without a call of
+/// memmove; with itoa and whole texts, whose length varies, a line took 6 % longer from ring to file.
 pub fn number(out: &mut Vec<u8>, n: u64) {
     if n < 10 {
         out.push(b'0' + n as u8);
@@ -101,7 +101,7 @@ pub fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Copies eight bytes at a time. False if one of them needs an escape.
+/// Copies eight bytes at a time, for the same reason as `number`. False if one of them needs an escape.
 fn plain(out: &mut Vec<u8>, text: &[u8]) -> bool {
     let mut odd = 0;
     let (words, rest) = text.as_chunks::<8>();
@@ -127,6 +127,7 @@ fn tail(bytes: &[u8]) -> u64 {
     }
 }
 
+/// Fills a word up with bytes that need no escape.
 const BLANKS: u64 = 0x2020_2020_2020_2020;
 
 /// Not 0 if a byte of the word is a quote, a backslash or below a blank.
