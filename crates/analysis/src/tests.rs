@@ -151,7 +151,7 @@ impl Script {
             Line { body: Body::Begin(b), ts_ns, .. } => (b.name.clone(), *ts_ns, b.tid),
             other => panic!("{other:?}"),
         };
-        let failed = cuda::is_failure(&name, status);
+        let failed = cuda::FunctionTraits::of(&name).is_failure(status);
         let error = cuda::error_name(cuda::api(&name), status).filter(|_| failed);
         self.push(
             ns,

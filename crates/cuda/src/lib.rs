@@ -126,11 +126,6 @@ pub fn is_runtime_name(name: &str) -> bool {
     function(name).is_some_and(|f| f.api == Api::Runtime)
 }
 
-/// What a function returns.
-pub fn returns(name: &str) -> Returns {
-    FunctionTraits::of(name).returns
-}
-
 /// The purpose of a function.
 pub fn category(name: &str) -> Category {
     FunctionTraits::of(name).category
@@ -168,9 +163,4 @@ pub fn is_kernel_launch(name: &str) -> bool {
 /// Whether a call starts a CUDA graph.
 pub fn is_graph_launch(name: &str) -> bool {
     FunctionTraits::of(name).is_graph_launch()
-}
-
-/// Whether a call that returned `code` failed.
-pub fn is_failure(name: &str, code: i32) -> bool {
-    FunctionTraits::of(name).is_failure(code)
 }

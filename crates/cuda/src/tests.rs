@@ -36,7 +36,7 @@ fn names_of_other_libraries_are_not_cuda() {
         "",
     ] {
         assert_eq!(api(name), Api::Other, "{name}");
-        assert_eq!(returns(name), Returns::Other, "{name}");
+        assert_eq!(FunctionTraits::of(name).returns, Returns::Other, "{name}");
         assert_eq!(category(name), Category::Other, "{name}");
         assert!(!is_runtime_name(name), "{name}");
     }
@@ -53,12 +53,12 @@ fn errors_have_the_name_of_their_api() {
 
 #[test]
 fn what_functions_return() {
-    assert_eq!(returns("cuInit"), Returns::Status);
-    assert_eq!(returns("cudaGetErrorString"), Returns::Pointer);
-    assert_eq!(returns("__cudaRegisterFunction"), Returns::Void);
-    assert_eq!(returns("cudaCreateChannelDesc"), Returns::Other);
-    assert_eq!(returns("cuBrandNewThing_v7"), Returns::Status);
-    assert_eq!(returns("__cudaBrandNewThing"), Returns::Other);
+    assert_eq!(FunctionTraits::of("cuInit").returns, Returns::Status);
+    assert_eq!(FunctionTraits::of("cudaGetErrorString").returns, Returns::Pointer);
+    assert_eq!(FunctionTraits::of("__cudaRegisterFunction").returns, Returns::Void);
+    assert_eq!(FunctionTraits::of("cudaCreateChannelDesc").returns, Returns::Other);
+    assert_eq!(FunctionTraits::of("cuBrandNewThing_v7").returns, Returns::Status);
+    assert_eq!(FunctionTraits::of("__cudaBrandNewThing").returns, Returns::Other);
 }
 
 #[test]
@@ -99,13 +99,13 @@ fn launches_are_kernel_launches_only_where_a_kernel_starts() {
 
 #[test]
 fn not_ready_is_an_answer_of_a_query_and_a_failure_elsewhere() {
-    assert!(!is_failure("cuStreamQuery_ptsz", 600));
-    assert!(!is_failure("cudaEventQuery", 600));
-    assert!(is_failure("cudaEventQuery", 700));
-    assert!(is_failure("cuEventElapsedTime", 600));
-    assert!(is_failure("cudaMalloc", 2));
-    assert!(!is_failure("cudaMalloc", 0));
-    assert!(!is_failure("__cudaRegisterFatBinary", 7));
+    assert!(!FunctionTraits::of("cuStreamQuery_ptsz").is_failure(600));
+    assert!(!FunctionTraits::of("cudaEventQuery").is_failure(600));
+    assert!(FunctionTraits::of("cudaEventQuery").is_failure(700));
+    assert!(FunctionTraits::of("cuEventElapsedTime").is_failure(600));
+    assert!(FunctionTraits::of("cudaMalloc").is_failure(2));
+    assert!(!FunctionTraits::of("cudaMalloc").is_failure(0));
+    assert!(!FunctionTraits::of("__cudaRegisterFatBinary").is_failure(7));
 }
 
 #[test]
