@@ -47,7 +47,7 @@ fn hooks_that_are_not_to_be_had(visit: &Visit) {
         ("nothing", "zzz*", "no_such_function", ""),
         ("nothing", "nosuch:event", "failed", "nosuch:event"),
         ("many", "*", "too_many", "1000"),
-        ("forbidden", "bpf_get_current_pid_tgid", "forbidden", ""),
+        ("forbidden", "bpf_get_current_pid_tgid", "forbidden", "gpurec's own hooks"),
         ("forbidden", "do_int3", "forbidden", ""),
     ] {
         let recording = recording(visit, name);

@@ -35,9 +35,12 @@ impl Recording {
         self.layer()["by_backend"][backend].as_u64().unwrap_or(0)
     }
 
+    fn refused(&self) -> impl Iterator<Item = &Value> {
+        self.layer()["refused"].as_array().map(Vec::as_slice).unwrap_or_default().iter()
+    }
+
     pub fn refusals(&self) -> Vec<(&str, &str)> {
-        let list = self.layer()["refused"].as_array().map(Vec::as_slice).unwrap_or_default();
-        list.iter().map(|one| (text(one, "name"), text(one, "reason"))).collect()
+        self.refused().map(|one| (text(one, "name"), text(one, "reason"))).collect()
     }
 
     /// Returns why a hook is missing; empty if the header gives no reason.
@@ -47,8 +50,7 @@ impl Recording {
 
     /// The code of that reason.
     pub fn code(&self, name: &str) -> &str {
-        let list = self.layer()["refused"].as_array().map(Vec::as_slice).unwrap_or_default();
-        list.iter().find(|one| text(one, "name") == name).map_or("", |one| text(one, "code"))
+        self.refused().find(|one| text(one, "name") == name).map_or("", |one| text(one, "code"))
     }
 
     /// Counts lines of this name: beginnings, and lines that have no end of their own.
