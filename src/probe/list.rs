@@ -35,7 +35,10 @@ pub fn list(glob: &Pattern, selection: &Selection, pid: Option<u32>) -> Result<u
     }
     if found == 0 {
         let names: Vec<String> = files.iter().map(|(path, _)| ui::name(path)).collect();
-        bail!("no function to hook matches {glob} in {}; without a pattern all are listed", names.join(", "));
+        bail!(
+            "no function of {} matches {glob}; run `gpurec probes` without a pattern to list them all",
+            names.join(", ")
+        );
     }
     Ok(0)
 }
@@ -45,7 +48,7 @@ fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>
         let mappings = maps::executable_files(pid).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => crate::process::attach::AttachError::NoSuchProcess(pid).into(),
             _ => anyhow!(
-                "cannot read what process {pid} has mapped ({error}); run it as root: sudo gpurec probes ..."
+                "cannot read what process {pid} has mapped ({error}); run gpurec as root: sudo gpurec probes --pid {pid}"
             ),
         })?;
         let open = |m: &maps::Mapping| match maps::open_mapped(pid, m) {
@@ -61,7 +64,8 @@ fn files(selection: &Selection, pid: Option<u32>) -> Result<Vec<(PathBuf, File)>
     paths
         .into_iter()
         .map(|path| {
-            let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+            let file = File::open(&path)
+                .with_context(|| format!("cannot open {} (give the path of a file)", path.display()))?;
             Ok((path, file))
         })
         .collect()

@@ -28,7 +28,9 @@ pub fn all(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<(Object, 
         let loading = without_signals(|| thread.spawn_scoped(scope, || base.load_process()));
         let works = best_backend(base, plan, force);
         let process = match loading {
-            Ok(thread) => thread.join().unwrap_or_else(|_| bail!("loading the process programs panicked")),
+            Ok(thread) => {
+                thread.join().unwrap_or_else(|_| bail!("gpurec's thread that loads BPF programs panicked"))
+            }
             // If no thread can be started, this thread does the work.
             Err(_) => base.load_process(),
         };
@@ -53,7 +55,10 @@ fn best_backend(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<Work
         }
     }
     let reasons: Vec<String> = refused.iter().map(|(r, why)| format!("{}: {why}", r.name())).collect();
-    bail!("no way to hook functions works on this machine ({}); run `gpurec doctor`", reasons.join("; "))
+    bail!(
+        "no backend can hook functions on this machine ({}); run `gpurec doctor` to see what is missing",
+        reasons.join("; ")
+    )
 }
 
 fn try_backend(base: &Base, backend: Backend) -> Result<(Object, SiteCosts)> {

@@ -33,10 +33,11 @@ pub struct Making {
 pub fn begin(ring: usize) -> Result<Making> {
     let cpus = libbpf_rs::num_possible_cpus()?;
     if cpus > wire::MAX_CPUS as usize {
-        bail!("this machine may have {cpus} CPUs, gpurec knows {} at most", wire::MAX_CPUS);
+        let most = wire::MAX_CPUS;
+        bail!("this machine may have {cpus} CPUs, and gpurec supports {most}; boot with nr_cpus={most}");
     }
     if ring > MOST_A_RING {
-        bail!("a ring has {} MiB at most for each CPU; try a smaller --ring", MOST_A_RING >> 20);
+        bail!("--ring asks for more than {} MiB for each CPU; give a smaller --ring", MOST_A_RING >> 20);
     }
     // Hashed with random keys of this process.
     let layout = Layout::of(ring, RandomState::new().hash_one(ring));

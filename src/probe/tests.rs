@@ -383,8 +383,8 @@ fn a_colon_in_the_name_of_a_file_that_exists_belongs_to_the_path() {
 #[test]
 fn bad_rules_are_refused_in_a_sentence() {
     for (text, said) in [
-        ("libx.so:[a", "is no pattern"),
-        ("libx.so:a**b", "is no pattern"),
+        ("libx.so:[a", "pattern"),
+        ("libx.so:a**b", "pattern"),
         ("/no/such/libx.so", "cannot open it"),
         ("/no/such/libx.so:x*", "cannot open it"),
         ("./none.so", "cannot open it"),

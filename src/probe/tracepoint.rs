@@ -14,7 +14,7 @@ use crate::host::tracefs;
 pub fn id(category: &str, event: &str) -> Result<u32> {
     let path = format!("events/{category}/{event}/id");
     let text = tracefs::read(&path).map_err(|error| why_not(error, category, event))?;
-    text.trim().parse().with_context(|| format!("{path} of tracefs holds no number"))
+    text.trim().parse().with_context(|| format!("{path} in tracefs does not contain a number"))
 }
 
 /// The fields of an event, as tracefs describes them.
@@ -26,7 +26,7 @@ pub fn format(category: &str, event: &str) -> Result<String> {
 fn why_not(error: io::Error, category: &str, event: &str) -> anyhow::Error {
     let what = match error.kind() {
         io::ErrorKind::NotFound => format!("this kernel has no tracepoint {category}:{event}"),
-        _ => format!("the tracepoint {category}:{event} cannot be looked up in tracefs"),
+        _ => format!("gpurec cannot read the tracepoint {category}:{event} in tracefs"),
     };
     anyhow::Error::new(error).context(what)
 }
@@ -52,7 +52,7 @@ fn denied(error: io::Error, paranoid: Option<i32>) -> anyhow::Error {
     match paranoid {
         Some(level) if level > 2 && error.raw_os_error() == Some(libc::EACCES) => anyhow!(
             "perf_event_open: {error}; kernel.perf_event_paranoid is {level}, and above 2 this kernel wants CAP_SYS_ADMIN: \
-             run gpurec as root, or set that to 2 by sysctl"
+             run gpurec as root, or run: sysctl kernel.perf_event_paranoid=2"
         ),
         _ => anyhow::Error::new(error).context("perf_event_open"),
     }
@@ -105,8 +105,9 @@ mod perf {
     pub fn kprobe(symbol: &str, address: Option<u64>, retprobe: bool) -> Result<OwnedFd> {
         let kind = fs::read_to_string(format!("{KPROBES}/type"))
             .context("this kernel has no kprobes (CONFIG_KPROBE_EVENTS)")?;
-        let kind = kind.trim().parse().with_context(|| format!("{KPROBES}/type holds no number"))?;
-        let name = CString::new(symbol).context("a symbol with a zero in its name")?;
+        let kind =
+            kind.trim().parse().with_context(|| format!("{KPROBES}/type does not contain a number"))?;
+        let name = CString::new(symbol).context("the symbol's name contains a zero byte")?;
         let mut attr = perf_event_attr { type_: kind, config: retprobe.into(), ..perf_event_attr::default() };
         // The address distinguishes two functions of the same name.
         match address {

@@ -156,7 +156,7 @@ fn groups_are_checked_and_hooks_imply_the_kernel() {
     live(|room| {
         let done = room.run(room.gpurec(&["--kernel=nonsense", "--", "true"]));
         done.exited(2);
-        done.said("nonsense is no group");
+        done.said("--kernel: nonsense");
         let file = room.text("hook.jsonl");
         let words = ["--hook", "sched:sched_process_exit", "-o", &file, "--", "true"];
         room.run(room.gpurec(&words)).exited(0);

@@ -129,9 +129,8 @@ fn programs_that_are_refused() {
         }
         let rule = |call: &Call| call.program().starts_with("cuda_").then_some(libc::EPERM);
         let (done, _) = record(room, &x, &[], &BPF, rule);
-        done.exited(125).one_sentence().said("no way to hook functions works on this machine (");
+        done.exited(125).one_sentence().said("gpurec doctor");
         done.said("uprobe: the kernel refused the uprobe programs: Operation not permitted (os error 1)");
-        done.said("; run `gpurec doctor`");
 
         let rule = |call: &Call| call.program().starts_with("process_exec").then_some(libc::EPERM);
         let (done, _) = record(room, &x, &["--ring", "4"], &BPF, rule);

@@ -61,7 +61,7 @@ fn hooks_that_are_not_to_be_had(visit: &Visit) {
         );
     }
     assert!(visit.text("output.txt").contains("nonsense 2 "), "{visit}: {}", visit.text("output.txt"));
-    assert!(visit.says("nonsense.txt", "nonsense is no group"), "{visit}: {}", visit.text("nonsense.txt"));
+    assert!(visit.says("nonsense.txt", "--kernel: nonsense"), "{visit}: {}", visit.text("nonsense.txt"));
 }
 
 fn own_hooks(visit: &Visit) {

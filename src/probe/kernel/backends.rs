@@ -213,5 +213,5 @@ pub fn refusal(ladder: &Ladder, machine: &Machine) -> HookError {
     } else {
         ""
     };
-    HookError::NoBackend { reasons: format!("no way to hook it here ({}){remedy}", reasons.join("; ")) }
+    HookError::NoBackend { reasons: format!("no backend can hook it here ({}){remedy}", reasons.join("; ")) }
 }

@@ -23,7 +23,7 @@ impl Choice {
                 (_, Some(group)) => list.push(group),
                 _ => {
                     let names: Vec<&str> = Group::ALL.into_iter().map(Group::name).collect();
-                    return Err(format!("{name} is no group: there are {}, irq and all", names.join(", ")));
+                    return Err(format!("{name} is not a group; give {} or all", names.join(", ")));
                 }
             }
         }

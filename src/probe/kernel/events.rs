@@ -57,21 +57,27 @@ pub fn find(wanted: &str) -> Result<Vec<Event>> {
 }
 
 fn matching(wanted: &str) -> Result<Vec<String>> {
-    let Ok(pattern) = Pattern::new(wanted) else { bail!("{wanted} is no pattern; use *, ? and [a-z]") };
+    let Ok(pattern) = Pattern::new(wanted) else { bail!("{wanted} is not a pattern; use *, ? and [a-z]") };
     let found: Vec<String> = tracepoint::all()?.into_iter().filter(|name| pattern.matches(name)).collect();
     match found.len() {
         0 => bail!("no tracepoint matches it; `gpurec probes --kernel 'irq:*'` lists those of a category"),
         1..=MOST => Ok(found),
-        count => bail!("{count} tracepoints match it, gpurec takes {MOST} at most; name fewer"),
+        count => {
+            bail!("{count} tracepoints match it, and gpurec takes {MOST} at most; give a narrower pattern")
+        }
     }
 }
 
 fn event(name: &str) -> Result<Event> {
-    let Some((category, event)) = name.split_once(':') else { bail!("{name} is no category:event") };
-    if [category, event].iter().any(|part| part.is_empty() || part.contains('/')) {
-        bail!("{name} is no category:event");
+    let parts = name.split_once(':');
+    match parts.filter(|(category, event)| [category, event].iter().all(|part| is_part(part))) {
+        Some((category, event)) => Ok(parse(name, &tracepoint::format(category, event)?)),
+        None => bail!("{name} is not CATEGORY:EVENT; `gpurec probes --kernel '*:*'` lists all tracepoints"),
     }
-    Ok(parse(name, &tracepoint::format(category, event)?))
+}
+
+fn is_part(text: &str) -> bool {
+    !text.is_empty() && !text.contains('/')
 }
 
 fn parse(name: &str, format: &str) -> Event {

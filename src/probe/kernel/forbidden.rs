@@ -26,11 +26,11 @@ pub fn reason(symbol: &Symbol, symbols: &Symbols) -> Option<&'static str> {
     if begins(STUBS) || is_cold(symbol.name) {
         Some("it is padding or a part that the compiler split off, not a function that is called")
     } else if symbol.module == "bpf" || symbol.module.starts_with("__builtin__") {
-        Some("it is BPF or a trampoline, which hooks are made of")
+        Some("hooks themselves consist of it (BPF, trampolines)")
     } else if begins(OWN_PATH) {
-        Some("gpurec's own hooks run through it and would see themselves")
+        Some("gpurec's own hooks call it and would trigger themselves")
     } else if begins(TRACING) {
-        Some("the kernel runs it to serve a hook")
+        Some("the kernel calls it while it handles a hook")
     } else if symbols.blacklist.contains(symbol.name) {
         Some("the kernel forbids probes in it")
     } else if symbol.address.is_some_and(|address| symbols.kallsyms.is_forbidden(address)) {

@@ -49,7 +49,7 @@ pub(super) fn table(symbols: &Symbols) -> String {
 
 fn unloaded(rows: &[Hook]) -> String {
     let mut text =
-        "no nvidia module is loaded; these functions would be looked for (* is hooked by a plain --kernel):\n".to_owned();
+        "no nvidia module is loaded; once one is, --kernel hooks the functions marked *, and --kernel=GROUP those of its group:\n".to_owned();
     for row in rows {
         let on = if row.on { '*' } else { ' ' };
         let names: Vec<&str> = row.names().collect();

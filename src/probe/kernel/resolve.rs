@@ -359,12 +359,12 @@ fn note(symbol: &str, changed: Option<Renamed>) -> Option<String> {
     let changed = changed?;
     Some(if changed.part {
         format!(
-            "{symbol} is a part that the compiler took out of the function: calls that do not reach it are not seen, and its arguments are its own"
+            "gpurec hooks {symbol}, a part that the compiler split off: it does not see calls that do not reach this part, and shows the part's own arguments"
         )
     } else if changed.arguments {
-        format!("the compiler made {symbol} of it and may have dropped arguments: they are not shown")
+        format!("the compiler turned it into {symbol} and may have dropped arguments, so gpurec shows none")
     } else {
-        format!("the compiler calls it {symbol}")
+        format!("the compiler named it {symbol}")
     })
 }
 

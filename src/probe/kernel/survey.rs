@@ -41,7 +41,7 @@ pub fn survey(facts: &Facts) -> Vec<String> {
         ));
     }
     if more > 0 {
-        lines.push(format!("and {more} more reasons; `gpurec probes --kernel` has them all"));
+        lines.push(format!("and {more} more reasons; `gpurec probes --kernel` lists them all"));
     }
     lines
 }

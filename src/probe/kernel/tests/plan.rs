@@ -281,7 +281,7 @@ fn ten_thousand_functions_are_too_many() {
 #[test]
 fn what_must_not_be_hooked_is_refused_with_the_reason() {
     for (name, word) in
-        [("bpf_prog_run", "see themselves"), ("very_early", "noinstr"), ("bpf_p*", "everything")]
+        [("bpf_prog_run", "own hooks"), ("very_early", "noinstr"), ("bpf_p*", "everything")]
     {
         let why = refusal(named(name), &capable());
         assert!(why.contains(word), "{name}: {why}");
