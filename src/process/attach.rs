@@ -23,7 +23,7 @@ impl Attached {
     pub fn note(&self) -> Option<String> {
         (self.bits_32 == Some(true)).then(|| {
             format!(
-                "{} ({}) is a 32-bit program: the CUDA libraries of today are 64-bit, so expect calls only from its 64-bit children",
+                "{} ({}) is a 32-bit program, which cannot load a 64-bit CUDA library: expect calls only from its 64-bit children",
                 self.pid, self.comm
             )
         })
@@ -32,9 +32,9 @@ impl Attached {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    #[error("no process has the number {0}; find the right one with: ps -e")]
+    #[error("no process has the PID {0}; find the right one with: ps -e")]
     NoSuchProcess(Pid),
-    #[error("{pid} ({comm}) is a kernel thread and calls no CUDA; give the number of a program")]
+    #[error("{pid} ({comm}) is a kernel thread and calls no CUDA; give the PID of a program")]
     KernelThread { pid: Pid, comm: String },
     #[error(
         "{pid} ({comm}) is a zombie: it has ended and waits for its parent to notice, so nothing is left to record"
@@ -42,7 +42,7 @@ pub enum AttachError {
     Zombie { pid: Pid, comm: String },
     #[error("{tid} is a thread of process {pid} ({comm}); use --pid {pid}")]
     Thread { tid: Pid, pid: Pid, comm: String },
-    #[error("{0} is gpurec itself; give the number of another process")]
+    #[error("{0} is gpurec itself; give the PID of another process")]
     Ourselves(Pid),
     #[error("process {0} ended while gpurec was attaching to it; start it again under: gpurec -- COMMAND")]
     Ended(Pid),

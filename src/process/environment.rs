@@ -58,7 +58,7 @@ pub fn user_environment(identity: &Identity) -> (Env, EnvSource) {
 }
 
 fn caller_environment() -> Result<(String, Pid, Env), String> {
-    let (name, pid) = elevator().ok_or("no sudo among its parent processes")?;
+    let (name, pid) = elevator().ok_or("gpurec found no sudo among its parent processes")?;
     let env = proc::environ(pid).map_err(|e| format!("the environment of {name} ({pid}): {e}"))?;
     Ok((name, pid, env))
 }

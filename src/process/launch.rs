@@ -116,7 +116,7 @@ pub fn resolve(
     match word.map_err(|e| internal("reading from the child", e))? {
         Some(Word { stage: Stage::Ready, index, .. }) => Ok(names.candidate(index)),
         Some(word) => Err(names.error(word)),
-        None => Err(LaunchError::Internal("the process that looks for its program was killed".into())),
+        None => Err(LaunchError::Internal("the process that looks for its program ended early".into())),
     }
 }
 
@@ -383,6 +383,8 @@ fn refusal(path: &Path, about: Option<Metadata>, who: &str) -> String {
         Some(meta) if meta.permissions().mode() & 0o111 == 0 => {
             format!("{shown} is not executable; make it so with: chmod +x {shown}")
         }
-        _ => format!("{who} may not execute {shown}; check its rights and its directories'"),
+        _ => {
+            format!("{who} may not execute {shown}; check the permissions of the file and of its directories")
+        }
     }
 }

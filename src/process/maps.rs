@@ -80,7 +80,7 @@ fn collect(lines: impl BufRead, mut wanted: impl FnMut(&Mapping) -> bool) -> io:
         let mapping = mapping?;
         if wanted(&mapping) {
             if !left.take(bytes_of(&mapping)) {
-                return Err(io::Error::other("it has mapped more files than gpurec looks at"));
+                return Err(io::Error::other("it has mapped more files than gpurec examines"));
             }
             all.push(mapping);
         }
@@ -209,7 +209,7 @@ fn same_file(found: Found, mapping: &Mapping) -> io::Result<Found> {
     if same_dev && meta.ino() == mapping.inode {
         return Ok(found);
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, "another file is there now"))
+    Err(io::Error::new(io::ErrorKind::NotFound, "another file has this path now"))
 }
 
 /// A regular file that was found but not opened. Its file system may wait for a server, and a target may have chosen a
