@@ -55,13 +55,13 @@ impl LibRule {
             bail!("--lib {text:?}: give a file, or a file and a pattern: PATH:GLOB");
         }
         let functions = Pattern::new(functions)
-            .with_context(|| format!("--lib {text}: {functions:?} is no pattern (use *, ? and [a-z])"))?;
+            .with_context(|| format!("--lib {text}: {functions:?} is not a pattern (use *, ? and [a-z])"))?;
         let path = PathBuf::from(path);
         let mut identity = None;
         if path.components().count() > 1 {
             let meta = as_caller(&invoking_user(), || path.metadata())?.map_err(|error| {
                 anyhow!(
-                    "--lib {}: cannot open it ({error}); give the path of a file, or its name alone, which is looked for as the program finds it",
+                    "--lib {}: cannot open it ({error}); give the path of a file, or its name alone, which gpurec finds as the program does",
                     path.display()
                 )
             })?;

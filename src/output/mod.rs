@@ -193,7 +193,7 @@ pub(super) fn default_file(base: &Path, now: SystemTime) -> Result<Output, OpenE
     };
     let warning = link_latest(&folder, &name)
         .err()
-        .map(|why| format!("{} was not renewed: {why}", traces.join(LATEST).display()));
+        .map(|why| format!("cannot update the link {}: {why}", traces.join(LATEST).display()));
     Output::file(file, traces.join(name), warning)
 }
 
@@ -271,7 +271,7 @@ fn link_latest(folder: &OwnedFd, name: &str) -> Result<(), String> {
     if let Ok(about) = fstatat(folder, LATEST, AtFlags::AT_SYMLINK_NOFOLLOW)
         && kind(about) != SFlag::S_IFLNK
     {
-        return Err("it is not a symbolic link; move it away".to_string());
+        return Err("it is not a symbolic link, so move it away".to_string());
     }
     let temporary = OsString::from(format!(".latest.{}", std::process::id()));
     match symlinkat(name, folder, temporary.as_os_str()) {
@@ -315,10 +315,10 @@ fn refused(path: &Path, errno: Errno) -> OpenError {
         ),
         Errno::EISDIR => format!("{path} is a folder; give -o the name of a file in it"),
         Errno::ELOOP => format!(
-            "{path} is a symbolic link of someone else, or to another link, which gpurec does not follow; give -o the file it points to"
+            "{path} is a symbolic link that another user made, or one to another link, and gpurec does not follow it; give -o the file it points to"
         ),
         Errno::EACCES | Errno::EPERM => format!(
-            "{path} is not yours to write ({}); give -o a place where you may write yourself, without sudo",
+            "you may not write {path} ({}); give -o a place where you may, without sudo",
             errno.desc()
         ),
         _ => {

@@ -47,7 +47,7 @@ fn letter(given: &Path, letter: Option<u8>, letters: &Letters) -> Result<String,
         letter => {
             let shown = String::from_utf8_lossy(letter.as_slice()).into_owned();
             Err(format!(
-                "-o {given}: %{shown} stands for nothing: use %h (host), %p (PID of gpurec), %t (start), %r (rank), or %% for a percent sign"
+                "-o {given}: gpurec does not know %{shown}: use %h (host), %p (PID of gpurec), %t (start), %r (rank), or %% for a percent sign"
             ))
         }
     }
@@ -94,7 +94,7 @@ mod tests {
     fn what_stands_for_nothing_is_refused() {
         for given in ["x%", "x%d.jsonl", "%", "%P", "a%é"] {
             let said = named(given, Some("1")).unwrap_err();
-            assert!(said.contains("stands for nothing") && said.contains("%h (host)"), "{said}");
+            assert!(said.contains("%h (host)"), "{said}");
         }
         let said = named("%r.jsonl", None).unwrap_err();
         assert!(said.contains("SLURM_PROCID") && said.ends_with("set RANK, or use %p"), "{said}");
