@@ -59,7 +59,7 @@ fn recording(plan: &Plan) -> String {
     match probe::trial(plan) {
         Ok(trial) => {
             for (backend, why) in &trial.refused {
-                text += &format!("  {}: no: {why}\n", backend.name());
+                text += &format!("  {}: not available: {why}\n", backend.name());
             }
             let (backend, ns) = (trial.backend.name(), trial.costs.emulated);
             text += &format!("  {backend}: works, about {ns} ns a recorded call\n");
@@ -84,14 +84,14 @@ fn nvidia(facts: &Facts) -> String {
             text += &format!("  driver {version} ({kind}), {} GPUs\n", facts.devices.unwrap_or(0));
         }
         None => text.push_str(
-            "  no driver is loaded: CUDA programs will fail here, but what they call is recorded (try: sudo gpurec demo)\n",
+            "  no NVIDIA driver is loaded: CUDA programs fail here, but gpurec records their calls (try: sudo gpurec demo)\n",
         ),
     }
     // Search with the caller's rights, because the environment may name folders.
     let libraries = as_caller(&invoking_user(), cuda_libraries).unwrap_or_default();
     if libraries.is_empty() {
         text.push_str(
-            "  no CUDA library in the usual places; those that a program loads are found when it does\n",
+            "  no CUDA library in the usual places; gpurec finds one elsewhere when a program loads it\n",
         );
     }
     text.extend(libraries.iter().map(|path| format!("  {}\n", path.display())));

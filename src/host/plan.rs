@@ -39,7 +39,7 @@ fn problems(facts: &Facts) -> Vec<Problem> {
     let (what, remedy) = match facts.tracefs_mounted {
         Some(false) => (
             "tracefs is not mounted, and gpurec may not mount it: it lacks CAP_SYS_ADMIN",
-            "run it as root: sudo gpurec ..., or have it mounted: mount -t tracefs nodev /sys/kernel/tracing",
+            "run it as root: sudo gpurec ..., or mount it: mount -t tracefs nodev /sys/kernel/tracing",
         ),
         _ => (
             "gpurec may not read /sys/kernel/tracing: it lacks CAP_DAC_READ_SEARCH",
@@ -56,7 +56,7 @@ fn problems(facts: &Facts) -> Vec<Problem> {
     let all = [
         fatal(
             facts.proc,
-            "/proc is not mounted here, by which gpurec finds what processes have mapped",
+            "/proc is not mounted, and gpurec needs it to see what processes have mapped",
             "mount it: mount -t proc proc /proc",
         ),
         fatal(
@@ -69,7 +69,7 @@ fn problems(facts: &Facts) -> Vec<Problem> {
         ),
         fatal(
             facts.can_signal,
-            "gpurec could not let processes of other users go on that it stops: it lacks CAP_KILL",
+            "gpurec may not resume processes of other users after it stops them: it lacks CAP_KILL",
             &format!("run it as root: sudo gpurec ... ({suffice})"),
         ),
         fatal(facts.can_read_tracefs, what, remedy),
@@ -92,17 +92,17 @@ fn problems(facts: &Facts) -> Vec<Problem> {
         fatal(facts.task_storage, "the kernel has no BPF task storage", "use Linux 5.11 or newer"),
         fatal(
             facts.cookies,
-            "the kernel has no BPF cookies, by which a hook knows at which function it is",
+            "the kernel has no BPF cookies, which tell a hook its function",
             "use Linux 6.1 or newer",
         ),
         fatal(
             facts.syscall_tracepoints,
-            "the kernel has no system-call tracepoints, by which gpurec sees a library being loaded",
+            "the kernel has no system-call tracepoints, by which gpurec sees that a process loads a library",
             "use a kernel built with CONFIG_FTRACE_SYSCALLS=y",
         ),
         fatal(
             facts.first_pid_namespace,
-            "gpurec runs in a container with process numbers of its own, which the kernel's records do not use",
+            "gpurec runs in a PID namespace of its own (a container), but BPF reports the host's PIDs",
             "run it on the host, or give the container the host's processes (docker run --pid=host)",
         ),
     ];

@@ -389,7 +389,7 @@ fn a_machine_that_lacks_something() {
         for (line, sentence) in [
             (
                 "umount -l /proc && exec \"$@\"",
-                "/proc is not mounted here, by which gpurec finds what processes have mapped; mount it: mount -t proc proc /proc"
+                "/proc is not mounted"
                     .to_owned(),
             ),
             (
