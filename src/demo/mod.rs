@@ -78,8 +78,8 @@ impl Unpacked {
 /// `gpurec demo`: the program, recorded.
 pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
     // The parent folder is writable for others, so do this without root's rights.
-    let unpacked =
-        as_caller(&invoking_user(), unpack).context("cannot unpack as the user who called sudo")??;
+    let unpacked = as_caller(&invoking_user(), unpack)
+        .context("cannot unpack the demo as the user who called sudo")??;
     record::run(&Config { target: Target::Command(unpacked.command(args)), ..config })
 }
 

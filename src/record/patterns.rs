@@ -82,17 +82,17 @@ fn no_function(option: &str, pattern: &Pattern, exported: &BTreeSet<String>, api
     let is_elsewhere = cuda::function_names().any(|name| cuda::fits(pattern, name));
     if is_elsewhere && option == "--only" {
         return format!(
-            "{option} {pattern} speaks of functions that --api leaves out; leave out one of the two"
+            "{option} {pattern} matches only functions that --api leaves out; drop one of the two"
         );
     }
     let mut known: Vec<&str> = cuda::function_names().collect();
     known.extend(exported.iter().map(String::as_str));
     let near = nearest(pattern.as_str(), known.into_iter().filter(|name| is_of(api, name)));
     let remedy = match near.is_empty() {
-        true => "; gpurec probes lists those that there are".to_owned(),
+        true => "; `gpurec probes` lists the functions".to_owned(),
         false => did_you_mean(&near),
     };
-    format!("{option} {pattern}: no function of CUDA or of --lib has such a name{remedy}")
+    format!("{option} {pattern} matches no function of CUDA or of --lib{remedy}")
 }
 
 /// What became of each --lib.

@@ -163,8 +163,10 @@ impl Screen {
         }
         match self.voice.losses.all.load(Ordering::Relaxed) {
             0 => {}
-            1 => ui::say("1 row of --live was not shown: standard error took them too slowly"),
-            n => ui::say(&format!("{n} rows of --live were not shown: standard error took them too slowly")),
+            n => ui::say(&format!(
+                "--live left out {n} {}, because standard error was too slow; send it to a file: 2>FILE",
+                if n == 1 { "row" } else { "rows" }
+            )),
         }
     }
 }

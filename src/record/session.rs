@@ -105,7 +105,7 @@ pub fn run(config: &Config) -> Result<u8> {
     patterns::check(&config.selection, &user)?;
     // Started first, before gpurec has threads, and descriptors that the new process would inherit.
     let files = Files::start(&user, &config.selection)
-        .context("gpurec cannot start the process that reads the files of others")?;
+        .context("gpurec cannot start the process that reads other processes' files")?;
     // The slow part of making the rings runs while `host::ready` checks the machine, whose errors are reported first.
     let begun = config.settings().and_then(|settings| Ok((rings::begin(settings.ring)?, settings)));
     let plan = crate::host::ready()?;
@@ -121,7 +121,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
     let output = place.open(config, &user)?;
     // Before any thread starts, so that every thread has them blocked.
-    let mut signals = Signals::block().context("cannot take over the signals")?;
+    let mut signals = Signals::block().context("gpurec cannot block signals")?;
     let guardian = guarded::start(&probes)?;
     let (messages, receiver) = unbounded();
     if let Some(choice) = &config.kernel {
@@ -139,8 +139,11 @@ pub fn run(config: &Config) -> Result<u8> {
     let gated = launch.as_ref().map(launch::start).transpose()?;
     let recording =
         rights::Recording { kernel: config.kernel.is_some(), single_uprobes: probes.backend.is_single() };
-    rights::keep_what_recording_needs(&user, recording)
-        .context("gpurec could not give up root's rights; tell its authors, with the kernel's version")?;
+    rights::keep_what_recording_needs(&user, recording).context(concat!(
+        "gpurec cannot give up root's rights; report this with the output of `gpurec doctor` at ",
+        env!("CARGO_PKG_REPOSITORY"),
+        "/issues"
+    ))?;
     let path = output.as_ref().and_then(|o| o.path.clone());
     let status = status(config, output.as_ref());
     let has_status = status.is_some();
@@ -276,7 +279,7 @@ impl Session<'_> {
     fn govern(&mut self) {
         let Some(governor) = &mut self.governor else { return };
         if let Err(error) = governor.look(&mut self.probes) {
-            self.screen.line(&format!("the budget is not kept from here on: {error:#}"));
+            self.screen.line(&format!("gpurec can no longer keep to --budget: {error:#}"));
         }
     }
 
@@ -291,7 +294,7 @@ impl Session<'_> {
             // The recording continues without these hooks.
             Err(error) if !self.config.quiet => {
                 self.screen.line(&format!(
-                    "a driver module came or went, and its hooks could not follow: {error:#}"
+                    "gpurec cannot hook an nvidia module that was loaded or unloaded just now: {error:#}"
                 ));
             }
             Err(_) => {}
@@ -386,7 +389,7 @@ impl Session<'_> {
         });
         // The recording still ends in order.
         if let (Err(error), false) = (watched, self.config.quiet) {
-            self.screen.line(&format!("{THREAD} for signals ({error}): one now ends gpurec at once"));
+            self.screen.line(&format!("{THREAD} for signals ({error}): the next signal ends gpurec at once"));
         }
         Ok(leave)
     }
@@ -407,7 +410,7 @@ impl Session<'_> {
         recorder.state.cut(cut);
         if let Some(long) = self.probes.slow_stop().filter(|t| t.as_secs() >= 2 && !self.config.quiet) {
             self.screen.line(&format!(
-                "removing the hooks one by one, about {} s on this kernel (6.6 and newer do it at once)",
+                "removing the hooks one by one takes about {} s (Linux 6.6 and newer removes them at once)",
                 long.as_secs()
             ));
         }
@@ -460,7 +463,7 @@ impl Session<'_> {
         if let Some(error) = &ended.write_error {
             let place = path.map_or("the trace".into(), ui::name);
             ui::say(&format!(
-                "{place} could not be written: {error}; the recording was ended, and what was written of it is incomplete"
+                "cannot write {place}: {error}; gpurec ended the recording, and what it wrote is incomplete"
             ));
         }
         if self.config.quiet {
@@ -532,7 +535,7 @@ fn run_on(processes: &[(u32, String)]) -> String {
     };
     let named = named.collect::<Vec<_>>().join(", ");
     format!(
-        "\nWhat was recorded has ended, but processes that it started run on and are not recorded any more: {named}{more}; gpurec --pid PID records one\n"
+        "\nThe target ended, but processes that it started still run, and gpurec no longer records them: {named}{more}; to record one: gpurec --pid PID\n"
     )
 }
 

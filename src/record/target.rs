@@ -68,7 +68,7 @@ pub fn attached(config: &Config, user: &Identity) -> Result<Vec<Attached>> {
         let one = attach::check(*pid)?;
         if config.lossless && user.uid != 0 && proc::uids(*pid).is_ok_and(|uids| uids != [user.uid; 4]) {
             bail!(Usage(format!(
-                "process {pid} ({}) is another user's, and --lossless makes only your own processes wait: leave --lossless out, or have root call gpurec",
+                "process {pid} ({}) is another user's, and --lossless pauses only your own processes: leave --lossless out, or call gpurec as root itself",
                 one.comm
             )));
         }

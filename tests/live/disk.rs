@@ -34,7 +34,7 @@ fn a_full_disk_ends_the_recording_and_not_the_command() {
         let script = format!("{} leaf 100000 && echo finished; exit 6", x.program);
         let lib = x.lib();
         let done = room.run(room.gpurec(&["--lib", &lib, "-o", &file, "--", "sh", "-c", &script]));
-        done.exited(125).said("could not be written").said("No space left");
+        done.exited(125).said("No space left");
         assert_eq!(done.text(), "finished\n");
 
         // What could be written can be read, and says that it is not complete.

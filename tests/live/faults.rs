@@ -21,7 +21,7 @@ fn burst(room: &Room, x: &X, shell: &str, file: &str) -> Done {
 /// The recording failed and says why; the command ended by itself.
 #[track_caller]
 fn failed(done: &Done, why: &str) {
-    done.exited(125).said("could not be written").said(why).said("NOT complete");
+    done.exited(125).said(why).said("NOT complete");
     // gpurec does not know what it did not record.
     assert!(!done.stderr.contains("No CUDA library was loaded"), "{}", done.stderr);
     assert_eq!(done.text(), "finished\n");
@@ -98,7 +98,7 @@ fn an_output_that_breaks() {
         std::fs::write(&go, "").unwrap();
         eventually("its end", || !recording.is_running());
         let done = recording.done();
-        done.exited(125).said("could not be written").said("Input/output error");
+        done.exited(125).said("Input/output error");
         assert_eq!(done.text(), "ready\nfinished\n");
     });
 }

@@ -54,7 +54,7 @@ pub fn stored_is_read(room: &Room, file: &str) {
 /// Returns the summary that a recording printed, without the sentences after it.
 pub fn printed(stderr: &str) -> Option<&str> {
     let text = &stderr[stderr.find("=== TRACE SUMMARY ===")?..];
-    let ends = ["\n\nTrace: ", "\n\nThe recording is over", "\n\nWhat was recorded"]
+    let ends = ["\n\nTrace: ", "\n\nThe recording is over", "\n\nThe target ended"]
         .map(|end| text.find(end).map(|at| at + 1));
     Some(&text[..ends.into_iter().flatten().min().unwrap_or(text.len())])
 }

@@ -59,8 +59,8 @@ fn letters_of_a_name() {
 
         let ran = format!("touch {}", room.text("ran"));
         for (name, why) in [
-            ("x-%d.jsonl", "%d stands for nothing"),
-            ("x%", "stands for nothing"),
+            ("x-%d.jsonl", "%h (host)"),
+            ("x%", "%h (host)"),
             ("x-%r.jsonl", "OMPI_COMM_WORLD_RANK"),
             ("x.jsonl.gz", "use x.jsonl.zst"),
             ("x.xz", "use x.zst"),
@@ -123,11 +123,11 @@ fn what_the_command_leaves_behind_is_named() {
         let go = room.text("go");
         let script = format!("(while [ ! -e {go} ]; do sleep 0.05; done) & exit 3");
         let done = room.run(room.gpurec(&["-o", &room.text("t.jsonl"), "--", "sh", "-c", &script]));
-        done.exited(3).said("run on and are not recorded any more: ").said(" (sh)");
+        done.exited(3).said("--pid PID").said(" (sh)");
         fs::write(&go, "").unwrap();
         eventually("the child's own end", || room.processes().is_empty());
         let done = room.run(room.gpurec(&["-o", &room.text("u.jsonl"), "--", "sh", "-c", "true & wait"]));
-        assert!(!done.exited(0).stderr.contains("run on"), "{}", done.stderr);
+        assert!(!done.exited(0).stderr.contains("--pid PID"), "{}", done.stderr);
     });
 }
 

@@ -147,7 +147,7 @@ impl Tracker {
             // A process that stayed stopped until now has made no call.
             let stopped = matches!(&job, Job::New(record) if record.head.flags & wire::STOPPED != 0);
             if !late && !stopped {
-                self.report_unread(&job, None, "the recording ended before");
+                self.report_unread(&job, None, "the recording ended first");
             } else if late && self.may_be_late(&job) {
                 self.report_silent(&job, None);
             }
@@ -189,7 +189,7 @@ impl Tracker {
         if !late || self.may_be_late(job) {
             match why {
                 Gone::Silent => self.report_silent(job, path),
-                Gone::Ended => self.report_unread(job, path, "gpurec's process for that ended"),
+                Gone::Ended => self.report_unread(job, path, "gpurec's process that examined it ended"),
             }
         }
         self.resume_unless(late, job);
