@@ -17,7 +17,7 @@ pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<
     let first = words.get(1).filter(|_| wrong)?.to_string_lossy();
     if first == "report" {
         let name = words.get(2)?.to_string_lossy();
-        return is_trace(&name).then(|| format!("name the question first, as in `gpurec report api {name}`"));
+        return is_trace(&name).then(|| format!("name the report first, as in `gpurec report api {name}`"));
     }
     if first == "diff" && kind == ErrorKind::UnknownArgument {
         return Some("it compares two traces: `gpurec diff BEFORE AFTER`".to_owned());
@@ -35,7 +35,7 @@ pub fn hint(words: &[OsString], kind: ErrorKind, commands: &[String]) -> Option<
     }
     let mut program: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
     program.insert(at - 1, "--".into());
-    Some(format!("to record a program put -- before it: `sudo gpurec {}`", program.join(" ")))
+    Some(format!("to record a program, put -- before it: `sudo gpurec {}`", program.join(" ")))
 }
 
 /// By its name; of another, a file that is no program.

@@ -36,7 +36,7 @@ Examples:
   sudo gpurec -o run.jsonl.zst -- ./train      a compressed trace
   sudo gpurec demo                             try it without a GPU
   gpurec summary                               the figures of the newest trace
-  gpurec report leaks run.jsonl.zst            one question to a trace
+  gpurec report leaks run.jsonl.zst            one report on a trace
   gpurec help export                           more about a command";
 
 /// Records every CUDA call a program makes, and what it cost: no change to the program, no CUPTI, no restart.
@@ -87,7 +87,7 @@ enum Command {
     /// Record a stand-in CUDA program: no GPU needed
     #[command(after_help = record::DEMO)]
     Demo(record::DemoArgs),
-    /// Print what makes a shell complete gpurec's words
+    /// Print a completion script for a shell
     #[command(after_help = pages::COMPLETIONS)]
     Completions(pages::CompletionsArgs),
     /// Print the manual page, for man

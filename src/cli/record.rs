@@ -102,10 +102,10 @@ pub struct Options {
     /// Say more: what was attached, how and how fast
     #[arg(short, long, action = ArgAction::SetTrue)]
     verbose: bool,
-    /// For tests: hook in this way or not at all
+    /// For tests: use this backend or none
     #[arg(long, hide = true, value_name = "BACKEND", value_parser = backend)]
     backend: Option<Backend>,
-    /// For tests: hook in the kernel in this way or not at all
+    /// For tests: use this backend for --kernel or none
     #[arg(long, hide = true, value_name = "BACKEND", value_parser = kernel_backend)]
     kernel_backend: Option<kernel::Backend>,
 }
