@@ -62,7 +62,7 @@ pub fn attach(object: &Object, backend: Backend, file: &File, places: &[Place]) 
 
 /// A place that Linux refused, by its index among the places.
 #[derive(Debug, PartialEq)]
-pub struct Refused {
+pub struct RefusedPlace {
     pub index: usize,
     pub why: HookError,
 }
@@ -71,7 +71,7 @@ pub struct Refused {
 #[derive(Debug, PartialEq)]
 pub struct Parts<L> {
     pub taken: Vec<(Range<usize>, Vec<L>)>,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedPlace>,
 }
 
 /// Attaches all places that Linux accepts: if it refuses a list, bisection finds the refused ones. An error if it
@@ -93,7 +93,7 @@ pub(super) fn attach_parts<L>(
     while let Some(part) = waiting.pop() {
         if parts.refused.len() >= MOST_REFUSED {
             let why = HookError::NotTried { count: MOST_REFUSED, last: last.clone() };
-            parts.refused.extend(part.map(|index| Refused { index, why: why.clone() }));
+            parts.refused.extend(part.map(|index| RefusedPlace { index, why: why.clone() }));
             continue;
         }
         match attach(part.clone()) {
@@ -101,7 +101,7 @@ pub(super) fn attach_parts<L>(
             Err(error) if part.len() == 1 => {
                 let why = refusal(&error);
                 last = why.to_string();
-                parts.refused.push(Refused { index: part.start, why });
+                parts.refused.push(RefusedPlace { index: part.start, why });
             }
             Err(_) => {
                 let middle = part.start + part.len() / 2;

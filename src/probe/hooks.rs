@@ -9,7 +9,7 @@ use std::fs::File;
 use anyhow::{Context, Result};
 use libbpf_rs::Object;
 
-use super::attach::{self, Place, Refused};
+use super::attach::{self, Place, RefusedPlace};
 use super::objects::Base;
 use super::shield::Hook;
 use crate::files::FileId;
@@ -49,7 +49,7 @@ impl Hooks {
         key: FileId,
         file: &File,
         places: &[Place],
-    ) -> Result<Vec<Refused>> {
+    ) -> Result<Vec<RefusedPlace>> {
         let file = file.try_clone().with_context(fds::too_few)?;
         let unhooked = self.unhooked.as_ref();
         let each = unhooked.is_some() || backend.is_single();

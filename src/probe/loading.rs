@@ -12,7 +12,7 @@ use crate::host::Backend;
 use crate::host::Plan;
 use gpurec_trace::HookError;
 
-pub struct Works {
+pub struct LoadedBackend {
     pub backend: Backend,
     /// Better backends, and why they were refused.
     pub refused: Vec<(Backend, HookError)>,
@@ -22,7 +22,7 @@ pub struct Works {
 
 /// Loading the process programs takes Linux as long as finding the backend, so a thread loads them meanwhile. `force`
 /// allows only one backend.
-pub fn all(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<(Object, Works)> {
+pub fn all(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<(Object, LoadedBackend)> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("gpurec-process".into());
         let loading = without_signals(|| thread.spawn_scoped(scope, || base.load_process()));
@@ -38,7 +38,7 @@ pub fn all(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<(Object, 
     })
 }
 
-fn best_backend(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<Works> {
+fn best_backend(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<LoadedBackend> {
     let mut refused = Vec::new();
     for (backend, against) in &plan.backends {
         let backend = *backend;
@@ -50,7 +50,7 @@ fn best_backend(base: &Base, plan: &Plan, force: Option<Backend>) -> Result<Work
             continue;
         }
         match try_backend(base, backend) {
-            Ok((cuda, costs)) => return Ok(Works { backend, refused, cuda, costs }),
+            Ok((cuda, costs)) => return Ok(LoadedBackend { backend, refused, cuda, costs }),
             Err(error) => refused.push((backend, HookError::Backend { error: format!("{error:#}") })),
         }
     }

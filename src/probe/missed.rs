@@ -16,9 +16,9 @@ use libbpf_rs::libbpf_sys::{
 
 /// Counters by the function or the shared program that they belong to. They only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Missed(BTreeMap<String, u64>);
+pub struct Misses(BTreeMap<String, u64>);
 
-impl Missed {
+impl Misses {
     /// Adds the hits that the object's programs missed because a BPF program was running. If copies share the same
     /// hooks, a hit is lost only if all copies missed it: at most as often as the copy that missed fewest.
     pub fn add_programs<'a>(&mut self, copies: impl IntoIterator<Item = &'a Object>) {
@@ -33,8 +33,8 @@ impl Missed {
     }
 
     /// The misses of the programs at mappings before the recording begins: most come from gpurec's own calls of bpf(2).
-    pub fn at_mappings(process: &Object) -> Missed {
-        let mut all = Missed::default();
+    pub fn at_mappings(process: &Object) -> Misses {
+        let mut all = Misses::default();
         all.add_programs([process]);
         all.0.retain(|name, _| name.contains("mmap") || name.contains("mprotect"));
         all
@@ -63,7 +63,7 @@ impl Missed {
     }
 
     /// The increase since an earlier reading.
-    pub fn since(mut self, earlier: &Missed) -> Missed {
+    pub fn since(mut self, earlier: &Misses) -> Misses {
         for (what, count) in &mut self.0 {
             *count = count.saturating_sub(earlier.0.get(what).copied().unwrap_or(0));
         }
@@ -71,7 +71,7 @@ impl Missed {
         self
     }
 
-    pub fn and(mut self, other: Missed) -> Missed {
+    pub fn and(mut self, other: Misses) -> Misses {
         for (what, count) in other.0 {
             self.add(what, count);
         }
@@ -120,8 +120,8 @@ fn is_kprobe(info: &bpf_link_info) -> bool {
 mod tests {
     use super::*;
 
-    fn missed(of: &[(&str, u64)]) -> Missed {
-        Missed(of.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect())
+    fn missed(of: &[(&str, u64)]) -> Misses {
+        Misses(of.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect())
     }
 
     #[test]

@@ -54,15 +54,15 @@ use gpurec_trace::{HookError, Incomplete, Reason};
 use hooks::Hooks;
 use kernel::{Change, Choice, Driver, Numbering};
 pub use list::list;
-use loading::Works;
+use loading::LoadedBackend;
 pub use loss::LossCounters;
-use missed::Missed;
+use missed::Misses;
 use numbers::Numbers;
 pub use objects::{ANY_USER, Base, Settings};
 use overhead_control::OverheadControl;
-use rewritten::Rewritten;
+use rewritten::ModifiedFiles;
 use shield::Hook;
-use verified::Verified;
+use verified::VerifierCounts;
 
 /// A hooked function. BPF knows it by its number (see numbers.rs).
 #[derive(Clone, Debug)]
@@ -144,11 +144,11 @@ pub struct Probes {
     process_links: Vec<Link>,
     numbers: Numbers,
     driver: Option<Driver>,
-    missed_before: Missed,
+    missed_before: Misses,
     hooked: HashSet<FileId>,
     /// Files whose file system may make its callers wait.
     served: HashSet<FileId>,
-    rewritten: Rewritten,
+    rewritten: ModifiedFiles,
 }
 
 impl Probe {
@@ -167,7 +167,7 @@ impl Probes {
         force: Option<Backend>,
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
-        let (process, Works { backend, refused, cuda, costs }) = loading::all(&base, plan, force)?;
+        let (process, LoadedBackend { backend, refused, cuda, costs }) = loading::all(&base, plan, force)?;
         let overhead = settings.budget.then(|| OverheadControl::new(&base, &cuda, costs)).transpose()?;
         Ok(Probes {
             base,
@@ -181,10 +181,10 @@ impl Probes {
             process_links: Vec::new(),
             numbers: Numbers::new(),
             driver: None,
-            missed_before: Missed::default(),
+            missed_before: Misses::default(),
             hooked: HashSet::new(),
             served: HashSet::new(),
-            rewritten: Rewritten::new(),
+            rewritten: ModifiedFiles::new(),
         })
     }
 
@@ -375,7 +375,7 @@ impl Probes {
 
     /// The calls are hooked: from now on Linux-side events are recorded too.
     pub fn begin_kernel(&mut self) -> Result<()> {
-        self.missed_before = Missed::at_mappings(&self.process);
+        self.missed_before = Misses::at_mappings(&self.process);
         if let Some(driver) = &mut self.driver {
             driver.recording_begins();
         }
@@ -384,7 +384,7 @@ impl Probes {
 
     /// Why Linux-side hits are missing, if any are. Uprobes have no such gaps.
     pub fn missed(&self) -> Option<Incomplete> {
-        let mut missed = Missed::default();
+        let mut missed = Misses::default();
         missed.add_programs([&self.process]);
         let driver = self.driver.as_ref().map(Driver::missed).unwrap_or_default();
         missed.since(&self.missed_before).and(driver).reason()
@@ -392,7 +392,7 @@ impl Probes {
 
     /// A sentence for the user: how many instructions the verifier processed for each program.
     pub fn verified(&self) -> Option<String> {
-        let mut verified = Verified::default();
+        let mut verified = VerifierCounts::default();
         verified.add_programs([&self.process, &self.cuda]);
         if let Some(driver) = &self.driver {
             verified.add_programs(driver.objects());
@@ -464,7 +464,7 @@ fn failed(path: &Path, error: &anyhow::Error) -> LookOutcome {
 }
 
 /// Moves the functions whose hooks Linux refused to `not_hooked`.
-fn leave_out(refused: &[attach::Refused], library: &mut Library, image: &mut Image) {
+fn leave_out(refused: &[attach::RefusedPlace], library: &mut Library, image: &mut Image) {
     for one in refused {
         let name = &image.functions[one.index].name;
         library.not_hooked.push(NotHooked::new(name, one.why.clone(), true));

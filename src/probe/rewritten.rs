@@ -14,17 +14,17 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use crate::files::FileId;
 use crate::files::Stamp;
 
-pub struct Rewritten {
+pub struct ModifiedFiles {
     inotify: Option<Inotify>,
     watched: HashMap<WatchDescriptor, FileId>,
     /// Files that were written to and not yet forgotten.
     found: Vec<FileId>,
 }
 
-impl Rewritten {
-    pub fn new() -> Rewritten {
+impl ModifiedFiles {
+    pub fn new() -> ModifiedFiles {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).ok();
-        Rewritten { inotify, watched: HashMap::new(), found: Vec::new() }
+        ModifiedFiles { inotify, watched: HashMap::new(), found: Vec::new() }
     }
 
     /// Readable when a file was written to.

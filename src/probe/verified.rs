@@ -10,9 +10,9 @@ use libbpf_rs::Object;
 use super::objects::programs;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified(BTreeMap<String, u32>);
+pub struct VerifierCounts(BTreeMap<String, u32>);
 
-impl Verified {
+impl VerifierCounts {
     /// Several programs with one name are copies, or serve one function each: the largest number counts.
     pub fn add_programs<'a>(&mut self, objects: impl IntoIterator<Item = &'a Object>) {
         for (name, info) in programs(objects) {

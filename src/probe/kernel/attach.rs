@@ -14,12 +14,12 @@ use anyhow::{Result, anyhow};
 use libbpf_rs::MapCore;
 
 use super::config::bpf_hook;
-use super::driver::{Attached, Driver, Hold, MODULES, Numbering, failed};
+use super::driver::{AttachedHook, Driver, Hold, MODULES, Numbering, failed};
 use super::events::{self, Event};
 use super::functions::{self, Place};
-use super::{Backend, Choice, Planned, Scope, Symbols, Target, Wanted, plan};
+use super::{Backend, Choice, HookRequest, PlannedHook, Scope, Symbols, Target, plan};
 use crate::host;
-use crate::probe::missed::Missed;
+use crate::probe::missed::Misses;
 use crate::probe::numbers;
 use crate::probe::objects::{Base, copies_at_system_calls, find_map, find_program};
 use crate::probe::{Beneath, tracepoint};
@@ -37,7 +37,7 @@ impl Driver {
             maps,
             objects: Vec::new(),
             holds: Vec::new(),
-            missed_before: Missed::default(),
+            missed_before: Misses::default(),
             attached: Vec::new(),
             refused: Vec::new(),
             numbers: wire::Driver::default(),
@@ -90,7 +90,7 @@ impl Driver {
     /// Forgets the hooks in unloaded modules, which are gone. If a module comes back, its functions are hooked anew;
     /// until then tracepoints report the same events.
     fn forget(&mut self, went: &[&str]) {
-        let gone = |one: &Attached| one.module.as_deref().is_some_and(|module| went.contains(&module));
+        let gone = |one: &AttachedHook| one.module.as_deref().is_some_and(|module| went.contains(&module));
         self.attached.retain(|one| !gone(one));
         for module in went {
             match *module {
@@ -178,7 +178,7 @@ impl Driver {
         if wanted.is_empty() {
             return Ok(());
         }
-        let own = wanted.iter().any(|one| matches!(one, Wanted::Named(_)));
+        let own = wanted.iter().any(|one| matches!(one, HookRequest::Named(_)));
         let scope = if own { Scope::Everything } else { Scope::Driver };
         let symbols = Symbols::gather(&host::Facts::gather(), scope);
         // Hooks that were refused for a missing module are tried anew.
@@ -186,13 +186,13 @@ impl Driver {
         let mut places = Vec::new();
         for planned in plan(&wanted, &symbols) {
             match planned {
-                Planned::Take(target) if self.has(&target) => {}
-                Planned::Take(target) if only_tracepoint(&target) => {
+                PlannedHook::Take(target) if self.has(&target) => {}
+                PlannedHook::Take(target) if only_tracepoint(&target) => {
                     let place = Place::new(target.into(), 0);
                     self.refuse(&place.target.name, place.reason(self.choice.backend));
                 }
-                Planned::Take(target) => self.place(target, &mut places, to),
-                Planned::Refused { name, reason } => self.refuse(&name, reason),
+                PlannedHook::Take(target) => self.place(target, &mut places, to),
+                PlannedHook::Refused { name, reason } => self.refuse(&name, reason),
             }
         }
         to.announce();
@@ -208,20 +208,20 @@ impl Driver {
     }
 
     fn has(&self, target: &Target) -> bool {
-        let same = |one: &Attached| one.hook.name == target.name && one.module == target.module;
+        let same = |one: &AttachedHook| one.hook.name == target.name && one.module == target.module;
         self.attached.iter().any(|one| same(one) && one.backend != Backend::Tracepoint)
     }
 
     /// The table's rows in the requested groups, and the user's own functions.
-    fn wanted(&self) -> Vec<Wanted> {
+    fn wanted(&self) -> Vec<HookRequest> {
         let version = host::driver_version();
         let rows = hooks::table(version.as_deref()).into_iter();
-        let mut wanted: Vec<Wanted> = rows
+        let mut wanted: Vec<HookRequest> = rows
             .filter(|hook| self.choice.takes(hook) && !self.reported_otherwise(hook))
-            .map(|hook| Wanted::Hook(Box::new(hook)))
+            .map(|hook| HookRequest::Hook(Box::new(hook)))
             .collect();
         let own = self.choice.hooks.iter().filter(|name| !events::is_event(name));
-        wanted.extend(own.map(|name| Wanted::Named(name.clone())));
+        wanted.extend(own.map(|name| HookRequest::Named(name.clone())));
         wanted
     }
 

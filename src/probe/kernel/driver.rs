@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut};
 
 use super::{Backend, Choice};
-use crate::probe::missed::Missed;
+use crate::probe::missed::Misses;
 use crate::probe::objects::{Base, Only, find_map};
 use crate::probe::{Beneath, Probe};
 use crate::wire;
@@ -25,7 +25,7 @@ pub enum Hold {
     Fd(OwnedFd),
 }
 
-pub(super) struct Attached {
+pub(super) struct AttachedHook {
     pub backend: Backend,
     pub hook: Hooked,
     /// The module whose unloading removes the hook.
@@ -40,8 +40,8 @@ pub struct Driver {
     /// The objects in one inner list are copies at the same hooks.
     pub(super) objects: Vec<Vec<Object>>,
     pub(super) holds: Vec<Hold>,
-    pub(super) missed_before: Missed,
-    pub(super) attached: Vec<Attached>,
+    pub(super) missed_before: Misses,
+    pub(super) attached: Vec<AttachedHook>,
     pub(super) refused: Vec<Refused>,
     pub(super) numbers: wire::Driver,
     /// The modules that were loaded when functions were last hooked.
@@ -68,7 +68,7 @@ impl Driver {
     }
 
     /// Hits that Linux skipped since `recording_begins`.
-    pub fn missed(&self) -> Missed {
+    pub fn missed(&self) -> Misses {
         self.all_missed().since(&self.missed_before)
     }
 
@@ -77,8 +77,8 @@ impl Driver {
         self.missed_before = self.all_missed();
     }
 
-    fn all_missed(&self) -> Missed {
-        let mut missed = Missed::default();
+    fn all_missed(&self) -> Misses {
+        let mut missed = Misses::default();
         for copies in &self.objects {
             missed.add_programs(copies);
         }
@@ -116,7 +116,7 @@ impl Driver {
     pub(super) fn note(&mut self, backend: Backend, module: Option<String>, hook: Hooked) {
         let name = backend.name().to_owned();
         let hook = Hooked { backend: name.clone(), how: name, ..hook };
-        self.attached.push(Attached { backend, hook, module });
+        self.attached.push(AttachedHook { backend, hook, module });
     }
 
     /// Notes a hook at a tracepoint, or why there is none.

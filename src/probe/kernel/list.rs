@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
-use super::resolve::{Planned, Wanted, examine, plan};
+use super::resolve::{HookRequest, PlannedHook, examine, plan};
 use super::symbols::{NVIDIA, Scope, Symbols, caller_sees_addresses};
 use super::target::Target;
 use crate::host::Facts;
@@ -38,7 +38,7 @@ pub(super) fn table(symbols: &Symbols) -> String {
     let mut text = String::new();
     for group in hooks::Group::ALL {
         let of_it = rows.iter().filter(|row| row.group == group);
-        let wanted: Vec<Wanted> = of_it.map(|row| Wanted::Hook(Box::new(row.clone()))).collect();
+        let wanted: Vec<HookRequest> = of_it.map(|row| HookRequest::Hook(Box::new(row.clone()))).collect();
         _ = writeln!(text, "{}", group.name());
         for planned in plan(&wanted, symbols) {
             show(&mut text, &planned, symbols);
@@ -73,9 +73,9 @@ pub(super) fn functions(glob: &Pattern, symbols: &Symbols) -> Result<String> {
         let hint = super::near::hint(glob.as_str(), &symbols.kallsyms);
         bail!("no function of the kernel or a loaded module matches {glob}{hint}");
     }
-    let name = |planned: &Planned| match planned {
-        Planned::Take(target) => target.symbol.clone(),
-        Planned::Refused { name, .. } => name.clone(),
+    let name = |planned: &PlannedHook| match planned {
+        PlannedHook::Take(target) => target.symbol.clone(),
+        PlannedHook::Refused { name, .. } => name.clone(),
     };
     found.sort_by_cached_key(|(module, planned)| (rank(module), *module, name(planned)));
     let mut text = String::new();
@@ -94,10 +94,10 @@ fn rank(module: &str) -> usize {
 }
 
 /// Name, address, backends, group, arguments.
-fn show(text: &mut String, planned: &Planned, symbols: &Symbols) {
+fn show(text: &mut String, planned: &PlannedHook, symbols: &Symbols) {
     let target = match planned {
-        Planned::Take(target) => target,
-        Planned::Refused { name, reason } => {
+        PlannedHook::Take(target) => target,
+        PlannedHook::Refused { name, reason } => {
             _ = writeln!(text, "  {name:<46} not hooked: {reason}");
             return;
         }

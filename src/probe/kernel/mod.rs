@@ -28,7 +28,7 @@ pub use choice::Choice;
 pub use driver::{Driver, Numbering};
 pub use events::Event;
 pub use list::list;
-pub use resolve::{Planned, Wanted, plan};
+pub use resolve::{HookRequest, PlannedHook, plan};
 pub use survey::survey;
 pub use symbols::{Scope, Symbols};
 pub use target::Target;

@@ -16,33 +16,33 @@ use gpurec_trace::HookError;
 /// The largest number of functions hooked for the user's names together.
 pub const MOST: usize = 1000;
 
-pub enum Wanted {
+pub enum HookRequest {
     /// A row of the hook table.
     Hook(Box<Hook>),
     /// The name of a function of Linux or a module, or a pattern of names; not a tracepoint.
     Named(String),
 }
 
-pub enum Planned {
+pub enum PlannedHook {
     Take(Box<Target>),
     Refused { name: String, reason: HookError },
 }
 
-pub fn plan(wanted: &[Wanted], symbols: &Symbols) -> Vec<Planned> {
-    let everything = wanted.iter().any(|one| matches!(one, Wanted::Named(_)));
+pub fn plan(wanted: &[HookRequest], symbols: &Symbols) -> Vec<PlannedHook> {
+    let everything = wanted.iter().any(|one| matches!(one, HookRequest::Named(_)));
     let mut planner = Planner::new(symbols, everything);
     for one in wanted {
         match one {
-            Wanted::Hook(hook) => planner.hook(hook, false),
-            Wanted::Named(name) if is_glob(name) => planner.glob(name),
-            Wanted::Named(name) => planner.named(name),
+            HookRequest::Hook(hook) => planner.hook(hook, false),
+            HookRequest::Named(name) if is_glob(name) => planner.glob(name),
+            HookRequest::Named(name) => planner.named(name),
         }
     }
     planner.finish()
 }
 
 /// Everything that matches, without a limit: for listing, not for hooking.
-pub fn examine(symbols: &Symbols, matches: impl Fn(&Symbol) -> bool) -> Vec<(&str, Planned)> {
+pub fn examine(symbols: &Symbols, matches: impl Fn(&Symbol) -> bool) -> Vec<(&str, PlannedHook)> {
     let mut planner = Planner::new(symbols, true);
     let mut found = Vec::new();
     for symbol in symbols.kallsyms.iter().filter(|symbol| whole(symbol.name) && matches(symbol)) {
@@ -67,12 +67,12 @@ struct Planner<'a> {
     /// Rows of the table without a function on this machine, and whether the user asked for them.
     absent: Vec<(Hook, bool)>,
     named: usize,
-    planned: Vec<Planned>,
+    planned: Vec<PlannedHook>,
 }
 
 /// The compiler's changes to a function, as its name shows them.
 #[derive(Clone, Copy, Default)]
-struct Renamed {
+struct Renaming {
     /// Arguments may be gone or moved.
     arguments: bool,
     part: bool,
@@ -106,7 +106,7 @@ impl<'a> Planner<'a> {
     }
 
     fn refuse(&mut self, name: &str, reason: HookError) {
-        self.planned.push(Planned::Refused { name: name.to_owned(), reason });
+        self.planned.push(PlannedHook::Refused { name: name.to_owned(), reason });
     }
 
     /// A row of the table: looked up in its own module, under its own name or a name that the compiler derived from it.
@@ -167,7 +167,7 @@ impl<'a> Planner<'a> {
             arguments: !changed.unwrap_or_default().arguments,
             note: note(symbol.name, changed),
         };
-        self.planned.push(Planned::Take(Box::new(target)));
+        self.planned.push(PlannedHook::Take(Box::new(target)));
     }
 
     fn is_shared(&self, symbol: Symbol) -> bool {
@@ -255,7 +255,7 @@ impl<'a> Planner<'a> {
         self.take(row.as_ref().map_or(symbol.name, |row| row.name), symbol, row.as_ref(), true);
     }
 
-    fn finish(mut self) -> Vec<Planned> {
+    fn finish(mut self) -> Vec<PlannedHook> {
         for (hook, asked) in std::mem::take(&mut self.absent) {
             self.stand_in(hook, asked);
         }
@@ -271,13 +271,13 @@ impl<'a> Planner<'a> {
         if ladder.iter().all(|(_, against)| against.is_some()) {
             return self.refuse(hook.name, why);
         }
-        let same = |planned: &Planned| match planned {
-            Planned::Take(target) => target.hook.as_ref().is_some_and(|other| {
+        let same = |planned: &PlannedHook| match planned {
+            PlannedHook::Take(target) => target.hook.as_ref().is_some_and(|other| {
                 other.line == hook.line && other.module == hook.module && other.tracepoint == hook.tracepoint
             }),
-            Planned::Refused { .. } => false,
+            PlannedHook::Refused { .. } => false,
         };
-        if let Some(Planned::Take(other)) = self.planned.iter().find(|planned| same(planned)) {
+        if let Some(PlannedHook::Take(other)) = self.planned.iter().find(|planned| same(planned)) {
             let reason = HookError::Replaced { why: why.to_string(), by: other.name.clone() };
             return self.refuse(hook.name, reason);
         }
@@ -293,7 +293,7 @@ impl<'a> Planner<'a> {
             note: Some(why.to_string()),
             hook: Some(hook),
         };
-        self.planned.push(Planned::Take(Box::new(target)));
+        self.planned.push(PlannedHook::Take(Box::new(target)));
     }
 
     fn why_absent(&self, hook: &Hook) -> HookError {
@@ -314,12 +314,12 @@ impl<'a> Planner<'a> {
 }
 
 /// An RM ioctl passes through several functions: the outermost reports the ioctl; an inner one is an ordinary function.
-fn one_ioctl(planned: &mut [Planned]) {
+fn one_ioctl(planned: &mut [PlannedHook]) {
     let mut entries: Vec<&mut Hook> = planned
         .iter_mut()
         .filter_map(|planned| match planned {
-            Planned::Take(target) => target.hook.as_mut(),
-            Planned::Refused { .. } => None,
+            PlannedHook::Take(target) => target.hook.as_mut(),
+            PlannedHook::Refused { .. } => None,
         })
         .filter(|hook| hook.role == Role::Ioctl && hook.module == "nvidia")
         .collect();
@@ -342,20 +342,20 @@ fn whole(name: &str) -> bool {
 }
 
 /// None: the name is the one in the source.
-fn renamed(name: &str) -> Option<Renamed> {
+fn renamed(name: &str) -> Option<Renaming> {
     let (_, suffix) = name.split_once('.')?;
-    let mut renamed = Renamed::default();
+    let mut renamed = Renaming::default();
     for word in suffix.split('.') {
         match word {
             "isra" | "constprop" => renamed.arguments = true,
-            "part" => renamed = Renamed { arguments: true, part: true },
+            "part" => renamed = Renaming { arguments: true, part: true },
             _ => {}
         }
     }
     Some(renamed)
 }
 
-fn note(symbol: &str, changed: Option<Renamed>) -> Option<String> {
+fn note(symbol: &str, changed: Option<Renaming>) -> Option<String> {
     let changed = changed?;
     Some(if changed.part {
         format!(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Backend, Planned, Scope, Symbols, Wanted, plan};
+use super::{Backend, HookRequest, PlannedHook, Scope, Symbols, plan};
 use crate::host::Facts;
 use gpurec_nvidia::hooks;
 
@@ -13,13 +13,15 @@ const SHOWN: usize = 6;
 pub fn survey(facts: &Facts) -> Vec<String> {
     let symbols = Symbols::gather(facts, Scope::Driver);
     let rows = hooks::table(facts.driver.as_deref()).into_iter().filter(|hook| hook.on);
-    let wanted: Vec<Wanted> = rows.map(|hook| Wanted::Hook(Box::new(hook))).collect();
+    let wanted: Vec<HookRequest> = rows.map(|hook| HookRequest::Hook(Box::new(hook))).collect();
     let mut best: Vec<Option<Backend>> = Vec::new();
     let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for planned in plan(&wanted, &symbols) {
         match planned {
-            Planned::Take(target) => best.push(target.usable().next()),
-            Planned::Refused { name, reason } => by_reason.entry(reason.to_string()).or_default().push(name),
+            PlannedHook::Take(target) => best.push(target.usable().next()),
+            PlannedHook::Refused { name, reason } => {
+                by_reason.entry(reason.to_string()).or_default().push(name)
+            }
         }
     }
     let mut lines = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::super::backends::Backend;
 use super::super::symbols::{Kallsyms, Symbols};
-use super::super::{Planned, Target, Wanted, plan};
+use super::super::{HookRequest, PlannedHook, Target, plan};
 use super::{KALLSYMS, capable};
 use gpurec_nvidia::hooks::{self, Hook, Role};
 use gpurec_trace::Args;
@@ -12,39 +12,39 @@ fn row(name: &str) -> Hook {
     hooks::table(None).into_iter().find(|row| row.name == name).expect(name)
 }
 
-fn hook(name: &str) -> Wanted {
-    Wanted::Hook(Box::new(row(name)))
+fn hook(name: &str) -> HookRequest {
+    HookRequest::Hook(Box::new(row(name)))
 }
 
-fn named(name: &str) -> Wanted {
-    Wanted::Named(name.to_owned())
+fn named(name: &str) -> HookRequest {
+    HookRequest::Named(name.to_owned())
 }
 
-fn taken(planned: Vec<Planned>) -> Vec<Target> {
+fn taken(planned: Vec<PlannedHook>) -> Vec<Target> {
     let take = |planned| match planned {
-        Planned::Take(target) => Some(*target),
-        Planned::Refused { .. } => None,
+        PlannedHook::Take(target) => Some(*target),
+        PlannedHook::Refused { .. } => None,
     };
     planned.into_iter().filter_map(take).collect()
 }
 
-fn one(wanted: Wanted, symbols: &Symbols) -> Target {
+fn one(wanted: HookRequest, symbols: &Symbols) -> Target {
     let planned = plan(&[wanted], symbols);
     assert_eq!(planned.len(), 1);
     taken(planned).pop().expect("taken")
 }
 
-fn refusals(planned: Vec<Planned>) -> Vec<(String, String)> {
+fn refusals(planned: Vec<PlannedHook>) -> Vec<(String, String)> {
     let refused = |planned| match planned {
-        Planned::Refused { name, reason } => Some((name, reason.to_string())),
-        Planned::Take(_) => None,
+        PlannedHook::Refused { name, reason } => Some((name, reason.to_string())),
+        PlannedHook::Take(_) => None,
     };
     planned.into_iter().filter_map(refused).collect()
 }
 
-fn refusal(wanted: Wanted, symbols: &Symbols) -> String {
+fn refusal(wanted: HookRequest, symbols: &Symbols) -> String {
     let planned = plan(&[wanted], symbols);
-    assert!(planned.iter().all(|planned| matches!(planned, Planned::Refused { .. })));
+    assert!(planned.iter().all(|planned| matches!(planned, PlannedHook::Refused { .. })));
     refusals(planned).pop().expect("refused").1
 }
 
@@ -150,7 +150,7 @@ fn a_name_in_two_modules() {
     let rows: Vec<_> =
         hooks::table(None).into_iter().filter(|r| r.name == "nv_kthread_q_schedule_q_item").collect();
     let uvm = rows.into_iter().find(|row| row.module == "nvidia_uvm").expect("a row of nvidia_uvm");
-    let target = one(Wanted::Hook(Box::new(uvm)), &capable());
+    let target = one(HookRequest::Hook(Box::new(uvm)), &capable());
     assert_eq!(target.module.as_deref(), Some("nvidia_uvm"));
 }
 
@@ -280,9 +280,7 @@ fn ten_thousand_functions_are_too_many() {
 
 #[test]
 fn what_must_not_be_hooked_is_refused_with_the_reason() {
-    for (name, word) in
-        [("bpf_prog_run", "own hooks"), ("very_early", "noinstr"), ("bpf_p*", "everything")]
-    {
+    for (name, word) in [("bpf_prog_run", "own hooks"), ("very_early", "noinstr"), ("bpf_p*", "everything")] {
         let why = refusal(named(name), &capable());
         assert!(why.contains(word), "{name}: {why}");
     }
@@ -306,7 +304,8 @@ fn a_list_that_cannot_be_read_says_so() {
 fn every_refusal_is_one_sentence() {
     let mut symbols = capable();
     symbols.machine.kprobes = Some(false);
-    let wanted: Vec<Wanted> = hooks::table(None).into_iter().map(|row| Wanted::Hook(Box::new(row))).collect();
+    let wanted: Vec<HookRequest> =
+        hooks::table(None).into_iter().map(|row| HookRequest::Hook(Box::new(row))).collect();
     for (name, why) in refusals(plan(&wanted, &symbols)) {
         assert!(!why.is_empty() && !why.contains('\n') && !why.ends_with('.'), "{name}: {why}");
     }
