@@ -32,15 +32,15 @@ const FILES: [(&str, &[u8]); 3] = [
 
 /// The unpacked files. Dropping it removes the folder.
 #[derive(Debug)]
-pub struct Unpacked {
+pub struct DemoFolder {
     pub dir: PathBuf,
     pub program: PathBuf,
 }
 
 /// Writes the libraries and the program to a new folder in TMPDIR (or /tmp).
-pub fn unpack() -> Result<Unpacked> {
+pub fn unpack() -> Result<DemoFolder> {
     let dir = new_folder(&std::env::temp_dir())?;
-    let unpacked = Unpacked { program: dir.join(PROGRAM), dir };
+    let unpacked = DemoFolder { program: dir.join(PROGRAM), dir };
     for (name, bytes) in FILES {
         let path = unpacked.dir.join(name);
         write(&path, bytes).with_context(|| {
@@ -67,7 +67,7 @@ fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.set_permissions(Permissions::from_mode(0o755))
 }
 
-impl Unpacked {
+impl DemoFolder {
     /// The command line that runs the program with these arguments. The program and the runtime search their own folder
     /// for libraries first (RPATH).
     pub fn command(&self, args: &[OsString]) -> Vec<OsString> {
@@ -83,7 +83,7 @@ pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
     record::run(&Config { target: Target::Command(unpacked.command(args)), ..config })
 }
 
-impl Drop for Unpacked {
+impl Drop for DemoFolder {
     fn drop(&mut self) {
         // A failure here cannot be handled, and nothing depends on it.
         let _ = as_caller(&invoking_user(), || fs::remove_dir_all(&self.dir));

@@ -31,7 +31,7 @@ fn rows(library: &str) -> Vec<Row> {
 /// keeps that file open for writing, and then the file cannot be executed (ETXTBSY).
 static SPAWN: Mutex<()> = Mutex::new(());
 
-fn unpacked() -> Unpacked {
+fn unpacked() -> DemoFolder {
     let _guard = SPAWN.lock().unwrap();
     unpack().unwrap()
 }
@@ -39,7 +39,7 @@ fn unpacked() -> Unpacked {
 struct Run {
     output: Output,
     pid: u32,
-    dir: Unpacked,
+    dir: DemoFolder,
 }
 
 fn run_as(args: &[&str], uid: Option<u32>) -> Run {

@@ -51,7 +51,7 @@ pub enum Event<J> {
 pub struct Pool<J> {
     files: Files,
     idle: Option<Worker>,
-    busy: Vec<Busy<J>>,
+    busy: Vec<BusyWorker<J>>,
     waiting: VecDeque<Request<J>>,
     /// Requests for which no worker could be started.
     failed: Vec<(Request<J>, io::Error)>,
@@ -66,7 +66,7 @@ struct Request<J> {
     again: bool,
 }
 
-struct Busy<J> {
+struct BusyWorker<J> {
     worker: Worker,
     request: Request<J>,
 }
@@ -208,7 +208,7 @@ impl<J: Clone> Pool<J> {
             let Some(request) = self.waiting.pop_front() else { return };
             let asked = self.worker().and_then(|mut worker| worker.ask(&request.ask).map(|()| worker));
             match asked {
-                Ok(worker) => self.busy.push(Busy { worker, request }),
+                Ok(worker) => self.busy.push(BusyWorker { worker, request }),
                 // An idle worker that has ended does not count as a failure of the request.
                 Err(_) if !request.again => self.waiting.push_front(Request { again: true, ..request }),
                 Err(error) => self.failed.push((request, error)),
@@ -217,7 +217,7 @@ impl<J: Clone> Pool<J> {
     }
 }
 
-impl<J> Busy<J> {
+impl<J> BusyWorker<J> {
     fn gone(self, why: Gone) -> Event<J> {
         let path = self.worker.opening.clone();
         self.worker.end();

@@ -104,7 +104,7 @@ impl Output {
 /// The sources of descriptors: those that gpurec inherited, and, because sudo closes them, those of the process that
 /// called sudo.
 #[derive(Clone, Copy, Default)]
-pub struct HandedDown<'a> {
+pub struct FdSources<'a> {
     pub inherited: &'a [RawFd],
     pub caller: Option<u32>,
 }
@@ -112,7 +112,7 @@ pub struct HandedDown<'a> {
 /// Opens the trace to write: the path `given` by the user (`-` is standard output), or by default
 /// `traces/trace_YYYYMMDD_HHMMSS.jsonl` with the link `traces/latest` to it. Empties an existing regular file only if
 /// it was `given`.
-pub fn open(given: Option<&Path>, now: SystemTime, from: HandedDown) -> Result<Output, OpenError> {
+pub fn open(given: Option<&Path>, now: SystemTime, from: FdSources) -> Result<Output, OpenError> {
     let Some(path) = given else { return default_file(Path::new("."), now) };
     match name::descriptor(path) {
         Some(fd) => descriptor(path, fd, from),
@@ -121,7 +121,7 @@ pub fn open(given: Option<&Path>, now: SystemTime, from: HandedDown) -> Result<O
 }
 
 /// Never takes one of gpurec's own descriptors, whatever number the user gives.
-fn descriptor(path: &Path, fd: RawFd, from: HandedDown) -> Result<Output, OpenError> {
+fn descriptor(path: &Path, fd: RawFd, from: FdSources) -> Result<Output, OpenError> {
     let file = if (0..3).contains(&fd) || from.inherited.contains(&fd) {
         // SAFETY: only queries a number, which may be closed.
         let inherited = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -298,7 +298,7 @@ fn no_folder(path: &Path, parent: &Path, errno: Errno) -> OpenError {
     })
 }
 
-fn not_handed_down(path: &Path, fd: RawFd, from: HandedDown, errno: Errno) -> OpenError {
+fn not_handed_down(path: &Path, fd: RawFd, from: FdSources, errno: Errno) -> OpenError {
     let path = path.display();
     if fd < 3 || from.inherited.contains(&fd) {
         return OpenError(format!("{path} is not open for writing ({}); give -o a file", errno.desc()));

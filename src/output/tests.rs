@@ -217,10 +217,10 @@ fn only_descriptors_that_were_handed_down_are_written() {
     let said =
         |path: &Path, from| try_it(path, from).err().map(|error| error.to_string()).unwrap_or_default();
     // The number of one of gpurec's own descriptors.
-    let none = said(&path, HandedDown::default());
+    let none = said(&path, FdSources::default());
     assert!(none.contains("is not open here; give -o a file or a FIFO"), "{none}");
     let inherited = [fd];
-    let from = HandedDown { inherited: &inherited, caller: None };
+    let from = FdSources { inherited: &inherited, caller: None };
     let mut output = try_it(&path, from).unwrap();
     assert_eq!((output.descriptor, &output.path), (Some(fd), &None));
     output.write_all(b"x").unwrap();
@@ -228,7 +228,7 @@ fn only_descriptors_that_were_handed_down_are_written() {
     assert_eq!(fs::read(folder.0.join("f")).unwrap(), b"x");
     let reader = File::open(folder.0.join("f")).unwrap();
     let (number, inherited) = (reader.as_raw_fd(), [reader.as_raw_fd()]);
-    let from = HandedDown { inherited: &inherited, caller: None };
+    let from = FdSources { inherited: &inherited, caller: None };
     let said = said(Path::new(&format!("/dev/fd/{number}")), from);
     assert!(said.contains("is not open for writing"), "{said}");
 }
@@ -238,7 +238,7 @@ fn only_descriptors_that_were_handed_down_are_written() {
 fn of_the_callers_descriptors_pipes_alone_are_written() {
     let (reader, writer) = nix::unistd::pipe().unwrap();
     let file = File::create("/dev/null").unwrap();
-    let from = HandedDown { inherited: &[], caller: Some(std::process::id()) };
+    let from = FdSources { inherited: &[], caller: Some(std::process::id()) };
     let named = |fd: RawFd| PathBuf::from(format!("/dev/fd/{fd}"));
     let mut output = open(Some(&named(writer.as_raw_fd())), at(0), from).unwrap();
     drop(writer);

@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachedProcess {
     pub pid: Pid,
     pub comm: String,
     /// None: its program could not be read.
@@ -18,7 +18,7 @@ pub struct Attached {
     pub pidfd: OwnedFd,
 }
 
-impl Attached {
+impl AttachedProcess {
     /// A warning for the user about a process that can still be recorded.
     pub fn note(&self) -> Option<String> {
         (self.bits_32 == Some(true)).then(|| {
@@ -54,7 +54,7 @@ pub enum AttachError {
     DeniedToRoot { pid: Pid, comm: String, why: io::Error },
 }
 
-pub fn check(pid: Pid) -> Result<Attached, AttachError> {
+pub fn check(pid: Pid) -> Result<AttachedProcess, AttachError> {
     // pid_t is signed, and many calls interpret 0 as the calling process.
     if pid == 0 || pid > i32::MAX as u32 {
         return Err(AttachError::NoSuchProcess(pid));
@@ -83,7 +83,7 @@ pub fn check(pid: Pid) -> Result<Attached, AttachError> {
     if proc::pidfd_ended(pidfd.as_raw_fd(), 0) {
         return Err(AttachError::Ended(pid));
     }
-    Ok(Attached { pid, comm, bits_32, pidfd })
+    Ok(AttachedProcess { pid, comm, bits_32, pidfd })
 }
 
 fn failed(pid: Pid, why: io::Error, gone: AttachError) -> AttachError {

@@ -70,7 +70,7 @@ impl Pointers {
 pub(super) const SHELL: &CStr = c"/bin/sh";
 
 /// Everything that the child needs, prepared before the fork.
-pub(super) struct Prepared {
+pub(super) struct ChildPlan {
     pub candidates: Vec<CString>,
     pub argv: Pointers,
     /// The same arguments for `/bin/sh FILE ARG...`; slot 1 gets the file.
@@ -86,7 +86,7 @@ pub(super) struct Prepared {
     pub parent: Pid,
 }
 
-impl Prepared {
+impl ChildPlan {
     /// The child's whole run: become the user, find the program, wait at the gate, execute it.
     pub fn run(&mut self) -> ! {
         let found = match self.become_ready() {

@@ -4,7 +4,7 @@
 //! then the running program and its exit status.
 
 use super::Pid;
-use super::child::{Pointers, Prepared, SHELL, Stage, WORD_LEN, Word};
+use super::child::{ChildPlan, Pointers, SHELL, Stage, WORD_LEN, Word};
 use super::identity::Identity;
 use super::limits::Limits;
 use super::proc::{self, Env, numbers_in, wait_for_child};
@@ -109,7 +109,7 @@ pub fn resolve(
         env: path_env.map(|p| ("PATH".into(), p.to_owned())).into_iter().collect(),
         ..Launch::default()
     };
-    let (pid, names, ours) = fork(&launch, Prepared::look_up)?;
+    let (pid, names, ours) = fork(&launch, ChildPlan::look_up)?;
     let word = read_word(&ours);
     // Wait for the child in every case, so that it does not stay as a zombie.
     reap(pid);
@@ -122,10 +122,10 @@ pub fn resolve(
 
 /// Forks. The child becomes the user, finds its program, and waits. If the calling thread ends before it opens the
 /// gate, the child ends too.
-pub fn start(launch: &Launch) -> Result<Gated, LaunchError> {
-    let (pid, names, socket) = fork(launch, Prepared::run)?;
+pub fn start(launch: &Launch) -> Result<GatedCommand, LaunchError> {
+    let (pid, names, socket) = fork(launch, ChildPlan::run)?;
     // From here on an early return kills and reaps the child.
-    let mut gated = Gated { pid, socket, pidfd: None, names, found: 0, armed: true };
+    let mut gated = GatedCommand { pid, socket, pidfd: None, names, found: 0, armed: true };
     match read_word(&gated.socket).map_err(|e| internal("reading from the child", e))? {
         Some(Word { stage: Stage::Ready, index, .. }) => gated.found = index,
         Some(word) => return Err(gated.names.error(word)),
@@ -141,9 +141,9 @@ pub fn start(launch: &Launch) -> Result<Gated, LaunchError> {
     Ok(gated)
 }
 
-/// A child that waits at the gate. Dropped without a call of [`Gated::go`], it ends and is reaped.
+/// A child that waits at the gate. Dropped without a call of [`GatedCommand::go`], it ends and is reaped.
 #[derive(Debug)]
-pub struct Gated {
+pub struct GatedCommand {
     pid: Pid,
     socket: OwnedFd,
     pidfd: Option<OwnedFd>,
@@ -152,7 +152,7 @@ pub struct Gated {
     armed: bool,
 }
 
-impl Gated {
+impl GatedCommand {
     pub fn pid(&self) -> Pid {
         self.pid
     }
@@ -164,7 +164,7 @@ impl Gated {
     }
 
     /// Opens the gate and waits until the program runs or has failed to start.
-    pub fn go(mut self) -> Result<Running, LaunchError> {
+    pub fn go(mut self) -> Result<RunningCommand, LaunchError> {
         // If the child was killed at the gate, the socket is closed; wait() reports how it ended.
         let _ = send(self.socket.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL);
         let word = read_word(&self.socket).map_err(|e| internal("waiting for the command to start", e))?;
@@ -173,7 +173,7 @@ impl Gated {
         }
         let pidfd = self.pidfd.take().ok_or_else(|| LaunchError::Internal("no pidfd".into()))?;
         self.armed = false;
-        Ok(Running { pid: self.pid, pidfd, exit: None })
+        Ok(RunningCommand { pid: self.pid, pidfd, exit: None })
     }
 
     fn end(&mut self) -> Exit {
@@ -186,7 +186,7 @@ impl Gated {
     }
 }
 
-impl Drop for Gated {
+impl Drop for GatedCommand {
     fn drop(&mut self) {
         if self.armed {
             self.end();
@@ -196,13 +196,13 @@ impl Drop for Gated {
 
 /// The running command. Dropping this value leaves the command running.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningCommand {
     pid: Pid,
     pidfd: OwnedFd,
     exit: Option<Exit>,
 }
 
-impl Running {
+impl RunningCommand {
     pub fn pid(&self) -> Pid {
         self.pid
     }
@@ -228,7 +228,7 @@ impl Running {
 }
 
 /// Readable once the command has ended.
-impl AsFd for Running {
+impl AsFd for RunningCommand {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
@@ -240,7 +240,7 @@ fn reap(pid: Pid) -> Exit {
 }
 
 /// Returns the child, and the parent's end of the socket pair.
-fn fork(launch: &Launch, run: fn(&mut Prepared) -> !) -> Result<(Pid, Names, OwnedFd), LaunchError> {
+fn fork(launch: &Launch, run: fn(&mut ChildPlan) -> !) -> Result<(Pid, Names, OwnedFd), LaunchError> {
     let (mut prepared, names, [ours, _theirs]) = prepare(launch)?;
     // SAFETY: the child runs only `run`, which keeps to async-signal-safe calls, and ends there.
     match unsafe { libc::fork() } {
@@ -269,7 +269,7 @@ fn read_word(socket: &OwnedFd) -> io::Result<Option<Word>> {
 
 /// What the child needs, and both ends of a socket pair: the gate's byte goes to the child, its words come back, and
 /// close-on-exec reports that the program runs.
-fn prepare(launch: &Launch) -> Result<(Prepared, Names, [OwnedFd; 2]), LaunchError> {
+fn prepare(launch: &Launch) -> Result<(ChildPlan, Names, [OwnedFd; 2]), LaunchError> {
     let name = launch.command.first().ok_or_else(|| LaunchError::Internal("no command".into()))?;
     let path = launch.env.iter().find(|(key, _)| key == "PATH");
     let candidates = candidates(name, path.map(|(_, value)| value.as_os_str()));
@@ -281,7 +281,7 @@ fn prepare(launch: &Launch) -> Result<(Prepared, Names, [OwnedFd; 2]), LaunchErr
     let mut keep = launch.keep_fds.clone();
     keep.push(theirs.as_raw_fd());
     keep.sort_unstable();
-    let prepared = Prepared {
+    let prepared = ChildPlan {
         candidates: c_strings(candidates.iter().map(|path| path.as_os_str().as_bytes().to_vec()))?,
         shell_argv: Pointers::new(shell_args.collect()),
         argv: Pointers::new(args),

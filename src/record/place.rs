@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::Config;
 use super::header::host_name;
 use crate::output::name::{self, Letters};
-use crate::output::{self, HandedDown, Output};
+use crate::output::{self, FdSources, Output};
 use crate::process::environment;
 use crate::process::identity::{self, Identity};
 use crate::process::{proc, rights};
@@ -45,7 +45,7 @@ impl Place {
             return Ok(None);
         }
         let caller = identity::elevated().then(identity::calling_process).flatten();
-        let from = HandedDown { inherited: &config.keep_fds, caller };
+        let from = FdSources { inherited: &config.keep_fds, caller };
         let open = || output::open(self.path.as_deref(), self.start, from);
         let output = rights::as_caller(user, open).with_context(|| {
             format!(

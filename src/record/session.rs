@@ -37,11 +37,11 @@ use crate::pipeline::worker::{Outcome, State, Worker};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
 use crate::probe::{LossCounters, Probe, Probes, rings};
-use crate::process::attach::{self, Attached};
+use crate::process::attach::{self, AttachedProcess};
 use crate::process::fds;
 use crate::process::guardian::Guardian;
 use crate::process::identity;
-use crate::process::launch::{self, Gated, Running};
+use crate::process::launch::{self, GatedCommand, RunningCommand};
 use crate::process::proc;
 use crate::process::rights;
 use crate::process::signals::{self, Mode, Recording, Signals, on_signal};
@@ -81,8 +81,8 @@ struct Session<'a> {
 
 /// The processes whose end ends the recording.
 enum Targets {
-    Command(Running),
-    Pids(Vec<Attached>),
+    Command(RunningCommand),
+    Pids(Vec<AttachedProcess>),
     All,
 }
 
@@ -195,7 +195,7 @@ struct Sources {
     files: Files,
 }
 
-struct Ended {
+struct RecordingEnd {
     outcome: Outcome,
     write_error: Option<io::Error>,
 }
@@ -396,7 +396,7 @@ impl Session<'_> {
 
     /// Ends the recording: stops no more processes, resumes those that are stopped, detaches, drains the rings,
     /// writes the end.
-    fn end(&mut self, recorder: Recorder, why: &EndCause, guardian: Guardian) -> Result<Ended> {
+    fn end(&mut self, recorder: Recorder, why: &EndCause, guardian: Guardian) -> Result<RecordingEnd> {
         // BPF stops no process from here on. Stopped processes resume before the hooks are removed, which can take
         // long.
         self.tracker.beat(false).context(MAPS)?;
@@ -452,10 +452,10 @@ impl Session<'_> {
             // The reader closed gpurec's standard output. As for any filter, this is no error.
             (write_error, outcome.failed) = (None, None);
         }
-        Ok(Ended { outcome, write_error })
+        Ok(RecordingEnd { outcome, write_error })
     }
 
-    fn say_goodbye(&self, ended: &Ended, why: &EndCause) {
+    fn say_goodbye(&self, ended: &RecordingEnd, why: &EndCause) {
         let path = self.path.as_deref();
         if self.config.verbose {
             self.say_details(&ended.outcome.figures);
@@ -511,7 +511,7 @@ impl Session<'_> {
         }
     }
 
-    fn exit_status(&mut self, ended: &Ended, why: &EndCause, leave: &AtomicBool) -> u8 {
+    fn exit_status(&mut self, ended: &RecordingEnd, why: &EndCause, leave: &AtomicBool) -> u8 {
         let failed = ended.write_error.is_some() || ended.outcome.failed.is_some();
         let status = match (&mut self.targets, why) {
             (Targets::Command(_), EndCause::Signal | EndCause::SignalNow) => INTERRUPTED,
@@ -540,7 +540,7 @@ fn run_on(processes: &[(u32, String)]) -> String {
 }
 
 /// Waits for the command, as its caller would, after the recording has ended.
-fn wait_for_command(running: &mut Running, leave: &AtomicBool) -> u8 {
+fn wait_for_command(running: &mut RunningCommand, leave: &AtomicBool) -> u8 {
     loop {
         if let Some(exit) = running.wait_for(100) {
             return exit.code();

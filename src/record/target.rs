@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use anyhow::{Context, Result, bail};
 
 use super::{Config, Target};
-use crate::process::attach::{self, Attached};
+use crate::process::attach::{self, AttachedProcess};
 use crate::process::environment::{self, EnvSource};
 use crate::process::identity::{self, Identity};
 use crate::process::launch::{self, Launch};
@@ -61,7 +61,7 @@ pub fn command(config: &Config, user: &Identity, env: Env, trace: Option<RawFd>)
     Ok(Some(Launch { command: words.clone(), identity, env, limits, keep_fds, stdout_to_stderr }))
 }
 
-pub fn attached(config: &Config, user: &Identity) -> Result<Vec<Attached>> {
+pub fn attached(config: &Config, user: &Identity) -> Result<Vec<AttachedProcess>> {
     let Target::Pids(pids) = &config.target else { return Ok(Vec::new()) };
     let mut all = Vec::new();
     for pid in pids {

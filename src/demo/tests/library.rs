@@ -5,27 +5,27 @@ use std::ffi::{CString, c_char, c_int, c_void};
 
 use libloading::os::unix::{Library, Symbol};
 
-use super::super::Unpacked;
+use super::super::DemoFolder;
 use super::{rows, unpacked};
 
 /// A loaded library: calls its functions by name, with integers only.
-struct Loaded {
+struct LoadedLibrary {
     library: Library,
-    _dir: Unpacked,
+    _dir: DemoFolder,
 }
 
 type N = usize;
 /// Six arguments in registers and six on the stack, more than the functions called here take.
-type Any = unsafe extern "C" fn(N, N, N, N, N, N, N, N, N, N, N, N) -> c_int;
+type AnyFunction = unsafe extern "C" fn(N, N, N, N, N, N, N, N, N, N, N, N) -> c_int;
 
-impl Loaded {
-    fn new(name: &str) -> Loaded {
+impl LoadedLibrary {
+    fn new(name: &str) -> LoadedLibrary {
         let dir = unpacked();
         // The library may have started a thread, so its code must stay mapped after it is closed.
         let flags = libc::RTLD_NOW | libc::RTLD_NODELETE;
         // SAFETY: our own library; its constructors only read the environment.
         let library = unsafe { Library::open(Some(dir.dir.join(name)), flags) }.unwrap();
-        Loaded { library, _dir: dir }
+        LoadedLibrary { library, _dir: dir }
     }
 
     fn address(&self, name: &str) -> Option<usize> {
@@ -41,7 +41,7 @@ impl Loaded {
         // SAFETY: the functions called this way take integer arguments; each test passes valid pointers, or pointers
         // that the library must reject.
         unsafe {
-            std::mem::transmute::<usize, Any>(address)(
+            std::mem::transmute::<usize, AnyFunction>(address)(
                 a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11],
             )
         }
@@ -57,8 +57,8 @@ impl Loaded {
     }
 
     /// The driver with a context that is current in this thread.
-    fn driver() -> Loaded {
-        let driver = Loaded::new("libcuda.so.1");
+    fn driver() -> LoadedLibrary {
+        let driver = LoadedLibrary::new("libcuda.so.1");
         assert_eq!(driver.call("cuInit", &[0]), 0);
         let mut context = 0usize;
         assert_eq!(driver.call("cuDevicePrimaryCtxRetain", &[out(&mut context), 0]), 0);
@@ -71,7 +71,7 @@ fn out<T>(value: &mut T) -> usize {
     std::ptr::from_mut(value) as usize
 }
 
-fn lookup(driver: &Loaded, base: &str, version: usize, flags: usize) -> Result<usize, c_int> {
+fn lookup(driver: &LoadedLibrary, base: &str, version: usize, flags: usize) -> Result<usize, c_int> {
     let base = CString::new(base).unwrap();
     let (mut found, mut status) = (0usize, -1 as c_int);
     match driver.call(
@@ -85,7 +85,7 @@ fn lookup(driver: &Loaded, base: &str, version: usize, flags: usize) -> Result<u
 
 #[test]
 fn get_proc_address_gives_the_exported_symbol() {
-    let driver = Loaded::new("libcuda.so.1");
+    let driver = LoadedLibrary::new("libcuda.so.1");
     let cases = [
         ("cuMemAlloc", 12020, 0, "cuMemAlloc_v2"),
         ("cuMemAlloc", 2000, 0, "cuMemAlloc"),
@@ -122,10 +122,10 @@ fn get_proc_address_gives_the_exported_symbol() {
 
 #[test]
 fn errors_are_the_real_ones() {
-    let fresh = Loaded::new("libcuda.so.1");
+    let fresh = LoadedLibrary::new("libcuda.so.1");
     let mut pointer = 0u64;
     assert_eq!(fresh.call("cuMemAlloc_v2", &[out(&mut pointer), 64]), 3, "not initialised");
-    let driver = Loaded::driver();
+    let driver = LoadedLibrary::driver();
     assert_eq!(driver.call("cuMemAlloc_v2", &[out(&mut pointer), 9 << 30]), 2, "more than 8 GiB");
     assert_eq!(driver.call("cuMemAlloc_v2", &[out(&mut pointer), 0]), 1);
     assert_eq!(driver.call("cuMemFree_v2", &[0x1234]), 1);
@@ -143,7 +143,7 @@ fn errors_are_the_real_ones() {
 
 #[test]
 fn memory_is_counted_copied_and_given_back() {
-    let driver = Loaded::driver();
+    let driver = LoadedLibrary::driver();
     let free = || {
         let (mut free, mut total) = (0usize, 0usize);
         assert_eq!(driver.call("cuMemGetInfo_v2", &[out(&mut free), out(&mut total)]), 0);
@@ -174,7 +174,7 @@ fn memory_is_counted_copied_and_given_back() {
 #[test]
 fn physical_memory_is_mapped_and_unmapped() {
     const SIZE: usize = 4 << 20;
-    let driver = Loaded::driver();
+    let driver = LoadedLibrary::driver();
     let (mut address, mut physical) = (0usize, 0usize);
     let mut properties = [1u32, 0, 1, 0, 0, 0, 0, 0];
     let mut access = [1u32, 0, 3, 0];
@@ -196,7 +196,7 @@ fn physical_memory_is_mapped_and_unmapped() {
 
 #[test]
 fn work_takes_its_time() {
-    let driver = Loaded::driver();
+    let driver = LoadedLibrary::driver();
     let (mut module, mut function, mut stream) = (0usize, 0usize, 0usize);
     let (ptx, name) = (c".version 8.0", c"kernel");
     assert_eq!(driver.call("cuModuleLoadData", &[out(&mut module), ptx.as_ptr() as usize]), 0);
@@ -230,7 +230,7 @@ extern "C" fn count_one(counter: *mut c_void) {
 
 #[test]
 fn host_functions_are_over_when_the_stream_is() {
-    let driver = Loaded::driver();
+    let driver = LoadedLibrary::driver();
     let counter = std::sync::atomic::AtomicU32::new(0);
     let mut stream = 0usize;
     assert_eq!(driver.call("cuStreamCreate", &[out(&mut stream), 0]), 0);
@@ -244,7 +244,7 @@ fn host_functions_are_over_when_the_stream_is() {
 
 #[test]
 fn what_has_no_behaviour_succeeds_and_is_counted() {
-    let driver = Loaded::new("libcuda.so.1");
+    let driver = LoadedLibrary::new("libcuda.so.1");
     assert_eq!(driver.call("cuTensorMapEncodeTiled", &[]), 0);
     assert_eq!(driver.call("cuMulticastGetGranularity", &[]), 0);
     assert_eq!(driver.calls("cuTensorMapEncodeTiled"), 1);
@@ -255,7 +255,7 @@ fn what_has_no_behaviour_succeeds_and_is_counted() {
 /// Every function counts its call and returns, for each kind of prologue.
 #[test]
 fn every_entry_counts_one_call() {
-    let driver = Loaded::new("libcuda.so.1");
+    let driver = LoadedLibrary::new("libcuda.so.1");
     let (mut seen, mut bad) = (0, Vec::new());
     for row in rows("driver") {
         // All arguments null: the function refuses (not initialised, or nothing to write to) or has nothing to do.
@@ -274,7 +274,7 @@ fn every_entry_counts_one_call() {
 
 #[test]
 fn the_last_error_stays_until_it_is_asked_for() {
-    let runtime = Loaded::new("libcudart.so.13");
+    let runtime = LoadedLibrary::new("libcudart.so.13");
     let mut pointer = 0usize;
     assert_eq!(runtime.call("cudaMalloc", &[out(&mut pointer), 1 << 46]), 2);
     assert_eq!(runtime.call("cudaMalloc", &[out(&mut pointer), 64]), 0);

@@ -1,7 +1,7 @@
 //! Tests with real child processes of real users.
 
 use super::super::identity::{self, Identity};
-use super::super::launch::{Exit, Gated, Launch, LaunchError, resolve, start};
+use super::super::launch::{Exit, GatedCommand, Launch, LaunchError, resolve, start};
 use super::super::proc;
 use super::{eventually, helper, root};
 use std::ffi::{OsStr, OsString};
@@ -148,7 +148,7 @@ fn exit_status_and_signal() {
     assert_eq!(code(&["sh", "-c", "exit 7"]), 7);
     assert_eq!(code(&["sh", "-c", "kill -TERM $$"]), 143);
     assert_eq!(code(&["sh", "-c", "kill -PIPE $$"]), 141);
-    let mut running = start(&launch(&["sleep", "60"])).and_then(Gated::go).expect("runs");
+    let mut running = start(&launch(&["sleep", "60"])).and_then(GatedCommand::go).expect("runs");
     assert_eq!(running.wait_for(0), None);
     running.signal(libc::SIGUSR1).expect("sent");
     assert_eq!(running.wait_for(5000), Some(Exit::Signal(libc::SIGUSR1)));
@@ -226,7 +226,7 @@ fn environment_is_exactly_what_was_given() {
     }
     let mut sleeper = launch(&["sleep", "60"]);
     sleeper.env.push(("VIRTUAL_ENV".into(), "/x y".into()));
-    let mut running = start(&sleeper).and_then(Gated::go).expect("runs");
+    let mut running = start(&sleeper).and_then(GatedCommand::go).expect("runs");
     assert_eq!(proc::environ(running.pid()).expect("its environment"), sleeper.env);
     running.signal(libc::SIGKILL).expect("sent");
     assert_eq!(running.wait().code(), 137);
@@ -269,7 +269,7 @@ fn killed_at_the_gate_is_the_commands_own_end() {
 #[ignore = "a helper process of the test below"]
 fn helper_dies_with_children() {
     let _gated = start(&launch(&["sleep", "60"])).expect("starts");
-    let running = start(&launch(&["sleep", "61"])).and_then(Gated::go).expect("runs");
+    let running = start(&launch(&["sleep", "61"])).and_then(GatedCommand::go).expect("runs");
     let out = std::env::var_os("ROOM_OUT").expect("ROOM_OUT");
     let text = format!("{} {}", _gated.pid(), running.pid());
     fs::write(Path::new(&out).with_extension("part"), text).expect("written");

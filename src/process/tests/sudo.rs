@@ -2,7 +2,7 @@
 
 use super::super::environment::user_environment;
 use super::super::identity::invoking_user;
-use super::super::launch::{Gated, Launch, start};
+use super::super::launch::{GatedCommand, Launch, start};
 use super::{helper_args, root};
 use std::fs;
 use std::path::PathBuf;
@@ -87,7 +87,7 @@ fn helper_under_sudo() {
         env,
         ..Launch::default()
     };
-    let exit = start(&launch).and_then(Gated::go).expect("runs").wait();
+    let exit = start(&launch).and_then(GatedCommand::go).expect("runs").wait();
     assert_eq!(exit.code(), 0);
 }
 

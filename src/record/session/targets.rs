@@ -6,7 +6,11 @@ use super::*;
 impl Session<'_> {
     /// Makes processes targets and hooks the libraries they have mapped. They become targets first: BPF then reports
     /// what they map from that moment on, and the scan finds what they mapped before.
-    pub(super) fn take_targets(&mut self, gated: Option<&Gated>, attached: &[Attached]) -> Result<()> {
+    pub(super) fn take_targets(
+        &mut self,
+        gated: Option<&GatedCommand>,
+        attached: &[AttachedProcess],
+    ) -> Result<()> {
         if let Some(gated) = gated {
             self.tracker.add_target(gated.pid()).context(MAPS)?;
         }
@@ -46,7 +50,7 @@ impl Session<'_> {
 
     /// Makes a running process and its descendants targets. The children that a target forks become targets too. To
     /// find those forked just before, the process tree is read again until it shows nothing new.
-    fn adopt(&self, one: &Attached) -> Result<Vec<u32>> {
+    fn adopt(&self, one: &AttachedProcess) -> Result<Vec<u32>> {
         let mut known = Vec::new();
         loop {
             let tree = if self.config.follow { proc::process_tree(one.pid) } else { vec![one.pid] };
