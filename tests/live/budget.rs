@@ -13,7 +13,7 @@ use crate::trace::{Call, Trace};
 
 const LEVELS: [&str; 2] = ["recorded", "unhooked"];
 
-struct Hot {
+struct HotProgram {
     library: String,
     program: String,
 }
@@ -28,13 +28,13 @@ struct Line<'a> {
     line: &'a Value,
 }
 
-fn hot(room: &Room) -> Hot {
+fn hot(room: &Room) -> HotProgram {
     let library = room.compile("libhot.c", "libhot.so", &["-shared", "-fPIC"]);
     let program = room.compile("hot.c", "hot", &[&library]);
-    Hot { library, program }
+    HotProgram { library, program }
 }
 
-impl Hot {
+impl HotProgram {
     fn record(&self, room: &Room, options: &[&str], words: &[&str]) -> (Done, Trace) {
         let options = [&["--lib", &self.library], options].concat();
         // Launches, and the queries that come with them, are well within the budget where a hit costs most: the

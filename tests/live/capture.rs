@@ -27,12 +27,12 @@ const FUNCTIONS: [&str; 9] = [
     "cuDeviceGetName",
 ];
 
-struct Recorded {
+struct TracedRun {
     trace: Trace,
     lines: Vec<Value>,
 }
 
-fn recorded(room: &Room, backend: &str, more: &[&str]) -> Recorded {
+fn recorded(room: &Room, backend: &str, more: &[&str]) -> TracedRun {
     let mut names: BTreeSet<String> = FUNCTIONS.map(str::to_owned).into();
     names.insert("cuLaunchKernel".to_owned());
     let library = build(room, "libcuda.so.1", &names);
@@ -46,11 +46,11 @@ fn recorded(room: &Room, backend: &str, more: &[&str]) -> Recorded {
     let trace = Trace::checked(room, &file);
     trace.by(backend);
     let lines = text_of(Path::new(&file)).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    Recorded { trace, lines }
+    TracedRun { trace, lines }
 }
 
 /// Records on every backend.
-fn each_backend(check: impl Fn(&Recorded)) {
+fn each_backend(check: impl Fn(&TracedRun)) {
     live(|room| {
         for backend in backends() {
             let recorded = recorded(room, backend, &[]);
@@ -60,7 +60,7 @@ fn each_backend(check: impl Fn(&Recorded)) {
     });
 }
 
-impl Recorded {
+impl TracedRun {
     /// Returns the values of `key` in a function's calls, in order.
     fn all(&self, function: &str, phase: &str, key: &str) -> Vec<&Value> {
         let lines = self.lines.iter().filter(|line| line["name"] == function && line["phase"] == phase);

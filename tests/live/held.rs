@@ -28,14 +28,14 @@ fn send(pid: u32, signal: Signal) {
 }
 
 /// A process of root's that loads one library after the other once the gate opens.
-struct Loading<'a> {
+struct LoadingProcess<'a> {
     target: Started<'a>,
     gate: PathBuf,
     begun: String,
 }
 
-impl Loading<'_> {
-    fn new(room: &Room) -> Loading<'_> {
+impl LoadingProcess<'_> {
+    fn new(room: &Room) -> LoadingProcess<'_> {
         let x = X::new(room);
         let number = room.number();
         let (gate, begun) = (room.path(&format!("gate-{number}")), room.text(&format!("begun-{number}")));
@@ -48,7 +48,7 @@ impl Loading<'_> {
         }
         let script = format!("read go < {}; exec {}", gate.display(), words.join(" "));
         let target = room.target(&["sh", "-c", &script]);
-        Loading { target, gate, begun }
+        LoadingProcess { target, gate, begun }
     }
 
     /// Stops the recorder until its target waits for it.
@@ -82,7 +82,7 @@ fn recorder(room: &Room) -> u32 {
 fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
     as_user(|room, user| {
         user.may_run("!use_pty", env!("CARGO_BIN_EXE_gpurec"));
-        let loading = Loading::new(room);
+        let loading = LoadingProcess::new(room);
         let file = user.home.join("t.jsonl");
         // gpurec's arguments name this test's folder.
         let words = format!("-o {} --lib {LIB} --pid {}", file.display(), loading.target.pid());
@@ -109,7 +109,7 @@ fn a_person_who_stops_the_recorder_stops_nobody_else_for_long() {
 #[ignore = "slow, and much as lossless::a_target_that_somebody_else_stops_stays_stopped: scripts/test --full"]
 fn who_is_stopped_by_somebody_else_too_stays_stopped() {
     live(|room| {
-        let loading = Loading::new(room);
+        let loading = LoadingProcess::new(room);
         let (file, pid) = (room.text("t.jsonl"), loading.target.pid());
         let recording = loading.held_recording(room, &file);
         // This stop waits behind gpurec's own stop.
@@ -131,7 +131,7 @@ fn who_is_stopped_by_somebody_else_too_stays_stopped() {
 #[ignore = "slow, and much as a_person_who_stops_the_recorder_stops_nobody_else_for_long: scripts/test --full"]
 fn the_recorder_that_comes_back_ends_no_later_stop() {
     live(|room| {
-        let loading = Loading::new(room);
+        let loading = LoadingProcess::new(room);
         let (file, pid) = (room.text("t.jsonl"), loading.target.pid());
         let recording = loading.held_recording(room, &file);
         eventually("the guardian", || !is_stopped(pid));

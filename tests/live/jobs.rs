@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::needs;
 use crate::room::{Room, eventually, live, within};
 use crate::trace::Trace;
-use crate::unharmed::Odd;
+use crate::unharmed::OddPrograms;
 
 const LIB: &str = "libx.so.1:x_*";
 const SHELL: [&str; 5] = ["bash", "--norc", "--noprofile", "--noediting", "-i"];
@@ -63,7 +63,7 @@ fn until_hooked(file: &str) -> String {
 #[test]
 fn a_recording_that_its_shell_suspends() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let (file, go, gpurec) = (room.text("t.jsonl"), room.text("go"), env!("CARGO_BIN_EXE_gpurec"));
         let record = format!(
             "{gpurec} -q --lib '{LIB}' -o {file} -- {} wait {go} {}\n",
@@ -90,7 +90,7 @@ fn a_recording_that_its_shell_suspends() {
 #[test]
 fn a_shell_with_job_control_that_is_recorded() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let (file, go, copies) = (room.text("t.jsonl"), room.text("go"), odd.copies.join(" "));
         let words =
             [&[env!("CARGO_BIN_EXE_gpurec"), "-q", "--lib", LIB, "-o", &file, "--"], &SHELL[..]].concat();
@@ -121,7 +121,7 @@ fn a_shell_with_job_control_that_is_recorded() {
 #[test]
 fn a_script_with_job_control_and_no_terminal() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let file = room.text("t.jsonl");
         let (go, hooked) = (room.text("go"), until_hooked(&file));
         let wait = format!("{} wait {go} {}", odd.program, odd.copies.join(" "));
@@ -164,7 +164,7 @@ impl Drop for OwnTerminals {
 fn programs_that_stop_with_their_child() {
     live(|room| {
         assert!(needs::program("sudo") || needs::skip("install sudo"));
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let copy = |i: usize| room.text(&format!("new-{i}.so"));
         let nsenter = "nsenter --pid=/proc/self/ns/pid --";
         let programs =

@@ -135,7 +135,7 @@ impl Plan {
 }
 
 /// What the program did: by the names of `check`, and each function's calls as the libraries counted them.
-struct Made {
+struct ProgramCounts {
     figures: BTreeMap<String, u64>,
     functions: BTreeMap<String, u64>,
 }
@@ -150,7 +150,7 @@ fn numbers(path: &str) -> BTreeMap<String, u64> {
 }
 
 /// Records one plan. Returns the trace and what the program did.
-fn record(room: &Room, program: &str, plan: &Plan) -> (String, Made) {
+fn record(room: &Room, program: &str, plan: &Plan) -> (String, ProgramCounts) {
     let run = room.number();
     let [file, counts, by_library, go] =
         ["jsonl", "figures", "calls", "go"].map(|what| room.text(&format!("{run}.{what}")));
@@ -188,7 +188,7 @@ fn record(room: &Room, program: &str, plan: &Plan) -> (String, Made) {
     }
     let mut functions = numbers(&format!("{by_library}.cuda"));
     functions.extend(numbers(&format!("{by_library}.cudart")));
-    (file, Made { figures: numbers(&counts), functions })
+    (file, ProgramCounts { figures: numbers(&counts), functions })
 }
 
 fn stall(plan: &Plan, recording: &Started) {
@@ -255,7 +255,7 @@ fn json(room: &Room, words: &[&str]) -> Value {
     serde_json::from_slice(&done.stdout).unwrap()
 }
 
-fn judge(room: &Room, plan: &Plan, file: &str, made: &Made, sums: &mut Sums) {
+fn judge(room: &Room, plan: &Plan, file: &str, made: &ProgramCounts, sums: &mut Sums) {
     let summary = json(room, &["summary", "--json", file]);
     let sum = |names: &[&str]| names.iter().map(|name| made.figures[*name]).sum::<u64>();
     let mut all_known = true;
@@ -287,7 +287,7 @@ fn judge(room: &Room, plan: &Plan, file: &str, made: &Made, sums: &mut Sums) {
 }
 
 /// Checks the calls of each function, and of all.
-fn calls(plan: &Plan, summary: &Value, made: &Made, complete: bool) {
+fn calls(plan: &Plan, summary: &Value, made: &ProgramCounts, complete: bool) {
     for function in summary["functions"].as_array().unwrap() {
         let (name, calls) = (function["name"].as_str().unwrap(), function["calls"].as_u64().unwrap());
         let counted = match plan.mode {
@@ -303,7 +303,7 @@ fn calls(plan: &Plan, summary: &Value, made: &Made, complete: bool) {
     }
 }
 
-fn checks(room: &Room, plan: &Plan, file: &str, made: &Made, sums: &mut Sums) {
+fn checks(room: &Room, plan: &Plan, file: &str, made: &ProgramCounts, sums: &mut Sums) {
     let assertions: Vec<String> =
         made.figures.iter().map(|(name, number)| format!("{name}=={number}")).collect();
     let mut words = vec!["check", "--json"];

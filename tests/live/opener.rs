@@ -17,22 +17,22 @@ use crate::trace::Trace;
 const STAYS: &str = "40";
 
 /// A library behind a FUSE server, see fixtures/programs/fuse.c.
-struct Served<'a> {
+struct ServedLibrary<'a> {
     x: X,
     server: Started<'a>,
     point: String,
     library: String,
 }
 
-impl Served<'_> {
-    fn new<'a>(room: &'a Room, mode: &str, user: &str) -> Served<'a> {
+impl ServedLibrary<'_> {
+    fn new<'a>(room: &'a Room, mode: &str, user: &str) -> ServedLibrary<'a> {
         let x = X::new(room);
         let program = room.compile("fuse.c", "fuse", &[]);
         let point = room.text("mnt");
         fs::create_dir(&point).unwrap();
         let mut server = room.target(&[&program, &point, "libserved.so", &x.library, mode, STAYS, user]);
         server.wait_for_stdout("serving");
-        Served { library: format!("{point}/libserved.so"), point, x, server }
+        ServedLibrary { library: format!("{point}/libserved.so"), point, x, server }
     }
 
     fn record(&self, room: &Room, file: &str) -> Done {
@@ -47,7 +47,7 @@ impl Served<'_> {
     }
 }
 
-impl Drop for Served<'_> {
+impl Drop for ServedLibrary<'_> {
     fn drop(&mut self) {
         if self.server.is_running() {
             self.server.signal(Signal::SIGTERM);
@@ -62,7 +62,7 @@ impl Drop for Served<'_> {
 fn a_library_whose_server_does_not_answer() {
     for mode in ["open", "getattr"] {
         live(|room| {
-            let served = Served::new(room, mode, "0");
+            let served = ServedLibrary::new(room, mode, "0");
             let file = room.text("t.jsonl");
             let done = served.record(room, &file);
             assert_eq!(done.exited(0).text(), "loaded\n", "{mode}");
@@ -79,7 +79,7 @@ fn a_library_whose_server_does_not_answer() {
 #[ignore = "slow, and much as a_library_whose_server_does_not_answer: scripts/test --full"]
 fn gpurec_ends_while_a_server_does_not_answer() {
     live(|room| {
-        let served = Served::new(room, "open", "0");
+        let served = ServedLibrary::new(room, "open", "0");
         let mut command = room.command(&served.x.program);
         command.args(["wait", &room.text("never")]).env("LD_PRELOAD", &served.library);
         let mut target = room.start(command);
@@ -135,7 +135,7 @@ fn a_server_that_is_recorded_and_maps_a_library_itself() {
 #[test]
 fn a_library_that_roots_server_serves_is_recorded() {
     live(|room| {
-        let served = Served::new(room, "honest", "0");
+        let served = ServedLibrary::new(room, "honest", "0");
         let (file, start) = (room.text("t.jsonl"), room.text("start"));
         let words = ["--lib", "libserved.so:x_*", "-o", &file, "--", "env"];
         let preload = format!("LD_PRELOAD={}", served.library);
@@ -150,7 +150,7 @@ fn a_library_that_roots_server_serves_is_recorded() {
 #[test]
 fn a_library_that_an_ordinary_users_server_serves_is_not_hooked() {
     live(|room| {
-        let served = Served::new(room, "honest", "1000");
+        let served = ServedLibrary::new(room, "honest", "1000");
         let file = room.text("t.jsonl");
         assert_eq!(served.record(room, &file).exited(0).text(), "loaded\n");
         let trace = Trace::checked(room, &file);

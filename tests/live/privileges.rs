@@ -42,12 +42,12 @@ fn with_capabilities(room: &Room, caps: &[&str], words: &[&str]) -> Command {
 /// Debian's Linux starts with level 3, where CAP_PERFMON is not enough.
 /// In: a check that gpurec says so.
 /// Out: level 2, until this is dropped.
-struct NotParanoid(String);
+struct ParanoidLevel(String);
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
 
-impl NotParanoid {
-    fn new(room: &Room, words: &[&str]) -> NotParanoid {
+impl ParanoidLevel {
+    fn new(room: &Room, words: &[&str]) -> ParanoidLevel {
         let before = fs::read_to_string(PARANOID).unwrap();
         let level: i32 = before.trim().parse().unwrap();
         if level > 2 && !single_uprobes_only() {
@@ -55,11 +55,11 @@ impl NotParanoid {
             done.exited(125).said(&format!("kernel.perf_event_paranoid is {level}, ")).one_sentence();
             fs::write(PARANOID, "2").unwrap();
         }
-        NotParanoid(before)
+        ParanoidLevel(before)
     }
 }
 
-impl Drop for NotParanoid {
+impl Drop for ParanoidLevel {
     fn drop(&mut self) {
         let _ = fs::write(PARANOID, &self.0);
     }
@@ -71,7 +71,7 @@ fn these_suffice_without_root() {
         let file = room.path("tmp/t.jsonl");
         let file = file.to_str().unwrap();
         let words = ["demo", "-o", file, "--", "--loops", "2"];
-        let _lowered = NotParanoid::new(room, &words);
+        let _lowered = ParanoidLevel::new(room, &words);
         room.run(with_capabilities(room, &of_own_but(None), &words)).exited(0);
         assert!(Trace::checked(room, file).is_whole().calls.len() > 100);
         fs::remove_file(file).unwrap();
@@ -101,7 +101,7 @@ fn these_suffice_for_processes_of_others() {
         let words = ["--pid", &pid, "-o", file, "--duration", "1"];
         let done = room.run(with_capabilities(room, &of_own_but(None), &words));
         done.exited(125).said("CAP_SYS_PTRACE").one_sentence();
-        let _lowered = NotParanoid::new(room, &["-o", file, "--", "true"]);
+        let _lowered = ParanoidLevel::new(room, &["-o", file, "--", "true"]);
         let all = [of_own_but(None).as_slice(), &["sys_ptrace"]].concat();
         let before = target.stdout().lines().count();
         room.run(with_capabilities(room, &all, &words)).exited(0);

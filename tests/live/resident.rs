@@ -14,16 +14,16 @@ use crate::needs::{backends, skip};
 use crate::room::{Room, live};
 use crate::trace::{Trace, text_of};
 
-struct Resident {
+struct ResidentProgram {
     program: String,
     library: String,
 }
 
-impl Resident {
-    fn new(room: &Room) -> Resident {
+impl ResidentProgram {
+    fn new(room: &Room) -> ResidentProgram {
         let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
         let library = room.compile("few.c", "libcuda.so.1", &flags);
-        Resident { program: room.compile("resident.c", "resident", &[]), library }
+        ResidentProgram { program: room.compile("resident.c", "resident", &[]), library }
     }
 }
 
@@ -39,7 +39,7 @@ fn is_unreadable(args: &Value, name: &str) -> bool {
 }
 
 /// Attaches, makes the program call, and does what must be possible before the fault is answered.
-fn while_it_waits(room: &Room, resident: &Resident, backend: &str, mode: &str) -> Option<String> {
+fn while_it_waits(room: &Room, resident: &ResidentProgram, backend: &str, mode: &str) -> Option<String> {
     let number = room.number();
     let [file, go, answer] = ["t.jsonl", "go", "answer"].map(|name| room.text(&format!("{number}-{name}")));
     let mut target = room.target(&[&resident.program, mode, &resident.library, "", &go, &answer]);
@@ -72,7 +72,7 @@ fn while_it_waits(room: &Room, resident: &Resident, backend: &str, mode: &str) -
 /// Runs each backend; `check` gets the file.
 fn each_backend(mode: &str, check: impl Fn(&str)) {
     live(|room| {
-        let resident = Resident::new(room);
+        let resident = ResidentProgram::new(room);
         for backend in backends() {
             if let Some(file) = while_it_waits(room, &resident, backend, mode) {
                 check(&file);
@@ -123,7 +123,7 @@ fn a_call_that_waits_for_its_text() {
 #[test]
 fn a_text_that_the_callee_is_the_first_to_touch() {
     live(|room| {
-        let resident = Resident::new(room);
+        let resident = ResidentProgram::new(room);
         let letters = room.text("letters");
         for backend in backends() {
             let mut bytes = vec![b'f'; 8 * 4096];

@@ -9,7 +9,7 @@ use crate::refuse::Call;
 use crate::refused::{HOOKS, place_of};
 use crate::room::{Room, live};
 use crate::trace::Trace;
-use crate::unharmed::Odd;
+use crate::unharmed::OddPrograms;
 
 /// The same library with all of its code elsewhere.
 fn moved(room: &Room) -> Vec<u8> {
@@ -112,7 +112,7 @@ fn a_library_that_is_written_to_between_two_processes() {
 fn a_library_that_is_written_to_while_it_is_loaded() {
     live(|room| {
         for backend in crate::needs::backends() {
-            let odd = Odd::new(room);
+            let odd = OddPrograms::new(room);
             let [file, first, last] =
                 ["t.jsonl", "first", "last"].map(|name| room.text(&format!("{backend}-{name}")));
             let (copy, lib) = (&odd.copies[0], format!("{}:x_*", odd.copies[0]));

@@ -224,14 +224,14 @@ fn no_trace_tells_what_lies_in_a_closed_folder() {
 #[test]
 fn no_address_of_the_kernel_is_told() {
     const RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
-    struct Before(String);
-    impl Drop for Before {
+    struct Restriction(String);
+    impl Drop for Restriction {
         fn drop(&mut self) {
             let _ = fs::write(RESTRICT, &self.0);
         }
     }
     with_gpurec_alone(|room, user, _| {
-        let _before = Before(fs::read_to_string(RESTRICT).unwrap());
+        let _before = Restriction(fs::read_to_string(RESTRICT).unwrap());
         let is_told = |text: &str| text.contains("0xffff");
         let list =
             |glob: &str| user.types(room, &format!("sudo $GPUREC probes --kernel '{glob}'")).exited(0).text();

@@ -49,7 +49,7 @@ pub struct Truth {
 
 /// For one function: how many calls the program began, and how many ended.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Made {
+pub struct CallCounts {
     pub begun: u64,
     pub ended: u64,
 }
@@ -114,8 +114,8 @@ impl Truth {
         self.number(1) == 1
     }
 
-    pub fn made(&self) -> [Made; NAMES.len()] {
-        std::array::from_fn(|i| Made { begun: self.number(2 + 2 * i), ended: self.number(3 + 2 * i) })
+    pub fn made(&self) -> [CallCounts; NAMES.len()] {
+        std::array::from_fn(|i| CallCounts { begun: self.number(2 + 2 * i), ended: self.number(3 + 2 * i) })
     }
 
     /// The number of processes that it started and that have ended.
@@ -143,7 +143,7 @@ impl Truth {
         let mut sums = (0, 0);
         for (name, made) in NAMES.iter().zip(self.made()) {
             let (lost, lost_returns) = (lost(trace, name), lost(trace, &format!("{name} (return)")));
-            let Seen { recorded, unreturned, died } = seen(trace, name);
+            let TraceCounts { recorded, unreturned, died } = seen(trace, name);
             let all = recorded + lost;
             match &counted {
                 Some(counted) => {
@@ -216,14 +216,14 @@ fn lost(trace: &Trace, name: &str) -> u64 {
 }
 
 /// What a trace says of a function.
-struct Seen {
+struct TraceCounts {
     recorded: u64,
     /// How many of those have no return.
     unreturned: u64,
     died: u64,
 }
 
-fn seen(trace: &Trace, name: &str) -> Seen {
+fn seen(trace: &Trace, name: &str) -> TraceCounts {
     let in_flight: Vec<_> = trace.in_flight().into_iter().filter(|call| call.name == name).collect();
     let died = in_flight.iter().filter(|call| call.died).count() as u64;
     let open = in_flight.len() as u64 - died;
@@ -231,7 +231,7 @@ fn seen(trace: &Trace, name: &str) -> Seen {
         let calls = trace.named(name);
         let lost = calls.iter().filter(|call| call.end.as_ref().is_some_and(|end| end.lost)).count() as u64;
         assert!(calls.iter().all(|call| call.end.as_ref().is_none_or(|end| !end.unwound)), "{name}");
-        return Seen { recorded: calls.len() as u64, unreturned: lost + open, died };
+        return TraceCounts { recorded: calls.len() as u64, unreturned: lost + open, died };
     }
     // The trace has only counts: the figures include calls that returned, and the rest is reported as lost.
     let functions = trace.end["summary"]["functions"].as_array().unwrap();
@@ -240,7 +240,7 @@ fn seen(trace: &Trace, name: &str) -> Seen {
     let returned = |function: &serde_json::Value| number(function, "calls") - number(function, "unfinished");
     let returned = functions.iter().find(|f| f["name"] == name).map_or(0, returned);
     let unreturned = lost(trace, &format!("{name} (return)"));
-    Seen { recorded: returned + unreturned + died, unreturned, died }
+    TraceCounts { recorded: returned + unreturned + died, unreturned, died }
 }
 
 /// A generator as good as its seed.
@@ -337,13 +337,13 @@ fn read_slowly(from: PathBuf, to: PathBuf, ms: u64) -> std::thread::JoinHandle<(
     })
 }
 
-struct Recorded {
+struct TracedRun {
     trace: Trace,
     truth: Truth,
     status: Option<i32>,
 }
 
-fn record(room: &Room, plan: &Plan) -> Recorded {
+fn record(room: &Room, plan: &Plan) -> TracedRun {
     let truth = Truth::new(room, plan.seed, plan.threads, plan.calls, plan.storm).with(&plan.actions);
     let file = room.path(&format!("{}.jsonl", plan.seed));
     let errors = room.path(&format!("{}.err", plan.seed));
@@ -369,7 +369,7 @@ fn record(room: &Room, plan: &Plan) -> Recorded {
     for path in [file, errors, pipe] {
         let _ = fs::remove_file(path);
     }
-    Recorded { trace, truth, status }
+    TracedRun { trace, truth, status }
 }
 
 /// Stops the recorder and kills the target, as planned.
@@ -443,7 +443,7 @@ fn recorded_and_lost_are_all_that_the_library_counted() {
     });
 }
 
-fn add(sums: &mut Sums, plan: &Plan, done: Recorded) {
+fn add(sums: &mut Sums, plan: &Plan, done: TracedRun) {
     let (recorded, lost) = done.truth.holds(&done.trace, plan.threads + 1);
     let killed = done.truth.counted().is_none();
     assert_eq!(done.status, Some(if killed { 137 } else { 0 }), "its own end");

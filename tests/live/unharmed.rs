@@ -16,14 +16,14 @@ use crate::truth::Truth;
 use crate::user::as_user;
 
 /// The programs, and copies of the library that no process has mapped yet.
-pub struct Odd {
+pub struct OddPrograms {
     pub x: X,
     pub program: String,
     pub copies: Vec<String>,
 }
 
-impl Odd {
-    pub fn new(room: &Room) -> Odd {
+impl OddPrograms {
+    pub fn new(room: &Room) -> OddPrograms {
         let x = X::new(room);
         let program = room.compile("odd.c", "odd", &[&x.library, "-Wl,-rpath,$ORIGIN"]);
         let copy = |i: usize| {
@@ -32,7 +32,7 @@ impl Odd {
             copy
         };
         let copies = (0..3).map(copy).collect();
-        Odd { x, program, copies }
+        OddPrograms { x, program, copies }
     }
 }
 
@@ -44,7 +44,7 @@ fn is_stopped(pid: u32) -> bool {
 #[test]
 fn a_sandbox_that_kills_at_unknown_system_calls() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         for backend in backends() {
             for how in ["strict", "filter"] {
                 let options = ["--backend", backend, "--lib", &odd.x.lib()];
@@ -60,7 +60,7 @@ fn a_sandbox_that_kills_at_unknown_system_calls() {
 #[test]
 fn a_program_with_handlers_of_its_own_for_stops() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let words = [vec![odd.program.as_str(), "signals"], odd.copies.iter().map(String::as_str).collect()];
         let (done, trace) = room.record(&["--lib", "libx.so.1:x_*"], &words.concat());
         assert_eq!(done.exited(0).text(), "continued 3 stopped 0\n");
@@ -72,7 +72,7 @@ fn a_program_with_handlers_of_its_own_for_stops() {
 #[test]
 fn who_is_stopped_by_somebody_else_meanwhile_stays_stopped() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         for (killed, copy) in [false, true].into_iter().zip(&odd.copies) {
             let (file, go) = (room.text(&format!("{killed}.jsonl")), room.text(&format!("go-{killed}")));
             let mut target = room.target(&[&odd.program, "wait", &go, copy]);
@@ -112,7 +112,7 @@ fn who_is_stopped_by_somebody_else_meanwhile_stays_stopped() {
 #[test]
 fn a_program_that_is_traced() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         // By its SONAME, which the copies share.
         let lib = "libx.so.1:x_*";
         // As gdb traces: it would stop at each of gpurec's signals, so gpurec sends none, and says so.
@@ -159,7 +159,7 @@ fn a_program_that_is_traced() {
 #[test]
 fn a_command_in_a_container() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         // Without /proc the loader does not know the program's folder.
         let inside = |path: &str| format!("export LD_LIBRARY_PATH={path}; exec \"$@\"");
         // Also mounts the file system of the test's folder, where that is a separate mount.
@@ -193,7 +193,7 @@ fn a_command_in_a_container() {
 #[test]
 fn a_command_that_becomes_another_user() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let (done, trace) =
             room.record(&["--lib", "libx.so.1:x_*"], &[&odd.program, "other-user", &odd.copies[0]]);
         done.exited(0);
@@ -258,7 +258,7 @@ fn a_recording_that_ends_in_the_middle_of_the_calls_of_64_threads() {
 #[test]
 fn ten_thousand_children_that_live_shortly() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let file = room.text("t.jsonl");
         let script = format!("{0} children 2000 1; {0} children 8000 40", odd.program);
         let words = ["--lib", &odd.x.lib(), "-o", &file, "--", "sh", "-c", &script];

@@ -13,16 +13,16 @@ const CALL: &str = "cuDriverGetVersion";
 /// How often programs/unseen.c calls it at a place.
 const CALLS: u64 = 500;
 
-struct Unseen {
+struct UnseenProgram {
     program: String,
     library: String,
 }
 
-impl Unseen {
-    fn new(room: &Room) -> Unseen {
+impl UnseenProgram {
+    fn new(room: &Room) -> UnseenProgram {
         let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
         let library = room.compile("few.c", "libcuda.so.1", &flags);
-        Unseen { program: room.compile("unseen.c", "unseen", &[]), library }
+        UnseenProgram { program: room.compile("unseen.c", "unseen", &[]), library }
     }
 
     /// Records each of these ways by every backend.
@@ -84,35 +84,35 @@ pub fn has_overlay(room: &Room) -> bool {
 fn a_library_with_the_number_of_another_file_in_an_overlay() {
     live(|room| {
         if has_overlay(room) {
-            Unseen::new(room).record(room, &["same-number"], true, CALLS);
+            UnseenProgram::new(room).record(room, &["same-number"], true, CALLS);
         }
     });
 }
 
 #[test]
 fn a_library_with_the_number_of_another_file() {
-    live(|room| Unseen::new(room).record(room, &["same-number"], false, CALLS));
+    live(|room| UnseenProgram::new(room).record(room, &["same-number"], false, CALLS));
 }
 
 #[test]
 fn a_plain_file_that_becomes_a_library() {
     let ways = ["overwritten", "overwritten-at-once"];
-    live(|room| Unseen::new(room).record(room, &ways, false, CALLS));
+    live(|room| UnseenProgram::new(room).record(room, &ways, false, CALLS));
 }
 
 #[test]
 fn children_that_share_the_memory_of_their_parent() {
-    live(|room| Unseen::new(room).record(room, &["children"], false, 3 * CALLS));
+    live(|room| UnseenProgram::new(room).record(room, &["children"], false, 3 * CALLS));
 }
 
 #[test]
 fn a_mapping_that_becomes_executable() {
     let ways = ["mprotect", "pkey_mprotect", "partly", "personality", "moved", "grown"];
-    live(|room| Unseen::new(room).record(room, &ways, false, CALLS));
+    live(|room| UnseenProgram::new(room).record(room, &ways, false, CALLS));
 }
 
 /// Linux puts its breakpoints into private mappings that are not writable.
 #[test]
 fn code_that_the_kernel_puts_no_hook_into() {
-    live(|room| Unseen::new(room).record(room, &["shared", "writable"], false, CALLS));
+    live(|room| UnseenProgram::new(room).record(room, &["shared", "writable"], false, CALLS));
 }

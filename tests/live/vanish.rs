@@ -12,7 +12,7 @@ use crate::disorder::X;
 use crate::refuse::Call;
 use crate::room::{Room, eventually, live};
 use crate::trace::Trace;
-use crate::unharmed::Odd;
+use crate::unharmed::OddPrograms;
 
 fn end(pid: u32) {
     let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
@@ -179,7 +179,7 @@ fn a_process_that_ends_while_its_library_is_looked_at() {
 #[test]
 fn a_process_that_is_gone_before_its_library_is_looked_at() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let (file, first, second) = (room.text("t.jsonl"), room.text("first"), room.text("second"));
         let (program, copy) = (&odd.program, &odd.copies[0]);
         let script = format!(
@@ -207,7 +207,7 @@ fn a_process_that_is_gone_before_its_library_is_looked_at() {
 #[test]
 fn a_process_that_somebody_lets_go_before_its_library_is_looked_at() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let (file, first, last) = (room.text("t.jsonl"), room.text("first"), room.text("last"));
         let words = [
             "--lib",
@@ -245,7 +245,7 @@ fn a_process_that_somebody_lets_go_before_its_library_is_looked_at() {
 #[test]
 fn a_process_that_somebody_lets_go_is_stopped_at_its_next_library() {
     live(|room| {
-        let odd = Odd::new(room);
+        let odd = OddPrograms::new(room);
         let (file, first) = (room.text("t.jsonl"), room.text("first"));
         let libraries = format!("{} {}", odd.copies[0], odd.copies[1]);
         let script = format!(
@@ -278,15 +278,15 @@ fn a_process_that_somebody_lets_go_is_stopped_at_its_next_library() {
 }
 
 /// Sets the machine's clock wrong for a moment; dropping it sets the clock right.
-struct Wrong {
+struct WrongClock {
     before: libc::timespec,
     since: std::time::Instant,
 }
 
-impl Wrong {
-    fn by(seconds: i64) -> Wrong {
+impl WrongClock {
+    fn by(seconds: i64) -> WrongClock {
         let now = clock_gettime(ClockId::CLOCK_REALTIME).unwrap();
-        let wrong = Wrong { before: *now.as_ref(), since: std::time::Instant::now() };
+        let wrong = WrongClock { before: *now.as_ref(), since: std::time::Instant::now() };
         clock_settime(ClockId::CLOCK_REALTIME, (now.tv_sec() + seconds, now.tv_nsec()).into_timespec())
             .unwrap();
         wrong
@@ -303,7 +303,7 @@ impl IntoTimespec for (i64, i64) {
     }
 }
 
-impl Drop for Wrong {
+impl Drop for WrongClock {
     fn drop(&mut self) {
         let ns = self.before.tv_nsec as i128 + self.since.elapsed().as_nanos() as i128;
         let right = (self.before.tv_sec + (ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64);
@@ -329,7 +329,7 @@ fn a_clock_that_is_set_while_recording() {
             let mut recording = room.start(room.gpurec(&words));
             recording.wait_for_stdout("inside");
             let after = seconds();
-            let wrong = Wrong::by(step);
+            let wrong = WrongClock::by(step);
             fs::write(&go, "").unwrap();
             recording.wait_for_stdout("called");
             drop(wrong);

@@ -204,8 +204,8 @@ fn a_part_of_a_trace_is_read_by_every_reader() {
     fs::write(&file, &text).unwrap();
     let lines: Vec<serde_json::Value> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    type Wanted = fn(&serde_json::Value) -> bool;
-    let cases: [(&[&str], Wanted); 6] = [
+    type LineCheck = fn(&serde_json::Value) -> bool;
+    let cases: [(&[&str], LineCheck); 6] = [
         (&["--pid", "10"], |line| line["pid"] == 10),
         (&["--tid", "11,20"], |line| line["tid"] == 11 || line["tid"] == 20),
         (&["--rank", "3"], |line| line["pid"] == 20),
