@@ -31,7 +31,7 @@ pub struct Row {
 const PAIR: &[(&str, u32)] = &[("cuda_return", BPF_F_UPROBE_MULTI_RETURN), ("cuda_entry", 0)];
 
 /// Best first, in the order of `Backend`.
-static TABLE: [Row; 3] = [
+static TABLE: [Row; Backend::ALL.len()] = [
     // One program and one link for entries and returns (6.13+).
     Row {
         name: "uprobe.session",

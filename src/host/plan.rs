@@ -30,7 +30,9 @@ pub fn plan(facts: &Facts) -> Plan {
 /// The capabilities needed to record one's own command; for other users' processes CAP_SYS_PTRACE is needed too.
 fn what_suffices(facts: &Facts) -> String {
     // Linux refuses single uprobes without CAP_SYS_ADMIN, and with it needs no other capability to load programs.
-    let hooks = if facts.uprobe_multi == Some(false) { "CAP_SYS_ADMIN" } else { "CAP_BPF, CAP_PERFMON" };
+    let admin = Facts { is_admin: Some(true), ..facts.clone() };
+    let mut possible = Backend::ALL.into_iter().filter(|backend| backend.against(&admin).is_none());
+    let hooks = if possible.all(Backend::is_single) { "CAP_SYS_ADMIN" } else { "CAP_BPF, CAP_PERFMON" };
     format!("{hooks}, CAP_KILL, CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE suffice")
 }
 

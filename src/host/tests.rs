@@ -84,7 +84,8 @@ fn what_is_lacking_is_named() {
 #[test]
 fn what_suffices_without_root_is_what_this_kernel_takes() {
     let remedy = |uprobe_multi| {
-        let facts = Facts { can_signal: Some(false), uprobe_multi: Some(uprobe_multi), ..capable() };
+        let (uprobe_multi, uprobe_session) = (Some(uprobe_multi), Some(uprobe_multi));
+        let facts = Facts { can_signal: Some(false), uprobe_multi, uprobe_session, ..capable() };
         plan(&facts).problems.remove(0).remedy
     };
     assert!(remedy(true).contains("(CAP_BPF, CAP_PERFMON, CAP_KILL,"), "{}", remedy(true));
@@ -98,21 +99,20 @@ fn lockdown_to_integrity_is_no_problem() {
 
 #[test]
 fn each_older_kernel_loses_a_backend() {
-    let usable = |facts: &Facts| -> Vec<Backend> {
-        plan(facts)
-            .backends
-            .into_iter()
-            .filter(|(_, why)| why.is_none())
-            .map(|(backend, _)| backend)
-            .collect()
+    let loses = |facts: &Facts, lost: Backend| {
+        let plan = plan(facts);
+        let why = |wanted| plan.backends.iter().find(|(backend, _)| *backend == wanted).unwrap().1.as_ref();
+        assert!(why(lost).is_some(), "{plan:?}");
+        let first = plan.backends.iter().find(|(_, why)| why.is_none());
+        first.map(|(backend, _)| *backend)
     };
     let mut facts = capable();
     facts.uprobe_session = Some(false);
-    assert_eq!(usable(&facts), [Backend::Multi, Backend::Single]);
+    assert_eq!(loses(&facts, Backend::Session), Some(Backend::Multi));
     facts.uprobe_multi = Some(false);
-    assert_eq!(usable(&facts), [Backend::Single]);
+    assert_eq!(loses(&facts, Backend::Multi), Some(Backend::Single));
     facts.is_admin = Some(false);
-    assert_eq!(usable(&facts), []);
+    loses(&facts, Backend::Single);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub struct Row {
 pub const RETURN: u32 = 1;
 
 /// Best first, in the order of `Backend`. super::functions attaches them.
-static TABLE: [Row; 5] = [
+static TABLE: [Row; Backend::ALL.len()] = [
     // A trampoline at the function's ftrace entry and exit.
     Row {
         name: "fentry",
