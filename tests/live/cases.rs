@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::figures::figure;
-use crate::needs::backends;
+use crate::needs::{backends, is_single};
 use crate::room::{Room, live};
 use crate::trace::Trace;
 
@@ -35,7 +35,7 @@ fn the_published_cases() {
         for backend in backends() {
             let file = room.text(&format!("{backend}.jsonl"));
             let mut words = vec!["--backend", backend, "-o", &file];
-            if backend == "uprobe" {
+            if is_single(backend) {
                 // Single hooks take long to remove, so only those that the cases need are attached.
                 words.extend(FEW.iter().flat_map(|only| ["--only", only]));
             }
@@ -47,7 +47,7 @@ fn the_published_cases() {
             trace.by(backend).is_whole();
             let figures = &trace.end["summary"];
             // With few functions gpurec does not know what others did, but what it saw is the same.
-            let is_known = backend != "uprobe";
+            let is_known = !is_single(backend);
             assert_eq!(*figure(figures, "kernel_launches"), 2000);
             for peak in ["peak_device_bytes", "peak_runtime_bytes"] {
                 let (process, seen) = (&figures["processes"][0], &figures["seen"]);

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::disorder::X;
-use crate::needs::backends;
+use crate::needs::{backends, is_single};
 use crate::room::{Process, Room, eventually, live};
 use crate::trace::Trace;
 
@@ -307,7 +307,7 @@ fn a_small_ring_and_a_burst_add_up() {
         let x = X::new(room);
         for backend in backends() {
             let options = ["--backend", backend, "--ring", "1", "--lib", &format!("{}:x_leaf", x.library)];
-            let made = if backend == "uprobe" { 100_000 } else { 300_000 };
+            let made = if is_single(backend) { 100_000 } else { 300_000 };
             let (done, trace) = room.record(&options, &[&x.program, "leaf", &made.to_string()]);
             done.exited(0);
             adds_up(&trace, made);

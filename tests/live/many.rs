@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::disorder::X;
-use crate::needs::{backends, single_uprobes_only};
+use crate::needs::{backends, is_single, single_uprobes_only};
 use crate::room::{Room, live};
 use crate::run::Done;
 use crate::trace::Trace;
@@ -176,7 +176,7 @@ fn a_library_that_is_replaced_again_and_again() {
         for options in by_backend.chain([vec!["--budget", "100"]]) {
             // Single uprobes stay, which takes three descriptors a library; and Linux removes one after the other, a
             // tenth of a second each. 40 of them and gpurec's own are just below the limit.
-            let times = if options[1] == "uprobe" || single_uprobes_only() { 40 } else { 300 };
+            let times = if is_single(options[1]) || single_uprobes_only() { 40 } else { 300 };
             stage.copies(room, times);
             let next = room.text("libcuda.so.1.%d");
             let file = room.text("t.jsonl");

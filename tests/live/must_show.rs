@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::needs::every_backend;
+use crate::needs::{every_backend, is_single};
 use crate::room::{Room, live_nvidia};
 use crate::trace::Trace;
 
@@ -14,14 +14,14 @@ const CALL: &str = "cuDriverGetVersion";
 
 /// Single uprobes take about 40 ms each to remove, so there is one of them.
 fn options(backend: &str) -> Vec<&str> {
-    match backend {
-        "uprobe" => vec!["--backend", backend, "--only", CALL],
-        _ => vec!["--backend", backend],
+    match is_single(backend) {
+        true => vec!["--backend", backend, "--only", CALL],
+        false => vec!["--backend", backend],
     }
 }
 
 fn scaled(backend: &str, count: u64) -> u64 {
-    if backend == "uprobe" { count / 10 } else { count }
+    if is_single(backend) { count / 10 } else { count }
 }
 
 fn calls(room: &Room) -> String {

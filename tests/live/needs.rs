@@ -61,8 +61,20 @@ pub fn nvidia() -> Option<PathBuf> {
     }
 }
 
-const BACKENDS: [(&str, (u32, u32)); 3] =
-    [("uprobe.session", (6, 13)), ("uprobe.multi", (6, 6)), ("uprobe", (0, 0))];
+struct Backend {
+    name: &'static str,
+    /// The first Linux that has it.
+    since: (u32, u32),
+    /// Links to a library; None: each function has links of its own.
+    links: Option<u32>,
+}
+
+/// Best first. A test compares the names with those that gpurec takes.
+const BACKENDS: [Backend; 3] = [
+    Backend { name: "uprobe.session", since: (6, 13), links: Some(1) },
+    Backend { name: "uprobe.multi", since: (6, 6), links: Some(2) },
+    Backend { name: "uprobe", since: (0, 0), links: None },
+];
 
 fn release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
@@ -76,14 +88,14 @@ fn has(since: (u32, u32)) -> bool {
 
 /// The backends that this machine's Linux has, best first. An older Linux is no failure, but the test prints it.
 pub fn every_backend() -> Vec<&'static str> {
-    let told = |(backend, since): &(&str, (u32, u32))| {
-        let has = has(*since);
+    let is_here = |backend: &Backend| {
+        let has = has(backend.since);
         if !has {
-            let _ = writeln!(std::io::stderr(), "NOT TRIED: {backend} on kernel {}", release());
+            let _ = writeln!(std::io::stderr(), "NOT TRIED: {} on kernel {}", backend.name, release());
         }
         has
     };
-    BACKENDS.into_iter().filter(told).map(|(backend, _)| backend).collect()
+    BACKENDS.into_iter().filter(is_here).map(|backend| backend.name).collect()
 }
 
 /// The backends that a test is repeated with: all that there are if the harness runs the tests that it usually ignores
@@ -100,13 +112,32 @@ pub fn backends() -> Vec<&'static str> {
 
 /// Before Linux 6.6 each hook is attached by itself, which takes more descriptors, one more right and far more time.
 pub fn single_uprobes_only() -> bool {
-    !BACKENDS[..2].iter().any(|(_, since)| has(*since))
+    !BACKENDS.iter().any(|backend| backend.links.is_some() && has(backend.since))
+}
+
+/// The links that a backend makes to a library; None: each function has links of its own.
+pub fn links(name: &str) -> Option<u32> {
+    BACKENDS.iter().find(|backend| backend.name == name)?.links
+}
+
+/// True for a backend that attaches each hook by itself: it takes long to remove many.
+pub fn is_single(name: &str) -> bool {
+    BACKENDS.iter().any(|backend| backend.name == name && backend.links.is_none())
+}
+
+#[test]
+fn every_backend_is_tested() {
+    let mut gpurec = std::process::Command::new(env!("CARGO_BIN_EXE_gpurec"));
+    let refused = gpurec.args(["--backend", "none", "--", "true"]).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    let listed = said.lines().find_map(|line| line.split_once("one of ")).expect("the backends").1;
+    assert!(listed.split(", ").eq(BACKENDS.iter().map(|backend| backend.name)), "{said}");
 }
 
 /// The backends that hook a thousand functions in a moment; single uprobes only where there is nothing else.
 pub fn backends_for_many() -> Vec<&'static str> {
     let single = single_uprobes_only();
-    backends().into_iter().filter(|backend| single || *backend != "uprobe").collect()
+    backends().into_iter().filter(|backend| single || !is_single(backend)).collect()
 }
 
 /// Returns whether the shell finds a program of this name.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::disorder::X;
-use crate::needs::{backends, single_uprobes_only};
+use crate::needs::{backends, is_single, links, single_uprobes_only};
 use crate::refuse::{BPF_LINK_CREATE, BPF_MAP_CREATE, BPF_PROG_LOAD, BPF_TRACE_RAW_TP, Call};
 use crate::room::{Room, live};
 use crate::run::Done;
@@ -55,7 +55,7 @@ fn a_hook_that_is_refused_among_others() {
             let path = &x.library;
             done.exited(0).said("Not hooked:\n").said("x_tail in ");
             let printed = done.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-            let why = if backend == "uprobe" { "attach uprobe" } else { "attach uprobe multi" };
+            let why = if is_single(backend) { "attach uprobe" } else { "attach uprobe multi" };
             let reason =
                 format!("the kernel refused it: failed to {why}: Device or resource busy (os error 16)");
             assert!(printed.contains(&format!("{path}: {reason}")), "{printed}");
@@ -80,11 +80,7 @@ fn a_library_whose_hooks_are_all_refused() {
         let x = X::new(room);
         for backend in backends() {
             // The first hooks are gpurec's own, which measure two kinds of site.
-            let own = match backend {
-                "uprobe.session" => 1,
-                "uprobe.multi" => 2,
-                _ => 4,
-            };
+            let own = links(backend).map_or(4, |links| links as i32);
             let mut links = 0;
             let rule = move |call: &Call| {
                 let hooks = !call.places().is_empty();

@@ -93,7 +93,7 @@ fn a_library_that_is_written_to_between_two_processes() {
             recording.wait_for_stdout("first");
             write_into(&x.library, &new);
             // The recorder notices at once, but this test is not about that race.
-            std::thread::sleep(std::time::Duration::from_millis(if backend == "uprobe" {
+            std::thread::sleep(std::time::Duration::from_millis(if crate::needs::is_single(backend) {
                 3000
             } else {
                 300
@@ -123,7 +123,7 @@ fn a_library_that_is_written_to_while_it_is_loaded() {
             recording.wait_for_stdout("opened");
             let bytes = fs::read(copy).unwrap();
             OpenOptions::new().write(true).open(copy).unwrap().write_all(&bytes).unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(if backend == "uprobe" {
+            std::thread::sleep(std::time::Duration::from_millis(if crate::needs::is_single(backend) {
                 3000
             } else {
                 300
