@@ -132,10 +132,7 @@ fn more_libraries_than_files_can_be_open() {
         let done = room.run(with_few_files(room.gpurec(&words), 200));
         done.exited(0).said("NOT complete:");
         let said = in_one_line(&done);
-        assert!(
-            said.contains("gpurec may have 200 files open, which is too few: raise that limit (`ulimit -n`)"),
-            "{said}"
-        );
+        assert!(said.contains("200 files") && said.contains("(`ulimit -n`)"), "{said}");
         assert!(said.contains("libraries could not be hooked"), "{said}");
         let trace = Trace::checked(room, &file);
         // The last library may have found room for one of its two hooks.

@@ -81,7 +81,7 @@ fn these_suffice_without_root() {
         }
         if single_uprobes_only() {
             let done = room.run(with_capabilities(room, &OF_OWN, &words));
-            done.exited(125).said("uprobe: gpurec lacks CAP_SYS_ADMIN, without which").one_sentence();
+            done.exited(125).said("uprobe: gpurec lacks CAP_SYS_ADMIN").one_sentence();
         }
         assert!(!fs::exists(file).unwrap());
     });

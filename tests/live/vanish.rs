@@ -399,8 +399,7 @@ fn a_machine_that_lacks_something() {
             ),
             (
                 "ulimit -v 150000; exec \"$@\"",
-                "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring"
-                    .to_owned(),
+                "(ulimit -v, memory.max of the cgroup)".to_owned(),
             ),
         ] {
             let done = by_shell(room, &x, line, &file);

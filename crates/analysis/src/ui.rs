@@ -30,12 +30,12 @@ pub fn with_remedy(text: String, by_kernel: bool) -> String {
 fn remedy(errno: i32, by_kernel: bool) -> Option<&'static str> {
     Some(match errno {
         libc::EAGAIN => {
-            "no more processes or threads are allowed here: raise ulimit -u, or pids.max of the cgroup"
+            "the limit on processes and threads is reached: raise it (ulimit -u, or pids.max of the cgroup)"
         }
         libc::EMFILE => "raise the limit on open files: ulimit -n 65536",
         libc::ENFILE => "raise the machine's limit on open files: sysctl fs.file-max",
         libc::ENOMEM => {
-            "there is too little memory, or a limit on it (ulimit -v, memory.max of the cgroup): try a smaller --ring"
+            "memory is full or limited (ulimit -v, memory.max of the cgroup): raise the limit, or try a smaller --ring"
         }
         // EPERM or EACCES on a file comes from the file's own permissions.
         libc::EPERM | libc::EACCES | libc::ENOSYS if by_kernel => {
@@ -69,10 +69,9 @@ mod tests {
     #[test]
     fn an_error_of_the_kernel_comes_with_a_remedy() {
         let reported = |text: &str| with_remedy(text.to_owned(), false);
-        assert_eq!(
-            reported("fork: Resource temporarily unavailable (os error 11)"),
-            "fork: Resource temporarily unavailable (os error 11); no more processes or threads are allowed here: \
-             raise ulimit -u, or pids.max of the cgroup"
+        assert!(
+            reported("fork: Resource temporarily unavailable (os error 11)")
+                .starts_with("fork: Resource temporarily unavailable (os error 11); the limit on processes")
         );
         assert!(
             reported("a: Too many open files (os error 24)")

@@ -111,7 +111,7 @@ pub enum Refused {
     #[error("this is not an ELF file, so it holds no function to hook")]
     NotElf,
     /// Code of another machine, or 32-bit code; names which.
-    #[error("this is {0}, and only this machine's own 64-bit code can be hooked")]
+    #[error("this is {0}; gpurec hooks only this machine's own 64-bit code")]
     Foreign(String),
     #[error("this ELF file is damaged: {0}; fetch or build it again")]
     Malformed(String),

@@ -101,8 +101,8 @@ impl Notes {
         if let Some(unread) = &self.unread {
             let Place { line, reason } = unread;
             said.push(format!(
-                "{reason} at line {line}, and nothing was read from there on: to read it as a trace of its own, \
-                 cut it off with tail -n +{line}"
+                "{reason} at line {line}, and gpurec read nothing from there on: to read that part as a trace of its \
+                 own, save it with tail -n +{line}"
             ));
         }
         said
@@ -117,8 +117,8 @@ impl Notes {
         }
         match self.missing_events {
             0 => {}
-            1 => said.push("1 event is missing, going by event_id".to_string()),
-            n => said.push(format!("{n} events are missing, going by event_id")),
+            1 => said.push("1 event is missing: its event_id was skipped".to_string()),
+            n => said.push(format!("{n} events are missing: their event_ids were skipped")),
         }
         let mut counted = |what: Counted, one: &str, more: &str| match what.count {
             0 => {}

@@ -36,7 +36,7 @@ pub enum ReadError {
     Empty,
     /// A compressed trace that ends inside its first block.
     #[error(
-        "the trace is cut in its first block, so nothing of it can be unpacked: the recording was killed at once, or the copy is not whole; record or copy it again"
+        "the trace is cut in its first block, so nothing of it can be decompressed: the recording was killed at once, or the file was not copied whole; record or copy it again"
     )]
     CutAtOnce,
     #[error("{}", advice(.0))]
@@ -46,11 +46,11 @@ pub enum ReadError {
 fn advice(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => {
-            "there is no such file; check the spelling, and the folder that the path begins in".to_owned()
+            "there is no such file; check its name, and the folder that you are in".to_owned()
         }
         ErrorKind::IsADirectory => "this is a folder; name the traces in it, as in FOLDER/*.jsonl".to_owned(),
         ErrorKind::PermissionDenied => {
-            format!("the trace is not yours to read ({error}); ask its owner for a copy")
+            format!("you may not read this trace ({error}); read it as its owner, or ask for a copy")
         }
         _ => format!("the trace cannot be read ({error}); check the file and its disk"),
     }

@@ -57,32 +57,32 @@ reasons! {
         Unsafe { why: &'static str } = "unsafe", "{why}";
 
         // What a file lacks.
-        Stripped = "stripped", "the file holds device code and does not use a shared CUDA runtime, so probably one is linked into it, but its symbols are stripped: its driver calls are seen, its runtime calls are not; link it with -cudart shared or keep its symbols to see them";
+        Stripped = "stripped", "a CUDA runtime is probably linked into the file, which holds device code and uses no shared runtime, but the symbols are stripped: gpurec records its driver calls and not its runtime calls; link it with -cudart shared, or keep its symbols";
         NoSuchExport = "no_such_function", "the library exports no function of that name";
         NoCuda = "no_cuda_function", "the file is named like a CUDA library but exports no CUDA function";
         Unreadable { error: String } = "unreadable", "{error}";
         UserFileSystem = "user_file_system", "it is on a FUSE file system that an ordinary user mounted, whose server could block every process of this machine through a hook in it: copy it to a local file system, or have root mount that one";
-        FileChanged = "file_changed", "it was written to while gpurec examined it: replace a library by another file of its name, as package managers do";
+        FileChanged = "file_changed", "a program wrote to the file while gpurec examined it: to update a library, put a new file in its place, as package managers do";
 
         // Limits.
-        BeyondFile { more: u64, most: usize, mib: usize } = "too_many", "this and {more} more are beyond {most} functions, or {mib} MiB of their names, in one file: narrow the pattern";
-        Beyond { most: u32, mib: usize } = "too_many", "gpurec hooks {most} functions at most, and {mib} MiB of their names";
+        BeyondFile { more: u64, most: usize, mib: usize } = "too_many", "gpurec takes {most} functions of one file, or {mib} MiB of their names, and leaves out this one and {more} more: narrow the pattern";
+        Beyond { most: u32, mib: usize } = "too_many", "gpurec hooks {most} functions at most, and {mib} MiB of their names: leave functions out with --skip, or narrow the pattern of --lib";
         BeyondPattern { count: usize, most: usize } = "too_many", "it matches {count} functions, and gpurec hooks at most {most}: use a narrower pattern";
         NotListed = "not_listed", "for these or similar reasons; gpurec lists no more of one file";
-        Descriptors { limit: u64 } = "descriptors", "gpurec may have {limit} files open, which is too few: raise that limit (`ulimit -n`) before it is started";
+        Descriptors { limit: u64 } = "descriptors", "gpurec may open only {limit} files: raise the limit (`ulimit -n`) and start it again";
 
         // The kernel's answer.
         Kernel { error: String } = "refused", "the kernel refused it: {error}";
         NotTried { count: usize, last: String } = "refused", "not tried after {count} others were refused: {last}";
         Backend { error: String } = "refused", "{error}";
         Failed { error: String } = "failed", "{error}";
-        ManyArguments = "many_arguments", "this kernel's trampolines take no function with as many arguments (ENOTSUPP)";
+        ManyArguments = "many_arguments", "it has more arguments than BPF trampolines of this kernel take (ENOTSUPP)";
         NoTraceEntry = "no_ftrace_entry", "this kernel takes no probes at functions without an ftrace entry (CONFIG_KPROBE_EVENTS_ON_NOTRACE is not set)";
 
         // What this machine lacks.
         NoSessions = "kernel_too_old", "this kernel has no uprobe sessions, new in Linux 6.13";
         NoMulti = "kernel_too_old", "this kernel has no uprobe.multi links, new in Linux 6.6";
-        NotAdmin = "not_permitted", "gpurec lacks CAP_SYS_ADMIN, without which the kernel takes no single uprobe";
+        NotAdmin = "not_permitted", "gpurec lacks CAP_SYS_ADMIN, which the kernel asks for single uprobes: run gpurec as root";
         NoKernelSessions = "kernel_too_old", "this kernel has no kprobe sessions, new in Linux 6.10";
         NoTrampolines = "kernel_config", "this kernel has no BPF trampolines on ftrace entries";
         NoFprobe = "kernel_config", "this kernel has no fprobe (CONFIG_FPROBE, new in Linux 5.18)";
@@ -99,13 +99,13 @@ reasons! {
         Type { why: &'static str } = "no_type", "{why}";
         CoreFunction = "no_ftrace_entry", "it is in the RM core, which has no ftrace entries";
         NoEntry = "no_ftrace_entry", "it has no ftrace entry";
-        EntryUnknown = "no_ftrace_entry", "it is not known whether it has an ftrace entry";
+        EntryUnknown = "no_ftrace_entry", "gpurec cannot tell whether it has an ftrace entry";
         NoTracepoint = "no_tracepoint", "no tracepoint reports the same event";
         NewTracepoint { tracepoint: &'static str } = "no_tracepoint", "{tracepoint} is new in driver 575";
         NoBackend { reasons: String } = "no_backend", "{reasons}";
         NoBackendAllowed = "not_chosen", "--backend allows no backend that could hook it";
         Forbidden { why: &'static str } = "forbidden", "it must not be hooked: {why}";
-        ForbiddenMatches { what: &'static str, count: usize, name: String, why: &'static str } = "forbidden", "{what} it matches must not be hooked ({count} functions), such as {name}: {why}";
+        ForbiddenMatches { what: &'static str, count: usize, name: String, why: &'static str } = "forbidden", "{what} it matches must not be hooked ({count} functions, such as {name}): {why}";
         Folklore { text: &'static str } = "no_such_function", "{text}";
         NoSuchFunction { hint: String } = "no_such_function", "no function of the kernel or a loaded module has this name{hint}";
         NoMatch { hint: String } = "no_such_function", "it matches no function of the kernel or a loaded module{hint}";
@@ -117,7 +117,7 @@ reasons! {
         NotLoaded { module: String, modprobe: String } = "module_not_loaded", "the module {module} is not loaded; load it first: sudo modprobe {modprobe}";
         DriverNotLoaded = "module_not_loaded", "nvidia is not loaded; its errors are recorded once it is";
         Unloaded = "module_unloaded", "the module was unloaded, and its hooks with it";
-        NoXid { error: String } = "no_tracepoint", "drivers before 575 have no tracepoint for it ({error}); where nv_report_error is hooked, that shows the number, else see the kernel log: dmesg | grep Xid";
+        NoXid { error: String } = "no_tracepoint", "drivers before 575 have no tracepoint for Xids ({error}): gpurec has the number from nv_report_error if it could hook that; otherwise see the kernel log: dmesg | grep Xid";
     }
 }
 
@@ -127,10 +127,10 @@ reasons! {
         // Records.
         Lost { events: String } = "lost", "{events} lost";
         Undecoded { count: u64 } = "undecoded", "{count} records could not be decoded";
-        Cut { count: u64 } = "cut", "{count} records lack the memory that belongs to them: no buffer was free";
-        Unread = "unread", "gpurec was ended before it had read all records in the rings";
-        NotPaused = "not_paused", "--lossless pauses only recorded processes (through sudo, the caller's own) while they make calls: try a larger --ring";
-        Orphans { count: u64 } = "orphan_returns", "{count} returns came after their calls were closed";
+        Cut { count: u64 } = "cut", "{count} records lack the memory that their calls pointed to, because no buffer was free";
+        Unread = "unread", "gpurec ended before it had read all records in the rings";
+        NotPaused = "not_paused", "--lossless could not pause what filled the rings: it pauses recorded processes (through sudo, only the caller's own) while they make calls; try a larger --ring";
+        Orphans { count: u64 } = "orphan_returns", "{count} returns came whose calls gpurec had already taken for ended";
         OtherStack { count: u64 } = "other_stack", "{count} calls ran on another stack than an open call of their thread (a signal handler's or a coroutine's): their returns were not recorded";
         DriverReturns { count: u64 } = "driver_returns", "{count} returns of kernel functions were not recorded: their E lines say \"lost\"";
         RecursionMisses { hits: u64, of: String } = "recursion_misses", "the kernel skipped up to {hits} hits of hooks, because another probe or BPF program was running on that CPU ({of})";
@@ -139,18 +139,18 @@ reasons! {
         NotWritten { error: String } = "not_written", "the trace could not be written: {error}";
         Unwritten { error: String } = "not_written", "the trace could not be written: {error}; the figures end there";
         Budget { reason: String } = "budget", "{reason}";
-        Recorder = "unknown", "the recorder says so without a reason";
+        Recorder = "unknown", "the recorder gave no reason";
         More { count: u64 } = "more", "and {count} more reasons";
 
         // Libraries that have no hooks, or not all.
         NotHooked { path: String } = "not_hooked", "{path} could not be hooked: its calls were not recorded";
         SeveralNotHooked { count: u64, first: String } = "not_hooked", "{count} libraries could not be hooked, {first} and others: their calls were not recorded";
         PartlyHooked { refused: usize, all: usize, path: String } = "not_hooked", "{refused} of {all} functions of {path} could not be hooked: their calls were not recorded";
-        TooManyFunctions = "too_many_functions", "gpurec can hook no more functions: calls of those that are listed as not hooked were not recorded";
+        TooManyFunctions = "too_many_functions", "gpurec has hooked as many functions as it can: calls of those listed as not hooked were not recorded; leave functions out with --skip, or narrow the pattern of --lib";
         SharedCode { pid: u32, path: String } = "not_hooked", "process {pid} maps {path} as shared or writable code, where Linux allows no hooks: its calls were not recorded; map it private and read-only, as dlopen does";
-        Rewritten = "file_changed", "a loaded library was written to, so gpurec removed its hooks: later calls were not recorded";
+        Rewritten = "file_changed", "a program wrote to a loaded library, so gpurec removed its hooks: later calls were not recorded; replace the file instead, as package managers do";
         LibWithoutFunction { lib: String, path: String } = "lib", "--lib {lib} recorded nothing: {path} exports no function of that name (gpurec probes --lib {path} lists those that it has)";
-        LibNameNotLoaded { lib: String } = "lib", "--lib {lib} recorded nothing: no recorded process loaded a file of that name (a library's name mostly ends in its version, as in libnccl.so.2)";
+        LibNameNotLoaded { lib: String } = "lib", "--lib {lib} recorded nothing: no recorded process loaded a file of that name (the name usually ends in a version, as in libnccl.so.2)";
         LibNotLoaded { lib: String } = "lib", "--lib {lib} recorded nothing: no recorded process loaded that file";
 
         // Files that could not be examined, or not in time.

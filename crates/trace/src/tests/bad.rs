@@ -55,7 +55,7 @@ fn of_two_traces_in_one_file_the_first_is_read() {
     let unread = notes.unread.clone().unwrap();
     assert_eq!((unread.line, unread.reason.as_str()), (5, "another trace begins"));
     assert!(!notes.is_whole() && notes.cut.is_none());
-    assert!(notes.sentences()[0].ends_with("cut it off with tail -n +5"), "{:?}", notes.sentences());
+    assert!(notes.sentences()[0].ends_with("tail -n +5"), "{:?}", notes.sentences());
     // The first recording was killed.
     let lines = [&whole()[..2], &whole()[..]].concat();
     let (events, notes) = read(&lines);
