@@ -263,7 +263,7 @@ fn a_summary_only() {
         room.run(room.gpurec(&words)).exited(0);
         // Readers that show events claim nothing about a trace without any.
         let picture = room.run(room.gpurec(&["timeline", &file]));
-        assert_eq!(picture.exited(1).stdout, b"Not known: a picture is made of events.\n");
+        assert!(picture.exited(1).stdout.starts_with(b"Not known: "));
         for format in ["csv", "chrome", "perfetto"] {
             let words = ["export", "--format", format, "-o", &room.text(format), &file];
             room.run(room.gpurec(&words)).exited(0).said("the trace has no events, only figures");

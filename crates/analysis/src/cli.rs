@@ -21,10 +21,10 @@ use crate::{FAILED, Only};
 /// Of everything that prints.
 #[derive(Args)]
 pub struct Printing {
-    /// How wide what is printed may be [default: COLUMNS, else the terminal; elsewhere nothing is cut]
+    /// Width of the output in columns [default: COLUMNS, else the terminal's; without a terminal nothing is cut]
     #[arg(long, value_name = "COLUMNS", global = true, value_parser = columns, display_order = 900)]
     width: Option<u32>,
-    /// Whether to colour [default: auto: on a terminal, unless NO_COLOR or CLICOLOR=0 say otherwise]
+    /// When to use colour [default: auto: on a terminal, unless NO_COLOR or CLICOLOR=0 is set]
     #[arg(long, value_name = "WHEN", global = true, value_enum, display_order = 901)]
     color: Option<Colour>,
 }
@@ -41,19 +41,19 @@ pub enum Command {
     /// Print the figures of a trace: no root, no GPU
     #[command(after_help = SUMMARY)]
     Summary(SummaryArgs),
-    /// Draw a trace: a lane a thread, time across
+    /// Draw a trace: one lane for each thread, time from left to right
     #[command(after_help = TIMELINE)]
     Timeline(TimelineArgs),
-    /// Answer one question about a trace; without a name, list the questions
+    /// Answer one question about a trace; without a name, list the reports
     #[command(after_help = REPORT)]
     Report(ReportArgs),
-    /// Convert a trace for other programs: Chrome and Perfetto, spreadsheets
+    /// Convert a trace for other programs: Perfetto, Chrome, spreadsheets
     #[command(after_help = EXPORT)]
     Export(ExportArgs),
-    /// Compare two traces: what changed most comes first
+    /// Compare two traces; what changed most comes first
     #[command(after_help = DIFF)]
     Diff(DiffArgs),
-    /// Check assertions about a trace: exit status 1 if one fails
+    /// Check assertions about a trace; exit with status 1 if one fails
     #[command(after_help = CHECK)]
     Check(CheckArgs),
 }
@@ -126,8 +126,8 @@ pub fn reader_left(error: &anyhow::Error) -> bool {
 
 const SUMMARY: &str = "\
 Examples:
-  gpurec summary                         of the newest trace, traces/latest
-  gpurec summary run.jsonl.zst           of another
+  gpurec summary                         the newest trace, traces/latest
+  gpurec summary run.jsonl.zst           another trace
   gpurec summary --json monday.jsonl tuesday.jsonl";
 
 const TIMELINE: &str = "\
@@ -138,7 +138,7 @@ Examples:
 
 const REPORT: &str = "\
 Examples:
-  gpurec report                          the questions that there are
+  gpurec report                          list the reports
   gpurec report waste                    what could be better, by cost
   gpurec report latency cudaMalloc run.jsonl
   gpurec report leaks --older-than 10 --top 20 run.jsonl
@@ -149,7 +149,7 @@ const EXPORT: &str = "\
 Examples:
   gpurec export --format perfetto -o run.pftrace run.jsonl   open it on ui.perfetto.dev
   gpurec export --format chrome -o run.json run.jsonl        or in chrome://tracing
-  gpurec export --format csv run.jsonl.zst                   a row a call";
+  gpurec export --format csv run.jsonl.zst                   one row for each call";
 
 const DIFF: &str = "\
 Examples:
@@ -169,7 +169,7 @@ pub struct SummaryArgs {
     /// Traces, plain or .zst; the newest one (traces/latest) if none is given
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The figures as JSON
+    /// Print the figures as JSON
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -220,22 +220,22 @@ pub struct TimelineArgs {
 
 #[derive(Args)]
 pub struct ReportArgs {
-    /// Which question; all are listed if none is given
+    /// Name of the report; without one, all are listed
     #[arg(value_name = "NAME", value_parser = NAMES)]
     view: Option<String>,
-    /// Traces, plain or .zst; the newest one (traces/latest) if none is given. latency: a FUNCTION before them
+    /// Traces, plain or .zst; the newest one (traces/latest) if none is given. latency: FUNCTION may come first
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// As JSON, a document a trace
+    /// Print JSON, one document for each trace
     #[arg(long)]
     json: bool,
-    /// As CSV, with a line of names
+    /// Print CSV, with a header line
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// leaks: only what was live for longer: seconds, or with a unit (500ms)
+    /// leaks: only allocations older than this: seconds, or with a unit (500ms)
     #[arg(long, value_name = "TIME", value_parser = span)]
     older_than: Option<Duration>,
-    /// How many rows
+    /// Number of rows
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     top: Option<usize>,
     #[command(flatten)]
@@ -244,13 +244,13 @@ pub struct ReportArgs {
 
 #[derive(Args)]
 pub struct ExportArgs {
-    /// For whom
+    /// Format of the output
     #[arg(long, value_enum)]
     format: ExportFormat,
-    /// Where to, packed if it ends in .zst; `-` is standard output [default: standard output]
+    /// File to write, compressed if its name ends in .zst; `-` is standard output [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
-    /// Traces, plain or .zst, which become one; the newest (traces/latest) if none is given
+    /// Traces to convert into one file, plain or .zst; the newest one (traces/latest) if none is given
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     #[command(flatten)]
@@ -265,13 +265,13 @@ pub struct DiffArgs {
     /// The trace after it
     #[arg(value_name = "AFTER")]
     after: PathBuf,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// How many rows of each kind
+    /// Number of rows in each table
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     top: Option<usize>,
-    /// Exit status 1 if this grew by more (cudaMalloc.calls=10%); repeatable
+    /// Exit with status 1 if this metric grew by more than the limit (cudaMalloc.calls=10%); repeatable
     #[arg(long, value_name = "EXPR")]
     fail_over: Vec<String>,
     #[command(flatten)]
@@ -280,13 +280,13 @@ pub struct DiffArgs {
 
 #[derive(Args)]
 pub struct CheckArgs {
-    /// What must hold (launches<=5000), or a file with one such line each; repeatable
+    /// An expression that must hold (launches<=5000), or a file with one on each line; repeatable
     #[arg(long, alias = "budget", value_name = "FILE|EXPR", required = true)]
     assert: Vec<String>,
     /// Traces, plain or .zst; the newest one (traces/latest) if none is given
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -321,9 +321,9 @@ fn is_function(word: &str) -> bool {
 
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("0 rows say nothing: give 1 or more".to_owned()),
+        Ok(0) => Err("must be 1 or more".to_owned()),
         Ok(rows) => Ok(rows),
-        Err(_) => Err("not a number of rows".to_owned()),
+        Err(_) => Err("must be a number of rows, 1 or more".to_owned()),
     }
 }
 

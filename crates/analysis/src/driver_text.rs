@@ -81,7 +81,7 @@ fn requests(page: &mut Page, kernel: &KernelSpace) {
     }
     if kernel.unknown_ioctls > 0 {
         page.note(&format!(
-            "{} without a name: the request, RM command or class is not known here and shown as a number.",
+            "{} without a name: gpurec does not know the request, RM command or class, and shows its number.",
             plural(kernel.unknown_ioctls, "ioctl")
         ));
     }

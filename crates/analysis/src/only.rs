@@ -62,7 +62,7 @@ impl Only {
             [list("process", &self.pids), list("thread", &self.tids), list("rank", &self.ranks), time];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         format!(
-            "these figures are only of calls {}; memory allocated by others is not known to them, and what was lost is of the whole recording",
+            "these figures cover only calls {}: memory that other calls allocated is not in them, and losses are those of the whole recording",
             parts.join(" and ")
         )
     }
@@ -245,7 +245,7 @@ impl<'a> Sieve<'a> {
     pub fn note(&self, notes: &mut Notes) {
         let mut said = self.only.sentence();
         if self.kept == 0 {
-            said = format!("no call of the trace is of this part: {said}");
+            said = format!("the trace has no call in this part: {said}");
         }
         notes.part = Some(said);
         notes.part_cuts_frees = !self.only.tids.is_empty();

@@ -105,7 +105,7 @@ pub fn kernels(page: &mut Page, figures: &Figures) {
     }
     if figures.unnamed_launches > 0 {
         let launches = plural(figures.unnamed_launches, "launch");
-        page.line(&format!("  {launches} shown by address: gpurec had no time to look for their names"));
+        page.line(&format!("  {launches} shown by address: gpurec ran out of time to look up their names"));
     }
 }
 
@@ -188,7 +188,7 @@ pub fn categories(page: &mut Page, figures: &Figures) {
             (number("Calls", "calls"), &|seen| Cell::Count(seen.calls)),
         ],
     ));
-    page.note("Of outermost calls: one made inside another is in the time of that one.");
+    page.note("Outermost calls only: the time of a call includes that of the calls inside it.");
 }
 
 pub fn failures(page: &mut Page, figures: &Figures) {

@@ -121,7 +121,7 @@ fn functions(page: &mut Page, figures: &Figures) {
         page.note("Corrected is Total less what recording the calls inside has added to it, and less the time for which gpurec had stopped the process (see the cost below).");
     }
     if figures.kernel_space.is_some() {
-        page.note("Driver is how much of Total was in nvidia.ko, asleep or at work. What the GPU is given through its doorbells never comes there.");
+        page.note("Driver is the part of Total spent in nvidia.ko, asleep or at work. Work that libcuda submits through doorbells does not pass through it.");
     }
 }
 
@@ -311,7 +311,7 @@ fn own_cost(page: &mut Page, figures: &Figures) {
     ));
     if let Some(ns) = cost.cold_ns.map(duration) {
         page.note(&format!(
-            "Calls that come seldom, after other work, cost more: up to {ns} if all of these did."
+            "Calls with cold caches, after other work, cost more: up to {ns} if all were such calls."
         ));
     }
     match cost.stops {
@@ -323,7 +323,7 @@ fn own_cost(page: &mut Page, figures: &Figures) {
                 "Besides, gpurec had stopped processes for {time} in {stops}: at a new library until it is hooked{lossless}."
             ));
         }
-        None => page.note("For how long gpurec had stopped processes, this trace does not say."),
+        None => page.note("This trace does not say for how long gpurec had stopped processes."),
     }
     page.list(&cost.threads, cost.threads.len(), cost.more_threads, "threads", |thread| {
         let (time, calls) = (duration(thread.cost_ns), plural(thread.calls, "call"));

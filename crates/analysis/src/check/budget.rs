@@ -69,7 +69,8 @@ pub fn read(given: &[String]) -> Result<Vec<Budget>> {
     }
     if budgets.is_empty() {
         bail!(Usage(
-            "there is nothing to check: give --assert 'launches<=5000', or a file with such lines".into()
+            "there is no assertion to check: give --assert 'launches<=5000', or a file with such lines"
+                .into()
         ));
     }
     Ok(budgets)
@@ -82,18 +83,18 @@ fn contents(given: &str) -> Result<Option<String>> {
         Ok(file) => file,
         Err(_) if compares => return Ok(None),
         Err(error) => bail!(Usage(format!(
-            "--assert {}: it is no expression (launches<=5000), and as a file it cannot be read: {error}",
+            "--assert {}: neither an expression (launches<=5000) nor a file that can be read: {error}",
             clean(given)
         ))),
     };
     let mut bytes = Vec::new();
     if let Err(error) = file.by_ref().take(LARGEST + 1).read_to_end(&mut bytes) {
-        bail!(Usage(format!("{}: the budget cannot be read ({error})", clean(given))));
+        bail!(Usage(format!("{}: the file of assertions cannot be read: {error}", clean(given))));
     }
     let is_trace = bytes.starts_with(b"{\"event_id\"") || bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
     if is_trace || bytes.len() as u64 > LARGEST {
         bail!(Usage(format!(
-            "{} looks like a trace, not like assertions: --assert takes one FILE or EXPR, the traces come without it",
+            "{} looks like a trace, not like assertions: give FILE or EXPR after --assert, and the traces without an option",
             clean(given)
         )));
     }
@@ -102,7 +103,7 @@ fn contents(given: &str) -> Result<Option<String>> {
         Err(error) => {
             let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
             let line = good.iter().filter(|b| **b == b'\n').count() + 1;
-            bail!(Usage(format!("{}:{line}: this is not UTF-8: save it as text", clean(given))))
+            bail!(Usage(format!("{}:{line}: this line is not UTF-8: save the file as UTF-8", clean(given))))
         }
     }
 }
@@ -110,7 +111,7 @@ fn contents(given: &str) -> Result<Option<String>> {
 fn expression(line: &str, place: Place, budgets: &mut Vec<Budget>, errors: &mut Vec<String>) {
     match measure::budget(line) {
         Ok(None) if place.file.is_none() => {
-            errors.push("an expression is empty: write launches<=5000".into())
+            errors.push("--assert is empty: give an expression, such as launches<=5000".into())
         }
         Ok(None) => {}
         Ok(Some((term, op, limit))) => {

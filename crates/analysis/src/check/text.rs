@@ -15,7 +15,7 @@ pub fn print(file: &Path, gathered: &Measurements, outcomes: &[Outcome], width: 
     page.line(&gathered.headline(file));
     // Totals of a recording that left calls out cover only the remaining calls.
     if let Some(options) = options_that_leave_out(gathered.header.as_deref()) {
-        page.wrapped("  - ", &format!("not all calls are in it: {}", clean(&options)));
+        page.wrapped("  - ", &format!("calls were left out: {}", clean(&options)));
     }
     let longest = |of: &dyn Fn(&Outcome) -> String| {
         outcomes.iter().map(|o| of(o).chars().count()).filter(|n| *n <= WIDEST).max().unwrap_or(0)
@@ -30,7 +30,7 @@ pub fn print(file: &Path, gathered: &Measurements, outcomes: &[Outcome], width: 
     if !figures.complete {
         page.wrapped(
             "",
-            "The trace is NOT complete, so what it lacks may break a budget that passes here (`complete` as a line of the budget makes that a failure):",
+            "The trace is NOT complete, so an assertion that passes here may fail on the missing part (add --assert complete to make that a failure):",
         );
         for reason in figures.incomplete_because.iter().chain(&figures.notes) {
             page.wrapped("  - ", &clean(reason));

@@ -120,7 +120,7 @@ fn counts(page: &mut Page, diff: &Diff, top: usize) {
     page.more(changed.len(), top, "changes");
     page.wrapped(
         "  ",
-        "A name that stands further in follows from the one above it: it is called inside it, launches it or gives back what it took.",
+        "An indented name follows from the one above it: that one calls it, launches it, or allocated what it frees.",
     );
 }
 
@@ -186,7 +186,7 @@ fn times(page: &mut Page, diff: &Diff, top: usize) {
     page.line(if diff.changes.scale == 1.0 {
         "\nTimes, where the calls are the same:"
     } else {
-        "\nTimes, where only the length of the runs changed the calls (change: for as many calls):"
+        "\nTimes, where only the length of the runs changed the calls (change: for the same number of calls):"
     });
     let mut table = Table::new("times", "functions and kernels", TIMES);
     for change in changed.iter().take(top) {
@@ -210,7 +210,7 @@ fn times(page: &mut Page, diff: &Diff, top: usize) {
     page.more(changed.len(), top, "functions and kernels");
     page.wrapped(
         "  ",
-        "Times differ between any two runs; one that matters differs in several, and in the median too.",
+        "Times differ between any two runs: trust a difference that shows in several, and in the median too.",
     );
 }
 

@@ -51,7 +51,7 @@ pub enum ExportFormat {
     Chrome,
     /// Protobuf for ui.perfetto.dev and trace_processor: smaller and faster
     Perfetto,
-    /// A row a call, for a spreadsheet or a dataframe
+    /// One row for each call, for a spreadsheet or a dataframe
     Csv,
 }
 
@@ -60,7 +60,7 @@ pub fn export(config: &ExportConfig) -> Result<u8> {
     let path = config.output.as_deref().filter(|path| *path != Path::new("-"));
     if path.is_none() && config.format == ExportFormat::Perfetto && stdout().is_terminal() {
         return Err(
-            Usage("Perfetto's format is binary: give -o FILE, or send it to a program".to_owned()).into()
+            Usage("Perfetto's format is binary: give -o FILE, or pipe it to a program".to_owned()).into()
         );
     }
     let base_ns = if files.len() > 1 { earliest(&files)? } else { None };
@@ -103,7 +103,7 @@ fn read_twice(file: &Path) -> Result<()> {
         return Ok(());
     };
     bail!(Usage(format!(
-        "{what} can be exported alone only: of several traces each is read twice; save it to a file"
+        "{what} can be exported only alone, because gpurec reads each of several traces twice: save it to a file first"
     )))
 }
 

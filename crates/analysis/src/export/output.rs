@@ -34,7 +34,7 @@ impl Output {
         };
         if to.is_some() && inputs.iter().any(|input| of_input(input) == to) {
             let what = path.map_or("standard output".to_owned(), ui::name);
-            let text = format!("{what} is the trace itself: give another file to -o");
+            let text = format!("{what} is the trace to convert: give -o another file");
             return Err(Usage(text).into());
         }
         Ok(Output { path: path.map(Path::to_path_buf), to: None })
@@ -97,7 +97,7 @@ fn open(path: Option<&Path>) -> io::Result<To> {
 }
 
 fn explain(path: &Path, error: &io::Error) -> io::Error {
-    let text = format!("{} cannot be written ({error}): give another place to -o", ui::name(path));
+    let text = format!("{} cannot be written ({error}): give -o another place", ui::name(path));
     io::Error::new(error.kind(), text)
 }
 

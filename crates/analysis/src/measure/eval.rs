@@ -282,7 +282,7 @@ fn absent<'a>(
 ) -> Result<(), Missing> {
     let hint = did_you_mean(&nearest(name, all));
     if is_pattern(name) {
-        notes.push(format!("no {what} of the trace fits{hint}"));
+        notes.push(format!("no {what} of the trace matches{hint}"));
         return Ok(());
     }
     Err(Missing::unknown(format!(

@@ -83,10 +83,10 @@ pub fn budget(text: &str) -> Result<Option<(Term, Op, Value)>, Fault> {
     let (op, limit) = match parser.op() {
         Some(op) => (op, parser.limit(&term, term.unit)?),
         None if parser.looks_at("=") => {
-            return Err(parser.fault("= does not compare: write == for equal, or <="));
+            return Err(parser.fault("= is not a comparison: write ==, or <= for at most"));
         }
         None if bare => (Op::Is, Value::whole(1, Unit::Count)),
-        None => return Err(parser.fault("a comparison must follow: <, <=, ==, !=, >= or >, and a limit")),
+        None => return Err(parser.fault("expected a comparison (<, <=, ==, !=, >= or >) and a limit")),
     };
     term.window = parser.window()?;
     parser.end()?;
@@ -100,7 +100,7 @@ pub fn threshold(text: &str) -> Result<Threshold, Fault> {
     term.window = parser.window()?;
     parser.blank();
     if !parser.eat("=") || parser.looks_at("=") {
-        return Err(parser.fault("= and by how much it may grow must follow, as in =10%"));
+        return Err(parser.fault("expected = and by how much it may grow, as in =10%"));
     }
     parser.blank();
     parser.eat("+");
@@ -149,7 +149,7 @@ impl Parser {
         if self.at_end() {
             return Ok(());
         }
-        Err(self.fault("nothing may follow here but after, before or a comment (#)"))
+        Err(self.fault("expected the end, after, before or a comment (#)"))
     }
 
     fn looks_at(&self, what: &str) -> bool {
@@ -206,9 +206,7 @@ impl Parser {
         let start = self.at;
         let head = self.word();
         if head.is_empty() {
-            return Err(
-                self.fault("a metric must come here, such as launches, memory.leaked or cudaMalloc.calls")
-            );
+            return Err(self.fault("expected a metric, such as launches, memory.leaked or cudaMalloc.calls"));
         }
         if self.peek() == Some('(') {
             return self.quoted(&head, start);
@@ -246,20 +244,20 @@ impl Parser {
         self.blank();
         let quote = self.peek().filter(|c| matches!(c, '"' | '\''));
         let Some(quote) = quote else {
-            return Err(self.fault(format!("a name in quotes must follow, as in {head}(\"NAME\")")));
+            return Err(self.fault(format!("expected a name in quotes, as in {head}(\"NAME\")")));
         };
         let opened = self.at;
         self.at += 1;
         let name = self.take_while(|c| c != quote);
         if !self.eat(&quote.to_string()) {
-            return Err(Fault { column: opened + 1, reason: "this quote has no end".into() });
+            return Err(Fault { column: opened + 1, reason: "this quote is not closed".into() });
         }
         self.blank();
         if !self.eat(")") {
-            return Err(self.fault("a closing bracket must follow"));
+            return Err(self.fault("expected a closing bracket"));
         }
         if !self.eat(".") {
-            return Err(self.fault(format!("what of it must follow, as in {head}(\"…\").time")));
+            return Err(self.fault(format!("expected one of its metrics, as in {head}(\"…\").time")));
         }
         let at = self.at;
         let mut field = self.word();
@@ -291,7 +289,7 @@ impl Parser {
         }
         let number = self.take_while(|c| c.is_ascii_digit() || matches!(c, '.' | '_'));
         if number.is_empty() {
-            return Err(self.fault("a number must follow"));
+            return Err(self.fault("expected a number"));
         }
         let before = self.at;
         self.blank();
@@ -330,7 +328,7 @@ impl Parser {
                 () => break,
             };
             if *edge != Edge::Open {
-                return Err(Fault { column, reason: format!("{word} stands here twice") });
+                return Err(Fault { column, reason: format!("{word} is given twice") });
             }
             let (number, suffix, column) = self.number()?;
             self.blank();
@@ -347,7 +345,7 @@ impl Parser {
         }
         match (window.from, window.to) {
             (Edge::Time(from), Edge::Time(to)) | (Edge::Launches(from), Edge::Launches(to)) if from >= to => {
-                Err(self.fault("nothing lies after the one and before the other"))
+                Err(self.fault("nothing lies between after and before: after takes the smaller value"))
             }
             _ => Ok(window),
         }
@@ -395,7 +393,7 @@ fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
             Err(reason) => Err((true, reason)),
         },
         [one] if near.is_empty() => {
-            Err((false, format!("there is no metric {one}; of a function say what, as in {one}.calls")))
+            Err((false, format!("there is no metric {one}; of a function give a metric, as in {one}.calls")))
         }
         _ => none(&near),
     }
@@ -415,7 +413,9 @@ fn field_of(text: &str, what: &str, absent: &[&str]) -> Result<Field, String> {
     if let Some(digits) = percentile.filter(|_| !absent.contains(&"p99")) {
         return match hundred_thousandths(digits) {
             Some(of @ 1..=100_000) => Ok(Field::Percentile(of)),
-            _ => Err(format!("{text} is no percentile: p50, p99, p99.9 … p100, with three decimals at most")),
+            _ => Err(format!(
+                "{text} is not a percentile: give p50, p99, p99.9 … p100, with three decimals at most"
+            )),
         };
     }
     let known = || FIELDS.iter().filter(|(name, _)| !absent.contains(name));
@@ -448,7 +448,7 @@ fn listed(text: &str, known: &[&str], what: &str) -> Result<(), String> {
         return Ok(());
     }
     let near = nearest(text, known.iter().copied());
-    Err(format!("{text:?} is no {what}; there are {}{}", known.join(", "), did_you_mean(&near)))
+    Err(format!("{text:?} is not a {what}; there are {}{}", known.join(", "), did_you_mean(&near)))
 }
 
 impl Term {

@@ -100,26 +100,26 @@ fn errors_point_at_the_column_and_name_what_was_meant() {
         ("sync.time<20", 11, "as in 20ms"),
         ("launches<5ms", 10, "a number without a unit"),
         ("memory.leaked<5ms", 15, "as in 64MB"),
-        ("launches<", 10, "a number must follow"),
+        ("launches<", 10, "a number"),
         ("launches<-1", 10, "below 0"),
         ("launches=5", 9, "write =="),
-        ("launches", 9, "a comparison must follow"),
-        ("launches<5 5", 12, "nothing may follow"),
-        ("launches<5 after", 17, "a number must follow"),
+        ("launches", 9, "a comparison"),
+        ("launches<5 5", 12, "a comment"),
+        ("launches<5 after", 17, "a number"),
         ("launches<5 after 10MB", 18, "as in after 10s"),
         ("launches<5 after 1s after 2s", 21, "twice"),
-        ("launches<5 after 2s before 1s", 30, "nothing lies after"),
+        ("launches<5 after 2s before 1s", 30, "nothing lies"),
         ("kernel(x).launches<1", 8, "in quotes"),
-        ("kernel(\"x).launches<1", 8, "no end"),
+        ("kernel(\"x).launches<1", 8, "quote"),
         ("kernel(\"x\").calls<1", 13, "launches"),
         ("thing(\"x\").calls<1", 1, "kernel(\"NAME\")"),
         ("copies.H2X.bytes<1", 1, "did you mean H2D or H2H?"),
         ("memory.gpu.leaked<1", 1, "there are device"),
-        ("cudaMalloc.p101<1us", 12, "no percentile"),
-        ("cudaMalloc.p99.9999<1us", 12, "no percentile"),
+        ("cudaMalloc.p101<1us", 12, "percentile"),
+        ("cudaMalloc.p99.9999<1us", 12, "percentile"),
         ("launches/memory.peak<1", 9, "cannot be divided"),
-        ("==5", 1, "a metric must come here"),
-        ("µµ.calls # ünï", 10, "a comparison must follow"),
+        ("==5", 1, "a metric"),
+        ("µµ.calls # ünï", 10, "a comparison"),
         ("launches<99999999999999999999999999", 10, "a number without a unit"),
     ] {
         let (at, reason) = fault(text);
@@ -346,7 +346,7 @@ fn what_is_not_there_is_never_zero() {
         assert!(reason.contains(words), "{text}: {reason}");
     }
     let (.., notes) = judged(file.path(), "kernel(\"softmax*\").launches==0").unwrap();
-    assert!(notes[0].starts_with("no kernel of the trace fits"), "{notes:?}");
+    assert!(notes[0].starts_with("no kernel of the trace"), "{notes:?}");
 }
 
 #[test]

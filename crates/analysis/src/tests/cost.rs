@@ -42,7 +42,7 @@ fn a_trace_that_does_not_say_how_long_the_stops_took_says_that() {
     s.lines.pop();
     let (live, bytes) = s.finish();
     assert_eq!(live.cost.as_ref().unwrap().stops, None);
-    assert!(crate::text::print(&live, 100).contains("this trace does not say"));
+    assert!(crate::text::print(&live, 100).contains("does not say for how long"));
     assert_eq!(of_file(&bytes), live);
 }
 
@@ -79,6 +79,6 @@ fn each_call_costs_what_its_kind_of_site_was_measured_to_cost() {
     assert_eq!(outer.corrected_ns, Some(outer.total_ns - 70_000), "less what the calls inside cost");
     let printed = crate::text::print(&live, 200);
     assert!(printed.contains("at 1000 ns a call as measured at the start, 7000 ns for 10 that"), "{printed}");
-    assert!(printed.contains("cost more: up to 250.000 us if all of these did"), "{printed}");
+    assert!(printed.contains("cost more: up to 250.000 us"), "{printed}");
     assert_eq!(of_file(&bytes), live);
 }

@@ -54,7 +54,8 @@ pub fn timeline(config: &TimelineConfig) -> Result<u8> {
         let (mut text, context) = draw(file, config, &style)?;
         let unanswered = context.only_figures().is_some();
         if unanswered {
-            text = "Not known: a picture is made of events.\n".to_owned();
+            text = "Not known: the trace has no events to draw (--summary-only). Record again without it.\n"
+                .to_owned();
         }
         if files.len() > 1 {
             let gap = if index > 0 { "\n" } else { "" };

@@ -22,7 +22,7 @@ const COMMANDS: usize = 32 << 20;
 pub const NAMED: usize = 10;
 
 /// The note for a recording with --summary-only.
-pub const ONLY_FIGURES: &str = "the trace has no events, only figures (--summary-only): what is not in its summary is not known; record without it";
+pub const ONLY_FIGURES: &str = "the trace has no events, only figures (--summary-only): what is not in its summary is not known; record again without it";
 
 /// A figure that the view shows but the trace does not determine.
 pub struct UnknownFigure {
@@ -196,7 +196,7 @@ impl Context {
         }
         notes.extend(self.unknown_figures.iter().filter(|figure| !(of_text && figure.leads)).map(
             |UnknownFigure { what, reason, .. }| {
-                format!("it is not known {what} ({reason}): this is of what was recorded")
+                format!("it is not known {what} ({reason}): the figures are those of what was recorded")
             },
         ));
         notes.extend(reasons.iter().map(|reason| format!("the recording is not complete: {}", reason.text)));

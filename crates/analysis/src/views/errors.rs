@@ -19,11 +19,11 @@ const LONGEST_ERROR: usize = 256;
 
 /// Explanations of errors whose names do not say what to do.
 const HINTS: [(i64, &str); 7] = [
-    (2, "out of memory: `gpurec report memory` says who held it"),
+    (2, "out of memory: `gpurec report memory` shows which processes held it"),
     (209, "no kernel image for this GPU: the binary was not built for its architecture"),
-    (214, "an uncorrectable ECC error: the GPU, not the program"),
-    (700, "a kernel used an address that is not its own: run under compute-sanitizer"),
-    (702, "a kernel ran longer than the watchdog lets it"),
+    (214, "an uncorrectable ECC error: a fault of the GPU, not of the program"),
+    (700, "a kernel used an invalid address: run under compute-sanitizer"),
+    (702, "a kernel ran longer than the watchdog allows"),
     (716, "a kernel used a misaligned address: run under compute-sanitizer"),
     (719, "a kernel crashed: run under compute-sanitizer"),
 ];
@@ -168,7 +168,7 @@ fn beside(report: &mut Report, figures: &Figures) {
     }
     if failures.shutdown > 0 {
         report.title(format!(
-            "{} came after the driver was shut down: as a rule libraries that clean up at the exit of the process, and harmless",
+            "{} came after the driver was shut down: usually from libraries that clean up when the process exits, and harmless",
             plural(failures.shutdown, "call")
         ));
     }
@@ -279,7 +279,7 @@ fn ioctls(report: &mut Report, figures: &Figures) {
             plural(kernel.failed_ioctls, "ioctl")
         ));
         report.words(
-            "A driver probes for what the GPU can do: such failures are often no error of the program's.",
+            "libcuda probes what the GPU can do, so such failures are often not errors of the program.",
         );
     }
 }

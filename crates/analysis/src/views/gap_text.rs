@@ -101,7 +101,7 @@ impl Sums {
                 .cell(long("What the host did", "what"), |(cause, _)| named(**cause, functions)),
         );
         report.words(
-            "A gap is time in which no thread of the process launches; where it is spent waiting, the GPU is at work. Own code is all outside of CUDA calls, computing or asleep.",
+            "A gap is time in which no thread of the process launches. While the process waits in one, the GPU works. Own code is time outside of CUDA calls, computing or asleep.",
         );
     }
 

@@ -57,7 +57,7 @@ impl View for Ioctls {
     fn finish(&mut self, context: &Context) -> Report {
         let figures = self.summary.of_file(&context.notes);
         let Some(kernel) = &figures.kernel_space else {
-            return nothing("This trace has nothing of the driver: record with --kernel to see its ioctls.");
+            return nothing("This trace has no lines of the driver: record with --kernel to see its ioctls.");
         };
         if kernel.requests.is_empty() && kernel.functions.is_empty() {
             return nothing("The driver was not called while this was recorded.");
@@ -102,7 +102,7 @@ fn requests(report: &mut Report, kernel: &KernelSpace) {
     );
     if kernel.unknown_ioctls > 0 {
         report.words(format!(
-            "{} without a name: its request, RM command or class is not known here and shown as a number.",
+            "{} without a name: gpurec does not know the request, RM command or class, and shows its number.",
             plural(kernel.unknown_ioctls, "ioctl")
         ));
     }

@@ -8,7 +8,7 @@ use gpurec_trace::Ended;
 use gpurec_trace::bounds::{MOST_OPEN, short};
 use gpurec_trace::hash::Map;
 
-pub const KIND: Kind = kind::<Longest>("longest", "the longest calls, one by one, with what they were given")
+pub const KIND: Kind = kind::<Longest>("longest", "the longest calls, one by one, with their arguments")
     .table("calls", ROWS)
     .figures(&[CALLS]);
 

@@ -207,7 +207,7 @@ fn run(kind: &Kind, file: &Path, config: &ReportConfig) -> Result<(Report, Conte
     let mut report = match context.only_figures() {
         Some(figures) => view.of_figures(&figures, &context).unwrap_or_else(|| {
             context.unanswered = true;
-            nothing("Not known: the trace has no events, and its figures do not say it.")
+            nothing("Not known: the trace has no events, and its figures do not have the answer. Record again without --summary-only.")
         }),
         None => view.finish(&context),
     };

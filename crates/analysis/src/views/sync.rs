@@ -7,7 +7,7 @@ use super::*;
 use crate::text::of_them_unfinished;
 use gpurec_cuda::traits::Mark;
 
-pub const KIND: Kind = kind::<Syncs>("sync", "who waits for the GPU, for what, and how long")
+pub const KIND: Kind = kind::<Syncs>("sync", "which calls wait for the GPU, for what, and how long")
     .table("waiters", 20)
     .figures(&[shows("sync.total_ns", "how long calls waited for the GPU", &["waits", "waited_ns"])]);
 
@@ -263,7 +263,7 @@ impl Syncs {
         }
         report.words_if(
             !self.waits.by_key.is_empty(),
-            "A wait inside another, as cuStreamSynchronize in cudaStreamSynchronize, counts once, with the inner one's time. Submitted last: what the process gave last to what is waited for; the wait is for that and all before it.",
+            "A wait inside another, as cuStreamSynchronize in cudaStreamSynchronize, counts once, with the inner one's time. Submitted last: the last work that the process submitted to what the call waits for; the call waits for that and all work before it.",
         );
         report.words_if(
             self.unfinished > 0,
