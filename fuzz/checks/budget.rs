@@ -10,7 +10,7 @@ use super::{Scratch, with_file};
 use gpurec_analysis::Usage;
 use gpurec_analysis::check::{CheckConfig, check};
 use gpurec_analysis::measure::{
-    Asks, Missing, Op, Term, Value, budget as parse, decide, evaluate, gather, threshold,
+    Asks, EvalError, Op, Term, Value, budget as parse, decide, evaluate, gather, threshold,
 };
 use gpurec_analysis::only::Only;
 
@@ -72,7 +72,7 @@ fn verdict(term: &Term, op: Op, limit: Value) {
             let json = found.shown(&limit).json();
             assert!(json.is_number(), "{json}");
         }
-        Err(Missing::NoValue(reason) | Missing::Unknown { reason, .. }) => assert!(!reason.is_empty()),
+        Err(EvalError::NoValue(reason) | EvalError::Unknown { reason, .. }) => assert!(!reason.is_empty()),
     }
 }
 

@@ -13,7 +13,7 @@ use super::FileId;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 use gpurec_cuda::{self as cuda, Api};
-use gpurec_elf::{self as elf, Image, Kind, NotHooked, Want};
+use gpurec_elf::{self as elf, Image, Kind, UnhookedFunction, Want};
 use gpurec_trace::HookError;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl Selection {
             image = merge(image, read(&|name| rule.wants(name))?);
             if !image.as_ref().is_some_and(|image| rule.names_any_of(image)) {
                 image = image.or(read(&|_| true)?.map(Image::without_functions));
-                let nothing = NotHooked::new(rule.functions.as_str(), HookError::NoSuchExport, false);
+                let nothing = UnhookedFunction::new(rule.functions.as_str(), HookError::NoSuchExport, false);
                 image.iter_mut().for_each(|image| image.not_hooked.push(nothing.clone()));
             }
         }
@@ -173,7 +173,7 @@ impl Selection {
             return Ok(None);
         }
         if image.functions.is_empty() && image.not_hooked.is_empty() {
-            image.not_hooked.push(NotHooked::new("*", HookError::NoCuda, false));
+            image.not_hooked.push(UnhookedFunction::new("*", HookError::NoCuda, false));
             return Ok(Some(image));
         }
         image.functions.retain(|f| self.wants_any(std::iter::once(&f.name).chain(&f.aliases)));
@@ -208,12 +208,12 @@ fn merge(first: Option<Image>, second: Option<Image>) -> Option<Image> {
         .functions
         .extend(second.functions.into_iter().filter(|f| !places(f).iter().any(|at| known.contains(at))));
     let known: HashSet<String> = first.not_hooked.iter().map(|one| one.name.clone()).collect();
-    let is_new = |one: &NotHooked| cuda::api(&one.name) == Api::Other && !known.contains(&one.name);
+    let is_new = |one: &UnhookedFunction| cuda::api(&one.name) == Api::Other && !known.contains(&one.name);
     first.not_hooked.extend(second.not_hooked.into_iter().filter(is_new));
     Some(first)
 }
 
-pub fn read_image(file: &File, path: &Path, want: &Want) -> Result<Option<Image>, elf::Refused> {
+pub fn read_image(file: &File, path: &Path, want: &Want) -> Result<Option<Image>, elf::FileError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     elf::read(file, &name, want, &cuda::is_runtime_name)
 }

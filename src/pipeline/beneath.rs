@@ -14,9 +14,9 @@ use crate::probe::kernel::Target;
 use crate::process::proc;
 use gpurec_cuda::raw::Piece;
 use gpurec_nvidia::hooks::Returns;
-use gpurec_nvidia::{self as nvidia, Decoder, Device, Family, Pending};
+use gpurec_nvidia::{self as nvidia, Decoder, Device, Family, PendingIoctl};
 use gpurec_trace::{
-    Arg, Args, Body, Ended, Instant, Ioctl, KernelBegin, KernelEnd, Kind, List, Retval, Value, Xid, lossy,
+    Arg, Args, Body, EndKind, Instant, Ioctl, KernelBegin, KernelEnd, Kind, List, Retval, Value, Xid, lossy,
 };
 
 /// The most pieces of memory behind a record.
@@ -25,7 +25,7 @@ const PIECES: usize = 4;
 pub struct Below {
     decoder: Decoder,
     /// What the end of an ioctl needs from its begin, by the begin's id.
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, PendingIoctl>,
     /// Names of kernel threads.
     threads: HashMap<u32, String>,
 }
@@ -82,11 +82,11 @@ impl Below {
             status: None,
             error: None,
             out: None,
-            ended: Ended::Returned,
+            ended: EndKind::Returned,
         };
         let pending = self.pending.remove(&call.id);
         let Outcome::Returned(value) = outcome else {
-            end.ended = Ended::Lost;
+            end.ended = EndKind::Lost;
             return Body::KernelEnd(end);
         };
         let mut slots = [None; PIECES];

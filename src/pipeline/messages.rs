@@ -106,7 +106,7 @@ fn traits_of(probe: &str) -> FunctionTraits {
 
 fn write(message: Message, lines: &mut Lines) {
     let Message { ts, pid, what } = message;
-    let refused = |name: &str, reason: Reason| trace::Refused::new(name, reason);
+    let refused = |name: &str, reason: Reason| trace::RefusedHook::new(name, reason);
     let line = |path: PathBuf, build_id, functions: usize, not_hooked, single_stepped| {
         let (path, functions) = (path.to_string_lossy().into_owned().into(), functions as u64);
         let library = trace::Library { pid, tid: pid, path, build_id, functions, not_hooked, single_stepped };

@@ -25,7 +25,7 @@ use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
 use gpurec_cuda::{self as cuda, Api, FunctionTraits, Returns, Signature};
 use gpurec_trace::bounds::Left;
 use gpurec_trace::{
-    self, Arg, Args, Begin, Body, End, Ended, InFlight, Line, LineWriter, List, Process, Retval,
+    self, Arg, Args, Begin, Body, End, EndKind, InFlight, Line, LineWriter, List, Process, Retval,
 };
 
 /// How long to wait for a program's rank. The rank is in the program's memory, which may be anywhere.
@@ -404,9 +404,9 @@ impl Sink for Lines {
         }
         let name = facts.map_or("?", |facts| facts.name.as_str());
         let (ended, retval) = match outcome {
-            Outcome::Returned(value) => (Ended::Returned, facts.and_then(|f| f.retval(value))),
-            Outcome::Unwound => (Ended::Unwound, None),
-            Outcome::Lost => (Ended::Lost, None),
+            Outcome::Returned(value) => (EndKind::Returned, facts.and_then(|f| f.retval(value))),
+            Outcome::Unwound => (EndKind::Unwound, None),
+            Outcome::Lost => (EndKind::Lost, None),
         };
         let error = facts.and_then(|f| f.error(retval));
         let taken = CallParts::exit(pieces);
@@ -440,7 +440,9 @@ impl Sink for Lines {
             }),
         );
         match facts {
-            Some(facts) if ended == Ended::Returned => self.follow(ts, call, facts, &exit, retval, duration),
+            Some(facts) if ended == EndKind::Returned => {
+                self.follow(ts, call, facts, &exit, retval, duration)
+            }
             _ => self.meaning.forget(&call.reference()),
         }
         self.probes = probes;

@@ -49,7 +49,7 @@ use crate::wire;
 use attach::Place;
 use calibrate::SiteCosts;
 use gpurec_cuda::{self as cuda, Signature};
-use gpurec_elf::{self as elf, Image, NotHooked};
+use gpurec_elf::{self as elf, Image, UnhookedFunction};
 use gpurec_trace::{HookError, Incomplete, Reason};
 use hooks::Hooks;
 use kernel::{Change, Choice, Driver, Numbering};
@@ -99,7 +99,7 @@ pub struct Library {
     pub build_id: Option<String>,
     /// Number of hooked functions.
     pub functions: usize,
-    pub not_hooked: Vec<NotHooked>,
+    pub not_hooked: Vec<UnhookedFunction>,
     /// Number of functions that were wanted but got no probe number.
     pub beyond: usize,
     /// Number of hooked functions that Linux must single-step.
@@ -467,7 +467,7 @@ fn failed(path: &Path, error: &anyhow::Error) -> LookOutcome {
 fn leave_out(refused: &[attach::RefusedPlace], library: &mut Library, image: &mut Image) {
     for one in refused {
         let name = &image.functions[one.index].name;
-        library.not_hooked.push(NotHooked::new(name, one.why.clone(), true));
+        library.not_hooked.push(UnhookedFunction::new(name, one.why.clone(), true));
     }
     elf::few(&mut library.not_hooked);
     let mut index = 0..;

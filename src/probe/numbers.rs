@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::calibrate;
 use crate::wire;
 use gpurec_cuda::Signature;
-use gpurec_elf::NotHooked;
+use gpurec_elf::UnhookedFunction;
 use gpurec_trace::HookError;
 use gpurec_trace::bounds::{Left, short};
 
@@ -57,8 +57,8 @@ pub fn too_many() -> HookError {
 }
 
 /// The report of a function that got no number.
-pub fn refusal(name: &str) -> NotHooked {
-    NotHooked::new(&short(name, SHOWN), too_many(), false)
+pub fn refusal(name: &str) -> UnhookedFunction {
+    UnhookedFunction::new(&short(name, SHOWN), too_many(), false)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::{Config, Target};
 use crate::probe::Probes;
 use crate::process::identity::Identity;
 use gpurec_trace::{EMULATED, EMULATED_COLD, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
-use gpurec_trace::{Header, Layer, Refused, SCHEMA, time};
+use gpurec_trace::{Header, Layer, RefusedHook, SCHEMA, time};
 
 pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTime) -> Header {
     let costs = &probes.costs;
@@ -51,7 +51,7 @@ fn layer(probes: &Probes) -> Layer {
     let refused = probes
         .refused
         .iter()
-        .map(|(backend, why)| Refused::new(backend.name(), why.clone().into()))
+        .map(|(backend, why)| RefusedHook::new(backend.name(), why.clone().into()))
         .collect();
     let backend = probes.backend.name().to_owned();
     Layer { backend, attached: probes.attached() as u64, refused, ..Layer::default() }

@@ -16,7 +16,7 @@ use gpurec_analysis::{asked, size};
 use gpurec_cuda as cuda;
 use gpurec_trace::bounds;
 use gpurec_trace::{
-    Args, Begin, Body, Budget, End, Ended, ExitStatus, InFlight, Instant, KernelBegin, KernelEnd, Launch,
+    Args, Begin, Body, Budget, End, EndKind, ExitStatus, InFlight, Instant, KernelBegin, KernelEnd, Launch,
     Line, Memory, Op, Process, Retval, Transfer, Value, signal_name,
 };
 
@@ -349,11 +349,11 @@ fn call(to: &mut String, end: &End, arguments: &Arguments) {
                 let _ = write!(to, ", asked for {bytes} bytes ({})", size(bytes));
             }
         }
-        (None, Some(Retval::Number(0)) | None, Ended::Returned) => {}
+        (None, Some(Retval::Number(0)) | None, EndKind::Returned) => {}
         (None, Some(Retval::Number(n)), _) => _ = write!(to, "  = {n}"),
         (None, Some(Retval::Pointer(p)), _) => _ = write!(to, "  = {p:#x}"),
-        (None, None, Ended::Unwound) => to.push_str("  left without returning"),
-        (None, None, Ended::Lost | Ended::NotWatched) => {}
+        (None, None, EndKind::Unwound) => to.push_str("  left without returning"),
+        (None, None, EndKind::Lost | EndKind::NotWatched) => {}
     }
 }
 
@@ -362,7 +362,7 @@ fn driver_call(to: &mut String, end: &KernelEnd, request: Option<&str>) {
     for said in [request, end.status.as_deref(), end.error.as_deref()].into_iter().flatten() {
         let _ = write!(to, "  {said}");
     }
-    if end.ended == Ended::Returned
+    if end.ended == EndKind::Returned
         && let (None, Some(Retval::Number(n))) = (&end.status, end.retval)
         && n != 0
     {

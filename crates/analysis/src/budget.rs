@@ -23,12 +23,12 @@ pub struct BudgetFigures {
     pub given_up: u64,
     pub taken_back: u64,
     /// The functions given up, those given up for longest first.
-    pub functions: Vec<Forgone>,
+    pub functions: Vec<ForgoneFunction>,
 }
 
 /// A function that the recorder gave up for the budget.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Forgone {
+pub struct ForgoneFunction {
     pub name: String,
     /// The level at the end.
     pub level: Level,
@@ -48,7 +48,7 @@ pub struct Period {
 #[derive(Default)]
 pub struct Budget {
     figures: BudgetFigures,
-    functions: BTreeMap<u32, (Forgone, u64)>,
+    functions: BTreeMap<u32, (ForgoneFunction, u64)>,
 }
 
 impl Budget {
@@ -66,7 +66,7 @@ impl Budget {
         if self.functions.len() >= FUNCTIONS && !self.functions.contains_key(&line.probe) {
             return;
         }
-        let new = || Forgone {
+        let new = || ForgoneFunction {
             name: short(&line.function, LONGEST_NAME),
             level: line.before,
             given_up: 0,
@@ -86,18 +86,18 @@ impl Budget {
     }
 
     pub fn finish(&self, at_ns: u64) -> Option<BudgetFigures> {
-        let at_end = |(function, since_ns): &(Forgone, u64)| {
+        let at_end = |(function, since_ns): &(ForgoneFunction, u64)| {
             let mut function = function.clone();
             function.stays(*since_ns, at_ns);
             function
         };
-        let mut functions: Vec<Forgone> = self.functions.values().map(at_end).collect();
+        let mut functions: Vec<ForgoneFunction> = self.functions.values().map(at_end).collect();
         functions.sort_by(|a, b| (b.unhooked_ns, &a.name).cmp(&(a.unhooked_ns, &b.name)));
         self.left_out().then(|| BudgetFigures { functions, ..self.figures.clone() })
     }
 }
 
-impl Forgone {
+impl ForgoneFunction {
     /// Adds a period at the current level.
     fn stays(&mut self, from_ns: u64, to_ns: u64) {
         let ns = to_ns.saturating_sub(from_ns);

@@ -74,7 +74,7 @@ impl Times {
 }
 
 /// A call that failed.
-pub struct Failed {
+pub struct FailedCall {
     times: Times,
     at: At,
 }
@@ -92,7 +92,7 @@ struct At {
 
 /// Direct failures inside a call that has not ended.
 #[derive(Clone)]
-pub struct Inside {
+pub struct InnerFailures {
     kinds: Vec<(usize, Times)>,
     last: usize,
     first: At,
@@ -105,11 +105,11 @@ impl FailureTally {
         end: &End,
         ts_ns: u64,
         (function, asked_bytes): (usize, Option<u64>),
-        inside: Option<Box<Inside>>,
-    ) -> Failed {
+        inside: Option<Box<InnerFailures>>,
+    ) -> FailedCall {
         let kind = self.kind(end, function, code_of(end));
         let cause = self.take(inside).map(|inside| inside.last);
-        Failed {
+        FailedCall {
             times: Times { count: 1, first_ns: ts_ns, last_ns: ts_ns, asked_bytes },
             at: At { ts_ns, pid: end.pid, tid: end.tid, begin: end.begin, kind, cause },
         }
@@ -137,7 +137,7 @@ impl FailureTally {
     }
 
     /// Counts a failure as seen by the program. Returns false if it is not a failure of the program.
-    pub fn count(&mut self, failed: &Failed) -> bool {
+    pub fn count(&mut self, failed: &FailedCall) -> bool {
         let at = &failed.at;
         let Some(kind) = self.kinds.get_mut(at.kind) else { return false };
         if kind.failed.count == 0 {
@@ -151,7 +151,7 @@ impl FailureTally {
         is_failure
     }
 
-    pub fn cause_of(&self, failed: &Failed) -> Option<FailureCause> {
+    pub fn cause_of(&self, failed: &FailedCall) -> Option<FailureCause> {
         self.cause(failed.at.cause?)
     }
 
@@ -162,19 +162,19 @@ impl FailureTally {
     }
 
     /// Makes a failure wait for the enclosing call. Returns false if there is no room.
-    pub fn defer(&mut self, within: &mut Option<Box<Inside>>, failed: &Failed) -> bool {
+    pub fn defer(&mut self, within: &mut Option<Box<InnerFailures>>, failed: &FailedCall) -> bool {
         if within.is_none() {
             if self.waited_for >= CALLS {
                 return false;
             }
             self.waited_for += 1;
         }
-        let first = || Box::new(Inside { kinds: Vec::new(), last: failed.at.kind, first: failed.at });
+        let first = || Box::new(InnerFailures { kinds: Vec::new(), last: failed.at.kind, first: failed.at });
         within.get_or_insert_with(first).add(failed.at.kind, &failed.times)
     }
 
     /// The enclosing call succeeded: it handled these failures.
-    pub fn handled(&mut self, inside: Option<Box<Inside>>) {
+    pub fn handled(&mut self, inside: Option<Box<InnerFailures>>) {
         for (kind, times) in self.take(inside).into_iter().flat_map(|inside| inside.kinds) {
             if let Some(kind) = self.kinds.get_mut(kind) {
                 kind.handled.add(&times);
@@ -183,7 +183,11 @@ impl FailureTally {
     }
 
     /// The enclosing call has no known result: its failures pass to the next outer call, or to the program.
-    pub fn undecided(&mut self, inside: Option<Box<Inside>>, within: Option<&mut Option<Box<Inside>>>) {
+    pub fn undecided(
+        &mut self,
+        inside: Option<Box<InnerFailures>>,
+        within: Option<&mut Option<Box<InnerFailures>>>,
+    ) {
         let Some(mut rest) = self.take(inside) else { return };
         match within {
             Some(within @ None) => {
@@ -198,7 +202,7 @@ impl FailureTally {
         }
     }
 
-    fn count_all(&mut self, inside: &Inside) {
+    fn count_all(&mut self, inside: &InnerFailures) {
         for (kind, times) in &inside.kinds {
             if let Some(kind) = self.kinds.get_mut(*kind) {
                 kind.failed.add(times);
@@ -210,7 +214,7 @@ impl FailureTally {
         }
     }
 
-    fn take(&mut self, inside: Option<Box<Inside>>) -> Option<Box<Inside>> {
+    fn take(&mut self, inside: Option<Box<InnerFailures>>) -> Option<Box<InnerFailures>> {
         self.waited_for -= usize::from(inside.is_some());
         inside
     }
@@ -228,7 +232,7 @@ impl FailureTally {
     }
 
     /// The figures, including failures inside unfinished calls.
-    pub fn finish<'a>(&self, open: impl Iterator<Item = &'a Inside>) -> Failures {
+    pub fn finish<'a>(&self, open: impl Iterator<Item = &'a InnerFailures>) -> Failures {
         let mut all = self.clone();
         open.for_each(|inside| all.count_all(inside));
         let (shutdown, own): (Vec<&Kind>, Vec<&Kind>) =
@@ -277,7 +281,7 @@ impl FailureTally {
     }
 }
 
-impl Inside {
+impl InnerFailures {
     /// Returns false if there is no room.
     fn add(&mut self, kind: usize, times: &Times) -> bool {
         if let Some((_, known)) = self.kinds.iter_mut().find(|(known, _)| *known == kind) {

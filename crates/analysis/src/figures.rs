@@ -13,7 +13,7 @@ pub use super::categories::CategoryFigures;
 pub use super::devices::DeviceFigures;
 pub use super::driver_figures::KernelSpace;
 use super::driver_figures::is_zero;
-use gpurec_trace::{self as trace, InFlight, Incomplete, Reason, Refused, reasons};
+use gpurec_trace::{self as trace, InFlight, Incomplete, Reason, RefusedHook, reasons};
 
 /// The names of rows for what is beyond a limit.
 pub const OTHER_FUNCTIONS: &str = "(other functions)";
@@ -102,7 +102,7 @@ pub struct Figures {
     #[serde(skip_serializing_if = "is_zero")]
     pub more_libraries: u64,
     /// Requested hooks that were refused, by layer.
-    pub refused: BTreeMap<String, Vec<Refused>>,
+    pub refused: BTreeMap<String, Vec<RefusedHook>>,
     pub lost: u64,
     pub lost_by_probe: BTreeMap<String, u64>,
     /// Only if the recording gave something up for --budget.
@@ -413,7 +413,7 @@ pub struct LibraryFigures {
     pub path: String,
     pub build_id: Option<String>,
     pub functions: u64,
-    pub not_hooked: Vec<Refused>,
+    pub not_hooked: Vec<RefusedHook>,
 }
 
 /// The cost of the recording for the recorded threads: their calls times the cost of a call measured when the recording

@@ -52,7 +52,7 @@ pub struct Memories {
     /// In the spaces of RESERVED, and the part that came through the runtime.
     peaks: Map<u32, u64>,
     runtime_peaks: Map<u32, u64>,
-    gone: Gone,
+    gone: LeftoverSums,
     loops: Map<(u32, u8, u64), Loop>,
     /// The same for all sizes together.
     churn: Map<(u32, u8), Loop>,
@@ -109,7 +109,7 @@ pub struct Live {
 
 /// An allocation that was live at the end of its process, or of the recording.
 #[derive(Clone, Copy)]
-pub struct Left {
+pub struct Leftover {
     pub pid: u32,
     pub ptr: u64,
     pub space: u8,
@@ -120,7 +120,7 @@ pub struct Left {
 
 /// Allocations that were left, and the leaks among them.
 #[derive(Clone, Default)]
-struct Gone {
+struct LeftoverSums {
     held: Sum,
     leaks: Sum,
 }
@@ -129,7 +129,7 @@ struct Gone {
 #[derive(Clone, Default)]
 struct Sum {
     by_space: BTreeMap<u8, LeakSpace>,
-    largest: Vec<Left>,
+    largest: Vec<Leftover>,
 }
 
 /// Frees and allocations of one size in one space, or of all sizes.
@@ -246,7 +246,7 @@ impl Memories {
     }
 
     /// Closes a process and returns what it held, each allocation with whether it leaks.
-    pub fn close(&mut self, pid: u32, at_ns: u64, at_exit: bool) -> Vec<(Left, bool)> {
+    pub fn close(&mut self, pid: u32, at_ns: u64, at_exit: bool) -> Vec<(Leftover, bool)> {
         let holding = self.remove(pid).unwrap_or_default();
         holding.judged(pid, (at_ns, self.event), at_exit).collect()
     }
@@ -294,7 +294,7 @@ impl Memories {
             gone_bytes: by_space().map(|space| space.bytes).fold(0, u64::saturating_add),
             ..LiveAllocation::default()
         };
-        let mut largest: Vec<Left> = Vec::new();
+        let mut largest: Vec<Leftover> = Vec::new();
         for left in self.processes.iter().flat_map(|(pid, holding)| holding.left(*pid, at_ns, false)) {
             held.count += 1;
             held.bytes = held.bytes.saturating_add(left.live.size);
@@ -396,8 +396,8 @@ impl Names {
 }
 
 impl Holding {
-    fn left(&self, pid: u32, at_ns: u64, at_exit: bool) -> impl Iterator<Item = Left> {
-        self.live.iter().map(move |((ptr, space), live)| Left {
+    fn left(&self, pid: u32, at_ns: u64, at_exit: bool) -> impl Iterator<Item = Leftover> {
+        self.live.iter().map(move |((ptr, space), live)| Leftover {
             pid,
             ptr: *ptr,
             space: *space,
@@ -408,7 +408,7 @@ impl Holding {
     }
 
     /// Each allocation that is left, and whether it leaks. `end` is a time and the number of a line.
-    fn judged(&self, pid: u32, end: (u64, u64), at_exit: bool) -> impl Iterator<Item = (Left, bool)> {
+    fn judged(&self, pid: u32, end: (u64, u64), at_exit: bool) -> impl Iterator<Item = (Leftover, bool)> {
         let live = self.live.iter().map(|((_, space), live)| (live.group(*space), live.began()));
         let growing = self.made.growing(live, end.0, end.1);
         let left = self.left(pid, end.0, at_exit);
@@ -416,7 +416,7 @@ impl Holding {
     }
 }
 
-impl Left {
+impl Leftover {
     pub fn age_ns(&self) -> u64 {
         self.at_ns.saturating_sub(self.live.since_ns)
     }
@@ -436,14 +436,14 @@ impl Left {
 }
 
 /// Keeps the largest; among equals the oldest come first.
-fn keep_largest(all: &mut Vec<Left>, listed: usize) {
+fn keep_largest(all: &mut Vec<Leftover>, listed: usize) {
     all.sort_by_key(|left| {
         (std::cmp::Reverse(left.live.size), left.live.begin, left.pid, left.ptr, left.space)
     });
     all.truncate(listed);
 }
 
-impl Gone {
+impl LeftoverSums {
     fn add(&mut self, names: &Names, pid: u32, holding: &Holding, end: (u64, u64), at_exit: bool) {
         for (left, leaks) in holding.judged(pid, end, at_exit) {
             if leaks {
@@ -465,7 +465,7 @@ impl Live {
 }
 
 impl Sum {
-    fn add(&mut self, names: &Names, left: Left) {
+    fn add(&mut self, names: &Names, left: Leftover) {
         let space = self.by_space.entry(left.space).or_insert_with(|| {
             let space = names.of_space(left.space).to_owned();
             LeakSpace { space, ..LeakSpace::default() }

@@ -14,7 +14,7 @@ use super::categories::Categories;
 use super::devices::Devices;
 use super::driver::{Driver, Within};
 use super::errors::Errors;
-use super::failures::{FailureTally, Inside};
+use super::failures::{FailureTally, InnerFailures};
 use super::figures::{Figures, Finding, Function, ProcessFigures, Sleep, SyncFunction};
 use super::habits::{FinishedCall, Habits};
 use super::kernels::{Kernels, Shape};
@@ -23,12 +23,12 @@ use super::memory::Memories;
 use super::tally::{OTHER_SYNC, Role, Tally};
 use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
-use cost::{Paid, Prices};
+use cost::{PaidCalls, Prices};
 use gpurec_cuda::{Api, FunctionTraits};
 use gpurec_trace::bounds::{Entries, Left, MOST_LIVE, MOST_OPEN, Sums};
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{self, Call, Calls};
-use gpurec_trace::{Begin, Body, End, Ended, Finish, Header, InFlight, Line, Notes};
+use gpurec_trace::{Begin, Body, End, EndKind, Finish, Header, InFlight, Line, Notes};
 use gpurec_trace::{Incomplete, Reason, Reasons, Stops};
 use serde::Deserialize;
 
@@ -63,7 +63,7 @@ pub(crate) struct Open {
     /// Bytes that the call requests.
     asked: Option<u64>,
     /// Failures inside the call.
-    failed: Option<Box<Inside>>,
+    failed: Option<Box<InnerFailures>>,
     /// Activity of nvidia.ko inside the call, if there was any.
     pub(super) within: Option<Box<Within>>,
 }
@@ -81,7 +81,7 @@ pub struct Summary {
     pub(super) functions: Entries<Tally, MOST, FUNCTION_NAMES>,
     pub(crate) open: Calls<Open>,
     pub(super) driver: Driver,
-    calls_by_thread: Sums<(u32, u32), Paid, MOST>,
+    calls_by_thread: Sums<(u32, u32), PaidCalls, MOST>,
     pub(super) processes: BTreeMap<u32, ProcessFigures>,
     /// Index by path and build id.
     by_library: Map<(Box<str>, Option<String>), usize>,
@@ -236,7 +236,7 @@ impl Summary {
                 self.function(&end.name)
             }
         };
-        if end.ended == Ended::Unwound {
+        if end.ended == EndKind::Unwound {
             self.figures.unwound_calls += 1;
         }
         self.outcome(line, end, function, open.as_mut());
@@ -275,7 +275,7 @@ impl Summary {
             }
             _ => {}
         }
-        if end.error.is_none() && end.ended == Ended::Returned {
+        if end.error.is_none() && end.ended == EndKind::Returned {
             if role == Some(Role::Sync) {
                 self.errors.synchronised(end, function, line.ts_ns);
             }
@@ -283,7 +283,7 @@ impl Summary {
                 self.errors.switched(&tally.traits, end, open.as_ref().and_then(|open| open.of.context));
             }
         }
-        if end.ended == Ended::Returned && open.is_some_and(|open| open.parent.is_none()) {
+        if end.ended == EndKind::Returned && open.is_some_and(|open| open.parent.is_none()) {
             self.outermost(end, function, line.ts_ns);
         }
     }

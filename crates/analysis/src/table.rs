@@ -264,7 +264,8 @@ impl Table {
 
     /// Indented by two. If a row does not fit into `width`, it cuts names, and then drops number columns.
     pub fn text(&self, width: usize) -> Vec<String> {
-        let mut columns: Vec<Filled> = (0..self.columns.len()).filter_map(|at| self.filled(at)).collect();
+        let mut columns: Vec<FilledColumn> =
+            (0..self.columns.len()).filter_map(|at| self.filled(at)).collect();
         let whole: usize = line_of(&columns);
         let left_out = if width < UNBOUNDED { squeeze(&mut columns, width) } else { Vec::new() };
         for column in &mut columns {
@@ -283,7 +284,7 @@ impl Table {
     }
 
     /// Returns None for a column that is empty in every row.
-    fn filled(&self, at: usize) -> Option<Filled> {
+    fn filled(&self, at: usize) -> Option<FilledColumn> {
         let column = *self.columns.get(at).filter(|column| column.kind != Kind::Data)?;
         let cells = || self.rows.iter().map(|row| row.get(at).unwrap_or(&Cell::Missing));
         if cells().all(|cell| *cell == Cell::Missing) {
@@ -291,7 +292,7 @@ impl Table {
         }
         let cells: Vec<String> = iter::once(column.head.to_owned()).chain(cells().map(Cell::text)).collect();
         let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0).min(WIDEST);
-        Some(Filled { at, column, cells, width })
+        Some(FilledColumn { at, column, cells, width })
     }
 
     pub fn json(&self) -> Vec<Value> {
@@ -323,7 +324,7 @@ impl Table {
 }
 
 /// A column of the text output.
-struct Filled {
+struct FilledColumn {
     /// Index of the column in the table.
     at: usize,
     column: Column,
@@ -333,13 +334,13 @@ struct Filled {
 }
 
 /// The width of a line with these columns.
-fn line_of(columns: &[Filled]) -> usize {
+fn line_of(columns: &[FilledColumn]) -> usize {
     columns.iter().map(|column| column.width + 2).sum()
 }
 
-fn line(columns: &[Filled], row: usize) -> String {
+fn line(columns: &[FilledColumn], row: usize) -> String {
     let mut line = String::new();
-    for Filled { column, cells, width, .. } in columns {
+    for FilledColumn { column, cells, width, .. } in columns {
         let cell = cells.get(row).map_or("", String::as_str);
         line.push_str("  ");
         match column.kind {
@@ -354,7 +355,7 @@ fn line(columns: &[Filled], row: usize) -> String {
 /// Makes a line fit. It shortens the long columns, the widest first; then drops number columns, the least valuable
 /// first and among those the rightmost first; then shortens long columns further; finally drops the most valuable
 /// numbers. Returns the heads of the dropped columns.
-fn squeeze(columns: &mut Vec<Filled>, width: usize) -> Vec<&'static str> {
+fn squeeze(columns: &mut Vec<FilledColumn>, width: usize) -> Vec<&'static str> {
     let mut left_out: Vec<(usize, &'static str)> = Vec::new();
     while line_of(columns) > width {
         if cut_a_name(columns, SHORTEST) {
@@ -374,14 +375,14 @@ fn squeeze(columns: &mut Vec<Filled>, width: usize) -> Vec<&'static str> {
 }
 
 /// Shortens a name column by one character, if one is longer than `shortest`.
-fn cut_a_name(columns: &mut [Filled], shortest: usize) -> bool {
+fn cut_a_name(columns: &mut [FilledColumn], shortest: usize) -> bool {
     let long = columns.iter_mut().filter(|f| f.column.kind == Kind::Long && f.width > shortest);
     let widest = long.max_by_key(|column| column.width);
     widest.map(|column| column.width -= 1).is_some()
 }
 
 /// The number column to drop next. It spares the first one, by which the rows are sorted.
-fn least_number(columns: &[Filled]) -> Option<usize> {
+fn least_number(columns: &[FilledColumn]) -> Option<usize> {
     let numbers = columns.iter().enumerate().filter(|(_, filled)| filled.column.kind == Kind::Number);
     numbers.skip(1).min_by_key(|(at, filled)| (filled.column.worth, std::cmp::Reverse(*at))).map(|(at, _)| at)
 }

@@ -165,7 +165,7 @@ impl Script {
                 error: error.map(Cow::Borrowed),
                 out: None,
                 late: None,
-                ended: Ended::Returned,
+                ended: EndKind::Returned,
                 name,
             }),
         );
@@ -202,8 +202,8 @@ impl Script {
     }
 }
 
-fn refused(name: &str, reason: &str) -> Refused {
-    Refused { name: name.to_string(), reason: reason.to_string(), code: "refused".to_string() }
+fn refused(name: &str, reason: &str) -> RefusedHook {
+    RefusedHook { name: name.to_string(), reason: reason.to_string(), code: "refused".to_string() }
 }
 
 fn of_file(bytes: &[u8]) -> Figures {
@@ -395,7 +395,7 @@ fn extreme_durations_do_not_overflow() {
                 error: None,
                 out: None,
                 late: None,
-                ended: Ended::Returned,
+                ended: EndKind::Returned,
             }),
         });
     }
@@ -438,7 +438,7 @@ fn figures_without_events_come_from_the_end_line() {
 #[test]
 fn unwound_and_lost_ends_are_kept_apart() {
     let mut s = Script::new();
-    for ended in [Ended::Unwound, Ended::Lost] {
+    for ended in [EndKind::Unwound, EndKind::Lost] {
         let begin = s.begin("cuLaunchKernel", None);
         s.push(
             10,

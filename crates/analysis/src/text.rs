@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::budget::Forgone;
+use super::budget::ForgoneFunction;
 use super::figures::{Cost, Figures, Function, ProcessFigures};
 pub(super) use super::page::Page;
 use super::table::{Cell, Column, Table, number};
@@ -289,7 +289,7 @@ fn budget(page: &mut Page, figures: &Figures) {
     page.more(budget.functions.len(), TOP, "functions");
 }
 
-fn periods(function: &Forgone) -> String {
+fn periods(function: &ForgoneFunction) -> String {
     let millis = |ns: u64| units::decimal(ns / 1_000_000, 3);
     let all =
         function.unhooked.iter().map(|p| format!("from {} to {} s", millis(p.from_ns), millis(p.to_ns)));

@@ -16,7 +16,7 @@ use goblin::elf::program_header::{PT_DYNAMIC, PT_LOAD, PT_NOTE};
 use goblin::elf::section_header::{SHT_NOBITS, SHT_NOTE};
 use goblin::elf::{Elf, Header, ProgramHeader, SectionHeader};
 
-use super::Refused;
+use super::FileError;
 use super::file::{Source, text};
 use gpurec_trace::bytes::{hex, u64_at};
 
@@ -85,7 +85,7 @@ pub struct Layout<'f> {
 }
 
 impl<'f> Layout<'f> {
-    pub fn read(file: &'f File, machine: Machine) -> Result<Self, Refused> {
+    pub fn read(file: &'f File, machine: Machine) -> Result<Self, FileError> {
         let file = Source::new(file)?;
         let head = file.at_most(0, FIRST_READ, "header")?;
         let header = header(&head, machine)?;
@@ -110,14 +110,14 @@ impl<'f> Layout<'f> {
     }
 
     /// Whether `accepts` takes the name of a section.
-    pub fn has_section(&self, accepts: &dyn Fn(&[u8]) -> bool) -> Result<bool, Refused> {
+    pub fn has_section(&self, accepts: &dyn Fn(&[u8]) -> bool) -> Result<bool, FileError> {
         let names = self.sections.get(self.names).filter(|names| names.sh_type != SHT_NOBITS);
         let Some(names) = names else { return Ok(false) };
         let names = self.file.exact(names.sh_offset, names.sh_size, "section names")?;
         Ok(self.sections.iter().any(|section| names.get(section.sh_name..).is_some_and(accepts)))
     }
 
-    pub fn soname(&self) -> Result<Option<String>, Refused> {
+    pub fn soname(&self) -> Result<Option<String>, FileError> {
         match self.dynamic.soname {
             Some(index) => self.dynamic_text(index),
             None => Ok(None),
@@ -125,7 +125,7 @@ impl<'f> Layout<'f> {
     }
 
     /// Whether `accepts` takes the name of a library that this file needs.
-    pub fn needs(&self, accepts: &dyn Fn(&str) -> bool) -> Result<bool, Refused> {
+    pub fn needs(&self, accepts: &dyn Fn(&str) -> bool) -> Result<bool, FileError> {
         for index in &self.dynamic.needed {
             if self.dynamic_text(*index)?.is_some_and(|name| accepts(&name)) {
                 return Ok(true);
@@ -140,7 +140,7 @@ impl<'f> Layout<'f> {
         Some((offset, self.dynamic.strings_size.min(left)))
     }
 
-    fn dynamic_text(&self, index: u64) -> Result<Option<String>, Refused> {
+    fn dynamic_text(&self, index: u64) -> Result<Option<String>, FileError> {
         let Some((offset, size)) = self.dynamic_strings() else {
             return Ok(None);
         };
@@ -151,7 +151,7 @@ impl<'f> Layout<'f> {
         Ok(text(&bytes).map(str::to_owned))
     }
 
-    pub fn build_id(&self) -> Result<Option<String>, Refused> {
+    pub fn build_id(&self) -> Result<Option<String>, FileError> {
         let segments = self.segments.iter().filter(|segment| segment.p_type == PT_NOTE);
         let segments = segments.map(|segment| (segment.p_offset, segment.p_filesz, segment.p_align));
         let sections = self.sections.iter().filter(|section| section.sh_type == SHT_NOTE);
@@ -167,44 +167,44 @@ impl<'f> Layout<'f> {
     }
 }
 
-pub fn malformed(error: goblin::error::Error) -> Refused {
-    Refused::Malformed(error.to_string())
+pub fn malformed(error: goblin::error::Error) -> FileError {
+    FileError::Malformed(error.to_string())
 }
 
-fn header(head: &[u8], machine: Machine) -> Result<Header, Refused> {
+fn header(head: &[u8], machine: Machine) -> Result<Header, FileError> {
     if !head.starts_with(ELFMAG) {
-        return Err(Refused::NotElf);
+        return Err(FileError::NotElf);
     }
     if head.len() < HEADER.max(SIZEOF_IDENT) {
-        return Err(Refused::Malformed("it ends within its header".to_owned()));
+        return Err(FileError::Malformed("it ends within its header".to_owned()));
     }
     if head.get(EI_CLASS) != Some(&ELFCLASS64) {
-        return Err(Refused::Foreign("32-bit code".to_owned()));
+        return Err(FileError::Foreign("32-bit code".to_owned()));
     }
     if head.get(EI_DATA) != Some(&ELFDATA2LSB) {
-        return Err(Refused::Foreign("big-endian code".to_owned()));
+        return Err(FileError::Foreign("big-endian code".to_owned()));
     }
     let header = Elf::parse_header(head).map_err(malformed)?;
     if header.e_machine != machine.number() {
         let other = machine_to_str(header.e_machine).trim_start_matches("EM_");
-        return Err(Refused::Foreign(format!("code for another machine ({other})")));
+        return Err(FileError::Foreign(format!("code for another machine ({other})")));
     }
     if !matches!(header.e_type, ET_EXEC | ET_DYN) {
-        return Err(Refused::Malformed("it is neither a program nor a shared library".to_owned()));
+        return Err(FileError::Malformed("it is neither a program nor a shared library".to_owned()));
     }
     Ok(header)
 }
 
-fn segments(file: &Source, head: &[u8], header: &Header) -> Result<Vec<ProgramHeader>, Refused> {
+fn segments(file: &Source, head: &[u8], header: &Header) -> Result<Vec<ProgramHeader>, FileError> {
     let count = header.e_phnum;
     if count == 0 {
         return Ok(Vec::new());
     }
     if count > MOST_SEGMENTS {
-        return Err(Refused::Malformed(format!("it claims {count} segments")));
+        return Err(FileError::Malformed(format!("it claims {count} segments")));
     }
     if u64::from(header.e_phentsize) != SEGMENT {
-        return Err(Refused::Malformed("its program headers have a wrong size".to_owned()));
+        return Err(FileError::Malformed("its program headers have a wrong size".to_owned()));
     }
     let size = u64::from(count) * SEGMENT;
     let near = usize::try_from(header.e_phoff)
@@ -219,13 +219,13 @@ fn segments(file: &Source, head: &[u8], header: &Header) -> Result<Vec<ProgramHe
     parsed.map_err(malformed)
 }
 
-fn sections(file: &Source, header: &Header) -> Result<Vec<SectionHeader>, Refused> {
+fn sections(file: &Source, header: &Header) -> Result<Vec<SectionHeader>, FileError> {
     let start = header.e_shoff;
     if start == 0 {
         return Ok(Vec::new());
     }
     if u64::from(header.e_shentsize) != SECTION {
-        return Err(Refused::Malformed("its section headers have a wrong size".to_owned()));
+        return Err(FileError::Malformed("its section headers have a wrong size".to_owned()));
     }
     let mut count = u64::from(header.e_shnum);
     if count == 0 {
@@ -234,13 +234,13 @@ fn sections(file: &Source, header: &Header) -> Result<Vec<SectionHeader>, Refuse
         count = u64_at(&first, 32).unwrap_or(0);
     }
     if count > MOST_SECTIONS {
-        return Err(Refused::Malformed(format!("it claims {count} sections")));
+        return Err(FileError::Malformed(format!("it claims {count} sections")));
     }
     let bytes = file.exact(start, count * SECTION, "section headers")?;
     SectionHeader::parse_from(&bytes, 0, count as usize, CTX).map_err(malformed)
 }
 
-fn dynamic(file: &Source, segments: &[ProgramHeader]) -> Result<Dynamic, Refused> {
+fn dynamic(file: &Source, segments: &[ProgramHeader]) -> Result<Dynamic, FileError> {
     let mut found = Dynamic::default();
     let Some(segment) = segments.iter().find(|segment| segment.p_type == PT_DYNAMIC) else {
         return Ok(found);

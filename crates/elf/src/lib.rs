@@ -50,7 +50,7 @@ pub struct Image {
     pub build_id: Option<String>,
     /// Sorted by their entries.
     pub functions: Vec<Function>,
-    pub not_hooked: Vec<NotHooked>,
+    pub not_hooked: Vec<UnhookedFunction>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,16 +76,16 @@ impl Image {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NotHooked {
+pub struct UnhookedFunction {
     pub name: String,
     pub reason: Reason,
     /// It is a function, so its calls are not seen.
     pub is_code: bool,
 }
 
-impl NotHooked {
-    pub fn new(name: &str, why: HookError, is_code: bool) -> NotHooked {
-        NotHooked { name: name.to_owned(), reason: why.into(), is_code }
+impl UnhookedFunction {
+    pub fn new(name: &str, why: HookError, is_code: bool) -> UnhookedFunction {
+        UnhookedFunction { name: name.to_owned(), reason: why.into(), is_code }
     }
 }
 
@@ -94,20 +94,20 @@ const LISTED: usize = 256;
 const LISTED_BYTES: usize = 32 << 10;
 
 /// Limits a list of unhooked functions to a size that may be kept and written.
-pub fn few(all: &mut Vec<NotHooked>) {
+pub fn few(all: &mut Vec<UnhookedFunction>) {
     let mut left: Left<LISTED_BYTES> = Left::default();
-    let fit = |one: &&NotHooked| left.take(one.name.len() + one.reason.text.len());
+    let fit = |one: &&UnhookedFunction| left.take(one.name.len() + one.reason.text.len());
     let kept = all.iter().take(LISTED).take_while(fit).count();
     let more = all.len() - kept;
     if more > 0 {
         all.truncate(kept);
         all.shrink_to_fit();
-        all.push(NotHooked::new(&format!("({more} more functions)"), HookError::NotListed, false));
+        all.push(UnhookedFunction::new(&format!("({more} more functions)"), HookError::NotListed, false));
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum FileError {
     #[error("this is not an ELF file, so it holds no function to hook")]
     NotElf,
     /// Code of another machine, or 32-bit code; names which.
@@ -149,9 +149,9 @@ pub fn read(
     file_name: &str,
     want: &Want,
     runtime_name: &dyn Fn(&str) -> bool,
-) -> Result<Option<Image>, Refused> {
+) -> Result<Option<Image>, FileError> {
     let Some(machine) = Machine::here() else {
-        return Err(Refused::Foreign("code for a machine that gpurec does not support".to_owned()));
+        return Err(FileError::Foreign("code for a machine that gpurec does not support".to_owned()));
     };
     read_on(machine, file, file_name, want, runtime_name)
 }
@@ -162,7 +162,7 @@ fn read_on(
     file_name: &str,
     want: &Want,
     runtime_name: &dyn Fn(&str) -> bool,
-) -> Result<Option<Image>, Refused> {
+) -> Result<Option<Image>, FileError> {
     let layout = Layout::read(file, machine)?;
     let soname = layout.soname()?;
     let kind = kind_of(soname.as_deref().unwrap_or(file_name));
@@ -179,7 +179,8 @@ fn read_on(
         return Ok(None);
     }
     let is_stripped = kind == Kind::StaticRuntime && candidates.list.is_empty();
-    let stripped = is_stripped.then(|| NotHooked::new("CUDA runtime (static)", HookError::Stripped, false));
+    let stripped =
+        is_stripped.then(|| UnhookedFunction::new("CUDA runtime (static)", HookError::Stripped, false));
     let too_many = candidates.too_many();
     let (functions, refused) = merge::functions(&layout, candidates.list)?;
     // These come first, because the end of a long list is only counted.

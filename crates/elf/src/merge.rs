@@ -11,7 +11,7 @@ use goblin::elf::sym::{STT_COMMON, STT_FUNC, STT_GNU_IFUNC, STT_OBJECT, STT_TLS}
 use super::layout::{Layout, Machine};
 use super::site::{self, Site};
 use super::symbols::Candidate;
-use super::{Function, NotHooked, Refused, unhookable};
+use super::{FileError, Function, UnhookedFunction, unhookable};
 use gpurec_trace::HookError;
 
 /// A longer function gets its probe at its entry, and so do all functions once this much code of a file has been
@@ -30,20 +30,21 @@ struct Place {
 pub fn functions(
     layout: &Layout,
     candidates: Vec<Candidate>,
-) -> Result<(Vec<Function>, Vec<NotHooked>), Refused> {
+) -> Result<(Vec<Function>, Vec<UnhookedFunction>), FileError> {
     let (places, mut not_hooked) = places(layout, candidates);
     let mut functions = Vec::with_capacity(places.len());
     let mut budget = MOST_CODE;
     for (&entry, place) in &places {
         if let Some(why) = place.names.iter().find_map(|name| unhookable::reason(name)) {
             let why = HookError::Unsafe { why };
-            not_hooked.extend(place.names.iter().map(|name| NotHooked::new(name, why.clone(), true)));
+            not_hooked.extend(place.names.iter().map(|name| UnhookedFunction::new(name, why.clone(), true)));
             continue;
         }
         match best_site(layout, &places, entry, place, &mut budget)? {
             Ok(site) => functions.push(function(place, entry, site)),
             Err(why) => {
-                not_hooked.extend(place.names.iter().map(|name| NotHooked::new(name, why.clone(), true)));
+                not_hooked
+                    .extend(place.names.iter().map(|name| UnhookedFunction::new(name, why.clone(), true)));
             }
         }
     }
@@ -53,12 +54,12 @@ pub fn functions(
 }
 
 /// Places by file offset: two addresses may map the same bytes, and a probe belongs to bytes.
-fn places(layout: &Layout, candidates: Vec<Candidate>) -> (BTreeMap<u64, Place>, Vec<NotHooked>) {
+fn places(layout: &Layout, candidates: Vec<Candidate>) -> (BTreeMap<u64, Place>, Vec<UnhookedFunction>) {
     let mut places: BTreeMap<u64, Place> = BTreeMap::new();
     let mut not_hooked = Vec::new();
     for Candidate { name, symbol } in candidates {
         match place(layout, &symbol) {
-            Err(why) => not_hooked.push(NotHooked::new(&name, why, symbol.st_type() == STT_GNU_IFUNC)),
+            Err(why) => not_hooked.push(UnhookedFunction::new(&name, why, symbol.st_type() == STT_GNU_IFUNC)),
             Ok((entry, left)) => {
                 let fresh = || Place { names: Vec::new(), address: symbol.st_value, size: 0, left };
                 let place = places.entry(entry).or_insert_with(fresh);
@@ -105,7 +106,7 @@ fn best_site(
     entry: u64,
     place: &Place,
     budget: &mut u64,
-) -> Result<Result<Site, HookError>, Refused> {
+) -> Result<Result<Site, HookError>, FileError> {
     let window = layout.file.exact(entry, place.left.min(site::WINDOW), "code")?;
     if layout.machine == Machine::Aarch64 {
         return Ok(site::aarch64(&window, place.address));

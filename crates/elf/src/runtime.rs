@@ -9,7 +9,7 @@ use memchr::memmem::Finder;
 use super::file::Source;
 use super::layout::Layout;
 use super::symbols::{self, Candidates, Table, candidate, is_defined};
-use super::{Kind, Refused, is_runtime_prefixed, kind_of};
+use super::{FileError, Kind, is_runtime_prefixed, kind_of};
 
 /// A runtime has all of these; a program's own function with the name of a runtime function comes without them.
 const ESSENTIAL: [&str; 4] =
@@ -18,7 +18,7 @@ const PIECE: u64 = 256 << 10;
 const NEEDLE: &[u8] = b"cuda";
 
 /// None: the file has no runtime. An empty list: it has one, but no names of its functions.
-pub fn find(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Option<Candidates>, Refused> {
+pub fn find(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Option<Candidates>, FileError> {
     if let Some(table) = symbols::full_table(layout)?
         && mentions_cuda(layout, table)?
     {
@@ -38,7 +38,7 @@ pub fn find(layout: &Layout, runtime_name: &dyn Fn(&str) -> bool) -> Result<Opti
 fn without_symbols(
     layout: &Layout,
     runtime_name: &dyn Fn(&str) -> bool,
-) -> Result<Option<Candidates>, Refused> {
+) -> Result<Option<Candidates>, FileError> {
     if let Some(table) = symbols::dynamic_table(layout)? {
         let (functions, imports) = functions(layout, table, runtime_name)?;
         if holds_runtime(&functions) {
@@ -51,7 +51,7 @@ fn without_symbols(
     Ok(Some(Candidates::default()))
 }
 
-fn mentions_cuda(layout: &Layout, table: Table) -> Result<bool, Refused> {
+fn mentions_cuda(layout: &Layout, table: Table) -> Result<bool, FileError> {
     Source::bounded(table.names_size, "symbol names")?;
     let finder = Finder::new(NEEDLE);
     let mut done = 0;
@@ -72,7 +72,7 @@ fn functions(
     layout: &Layout,
     table: Table,
     runtime_name: &dyn Fn(&str) -> bool,
-) -> Result<(Candidates, bool), Refused> {
+) -> Result<(Candidates, bool), FileError> {
     let accepts = |name: &str| is_runtime_prefixed(name) && runtime_name(name);
     let names = symbols::names(layout, table)?;
     let mut found = Candidates::default();
@@ -102,6 +102,6 @@ fn holds_runtime(functions: &Candidates) -> bool {
 }
 
 /// nvcc puts kernels into sections with these names, which survive stripping.
-fn has_device_code(layout: &Layout) -> Result<bool, Refused> {
+fn has_device_code(layout: &Layout) -> Result<bool, FileError> {
     layout.has_section(&|name| name.starts_with(b".nv_fatbin\0") || name.starts_with(b".nvFatBinSegment\0"))
 }

@@ -6,7 +6,7 @@ use goblin::elf::{SectionHeader, Sym};
 
 use super::file::{Source, text};
 use super::layout::{CTX, Layout, malformed};
-use super::{NotHooked, Refused, Symbol};
+use super::{FileError, Symbol, UnhookedFunction};
 use gpurec_trace::HookError;
 use gpurec_trace::bounds::Left;
 use gpurec_trace::bytes::u32_at;
@@ -48,11 +48,11 @@ impl Candidates {
     }
 
     /// An entry for the symbols that were left out.
-    pub fn too_many(&mut self) -> Option<NotHooked> {
+    pub fn too_many(&mut self) -> Option<UnhookedFunction> {
         let (name, count) = self.beyond.take()?;
         let mib = MOST_HOOKED_NAMES >> 20;
         let why = HookError::BeyondFile { more: count - 1, most: MOST_HOOKS, mib };
-        Some(NotHooked::new(&name, why, false))
+        Some(UnhookedFunction::new(&name, why, false))
     }
 }
 
@@ -66,13 +66,13 @@ pub struct Table {
 }
 
 /// The symbol table that `section` describes; its names are in the section that it links to.
-fn table_of(layout: &Layout, section: &SectionHeader) -> Result<Table, Refused> {
+fn table_of(layout: &Layout, section: &SectionHeader) -> Result<Table, FileError> {
     let names = layout
         .sections
         .get(section.sh_link as usize)
-        .ok_or_else(|| Refused::Malformed("a symbol table has no names".to_owned()))?;
+        .ok_or_else(|| FileError::Malformed("a symbol table has no names".to_owned()))?;
     if section.sh_entsize != SYMBOL {
-        return Err(Refused::Malformed("a symbol table has entries of a wrong size".to_owned()));
+        return Err(FileError::Malformed("a symbol table has entries of a wrong size".to_owned()));
     }
     Ok(Table {
         symbols: section.sh_offset,
@@ -83,20 +83,20 @@ fn table_of(layout: &Layout, section: &SectionHeader) -> Result<Table, Refused> 
 }
 
 /// .symtab, which a stripped file lacks.
-pub fn full_table(layout: &Layout) -> Result<Option<Table>, Refused> {
+pub fn full_table(layout: &Layout) -> Result<Option<Table>, FileError> {
     let full = layout.sections.iter().find(|section| section.sh_type == SHT_SYMTAB);
     full.map(|section| table_of(layout, section)).transpose()
 }
 
 /// The dynamic symbol table, from the section headers or, in a file without them, found as the loader finds it.
-pub fn dynamic_table(layout: &Layout) -> Result<Option<Table>, Refused> {
+pub fn dynamic_table(layout: &Layout) -> Result<Option<Table>, FileError> {
     match layout.sections.iter().find(|section| section.sh_type == SHT_DYNSYM) {
         Some(section) => table_of(layout, section).map(Some),
         None => loaders_table(layout),
     }
 }
 
-fn loaders_table(layout: &Layout) -> Result<Option<Table>, Refused> {
+fn loaders_table(layout: &Layout) -> Result<Option<Table>, FileError> {
     let place = layout.dynamic.symbols.and_then(|address| layout.locate(address, false));
     let (Some((symbols, _)), Some((names, names_size))) = (place, layout.dynamic_strings()) else {
         return Ok(None);
@@ -109,14 +109,14 @@ fn loaders_table(layout: &Layout) -> Result<Option<Table>, Refused> {
     Ok(Some(Table { symbols, count, names, names_size }))
 }
 
-fn count_by_hash(layout: &Layout, address: u64) -> Result<u64, Refused> {
+fn count_by_hash(layout: &Layout, address: u64) -> Result<u64, FileError> {
     let (offset, _) = layout.locate(address, false).ok_or_else(no_hash)?;
     let head = layout.file.exact(offset, 8, "hash table")?;
     u32_at(&head, 4).map(u64::from).ok_or_else(no_hash)
 }
 
 /// The table does not contain the number of symbols: finds the last chain and follows it to its end mark.
-fn count_by_gnu_hash(layout: &Layout, address: u64) -> Result<u64, Refused> {
+fn count_by_gnu_hash(layout: &Layout, address: u64) -> Result<u64, FileError> {
     let (offset, _) = layout.locate(address, false).ok_or_else(no_hash)?;
     let head = layout.file.exact(offset, 16, "hash table")?;
     let (Some(buckets), Some(first), Some(bloom)) = (u32_at(&head, 0), u32_at(&head, 4), u32_at(&head, 8))
@@ -135,7 +135,7 @@ fn count_by_gnu_hash(layout: &Layout, address: u64) -> Result<u64, Refused> {
         Source::bounded(count * SYMBOL, "symbol table")?;
         let piece = layout.file.at_most(chains_at + (count - u64::from(first)) * 4, 4096, "hash table")?;
         if piece.len() < 4 {
-            return Err(Refused::Malformed("its hash table has no end".to_owned()));
+            return Err(FileError::Malformed("its hash table has no end".to_owned()));
         }
         for word in piece.chunks_exact(4) {
             count += 1;
@@ -146,12 +146,12 @@ fn count_by_gnu_hash(layout: &Layout, address: u64) -> Result<u64, Refused> {
     }
 }
 
-fn no_hash() -> Refused {
-    Refused::Malformed("its hash table lies outside the file".to_owned())
+fn no_hash() -> FileError {
+    FileError::Malformed("its hash table lies outside the file".to_owned())
 }
 
 /// Calls `each` for every symbol of `table`.
-pub fn walk(layout: &Layout, table: Table, each: &mut dyn FnMut(Sym)) -> Result<(), Refused> {
+pub fn walk(layout: &Layout, table: Table, each: &mut dyn FnMut(Sym)) -> Result<(), FileError> {
     Source::bounded(table.count.saturating_mul(SYMBOL), "symbol table")?;
     let mut done = 0;
     while done < table.count {
@@ -165,7 +165,7 @@ pub fn walk(layout: &Layout, table: Table, each: &mut dyn FnMut(Sym)) -> Result<
     Ok(())
 }
 
-pub fn names(layout: &Layout, table: Table) -> Result<Vec<u8>, Refused> {
+pub fn names(layout: &Layout, table: Table) -> Result<Vec<u8>, FileError> {
     layout.file.exact(table.names, table.names_size, "symbol names")
 }
 
@@ -179,7 +179,7 @@ pub fn is_defined(symbol: &Sym) -> bool {
 }
 
 /// The exported, defined symbols whose names `accepts` takes.
-pub fn exported(layout: &Layout, accepts: &dyn Fn(&str) -> bool) -> Result<Candidates, Refused> {
+pub fn exported(layout: &Layout, accepts: &dyn Fn(&str) -> bool) -> Result<Candidates, FileError> {
     let mut found = Candidates::default();
     let Some(table) = dynamic_table(layout)? else {
         return Ok(found);
@@ -206,7 +206,7 @@ fn is_visible(symbol: &Sym) -> bool {
 }
 
 /// Every defined function of .symtab, or of .dynsym in a file that has no other, by offset.
-pub fn functions(layout: &Layout) -> Result<Vec<Symbol>, Refused> {
+pub fn functions(layout: &Layout) -> Result<Vec<Symbol>, FileError> {
     let table = match full_table(layout)? {
         Some(table) => Some(table),
         None => dynamic_table(layout)?,

@@ -6,12 +6,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::fields::{Args, Known, View, append, append_class, hex};
+use super::fields::{Args, NameTables, View, append, append_class, hex};
 use super::handles::{self, Handles};
 use super::layouts::{Kind, Layouts, MAX_ENTRY, Row, coded_entry, nr};
 use super::names::{Names, class_value};
 use super::version::Version;
-use super::{Begun, Device, Done, Family, Ioctl};
+use super::{Device, Family, Ioctl, IoctlBegin, IoctlEnd};
 use gpurec_trace::{Arg, Value};
 
 /// Turns ioctls into names. One decoder serves the whole machine, because RM's client handles are unique on it.
@@ -23,7 +23,7 @@ pub struct Decoder {
 
 /// What the end of an ioctl needs from its beginning.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pending {
+pub struct PendingIoctl {
     row: Option<&'static Row>,
     /// The function of NV_ESC_RM_VID_HEAP_CONTROL.
     function: Option<&'static Row>,
@@ -61,7 +61,7 @@ const NEW_OBJECT: u16 = 8;
 struct Draft {
     detail: Args,
     unknown: bool,
-    pending: Pending,
+    pending: PendingIoctl,
     /// Every field of the request was read.
     complete: bool,
 }
@@ -91,7 +91,7 @@ impl Decoder {
     }
 
     /// An ioctl began.
-    pub fn begin(&mut self, ioctl: &Ioctl) -> Begun {
+    pub fn begin(&mut self, ioctl: &Ioctl) -> IoctlBegin {
         match ioctl.device {
             device if device.is_modeset() => modeset(ioctl),
             Device { family: Family::Nvidia, .. } => self.escape(ioctl),
@@ -103,14 +103,14 @@ impl Decoder {
     /// An ioctl ended: `returned` is the system call's result, `payload` and `status` are as read then.
     pub fn end(
         &mut self,
-        pending: &Pending,
+        pending: &PendingIoctl,
         returned: i64,
         payload: Option<&[u8]>,
         status: Option<u32>,
-    ) -> Done {
+    ) -> IoctlEnd {
         let Some(row) = pending.row.filter(|_| returned >= 0) else {
             // A system call that failed wrote no result: the memory still holds the caller's data.
-            return Done { status: None, out: Args::new() };
+            return IoctlEnd { status: None, out: Args::new() };
         };
         let view = View::of(payload.unwrap_or_default());
         let status =
@@ -123,7 +123,7 @@ impl Decoder {
                 append(&mut out, row, row.outputs(), view, self.known());
             }
         }
-        Done { status: status.map(|s| self.names.status(s)), out }
+        IoctlEnd { status: status.map(|s| self.names.status(s)), out }
     }
 
     /// Adds an object only if the allocation certainly succeeded; removes one unless the free certainly failed.
@@ -149,11 +149,11 @@ impl Decoder {
         }
     }
 
-    fn known(&self) -> Known<'_> {
-        Known { names: &self.names, handles: &self.handles }
+    fn known(&self) -> NameTables<'_> {
+        NameTables { names: &self.names, handles: &self.handles }
     }
 
-    fn uvm(&self, ioctl: &Ioctl) -> Begun {
+    fn uvm(&self, ioctl: &Ioctl) -> IoctlBegin {
         let Some(row) = self.layouts.uvm(ioctl.cmd) else { return nameless(ioctl, ioctl.cmd) };
         let mut draft = Draft::of(ioctl, row, true);
         if let Some(payload) = ioctl.payload {
@@ -165,7 +165,7 @@ impl Decoder {
         draft.finish(row.name)
     }
 
-    fn escape(&self, ioctl: &Ioctl) -> Begun {
+    fn escape(&self, ioctl: &Ioctl) -> IoctlBegin {
         let Some(row) = self.layouts.escape(ioctl.nr, ioctl.size) else { return nameless(ioctl, ioctl.nr) };
         let usual = self.layouts.escape(ioctl.nr, 0);
         let mut draft = Draft::of(ioctl, row, usual.is_some_and(|usual| usual.status == row.status));
@@ -299,7 +299,7 @@ impl Draft {
         if ioctl.wrapped {
             detail.push(Arg::new("wrapped", Value::Bool(true)));
         }
-        let pending = Pending { row: Some(row), status_is_read, ..Pending::default() };
+        let pending = PendingIoctl { row: Some(row), status_is_read, ..PendingIoctl::default() };
         Draft { detail, unknown: false, pending, complete: true }
     }
 
@@ -318,16 +318,16 @@ impl Draft {
         self.push(name, Value::Bool(true));
     }
 
-    fn fields(&mut self, row: &'static Row, view: View, known: Known) {
+    fn fields(&mut self, row: &'static Row, view: View, known: NameTables) {
         let counts = row.fields.iter().filter(|f| matches!(f.kind, Kind::Count(_)));
         self.complete &= append(&mut self.detail, row, counts.chain(row.inputs()), view, known);
     }
 
-    fn finish(mut self, name: &'static str) -> Begun {
+    fn finish(mut self, name: &'static str) -> IoctlBegin {
         if !self.complete {
             self.flag("short");
         }
-        Begun {
+        IoctlBegin {
             request: Cow::Borrowed(name),
             unknown: self.unknown,
             detail: self.detail,
@@ -337,7 +337,7 @@ impl Draft {
 }
 
 /// A request without a known name: its number and its size.
-fn nameless(ioctl: &Ioctl, number: u32) -> Begun {
+fn nameless(ioctl: &Ioctl, number: u32) -> IoctlBegin {
     let mut detail: Vec<Arg> = Vec::new();
     if ioctl.wrapped {
         detail.push(Arg::new("wrapped", Value::Bool(true)));
@@ -345,11 +345,16 @@ fn nameless(ioctl: &Ioctl, number: u32) -> Begun {
     if ioctl.size != 0 && ioctl.device.family != Family::Uvm {
         detail.push(Arg::new("size", Value::Number(u64::from(ioctl.size))));
     }
-    Begun { request: format!("{number:#x}").into(), unknown: true, detail, pending: Pending::default() }
+    IoctlBegin {
+        request: format!("{number:#x}").into(),
+        unknown: true,
+        detail,
+        pending: PendingIoctl::default(),
+    }
 }
 
 /// nvidia-modeset's one ioctl, which carries a command of its own.
-fn modeset(ioctl: &Ioctl) -> Begun {
+fn modeset(ioctl: &Ioctl) -> IoctlBegin {
     if ioctl.nr != nr::MODESET {
         return nameless(ioctl, ioctl.cmd);
     }
@@ -363,7 +368,7 @@ fn modeset(ioctl: &Ioctl) -> Begun {
         }
         _ => vec![Arg::new("unreadable", Value::Bool(true))],
     };
-    Begun { request: "NVKMS_IOCTL_CMD".into(), unknown: false, detail, pending: Pending::default() }
+    IoctlBegin { request: "NVKMS_IOCTL_CMD".into(), unknown: false, detail, pending: PendingIoctl::default() }
 }
 
 /// The most bytes of a payload that a caller may pass in.

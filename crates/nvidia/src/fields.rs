@@ -25,7 +25,7 @@ pub struct View<'a> {
 
 /// The tables for looking up names.
 #[derive(Clone, Copy)]
-pub struct Known<'a> {
+pub struct NameTables<'a> {
     pub names: &'a Names,
     pub handles: &'a Handles,
 }
@@ -60,7 +60,7 @@ pub fn append<'f>(
     row: &Row,
     fields: impl Iterator<Item = &'f Field>,
     view: View,
-    known: Known,
+    known: NameTables,
 ) -> bool {
     let mut complete = true;
     let client = row.client_at.and_then(|at| view.word(at));
@@ -88,13 +88,13 @@ fn key(name: &'static str, taken: &Args) -> Cow<'static, str> {
 }
 
 /// Appends the class of an object, if it is known.
-pub fn append_class(out: &mut Args, name: &'static str, client: u32, object: u32, known: Known) {
+pub fn append_class(out: &mut Args, name: &'static str, client: u32, object: u32, known: NameTables) {
     if let Some(class) = known.handles.class(client, object) {
         out.push(Arg::new(name, class_value(known.names.class(class), class)));
     }
 }
 
-fn value(field: &Field, view: View, known: Known) -> Option<Value<'static>> {
+fn value(field: &Field, view: View, known: NameTables) -> Option<Value<'static>> {
     let bytes = |count| view.bytes(field.at, count);
     Some(match field.kind {
         Kind::Handle(_) => hex(view.word(field.at)?),

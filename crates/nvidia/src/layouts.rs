@@ -18,7 +18,7 @@ pub struct Shape {
     /// Bytes of the payload at entry, at most 256, and no more than the ioctl's own size if the command word contains
     /// one (the `nvidia` family).
     pub entry: u16,
-    pub second: Option<Second>,
+    pub second: Option<SecondPiece>,
     /// Bytes of the payload at exit, at most 64, and not more than its size.
     pub exit: u16,
     /// Offset of the u32 that holds the result, read at exit.
@@ -27,7 +27,7 @@ pub struct Shape {
 
 /// The second piece that is read at entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Second {
+pub struct SecondPiece {
     /// Offset in the payload.
     pub at: u16,
     /// The number of bytes to read, at most 256.
@@ -54,7 +54,7 @@ pub mod nr {
 }
 
 /// Where RM_ALLOC has the address of the parameters, and how many of their bytes to read.
-const ALLOC_PARAMS: Second = Second { at: 16, size: 136, inline: false };
+const ALLOC_PARAMS: SecondPiece = SecondPiece { at: 16, size: 136, inline: false };
 /// The end of the longest union member of VID_HEAP_CONTROL that is shown.
 const HEAP_BYTES: u16 = 152;
 /// The fields cmd and size of NvKmsIoctlParams.
@@ -190,11 +190,11 @@ impl Row {
     }
 
     /// The fields that are beyond the first piece.
-    pub fn tail(&self) -> Option<Second> {
+    pub fn tail(&self) -> Option<SecondPiece> {
         let far = || self.inputs().filter(|f| f.end() > MAX_ENTRY);
         let at = far().map(|f| f.at).min()?;
         let size = far().map(Field::end).max()?.saturating_sub(at).min(MAX_ENTRY);
-        Some(Second { at, size, inline: true })
+        Some(SecondPiece { at, size, inline: true })
     }
 }
 

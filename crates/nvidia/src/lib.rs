@@ -13,12 +13,12 @@
 //! ```
 //!
 //! BPF must follow these rules. In the `nvidia` family it reads at most the ioctl's own size (a shape is as wide as the
-//! widest layout of its number). nvidia-uvm has no sizes, and its `nr` is the whole command word. An `inline` `Second`
-//! is a later part of the payload itself; any other `Second` is the target of a pointer in the payload.
+//! widest layout of its number). nvidia-uvm has no sizes, and its `nr` is the whole command word. An `inline` `SecondPiece`
+//! is a later part of the payload itself; any other `SecondPiece` is the target of a pointer in the payload.
 //!
 //! A value that was not read is left out, never invented: `unreadable: true` for the payload, `params_unreadable` for
 //! the target of RM_ALLOC's pointer, `short` if less was read than the fields need, `unexpected_size` if the request
-//! never had the ioctl's size. Numbers without a name are shown as numbers, with `Begun::unknown` set.
+//! never had the ioctl's size. Numbers without a name are shown as numbers, with `IoctlBegin::unknown` set.
 //!
 //! The decoder knows the classes of objects from the allocations that it has seen: 1,000,000 objects at a time. Beyond
 //! that it forgets the oldest clients and counts their objects (`Decoder::forgotten`).
@@ -36,7 +36,7 @@ mod version;
 
 use std::borrow::Cow;
 
-pub use decode::{Decoder, Pending};
+pub use decode::{Decoder, PendingIoctl};
 pub use devices::{Device, Family, majors};
 pub use layouts::Layouts;
 
@@ -58,17 +58,17 @@ pub struct Ioctl<'a> {
     pub second: Option<&'a [u8]>,
 }
 
-pub struct Begun {
+pub struct IoctlBegin {
     /// NV_ESC_RM_CONTROL, UVM_REGISTER_GPU; "0x…" if it has no name.
     pub request: Cow<'static, str>,
     /// The request, the RM command or the class has no known name, or could not be read.
     pub unknown: bool,
     pub detail: Vec<Arg<'static>>,
     /// For `Decoder::end`.
-    pub pending: Pending,
+    pub pending: PendingIoctl,
 }
 
-pub struct Done {
+pub struct IoctlEnd {
     /// NV_OK, NV_ERR_…; "0x…" if it has no name; `None` if the request has no status or it was not read.
     pub status: Option<Cow<'static, str>>,
     /// What the driver wrote; empty unless the request succeeded.

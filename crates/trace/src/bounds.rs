@@ -21,16 +21,16 @@ pub const MOST_LIVE: usize = 7 << 16;
 
 /// The bytes (or entries) that remain. Copies share them.
 #[derive(Clone)]
-pub struct Room(Arc<Inside>);
+pub struct Room(Arc<RoomState>);
 
-struct Inside {
+struct RoomState {
     left: AtomicUsize,
     refused: AtomicUsize,
 }
 
 impl Room {
     pub fn new(bytes: usize) -> Room {
-        Room(Arc::new(Inside { left: AtomicUsize::new(bytes), refused: AtomicUsize::new(0) }))
+        Room(Arc::new(RoomState { left: AtomicUsize::new(bytes), refused: AtomicUsize::new(0) }))
     }
 
     /// The number of requests that did not fit.

@@ -58,7 +58,7 @@ pub enum Retval {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndKind {
     #[default]
     Returned,
     /// Ended by longjmp or an exception: it has no return value.

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::args::Args;
 use super::budget::Budget;
-use super::enums::{Ended, Kind, Op, Retval};
+use super::enums::{EndKind, Kind, Op, Retval};
 use super::rare::{Details, Finish, Header, Lost, Process, Suspend, Xid};
 use super::schema::{
     Always, Group, Hex, HexOrDefault, Key, Micros, NonEmpty, NonZeroMicros, OrDefault, Sink, Source,
@@ -38,7 +38,7 @@ impl Line<'_> {
             pid: begin.pid,
             tid: begin.tid,
             begin: self.event_id,
-            ended: Ended::NotWatched,
+            ended: EndKind::NotWatched,
             ..End::default()
         };
         Some(Line { event_id: self.event_id, ts_ns: self.ts_ns, body: Body::End(end) })
@@ -135,7 +135,7 @@ line_schema! {
         out: Option<Args<'a>> = "out" detail,
         /// Arguments that could not be read when the call began.
         late: Option<Args<'a>> = "args",
-        ended: Ended,
+        ended: EndKind,
     }
 
     /// Memory was allocated or freed.
@@ -233,7 +233,7 @@ line_schema! {
         /// The errno of a failed system call, by name.
         error: Option<Cow<'a, str>> = "error" detail,
         out: Option<Args<'a>> = "out" detail,
-        ended: Ended,
+        ended: EndKind,
     }
 
     /// An event without a begin and an end of its own: an interrupt (its ts is the end), time off the CPU (its ts is when

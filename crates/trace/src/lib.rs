@@ -33,7 +33,7 @@ mod writer;
 
 pub use args::Args;
 pub use budget::{Action, Budget, Level, Why};
-pub use enums::{Ended, Kind, Op, Retval, word};
+pub use enums::{EndKind, Kind, Op, Retval, word};
 #[cfg(test)]
 use event::Unknown;
 pub use event::{
@@ -42,8 +42,9 @@ pub use event::{
 pub use lines::fits;
 pub use notes::Notes;
 pub use rare::{
-    EMULATED, EMULATED_COLD, Exec, Exit, ExitStatus, Finish, Fork, Found, Header, Hooked, InFlight, Layer,
-    Library, Lost, Process, Refused, SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Xid, signal_name,
+    EMULATED, EMULATED_COLD, Exec, Exit, ExitStatus, Finish, Fork, Found, Header, HookEntry, InFlight, Layer,
+    Library, Lost, Process, RefusedHook, SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Xid,
+    signal_name,
 };
 pub use reader::{ReadError, Reader, open};
 pub use reason::{HookError, Incomplete, Reason, Reasons, Resumer, reasons};

@@ -27,7 +27,7 @@ pub struct Nesting {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Odd {
+pub enum NestingError {
     /// The end has no begin.
     NoBegin,
     /// The end of a call that contains calls without an end.
@@ -36,7 +36,7 @@ pub enum Odd {
 
 impl Nesting {
     #[inline]
-    pub fn add(&mut self, event_id: u64, body: &Body) -> Option<Odd> {
+    pub fn add(&mut self, event_id: u64, body: &Body) -> Option<NestingError> {
         match body {
             Body::Begin(b) if b.no_return.is_some() => None,
             Body::Begin(b) => self.begin((b.pid, b.tid), event_id),
@@ -47,7 +47,7 @@ impl Nesting {
         }
     }
 
-    fn begin(&mut self, thread: (u32, u32), event_id: u64) -> Option<Odd> {
+    fn begin(&mut self, thread: (u32, u32), event_id: u64) -> Option<NestingError> {
         self.switch(thread);
         self.disorder |= event_id < self.last;
         self.last = event_id;
@@ -60,7 +60,7 @@ impl Nesting {
         None
     }
 
-    fn end(&mut self, thread: (u32, u32), begin: u64) -> Option<Odd> {
+    fn end(&mut self, thread: (u32, u32), begin: u64) -> Option<NestingError> {
         self.switch(thread);
         if self.open.last() == Some(&begin) {
             self.open.pop();
@@ -75,12 +75,12 @@ impl Nesting {
         };
         let Some(at) = found else {
             // At this depth the end is wrong, whether its begin is further out or missing.
-            let odd = if beyond > 0 { Odd::Crossed } else { Odd::NoBegin };
+            let odd = if beyond > 0 { NestingError::Crossed } else { NestingError::NoBegin };
             return (!self.full).then_some(odd);
         };
         self.open.remove(beyond + at);
         self.count -= 1;
-        Some(Odd::Crossed)
+        Some(NestingError::Crossed)
     }
 
     #[inline]

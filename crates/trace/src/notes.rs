@@ -4,7 +4,7 @@
 //! here: errors that stop the reading.
 
 use super::event::SCHEMA;
-use super::nesting::Odd;
+use super::nesting::NestingError;
 
 /// A line, and a remark about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,12 +15,12 @@ pub struct Place {
 
 /// A number of lines, and the first of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct LineCount {
     pub count: u64,
     pub first_line: u64,
 }
 
-impl Counted {
+impl LineCount {
     fn add(&mut self, line: u64) {
         if self.count == 0 {
             self.first_line = line;
@@ -43,10 +43,10 @@ pub struct Notes {
     /// The number of missing events, judged by event_id.
     pub missing_events: u64,
     /// Lines whose event_id or time is not above that of an earlier line.
-    pub disorder: Counted,
+    pub disorder: LineCount,
     /// Ends without a begin, and ends that are not nested in the enclosing call.
-    pub unmatched_ends: Counted,
-    pub crossed_ends: Counted,
+    pub unmatched_ends: LineCount,
+    pub crossed_ends: LineCount,
     pub cut: Option<Place>,
     /// The line from which on the file is not part of this trace.
     pub unread: Option<Place>,
@@ -66,10 +66,10 @@ impl Notes {
         self.disorder.add(line);
     }
 
-    pub(super) fn odd(&mut self, odd: Odd, line: u64) {
+    pub(super) fn odd(&mut self, odd: NestingError, line: u64) {
         match odd {
-            Odd::NoBegin => self.unmatched_ends.add(line),
-            Odd::Crossed => self.crossed_ends.add(line),
+            NestingError::NoBegin => self.unmatched_ends.add(line),
+            NestingError::Crossed => self.crossed_ends.add(line),
         }
     }
 
@@ -120,7 +120,7 @@ impl Notes {
             1 => said.push("1 event is missing: its event_id was skipped".to_string()),
             n => said.push(format!("{n} events are missing: their event_ids were skipped")),
         }
-        let mut counted = |what: Counted, one: &str, more: &str| match what.count {
+        let mut counted = |what: LineCount, one: &str, more: &str| match what.count {
             0 => {}
             1 => said.push(format!("line {} {one}", what.first_line)),
             n => said.push(format!("{n} lines {more}; the first is line {}", what.first_line)),

@@ -13,7 +13,7 @@ use super::schema::{Codec, Key, Plain, Source, key};
 use super::value::Text;
 
 /// An event, and the number of unknown keys in its line.
-pub struct Parsed<'a> {
+pub struct ParsedLine<'a> {
     pub line: Line<'a>,
     pub unknown_keys: u64,
 }
@@ -29,7 +29,7 @@ struct AnyOrder<'a> {
 }
 
 /// Parses a line of any program, or of a newer gpurec.
-pub fn any_order(text: &[u8]) -> Result<Parsed<'_>, String> {
+pub fn any_order(text: &[u8]) -> Result<ParsedLine<'_>, String> {
     // A check of the whole text at once costs less than one of each value.
     let left = match std::str::from_utf8(text) {
         Ok(text) => keys(serde_json::Deserializer::from_str(text)),
@@ -45,7 +45,7 @@ pub fn any_order(text: &[u8]) -> Result<Parsed<'_>, String> {
         Some(body) => (body, keys.left.len() as u64),
         None => (rare(keys)?, 0),
     };
-    Ok(Parsed { line: Line { event_id, ts_ns, body }, unknown_keys })
+    Ok(ParsedLine { line: Line { event_id, ts_ns, body }, unknown_keys })
 }
 
 type Keys<'a> = Vec<(Cow<'a, str>, &'a RawValue)>;

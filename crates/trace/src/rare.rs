@@ -190,7 +190,7 @@ pub struct Library<'a> {
     /// The number of functions hooked in it.
     pub functions: u64,
     #[serde(default)]
-    pub not_hooked: Vec<Refused>,
+    pub not_hooked: Vec<RefusedHook>,
     /// The hooked functions whose hooks Linux single-steps, which costs several times more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub single_stepped: Vec<String>,
@@ -200,7 +200,7 @@ details! { it: Library<'_> => pid, tid, path, build_id, functions, not_hooked }
 
 /// A hook that was requested but could not be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct RefusedHook {
     pub name: String,
     pub reason: String,
     /// The code of the reason; empty in older traces.
@@ -208,9 +208,9 @@ pub struct Refused {
     pub code: String,
 }
 
-impl Refused {
-    pub fn new(name: &str, reason: Reason) -> Refused {
-        Refused { name: name.to_owned(), reason: reason.text, code: reason.code }
+impl RefusedHook {
+    pub fn new(name: &str, reason: Reason) -> RefusedHook {
+        RefusedHook { name: name.to_owned(), reason: reason.text, code: reason.code }
     }
 }
 
@@ -265,17 +265,17 @@ pub struct Layer {
     pub backend: String,
     pub attached: u64,
     #[serde(default)]
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedHook>,
     /// The number of hooks of each backend, if there are several backends.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_backend: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hooks: Vec<Hooked>,
+    pub hooks: Vec<HookEntry>,
 }
 
 /// A hook that was requested by name, and the backend it got.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hooked {
+pub struct HookEntry {
     pub name: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub backend: String,

@@ -13,7 +13,7 @@ use super::fast;
 use super::lines::{LONGEST, Lines, Next, fits};
 use super::nesting::Nesting;
 use super::notes::{Notes, Place};
-use super::parse::{Parsed, any_order};
+use super::parse::{ParsedLine, any_order};
 use crate::bounds::{LONGEST_NAME, short};
 
 /// The buffer for reading a compressed trace.
@@ -58,12 +58,12 @@ fn advice(error: &io::Error) -> String {
 
 pub struct Reader<R: Read> {
     lines: Lines<R>,
-    seen: Seen,
+    seen: ReaderState,
 }
 
 /// The reader's state, apart from the line it lends.
 #[derive(Default)]
-struct Seen {
+struct ReaderState {
     /// The number of the line lent last, from 1.
     number: u64,
     /// The first event_id, the one after the highest, and the number of events.
@@ -79,7 +79,7 @@ struct Seen {
 
 impl<R: Read> Reader<R> {
     pub fn new(input: R) -> Self {
-        Reader { lines: Lines::new(input), seen: Seen::default() }
+        Reader { lines: Lines::new(input), seen: ReaderState::default() }
     }
 
     /// The problems found so far; complete once `next` has returned `None`.
@@ -96,8 +96,8 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         let (range, whole) = match seen.place(lines)? {
-            Some(Found::Line(range, whole)) => (range, whole),
-            Some(Found::TooLong) => return seen.bad(format!("it is longer than {} MiB", LONGEST >> 20)),
+            Some(NextLine::Line(range, whole)) => (range, whole),
+            Some(NextLine::TooLong) => return seen.bad(format!("it is longer than {} MiB", LONGEST >> 20)),
             None => return Ok(None),
         };
         let text = lines.text(range);
@@ -108,7 +108,7 @@ impl<R: Read> Reader<R> {
             return Ok(seen.accept(&line).then_some(line));
         }
         match any_order(text) {
-            Ok(Parsed { line, unknown_keys }) => {
+            Ok(ParsedLine { line, unknown_keys }) => {
                 seen.notes.unknown_keys += unknown_keys;
                 Ok(seen.accept(&line).then_some(line))
             }
@@ -120,21 +120,21 @@ impl<R: Read> Reader<R> {
     }
 }
 
-enum Found {
+enum NextLine {
     /// The line, and whether it ends in a line feed.
     Line(Range<usize>, bool),
     TooLong,
 }
 
-impl Seen {
+impl ReaderState {
     /// The next line that is not blank.
-    fn place<R: Read>(&mut self, lines: &mut Lines<R>) -> Result<Option<Found>, ReadError> {
+    fn place<R: Read>(&mut self, lines: &mut Lines<R>) -> Result<Option<NextLine>, ReadError> {
         loop {
             self.number += 1;
             let (range, whole) = match lines.advance() {
                 Ok(Next::Line(range)) => (range, true),
                 Ok(Next::Rest(range)) => (range, false),
-                Ok(Next::TooLong) => return Ok(Some(Found::TooLong)),
+                Ok(Next::TooLong) => return Ok(Some(NextLine::TooLong)),
                 Ok(Next::End) => return self.end(),
                 // A compressed trace without its end.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
@@ -150,12 +150,12 @@ impl Seen {
                 Err(error) => return Err(ReadError::Io(error)),
             };
             if !lines.text(range.clone()).trim_ascii().is_empty() {
-                return Ok(Some(Found::Line(range, whole)));
+                return Ok(Some(NextLine::Line(range, whole)));
             }
         }
     }
 
-    fn end(&mut self) -> Result<Option<Found>, ReadError> {
+    fn end(&mut self) -> Result<Option<NextLine>, ReadError> {
         self.number -= 1;
         if self.events == 0 && self.notes.bad_lines == 0 {
             return Err(ReadError::Empty);
@@ -262,7 +262,7 @@ pub(super) fn reader_of(mut source: impl Read + 'static) -> Result<Reader<Box<dy
     }
     let buffered = BufReader::with_capacity(READ_AHEAD, whole);
     let decoder = zstd::stream::read::Decoder::with_buffer(buffered).map_err(ReadError::Io)?;
-    Ok(Reader::new(Box::new(Decoded(decoder))))
+    Ok(Reader::new(Box::new(DecodedStream(decoder))))
 }
 
 /// The first bytes of the file, as many as the magic number has. A pipe may return them one by one.
@@ -273,9 +273,9 @@ fn first_bytes(source: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(first)
 }
 
-struct Decoded<R>(R);
+struct DecodedStream<R>(R);
 
-impl<R: Read> Read for Decoded<R> {
+impl<R: Read> Read for DecodedStream<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let most = into.len().min(DECODED);
         self.0.read(into.get_mut(..most).unwrap_or_default())

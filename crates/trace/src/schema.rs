@@ -10,7 +10,7 @@ use serde::de::Error;
 use serde_json::{Result as Parsed, from_str};
 
 use super::args::Args;
-use super::enums::{Ended, Kind, Op, Retval};
+use super::enums::{EndKind, Kind, Op, Retval};
 use super::json;
 use super::scan::Scan;
 use super::value::{Text, Value};
@@ -113,14 +113,14 @@ impl<'a, G: Group<'a>> Group<'a> for Option<G> {
     }
 }
 
-impl<'a> Group<'a> for Ended {
+impl<'a> Group<'a> for EndKind {
     #[inline(always)]
     fn show(&self, to: &mut impl Sink) {
         match self {
-            Ended::Returned => {}
-            Ended::Unwound => to.put(key!("unwound" detail), Datum::Bool(true)),
-            Ended::Lost => to.put(key!("lost" detail), Datum::Bool(true)),
-            Ended::NotWatched => to.put(key!(head no_return), Datum::Bool(true)),
+            EndKind::Returned => {}
+            EndKind::Unwound => to.put(key!("unwound" detail), Datum::Bool(true)),
+            EndKind::Lost => to.put(key!("lost" detail), Datum::Bool(true)),
+            EndKind::NotWatched => to.put(key!(head no_return), Datum::Bool(true)),
         }
     }
 
@@ -129,11 +129,11 @@ impl<'a> Group<'a> for Ended {
         let unwound = from.get::<Plain, bool>(key!("unwound"))?;
         let lost = from.get::<Plain, bool>(key!("lost"))?;
         Ok(if unwound {
-            Ended::Unwound
+            EndKind::Unwound
         } else if lost {
-            Ended::Lost
+            EndKind::Lost
         } else {
-            Ended::Returned
+            EndKind::Returned
         })
     }
 }

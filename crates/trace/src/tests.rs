@@ -176,9 +176,9 @@ impl Random {
             },
             late: (self.below(4) == 0).then(|| Args::Named(self.named(1))),
             ended: match self.below(3) {
-                0 => Ended::Returned,
-                1 => Ended::Unwound,
-                _ => Ended::Lost,
+                0 => EndKind::Returned,
+                1 => EndKind::Unwound,
+                _ => EndKind::Lost,
             },
         })
     }
@@ -261,14 +261,14 @@ fn header() -> Header {
                 attached: 1089,
                 by_backend: BTreeMap::from([("kprobe".to_string(), 3)]),
                 hooks: vec![
-                    Hooked {
+                    HookEntry {
                         name: "rm_ioctl".into(),
                         backend: "kprobe".into(),
                         how: "kprobe".into(),
                         symbol: None,
                         note: None,
                     },
-                    Hooked {
+                    HookEntry {
                         name: "nvidia_ioctl".into(),
                         backend: "fentry".into(),
                         how: "fentry".into(),
@@ -287,7 +287,7 @@ fn header() -> Header {
 /// One line of every kind that is written through serde.
 fn cold_lines() -> Vec<Line<'static>> {
     let refused =
-        Refused { name: "cuFoo".into(), reason: "it is data".into(), code: "not_a_function".into() };
+        RefusedHook { name: "cuFoo".into(), reason: "it is data".into(), code: "not_a_function".into() };
     let library = Library {
         pid: 7,
         tid: 8,
@@ -409,7 +409,7 @@ fn times_are_exact_at_the_extremes() {
                 error: None,
                 out: None,
                 late: None,
-                ended: Ended::Returned,
+                ended: EndKind::Returned,
             }),
         };
         let bytes = written(std::slice::from_ref(&line));

@@ -9,7 +9,7 @@
 
 use super::bounds::MOST_OPEN;
 use super::deaths::{Deaths, Life};
-use super::enums::Ended;
+use super::enums::EndKind;
 use super::event::{Begin, End, KernelBegin};
 use super::hash::Map;
 use super::rare::Process;
@@ -75,7 +75,7 @@ impl<T> Call<T> {
 
 /// Whether a call did what it is for. A call whose end was lost gave no sign of failure.
 pub fn succeeded(end: &End) -> bool {
-    end.error.is_none() && end.ended != Ended::Unwound
+    end.error.is_none() && end.ended != EndKind::Unwound
 }
 
 pub struct Calls<T> {

@@ -125,7 +125,7 @@ fn frequent<'a>(out: &mut Vec<u8>, line: &Line, of_type: &str, name: &str, rest:
     place(out, line);
     out.extend_from_slice(of_type.as_bytes());
     json::string(out, name);
-    rest.show(&mut Written(out));
+    rest.show(&mut LineSink(out));
 }
 
 /// The first two keys, which every line has.
@@ -136,9 +136,9 @@ fn place(out: &mut Vec<u8>, line: &Line) {
     json::seconds(out, line.ts_ns);
 }
 
-struct Written<'a>(&'a mut Vec<u8>);
+struct LineSink<'a>(&'a mut Vec<u8>);
 
-impl Sink for Written<'_> {
+impl Sink for LineSink<'_> {
     #[inline(always)]
     fn put(&mut self, key: Key, value: Datum) {
         if !key.before.is_empty() {

@@ -26,7 +26,7 @@ use crate::probe::{Beneath, tracepoint};
 use crate::wire;
 use gpurec_nvidia::hooks::{self, Group, Hook, Role};
 use gpurec_nvidia::{Family, Layouts, majors};
-use gpurec_trace::{HookError, Refused};
+use gpurec_trace::{HookError, RefusedHook};
 
 impl Driver {
     pub fn start(base: Rc<Base>, choice: Choice, to: &mut Numbering) -> Result<Driver> {
@@ -394,7 +394,7 @@ pub struct Change {
     pub modules: String,
     pub came: bool,
     pub hooked: usize,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedHook>,
 }
 
 fn modules() -> [bool; MODULES.len()] {

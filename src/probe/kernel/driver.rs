@@ -14,7 +14,7 @@ use crate::probe::missed::Misses;
 use crate::probe::objects::{Base, Only, find_map};
 use crate::probe::{Beneath, Probe};
 use crate::wire;
-use gpurec_trace::{HookError, Hooked, Layer, Refused};
+use gpurec_trace::{HookEntry, HookError, Layer, RefusedHook};
 
 /// The modules whose loading and unloading matters.
 pub(super) const MODULES: [&str; 3] = ["nvidia", "nvidia_uvm", "nvidia_modeset"];
@@ -27,7 +27,7 @@ pub enum Hold {
 
 pub(super) struct AttachedHook {
     pub backend: Backend,
-    pub hook: Hooked,
+    pub hook: HookEntry,
     /// The module whose unloading removes the hook.
     pub module: Option<String>,
 }
@@ -42,7 +42,7 @@ pub struct Driver {
     pub(super) holds: Vec<Hold>,
     pub(super) missed_before: Misses,
     pub(super) attached: Vec<AttachedHook>,
-    pub(super) refused: Vec<Refused>,
+    pub(super) refused: Vec<RefusedHook>,
     pub(super) numbers: wire::Driver,
     /// The modules that were loaded when functions were last hooked.
     pub(super) modules: [bool; MODULES.len()],
@@ -113,9 +113,9 @@ impl Driver {
         self.objects.push(vec![object]);
     }
 
-    pub(super) fn note(&mut self, backend: Backend, module: Option<String>, hook: Hooked) {
+    pub(super) fn note(&mut self, backend: Backend, module: Option<String>, hook: HookEntry) {
         let name = backend.name().to_owned();
-        let hook = Hooked { backend: name.clone(), how: name, ..hook };
+        let hook = HookEntry { backend: name.clone(), how: name, ..hook };
         self.attached.push(AttachedHook { backend, hook, module });
     }
 
@@ -124,7 +124,7 @@ impl Driver {
         match result {
             Ok(()) => {
                 let symbol = symbol.map(str::to_owned);
-                let hook = Hooked { name: name.to_owned(), symbol, ..Hooked::default() };
+                let hook = HookEntry { name: name.to_owned(), symbol, ..HookEntry::default() };
                 self.note(Backend::Tracepoint, None, hook);
             }
             Err(why) => self.refuse(name, why),
@@ -132,7 +132,7 @@ impl Driver {
     }
 
     pub(super) fn refuse(&mut self, name: &str, why: HookError) {
-        let refused = Refused::new(name, why.into());
+        let refused = RefusedHook::new(name, why.into());
         if !self.refused.contains(&refused) {
             self.refused.push(refused);
         }

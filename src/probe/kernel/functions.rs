@@ -19,7 +19,7 @@ use super::{Backend, Target};
 use crate::errno;
 use crate::probe::objects::{Only, copies_at_functions, find_program};
 use crate::probe::tracepoint;
-use gpurec_trace::{HookError, Hooked};
+use gpurec_trace::{HookEntry, HookError};
 
 type Refusals = Vec<(Place, HookError)>;
 
@@ -188,7 +188,7 @@ impl Driver {
     fn note_function(&mut self, place: &Place, backend: Backend) {
         let Target { name, symbol, note, module, .. } = &*place.target;
         let symbol = (symbol != name).then(|| symbol.clone());
-        let hook = Hooked { name: name.clone(), symbol, note: note.clone(), ..Hooked::default() };
+        let hook = HookEntry { name: name.clone(), symbol, note: note.clone(), ..HookEntry::default() };
         self.note(backend, module.clone(), hook);
     }
 }

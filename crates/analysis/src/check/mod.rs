@@ -14,7 +14,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::measure::{
-    Asks, Measurements, Missing, Op, Value, Verdict, decide, evaluate, gather, options_that_leave_out,
+    Asks, EvalError, Measurements, Op, Value, Verdict, decide, evaluate, gather, options_that_leave_out,
 };
 use super::{Only, read, width_of_output};
 use crate::ui;
@@ -66,10 +66,10 @@ pub fn check(config: &CheckConfig) -> Result<u8> {
 fn judge<'a>(budget: &'a Budget, gathered: &Measurements) -> Outcome<'a> {
     let found = match evaluate(&budget.term, gathered) {
         Ok(found) => found,
-        Err(Missing::NoValue(reason)) => {
+        Err(EvalError::NoValue(reason)) => {
             return Outcome { budget, verdict: Verdict::Fail, value: None, because: vec![reason] };
         }
-        Err(Missing::Unknown { column, reason }) => {
+        Err(EvalError::Unknown { column, reason }) => {
             let because = vec![format!("{}: {reason}", budget.place.at(column))];
             return Outcome { budget, verdict: Verdict::Wrong, value: None, because };
         }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::measure::{Asks, Measurements, Threshold, gather};
 use super::{Only, width_of_output};
 use crate::ui;
-use order::{Change, Ordered, Rank};
+use order::{Change, ChangeList, Rank};
 use rows::Total;
 use thresholds::Verdict;
 
@@ -38,7 +38,7 @@ struct Diff<'a> {
     files: [&'a Path; 2],
     gathered: [Measurements; 2],
     totals: Vec<Total>,
-    changes: Ordered,
+    changes: ChangeList,
     /// Differences that make the recordings hard to compare.
     caveats: Vec<String>,
     verdicts: Vec<Verdict>,

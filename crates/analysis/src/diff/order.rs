@@ -49,14 +49,14 @@ pub struct Change {
     pub depth: usize,
 }
 
-pub struct Ordered {
+pub struct ChangeList {
     pub changes: Vec<Change>,
     pub unchanged: usize,
     /// Length of the second run relative to the first, by calls; 1 if equal.
     pub scale: f64,
 }
 
-pub fn ordered(rows: Vec<Row>) -> Ordered {
+pub fn ordered(rows: Vec<Row>) -> ChangeList {
     let scale = scale(&rows);
     let all = rows.len();
     let mut changes: Vec<Change> = rows.into_iter().filter_map(|row| change(row, scale)).collect();
@@ -73,7 +73,7 @@ pub fn ordered(rows: Vec<Row>) -> Ordered {
             cause = cause.and_then(|cause| follows.get(cause).copied().flatten());
         }
     }
-    Ordered { changes: tree(changes, &follows), unchanged, scale }
+    ChangeList { changes: tree(changes, &follows), unchanged, scale }
 }
 
 /// How a row changed. `None`: it did not, or the recordings cannot tell.

@@ -1,4 +1,4 @@
-use super::order::Ordered;
+use super::order::ChangeList;
 use super::*;
 use crate::golden;
 use crate::measure::script::{Recorded, Script};
@@ -6,7 +6,7 @@ use crate::measure::script::{Recorded, Script};
 struct Done {
     text: String,
     status: u8,
-    changes: Ordered,
+    changes: ChangeList,
     json: Value,
 }
 

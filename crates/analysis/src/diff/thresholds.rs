@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::Usage;
-use crate::measure::{self, Better, Measurements, Missing, Threshold, Value, evaluate};
+use crate::measure::{self, Better, EvalError, Measurements, Threshold, Value, evaluate};
 
 pub struct Verdict {
     pub text: String,
@@ -38,8 +38,8 @@ pub fn judge(given: &Threshold, gathered: &[Measurements; 2]) -> Verdict {
     for (name, side) in [("before", &before), ("after", &after)] {
         match side {
             Ok(found) => because.extend(found.notes.iter().map(|note| format!("{name}: {note}"))),
-            Err(Missing::NoValue(reason)) => reasons.push(format!("{name}: {reason}")),
-            Err(Missing::Unknown { column, reason }) => {
+            Err(EvalError::NoValue(reason)) => reasons.push(format!("{name}: {reason}")),
+            Err(EvalError::Unknown { column, reason }) => {
                 wrong += 1;
                 reasons.push(format!("{name}: column {column}: {reason}"));
             }

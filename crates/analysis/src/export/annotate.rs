@@ -2,7 +2,7 @@
 //! key, with objects as dictionaries, and names and strings as interned numbers. Hex strings become pointers, as they
 //! are in the trace.
 
-use super::intern::{ANNOTATIONS, Interned, VALUES};
+use super::intern::{ANNOTATIONS, InternTable, VALUES};
 use super::proto;
 use gpurec_trace::{Datum, Value};
 
@@ -21,8 +21,8 @@ const STRING_IID: u32 = 17;
 
 #[derive(Default)]
 pub struct Annotator {
-    names: Interned<ANNOTATIONS>,
-    values: Interned<VALUES>,
+    names: InternTable<ANNOTATIONS>,
+    values: InternTable<VALUES>,
     /// Entries for new text.
     pub entries: Vec<u8>,
 }
@@ -51,7 +51,7 @@ impl Annotator {
         proto::close(out, annotation);
     }
 
-    fn open(&mut self, out: &mut Vec<u8>, field: u32, name: &str) -> proto::Opened {
+    fn open(&mut self, out: &mut Vec<u8>, field: u32, name: &str) -> proto::MessageStart {
         let annotation = proto::open(out, field);
         self.names.put(out, (NAME_IID, NAME), name, &mut self.entries);
         annotation

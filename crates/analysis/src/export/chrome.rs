@@ -4,7 +4,7 @@
 
 use super::details;
 use super::object::Object;
-use super::sink::{At, Cause, Linked, Sink, Source, name};
+use super::sink::{At, Cause, Link, Sink, Source, name};
 use super::tracks::{Process, Space, Track};
 use gpurec_trace::{Datum, Line, json};
 
@@ -91,7 +91,7 @@ impl Chrome {
 }
 
 impl Sink for Chrome {
-    type Held = ();
+    type CallState = ();
 
     fn source(&mut self, source: &Source) {
         self.file = source.file.to_owned();
@@ -113,10 +113,10 @@ impl Sink for Chrome {
         self.metadata("thread_sort_index", track, "sort_index", Datum::Number(track.uuid));
     }
 
-    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Linked) {
+    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Link) {
         self.event(name(line), line.body.head().0, b"B", at.ts_ns, at.track);
         self.details(line);
-        if let Linked::In { ioctl, from_ns, .. } = linked {
+        if let Link::In { ioctl, from_ns, .. } = linked {
             // The arrow starts at the begin of the call, where the ioctl has not begun yet.
             self.flow(b"s", from_ns, at.track, ioctl);
             self.flow(b"f\",\"bp\":\"e", at.ts_ns, at.track, ioctl);

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::details;
-use super::sink::{At, Cause, Linked, Sink, Source};
+use super::sink::{At, Cause, Link, Sink, Source};
 use crate::ui;
 use gpurec_trace::{self as trace, Body, Datum, End, KernelEnd, Key, Line, json};
 
@@ -227,7 +227,7 @@ fn quoted(out: &mut Vec<u8>, mut text: &[u8]) {
 }
 
 impl Sink for Csv {
-    type Held = Row;
+    type CallState = Row;
 
     fn held(&self) -> usize {
         self.held
@@ -238,7 +238,7 @@ impl Sink for Csv {
         text(&mut self.file, source.file);
     }
 
-    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _linked: Linked) -> Row {
+    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _linked: Link) -> Row {
         let mut row = self.spare.pop().unwrap_or_default();
         Csv::start(&self.file, &mut row, line.event_id, at.ts_ns);
         let duration_at = row.len();

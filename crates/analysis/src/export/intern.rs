@@ -16,11 +16,11 @@ pub const ANNOTATIONS: u32 = 3;
 pub const VALUES: u32 = 29;
 
 #[derive(Default)]
-pub struct Interned<const FIELD: u32> {
+pub struct InternTable<const FIELD: u32> {
     by_text: Map<Box<str>, u64>,
 }
 
-impl<const FIELD: u32> Interned<FIELD> {
+impl<const FIELD: u32> InternTable<FIELD> {
     /// Writes the number of a text as the first field, or the text as the second.
     pub fn put(&mut self, out: &mut Vec<u8>, (iid, field): (u32, u32), text: &str, entries: &mut Vec<u8>) {
         match self.number(text, entries) {

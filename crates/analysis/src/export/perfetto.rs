@@ -6,9 +6,9 @@
 
 use super::annotate::Annotator;
 use super::details;
-use super::intern::{CATEGORIES, EVENTS, Interned};
+use super::intern::{CATEGORIES, EVENTS, InternTable};
 use super::proto;
-use super::sink::{At, Cause, Linked, Sink, Source, name};
+use super::sink::{At, Cause, Link, Sink, Source, name};
 use super::tracks::{Process, Space, Track};
 use gpurec_trace::{Datum, Line};
 
@@ -66,8 +66,8 @@ pub struct Perfetto {
 /// The interned text of a sequence.
 #[derive(Default)]
 struct Text {
-    names: Interned<EVENTS>,
-    categories: Interned<CATEGORIES>,
+    names: InternTable<EVENTS>,
+    categories: InternTable<CATEGORIES>,
     annotator: Annotator,
 }
 
@@ -84,7 +84,7 @@ struct Event<'a> {
 
 impl Perfetto {
     /// Opens a packet of this trace's sequence.
-    fn packet(&mut self) -> proto::Opened {
+    fn packet(&mut self) -> proto::MessageStart {
         let packet = proto::open(&mut self.out, PACKET);
         proto::uint(&mut self.out, SEQUENCE, self.sequence);
         let flags = if self.first { STATE_CLEARED } else { NEEDS_STATE };
@@ -147,7 +147,7 @@ impl Perfetto {
 }
 
 impl Sink for Perfetto {
-    type Held = ();
+    type CallState = ();
 
     fn source(&mut self, source: &Source) {
         self.sequence = source.index as u64 + 1;
@@ -205,11 +205,11 @@ impl Sink for Perfetto {
         });
     }
 
-    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Linked) {
+    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Link) {
         // One flow connects a call and its ioctls, in the order in which it makes them.
         let flow = match linked {
-            Linked::No => None,
-            Linked::Out(call) | Linked::In { call, .. } => Some(call),
+            Link::No => None,
+            Link::Out(call) | Link::In { call, .. } => Some(call),
         };
         let name = Some((name(line), line.body.head().0));
         self.detailed(&Event { name, flow, ..Event::new(SLICE_BEGIN, at) }, line);

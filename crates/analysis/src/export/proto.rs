@@ -43,16 +43,16 @@ pub fn bytes(out: &mut Vec<u8>, field: u32, value: &[u8]) {
 }
 
 /// Where the content of an open message begins.
-pub struct Opened(usize);
+pub struct MessageStart(usize);
 
 /// Opens a message, until `close`. It reserves one byte for the length, which suffices for most.
-pub fn open(out: &mut Vec<u8>, field: u32) -> Opened {
+pub fn open(out: &mut Vec<u8>, field: u32) -> MessageStart {
     tag(out, field, LENGTH);
     out.push(0);
-    Opened(out.len())
+    MessageStart(out.len())
 }
 
-pub fn close(out: &mut Vec<u8>, opened: Opened) {
+pub fn close(out: &mut Vec<u8>, opened: MessageStart) {
     let length = out.len() - opened.0;
     if length < 0x80 {
         if let Some(room) = out.get_mut(opened.0 - 1) {

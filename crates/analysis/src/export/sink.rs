@@ -46,7 +46,7 @@ pub struct At {
 
 /// The relation of a beginning call to ioctls.
 #[derive(Clone, Copy)]
-pub enum Linked {
+pub enum Link {
     No,
     /// The call may make ioctls, and has this id.
     Out(u64),
@@ -90,7 +90,7 @@ pub struct Source<'a> {
 
 pub trait Sink {
     /// The state of an open call.
-    type Held: Default;
+    type CallState: Default;
 
     /// Bytes held for open calls.
     fn held(&self) -> usize {
@@ -106,9 +106,9 @@ pub trait Sink {
     fn track(&mut self, _track: Track, _parent: u64, _name: &str, _is_thread: bool) {}
     fn counter_track(&mut self, _uuid: u64, _process: &Process, _name: &str) {}
 
-    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, linked: Linked) -> Self::Held;
-    fn end(&mut self, at: At, line: &Line, held: Self::Held);
-    fn close(&mut self, at: At, held: Self::Held, cause: Cause);
+    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, linked: Link) -> Self::CallState;
+    fn end(&mut self, at: At, line: &Line, held: Self::CallState);
+    fn close(&mut self, at: At, held: Self::CallState, cause: Cause);
     /// An event without its own begin and end; if it has a duration, it ends at `at`.
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>);
     fn counter(&mut self, _ts_ns: u64, _space: &Space, _pid: u32) {}

@@ -2,7 +2,7 @@
 //! axis, and decides for all formats what the trace leaves open (such as which call an end belongs to when lines are
 //! missing). Memory grows with the number of threads seen and of open calls.
 
-use super::sink::{At, Cause, Linked, Sink, Source};
+use super::sink::{At, Cause, Link, Sink, Source};
 use super::tracks::{Lane, Open, Tracks};
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::time;
@@ -15,7 +15,7 @@ const DEEPEST: usize = 4096;
 #[derive(Default)]
 pub struct Walk<S: Sink> {
     pub sink: S,
-    tracks: Tracks<S::Held>,
+    tracks: Tracks<S::CallState>,
     several: bool,
     /// The wall clock at 0 of the output.
     base_ns: Option<i64>,
@@ -29,12 +29,12 @@ pub struct Walk<S: Sink> {
     /// Whether this trace has ioctls.
     driver: bool,
     open: usize,
-    odd: Odd,
+    odd: Differences,
 }
 
 /// Where the output differs from the trace.
 #[derive(Default)]
-struct Odd {
+struct Differences {
     ends: u64,
     calls: u64,
     closed: u64,
@@ -43,7 +43,7 @@ struct Odd {
 }
 
 /// A call or a driver function that begins.
-struct Began<'a> {
+struct BeginEvent<'a> {
     pid: u32,
     tid: u32,
     depth: u32,
@@ -75,7 +75,7 @@ impl<S: Sink + Default> Walk<S> {
         self.tracks.next_source(suffix);
         self.sink.source(source);
         (self.offset_ns, self.last_ns, self.driver) = (0, 0, false);
-        self.odd = Odd { unaligned: self.several, ..Odd::default() };
+        self.odd = Differences { unaligned: self.several, ..Differences::default() };
         self.flows = self.next_flow;
     }
 
@@ -85,13 +85,18 @@ impl<S: Sink + Default> Walk<S> {
         match &line.body {
             Body::Begin(call) => {
                 let &gpurec_trace::Begin { pid, tid, depth, parent, .. } = call;
-                let began = Began { pid, tid, depth, parent, is_call: true, is_ioctl: false, thread: None };
+                let began =
+                    BeginEvent { pid, tid, depth, parent, is_call: true, is_ioctl: false, thread: None };
                 self.begin(ts_ns, line, &began);
             }
             Body::KernelBegin(call) => {
                 let &gpurec_trace::KernelBegin { pid, tid, depth, parent, .. } = call;
                 let (is_ioctl, thread) = (call.ioctl.is_some(), call.thread.as_deref());
-                self.begin(ts_ns, line, &Began { pid, tid, depth, parent, is_call: false, is_ioctl, thread });
+                self.begin(
+                    ts_ns,
+                    line,
+                    &BeginEvent { pid, tid, depth, parent, is_call: false, is_ioctl, thread },
+                );
             }
             Body::End(end) => self.end(ts_ns, line, (end.pid, end.tid), end.begin),
             Body::KernelEnd(end) => self.end(ts_ns, line, (end.pid, end.tid), end.begin),
@@ -109,7 +114,7 @@ impl<S: Sink + Default> Walk<S> {
         }
     }
 
-    fn begin(&mut self, ts_ns: u64, line: &Line, began: &Began) {
+    fn begin(&mut self, ts_ns: u64, line: &Line, began: &BeginEvent) {
         let Some(index) = self.tracks.thread(&mut self.sink, began.pid, began.tid, began.thread) else {
             return;
         };
@@ -143,23 +148,23 @@ impl<S: Sink + Default> Walk<S> {
         thread.latest_ns
     }
 
-    fn linked(&mut self, index: usize, event_id: u64, began: &Began) -> Linked {
+    fn linked(&mut self, index: usize, event_id: u64, began: &BeginEvent) -> Link {
         self.driver |= !began.is_call;
         if !self.driver {
-            return Linked::No;
+            return Link::No;
         }
         let number = self.flows.saturating_add(event_id);
         self.next_flow = self.next_flow.max(number.saturating_add(1));
         if began.is_call {
-            return Linked::Out(number);
+            return Link::Out(number);
         }
         let call = self.tracks.threads.get(index).and_then(|thread| thread.open.last());
         match call {
             Some(call) if began.is_ioctl && call.is_call && Some(call.event_id) == began.parent => {
                 let from = self.flows.saturating_add(call.event_id);
-                Linked::In { call: from, ioctl: number, from_ns: call.ts_ns }
+                Link::In { call: from, ioctl: number, from_ns: call.ts_ns }
             }
-            _ => Linked::No,
+            _ => Link::No,
         }
     }
 
@@ -314,7 +319,7 @@ impl<S: Sink + Default> Walk<S> {
     }
 }
 
-impl Odd {
+impl Differences {
     fn sentences(&self, left_out: u64) -> impl Iterator<Item = String> + use<> {
         let counted = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
         [

@@ -19,7 +19,7 @@ use gpurec_cuda::{self as cuda, Api};
 use gpurec_trace::Header;
 
 #[derive(Debug)]
-pub struct Found {
+pub struct Evaluation {
     pub value: Value,
     /// Caveats about the value.
     pub notes: Vec<String>,
@@ -30,14 +30,14 @@ pub struct Found {
 }
 
 #[derive(Debug)]
-pub enum Missing {
+pub enum EvalError {
     /// The trace has no such name: the expression is wrong, at this column.
     Unknown { column: usize, reason: String },
     /// The name is valid, but the trace cannot tell the value.
     NoValue(String),
 }
 
-pub fn evaluate(term: &Term, gathered: &Measurements) -> Result<Found, Missing> {
+pub fn evaluate(term: &Term, gathered: &Measurements) -> Result<Evaluation, EvalError> {
     let seen = gathered.seen(&term.window);
     if gathered.is_absent {
         return no_value("no process, thread or rank asked for is in the trace");
@@ -50,7 +50,7 @@ pub fn evaluate(term: &Term, gathered: &Measurements) -> Result<Found, Missing> 
         let below = metric(per, seen, gathered).map_err(|e| e.at(term.per_column))?;
         found.notes.extend(below.notes);
         found.value = found.value.over(below.value).ok_or_else(|| {
-            Missing::NoValue(match below.value.is_zero() {
+            EvalError::NoValue(match below.value.is_zero() {
                 true => "it cannot be divided by 0".into(),
                 false => "the numbers are too large".into(),
             })
@@ -69,7 +69,7 @@ pub fn evaluate(term: &Term, gathered: &Measurements) -> Result<Found, Missing> 
 }
 
 /// Whether the value satisfies the assertion.
-pub fn decide(found: &Found, op: Op, limit: &Value) -> bool {
+pub fn decide(found: &Evaluation, op: Op, limit: &Value) -> bool {
     let exact = found.percentile.as_ref().and_then(|(of, sample)| sample.compare(*of, limit));
     let order = exact.unwrap_or_else(|| found.value.compare(limit));
     match op {
@@ -82,9 +82,9 @@ pub fn decide(found: &Found, op: Op, limit: &Value) -> bool {
     }
 }
 
-impl Found {
-    fn of(value: Value) -> Found {
-        Found { value, notes: Vec::new(), first: None, percentile: None }
+impl Evaluation {
+    fn of(value: Value) -> Evaluation {
+        Evaluation { value, notes: Vec::new(), first: None, percentile: None }
     }
 
     /// The value to print. The percentile itself is known to 1 %, but its side of the limit is known exactly, and the
@@ -104,25 +104,25 @@ impl Found {
     }
 }
 
-fn no_value<T>(reason: impl Into<String>) -> Result<T, Missing> {
-    Err(Missing::NoValue(reason.into()))
+fn no_value<T>(reason: impl Into<String>) -> Result<T, EvalError> {
+    Err(EvalError::NoValue(reason.into()))
 }
 
-impl Missing {
+impl EvalError {
     /// An unknown name, whose place in the expression is not known yet.
-    fn unknown(reason: String) -> Missing {
-        Missing::Unknown { column: 0, reason }
+    fn unknown(reason: String) -> EvalError {
+        EvalError::Unknown { column: 0, reason }
     }
 
-    fn at(self, column: usize) -> Missing {
+    fn at(self, column: usize) -> EvalError {
         match self {
-            Missing::Unknown { reason, .. } => Missing::Unknown { column, reason },
+            EvalError::Unknown { reason, .. } => EvalError::Unknown { column, reason },
             missing => missing,
         }
     }
 }
 
-fn metric(metric: &Metric, seen: &Coverage, gathered: &Measurements) -> Result<Found, Missing> {
+fn metric(metric: &Metric, seen: &Coverage, gathered: &Measurements) -> Result<Evaluation, EvalError> {
     if let Some(reason) = metric.unknown(seen) {
         return no_value(reason);
     }
@@ -141,8 +141,8 @@ fn metric(metric: &Metric, seen: &Coverage, gathered: &Measurements) -> Result<F
         Metric::Total(total) => (first_of(total.name, seen), WITHOUT_KERNEL),
         Metric::Memory { .. } => (None, ""),
     };
-    let value = metric.value(seen).ok_or_else(|| Missing::NoValue(without.into()))?;
-    Ok(Found { first, notes, ..Found::of(value) })
+    let value = metric.value(seen).ok_or_else(|| EvalError::NoValue(without.into()))?;
+    Ok(Evaluation { first, notes, ..Evaluation::of(value) })
 }
 
 const OVERHEAD: &str =
@@ -156,7 +156,12 @@ fn first_of(total: &str, seen: &Coverage) -> Option<First> {
     Some(First { event_id: first.begin, ts_ns: first.ts_ns, pid: first.pid, tid: first.tid })
 }
 
-fn function(name: &str, field: Field, seen: &Coverage, gathered: &Measurements) -> Result<Found, Missing> {
+fn function(
+    name: &str,
+    field: Field,
+    seen: &Coverage,
+    gathered: &Measurements,
+) -> Result<Evaluation, EvalError> {
     let whole = &gathered.whole.calls.functions.list;
     let in_trace = whole.iter().any(|s| fits_function(name, &s.name));
     let known: Vec<&str> = cuda::function_names().filter(|known| fits_function(name, known)).collect();
@@ -166,7 +171,7 @@ fn function(name: &str, field: Field, seen: &Coverage, gathered: &Measurements) 
             let known = cuda::function_names().chain(totals).map(str::to_owned);
             let names: Vec<String> = whole.iter().map(|s| s.name.to_string()).chain(known).collect();
             let near = nearest(name, names.iter().map(String::as_str));
-            return Err(Missing::unknown(format!(
+            return Err(EvalError::unknown(format!(
                 "no CUDA function and nothing in the trace is called {name}{}",
                 did_you_mean(&near)
             )));
@@ -183,7 +188,7 @@ fn function(name: &str, field: Field, seen: &Coverage, gathered: &Measurements) 
 }
 
 /// Rejects a function that was not recorded: its count is unknown, not 0.
-fn not_recorded(name: &str, known: &[&str], gathered: &Measurements) -> Result<(), Missing> {
+fn not_recorded(name: &str, known: &[&str], gathered: &Measurements) -> Result<(), EvalError> {
     if let Some(header) = &gathered.header
         && let Some(options) = LeftOut::of(header)
         && !known.iter().any(|name| options.records(name))
@@ -200,7 +205,7 @@ fn not_recorded(name: &str, known: &[&str], gathered: &Measurements) -> Result<(
 }
 
 /// Reports a function of which some calls are missing from the trace.
-fn partly_recorded(name: &str, gathered: &Measurements) -> Result<(), Missing> {
+fn partly_recorded(name: &str, gathered: &Measurements) -> Result<(), EvalError> {
     let figures = &gathered.whole.figures;
     let fits = |probe: &str| fits_function(name, probe.strip_suffix(" (return)").unwrap_or(probe));
     if let Some((probe, count)) = figures.lost_by_probe.iter().find(|(probe, _)| fits(probe)) {
@@ -222,7 +227,12 @@ fn unseen_api(known: &[&str], gathered: &Measurements) -> Option<String> {
     (!seen).then(|| format!("the trace has no call of the CUDA {api} at all"))
 }
 
-fn kernel(name: &str, field: Field, seen: &Coverage, gathered: &Measurements) -> Result<Found, Missing> {
+fn kernel(
+    name: &str,
+    field: Field,
+    seen: &Coverage,
+    gathered: &Measurements,
+) -> Result<Evaluation, EvalError> {
     let all = &gathered.whole.calls.kernels.list;
     let exact = all.iter().any(|s| *s.name == *name);
     let fits = |s: &&Sample| if exact { *s.name == *name } else { fits_kernel(name, &s.name) };
@@ -239,10 +249,10 @@ fn kernel(name: &str, field: Field, seen: &Coverage, gathered: &Measurements) ->
     }
     let sample = sum(seen.calls.kernels.list.iter().filter(fits));
     let found = of_sample(sample, field, name, gathered)?;
-    Ok(Found { notes: [notes, found.notes].concat(), ..found })
+    Ok(Evaluation { notes: [notes, found.notes].concat(), ..found })
 }
 
-fn ioctl(name: &str, field: Field, seen: &Coverage) -> Result<Found, Missing> {
+fn ioctl(name: &str, field: Field, seen: &Coverage) -> Result<Evaluation, EvalError> {
     let Some(space) = &seen.figures.kernel_space else {
         return no_value(WITHOUT_KERNEL);
     };
@@ -269,8 +279,8 @@ fn ioctl(name: &str, field: Field, seen: &Coverage) -> Result<Found, Missing> {
         Field::Max => fits.iter().map(|r| r.max_ns).max().map(|ns| Value::whole(ns, Unit::Time)),
         _ => Value::fraction(total(|r| r.total_ns).into(), calls.into(), Unit::Time),
     };
-    let value = value.ok_or_else(|| Missing::NoValue(format!("no request {name} was made")))?;
-    Ok(Found { notes, ..Found::of(value) })
+    let value = value.ok_or_else(|| EvalError::NoValue(format!("no request {name} was made")))?;
+    Ok(Evaluation { notes, ..Evaluation::of(value) })
 }
 
 /// A missing name is an error; a pattern without a match gives 0 and a note.
@@ -279,13 +289,13 @@ fn absent<'a>(
     name: &str,
     all: impl Iterator<Item = &'a str>,
     notes: &mut Vec<String>,
-) -> Result<(), Missing> {
+) -> Result<(), EvalError> {
     let hint = did_you_mean(&nearest(name, all));
     if is_pattern(name) {
         notes.push(format!("no {what} of the trace matches{hint}"));
         return Ok(());
     }
-    Err(Missing::unknown(format!(
+    Err(EvalError::unknown(format!(
         "no {what} of the trace is called {name:?}{hint}; where there may be none, write a pattern: \"{name}*\""
     )))
 }
@@ -298,7 +308,12 @@ fn sum<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
     merged.unwrap_or_default()
 }
 
-fn of_sample(sample: Sample, field: Field, name: &str, gathered: &Measurements) -> Result<Found, Missing> {
+fn of_sample(
+    sample: Sample,
+    field: Field,
+    name: &str,
+    gathered: &Measurements,
+) -> Result<Evaluation, EvalError> {
     let time = |ns: u64| (sample.timed > 0).then(|| Value::whole(ns, Unit::Time));
     let value = match field {
         Field::Calls => Some(Value::whole(sample.calls, Unit::Count)),
@@ -312,7 +327,7 @@ fn of_sample(sample: Sample, field: Field, name: &str, gathered: &Measurements) 
         Field::Percentile(of) => sample.percentile(of).and_then(time),
     };
     let value = value.ok_or_else(|| {
-        Missing::NoValue(match gathered.without_events && sample.calls > 0 {
+        EvalError::NoValue(match gathered.without_events && sample.calls > 0 {
             true => "the recording was made with --summary-only, which does not keep that".into(),
             false => format!("{name} was never called, so it has no times"),
         })
@@ -322,7 +337,7 @@ fn of_sample(sample: Sample, field: Field, name: &str, gathered: &Measurements) 
         Field::Percentile(of) if of < 100_000 && sample.med_ns.is_none() => Some((of, sample)),
         _ => None,
     };
-    Ok(Found { value, notes: Vec::new(), first, percentile })
+    Ok(Evaluation { value, notes: Vec::new(), first, percentile })
 }
 
 /// The options of the recording that leave calls out, in words.

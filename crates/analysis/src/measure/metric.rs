@@ -16,7 +16,7 @@ pub enum Metric {
     /// Of one direction, or of all directions that are copies.
     Copies {
         direction: Option<String>,
-        field: &'static Copied,
+        field: &'static CopyMetric,
     },
     Function {
         name: String,
@@ -66,7 +66,7 @@ pub type Total = Figure<fn(&Coverage) -> Option<u64>>;
 /// Of one space of memory.
 pub type Heap = Figure<fn(&MemoryFigures, &str) -> u64>;
 /// Of copies, as a fraction.
-pub type Copied = Figure<fn(&DirectionFigures) -> (u128, u128)>;
+pub type CopyMetric = Figure<fn(&DirectionFigures) -> (u128, u128)>;
 
 impl<F> std::fmt::Debug for Figure<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
@@ -151,7 +151,7 @@ fn live(spaces: &[LeakSpace], name: &str, of: fn(&LeakSpace) -> u64) -> u64 {
     spaces.iter().find(|space| space.space == name).map_or(0, of)
 }
 
-pub static COPIED: [Copied; 4] = [
+pub static COPIED: [CopyMetric; 4] = [
     count("calls", "transfers.count", |copies| (copies.count.into(), 1)),
     bytes("bytes", "transfers.bytes", |copies| (copies.bytes.into(), 1)),
     bytes("pageable", "transfers.bytes", |copies| (copies.pageable_bytes.into(), 1)),

@@ -30,8 +30,8 @@ fn judged(file: &Path, text: &str) -> Result<(String, bool, Vec<String>), String
     let gathered = gather(file, &asks, &crate::Only::default()).unwrap();
     match evaluate(&term, &gathered) {
         Ok(found) => Ok((found.shown(&limit).to_string(), decide(&found, op, &limit), found.notes)),
-        Err(Missing::NoValue(reason)) => Err(reason),
-        Err(Missing::Unknown { column, reason }) => Err(format!("{column}: {reason}")),
+        Err(EvalError::NoValue(reason)) => Err(reason),
+        Err(EvalError::Unknown { column, reason }) => Err(format!("{column}: {reason}")),
     }
 }
 

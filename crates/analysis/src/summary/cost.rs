@@ -17,7 +17,7 @@ pub struct Prices {
 
 /// Recorded calls of a thread.
 #[derive(Clone, Copy, Default)]
-pub struct Paid {
+pub struct PaidCalls {
     pub calls: u64,
     /// Calls at sites that Linux single-steps.
     pub stepped: u64,
@@ -41,12 +41,12 @@ impl Prices {
         if stepped { self.stepped.unwrap_or(self.emulated) } else { self.emulated }
     }
 
-    fn sum(&self, paid: Paid) -> u64 {
+    fn sum(&self, paid: PaidCalls) -> u64 {
         paid.at(self.of(false), self.of(true))
     }
 }
 
-impl Paid {
+impl PaidCalls {
     fn at(self, emulated: u64, stepped: u64) -> u64 {
         let cheap = self.calls.saturating_sub(self.stepped).saturating_mul(emulated);
         cheap.saturating_add(self.stepped.saturating_mul(stepped))

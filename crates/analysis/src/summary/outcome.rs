@@ -3,7 +3,7 @@
 use super::{Open, Summary};
 use gpurec_cuda::Api;
 use gpurec_trace::tree::Call;
-use gpurec_trace::{End, Ended, Line};
+use gpurec_trace::{End, EndKind, Line};
 
 impl Summary {
     /// `open` has what is known of the call since its begin.
@@ -19,7 +19,7 @@ impl Summary {
             if inside.is_none() {
                 return;
             }
-            if end.ended == Ended::Returned && api != Api::Other {
+            if end.ended == EndKind::Returned && api != Api::Other {
                 return self.failures.handled(inside);
             }
             let caller = self.caller(parent);

@@ -37,7 +37,7 @@ fn calls(count: u64, make: impl Fn(u64) -> (String, Option<Launch<'static>>, Opt
             error: error.map(Cow::Owned),
             out: None,
             late: None,
-            ended: Ended::Returned,
+            ended: EndKind::Returned,
         };
         summary.add(&Line { event_id: 2 * i + 1, ts_ns: i, body: Body::End(end) });
     }

@@ -1,7 +1,7 @@
 //! Figures about what --budget left out, from its lines alone.
 
 use super::*;
-use crate::budget::{Forgone, Period};
+use crate::budget::{ForgoneFunction, Period};
 use crate::figures::Finding;
 use Action::{End, GiveUp, TakeBack};
 use Level::{Counted, Recorded, Unhooked};
@@ -37,7 +37,7 @@ fn what_was_given_up_is_reported_with_times() {
     assert_eq!((budget.limit.as_str(), budget.given_up, budget.taken_back), ("5", 2, 1));
     let [error, device] = budget.functions.as_slice() else { panic!("{budget:?}") };
     assert_eq!((device.name.as_str(), device.level), ("cudaGetDevice", Recorded));
-    let unhooked = |function: &Forgone| -> Vec<_> {
+    let unhooked = |function: &ForgoneFunction| -> Vec<_> {
         function.unhooked.iter().map(|p| (p.from_ns / MS, p.to_ns / MS)).collect()
     };
     assert_eq!((device.unhooked_ns, unhooked(device)), (1000 * MS, vec![(10, 1010)]));

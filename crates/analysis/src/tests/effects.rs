@@ -331,7 +331,7 @@ fn functions_without_end_are_summed_as_others() {
             error: None,
             out: None,
             late: None,
-            ended: Ended::Returned,
+            ended: EndKind::Returned,
         };
         summary.add(&Line { event_id: 2 * id + 1, ts_ns: id, body: Body::End(end) });
     };

@@ -99,7 +99,7 @@ fn calls_without_a_known_result_hide_no_failure() {
         s.end(inner, 1, OUT_OF_MEMORY);
         s.end(outer, 1, 0);
         let Body::End(end) = &mut s.lines.last_mut().unwrap().body else { panic!() };
-        (end.ended, end.retval) = (Ended::Unwound, None);
+        (end.ended, end.retval) = (EndKind::Unwound, None);
     });
     assert_eq!((f.calls, f.handled), (1, 0));
 }

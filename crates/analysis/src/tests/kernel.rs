@@ -68,7 +68,7 @@ impl Script {
                 status: status.map(Cow::Borrowed),
                 error: None,
                 out: None,
-                ended: Ended::Returned,
+                ended: EndKind::Returned,
             }),
         );
     }
@@ -354,7 +354,7 @@ fn odd_lines_do_no_harm() {
 fn many_refusals_are_reported_by_reason() {
     let mut s = rich();
     let Body::Header(header) = &mut s.lines[0].body else { panic!() };
-    let mut refused: Vec<Refused> =
+    let mut refused: Vec<RefusedHook> =
         (0..50).map(|i| refused(&format!("rm_function_{i}"), "kprobes are off in this kernel")).collect();
     refused.extend((0..30).map(|i| super::refused(&format!("odd_{i}"), &format!("reason {i:02}"))));
     header.hooks.insert("kernel".into(), Layer { refused, ..Layer::default() });

@@ -29,7 +29,7 @@ impl Style {
 
 /// Which kinds of rows the picture has, so that the legend explains only those.
 #[derive(Default)]
-struct Used {
+struct RowKinds {
     sorts: [bool; SORTS.len()],
     driver: bool,
     off_cpu: bool,
@@ -37,7 +37,7 @@ struct Used {
 }
 
 /// A lane whose cells are merged into columns.
-struct Drawn<'a> {
+struct DrawnLane<'a> {
     name: String,
     lane: &'a Lane,
     cells: Vec<Cell>,
@@ -65,12 +65,12 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
     let span_ns = lanes.last_ns - scale.start_ns;
     let (length, start, column) = (duration(span_ns), at(scale.start_ns), duration(columns.column_ns));
     push(&mut text, &format!("{length} from {start}, a column is {column}"));
-    let mut used = Used::default();
+    let mut used = RowKinds::default();
     for ((pid, tid), lane) in &shown {
         let command =
             lanes.commands.get(pid).map(|command| format!("  {}", clean(command))).unwrap_or_default();
         let name = format!("pid {pid} tid {tid}");
-        let drawn = Drawn { name, lane, cells: joined(&lane.cells, each, columns.count) };
+        let drawn = DrawnLane { name, lane, cells: joined(&lane.cells, each, columns.count) };
         push(&mut text, "");
         push(&mut text, &drawn.title(span_ns, &command, style.text_width));
         drawn.rows(&mut text, &columns, style, &mut used);
@@ -157,7 +157,7 @@ fn interrupts(cells: &[Cell]) -> String {
     cells.iter().map(|cell| level(cell.interrupts, most)).collect()
 }
 
-impl Drawn<'_> {
+impl DrawnLane<'_> {
     /// Shortens the command to fit, but keeps part of it.
     fn title(&self, span_ns: u64, command: &str, width: usize) -> String {
         const LEAST: usize = 20;
@@ -173,7 +173,7 @@ impl Drawn<'_> {
         shortened(&format!("{title}{command}"), width)
     }
 
-    fn rows(&self, text: &mut String, columns: &Columns, style: &Style, used: &mut Used) {
+    fn rows(&self, text: &mut String, columns: &Columns, style: &Style, used: &mut RowKinds) {
         let most = self.cells.iter().map(|cell| cell.calls).max().unwrap_or(0);
         push(text, &row("cuda", &self.letters(columns, style, used)));
         self.levels(text, "busy", columns, Cell::calls_ns);
@@ -199,7 +199,7 @@ impl Drawn<'_> {
     }
 
     /// The letter of the category that took most of the column; a point where there was nothing between two calls.
-    fn letters(&self, columns: &Columns, style: &Style, used: &mut Used) -> String {
+    fn letters(&self, columns: &Columns, style: &Style, used: &mut RowKinds) -> String {
         let is_used = |cell: &Cell| cell.calls_ns() > 0 || cell.calls > 0;
         let first = self.cells.iter().position(is_used).unwrap_or(0);
         let last = self.cells.iter().rposition(is_used).unwrap_or(0);
@@ -236,7 +236,7 @@ impl Drawn<'_> {
     }
 }
 
-fn legend(text: &mut String, used: &Used, style: &Style) {
+fn legend(text: &mut String, used: &RowKinds, style: &Style) {
     let sorts: Vec<String> = SORTS
         .iter()
         .zip(used.sorts)

@@ -27,7 +27,7 @@ struct Gaps {
     functions: Functions,
     /// Each with the kernel that it launches.
     calls: Calls<Option<usize>>,
-    processes: HashMap<u32, Launching>,
+    processes: HashMap<u32, LaunchState>,
     /// Number of threads in launch calls, over all processes.
     inside: usize,
     windows: ByProcess<u32, Window>,
@@ -36,7 +36,7 @@ struct Gaps {
 
 /// The launches of one process.
 #[derive(Default)]
-struct Launching {
+struct LaunchState {
     /// The threads that are in a launch call.
     inside: HashSet<u32>,
     /// When the last launch ended, what it launched, and the number of this gap.

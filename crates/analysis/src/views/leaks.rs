@@ -5,7 +5,7 @@
 //! allocations stay.
 
 use super::*;
-use crate::memory::{self, Left, Live, Names, PROCESSES};
+use crate::memory::{self, Leftover, Live, Names, PROCESSES};
 use gpurec_trace::bounds::MOST_LIVE;
 
 pub const KIND: Kind =
@@ -22,7 +22,7 @@ struct Leaks {
     /// Used only for a trace without events.
     summary: Summary,
     memories: memory::Memories,
-    gone: Gone,
+    gone: Leftovers,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,12 +43,12 @@ struct Group {
 
 /// Allocations that were never freed and are old enough.
 #[derive(Default)]
-struct Gone {
+struct Leftovers {
     older_ns: u64,
     groups: HashMap<Key, Group>,
     more_groups: u64,
     /// Each with whether it leaks.
-    largest: Vec<(Left, bool)>,
+    largest: Vec<(Leftover, bool)>,
     all: Total,
     leaks: Total,
     younger: u64,
@@ -88,7 +88,7 @@ impl View for Leaks {
         let names = &mut self.memories.names;
         for leak in figures.held.largest {
             let function = names.function(&leak.function);
-            let left = Left {
+            let left = Leftover {
                 pid: leak.pid,
                 ptr: u64::from_str_radix(leak.ptr.trim_start_matches("0x"), 16).unwrap_or(0),
                 space: names.space(&leak.space),
@@ -113,14 +113,14 @@ impl Leaks {
     }
 }
 
-impl Gone {
-    fn add(&mut self, left: Left, leaks: bool, names: &Names) {
+impl Leftovers {
+    fn add(&mut self, left: Leftover, leaks: bool, names: &Names) {
         let age_ns = left.age_ns();
         if age_ns < self.older_ns {
             self.younger += 1;
             return;
         }
-        let Left { pid, space, live: Live { function, size, .. }, .. } = left;
+        let Leftover { pid, space, live: Live { function, size, .. }, .. } = left;
         self.all.add(size);
         if leaks {
             self.leaks.add(size);

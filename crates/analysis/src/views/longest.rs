@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use gpurec_trace::Ended;
+use gpurec_trace::EndKind;
 use gpurec_trace::bounds::{MOST_OPEN, short};
 use gpurec_trace::hash::Map;
 
@@ -101,7 +101,7 @@ impl Longest {
         let Some(ns) = end.duration_ns else { return };
         if let Some(error) = &end.error {
             call.result = short(error, LONGEST).into();
-        } else if end.ended == Ended::Unwound {
+        } else if end.ended == EndKind::Unwound {
             call.result = "left by an exception or longjmp".into();
         }
         self.add(end.begin, ns, call);

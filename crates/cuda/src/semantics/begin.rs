@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use super::args::In;
-use super::context::{At, ContextCoverage, Current};
+use super::context::{At, ContextCoverage, CurrentContexts};
 use super::copies::{self, Copies};
 use super::ledger::By;
 use super::size::RequestedSize;
-use super::{BeginKeys, CallRef, Lookup, Process, Role, Saved};
+use super::{BeginKeys, CallRef, Lookup, Process, Role, SavedState};
 use crate::item::dimensions;
 use crate::traits::{Context, Free, Graph, Kind, Name, On, Pool, Stream, Table};
 use gpurec_trace as trace;
@@ -129,11 +129,17 @@ impl Process {
         Some(BeginKeys { kernel: Some(kernel), launch: Some(launch) })
     }
 
-    pub(super) fn saved(&mut self, role: &Role, call: &CallRef, args: &In, lookup: &mut Lookup) -> Saved {
+    pub(super) fn saved(
+        &mut self,
+        role: &Role,
+        call: &CallRef,
+        args: &In,
+        lookup: &mut Lookup,
+    ) -> SavedState {
         if self.is_captured(role, args) {
             // Memory that a graph allocates has an address that is not in the ledger.
             self.whole &= !matches!(role.kind, Kind::Alloc(_));
-            return Saved::Nothing;
+            return SavedState::Nothing;
         }
         let first = args.value(0).unwrap_or(0);
         match role.kind {
@@ -141,34 +147,36 @@ impl Process {
                 // Memory of the program itself is not given out by the call.
                 let ptr = (alloc.table == Table::Registered).then_some(first);
                 let at = allocated_at(alloc.on, args);
-                Saved::Alloc { alloc, asked: RequestedSize::of(alloc.size, args), ptr, at }
+                SavedState::Alloc { alloc, asked: RequestedSize::of(alloc.size, args), ptr, at }
             }
             Kind::Free(free) => self.free_begun(free, first, call, &role.name),
-            Kind::Retain => Saved::Retain,
+            Kind::Retain => SavedState::Retain,
             Kind::Map => match (args.value(1), args.value(3)) {
-                (Some(size), Some(handle)) => Saved::Map { ptr: first, size, handle },
-                _ => Saved::Nothing,
+                (Some(size), Some(handle)) => SavedState::Map { ptr: first, size, handle },
+                _ => SavedState::Nothing,
             },
-            Kind::Unmap => args.value(1).map_or(Saved::Nothing, |size| Saved::Unmap { ptr: first, size }),
+            Kind::Unmap => {
+                args.value(1).map_or(SavedState::Nothing, |size| SavedState::Unmap { ptr: first, size })
+            }
             Kind::Copy(copy) => {
                 let copies = Copies { ledger: &self.ledger, whole: self.whole };
-                Saved::Movement { moved: copies.of(&copy, args), is_set: false, at: stream_of(args) }
+                SavedState::Movement { moved: copies.of(&copy, args), is_set: false, at: stream_of(args) }
             }
             Kind::Set(set) => {
-                Saved::Movement { moved: copies::set(&set, args), is_set: true, at: stream_of(args) }
+                SavedState::Movement { moved: copies::set(&set, args), is_set: true, at: stream_of(args) }
             }
             Kind::Stream(stream) => {
                 if stream == Stream::Destroy {
                     // Another thread may receive the same handle before this call returns.
                     self.contexts.stream_gone(first, &mut self.tables);
                 }
-                Saved::Stream(stream, first)
+                SavedState::Stream(stream, first)
             }
-            Kind::Pool(Pool::OfDevice) => Saved::Pool(args.value(1).map(|device| device as i32)),
-            Kind::Pool(Pool::Create) => Saved::Pool(args.structure(1).and_then(location)),
+            Kind::Pool(Pool::OfDevice) => SavedState::Pool(args.value(1).map(|device| device as i32)),
+            Kind::Pool(Pool::Create) => SavedState::Pool(args.structure(1).and_then(location)),
             Kind::Pool(Pool::Destroy) => {
                 self.contexts.pool_is(first, None, &mut self.tables);
-                Saved::Nothing
+                SavedState::Nothing
             }
             Kind::Context(context) => {
                 let value = match context {
@@ -180,18 +188,18 @@ impl Process {
                     Context::DeviceReset => Some(self.device_of(call.tid) as u64),
                     _ => Some(first),
                 };
-                Saved::Context(context, value.unwrap_or(0))
+                SavedState::Context(context, value.unwrap_or(0))
             }
             Kind::Name(name) => self.name_begun(name, args, lookup),
-            Kind::KernelNode { adds: true, .. } => Saved::Graph(Graph::Add, args.value(1).unwrap_or(0)),
-            Kind::Graph(Graph::Launch) | Kind::Launch(_) | Kind::KernelNode { .. } => Saved::Nothing,
+            Kind::KernelNode { adds: true, .. } => SavedState::Graph(Graph::Add, args.value(1).unwrap_or(0)),
+            Kind::Graph(Graph::Launch) | Kind::Launch(_) | Kind::KernelNode { .. } => SavedState::Nothing,
             Kind::Graph(graph @ (Graph::Add | Graph::AddMemory | Graph::Instantiate)) => {
-                Saved::Graph(graph, args.value(1).unwrap_or(0))
+                SavedState::Graph(graph, args.value(1).unwrap_or(0))
             }
-            Kind::Graph(graph) => Saved::Graph(graph, first),
-            Kind::Capture { begins } => Saved::Capture { stream: first, begins },
-            Kind::Global => Saved::Global,
-            Kind::Unseen { same } => Saved::Unseen { same: same.and_then(|param| args.value(param)) },
+            Kind::Graph(graph) => SavedState::Graph(graph, first),
+            Kind::Capture { begins } => SavedState::Capture { stream: first, begins },
+            Kind::Global => SavedState::Global,
+            Kind::Unseen { same } => SavedState::Unseen { same: same.and_then(|param| args.value(param)) },
         }
     }
 
@@ -202,37 +210,45 @@ impl Process {
             && args.stream().is_some_and(|stream| self.capturing.contains_key(&stream))
     }
 
-    fn free_begun(&mut self, Free { table, space }: Free, ptr: u64, call: &CallRef, name: &str) -> Saved {
+    fn free_begun(
+        &mut self,
+        Free { table, space }: Free,
+        ptr: u64,
+        call: &CallRef,
+        name: &str,
+    ) -> SavedState {
         let by = By { tid: call.tid, id: call.id };
         match self.ledger.begin_free(table, ptr, by, name) {
-            Some(serial) => Saved::Free { table, ptr, serial },
-            None if ptr != 0 && !self.begun => Saved::FreeEarlier { ptr, space },
-            None => Saved::Nothing,
+            Some(serial) => SavedState::Free { table, ptr, serial },
+            None if ptr != 0 && !self.begun => SavedState::FreeEarlier { ptr, space },
+            None => SavedState::Nothing,
         }
     }
 
-    pub(super) fn name_begun(&mut self, name: Name, args: &In, lookup: &mut Lookup) -> Saved {
+    pub(super) fn name_begun(&mut self, name: Name, args: &In, lookup: &mut Lookup) -> SavedState {
         let text = |param| args.bytes(param);
         match name {
             Name::Get => match text(2) {
-                Some((bytes, cut)) => lookup.shown.name(bytes, cut).map_or(Saved::Nothing, Saved::Named),
-                None => Saved::Nothing,
+                Some((bytes, cut)) => {
+                    lookup.shown.name(bytes, cut).map_or(SavedState::Nothing, SavedState::Named)
+                }
+                None => SavedState::Nothing,
             },
-            Name::Alias => args.value(1).map_or(Saved::Nothing, Saved::Alias),
-            Name::Asked => args.value(1).map_or(Saved::Nothing, Saved::RequestedSize),
+            Name::Alias => args.value(1).map_or(SavedState::Nothing, SavedState::Alias),
+            Name::Asked => args.value(1).map_or(SavedState::Nothing, SavedState::Asked),
             Name::Register => {
                 if let (Some(stub), Some((bytes, cut))) = (args.value(1), text(3))
                     && let Some(name) = lookup.shown.name(bytes, cut)
                 {
                     self.kernels.register(stub, name);
                 }
-                Saved::Nothing
+                SavedState::Nothing
             }
         }
     }
 
     fn device_of(&self, tid: u32) -> i32 {
-        let nothing = Current::default();
+        let nothing = CurrentContexts::default();
         let current = self.threads.by_tid.get(&tid).map_or(&nothing, |thread| &thread.current);
         self.contexts.device(current)
     }

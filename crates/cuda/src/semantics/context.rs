@@ -18,7 +18,7 @@ pub struct Contexts {
     /// The device of each live context.
     devices: Map<u64, Option<i32>>,
     /// The primary context of each device, and how often it is retained.
-    primary: Map<i32, Primary>,
+    primary: Map<i32, PrimaryContext>,
     streams: Map<u64, Entry>,
     searches: Searches,
     /// The device that a memory pool is on.
@@ -26,7 +26,7 @@ pub struct Contexts {
 }
 
 #[derive(Default)]
-struct Primary {
+struct PrimaryContext {
     context: Option<u64>,
     retained: u64,
 }
@@ -42,7 +42,7 @@ pub struct Entry {
 
 /// The current contexts of one thread.
 #[derive(Default)]
-pub struct Current {
+pub struct CurrentContexts {
     stack: Vec<Entry>,
     /// The bottom of the thread's stack is known: nothing is under `stack`.
     whole: bool,
@@ -87,10 +87,10 @@ const MOST: usize = 4096;
 /// Handles up to here are the default streams, of which each context has its own.
 const DEFAULT_STREAMS: u64 = 2;
 
-impl Current {
+impl CurrentContexts {
     /// The state of a thread whose calls are all seen.
-    pub fn of_new() -> Current {
-        Current { whole: true, unchosen: true, ..Current::default() }
+    pub fn of_new() -> CurrentContexts {
+        CurrentContexts { whole: true, unchosen: true, ..CurrentContexts::default() }
     }
 
     pub fn set(&mut self, context: u64) {
@@ -124,13 +124,14 @@ impl Current {
         if self.stack.last().is_some_and(|top| top.pending || top.context == Some(context)) {
             return;
         }
-        *self = Current { whole: context == 0, unchosen: self.unchosen, ..Current::default() };
+        *self =
+            CurrentContexts { whole: context == 0, unchosen: self.unchosen, ..CurrentContexts::default() };
         self.push(context);
     }
 
     /// Forgets everything; later calls may show the current context again.
     pub fn forget(&mut self) {
-        *self = Current::default();
+        *self = CurrentContexts::default();
     }
 
     /// A context ended. The runtime makes a new one on the same device.
@@ -188,7 +189,7 @@ impl Contexts {
         &mut self,
         context: u64,
         device: Option<i32>,
-        threads: impl Iterator<Item = &'a mut Current>,
+        threads: impl Iterator<Item = &'a mut CurrentContexts>,
         share: &mut Share,
     ) {
         threads.for_each(|current| current.ended(context, device));
@@ -222,7 +223,7 @@ impl Contexts {
 
     /// The context and device whose end will free what the thread allocates now: a guess where only one context is
     /// known.
-    pub fn owner(&self, current: &Current) -> Owner {
+    pub fn owner(&self, current: &CurrentContexts) -> Owner {
         let only = || match self.devices.len() {
             1 => self.devices.keys().next().copied(),
             _ => None,
@@ -234,7 +235,7 @@ impl Contexts {
     }
 
     /// The thread's device in the runtime: 0 unless it was set.
-    pub fn device(&self, current: &Current) -> i32 {
+    pub fn device(&self, current: &CurrentContexts) -> i32 {
         let top = current.stack.last().copied().unwrap_or_default();
         top.device.or_else(|| self.owner(current).device).unwrap_or(0)
     }
@@ -244,7 +245,7 @@ impl Contexts {
     }
 
     /// cudaSetDevice. `switched`: it set the thread's context through driver calls that were seen.
-    pub fn chosen(&mut self, current: &mut Current, device: i32, switched: bool) {
+    pub fn chosen(&mut self, current: &mut CurrentContexts, device: i32, switched: bool) {
         current.unchosen = false;
         let top = current.stack.last().and_then(|top| top.context);
         match top {
@@ -255,7 +256,7 @@ impl Contexts {
     }
 
     /// A call returned the current device.
-    pub fn is_on(&mut self, current: &mut Current, device: i32, of_runtime: bool) {
+    pub fn is_on(&mut self, current: &mut CurrentContexts, device: i32, of_runtime: bool) {
         match current.stack.last().copied() {
             Some(Entry { context: Some(context), .. })
                 if self.device_of(context).is_none_or(|d| d == device) =>
@@ -270,13 +271,13 @@ impl Contexts {
     }
 
     /// The thread works on a device, but which of its contexts is current is unknown.
-    fn works_on(&mut self, current: &mut Current, device: i32, pending: bool) {
+    fn works_on(&mut self, current: &mut CurrentContexts, device: i32, pending: bool) {
         current.stack.pop();
         current.enter(Entry { context: None, device: Some(device), pending });
     }
 
     /// The thread's context and device in a runtime call (or inside one), or in a driver call.
-    fn current(&self, current: &Current, in_runtime: bool, seen: ContextCoverage) -> Entry {
+    fn current(&self, current: &CurrentContexts, in_runtime: bool, seen: ContextCoverage) -> Entry {
         match current.stack.last() {
             Some(top) if top.pending && !in_runtime => Entry::default(),
             Some(top) => {
@@ -291,7 +292,7 @@ impl Contexts {
         }
     }
 
-    pub fn at(&self, at: At, current: &Current, in_runtime: bool, seen: ContextCoverage) -> Where {
+    pub fn at(&self, at: At, current: &CurrentContexts, in_runtime: bool, seen: ContextCoverage) -> Where {
         let entry = match at {
             At::Current | At::Stream(..=DEFAULT_STREAMS) => self.current(current, in_runtime, seen),
             At::Stream(stream) => self.stream(stream).unwrap_or_default(),
@@ -307,7 +308,7 @@ impl Contexts {
     pub fn of_launch(
         &self,
         stream: u64,
-        current: &Current,
+        current: &CurrentContexts,
         in_runtime: bool,
         seen: ContextCoverage,
     ) -> Where {

@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use super::args::Out;
 use super::context::{At, ContextCoverage};
 use super::copies::Movement;
-use super::ledger::{Allocation, By, Gone, Owner};
+use super::ledger::{Allocation, By, FreedAllocation, Owner};
 use super::size::RequestedSize;
-use super::{CallRef, Effect, Graphs, HANDLE, InnerEffects, Lookup, Open, Process, Role, Saved};
+use super::{CallRef, Effect, Graphs, HANDLE, InnerEffects, Lookup, Open, Process, Role, SavedState};
 use crate::traits::{Alloc, Context, Graph, Space, Stream};
 use gpurec_trace::{Memory, Op, Transfer, Where};
 
@@ -27,58 +27,58 @@ pub struct Ending<'a, 'l> {
 impl Ending<'_, '_> {
     pub fn end(&mut self, open: Open, out: &Out) {
         match open.saved {
-            Saved::Nothing => {}
-            Saved::Alloc { alloc, asked, ptr, at } => match ptr.or_else(|| out.number(0)) {
+            SavedState::Nothing => {}
+            SavedState::Alloc { alloc, asked, ptr, at } => match ptr.or_else(|| out.number(0)) {
                 Some(0) => {}
                 Some(ptr) => self.allocated(alloc, asked, ptr, at, &open.inner, out),
                 None => self.process.whole = false,
             },
-            Saved::Free { table, ptr, serial } => {
+            SavedState::Free { table, ptr, serial } => {
                 if let Some(gone) = self.process.ledger.free(table, ptr, serial) {
                     self.gone(&gone);
                 }
             }
-            Saved::FreeEarlier { ptr, space } if !self.blind_to_memory && !open.inner.freed => {
+            SavedState::FreeEarlier { ptr, space } if !self.blind_to_memory && !open.inner.freed => {
                 self.mark_callers(|inner| inner.freed = true);
                 let memory = Memory { earlier: true, ..self.memory(Op::Free, space, ptr) };
                 self.out.push(Effect::Memory(memory));
             }
-            Saved::FreeEarlier { .. } => {}
-            Saved::Retain => {
+            SavedState::FreeEarlier { .. } => {}
+            SavedState::Retain => {
                 if let Some(handle) = out.number(0) {
                     self.process.ledger.retain(handle);
                 }
             }
-            Saved::Map { ptr, size, handle } => self.process.ledger.map(ptr, size, handle),
-            Saved::Unmap { ptr, size } => {
+            SavedState::Map { ptr, size, handle } => self.process.ledger.map(ptr, size, handle),
+            SavedState::Unmap { ptr, size } => {
                 for gone in self.process.ledger.unmap(ptr, size) {
                     self.gone(&gone);
                 }
             }
-            Saved::Movement { moved, is_set, at } => self.moved(&moved, is_set, at, &open.inner),
-            Saved::Context(context, value) => self.context(context, value, &open.inner, out),
-            Saved::Stream(stream, handle) => self.stream(stream, handle, &open.inner, out),
-            Saved::Pool(device) => {
+            SavedState::Movement { moved, is_set, at } => self.moved(&moved, is_set, at, &open.inner),
+            SavedState::Context(context, value) => self.context(context, value, &open.inner, out),
+            SavedState::Stream(stream, handle) => self.stream(stream, handle, &open.inner, out),
+            SavedState::Pool(device) => {
                 let Process { tables, contexts, .. } = &mut *self.process;
                 if let Some(pool) = out.number(0) {
                     contexts.pool_is(pool, device, tables);
                 }
             }
-            Saved::Named(name) => {
+            SavedState::Named(name) => {
                 if let Some(handle) = out.number(0) {
                     self.process.kernels.handle(handle, name);
                 }
             }
-            Saved::Alias(of) => self.alias(of, out),
-            Saved::RequestedSize(handle) => {
+            SavedState::Alias(of) => self.alias(of, out),
+            SavedState::Asked(handle) => {
                 if let Some((bytes, cut)) = out.bytes(0)
                     && let Some(name) = self.lookup.shown.name(bytes, cut)
                 {
                     self.process.kernels.handle(handle, name);
                 }
             }
-            Saved::Graph(graph, handle) => self.graph(graph, handle, &open.inner, out),
-            Saved::Capture { stream, begins } => {
+            SavedState::Graph(graph, handle) => self.graph(graph, handle, &open.inner, out),
+            SavedState::Capture { stream, begins } => {
                 let Process { tables, capturing, .. } = &mut *self.process;
                 if begins {
                     tables.insert(capturing, HANDLE, stream, ());
@@ -86,11 +86,11 @@ impl Ending<'_, '_> {
                     tables.remove(capturing, HANDLE, &stream);
                 }
             }
-            Saved::Global => match (out.number(0), out.number(1)) {
+            SavedState::Global => match (out.number(0), out.number(1)) {
                 (Some(ptr), Some(size)) => self.process.ledger.global(ptr, size),
                 _ => self.process.whole = false,
             },
-            Saved::Unseen { same } => {
+            SavedState::Unseen { same } => {
                 if same.is_none() || out.number(0) != same {
                     self.process.whole = false;
                 }
@@ -146,7 +146,7 @@ impl Ending<'_, '_> {
     }
 
     /// The driver gave out an address again before the call that freed it returned, or the free was not seen.
-    fn freed_before(&mut self, before: &Gone) {
+    fn freed_before(&mut self, before: &FreedAllocation) {
         let mut memory = self.freed(before);
         match before.freed_by() {
             Some((by, name)) => {
@@ -157,12 +157,12 @@ impl Ending<'_, '_> {
         self.out.push(Effect::Memory(memory));
     }
 
-    fn gone(&mut self, gone: &Gone) {
+    fn gone(&mut self, gone: &FreedAllocation) {
         let memory = self.freed(gone);
         self.out.push(Effect::Memory(memory));
     }
 
-    fn freed(&self, gone: &Gone) -> Memory<'static> {
+    fn freed(&self, gone: &FreedAllocation) -> Memory<'static> {
         let Allocation { space, size, on, .. } = *gone.held;
         let total_allocated = self.process.begun.then_some(gone.total);
         Memory { on, size, total_allocated, ..self.memory(Op::Free, Some(space), gone.ptr) }
@@ -401,7 +401,7 @@ impl Ending<'_, '_> {
         self.all_gone(&gone, context, Some(device));
     }
 
-    fn all_gone(&mut self, gone: &[Gone], context: Option<u64>, device: Option<i32>) {
+    fn all_gone(&mut self, gone: &[FreedAllocation], context: Option<u64>, device: Option<i32>) {
         for one in gone {
             self.gone(one);
         }

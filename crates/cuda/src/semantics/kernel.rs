@@ -180,7 +180,7 @@ fn demangled(bytes: &[u8]) -> Option<String> {
 }
 
 fn print<T: AsRef<[u8]>>(symbol: &Symbol<T>, options: DemangleOptions) -> Option<String> {
-    let mut text = Bounded(String::new());
+    let mut text = BoundedText(String::new());
     match symbol.structured_demangle(&mut text, &options.recursion_limit(128)) {
         Ok(()) => Some(text.0),
         // The name was longer than what is shown; otherwise the output cannot be trusted.
@@ -228,9 +228,9 @@ fn literals(text: &str) -> String {
 }
 
 /// Limits the output: substitutions double, so a few bytes can expand to terabytes.
-struct Bounded(String);
+struct BoundedText(String);
 
-impl DemangleWrite for Bounded {
+impl DemangleWrite for BoundedText {
     fn write_string(&mut self, s: &str) -> fmt::Result {
         self.0.push_str(s);
         if self.0.len() > LONGEST { Err(fmt::Error) } else { Ok(()) }

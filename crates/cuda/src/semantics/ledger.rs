@@ -46,14 +46,14 @@ pub struct Allocation {
 
 /// An allocation that is no longer held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gone {
+pub struct FreedAllocation {
     pub ptr: u64,
     pub held: Box<Allocation>,
     /// The bytes left in its space.
     pub total: u64,
 }
 
-impl Gone {
+impl FreedAllocation {
     /// The call that was freeing it when its address was given out again.
     pub fn freed_by(&self) -> Option<(By, &str)> {
         self.held.freeing.as_ref().map(|(by, name)| (*by, name.as_ref()))
@@ -121,7 +121,7 @@ impl Ledger {
 
     /// Enters an allocation. Returns the previous allocation at its address if the call that freed it has not returned
     /// yet or was not seen.
-    pub fn alloc(&mut self, table: Table, ptr: u64, held: Allocation) -> Option<Gone> {
+    pub fn alloc(&mut self, table: Table, ptr: u64, held: Allocation) -> Option<FreedAllocation> {
         if held.space == Space::Ipc
             && let Some(known) = self.held.get_mut(&(table, ptr))
             && known.space == Space::Ipc
@@ -161,7 +161,7 @@ impl Ledger {
 
     /// A free succeeded. `None`: there is nothing to report, because another call has reported it already or something
     /// still holds the memory.
-    pub fn free(&mut self, table: Table, ptr: u64, serial: u64) -> Option<Gone> {
+    pub fn free(&mut self, table: Table, ptr: u64, serial: u64) -> Option<FreedAllocation> {
         let held = self.held.get_mut(&(table, ptr)).filter(|held| held.serial == serial)?;
         held.holds = held.holds.saturating_sub(1);
         held.freeing = None;
@@ -192,7 +192,7 @@ impl Ledger {
     }
 
     /// Unmaps memory. Memory whose handle was released is freed with its last mapping.
-    pub fn unmap(&mut self, ptr: u64, size: u64) -> Vec<Gone> {
+    pub fn unmap(&mut self, ptr: u64, size: u64) -> Vec<FreedAllocation> {
         let end = ptr.saturating_add(size);
         let within: Vec<u64> = self.mappings.range(ptr..end).map(|(at, _)| *at).collect();
         let mut gone = Vec::new();
@@ -216,7 +216,7 @@ impl Ledger {
 
     /// Removes the allocations that end with a context or a device. If a program keeps ending them while it holds very
     /// much, the ledger stops tracking it.
-    pub fn end_of(&mut self, with_pools: bool, ends: impl Fn(&Owner) -> bool) -> Vec<Gone> {
+    pub fn end_of(&mut self, with_pools: bool, ends: impl Fn(&Owner) -> bool) -> Vec<FreedAllocation> {
         let ended = |held: &Allocation| {
             let bound = match held.space {
                 Space::Device | Space::Managed | Space::Host | Space::Array | Space::Ipc => true,
@@ -229,7 +229,8 @@ impl Ledger {
         let bound = self.held.range(..(Table::Handles, 0));
         let looked = bound.clone().count();
         let found: Vec<_> = bound.filter(|(_, held)| ended(held)).map(|(place, _)| *place).collect();
-        let gone: Vec<Gone> = found.into_iter().filter_map(|(table, ptr)| self.remove(table, ptr)).collect();
+        let gone: Vec<FreedAllocation> =
+            found.into_iter().filter_map(|(table, ptr)| self.remove(table, ptr)).collect();
         if !self.searches.looked(looked - gone.len()) {
             self.give_up();
         }
@@ -280,14 +281,14 @@ impl Ledger {
         self.held.iter().map(|((_, ptr), held)| (*ptr, held.as_ref())).collect()
     }
 
-    fn remove(&mut self, table: Table, ptr: u64) -> Option<Gone> {
+    fn remove(&mut self, table: Table, ptr: u64) -> Option<FreedAllocation> {
         let held = self.held.remove(&(table, ptr))?;
         self.share.give_back(1);
         if let Some(total) = self.totals.get_mut(held.space as usize) {
             *total = total.saturating_sub(held.size.unwrap_or(0).into());
         }
         let total = self.total(held.space);
-        Some(Gone { ptr, held, total })
+        Some(FreedAllocation { ptr, held, total })
     }
 }
 

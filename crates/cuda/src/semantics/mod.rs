@@ -26,7 +26,7 @@ use gpurec_trace::bounds::{MOST_LIVE, Room, Share};
 use gpurec_trace::hash::Map;
 
 use args::{In, Out};
-use context::{At, ContextCoverage, Contexts, Current};
+use context::{At, ContextCoverage, Contexts, CurrentContexts};
 use copies::Movement;
 use gpurec_trace::Incomplete;
 use kernel::{KernelNames, Kernels};
@@ -125,7 +125,7 @@ struct Graphs {
 
 #[derive(Default)]
 struct Thread {
-    current: Current,
+    current: CurrentContexts,
     open: Vec<Open>,
 }
 
@@ -134,7 +134,7 @@ struct Open {
     id: u64,
     /// It is a call of the runtime.
     runtime: bool,
-    saved: Saved,
+    saved: SavedState,
     /// Kernel of a runtime launch; the driver's launch inside it is of the same kernel.
     kernel: Option<Arc<str>>,
     inner: InnerEffects,
@@ -156,7 +156,7 @@ struct InnerEffects {
 }
 
 /// State from a call's beginning that its end needs.
-enum Saved {
+enum SavedState {
     Nothing,
     Alloc {
         alloc: Alloc,
@@ -195,7 +195,7 @@ enum Saved {
     Pool(Option<i32>),
     Named(Arc<str>),
     Alias(u64),
-    RequestedSize(u64),
+    Asked(u64),
     Graph(Graph, u64),
     Capture {
         stream: u64,
@@ -267,7 +267,7 @@ impl Meaning {
         let saved = process.saved(role, call, &args, &mut lookup);
         let runtime = role.runtime;
         let is_outer = runtime && matches!(role.kind, Kind::Launch(_) | Kind::Graph(Graph::Launch));
-        if !matches!(saved, Saved::Nothing) || kernel.is_some() || is_outer {
+        if !matches!(saved, SavedState::Nothing) || kernel.is_some() || is_outer {
             let open = &mut process.threads.get(call.tid).open;
             open.push(Open { id: call.id, saved, kernel, runtime, inner: InnerEffects::default() });
         }
@@ -287,7 +287,7 @@ impl Meaning {
         let Some(process) = processes.get_mut(&call.pid) else { return };
         let mut lookup = Lookup { shown, names: names.as_mut(), unnamed, pid: call.pid };
         let saved = process.name_begun(*name, &In { signature, entry }, &mut lookup);
-        if !matches!(saved, Saved::Nothing) {
+        if !matches!(saved, SavedState::Nothing) {
             let open = &mut process.threads.get(call.tid).open;
             open.retain(|open| open.id < call.id);
             open.push(Open {
@@ -333,7 +333,7 @@ impl Meaning {
             && let Some(open) = process.close(call)
         {
             // It may have succeeded without a record of it.
-            process.whole &= !matches!(open.saved, Saved::Alloc { .. } | Saved::Map { .. });
+            process.whole &= !matches!(open.saved, SavedState::Alloc { .. } | SavedState::Map { .. });
             process.undo(&open, call.tid);
         }
     }
@@ -436,7 +436,7 @@ struct Threads {
 
 impl Threads {
     fn get(&mut self, tid: u32) -> &mut Thread {
-        let current = || if self.followed { Current::of_new() } else { Current::default() };
+        let current = || if self.followed { CurrentContexts::of_new() } else { CurrentContexts::default() };
         self.by_tid.entry(tid).or_insert_with(|| Thread { current: current(), open: Vec::new() })
     }
 }
@@ -479,7 +479,7 @@ impl Process {
     }
 
     fn undo(&mut self, open: &Open, tid: u32) {
-        if let Saved::Free { table, ptr, serial } = open.saved {
+        if let SavedState::Free { table, ptr, serial } = open.saved {
             self.ledger.cancel_free(table, ptr, serial);
         }
         if open.switches() {
@@ -493,7 +493,7 @@ impl Open {
     fn switches(&self) -> bool {
         use Context::{Current, Device, GetDevice, Release, Reset, Retain};
         match self.saved {
-            Saved::Context(context, _) => {
+            SavedState::Context(context, _) => {
                 !matches!(context, Current | Device { .. } | GetDevice | Retain | Release | Reset)
             }
             _ => false,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Function, Image, Refused, Want, read};
+use super::{FileError, Function, Image, Want, read};
 
 /// A temporary folder that is removed with the test.
 pub struct Folder(PathBuf);
@@ -58,7 +58,7 @@ pub fn runtime_name(name: &str) -> bool {
         .contains(&name)
 }
 
-pub fn read_path(path: &Path) -> Result<Option<Image>, Refused> {
+pub fn read_path(path: &Path) -> Result<Option<Image>, FileError> {
     let file = File::open(path).unwrap();
     read(&file, path.file_name().unwrap().to_str().unwrap(), &Want::Cuda, &runtime_name)
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::Command;
 
 use super::super::layout::Machine;
-use super::super::{Kind, Refused, Want, kind_of, read, read_on, site};
+use super::super::{FileError, Kind, Want, kind_of, read, read_on, site};
 use super::{Folder, assembly, function, image, read_path, runtime_name};
 
 /// (distance of the site from the entry, emulated, instruction)
@@ -322,7 +322,7 @@ fn aarch64_is_probed_at_the_entry() {
     let test = function(&found, "cuTest");
     assert_eq!((test.site, test.emulated, test.instruction.as_str()), (test.entry, false, "fd7bbfa9"));
     if cfg!(target_arch = "x86_64") {
-        assert!(matches!(read_path(&path), Err(Refused::Foreign(what)) if what.contains("AARCH64")));
+        assert!(matches!(read_path(&path), Err(FileError::Foreign(what)) if what.contains("AARCH64")));
     }
 }
 
@@ -331,13 +331,13 @@ fn other_files_are_refused_in_a_sentence() {
     let folder = Folder::new();
     let path = folder.path("text");
     std::fs::write(&path, "#!/bin/sh\n").unwrap();
-    assert!(matches!(read_path(&path), Err(Refused::NotElf)));
+    assert!(matches!(read_path(&path), Err(FileError::NotElf)));
     std::fs::write(&path, b"\x7fELF\x01\x01\x01").unwrap();
-    assert!(matches!(read_path(&path), Err(Refused::Malformed(_))));
+    assert!(matches!(read_path(&path), Err(FileError::Malformed(_))));
     std::fs::write(&path, [b"\x7fELF\x01\x01\x01".as_slice(), &[0; 80]].concat()).unwrap();
     let refused = read_path(&path).unwrap_err();
     assert!(refused.to_string().contains("32-bit"), "{refused}");
-    assert!(matches!(read_path(std::path::Path::new("/dev/zero")), Err(Refused::NotElf)));
+    assert!(matches!(read_path(std::path::Path::new("/dev/zero")), Err(FileError::NotElf)));
 }
 
 /// The offsets are right if the bytes there equal those that objdump shows at the symbol.

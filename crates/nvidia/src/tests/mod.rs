@@ -5,7 +5,7 @@ mod objects;
 mod requests;
 mod tables;
 
-use super::layouts::{Second, Shape};
+use super::layouts::{SecondPiece, Shape};
 use super::*;
 use gpurec_trace::Value;
 

@@ -97,7 +97,7 @@ fn shapes_of_580_and_of_others() {
     assert_eq!((control.entry, control.exit, control.status, control.second), (28, 0, Some(28), None));
     let alloc = at(0x2b);
     assert_eq!((alloc.entry, alloc.exit, alloc.status), (40, 44, Some(40)));
-    assert_eq!(alloc.second, Some(Second { at: 16, size: 136, inline: false }));
+    assert_eq!(alloc.second, Some(SecondPiece { at: 16, size: 136, inline: false }));
     let statuses =
         [(0x29, 12), (0x34, 24), (0x4e, 40), (0x4f, 24), (0x27, 40), (0x4a, 20), (0xda, 4), (0xd9, 2600)];
     for (nr, status) in statuses {
@@ -123,9 +123,9 @@ fn uvm_by_version() {
     assert_eq!((status("545.29.06", 0x2a), status("550.40.07", 0x2a)), (Some(32), Some(36)));
     assert_eq!(status("595.45.04", 0x36), Some(16), "a request that is gone keeps its last layout");
     let map = shape("580.159.04", Family::Uvm, 0x21);
-    assert_eq!((map.entry, map.second), (24, Some(Second { at: 9240, size: 20, inline: true })));
+    assert_eq!((map.entry, map.second), (24, Some(SecondPiece { at: 9240, size: 20, inline: true })));
     let map = shape("535.261.03", Family::Uvm, 0x21);
-    assert_eq!((map.entry, map.second), (24, Some(Second { at: 1176, size: 20, inline: true })));
+    assert_eq!((map.entry, map.second), (24, Some(SecondPiece { at: 1176, size: 20, inline: true })));
 }
 
 #[test]

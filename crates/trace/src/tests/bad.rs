@@ -119,7 +119,7 @@ fn calls_that_never_return_take_no_more_memory_than_a_bound() {
 /// Ends in the order of their begins, in one thread: the search for a begin must not go through all open calls.
 #[test]
 fn ends_far_out_are_odd_and_cost_little() {
-    use crate::nesting::{Nesting, Odd};
+    use crate::nesting::{Nesting, NestingError};
     const CALLS: u64 = 200_000;
     let mut nesting = Nesting::default();
     let text = begin(1, 1, 7);
@@ -130,12 +130,12 @@ fn ends_far_out_are_odd_and_cost_little() {
     for id in 0..CALLS - 1 {
         let text = end(CALLS + id, CALLS + id, 7, id);
         let line = crate::fast::line(text.as_bytes()).unwrap();
-        assert_eq!(nesting.add(CALLS + id, &line.body), Some(Odd::Crossed), "{id}");
+        assert_eq!(nesting.add(CALLS + id, &line.body), Some(NestingError::Crossed), "{id}");
     }
     let text = end(1, 1, 7, CALLS - 1);
     let line = crate::fast::line(text.as_bytes()).unwrap();
     assert_eq!(nesting.add(2 * CALLS, &line.body), None, "the innermost");
-    assert_eq!(nesting.add(2 * CALLS, &line.body), Some(Odd::Crossed), "it has gone");
+    assert_eq!(nesting.add(2 * CALLS, &line.body), Some(NestingError::Crossed), "it has gone");
 }
 
 #[test]

@@ -308,8 +308,8 @@ fn call(line: &Line) -> String {
             hot.error = e.error.as_deref();
             hot.out = e.out.as_ref().map(of_args);
             hot.late = e.late.as_ref().map(of_args);
-            hot.unwound = (e.ended == Ended::Unwound).then_some(true);
-            hot.lost = (e.ended == Ended::Lost).then_some(true);
+            hot.unwound = (e.ended == EndKind::Unwound).then_some(true);
+            hot.lost = (e.ended == EndKind::Lost).then_some(true);
         }
         _ => unreachable!(),
     }

@@ -112,7 +112,7 @@ pub fn line(line: &Line) -> Option<String> {
             });
             (hot.status, hot.error) = (e.status.as_deref(), e.error.as_deref());
             hot.out = e.out.as_ref().map(of_args);
-            (hot.unwound, hot.lost) = (e.ended == Ended::Unwound, e.ended == Ended::Lost);
+            (hot.unwound, hot.lost) = (e.ended == EndKind::Unwound, e.ended == EndKind::Lost);
         }
         Body::Instant(i) => {
             (hot.depth, hot.parent, hot.cpu) = (Some(i.depth), i.parent, i.cpu);

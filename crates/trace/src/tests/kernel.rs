@@ -56,9 +56,9 @@ impl Random {
             error: self.some(Random::words),
             out: self.some(|random| Args::Named(random.named(1))),
             ended: match self.below(3) {
-                0 => Ended::Returned,
-                1 => Ended::Unwound,
-                _ => Ended::Lost,
+                0 => EndKind::Returned,
+                1 => EndKind::Unwound,
+                _ => EndKind::Lost,
             },
         })
     }
@@ -120,7 +120,7 @@ fn lines_of_the_kernel_come_back_as_they_were() {
             status: Some("0x77".into()),
             error: Some("EFAULT".into()),
             out: Some(Args::Named(List::Owned(vec![arg("object", Value::Hex(3))]))),
-            ended: Ended::Returned,
+            ended: EndKind::Returned,
         }),
         Body::Instant(Instant {
             kind: Kind::Scheduler,
