@@ -18,7 +18,7 @@ use crate::process::maps::{self, Found as Mapped, Mapping};
 use crate::process::proc;
 use gpurec_elf as elf;
 use gpurec_trace::HookError;
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 
 /// Limit for all files together: a program could map one large file after another.
 const MOST_SYMBOLS: usize = 72 << 20;
@@ -37,7 +37,7 @@ pub struct Looker<'a> {
     /// Files that this worker has reported to the recorder.
     reported: HashSet<FileId>,
     symbols: HashMap<FileId, Vec<elf::Symbol>>,
-    room: Left<MOST_SYMBOLS>,
+    room: BytesLeft<MOST_SYMBOLS>,
     mappings: HashMap<u32, Mappings>,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Looker<'a> {
             selection,
             reported: HashSet::new(),
             symbols: HashMap::new(),
-            room: Left::default(),
+            room: BytesLeft::default(),
             mappings: HashMap::new(),
         }
     }

@@ -23,7 +23,7 @@ use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
 use gpurec_cuda::{self as cuda, Api, FunctionTraits, Returns, Signature};
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::{
     self, Arg, Args, Begin, Body, End, EndKind, InFlight, Line, LineWriter, List, Process, Retval,
 };
@@ -92,7 +92,7 @@ const EACH: usize = 128;
 #[derive(Default)]
 struct Unreturned {
     list: Vec<InFlight>,
-    left: Left<UNRETURNED>,
+    left: BytesLeft<UNRETURNED>,
     more: u64,
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::files::{Ask, Files, Found, Side};
 use gpurec_cuda::semantics::{Names, Stub};
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 
 /// More names than a program has kernels, fewer than a hostile program could make gpurec look up.
 const MOST: usize = 100_000;
@@ -27,14 +27,19 @@ const PART: u32 = 50;
 pub struct Stubs {
     side: Side,
     known: HashMap<(u32, u64), Option<String>>,
-    names: Left<MOST_KNOWN>,
+    names: BytesLeft<MOST_KNOWN>,
     /// When waiting for a process's names began, and the time spent on it.
     spent: HashMap<u32, (Instant, Duration)>,
 }
 
 impl Stubs {
     pub fn new(files: Option<Files>) -> Stubs {
-        Stubs { side: Side::new(files), known: HashMap::new(), names: Left::default(), spent: HashMap::new() }
+        Stubs {
+            side: Side::new(files),
+            known: HashMap::new(),
+            names: BytesLeft::default(),
+            spent: HashMap::new(),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::wire;
 use gpurec_cuda::Signature;
 use gpurec_elf::UnhookedFunction;
 use gpurec_trace::HookError;
-use gpurec_trace::bounds::{Left, short};
+use gpurec_trace::bounds::{BytesLeft, short};
 
 /// Bytes of all names together: an average of 256 for each possible number.
 const NAMES: usize = 4 << 20;
@@ -21,7 +21,7 @@ const SHOWN: usize = 256;
 pub struct Numbers {
     /// The Linux-side hooks take their numbers from this counter too.
     pub next: Cell<u32>,
-    names: Left<NAMES>,
+    names: BytesLeft<NAMES>,
     known: HashMap<(String, Option<*const Signature>), u32>,
 }
 
@@ -29,7 +29,7 @@ impl Numbers {
     pub fn new() -> Numbers {
         Numbers {
             next: Cell::new(calibrate::COOKIE as u32 + 1),
-            names: Left::default(),
+            names: BytesLeft::default(),
             known: HashMap::new(),
         }
     }

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
@@ -75,7 +75,7 @@ fn open(pid: Pid) -> io::Result<impl BufRead> {
 }
 
 fn collect(lines: impl BufRead, mut wanted: impl FnMut(&Mapping) -> bool) -> io::Result<Vec<Mapping>> {
-    let (mut all, mut left) = (Vec::new(), Left::<MOST>::default());
+    let (mut all, mut left) = (Vec::new(), BytesLeft::<MOST>::default());
     for mapping in mappings(lines) {
         let mapping = mapping?;
         if wanted(&mapping) {

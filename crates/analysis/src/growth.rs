@@ -63,7 +63,7 @@ pub struct Allocation {
 
 /// The live allocations of a group.
 #[derive(Default)]
-struct Live {
+struct LiveCounts {
     count: u64,
     early: u64,
     by_time: u16,
@@ -104,7 +104,7 @@ impl Allocation {
         let Some(first) = self.first else { return HashSet::new() };
         let end_ns = self.last_ns.max(ns.saturating_sub(CLEANUP_NS));
         let by_launches = self.launches >= first.launches + LAUNCHES;
-        let mut groups: HashMap<Group, Live> = HashMap::new();
+        let mut groups: HashMap<Group, LiveCounts> = HashMap::new();
         for (group, at) in live {
             let seen = groups.entry(group).or_default();
             let by_time = part(first.ns, at.ns, end_ns);
@@ -118,7 +118,7 @@ impl Allocation {
             seen.by_time |= 1 << by_time;
             seen.by_work |= 1 << by_work;
         }
-        let leaks = |(group, seen): &(Group, Live)| {
+        let leaks = |(group, seen): &(Group, LiveCounts)| {
             let made = self.groups.get(group).copied().unwrap_or(u64::MAX);
             let late = seen.count - seen.early;
             is_spread(seen.by_time)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::figures::{Finding, KernelFigures, OTHERS, truncate};
 use super::units::decimal;
 use gpurec_trace::Launch;
-use gpurec_trace::bounds::{Entries, Left, entry};
+use gpurec_trace::bounds::{BytesLeft, Entries, entry};
 use gpurec_trace::hash::Map;
 
 /// Limits on distinct kernels, and on kernels that the figures list.
@@ -33,7 +33,7 @@ pub type Shape = (Option<[u32; 3]>, Option<[u32; 3]>);
 #[derive(Default)]
 pub struct Kernels {
     kernels: Entries<Kernel, MOST, NAMES>,
-    shapes: Left<ALL_SHAPES>,
+    shapes: BytesLeft<ALL_SHAPES>,
     threads: Map<(u32, u32), Pace>,
 }
 

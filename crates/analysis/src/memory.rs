@@ -77,7 +77,7 @@ pub struct Names {
 /// What one process holds. The key includes the space, since the same number may be an address and a handle.
 #[derive(Default)]
 struct Holding {
-    live: Map<(u64, u8), Live>,
+    live: Map<(u64, u8), LiveAllocation>,
     made: Allocation,
     reserved: [u64; RESERVED.len()],
     /// The part that came through the runtime, by pointer.
@@ -87,7 +87,7 @@ struct Holding {
 
 /// What all processes together hold now.
 #[derive(Default)]
-pub struct LiveAllocation {
+pub struct LiveTotals {
     pub count: u64,
     pub bytes: u64,
     /// Among equals the oldest comes first.
@@ -98,7 +98,7 @@ pub struct LiveAllocation {
 }
 
 #[derive(Clone, Copy, Default)]
-pub struct Live {
+pub struct LiveAllocation {
     /// 0 if it is not known.
     pub size: u64,
     pub since_ns: u64,
@@ -113,7 +113,7 @@ pub struct Leftover {
     pub pid: u32,
     pub ptr: u64,
     pub space: u8,
-    pub live: Live,
+    pub live: LiveAllocation,
     pub at_ns: u64,
     pub at_exit: bool,
 }
@@ -166,7 +166,7 @@ impl Memories {
         *bytes = bytes.saturating_add(size);
         self.earlier_frees += u64::from(memory.op == Op::Free && memory.earlier);
         let function = if memory.op == Op::Alloc { self.names.function(&memory.name) } else { 0 };
-        let live = Live { size, since_ns: ts_ns, begin: memory.begin, launches: 0, function };
+        let live = LiveAllocation { size, since_ns: ts_ns, begin: memory.begin, launches: 0, function };
         self.follow(memory, space, live);
         self.reserved(memory, size);
         if memory.space != "pool" && size > 0 {
@@ -174,7 +174,7 @@ impl Memories {
         }
     }
 
-    fn follow(&mut self, memory: &Memory, space: u8, mut live: Live) {
+    fn follow(&mut self, memory: &Memory, space: u8, mut live: LiveAllocation) {
         let is_own = memory.space != NOT_ITS_OWN;
         let followed = is_own && memory.op == Op::Alloc;
         let Some(holding) = entry(&mut self.processes, memory.pid, PROCESSES) else {
@@ -287,12 +287,12 @@ impl Memories {
     }
 
     /// What is held at `at_ns`, with the `listed` largest allocations. Visits all allocations, but copies none.
-    pub fn held(&self, at_ns: u64, listed: usize) -> LiveAllocation {
+    pub fn held(&self, at_ns: u64, listed: usize) -> LiveTotals {
         let by_space = || self.gone.held.by_space.values();
-        let mut held = LiveAllocation {
+        let mut held = LiveTotals {
             gone: by_space().map(|space| space.count).sum(),
             gone_bytes: by_space().map(|space| space.bytes).fold(0, u64::saturating_add),
-            ..LiveAllocation::default()
+            ..LiveTotals::default()
         };
         let mut largest: Vec<Leftover> = Vec::new();
         for left in self.processes.iter().flat_map(|(pid, holding)| holding.left(*pid, at_ns, false)) {
@@ -454,7 +454,7 @@ impl LeftoverSums {
     }
 }
 
-impl Live {
+impl LiveAllocation {
     fn group(&self, space: u8) -> Group {
         Group::of(self.function, space, self.size)
     }

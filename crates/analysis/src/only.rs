@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 
 use crate::{Figures, Usage};
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::{Body, Finish, Found, Line, Notes, Process};
 
 /// Limits on processes whose ranks are remembered, on words of one command, and on bytes of all commands.
@@ -100,7 +100,7 @@ pub fn call_of(line: &Line) -> Option<(u64, u32, u32)> {
 pub struct Sieve<'a> {
     only: &'a Only,
     programs: HashMap<u32, Program>,
-    commands_left: Left<COMMANDS>,
+    commands_left: BytesLeft<COMMANDS>,
     /// The first event of the selected time, and the first after it: event_ids grow with time.
     first: Option<u64>,
     end: Option<u64>,
@@ -125,7 +125,7 @@ impl<'a> Sieve<'a> {
         Sieve {
             only,
             programs: HashMap::new(),
-            commands_left: Left::default(),
+            commands_left: BytesLeft::default(),
             first,
             end: None,
             calls: 0,

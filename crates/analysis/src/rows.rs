@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::driver_figures::{DriverFigures, RequestFigures};
-use gpurec_trace::bounds::{LONGEST_NAME, Left};
+use gpurec_trace::bounds::{BytesLeft, LONGEST_NAME};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Ioctl, KernelEnd, Value};
 
@@ -58,7 +58,7 @@ pub struct Rows {
     by_key: Map<Box<str>, usize>,
     rows: Vec<Row>,
     /// Room left for names and for statuses.
-    left: Left<NAMES>,
+    left: BytesLeft<NAMES>,
     /// Buffer for lookups without an allocation.
     key: String,
 }

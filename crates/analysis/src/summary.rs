@@ -25,7 +25,7 @@ use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
 use cost::{PaidCalls, Prices};
 use gpurec_cuda::{Api, FunctionTraits};
-use gpurec_trace::bounds::{Entries, Left, MOST_LIVE, MOST_OPEN, Sums};
+use gpurec_trace::bounds::{BytesLeft, Entries, MOST_LIVE, MOST_OPEN, Sums};
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{self, Call, Calls};
 use gpurec_trace::{Begin, Body, End, EndKind, Finish, Header, InFlight, Line, Notes};
@@ -86,15 +86,15 @@ pub struct Summary {
     /// Index by path and build id.
     by_library: Map<(Box<str>, Option<String>), usize>,
     /// Room left for library data, and for commands.
-    libraries_left: Left<LIBRARIES>,
-    commands_left: Left<COMMANDS>,
-    lost_left: Left<LOST>,
+    libraries_left: BytesLeft<LIBRARIES>,
+    commands_left: BytesLeft<COMMANDS>,
+    lost_left: BytesLeft<LOST>,
     because: Reasons,
     pub(super) failures: FailureTally,
     pub(super) prices: Option<Prices>,
     /// Functions whose hooks Linux single-steps.
     stepped: HashSet<Box<str>>,
-    stepped_left: Left<STEPPED>,
+    stepped_left: BytesLeft<STEPPED>,
     last_ns: u64,
     ended: bool,
     /// The recorder's own list, which is more exact: the exit of a thread has no line.

@@ -26,7 +26,7 @@ pub struct Param {
     pub kind: Kind,
     pub place: Place,
     /// How to show it, if that is simple, as for most arguments of most calls.
-    pub(super) plain: Option<Plain>,
+    pub(super) plain: Option<PlainNumber>,
     /// The reads of the plan that belong to it: the first at entry, and the one at exit.
     pub(super) entry: Option<u8>,
     pub(super) exit: Option<u8>,
@@ -34,7 +34,7 @@ pub struct Param {
 
 /// A number in a word: its bits, and whether it is shown in hex.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain {
+pub struct PlainNumber {
     pub mask: u64,
     pub hex: bool,
 }
@@ -261,14 +261,14 @@ pub(super) fn written(name: &'static str) -> &'static str {
     SAME.iter().find(|(other, _)| *other == name).map_or(name, |(_, written)| written)
 }
 
-fn plain(kind: Kind) -> Option<Plain> {
+fn plain(kind: Kind) -> Option<PlainNumber> {
     let (bytes, hex) = match kind {
         Kind::Value(Item::Unsigned(bytes)) => (bytes, false),
         Kind::Value(Item::Hex(bytes)) => (bytes, true),
         Kind::Out(_) | Kind::OutChars | Kind::OutText(_) => (8, true),
         _ => return None,
     };
-    Some(Plain { mask: u64::MAX >> (64 - 8 * u32::from(bytes)), hex })
+    Some(PlainNumber { mask: u64::MAX >> (64 - 8 * u32::from(bytes)), hex })
 }
 
 /// The place, and whether it holds a pointer to a copy.

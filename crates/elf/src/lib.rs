@@ -20,7 +20,7 @@ mod unhookable;
 
 use std::fs::File;
 
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::{HookError, Reason};
 use layout::{Layout, Machine};
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,7 @@ const LISTED_BYTES: usize = 32 << 10;
 
 /// Limits a list of unhooked functions to a size that may be kept and written.
 pub fn few(all: &mut Vec<UnhookedFunction>) {
-    let mut left: Left<LISTED_BYTES> = Left::default();
+    let mut left: BytesLeft<LISTED_BYTES> = BytesLeft::default();
     let fit = |one: &&UnhookedFunction| left.take(one.name.len() + one.reason.text.len());
     let kept = all.iter().take(LISTED).take_while(fit).count();
     let more = all.len() - kept;

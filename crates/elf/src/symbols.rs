@@ -8,7 +8,7 @@ use super::file::{Source, text};
 use super::layout::{CTX, Layout, malformed};
 use super::{FileError, Symbol, UnhookedFunction};
 use gpurec_trace::HookError;
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::bytes::u32_at;
 
 pub const SYMBOL: u64 = 24;
@@ -31,7 +31,7 @@ pub struct Candidate {
 #[derive(Default)]
 pub struct Candidates {
     pub list: Vec<Candidate>,
-    names: Left<MOST_HOOKED_NAMES>,
+    names: BytesLeft<MOST_HOOKED_NAMES>,
     /// The first symbol that did not fit, and the number of such symbols.
     beyond: Option<(String, u64)>,
 }

@@ -25,7 +25,7 @@ const UNREADABLE: &str = "unreadable";
 #[derive(Clone, Debug)]
 pub enum Args<'a> {
     /// Registers of a call with an unknown signature: `arg0`, `arg1`…
-    Raw(Raw),
+    Raw(Registers),
     Named(List<'a, Arg<'a>>),
     /// The text in the file.
     Json(Json<'a>),
@@ -33,7 +33,7 @@ pub enum Args<'a> {
 
 /// Up to six registers, stored inline so that a call costs no allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Raw {
+pub struct Registers {
     registers: [u64; MAX_RAW],
     count: u8,
 }
@@ -42,10 +42,10 @@ pub struct Raw {
 #[derive(Clone, Copy, Debug)]
 pub struct Json<'a>(&'a str);
 
-impl Raw {
+impl Registers {
     /// The first six of `registers`.
-    pub fn new(registers: &[u64]) -> Raw {
-        let mut raw = Raw::default();
+    pub fn new(registers: &[u64]) -> Registers {
+        let mut raw = Registers::default();
         for value in registers.iter().take(MAX_RAW) {
             raw.push(*value);
         }
@@ -85,7 +85,7 @@ impl Raw {
     }
 }
 
-impl Deref for Raw {
+impl Deref for Registers {
     type Target = [u64];
     fn deref(&self) -> &[u64] {
         self.registers.get(..usize::from(self.count)).unwrap_or(&self.registers)
@@ -94,7 +94,7 @@ impl Deref for Raw {
 
 impl Default for Args<'_> {
     fn default() -> Self {
-        Args::Raw(Raw::default())
+        Args::Raw(Registers::default())
     }
 }
 
@@ -112,7 +112,7 @@ impl PartialEq for Args<'_> {
 
 impl<'a> Args<'a> {
     pub fn raw(registers: &[u64]) -> Args<'a> {
-        Args::Raw(Raw::new(registers))
+        Args::Raw(Registers::new(registers))
     }
 
     pub(super) fn json(text: &'a str) -> Args<'a> {
@@ -245,7 +245,7 @@ impl<'de> Visitor<'de> for ArgsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Args<'de>, A::Error> {
-        let mut raw = Raw::default();
+        let mut raw = Registers::default();
         while let Some((name, value)) = next_pair(&mut map)? {
             let expected = RAW_NAMES.get(usize::from(raw.count));
             if let Value::Hex(register) = value
@@ -261,7 +261,11 @@ impl<'de> Visitor<'de> for ArgsVisitor {
 }
 
 /// Reads the arguments as a list, once one is not the next raw register.
-fn named<'de, A: MapAccess<'de>>(raw: Raw, other: Arg<'de>, mut map: A) -> Result<Vec<Arg<'de>>, A::Error> {
+fn named<'de, A: MapAccess<'de>>(
+    raw: Registers,
+    other: Arg<'de>,
+    mut map: A,
+) -> Result<Vec<Arg<'de>>, A::Error> {
     let mut list: Vec<Arg> = RAW_NAMES
         .iter()
         .zip(raw.iter())

@@ -135,15 +135,15 @@ impl Searches {
 
 /// The bytes that one table may still take.
 #[derive(Clone, Copy, Debug)]
-pub struct Left<const BYTES: usize>(usize);
+pub struct BytesLeft<const BYTES: usize>(usize);
 
-impl<const BYTES: usize> Default for Left<BYTES> {
+impl<const BYTES: usize> Default for BytesLeft<BYTES> {
     fn default() -> Self {
-        Left(BYTES)
+        BytesLeft(BYTES)
     }
 }
 
-impl<const BYTES: usize> Left<BYTES> {
+impl<const BYTES: usize> BytesLeft<BYTES> {
     pub fn take(&mut self, bytes: usize) -> bool {
         let left = self.0.checked_sub(bytes);
         self.0 = left.unwrap_or(self.0);
@@ -154,7 +154,7 @@ impl<const BYTES: usize> Left<BYTES> {
 /// Distinguished names, each with a number. Their count and their bytes are bounded.
 pub struct Names<const MOST: usize, const BYTES: usize> {
     by_name: Map<Arc<str>, usize>,
-    left: Left<BYTES>,
+    left: BytesLeft<BYTES>,
 }
 
 /// Per name, besides its bytes: the reference counts in front of it, and the allocator's overhead.
@@ -162,7 +162,7 @@ const EACH: usize = 32;
 
 impl<const MOST: usize, const BYTES: usize> Default for Names<MOST, BYTES> {
     fn default() -> Self {
-        Names { by_name: Map::default(), left: Left::default() }
+        Names { by_name: Map::default(), left: BytesLeft::default() }
     }
 }
 

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::Usage;
-use crate::measure::{self, Better, EvalError, Measurements, Threshold, Value, evaluate};
+use crate::measure::{self, EvalError, Improvement, Measurements, Threshold, Value, evaluate};
 
 pub struct Verdict {
     pub text: String,
@@ -52,7 +52,7 @@ pub fn judge(given: &Threshold, gathered: &[Measurements; 2]) -> Verdict {
         reasons = first.strip_prefix("before: ").into_iter().map(str::to_owned).collect();
     }
     let values = (before.ok().map(|found| found.value), after.ok().map(|found| found.value));
-    let lower_is_better = given.term.better() == Better::Lower;
+    let lower_is_better = given.term.better() == Improvement::Lower;
     let verdict = measure::Verdict::of(match values {
         (Some(before), Some(after)) => within(given, before, after),
         // A kernel or a --lib function of only one recording is new, or gone.
@@ -67,7 +67,7 @@ pub fn judge(given: &Threshold, gathered: &[Measurements; 2]) -> Verdict {
 }
 
 fn within(given: &Threshold, before: Value, after: Value) -> bool {
-    let more = given.term.better() == Better::Lower;
+    let more = given.term.better() == Improvement::Lower;
     let limit =
         if given.relative { before.changed(given.limit, more) } else { before.plus(given.limit, more) };
     let order = after.compare(&limit);

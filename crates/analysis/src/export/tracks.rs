@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::sink::Sink;
 pub use super::sink::{Process, Space, Track};
-use gpurec_trace::bounds::{Left, short};
+use gpurec_trace::bounds::{BytesLeft, short};
 use gpurec_trace::hash::Map;
 
 /// Limit on distinct threads; a trace exceeds it only if a program creates threads without end.
@@ -109,7 +109,7 @@ pub struct Tracks<H> {
     last: Option<((u32, u32), usize)>,
     lanes: HashMap<Lane, Track>,
     group: Option<(u64, u32)>,
-    commands: Left<COMMANDS>,
+    commands: BytesLeft<COMMANDS>,
     /// Suffix of every name if several traces are merged.
     suffix: String,
     /// Number of events of threads beyond `MOST_THREADS`.
@@ -303,7 +303,7 @@ impl<H: Default> Tracks<H> {
 }
 
 /// Beyond the limit on commands only the name is kept.
-fn keep(room: &mut Left<COMMANDS>, command: &[String]) -> Vec<String> {
+fn keep(room: &mut BytesLeft<COMMANDS>, command: &[String]) -> Vec<String> {
     let kept = room.take(command.iter().map(|word| EACH + word.len()).sum());
     if kept { command.to_vec() } else { Vec::new() }
 }

@@ -49,12 +49,12 @@ pub struct Calls {
     launch_functions: Vec<bool>,
     /// With the kernel of a launch.
     open: tree::Calls<Option<usize>>,
-    last: Option<Last>,
+    last: Option<LastCall>,
     wants: Vec<Want>,
 }
 
 /// The call that ended last: lines about its consequences follow right after its end.
-struct Last {
+struct LastCall {
     begin: u64,
     function: usize,
     parent: Option<u64>,
@@ -140,7 +140,7 @@ impl Calls {
             sample.errors += u64::from(end.error.is_some());
         }
         let parent = open.as_ref().and_then(|open| open.parent);
-        self.last = Some(Last { begin: end.begin, function, parent });
+        self.last = Some(LastCall { begin: end.begin, function, parent });
         let is_innermost = !open.as_ref().is_some_and(|open| open.has_inside(LAUNCH));
         if tree::succeeded(end) && self.is_launch(function) && is_innermost {
             self.launched(line, end, open.as_ref());

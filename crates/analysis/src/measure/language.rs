@@ -2,7 +2,7 @@
 //! the column and a suggestion. Not here: lookups in a trace.
 
 use super::metric::{
-    Better, COMPLETE, COPIED, DIRECTIONS, FIELDS, Field, Figure, HEAP, Metric, SPACES, TOTALS,
+    COMPLETE, COPIED, DIRECTIONS, FIELDS, Field, Figure, HEAP, Improvement, Metric, SPACES, TOTALS,
 };
 use super::names::{did_you_mean, nearest};
 use super::part::{Edge, Window};
@@ -452,7 +452,7 @@ fn listed(text: &str, known: &[&str], what: &str) -> Result<(), String> {
 }
 
 impl Term {
-    pub fn better(&self) -> Better {
+    pub fn better(&self) -> Improvement {
         self.metric.better()
     }
 }

@@ -47,7 +47,7 @@ pub enum Field {
 
 /// The direction of improvement, for a threshold on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Better {
+pub enum Improvement {
     Lower,
     Higher,
 }
@@ -219,11 +219,11 @@ impl Metric {
         }
     }
 
-    pub fn better(&self) -> Better {
+    pub fn better(&self) -> Improvement {
         match self {
-            Metric::Total(total) if total.name == COMPLETE => Better::Higher,
-            Metric::Copies { field, .. } if field.unit == Unit::Rate => Better::Higher,
-            _ => Better::Lower,
+            Metric::Total(total) if total.name == COMPLETE => Improvement::Higher,
+            Metric::Copies { field, .. } if field.unit == Unit::Rate => Improvement::Higher,
+            _ => Improvement::Lower,
         }
     }
 

@@ -23,7 +23,7 @@ pub use calls::NAMELESS;
 pub use eval::{EvalError, decide, evaluate, options_that_leave_out, recorded};
 pub use gather::{Asks, Measurements, gather};
 pub use language::{Fault, Op, Term, Threshold, budget, metric, threshold};
-pub use metric::Better;
+pub use metric::Improvement;
 pub use names::{did_you_mean, nearest};
 pub use part::Coverage;
 pub use sample::{First, Sample};

@@ -7,7 +7,7 @@ use super::{Open, Summary};
 use crate::figures::{Figures, OTHERS};
 use crate::tally::{Role, Tally};
 use gpurec_trace::InFlight;
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::Call;
 
@@ -61,7 +61,7 @@ impl Summary {
 
     /// A trace without an end may have very many open calls whose functions have very long names.
     pub(super) fn in_flight(&self, at_ns: u64) -> Vec<InFlight> {
-        let mut left: Left<NAMES> = Left::default();
+        let mut left: BytesLeft<NAMES> = BytesLeft::default();
         let mut of = |pid, tid, name: &str, begin, ts_ns, died_ns: Option<u64>| InFlight {
             pid,
             tid,

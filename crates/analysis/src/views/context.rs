@@ -10,7 +10,7 @@ use crate::only::stored;
 use crate::table::{Table, long, number};
 use crate::unknown::{About, NO_END, unknown};
 use gpurec_trace::Reasons;
-use gpurec_trace::bounds::{Left, entry};
+use gpurec_trace::bounds::{BytesLeft, entry};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Body, Line, Notes, Process};
 
@@ -60,7 +60,7 @@ pub struct Context {
     /// `callers` are the processes that made calls.
     processes: Map<u32, ProcessFacts>,
     /// Room left for commands.
-    commands: Left<COMMANDS>,
+    commands: BytesLeft<COMMANDS>,
     /// Time so far of each unfinished call, and whether its process ended in it, according to the recorder.
     in_flight: Option<Map<u64, (u64, bool)>>,
     callers: BTreeSet<u32>,

@@ -3,7 +3,7 @@
 
 use super::*;
 use gpurec_trace::Launch;
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 
 pub const KIND: Kind =
     kind::<Kernels>("kernels", "kernel launches by name: how often, how far apart, which grids")
@@ -26,7 +26,7 @@ struct Kernels {
     functions: Functions,
     calls: Calls<Option<Configuration>>,
     kernels: Entries<Kernel, KERNELS_APART, NAMES>,
-    shapes: Left<ALL_SHAPES>,
+    shapes: BytesLeft<ALL_SHAPES>,
     /// When each process last launched each kernel.
     last: ByProcess<usize, Option<u64>>,
     launches: u64,

@@ -5,7 +5,7 @@
 //! allocations stay.
 
 use super::*;
-use crate::memory::{self, Leftover, Live, Names, PROCESSES};
+use crate::memory::{self, Leftover, LiveAllocation, Names, PROCESSES};
 use gpurec_trace::bounds::MOST_LIVE;
 
 pub const KIND: Kind =
@@ -92,7 +92,12 @@ impl View for Leaks {
                 pid: leak.pid,
                 ptr: u64::from_str_radix(leak.ptr.trim_start_matches("0x"), 16).unwrap_or(0),
                 space: names.space(&leak.space),
-                live: Live { size: leak.size, begin: leak.begin, function, ..Live::default() },
+                live: LiveAllocation {
+                    size: leak.size,
+                    begin: leak.begin,
+                    function,
+                    ..LiveAllocation::default()
+                },
                 at_ns: leak.age_ns,
                 at_exit: leak.at_exit,
             };
@@ -120,7 +125,7 @@ impl Leftovers {
             self.younger += 1;
             return;
         }
-        let Leftover { pid, space, live: Live { function, size, .. }, .. } = left;
+        let Leftover { pid, space, live: LiveAllocation { function, size, .. }, .. } = left;
         self.all.add(size);
         if leaks {
             self.leaks.add(size);

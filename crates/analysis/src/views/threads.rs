@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::failures::is_shutdown;
 use gpurec_cuda::Api;
-use gpurec_trace::bounds::Left;
+use gpurec_trace::bounds::BytesLeft;
 
 pub const KIND: Kind = kind::<Threads>("threads", "what each thread did, and where its time went")
     .table("threads", 20)
@@ -23,7 +23,7 @@ struct Threads {
     calls: Calls<()>,
     threads: Sums<Thread, Activity, MOST>,
     /// Room left for functions of threads.
-    left: Left<PAIRS>,
+    left: BytesLeft<PAIRS>,
 }
 
 #[derive(Default)]

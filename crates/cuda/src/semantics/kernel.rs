@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cpp_demangle::{DemangleOptions, DemangleWrite, ParseOptions, Symbol};
 
-use gpurec_trace::bounds::{Left, Room, Share};
+use gpurec_trace::bounds::{BytesLeft, Room, Share};
 use gpurec_trace::hash::Map;
 
 /// The longest name that is shown: names of templates can grow without limit.
@@ -46,7 +46,7 @@ pub struct KernelNames {
     /// no two names collide.
     names: Map<u128, Arc<str>>,
     seeds: [RandomState; 2],
-    left: Left<NAMES>,
+    left: BytesLeft<NAMES>,
     /// The number of names that did not fit.
     pub beyond: u64,
 }
