@@ -6,15 +6,13 @@ usage: scripts/tables [--check]
 In: ../data/functions.tsv, the prototypes of the toolkits' headers, one a line,
 tab-separated (scripts/cuda-table makes the rows of a newer toolkit):
 
-In: ../data/functions.tsv, the prototypes of the toolkits' headers, one a line,
-tab-separated (scripts/cuda-table makes the rows of a newer toolkit):
-
   name   library(d driver, r runtime)  x if exported or -  category or -  majors or -  returns  parameters
 
 A parameter is name:kind:type; `struct/24` is the kind of a structure of 24
 bytes passed by value; `=NAME` in place of parameters means those of NAME.
 And ../data/by-hand.txt: rows of table.txt without traits, for functions that no
-header has. Out, sorted by name, one fact per line:
+header has; layouts.txt, whose first words are the structures that are known.
+Out, sorted by name, one fact per line:
 
   table.txt    name[@majors] library category returns traits parameters
 
@@ -41,7 +39,8 @@ import os
 import re
 import sys
 
-DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
+HERE = os.path.dirname(os.path.abspath(__file__))
+DATA = os.path.join(HERE, "..", "data")
 REGISTERS = ["rdi", "rsi", "rdx", "rcx", "r8", "r9"]
 RETURNS = {
     "CUresult": "status",
@@ -139,16 +138,9 @@ FIX = {
     "cudaSetDeviceFlags.flags": "flags=context",
 }
 
-# The structures that have a layout in layout.rs.
-LAYOUTS = set(
-    """CUlaunchConfig cudaLaunchConfig_t CUDA_MEMCPY2D CUDA_MEMCPY3D CUDA_MEMCPY3D_PEER cudaMemcpy3DParms
-    cudaMemcpy3DPeerParms CUmemAllocationProp CUmemAccessDesc cudaMemAccessDesc CUmemLocation cudaMemLocation
-    CUgraphNodeParams cudaGraphNodeParams CUDA_KERNEL_NODE_PARAMS_v1 CUDA_KERNEL_NODE_PARAMS cudaKernelNodeParams CUDA_MEMSET_NODE_PARAMS cudaMemsetParams
-    CUDA_HOST_NODE_PARAMS cudaHostNodeParams CUDA_ARRAY_DESCRIPTOR CUDA_ARRAY3D_DESCRIPTOR CUmemPoolProps
-    cudaMemPoolProps CUDA_MEM_ALLOC_NODE_PARAMS cudaMemAllocNodeParams CUmulticastObjectProp CUuuid cudaUUID_t
-    cudaPitchedPtr cudaExtent cudaPointerAttributes cudaFuncAttributes cudaChannelFormatDesc dim3 CUipcMemHandle
-    CUipcEventHandle cudaIpcMemHandle_t cudaIpcEventHandle_t""".split()
-)
+# The structures whose fields are known.
+with open(os.path.join(HERE, "layouts.txt")) as layouts:
+    LAYOUTS = {line.split(" ")[0] for line in layouts}
 
 SCALARS = {
     "size_t": "u64",
@@ -360,7 +352,7 @@ def traits_of(name, kept):
 
 def traits_kept():
     """{name: traits} of the table as it is."""
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "table.txt")) as lines:
+    with open(os.path.join(HERE, "table.txt")) as lines:
         rows = [line.split() for line in lines]
     return {row[0].partition("@")[0]: row[4] for row in rows}
 
