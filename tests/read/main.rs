@@ -421,7 +421,7 @@ fn an_export_is_not_appended_to_its_own_trace() {
         command.stdin(fs::File::open(&file).unwrap()).stdout(append).stderr(Stdio::piped());
         let done = command.spawn().unwrap().wait_with_output().unwrap();
         assert_eq!(done.status.code(), Some(2), "{}", said(&done));
-        assert!(said(&done).contains("standard output is the trace itself"), "{}", said(&done));
+        assert!(said(&done).contains("standard output is the trace"), "{}", said(&done));
         assert!(fs::read(&file).unwrap() == before, "the trace is as it was");
     }
 }
