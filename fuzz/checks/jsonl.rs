@@ -99,29 +99,39 @@ fn view(how: u8, only: &Only, path: &Path) {
     let (files, only) = (vec![path.to_owned()], only.clone());
     let format = [Format::Text, Format::Json, Format::Csv][usize::from(how / 20) % 3];
     // The last of the other kinds of reading is more likely, since it reads two traces.
-    let kind = usize::from(how % 60) % (VIEWS.len() + 7);
+    let kind = usize::from(how % 60) % (VIEWS.len() + ExportFormat::ALL.len() + 4);
     let done = match kind.checked_sub(VIEWS.len()) {
         None => {
             let view = Some(VIEWS[kind].to_owned());
-            report(&ReportConfig { view, files, format, older_than: None, top: None, only, function: None })
+            let invert = how & 1 != 0;
+            report(&ReportConfig {
+                view,
+                files,
+                format,
+                only,
+                invert: invert && VIEWS[kind] == "stacks",
+                ..ReportConfig::default()
+            })
         }
         Some(0) => {
             let (from, to) = (Some(Duration::from_nanos(5)), None);
             timeline(&TimelineConfig { files, from, to, tids: Vec::new(), only })
         }
-        Some(at @ 1..=3) => {
-            let format = [ExportFormat::Chrome, ExportFormat::Csv, ExportFormat::Perfetto][at - 1];
-            export(&ExportConfig { files, format, output: Some("/dev/null".into()), only })
-        }
-        Some(_) => diff(&DiffConfig {
-            before: path.to_owned(),
-            after: path.to_owned(),
-            json: how & 16 != 0,
-            top: None,
-            fail_over: vec!["duration=0".to_owned()],
-            only,
-        })
-        .inspect(|status| assert_eq!(*status, 0, "a trace differs from itself")),
+        Some(at) => match ExportFormat::ALL.get(at - 1) {
+            Some(format) => {
+                let output = Some("/dev/null".into());
+                export(&ExportConfig { files, format: *format, output, only, by: None })
+            }
+            None => diff(&DiffConfig {
+                before: path.to_owned(),
+                after: path.to_owned(),
+                json: how & 16 != 0,
+                top: None,
+                fail_over: vec!["duration=0".to_owned()],
+                only,
+            })
+            .inspect(|status| assert_eq!(*status, 0, "a trace differs from itself")),
+        },
     };
     if let Err(error) = done {
         assert!(!format!("{error:#}").is_empty());

@@ -223,6 +223,8 @@ impl Lines {
                 | Body::End(_)
                 | Body::Memory(_)
                 | Body::Transfer(_)
+                | Body::Block(_)
+                | Body::Stack(_)
                 | Body::KernelBegin(_)
                 | Body::KernelEnd(_)
                 | Body::Instant(_)
@@ -380,6 +382,7 @@ impl Sink for Lines {
                 parent: call.parent,
                 args,
                 launch: noted.launch(),
+                stack: None,
                 no_return: call.origin.elsewhere.then_some(ELSEWHERE.into()),
             }),
         );

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use gpurec_analysis::export::ExportFormat;
 use gpurec_analysis::views::NAMES as VIEWS;
 
 const TRACES: [&str; 3] = ["torch_h200.jsonl", "context_h200.jsonl.zst", "demo.jsonl.zst"];
@@ -146,15 +147,16 @@ fn a_reader_that_leaves_is_no_error() {
         vec!["summary", &demo],
         vec!["summary", "--json", &demo],
         vec!["timeline", &demo],
-        vec!["export", "--format", "chrome", &demo],
-        vec!["export", "--format", "perfetto", "-o", "-", &demo],
-        vec!["export", "--format", "csv", &demo],
         vec!["diff", &demo, &demo],
         vec!["check", "--assert", "launches>0", &demo],
         vec!["completions", "bash"],
         vec!["man"],
         vec!["report"],
     ];
+    let formats: Vec<String> = ExportFormat::ALL.iter().map(|format| format.name()).collect();
+    for format in &formats {
+        all.push(vec!["export", "--format", format, "-o", "-", &demo]);
+    }
     for view in VIEWS {
         all.push(vec!["report", view, &demo]);
         all.push(vec!["report", view, "--json", &demo]);

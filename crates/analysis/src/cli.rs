@@ -14,6 +14,7 @@ use crate::check::CheckConfig;
 use crate::diff::DiffConfig;
 use crate::export::{ExportConfig, ExportFormat};
 use crate::paper::{Colour, PaperChoice};
+use crate::stacks::{CallRole, Weight};
 use crate::timeline::TimelineConfig;
 use crate::views::{Format, NAMES, ReportConfig};
 use crate::{FAILED, Only};
@@ -47,7 +48,7 @@ pub enum Command {
     /// Answer one question about a trace; without a name, list the reports
     #[command(after_help = REPORT)]
     Report(ReportArgs),
-    /// Convert a trace for other programs: Perfetto, Chrome, spreadsheets
+    /// Convert a trace for other programs: Chrome and Perfetto, spreadsheets, flame graphs
     #[command(after_help = EXPORT)]
     Export(ExportArgs),
     /// Compare two traces; what changed most comes first
@@ -81,11 +82,12 @@ impl Command {
                 Task::Timeline(TimelineConfig { files, from, to, tids, only })
             }
             Command::Report(args) => Task::Report(args.config()?),
-            Command::Export(ExportArgs { format, output, files, part }) => {
-                if let Some(sentence) = output.as_deref().and_then(gpurec_trace::refused_packing) {
+            Command::Export(ExportArgs { format, output, files, by, part }) => {
+                let refused = output.as_deref().and_then(gpurec_trace::refused_packing);
+                if let Some(sentence) = refused.filter(|_| !format.packs_as(output.as_deref())) {
                     bail!(Usage(sentence));
                 }
-                Task::Export(ExportConfig { only: part.only()?, files, format, output })
+                Task::Export(ExportConfig { only: part.only()?, files, format, output, by })
             }
             Command::Diff(DiffArgs { before, after, json, top, fail_over, part }) => {
                 Task::Diff(DiffConfig { only: part.only()?, before, after, json, top, fail_over })
@@ -142,6 +144,7 @@ Examples:
   gpurec report waste                    what could be better, by cost
   gpurec report latency cudaMalloc run.jsonl
   gpurec report leaks --older-than 10 --top 20 run.jsonl
+  gpurec report stacks --role alloc run.jsonl
   gpurec report api --csv run.jsonl
   gpurec report gaps --json run.jsonl.zst";
 
@@ -149,7 +152,9 @@ const EXPORT: &str = "\
 Examples:
   gpurec export --format perfetto -o run.pftrace run.jsonl   open it on ui.perfetto.dev
   gpurec export --format chrome -o run.json run.jsonl        or in chrome://tracing
-  gpurec export --format csv run.jsonl.zst                   one row for each call";
+  gpurec export --format csv run.jsonl.zst                   one row for each call
+  gpurec export --format folded run.jsonl | inferno-flamegraph > run.svg
+  gpurec export --format pprof -o run.pb.gz run.jsonl        for go tool pprof";
 
 const DIFF: &str = "\
 Examples:
@@ -238,6 +243,15 @@ pub struct ReportArgs {
     /// Number of rows
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     top: Option<usize>,
+    /// stacks: only the calls of this role
+    #[arg(long, value_name = "ROLE", value_enum)]
+    role: Option<CallRole>,
+    /// stacks: sorted by what [default: bytes of roles that move or hold bytes, else time]
+    #[arg(long, value_name = "WEIGHT", value_enum)]
+    by: Option<Weight>,
+    /// stacks: the innermost frame first
+    #[arg(long)]
+    invert: bool,
     #[command(flatten)]
     part: Part,
 }
@@ -250,6 +264,9 @@ pub struct ExportArgs {
     /// File to write, compressed if its name ends in .zst; `-` is standard output [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
+    /// folded: what the stacks weigh [default: time, in microseconds]
+    #[arg(long, value_name = "WEIGHT", value_enum)]
+    by: Option<Weight>,
     /// Traces to convert into one file, plain or .zst; the newest one (traces/latest) if none is given
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -295,7 +312,7 @@ pub struct CheckArgs {
 
 impl ReportArgs {
     fn config(self) -> Result<ReportConfig> {
-        let ReportArgs { view, mut files, json, csv, older_than, top, part } = self;
+        let ReportArgs { view, mut files, json, csv, older_than, top, role, by, invert, part } = self;
         let format = match (json, csv) {
             (true, _) => Format::Json,
             (_, true) => Format::Csv,
@@ -309,7 +326,8 @@ impl ReportArgs {
             function = Some(pattern("FUNCTION", word)?);
             files.remove(0);
         }
-        Ok(ReportConfig { only: part.only()?, view, files, function, format, older_than, top })
+        let only = part.only()?;
+        Ok(ReportConfig { view, files, format, older_than, top, only, function, role, by, invert })
     }
 }
 

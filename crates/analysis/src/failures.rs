@@ -6,6 +6,7 @@
 //! no return yet, or a library other than CUDA's) decides nothing: its nested failures pass to the call around it.
 
 use super::figures::{FailureCause, FailureKind, Failures, FirstFailure, OTHER_FUNCTIONS, OTHERS};
+use super::stacks::Site;
 use gpurec_cuda::{self as cuda, Api};
 use gpurec_trace::bounds::{LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
@@ -53,6 +54,8 @@ struct Kind {
     handled: Times,
     /// The cause of the first failure: the index of another kind.
     cause: Option<usize>,
+    /// The call site of the first failure.
+    site: Option<Site>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -88,6 +91,7 @@ struct At {
     kind: usize,
     /// The index of another kind.
     cause: Option<usize>,
+    site: Option<Site>,
 }
 
 /// Direct failures inside a call that has not ended.
@@ -104,14 +108,14 @@ impl FailureTally {
         &mut self,
         end: &End,
         ts_ns: u64,
-        (function, asked_bytes): (usize, Option<u64>),
+        (function, asked_bytes, site): (usize, Option<u64>, Option<Site>),
         inside: Option<Box<InnerFailures>>,
     ) -> FailedCall {
         let kind = self.kind(end, function, code_of(end));
         let cause = self.take(inside).map(|inside| inside.last);
         FailedCall {
             times: Times { count: 1, first_ns: ts_ns, last_ns: ts_ns, asked_bytes },
-            at: At { ts_ns, pid: end.pid, tid: end.tid, begin: end.begin, kind, cause },
+            at: At { ts_ns, pid: end.pid, tid: end.tid, begin: end.begin, kind, cause, site },
         }
     }
 
@@ -126,7 +130,16 @@ impl FailureTally {
                 false => (cuda::api(&end.name), short(error, LONGEST_ERROR), short(&end.name, LONGEST_NAME)),
             };
             let (failed, handled) = (Times::default(), Times::default());
-            self.kinds.push(Kind { api, error, code: key.1, function, failed, handled, cause: None });
+            self.kinds.push(Kind {
+                api,
+                error,
+                code: key.1,
+                function,
+                failed,
+                handled,
+                cause: None,
+                site: None,
+            });
             self.kinds.len() - 1
         })
     }
@@ -141,7 +154,7 @@ impl FailureTally {
         let at = &failed.at;
         let Some(kind) = self.kinds.get_mut(at.kind) else { return false };
         if kind.failed.count == 0 {
-            kind.cause = at.cause;
+            (kind.cause, kind.site) = (at.cause, at.site);
         }
         kind.failed.add(&failed.times);
         let is_failure = !is_shutdown(&kind.error);
@@ -224,28 +237,32 @@ impl FailureTally {
         self.first.map(|first| (first.pid, first.tid))
     }
 
-    fn first_failure(&self) -> Option<FirstFailure> {
-        let At { ts_ns, pid, tid, begin, kind, cause } = self.first?;
+    fn first_failure(&self, text: &dyn Fn(Site) -> String) -> Option<FirstFailure> {
+        let At { ts_ns, pid, tid, begin, kind, cause, site } = self.first?;
         let FailureCause { function, error } = self.cause(kind)?;
         let cause = cause.and_then(|cause| self.cause(cause));
-        Some(FirstFailure { ts_ns, pid, tid, begin, function, error, cause })
+        Some(FirstFailure { ts_ns, pid, tid, begin, function, error, cause, site: site.map(text) })
     }
 
-    /// The figures, including failures inside unfinished calls.
-    pub fn finish<'a>(&self, open: impl Iterator<Item = &'a InnerFailures>) -> Failures {
+    /// The figures, including failures inside unfinished calls. `text` is that of a call site.
+    pub fn finish<'a>(
+        &self,
+        open: impl Iterator<Item = &'a InnerFailures>,
+        text: &dyn Fn(Site) -> String,
+    ) -> Failures {
         let mut all = self.clone();
         open.for_each(|inside| all.count_all(inside));
         let (shutdown, own): (Vec<&Kind>, Vec<&Kind>) =
             all.kinds.iter().partition(|kind| is_shutdown(&kind.error));
         let sum = |kinds: &[&Kind]| kinds.iter().map(|kind| kind.failed.count).fold(0, u64::saturating_add);
-        let handled = all.listed(&all.kinds, |kind| (&kind.handled, None));
+        let handled = all.listed(&all.kinds, |kind| (&kind.handled, None), text);
         Failures {
             calls: sum(&own),
             handled: handled.iter().map(|kind| kind.count).fold(0, u64::saturating_add),
             shutdown: sum(&shutdown),
-            by_error: all.listed(own, |kind| (&kind.failed, kind.cause)),
+            by_error: all.listed(own, |kind| (&kind.failed, kind.cause), text),
             handled_by_error: handled,
-            first: all.first_failure(),
+            first: all.first_failure(text),
         }
     }
 
@@ -254,6 +271,7 @@ impl FailureTally {
         &self,
         kinds: impl IntoIterator<Item = &'a Kind>,
         of: impl Fn(&Kind) -> (&Times, Option<usize>),
+        text: &dyn Fn(Site) -> String,
     ) -> Vec<FailureKind> {
         let figures = |kind: &Kind| {
             let (times, cause) = of(kind);
@@ -272,6 +290,7 @@ impl FailureTally {
                 first_ns: times.first_ns,
                 last_ns: times.last_ns,
                 cause: cause.and_then(|cause| self.cause(cause)),
+                site: kind.site.map(text),
             }
         };
         let mut all: Vec<FailureKind> =

@@ -2,9 +2,9 @@
 //! nanoseconds, so that a figure is the same however it was computed.
 
 mod json;
+mod shorter;
 
 use std::collections::BTreeMap;
-use std::iter;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,8 @@ pub use super::categories::CategoryFigures;
 pub use super::devices::DeviceFigures;
 pub use super::driver_figures::KernelSpace;
 use super::driver_figures::is_zero;
+pub use super::stacks::StackFigures;
+use super::stacks::{Places, Site};
 use gpurec_trace::{self as trace, InFlight, Incomplete, Reason, RefusedHook, reasons};
 
 /// The names of rows for what is beyond a limit.
@@ -93,6 +95,9 @@ pub struct Figures {
     pub by_category: Vec<CategoryFigures>,
     pub failures: Failures,
     pub sync: Sync,
+    /// Only in a recording with --stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<StackFigures>,
     pub in_flight: Vec<InFlight>,
     pub processes: Vec<ProcessFigures>,
     /// Number of processes beyond those in `processes`.
@@ -178,6 +183,8 @@ pub struct FirstFailure {
     pub error: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<FailureCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
 }
 
 /// The failed call inside a failed call.
@@ -203,6 +210,9 @@ pub struct FailureKind {
     /// The cause of the first occurrence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<FailureCause>,
+    /// The call site of the first occurrence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
 }
 
 /// Time in calls that wait for the GPU.
@@ -305,6 +315,9 @@ pub struct Leak {
     pub age_ns: u64,
     /// The call that allocated it.
     pub function: String,
+    /// The call site: `train.py:88 load_batch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
     pub begin: u64,
     /// True: live at the end of its process. False: live at the end of the recording.
     pub at_exit: bool,
@@ -406,6 +419,11 @@ pub struct Finding {
     pub times: u64,
     pub cost_ns: Option<u64>,
     pub advice: String,
+    /// The call site of most of them, and of how many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub site_times: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -457,60 +475,15 @@ pub struct ThreadCost {
 
 impl Finding {
     pub fn new(what: String, times: u64, cost_ns: Option<u64>, advice: &str) -> Finding {
-        Finding { what, times, cost_ns, advice: advice.to_owned() }
+        Finding { what, times, cost_ns, advice: advice.to_owned(), ..Finding::default() }
     }
-}
 
-/// Bytes of the `end` line for figures, without the calls in flight, and the limits on rows of each table if the
-/// figures exceed that.
-const LONGEST_SUMMARY: usize = 11 << 20;
-const FEWER_ROWS: [usize; 4] = [4096, 1024, 256, 32];
-
-fn fits_beside(json: &serde_json::Value, most: usize) -> bool {
-    let text = json.to_string();
-    text.len() <= most && trace::fits(text.as_bytes())
-}
-
-impl Function {
-    /// Merges both.
-    fn with(self, other: Function) -> Function {
-        let (calls, total_ns) = (self.calls + other.calls, self.total_ns.saturating_add(other.total_ns));
-        let average = total_ns.checked_div(calls).unwrap_or(0);
-        let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
-        Function {
-            name: OTHER_FUNCTIONS.to_owned(),
-            calls,
-            total_ns,
-            avg_ns: average,
-            med_ns: average,
-            min_ns: self.min_ns.min(other.min_ns),
-            max_ns: self.max_ns.max(other.max_ns),
-            stddev_ns: 0,
-            kernel_ns: add(self.kernel_ns, other.kernel_ns),
-            off_cpu_ns: add(self.off_cpu_ns, other.off_cpu_ns),
-            corrected_ns: None,
-            errors: self.errors.saturating_add(other.errors),
-            unfinished: self.unfinished.saturating_add(other.unfinished),
+    /// Adds the call site that most of them come from.
+    pub fn at<T: Into<String>>(mut self, sites: &Places, text: impl Fn(Site) -> T) -> Finding {
+        if let Some((site, times)) = sites.most() {
+            (self.site, self.site_times) = (Some(text(site).into()), times);
         }
-    }
-}
-
-impl FailureKind {
-    fn with(self, other: FailureKind) -> FailureKind {
-        let [api, error, function] = ["other", OTHERS, OTHERS].map(str::to_owned);
-        let (count, last_ns) = (self.count + other.count, self.last_ns.max(other.last_ns));
-        FailureKind { api, error, function, count, first_ns: self.first_ns, last_ns, ..Default::default() }
-    }
-}
-
-impl SyncFunction {
-    fn with(self, other: SyncFunction) -> SyncFunction {
-        SyncFunction {
-            name: OTHERS.to_owned(),
-            calls: self.calls + other.calls,
-            total_ns: self.total_ns.saturating_add(other.total_ns),
-            unfinished: self.unfinished + other.unfinished,
-        }
+        self
     }
 }
 
@@ -522,44 +495,6 @@ pub fn truncate<T>(all: &mut Vec<T>, most: usize) -> u64 {
 }
 
 impl Figures {
-    /// The `summary` of the `end` line, with fewer rows if they would not all fit.
-    pub fn to_json(&self) -> serde_json::Value {
-        let shorter = FEWER_ROWS.iter().map(|rows| {
-            let mut shorter = self.clone();
-            shorter.keep(*rows);
-            shorter.with_nulls()
-        });
-        iter::once_with(|| self.with_nulls())
-            .chain(shorter)
-            .find(|json| fits_beside(json, LONGEST_SUMMARY))
-            .unwrap_or_default()
-    }
-
-    /// Limits each table to this number of rows, plus one row for the sum of the rest.
-    fn keep(&mut self, rows: usize) {
-        fn sum<T>(all: &mut Vec<T>, rows: usize, merge: fn(T, T) -> T) {
-            let rest = all.split_off(rows.min(all.len()));
-            all.extend(rest.into_iter().reduce(merge));
-        }
-        sum(&mut self.functions, rows, Function::with);
-        sum(&mut self.failures.by_error, rows, FailureKind::with);
-        sum(&mut self.failures.handled_by_error, rows, FailureKind::with);
-        sum(&mut self.sync.by_function, rows, SyncFunction::with);
-        if self.lost_by_probe.len() > rows {
-            let mut by_count: Vec<_> = std::mem::take(&mut self.lost_by_probe).into_iter().collect();
-            by_count.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-            let rest = by_count.drain(rows..).map(|(_, count)| count).sum();
-            self.lost_by_probe = by_count.into_iter().chain([(OTHERS.to_owned(), rest)]).collect();
-        }
-        // The `end` line has its own list of these calls.
-        self.in_flight.truncate(rows);
-        self.error_windows.truncate(rows.div_ceil(64));
-        self.refused.values_mut().for_each(|refused| refused.truncate(rows));
-        self.more_libraries += truncate(&mut self.libraries, rows);
-        self.more_processes += truncate(&mut self.processes, rows);
-        self.more_kernels += truncate(&mut self.kernels, rows);
-    }
-
     /// Records that the file ends before these figures do. `why` replaces the error that the worker reported, which may
     /// have been another one, or may have come too late.
     pub fn not_written(&mut self, why: &std::io::Error) {

@@ -2,11 +2,12 @@
 //!
 //! Memory that is live at the end of a process is held: programs normally do not free pools, caches and buffers that
 //! they make once, and the exit frees them. A leak is a group of similar allocations (function, space, size to a power
-//! of two) that grows throughout the run: its allocations began in many parts of the run, late as well as early, and a
+//! of two, and call site where one is known) that grows throughout the run: its allocations began in many parts of the run, late as well as early, and a
 //! substantial share of all that the group ever allocated is still live.
 
 use std::collections::{HashMap, HashSet};
 
+use crate::stacks::Site;
 use gpurec_trace::hash::Map;
 
 /// Limit on groups of all processes together. Memory outside any group counts as held.
@@ -43,12 +44,14 @@ pub struct Group {
     function: u32,
     space: u8,
     size: u8,
+    /// The call site, if it is known.
+    site: Option<Site>,
 }
 
 impl Group {
-    pub fn of(function: u32, space: u8, size: u64) -> Group {
+    pub fn of(function: u32, space: u8, size: u64, site: Option<Site>) -> Group {
         // At most 64.
-        Group { function, space, size: (u64::BITS - size.leading_zeros()) as u8 }
+        Group { function, space, size: (u64::BITS - size.leading_zeros()) as u8, site }
     }
 }
 
@@ -159,9 +162,9 @@ mod tests {
         launches: impl Fn(u64) -> u64,
     ) -> bool {
         let (mut made, mut groups, mut live) = (Allocation::default(), 0, Vec::new());
-        let group = Group::of(1, 0, 4096);
+        let group = Group::of(1, 0, 4096, None);
         let mut allocations = allocations.into_iter().peekable();
-        made.add(Group::of(9, 9, 9), 0, 0, &mut groups);
+        made.add(Group::of(9, 9, 9, None), 0, 0, &mut groups);
         for second in 0..end {
             while let Some((_, freed)) = allocations.next_if(|(began, _)| *began <= second) {
                 let at = made.add(group, second * SECOND, second, &mut groups);
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn the_time_in_which_libraries_clean_up_is_not_of_the_run() {
         let (mut made, mut groups, mut live) = (Allocation::default(), 0, Vec::new());
-        let group = Group::of(1, 0, 4096);
+        let group = Group::of(1, 0, 4096, None);
         for i in 0..100u64 {
             live.push((group, made.add(group, i * 1000, i, &mut groups)));
         }

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 
 use super::figures::Finding;
+use super::stacks::{Places, Site, Stacks};
 use super::tally::{Role, Tally};
 use gpurec_cuda::Category;
 use gpurec_cuda::traits::Mark;
@@ -59,10 +60,11 @@ struct Kind {
     fetches: bool,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Waits {
     count: u64,
     ns: u64,
+    sites: Places,
 }
 
 #[derive(Default)]
@@ -101,6 +103,7 @@ struct Work {
 
 struct Wait {
     function: usize,
+    site: Option<Site>,
     ns: u64,
     /// When the wait returned.
     at_ns: u64,
@@ -119,6 +122,7 @@ pub struct FinishedCall<'a> {
     pub ns: u64,
     /// When the call returned.
     pub at_ns: u64,
+    pub site: Option<Site>,
 }
 
 impl Habits {
@@ -164,8 +168,8 @@ impl Habits {
         if !call.tally.traits.is(Mark::Event) {
             let work = std::mem::take(&mut habit.work);
             if call.error.is_none() && work.calls > 0 && call.ns < LONG_NS {
-                let (function, ns, at_ns) = (call.function, call.ns, call.at_ns);
-                habit.last_wait = Some(Wait { function, ns, at_ns, work, went_on: false });
+                let &FinishedCall { function, ns, at_ns, site, .. } = call;
+                habit.last_wait = Some(Wait { function, site, ns, at_ns, work, went_on: false });
             }
         }
         self.needless(call.pid, needless);
@@ -215,12 +219,13 @@ impl Habits {
     }
 
     fn needless(&mut self, pid: u32, wait: Option<Wait>) {
-        let Some(Wait { function, ns, work, .. }) = wait else { return };
+        let Some(Wait { function, site, ns, work, .. }) = wait else { return };
         let single = work.last.filter(|_| work.calls == 1);
         let kind = Kind { pid, wait: function, single, fetches: work.gives };
         if let Some(waits) = entry(&mut self.waits, kind, MOST) {
             waits.count += 1;
             waits.ns = waits.ns.saturating_add(ns);
+            waits.sites.add(site);
         }
     }
 
@@ -248,12 +253,18 @@ impl Habits {
     }
 
     /// Findings for a recording of `whole_ns`.
-    pub fn findings<'a>(&self, name: impl Fn(usize) -> &'a str, whole_ns: u64) -> Vec<Finding> {
+    pub fn findings<'a>(
+        &self,
+        name: impl Fn(usize) -> &'a str,
+        whole_ns: u64,
+        stacks: &Stacks,
+    ) -> Vec<Finding> {
         let mut kinds: HashMap<(usize, Option<usize>), Waits> = HashMap::new();
         for (kind, waits) in self.waits.iter().filter(|(kind, _)| self.is_sure(kind)) {
             let sum = kinds.entry((kind.wait, kind.single)).or_default();
             sum.count += waits.count;
             sum.ns = sum.ns.saturating_add(waits.ns);
+            sum.sites.merge(&waits.sites);
         }
         let least = WAITED_NS.max(whole_ns / SHARE);
         let mut kinds: Vec<_> =
@@ -274,6 +285,7 @@ impl Habits {
                 ),
             };
             Finding::new(what, waits.count, Some(waits.ns), advice)
+                .at(&waits.sites, |site| stacks.text(site))
         });
         waits.chain(self.unseen()).chain(self.unsynced()).collect()
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::figures::{Finding, KernelFigures, OTHERS, truncate};
+use super::stacks::{Places, Site, Stacks};
 use super::units::decimal;
 use gpurec_trace::Launch;
 use gpurec_trace::bounds::{BytesLeft, Entries, entry};
@@ -49,6 +50,7 @@ struct Pace {
     launches: u64,
     soon: u64,
     soon_ns: u64,
+    sites: Places,
 }
 
 impl Kernels {
@@ -78,13 +80,14 @@ impl Kernels {
     }
 
     /// Records the time of any launch of a thread.
-    pub fn at(&mut self, pid: u32, tid: u32, ts_ns: u64) {
+    pub fn at(&mut self, pid: u32, tid: u32, ts_ns: u64, site: Option<Site>) {
         let Some(pace) = entry(&mut self.threads, (pid, tid), THREADS) else { return };
         pace.launches += 1;
         let after = pace.last_ns.replace(ts_ns).map(|last| ts_ns.saturating_sub(last));
         if let Some(after) = after.filter(|after| *after < SOON_NS) {
             pace.soon += 1;
             pace.soon_ns += after;
+            pace.sites.add(site);
         }
     }
 
@@ -98,7 +101,7 @@ impl Kernels {
 
     /// `waited_ns` is how long a process waited for the GPU. If that exceeds the time of its launches, the GPU is the
     /// bottleneck, and launching faster would not help.
-    pub fn findings(&self, waited_ns: impl Fn(u32) -> u64) -> Vec<Finding> {
+    pub fn findings(&self, waited_ns: impl Fn(u32) -> u64, stacks: &Stacks) -> Vec<Finding> {
         let is_many = |pace: &Pace| pace.soon >= MANY && pace.soon * 2 >= pace.launches;
         let mut threads: Vec<_> = self.threads.iter().filter(|(_, pace)| is_many(pace)).collect();
         threads.retain(|((pid, _), pace)| waited_ns(*pid) < pace.soon_ns);
@@ -113,6 +116,7 @@ impl Kernels {
                 Some(pace.soon_ns),
                 "fuse kernels, or launch them together as a CUDA graph (torch.compile, torch.cuda.graph)",
             )
+            .at(&pace.sites, |site| stacks.text(site))
         };
         threads.into_iter().take(3).map(finding).collect()
     }

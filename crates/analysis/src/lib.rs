@@ -39,6 +39,7 @@ mod rows;
 pub mod running;
 mod sections;
 mod shorten;
+pub mod stacks;
 pub mod summary;
 mod table;
 mod tally;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::figures::{Finding, Leak, LeakSpace, Leaks, MemoryFigures, OTHERS, SpaceFigures};
 use super::growth::{Allocation, Group, Moment};
+use super::stacks::{Places, Site, Stacks};
 use gpurec_trace::bounds::{Entries, MOST_LIVE, entry};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Memory, Op};
@@ -72,6 +73,8 @@ pub struct Memories {
 pub struct Names {
     spaces: Entries<Arc<str>, SPACES, { SPACES * 2 * LONGEST_SPACE }>,
     functions: Entries<Arc<str>, FUNCTIONS, FUNCTION_NAMES>,
+    /// The texts of call sites, of which there are as many as distinct frames.
+    sites: Map<Site, Box<str>>,
 }
 
 /// What one process holds. The key includes the space, since the same number may be an address and a handle.
@@ -105,6 +108,8 @@ pub struct LiveAllocation {
     pub begin: u64,
     pub launches: u64,
     pub function: u32,
+    /// The call site, if the recording has stacks.
+    pub site: Option<Site>,
 }
 
 /// An allocation that was live at the end of its process, or of the recording.
@@ -133,7 +138,7 @@ struct Sum {
 }
 
 /// Frees and allocations of one size in one space, or of all sizes.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Loop {
     /// The first function that allocated.
     function: Option<u32>,
@@ -141,6 +146,8 @@ struct Loop {
     free: u64,
     again: u64,
     ns: u64,
+    /// The call sites that allocated again.
+    sites: Places,
 }
 
 impl Memories {
@@ -150,7 +157,7 @@ impl Memories {
     }
 
     /// `ns` is the duration of the call, if known.
-    pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: u64) {
+    pub fn add(&mut self, ts_ns: u64, memory: &Memory, ns: u64, stacks: &Stacks) {
         let size = memory.size.unwrap_or(0);
         let space = self.names.space(&memory.space);
         let names = &self.names;
@@ -166,11 +173,15 @@ impl Memories {
         *bytes = bytes.saturating_add(size);
         self.earlier_frees += u64::from(memory.op == Op::Free && memory.earlier);
         let function = if memory.op == Op::Alloc { self.names.function(&memory.name) } else { 0 };
-        let live = LiveAllocation { size, since_ns: ts_ns, begin: memory.begin, launches: 0, function };
+        let site = stacks.site_of(memory.begin);
+        if let Some(site) = site {
+            self.names.site(site, stacks);
+        }
+        let live = LiveAllocation { size, since_ns: ts_ns, begin: memory.begin, launches: 0, function, site };
         self.follow(memory, space, live);
         self.reserved(memory, size);
         if memory.space != "pool" && size > 0 {
-            self.looped(memory, (memory.pid, space, size), function, ns);
+            self.looped(memory, (memory.pid, space, size), (function, site), ns);
         }
     }
 
@@ -216,11 +227,11 @@ impl Memories {
         }
     }
 
-    fn looped(&mut self, memory: &Memory, key: (u32, u8, u64), function: u32, ns: u64) {
+    fn looped(&mut self, memory: &Memory, key: (u32, u8, u64), by: (u32, Option<Site>), ns: u64) {
         let Some(of_size) = entry(&mut self.loops, key, SIZES) else { return };
         let (pid, space, _) = key;
         for seen in [of_size, self.churn.entry((pid, space)).or_default()] {
-            seen.add(memory.op, function, ns);
+            seen.add(memory.op, by, ns);
         }
     }
 
@@ -347,7 +358,7 @@ impl Memories {
             _ => "keep the buffer",
         };
         let what = format!("pid {pid} gives back {what} and allocates {pronoun} again ({function})");
-        Finding::new(what, seen.again, Some(seen.ns), advice)
+        Finding::new(what, seen.again, Some(seen.ns), advice).at(&seen.sites, |site| self.names.of_site(site))
     }
 }
 
@@ -360,7 +371,7 @@ fn raise(peaks: &mut Map<u32, u64>, pid: u32, live: u64) {
 }
 
 impl Loop {
-    fn add(&mut self, op: Op, function: u32, ns: u64) {
+    fn add(&mut self, op: Op, (function, site): (u32, Option<Site>), ns: u64) {
         self.ns = self.ns.saturating_add(ns);
         match op {
             Op::Free => self.free += 1,
@@ -368,6 +379,7 @@ impl Loop {
                 if self.free > 0 {
                     self.free -= 1;
                     self.again += 1;
+                    self.sites.add(site);
                 }
                 self.function.get_or_insert(function);
             }
@@ -388,6 +400,25 @@ impl Names {
 
     pub fn function(&mut self, name: &str) -> u32 {
         self.functions.number(Some(name), |name| name.unwrap_or_else(|| OTHERS.into()), |_, _| true) as u32
+    }
+
+    /// Keeps the text of a call site.
+    fn site(&mut self, site: Site, stacks: &Stacks) {
+        self.sites.entry(site).or_insert_with(|| stacks.text(site).into());
+    }
+
+    /// A call site of which only the text is known, as in the figures of a recording without events.
+    pub fn site_of_text(&mut self, text: &str) -> Option<Site> {
+        let known = self.sites.iter().find(|(_, known)| ***known == *text).map(|(site, _)| *site);
+        known.or_else(|| {
+            let site = Site::new(u32::try_from(self.sites.len() + 1).ok()?)?;
+            self.sites.insert(site, text.into());
+            Some(site)
+        })
+    }
+
+    pub fn of_site(&self, site: Site) -> &str {
+        self.sites.get(&site).map_or("?", |text| text)
     }
 
     pub fn of_function(&self, function: u32) -> &str {
@@ -429,6 +460,7 @@ impl Leftover {
             size: self.live.size,
             age_ns: self.age_ns(),
             function: names.of_function(self.live.function).to_owned(),
+            site: self.live.site.map(|site| names.of_site(site).to_owned()),
             begin: self.live.begin,
             at_exit: self.at_exit,
         }
@@ -456,7 +488,7 @@ impl LeftoverSums {
 
 impl LiveAllocation {
     fn group(&self, space: u8) -> Group {
-        Group::of(self.function, space, self.size)
+        Group::of(self.function, space, self.size, self.site)
     }
 
     fn began(&self) -> Moment {

@@ -92,6 +92,7 @@ pub fn call_of(line: &Line) -> Option<(u64, u32, u32)> {
         Body::KernelEnd(end) => (end.begin, end.pid, end.tid),
         Body::Memory(memory) => (memory.begin, memory.pid, memory.tid),
         Body::Transfer(transfer) => (transfer.begin, transfer.pid, transfer.tid),
+        Body::Block(block) => (block.begin.unwrap_or(line.event_id), block.pid, block.tid),
         Body::Instant(instant) => (line.event_id, instant.pid, instant.tid),
         _ => return None,
     })

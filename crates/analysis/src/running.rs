@@ -48,7 +48,7 @@ impl Summary {
             page.section("Copies by direction: none");
         }
         sections::copies(&mut page, &figures);
-        figures.failures = self.failures.finish(std::iter::empty());
+        figures.failures = self.failures.finish(std::iter::empty(), &|site| self.stacks.text(site));
         sections::failures(&mut page, &figures);
         self.still_open(&mut page, now.at_ns);
         page.line("");

@@ -77,7 +77,8 @@ fn largest(page: &mut Page, leaks: &Leaks) {
 pub(super) fn leak_row(page: &mut Page, leak: &Leak) {
     let Leak { ptr, size, pid, begin, .. } = leak;
     let (age, function) = (duration(leak.age_ns), clean(&leak.function));
-    let words = format!("{size:>12} bytes, {age} old, by {function} in pid {pid} (event {begin})");
+    let site = leak.site.as_ref().map(|site| format!(", {}", clean(site))).unwrap_or_default();
+    let words = format!("{size:>12} bytes, {age} old, by {function} in pid {pid} (event {begin}){site}");
     page.wrapped(&format!("  {ptr:>14}  "), &words);
 }
 
@@ -273,6 +274,24 @@ fn error_window(page: &mut Page, window: &ErrorWindow) {
     page.more(window.kernels.len(), TOP, "kernels");
 }
 
+/// The heaviest call sites of each role; `report stacks` has the stacks.
+pub fn stacks(page: &mut Page, figures: &Figures) {
+    let Some(stacks) = &figures.stacks else { return };
+    let (calls, distinct) = (plural(stacks.calls, "call"), plural(stacks.stacks, "call stack"));
+    page.section(&format!("Where calls come from: {calls} from {distinct} (`gpurec report stacks`)"));
+    for role in &stacks.by_role {
+        for row in role.top.iter().take(SITES).filter(|row| !row.site.is_empty()) {
+            let bytes = if row.bytes > 0 { format!(", {}", size(row.bytes)) } else { String::new() };
+            let time = if row.total_ns > 0 { format!(", {}", duration(row.total_ns)) } else { String::new() };
+            let words = format!("{}: {}{time}{bytes}", clean(&row.site), plural(row.calls, "call"));
+            page.wrapped(&format!("  {:<7} ", role.role), &words);
+        }
+    }
+}
+
+/// Number of call sites of a role in the summary.
+const SITES: usize = 2;
+
 pub fn findings(page: &mut Page, figures: &Figures) {
     if figures.findings.is_empty() {
         return;
@@ -282,6 +301,8 @@ pub fn findings(page: &mut Page, figures: &Figures) {
         let cost = finding.cost_ns.map(|ns| format!(", {}", duration(ns))).unwrap_or_default();
         let (what, times, advice) =
             (clean(&finding.what), plural(finding.times, "time"), clean(&finding.advice));
-        page.wrapped("  - ", &format!("{what}: {times}{cost}; try: {advice}"));
+        let site =
+            finding.site.as_ref().map(|site| format!(", most from {}", clean(site))).unwrap_or_default();
+        page.wrapped("  - ", &format!("{what}: {times}{cost}{site}; try: {advice}"));
     }
 }

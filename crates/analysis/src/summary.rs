@@ -20,6 +20,7 @@ use super::habits::{FinishedCall, Habits};
 use super::kernels::{Kernels, Shape};
 use super::left_out::LeftOut;
 use super::memory::Memories;
+use super::stacks::Stacks;
 use super::tally::{OTHER_SYNC, Role, Tally};
 use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
@@ -103,6 +104,7 @@ pub struct Summary {
     stored: Option<serde_json::Value>,
     pub(super) memories: Memories,
     pub(super) transfers: Transfers,
+    pub(super) stacks: Stacks,
     pub(super) devices: Devices,
     pub(super) kernels: Kernels,
     errors: Errors,
@@ -127,6 +129,7 @@ impl Summary {
         if !matches!(line.body, Body::Finish(_)) {
             self.memories.at(line.event_id);
         }
+        self.stacks.line(line);
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
             Body::End(end) => self.end(line, end),
@@ -150,20 +153,22 @@ impl Summary {
             Body::Finish(finish) => self.finished(finish),
             Body::Memory(memory) => {
                 self.habits.holds(memory);
-                self.memories.add(line.ts_ns, memory, self.took(memory.begin));
+                let took = self.took(memory.begin);
+                self.memories.add(line.ts_ns, memory, took, &self.stacks);
                 self.devices.memory(memory);
             }
             Body::Transfer(transfer) => {
                 self.habits.copied(line.ts_ns, transfer);
                 let launches = self.habits.launches(transfer.pid);
-                self.transfers.add(transfer, self.took(transfer.begin), launches);
+                let site = self.stacks.site_of(transfer.begin);
+                self.transfers.add(transfer, self.took(transfer.begin), launches, site);
                 self.devices.moved(transfer);
             }
             Body::KernelBegin(begin) => self.driver.began(line.event_id, line.ts_ns, begin),
             Body::KernelEnd(end) => self.kernel_end(end),
             Body::Instant(instant) => self.instant(instant),
             Body::Xid(xid) => self.driver.xid(line.ts_ns, xid),
-            Body::Unknown(_) => {}
+            Body::Stack(_) | Body::Block(_) | Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
     }
@@ -293,7 +298,17 @@ impl Summary {
         let ns = end.duration_ns.unwrap_or(0);
         self.categories.add(tally.category, ns);
         let error = end.error.as_deref();
-        self.habits.add(&FinishedCall { pid: end.pid, tid: end.tid, function, tally, error, ns, at_ns });
+        let site = self.stacks.site_of(end.begin);
+        self.habits.add(&FinishedCall {
+            pid: end.pid,
+            tid: end.tid,
+            function,
+            tally,
+            error,
+            ns,
+            at_ns,
+            site,
+        });
     }
 
     fn took(&self, begin: u64) -> u64 {
@@ -353,12 +368,15 @@ impl Summary {
         let all = named.into_iter().chain(&merged);
         figures.functions = all.filter_map(|tally| tally.figures(with_kernel)).collect();
         figures.failures =
-            self.failures.finish(self.open.iter().filter_map(|open| open.of.failed.as_deref()));
+            self.failures.finish(self.open.iter().filter_map(|open| open.of.failed.as_deref()), &|site| {
+                self.stacks.text(site)
+            });
         figures.kernel_space = self.driver.finish(|function| self.name_of(function));
         figures.functions.sort_by(|a, b| (b.total_ns, &a.name).cmp(&(a.total_ns, &b.name)));
         figures.sync.by_function = sync_functions(&figures.functions);
         figures.memory = self.memories.finish(at_ns);
         figures.transfers = self.transfers.finish();
+        figures.stacks = self.stack_figures(&figures.in_flight);
         figures.devices = self.devices.finish();
         (figures.kernels, figures.more_kernels) = self.kernels.finish();
         figures.error_windows = self.errors.finish();
@@ -393,11 +411,11 @@ impl Summary {
 
     fn findings(&self, whole_ns: u64) -> Vec<Finding> {
         let mut all = self.memories.findings(self.categories.but_init_ns());
-        all.extend(self.kernels.findings(|pid| self.habits.waited_ns(pid)));
-        all.extend(self.transfers.findings(whole_ns));
+        all.extend(self.kernels.findings(|pid| self.habits.waited_ns(pid), &self.stacks));
+        all.extend(self.transfers.findings(whole_ns, &self.stacks));
         // These findings rely on the absence of calls.
         if !self.budget.left_out() && self.about.left_out.is_none() {
-            all.extend(self.habits.findings(|function| self.name_of(function), whole_ns));
+            all.extend(self.habits.findings(|function| self.name_of(function), whole_ns, &self.stacks));
         }
         all
     }

@@ -71,6 +71,7 @@ impl Script {
                 parent,
                 args: Args::raw(&[1, 0xffff_ffff_ffff_ffff]),
                 launch: None,
+                stack: None,
                 no_return: None,
             }),
         )

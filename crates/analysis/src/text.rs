@@ -32,6 +32,7 @@ pub fn print(figures: &Figures, width: usize) -> String {
         sections::failures,
         sections::error_windows,
         sections::findings,
+        sections::stacks,
         in_flight,
         processes,
         libraries,

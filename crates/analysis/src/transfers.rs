@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::figures::{DirectionFigures, Finding, OTHERS, TransferFigures};
+use super::stacks::{Places, Site, Stacks};
 use gpurec_trace::Transfer;
 use gpurec_trace::bounds::{Entries, entry};
 use gpurec_trace::hash::Map;
@@ -40,11 +41,12 @@ struct Pageable {
     count: u64,
     bytes: u64,
     ns: u64,
+    sites: Places,
 }
 
 impl Transfers {
     /// `ns` is the duration of the call, if known; `launches` is the number of launches of the process so far.
-    pub fn add(&mut self, transfer: &Transfer, ns: u64, launches: u64) {
+    pub fn add(&mut self, transfer: &Transfer, ns: u64, launches: u64, site: Option<Site>) {
         let name = Some(transfer.direction.as_ref()).filter(|name| name.len() < LONGEST);
         let new = |name: Option<Arc<str>>| {
             let direction = name.as_deref().unwrap_or(OTHERS).to_owned();
@@ -65,18 +67,19 @@ impl Transfers {
             seen.pageable_count += 1;
             seen.pageable_bytes = seen.pageable_bytes.saturating_add(size);
             if size >= SMALL {
-                self.pageable(transfer.pid, size, ns, launches);
+                self.pageable(transfer.pid, size, ns, launches, site);
             }
         }
     }
 
-    fn pageable(&mut self, pid: u32, size: u64, ns: u64, launches: u64) {
+    fn pageable(&mut self, pid: u32, size: u64, ns: u64, launches: u64, site: Option<Site>) {
         let Some(seen) = entry(&mut self.pageable, pid, PROCESSES) else { return };
         seen.rounds += u64::from(seen.launches.replace(launches).is_some_and(|before| launches > before));
         if seen.rounds > 0 {
             seen.count += 1;
             seen.bytes = seen.bytes.saturating_add(size);
             seen.ns = seen.ns.saturating_add(ns);
+            seen.sites.add(site);
         }
     }
 
@@ -90,10 +93,12 @@ impl Transfers {
     }
 
     /// Findings for a recording of `whole_ns`.
-    pub fn findings(&self, whole_ns: u64) -> Option<Finding> {
+    pub fn findings(&self, whole_ns: u64, stacks: &Stacks) -> Option<Finding> {
         let again = || self.pageable.values().filter(|seen| seen.rounds >= ROUNDS);
         let bytes = again().map(|seen| seen.bytes).fold(0, u64::saturating_add);
         let ns = again().map(|seen| seen.ns).fold(0, u64::saturating_add);
+        let mut sites = Places::default();
+        again().for_each(|seen| sites.merge(&seen.sites));
         (bytes >= WORTH && ns >= whole_ns / SHARE).then(|| {
             Finding::new(
                 format!("copies of {bytes} bytes between the device and pageable host memory, again and again"),
@@ -101,6 +106,7 @@ impl Transfers {
                 Some(ns),
                 "allocate the host's side with cudaHostAlloc, pin it with cudaHostRegister, or in PyTorch with pin_memory=True",
             )
+            .at(&sites, |site| stacks.text(site))
         })
     }
 }

@@ -13,6 +13,7 @@ use super::schema::{
     Always, Group, Hex, HexOrDefault, Key, Micros, NonEmpty, NonZeroMicros, OrDefault, Sink, Source,
 };
 use super::schema::{key, line_schema};
+use super::stack::Stack;
 
 /// The version of the schema. Keys may be added under the same number; the number grows when a new trace would mislead
 /// a reader of the old schema.
@@ -53,6 +54,8 @@ pub enum Body<'a> {
     End(End<'a>),
     Memory(Memory<'a>),
     Transfer(Transfer<'a>),
+    Block(Block<'a>),
+    Stack(Stack<'a>),
     KernelBegin(KernelBegin<'a>),
     KernelEnd(KernelEnd<'a>),
     Instant(Instant<'a>),
@@ -87,6 +90,8 @@ line_schema! {
         /// The event_id of the call that encloses this one.
         parent: Option<u64> = "parent",
         args: Args<'a> = "args" detail,
+        /// With `--stacks`: the number of the stack. The calls inside this one have the same.
+        stack: Option<u64> = "stack" detail,
         /// Only for launches and for calls that put a kernel into a graph.
         launch: Option<Launch<'a>>,
         /// Why its return is not watched: the call has no `End` and encloses nothing.
@@ -189,6 +194,25 @@ line_schema! {
         duration_ns: Option<u64> as Micros = "duration_us",
     }
     computed bytes_per_sec: Option<u64> = "bytes_per_sec" detail;
+
+    /// PyTorch's allocator handed out or took back a block. The block lies in memory that `Memory` counts.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Block<'a> {
+        pid: u32 = "pid",
+        tid: u32 = "tid",
+        /// The event_id of the enclosing recorded call, if there is one.
+        begin: Option<u64> = "begin" detail,
+        /// The probe.
+        name: Cow<'a, str> = head function,
+        op: Op = "op",
+        ptr: u64 as Hex = "ptr" detail,
+        /// None if it could not be read.
+        size: Option<u64> = "size" detail,
+        device: Option<u32> = "device" detail,
+        stream: Option<u64> as Hex = "stream" detail,
+        /// The number of the stack.
+        stack: Option<u64> = "stack" detail,
+    }
 
     /// With `--kernel`: an ioctl or a function of the driver began. Depth and parent continue from the calls in user
     /// space: the parent is the enclosing call or event.
@@ -297,6 +321,7 @@ pub(super) fn frequent<'a, S: Source<'a>>(from: &mut S) -> Result<Option<Body<'a
         },
         "memory" => Body::Memory(Group::read(from)?),
         "transfer" => Body::Transfer(Group::read(from)?),
+        "block" => Body::Block(Group::read(from)?),
         _ => return Ok(None),
     }))
 }
@@ -313,6 +338,7 @@ macro_rules! rare_lines {
                     Body::End(it) => ("userspace", &it.name),
                     Body::Memory(it) => ("memory", &it.name),
                     Body::Transfer(it) => ("transfer", &it.name),
+                    Body::Block(it) => ("block", &it.name),
                     Body::KernelBegin(it) => (it.kind.name(), &it.name),
                     Body::KernelEnd(it) => (it.kind.name(), &it.name),
                     Body::Instant(it) => (it.kind.name(), &it.name),
@@ -360,6 +386,7 @@ rare_lines! { it:
     "lost" "lost" [Lost(it)];
     "budget" "budget" [Budget(it)];
     "suspend" "suspend" [Suspend(it)];
+    "stack" "stack" [Stack(it)];
     "end" "end" [Finish(it)];
 }
 
@@ -372,6 +399,7 @@ impl Body<'_> {
             Body::End(it) => it.show(to),
             Body::Memory(it) => it.show(to),
             Body::Transfer(it) => it.show(to),
+            Body::Block(it) => it.show(to),
             Body::KernelBegin(it) => it.show(to),
             Body::KernelEnd(it) => it.show(to),
             Body::Instant(it) => it.show(to),

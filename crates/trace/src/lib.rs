@@ -23,6 +23,7 @@ mod reader;
 mod reason;
 mod scan;
 mod schema;
+mod stack;
 #[cfg(test)]
 mod tests;
 pub mod text;
@@ -37,7 +38,8 @@ pub use enums::{EndKind, Kind, Op, Retval, word};
 #[cfg(test)]
 use event::Unknown;
 pub use event::{
-    Begin, Body, End, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory, SCHEMA, Transfer, Where,
+    Begin, Block, Body, End, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory, SCHEMA, Transfer,
+    Where,
 };
 pub use lines::fits;
 pub use notes::Notes;
@@ -49,6 +51,7 @@ pub use rare::{
 pub use reader::{ReadError, Reader, open};
 pub use reason::{HookError, Incomplete, Reason, Reasons, Resumer, reasons};
 pub use schema::{Datum, Key, Sink};
+pub use stack::{Frame, MOST_FRAMES, Stack, last_part};
 pub use value::{Arg, List, Value};
 pub use writer::LineWriter;
 

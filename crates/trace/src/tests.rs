@@ -88,6 +88,7 @@ impl Random {
                 0 => Args::raw(&registers),
                 _ => Args::Named(self.named(2)),
             },
+            stack: (self.below(4) == 0).then(|| self.number()),
             launch: (self.below(2) == 0).then(|| self.launch()),
             no_return: (self.below(4) == 0).then(|| Cow::Owned(self.text())),
         })
@@ -155,6 +156,21 @@ impl Random {
         })
     }
 
+    fn block(&mut self) -> Body<'static> {
+        Body::Block(Block {
+            name: Cow::Owned(self.text()),
+            pid: self.number() as u32,
+            tid: self.number() as u32,
+            begin: (self.below(2) == 0).then(|| self.number()),
+            op: if self.below(2) == 0 { Op::Alloc } else { Op::Free },
+            ptr: self.number(),
+            size: (self.below(4) > 0).then(|| self.number()),
+            device: (self.below(4) > 0).then(|| self.number() as u32),
+            stream: (self.below(4) > 0).then(|| self.number()),
+            stack: (self.below(2) == 0).then(|| self.number()),
+        })
+    }
+
     fn end(&mut self) -> Body<'static> {
         Body::End(End {
             name: Cow::Owned(self.text()),
@@ -187,13 +203,14 @@ impl Random {
         Line {
             event_id: self.number(),
             ts_ns: self.number(),
-            body: match self.below(7) {
+            body: match self.below(8) {
                 0 => self.begin(),
                 1 => self.memory(),
                 2 => self.transfer(),
                 3 => self.kernel_begin(),
                 4 => self.kernel_end(),
                 5 => self.instant(),
+                6 => self.block(),
                 _ => self.end(),
             },
         }
@@ -284,6 +301,34 @@ fn header() -> Header {
     }
 }
 
+fn stack() -> Stack<'static> {
+    Stack {
+        stack: 7,
+        pid: 7,
+        frames: vec![
+            Frame::Native {
+                function: Some("at::empty<\"x\">".into()),
+                module: "/opt/libtorch.so".into(),
+                build_id: Some("ab12".into()),
+                offset: 0x1f,
+                file: Some("/src/empty.cpp".into()),
+                line: Some(12),
+            },
+            Frame::Native {
+                function: None,
+                module: "/opt/stripped.so".into(),
+                build_id: None,
+                offset: u64::MAX,
+                file: None,
+                line: None,
+            },
+            Frame::Python { function: "größe".into(), file: "/home/ada/train.py".into(), line: Some(88) },
+            Frame::Python { function: "<module>".into(), file: "<string>".into(), line: None },
+        ],
+        cut: true,
+    }
+}
+
 /// One line of every kind that is written through serde.
 fn cold_lines() -> Vec<Line<'static>> {
     let refused =
@@ -332,6 +377,7 @@ fn cold_lines() -> Vec<Line<'static>> {
             why: None,
         }),
         Body::Suspend(Suspend { slept_ns: 30_012_345_678_901 }),
+        Body::Stack(stack()),
         Body::Finish(Box::new(Finish {
             events: 8,
             lost: 1,
@@ -388,7 +434,11 @@ fn cold_lines_have_the_keys_of_the_contract() {
     assert!(values[9]["percent"].is_null() && values[9]["pid"].is_null());
     let suspend = json!({"event_id": 10, "ts": values[10]["ts"], "type": "suspend", "name": "suspend", "slept_us": 30_012_345_678.901});
     assert_eq!(values[10], suspend);
-    assert_eq!(values[11]["in_flight"][0]["duration_us"], 12345.678);
+    let native = json!({"kind": "native", "function": null, "module": "/opt/stripped.so", "build_id": null, "offset": "0xffffffffffffffff"});
+    let python = json!({"kind": "python", "function": "<module>", "file": "<string>", "line": null});
+    assert_eq!((&values[11]["frames"][1], &values[11]["frames"][3]), (&native, &python));
+    assert_eq!((&values[11]["name"], &values[11]["cut"]), (&json!("stack"), &json!(true)));
+    assert_eq!(values[12]["in_flight"][0]["duration_us"], 12345.678);
     assert!(text.starts_with("{\"event_id\":0,\"ts\":0.000000000,\"type\":\"header\""));
 }
 

@@ -85,6 +85,11 @@ fn smaller<'a>(line: &Line<'a>) -> Line<'a> {
             library.not_hooked.clear();
             library.single_stepped.clear();
         }
+        Body::Stack(stack) => {
+            stack.cut |= stack.frames.len() > WORDS;
+            stack.frames.truncate(WORDS);
+            stack.frames = stack.frames.iter().map(|frame| frame.shortened(LONGEST_NAME)).collect();
+        }
         Body::Process(Process::Exec(Exec { command, .. }) | Process::Found(Found { command, .. })) => {
             command.truncate(WORDS);
             command.iter_mut().for_each(|word| *word = short(word, LONGEST_NAME));
@@ -111,6 +116,7 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
         Body::End(it) => frequent(out, line, of_type!("userspace"), &it.name, it),
         Body::Memory(it) => frequent(out, line, of_type!("memory"), &it.name, it),
         Body::Transfer(it) => frequent(out, line, of_type!("transfer"), &it.name, it),
+        Body::Block(it) => frequent(out, line, of_type!("block"), &it.name, it),
         Body::KernelBegin(it) => frequent(out, line, of_kind(it.kind), &it.name, it),
         Body::KernelEnd(it) => frequent(out, line, of_kind(it.kind), &it.name, it),
         Body::Instant(it) => frequent(out, line, of_kind(it.kind), &it.name, it),

@@ -3,6 +3,7 @@
 
 mod order;
 mod rows;
+mod sites;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -39,6 +40,8 @@ struct Diff<'a> {
     gathered: [Measurements; 2],
     totals: Vec<Total>,
     changes: ChangeList,
+    /// None: one of the recordings has no call sites, or not all.
+    sites: Option<sites::SiteChanges>,
     /// Differences that make the recordings hard to compare.
     caveats: Vec<String>,
     verdicts: Vec<Verdict>,
@@ -74,6 +77,7 @@ impl<'a> Diff<'a> {
             totals: rows::totals(&gathered),
             caveats: rows::caveats(&gathered),
             changes: order::ordered(rows),
+            sites: sites::changes(&gathered),
             verdicts: thresholds.iter().map(|given| thresholds::judge(given, &gathered)).collect(),
             gathered,
         })
@@ -91,6 +95,7 @@ impl<'a> Diff<'a> {
             "totals": self.totals.iter().map(Total::json).collect::<Vec<_>>(),
             "changes": changes,
             "unchanged": self.changes.unchanged,
+            "call_sites": self.sites.as_ref().map(sites::SiteChanges::json),
             "passed": self.verdicts.iter().all(|verdict| verdict.status() == 0),
             "thresholds": self.verdicts.iter().map(Verdict::json).collect::<Vec<_>>(),
         })

@@ -195,6 +195,10 @@ pub fn caveats(gathered: &[Measurements; 2]) -> Vec<String> {
     if kernel.first() != kernel.last() {
         said.push("only one of the two was recorded with --kernel, which makes every call slower".into());
     }
+    let stacks = gathered.each_ref().map(|side| side.whole.figures.stacks.is_some());
+    if stacks.first() != stacks.last() {
+        said.push("only one of the two was recorded with --stacks: call sites are not compared".into());
+    }
     for api in [Api::Runtime, Api::Driver] {
         let has =
             |side: &Measurements| side.whole.calls.functions.list.iter().any(|s| cuda::api(&s.name) == api);

@@ -231,3 +231,48 @@ fn thresholds_know_zero_and_what_is_new() {
     let error = thresholds::read(&["cudaMalloc.cals=10%".into()]).err().unwrap();
     assert!(error.is::<crate::Usage>() && error.to_string().contains("column 12"), "{error}");
 }
+
+/// A site that only moved to another line is neither new nor gone.
+#[test]
+fn a_call_site_that_appeared_is_named() {
+    use crate::stacks::tests::training;
+    use crate::views::tests::Written;
+    let before = training(true);
+    let after = before.replace(r#""line":50"#, r#""line":52"#).replace(
+        r#""function":"load_batch","file":"/home/ada/train.py","line":88"#,
+        r#""function":"prefetch","file":"/home/ada/train.py","line":95"#,
+    );
+    let [before, after] = [Written::new("sites-before", &before), Written::new("sites-after", &after)];
+    let done = compared(before.path(), after.path(), &[]);
+    let sites = &done.json["call_sites"];
+    let names = |rows: &Value| -> Vec<String> {
+        rows.as_array().unwrap().iter().map(|row| format!("{} {}", row["role"], row["call_site"])).collect()
+    };
+    let expected = |site: &str| [format!("\"copy\" \"{site}\""), format!("\"alloc\" \"{site}\"")];
+    assert_eq!(names(&sites["appeared"]), expected("train.py:95 prefetch"));
+    assert_eq!(names(&sites["gone"]), expected("train.py:88 load_batch"));
+    assert!(
+        done.text.contains("Call sites that appeared:") && !done.text.contains(":52 wait"),
+        "{}",
+        done.text
+    );
+    let same = compared(before.path(), before.path(), &[]);
+    assert!(
+        !same.text.contains("Call sites that") && same.json["call_sites"]["gone"] == serde_json::json!([])
+    );
+    let without = Written::new("sites-without", &before_without_stacks());
+    let done = compared(without.path(), before.path(), &[]);
+    assert!(done.text.contains("only one of the two was recorded with --stacks"), "{}", done.text);
+    assert!(done.json["call_sites"].is_null());
+}
+
+fn before_without_stacks() -> String {
+    let text = crate::stacks::tests::training(true);
+    let kept = text.lines().filter(|line| !line.contains(r#""type":"stack""#));
+    let mut without: String = kept
+        .map(|line| line.split(",\"stack\":").next().unwrap().to_owned())
+        .map(|line| if line.ends_with('}') { line + "\n" } else { line + "}\n" })
+        .collect();
+    without.retain(|c| c != '\r');
+    without
+}

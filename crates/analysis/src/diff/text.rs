@@ -10,6 +10,7 @@ use gpurec_cuda as cuda;
 
 const TOP_COUNTS: usize = 20;
 const TOP_TIMES: usize = 10;
+const TOP_SITES: usize = 10;
 
 pub fn print(diff: &Diff, top: Option<usize>, width: usize) -> String {
     let mut page = Page::new(width);
@@ -21,6 +22,9 @@ pub fn print(diff: &Diff, top: Option<usize>, width: usize) -> String {
     }
     totals(&mut page, diff);
     counts(&mut page, diff, top.unwrap_or(TOP_COUNTS));
+    if let Some(sites) = &diff.sites {
+        sites.print(&mut page, top.unwrap_or(TOP_SITES));
+    }
     times(&mut page, diff, top.unwrap_or(TOP_TIMES));
     thresholds(&mut page, diff);
     page.into_text()

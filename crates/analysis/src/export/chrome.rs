@@ -4,8 +4,10 @@
 
 use super::details;
 use super::object::Object;
-use super::sink::{At, Cause, Link, Sink, Source, name};
+use super::sink::{At, Cause, Link, Sink, Source, name, stack_of};
+use super::stack_frames::StackFrames;
 use super::tracks::{Process, Space, Track};
+use crate::stacks::Stacks;
 use gpurec_trace::{Datum, Line, json};
 
 #[derive(Default)]
@@ -16,6 +18,7 @@ pub struct Chrome {
     wall_ns: Option<u64>,
     notes: Vec<String>,
     file: String,
+    frames: StackFrames,
 }
 
 impl Chrome {
@@ -95,6 +98,7 @@ impl Sink for Chrome {
 
     fn source(&mut self, source: &Source) {
         self.file = source.file.to_owned();
+        self.frames.next_source();
     }
 
     fn clock(&mut self, wall_ns: u64) {
@@ -113,8 +117,16 @@ impl Sink for Chrome {
         self.metadata("thread_sort_index", track, "sort_index", Datum::Number(track.uuid));
     }
 
-    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Link) {
+    fn takes_stacks(&self) -> bool {
+        true
+    }
+
+    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Link, stacks: &Stacks) {
         self.event(name(line), line.body.head().0, b"B", at.ts_ns, at.track);
+        if let Some(innermost) = stack_of(line).and_then(|stack| self.frames.innermost(stack, stacks)) {
+            self.out.extend_from_slice(b",\"sf\":");
+            json::number(&mut self.out, innermost);
+        }
         self.details(line);
         if let Link::In { ioctl, from_ns, .. } = linked {
             // The arrow starts at the begin of the call, where the ioctl has not begun yet.
@@ -163,7 +175,9 @@ impl Sink for Chrome {
     }
 
     fn finish(&mut self) {
-        self.out.extend_from_slice(b"\n],\"otherData\":");
+        self.out.extend_from_slice(b"\n]");
+        self.frames.write(&mut self.out);
+        self.out.extend_from_slice(b",\"otherData\":");
         let mut data = Object::new(&mut self.out);
         data.put("made_by", Datum::Text(concat!("gpurec ", env!("CARGO_PKG_VERSION"))));
         // As text: the number has more digits than a JSON number can hold.

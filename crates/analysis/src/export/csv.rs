@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::details;
 use super::sink::{At, Cause, Link, Sink, Source};
+use crate::stacks::Stacks;
 use crate::ui;
 use gpurec_trace::{self as trace, Body, Datum, End, KernelEnd, Key, Line, json};
 
@@ -238,7 +239,7 @@ impl Sink for Csv {
         text(&mut self.file, source.file);
     }
 
-    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _linked: Link) -> Row {
+    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _linked: Link, _: &Stacks) -> Row {
         let mut row = self.spare.pop().unwrap_or_default();
         Csv::start(&self.file, &mut row, line.event_id, at.ts_ns);
         let duration_at = row.len();

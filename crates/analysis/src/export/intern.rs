@@ -1,4 +1,4 @@
-//! Interned text, as in Perfetto's incremental state: written once, then referenced by number. In: text. Out: its
+//! InternTable text, as in Perfetto's incremental state: written once, then referenced by number. In: text. Out: its
 //! number, and for new text the entry that defines the number. The table is bounded: text that does not fit is written
 //! out each time.
 

@@ -1,23 +1,28 @@
 //! `gpurec export`: converts traces for other programs.
 //!
 //! In: traces. Out: Chrome's trace event JSON, Perfetto's protocol buffers, or a table, written while the traces are
-//! read. Several traces, such as those of the ranks of a job, become one, aligned by wall clock. Not here: sums or
+//! read; or a profile by call stack, written at their end. Several traces, such as those of the ranks of a job, become one, aligned by wall clock. Not here: sums or
 //! judgements; an export only converts what the trace says.
 
 mod annotate;
+mod callstacks;
 mod chrome;
 mod csv;
 mod details;
+mod folded;
 mod intern;
 mod object;
 mod output;
 mod perfetto;
+mod pprof;
 mod proto;
 mod sink;
+mod stack_frames;
 #[cfg(test)]
 mod tests;
 mod tracks;
 mod walk;
+mod weights;
 
 use std::fs;
 use std::io::{IsTerminal, stdout};
@@ -28,6 +33,7 @@ use anyhow::{Context, Result, bail};
 use super::views::ONLY_FIGURES;
 use super::{Only, read};
 use crate::Usage;
+use crate::stacks::Weight;
 use crate::ui;
 use gpurec_trace::Body;
 use gpurec_trace::time;
@@ -42,35 +48,95 @@ pub struct ExportConfig {
     /// None or `-`: standard output.
     pub output: Option<PathBuf>,
     pub only: Only,
+    /// Only for `Folded`; by default time.
+    pub by: Option<Weight>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-pub enum ExportFormat {
+/// The one list of formats: a row makes the value of `--format`, its place in `ExportFormat::ALL`, and its writer. The
+/// tests and the fuzz check go through `ALL`.
+macro_rules! formats {
+    (|$by:ident| $($(#[$doc:meta])* $name:ident = $sink:expr, $bytes:ident;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+        pub enum ExportFormat {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl ExportFormat {
+            pub const ALL: &[ExportFormat] = &[$(ExportFormat::$name),*];
+
+            /// The name that `--format` has for it.
+            pub fn name(self) -> String {
+                format!("{self:?}").to_lowercase()
+            }
+
+            fn bytes(self) -> Bytes {
+                match self {
+                    $(ExportFormat::$name => Bytes::$bytes,)*
+                }
+            }
+
+            /// Writes the traces. Returns notes for the user.
+            fn write(
+                self,
+                files: &[PathBuf],
+                only: &Only,
+                $by: Weight,
+                base_ns: Option<i64>,
+                output: Output,
+            ) -> Result<Vec<String>> {
+                match self {
+                    $(ExportFormat::$name => write($sink, files, only, base_ns, output),)*
+                }
+            }
+        }
+    };
+}
+
+impl ExportFormat {
+    /// Whether the format itself is packed as the name of the file says.
+    pub fn packs_as(self, output: Option<&Path>) -> bool {
+        let extension = output.and_then(Path::extension);
+        self == ExportFormat::Pprof && extension.is_some_and(|extension| extension == "gz")
+    }
+}
+
+/// Whether a format may be shown in a terminal.
+#[derive(PartialEq, Eq)]
+enum Bytes {
+    Text,
+    Binary,
+}
+
+formats! { |by|
     /// JSON for ui.perfetto.dev and chrome://tracing
-    Chrome,
+    Chrome = chrome::Chrome::new(), Text;
     /// Protobuf for ui.perfetto.dev and trace_processor: smaller and faster
-    Perfetto,
+    Perfetto = perfetto::Perfetto::default(), Binary;
     /// One row for each call, for a spreadsheet or a dataframe
-    Csv,
+    Csv = csv::Csv::new(), Text;
+    /// Folded stacks for flamegraph.pl and inferno, of a recording with --stacks
+    Folded = folded::Folded::new(by), Text;
+    /// Stacks for go tool pprof, Pyroscope and speedscope, of a recording with --stacks
+    Pprof = pprof::Pprof::default(), Binary;
 }
 
 pub fn export(config: &ExportConfig) -> Result<u8> {
     let files = read::or_newest(&config.files);
     let path = config.output.as_deref().filter(|path| *path != Path::new("-"));
-    if path.is_none() && config.format == ExportFormat::Perfetto && stdout().is_terminal() {
+    if path.is_none() && config.format.bytes() == Bytes::Binary && stdout().is_terminal() {
+        let name = config.format.name();
+        return Err(Usage(format!("{name} is a binary format: give -o FILE, or pipe it to a program")).into());
+    }
+    if config.by.is_some() && config.format != ExportFormat::Folded {
+        let name = config.format.name();
         return Err(
-            Usage("Perfetto's format is binary: give -o FILE, or pipe it to a program".to_owned()).into()
+            Usage(format!("--by is for export --format folded: {name} has no weights, or has all")).into()
         );
     }
     let base_ns = if files.len() > 1 { earliest(&files)? } else { None };
     let output = Output::new(path, &files)?;
-    let said = match config.format {
-        ExportFormat::Chrome => write(chrome::Chrome::new(), &files, &config.only, base_ns, output),
-        ExportFormat::Perfetto => write(perfetto::Perfetto::default(), &files, &config.only, base_ns, output),
-        ExportFormat::Csv => write(csv::Csv::new(), &files, &config.only, base_ns, output),
-    }?;
-    for text in said {
+    for text in config.format.write(&files, &config.only, config.by.unwrap_or_default(), base_ns, output)? {
         ui::say(&text);
     }
     Ok(0)

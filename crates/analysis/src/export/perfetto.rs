@@ -5,11 +5,13 @@
 //! at its end, such as an interrupt, begins before events already written; readers sort by time.
 
 use super::annotate::Annotator;
+use super::callstacks::Callstacks;
 use super::details;
 use super::intern::{CATEGORIES, EVENTS, InternTable};
 use super::proto;
-use super::sink::{At, Cause, Link, Sink, Source, name};
+use super::sink::{At, Cause, Link, Sink, Source, name, stack_of};
 use super::tracks::{Process, Space, Track};
+use crate::stacks::Stacks;
 use gpurec_trace::{Datum, Line};
 
 const PACKET: u32 = 1;
@@ -37,6 +39,7 @@ const EVENT_CATEGORY: u32 = 22;
 const EVENT_NAME: u32 = 23;
 const EVENT_COUNTER_VALUE: u32 = 30;
 const EVENT_FLOW: u32 = 47;
+const EVENT_CALLSTACK_IID: u32 = 56;
 
 const SLICE_BEGIN: u64 = 1;
 const SLICE_END: u64 = 2;
@@ -69,6 +72,7 @@ struct Text {
     names: InternTable<EVENTS>,
     categories: InternTable<CATEGORIES>,
     annotator: Annotator,
+    callstacks: Callstacks,
 }
 
 /// An event without its annotations.
@@ -80,6 +84,7 @@ struct Event<'a> {
     name: Option<(&'a str, &'a str)>,
     flow: Option<u64>,
     value: Option<u64>,
+    callstack: Option<u64>,
 }
 
 impl Perfetto {
@@ -99,7 +104,7 @@ impl Perfetto {
     /// Writes an event; `annotations` writes its annotations.
     fn event(&mut self, event: &Event, annotations: impl FnOnce(&mut Annotator, &mut Vec<u8>)) {
         let packet = self.packet();
-        let (out, Text { names, categories, annotator }) = (&mut self.out, &mut self.text);
+        let (out, Text { names, categories, annotator, .. }) = (&mut self.out, &mut self.text);
         proto::uint(out, TIMESTAMP, event.ts_ns);
         let content = proto::open(out, TRACK_EVENT);
         proto::uint(out, EVENT_TYPE, event.kind);
@@ -111,6 +116,9 @@ impl Perfetto {
         }
         if let Some(flow) = event.flow {
             proto::fixed64(out, EVENT_FLOW, flow);
+        }
+        if let Some(callstack) = event.callstack {
+            proto::uint(out, EVENT_CALLSTACK_IID, callstack);
         }
         if let Some(value) = event.value {
             proto::uint(out, EVENT_COUNTER_VALUE, value.min(i64::MAX as u64));
@@ -205,14 +213,21 @@ impl Sink for Perfetto {
         });
     }
 
-    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Link) {
+    fn takes_stacks(&self) -> bool {
+        true
+    }
+
+    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Link, stacks: &Stacks) {
         // One flow connects a call and its ioctls, in the order in which it makes them.
         let flow = match linked {
             Link::No => None,
             Link::Out(call) | Link::In { call, .. } => Some(call),
         };
         let name = Some((name(line), line.body.head().0));
-        self.detailed(&Event { name, flow, ..Event::new(SLICE_BEGIN, at) }, line);
+        let Text { callstacks, annotator, .. } = &mut self.text;
+        let callstack =
+            stack_of(line).and_then(|stack| callstacks.number(stack, stacks, &mut annotator.entries));
+        self.detailed(&Event { name, flow, callstack, ..Event::new(SLICE_BEGIN, at) }, line);
     }
 
     fn end(&mut self, at: At, line: &Line, _held: ()) {

@@ -2,6 +2,7 @@
 //! events with their place in the output and their line. Out: bytes in a buffer, which mod.rs writes out. A format
 //! decides how to write an event, never which events there are.
 
+use crate::stacks::Stacks;
 use gpurec_trace::{Body, Line};
 
 /// One track of events, identified by `uuid` in Perfetto, by pid and tid in Chrome.
@@ -98,6 +99,14 @@ pub trait Sink {
     }
 
     fn source(&mut self, source: &Source);
+    /// Whether the format shows call stacks. If not, they are not followed.
+    fn takes_stacks(&self) -> bool {
+        false
+    }
+    /// The trace has ended. Returns a note for the user.
+    fn source_ends(&mut self, _stacks: &Stacks) -> Option<String> {
+        None
+    }
     /// The wall clock at 0, in nanoseconds since 1970. Called at most once, before any event.
     fn clock(&mut self, _wall_ns: u64) {}
     /// A process, before any of its events, and again when its name changes.
@@ -106,7 +115,15 @@ pub trait Sink {
     fn track(&mut self, _track: Track, _parent: u64, _name: &str, _is_thread: bool) {}
     fn counter_track(&mut self, _uuid: u64, _process: &Process, _name: &str) {}
 
-    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, linked: Link) -> Self::CallState;
+    /// `stacks` has the stack of the line, if the format takes stacks.
+    fn begin(
+        &mut self,
+        at: At,
+        line: &Line,
+        rank: Option<u32>,
+        linked: Link,
+        stacks: &Stacks,
+    ) -> Self::CallState;
     fn end(&mut self, at: At, line: &Line, held: Self::CallState);
     fn close(&mut self, at: At, held: Self::CallState, cause: Cause);
     /// An event without its own begin and end; if it has a duration, it ends at `at`.
@@ -119,11 +136,17 @@ pub trait Sink {
     fn buffer(&mut self) -> &mut Vec<u8>;
 }
 
+/// The stack of a line that begins a call.
+pub fn stack_of(line: &Line) -> Option<u64> {
+    if let Body::Begin(begin) = &line.body { begin.stack } else { None }
+}
+
 /// The displayed name of a line's event.
 pub fn name<'a>(line: &'a Line) -> &'a str {
     match &line.body {
         Body::Memory(memory) => memory.op.name(),
         Body::Transfer(transfer) => &transfer.direction,
+        Body::Block(block) => block.op.name(),
         Body::Header(_) => "recording begins",
         Body::Finish(_) => "recording ends",
         Body::Unknown(_) => "unknown",

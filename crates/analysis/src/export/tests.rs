@@ -1,6 +1,8 @@
 //! Reads exports back: text with serde_json and by hand, Perfetto's bytes with a decoder of the wire format. Not here:
 //! foreign readers, which tests/export/check.py covers.
 
+mod stacks;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,8 +11,12 @@ use serde_json::Value;
 
 use super::annotate::Annotator;
 use super::output::Output;
-use super::{ExportConfig, ExportFormat, chrome::Chrome, csv::Csv, earliest, export, perfetto::Perfetto};
+use super::{ExportConfig, ExportFormat, chrome::Chrome, earliest, export};
 use crate::Only;
+use crate::stacks::Weight;
+
+/// The fields of a message: number, and content as bytes or as a number.
+type Fields = Vec<(u64, Result<Vec<u8>, u64>)>;
 
 const HEADER: &str = r#"{"event_id":0,"ts":0.000000000,"type":"header","name":"gpurec","schema":1,"version":"0.1.0","start":"2026-11-21T05:00:00.000+00:00","host":"h","kernel":"6","user":"ada","options":{},"hooks":{}}"#;
 const END: &str = r#"{"event_id":9,"ts":9.000000000,"type":"end","name":"end","events":9,"lost":0,"in_flight":[],"complete":true,"summary":{}}"#;
@@ -41,14 +47,9 @@ fn exported(format: ExportFormat, traces: &[&str]) -> (Vec<u8>, Vec<String>) {
     let to = Temporary::new("");
     let base_ns = if kept.len() > 1 { earliest(&files).expect("traces") } else { None };
     let output = Output::new(Some(&to.0), &files).expect("another file");
-    let said = match format {
-        ExportFormat::Chrome => super::write(Chrome::new(), &files, &Only::default(), base_ns, output),
-        ExportFormat::Perfetto => {
-            super::write(Perfetto::default(), &files, &Only::default(), base_ns, output)
-        }
-        ExportFormat::Csv => super::write(Csv::new(), &files, &Only::default(), base_ns, output),
-    };
-    let said = said.expect("traces that can be read");
+    let said = format
+        .write(&files, &Only::default(), Weight::default(), base_ns, output)
+        .expect("traces that can be read");
     (std::fs::read(&to.0).expect("an export"), said)
 }
 
@@ -83,8 +84,7 @@ fn count(json: &[u8], phase: &str) -> usize {
     events(json).get(phase).map_or(0, Vec::len)
 }
 
-/// The fields of a message: number, and content as bytes or as a number.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, Result<Vec<u8>, u64>)> {
+fn fields(mut bytes: &[u8]) -> Fields {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let (mut value, mut shift) = (0, 0);
         loop {
@@ -324,19 +324,32 @@ fn a_cell_keeps_commas_and_quotes_and_shows_line_ends() {
 #[test]
 fn an_export_is_never_written_over_its_trace_nor_for_one_that_cannot_be_read() {
     let trace = Temporary::new(&trace(&[]));
-    let config = |file: &Temporary, to: &Temporary| ExportConfig {
-        only: Only::default(),
-        files: vec![file.0.clone()],
-        format: ExportFormat::Csv,
-        output: Some(to.0.clone()),
-    };
-    let error = export(&config(&trace, &trace)).expect_err("it is the trace itself");
-    assert!(error.is::<crate::Usage>(), "{error}");
-    let (old, no_trace) = (Temporary::new("an older export"), Temporary::new("not a trace\n"));
-    export(&config(&no_trace, &old)).expect_err("it is no trace");
-    assert_eq!(std::fs::read_to_string(&old.0).expect("it is there"), "an older export");
-    export(&config(&trace, &old)).expect("a trace");
-    assert!(std::fs::read_to_string(&old.0).expect("it is there").starts_with("file,event_id,"));
+    for format in ExportFormat::ALL {
+        let config = |file: &Temporary, to: &Temporary| ExportConfig {
+            only: Only::default(),
+            files: vec![file.0.clone()],
+            format: *format,
+            output: Some(to.0.clone()),
+            by: None,
+        };
+        let error = export(&config(&trace, &trace)).expect_err("it is the trace itself");
+        assert!(error.is::<crate::Usage>(), "{error}");
+        let (old, no_trace) = (Temporary::new("an older export"), Temporary::new("not a trace\n"));
+        export(&config(&no_trace, &old)).expect_err("it is no trace");
+        assert_eq!(std::fs::read(&old.0).expect("it is there"), b"an older export");
+        export(&config(&trace, &old)).expect("a trace");
+        assert_ne!(std::fs::read(&old.0).expect("it is there"), b"an older export", "{}", format.name());
+    }
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_command_line_has_every_format_and_no_other() {
+    use clap::ValueEnum;
+    let named = |format: &ExportFormat| format.to_possible_value().expect("a name").get_name().to_owned();
+    let words: Vec<String> = ExportFormat::value_variants().iter().map(named).collect();
+    let all: Vec<String> = ExportFormat::ALL.iter().map(|format| format.name()).collect();
+    assert_eq!(words, all);
 }
 
 /// Lines are missing, duplicated or moved: in each format every call that begins also ends.
@@ -362,6 +375,9 @@ fn a_damaged_trace_is_exported_whole() {
             }
         }
         let damaged: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        for format in ExportFormat::ALL {
+            exported(*format, &[&damaged]);
+        }
         let (json, _) = exported(ExportFormat::Chrome, &[&damaged]);
         let begins = count(&json, "B");
         assert_eq!(begins, count(&json, "E"));
@@ -436,10 +452,15 @@ fn what_can_be_read_once_is_exported_alone() {
     nix::unistd::mkfifo(&fifo.0, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
     for files in [[&fifo, &one], [&one, &fifo]] {
         let files = files.map(|file| file.0.clone()).to_vec();
-        let error =
-            export(&ExportConfig { files, format: ExportFormat::Csv, output: None, only: Only::default() })
-                .expect_err("a pipe");
-        assert!(error.is::<crate::Usage>() && error.to_string().contains("only alone"), "{error}");
+        let error = export(&ExportConfig {
+            files,
+            format: ExportFormat::Csv,
+            output: None,
+            only: Only::default(),
+            by: None,
+        })
+        .expect_err("a pipe");
+        assert!(error.is::<crate::Usage>() && error.to_string().contains("exported alone only"), "{error}");
     }
 }
 

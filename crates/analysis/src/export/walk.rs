@@ -4,6 +4,7 @@
 
 use super::sink::{At, Cause, Link, Sink, Source};
 use super::tracks::{Lane, Open, Tracks};
+use crate::stacks::Stacks;
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::time;
 use gpurec_trace::{Body, Header, Instant, Kind, Line, Memory, Process};
@@ -30,6 +31,7 @@ pub struct Walk<S: Sink> {
     driver: bool,
     open: usize,
     odd: Differences,
+    stacks: Stacks,
 }
 
 /// Where the output differs from the trace.
@@ -75,6 +77,7 @@ impl<S: Sink + Default> Walk<S> {
         self.tracks.next_source(suffix);
         self.sink.source(source);
         (self.offset_ns, self.last_ns, self.driver) = (0, 0, false);
+        self.stacks = Stacks::default();
         self.odd = Differences { unaligned: self.several, ..Differences::default() };
         self.flows = self.next_flow;
     }
@@ -82,6 +85,9 @@ impl<S: Sink + Default> Walk<S> {
     pub fn add(&mut self, line: &Line) {
         let ts_ns = line.ts_ns.saturating_add_signed(self.offset_ns);
         self.last_ns = self.last_ns.max(ts_ns);
+        if self.sink.takes_stacks() {
+            self.stacks.line(line);
+        }
         match &line.body {
             Body::Begin(call) => {
                 let &gpurec_trace::Begin { pid, tid, depth, parent, .. } = call;
@@ -102,6 +108,7 @@ impl<S: Sink + Default> Walk<S> {
             Body::KernelEnd(end) => self.end(ts_ns, line, (end.pid, end.tid), end.begin),
             Body::Memory(memory) => self.memory(ts_ns, line, memory),
             Body::Transfer(transfer) => self.in_thread(ts_ns, line, (transfer.pid, transfer.tid)),
+            Body::Block(block) => self.in_thread(ts_ns, line, (block.pid, block.tid)),
             Body::Instant(instant) => self.instant(ts_ns, line, instant),
             Body::Xid(_) => self.in_lane(ts_ns, line, Lane::Xid, None),
             Body::Lost(_) => self.in_lane(ts_ns, line, Lane::Lost, None),
@@ -110,7 +117,7 @@ impl<S: Sink + Default> Walk<S> {
                 self.in_lane(ts_ns, line, Lane::Recording, None);
             }
             Body::Header(header) => self.header(line, header),
-            Body::Unknown(_) => {}
+            Body::Stack(_) | Body::Unknown(_) => {}
         }
     }
 
@@ -133,7 +140,7 @@ impl<S: Sink + Default> Walk<S> {
             thread.busy = true;
             process.busy.push(index);
         }
-        let held = self.sink.begin(At { ts_ns, track: thread.track }, line, rank, linked);
+        let held = self.sink.begin(At { ts_ns, track: thread.track }, line, rank, linked, &self.stacks);
         thread.open.push(Open { event_id: line.event_id, ts_ns, is_call: began.is_call, held });
         self.open += 1;
     }
@@ -308,6 +315,7 @@ impl<S: Sink + Default> Walk<S> {
     /// Finishes a trace. `notes` are the reader's; the result adds those about the export.
     pub fn source_ends(&mut self, mut notes: Vec<String>) -> Vec<String> {
         self.close_all();
+        notes.extend(self.sink.source_ends(&self.stacks));
         notes.extend(self.odd.sentences(self.tracks.left_out));
         if !notes.is_empty() {
             let track = self.tracks.lane(&mut self.sink, Lane::Recording);

@@ -1,7 +1,7 @@
 //! Reads a trace once for all requested metrics. In: the lines. Out: the summary's figures and the samples by name, for
 //! the whole and for each part (`after 10s`) that an expression names.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use anyhow::Result;
@@ -13,6 +13,7 @@ use super::part::{Coverage, Edge, Window};
 use super::sample::Sample;
 use super::value::Value;
 use crate::only::{Only, call_of};
+use crate::stacks::{CallRole, Place, Sum};
 use crate::{Summary, read};
 use gpurec_trace::bounds::entry;
 use gpurec_trace::{Body, Header, Line, Memory, Process};
@@ -56,7 +57,11 @@ pub struct Measurements {
     pub sentences: Vec<String>,
     /// The trace has no selected process, thread or rank.
     pub is_absent: bool,
+    pub sites: Sites,
 }
+
+/// What the calls of each role and call site took. None: the recording has no stacks, or only the heaviest.
+pub type Sites = Option<BTreeMap<(CallRole, Place), Sum>>;
 
 impl Measurements {
     pub fn seen(&self, window: &Window) -> &Coverage {
@@ -193,6 +198,7 @@ pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Measurements> {
             part.add(line, launches, most);
         }
     })?;
+    let sites = whole.summary.stacks.by_site();
     let seen = |mut scope: Scope| {
         let figures = scope.summary.of_file(&notes);
         scope.calls.unfinished(&figures.in_flight);
@@ -225,6 +231,7 @@ pub fn gather(file: &Path, asks: &Asks, only: &Only) -> Result<Measurements> {
         without_events,
         sentences: notes.sentences(),
         is_absent: notes.is_absent,
+        sites,
         whole,
     })
 }

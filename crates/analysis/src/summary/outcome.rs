@@ -26,7 +26,8 @@ impl Summary {
             let within = caller.and_then(|caller| self.open.get_mut(caller)).map(|open| &mut open.of.failed);
             return self.failures.undecided(inside, within);
         }
-        let failed = self.failures.failed(end, line.ts_ns, (function, asked), inside);
+        let site = self.stacks.site_of(end.begin);
+        let failed = self.failures.failed(end, line.ts_ns, (function, asked, site), inside);
         let caller = self.caller(parent).and_then(|caller| self.open.get_mut(caller));
         if caller.is_some_and(|caller| self.failures.defer(&mut caller.of.failed, &failed)) {
             return;
@@ -55,7 +56,7 @@ impl Summary {
         let launch = self.open.or_above(open, |open| Some((open.kernel?, open.shape)));
         let (kernel, shape) = launch.map_or((None, open.of.shape), |(kernel, shape)| (Some(kernel), shape));
         self.kernels.launched(kernel, shape);
-        self.kernels.at(end.pid, end.tid, open.ts_ns);
+        self.kernels.at(end.pid, end.tid, open.ts_ns, self.stacks.site_of(end.begin));
         self.errors.launched(end.pid, end.tid, kernel);
     }
 

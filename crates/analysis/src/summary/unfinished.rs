@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::{Open, Summary};
 use crate::figures::{Figures, OTHERS};
+use crate::stacks::StackFigures;
 use crate::tally::{Role, Tally};
 use gpurec_trace::InFlight;
 use gpurec_trace::bounds::BytesLeft;
@@ -40,6 +41,16 @@ impl Summary {
         }
         figures.by_category = categories.finish();
         tallies
+    }
+
+    /// The stacks of the recording, unfinished calls included.
+    pub(super) fn stack_figures(&self, in_flight: &[InFlight]) -> Option<StackFigures> {
+        if self.stacks.is_empty() {
+            return None;
+        }
+        let so_far: Map<u64, u64> = in_flight.iter().map(|call| (call.begin, call.duration_ns)).collect();
+        let sums = self.stacks.with_unfinished(|begin, _| so_far.get(&begin).copied());
+        self.stacks.figures(&sums)
     }
 
     /// The time of each function's calls without that of the calls inside; `open` has those that have not returned.

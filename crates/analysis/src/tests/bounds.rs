@@ -22,6 +22,7 @@ fn calls(count: u64, make: impl Fn(u64) -> (String, Option<Launch<'static>>, Opt
             parent: None,
             args,
             launch,
+            stack: None,
             no_return: None,
         };
         summary.add(&Line { event_id: 2 * i, ts_ns: i, body: Body::Begin(begin) });
@@ -95,6 +96,7 @@ fn calls_open_beyond_the_bound_are_counted_and_said() {
             parent: None,
             args: Args::raw(&[]),
             launch: None,
+            stack: None,
             no_return: None,
         };
         summary.add(&Line { event_id: i, ts_ns: i, body: Body::Begin(begin) });

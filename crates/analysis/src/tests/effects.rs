@@ -317,6 +317,7 @@ fn functions_without_end_are_summed_as_others() {
             parent: None,
             args: Args::raw(&[]),
             launch: None,
+            stack: None,
             no_return: None,
         };
         summary.add(&Line { event_id: 2 * id, ts_ns: id, body: Body::Begin(begin) });

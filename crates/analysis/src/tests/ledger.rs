@@ -142,6 +142,7 @@ fn memory_is_what_a_simple_ledger_says() {
         let expected: Vec<figures::Leak> = left
             .iter()
             .map(|(at, ((pid, space, ptr), kept, gone_ns))| figures::Leak {
+                site: None,
                 pid: *pid,
                 space: SPACES[*space].to_owned(),
                 ptr: format!("{ptr:#x}"),

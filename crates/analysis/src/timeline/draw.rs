@@ -9,6 +9,9 @@ use crate::views::plot::{self, Columns};
 /// Default number of lanes.
 const SHOWN: usize = 8;
 
+/// Number of call sites named below a lane.
+const SITES: usize = 3;
+
 /// Columns before the picture, for the name of the row.
 const MARGIN: usize = 9;
 
@@ -34,6 +37,7 @@ struct RowKinds {
     driver: bool,
     off_cpu: bool,
     interrupts: bool,
+    sites: bool,
 }
 
 /// A lane whose cells are merged into columns.
@@ -74,6 +78,10 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
         push(&mut text, "");
         push(&mut text, &drawn.title(span_ns, &command, style.text_width));
         drawn.rows(&mut text, &columns, style, &mut used);
+        if let Some(sites) = sites(lanes, lane) {
+            used.sites = true;
+            push(&mut text, &shortened(&row("at", &sites), style.text_width));
+        }
     }
     if lanes.elsewhere.cells.iter().any(|cell| cell.interrupts > 0) {
         used.interrupts = true;
@@ -122,6 +130,17 @@ fn hidden(
 fn push(text: &mut String, line: &str) {
     text.push_str(line);
     text.push('\n');
+}
+
+/// The call sites in which a thread spent most of its time in CUDA.
+fn sites(lanes: &Lanes, lane: &Lane) -> Option<String> {
+    let mut sites = lane.sites.clone();
+    sites.sort_by_key(|(site, ns)| (std::cmp::Reverse(*ns), *site));
+    let part = |(site, ns): &(_, u64)| {
+        format!("{} {} %", clean(&lanes.stacks.text(*site)), percent((*ns).into(), lane.calls_ns.into()))
+    };
+    let parts: Vec<String> = sites.iter().take(SITES).map(part).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn at(ns: u64) -> String {
@@ -252,6 +271,7 @@ fn legend(text: &mut String, used: &RowKinds, style: &Style) {
     for (is_used, line) in [
         (true, "busy     how much of the column is CUDA calls: █ all of it, ▁ an eighth or less"),
         (true, "calls    how many calls began, as a share of the most in a column of the lane"),
+        (used.sites, "at       the call sites with most of the thread's time in CUDA calls"),
         (used.driver, "driver   how much of the column is ioctls and functions of the driver"),
         (used.off_cpu, "off cpu  how much of it the thread was off the CPU in CUDA calls"),
         (

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::stacks::{Site, Stacks};
 use crate::views::scale::{Scale, halve};
 use crate::views::{Functions, calls::Thread};
 use gpurec_cuda::Category;
@@ -16,6 +17,9 @@ use gpurec_trace::{Body, Instant, Line, Process};
 /// Limits on threads with a picture, and on threads whose time in calls is counted.
 const MOST: usize = 64;
 const MOST_COUNTED: usize = 65_536;
+
+/// Limit on the call sites of a thread.
+const SITES: usize = 64;
 
 /// Longest command kept, in bytes; a row is narrower.
 const LONGEST_COMMAND: usize = 1024;
@@ -108,6 +112,8 @@ pub struct Lane {
     covered: Vec<[i64; LAYERS]>,
     pub calls: u64,
     pub calls_ns: u64,
+    /// Time in calls by call site; the first few sites.
+    pub sites: Vec<(Site, u64)>,
     /// The time up to which calls are attributed.
     attributed_ns: u64,
     /// The innermost open call or span.
@@ -133,6 +139,7 @@ pub struct Lanes {
     pub uncounted: u64,
     pub xids: Vec<(u64, u32)>,
     pub last_ns: u64,
+    pub stacks: Stacks,
 }
 
 impl Lanes {
@@ -170,6 +177,7 @@ impl Lanes {
         if let Body::Header(_) = line.body {
             return;
         }
+        self.stacks.line(line);
         let ts_ns = line.ts_ns.min(self.to_ns);
         self.last_ns = self.last_ns.max(ts_ns);
         self.reach(ts_ns);
@@ -284,6 +292,7 @@ impl Lanes {
         let sort = sort_of(function.traits.category);
         if until_ns > from_ns {
             lane.calls_ns = lane.calls_ns.saturating_add(until_ns - from_ns);
+            lane.at_site(call.and_then(|call| self.stacks.site_of(call.id)), until_ns - from_ns);
         }
         lane.spread(&scale, from_ns, until_ns, |cell, ns| {
             if let Some(sum) = cell.by_sort.get_mut(sort) {
@@ -348,6 +357,15 @@ impl Lanes {
 }
 
 impl Lane {
+    fn at_site(&mut self, site: Option<Site>, ns: u64) {
+        let Some(site) = site else { return };
+        if let Some((_, sum)) = self.sites.iter_mut().find(|(known, _)| *known == site) {
+            add(sum, ns);
+        } else if self.sites.len() < SITES {
+            self.sites.push((site, ns));
+        }
+    }
+
     fn cell(&mut self, bucket: usize) -> &mut Cell {
         if self.cells.len() <= bucket {
             self.cells.resize(bucket + 1, Cell::default());

@@ -124,6 +124,14 @@ fn layers_lie_over_one_another() {
     _ = std::fs::remove_file(&file);
 }
 
+#[test]
+fn a_lane_names_its_call_sites() {
+    let file = std::env::temp_dir().join(format!("gpurec-timeline-sites-{}.jsonl", std::process::id()));
+    std::fs::write(&file, crate::stacks::tests::training(true)).unwrap();
+    golden::check("timeline_stacks", &picture(&file, &TimelineConfig::default(), &PLAIN));
+    _ = std::fs::remove_file(&file);
+}
+
 /// The busiest thread is drawn even if it comes last.
 #[test]
 fn the_busiest_threads_are_drawn_whenever_they_come() {

@@ -23,7 +23,7 @@ struct Api {
 }
 
 impl View for Api {
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, _: &Stacks) {
         self.summary.add(line);
     }
 

@@ -7,6 +7,7 @@ use super::listing::Listing;
 use crate::Figures;
 use crate::left_out::LeftOut;
 use crate::only::stored;
+use crate::stacks::Stacks;
 use crate::table::{Table, long, number};
 use crate::unknown::{About, NO_END, unknown};
 use gpurec_trace::Reasons;
@@ -43,6 +44,7 @@ pub struct ProcessFacts {
 #[derive(Default)]
 pub struct Context {
     pub notes: Notes,
+    pub stacks: Stacks,
     /// Time of the first line after the header. Time before it is gpurec's own start.
     pub first_ns: Option<u64>,
     pub last_ns: u64,
@@ -69,6 +71,7 @@ pub struct Context {
 impl Context {
     pub fn line(&mut self, line: &Line) {
         self.last_ns = self.last_ns.max(line.ts_ns);
+        self.stacks.line(line);
         match &line.body {
             Body::Header(header) => {
                 self.left_out = LeftOut::of(header);

@@ -20,19 +20,22 @@ const OTHERS: &str = "(others)";
 /// Each size class is 2^CLASS_BITS times the one before: 4 kB, 64 kB, 1 MB…
 const CLASS_BITS: u32 = 4;
 
+/// A function, a direction, and the call site if it is known.
+type Key = (Box<str>, Box<str>, Option<Site>);
+
 #[derive(Default)]
 struct Copies {
     summary: Summary,
     range: BTreeMap<Box<str>, (u64, u64)>,
     by_class: BTreeMap<u32, Total>,
-    by_call: BTreeMap<(Box<str>, Box<str>), Total>,
+    by_call: BTreeMap<Key, Total>,
 }
 
 impl View for Copies {
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
         self.summary.add(line);
         if let Body::Transfer(transfer) = &line.body {
-            self.add(transfer);
+            self.add(transfer, stacks.site_of(transfer.begin));
         }
     }
 
@@ -45,13 +48,13 @@ impl View for Copies {
         report.facts([("count", transfers.count), ("bytes", transfers.bytes)]);
         self.directions(&mut report, &transfers);
         self.classes(&mut report);
-        self.calls(&mut report);
+        self.calls(&mut report, &context.stacks);
         report
     }
 }
 
 impl Copies {
-    fn add(&mut self, transfer: &Transfer) {
+    fn add(&mut self, transfer: &Transfer, site: Option<Site>) {
         let size = transfer.size;
         let direction = if transfer.direction.len() < LONGEST { transfer.direction.as_ref() } else { OTHERS };
         if let Some((least, most)) = self.range.get_mut(direction) {
@@ -60,10 +63,10 @@ impl Copies {
             self.range.insert(direction.into(), (size, size));
         }
         self.by_class.entry(class_of(size)).or_default().add(size);
-        let mut key: (Box<str>, Box<str>) = (transfer.name.as_ref().into(), direction.into());
+        let mut key: Key = (transfer.name.as_ref().into(), direction.into(), site);
         let fits = self.by_call.len() < MOST && key.0.len() <= LONGEST_NAME;
         if !fits && !self.by_call.contains_key(&key) {
-            key = (OTHERS.into(), OTHERS.into());
+            key = (OTHERS.into(), OTHERS.into(), None);
         }
         self.by_call.entry(key).or_default().add(size);
     }
@@ -130,7 +133,7 @@ impl Copies {
         );
     }
 
-    fn calls(&self, report: &mut Report) {
+    fn calls(&self, report: &mut Report, stacks: &Stacks) {
         let mut all: Vec<_> = self.by_call.iter().collect();
         all.sort_by(|(a, x), (b, y)| (y, *a).cmp(&(x, *b)));
         report.section(
@@ -138,8 +141,9 @@ impl Copies {
             Listing::new("calls", "calls", all)
                 .bytes(number("Bytes", "bytes"), |(_, total)| total.sum)
                 .count(number("Count", "count"), |(_, total)| total.count)
-                .cell(text("Direction", "direction"), |((_, direction), _)| direction)
-                .cell(text("Call", "name"), |((name, _), _)| name),
+                .cell(text("Direction", "direction"), |((_, direction, _), _)| direction)
+                .cell(text("Call", "name"), |((name, ..), _)| name)
+                .cell(long("Call site", "call_site"), |((_, _, site), _)| site.map(|site| stacks.text(site))),
         );
     }
 }

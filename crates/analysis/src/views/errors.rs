@@ -44,13 +44,14 @@ struct PastCall {
     function: usize,
     duration_ns: Option<u64>,
     error: Option<Box<str>>,
+    site: Option<Site>,
 }
 
 impl View for Errors {
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
         self.summary.add(line);
         match &line.body {
-            Body::Begin(begin) => self.begin(line, begin),
+            Body::Begin(begin) => self.begin(line, begin, stacks.site_of(line.event_id)),
             Body::End(end) => self.end(end),
             Body::Process(Process::Exit(exit)) => _ = self.before.ended(exit.pid),
             Body::Process(Process::Exec(exec)) => _ = self.before.ended(exec.pid),
@@ -75,7 +76,7 @@ impl View for Errors {
         kinds(&mut report, "errors", title, &failures.by_error);
         hints(&mut report, &failures.by_error);
         if failures.calls > 0 {
-            self.calls_before(&mut report);
+            self.calls_before(&mut report, &context.stacks);
         }
         windows(&mut report, &figures);
         beside(&mut report, &figures);
@@ -86,7 +87,7 @@ impl View for Errors {
 }
 
 impl Errors {
-    fn begin(&mut self, line: &Line, begin: &Begin) {
+    fn begin(&mut self, line: &Line, begin: &Begin, site: Option<Site>) {
         if self.first.is_some() {
             return;
         }
@@ -97,7 +98,7 @@ impl Errors {
             calls.pop_front();
         }
         let (event, ts_ns) = (line.event_id, line.ts_ns);
-        calls.push_back(PastCall { event, ts_ns, function, duration_ns: None, error: None });
+        calls.push_back(PastCall { event, ts_ns, function, duration_ns: None, error: None, site });
     }
 
     fn end(&mut self, end: &End) {
@@ -115,7 +116,7 @@ impl Errors {
         }
     }
 
-    fn calls_before(&self, report: &mut Report) {
+    fn calls_before(&self, report: &mut Report, stacks: &Stacks) {
         let result = |call: &PastCall| match (&call.error, call.duration_ns) {
             (Some(error), _) => error.to_string(),
             (None, Some(_)) => "ok".to_owned(),
@@ -128,7 +129,8 @@ impl Errors {
                 .count(number("Event", "event"), |call| call.event)
                 .micros(number("Took (us)", "duration_ns"), |call| call.duration_ns)
                 .cell(text("Call", "function"), |call| self.functions.name(call.function))
-                .cell(text("Result", "result"), |call| result(call)),
+                .cell(text("Result", "result"), |call| result(call))
+                .cell(long("Call site", "call_site"), |call| call.site.map(|site| stacks.text(site))),
         );
     }
 }
@@ -144,6 +146,7 @@ fn kinds(report: &mut Report, key: &'static str, title: String, kinds: &[Failure
             .cell(text("Error", "error"), |kind| &kind.error)
             .cell(text("Call", "function"), |kind| &kind.function)
             .bytes(number("Asked for", "asked_bytes").vital(), |kind| kind.asked_bytes)
+            .cell(long("First from", "call_site"), |kind| kind.site.as_ref())
             .cell(data("api"), |kind| &kind.api)
             .cell(data("cause"), |kind| kind.cause.as_ref().map(|cause| &cause.function))
             .cell(data("cause_error"), |kind| kind.cause.as_ref().map(|cause| &cause.error)),

@@ -30,7 +30,12 @@ pub struct Gap {
     pub before: usize,
     /// The largest time first.
     pub causes: Vec<(Cause, u64)>,
+    /// Where the host was when the gap ended: the call site of the launch that ended it.
+    pub site: Option<Site>,
 }
+
+/// Limit on call sites that end gaps.
+const SITES: usize = 65_536;
 
 impl Gap {
     fn sum(&self, of: impl Fn(&Cause) -> bool) -> u64 {
@@ -45,6 +50,7 @@ pub struct Sums {
     gaps: Total,
     by_length: [Total; BOUNDS_US.len()],
     by_cause: HashMap<Cause, Total>,
+    by_site: HashMap<Site, Total>,
     /// The longest first.
     longest: Vec<Gap>,
 }
@@ -57,6 +63,9 @@ impl Sums {
         for (cause, ns) in &gap.causes {
             self.by_cause.entry(*cause).or_default().add(*ns);
         }
+        if let Some(total) = gap.site.and_then(|site| entry(&mut self.by_site, site, SITES)) {
+            total.add(gap.ns);
+        }
         if self.longest.len() < listed || self.longest.last().is_some_and(|least| gap.ns > least.ns) {
             let at = self.longest.partition_point(|known| known.ns >= gap.ns);
             self.longest.insert(at, gap);
@@ -64,7 +73,7 @@ impl Sums {
         }
     }
 
-    pub fn report(&self, functions: &Functions) -> Report {
+    pub fn report(&self, functions: &Functions, stacks: &Stacks) -> Report {
         if self.gaps.count == 0 {
             return nothing("There is no time between launches in this trace: it has fewer than two.");
         }
@@ -86,8 +95,22 @@ impl Sums {
         report.title("How long the gaps are");
         self.lengths(&mut report);
         report.title("The longest");
-        self.longest(&mut report, functions);
+        self.longest(&mut report, functions, stacks);
+        self.sites(&mut report, stacks);
         report
+    }
+
+    fn sites(&self, report: &mut Report, stacks: &Stacks) {
+        let mut all: Vec<_> = self.by_site.iter().collect();
+        all.sort_by(|(a, x), (b, y)| y.cmp(x).then(a.cmp(b)));
+        report.section(
+            "Where the host was when the gaps ended",
+            Listing::new("ended_by", "call sites", all)
+                .millis(number("Total (ms)", "total_ns"), |(_, total)| total.sum)
+                .share(number("(%)", "total_percent"), |(_, total)| Some((total.sum, self.gaps.sum)))
+                .count(number("Gaps", "gaps"), |(_, total)| total.count)
+                .cell(long("Call site of the launch", "call_site"), |(site, _)| stacks.text(**site)),
+        );
     }
 
     fn causes(&self, report: &mut Report, functions: &Functions) {
@@ -126,7 +149,7 @@ impl Sums {
         );
     }
 
-    fn longest(&self, report: &mut Report, functions: &Functions) {
+    fn longest(&self, report: &mut Report, functions: &Functions, stacks: &Stacks) {
         let kernel = |number: usize| Cell::Kernel(functions.name(number).to_owned());
         let what = |gap: &Gap| {
             // A cause below a hundredth of the gap explains nothing.
@@ -145,6 +168,7 @@ impl Sums {
                 .cell(long("After", "after"), |gap| gap.after.map(kernel))
                 .cell(long("Before", "before"), |gap| kernel(gap.before))
                 .cell(long("What the host did", "what"), |gap| what(gap))
+                .cell(long("Ended at", "call_site"), |gap| gap.site.map(|site| stacks.text(site)))
                 .micros(data("own_ns"), |gap| gap.sum(|cause| matches!(cause, Cause::Own)))
                 .micros(data("in_calls_ns"), |gap| gap.sum(|cause| matches!(cause, Cause::Call(_))))
                 .micros(data("in_driver_ns"), |gap| gap.sum(|cause| matches!(cause, Cause::Driver(_))))

@@ -67,9 +67,9 @@ impl View for Gaps {
         self.listed = config.top.unwrap_or(LISTED).clamp(1, LISTED);
     }
 
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
         match &line.body {
-            Body::Begin(begin) => self.begin(line, begin),
+            Body::Begin(begin) => self.begin(line, begin, stacks.site_of(line.event_id)),
             Body::End(end) => self.end(line, end),
             Body::KernelBegin(begin) => {
                 let function = self.functions.index(&begin.name);
@@ -86,8 +86,8 @@ impl View for Gaps {
         }
     }
 
-    fn finish(&mut self, _: &Context) -> Report {
-        self.sums.report(&self.functions)
+    fn finish(&mut self, context: &Context) -> Report {
+        self.sums.report(&self.functions, &context.stacks)
     }
 
     fn of_figures(&mut self, _: &Figures, _: &Context) -> Option<Report> {
@@ -110,7 +110,7 @@ impl Gaps {
         self.functions.role(function).is_some_and(Role::launches)
     }
 
-    fn begin(&mut self, line: &Line, begin: &Begin) {
+    fn begin(&mut self, line: &Line, begin: &Begin, site: Option<Site>) {
         let function = self.functions.index(&begin.name);
         let thread = (begin.pid, begin.tid);
         let kernel = begin.launch.as_ref().and_then(|launch| launch.kernel.as_deref());
@@ -121,14 +121,14 @@ impl Gaps {
             return;
         }
         if self.is_launch(function) {
-            self.launch_begins(line, begin, kernel.unwrap_or(function));
+            self.launch_begins(line, begin, kernel.unwrap_or(function), site);
         } else if let Some(launching) = self.processes.get_mut(&thread.0) {
             // The thread does something else, so a launch whose end was lost is over.
             self.inside -= usize::from(launching.inside.remove(&thread.1));
         }
     }
 
-    fn launch_begins(&mut self, line: &Line, begin: &Begin, what: usize) {
+    fn launch_begins(&mut self, line: &Line, begin: &Begin, what: usize, site: Option<Site>) {
         let (ts_ns, thread) = (line.ts_ns, (begin.pid, begin.tid));
         let Some(launching) = entry(&mut self.processes, thread.0, MOST) else { return };
         self.sums.launch_calls += 1;
@@ -142,7 +142,7 @@ impl Gaps {
         if let Some(since_ns) = since {
             let causes = self.causes(begin, gap, since_ns, ts_ns);
             self.sums.add(
-                Gap { since_ns, ns: ts_ns - since_ns, thread, after, before: what, causes },
+                Gap { since_ns, ns: ts_ns - since_ns, thread, after, before: what, causes, site },
                 self.listed,
             );
         }

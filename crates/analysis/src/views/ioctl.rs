@@ -24,7 +24,7 @@ struct Caller {
 }
 
 impl View for Ioctls {
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, _: &Stacks) {
         self.summary.add(line);
         match &line.body {
             Body::Begin(begin) => {

@@ -54,13 +54,14 @@ struct Kernel {
     shapes: HashMap<Shape, u64>,
     between: Durations,
     call: Durations,
+    sites: Places,
 }
 
 impl View for Kernels {
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
-            Body::End(end) => self.end(end),
+            Body::End(end) => self.end(end, stacks.site_of(end.begin)),
             Body::Process(process) => {
                 if let Some(pid) = self.calls.process(line.ts_ns, process) {
                     self.last.ended(pid);
@@ -70,11 +71,11 @@ impl View for Kernels {
         }
     }
 
-    fn finish(&mut self, _: &Context) -> Report {
+    fn finish(&mut self, context: &Context) -> Report {
         if self.launches + self.graphs == 0 {
             return nothing("No kernel was launched in this trace.");
         }
-        self.report()
+        self.report(&context.stacks)
     }
 
     fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
@@ -90,6 +91,7 @@ impl View for Kernels {
             shapes: seen.shapes,
             between: &none,
             call: &none,
+            site: None,
         });
         report.table(table(kernels, figures.kernel_launches).more(figures.more_kernels));
         Some(report)
@@ -119,12 +121,13 @@ impl Kernels {
             shapes: HashMap::new(),
             between: Durations::default(),
             call: Durations::default(),
+            sites: Places::default(),
         };
         self.kernels.number(name, new, |_, _| true)
     }
 
     /// Counts a launch at the innermost level that shows it, with details that the level above may have read.
-    fn end(&mut self, end: &End) {
+    fn end(&mut self, end: &End, site: Option<Site>) {
         let Some(call) = self.calls.end(end.begin, end.duration_ns) else { return };
         match self.functions.role(call.function) {
             Some(role) if call.has_inside(role.bit()) || !tree::succeeded(end) => {}
@@ -133,18 +136,26 @@ impl Kernels {
                 let outer = call.parent.and_then(|outer| self.calls.get(outer)).and_then(|outer| outer.of);
                 let configuration = call.of.filter(|configuration| configuration.named).or(outer).or(call.of);
                 let configuration = configuration.unwrap_or_else(|| self.configuration(&Launch::default()));
-                self.launched(call.thread(), &configuration, call.ts_ns, end.duration_ns);
+                self.launched(call.thread(), &configuration, call.ts_ns, end.duration_ns, site);
             }
             _ => {}
         }
     }
 
-    fn launched(&mut self, thread: Thread, configuration: &Configuration, ts_ns: u64, call_ns: Option<u64>) {
+    fn launched(
+        &mut self,
+        thread: Thread,
+        configuration: &Configuration,
+        ts_ns: u64,
+        call_ns: Option<u64>,
+        site: Option<Site>,
+    ) {
         self.launches += 1;
         let before =
             self.last.entry(thread.0, configuration.kernel, MOST).and_then(|last| last.replace(ts_ns));
         let Some(kernel) = self.kernels.get_mut(configuration.kernel) else { return };
         kernel.launches += 1;
+        kernel.sites.add(site);
         if let Some(count) = kernel.shapes.get_mut(&configuration.shape) {
             *count += 1;
         } else if kernel.shapes.len() < SHAPES_EACH && self.shapes.take(1) {
@@ -158,7 +169,7 @@ impl Kernels {
         }
     }
 
-    fn report(&self) -> Report {
+    fn report(&self, stacks: &Stacks) -> Report {
         let mut report = Report::default();
         let mut all: Vec<&Kernel> = self.kernels.iter().filter(|kernel| kernel.launches > 0).collect();
         all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
@@ -167,7 +178,7 @@ impl Kernels {
         let (launches, kernels) = (plural(self.launches, "launch"), plural(all.len() as u64, "kernel"));
         report.title(format!("{launches} of {kernels}{graphs}"));
         report.facts([("launches", self.launches), ("graph_launches", self.graphs)]);
-        report.table(table(all.iter().map(|kernel| kernel.row()), self.launches));
+        report.table(table(all.iter().map(|kernel| kernel.row(stacks)), self.launches));
         report.words(
             "Every: from one launch of the kernel to its next in the same process, the median (within 1 %) and the most. Call: what launching took the host, the median; how long the kernel ran on the GPU is not seen.",
         );
@@ -199,6 +210,7 @@ struct Row<'a> {
     shapes: u64,
     between: &'a Durations,
     call: &'a Durations,
+    site: Option<String>,
 }
 
 fn table<'a>(rows: impl Iterator<Item = Row<'a>>, launches: u64) -> Listing<Row<'a>> {
@@ -216,6 +228,7 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>, launches: u64) -> Listing<Row<
         .bytes(data("shared_bytes"), |row| row.shape.shared)
         .count(number("Shapes", "shapes_count"), |row| (row.shapes > 1).then_some(row.shapes))
         .cell(long("Kernel", "kernel"), |row| Cell::Kernel(row.name.to_owned()))
+        .cell(long("Launched from", "call_site"), |row| row.site.clone())
 }
 
 impl Kernel {
@@ -227,7 +240,7 @@ impl Kernel {
         shapes
     }
 
-    fn row(&self) -> Row<'_> {
+    fn row(&self, stacks: &Stacks) -> Row<'_> {
         Row {
             name: &self.name,
             launches: self.launches,
@@ -235,6 +248,7 @@ impl Kernel {
             shapes: self.shapes.len() as u64,
             between: &self.between,
             call: &self.call,
+            site: self.sites.text(stacks),
         }
     }
 }

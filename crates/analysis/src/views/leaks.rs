@@ -16,6 +16,8 @@ pub const KIND: Kind =
 /// Limits on distinct groups, and on listed allocations.
 const MOST_GROUPS: usize = 65_536;
 const MOST_LISTED: usize = 10_000;
+/// Number of call sites that the text lists in words.
+const SITES: usize = 5;
 
 #[derive(Default)]
 struct Leaks {
@@ -32,6 +34,7 @@ struct Key {
     space: u8,
     size: u64,
     leaks: bool,
+    site: Option<Site>,
 }
 
 #[derive(Clone, Default)]
@@ -60,12 +63,12 @@ impl View for Leaks {
         self.gone.older_ns = u64::try_from(older.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
         if !matches!(line.body, Body::Finish(_)) {
             self.memories.at(line.event_id);
         }
         match &line.body {
-            Body::Memory(memory) => self.memories.add(line.ts_ns, memory, 0),
+            Body::Memory(memory) => self.memories.add(line.ts_ns, memory, 0, stacks),
             Body::Begin(begin) if begin.launch.is_some() => self.memories.launched(begin.pid, line.ts_ns),
             Body::Process(Process::Exit(exit)) => self.close(line.ts_ns, exit.pid, true),
             Body::Process(Process::Exec(exec)) => self.close(line.ts_ns, exec.pid, true),
@@ -88,6 +91,7 @@ impl View for Leaks {
         let names = &mut self.memories.names;
         for leak in figures.held.largest {
             let function = names.function(&leak.function);
+            let site = leak.site.as_deref().and_then(|text| names.site_of_text(text));
             let left = Leftover {
                 pid: leak.pid,
                 ptr: u64::from_str_radix(leak.ptr.trim_start_matches("0x"), 16).unwrap_or(0),
@@ -96,6 +100,7 @@ impl View for Leaks {
                     size: leak.size,
                     begin: leak.begin,
                     function,
+                    site,
                     ..LiveAllocation::default()
                 },
                 at_ns: leak.age_ns,
@@ -125,12 +130,12 @@ impl Leftovers {
             self.younger += 1;
             return;
         }
-        let Leftover { pid, space, live: LiveAllocation { function, size, .. }, .. } = left;
+        let Leftover { pid, space, live: LiveAllocation { function, size, site, .. }, .. } = left;
         self.all.add(size);
         if leaks {
             self.leaks.add(size);
         }
-        match entry(&mut self.groups, Key { pid, function, space, size, leaks }, MOST_GROUPS) {
+        match entry(&mut self.groups, Key { pid, function, space, size, leaks, site }, MOST_GROUPS) {
             Some(group) => {
                 group.newest_ns = if group.count == 0 { age_ns } else { group.newest_ns.min(age_ns) };
                 group.oldest_ns = group.oldest_ns.max(age_ns);
@@ -175,6 +180,7 @@ impl Leftovers {
             let leaks = total(self.leaks.count, self.leaks.sum);
             report.title(format!("Leaks{older}: {leaks}, by where they come from"));
             self.grouped(&mut report, names, true);
+            self.sites(&mut report, names);
         }
         let held = self.all.count.saturating_sub(self.leaks.count);
         if held > 0 {
@@ -211,8 +217,9 @@ impl Leftovers {
         let mut groups: Vec<(&Key, &Group)> =
             self.groups.iter().filter(|(key, _)| key.leaks == leaks).collect();
         let bytes = |key: &Key, group: &Group| key.size.saturating_mul(group.count);
-        let name =
-            |key: &Key| (key.pid, names.of_function(key.function), names.of_space(key.space), key.size);
+        let name = |key: &Key| {
+            (key.pid, names.of_function(key.function), names.of_space(key.space), key.size, key.site)
+        };
         groups
             .sort_by(|(a, x), (b, y)| (bytes(b, y), y.count, name(a)).cmp(&(bytes(a, x), x.count, name(b))));
         report.table(
@@ -225,8 +232,36 @@ impl Leftovers {
                 .count(number("PID", "pid"), |(key, _)| key.pid)
                 .cell(text("Space", "space"), |(key, _)| names.of_space(key.space))
                 .cell(text("Allocated by", "function"), |(key, _)| names.of_function(key.function))
+                .cell(long("Call site", "call_site"), |(key, _)| key.site.map(|site| names.of_site(site)))
                 .cell(data("kind"), |_| if leaks { "leak" } else { "held" })
                 .more(if leaks { 0 } else { self.more_groups }),
+        );
+    }
+
+    /// The leaks by call site and function, of all sizes together.
+    fn sites(&self, report: &mut Report, names: &Names) {
+        let mut sites: HashMap<(Site, u32), Total> = HashMap::new();
+        for (key, group) in self.groups.iter().filter(|(key, _)| key.leaks) {
+            let Some(site) = key.site else { continue };
+            let total = sites.entry((site, key.function)).or_default();
+            total.count += group.count;
+            total.sum = total.sum.saturating_add(key.size.saturating_mul(group.count));
+        }
+        let mut sites: Vec<_> = sites.into_iter().collect();
+        let name = |key: &(Site, u32)| (names.of_site(key.0), names.of_function(key.1));
+        sites.sort_by(|(a, x), (b, y)| (y, name(a)).cmp(&(x, name(b))));
+        let said = sites.iter().take(SITES).map(|((site, function), total)| {
+            let (site, function) = (clean(names.of_site(*site)), clean(names.of_function(*function)));
+            let allocations = plural(total.count, "allocation");
+            format!("  {} in {allocations}, {site} → {function}", size(total.sum))
+        });
+        report.lines(said.collect());
+        report.data(
+            Listing::new("sites", "call sites", &sites)
+                .bytes(data("bytes"), |(_, total)| total.sum)
+                .count(data("count"), |(_, total)| total.count)
+                .cell(data("call_site"), |((site, _), _)| names.of_site(*site))
+                .cell(data("function"), |((_, function), _)| names.of_function(*function)),
         );
     }
 
@@ -239,6 +274,9 @@ impl Leftovers {
                 .count(number("PID", "pid"), |(left, _)| left.pid)
                 .cell(text("Space", "space"), |(left, _)| names.of_space(left.space))
                 .cell(text("Allocated by", "function"), |(left, _)| names.of_function(left.live.function))
+                .cell(long("Call site", "call_site"), |(left, _)| {
+                    left.live.site.map(|site| names.of_site(site))
+                })
                 .count(number("Event", "begin"), |(left, _)| left.live.begin)
                 .cell(text("Live", "live"), |(left, _)| if left.at_exit { "at exit" } else { "at the end" })
                 .cell(data("kind"), |(_, leaks)| if *leaks { "leak" } else { "held" })

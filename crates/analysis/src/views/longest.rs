@@ -33,6 +33,7 @@ struct Call {
     tid: u32,
     what: Box<str>,
     result: Box<str>,
+    site: Option<Site>,
 }
 
 impl View for Longest {
@@ -40,9 +41,9 @@ impl View for Longest {
         self.most = config.top.unwrap_or(ROWS).min(MOST);
     }
 
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
         match &line.body {
-            Body::Begin(begin) if begin.depth == 0 => self.begin(line, begin),
+            Body::Begin(begin) if begin.depth == 0 => self.begin(line, begin, stacks.site_of(line.event_id)),
             Body::End(end) => self.end(end),
             _ => {}
         }
@@ -69,7 +70,10 @@ impl View for Longest {
                 .count(number("TID", "tid"), |(_, call)| call.tid)
                 .count(number("Event", "event").vital(), |((_, event), _)| event.0)
                 .cell(text("Result", "result"), |(_, call)| (!call.result.is_empty()).then_some(&call.result))
-                .cell(long("What", "what"), |(_, call)| (!call.what.is_empty()).then_some(&call.what)),
+                .cell(long("What", "what"), |(_, call)| (!call.what.is_empty()).then_some(&call.what))
+                .cell(long("Call site", "call_site"), |(_, call)| {
+                    call.site.map(|site| context.stacks.text(site))
+                }),
         );
         report.words("A call made inside another is in the time of that one. `jq 'select(.event_id==EVENT)' FILE` shows a call.");
         report
@@ -81,7 +85,7 @@ impl View for Longest {
 }
 
 impl Longest {
-    fn begin(&mut self, line: &Line, begin: &Begin) {
+    fn begin(&mut self, line: &Line, begin: &Begin, site: Option<Site>) {
         if self.open.len() >= MOST_OPEN || begin.no_return.is_some() {
             return;
         }
@@ -92,6 +96,7 @@ impl Longest {
             tid: begin.tid,
             what: what(begin).into(),
             result: "".into(),
+            site,
         };
         self.open.insert(line.event_id, call);
     }

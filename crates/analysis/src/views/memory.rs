@@ -1,5 +1,7 @@
 //! `report memory`: live bytes over time, in each memory space of each process.
 
+use super::blocks::Blocks;
+use super::held::{Held, Room};
 use super::plot::{self, Columns};
 use super::scale::{Scale, halve};
 use super::*;
@@ -26,6 +28,8 @@ struct Memories {
     spaces: HashMap<(u32, Box<str>), Space>,
     curves: usize,
     more: u64,
+    room: Room,
+    blocks: Blocks,
 }
 
 #[derive(Default)]
@@ -38,6 +42,7 @@ struct Space {
     freed: Total,
     /// The minimum and maximum of each bucket of time; None beyond `CURVES`.
     curve: Option<Vec<(u64, u64)>>,
+    by_site: Held,
 }
 
 impl Space {
@@ -56,6 +61,7 @@ impl Space {
         self.now = live;
         if live > self.peak {
             (self.peak, self.peak_ns) = (live, ts_ns);
+            self.by_site.peaked();
         }
     }
 }
@@ -65,10 +71,14 @@ impl View for Memories {
         self.width = crate::paper::picture_width();
     }
 
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
         match &line.body {
             Body::Header(_) => return,
-            Body::Memory(memory) => self.memory(line.ts_ns, memory),
+            Body::Memory(memory) => self.memory(line.ts_ns, memory, stacks.site_of(memory.begin)),
+            Body::Block(block) => {
+                let held = self.holds(block.pid);
+                self.blocks.add(line.ts_ns, block, held, stacks.site_of_block(block));
+            }
             Body::Process(Process::Exit(exit)) => self.ended(exit.pid, line.ts_ns),
             Body::Process(Process::Exec(exec)) => self.ended(exec.pid, line.ts_ns),
             _ => {}
@@ -78,14 +88,14 @@ impl View for Memories {
     }
 
     fn finish(&mut self, context: &Context) -> Report {
-        if self.spaces.is_empty() {
+        if self.spaces.is_empty() && self.blocks.is_empty() {
             return nothing("No memory was allocated or freed in this trace.");
         }
         let last = self.bucket(context.last_ns);
         for space in self.spaces.values_mut() {
             space.fill(last);
         }
-        self.report(last)
+        self.report(last, &context.stacks)
     }
 
     fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
@@ -144,7 +154,7 @@ impl Memories {
         scale.bucket(ts_ns)
     }
 
-    fn memory(&mut self, ts_ns: u64, memory: &Memory) {
+    fn memory(&mut self, ts_ns: u64, memory: &Memory, site: Option<Site>) {
         let bucket = self.bucket(ts_ns);
         let space = if memory.space.len() < LONGEST { memory.space.as_ref() } else { "others" };
         let key = (memory.pid, Box::from(space));
@@ -161,8 +171,12 @@ impl Memories {
             Op::Alloc => {
                 space.allocated.add(size);
                 space.largest = space.largest.max(size);
+                space.by_site.alloc(&mut self.room, memory.ptr, size, site);
             }
-            Op::Free => space.freed.add(size),
+            Op::Free => {
+                space.freed.add(size);
+                space.by_site.free(&mut self.room, memory.ptr);
+            }
         }
         space.set(bucket, ts_ns, memory.after(space.now));
     }
@@ -171,11 +185,34 @@ impl Memories {
     fn ended(&mut self, pid: u32, ts_ns: u64) {
         let bucket = self.bucket(ts_ns);
         for (_, space) in self.spaces.iter_mut().filter(|((of, _), _)| *of == pid) {
+            space.by_site.clear(&mut self.room);
             space.set(bucket, ts_ns, 0);
         }
+        self.blocks.ended(pid);
     }
 
-    fn report(&self, last: usize) -> Report {
+    /// What a process holds of device and virtual memory.
+    fn holds(&self, pid: u32) -> u64 {
+        let of = |space: &str| self.spaces.get(&(pid, Box::from(space))).map_or(0, |space| space.now);
+        of("device").saturating_add(of("virtual"))
+    }
+
+    fn sites(&self, report: &mut Report, all: &[Row], stacks: &Stacks) {
+        let sites = all.iter().flat_map(|((pid, name), space)| {
+            space.by_site.at_peak().into_iter().map(move |(site, total)| (*pid, name, site, total))
+        });
+        report.section(
+            "Held at the peak, by call site",
+            Listing::new("held_at_peak", "call sites", sites)
+                .bytes(number("Bytes", "bytes"), |(.., total)| total.sum)
+                .count(number("Allocs", "allocations"), |(.., total)| total.count)
+                .count(number("PID", "pid"), |(pid, ..)| *pid)
+                .cell(text("Space", "space"), |(_, name, ..)| Cell::from(name.as_ref()))
+                .cell(long("Call site", "call_site"), |(_, _, site, _)| site.map(|site| stacks.text(site))),
+        );
+    }
+
+    fn report(&self, last: usize, stacks: &Stacks) -> Report {
         let mut report = Report::default();
         let mut all: Vec<Row> = self.spaces.iter().collect();
         all.sort_by(|(a, x), (b, y)| (y.peak, y.allocated.sum, *a).cmp(&(x.peak, x.allocated.sum, *b)));
@@ -191,6 +228,8 @@ impl Memories {
         report.words(
             "Of `pool` it is what is asked of the pool, not what the pool takes from the device; `host` is pinned memory. The end of a process frees what it holds. See `gpurec report leaks` for what was never freed.",
         );
+        self.sites(&mut report, &all, stacks);
+        self.blocks.report(&mut report, stacks);
         report.words_if(
             self.more > 0,
             format!("{} allocations and frees in spaces beyond these are left out.", self.more),

@@ -5,12 +5,14 @@
 //! view grows with the number of distinct items in the trace, never with its length.
 
 mod api;
+mod blocks;
 pub mod calls;
 mod context;
 mod copies;
 mod errors;
 mod gap_text;
 mod gaps;
+mod held;
 mod ioctl;
 mod kernels;
 mod latency;
@@ -21,13 +23,14 @@ mod memory;
 pub mod output;
 pub mod plot;
 pub mod scale;
+mod stacks;
 mod sync;
 #[cfg(test)]
 pub mod tests;
 mod threads;
 mod waste;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +42,7 @@ use anyhow::{Result, bail};
 use super::{Figures, Only, Summary, read};
 use crate::Usage;
 use crate::by_process::ByProcess;
+use crate::stacks::{CallRole, Places, Site, Stacks, Weight};
 use crate::table::{Cell, Column, Table, data, long, number, size, text};
 use crate::tally::Role;
 use crate::text::{clean, duration, plural};
@@ -75,13 +79,18 @@ pub struct ReportConfig {
     pub only: Only,
     /// Only for `latency`.
     pub function: Option<glob::Pattern>,
+    /// Only for `stacks`: the calls of one role, what they are sorted by, and the innermost frame first.
+    pub role: Option<CallRole>,
+    pub by: Option<Weight>,
+    pub invert: bool,
 }
 
 /// Computes one view from the lines of a trace.
 trait View {
     /// Called before the first line.
     fn configure(&mut self, _: &ReportConfig) {}
-    fn line(&mut self, line: &Line);
+    /// `stacks` knows the call sites of open calls and of the call that ended last, this line included.
+    fn line(&mut self, line: &Line, stacks: &Stacks);
     fn finish(&mut self, context: &Context) -> Report;
     /// Called for a recording with --summary-only, which holds only figures. Returns None if they do not answer the
     /// question. A view of a `Summary` has them in it.
@@ -146,6 +155,7 @@ const VIEWS: &[Kind] = &[
     ioctl::KIND,
     threads::KIND,
     waste::KIND,
+    stacks::KIND,
 ];
 
 /// Their names, for the command line.
@@ -171,6 +181,9 @@ pub fn report(config: &ReportConfig) -> Result<u8> {
     };
     if config.older_than.is_some() && kind.name != "leaks" {
         bail!(Usage(format!("--older-than is for `gpurec report leaks`, not for {name}")));
+    }
+    if (config.role.is_some() || config.by.is_some() || config.invert) && kind.name != "stacks" {
+        bail!(Usage(format!("--role, --by and --invert are for `gpurec report stacks`, not for {name}")));
     }
     let files = read::or_newest(&config.files);
     let width = super::width_of_output();
@@ -198,7 +211,7 @@ fn run(kind: &Kind, file: &Path, config: &ReportConfig) -> Result<(Report, Conte
     let mut context = Context::default();
     context.notes = read::each(file, &config.only, |line| {
         context.line(line);
-        view.line(line);
+        view.line(line, &context.stacks);
     })?;
     context.within();
     let unknown = context.unknown();

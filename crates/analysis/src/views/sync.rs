@@ -54,6 +54,7 @@ struct Key {
     target: Target,
     /// The function or kernel submitted last to the target.
     last: Option<usize>,
+    site: Option<Site>,
 }
 
 /// The waits of one kind.
@@ -88,7 +89,7 @@ struct Syncs {
     functions: Functions,
     open: Calls<Option<Target>>,
     waits: Sums<Key, Waits, MOST>,
-    copies: Sums<(Thread, usize, Box<str>), Waits, MOST>,
+    copies: Sums<(Thread, usize, Box<str>, Option<Site>), Waits, MOST>,
     /// The last work of each process: by stream, and under None over all its streams.
     last: ByProcess<Option<u64>, usize>,
     recorded: ByProcess<u64, u64>,
@@ -98,11 +99,11 @@ struct Syncs {
 }
 
 impl View for Syncs {
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
-            Body::End(end) => self.end(end),
-            Body::Transfer(transfer) => self.transfer(transfer),
+            Body::End(end) => self.end(end, stacks.site_of(end.begin)),
+            Body::Transfer(transfer) => self.transfer(transfer, stacks.site_of(transfer.begin)),
             Body::Process(process) => self.process(line.ts_ns, process),
             _ => {}
         }
@@ -113,7 +114,7 @@ impl View for Syncs {
         if self.waits.by_key.is_empty() && self.copies.by_key.is_empty() {
             return nothing("No call waited for the GPU in this trace.");
         }
-        self.report()
+        self.report(&context.stacks)
     }
 
     fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
@@ -126,7 +127,7 @@ impl View for Syncs {
             plural(sync.calls, "call"),
             of_them_unfinished(sync.unfinished)
         ));
-        let mut table = self.waiters("functions", Vec::new());
+        let mut table = self.waiters("functions", Vec::new(), &Stacks::default());
         for one in &sync.by_function {
             let known = figures.functions.iter().find(|f| f.name == one.name);
             table.sparse_row(&[
@@ -194,18 +195,24 @@ impl Syncs {
         }
     }
 
-    fn end(&mut self, end: &End) {
+    fn end(&mut self, end: &End, site: Option<Site>) {
         let Some(call) = self.open.end(end.begin, end.duration_ns) else { return };
         let outermost = self.open.around(call.parent).last().map_or(call.function, |outer| outer.function);
-        self.waited(&call, outermost, end.duration_ns.unwrap_or(0));
+        self.waited(&call, outermost, end.duration_ns.unwrap_or(0), site);
     }
 
-    fn waited(&mut self, call: &Call<Option<Target>>, outermost: usize, ns: u64) -> Option<&mut Waits> {
+    fn waited(
+        &mut self,
+        call: &Call<Option<Target>>,
+        outermost: usize,
+        ns: u64,
+        site: Option<Site>,
+    ) -> Option<&mut Waits> {
         let target = call.of.filter(|_| !call.has_inside(Role::Sync.bit()))?;
         self.calls += 1;
         self.total_ns = self.total_ns.saturating_add(ns);
         let last = self.last.get(call.pid, &target.stream()).copied();
-        let key = Key { thread: call.thread(), function: call.function, outermost, target, last };
+        let key = Key { thread: call.thread(), function: call.function, outermost, target, last, site };
         let waited = self.waits.of(key);
         waited.add(ns, call.id);
         Some(waited)
@@ -216,7 +223,8 @@ impl Syncs {
         let calls = std::mem::take(&mut self.open);
         for (call, ns) in unfinished(&calls, context) {
             let outermost = calls.around(call.parent).last().map_or(call.function, |outer| outer.function);
-            if let Some(waited) = self.waited(call, outermost, ns) {
+            let site = context.stacks.site_of(call.id);
+            if let Some(waited) = self.waited(call, outermost, ns, site) {
                 waited.unfinished += 1;
                 self.unfinished += 1;
             }
@@ -224,12 +232,12 @@ impl Syncs {
         self.open = calls;
     }
 
-    fn transfer(&mut self, transfer: &Transfer) {
+    fn transfer(&mut self, transfer: &Transfer, site: Option<Site>) {
         let Some(ns) = transfer.duration_ns else { return };
         let function = self.functions.index(&transfer.name);
         let direction =
             if transfer.direction.len() < LONGEST { transfer.direction.as_ref() } else { "others" };
-        let key = ((transfer.pid, transfer.tid), function, Box::from(direction));
+        let key = ((transfer.pid, transfer.tid), function, Box::from(direction), site);
         let waited = self.copies.of(key);
         waited.add(ns, transfer.begin);
         waited.bytes = waited.bytes.saturating_add(transfer.size);
@@ -242,7 +250,7 @@ impl Syncs {
         }
     }
 
-    fn report(&self) -> Report {
+    fn report(&self, stacks: &Stacks) -> Report {
         let mut report = Report::default();
         report.facts(facts(self.calls, self.total_ns, self.unfinished));
         let threads: HashSet<Thread> = self.waits.by_key.keys().map(|key| key.thread).collect();
@@ -256,7 +264,7 @@ impl Syncs {
         ));
         let others = &self.waits.others;
         let has_others = others.time.count > 0;
-        report.table(self.waiters("sorts of waits", largest(&self.waits, Waits::size, has_others)));
+        report.table(self.waiters("sorts of waits", largest(&self.waits, Waits::size, has_others), stacks));
         note_others(&mut report, "waits", plural(others.time.count, "wait"), others);
         if let Some(note) = left_out(&self.open) {
             report.words(note);
@@ -269,12 +277,12 @@ impl Syncs {
             self.unfinished > 0,
             "Unfinished waits had not ended when the recording, or their process, did: they count with their time so far.",
         );
-        self.copies(&mut report);
+        self.copies(&mut report, stacks);
         report
     }
 
     /// The table of waits. The row without a key is that of all waits beyond the limit.
-    fn waiters(&self, what: &'static str, rows: Vec<(Option<&Key>, &Waits)>) -> Table {
+    fn waiters(&self, what: &'static str, rows: Vec<(Option<&Key>, &Waits)>, stacks: &Stacks) -> Table {
         let name = |function: Option<usize>| function.map_or("others", |number| self.functions.name(number));
         let kernel = |number: usize| Cell::Kernel(self.functions.name(number).to_owned());
         Listing::new("waiters", what, rows)
@@ -297,10 +305,11 @@ impl Syncs {
             .cell(long("Submitted last", "last_submitted"), |(key, _)| {
                 key.and_then(|key| key.last).map(kernel)
             })
+            .cell(long("Call site", "call_site"), |(key, _)| Some(stacks.text(key.as_ref()?.site?)))
             .into()
     }
 
-    fn copies(&self, report: &mut Report) {
+    fn copies(&self, report: &mut Report, stacks: &Stacks) {
         let others = &self.copies.others;
         let has_others = others.time.count > 0;
         report.section(
@@ -311,12 +320,13 @@ impl Syncs {
                 .micros(number("Avg (us)", "avg_ns"), |(_, waits)| waits.average())
                 .micros(number("Max (us)", "max_ns"), |(_, waits)| waits.time.max)
                 .bytes(number("Bytes", "bytes"), |(_, waits)| waits.bytes)
-                .count(number("Thread", "tid"), |(key, _)| key.map(|(thread, _, _)| thread.1))
-                .count(data("pid"), |(key, _)| key.map(|(thread, _, _)| thread.0))
-                .cell(text("Direction", "direction"), |(key, _)| key.map(|(_, _, direction)| direction))
+                .count(number("Thread", "tid"), |(key, _)| key.map(|(thread, ..)| thread.1))
+                .count(data("pid"), |(key, _)| key.map(|(thread, ..)| thread.0))
+                .cell(text("Direction", "direction"), |(key, _)| key.map(|(_, _, direction, _)| direction))
                 .cell(text("Call", "function"), |(key, _)| {
-                    key.map_or("others", |(_, function, _)| self.functions.name(*function))
-                }),
+                    key.map_or("others", |(_, function, ..)| self.functions.name(*function))
+                })
+                .cell(long("Call site", "call_site"), |(key, _)| Some(stacks.text(key.as_ref()?.3?))),
         );
         note_others(report, "copies", others.time.count.to_string(), others);
     }

@@ -19,7 +19,7 @@ pub fn json_of(name: &str, file: &Path, config: &ReportConfig) -> Value {
     report.json(name, "FILE", &context.sentences(false))
 }
 
-fn text_of(name: &str, file: &Path, config: &ReportConfig) -> String {
+pub fn text_of(name: &str, file: &Path, config: &ReportConfig) -> String {
     run(kind(name), file, config).unwrap().0.text(WIDTH)
 }
 

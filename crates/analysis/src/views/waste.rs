@@ -19,7 +19,7 @@ impl View for Waste {
         self.top = config.top;
     }
 
-    fn line(&mut self, line: &Line) {
+    fn line(&mut self, line: &Line, _: &Stacks) {
         self.summary.add(line);
     }
 
@@ -36,7 +36,9 @@ impl View for Waste {
                 .share(data("cost_percent"), |finding| finding.cost_ns.map(|ns| (ns, whole_ns)))
                 .count(data("times"), |finding| finding.times)
                 .cell(data("what"), |finding| &finding.what)
-                .cell(data("advice"), |finding| &finding.advice),
+                .cell(data("advice"), |finding| &finding.advice)
+                .cell(data("call_site"), |finding| finding.site.as_ref())
+                .count(data("call_site_times"), |finding| positive(finding.site_times)),
         );
         if findings.is_empty() {
             // A list, not a title: the statement stays true if some calls are unknown.
@@ -53,6 +55,13 @@ impl View for Waste {
             });
             let (times, what) = (plural(finding.times, "time"), clean(&finding.what));
             report.title(format!("{}. {cost}, {times}: {what}", index + 1));
+            if let Some(site) = &finding.site {
+                let times = match finding.site_times {
+                    all if all == finding.times => "all of them".to_owned(),
+                    some => format!("{some} of them, more than from anywhere else"),
+                };
+                report.words(format!("from: {} ({times})", clean(site)));
+            }
             report.words(format!("try: {}", clean(&finding.advice)));
         }
         report

@@ -369,3 +369,45 @@ fn a_line_that_would_be_too_long_is_written_shorter() {
         events[2]
     );
 }
+
+/// The frames of a line in the file, as the reader keeps them.
+fn stack_of(frames: &str) -> Stack<'static> {
+    let text = format!(
+        r#"{{"event_id":0,"ts":0.000000000,"type":"stack","name":"stack","stack":3,"pid":1,"frames":[{frames}]}}"#
+    );
+    let parsed = super::super::parse::any_order(text.as_bytes()).unwrap();
+    let Body::Stack(stack) = parsed.line.body else { panic!("a stack") };
+    // The tests outlive the text.
+    let frames = stack.frames.iter().map(|frame| frame.shortened(usize::MAX)).collect();
+    Stack { frames, ..stack }
+}
+
+#[test]
+fn frames_beyond_the_bound_are_cut_and_odd_ones_are_shown_by_what_they_have() {
+    let frame = r#"{"kind":"python","function":"f","file":"a.py","line":1}"#;
+    let of = |count: usize| stack_of(&vec![frame; count].join(","));
+    assert_eq!((of(MOST_FRAMES).frames.len(), of(MOST_FRAMES).cut), (MOST_FRAMES, false));
+    assert_eq!((of(100_000).frames.len(), of(100_000).cut), (MOST_FRAMES, true));
+    assert_eq!((of(0).frames.len(), of(0).cut), (0, false));
+    let odd = r#"{"kind":"java","function":"run","module":"/a/b.jar","new":[1]},{"kind":"native","offset":"zz"},{"kind":"python"}"#;
+    let shown: Vec<String> = stack_of(odd).frames.iter().map(Frame::text).collect();
+    assert_eq!(shown, ["run (b.jar)", "?+0x0", "? ?"]);
+    for bad in [r#"{"function":"f"}"#, "3", "null", r#"{"kind":"python","line":-1}"#] {
+        let text = format!(
+            r#"{{"event_id":0,"ts":0.0,"type":"stack","name":"stack","stack":3,"pid":1,"frames":[{bad}]}}"#
+        );
+        assert!(super::super::parse::any_order(text.as_bytes()).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn a_stack_that_would_be_too_long_is_written_shorter() {
+    let frame = Frame::Python { function: "f".repeat(1 << 20).into(), file: "a.py".into(), line: None };
+    let stack = Stack { frames: vec![frame; 64], ..Stack::default() };
+    let mut writer = LineWriter::new(Vec::new());
+    writer.write(&Line { event_id: 0, ts_ns: 0, body: Body::Stack(stack) }).unwrap();
+    let text = writer.into_inner().unwrap();
+    assert!(text.len() < 1 << 20, "{} bytes", text.len());
+    let (lines, _) = read_all(&text);
+    assert!(lines[0].contains("Stack"), "{}", lines[0]);
+}

@@ -21,6 +21,8 @@ struct Hot<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     args: Option<Object<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    stack: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     grid: Option<[u32; 3]>,
@@ -169,6 +171,28 @@ struct OfTransfer<'a> {
     bytes_per_sec: Option<u64>,
 }
 
+#[derive(Serialize)]
+struct OfBlock<'a> {
+    event_id: u64,
+    ts: &'a str,
+    r#type: &'a str,
+    name: &'a str,
+    pid: u32,
+    tid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    begin: Option<u64>,
+    op: &'a str,
+    ptr: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stack: Option<u64>,
+}
+
 pub fn micros(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
@@ -222,6 +246,24 @@ fn effect(line: &Line) -> Option<String> {
             let duration = micros(t.duration_ns.unwrap_or(0));
             serde_json::to_string(&transfer).unwrap().replacen("\"DURATION\"", &duration, 1)
         }
+        Body::Block(b) => {
+            let block = OfBlock {
+                event_id,
+                ts: "TS",
+                r#type: "block",
+                name: &b.name,
+                pid: b.pid,
+                tid: b.tid,
+                begin: b.begin,
+                op: b.op.name(),
+                ptr: format!("{:#x}", b.ptr),
+                size: b.size,
+                device: b.device,
+                stream: b.stream.map(|stream| format!("{stream:#x}")),
+                stack: b.stack,
+            };
+            serde_json::to_string(&block).unwrap()
+        }
         _ => return None,
     })
 }
@@ -248,6 +290,7 @@ fn call(line: &Line) -> String {
         depth: None,
         parent: None,
         args: None,
+        stack: None,
         kernel: None,
         grid: None,
         block: None,
@@ -278,6 +321,7 @@ fn call(line: &Line) -> String {
             hot.parent = b.parent;
             hot.no_return = b.no_return.as_deref();
             hot.args = Some(of_args(&b.args));
+            hot.stack = b.stack;
             if let Some(l) = &b.launch {
                 hot.kernel = l.kernel.as_deref();
                 (hot.grid, hot.block, hot.cluster) = (l.grid, l.block, l.cluster);

@@ -1,0 +1,222 @@
+//! Sums of the calls by stack and role, and the figures made of them. In: calls and bytes. Out: the stacks that weigh
+//! most. Not here: which stack a call has.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CallRole, Site, Stacks, Weight};
+use crate::driver_figures::is_zero;
+use gpurec_trace::bounds::{entry, short};
+use gpurec_trace::hash::Map;
+
+/// Limit on pairs of a stack and a role. The rest of each role shares a sum.
+const MOST_SUMS: usize = 1 << 19;
+
+/// Number of stacks of a role that the figures list, of their frames, and the length of a frame's text.
+const LISTED: usize = 20;
+const LISTED_FRAMES: usize = 64;
+const LONGEST: usize = 256;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    pub calls: u64,
+    pub ns: u64,
+    pub bytes: u64,
+    pub unfinished: u64,
+}
+
+impl Sum {
+    pub fn call(ns: u64) -> Sum {
+        Sum { calls: 1, ns, ..Sum::default() }
+    }
+
+    pub fn add(&mut self, other: Sum) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.ns = self.ns.saturating_add(other.ns);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.unfinished = self.unfinished.saturating_add(other.unfinished);
+    }
+
+    pub fn weight(&self, by: Weight) -> u64 {
+        match by {
+            Weight::Count => self.calls,
+            Weight::Time => self.ns,
+            Weight::Bytes => self.bytes,
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Sums {
+    pub by_stack: Map<(u64, CallRole), Sum>,
+    /// Those of calls beyond the limit.
+    pub others: Map<CallRole, Sum>,
+}
+
+impl Sums {
+    pub fn add(&mut self, stack: u64, role: CallRole, sum: Sum) {
+        let of = entry(&mut self.by_stack, (stack, role), MOST_SUMS);
+        match of {
+            Some(known) => known.add(sum),
+            None => self.others.entry(role).or_default().add(sum),
+        }
+    }
+
+    /// The sum of all stacks of a role.
+    pub fn total(&self, role: CallRole) -> Sum {
+        let of_role = self.by_stack.iter().filter(|((_, of), _)| *of == role).map(|(_, sum)| sum);
+        let mut total = Sum::default();
+        of_role.chain(self.others.get(&role)).for_each(|sum| total.add(*sum));
+        total
+    }
+
+    /// The stacks of these roles, those that weigh most first.
+    pub fn heaviest(&self, roles: &[CallRole], by: Weight) -> Vec<(u64, CallRole, Sum)> {
+        let mut all: Vec<(u64, CallRole, Sum)> = self
+            .by_stack
+            .iter()
+            .filter(|((_, role), _)| roles.contains(role))
+            .map(|((stack, role), sum)| (*stack, *role, *sum))
+            .collect();
+        let weights = |sum: &Sum| (sum.weight(by), sum.ns, sum.bytes, sum.calls);
+        all.sort_by(|(a, of_a, x), (b, of_b, y)| weights(y).cmp(&weights(x)).then((a, of_a).cmp(&(b, of_b))));
+        all
+    }
+}
+
+/// The call sites of some calls, with the number of calls of each: the first few distinct ones.
+#[derive(Clone, Default)]
+pub struct Places {
+    known: Vec<(Site, u64)>,
+    others: u64,
+}
+
+/// Limit on the distinct sites of one row of a table.
+const PLACES: usize = 32;
+
+impl Places {
+    pub fn add(&mut self, site: Option<Site>) {
+        let Some(site) = site else { return };
+        if let Some((_, count)) = self.known.iter_mut().find(|(known, _)| *known == site) {
+            *count += 1;
+        } else if self.known.len() < PLACES {
+            self.known.push((site, 1));
+        } else {
+            self.others += 1;
+        }
+    }
+
+    pub fn merge(&mut self, other: &Places) {
+        for (site, count) in &other.known {
+            self.add(Some(*site));
+            if let Some((_, sum)) = self.known.iter_mut().find(|(known, _)| known == site) {
+                *sum += count - 1;
+            }
+        }
+        self.others += other.others;
+    }
+
+    /// The most frequent one, and the number of its calls.
+    pub fn most(&self) -> Option<(Site, u64)> {
+        let most = self.known.iter().max_by_key(|(site, count)| (*count, std::cmp::Reverse(*site)));
+        most.copied()
+    }
+
+    /// `train.py:88 step`, with the number of other sites, if there are some.
+    pub fn text(&self, stacks: &Stacks) -> Option<String> {
+        let (site, _) = self.most()?;
+        let text = stacks.text(site);
+        let more = self.known.len() - 1;
+        Some(match (more, self.others) {
+            (0, 0) => text,
+            (_, 0) => format!("{text} (+{more})"),
+            _ => format!("{text} (+{more} and more)"),
+        })
+    }
+}
+
+/// Call stacks, for a recording with `--stacks`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StackFigures {
+    /// Distinct stacks, and how many of them lack their deeper frames.
+    pub stacks: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cut: u64,
+    /// Stacks beyond the limit: their calls have no call site.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+    /// Calls with a stack of their own; those inside them share it.
+    pub calls: u64,
+    pub by_role: Vec<RoleFigures>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RoleFigures {
+    pub role: String,
+    pub calls: u64,
+    pub total_ns: u64,
+    pub bytes: u64,
+    pub stacks: u64,
+    /// By bytes for roles that move or hold bytes, by host time for the others; the largest first.
+    pub top: Vec<StackRow>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StackRow {
+    pub calls: u64,
+    pub total_ns: u64,
+    pub bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unfinished: u64,
+    /// `train.py:88 load_batch`; empty if the stack was not kept.
+    pub site: String,
+    /// The innermost first.
+    pub frames: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+}
+
+impl Stacks {
+    /// None for a recording without stacks.
+    pub fn figures(&self, sums: &Sums) -> Option<StackFigures> {
+        if self.is_empty() {
+            return None;
+        }
+        let of_role = |role: &CallRole| {
+            let all = sums.heaviest(&[*role], role.weight());
+            let total = sums.total(*role);
+            (total != Sum::default()).then(|| RoleFigures {
+                role: role.name().to_owned(),
+                calls: total.calls,
+                total_ns: total.ns,
+                bytes: total.bytes,
+                stacks: all.len() as u64,
+                top: all.iter().take(LISTED).map(|(stack, _, sum)| self.row(*stack, sum)).collect(),
+            })
+        };
+        Some(StackFigures {
+            stacks: self.frames.count() as u64 + self.frames.left_out,
+            cut: self.frames.cut,
+            left_out: self.frames.left_out,
+            calls: self.totals.calls,
+            by_role: CallRole::ALL.iter().filter_map(of_role).collect(),
+        })
+    }
+
+    pub fn row(&self, stack: u64, sum: &Sum) -> StackRow {
+        let known = self.frames.stack(stack);
+        let text = |site: &Site| short(&self.text(*site), LONGEST);
+        let frames = known.map_or(&[][..], |known| &known.frames);
+        StackRow {
+            calls: sum.calls,
+            total_ns: sum.ns,
+            bytes: sum.bytes,
+            unfinished: sum.unfinished,
+            site: known.and_then(|known| known.site.as_ref()).map_or_else(String::new, text),
+            frames: frames.iter().take(LISTED_FRAMES).map(text).collect(),
+            cut: known.is_some_and(|known| known.cut || known.frames.len() > LISTED_FRAMES),
+        }
+    }
+}
