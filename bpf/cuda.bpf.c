@@ -19,11 +19,6 @@
 #include "stack.h"
 #include "budget.h"
 
-/* Memory that Linux keeps between a call's entry and its return. The newer form takes the context; both are weak,
- * and the programs of the other backends use neither. */
-extern u64 *bpf_session_cookie(void) __weak __ksym;
-extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
-
 /* Sizes of records with a payload. Space in a ring is reserved in sizes that are known at load time; the unused rest
  * is never read. Kernel names, of which a large library registers tens of thousands at once, come in every length. */
 #define SIZES(each) each(192) each(384) each(768) each(1536) each(3072) each(GPUREC_PAYLOAD + 128)
@@ -41,6 +36,17 @@ extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 		}                                                             \
 		ts_;                                                          \
 	})
+
+#ifdef STACKS
+#include "stacks.h"
+#else
+#include "no_stacks.h"
+#endif
+
+/* Memory that Linux keeps between a call's entry and its return. The newer form takes the context; both are weak,
+ * and the programs of the other backends use neither. */
+extern u64 *bpf_session_cookie(void) __weak __ksym;
+extern u64 *bpf_session_cookie___ctx(void *ctx) __weak __ksym;
 
 #define SEND_CALL(limit)                            \
 	if (size <= (limit))                        \
@@ -154,6 +160,11 @@ static __always_inline u32 wants_of(u64 cookie)
 	return (u8)(cookie >> 32);
 }
 
+static __always_inline u32 size_of_out(u64 cookie)
+{
+	return cookie >> 48 & (GPUREC_WANTS_STACK - 1);
+}
+
 static __always_inline u32 word_of(u64 cookie)
 {
 	return (u8)(cookie >> 40);
@@ -258,6 +269,7 @@ static __noinline u64 enter_elsewhere(struct pt_regs *regs, struct thread *t, u6
 	u64 ts, none = GPUREC_WORDS;
 
 	t->seq++;
+	stack_is_elsewhere(t);
 	if (wants == GPUREC_WANTS_CAPTURE)
 		ts = enter_by_table(regs, t, probe, GPUREC_NO_RETURN, false);
 	else if (wants == GPUREC_WANTS_WORDS)
@@ -289,6 +301,8 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	}
 	if (!t->traced || is_given_up(probe))
 		return 0;
+	if (has_stack(cookie))
+		take_stack(sp);
 	/* The return of a pair cannot be declined. */
 	if (!keep_always && is_on_another_stack(t, sp))
 		return enter_elsewhere(regs, t, cookie);
@@ -372,14 +386,14 @@ static __always_inline void read_out(struct out_return *r, u32 size, u64 pointer
 static __noinline bool send_large_out(struct pt_regs *regs, u64 cookie, u32 seq, u64 begin, u64 pointer)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	u32 size = cookie >> 48;
+	u32 size = size_of_out(cookie);
 
 	return SEND_OUT(large_out_return, GPUREC_SMALL, reserve_seldom);
 }
 
 static __always_inline bool send_out(struct pt_regs *regs, struct task_struct *task, u64 cookie, u32 seq, u64 begin, u64 pointer)
 {
-	u32 size = cookie >> 48;
+	u32 size = size_of_out(cookie);
 
 	if (size > 8)
 		return send_large_out(regs, cookie, seq, begin, pointer);
@@ -470,6 +484,7 @@ static __always_inline void leave(struct pt_regs *regs, struct task_struct *task
 	seq = ++t->seq;
 	if (entry_sp(regs) >= t->outermost)
 		t->outermost = 0;
+	stack_ends(t, entry_sp(regs));
 	t->open_above = entry_sp(regs);
 	if (wants == GPUREC_WANTS_CAPTURE) {
 		leave_by_table(regs, t, probe, begin, frame);

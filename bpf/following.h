@@ -10,7 +10,7 @@ struct {
 	__uint(max_entries, GPUREC_MAX_FILES);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct gpurec_file);
-	__type(value, u32);
+	__type(value, struct gpurec_seen);
 } seen SEC(".maps");
 
 /* Processes stopped by gpurec, each with the number of new files that it waits for and, above GPUREC_STOP_COUNT

@@ -30,6 +30,16 @@ enum gpurec_limit {
 	GPUREC_RING_HEADER = 8,
 	GPUREC_RING_DATA = 4096,      /* where the first ring of a CPU begins; the positions are before it */
 	GPUREC_RING_SLACK = 16384,    /* space after a ring's end: the last record may begin anywhere before the end */
+	GPUREC_PYTHON_FRAMES = 128,   /* Python frames of a stack */
+	GPUREC_NATIVE_FRAMES = 64,    /* native frames of a stack */
+	GPUREC_FRAMES = 256,          /* room for both; a power of two */
+	GPUREC_COPY = 6144,           /* bytes of a thread's stack that are copied for unwinding */
+	GPUREC_RULES = 65536,         /* return addresses that BPF can unwind from */
+	GPUREC_PYTHONS = 64,          /* layouts of Python interpreters */
+	GPUREC_STACKS = 65536,        /* stacks, and Python functions, that BPF knows to be in the recorder's hands */
+	GPUREC_TEXT = 1024,           /* bytes of a Python function's name, and of its file's */
+	GPUREC_LINES = 4096,          /* bytes of a table of lines in one record */
+	GPUREC_LINE_PARTS = 32,       /* such records of one table */
 	GPUREC_KERNEL_TOP = 4096,     /* `sp` of a thread's outermost Linux-side frame: below every user stack */
 };
 
@@ -41,6 +51,9 @@ enum gpurec_kind {
 	GPUREC_EXIT = 5,       /* struct gpurec_exit: a thread ended, and perhaps its process */
 	GPUREC_NEW_FILE = 6,   /* struct gpurec_new_file, control ring only */
 	GPUREC_INSTANT = 7,    /* struct gpurec_instant: a Linux-side event that has a single record */
+	GPUREC_STACK = 8,      /* struct gpurec_stack: the stack of the thread's next call */
+	GPUREC_CODE = 9,       /* struct gpurec_code: a Python function that a stack refers to */
+	GPUREC_UNWIND = 10,    /* struct gpurec_unwind: a stack that BPF cannot unwind yet */
 };
 
 enum gpurec_flag {
@@ -49,7 +62,8 @@ enum gpurec_flag {
 	GPUREC_CHAINED = 1,
 	/* gpurec_exit: the whole process ended. */
 	GPUREC_PROCESS_ENDED = 2,
-	/* gpurec_exec: the command line is cut. Calls and returns: their memory could not be read. */
+	/* gpurec_exec: the command line is cut. Calls and returns: their memory could not be read. gpurec_stack: outer
+	 * frames are missing. */
 	GPUREC_CUT = 4,
 	/* gpurec_new_file: the process is stopped (SIGSTOP) until the recorder resumes it. */
 	GPUREC_STOPPED = 8,
@@ -69,6 +83,10 @@ enum gpurec_flag {
 	GPUREC_NO_RETURN = 1024,
 	/* gpurec_new_file: Linux puts no hooks into this mapping, because it is shared or writable. */
 	GPUREC_NO_HOOKS = 2048,
+	/* gpurec_stack: an earlier record with this key has the frames. */
+	GPUREC_SENT = 4096,
+	/* gpurec_stack: a gpurec_unwind was sent before it. */
+	GPUREC_COPIED = 8192,
 };
 
 /* How a piece of the target's memory is read. */
@@ -108,13 +126,17 @@ struct gpurec_capture {
 
 /* A hook's cookie: the probe's number; from bit 32, what its hits capture; from bit 40, a word's number or a count;
  * from bit 48, a size. Most functions need so little that the cookie holds it, and their hits need not look into the
- * table of captures. */
+ * table of captures. The highest bit: its outermost
+ * calls have a stack (stacks.h). */
 enum gpurec_wants {
 	GPUREC_WANTS_CAPTURE = 0,  /* the table of captures has it */
 	GPUREC_WANTS_NOTHING = 1,  /* only registers and return value */
 	GPUREC_WANTS_OUT = 2,      /* at the return, at most GPUREC_SMALL bytes that a register pointed to */
 	GPUREC_WANTS_WORDS = 3,    /* at entry, at most GPUREC_FEW_WORDS words of the stack */
 };
+
+/* In the size of a cookie. */
+#define GPUREC_WANTS_STACK 0x8000
 
 /* The data after a call or return record: the stack words of a call, then each piece. */
 enum gpurec_piece_state {
@@ -208,6 +230,135 @@ struct gpurec_new_file {
 	char name[GPUREC_FILE_NAME]; /* cut; the only clue if the file is gone before gpurec examines it */
 };
 
+/* A frame. Native: its return address. Python: its code object, by the number that BPF gave it, and the position in
+ * its instructions. */
+struct gpurec_frame {
+	unsigned long long code;
+	unsigned int position;   /* as the interpreter has it: see instruction_kind */
+	unsigned int owner;      /* as the interpreter has it, and GPUREC_ENTRY */
+};
+
+/* gpurec_frame: the interpreter was entered here: the next Python frame belongs to an outer native one. */
+#define GPUREC_ENTRY 0x100
+
+/* The stack of the thread's next call, which has the same `seq`. The native frames follow, then the Python frames,
+ * both innermost first. */
+struct gpurec_stack {
+	struct gpurec_head head;
+	unsigned int pid;
+	unsigned short natives;
+	unsigned short pythons;
+	unsigned long long key;    /* equal keys: equal stacks */
+	unsigned long long seed;   /* distinguishes the process's mappings from earlier ones: see rule_key */
+};
+
+/* Where the native frames of the thread's next stack go on beyond its last, which has no rule. Bytes of the thread's
+ * stack from `sp` on follow. */
+struct gpurec_unwind {
+	struct gpurec_head head;
+	unsigned int pid;
+	unsigned int size;
+	unsigned long long seed;   /* as in gpurec_stack */
+	unsigned long long ip;
+	unsigned long long sp;
+	unsigned long long bp;
+	unsigned long long pad;    /* as long as gpurec_code: see struct walk */
+};
+
+/* How to find the caller's frame from a return address: rows of the .eh_frame section. */
+enum gpurec_rule_kind {
+	GPUREC_RULE_STOP = 1,      /* unknown */
+	GPUREC_RULE_END = 2,       /* the outermost function */
+	GPUREC_RULE_SP = 3,        /* the frame ends at the stack pointer plus `frame` */
+	GPUREC_RULE_BP = 4,        /* at the base pointer plus `frame` */
+	GPUREC_RULE_AT_BP = 5,     /* where the word at the base pointer plus `frame` points to */
+};
+
+struct gpurec_rule {
+	int kind;
+	int frame;
+	int bp;                    /* where the caller's base pointer is, from the frame's end; 0: unchanged */
+	int pad;
+};
+
+/* A Python function, read while a frame of it is on the stack. The bytes of both texts and of a part of the table of
+ * lines follow, each padded to 8. */
+struct gpurec_code {
+	struct gpurec_head head;
+	unsigned int pid;
+	unsigned int version;      /* PY_VERSION_HEX */
+	unsigned long long code;
+	int first_line;
+	unsigned int first_traceable;
+	unsigned int lines;        /* bytes of the whole table */
+	unsigned int at;           /* where the part begins */
+	unsigned int part;         /* its bytes */
+	unsigned short name;       /* bytes of the function's name */
+	unsigned short file;
+	unsigned int name_state;   /* as Python has it: the width of a character */
+	unsigned int file_state;
+};
+
+/* Where an interpreter keeps what a walk through its frames needs: offsets in bytes. GPUREC_ABSENT: it has none. */
+struct gpurec_python {
+	unsigned int version;            /* PY_VERSION_HEX */
+	unsigned int interpreters_head;  /* in _PyRuntime */
+	unsigned int interpreter_next;
+	unsigned int threads_head;       /* in an interpreter */
+	unsigned int thread_next;
+	unsigned int thread_id;
+	unsigned int id_is_pthread;      /* the id is pthread_self(), not gettid() */
+	unsigned int thread_frame;
+	unsigned int thread_from;        /* the part of a thread's state that holds these two; size 0: too large */
+	unsigned int thread_size;
+	unsigned int cframe_frame;       /* where the frame is found through another struct: its offset there */
+	unsigned int frame_size;         /* bytes that hold all of the next four */
+	unsigned int frame_code;
+	unsigned int frame_previous;
+	unsigned int frame_instruction;
+	unsigned int frame_owner;
+	unsigned int frame_entry;        /* a byte that says that the interpreter was entered here */
+	unsigned int pad;
+	unsigned int owner_limit;        /* frames with this owner or a higher one are no Python functions */
+	unsigned int instruction_kind;   /* 0: an int, in bytes; 1: an int, in units; 2, 3: a pointer */
+	unsigned int code_mask;          /* low bits of frame_code that are no part of the pointer */
+	unsigned int code_from;          /* the part of a code object that identifies it */
+	unsigned int code_size;
+	unsigned int check_texts;        /* that part has no serial number: look at its texts too */
+	unsigned int code_filename;
+	unsigned int code_name;
+	unsigned int code_firstlineno;
+	unsigned int code_linetable;
+	unsigned int code_adaptive;
+	unsigned int code_first_traceable;
+	unsigned int unicode_length;
+	unsigned int unicode_state;
+	unsigned int ascii_data;
+	unsigned int unicode_data;       /* of texts that are not ASCII */
+	unsigned int bytes_size;
+	unsigned int bytes_data;
+};
+
+#define GPUREC_ABSENT 0xffffffffU
+
+/* In the state of a text: all its characters are ASCII. Bits 2 to 4 hold the bytes of a character. */
+#define GPUREC_PYTHON_ASCII 0x40
+
+/* The interpreter of a process. */
+struct gpurec_python_at {
+	unsigned long long runtime; /* the address of _PyRuntime */
+	unsigned int layout;        /* 1 + its index among the layouts; 0: none */
+	unsigned int mappings;      /* grows with each executable mapping of a file */
+};
+
+/* A file that gpurec has examined. If it is a Python interpreter: where _PyRuntime is, seen from the executable
+ * segment. */
+struct gpurec_seen {
+	unsigned long long from_code;
+	unsigned int layout;        /* as above */
+	unsigned int pad;
+};
+
 /* Calls and returns of one probe that found no space in a ring. */
 struct gpurec_lost {
 	unsigned long long calls;
@@ -216,7 +367,7 @@ struct gpurec_lost {
 
 /* All records that found no space on one CPU: shows whether the probes' own counters moved. */
 struct gpurec_lost_total {
-	unsigned long long calls, returns, fork, exec, exit, file;
+	unsigned long long calls, returns, fork, exec, exit, file, stack;
 };
 
 /* The phase of a recording. At its end, calls in progress may still return for a moment. Then every hook falls
@@ -262,6 +413,8 @@ struct gpurec_config {
 	unsigned int early_frames; /* a thread's open-call memory is allocated when the thread begins */
 	int recorder;             /* process id of the recorder */
 	unsigned int pause_user;  /* --lossless pauses only this user's processes */
+	unsigned int stacks;      /* calls have stacks */
+	unsigned int native;      /* with native frames beyond the caller */
 };
 
 /* The thread and the probe that cost time. */
@@ -365,6 +518,12 @@ _Static_assert(GPUREC_PAYLOAD + GPUREC_COMMAND < GPUREC_RING_SLACK, "slack");
 _Static_assert(sizeof(struct gpurec_head) == 24, "head");
 _Static_assert(sizeof(struct gpurec_call) == 88, "call");
 _Static_assert(sizeof(struct gpurec_return) == 48, "return");
+_Static_assert(sizeof(struct gpurec_frame) == 16, "frame");
+_Static_assert(sizeof(struct gpurec_stack) == 48, "stack");
+_Static_assert(sizeof(struct gpurec_unwind) == 72, "unwind");
+_Static_assert(sizeof(struct gpurec_rule) == 16, "rule");
+_Static_assert(sizeof(struct gpurec_code) == 72, "code");
+_Static_assert(sizeof(struct gpurec_python) == 144, "python");
 _Static_assert(sizeof(struct gpurec_read) == 12, "read");
 _Static_assert(sizeof(struct gpurec_capture) == 8 + 8 * 12, "capture");
 _Static_assert(sizeof(struct gpurec_piece) == 8, "piece");

@@ -32,6 +32,11 @@ struct thread {
 	u32 protected;
 	u64 stack_low;  /* the memory that contains the stack of the outermost call: see stack.h */
 	u64 stack_size;
+	u64 stack_sp;   /* the stack pointer of the open call that has a stack (stacks.h); 0: none */
+	u64 stack_seed;
+	u64 python;     /* the thread's state in the Python interpreter */
+	u64 python_newest; /* the newest thread there when this one was not found */
+	u64 own_id;     /* gettid() in the process's PID namespace */
 	struct awaited awaited[GPUREC_AWAITED];
 };
 
@@ -87,6 +92,29 @@ struct {
 	__type(key, int);
 	__type(value, struct thread);
 } threads SEC(".maps");
+
+/* Layouts of Python interpreters, and the interpreter of each process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GPUREC_PYTHONS);
+	__type(key, u32);
+	__type(value, struct gpurec_python);
+} pythons SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GPUREC_MAX_TARGETS);
+	__type(key, u32);
+	__type(value, struct gpurec_python_at);
+} python_at SEC(".maps");
+
+/* How to unwind from a return address, by rule_key (stacks.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, GPUREC_RULES);
+	__type(key, u64);
+	__type(value, struct gpurec_rule);
+} rules SEC(".maps");
 
 /* Where a piece is read from: known at entry and, for exit pieces, kept until the return. */
 struct place {

@@ -29,6 +29,7 @@
 #define MAP_SHARED 1
 #define MAP_ANONYMOUS 0x20
 #define PROT_WRITE 2
+#define PAGE 4096
 
 /* Unused variables: they carry the record types into this object's BTF, from which the recorder's own types are
  * generated. */
@@ -61,13 +62,29 @@ struct gpurec_ioctl_shape *type_ioctl_shape;
 struct gpurec_state *type_state;
 struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
+struct gpurec_stack *type_stack;
+struct gpurec_frame *type_frame;
+struct gpurec_code *type_code;
+struct gpurec_python *type_python;
+struct gpurec_python_at *type_python_at;
+struct gpurec_seen *type_seen;
+struct gpurec_unwind *type_unwind;
+struct gpurec_rule *type_rule;
+enum gpurec_rule_kind type_rule_kind;
+
+struct mapping_begun {
+	struct gpurec_new_file file;
+	struct gpurec_seen seen; /* of a file that was examined before */
+	u32 is_seen;
+	u32 pad;
+};
 
 /* An executable mapping under way, from the entry of mmap to its exit. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, u32);
-	__type(value, struct gpurec_new_file);
+	__type(value, struct mapping_begun);
 } mapping SEC(".maps");
 
 /* From Linux 6.13 on, Linux uses the highest bit of the nanoseconds as a flag: it is not part of the time. */
@@ -101,9 +118,39 @@ static __always_inline void read_name(struct gpurec_new_file *what, struct file 
 	bpf_probe_read_kernel_str(what->name, sizeof(what->name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
 }
 
-static __always_inline bool is_seen(const struct gpurec_file *file)
+static __always_inline struct gpurec_seen *is_seen(const struct gpurec_file *file)
 {
 	return bpf_map_lookup_elem(&seen, file);
+}
+
+/* The current process has mapped the executable segment of a Python interpreter. */
+static __always_inline void has_python(const struct gpurec_seen *seen, u64 segment)
+{
+	u32 pid = bpf_get_current_pid_tgid() >> 32;
+	struct gpurec_python_at *at;
+
+	if (!config.stacks || !seen->layout)
+		return;
+	at = bpf_map_lookup_elem(&python_at, &pid);
+	if (!at)
+		return;
+	at->runtime = segment + seen->from_code;
+	at->layout = seen->layout;
+}
+
+/* The current process has a new executable mapping, so that an address may mean something else from now on. */
+static __always_inline void count_mapping(void)
+{
+	u32 pid = bpf_get_current_pid_tgid() >> 32;
+	struct gpurec_python_at *at, first = {};
+
+	if (!config.stacks)
+		return;
+	at = bpf_map_lookup_elem(&python_at, &pid);
+	if (at)
+		__sync_fetch_and_add(&at->mappings, 1);
+	else
+		bpf_map_update_elem(&python_at, &pid, &first, BPF_NOEXIST);
 }
 
 static __always_inline void report_file(const struct gpurec_new_file *what, u16 flags)
@@ -136,7 +183,9 @@ static __always_inline bool becomes_executable(u64 protection)
 
 static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 {
-	struct gpurec_new_file what = {};
+	struct mapping_begun begun = {};
+	struct gpurec_new_file *what = &begun.file;
+	struct gpurec_seen *seen;
 	struct task_struct *task;
 	struct file **fds, *file = NULL;
 	u32 tid = (u32)bpf_get_current_pid_tgid();
@@ -147,24 +196,30 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 		return 0;
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
 		return 0;
-	what.fd = (int)ctx->args[4];
+	what->fd = (int)ctx->args[4];
 	task = (struct task_struct *)bpf_get_current_task();
 	max = BPF_CORE_READ(task, files, fdt, max_fds);
-	if (what.fd < 0 || (u32)what.fd >= max)
+	if (what->fd < 0 || (u32)what->fd >= max)
 		return 0;
 	fds = BPF_CORE_READ(task, files, fdt, fd);
-	bpf_probe_read_kernel(&file, sizeof(file), fds + what.fd);
+	bpf_probe_read_kernel(&file, sizeof(file), fds + what->fd);
 	if (!file)
 		return 0;
-	read_file(&what.file, file);
-	if (is_seen(&what.file))
+	count_mapping();
+	read_file(&what->file, file);
+	seen = is_seen(&what->file);
+	if (seen && !(config.stacks && seen->layout))
 		return 0;
-	read_name(&what, file);
+	if (seen) {
+		begun.seen = *seen;
+		begun.is_seen = 1;
+	}
+	read_name(what, file);
 	if (is_watched())
-		what.head.flags = GPUREC_WATCHED;
+		what->head.flags = GPUREC_WATCHED;
 	if ((ctx->args[2] & PROT_WRITE) || (ctx->args[3] & MAP_SHARED))
-		what.head.flags |= GPUREC_NO_HOOKS;
-	bpf_map_update_elem(&mapping, &tid, &what, BPF_ANY);
+		what->head.flags |= GPUREC_NO_HOOKS;
+	bpf_map_update_elem(&mapping, &tid, &begun, BPF_ANY);
 	return 0;
 }
 
@@ -172,15 +227,19 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 static __always_inline int mmap_ends(struct trace_event_raw_sys_exit *ctx)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct gpurec_new_file *what;
+	struct mapping_begun *begun;
 
 	keep_own_stack(ctx);
-	what = bpf_map_lookup_elem(&mapping, &tid);
-	if (!what)
+	begun = bpf_map_lookup_elem(&mapping, &tid);
+	if (!begun)
 		return 0;
-	what->address = ctx->ret;
-	if ((unsigned long)ctx->ret < (unsigned long)-4095)
-		report_file(what, 0);
+	begun->file.address = ctx->ret;
+	if ((unsigned long)ctx->ret < (unsigned long)-4095) {
+		if (begun->is_seen)
+			has_python(&begun->seen, ctx->ret);
+		else
+			report_file(&begun->file, 0);
+	}
 	bpf_map_delete_elem(&mapping, &tid);
 	return 0;
 }
@@ -265,6 +324,23 @@ static __always_inline void give_state(struct task_struct *task)
 		bpf_task_storage_get(&frames, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
+static __always_inline void inherit_python(u32 pid, u32 child)
+{
+	struct gpurec_python_at *at = config.stacks ? bpf_map_lookup_elem(&python_at, &pid) : NULL;
+	struct gpurec_python_at own;
+
+	if (!at)
+		return;
+	own = *at;
+	bpf_map_update_elem(&python_at, &child, &own, BPF_ANY);
+}
+
+static __always_inline void forget_python(u32 pid)
+{
+	if (config.stacks)
+		bpf_map_delete_elem(&python_at, &pid);
+}
+
 static __always_inline int forks(struct task_struct *parent, struct task_struct *child)
 {
 	u32 pid = parent->tgid, new_pid = child->tgid, one = 1;
@@ -289,6 +365,7 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 			return 0;
 		}
 		give_state(child);
+		inherit_python(pid, new_pid);
 	} else {
 		struct thread *t = bpf_task_storage_get(&threads, parent, 0, 0);
 
@@ -296,6 +373,7 @@ static __always_inline int forks(struct task_struct *parent, struct task_struct 
 		if (!t || t->child == new_pid)
 			return 0;
 		t->child = new_pid;
+		inherit_python(pid, new_pid);
 	}
 	r = reserve(sizeof(*r));
 	if (!r) {
@@ -337,6 +415,7 @@ static __always_inline void record_exec(struct task_struct *task, u32 old_tid)
 static __always_inline int execs(struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	struct gpurec_new_file what = {.fd = -1};
+	struct gpurec_seen *seen;
 	u32 times = BPF_CORE_READ(task, self_exec_id);
 	struct thread *t;
 
@@ -350,10 +429,16 @@ static __always_inline int execs(struct task_struct *task, int old_pid, struct l
 		t->execs = times;
 	if (!config.everyone)
 		record_exec(task, old_pid);
+	forget_python(task->tgid);
+	count_mapping();
 	read_file(&what.file, BPF_CORE_READ(bprm, file));
 	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;
-	if (!is_seen(&what.file)) {
+	what.address = BPF_CORE_READ(task, mm, start_code) & ~(u64)(PAGE - 1);
+	seen = is_seen(&what.file);
+	if (seen) {
+		has_python(seen, what.address);
+	} else {
 		read_name(&what, BPF_CORE_READ(bprm, file));
 		report_file(&what, GPUREC_PROGRAM);
 	}
@@ -383,6 +468,8 @@ static __always_inline int ends(struct task_struct *task)
 			return 0;
 		bpf_map_delete_elem(&stopped, &pid);
 	}
+	if (ended)
+		forget_python(pid);
 	r = reserve(sizeof(*r));
 	if (!r) {
 		COUNT_LOST(exit);

@@ -166,6 +166,7 @@ struct vm_area_struct {
 
 struct mm_struct {
 	unsigned long start_stack;
+	unsigned long start_code;
 	unsigned long arg_start, arg_end;
 	struct uprobes_state uprobes_state;
 };
@@ -237,7 +238,27 @@ struct cred {
 	kuid_t uid, suid, euid;
 };
 
+struct upid {
+	int nr;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+struct return_instance {
+	unsigned long orig_ret_vaddr;
+	bool chained;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
 struct task_struct {
+	struct uprobe_task *utask;
 	const struct cred *real_cred;
 	unsigned int __state;
 	unsigned int personality;
@@ -254,6 +275,7 @@ struct task_struct {
 	u64 self_exec_id; /* before 5.7: 32 bits */
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
+	struct pid *thread_pid;
 	struct mm_struct *mm;
 	struct files_struct *files;
 	struct signal_struct *signal;

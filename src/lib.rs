@@ -33,6 +33,10 @@ mod probe;
 mod process;
 mod record;
 mod ring;
+#[cfg(fuzzing)]
+pub mod stacks;
+#[cfg(not(fuzzing))]
+mod stacks;
 mod ui;
 #[cfg(fuzzing)]
 pub mod wire;

@@ -9,13 +9,15 @@ mod skeleton {
 }
 
 pub use skeleton::types::{
-    gpurec_call as Call, gpurec_capture as Capture, gpurec_config as Config, gpurec_driver as Driver,
-    gpurec_exec as Exec, gpurec_exit as Exit, gpurec_file as FileKey, gpurec_fork as Fork,
-    gpurec_head as Head, gpurec_hook as Hook, gpurec_instant as Instant, gpurec_ioctl_key as IoctlKey,
-    gpurec_ioctl_shape as IoctlShape, gpurec_lost as Lost, gpurec_lost_total as LostTotal,
-    gpurec_new_file as NewFile, gpurec_piece as Piece, gpurec_positions as Positions, gpurec_pulse as Pulse,
-    gpurec_read as Read, gpurec_return as Return, gpurec_spender as Spender, gpurec_spent as Spent,
-    gpurec_state as State,
+    gpurec_call as Call, gpurec_capture as Capture, gpurec_code as Code, gpurec_config as Config,
+    gpurec_driver as Driver, gpurec_exec as Exec, gpurec_exit as Exit, gpurec_file as FileKey,
+    gpurec_fork as Fork, gpurec_frame as Frame, gpurec_head as Head, gpurec_hook as Hook,
+    gpurec_instant as Instant, gpurec_ioctl_key as IoctlKey, gpurec_ioctl_shape as IoctlShape,
+    gpurec_lost as Lost, gpurec_lost_total as LostTotal, gpurec_new_file as NewFile, gpurec_piece as Piece,
+    gpurec_positions as Positions, gpurec_pulse as Pulse, gpurec_python as Python,
+    gpurec_python_at as PythonAt, gpurec_read as Read, gpurec_return as Return, gpurec_rule as Rule,
+    gpurec_seen as Seen, gpurec_spender as Spender, gpurec_spent as Spent, gpurec_stack as Stack,
+    gpurec_state as State, gpurec_unwind as Unwind,
 };
 
 /// Names of the header's constants, with the type in which records hold them.
@@ -28,13 +30,14 @@ macro_rules! constants {
 constants! {
     gpurec_kind as u16 {
         CALL = GPUREC_CALL, RETURN = GPUREC_RETURN, FORK = GPUREC_FORK, EXEC = GPUREC_EXEC,
-        EXIT = GPUREC_EXIT, INSTANT = GPUREC_INSTANT
+        EXIT = GPUREC_EXIT, INSTANT = GPUREC_INSTANT, STACK = GPUREC_STACK, CODE = GPUREC_CODE,
+        UNWIND = GPUREC_UNWIND
     }
     gpurec_flag as u16 {
         CHAINED = GPUREC_CHAINED, PROCESS_ENDED = GPUREC_PROCESS_ENDED, CUT = GPUREC_CUT,
         STOPPED = GPUREC_STOPPED, PROGRAM = GPUREC_PROGRAM, WATCHED = GPUREC_WATCHED,
         NO_HOOKS = GPUREC_NO_HOOKS, NO_RETURN = GPUREC_NO_RETURN, KERNEL = GPUREC_KERNEL,
-        KERNEL_THREAD = GPUREC_KERNEL_THREAD, WRAPPED = GPUREC_WRAPPED
+        KERNEL_THREAD = GPUREC_KERNEL_THREAD, WRAPPED = GPUREC_WRAPPED, SENT = GPUREC_SENT, COPIED = GPUREC_COPIED
     }
     gpurec_piece_state as u16 {
         PIECE_READ = GPUREC_PIECE_READ, PIECE_NULL = GPUREC_PIECE_NULL, PIECE_CUT = GPUREC_PIECE_CUT
@@ -51,7 +54,7 @@ constants! {
     }
     gpurec_limit as u32 {
         STOP_COUNT = GPUREC_STOP_COUNT, MAX_PROBES = GPUREC_MAX_PROBES, MAX_FRAMES = GPUREC_MAX_FRAMES,
-        MAX_CPUS = GPUREC_MAX_CPUS
+        MAX_CPUS = GPUREC_MAX_CPUS, PYTHONS = GPUREC_PYTHONS
     }
     gpurec_limit as u8 { FEW_WORDS = GPUREC_FEW_WORDS, WORDS = GPUREC_WORDS }
     gpurec_wants as u8 {
@@ -70,10 +73,19 @@ constants! {
         OPEN_BY_FUNCTION = GPUREC_OPEN_BY_FUNCTION, CLOSE_BY_FUNCTION = GPUREC_CLOSE_BY_FUNCTION,
         MMAP_BY_FUNCTION = GPUREC_MMAP_BY_FUNCTION
     }
+    gpurec_rule_kind as i32 {
+        RULE_STOP = GPUREC_RULE_STOP, RULE_END = GPUREC_RULE_END, RULE_SP = GPUREC_RULE_SP,
+        RULE_BP = GPUREC_RULE_BP, RULE_AT_BP = GPUREC_RULE_AT_BP
+    }
     gpurec_phase as u32 {
         RECORDING = GPUREC_RECORDING, RETURNS_ONLY = GPUREC_RETURNS_ONLY, SILENT = GPUREC_SILENT
     }
 }
+
+/// The bit of a cookie whose outermost calls have a stack: see GPUREC_WANTS_STACK.
+pub const WANTS_STACK: u64 = 0x8000 << 48;
+/// `owner` of a frame: see GPUREC_ENTRY.
+pub const ENTRY: u32 = 0x100;
 
 /// A plain struct of integers that a ring or a map carries.
 ///
@@ -90,7 +102,8 @@ macro_rules! wire {
 
 wire!(
     Head, Call, Return, Fork, Exit, Exec, NewFile, FileKey, Lost, LostTotal, Pulse, Config, Instant, Hook,
-    Driver, IoctlKey, IoctlShape, Spender, Spent, State, Capture, Piece
+    Driver, IoctlKey, IoctlShape, Spender, Spent, State, Capture, Piece, Stack, Frame, Code, Python,
+    PythonAt, Seen, Unwind, Rule
 );
 
 /// The value at the start of `bytes`, if they are enough.

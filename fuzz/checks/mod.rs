@@ -5,7 +5,9 @@ mod elf;
 mod ioctl;
 mod jsonl;
 mod lines;
+mod native;
 mod pair;
+mod python;
 mod records;
 mod seeds;
 
@@ -18,7 +20,8 @@ use std::path::PathBuf;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 pub use self::{
-    budget::budget, elf::elf, ioctl::ioctl, jsonl::jsonl, pair::pair, records::records, seeds::seeds,
+    budget::budget, elf::elf, ioctl::ioctl, jsonl::jsonl, native::native, pair::pair, python::python,
+    records::records, seeds::seeds,
 };
 
 /// A file in memory that is rewritten for each input.

@@ -17,6 +17,8 @@ pub fn seeds(folder: &Path) {
     random(&made(folder, "ioctl"), 12, 600);
     jsonl(&made(folder, "jsonl"));
     budget(&made(folder, "budget"));
+    python(&made(folder, "python"));
+    native(&made(folder, "native"));
 }
 
 fn made(folder: &Path, name: &str) -> PathBuf {
@@ -55,9 +57,14 @@ fn elf(folder: &Path) {
         ("stripped", 2, &["-shared", "-s", "-Wl,--hash-style=gnu"]),
         ("object", 14, &["-c"]),
     ];
+    compiled(folder, CODE, &kinds);
+}
+
+/// The same code, made a file in several ways: name, first byte, the compiler's arguments.
+fn compiled(folder: &Path, code: &str, kinds: &[(&str, u8, &[&str])]) {
     let source = folder.join("source.c");
-    for (name, how, arguments) in kinds {
-        fs::write(&source, CODE).unwrap();
+    for &(name, how, arguments) in kinds {
+        fs::write(&source, code).unwrap();
         let output = folder.join("output");
         let done = Command::new("cc")
             .args(["-O1", "-fPIC", "-nostdlib", "-fno-asynchronous-unwind-tables"])
@@ -76,6 +83,50 @@ fn elf(folder: &Path) {
         fs::remove_file(output).unwrap();
     }
     fs::remove_file(source).unwrap();
+}
+
+const PYTHON: &str = r#"
+__attribute__((section(".PyRuntime"), used)) char _PyRuntime[700] = { BYTES };
+#if VERSION
+const unsigned long Py_Version = VERSION;
+#endif
+extern int snprintf(char *, unsigned long, const char *, ...);
+static char version[250];
+const char *const folders = "/usr/lib/python3.10/";
+const char *Py_GetVersion(void) { snprintf(version, 250, "%.80s", "3.9.18"); return version; }
+"#;
+
+/// First byte: what it is, and for tables which format.
+fn python(folder: &Path) {
+    let table = |offset: u32, table: &[u8]| [&7u32.to_le_bytes(), &offset.to_le_bytes(), table].concat();
+    put(folder, "lnotab", 0, &table(8, &[0, 1, 4, 2, 2, 0xff, 255, 0, 1, 127, 0, 3]));
+    put(folder, "ranges", 3, &table(8, &[2, 0, 4, 0x80, 0, 100, 2, 1, 2, 0xfe, 254, 0]));
+    let locations = [0x80, 0x12, 0xd9, 5, 6, 0xe0, 5, 6, 0xf8, 0xe8, 0x47, 2, 0xf0, 0x50, 0x1f, 1, 2, 3];
+    put(folder, "locations", 6, &table(8, &locations));
+    let mut text: Vec<String> = Vec::new();
+    for (minor, words) in [(13u8, 73), (14, 95), (15, 111)] {
+        let mut head = b"xdebugpy".to_vec();
+        head.extend((0x0300_00f0 | u64::from(minor) << 16).to_le_bytes());
+        head.extend(0u64.to_le_bytes());
+        (3..words).for_each(|_| head.extend(16u64.to_le_bytes()));
+        put(folder, &format!("described-{minor}"), 1, &head);
+        if minor == 13 {
+            text = head.iter().map(u8::to_string).collect();
+        }
+    }
+    let kinds: [(&str, u8, &[&str]); 5] = [
+        ("shared", 2, &["-shared", "-Wl,--hash-style=gnu", "-DVERSION=0x030c01f0"]),
+        ("sysv", 2, &["-shared", "-Wl,--hash-style=sysv", "-DVERSION=0"]),
+        ("stripped", 2, &["-shared", "-s", "-Wl,--hash-style=gnu", "-DVERSION=0"]),
+        (
+            "static",
+            2,
+            &["-Wl,-e,Py_GetVersion", "-static", "-Wl,--unresolved-symbols=ignore-all", "-DVERSION=0"],
+        ),
+        ("without", 2, &["-shared", "-s", "-fvisibility=hidden", "-DVERSION=0"]),
+    ];
+    compiled(&made(folder, "old"), &PYTHON.replace("BYTES", "1"), &kinds);
+    compiled(&made(folder, "new"), &PYTHON.replace("BYTES", &text.join(",")), &kinds[..3]);
 }
 
 /// The file as the loader sees it.
@@ -183,10 +234,60 @@ fn random(folder: &Path, count: u64, length: usize) {
     }
 }
 
+/// Functions of several kinds of frames, with and without debug information, an index, and packed symbols.
+fn native(folder: &Path) {
+    const CODE: &str = r#"
+int global;
+static inline __attribute__((always_inline)) int inner(int n) { return n * global; }
+int plain(int n) { return n ? plain(n - 1) + inner(n) : 1; }
+int aligned(int n) { volatile int room[8] __attribute__((aligned(64))) = {n}; return plain(room[n & 7]); }
+int variable(int n) { volatile char room[n]; room[0] = 1; return aligned(room[n / 2]); }
+"#;
+    let kinds: [(&str, &[&str]); 5] = [
+        ("debug", &["-g", "-gz=none"]),
+        ("indexed", &["-s"]),
+        ("searched", &["-Wl,--no-eh-frame-hdr"]),
+        ("pointers", &["-fno-omit-frame-pointer"]),
+        ("packed", &["-s"]),
+    ];
+    let source = folder.join("source.c");
+    let output = folder.join("output");
+    for (at, (name, arguments)) in kinds.iter().enumerate() {
+        fs::write(&source, CODE).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-fPIC", "-nostdlib", "-shared", "-fasynchronous-unwind-tables"]);
+        compiler.args(["-Wl,-z,max-page-size=512", "-Wl,-z,noseparate-code", "-Wl,-z,norelro"]);
+        run(compiler.args(*arguments).arg(&source).arg("-o").arg(&output));
+        if *name == "packed" {
+            let symbols = folder.join("symbols");
+            let packed = folder.join("symbols.xz");
+            fs::copy(folder.join("searched"), &symbols).unwrap();
+            run(Command::new("xz").arg("--force").arg(&symbols));
+            let section = format!(".gnu_debugdata={}", packed.display());
+            run(Command::new("objcopy").arg("--add-section").arg(section).arg(&output));
+            fs::remove_file(packed).unwrap();
+        }
+        let bytes = fs::read(&output).unwrap();
+        if *name == "searched" {
+            fs::write(folder.join(name), &bytes).unwrap();
+        }
+        put(folder, &format!("{name}-{at}"), at as u8, &bytes);
+        fs::remove_file(&output).unwrap();
+    }
+    fs::remove_file(folder.join("searched")).unwrap();
+    fs::remove_file(source).unwrap();
+}
+
+fn run(command: &mut Command) {
+    let done = command.status();
+    assert!(done.is_ok_and(|status| status.success()), "{command:?} is needed for the seeds");
+}
+
 fn jsonl(folder: &Path) {
     let traces = [
         include_str!("../../crates/analysis/src/tests/kernel.jsonl"),
         include_str!("../../traces/torch_h200.jsonl"),
+        include_str!("../../crates/analysis/src/golden/stacks_trace.txt"),
     ];
     for (at, trace) in traces.iter().enumerate() {
         let lines: Vec<&str> = trace.lines().filter(|line| line.len() < 2500).collect();

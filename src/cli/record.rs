@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::{id, libs, patterns, positive_span};
-use crate::files::select::{ApiChoice, Selection};
+use crate::files::select::{ApiChoice, Selection, Stacks};
 use crate::host::Backend;
 use crate::probe::kernel::{self, Choice};
 use crate::record::{Config, Target};
@@ -84,6 +84,10 @@ pub struct Options {
     /// longer recorded; the trace and the summary say which
     #[arg(long, value_name = "PCT", value_parser = percent)]
     budget: Option<f64>,
+    /// Which line of code made a call: attach the call stack to launches, allocations, frees, copies and waits, or to
+    /// the functions that match; `all`: to every call
+    #[arg(long, value_name = "GLOB,…", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    stacks: Option<String>,
     /// Pause the target rather than lose an event: it stops when a ring buffer fills, and resumes when that is empty
     #[arg(long)]
     lossless: bool,
@@ -102,6 +106,9 @@ pub struct Options {
     /// Say more: what was attached, how and how fast
     #[arg(short, long, action = ArgAction::SetTrue)]
     verbose: bool,
+    /// For tests: stacks without native frames beyond the caller
+    #[arg(long, hide = true)]
+    no_native: bool,
     /// For tests: use this backend or none
     #[arg(long, hide = true, value_name = "BACKEND", value_parser = backend)]
     backend: Option<Backend>,
@@ -148,7 +155,9 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
             ApiArg::Runtime => ApiChoice::Runtime,
         },
         libs: libs(&options.lib)?,
+        stacks: options.stacks.is_some(),
     };
+    let stacks = options.stacks.as_deref().map(stacks).transpose()?;
     let kernel = kernel_choice(&options)?;
     Ok(Config {
         target,
@@ -160,6 +169,8 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         as_root: options.as_root,
         summary_only: options.summary_only,
         lossless: options.lossless,
+        stacks,
+        native_frames: !options.no_native,
         budget: options.budget,
         live: options.live,
         interval: options.interval,
@@ -169,6 +180,16 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         backend: options.backend,
         options: reported,
         keep_fds: Vec::new(),
+    })
+}
+
+/// `--stacks`, `--stacks=all`, `--stacks=GLOB,GLOB`.
+fn stacks(set: &str) -> Result<Stacks> {
+    let globs: Vec<String> = set.split(',').filter(|glob| !glob.is_empty()).map(str::to_owned).collect();
+    Ok(match globs.as_slice() {
+        [] => Stacks::Work,
+        [all] if all == "all" => Stacks::All,
+        globs => Stacks::Matching(patterns("--stacks", globs)?),
     })
 }
 
@@ -203,6 +224,7 @@ fn reported(options: &Options) -> Value {
         },
         "duration": options.duration.map(|duration| duration.as_secs_f64()),
         "interval": options.interval.map(|interval| interval.as_secs_f64()),
+        "stacks": options.stacks.as_deref().map(|set| if set.is_empty() { json!(true) } else { json!(set) }),
         "budget": options.budget,
         "ring": options.ring,
         "backend": options.backend.map(Backend::name),

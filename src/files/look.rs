@@ -16,6 +16,8 @@ use crate::files::select::Selection;
 use crate::host::early;
 use crate::process::maps::{self, Found as Mapped, Mapping};
 use crate::process::proc;
+use crate::stacks::native::Native;
+use crate::stacks::python;
 use gpurec_elf as elf;
 use gpurec_trace::HookError;
 use gpurec_trace::bounds::BytesLeft;
@@ -39,6 +41,7 @@ pub struct Looker<'a> {
     symbols: HashMap<FileId, Vec<elf::Symbol>>,
     room: BytesLeft<MOST_SYMBOLS>,
     mappings: HashMap<u32, Mappings>,
+    native: Native,
 }
 
 /// The mappings of one process.
@@ -56,6 +59,7 @@ impl<'a> Looker<'a> {
             symbols: HashMap::new(),
             room: BytesLeft::default(),
             mappings: HashMap::new(),
+            native: Native::default(),
         }
     }
 
@@ -65,6 +69,8 @@ impl<'a> Looker<'a> {
             Ask::Maps { pid } => Found::Maps(maps::executable_files(pid).map_err(|error| error.to_string())),
             Ask::Early { of } => Found::Early(self.early(of)),
             Ask::Symbol { pid, address } => Found::Symbol(self.symbol(pid, address)),
+            Ask::Unwind { pid, stack } => Found::Unwound(self.native.unwind(pid, &stack)),
+            Ask::Frames { pid, addresses } => Found::Frames(self.native.frames(pid, &addresses)),
             Ask::Rank { pid } => Found::Rank(proc::rank_of(pid)),
             Ask::Process { pid } => Found::Process(proc::about(pid).ok().map(Box::new)),
         };
@@ -118,6 +124,7 @@ impl<'a> Looker<'a> {
         let stamp = file.metadata().ok().filter(Metadata::is_file).map(|meta| Stamp::of(&meta));
         let image = match self.selection.examine(file, &path) {
             Ok(Some(image)) => image,
+            Ok(None) if self.selection.stacks => return self.interpreter(file),
             Ok(None) => return Found::Nothing,
             Err(why) => return Found::NotHooked { path, reason: why.into() },
         };
@@ -129,6 +136,14 @@ impl<'a> Looker<'a> {
         };
         let key = key(&mapped);
         Found::Wants(Box::new(Wants { key, path, image, handle: Some(mapped.handle), stamp }))
+    }
+
+    fn interpreter(&self, file: &File) -> Found {
+        match python::interpreter(file) {
+            Ok(Some(interpreter)) => Found::Python(Box::new(interpreter)),
+            Ok(None) => Found::Nothing,
+            Err(why) => Found::NoPython(why),
+        }
     }
 
     fn symbol(&mut self, pid: u32, address: u64) -> Option<String> {

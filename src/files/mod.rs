@@ -4,9 +4,9 @@
 //! is gone. No signal ends such a wait. So the recorder never opens or reads a target's file itself: it asks a worker,
 //! waits for a limited time, and abandons a worker that does not answer.
 //!
-//! In: a thread and the file it mapped; or a process, for its mappings, its rank or the symbol at an address. Out: the
-//! functions to hook in a file, with a descriptor that allows hooking the file but not reading it or waiting for it.
-//! Three parts: `look` does the work, in a worker; `process` starts and ends workers, in a process that touches no
+//! In: a thread and the file it mapped; or a process, for its mappings, its rank, the symbol at an address or the calls
+//! of a stack. Out: the functions to hook in a file, with a descriptor that allows hooking the file but not reading it
+//! or waiting for it. Three parts: `look` does the work, in a worker; `process` starts and ends workers, in a process that touches no
 //! file; `pool` and `side` send requests from the recorder. Not here: which process is stopped, what is attached.
 
 mod look;
@@ -16,6 +16,8 @@ mod pool;
 mod process;
 pub mod select;
 mod side;
+#[cfg(test)]
+mod tests;
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -25,6 +27,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::process::maps::{Mapping, as_text};
+use crate::stacks::native::{Frame, Stack, Unwound};
+use crate::stacks::python::Interpreter;
 use gpurec_elf::Image;
 use gpurec_trace as trace;
 use gpurec_trace::Reason;
@@ -44,6 +48,10 @@ pub enum Ask {
     Early { of: Early },
     /// The name of the symbol at an address.
     Symbol { pid: u32, address: u64 },
+    /// The calls of a thread, from its registers and a copy of its stack.
+    Unwind { pid: u32, stack: Box<Stack> },
+    /// The functions at known return addresses.
+    Frames { pid: u32, addresses: Vec<u64> },
     /// The process's rank in a distributed job.
     Rank { pid: u32 },
     /// The process's name, command line and user.
@@ -100,10 +108,17 @@ pub enum Found {
         path: PathBuf,
         reason: Reason,
     },
+    /// A Python interpreter, with no wanted function in its file.
+    Python(Box<Interpreter>),
+    /// An interpreter whose frames cannot be read, for this reason.
+    NoPython(String),
     NotOpened(Unopened),
     Maps(Result<Vec<Mapping>, String>),
     Early(Vec<String>),
     Symbol(Option<String>),
+    Unwound(Unwound),
+    /// One list for each address.
+    Frames(Vec<Vec<Frame>>),
     Rank(Option<String>),
     Process(Option<Box<trace::Found>>),
     /// There is no worker, for this reason.

@@ -12,7 +12,7 @@ use glob::Pattern;
 use super::FileId;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
-use gpurec_cuda::{self as cuda, Api};
+use gpurec_cuda::{self as cuda, Api, FunctionTraits};
 use gpurec_elf::{self as elf, Image, Kind, UnhookedFunction, Want};
 use gpurec_trace::HookError;
 
@@ -35,12 +35,33 @@ pub struct LibRule {
     functions: Pattern,
 }
 
+/// Which functions' calls have a stack (--stacks).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stacks {
+    /// Those that do or start work, or wait for it.
+    Work,
+    All,
+    Matching(Vec<Pattern>),
+}
+
+impl Stacks {
+    pub fn wants(&self, function: &str) -> bool {
+        match self {
+            Stacks::Work => FunctionTraits::of(function).is_work(),
+            Stacks::All => true,
+            Stacks::Matching(patterns) => patterns.iter().any(|pattern| cuda::fits(pattern, function)),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     pub only: Vec<Pattern>,
     pub skip: Vec<Pattern>,
     pub api: ApiChoice,
     pub libs: Vec<LibRule>,
+    /// Calls have stacks, so interpreters matter too.
+    pub stacks: bool,
 }
 
 impl LibRule {

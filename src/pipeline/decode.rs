@@ -1,6 +1,7 @@
 //! A record's bytes → an item. In: one record as BPF wrote it. Out: the item, or None for bytes that are no valid
 //! record (the caller counts them). Pure: no I/O, no state.
 
+use crate::stacks::PythonFrame;
 use crate::wire::{self, Head};
 use gpurec_cuda::raw::Piece;
 
@@ -54,6 +55,61 @@ pub enum What {
         status: i32,
         process: bool,
     },
+    /// The stack of the thread's next call, which has the same sequence number.
+    Stack {
+        pid: u32,
+        key: u64,
+        /// What distinguishes this process's rules from others'.
+        seed: u64,
+        /// None: an earlier item with this key has them.
+        frames: Option<Frames>,
+    },
+    /// Where the native frames of the thread's next stack go on.
+    Unwind(Box<Unwind>),
+    /// A part of a Python function that stacks refer to.
+    Code(Box<CodePart>),
+}
+
+/// The frames of a stack, innermost first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frames {
+    /// Return addresses.
+    pub native: Vec<u64>,
+    pub python: Vec<PythonFrame>,
+    /// Outer frames are missing.
+    pub cut: bool,
+    /// BPF could not unwind the native frames: an `Unwind` comes before this.
+    pub is_copied: bool,
+}
+
+/// A part of a thread's stack, and the registers there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unwind {
+    pub pid: u32,
+    /// What distinguishes this process's rules from others'.
+    pub seed: u64,
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    pub bytes: Box<[u8]>,
+}
+
+/// A Python function as BPF read it; its table of lines comes in parts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CodePart {
+    pub code: u64,
+    /// `PY_VERSION_HEX`.
+    pub version: u32,
+    pub first_line: i32,
+    pub first_traceable: u32,
+    pub name: Box<[u8]>,
+    pub name_state: u32,
+    pub file: Box<[u8]>,
+    pub file_state: u32,
+    /// Bytes of the whole table, and where this part of it begins.
+    pub lines: u32,
+    pub at: u32,
+    pub part: Box<[u8]>,
 }
 
 /// Where a call was recorded.
@@ -179,9 +235,60 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
             let process = head.flags & wire::PROCESS_ENDED != 0;
             What::Exit { pid: r.pid, status: r.status, process }
         }
+        wire::STACK => stack(bytes)?,
+        wire::UNWIND => {
+            let r: wire::Unwind = wire::read(bytes)?;
+            let bytes = behind(bytes, size_of::<wire::Unwind>(), r.size as usize)?;
+            let wire::Unwind { pid, seed, ip, sp, bp, .. } = r;
+            What::Unwind(Box::new(Unwind { pid, seed, ip, sp, bp, bytes }))
+        }
+        wire::CODE => What::Code(Box::new(code(bytes)?)),
         _ => return None,
     };
     Some(Item { ts: head.ts, tid: head.tid, seq: head.seq, what })
+}
+
+fn stack(bytes: &[u8]) -> Option<What> {
+    let r: wire::Stack = wire::read(bytes)?;
+    let size = size_of::<wire::Frame>();
+    let frames = if r.head.flags & wire::SENT != 0 {
+        None
+    } else {
+        let (natives, pythons) = (usize::from(r.natives), usize::from(r.pythons));
+        let all = bytes.get(size_of::<wire::Stack>()..)?.get(..size * (natives + pythons))?;
+        let mut all = all.chunks_exact(size).filter_map(wire::read::<wire::Frame>);
+        let native = all.by_ref().take(natives).map(|frame| frame.code).collect();
+        let python = all.map(|frame| PythonFrame {
+            code: frame.code,
+            position: frame.position,
+            owner: frame.owner as u8,
+            is_entry: frame.owner & wire::ENTRY != 0,
+        });
+        let has = |flag| r.head.flags & flag != 0;
+        Some(Frames { native, python: python.collect(), cut: has(wire::CUT), is_copied: has(wire::COPIED) })
+    };
+    Some(What::Stack { pid: r.pid, key: r.key, seed: r.seed, frames })
+}
+
+fn code(bytes: &[u8]) -> Option<CodePart> {
+    let r: wire::Code = wire::read(bytes)?;
+    let start = size_of::<wire::Code>();
+    let (name, file) = (usize::from(r.name), usize::from(r.file));
+    let after_name = start + name.next_multiple_of(8);
+    let after_file = after_name + file.next_multiple_of(8);
+    Some(CodePart {
+        code: r.code,
+        version: r.version,
+        first_line: r.first_line,
+        first_traceable: r.first_traceable,
+        name: behind(bytes, start, name)?,
+        name_state: r.name_state,
+        file: behind(bytes, after_name, file)?,
+        file_state: r.file_state,
+        lines: r.lines,
+        at: r.at,
+        part: behind(bytes, after_file, r.part as usize)?,
+    })
 }
 
 fn behind(bytes: &[u8], start: usize, length: usize) -> Option<Box<[u8]>> {

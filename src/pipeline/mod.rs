@@ -6,6 +6,7 @@
 
 mod beneath;
 mod call_parts;
+pub mod call_stacks;
 pub mod decode;
 pub mod handoff;
 pub mod messages;

@@ -32,6 +32,8 @@ pub struct Open {
     pub id: u64,
     pub parent: Option<u64>,
     pub origin: Origin,
+    /// The key of the call's stack, if it has one of its own.
+    pub stack: Option<u64>,
     sp: u64,
     /// The thread's number of gaps when the call began.
     gaps: u64,
@@ -61,6 +63,8 @@ pub trait Sink {
     /// The call's thread ended, or was replaced by exec, before it returned.
     fn died(&mut self, ts: u64, call: &Open);
     fn process(&mut self, item: &Item);
+    /// A stack, or a function that stacks refer to.
+    fn stack(&mut self, _item: &Item) {}
     /// An event that is recorded once; `within` is the innermost open call of its thread.
     fn instant(&mut self, item: &Item, within: Option<&Open>);
 }
@@ -82,6 +86,8 @@ const DEEPEST: usize = 1024;
 #[derive(Default)]
 pub struct Pairing {
     threads: Map<u32, Thread>,
+    /// For each thread: the sequence number of the call whose stack has come, and the stack's key.
+    stacks: Map<u32, (u32, u64)>,
     /// Number of open calls of all threads.
     open: usize,
     /// Number of returns of calls that were already closed. 0 is expected.
@@ -101,6 +107,11 @@ impl Pairing {
             What::Return { begin, value, pieces, origin, .. } => {
                 self.returned(item, *begin, *value, pieces, *origin, sink);
             }
+            What::Stack { key, .. } => {
+                sink.stack(item);
+                self.stacks.insert(item.tid, (item.seq, *key));
+            }
+            What::Code(_) | What::Unwind(_) => sink.stack(item),
             What::Instant { .. } => {
                 let thread = self.threads.get(&item.tid).filter(|_| item.tid != 0);
                 sink.instant(item, thread.and_then(|thread| thread.open.last()));
@@ -155,6 +166,7 @@ impl Pairing {
             id: 0,
             parent: thread.open.last().map(|outer| outer.id),
             origin,
+            stack: self.stacks.remove(&item.tid).filter(|(seq, _)| *seq == item.seq).map(|(_, key)| key),
             sp,
             gaps: thread.gaps,
         };

@@ -64,7 +64,7 @@ impl Processes {
             What::Exit { pid, process, .. } => {
                 return if *process { self.own.remove(pid) } else { self.own.contains(pid) };
             }
-            What::Call { .. } | What::Return { .. } | What::Instant { .. } => return false,
+            _ => return false,
         };
         self.own.contains(&pid)
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::beneath::Below;
 use super::call_parts::CallParts;
+use super::call_stacks::{CallStacks, Rules};
 use super::decode::{Captured, Item, What};
 use super::handoff::Handoff;
 use super::observer::Rows;
@@ -56,6 +57,7 @@ pub struct Lines {
     pub meaning: Meaning,
     pub(super) below: Below,
     ranks: Side,
+    pub stacks: CallStacks,
     processes: Processes,
     /// A buffer that is reused from call to call.
     effects: Vec<Effect>,
@@ -115,6 +117,7 @@ impl Lines {
             meaning: Meaning::new(Box::new(Stubs::new(None))),
             below: Below::new(crate::host::driver_version().as_deref()),
             ranks: Side::new(None),
+            stacks: CallStacks::new(None, None),
             processes: Processes::default(),
             effects: Vec::new(),
             live,
@@ -138,6 +141,11 @@ impl Lines {
     pub fn asking(self, files: &Files) -> Lines {
         let names = Box::new(Stubs::new(Some(files.clone())));
         Lines { meaning: Meaning::new(names), ranks: Side::new(Some(files.clone())), ..self }
+    }
+
+    /// Calls have stacks: `rules` is where BPF looks for how to unwind them.
+    pub fn with_stacks(self, files: &Files, rules: Box<dyn Rules>) -> Lines {
+        Lines { stacks: CallStacks::new(Some(files.clone()), Some(rules)), ..self }
     }
 
     /// Leaves these processes and their children out of the trace.
@@ -371,6 +379,7 @@ impl Sink for Lines {
         };
         let role = facts.and_then(|facts| facts.role.as_ref());
         let call_ref = CallRef { id: self.next_id, ..call.reference() };
+        let stack = call.stack.and_then(|key| self.stacks.table.number(key));
         let noted = self.meaning.begin(role, signature, &call_ref, &entry);
         let id = self.line(
             call.ts,
@@ -382,7 +391,7 @@ impl Sink for Lines {
                 parent: call.parent,
                 args,
                 launch: noted.launch(),
-                stack: None,
+                stack,
                 no_return: call.origin.elsewhere.then_some(ELSEWHERE.into()),
             }),
         );
@@ -451,6 +460,12 @@ impl Sink for Lines {
         self.probes = probes;
     }
 
+    fn stack(&mut self, item: &Item) {
+        if let Some(line) = self.stacks.add(item) {
+            self.line(item.ts, line);
+        }
+    }
+
     fn instant(&mut self, item: &Item, within: Option<&Open>) {
         let What::Instant { probe, .. } = item.what else { return };
         let probes = std::mem::take(&mut self.probes);
@@ -490,7 +505,7 @@ impl Sink for Lines {
                 Process::Exit(gpurec_trace::Exit { pid: *pid, tid, status: processes::exit_status(*status) })
             }
             What::Exit { pid, .. } => return self.meaning.thread_exited(*pid, tid),
-            What::Call { .. } | What::Return { .. } | What::Instant { .. } => return,
+            _ => return,
         };
         self.line(item.ts, Body::Process(process));
     }

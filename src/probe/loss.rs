@@ -34,6 +34,7 @@ impl LossCounters {
             sum.exec += cpu.exec;
             sum.exit += cpu.exit;
             sum.file += cpu.file;
+            sum.stack += cpu.stack;
         }
         Ok(sum)
     }

@@ -22,6 +22,7 @@ mod process;
 mod rewritten;
 pub mod rings;
 mod shield;
+mod stack_facts;
 #[cfg(test)]
 mod tests;
 mod tracepoint;
@@ -40,6 +41,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
 use crate::errno;
+use crate::files::select::Stacks;
 use crate::files::{FileId, Wants};
 use crate::host::Backend;
 use crate::host::Plan;
@@ -62,6 +64,7 @@ pub use objects::{ANY_USER, Base, Settings};
 use overhead_control::OverheadControl;
 use rewritten::ModifiedFiles;
 use shield::Hook;
+pub use stack_facts::{Pythons, RuleTable};
 use verified::VerifierCounts;
 
 /// A hooked function. BPF knows it by its number (see numbers.rs).
@@ -149,12 +152,16 @@ pub struct Probes {
     /// Files whose file system may make its callers wait.
     served: HashSet<FileId>,
     rewritten: ModifiedFiles,
+    /// Which calls have a stack.
+    stacks: Option<Stacks>,
 }
 
 impl Probe {
     /// The place of its hook in a file.
-    fn place(&self, offset: u64) -> Place {
-        Place { offset, cookie: capture::cookie(self.id, self.signature.map(|s| &s.plan)) }
+    fn place(&self, offset: u64, stacks: Option<&Stacks>) -> Place {
+        let cookie = capture::cookie(self.id, self.signature.map(|s| &s.plan));
+        let has_stack = stacks.is_some_and(|stacks| stacks.wants(&self.name));
+        Place { offset, cookie: if has_stack { cookie | wire::WANTS_STACK } else { cookie } }
     }
 }
 
@@ -167,6 +174,7 @@ impl Probes {
         force: Option<Backend>,
     ) -> Result<Probes> {
         let base = Rc::new(Base::load(settings, making)?);
+        let stacks = settings.stacks.clone();
         let (process, LoadedBackend { backend, refused, cuda, costs }) = loading::all(&base, plan, force)?;
         let overhead = settings.budget.then(|| OverheadControl::new(&base, &cuda, costs)).transpose()?;
         Ok(Probes {
@@ -185,6 +193,7 @@ impl Probes {
             hooked: HashSet::new(),
             served: HashSet::new(),
             rewritten: ModifiedFiles::new(),
+            stacks,
         })
     }
 
@@ -276,8 +285,12 @@ impl Probes {
         library.tell_sites(&image);
         announce(&library, &probes);
         if !probes.is_empty() {
-            let places: Vec<Place> =
-                image.functions.iter().zip(&probes).map(|(f, probe)| probe.place(f.site)).collect();
+            let places: Vec<Place> = image
+                .functions
+                .iter()
+                .zip(&probes)
+                .map(|(f, probe)| probe.place(f.site, self.stacks.as_ref()))
+                .collect();
             let hooks = match &mut self.overhead {
                 Some(overhead) => &mut overhead.hooks,
                 None => &mut self.hooks,

@@ -12,6 +12,7 @@ use libbpf_rs::{
 use super::rings::Making;
 use crate::clock::monotonic_ns;
 use crate::errno::KernelRefused;
+use crate::files::select::Stacks;
 use crate::host::Backend;
 use crate::host::types;
 use crate::ring::{Layout, Ring};
@@ -20,6 +21,7 @@ use crate::wire;
 const BASE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/base.bpf.o"));
 const PROCESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process.bpf.o"));
 const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
+const STACKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stacks.bpf.o"));
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 
 /// The maps that only --budget needs.
@@ -43,6 +45,10 @@ pub struct Settings {
     pub lossless: bool,
     /// Pauses only processes of this user; [`ANY_USER`]: of all users.
     pub pause_user: u32,
+    /// Which calls have a stack.
+    pub stacks: Option<Stacks>,
+    /// Stacks have native frames beyond the caller.
+    pub native_frames: bool,
     /// Functions are hooked by a backend without sessions.
     pub no_sessions: bool,
 }
@@ -75,13 +81,19 @@ impl Base {
             early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
             recorder: std::process::id() as i32,
             pause_user: settings.pause_user,
+            stacks: settings.stacks.is_some().into(),
+            native: settings.native_frames.into(),
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
         let refused = || KernelRefused(format!("gpurec's maps, or its rings of {ring} KiB for each CPU"));
         let rings = making.map().with_context(refused)?;
-        for mut map in open.maps_mut().filter(|map| map.name() == "rings") {
-            map.reuse_fd(rings.as_fd())?;
+        for mut map in open.maps_mut() {
+            if map.name() == "rings" {
+                map.reuse_fd(rings.as_fd())?;
+            } else if (map.name() == "python_at" || map.name() == "rules") && settings.stacks.is_none() {
+                map.set_max_entries(1)?;
+            }
         }
         let maps = open.load().with_context(refused)?;
         Ok(Base { maps, making, config })
@@ -148,8 +160,9 @@ impl Base {
     pub fn load_cuda(&self, backend: Backend) -> Result<Object> {
         let row = backend.row();
         let wanted = (row.programs)();
+        let bytes = if self.config.stacks == 0 { CUDA } else { STACKS };
         let mut open =
-            self.open(CUDA, "cuda", &self.config, None, |name| wanted.iter().any(|one| one.0 == name))?;
+            self.open(bytes, "cuda", &self.config, None, |name| wanted.iter().any(|one| one.0 == name))?;
         self.size_maps(&mut open)?;
         for mut program in open.progs_mut() {
             // libbpf-rs does not know the type of sessions; their programs have it from their section.

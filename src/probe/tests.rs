@@ -71,7 +71,7 @@ fn patterns(all: &[&str]) -> Vec<Pattern> {
 
 fn selection(only: &[&str], skip: &[&str], api: ApiChoice, libs: &[&str]) -> Selection {
     let libs = libs.iter().map(|text| LibRule::parse(text).unwrap()).collect();
-    Selection { only: patterns(only), skip: patterns(skip), api, libs }
+    Selection { only: patterns(only), skip: patterns(skip), api, libs, stacks: false }
 }
 
 fn examine(selection: &Selection, path: &Path) -> Option<Image> {
@@ -127,10 +127,10 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_file" FileKey { inode, device, generation, changed, size }
         "gpurec_new_file" NewFile { head, pid, fd, address, file, name }
         "gpurec_lost" Lost { calls, returns }
-        "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file }
+        "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file, stack }
         "gpurec_config" Config {
             everyone, follow, call_limit, pause_at, near_size, far_size, far_at, secret, probe, scratches, budget,
-            early_frames, recorder, pause_user
+            early_frames, recorder, pause_user, stacks, native
         }
         "gpurec_positions" Positions { head, pad, tail, pad2 }
         "gpurec_instant" Instant { head, pid, cpu, duration, args, payload, pad }
@@ -142,6 +142,23 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_ioctl_shape" IoctlShape {
             entry, exit, second_at, second_size, status, has_status, second_inline
         }
+        "gpurec_stack" Stack { head, pid, natives, pythons, key, seed }
+        "gpurec_unwind" Unwind { head, pid, size, seed, ip, sp, bp, pad }
+        "gpurec_rule" Rule { kind, frame, bp, pad }
+        "gpurec_frame" Frame { code, position, owner }
+        "gpurec_code" Code {
+            head, pid, version, code, first_line, first_traceable, lines, at, part, name, file, name_state,
+            file_state
+        }
+        "gpurec_python" Python {
+            version, interpreters_head, interpreter_next, threads_head, thread_next, thread_id, id_is_pthread,
+            thread_frame, thread_from, thread_size, cframe_frame, frame_size, frame_code, frame_previous, frame_instruction, frame_owner, frame_entry,
+            pad, owner_limit, instruction_kind, code_mask, code_from, code_size, check_texts, code_filename, code_name,
+            code_firstlineno, code_linetable, code_adaptive, code_first_traceable, unicode_length, unicode_state,
+            ascii_data, unicode_data, bytes_size, bytes_data
+        }
+        "gpurec_python_at" PythonAt { runtime, layout, mappings }
+        "gpurec_seen" Seen { from_code, layout, pad }
         "gpurec_state" State { phase, kernel, may_pause }
         "gpurec_pulse" Pulse { alive_ns, stop_allowed }
     };
@@ -195,6 +212,7 @@ fn kinds_and_flags_are_those_of_the_header() {
         ("GPUREC_HOOK_PIECE", wire::HOOK_PIECE.into()),
         ("GPUREC_MAX_PROBES", wire::MAX_PROBES),
         ("GPUREC_MAX_CPUS", wire::MAX_CPUS),
+        ("GPUREC_ENTRY", wire::ENTRY),
     ];
     let checks: String =
         names.iter().map(|(name, value)| format!("_Static_assert({name} == {value}, \"\");\n")).collect();
@@ -218,8 +236,8 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::FileKey>(), 8 + 4 + 4 + 8 + 8);
     assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 32 + 32);
     assert_eq!(size_of::<wire::Lost>(), 16);
-    assert_eq!(size_of::<wire::LostTotal>(), 48);
-    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 6 * 4);
+    assert_eq!(size_of::<wire::LostTotal>(), 56);
+    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 8 * 4);
     assert_eq!(size_of::<wire::Instant>(), head + 4 + 4 + 8 + 6 * 8 + 4 + 4);
     assert_eq!(size_of::<wire::Hook>(), 4 + 2 * 2 + 6 * size_of::<wire::Read>());
     assert_eq!(size_of::<wire::Driver>(), 12 * 4);

@@ -46,6 +46,53 @@ pub fn executable_mappings(pid: Pid) -> io::Result<Vec<Mapping>> {
     collect(open(pid)?, |_| true)
 }
 
+/// Everything that a process can execute.
+#[derive(Default)]
+pub struct Executable {
+    /// In address order, as Linux lists them.
+    pub files: Vec<Mapping>,
+    /// Memory that belongs to no file, from start to end: code made at run time, and Linux' own.
+    others: Vec<(u64, u64)>,
+}
+
+impl Executable {
+    pub fn file_at(&self, address: u64) -> Option<&Mapping> {
+        let after = self.files.partition_point(|mapping| mapping.start <= address);
+        self.files.get(after.checked_sub(1)?).filter(|mapping| address < mapping.end)
+    }
+
+    pub fn is_other(&self, address: u64) -> bool {
+        let after = self.others.partition_point(|(start, _)| *start <= address);
+        let before = after.checked_sub(1).and_then(|at| self.others.get(at));
+        before.is_some_and(|(_, end)| address < *end)
+    }
+
+    /// The memory that it takes.
+    pub fn held(&self) -> usize {
+        held(&self.files) + self.others.len() * size_of::<(u64, u64)>()
+    }
+}
+
+pub fn executable_memory(pid: Pid) -> io::Result<Executable> {
+    let (mut all, mut left) = (Executable::default(), BytesLeft::<MOST>::default());
+    let mut lines = open(pid)?;
+    let mut line = Vec::new();
+    while next_line(&mut lines, &mut line)? {
+        if let Some(mapping) = parse_line(&line) {
+            if !left.take(bytes_of(&mapping)) {
+                return Err(too_many());
+            }
+            all.files.push(mapping);
+        } else if let Some(other) = parse_other(&line) {
+            if !left.take(size_of_val(&other)) {
+                return Err(too_many());
+            }
+            all.others.push(other);
+        }
+    }
+    Ok(all)
+}
+
 /// The executable mappings of files, each file once.
 pub fn executable_files(pid: Pid) -> io::Result<Vec<Mapping>> {
     let mut seen = HashSet::new();
@@ -80,7 +127,7 @@ fn collect(lines: impl BufRead, mut wanted: impl FnMut(&Mapping) -> bool) -> io:
         let mapping = mapping?;
         if wanted(&mapping) {
             if !left.take(bytes_of(&mapping)) {
-                return Err(io::Error::other("it has mapped more files than gpurec examines"));
+                return Err(too_many());
             }
             all.push(mapping);
         }
@@ -88,22 +135,42 @@ fn collect(lines: impl BufRead, mut wanted: impl FnMut(&Mapping) -> bool) -> io:
     Ok(all)
 }
 
+fn too_many() -> io::Error {
+    io::Error::other("it has mapped more files than gpurec examines")
+}
+
 /// Every executable file mapping. Skips malformed lines.
 fn mappings(mut lines: impl BufRead) -> impl Iterator<Item = io::Result<Mapping>> {
     let mut line = Vec::new();
     let mut next = move || loop {
-        line.clear();
-        if (&mut lines).take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+        if !next_line(&mut lines, &mut line)? {
             return Ok(None);
-        }
-        if line.pop_if(|last| *last == b'\n').is_none() {
-            lines.skip_until(b'\n')?;
         }
         if let Some(mapping) = parse_line(&line) {
             return Ok(Some(mapping));
         }
     };
     std::iter::from_fn(move || next().transpose())
+}
+
+/// The beginning of the next line. False: there is none.
+fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    if lines.take(LONGEST_LINE).read_until(b'\n', line)? == 0 {
+        return Ok(false);
+    }
+    if line.pop_if(|last| *last == b'\n').is_none() {
+        lines.skip_until(b'\n')?;
+    }
+    Ok(true)
+}
+
+/// Executable memory without a file, except return probes' trampolines: they are nobody's code.
+fn parse_other(line: &[u8]) -> Option<(u64, u64)> {
+    let mut words = line.splitn(6, |byte| *byte == b' ');
+    let [range, perms, _, _, inode, name] = std::array::from_fn(|_| words.next().unwrap_or_default());
+    let is_code = inode == b"0" && perms.get(2) == Some(&b'x') && name.trim_ascii() != b"[uprobes]";
+    if is_code { pair(range, b'-') } else { None }
 }
 
 /// Parses bytes that were read before.
@@ -180,6 +247,12 @@ pub fn find_mapped(pid: Pid, mapping: &Mapping) -> io::Result<Found> {
     Err(io::Error::new(first.kind(), format!("{shown}, mapped by process {pid}, cannot be opened: {first}")))
 }
 
+/// False: the process has no mapping from there to there any more. True also where Linux does not say.
+pub fn is_still_mapped(pid: Pid, mapping: &Mapping) -> bool {
+    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
+    !std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 pub fn open_mapped(pid: Pid, mapping: &Mapping) -> io::Result<File> {
     find_mapped(pid, mapping)?.open()
 }
@@ -224,9 +297,14 @@ pub struct Found {
 impl Found {
     /// Opens it for reading. Never waits for a lease that the target holds.
     pub fn open(&self) -> io::Result<File> {
-        let path = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
-        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
+        reopen(&self.handle)
     }
+}
+
+/// Opens the file of a descriptor that only names it.
+pub fn reopen(handle: &File) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }
 
 fn find(path: &Path) -> io::Result<Found> {
@@ -254,6 +332,10 @@ pub fn root_of(pid: Pid) -> io::Result<Root> {
 impl Root {
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.folder.as_raw_fd()).into()
+    }
+
+    pub fn folder(&self) -> &File {
+        &self.folder
     }
 
     /// A path that leads to it again.

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::files::select::Selection;
+use crate::files::select::{Selection, Stacks};
 use crate::host::Backend;
 use crate::probe::kernel::Choice;
 use crate::probe::{ANY_USER, Settings};
@@ -47,6 +47,10 @@ pub struct Config {
     pub summary_only: bool,
     /// A process that fills a ring is paused until the ring is empty.
     pub lossless: bool,
+    /// Which calls have a stack.
+    pub stacks: Option<Stacks>,
+    /// Tests only: stacks without native frames beyond the caller have this unset.
+    pub native_frames: bool,
     /// The most that recording may cost any thread, in percent of its time.
     pub budget: Option<f64>,
     pub live: bool,
@@ -82,6 +86,8 @@ impl Config {
             ring: ring.min(1 << 30),
             budget: self.budget.is_some(),
             lossless: self.lossless,
+            stacks: self.stacks.clone(),
+            native_frames: self.native_frames,
             // --lossless pauses only the invoking user's own processes, unless the user is root.
             pause_user: match invoking_user().uid {
                 0 => ANY_USER,

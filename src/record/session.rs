@@ -36,7 +36,7 @@ use crate::pipeline::sink::Lines;
 use crate::pipeline::worker::{Outcome, State, Worker};
 use crate::probe::control::Control;
 use crate::probe::pauses::Pauses;
-use crate::probe::{LossCounters, Probe, Probes, rings};
+use crate::probe::{LossCounters, Probe, Probes, RuleTable, rings};
 use crate::process::attach::{self, AttachedProcess};
 use crate::process::fds;
 use crate::process::guardian::Guardian;
@@ -221,6 +221,10 @@ fn start_recorder(
     let (handoff, writer) = output.map(handoff::start).transpose().context(THREAD)?.unzip();
     let live = config.live.then(|| Box::new(Live::new(voice.clone())) as Box<dyn Rows>);
     let mut lines = Lines::new(handoff.map(LineWriter::new), live, start).asking(&from.files);
+    if config.stacks.is_some() {
+        let rules = RuleTable::new(&session.probes.base).context(MAPS)?;
+        lines = lines.with_stacks(&from.files, Box::new(rules));
+    }
     if matches!(config.target, Target::All) {
         lines = lines.leaving_out(proc::process_tree(std::process::id()));
     }
@@ -472,6 +476,9 @@ impl Session<'_> {
         let mut text = analysis::text::print(&ended.outcome.figures, analysis::width_of_errors());
         if let Some(path) = path {
             text.push_str(&format!("\nTrace: {}\n", ui::name(path)));
+        }
+        for why in &self.tracker.no_python {
+            text.push_str(&format!("\nStacks without Python frames: {why}\n"));
         }
         if let (Targets::Command(running), EndCause::Duration) = (&self.targets, why) {
             text.push_str(&format!(

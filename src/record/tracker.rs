@@ -6,7 +6,7 @@
 mod looking;
 
 use std::cell::Cell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use crate::files::select::looks_like_cuda;
 use crate::files::{Ask, Early, Files, Found, LATE, Pool};
 use crate::pipeline::messages::{Message, MessageKind};
 use crate::probe::pauses::Pauses;
-use crate::probe::{Library, Probes};
+use crate::probe::{Library, Probes, Pythons};
 use crate::process::maps::Mapping;
 use crate::process::{proc, stops};
 use crate::wire::{self, FileKey, NewFile, Pulse};
@@ -54,6 +54,7 @@ pub struct Tracker {
     stopped: MapHandle,
     going: MapHandle,
     targets: MapHandle,
+    pythons: Pythons,
     pulse: MapHandle,
     rescued: MapHandle,
     messages: Sender<Message>,
@@ -80,6 +81,8 @@ pub struct Tracker {
     /// The number of hooked files at which the recorder next looks for deleted ones.
     tidy_at: usize,
     pub files_examined: u64,
+    /// Why stacks of some processes have no Python frames.
+    pub no_python: BTreeSet<String>,
     /// The time after which BPF stops no process.
     ends: Cell<u64>,
 }
@@ -100,6 +103,7 @@ impl Tracker {
             stopped: map("stopped")?,
             going: map("going")?,
             targets: map("targets")?,
+            pythons: Pythons::new(&probes.base)?,
             pulse: map("pulse")?,
             rescued: map("rescued")?,
             messages,
@@ -115,6 +119,7 @@ impl Tracker {
             hooked_at: HashMap::new(),
             tidy_at: FEW_FILES,
             files_examined: 0,
+            no_python: BTreeSet::new(),
             ends: Cell::new(u64::MAX),
         })
     }

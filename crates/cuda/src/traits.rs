@@ -471,6 +471,11 @@ impl FunctionTraits {
         }
     }
 
+    /// Whether a call does or starts work, or waits for it.
+    pub fn is_work(&self) -> bool {
+        self.input().is_some() || self.is_sync()
+    }
+
     /// Whether the devices and contexts of calls are known only if this function is recorded.
     pub fn places(&self) -> bool {
         use Context::{Current, Device, GetDevice, Release, Reset, Retain};

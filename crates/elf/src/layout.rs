@@ -109,11 +109,26 @@ impl<'f> Layout<'f> {
         Some((offset, left.min(self.file.len.saturating_sub(offset))))
     }
 
+    /// The first executable segment: offset in the file and address.
+    pub fn code(&self) -> Option<(u64, u64)> {
+        let is_code = |segment: &&ProgramHeader| segment.p_type == PT_LOAD && segment.is_executable();
+        let segment = self.segments.iter().find(is_code)?;
+        Some((segment.p_offset, segment.p_vaddr))
+    }
+
+    pub fn segments(&self) -> &[ProgramHeader] {
+        &self.segments
+    }
+
+    /// The names of sections, one after another.
+    pub fn section_names(&self) -> Result<Option<Vec<u8>>, FileError> {
+        let names = self.sections.get(self.names).filter(|names| names.sh_type != SHT_NOBITS);
+        names.map(|names| self.file.exact(names.sh_offset, names.sh_size, "section names")).transpose()
+    }
+
     /// Whether `accepts` takes the name of a section.
     pub fn has_section(&self, accepts: &dyn Fn(&[u8]) -> bool) -> Result<bool, FileError> {
-        let names = self.sections.get(self.names).filter(|names| names.sh_type != SHT_NOBITS);
-        let Some(names) = names else { return Ok(false) };
-        let names = self.file.exact(names.sh_offset, names.sh_size, "section names")?;
+        let Some(names) = self.section_names()? else { return Ok(false) };
         Ok(self.sections.iter().any(|section| names.get(section.sh_name..).is_some_and(accepts)))
     }
 

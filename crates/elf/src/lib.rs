@@ -8,9 +8,11 @@
 //! stopped meanwhile, so a file without CUDA must be dismissed in microseconds. No number in the file is trusted: every
 //! count and size is checked against the file's length.
 
+mod data;
 mod file;
 mod layout;
 mod merge;
+mod object;
 mod runtime;
 mod site;
 mod symbols;
@@ -24,6 +26,9 @@ use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::{HookError, Reason};
 use layout::{Layout, Machine};
 use serde::{Deserialize, Serialize};
+
+pub use data::{Data, Place};
+pub use object::{Code, Object, Piece, SymbolTable, bytes};
 
 /// Which functions to look for.
 pub enum Want<'a> {
@@ -140,6 +145,14 @@ pub fn function_symbols(file: &File) -> Vec<Symbol> {
 /// The linker's name for a library; none if the file is not a library or has no name.
 pub fn soname(file: &File) -> Option<String> {
     Layout::read(file, Machine::here()?).ok()?.soname().ok().flatten()
+}
+
+const PAGE: u64 = 4096;
+
+/// Where a file's executable segment is mapped from and to: offset and address of its first page.
+pub fn code_segment(file: &File) -> Option<(u64, u64)> {
+    let (offset, address) = Layout::read(file, Machine::here()?).ok()?.code()?;
+    Some((offset & !(PAGE - 1), address & !(PAGE - 1)))
 }
 
 /// Reads `file`. `runtime_name` returns whether a name belongs to the CUDA runtime. `None`: the file has nothing

@@ -48,6 +48,7 @@ impl Recording {
             lossless: false,
             pause_user: crate::probe::ANY_USER,
             no_sessions: false,
+            ..Settings::default()
         };
         let base = Base::load(&settings, rings::begin(RING).unwrap()).expect("needs root");
         let (lines, writer) = folder.lines(1000);
@@ -194,7 +195,7 @@ fn what_was_lost_before_the_worker_began_is_reported() {
     recording.hook(1500, 1, "cuA");
     let zero = 0u32.to_ne_bytes();
     let calls = |n: u64| [n.to_ne_bytes(), 0u64.to_ne_bytes()].concat();
-    let total = |n: u64| [calls(n), vec![0; 32]].concat();
+    let total = |n: u64| [calls(n), vec![0; 40]].concat();
     let map = |name| recording.base.map(name).unwrap();
     map("lost").update(&1u32.to_ne_bytes(), &calls(3), MapFlags::ANY).unwrap();
     let cpus = libbpf_rs::num_possible_cpus().unwrap();

@@ -7,6 +7,7 @@ use std::os::fd::BorrowedFd;
 use super::*;
 use crate::files::{Event, Gone, Place, Unopened, Wants};
 use crate::probe::LookOutcome;
+use crate::stacks::python::Interpreter;
 use gpurec_trace::Incomplete;
 
 /// How long the end of a recording waits for files that are being examined.
@@ -230,9 +231,19 @@ impl Tracker {
                 self.libs.add_refused(Some(&path));
                 (self.report(monotonic_ns(), pid, LookOutcome::Failed { path, reason }), None, None)
             }
+            Found::Python(interpreter) => {
+                self.files_examined += 1;
+                return self.has_python(&job, late, &interpreter);
+            }
             Found::NotOpened(why) => {
                 self.files_examined += 1;
                 return self.not_opened(&job, late, &why);
+            }
+            Found::NoPython(why) => {
+                if self.no_python.len() < MOST_NAMED {
+                    self.no_python.insert(why);
+                }
+                (false, None, None)
             }
             Found::Refused(why) => {
                 self.report_unread(&job, None, &why);
@@ -271,7 +282,30 @@ impl Tracker {
 
     /// Marks the file as examined. If the map is full, the file is examined again, which costs only time.
     fn mark_examined(&self, record: &NewFile) {
-        let _ = self.seen.update(wire::bytes(&record.file), &1u32.to_ne_bytes(), MapFlags::ANY);
+        self.mark(record, &wire::Seen::default());
+    }
+
+    fn mark(&self, record: &NewFile, seen: &wire::Seen) {
+        let _ = self.seen.update(wire::bytes(&record.file), wire::bytes(seen), MapFlags::ANY);
+    }
+
+    /// The file is a Python interpreter: its process's stacks have Python frames from now on.
+    fn has_python(&mut self, job: &Job, late: bool, interpreter: &Interpreter) {
+        let seen = self.pythons.seen(interpreter);
+        match job {
+            Job::New(record) => {
+                self.pythons.set(record.pid, record.address, &seen);
+                if !late {
+                    self.mark(record, &seen);
+                    self.resume_after(record);
+                }
+            }
+            Job::Scan(pid, mapping) => {
+                let segment = mapping.start.wrapping_sub(mapping.offset).wrapping_add(interpreter.offset);
+                self.pythons.set(*pid, segment, &seen);
+            }
+            Job::Early(_) | Job::Path(..) => {}
+        }
     }
 
     /// True if something was hooked.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::super::layout::{Layout, Machine};
-use super::super::{Want, function_symbols, read, symbols};
+use super::super::{Object, Want, function_symbols, read, symbols};
 use super::{Folder, runtime_name};
 
 const SOURCE: &str = "int cudaMalloc(void) { return 1; } int cudaLaunchKernel(void) { return cudaMalloc(); } \
@@ -40,6 +40,12 @@ fn survive(file: &File) -> Duration {
         if let Err(refused) = read(file, name, &want, &runtime_name) {
             assert!(!refused.to_string().is_empty());
         }
+    }
+    if let Ok(object) = Object::read(file) {
+        for table in [object.full, object.dynamic].into_iter().flatten() {
+            let _ = object.code(file, table, &mut |code| _ = table.name(file, code.name));
+        }
+        let _ = object.at(file, object.address_of(0).unwrap_or(0), 4096);
     }
     start.elapsed()
 }

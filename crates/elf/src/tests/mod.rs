@@ -1,6 +1,7 @@
 //! Helpers of the tests: small ELF files built with the machine's own compiler, and short ways to read them.
 
 mod hostile;
+mod object;
 mod real;
 #[cfg(target_arch = "x86_64")]
 mod rules;

@@ -1,0 +1,396 @@
+/*
+ * --stacks: the Python functions that led to a call.
+ * In: an outermost call of the selected functions. Out: a gpurec_stack before the call's record; before a stack that is
+ * new, a gpurec_code for each function in it that is new.
+ *
+ * Everything is read while the thread is inside the call, so its frames, and the code objects that they hold, cannot go
+ * away. The recorder reads no memory of the process. No read waits for a page (capture.h): where one fails, the stack
+ * ends there and is marked as cut.
+ *
+ * A code object that was freed may have been followed by another at the same address. So its number is made of its
+ * address and of a part that differs: from 3.12 on that part has a serial number (co_version); before, the hashes of
+ * its texts, or where Python has not computed one the end of the text, and the beginning of its table of lines.
+ * Not here: what a line table means, names of native functions.
+ */
+#ifndef GPUREC_STACKS_H
+#define GPUREC_STACKS_H
+
+/* The recorder creates these maps with a single entry if there are no stacks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, GPUREC_STACKS);
+	__type(key, u64);
+	__type(value, u32);
+} sent_stacks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, GPUREC_STACKS);
+	__type(key, u64);
+	__type(value, u32);
+} sent_codes SEC(".maps");
+
+/* What a thread's last stacks had, so that the next costs little. The frames of a thread change, but few of its code
+ * objects do: one that had the same number for TRUSTED_AFTER is not looked at again for TRUSTED_FOR. */
+struct known_code {
+	u64 frame;    /* the address of the frame that had it */
+	u64 code;     /* its address */
+	u64 number;
+	u64 since;    /* when it first had this number there */
+	u64 verified; /* when it last had */
+};
+
+struct known_rule {
+	u64 key;
+	struct gpurec_rule rule;
+};
+
+#define KNOWN 256
+#define TRUSTED_AFTER 100000000ULL /* ns */
+#define TRUSTED_FOR 10000000ULL
+
+struct memory {
+	u64 sent[KNOWN]; /* keys of stacks that the recorder has */
+	struct known_code codes[KNOWN];
+	struct known_rule rules[KNOWN];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct memory);
+} memories SEC(".maps");
+
+#define WINDOW 1024     /* bytes of the thread's memory that are read at once */
+#define RAW 128         /* bytes of a frame, and of a code object, that are read */
+#define MOST_STEPS (GPUREC_PYTHON_FRAMES + 64) /* frames of Python functions, and others */
+#define MOST_THREADS 1024
+#define TAIL 32
+
+/* A scratch (capture.h) while a stack is taken. */
+struct walk {
+	struct gpurec_stack stack;
+	struct gpurec_frame frames[GPUREC_FRAMES];
+	u64 codes[GPUREC_FRAMES];        /* addresses of code objects */
+	u64 runtime;
+	u64 next;                        /* the next frame */
+	u64 seed;
+	u64 rules;                       /* the seed of the process's rules */
+	u64 ip, sp, bp;                  /* of the next native frame */
+	u64 trampoline;                  /* where Linux redirects probed returns */
+	u64 hidden;                      /* Linux's list of the return addresses that it replaced; 1: not read yet */
+	u32 layout;
+	u32 count;                       /* frames so far */
+	u64 now;
+	u64 from;                        /* the address of the window */
+	u32 size;                        /* its bytes */
+	u32 pad;
+	u8 object[RAW];
+	u8 tail[TAIL];
+	union {
+		struct gpurec_code code;
+		struct gpurec_unwind unwind;
+	};
+	union {                          /* the walk is over when bytes are sent */
+		u8 window[WINDOW + RAW];
+		u8 bytes[2 * GPUREC_TEXT + GPUREC_LINES];
+	};
+};
+
+_Static_assert(sizeof(struct walk) <= __builtin_offsetof(struct scratch, taken), "walk");
+
+static __always_inline struct walk *walk_of(u32 key)
+{
+	return bpf_map_lookup_elem(&scratches, &key);
+}
+
+static __always_inline u64 mix(u64 hash, u64 value)
+{
+	hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
+	return hash ^ hash >> 29;
+}
+
+static __always_inline u64 word_at(const u8 *raw, u32 at)
+{
+	return *(u64 *)(raw + (at & (RAW - 8)));
+}
+
+static __always_inline u32 half_at(const u8 *raw, u32 at)
+{
+	return *(u32 *)(raw + (at & (RAW - 4)));
+}
+
+static __always_inline u64 user_word(u64 address)
+{
+	u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}
+
+/* A word, from the window if it is there. */
+static __always_inline u64 peek(struct walk *w, u64 address)
+{
+	u64 at = address - w->from;
+
+	if (at < WINDOW && at + 8 <= w->size)
+		return *(u64 *)(w->window + at);
+	return user_word(address);
+}
+
+/* Reads up to WINDOW bytes from `address` on, less if they end before. */
+static __always_inline void look_up_from(struct walk *w, u64 address)
+{
+	w->from = address;
+	w->size = WINDOW;
+	if (bpf_probe_read_user(w->window, WINDOW, (void *)address))
+		w->size = 0;
+}
+
+/* Reads `size` bytes at `address`, and the bytes before them in the same page. Returns whether that succeeded. */
+static __always_inline bool look_down_from(struct walk *w, u64 address, u32 size)
+{
+	u64 before = address & 4095, all;
+
+	if (before > WINDOW - RAW)
+		before = WINDOW - RAW;
+	all = before + size;
+	w->from = address - before;
+	w->size = all;
+	if (all <= WINDOW && !bpf_probe_read_user(w->window, all, (void *)w->from))
+		return true;
+	w->size = 0;
+	return false;
+}
+
+#include "python.h"
+
+/* Reads a text behind the first `used` bytes. Returns its bytes; its state is in *state. */
+static __always_inline u32 read_text(struct walk *w, const struct gpurec_python *p, u64 text, u32 used, u32 *state)
+{
+	u64 length = user_word(text + p->unicode_length), data;
+	u32 size;
+
+	*state = 0;
+	if (used > GPUREC_TEXT || bpf_probe_read_user(state, sizeof(*state), (void *)(text + p->unicode_state)))
+		return 0;
+	data = text + ((*state & GPUREC_PYTHON_ASCII) ? p->ascii_data : p->unicode_data);
+	if (length > GPUREC_TEXT)
+		length = GPUREC_TEXT;
+	size = length * (*state >> 2 & 7);
+	if (size > GPUREC_TEXT)
+		size = GPUREC_TEXT;
+	if (bpf_probe_read_user(w->bytes + used, size, (void *)data))
+		return 0;
+	return size;
+}
+
+#define SEND_STACK(limit)                           \
+	if (size <= (limit))                        \
+		return SEND(limit, reserve_call_seldom);
+
+static __always_inline u64 send_record(const void *s, u32 size)
+{
+	SIZES(SEND_STACK)
+	return 0;
+}
+
+/* Sends a part of the table of lines of the function whose texts have been read. */
+__attribute__((noinline)) u32 send_part(u32 key, u64 table, u32 at)
+{
+	struct walk *w = walk_of(key);
+	u32 used, part;
+
+	if (!w)
+		return 0;
+	used = ((w->code.name + 7) & ~7U) + ((w->code.file + 7) & ~7U);
+	part = w->code.lines - at;
+	if (part > GPUREC_LINES)
+		part = GPUREC_LINES;
+	if (used > 2 * GPUREC_TEXT)
+		return 0;
+	if (bpf_probe_read_user(w->bytes + used, part, (void *)(table + at)))
+		part = 0;
+	w->code.at = at;
+	w->code.part = part;
+	return send_record(&w->code, sizeof(w->code) + used + part) != 0;
+}
+
+/* Sends the function of a frame. Returns whether the recorder has it then. */
+__attribute__((noinline)) u32 send_code(u32 key, u32 number)
+{
+	struct walk *w = walk_of(key);
+	const struct gpurec_python *p;
+	u64 code, table, lines;
+	u32 layout, i;
+
+	if (!w || number >= GPUREC_FRAMES)
+		return 0;
+	layout = w->layout;
+	p = bpf_map_lookup_elem(&pythons, &layout);
+	if (!p)
+		return 0;
+	code = w->codes[number];
+	table = user_word(code + p->code_linetable);
+	lines = user_word(table + p->bytes_size);
+	fill_head(&w->code.head, GPUREC_CODE, 0, 0);
+	w->code.pid = w->stack.pid;
+	w->code.version = p->version;
+	w->code.code = w->frames[number].code;
+	bpf_probe_read_user(&w->code.first_line, sizeof(w->code.first_line), (void *)(code + p->code_firstlineno));
+	w->code.first_traceable = 0;
+	if (p->code_first_traceable != GPUREC_ABSENT)
+		bpf_probe_read_user(&w->code.first_traceable, sizeof(u32), (void *)(code + p->code_first_traceable));
+	w->code.lines = lines > GPUREC_LINES * GPUREC_LINE_PARTS ? 0 : lines;
+	w->code.name = read_text(w, p, user_word(code + p->code_name), 0, &w->code.name_state);
+	w->code.file = read_text(w, p, user_word(code + p->code_filename), (w->code.name + 7) & ~7U, &w->code.file_state);
+	for (i = 0; i < GPUREC_LINE_PARTS; i++) {
+		if (!send_part(key, table + p->bytes_data, i * GPUREC_LINES))
+			return 0;
+		if ((i + 1) * GPUREC_LINES >= w->code.lines)
+			break;
+	}
+	return 1;
+}
+
+/* Sends the functions that the recorder does not have yet, then the stack. */
+__attribute__((noinline)) u32 send_stack(u32 key)
+{
+	struct walk *w = walk_of(key);
+	u32 i, one = 1, sent = 1;
+	u64 code, stack;
+
+	if (!w)
+		return 0;
+	for (i = w->stack.natives; i < GPUREC_FRAMES && i < w->count; i++) {
+		code = w->frames[i & (GPUREC_FRAMES - 1)].code;
+		if (bpf_map_lookup_elem(&sent_codes, &code))
+			continue;
+		if (send_code(key, i))
+			bpf_map_update_elem(&sent_codes, &code, &one, BPF_ANY);
+		else
+			sent = 0;
+	}
+	stack = w->stack.key;
+	if (!send_record(&w->stack, sizeof(w->stack) + w->count * sizeof(struct gpurec_frame)))
+		return 0;
+	if (sent && !w->unwind.size)
+		bpf_map_update_elem(&sent_stacks, &stack, &one, BPF_ANY);
+	return 1;
+}
+
+/* Walks through the Python frames, if the process has an interpreter. */
+static __always_inline void walk_python(u32 key, struct walk *w, struct thread *t, const struct gpurec_python_at *at)
+{
+	u32 i, result = STEP_END, layout;
+	const struct gpurec_python *p;
+
+	layout = w->layout = at->layout - 1;
+	w->runtime = at->runtime;
+	p = bpf_map_lookup_elem(&pythons, &layout);
+	if (!p)
+		return;
+	w->size = 0;
+	w->next = first_frame(key, w, p, t);
+	for (i = 0; i < MOST_STEPS / STEPS && w->next; i++) {
+		result = steps(key);
+		if (result != STEP_ON)
+			break;
+	}
+	if (result != STEP_END)
+		w->stack.head.flags |= GPUREC_CUT;
+}
+
+#include "native.h"
+
+/* Takes the stack of a call that is about to be recorded, unless it is inside one that has a stack. */
+__attribute__((noinline)) int take_stack(u64 sp)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
+	u32 key, sent, pid = task->tgid;
+	struct gpurec_python_at *at;
+	struct gpurec_stack *known;
+	struct memory *memory;
+	struct walk *w;
+	u64 stack;
+
+	if (!t || sp < t->stack_sp)
+		return 0;
+	key = free_scratch(task->pid);
+	w = walk_of(key);
+	if (!w) {
+		COUNT_LOST(stack);
+		return 0;
+	}
+	at = bpf_map_lookup_elem(&python_at, &pid);
+	/* Without it the stack is cut at once. */
+	memory = bpf_task_storage_get(&memories, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!t->stack_seed)
+		t->stack_seed = mix(config.secret ^ pid, BPF_CORE_READ(task, group_leader, start_time));
+	w->seed = mix(t->stack_seed, task->self_exec_id);
+	w->rules = mix(w->seed, at ? at->mappings : 0);
+	fill_head_of(&w->stack.head, task, GPUREC_STACK, 0, t->seq + 1);
+	w->now = w->stack.head.ts;
+	w->stack.pid = pid;
+	w->stack.natives = w->stack.pythons = 0;
+	w->stack.key = w->stack.seed = w->rules;
+	w->count = 0;
+	w->hidden = 1;
+	w->trampoline = trampoline(task);
+	w->ip = 0;
+	w->size = 0;
+#if defined(__TARGET_ARCH_x86)
+	if (config.native)
+		look_up_from(w, sp);
+	w->ip = original(task, w, peek(w, sp));
+	w->sp = sp + 8;
+#endif
+	w->bp = PT_REGS_FP((struct pt_regs *)bpf_task_pt_regs(task));
+	walk_native(key, w);
+	if (at && at->layout)
+		walk_python(key, w, t, at);
+	if (w->stack.head.flags & GPUREC_CUT)
+		w->stack.key = mix(w->stack.key, 1);
+	stack = w->stack.key;
+	if (memory && (memory->sent[stack & (KNOWN - 1)] == stack || bpf_map_lookup_elem(&sent_stacks, &stack))) {
+		memory->sent[stack & (KNOWN - 1)] = stack;
+		known = reserve_call_seldom(sizeof(*known));
+		if (known) {
+			bpf_probe_read_kernel(known, sizeof(*known), &w->stack);
+			known->head.ts = bpf_ktime_get_ns();
+			known->head.flags |= GPUREC_SENT;
+			submit(known);
+		}
+		sent = known != NULL;
+	} else {
+		sent = send_stack(key);
+	}
+	((struct scratch *)w)->taken = 0;
+	t->stack_sp = sent ? sp : 0;
+	if (!sent)
+		COUNT_LOST(stack);
+	return 0;
+}
+
+/* A call returned that had this stack pointer. */
+static __always_inline void stack_ends(struct thread *t, u64 sp)
+{
+	if (sp >= t->stack_sp)
+		t->stack_sp = 0;
+}
+
+/* A call on another stack has no return that would end its stack. */
+static __always_inline void stack_is_elsewhere(struct thread *t)
+{
+	t->stack_sp = 0;
+}
+
+/* Does the call have a stack, unless it is inside one that has? */
+static __always_inline bool has_stack(u64 cookie)
+{
+	return cookie >> 48 & GPUREC_WANTS_STACK;
+}
+
+#endif

@@ -1,0 +1,60 @@
+//! Requests to a worker that runs.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Ask, Files, Found, Side};
+use crate::files::select::Selection;
+use crate::process::identity;
+use crate::stacks::native::Cut;
+use crate::stacks::native::tests::program::Program;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A worker is a fork with a limit of memory. The memory of tests that run beside this one must not count.
+#[test]
+fn a_worker_unwinds_a_stack_and_names_its_functions() {
+    const ALONE: &str = "GPUREC_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return ask_a_worker();
+    }
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    alone.args(["--exact", "files::tests::a_worker_unwinds_a_stack_and_names_its_functions"]);
+    let done = alone.env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn ask_a_worker() {
+    let program = Program::run("unwound.c", &["-O2", "-g"], &[]);
+    let files = Files::start(&identity::invoking_user(), &Selection::default()).unwrap();
+    let mut side = Side::new(Some(files));
+    let pid = program.pid();
+    let mut first = Vec::new();
+    for snapshot in &program.snapshots {
+        let stack = Box::new(snapshot.stack.clone());
+        let Some(Found::Unwound(unwound)) = side.ask(&Ask::Unwind { pid, stack }, PATIENCE) else {
+            panic!("no answer");
+        };
+        let found: Vec<u64> = unwound.calls.iter().map(|call| call.address).collect();
+        assert_eq!((found, unwound.cut), (snapshot.calls.clone(), None));
+        if first.is_empty() {
+            first = unwound.calls.into_iter().map(|call| call.frames).collect();
+        }
+    }
+    let functions: Vec<_> = first[0].iter().map(|frame| frame.function.as_deref().unwrap()).collect();
+    assert_eq!(functions, ["innermost", "inlined", "plain"]);
+    assert_eq!(first[0].iter().map(|frame| frame.inlined).collect::<Vec<_>>(), [true, true, false]);
+    let addresses = program.snapshots[0].calls.clone();
+    let Some(Found::Frames(frames)) = side.ask(&Ask::Frames { pid, addresses }, PATIENCE) else {
+        panic!("no answer");
+    };
+    assert_eq!(frames, first);
+    // A process that has ended has no code.
+    let stack = Box::new(program.snapshots[0].stack.clone());
+    drop(program);
+    let Some(Found::Unwound(unwound)) = side.ask(&Ask::Unwind { pid, stack }, PATIENCE) else {
+        panic!("no answer");
+    };
+    assert!(matches!(unwound.cut, Some(Cut::NotCode | Cut::NotOpened)), "{unwound:?}");
+}

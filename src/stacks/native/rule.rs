@@ -1,0 +1,104 @@
+//! The rows that BPF can follow. In: a row of an unwind table. Out: the same as a few numbers, or that BPF must stop
+//! there.
+
+use serde::{Deserialize, Serialize};
+
+use super::registers::{RIP, RSP};
+use super::rows::{Base, Row, Rule};
+use super::unwind::Lookup;
+
+const RBP: usize = 6;
+/// DW_OP_breg6 and DW_OP_deref: the address is in memory, from rbp.
+const FROM_RBP: u8 = 0x76;
+const DEREF: u8 = 0x06;
+
+/// How to find the caller from a return address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shortcut {
+    /// By more than BPF follows.
+    Stop,
+    /// There is no caller.
+    End,
+    Frame {
+        base: FrameBase,
+        offset: i32,
+        /// Where the caller's rbp is, from the frame's address; 0: it has not changed.
+        bp: i32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FrameBase {
+    Sp,
+    Bp,
+    /// What the word at rbp plus the offset points to.
+    AtBp,
+}
+
+impl Shortcut {
+    pub(super) fn of(found: &Lookup) -> Shortcut {
+        match found {
+            Lookup::Row(row) => of_row(row).unwrap_or(Shortcut::Stop),
+            Lookup::Ends(_) | Lookup::NotCode => Shortcut::Stop,
+        }
+    }
+}
+
+fn of_row(row: &Row) -> Option<Shortcut> {
+    if row.signal {
+        return None;
+    }
+    match row.rule(RIP) {
+        None => return Some(Shortcut::End),
+        Some(Rule::At(-8)) => {}
+        Some(_) => return None,
+    }
+    let bp = match row.rule(RBP) {
+        None | Some(Rule::Same) => 0,
+        Some(Rule::At(offset)) => i32::try_from(*offset).ok()?,
+        Some(_) => return None,
+    };
+    let (base, offset) = match &row.cfa {
+        Base::Register(number, offset) if usize::from(*number) == RSP => (FrameBase::Sp, *offset),
+        Base::Register(number, offset) if usize::from(*number) == RBP => (FrameBase::Bp, *offset),
+        Base::Register(..) => return None,
+        Base::Expression(bytes) => (FrameBase::AtBp, at_bp(bytes)?),
+    };
+    Some(Shortcut::Frame { base, offset: i32::try_from(offset).ok()?, bp })
+}
+
+/// The offset in the expression that functions with an aligned stack have.
+fn at_bp(bytes: &[u8]) -> Option<i64> {
+    match *bytes {
+        // A signed number of one byte: bit 6 is its sign.
+        [FROM_RBP, one, DEREF] if one < 0x80 => Some(i64::from((one << 1) as i8 >> 1)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cfa: Base, rules: Vec<(u8, Rule)>) -> Row {
+        Row { cfa, rules, signal: false }
+    }
+
+    #[test]
+    fn what_bpf_can_follow() {
+        let ra = (RIP as u8, Rule::At(-8));
+        let sp = row(Base::Register(7, 48), vec![ra.clone(), (6, Rule::At(-16))]);
+        let frame = |base, offset, bp| Some(Shortcut::Frame { base, offset, bp });
+        assert_eq!(of_row(&sp), frame(FrameBase::Sp, 48, -16));
+        assert_eq!(of_row(&Row::of_frame_pointer()), frame(FrameBase::Bp, 16, -16));
+        let aligned = row(Base::Expression([FROM_RBP, 0x78, DEREF].into()), vec![ra.clone()]);
+        assert_eq!(of_row(&aligned), frame(FrameBase::AtBp, -8, 0));
+        assert_eq!(
+            of_row(&row(Base::Register(7, 8), vec![(RIP as u8, Rule::Undefined)])),
+            Some(Shortcut::End)
+        );
+        assert_eq!(of_row(&row(Base::Register(3, 8), vec![ra.clone()])), None);
+        assert_eq!(of_row(&row(Base::Register(7, 8), vec![ra.clone(), (6, Rule::Register(3))])), None);
+        assert_eq!(of_row(&Row { signal: true, ..sp }), None);
+    }
+}
