@@ -41,6 +41,7 @@ mod other_libc;
 mod patterns;
 mod place;
 mod privileges;
+mod python_stacks;
 mod refuse;
 mod refused;
 mod resident;

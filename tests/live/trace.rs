@@ -93,8 +93,20 @@ impl InFlight {
     }
 }
 
-const TYPES: [&str; 10] =
-    ["header", "process", "userspace", "memory", "transfer", "kernel", "scheduler", "lost", "budget", "end"];
+const TYPES: [&str; 12] = [
+    "header",
+    "process",
+    "userspace",
+    "memory",
+    "transfer",
+    "kernel",
+    "scheduler",
+    "lost",
+    "budget",
+    "stack",
+    "block",
+    "end",
+];
 
 impl Trace {
     /// Reads a file and checks every promise, those of `gpurec summary FILE` too.
