@@ -460,7 +460,7 @@ fn what_can_be_read_once_is_exported_alone() {
             by: None,
         })
         .expect_err("a pipe");
-        assert!(error.is::<crate::Usage>() && error.to_string().contains("exported alone only"), "{error}");
+        assert!(error.is::<crate::Usage>() && error.to_string().contains("only alone"), "{error}");
     }
 }
 
