@@ -149,6 +149,11 @@ fn judge(bytes: &[u8], item: &Item) {
         }
         What::Return { pieces: all, .. } | What::Instant { pieces: all, .. } => pieces(all).map(length).sum(),
         What::Exec { command, .. } => command.len(),
+        What::Stack { frames, .. } => {
+            frames.as_ref().map_or(0, |frames| frames.native.len() * 8 + frames.python.len() * 16)
+        }
+        What::Unwind(unwind) => unwind.bytes.len(),
+        What::Code(code) => code.name.len() + code.file.len() + code.part.len(),
         What::Fork { .. } | What::Exit { .. } => 0,
     };
     assert!(held <= bytes.len(), "{held} bytes out of {}", bytes.len());
@@ -170,7 +175,9 @@ fn fold(mut item: Item) -> Item {
         What::Call { pid, .. } | What::Instant { pid, .. } | What::Exit { pid, .. } => *pid = few(*pid),
         What::Fork { pid, child } => (*pid, *child) = (few(*pid), few(*child)),
         What::Exec { pid, old_tid, .. } => (*pid, *old_tid) = (few(*pid), few(*old_tid)),
-        What::Return { .. } => {}
+        What::Stack { pid, .. } => *pid = few(*pid),
+        What::Unwind(unwind) => unwind.pid = few(unwind.pid),
+        What::Return { .. } | What::Code(_) => {}
     }
     item
 }
