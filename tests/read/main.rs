@@ -153,7 +153,9 @@ fn a_reader_that_leaves_is_no_error() {
         vec!["man"],
         vec!["report"],
     ];
-    let formats: Vec<String> = ExportFormat::ALL.iter().map(|format| format.name()).collect();
+    // Those of stacks say that this trace has none.
+    let formats = ExportFormat::ALL.iter().map(|format| format.name());
+    let formats: Vec<String> = formats.filter(|name| !["folded", "pprof"].contains(&name.as_str())).collect();
     for format in &formats {
         all.push(vec!["export", "--format", format, "-o", "-", &demo]);
     }
