@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const SHARE: u32 = 4;
 /// The most addresses whose functions are remembered.
 const MOST_ADDRESSES: usize = 256 << 10;
+/// The most threads whose stack items are awaited. A few are at one time; the others were lost.
+const MOST_WAITING: usize = 4096;
 
 /// Where BPF's rules go.
 pub trait Rules: Send {
@@ -82,6 +84,9 @@ impl CallStacks {
         }
         // BPF has the first.
         addresses.drain(..1.min(addresses.len()));
+        if self.unwound.len() >= MOST_WAITING {
+            self.unwound.clear();
+        }
         self.unwound.insert(tid, (addresses, unwound.cut.is_some()));
     }
 
@@ -103,7 +108,7 @@ impl CallStacks {
                 None => vec![Frame { offset: *address, ..unnamed.clone() }],
             })
             .collect();
-        let frames = stacks::Frames { addresses: &addresses, calls: &calls, python: &frames.python, cut };
+        let frames = stacks::Frames { calls: &calls, python: &frames.python, cut };
         self.table.stack(pid, key, &frames).map(Body::Stack)
     }
 

@@ -236,6 +236,7 @@ impl Pairing {
     }
 
     fn thread_gone(&mut self, tid: u32, ts: u64, sink: &mut impl Sink) {
+        self.stacks.remove(&tid);
         let Some(thread) = self.threads.remove(&tid) else { return };
         self.open -= thread.open.len();
         for call in thread.open.iter().rev() {

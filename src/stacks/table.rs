@@ -39,7 +39,7 @@ pub struct CodePart<'a> {
 }
 
 /// A frame of a Python function.
-#[derive(Clone, Copy, Debug, PartialEq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PythonFrame {
     /// BPF's number of the function.
     pub code: u64,
@@ -52,8 +52,7 @@ pub struct PythonFrame {
 
 /// A stack, innermost frame first.
 pub struct Frames<'a> {
-    /// Return addresses, and the functions of each.
-    pub addresses: &'a [u64],
+    /// The functions at each return address.
     pub calls: &'a [Vec<native::Frame>],
     pub python: &'a [PythonFrame],
     /// Outer frames are missing.
@@ -118,7 +117,11 @@ impl Table {
 
     /// Gives a stack a number. Returns its line if no other has the same frames.
     pub fn stack(&mut self, pid: u32, key: u64, stack: &Frames) -> Option<Stack<'static>> {
-        let content = self.contents.hasher().hash_one((pid, stack.addresses, stack.python, stack.cut));
+        let python = stack.python.iter();
+        let python = python.map(|frame| PythonEntry { frame: self.frame(frame), is_entry: frame.is_entry });
+        let frames = merge(stack.calls, python.collect());
+        // By names: after an exec the same addresses may be other functions.
+        let content = self.contents.hasher().hash_one((pid, &frames, stack.cut));
         if let Some(number) = self.contents.get(&content) {
             let number = *number;
             if self.numbers.len() < MOST_KEYS {
@@ -133,9 +136,6 @@ impl Table {
         self.contents.insert(content, number);
         self.numbers.insert(key, number);
         self.cut += u64::from(stack.cut);
-        let python = stack.python.iter();
-        let python = python.map(|frame| PythonEntry { frame: self.frame(frame), is_entry: frame.is_entry });
-        let frames = merge(stack.calls, python.collect());
         Some(Stack { stack: number, pid, frames, cut: stack.cut })
     }
 

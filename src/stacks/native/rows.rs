@@ -42,7 +42,7 @@ pub enum Base {
 pub enum Rule {
     Undefined,
     Same,
-    /// In memory, so many bytes from the frame's address.
+    /// In memory, at this offset from the frame's address, in bytes.
     At(i64),
     Is(i64),
     Register(u8),

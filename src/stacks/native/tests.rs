@@ -54,7 +54,7 @@ fn each_call_of_a_program_is_found() {
 }
 
 #[test]
-#[ignore = "48 programs: scripts/test --full"]
+#[ignore = "builds 48 programs, a part of which the test above has: scripts/test --full"]
 fn each_call_is_found_however_a_program_is_built() {
     let mut frames = 0;
     for source in ["unwound.c", "unwound.cc"] {

@@ -120,7 +120,7 @@ fn lines_are_those_of_the_interpreter() {
 }
 
 #[test]
-#[ignore = "the whole standard library: scripts/test --full"]
+#[ignore = "looks up every line of the standard library, which takes minutes: scripts/test --full"]
 fn lines_of_the_whole_library_are_those_of_the_interpreter() {
     compare_all(u32::MAX >> 1);
 }
