@@ -165,7 +165,7 @@ fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Executable memory without a file, except return probes' trampolines: they are nobody's code.
+/// Executable memory without a file, except the trampolines of return probes, which Linux put there.
 fn parse_other(line: &[u8]) -> Option<(u64, u64)> {
     let mut words = line.splitn(6, |byte| *byte == b' ');
     let [range, perms, _, _, inode, name] = std::array::from_fn(|_| words.next().unwrap_or_default());

@@ -266,8 +266,8 @@ fn a_part_of_a_trace_is_read_by_every_reader() {
     // 1 µs is the only one below 1024 ns; 2 µs is below 2048.
     assert_eq!(octaves[..3], [4, 4, 8], "{histogram}");
     refused(&["summary", "--from", "2", "--to", "1", &file], 2, "--from must be earlier");
-    let nobody = shown(&["summary", "--pid", "99", &file], &[]);
-    assert!(nobody.contains("no call in this part"), "{nobody}");
+    let empty = shown(&["summary", "--pid", "99", &file], &[]);
+    assert!(empty.contains("no call in this part"), "{empty}");
     // A gate must not pass because the process, thread or rank is missing.
     for part in ["--pid", "--tid", "--rank"] {
         let gate = run(&["check", "--budget", "launches<=1000000", part, "99", &file]);
