@@ -15,7 +15,7 @@
 #ifndef GPUREC_STACKS_H
 #define GPUREC_STACKS_H
 
-/* The recorder creates these maps with a single entry if there are no stacks. */
+/* The stacks and the code objects that the recorder has. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, GPUREC_STACKS);
@@ -139,7 +139,7 @@ static __always_inline u64 peek(struct walk *w, u64 address)
 	return user_word(address);
 }
 
-/* Reads up to WINDOW bytes from `address` on, less if they end before. */
+/* Reads WINDOW bytes from `address` on, or none if the memory ends before. */
 static __always_inline void look_up_from(struct walk *w, u64 address)
 {
 	w->from = address;
