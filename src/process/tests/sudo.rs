@@ -119,7 +119,8 @@ fn under_sudo(use_pty: bool) {
     }
     // If the chain to sudo is cut (by a daemon in between, here a double fork), the command still runs as the user,
     // with at least their home.
-    let after = "sh -c '(setsid -f \"$@\") | cat' sh";
+    // The pause: setsid has to end first.
+    let after = r#"sh -c '(setsid -f sh -c "sleep 0.5; exec \"\$0\" \"\$@\"" "$@") | cat' sh"#;
     let text = user.gpurec("VIRTUAL_ENV=/x", after);
     assert!(reported(&text, "source").contains("own environment"));
     assert_eq!(reported(&text, "uid"), user.id("-u"));
