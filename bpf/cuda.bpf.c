@@ -174,9 +174,10 @@ static __always_inline u32 word_of(u64 cookie)
 struct call_with_words {
 	struct gpurec_call call;
 	u64 words[GPUREC_FEW_WORDS];
+	STACK_KEY
 };
 
-static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_struct *task, u64 cookie, u32 seq, u16 flags)
+static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_struct *task, struct thread *t, u64 cookie, u32 seq, u16 flags)
 {
 	struct call_with_words *with = reserve_call(sizeof(*with));
 	u32 bytes = word_of(cookie) * 8;
@@ -194,24 +195,31 @@ static __always_inline u64 send_with_words(struct pt_regs *regs, struct task_str
 		with->call.payload = bytes;
 		with->call.words = bytes / 8;
 	}
+	PUT_STACK_KEY(with->call, *(u64 *)((u8 *)with->words + (with->call.payload & 63)), t);
 	ts = with->call.head.ts;
 	submit(with);
 	return ts;
 }
 
+struct plain_call {
+	struct gpurec_call call;
+	STACK_KEY
+};
+
 /* `word`: in, the index of a register; out, its value. */
-static __always_inline u64 send_plain_call(struct pt_regs *regs, struct task_struct *task, u32 probe, u32 seq, u16 flags, u64 *word)
+static __always_inline u64 send_plain_call(struct pt_regs *regs, struct task_struct *task, struct thread *t, u32 probe, u32 seq, u16 flags, u64 *word)
 {
-	struct gpurec_call *call = reserve_call(sizeof(*call));
+	struct plain_call *plain = reserve_call(sizeof(*plain));
 	u64 ts;
 
-	if (!call)
+	if (!plain)
 		return 0;
-	fill_call(call, task, regs, probe, seq, flags);
-	ts = call->head.ts;
+	fill_call(&plain->call, task, regs, probe, seq, flags);
+	PUT_STACK_KEY(plain->call, plain->stack, t);
+	ts = plain->call.head.ts;
 	if (*word < 6)
-		*word = call->args[*word];
-	submit(call);
+		*word = plain->call.args[*word];
+	submit(plain);
 	return ts;
 }
 
@@ -232,13 +240,13 @@ static __noinline u64 enter_by_table(struct pt_regs *regs, struct thread *t, u32
 		if (s) {
 			fill_call(&s->call, task, regs, probe, seq, flags);
 			late = read_entry(regs, plan, s, exits, key);
-			ts = send_call(s, sizeof(s->call) + s->call.payload);
+			ts = send_call(s, sizeof(s->call) + s->call.payload + put_stack_key(s, t));
 			s->taken = 0;
 		}
 	} else {
 		u64 none = 0;
 
-		ts = send_plain_call(regs, task, probe, seq, flags, &none);
+		ts = send_plain_call(regs, task, t, probe, seq, flags, &none);
 	}
 	if (flags & GPUREC_NO_RETURN)
 		return ts;
@@ -273,9 +281,9 @@ static __noinline u64 enter_elsewhere(struct pt_regs *regs, struct thread *t, u6
 	if (wants == GPUREC_WANTS_CAPTURE)
 		ts = enter_by_table(regs, t, probe, GPUREC_NO_RETURN, false);
 	else if (wants == GPUREC_WANTS_WORDS)
-		ts = send_with_words(regs, task, cookie, t->seq, GPUREC_NO_RETURN);
+		ts = send_with_words(regs, task, t, cookie, t->seq, GPUREC_NO_RETURN);
 	else
-		ts = send_plain_call(regs, task, cookie, t->seq, GPUREC_NO_RETURN, &none);
+		ts = send_plain_call(regs, task, t, cookie, t->seq, GPUREC_NO_RETURN, &none);
 	if (!ts)
 		count_lost_call(probe);
 	budget_returned(probe);
@@ -301,8 +309,7 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	}
 	if (!t->traced || is_given_up(probe))
 		return 0;
-	if (has_stack(cookie))
-		take_stack(sp);
+	begin_stack(t, cookie, sp);
 	/* The return of a pair cannot be declined. */
 	if (!keep_always && is_on_another_stack(t, sp))
 		return enter_elsewhere(regs, t, cookie);
@@ -315,9 +322,9 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 		ts = enter_by_table(regs, t, probe, flags, keep_always);
 		keep = false;
 	} else if (wants == GPUREC_WANTS_WORDS) {
-		ts = send_with_words(regs, task, cookie, t->seq, flags);
+		ts = send_with_words(regs, task, t, cookie, t->seq, flags);
 	} else {
-		ts = send_plain_call(regs, task, cookie, t->seq, flags, &pointer);
+		ts = send_plain_call(regs, task, t, cookie, t->seq, flags, &pointer);
 	}
 	if (!ts)
 		count_lost_call(probe);

@@ -83,8 +83,8 @@ enum gpurec_flag {
 	GPUREC_NO_RETURN = 1024,
 	/* gpurec_new_file: Linux puts no hooks into this mapping, because it is shared or writable. */
 	GPUREC_NO_HOOKS = 2048,
-	/* gpurec_stack: an earlier record with this key has the frames. */
-	GPUREC_SENT = 4096,
+	/* gpurec_call: the key of its stack follows the payload; 0: it has none of its own. */
+	GPUREC_HAS_STACK = 4096,
 	/* gpurec_stack: a gpurec_unwind was sent before it. */
 	GPUREC_COPIED = 8192,
 };
@@ -241,8 +241,8 @@ struct gpurec_frame {
 /* gpurec_frame: the interpreter was entered here: the next Python frame belongs to an outer native one. */
 #define GPUREC_ENTRY 0x100
 
-/* The stack of the thread's next call, which has the same `seq`. The native frames follow, then the Python frames,
- * both innermost first. */
+/* A stack, before the first call that has it. The native frames follow, then the Python frames, both innermost
+ * first. */
 struct gpurec_stack {
 	struct gpurec_head head;
 	unsigned int pid;

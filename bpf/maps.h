@@ -33,6 +33,7 @@ struct thread {
 	u64 stack_low;  /* the memory that contains the stack of the outermost call: see stack.h */
 	u64 stack_size;
 	u64 stack_sp;   /* the stack pointer of the open call that has a stack (stacks.h); 0: none */
+	u64 stack_key;  /* of the call that begins; 0: it has none */
 	u64 stack_seed;
 	u64 python;     /* the thread's state in the Python interpreter */
 	u64 python_newest; /* the newest thread there when this one was not found */

@@ -59,19 +59,13 @@ static __always_inline u64 original(struct task_struct *task, struct walk *w, u6
 }
 
 /* Takes the native frame at `ip`, and finds its caller. */
-__attribute__((noinline)) u32 step_native(u32 key)
+static __always_inline u32 step_native(struct task_struct *task, struct walk *w, struct memory *memory)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct memory *memory = bpf_task_storage_get(&memories, task, 0, 0);
-	struct walk *w = walk_of(key);
+	u32 number = w->count;
 	struct known_rule *known;
 	struct gpurec_rule *rule;
 	u64 id, end, ip;
-	u32 number;
 
-	if (!w || !memory)
-		return STEP_CUT;
-	number = w->count;
 	if (number >= GPUREC_NATIVE_FRAMES)
 		return STEP_CUT;
 	ip = w->ip;
@@ -111,6 +105,24 @@ __attribute__((noinline)) u32 step_native(u32 key)
 	return w->ip ? STEP_ON : STEP_END;
 }
 
+/* Takes the next few native frames. */
+__attribute__((noinline)) u32 steps_native(u32 key)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct memory *memory = bpf_task_storage_get(&memories, task, 0, 0);
+	struct walk *w = walk_of(key);
+	u32 i, result = STEP_CUT;
+
+	if (!w || !memory)
+		return STEP_CUT;
+	for (i = 0; i < STEPS; i++) {
+		result = step_native(task, w, memory);
+		if (result != STEP_ON)
+			break;
+	}
+	return result;
+}
+
 /* Sends a part of the thread's stack, from which the recorder unwinds it and learns the rules. */
 __attribute__((noinline)) u32 send_unwind(u32 key)
 {
@@ -136,7 +148,7 @@ __attribute__((noinline)) u32 send_unwind(u32 key)
 	w->unwind.pad = 0;
 	if (!size || !send_record(&w->unwind, sizeof(w->unwind) + size))
 		return 0;
-	w->stack.head.flags |= GPUREC_COPIED;
+	w->flags |= GPUREC_COPIED;
 	/* Only this call has this key. */
 	w->stack.key = mix(w->stack.key, bpf_ktime_get_ns());
 	return 1;
@@ -148,13 +160,13 @@ static __always_inline void walk_native(u32 key, struct walk *w)
 	u32 i, result = STEP_END;
 
 	w->unwind.size = 0;
-	for (i = 0; i < GPUREC_NATIVE_FRAMES && w->ip; i++) {
-		result = step_native(key);
+	for (i = 0; i <= GPUREC_NATIVE_FRAMES / STEPS && w->ip; i++) {
+		result = steps_native(key);
 		if (result != STEP_ON)
 			break;
 	}
 	if (result == STEP_ON || result == STEP_CUT || (result == STEP_UNKNOWN && !(may_copy() && send_unwind(key))))
-		w->stack.head.flags |= GPUREC_CUT;
+		w->flags |= GPUREC_CUT;
 }
 
 #endif

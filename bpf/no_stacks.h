@@ -4,12 +4,15 @@
 #ifndef GPUREC_STACKS_H
 #define GPUREC_STACKS_H
 
-static __always_inline bool has_stack(u64 cookie)
+#define STACK_KEY
+#define PUT_STACK_KEY(call, to, t)
+
+static __always_inline u32 put_stack_key(struct scratch *s, struct thread *t)
 {
-	return false;
+	return 0;
 }
 
-static __always_inline void take_stack(u64 sp)
+static __always_inline void begin_stack(struct thread *t, u64 cookie, u64 sp)
 {
 }
 

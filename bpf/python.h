@@ -5,6 +5,8 @@
 #ifndef GPUREC_PYTHON_H
 #define GPUREC_PYTHON_H
 
+#define STEPS 16 /* frames in one go */
+
 /* The current frame of a thread state; 0: none, or unknown. */
 static __always_inline u64 innermost(const struct gpurec_python *p, u64 state)
 {
@@ -74,8 +76,9 @@ static __always_inline u64 frame_in(struct walk *w, const struct gpurec_python *
 	if (word_at(w->object, p->thread_id - p->thread_from) != id)
 		return 0;
 	frame = word_at(w->object, p->thread_frame - p->thread_from);
+	/* A _PyCFrame is on the thread's stack. */
 	if (frame && p->cframe_frame != GPUREC_ABSENT)
-		frame = user_word(frame + p->cframe_frame);
+		frame = peek(w, frame + p->cframe_frame);
 	return frame;
 }
 
@@ -202,7 +205,7 @@ __attribute__((noinline)) u64 number_of(u32 key, u64 code)
 /* The same, from memory if that can be trusted. */
 static __always_inline u64 known_number(u32 key, struct walk *w, struct memory *memory, u64 frame, u64 code)
 {
-	struct known_code *known = &memory->codes[frame >> 4 & (KNOWN - 1)];
+	struct known_code *known = &memory->codes[frame * 0x9e3779b97f4a7c15ULL >> 55 & (KNOWN_CODES - 1)];
 	u64 now = w->now, number;
 	bool same = known->frame == frame && known->code == code;
 
@@ -264,8 +267,6 @@ static __always_inline u32 step(u32 key, struct walk *w, struct memory *memory, 
 	w->stack.key = mix(w->stack.key, number ^ (u64)position << 32);
 	return STEP_ON;
 }
-
-#define STEPS 8
 
 /* Takes the next few Python frames. */
 __attribute__((noinline)) u32 steps(u32 key)

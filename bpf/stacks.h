@@ -1,7 +1,7 @@
 /*
  * --stacks: the Python functions that led to a call.
- * In: an outermost call of the selected functions. Out: a gpurec_stack before the call's record; before a stack that is
- * new, a gpurec_code for each function in it that is new.
+ * In: an outermost call of the selected functions. Out: its stack's key in the call's record; before a call with a stack
+ * that is new, a gpurec_stack, and before that a gpurec_code for each function in it that is new.
  *
  * Everything is read while the thread is inside the call, so its frames, and the code objects that they hold, cannot go
  * away. The recorder reads no memory of the process. No read waits for a page (capture.h): where one fails, the stack
@@ -45,13 +45,16 @@ struct known_rule {
 	struct gpurec_rule rule;
 };
 
-#define KNOWN 256
+#define KNOWN 256 /* a power of two */
+#define KNOWN_CODES 512
 #define TRUSTED_AFTER 100000000ULL /* ns */
 #define TRUSTED_FOR 10000000ULL
 
 struct memory {
+	u64 seed;
+	u64 trampoline;
 	u64 sent[KNOWN]; /* keys of stacks that the recorder has */
-	struct known_code codes[KNOWN];
+	struct known_code codes[KNOWN_CODES];
 	struct known_rule rules[KNOWN];
 };
 
@@ -62,7 +65,7 @@ struct {
 	__type(value, struct memory);
 } memories SEC(".maps");
 
-#define WINDOW 1024     /* bytes of the thread's memory that are read at once */
+#define WINDOW 4096     /* bytes of the thread's memory that are read at once */
 #define RAW 128         /* bytes of a frame, and of a code object, that are read */
 #define MOST_STEPS (GPUREC_PYTHON_FRAMES + 64) /* frames of Python functions, and others */
 #define MOST_THREADS 1024
@@ -85,7 +88,7 @@ struct walk {
 	u64 now;
 	u64 from;                        /* the address of the window */
 	u32 size;                        /* its bytes */
-	u32 pad;
+	u32 flags;                       /* of the stack */
 	u8 object[RAW];
 	u8 tail[TAIL];
 	union {
@@ -139,13 +142,16 @@ static __always_inline u64 peek(struct walk *w, u64 address)
 	return user_word(address);
 }
 
-/* Reads WINDOW bytes from `address` on, or none if the memory ends before. */
+/* Reads WINDOW bytes from `address` on, or only those in the same page if the memory ends before. */
 static __always_inline void look_up_from(struct walk *w, u64 address)
 {
 	w->from = address;
 	w->size = WINDOW;
-	if (bpf_probe_read_user(w->window, WINDOW, (void *)address))
-		w->size = 0;
+	if (bpf_probe_read_user(w->window, WINDOW, (void *)address)) {
+		w->size = 4096 - (address & 4095);
+		if (w->size > WINDOW || bpf_probe_read_user(w->window, w->size, (void *)address))
+			w->size = 0;
+	}
 }
 
 /* Reads `size` bytes at `address`, and the bytes before them in the same page. Returns whether that succeeded. */
@@ -263,6 +269,8 @@ __attribute__((noinline)) u32 send_stack(u32 key)
 
 	if (!w)
 		return 0;
+	fill_head(&w->stack.head, GPUREC_STACK, 0, 0);
+	w->stack.head.flags = w->flags;
 	for (i = w->stack.natives; i < GPUREC_FRAMES && i < w->count; i++) {
 		code = w->frames[i & (GPUREC_FRAMES - 1)].code;
 		if (bpf_map_lookup_elem(&sent_codes, &code))
@@ -291,27 +299,27 @@ static __always_inline void walk_python(u32 key, struct walk *w, struct thread *
 	p = bpf_map_lookup_elem(&pythons, &layout);
 	if (!p)
 		return;
-	w->size = 0;
 	w->next = first_frame(key, w, p, t);
+	w->size = 0;
 	for (i = 0; i < MOST_STEPS / STEPS && w->next; i++) {
 		result = steps(key);
 		if (result != STEP_ON)
 			break;
 	}
 	if (result != STEP_END)
-		w->stack.head.flags |= GPUREC_CUT;
+		w->flags |= GPUREC_CUT;
 }
 
 #include "native.h"
 
-/* Takes the stack of a call that is about to be recorded, unless it is inside one that has a stack. */
-__attribute__((noinline)) int take_stack(u64 sp)
+/* Takes the stack of a call that is about to be recorded, unless it is inside one that has a stack. Returns the
+ * stack's key, or 0. */
+__attribute__((noinline)) u64 take_stack(u64 sp)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
-	u32 key, sent, pid = task->tgid;
+	u32 key, sent = 1, pid = task->tgid;
 	struct gpurec_python_at *at;
-	struct gpurec_stack *known;
 	struct memory *memory;
 	struct walk *w;
 	u64 stack;
@@ -331,47 +339,46 @@ __attribute__((noinline)) int take_stack(u64 sp)
 		t->stack_seed = mix(config.secret ^ pid, BPF_CORE_READ(task, group_leader, start_time));
 	w->seed = mix(t->stack_seed, task->self_exec_id);
 	w->rules = mix(w->seed, at ? at->mappings : 0);
-	fill_head_of(&w->stack.head, task, GPUREC_STACK, 0, t->seq + 1);
-	w->now = w->stack.head.ts;
+	if (memory && (memory->seed != w->seed || !memory->trampoline)) {
+		memory->seed = w->seed;
+		memory->trampoline = trampoline(task);
+	}
+	w->trampoline = memory ? memory->trampoline : 0;
+	w->now = bpf_ktime_get_ns();
 	w->stack.pid = pid;
 	w->stack.natives = w->stack.pythons = 0;
 	w->stack.key = w->stack.seed = w->rules;
 	w->count = 0;
+	w->flags = 0;
 	w->hidden = 1;
-	w->trampoline = trampoline(task);
 	w->ip = 0;
 	w->size = 0;
 #if defined(__TARGET_ARCH_x86)
-	if (config.native)
+	if (config.native) {
 		look_up_from(w, sp);
+		w->bp = PT_REGS_FP((struct pt_regs *)bpf_task_pt_regs(task));
+	}
 	w->ip = original(task, w, peek(w, sp));
 	w->sp = sp + 8;
 #endif
-	w->bp = PT_REGS_FP((struct pt_regs *)bpf_task_pt_regs(task));
 	walk_native(key, w);
 	if (at && at->layout)
 		walk_python(key, w, t, at);
-	if (w->stack.head.flags & GPUREC_CUT)
+	if (w->flags & GPUREC_CUT)
 		w->stack.key = mix(w->stack.key, 1);
+	/* 0 is for calls without a stack. */
+	if (!w->stack.key)
+		w->stack.key = 1;
 	stack = w->stack.key;
-	if (memory && (memory->sent[stack & (KNOWN - 1)] == stack || bpf_map_lookup_elem(&sent_stacks, &stack))) {
+	if (memory && (memory->sent[stack & (KNOWN - 1)] == stack || bpf_map_lookup_elem(&sent_stacks, &stack)))
 		memory->sent[stack & (KNOWN - 1)] = stack;
-		known = reserve_call_seldom(sizeof(*known));
-		if (known) {
-			bpf_probe_read_kernel(known, sizeof(*known), &w->stack);
-			known->head.ts = bpf_ktime_get_ns();
-			known->head.flags |= GPUREC_SENT;
-			submit(known);
-		}
-		sent = known != NULL;
-	} else {
+	else
 		sent = send_stack(key);
-	}
 	((struct scratch *)w)->taken = 0;
 	t->stack_sp = sent ? sp : 0;
 	if (!sent)
 		COUNT_LOST(stack);
-	return 0;
+	return sent ? stack : 0;
 }
 
 /* A call returned that had this stack pointer. */
@@ -387,10 +394,29 @@ static __always_inline void stack_is_elsewhere(struct thread *t)
 	t->stack_sp = 0;
 }
 
-/* Does the call have a stack, unless it is inside one that has? */
-static __always_inline bool has_stack(u64 cookie)
+/* Puts the key of the call's stack into t->stack_key, if the function's calls have stacks. */
+static __always_inline void begin_stack(struct thread *t, u64 cookie, u64 sp)
 {
-	return cookie >> 48 & GPUREC_WANTS_STACK;
+	t->stack_key = cookie >> 48 & GPUREC_WANTS_STACK ? take_stack(sp) : 0;
+}
+
+/* The key follows a call's payload. */
+#define STACK_KEY u64 stack;
+#define PUT_STACK_KEY(call_, to, t)                     \
+	do {                                            \
+		(call_).head.flags |= GPUREC_HAS_STACK; \
+		(to) = (t)->stack_key;                  \
+	} while (0)
+
+/* The same in scratch memory. Returns its bytes. */
+static __always_inline u32 put_stack_key(struct scratch *s, struct thread *t)
+{
+	u32 at = s->call.payload;
+
+	if (at > GPUREC_PAYLOAD)
+		return 0;
+	PUT_STACK_KEY(s->call, *(u64 *)(s->payload + at), t);
+	return sizeof(u64);
 }
 
 #endif

@@ -122,6 +122,7 @@ impl Play {
                     sp,
                     captured: Captured::default(),
                     origin: origin(kernel),
+                    stack: None,
                 }
             }
             Doing::Return { of, kernel } => {

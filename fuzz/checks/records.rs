@@ -149,9 +149,7 @@ fn judge(bytes: &[u8], item: &Item) {
         }
         What::Return { pieces: all, .. } | What::Instant { pieces: all, .. } => pieces(all).map(length).sum(),
         What::Exec { command, .. } => command.len(),
-        What::Stack { frames, .. } => {
-            frames.as_ref().map_or(0, |frames| frames.native.len() * 8 + frames.python.len() * 16)
-        }
+        What::Stack { frames, .. } => frames.native.len() * 8 + frames.python.len() * 16,
         What::Unwind(unwind) => unwind.bytes.len(),
         What::Code(code) => code.name.len() + code.file.len() + code.part.len(),
         What::Fork { .. } | What::Exit { .. } => 0,

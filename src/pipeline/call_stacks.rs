@@ -60,7 +60,7 @@ impl CallStacks {
         match &item.what {
             What::Code(part) => self.table.add(&function(part)),
             What::Unwind(unwind) => self.unwind(item.tid, unwind),
-            What::Stack { pid, key, seed, frames: Some(frames) } => {
+            What::Stack { pid, key, seed, frames } => {
                 return self.stack(*pid, item.tid, *key, *seed, frames);
             }
             _ => {}

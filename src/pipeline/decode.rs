@@ -23,6 +23,8 @@ pub enum What {
         sp: u64,
         captured: Captured,
         origin: Origin,
+        /// The key of its stack, if it has one of its own.
+        stack: Option<u64>,
     },
     Return {
         probe: u32,
@@ -55,14 +57,13 @@ pub enum What {
         status: i32,
         process: bool,
     },
-    /// The stack of the thread's next call, which has the same sequence number.
+    /// A stack, before the first call that has it.
     Stack {
         pid: u32,
         key: u64,
         /// What distinguishes this process's rules from others'.
         seed: u64,
-        /// None: an earlier item with this key has them.
-        frames: Option<Frames>,
+        frames: Frames,
     },
     /// Where the native frames of the thread's next stack go on.
     Unwind(Box<Unwind>),
@@ -206,7 +207,11 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
             let payload = behind(bytes, size_of::<wire::Call>(), r.payload.into())?;
             let captured = Captured { args: r.args, payload, words: r.words.into() };
             let origin = Origin::of(head.flags);
-            What::Call { pid: r.pid, probe: head.probe, chained, sp: r.sp, captured, origin }
+            let has_stack = head.flags & wire::HAS_STACK != 0;
+            let key = bytes.get(size_of::<wire::Call>() + usize::from(r.payload)..).filter(|_| has_stack);
+            let key = key.and_then(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?)));
+            let stack = key.filter(|key| *key != 0);
+            What::Call { pid: r.pid, probe: head.probe, chained, sp: r.sp, captured, origin, stack }
         }
         wire::RETURN => {
             let r: wire::Return = wire::read(bytes)?;
@@ -251,22 +256,19 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
 fn stack(bytes: &[u8]) -> Option<What> {
     let r: wire::Stack = wire::read(bytes)?;
     let size = size_of::<wire::Frame>();
-    let frames = if r.head.flags & wire::SENT != 0 {
-        None
-    } else {
-        let (natives, pythons) = (usize::from(r.natives), usize::from(r.pythons));
-        let all = bytes.get(size_of::<wire::Stack>()..)?.get(..size * (natives + pythons))?;
-        let mut all = all.chunks_exact(size).filter_map(wire::read::<wire::Frame>);
-        let native = all.by_ref().take(natives).map(|frame| frame.code).collect();
-        let python = all.map(|frame| PythonFrame {
-            code: frame.code,
-            position: frame.position,
-            owner: frame.owner as u8,
-            is_entry: frame.owner & wire::ENTRY != 0,
-        });
-        let has = |flag| r.head.flags & flag != 0;
-        Some(Frames { native, python: python.collect(), cut: has(wire::CUT), is_copied: has(wire::COPIED) })
-    };
+    let (natives, pythons) = (usize::from(r.natives), usize::from(r.pythons));
+    let all = bytes.get(size_of::<wire::Stack>()..)?.get(..size * (natives + pythons))?;
+    let mut all = all.chunks_exact(size).filter_map(wire::read::<wire::Frame>);
+    let native = all.by_ref().take(natives).map(|frame| frame.code).collect();
+    let python = all.map(|frame| PythonFrame {
+        code: frame.code,
+        position: frame.position,
+        owner: frame.owner as u8,
+        is_entry: frame.owner & wire::ENTRY != 0,
+    });
+    let has = |flag| r.head.flags & flag != 0;
+    let frames =
+        Frames { native, python: python.collect(), cut: has(wire::CUT), is_copied: has(wire::COPIED) };
     Some(What::Stack { pid: r.pid, key: r.key, seed: r.seed, frames })
 }
 

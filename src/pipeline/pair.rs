@@ -86,8 +86,6 @@ const DEEPEST: usize = 1024;
 #[derive(Default)]
 pub struct Pairing {
     threads: Map<u32, Thread>,
-    /// For each thread: the sequence number of the call whose stack has come, and the stack's key.
-    stacks: Map<u32, (u32, u64)>,
     /// Number of open calls of all threads.
     open: usize,
     /// Number of returns of calls that were already closed. 0 is expected.
@@ -107,11 +105,7 @@ impl Pairing {
             What::Return { begin, value, pieces, origin, .. } => {
                 self.returned(item, *begin, *value, pieces, *origin, sink);
             }
-            What::Stack { key, .. } => {
-                sink.stack(item);
-                self.stacks.insert(item.tid, (item.seq, *key));
-            }
-            What::Code(_) | What::Unwind(_) => sink.stack(item),
+            What::Stack { .. } | What::Code(_) | What::Unwind(_) => sink.stack(item),
             What::Instant { .. } => {
                 let thread = self.threads.get(&item.tid).filter(|_| item.tid != 0);
                 sink.instant(item, thread.and_then(|thread| thread.open.last()));
@@ -143,7 +137,7 @@ impl Pairing {
     }
 
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
-        let What::Call { pid, probe, chained, sp, ref captured, origin } = item.what else { return };
+        let What::Call { pid, probe, chained, sp, ref captured, origin, stack } = item.what else { return };
         self.end_of_another(item, Some(pid), origin, sink);
         let thread = self.threads.entry(item.tid).or_insert_with(|| Thread {
             since: item.ts,
@@ -166,7 +160,7 @@ impl Pairing {
             id: 0,
             parent: thread.open.last().map(|outer| outer.id),
             origin,
-            stack: self.stacks.remove(&item.tid).filter(|(seq, _)| *seq == item.seq).map(|(_, key)| key),
+            stack,
             sp,
             gaps: thread.gaps,
         };
@@ -236,7 +230,6 @@ impl Pairing {
     }
 
     fn thread_gone(&mut self, tid: u32, ts: u64, sink: &mut impl Sink) {
-        self.stacks.remove(&tid);
         let Some(thread) = self.threads.remove(&tid) else { return };
         self.open -= thread.open.len();
         for call in thread.open.iter().rev() {

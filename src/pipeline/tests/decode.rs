@@ -38,6 +38,7 @@ fn a_call() {
             sp: 0x7fff_0000,
             captured: Captured::registers(args),
             origin: Origin::default(),
+            stack: None,
         };
         assert_eq!(decode(&bytes), Some(Item { ts: u64::MAX, tid: 12, seq: u32::MAX, what }));
     }

@@ -10,7 +10,8 @@ const KERNEL: Origin = Origin { kernel: true, kernel_thread: false, wrapped: fal
 
 fn call(ts: u64, probe: u32, depth: u64) -> Item {
     let captured = Captured::registers([0; 6]);
-    let what = What::Call { pid: 7, probe, chained: false, sp: TOP - depth, captured, origin: KERNEL };
+    let what =
+        What::Call { pid: 7, probe, chained: false, sp: TOP - depth, captured, origin: KERNEL, stack: None };
     Item { ts, tid: 7, seq: 0, what }
 }
 

@@ -207,6 +207,7 @@ impl Model {
                 sp,
                 captured: Captured::registers(args),
                 origin: Origin::default(),
+                stack: None,
             };
             self.items.push(Item { ts, tid: thread.tid, seq: thread.seq, what });
         }

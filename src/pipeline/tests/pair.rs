@@ -93,6 +93,7 @@ pub fn call(ts: u64, pid: u32, tid: u32, seq: u32, probe: u32, sp: u64, chained:
             sp,
             captured: Captured::registers([0; 6]),
             origin: Origin::default(),
+            stack: None,
         },
     }
 }
