@@ -8,12 +8,12 @@
 #define STEPS 16 /* frames in one go */
 
 /* The current frame of a thread state; 0: none, or unknown. */
-static __always_inline u64 innermost(const struct gpurec_python *p, u64 state)
+static __always_inline u64 innermost(struct walk *w, const struct gpurec_python *p, u64 state)
 {
-	u64 frame = user_word(state + p->thread_frame);
+	u64 frame = state_word(w, state + p->thread_frame);
 
 	if (frame && p->cframe_frame != GPUREC_ABSENT)
-		frame = user_word(frame + p->cframe_frame);
+		frame = state_word(w, frame + p->cframe_frame);
 	return frame;
 }
 
@@ -52,12 +52,12 @@ __attribute__((noinline)) u64 search_thread(u32 key, u64 id)
 	p = bpf_map_lookup_elem(&pythons, &layout);
 	if (!p)
 		return 0;
-	interpreter = user_word(w->runtime + p->interpreters_head);
+	interpreter = state_word(w, w->runtime + p->interpreters_head);
 	for (i = 0; i < MOST_THREADS && interpreter; i++) {
-		state = state ? user_word(state + p->thread_next) : user_word(interpreter + p->threads_head);
+		state = state_word(w, state ? state + p->thread_next : interpreter + p->threads_head);
 		if (!state)
-			interpreter = user_word(interpreter + p->interpreter_next);
-		else if (user_word(state + p->thread_id) == id && innermost(p, state))
+			interpreter = state_word(w, interpreter + p->interpreter_next);
+		else if (state_word(w, state + p->thread_id) == id && innermost(w, p, state))
 			return state;
 	}
 	return 0;
@@ -70,7 +70,7 @@ static __always_inline u64 frame_in(struct walk *w, const struct gpurec_python *
 	u64 frame;
 
 	if (!size)
-		return user_word(state + p->thread_id) == id ? innermost(p, state) : 0;
+		return user_word(state + p->thread_id) == id ? innermost(w, p, state) : 0;
 	if (size > RAW || bpf_probe_read_user(w->object, size, (void *)(state + p->thread_from)))
 		return 0;
 	if (word_at(w->object, p->thread_id - p->thread_from) != id)
@@ -82,8 +82,9 @@ static __always_inline u64 frame_in(struct walk *w, const struct gpurec_python *
 	return frame;
 }
 
-/* The thread's innermost frame; 0: it has none, as threads that run no Python code. Those are not looked for again
- * until the newest thread is another: new ones come first. */
+/* The thread's innermost frame; 0: it has none, as threads that run no Python code, or w->unread says that not all of
+ * the interpreter's state could be read. Threads without frames are not looked for again until the newest thread is
+ * another: new ones come first. */
 static __always_inline u64 first_frame(u32 key, struct walk *w, const struct gpurec_python *p, struct thread *t)
 {
 	u64 id = python_id(p, bpf_get_current_task_btf(), t), newest, frame;
@@ -93,15 +94,16 @@ static __always_inline u64 first_frame(u32 key, struct walk *w, const struct gpu
 		if (frame)
 			return frame;
 	}
-	newest = user_word(w->runtime + p->interpreters_head);
+	newest = state_word(w, w->runtime + p->interpreters_head);
 	if (!newest)
 		return 0;
-	newest = user_word(newest + p->threads_head);
-	if (newest == t->python_newest && user_word(newest + p->thread_id) != id)
+	newest = state_word(w, newest + p->threads_head);
+	if (newest == t->python_newest && state_word(w, newest + p->thread_id) != id)
 		return 0;
+	w->unread = 0;
 	t->python = search_thread(key, id);
-	t->python_newest = t->python ? 0 : newest;
-	return t->python ? innermost(p, t->python) : 0;
+	t->python_newest = t->python || w->unread ? 0 : newest;
+	return t->python ? innermost(w, p, t->python) : 0;
 }
 
 /* Mixes in what distinguishes two texts at the same address. */

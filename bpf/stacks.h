@@ -93,6 +93,8 @@ struct walk {
 	u64 from;                        /* the address of the window */
 	u32 size;                        /* its bytes */
 	u32 flags;                       /* of the stack */
+	u32 unread;                      /* not 0: the interpreter's state could not be read */
+	u32 pad;
 	u8 object[RAW];
 	u8 tail[TAIL];
 	union {
@@ -135,6 +137,15 @@ static __always_inline u64 user_word(u64 address)
 	u64 value = 0;
 
 	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}
+
+/* A word of the interpreter's state. Without a branch: each would double the paths that the verifier has to check. */
+static __always_inline u64 state_word(struct walk *w, u64 address)
+{
+	u64 value = 0;
+
+	w->unread |= bpf_probe_read_user(&value, sizeof(value), (void *)address);
 	return value;
 }
 
@@ -305,8 +316,12 @@ static __always_inline void walk_python(u32 key, struct walk *w, struct thread *
 	p = bpf_map_lookup_elem(&pythons, &layout);
 	if (!p)
 		return;
+	w->unread = 0;
 	w->next = first_frame(key, w, p, t);
 	w->size = 0;
+	/* Or the thread may have frames that could not be found. */
+	if (!w->next && w->unread)
+		result = STEP_CUT;
 	for (i = 0; i < MOST_STEPS / STEPS && w->next; i++) {
 		result = steps(key);
 		if (result != STEP_ON)

@@ -20,7 +20,7 @@ use crate::probe::LossCounters;
 use crate::probe::pauses::Pauses;
 use crate::ring::{Ring, Stopped};
 use crate::wire::{self, LostTotal};
-use gpurec_analysis::Figures;
+use gpurec_analysis::{Figures, Gaps};
 use gpurec_trace::{self as trace, Body, Finish, Header, Incomplete, Reason, Reasons};
 
 const PAUSE: Duration = Duration::from_millis(2);
@@ -312,6 +312,7 @@ impl Worker {
             ("process: exec", total.exec, before.exec),
             ("process: exit", total.exit, before.exit),
             ("process: library", total.file, before.file),
+            (trace::CALL_STACKS, total.stack, before.stack),
         ] {
             if count > before {
                 by_probe.insert(name.to_owned(), count - before);
@@ -320,7 +321,10 @@ impl Worker {
         let count = by_probe.values().sum();
         if count > 0 {
             self.lost += count;
-            self.lines.meaning.calls_missing();
+            // A call whose stack was lost is in the trace.
+            if by_probe.keys().any(|probe| probe != trace::CALL_STACKS) {
+                self.lines.meaning.calls_missing();
+            }
             if by_probe.keys().any(|probe| touches_memory(probe)) {
                 self.lines.meaning.memory_missing();
             }
@@ -350,6 +354,8 @@ impl Worker {
         let pauses = pauses.map(|(count, total_ns)| trace::Stops { count, total_ns });
         let (stops, unnamed) = (self.lines.stops.all, self.lines.meaning.unnamed());
         self.lines.summary.recorder_knows(&in_flight, Some(stops), pauses, unnamed);
+        let (missing, unnamed) = (self.lines.stacks.table.missing, self.lines.stacks.unnamed);
+        self.lines.summary.recorder_knows_of_stacks(Gaps { missing, unnamed });
         for reason in self.incomplete() {
             self.lines.summary.incomplete(reason);
         }

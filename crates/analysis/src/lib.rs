@@ -63,6 +63,7 @@ pub use figures::Figures;
 use gpurec_trace::Header;
 pub use measure::{did_you_mean, nearest};
 pub use only::Only;
+pub use stacks::Gaps;
 pub use summary::Summary;
 pub use units::size;
 

@@ -6,6 +6,7 @@ use super::figures::{
     ProcessFigures,
 };
 use super::page::Page;
+use super::stacks::StackRow;
 use super::table::{Cell, Table, long, number, text};
 use super::units::{duration, megabytes, plural, rate, seconds, size};
 use crate::ui::clean;
@@ -279,18 +280,37 @@ pub fn stacks(page: &mut Page, figures: &Figures) {
     let Some(stacks) = &figures.stacks else { return };
     let (calls, distinct) = (plural(stacks.calls, "call"), plural(stacks.stacks, "call stack"));
     page.section(&format!("Where calls come from: {calls} from {distinct} (`gpurec report stacks`)"));
+    stacks.gaps().iter().for_each(|sentence| page.note(sentence));
     for role in &stacks.by_role {
-        for row in role.top.iter().take(SITES).filter(|row| !row.site.is_empty()) {
+        // Smaller stacks of the same site may not be in the list.
+        let least = if role.stacks > role.top.len() as u64 { "at least " } else { "" };
+        for row in by_site(&role.top).iter().take(SITES) {
             let bytes = if row.bytes > 0 { format!(", {}", size(row.bytes)) } else { String::new() };
             let time = if row.total_ns > 0 { format!(", {}", duration(row.total_ns)) } else { String::new() };
-            let words = format!("{}: {}{time}{bytes}", clean(&row.site), plural(row.calls, "call"));
+            let words = format!("{}: {least}{}{time}{bytes}", clean(&row.site), plural(row.calls, "call"));
             page.wrapped(&format!("  {:<7} ", role.role), &words);
         }
     }
 }
 
+/// The rows of one call site as one, in the order of its first.
+fn by_site(rows: &[StackRow]) -> Vec<StackRow> {
+    let mut sites: Vec<StackRow> = Vec::new();
+    for row in rows.iter().filter(|row| !row.site.is_empty()) {
+        match sites.iter_mut().find(|known| known.site == row.site) {
+            Some(known) => {
+                known.calls = known.calls.saturating_add(row.calls);
+                known.total_ns = known.total_ns.saturating_add(row.total_ns);
+                known.bytes = known.bytes.saturating_add(row.bytes);
+            }
+            None => sites.push(row.clone()),
+        }
+    }
+    sites
+}
+
 /// Number of call sites of a role in the summary.
-const SITES: usize = 2;
+const SITES: usize = 3;
 
 pub fn findings(page: &mut Page, figures: &Figures) {
     if figures.findings.is_empty() {

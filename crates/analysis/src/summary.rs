@@ -20,7 +20,7 @@ use super::habits::{FinishedCall, Habits};
 use super::kernels::{Kernels, Shape};
 use super::left_out::LeftOut;
 use super::memory::Memories;
-use super::stacks::Stacks;
+use super::stacks::{Gaps, Stacks};
 use super::tally::{OTHER_SYNC, Role, Tally};
 use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
@@ -197,6 +197,11 @@ impl Summary {
         self.recorder_in_flight = Some(in_flight.to_vec());
         (self.figures.stops, self.figures.pauses) = (stops, pauses);
         self.figures.unnamed_launches = unnamed_launches;
+    }
+
+    /// Takes what only the recorder knows of call stacks.
+    pub fn recorder_knows_of_stacks(&mut self, gaps: Gaps) {
+        self.stacks.recorder = gaps;
     }
 
     fn begin(&mut self, line: &Line, begin: &Begin) {

@@ -51,7 +51,7 @@ pub use rare::{
 pub use reader::{ReadError, Reader, open};
 pub use reason::{HookError, Incomplete, Reason, Reasons, Resumer, reasons};
 pub use schema::{Datum, Key, Sink};
-pub use stack::{Frame, MOST_FRAMES, Stack, last_part};
+pub use stack::{CALL_STACKS, Frame, MOST_FRAMES, Stack, last_part};
 pub use value::{Arg, List, Value};
 pub use writer::LineWriter;
 

@@ -14,6 +14,9 @@ use super::rare::details;
 /// The most frames of one stack that a reader keeps. The recorder writes fewer.
 pub const MOST_FRAMES: usize = 256;
 
+/// What lines about all stacks (`lost`) name in the place of a function. No function has a space in its name.
+pub const CALL_STACKS: &str = "call stacks";
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Written<'a>", bound(deserialize = "'de: 'a"))]
 pub struct Stack<'a> {

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Begin, Block, Body, End, Frame, Line, Op};
+use gpurec_trace::{Begin, Block, Body, CALL_STACKS, End, Finish, Frame, Line, Op};
 
-pub use frames::{Frames, Known, MOST_STACKS, Site};
+pub use frames::{Frames, Known, Site};
 pub use role::{CallRole, Weight};
 pub use sums::{Places, RoleFigures, StackFigures, StackRow, Sum, Sums};
 
@@ -29,6 +29,24 @@ pub struct Stacks {
     /// The call that ended last: lines about its consequences follow right after its end.
     last: Option<(u64, Open)>,
     pub totals: Totals,
+    /// Stacks that found no space in a ring.
+    pub lost: u64,
+    pub recorder: Gaps,
+}
+
+/// What only the recorder knows: calls whose stack it did not keep, and native frames whose function it did not learn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gaps {
+    pub missing: u64,
+    pub unnamed: u64,
+}
+
+impl Gaps {
+    /// As the `end` line has them.
+    fn of(finish: &Finish) -> Gaps {
+        let of = |key: &str| finish.summary["stacks"][key].as_u64().unwrap_or(0);
+        Gaps { missing: of("missing"), unnamed: of("unnamed") }
+    }
 }
 
 /// A call site of any trace: numbers of frames are of one.
@@ -90,6 +108,11 @@ impl Stacks {
             }
             Body::Block(block) => self.block(block),
             Body::Stack(stack) => self.frames.add(stack),
+            Body::Lost(lost) => {
+                let count = lost.by_probe.get(CALL_STACKS).copied().unwrap_or(0);
+                self.lost = self.lost.saturating_add(count);
+            }
+            Body::Finish(finish) => self.recorder = Gaps::of(finish),
             _ => {}
         }
     }

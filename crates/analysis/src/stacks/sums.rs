@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CallRole, Site, Stacks, Weight};
 use crate::driver_figures::is_zero;
+use crate::units::plural;
 use gpurec_trace::bounds::{entry, short};
 use gpurec_trace::hash::Map;
 
@@ -147,7 +148,47 @@ pub struct StackFigures {
     pub left_out: u64,
     /// Calls with a stack of their own; those inside them share it.
     pub calls: u64,
+    /// Calls whose stack the recorder did not keep, because there were too many distinct ones.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub missing: u64,
+    /// Stacks that found no space in a ring: their calls have none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lost: u64,
+    /// Native frames of which the recorder did not learn the function in time.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unnamed: u64,
     pub by_role: Vec<RoleFigures>,
+}
+
+impl StackFigures {
+    /// What is missing, a sentence for each kind.
+    pub fn gaps(&self) -> Vec<String> {
+        let plural =
+            |count, what, is, are| format!("{} {}", plural(count, what), if count == 1 { is } else { are });
+        let stacks = |is, are| move |count| plural(count, "call stack", is, are);
+        let calls = |count| plural(count, "call", "has", "have");
+        let all = [
+            (self.cut, stacks("is", "are")(self.cut) + " cut: outer frames are missing."),
+            (
+                self.lost,
+                calls(self.lost) + " no call stack, because the ring buffers were full: try a larger --ring.",
+            ),
+            (
+                self.missing,
+                calls(self.missing) + " no call stack, because the recorder keeps no more distinct ones.",
+            ),
+            (
+                self.left_out,
+                stacks("is", "are")(self.left_out) + " not kept here, and their calls have no call site.",
+            ),
+            (
+                self.unnamed,
+                plural(self.unnamed, "native frame", "has", "have")
+                    + " no name, because the recorder could not ask for it in time.",
+            ),
+        ];
+        all.into_iter().filter(|(count, _)| *count > 0).map(|(_, sentence)| sentence).collect()
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,6 +242,9 @@ impl Stacks {
             cut: self.frames.cut,
             left_out: self.frames.left_out,
             calls: self.totals.calls,
+            missing: self.recorder.missing,
+            lost: self.lost,
+            unnamed: self.recorder.unnamed,
             by_role: CallRole::ALL.iter().filter_map(of_role).collect(),
         })
     }

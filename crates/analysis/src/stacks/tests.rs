@@ -346,3 +346,26 @@ fn figures_answer_alone() {
         "train.py:88 load_batch"
     );
 }
+
+/// What the recorder alone knows is in its `end` line.
+#[test]
+fn what_stacks_lack_is_said() {
+    let mut made = Made::new();
+    made.stack(0, &["step /home/ada/train.py 40", MAIN]);
+    made.push("stack", "stack", r#""stack":1,"pid":7,"frames":[],"cut":true"#);
+    made.call(("cudaMalloc", "cuMemAlloc_v2"), 0, 10, "", r#""retval":0"#);
+    made.push("lost", "lost", r#""count":3,"by_probe":{"call stacks":3}"#);
+    let end = r#""summary":{"stacks":{"missing":2,"unnamed":1}}}"#;
+    let text = made.finish().replace(r#""lost":0"#, r#""lost":3"#).replace(r#""summary":{}}"#, end);
+    let written = Written::new("gaps", &text);
+    let stacks = summary_of(written.path(), &Only::default()).unwrap().stacks.unwrap();
+    assert_eq!((stacks.stacks, stacks.cut, stacks.lost, stacks.missing, stacks.unnamed), (2, 1, 3, 2, 1));
+    let said = [
+        "1 call stack is cut: outer frames are missing.",
+        "3 calls have no call stack, because the ring buffers were full: try a larger --ring.",
+        "2 calls have no call stack, because the recorder keeps no more distinct ones.",
+        "1 native frame has no name, because the recorder could not ask for it in time.",
+    ];
+    assert_eq!(stacks.gaps(), said);
+    assert!(StackFigures::default().gaps().is_empty());
+}

@@ -4,7 +4,7 @@
 //! A call counts once in its role, at the outermost level that has the role; the calls inside share its stack.
 
 use super::*;
-use crate::stacks::{CallRole, StackFigures, Sum, Weight};
+use crate::stacks::{CallRole, StackFigures, Sum, Sums, Weight};
 use crate::text::percent;
 
 pub const KIND: Kind = kind::<CallStacks>(
@@ -101,6 +101,7 @@ impl View for CallStacks {
         by_role(&mut report, totals);
         report.title("The stacks that weigh most, role by role");
         report.table(table_of_figures(stacks, &names, &all, self.weight()));
+        stacks.gaps().into_iter().for_each(|sentence| report.words(sentence));
         Some(report)
     }
 }
@@ -136,18 +137,8 @@ impl CallStacks {
 
     fn limits(&self, report: &mut Report, context: &Context) {
         let stacks = &context.stacks;
-        report.words_if(
-            stacks.frames.cut > 0,
-            format!("{} lack their outer frames.", plural(stacks.frames.cut, "stack")),
-        );
-        report.words_if(
-            stacks.frames.left_out > 0,
-            format!(
-                "{} beyond the first {} were not kept: their calls have no call site.",
-                plural(stacks.frames.left_out, "stack"),
-                crate::stacks::MOST_STACKS
-            ),
-        );
+        let gaps = stacks.figures(&Sums::default()).map(|figures| figures.gaps());
+        gaps.into_iter().flatten().for_each(|sentence| report.words(sentence));
         report.words_if(
             stacks.totals.unfollowed > 0,
             format!("{} were not followed: too many were open.", plural(stacks.totals.unfollowed, "call")),
