@@ -8,7 +8,7 @@
 #define GPUREC_BUDGET_H
 
 /* Not 0: the probe's calls are not recorded any more. The recorder unhooks the function when its open calls have
- * returned. */
+ * returned. Of probe 0, which no function has: calls have no stacks any more. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GPUREC_MAX_PROBES);
@@ -67,5 +67,47 @@ static __always_inline void budget_returned(u32 probe)
 	if (value)
 		value->returned++;
 }
+
+#ifdef STACKS
+/* What stacks have cost each thread, measured: it depends on their depth. As above. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, GPUREC_STACK_SPENDERS);
+	__type(key, u32);
+	__type(value, struct gpurec_stack_spent);
+} stack_spent SEC(".maps");
+
+/* A stack that takes longer was interrupted. */
+#define LONGEST_STACK 100000 /* ns */
+
+static __always_inline bool stacks_are_given_up(void)
+{
+	u32 none = 0, *given;
+
+	if (!config.budget)
+		return false;
+	given = bpf_map_lookup_elem(&given_up, &none);
+	return given && *given;
+}
+
+/* Adds the time since `from` to the thread's cost. Not static: its stack is apart from that of its caller. */
+__attribute__((noinline)) int stack_costs(u64 from)
+{
+	u64 id = bpf_get_current_pid_tgid(), ns = bpf_ktime_get_ns() - from;
+	struct gpurec_stack_spent *value, first = {.pid = id >> 32};
+	u32 tid = id;
+
+	value = bpf_map_lookup_elem(&stack_spent, &tid);
+	if (!value) {
+		bpf_map_update_elem(&stack_spent, &tid, &first, BPF_NOEXIST);
+		value = bpf_map_lookup_elem(&stack_spent, &tid);
+		if (!value)
+			return 0;
+	}
+	value->ns += ns > LONGEST_STACK ? LONGEST_STACK : ns;
+	value->count++;
+	return 0;
+}
+#endif
 
 #endif

@@ -14,6 +14,7 @@ enum gpurec_limit {
 	GPUREC_MAX_TARGETS = 65536,   /* traced processes alive at one time */
 	GPUREC_MAX_FILES = 65536,     /* executable files that gpurec has examined */
 	GPUREC_MAX_SPENDERS = 32768,  /* threads times functions that --budget watches */
+	GPUREC_STACK_SPENDERS = 8192, /* threads whose stacks --budget watches */
 	GPUREC_MAX_FRAMES = 64,       /* nested calls of a thread (Linux has the same limit for uretprobes) */
 	GPUREC_STOP_COUNT = 24,       /* bits for the number of files that a stopped process waits for */
 	GPUREC_FILE_NAME = 32,        /* bytes of a file's name kept */
@@ -431,6 +432,13 @@ struct gpurec_spent {
 	unsigned int pad;
 };
 
+/* What the stacks of one thread's calls have cost it. */
+struct gpurec_stack_spent {
+	unsigned long long ns;
+	unsigned int count;
+	unsigned int pid;
+};
+
 /* State that all programs share while they run. */
 struct gpurec_state {
 	unsigned int phase;       /* enum gpurec_phase */
@@ -532,6 +540,7 @@ _Static_assert(sizeof(struct gpurec_hook) == 8 + 6 * 12, "hook");
 _Static_assert(sizeof(struct gpurec_ioctl_shape) == 16, "shape");
 _Static_assert(sizeof(struct gpurec_driver) == 48, "driver");
 _Static_assert(sizeof(struct gpurec_spent) == 24, "spent");
+_Static_assert(sizeof(struct gpurec_stack_spent) == 16, "stack_spent");
 _Static_assert(sizeof(struct gpurec_fork) == 32, "fork");
 _Static_assert(sizeof(struct gpurec_exit) == 32, "exit");
 _Static_assert(sizeof(struct gpurec_exec) == 32 + GPUREC_COMMAND, "exec");

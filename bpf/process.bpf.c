@@ -62,6 +62,7 @@ struct gpurec_ioctl_shape *type_ioctl_shape;
 struct gpurec_state *type_state;
 struct gpurec_spender *type_spender;
 struct gpurec_spent *type_spent;
+struct gpurec_stack_spent *type_stack_spent;
 struct gpurec_stack *type_stack;
 struct gpurec_frame *type_frame;
 struct gpurec_code *type_code;

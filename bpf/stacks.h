@@ -345,7 +345,7 @@ __attribute__((noinline)) u64 take_stack(u64 sp)
 	struct walk *w;
 	u64 stack;
 
-	if (!t || sp < t->stack_sp)
+	if (!t || sp < t->stack_sp || stacks_are_given_up())
 		return 0;
 	key = free_scratch(task->pid);
 	w = walk_of(key);
@@ -395,6 +395,8 @@ __attribute__((noinline)) u64 take_stack(u64 sp)
 		memory->sent[stack & (KNOWN - 1)] = stack;
 	else
 		sent = send_stack(key);
+	if (config.budget)
+		stack_costs(w->now);
 	((struct scratch *)w)->taken = 0;
 	t->stack_sp = sent ? sp : 0;
 	if (!sent)

@@ -17,7 +17,7 @@ pub use skeleton::types::{
     gpurec_positions as Positions, gpurec_pulse as Pulse, gpurec_python as Python,
     gpurec_python_at as PythonAt, gpurec_read as Read, gpurec_return as Return, gpurec_rule as Rule,
     gpurec_seen as Seen, gpurec_spender as Spender, gpurec_spent as Spent, gpurec_stack as Stack,
-    gpurec_state as State, gpurec_unwind as Unwind,
+    gpurec_stack_spent as StackSpent, gpurec_state as State, gpurec_unwind as Unwind,
 };
 
 /// Names of the header's constants, with the type in which records hold them.
@@ -103,7 +103,7 @@ macro_rules! wire {
 wire!(
     Head, Call, Return, Fork, Exit, Exec, NewFile, FileKey, Lost, LostTotal, Pulse, Config, Instant, Hook,
     Driver, IoctlKey, IoctlShape, Spender, Spent, State, Capture, Piece, Stack, Frame, Code, Python,
-    PythonAt, Seen, Unwind, Rule
+    PythonAt, Seen, Unwind, Rule, StackSpent
 );
 
 /// The value at the start of `bytes`, if they are enough.

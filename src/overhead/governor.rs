@@ -13,8 +13,8 @@ use super::rank;
 use crate::clock::monotonic_ns;
 use crate::pipeline::messages::{Message, MessageKind};
 use crate::probe::Probes;
-use crate::probe::overhead_control::{self, OverheadControl};
-use crate::wire::{Spender, Spent};
+use crate::probe::overhead_control::{self, OverheadControl, STACKS};
+use crate::wire::{Spender, Spent, StackSpent};
 use gpurec_trace::{Action, Budget, Level, Why};
 
 /// How often the counters are read. A hot loop runs unchecked for at most this long.
@@ -27,6 +27,8 @@ pub struct Governor {
     messages: Sender<Message>,
     /// Counters by thread and function, as at the interval's beginning, and the number of intervals without a call.
     before: HashMap<(u32, u32), (Spent, u32)>,
+    /// The same of stacks, by thread.
+    stacks_before: HashMap<u32, (StackSpent, u32)>,
     since_ns: u64,
     looked_ns: u64,
     /// A hook could not be changed: no more changes are made.
@@ -42,6 +44,7 @@ impl Governor {
             policy: Policy::new(percent, rank::class),
             messages,
             before: HashMap::new(),
+            stacks_before: HashMap::new(),
             since_ns: now,
             looked_ns: now,
             broken: false,
@@ -67,14 +70,14 @@ impl Governor {
     fn look_now(&mut self, probes: &mut Probes) -> Result<()> {
         let overhead = overhead_of(probes)?;
         let reading = monotonic_ns();
-        let spent = overhead.spent()?;
+        let (spent, stacks) = (overhead.spent()?, overhead.stacks_spent()?);
         let now = monotonic_ns();
         self.looked_ns = now;
         let is_drained = |function: &mut u32| !has_open_calls(*function, overhead, &spent);
         let drained: Vec<u32> = self.draining.extract_if(.., is_drained).collect();
         overhead.unhook(&drained);
         let elapsed = now.saturating_sub(self.since_ns);
-        let hits = self.hits(&spent);
+        let hits = [self.hits(&spent), self.hits_of_stacks(&stacks)].concat();
         for hit in &hits {
             if let (false, Some(name)) = (self.policy.knows(hit.function), overhead.name(hit.function)) {
                 self.policy.add(hit.function, name, overhead.cost(hit.function) as f64);
@@ -85,6 +88,7 @@ impl Governor {
         }
         let decisions = self.policy.decide(now, elapsed, &hits);
         self.begin_interval(&spent, overhead);
+        self.begin_interval_of_stacks(&stacks, overhead);
         // Hits from here on belong to the next interval, also those while hooks are changed, which takes a while. If
         // the interval began after that, a few hits would look like a storm.
         self.since_ns = reading;
@@ -103,10 +107,36 @@ impl Governor {
         let hits = |(who, now): &(Spender, Spent)| {
             let before = self.before.get(&(who.tid, who.probe)).map_or(0, |(before, _)| before.entered);
             let count = now.entered.saturating_sub(before);
-            Hits { pid: now.pid, tid: who.tid, function: who.probe, count }
+            Hits { pid: now.pid, tid: who.tid, function: who.probe, count, ns: None }
         };
         // Probe 0 belongs to the calibration.
         spent.iter().filter(|(who, _)| who.probe != 0).map(hits).collect()
+    }
+
+    fn hits_of_stacks(&self, spent: &[(u32, StackSpent)]) -> Vec<Hits> {
+        let hits = |(tid, now): &(u32, StackSpent)| {
+            let before = self.stacks_before.get(tid).map(|(before, _)| *before).unwrap_or_default();
+            let ns = Some(now.ns.saturating_sub(before.ns));
+            let count = now.count.wrapping_sub(before.count).into();
+            Hits { pid: now.pid, tid: *tid, function: STACKS, count, ns }
+        };
+        spent.iter().map(hits).collect()
+    }
+
+    fn begin_interval_of_stacks(&mut self, spent: &[(u32, StackSpent)], overhead: &OverheadControl) {
+        let mut before = HashMap::with_capacity(spent.len());
+        for (tid, now) in spent {
+            let idle = match self.stacks_before.get(tid) {
+                Some((known, idle)) if known.count == now.count => idle + 1,
+                _ => 0,
+            };
+            if idle > IDLE {
+                overhead.forget_stacks(*tid);
+            } else {
+                before.insert(*tid, (*now, idle));
+            }
+        }
+        self.stacks_before = before;
     }
 
     fn begin_interval(&mut self, spent: &[(Spender, Spent)], overhead: &OverheadControl) {
@@ -130,6 +160,11 @@ impl Governor {
     fn carry_out(&mut self, probes: &mut Probes, decision: &Decision) -> Result<()> {
         let Decision { function, to, why } = *decision;
         let (action, before) = match to {
+            _ if function == STACKS => {
+                let on = to == Level::Recorded;
+                overhead_of(probes)?.take_stacks(on)?;
+                if on { (Action::TakeBack, Level::Unhooked) } else { (Action::GiveUp, Level::Recorded) }
+            }
             Level::Recorded => {
                 self.draining.retain(|draining| *draining != function);
                 probes.record_again(function)?;

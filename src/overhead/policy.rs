@@ -1,7 +1,7 @@
 //! Decides what to give up and what to take back. In: the hits of each thread at each function, in an interval. Out:
 //! decisions. Pure: no clock, no map, no hook; the same facts give the same decisions.
 //!
-//! A function is recorded or given up. Among the functions that a thread over its budget calls, the class that tells
+//! A function is recorded or given up; so are the stacks of all calls, which count as a function here. Among the functions that a thread over its budget calls, the class that tells
 //! least goes first, and within it the function called most. A class is given up entirely, where that helps, before the
 //! next is touched. When the budget has room, one function at a time is taken back on trial, the most telling first:
 //! how often a given-up function is called is not known. A trial that fails doubles the wait before the next.
@@ -36,6 +36,8 @@ pub struct Hits {
     pub tid: u32,
     pub function: u32,
     pub count: u64,
+    /// What they cost, if it was measured: else each costs the same.
+    pub ns: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,9 +71,16 @@ struct Function {
 struct Thread {
     pid: u32,
     tid: u32,
-    hits: Vec<(u32, u64)>,
+    hits: Vec<Cost>,
     /// Cost as a fraction of the thread's time.
     share: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Cost {
+    function: u32,
+    hits: u64,
+    ns: f64,
 }
 
 impl Policy {
@@ -123,8 +132,9 @@ impl Policy {
     }
 
     /// The cost in nanoseconds. An unknown function costs 0: the policy cannot give it up.
-    fn cost(&self, function: u32, hits: u64) -> f64 {
-        self.functions.get(&function).map_or(0.0, |function| hits as f64 * function.ns)
+    fn cost(&self, hits: &Hits) -> f64 {
+        let function = self.functions.get(&hits.function);
+        function.map_or(0.0, |function| hits.ns.map_or(hits.count as f64 * function.ns, |ns| ns as f64))
     }
 
     /// The threads with hits, the highest cost first.
@@ -133,8 +143,9 @@ impl Policy {
         for hit in hits.iter().filter(|hit| hit.count > 0) {
             let (pid, tid) = (hit.pid, hit.tid);
             let thread = threads.entry(tid).or_insert(Thread { pid, tid, hits: Vec::new(), share: 0.0 });
-            thread.hits.push((hit.function, hit.count));
-            thread.share += self.cost(hit.function, hit.count) / elapsed_ns.max(1) as f64;
+            let cost = Cost { function: hit.function, hits: hit.count, ns: self.cost(hit) };
+            thread.hits.push(cost);
+            thread.share += cost.ns / elapsed_ns.max(1) as f64;
         }
         let mut threads: Vec<Thread> = threads.into_values().collect();
         threads.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -153,19 +164,18 @@ impl Policy {
     fn relieve(&self, elapsed_ns: u64, thread: &Thread, planned: &mut Vec<Decision>) {
         let aim = self.budget * AIM * elapsed_ns as f64;
         // Hits of a function that is given up are from before that.
-        let kept = |(function, _): &&(u32, u64)| {
-            let known = self.functions.get(function).is_some_and(|known| !known.given_up);
-            known && planned.iter().all(|decision| decision.function != *function)
+        let kept = |cost: &&Cost| {
+            let known = self.functions.get(&cost.function).is_some_and(|known| !known.given_up);
+            known && planned.iter().all(|decision| decision.function != cost.function)
         };
-        let mut order: Vec<(u32, u64)> = thread.hits.iter().filter(kept).copied().collect();
-        order.sort_by_key(|(function, hits)| {
+        let mut order: Vec<Cost> = thread.hits.iter().filter(kept).copied().collect();
+        order.sort_by_key(|Cost { function, hits, .. }| {
             (self.functions.get(function).map(|known| known.class), Reverse(*hits), *function)
         });
-        let mut cost: f64 = order.iter().map(|(function, hits)| self.cost(*function, *hits)).sum();
+        let mut cost: f64 = order.iter().map(|cost| cost.ns).sum();
         for worth in [aim * WORTH, 0.0] {
-            order.retain(|(function, hits)| {
-                let saved = self.cost(*function, *hits);
-                if cost <= aim || saved <= worth {
+            order.retain(|Cost { function, ns: saved, .. }| {
+                if cost <= aim || *saved <= worth {
                     return true;
                 }
                 cost -= saved;
@@ -196,7 +206,7 @@ impl Policy {
 }
 
 fn why(thread: &Thread, function: u32, elapsed_ns: u64) -> Why {
-    let hits = thread.hits.iter().find(|(id, _)| *id == function).map_or(0, |(_, hits)| *hits);
+    let hits = thread.hits.iter().find(|cost| cost.function == function).map_or(0, |cost| cost.hits);
     let per_sec = u128::from(hits) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
     Why {
         pid: thread.pid,

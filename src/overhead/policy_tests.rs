@@ -2,6 +2,8 @@
 
 use super::policy::{Decision, Hits, INTERVAL_NS, Policy};
 use super::rank;
+use crate::probe::overhead_control::STACKS;
+use gpurec_trace::CALL_STACKS;
 use gpurec_trace::Level::{self, Recorded, Unhooked};
 
 const NAMES: [&str; 5] =
@@ -24,7 +26,7 @@ fn policy() -> Policy {
 }
 
 fn hits(tid: u32, function: u32, count: u64) -> Hits {
-    Hits { pid: 7, tid, function, count }
+    Hits { pid: 7, tid, function, count, ns: None }
 }
 
 /// Makes an interval's decisions and carries out all of them.
@@ -209,4 +211,42 @@ fn the_same_facts_give_the_same_decisions() {
     for _ in 0..20 {
         assert_eq!(policy().decide(0, INTERVAL_NS, &all), first);
     }
+}
+
+/// 10 us for each stack.
+fn stacks(tid: u32, count: u64) -> Hits {
+    Hits { ns: Some(count * 10_000), ..hits(tid, STACKS, count) }
+}
+
+fn policy_with_stacks() -> Policy {
+    let mut policy = policy();
+    policy.add(STACKS, CALL_STACKS, 0.0);
+    policy
+}
+
+#[test]
+fn stacks_are_given_up_before_calls() {
+    let mut policy = policy_with_stacks();
+    // 20 % for stacks, 2 % for the calls, which also query.
+    let all = [hits(7, LAUNCH, 1_500), hits(7, DEVICE, 500), stacks(7, 2_000)];
+    assert_eq!(decide(&mut policy, 0, &all), [(STACKS, Unhooked)]);
+    // The calls alone fit.
+    let calls = [hits(7, LAUNCH, 1_500), hits(7, DEVICE, 500)];
+    assert_eq!(decide(&mut policy, INTERVAL_NS, &calls), []);
+    assert_eq!(decide(&mut policy, SECOND, &calls), [(STACKS, Recorded)], "on trial");
+}
+
+#[test]
+fn calls_go_too_where_stacks_are_not_enough() {
+    let all = [hits(7, LAUNCH, 1_500), hits(7, DEVICE, 50_000), stacks(7, 2_000)];
+    let mut policy = policy_with_stacks();
+    assert_eq!(decide(&mut policy, 0, &all), [(STACKS, Unhooked), (DEVICE, Unhooked)]);
+    // What tells most comes back first: calls before their stacks.
+    assert_eq!(decide(&mut policy, SECOND, &[hits(7, LAUNCH, 1_500)]), [(DEVICE, Recorded)]);
+}
+
+#[test]
+fn stacks_that_cost_little_are_kept() {
+    let all = [hits(7, DEVICE, 50_000), hits(7, LAUNCH, 20), stacks(7, 5)];
+    assert_eq!(decide(&mut policy_with_stacks(), 0, &all), [(DEVICE, Unhooked)]);
 }

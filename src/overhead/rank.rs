@@ -2,10 +2,13 @@
 
 use gpurec_cuda::traits::Mark;
 use gpurec_cuda::{Api, Category, FunctionTraits};
+use gpurec_trace::CALL_STACKS;
 
 /// How much the calls of a function tell, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
+    /// No calls, but from where they are made.
+    Stacks,
     /// A query, which changes nothing.
     Query,
     /// A short setup call: neither work for the GPU nor memory.
@@ -17,6 +20,9 @@ pub enum Class {
 }
 
 pub fn class(name: &str) -> Class {
+    if name == CALL_STACKS {
+        return Class::Stacks;
+    }
     let traits = FunctionTraits::of(name);
     if traits.api == Api::Other {
         return Class::Other;
@@ -59,6 +65,12 @@ mod tests {
         ] {
             assert_eq!(class(name), Class::Query, "{name}");
         }
+    }
+
+    #[test]
+    fn stacks_go_before_any_call() {
+        assert_eq!(class(CALL_STACKS), Class::Stacks);
+        assert!(Class::Stacks < Class::Query);
     }
 
     #[test]

@@ -117,6 +117,8 @@ fn write(message: Message, lines: &mut Lines) {
         | MessageKind::Missed(_)
         | MessageKind::NotExamined
         | MessageKind::Stopped { .. } => return,
+        // The calls are in the trace, without their stacks.
+        MessageKind::Budget(line) if line.function == trace::CALL_STACKS => Body::Budget(line),
         MessageKind::Budget(line) => {
             lines.meaning.calls_missing();
             if touches_memory(&line.function) {

@@ -176,7 +176,10 @@ impl Probes {
         let base = Rc::new(Base::load(settings, making)?);
         let stacks = settings.stacks.clone();
         let (process, LoadedBackend { backend, refused, cuda, costs }) = loading::all(&base, plan, force)?;
-        let overhead = settings.budget.then(|| OverheadControl::new(&base, &cuda, costs)).transpose()?;
+        let overhead = settings
+            .budget
+            .then(|| OverheadControl::new(&base, &cuda, costs, stacks.is_some()))
+            .transpose()?;
         Ok(Probes {
             base,
             backend,

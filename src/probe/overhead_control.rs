@@ -20,15 +20,21 @@ use super::loss;
 use super::objects::{self, Base};
 use super::shield::Hook;
 use crate::host::Backend;
-use crate::wire::{self, Spender, Spent};
+use crate::wire::{self, Spender, Spent, StackSpent};
 use gpurec_elf::Image;
+use gpurec_trace::CALL_STACKS;
 
 /// Entries read at a time.
 const BATCH: u32 = 4096;
 
+/// Stands for the stacks of all calls. No function has this number.
+pub const STACKS: u32 = 0;
+
 pub struct OverheadControl {
     given_up: MapHandle,
     spent: MapHandle,
+    /// None if calls have no stacks.
+    stack_spent: Option<MapHandle>,
     lost: MapHandle,
     costs: SiteCosts,
     pub(super) hooks: Hooks,
@@ -45,11 +51,12 @@ struct Function {
 }
 
 impl OverheadControl {
-    pub fn new(base: &Base, cuda: &Object, costs: SiteCosts) -> Result<OverheadControl> {
+    pub fn new(base: &Base, cuda: &Object, costs: SiteCosts, stacks: bool) -> Result<OverheadControl> {
         let map = |name| -> Result<MapHandle> { Ok(MapHandle::try_from(&objects::find_map(cuda, name)?)?) };
         Ok(OverheadControl {
             given_up: map("given_up")?,
             spent: map("spent")?,
+            stack_spent: stacks.then(|| map("stack_spent")).transpose()?,
             lost: base.handle("lost")?,
             costs,
             hooks: Hooks::of_each_function(),
@@ -68,6 +75,9 @@ impl OverheadControl {
     }
 
     pub fn name(&self, probe: u32) -> Option<&str> {
+        if probe == STACKS {
+            return Some(CALL_STACKS);
+        }
         self.functions.get(&probe).map(|function| function.name.as_str())
     }
 
@@ -114,6 +124,28 @@ impl OverheadControl {
     pub fn spent(&self) -> Result<Vec<(Spender, Spent)>> {
         let all = self.spent.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
         Ok(all.filter_map(|(key, value)| Some((wire::read(&key)?, wire::read(&value)?))).collect())
+    }
+
+    /// Whether calls have stacks from now on.
+    pub fn take_stacks(&self, on: bool) -> Result<()> {
+        self.set_given_up(STACKS, u32::from(!on))
+    }
+
+    /// What its stacks have cost each thread since its first.
+    pub fn stacks_spent(&self) -> Result<Vec<(u32, StackSpent)>> {
+        let Some(map) = &self.stack_spent else { return Ok(Vec::new()) };
+        let all = map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)?;
+        let entry = |(key, value): (Vec<u8>, Vec<u8>)| {
+            Some((u32::from_ne_bytes(key.try_into().ok()?), wire::read(&value)?))
+        };
+        Ok(all.filter_map(entry).collect())
+    }
+
+    /// Removes the entry of a thread whose calls have no stacks any more.
+    pub fn forget_stacks(&self, tid: u32) {
+        if let Some(map) = &self.stack_spent {
+            let _ = map.delete(&tid.to_ne_bytes());
+        }
     }
 
     /// Removes the entry of a thread that makes no calls any more.

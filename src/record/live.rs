@@ -16,8 +16,8 @@ use gpurec_analysis::{asked, size};
 use gpurec_cuda as cuda;
 use gpurec_trace::bounds;
 use gpurec_trace::{
-    Args, Begin, Body, Budget, End, EndKind, ExitStatus, InFlight, Instant, KernelBegin, KernelEnd, Launch,
-    Line, Memory, Op, Process, Retval, Transfer, Value, signal_name,
+    Args, Begin, Body, Budget, CALL_STACKS, End, EndKind, ExitStatus, InFlight, Instant, KernelBegin,
+    KernelEnd, Launch, Level, Line, Memory, Op, Process, Retval, Transfer, Value, signal_name,
 };
 
 /// The most open calls and ioctls to remember. Beyond this number, the ends of the rest must have been lost.
@@ -416,7 +416,11 @@ fn instant(to: &mut String, instant: &Instant) {
 }
 
 fn budget(to: &mut String, line: &Budget) {
-    let level = format!("{:?}", line.level).to_lowercase();
+    let level = match (line.function == CALL_STACKS, line.level) {
+        (true, Level::Recorded) => "taken again".to_owned(),
+        (true, _) => "not taken any more".to_owned(),
+        (false, level) => format!("{level:?}").to_lowercase(),
+    };
     let _ = write!(to, "{} {level}", line.function);
     if let Some(why) = &line.why {
         let _ = write!(to, "  {} % of thread {}  {} calls/s", why.percent, why.tid, why.hits_per_sec);

@@ -29,6 +29,8 @@ pub struct Totals {
     pub lost: u64,
     /// The cost of recording for the thread that paid most.
     pub cost_ns: u64,
+    /// Calls have no stacks now, for --budget.
+    pub no_stacks: bool,
 }
 
 pub struct Status {
@@ -98,6 +100,9 @@ fn parts(figures: &Figures) -> Vec<String> {
         format!("{rate} events/s"),
         format!("{} lost", totals.lost),
     ];
+    if totals.no_stacks {
+        parts.push("no call stacks (--budget)".to_owned());
+    }
     if let Some(bytes) = figures.bytes {
         let tenths = (u128::from(bytes) * 10) >> 20;
         parts.push(format!("{}.{} MB", tenths / 10, tenths % 10));
@@ -199,6 +204,12 @@ mod tests {
             "gpurec: 12.3 s | 45120 events/s | 0 lost | 123.4 MB | cost 1.2 % of a thread"
         );
         assert_eq!(fitted(&parts, 30), "gpurec: 12.3 s");
+        let totals = Totals { no_stacks: true, ..totals.clone() };
+        let without = super::parts(&figures(&totals));
+        assert_eq!(
+            fitted(&without, 80),
+            "gpurec: 12.3 s | 45120 events/s | 0 lost | no call stacks (--budget) | 123.4 MB"
+        );
         for width in 0..200 {
             assert!(fitted(&parts, width).len() < width.max(1));
         }

@@ -57,7 +57,8 @@ impl worker::Watch for Watch {
         }
         if self.status.as_mut().is_some_and(Timer::rings) {
             let cost_ns = lines.summary.highest_cost();
-            self.voice.status(Totals { at_ns, events: lines.count(), lost, cost_ns });
+            let no_stacks = lines.summary.stacks_are_given_up();
+            self.voice.status(Totals { at_ns, events: lines.count(), lost, cost_ns, no_stacks });
         }
     }
 }

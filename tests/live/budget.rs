@@ -11,6 +11,9 @@ use crate::room::{Room, live, slow};
 use crate::run::Done;
 use crate::trace::{Call, Trace};
 
+/// The name of all stacks in the lines of a budget.
+const STACKS: &str = "call stacks";
+
 const LEVELS: [&str; 2] = ["recorded", "unhooked"];
 
 struct HotProgram {
@@ -163,6 +166,36 @@ fn an_open_call_keeps_its_end() {
             assert_eq!(trace.in_flight().len(), 0, "{backend}");
             check_figures(&trace);
         }
+    });
+}
+
+/// Stacks go first, and the calls of the functions that stay are all recorded, from then on without a stack.
+#[test]
+fn stacks_are_given_up_before_calls() {
+    live(|room| {
+        let options = ["--budget", "5", "--stacks=cudaGet*,cuLaunchKernel"];
+        let (done, trace) = hot(room).record(room, &options, &["500", "3500"]);
+        let called = called(&done);
+        let all = lines(&trace);
+        let of_stacks: Vec<&Line> = all.iter().filter(|line| line.function == STACKS).collect();
+        assert_eq!(all.first().map(|line| (line.function, line.action)), Some((STACKS, "give_up")));
+        // In the quiet part of the program they come back.
+        assert_eq!(of_stacks.last().map(|line| line.action), Some("take_back"), "{:?}", trace.others);
+        assert_eq!(recorded(&trace, "cuLaunchKernel"), called["cuLaunchKernel"]);
+        let launches = trace.named("cuLaunchKernel");
+        let is_taken = |call: &Call| {
+            let before = of_stacks.iter().rev().find(|line| line.ts * 1e9 <= call.ts as f64);
+            before.is_none_or(|line| line.level == 0)
+        };
+        // A change takes effect just before its line.
+        let wrong = launches.iter().filter(|call| call.stack.is_some() != is_taken(call)).count();
+        assert!(wrong <= of_stacks.len(), "{wrong} of {} launches", launches.len());
+        let without = launches.iter().filter(|call| call.stack.is_none()).count();
+        assert!(without > 0 && without < launches.len(), "{without} of {}", launches.len());
+        let stacks = &trace.end["summary"]["budget"]["stacks"];
+        assert!(stacks["unhooked_ns"].as_u64().unwrap() > 500_000_000, "{stacks}");
+        check_figures(&trace);
+        done.said("Given up for --budget 5: call stacks");
     });
 }
 

@@ -35,6 +35,8 @@ pub struct Call {
     pub tid: u32,
     pub depth: u32,
     pub parent: Option<u64>,
+    /// The number of its own stack.
+    pub stack: Option<u64>,
     /// Why gpurec cannot watch its return.
     pub no_return: Option<String>,
     pub end: Option<End>,
@@ -61,6 +63,7 @@ struct Userspace<'a> {
     tid: u32,
     depth: Option<u32>,
     parent: Option<u64>,
+    stack: Option<u64>,
     no_return: Option<String>,
     #[serde(borrow)]
     args: Option<BTreeMap<Cow<'a, str>, IgnoredAny>>,
@@ -370,10 +373,10 @@ impl Reading {
         if u.phase == "B" {
             assert!(u.begin.is_none() && u.args.is_some(), "{line}");
             let (name, depth) = (u.name.into_owned(), u.depth.expect("depth"));
-            let (pid, tid, parent, no_return) = (u.pid, u.tid, u.parent, u.no_return);
+            let (pid, tid, parent, stack, no_return) = (u.pid, u.tid, u.parent, u.stack, u.no_return);
             assert!(no_return.as_ref().is_none_or(|why| why.len() > 5), "no reason: {line}");
             self.begun.insert(id, self.calls.len());
-            self.calls.push(Call { id, ts, name, pid, tid, depth, parent, no_return, end: None });
+            self.calls.push(Call { id, ts, name, pid, tid, depth, parent, stack, no_return, end: None });
             return id;
         }
         assert_eq!(u.phase, "E", "{line}");

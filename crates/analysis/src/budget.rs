@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::units::plural;
 use gpurec_trace::bounds::{LONGEST_NAME, short};
-use gpurec_trace::{self as trace, Action, Header, Level};
+use gpurec_trace::{self as trace, Action, CALL_STACKS, Header, Level};
 
 /// There are never more hooked functions.
 const FUNCTIONS: usize = 16_384;
@@ -24,6 +24,9 @@ pub struct BudgetFigures {
     pub taken_back: u64,
     /// The functions given up, those given up for longest first.
     pub functions: Vec<ForgoneFunction>,
+    /// If call stacks were given up: when calls had none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stacks: Option<ForgoneFunction>,
 }
 
 /// A function that the recorder gave up for the budget.
@@ -49,6 +52,7 @@ pub struct Period {
 pub struct Budget {
     figures: BudgetFigures,
     functions: BTreeMap<u32, (ForgoneFunction, u64)>,
+    stacks: Option<(ForgoneFunction, u64)>,
 }
 
 impl Budget {
@@ -63,7 +67,9 @@ impl Budget {
             Action::TakeBack => self.figures.taken_back += 1,
             Action::End => {}
         }
-        if self.functions.len() >= FUNCTIONS && !self.functions.contains_key(&line.probe) {
+        let is_full = self.functions.len() >= FUNCTIONS && !self.functions.contains_key(&line.probe);
+        let is_stacks = line.function == CALL_STACKS;
+        if is_full && !is_stacks {
             return;
         }
         let new = || ForgoneFunction {
@@ -74,7 +80,11 @@ impl Budget {
             unhooked: Vec::new(),
             more_periods: 0,
         };
-        let (function, since_ns) = self.functions.entry(line.probe).or_insert_with(|| (new(), ts_ns));
+        let (function, since_ns) = if is_stacks {
+            self.stacks.get_or_insert_with(|| (new(), ts_ns))
+        } else {
+            self.functions.entry(line.probe).or_insert_with(|| (new(), ts_ns))
+        };
         function.stays(*since_ns, ts_ns);
         function.given_up += u64::from(line.action == Action::GiveUp);
         (function.level, *since_ns) = (line.level, ts_ns);
@@ -93,7 +103,17 @@ impl Budget {
         };
         let mut functions: Vec<ForgoneFunction> = self.functions.values().map(at_end).collect();
         functions.sort_by(|a, b| (b.unhooked_ns, &a.name).cmp(&(a.unhooked_ns, &b.name)));
-        self.left_out().then(|| BudgetFigures { functions, ..self.figures.clone() })
+        let stacks = self.stacks.as_ref().map(at_end);
+        (self.left_out() || stacks.is_some()).then(|| BudgetFigures {
+            functions,
+            stacks,
+            ..self.figures.clone()
+        })
+    }
+
+    /// Whether calls have no stacks now.
+    pub fn stacks_are_given_up(&self) -> bool {
+        self.stacks.as_ref().is_some_and(|(stacks, _)| stacks.level != Level::Recorded)
     }
 }
 
@@ -121,6 +141,10 @@ impl BudgetFigures {
     pub fn reason(&self) -> String {
         let functions = self.functions.len() as u64;
         let were = if functions == 1 { "was" } else { "were" };
-        format!("given up for --budget: {} {were} not recorded for a while", plural(functions, "function"))
+        let stacks = self.stacks.as_ref().map(|_| "calls had no call stacks for a while".to_owned());
+        let functions = (functions > 0)
+            .then(|| format!("{} {were} not recorded for a while", plural(functions, "function")));
+        let all: Vec<String> = stacks.into_iter().chain(functions).collect();
+        format!("given up for --budget: {}", all.join(", and "))
     }
 }

@@ -199,6 +199,11 @@ impl Summary {
         self.figures.unnamed_launches = unnamed_launches;
     }
 
+    /// Whether calls have no stacks now, for --budget.
+    pub fn stacks_are_given_up(&self) -> bool {
+        self.budget.stacks_are_given_up()
+    }
+
     /// Takes what only the recorder knows of call stacks.
     pub fn recorder_knows_of_stacks(&mut self, gaps: Gaps) {
         self.stacks.recorder = gaps;

@@ -278,10 +278,13 @@ fn sleeps(page: &mut Page, figures: &Figures) {
 fn budget(page: &mut Page, figures: &Figures) {
     const TOP: usize = 20;
     let Some(budget) = &figures.budget else { return };
-    let functions = plural(budget.functions.len() as u64, "function");
-    page.section(&format!("Given up for --budget {}: {functions}", clean(&budget.limit)));
+    let functions = budget.functions.len() as u64;
+    let functions = (functions > 0).then(|| plural(functions, "function"));
+    let stacks = budget.stacks.as_ref().map(|_| "call stacks".to_owned());
+    let what: Vec<String> = stacks.into_iter().chain(functions).collect();
+    page.section(&format!("Given up for --budget {}: {}", clean(&budget.limit), what.join(", ")));
     page.line("  Not recorded for  Name");
-    for function in budget.functions.iter().take(TOP) {
+    for function in budget.stacks.iter().chain(budget.functions.iter().take(TOP)) {
         page.line(&format!("  {:>16}  {}", duration(function.unhooked_ns), clean(&function.name)));
         if !function.unhooked.is_empty() {
             page.wrapped("    not recorded ", &periods(function));

@@ -1,5 +1,5 @@
-//! The lines of `--budget`: which functions it gave up, which it took back. There is one line for each function and
-//! change, and at the end one for each function that is still given up, with its last counts.
+//! The lines of `--budget`: which functions it gave up, which it took back. Call stacks are given up and taken back
+//! like a function. There is one line for each function and change, and at the end one for each function that is still given up, with its last counts.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,15 +21,16 @@ pub enum Level {
     Recorded,
     /// Only the number of calls is known. In older traces.
     Counted,
-    /// Nothing.
+    /// Nothing. Of call stacks: calls have none.
     Unhooked,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     pub action: Action,
+    /// Or `CALL_STACKS`.
     pub function: String,
-    /// Functions of the same name that are called alike share a probe.
+    /// Functions of the same name that are called alike share a probe. Call stacks have 0.
     pub probe: u32,
     /// The level from here on.
     pub level: Level,

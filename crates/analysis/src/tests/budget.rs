@@ -17,7 +17,7 @@ fn script() -> Script {
 
 impl Script {
     fn budget(&mut self, after_ns: u64, action: Action, probe: u32, [before, level]: [Level; 2]) {
-        let function = ["cudaGetDevice", "cudaGetLastError"][probe as usize].to_owned();
+        let function = ["cudaGetDevice", "cudaGetLastError", CALL_STACKS][probe as usize].to_owned();
         let why = Why { pid: 100, tid: 100, percent: 12.5, hits_per_sec: 1_000_000 };
         let why = (action != End).then_some(why);
         let line = Budget { action, function, probe, level, before, counted: 0, why };
@@ -51,6 +51,30 @@ fn what_was_given_up_is_reported_with_times() {
     let printed = crate::text::print(&live, 100);
     assert!(printed.contains("Given up for --budget 5: 2 functions"), "{printed}");
     assert!(printed.contains("not recorded from 0.010 to 1.010 s"), "{printed}");
+}
+
+/// The calls are all there, and so are the figures.
+#[test]
+fn call_stacks_that_were_given_up_are_no_calls() {
+    let mut s = script();
+    s.budget(10 * MS, GiveUp, 2, [Recorded, Unhooked]);
+    s.call("cudaMalloc", 5 * MS, 0);
+    s.budget(1000 * MS, TakeBack, 2, [Unhooked, Recorded]);
+    let (live, bytes) = s.finish();
+    let budget = live.budget.as_ref().expect("something was given up");
+    let stacks = budget.stacks.as_ref().expect("call stacks");
+    assert!(budget.functions.is_empty() && stacks.level == Recorded && stacks.unhooked_ns >= 1000 * MS);
+    assert_eq!(live.incomplete_because, ["given up for --budget: calls had no call stacks for a while"]);
+    assert!(live.unknown.is_empty(), "{:?}", live.unknown);
+    assert_eq!(of_file(&bytes), live);
+    let printed = crate::text::print(&live, 100);
+    assert!(printed.contains("Given up for --budget 5: call stacks"), "{printed}");
+    let mut s = script();
+    s.budget(MS, GiveUp, 2, [Recorded, Unhooked]);
+    s.budget(MS, GiveUp, 0, [Recorded, Unhooked]);
+    let (live, _) = s.finish();
+    let because = "given up for --budget: calls had no call stacks for a while, and 1 function was not recorded for a while";
+    assert_eq!(live.incomplete_because, [because]);
 }
 
 /// Older recorders had a third level, at which calls were counted and not recorded.
