@@ -7,11 +7,13 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use super::screen::{NOT_SHOWN, Voice};
 use crate::pipeline::observer::Rows;
 use crate::process::proc;
 use crate::ui::is_unsafe;
+use gpurec_analysis::stacks::call_site;
 use gpurec_analysis::{asked, size};
 use gpurec_cuda as cuda;
 use gpurec_trace::bounds;
@@ -22,6 +24,9 @@ use gpurec_trace::{
 
 /// The most open calls and ioctls to remember. Beyond this number, the ends of the rest must have been lost.
 const MOST_OPEN: usize = 65_536;
+
+/// The most stacks whose call sites are remembered.
+const MOST_SITES: usize = 65_536;
 
 /// The most process names to remember.
 const MOST_NAMES: usize = 65_536;
@@ -39,15 +44,18 @@ pub struct Live {
     names: HashMap<u32, String>,
     /// The arguments of open calls and ioctls, by event_id.
     arguments: HashMap<u64, Arguments>,
+    /// The call sites of stacks.
+    sites: HashMap<u64, Arc<str>>,
     /// The call that has the last row in the buffer.
     last: Option<u64>,
 }
 
-/// A call's arguments, and for an allocation the number of bytes requested.
+/// A call's arguments, for an allocation the number of bytes requested, and the call site.
 #[derive(Default)]
 struct Arguments {
     text: String,
     bytes: Option<u64>,
+    site: Option<Arc<str>>,
 }
 
 /// The process and event columns of a row.
@@ -86,6 +94,7 @@ impl Rows for Live {
             let _ = write!(live.buffer, "{so_far} so far, unfinished, in thread {}", call.tid);
             if let Some(arguments) = live.arguments.get(&call.begin) {
                 let _ = write!(live.buffer, "  {}", arguments.text);
+                made_at(&mut live.buffer, arguments);
             }
         });
         self.last = None;
@@ -106,10 +115,10 @@ impl Rows for Live {
 
 impl Live {
     pub fn new(voice: Voice) -> Live {
-        let (mut buffer, names, arguments) = Default::default();
+        let (mut buffer, names, arguments, sites) = Default::default();
         columns(&mut buffer, "TIME(ms)", "PROCESS", "PID", "EVENT");
         buffer.push_str("DETAILS\n");
-        Live { voice, buffer, rows: 0, names, arguments, last: None }
+        Live { voice, buffer, rows: 0, names, arguments, sites, last: None }
     }
 
     /// Appends a call's effect to its row, if that row is still in the buffer.
@@ -142,10 +151,18 @@ impl Live {
     /// Keeps what later rows need from this line.
     fn remember(&mut self, line: &Line, hurry: bool) {
         match &line.body {
-            Body::Begin(begin) if !hurry => self.keep(line.event_id, given(begin)),
+            Body::Begin(begin) if !hurry => {
+                let site = self.site(begin);
+                self.keep(line.event_id, Arguments { site, ..given(begin) });
+            }
             Body::KernelBegin(begin) if !hurry => {
                 if let Some(text) = requested(begin) {
-                    self.keep(line.event_id, Arguments { text, bytes: None });
+                    self.keep(line.event_id, Arguments { text, ..Arguments::default() });
+                }
+            }
+            Body::Stack(stack) if self.sites.len() < MOST_SITES => {
+                if let Some(frame) = call_site(&stack.frames).and_then(|at| stack.frames.get(at)) {
+                    self.sites.insert(stack.stack, bounds::short(&frame.text(), LONGEST).into());
                 }
             }
             Body::Process(Process::Exec(exec)) => {
@@ -164,6 +181,12 @@ impl Live {
         }
     }
 
+    /// The call site of a call: its own, or that of the call around it.
+    fn site(&self, begin: &Begin) -> Option<Arc<str>> {
+        let own = begin.stack.and_then(|stack| self.sites.get(&stack));
+        own.or_else(|| self.arguments.get(&begin.parent?)?.site.as_ref()).cloned()
+    }
+
     /// The arguments of a call that ends.
     fn take(&mut self, body: &Body) -> Option<Arguments> {
         match body {
@@ -174,7 +197,8 @@ impl Live {
     }
 
     fn keep(&mut self, event_id: u64, arguments: Arguments) {
-        if self.arguments.len() < MOST_OPEN && !arguments.text.is_empty() {
+        let is_empty = arguments.text.is_empty() && arguments.site.is_none();
+        if self.arguments.len() < MOST_OPEN && !is_empty {
             self.arguments.insert(event_id, arguments);
         }
     }
@@ -294,9 +318,10 @@ fn row_of<'a>(body: &'a Body) -> Option<Row<'a>> {
 
 fn given(begin: &Begin) -> Arguments {
     if let Some(launch) = &begin.launch {
-        return Arguments { text: launched(launch), bytes: None };
+        return Arguments { text: launched(launch), ..Arguments::default() };
     }
     Arguments {
+        site: None,
         text: bounds::short(&begin.args.shown(), LONGEST),
         bytes: asked::bytes(&gpurec_cuda::FunctionTraits::of(&begin.name), &begin.args),
     }
@@ -354,6 +379,13 @@ fn call(to: &mut String, end: &End, arguments: &Arguments) {
         (None, Some(Retval::Pointer(p)), _) => _ = write!(to, "  = {p:#x}"),
         (None, None, EndKind::Unwound) => to.push_str("  left without returning"),
         (None, None, EndKind::Lost | EndKind::NotWatched) => {}
+    }
+    made_at(to, arguments);
+}
+
+fn made_at(to: &mut String, arguments: &Arguments) {
+    if let Some(site) = &arguments.site {
+        let _ = write!(to, "  at {site}");
     }
 }
 

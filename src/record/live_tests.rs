@@ -147,3 +147,20 @@ fn nothing_that_a_program_names_is_a_command_to_the_terminal() {
     assert_eq!(text.lines().count(), 1 + 6, "{text:?}");
     assert!(text.contains(" x?[31m ") && text.contains(" ?x??? "), "{text:?}");
 }
+
+/// Calls inside one with a stack were made from the same place.
+#[test]
+fn a_call_says_which_line_made_it() {
+    let text = shown(&[
+        r#"{"event_id":1,"ts":0.1,"type":"stack","name":"stack","stack":0,"pid":4294967295,"frames":[{"kind":"native","function":"f","module":"/l.so","build_id":null,"offset":"0x1"},{"kind":"python","function":"load\u001b","file":"/home/ada/train.py","line":88}]}"#,
+        r#"{"event_id":2,"ts":0.1,"type":"userspace","name":"cudaFree","phase":"B","pid":4294967295,"tid":1,"depth":0,"args":{},"stack":0}"#,
+        r#"{"event_id":3,"ts":0.1,"type":"userspace","name":"cuMemFree_v2","phase":"B","pid":4294967295,"tid":1,"depth":1,"parent":2,"args":{}}"#,
+        r#"{"event_id":4,"ts":0.1,"type":"userspace","name":"cuMemFree_v2","phase":"E","pid":4294967295,"tid":1,"begin":3,"duration_us":1.500,"retval":0}"#,
+        r#"{"event_id":5,"ts":0.1,"type":"userspace","name":"cudaFree","phase":"E","pid":4294967295,"tid":1,"begin":2,"duration_us":2.500,"retval":0}"#,
+        r#"{"event_id":6,"ts":0.1,"type":"userspace","name":"cudaFree","phase":"B","pid":4294967295,"tid":1,"depth":0,"args":{}}"#,
+        r#"{"event_id":7,"ts":0.1,"type":"userspace","name":"cudaFree","phase":"E","pid":4294967295,"tid":1,"begin":6,"duration_us":2.500,"retval":0}"#,
+    ]);
+    let expected =
+        ["DETAILS", "1.500 us  at train.py:88 load?", "2.500 us  at train.py:88 load?", "2.500 us"];
+    assert_eq!(details(&text), expected);
+}

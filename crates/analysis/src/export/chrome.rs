@@ -149,7 +149,7 @@ impl Sink for Chrome {
         self.args(cause.name(), Datum::Bool(true));
     }
 
-    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>) {
+    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>, _: &Stacks) {
         match duration_ns {
             Some(ns) => {
                 // The event ends at `at`. If it began before the recording, its slice begins with the recording.

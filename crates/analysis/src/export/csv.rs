@@ -10,7 +10,7 @@ use crate::stacks::Stacks;
 use crate::ui;
 use gpurec_trace::{self as trace, Body, Datum, End, KernelEnd, Key, Line, json};
 
-const HEADER: &str = "file,event_id,start_s,duration_us,type,name,pid,tid,rank,depth,parent,kernel,grid,block,shared,stream,device,context,request,cmd,detail,args,retval,status,error,out,ended,begin,cpu,op,space,ptr,size,total_allocated,async,more\n";
+const HEADER: &str = "file,event_id,start_s,duration_us,type,name,pid,tid,rank,depth,parent,kernel,grid,block,shared,stream,device,context,request,cmd,detail,args,stack,site,retval,status,error,out,ended,begin,cpu,op,space,ptr,size,total_allocated,async,more\n";
 
 /// The column of a key, counted from the process on. Keys are constants, so the compiler finds it.
 #[inline(always)]
@@ -31,31 +31,34 @@ fn column(key: &str) -> Option<usize> {
         "cmd" => 13,
         "detail" => 14,
         "args" => 15,
-        "retval" => 16,
-        "status" => 17,
-        "error" => 18,
-        "out" => 19,
+        "retval" => 18,
+        "status" => 19,
+        "error" => 20,
+        "out" => 21,
         "unwound" | "lost" | "no_return" => ENDED,
-        "begin" => 21,
-        "cpu" => 22,
-        "op" | "direction" => 23,
-        "space" => 24,
-        "ptr" => 25,
-        "size" | "freed" => 26,
-        "total_allocated" => 27,
-        "async" => 28,
+        "begin" => 23,
+        "cpu" => 24,
+        "op" | "direction" => 25,
+        "space" => 26,
+        "ptr" => 27,
+        "size" | "freed" => 28,
+        "total_allocated" => 29,
+        "async" => 30,
         _ => return None,
     })
 }
 
 const RANK: usize = 2;
-const ENDED: usize = 20;
+const ENDED: usize = 22;
 
 /// The columns of a call's begin after the rank, in pieces in which every line has its keys in order of the columns;
 /// those of its end; those of everything except calls.
 const BEGIN: [Range<usize>; 3] = [RANK + 1..5, 5..13, 13..16];
-const END: Range<usize> = 16..21;
-const OTHER: Range<usize> = 21..29;
+/// The stack and its call site: of a call inside one with a stack, that of the outer one.
+const STACK: usize = 16;
+const SITE: usize = 17;
+const END: Range<usize> = 18..23;
+const OTHER: Range<usize> = 23..31;
 
 #[derive(Default)]
 pub struct Csv {
@@ -157,8 +160,15 @@ impl Csv {
         out.push(b',');
     }
 
-    /// Writes what follows the duration, up to the arguments of a call.
-    fn begun(&mut self, out: &mut Vec<u8>, line: &Line, (pid, tid): (u32, u32), rank: Option<u32>) {
+    /// Writes what follows the duration, up to the arguments of a call and from where it was made.
+    fn begun(
+        &mut self,
+        out: &mut Vec<u8>,
+        line: &Line,
+        (pid, tid): (u32, u32),
+        rank: Option<u32>,
+        stacks: &Stacks,
+    ) {
         let (kind, name) = line.body.head();
         out.push(b',');
         out.extend_from_slice(kind.as_bytes());
@@ -176,6 +186,15 @@ impl Csv {
         for columns in BEGIN {
             self.cells(out, line, columns);
         }
+        let stack = stack_of(line, stacks);
+        let mut cells = Cells { out, scratch: &mut self.scratch, columns: STACK..SITE + 1 };
+        if let Some(stack) = stack {
+            cells.put(STACK, Datum::Number(stack));
+            if let Some(site) = stacks.site(stack) {
+                cells.put(SITE, Datum::Text(&stacks.text(site)));
+            }
+        }
+        cells.skip_to(SITE + 1);
     }
 
     fn cells(&mut self, out: &mut Vec<u8>, line: &Line, columns: Range<usize>) {
@@ -203,6 +222,17 @@ impl Csv {
             text.clear();
             self.spare.push(text);
         }
+    }
+}
+
+/// The stack from which a call was made, or the call that a line is about.
+fn stack_of(line: &Line, stacks: &Stacks) -> Option<u64> {
+    match &line.body {
+        Body::Begin(_) => stacks.stack_of(line.event_id),
+        Body::Memory(memory) => stacks.stack_of(memory.begin),
+        Body::Transfer(transfer) => stacks.stack_of(transfer.begin),
+        Body::Block(block) => block.stack.or_else(|| stacks.stack_of(block.begin?)),
+        _ => None,
     }
 }
 
@@ -234,16 +264,20 @@ impl Sink for Csv {
         self.held
     }
 
+    fn takes_stacks(&self) -> bool {
+        true
+    }
+
     fn source(&mut self, source: &Source) {
         self.file.clear();
         text(&mut self.file, source.file);
     }
 
-    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _linked: Link, _: &Stacks) -> Row {
+    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _linked: Link, stacks: &Stacks) -> Row {
         let mut row = self.spare.pop().unwrap_or_default();
         Csv::start(&self.file, &mut row, line.event_id, at.ts_ns);
         let duration_at = row.len();
-        self.begun(&mut row, line, (0, 0), rank);
+        self.begun(&mut row, line, (0, 0), rank, stacks);
         self.held += row.len();
         Row { text: row, at: duration_at, begin_ns: at.ts_ns }
     }
@@ -260,7 +294,7 @@ impl Sink for Csv {
         self.finish_row(held, None, |cells| cells.put(ENDED, Datum::Text(cause.name())));
     }
 
-    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>) {
+    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>, stacks: &Stacks) {
         let (mut duration_ns, mut start_ns, mut thread, mut more) = (duration_ns, at.ts_ns, (0, 0), false);
         match &line.body {
             Body::Memory(memory) => more = memory.missed || memory.runtime,
@@ -281,7 +315,7 @@ impl Sink for Csv {
         if duration_ns.is_some() {
             json::micros(&mut out, at.ts_ns - start_ns);
         }
-        self.begun(&mut out, line, thread, rank);
+        self.begun(&mut out, line, thread, rank, stacks);
         self.cells(&mut out, line, END.start..OTHER.end);
         if more {
             self.scratch.clear();

@@ -71,7 +71,7 @@ impl Sink for Folded {
         self.weights.close(at, held, cause);
     }
 
-    fn mark(&mut self, _: At, line: &Line, _: Option<u64>, _: Option<u32>) {
+    fn mark(&mut self, _: At, line: &Line, _: Option<u64>, _: Option<u32>, _: &Stacks) {
         self.weights.mark(line);
     }
 

@@ -243,7 +243,7 @@ impl Sink for Perfetto {
         }
     }
 
-    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>) {
+    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, _rank: Option<u32>, _: &Stacks) {
         let kind = if duration_ns.is_some() { SLICE_BEGIN } else { INSTANT };
         let ts_ns = at.ts_ns.saturating_sub(duration_ns.unwrap_or(0));
         let name = Some((name(line), line.body.head().0));

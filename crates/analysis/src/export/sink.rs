@@ -127,7 +127,7 @@ pub trait Sink {
     fn end(&mut self, at: At, line: &Line, held: Self::CallState);
     fn close(&mut self, at: At, held: Self::CallState, cause: Cause);
     /// An event without its own begin and end; if it has a duration, it ends at `at`.
-    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>);
+    fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>, stacks: &Stacks);
     fn counter(&mut self, _ts_ns: u64, _space: &Space, _pid: u32) {}
     /// A note about a trace, on the trace's track.
     fn note(&mut self, _at: At, _text: &str) {}

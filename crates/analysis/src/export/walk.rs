@@ -228,12 +228,12 @@ impl<S: Sink + Default> Walk<S> {
         let ts_ns = self.in_order(index, ts_ns);
         let Some(thread) = self.tracks.threads.get(index) else { return };
         let rank = self.tracks.processes.get(thread.process).and_then(|process| process.rank);
-        self.sink.mark(At { ts_ns, track: thread.track }, line, None, rank);
+        self.sink.mark(At { ts_ns, track: thread.track }, line, None, rank, &self.stacks);
     }
 
     fn in_lane(&mut self, ts_ns: u64, line: &Line, lane: Lane, duration_ns: Option<u64>) {
         let track = self.tracks.lane(&mut self.sink, lane);
-        self.sink.mark(At { ts_ns, track }, line, duration_ns, None);
+        self.sink.mark(At { ts_ns, track }, line, duration_ns, None, &self.stacks);
     }
 
     fn instant(&mut self, ts_ns: u64, line: &Line, instant: &Instant) {
@@ -244,7 +244,7 @@ impl<S: Sink + Default> Walk<S> {
                     return;
                 };
                 let Some(track) = self.tracks.off_cpu(&mut self.sink, index, instant.tid) else { return };
-                self.sink.mark(At { ts_ns, track }, line, instant.duration_ns, None);
+                self.sink.mark(At { ts_ns, track }, line, instant.duration_ns, None, &self.stacks);
             }
             Kind::Scheduler => {
                 let lane = Lane::Interrupt(cpu, instant.name.as_ref().into());

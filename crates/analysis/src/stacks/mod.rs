@@ -17,7 +17,7 @@ use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Begin, Block, Body, CALL_STACKS, End, Finish, Frame, Line, Op};
 
-pub use frames::{Frames, Known, Site};
+pub use frames::{Frames, Known, Site, call_site};
 pub use role::{CallRole, Weight};
 pub use sums::{Places, RoleFigures, StackFigures, StackRow, Sum, Sums};
 
