@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::decode::{CodePart, Frames, Item, Unwind, What};
 use crate::files::{Ask, Files, Found, Side};
 use crate::probe::RuleTable;
-use crate::stacks::native::{Frame, Registers, Shortcut, Stack};
+use crate::stacks::native::{Frame, Registers, Stack};
 use crate::stacks::{self, Table};
 use gpurec_trace::Body;
 use gpurec_trace::hash::Map;
@@ -21,16 +21,11 @@ const MOST_ADDRESSES: usize = 256 << 10;
 /// The most threads whose stack items are awaited. A few are at one time; the others were lost.
 const MOST_WAITING: usize = 4096;
 
-/// Where BPF's rules go.
-pub trait Rules: Send {
-    /// `seed` tells the process and its mappings from others.
-    fn learn(&mut self, seed: u64, address: u64, rule: Shortcut);
-}
-
 pub struct CallStacks {
     pub table: Table,
     side: Side,
-    rules: Option<Box<dyn Rules>>,
+    /// Where BPF looks for how to unwind.
+    rules: Option<RuleTable>,
     /// By seed and return address.
     functions: Map<(u64, u64), Vec<Frame>>,
     /// For a thread: the return addresses beyond those that BPF found, and whether outer ones are missing.
@@ -42,7 +37,7 @@ pub struct CallStacks {
 }
 
 impl CallStacks {
-    pub fn new(files: Option<Files>, rules: Option<Box<dyn Rules>>) -> CallStacks {
+    pub fn new(files: Option<Files>, rules: Option<RuleTable>) -> CallStacks {
         CallStacks {
             table: Table::default(),
             side: Side::new(files),
@@ -76,7 +71,7 @@ impl CallStacks {
         let Some(Found::Unwound(unwound)) = found else { return };
         let mut addresses = Vec::new();
         for call in unwound.calls {
-            if let Some(rules) = &mut self.rules {
+            if let Some(rules) = &self.rules {
                 rules.learn(from.seed, call.address, call.shortcut);
             }
             self.remember(from.seed, call.address, call.frames);
@@ -154,11 +149,5 @@ fn function(part: &CodePart) -> stacks::CodePart<'_> {
         lines: part.lines,
         at: part.at,
         part: &part.part,
-    }
-}
-
-impl Rules for RuleTable {
-    fn learn(&mut self, seed: u64, address: u64, rule: Shortcut) {
-        RuleTable::learn(self, seed, address, rule);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::beneath::Below;
 use super::call_parts::CallParts;
-use super::call_stacks::{CallStacks, Rules};
+use super::call_stacks::CallStacks;
 use super::decode::{Captured, Item, What};
 use super::handoff::Handoff;
 use super::observer::Rows;
@@ -19,7 +19,7 @@ use super::processes::{self, Processes};
 use super::stops::Stops;
 use super::stubs::Stubs;
 use crate::files::{Ask, Files, Found, Side};
-use crate::probe::{Beneath, Probe};
+use crate::probe::{Beneath, Probe, RuleTable};
 use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
@@ -144,7 +144,7 @@ impl Lines {
     }
 
     /// Calls have stacks: `rules` is where BPF looks for how to unwind them.
-    pub fn with_stacks(self, files: &Files, rules: Box<dyn Rules>) -> Lines {
+    pub fn with_stacks(self, files: &Files, rules: RuleTable) -> Lines {
         Lines { stacks: CallStacks::new(Some(files.clone()), Some(rules)), ..self }
     }
 

@@ -76,6 +76,7 @@ impl RuleTable {
         Ok(RuleTable(base.handle("rules")?))
     }
 
+    /// `seed` tells the process and its mappings from others.
     pub fn learn(&self, seed: u64, address: u64, rule: Shortcut) {
         let (kind, frame, bp) = match rule {
             Shortcut::Stop => (wire::RULE_STOP, 0, 0),

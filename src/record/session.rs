@@ -223,7 +223,7 @@ fn start_recorder(
     let mut lines = Lines::new(handoff.map(LineWriter::new), live, start).asking(&from.files);
     if config.stacks.is_some() {
         let rules = RuleTable::new(&session.probes.base).context(MAPS)?;
-        lines = lines.with_stacks(&from.files, Box::new(rules));
+        lines = lines.with_stacks(&from.files, rules);
     }
     if matches!(config.target, Target::All) {
         lines = lines.leaving_out(proc::process_tree(std::process::id()));

@@ -70,7 +70,7 @@ pub struct Layout {
     /// An int, in units of two bytes: a frame not owned by a generator (`GENERATOR`) whose instruction lies before
     /// `code_adaptive + 2 * this` is incomplete, and no part of a traceback.
     pub first_traceable: u32,
-    /// In a str: four bytes with `UNICODE_KIND`, `UNICODE_COMPACT` and `UNICODE_ASCII`.
+    /// In a str: four bytes with `UNICODE_KIND` and `UNICODE_ASCII`.
     pub unicode_state: u32,
     /// Eight bytes: the number of characters.
     pub unicode_length: u32,
@@ -86,7 +86,6 @@ pub struct Layout {
 pub const GENERATOR: u8 = 1;
 /// In the state of a str, the same in all versions: `state >> 2 & 7` is the number of bytes a character.
 pub const UNICODE_KIND: u32 = 0x1c;
-pub const UNICODE_COMPACT: u32 = 0x20;
 pub const UNICODE_ASCII: u32 = 0x40;
 
 /// Why an interpreter's Python frames cannot be recorded.

@@ -1,9 +1,6 @@
 //! What gpurec knows of CPython. In: bytes of an interpreter's file, line tables. Out: where the fields lie that BPF
 //! reads, the line of an instruction. Not here: reading processes.
 
-// BPF's side and the pipeline use all of it.
-#![allow(dead_code, unused_imports)]
-
 mod find;
 mod frames;
 mod layout;
@@ -17,8 +14,9 @@ use serde::{Deserialize, Serialize};
 
 pub use find::{Found, find};
 pub use frames::{is_incomplete, offset, text};
-pub use layout::{COOKIE, DESCRIPTION, GENERATOR, Layout, NONE, Unfit, instruction, release};
-pub use layout::{UNICODE_ASCII, UNICODE_COMPACT, UNICODE_KIND};
+#[cfg(test)]
+pub use layout::{COOKIE, DESCRIPTION, Unfit, instruction};
+pub use layout::{Layout, NONE, release};
 pub use lines::{Format, line};
 
 /// A Python interpreter in a file.
