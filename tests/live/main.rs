@@ -11,6 +11,7 @@
 mod actions;
 mod bounds;
 mod budget;
+mod call_sites;
 mod capture;
 mod cases;
 mod child;
