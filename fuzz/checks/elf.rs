@@ -1,18 +1,21 @@
 //! Reads an ELF file and places probes.
 //! In: a choice of functions, and a file.
 //! Out: panics unless an answer comes whatever the file says, and every probe is in the file, at or a little behind its
-//! function's entry, no two at one place.
+//! function's entry, no two at one place; static probes are in the file too, and few.
 
 use std::collections::HashSet;
 use std::fs::File;
 
 use super::{choice, with_file};
 use gpurec_cuda as cuda;
-use gpurec_elf::{self as elf, Image, Want};
+use gpurec_elf::{self as elf, Image, StaticProbes, Want};
 
 /// How far behind its entry a probe may be, and how many probes there may be.
 const REACH: u64 = 64;
 const MOST_HOOKS: usize = 1 << 16;
+/// The same of static probes, and their arguments.
+const MOST_STATIC: usize = 256;
+const MOST_ARGUMENTS: usize = 12;
 
 pub fn elf(data: &[u8]) {
     let (how, bytes) = choice(data);
@@ -39,6 +42,21 @@ fn look(how: u8, file: &File, len: u64) {
         }
         let _ = elf::soname(file);
     }
+    match elf::static_probes(file, "pytorch") {
+        Ok(found) => found.iter().for_each(|found| judge_static(found, len)),
+        Err(refused) => assert!(!refused.to_string().is_empty()),
+    }
+}
+
+fn judge_static(found: &StaticProbes, len: u64) {
+    let count = found.list.len() + found.not_hooked.len();
+    assert!((1..=MOST_STATIC).contains(&count), "{count} static probes");
+    for probe in &found.list {
+        assert!(probe.provider == "pytorch" && probe.site < len, "{probe:?} in {len} bytes");
+        assert!(probe.counter.is_none_or(|at| at + 2 <= len), "{probe:?} in {len} bytes");
+        assert!(probe.arguments.len() <= MOST_ARGUMENTS, "{probe:?}");
+    }
+    assert!(found.not_hooked.iter().all(|none| !none.name.is_empty() && !none.reason.text.is_empty()));
 }
 
 fn judge(image: &Image, len: u64) {

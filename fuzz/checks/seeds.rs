@@ -40,6 +40,10 @@ int cuInit(int n) { return n == 7 ? cudaMalloc(n) : 0; }
 int cuMemAlloc_v2(int *n) { return *n; }
 int cuData = 3;
 __attribute__((visibility("hidden"))) int cuHidden(void) { return 1; }
+__asm__(".pushsection .probes, \"aw\"\ncounter: .2byte 0\n.popsection\nplace: nop\n"
+    ".pushsection .note.stapsdt, \"\", \"note\"\n.4byte 8, 1f - 0f, 3\n.asciz \"stapsdt\"\n"
+    "0: .8byte place, 0, counter\n.asciz \"pytorch\"\n.asciz \"malloc\"\n"
+    ".asciz \"-8@%rax -1@%dl 8@$5 -8@-56(%rbp)\"\n1: .balign 4\n.popsection\n");
 #ifdef __x86_64__
 /* A better place for a probe a little behind the entry, and one that is another function's. */
 __asm__(".globl cuFurther, cuOuter, cuInner\n.type cuFurther, @function\n.type cuOuter, @function\n"

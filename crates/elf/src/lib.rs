@@ -15,6 +15,7 @@ mod merge;
 mod object;
 mod runtime;
 mod site;
+mod static_probes;
 mod symbols;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,9 @@ use serde::{Deserialize, Serialize};
 
 pub use data::{Data, Place};
 pub use object::{Code, Object, Piece, SymbolTable, bytes};
+pub use static_probes::{
+    Argument, Memory, Place as ArgumentPlace, Register, StaticProbe, StaticProbes, static_probes,
+};
 
 /// Which functions to look for.
 pub enum Want<'a> {
@@ -45,6 +49,8 @@ pub enum Kind {
     /// The CUDA runtime linked into a program or library.
     StaticRuntime,
     Other,
+    /// A library that only has static probes.
+    Allocator,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,6 +62,8 @@ pub struct Image {
     /// Sorted by their entries.
     pub functions: Vec<Function>,
     pub not_hooked: Vec<UnhookedFunction>,
+    /// The wanted static probes. `read` looks for none.
+    pub static_probes: Vec<StaticProbe>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -74,6 +82,13 @@ pub struct Function {
 }
 
 impl Image {
+    /// The image of a library that has static probes, and no wanted function.
+    pub fn of_static_probes(found: StaticProbes) -> Image {
+        let StaticProbes { soname, build_id, list, not_hooked } = found;
+        let kind = Kind::Allocator;
+        Image { kind, soname, build_id, functions: Vec::new(), not_hooked, static_probes: list }
+    }
+
     /// The image of a requested file that has none of the wanted functions.
     pub fn without_functions(self) -> Image {
         Image { functions: Vec::new(), not_hooked: Vec::new(), ..self }
@@ -199,7 +214,7 @@ fn read_on(
     // These come first, because the end of a long list is only counted.
     let not_hooked = stripped.into_iter().chain(too_many).chain(refused).collect();
     let build_id = layout.build_id()?;
-    Ok(Some(Image { kind, soname, build_id, functions, not_hooked }))
+    Ok(Some(Image { kind, soname, build_id, functions, not_hooked, static_probes: Vec::new() }))
 }
 
 fn is_runtime_prefixed(name: &str) -> bool {

@@ -56,6 +56,11 @@ reasons! {
         Unprobeable = "no_probe", "the kernel accepts no probe on its first instruction";
         Unsafe { why: &'static str } = "unsafe", "{why}";
 
+        // Static probes.
+        NoNop = "no_instruction", "the instruction at its place is not an empty one, as static probes have";
+        NoCounter = "no_code", "its counter, which tracers raise, is in no writable part of the file";
+        NoArgument { name: &'static str } = "no_argument", "its argument {name} is not there, or in a form that gpurec does not read";
+
         // What a file lacks.
         Stripped = "stripped", "a CUDA runtime is probably linked into the file, which holds device code and uses no shared runtime, but the symbols are stripped: gpurec records its driver calls and not its runtime calls; link it with -cudart shared, or keep its symbols";
         NoSuchExport = "no_such_function", "the library exports no function of that name";

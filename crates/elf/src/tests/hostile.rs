@@ -6,11 +6,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::super::layout::{Layout, Machine};
-use super::super::{Object, Want, function_symbols, read, symbols};
+use super::super::{Object, Want, function_symbols, read, static_probes, symbols};
 use super::{Folder, runtime_name};
 
 const SOURCE: &str = "int cudaMalloc(void) { return 1; } int cudaLaunchKernel(void) { return cudaMalloc(); } \
-    __attribute__((section(\".nv_fatbin\"), used)) static const char code[64] = {1};";
+    __attribute__((section(\".nv_fatbin\"), used)) static const char code[64] = {1}; \
+    __asm__(\".text\\n9: nop\\n.section .probes, \\\"aw\\\"\\n8: .2byte 0\\n\" \
+    \".section .note.stapsdt, \\\"\\\", \\\"note\\\"\\n.4byte 8, 3f - 2f, 3\\n.asciz \\\"stapsdt\\\"\\n\" \
+    \"2: .8byte 9b, 0, 8b\\n.asciz \\\"pytorch\\\"\\n.asciz \\\"free\\\"\\n.asciz \\\"-8@%rdi\\\"\\n3:\\n\");";
 
 /// Deterministic, so that a failure can be repeated (xorshift64).
 struct Random(u64);
@@ -40,6 +43,9 @@ fn survive(file: &File) -> Duration {
         if let Err(refused) = read(file, name, &want, &runtime_name) {
             assert!(!refused.to_string().is_empty());
         }
+    }
+    if let Ok(Some(found)) = static_probes(file, "pytorch") {
+        assert!(found.list.len() + found.not_hooked.len() == 1);
     }
     if let Ok(object) = Object::read(file) {
         for table in [object.full, object.dynamic].into_iter().flatten() {
