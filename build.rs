@@ -11,7 +11,7 @@ use libbpf_cargo::SkeletonBuilder;
 #[path = "fixtures/cuda/build.rs"]
 mod demo;
 
-const OBJECTS: [&str; 5] = ["base", "process", "cuda", "stacks", "driver"];
+const OBJECTS: [&str; 7] = ["base", "process", "cuda", "stacks", "block", "block_stacks", "driver"];
 
 pub fn main() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);

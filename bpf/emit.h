@@ -26,6 +26,12 @@ static __always_inline u32 phase_now(void)
 	return s ? s->phase : GPUREC_SILENT;
 }
 
+/* Do the hook's calls have stacks? */
+static __always_inline bool wants_stack(u64 cookie)
+{
+	return cookie >> 48 & GPUREC_WANTS_STACK;
+}
+
 /* Are Linux-side calls recorded now? */
 static __always_inline bool kernel_begins(void)
 {

@@ -41,6 +41,8 @@ enum gpurec_limit {
 	GPUREC_TEXT = 1024,           /* bytes of a Python function's name, and of its file's */
 	GPUREC_LINES = 4096,          /* bytes of a table of lines in one record */
 	GPUREC_LINE_PARTS = 32,       /* such records of one table */
+	GPUREC_SITES = 1024,          /* forms that static probes have in all libraries */
+	GPUREC_ARGUMENTS = 4,         /* arguments that are read of a static probe */
 	GPUREC_KERNEL_TOP = 4096,     /* `sp` of a thread's outermost Linux-side frame: below every user stack */
 };
 
@@ -55,6 +57,7 @@ enum gpurec_kind {
 	GPUREC_STACK = 8,      /* struct gpurec_stack: the stack of the thread's next call */
 	GPUREC_CODE = 9,       /* struct gpurec_code: a Python function that a stack refers to */
 	GPUREC_UNWIND = 10,    /* struct gpurec_unwind: a stack that BPF cannot unwind yet */
+	GPUREC_BLOCK = 11,     /* struct gpurec_block: PyTorch's allocator handed out or took back a block */
 };
 
 enum gpurec_flag {
@@ -139,6 +142,42 @@ enum gpurec_wants {
 /* In the size of a cookie. */
 #define GPUREC_WANTS_STACK 0x8000
 
+/* A static probe's cookie: the probe's number, from bit 32 the number of its site, and the highest bit as above. */
+#define GPUREC_SITE_OF(cookie) ((unsigned short)((cookie) >> 32))
+
+/* Where an argument of a static probe is. */
+enum gpurec_argument_kind {
+	GPUREC_ARGUMENT_NONE = 0,
+	GPUREC_ARGUMENT_CONSTANT = 1,
+	GPUREC_ARGUMENT_REGISTER = 2,
+	GPUREC_ARGUMENT_MEMORY = 3,    /* at `base` plus `index` shifted plus `value` */
+};
+
+/* Registers are offsets in struct pt_regs. */
+struct gpurec_argument {
+	unsigned char kind;
+	unsigned char size;            /* bytes */
+	unsigned char is_signed;
+	unsigned char shift;
+	unsigned short base;           /* GPUREC_NO_REGISTER: none */
+	unsigned short index;
+	long long value;
+};
+
+#define GPUREC_NO_REGISTER 0xffff
+
+enum gpurec_operation {
+	GPUREC_ALLOC = 1,
+	GPUREC_FREE = 2,
+};
+
+/* A static probe of PyTorch's allocator: its arguments are pointer, device, size, stream. */
+struct gpurec_site {
+	unsigned int operation;
+	unsigned int pad;
+	struct gpurec_argument arguments[GPUREC_ARGUMENTS];
+};
+
 /* The data after a call or return record: the stack words of a call, then each piece. */
 enum gpurec_piece_state {
 	GPUREC_PIECE_READ = 0,
@@ -179,6 +218,17 @@ struct gpurec_return {
 	unsigned long long value;
 	unsigned int payload;       /* bytes that follow */
 	unsigned int pad;
+};
+
+/* A hit of a static probe of PyTorch's allocator. */
+struct gpurec_block {
+	struct gpurec_head head;
+	unsigned int pid;
+	unsigned short operation;
+	unsigned short known;       /* a bit for each argument that was read */
+	unsigned long long sp;
+	unsigned long long stack;   /* the key of its stack; 0: it has none of its own */
+	unsigned long long arguments[GPUREC_ARGUMENTS];
 };
 
 /* A single record, written when the event is over: an interrupt, time off the CPU, a tracepoint's hit. Pieces follow
@@ -532,6 +582,9 @@ _Static_assert(sizeof(struct gpurec_unwind) == 72, "unwind");
 _Static_assert(sizeof(struct gpurec_rule) == 16, "rule");
 _Static_assert(sizeof(struct gpurec_code) == 72, "code");
 _Static_assert(sizeof(struct gpurec_python) == 144, "python");
+_Static_assert(sizeof(struct gpurec_block) == 80, "block");
+_Static_assert(sizeof(struct gpurec_argument) == 16, "argument");
+_Static_assert(sizeof(struct gpurec_site) == 8 + 4 * 16, "site");
 _Static_assert(sizeof(struct gpurec_read) == 12, "read");
 _Static_assert(sizeof(struct gpurec_capture) == 8 + 8 * 12, "capture");
 _Static_assert(sizeof(struct gpurec_piece) == 8, "piece");

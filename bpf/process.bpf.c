@@ -72,6 +72,11 @@ struct gpurec_seen *type_seen;
 struct gpurec_unwind *type_unwind;
 struct gpurec_rule *type_rule;
 enum gpurec_rule_kind type_rule_kind;
+struct gpurec_block *type_block;
+struct gpurec_site *type_site;
+struct gpurec_argument *type_argument;
+enum gpurec_argument_kind type_argument_kind;
+enum gpurec_operation type_operation;
 
 struct mapping_begun {
 	struct gpurec_new_file file;

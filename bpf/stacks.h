@@ -333,9 +333,10 @@ static __always_inline void walk_python(u32 key, struct walk *w, struct thread *
 
 #include "native.h"
 
-/* Takes the stack of a call that is about to be recorded, unless it is inside one that has a stack. Returns the
- * stack's key, or 0. */
-__attribute__((noinline)) u64 take_stack(u64 sp)
+/* Takes the stack of a hit that is about to be recorded, unless it is inside a call that has a stack. `ip` is where the
+ * thread is, as if it were the return address of a call there; 0: at the entry of a function, whose return address is on
+ * the stack. Returns the stack's key, or 0. */
+static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
@@ -379,8 +380,8 @@ __attribute__((noinline)) u64 take_stack(u64 sp)
 		look_up_from(w, sp);
 		w->bp = PT_REGS_FP((struct pt_regs *)bpf_task_pt_regs(task));
 	}
-	w->ip = original(task, w, peek(w, sp));
-	w->sp = sp + 8;
+	w->ip = ip ? ip : original(task, w, peek(w, sp));
+	w->sp = ip ? sp : sp + 8;
 #endif
 	walk_native(key, w);
 	if (at && at->layout)
@@ -404,6 +405,12 @@ __attribute__((noinline)) u64 take_stack(u64 sp)
 	return sent ? stack : 0;
 }
 
+/* Takes the stack of a call. */
+__attribute__((noinline)) u64 take_stack(u64 sp)
+{
+	return take_stack_from(sp, 0);
+}
+
 /* A call returned that had this stack pointer. */
 static __always_inline void stack_ends(struct thread *t, u64 sp)
 {
@@ -420,7 +427,7 @@ static __always_inline void stack_is_elsewhere(struct thread *t)
 /* Puts the key of the call's stack into t->stack_key, if the function's calls have stacks. */
 static __always_inline void begin_stack(struct thread *t, u64 cookie, u64 sp)
 {
-	t->stack_key = cookie >> 48 & GPUREC_WANTS_STACK ? take_stack(sp) : 0;
+	t->stack_key = wants_stack(cookie) ? take_stack(sp) : 0;
 }
 
 /* The key follows a call's payload. */

@@ -9,15 +9,16 @@ mod skeleton {
 }
 
 pub use skeleton::types::{
-    gpurec_call as Call, gpurec_capture as Capture, gpurec_code as Code, gpurec_config as Config,
-    gpurec_driver as Driver, gpurec_exec as Exec, gpurec_exit as Exit, gpurec_file as FileKey,
-    gpurec_fork as Fork, gpurec_frame as Frame, gpurec_head as Head, gpurec_hook as Hook,
-    gpurec_instant as Instant, gpurec_ioctl_key as IoctlKey, gpurec_ioctl_shape as IoctlShape,
-    gpurec_lost as Lost, gpurec_lost_total as LostTotal, gpurec_new_file as NewFile, gpurec_piece as Piece,
-    gpurec_positions as Positions, gpurec_pulse as Pulse, gpurec_python as Python,
-    gpurec_python_at as PythonAt, gpurec_read as Read, gpurec_return as Return, gpurec_rule as Rule,
-    gpurec_seen as Seen, gpurec_spender as Spender, gpurec_spent as Spent, gpurec_stack as Stack,
-    gpurec_stack_spent as StackSpent, gpurec_state as State, gpurec_unwind as Unwind,
+    gpurec_argument as Argument, gpurec_block as Block, gpurec_call as Call, gpurec_capture as Capture,
+    gpurec_code as Code, gpurec_config as Config, gpurec_driver as Driver, gpurec_exec as Exec,
+    gpurec_exit as Exit, gpurec_file as FileKey, gpurec_fork as Fork, gpurec_frame as Frame,
+    gpurec_head as Head, gpurec_hook as Hook, gpurec_instant as Instant, gpurec_ioctl_key as IoctlKey,
+    gpurec_ioctl_shape as IoctlShape, gpurec_lost as Lost, gpurec_lost_total as LostTotal,
+    gpurec_new_file as NewFile, gpurec_piece as Piece, gpurec_positions as Positions, gpurec_pulse as Pulse,
+    gpurec_python as Python, gpurec_python_at as PythonAt, gpurec_read as Read, gpurec_return as Return,
+    gpurec_rule as Rule, gpurec_seen as Seen, gpurec_site as Site, gpurec_spender as Spender,
+    gpurec_spent as Spent, gpurec_stack as Stack, gpurec_stack_spent as StackSpent, gpurec_state as State,
+    gpurec_unwind as Unwind,
 };
 
 /// Names of the header's constants, with the type in which records hold them.
@@ -31,7 +32,7 @@ constants! {
     gpurec_kind as u16 {
         CALL = GPUREC_CALL, RETURN = GPUREC_RETURN, FORK = GPUREC_FORK, EXEC = GPUREC_EXEC,
         EXIT = GPUREC_EXIT, INSTANT = GPUREC_INSTANT, STACK = GPUREC_STACK, CODE = GPUREC_CODE,
-        UNWIND = GPUREC_UNWIND
+        UNWIND = GPUREC_UNWIND, BLOCK = GPUREC_BLOCK
     }
     gpurec_flag as u16 {
         CHAINED = GPUREC_CHAINED, PROCESS_ENDED = GPUREC_PROCESS_ENDED, CUT = GPUREC_CUT,
@@ -54,7 +55,7 @@ constants! {
     }
     gpurec_limit as u32 {
         STOP_COUNT = GPUREC_STOP_COUNT, MAX_PROBES = GPUREC_MAX_PROBES, MAX_FRAMES = GPUREC_MAX_FRAMES,
-        MAX_CPUS = GPUREC_MAX_CPUS, PYTHONS = GPUREC_PYTHONS
+        MAX_CPUS = GPUREC_MAX_CPUS, PYTHONS = GPUREC_PYTHONS, SITES = GPUREC_SITES
     }
     gpurec_limit as u8 { FEW_WORDS = GPUREC_FEW_WORDS, WORDS = GPUREC_WORDS }
     gpurec_wants as u8 {
@@ -77,6 +78,11 @@ constants! {
         RULE_STOP = GPUREC_RULE_STOP, RULE_END = GPUREC_RULE_END, RULE_SP = GPUREC_RULE_SP,
         RULE_BP = GPUREC_RULE_BP, RULE_AT_BP = GPUREC_RULE_AT_BP
     }
+    gpurec_argument_kind as u8 {
+        ARGUMENT_CONSTANT = GPUREC_ARGUMENT_CONSTANT, ARGUMENT_REGISTER = GPUREC_ARGUMENT_REGISTER,
+        ARGUMENT_MEMORY = GPUREC_ARGUMENT_MEMORY
+    }
+    gpurec_operation as u16 { ALLOC = GPUREC_ALLOC, FREE = GPUREC_FREE }
     gpurec_phase as u32 {
         RECORDING = GPUREC_RECORDING, RETURNS_ONLY = GPUREC_RETURNS_ONLY, SILENT = GPUREC_SILENT
     }
@@ -84,6 +90,8 @@ constants! {
 
 /// The bit of a cookie whose outermost calls have a stack: see GPUREC_WANTS_STACK.
 pub const WANTS_STACK: u64 = 0x8000 << 48;
+/// An argument's register that is none: see GPUREC_NO_REGISTER.
+pub const NO_REGISTER: u16 = 0xffff;
 /// `owner` of a frame: see GPUREC_ENTRY.
 pub const ENTRY: u32 = 0x100;
 
@@ -103,7 +111,7 @@ macro_rules! wire {
 wire!(
     Head, Call, Return, Fork, Exit, Exec, NewFile, FileKey, Lost, LostTotal, Pulse, Config, Instant, Hook,
     Driver, IoctlKey, IoctlShape, Spender, Spent, State, Capture, Piece, Stack, Frame, Code, Python,
-    PythonAt, Seen, Unwind, Rule, StackSpent
+    PythonAt, Seen, Unwind, Rule, StackSpent, Block, Site, Argument
 );
 
 /// The value at the start of `bytes`, if they are enough.

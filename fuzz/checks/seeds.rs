@@ -212,10 +212,21 @@ fn others() -> Vec<Vec<u8>> {
         payload: 0,
         pad: 0,
     };
+    let block = wire::Block {
+        head: of(wire::BLOCK, 0, 9050),
+        pid: 2,
+        operation: wire::ALLOC,
+        known: 15,
+        sp: 0x7000_0000,
+        arguments: [0x7f00, 0, 512, 7],
+    };
+    let freed = wire::Block { head: of(wire::BLOCK, 0, 9060), operation: wire::FREE, known: 1, ..block };
     let mut command = [0; 4096];
     command[..4].copy_from_slice(b"a\0b\0");
     vec![
         wire::bytes(&instant).to_vec(),
+        wire::bytes(&block).to_vec(),
+        wire::bytes(&freed).to_vec(),
         wire::bytes(&wire::Fork { head: of(wire::FORK, 0, 9100), pid: 2, child: 3 }).to_vec(),
         wire::bytes(&wire::Exec { head: of(wire::EXEC, 0, 9200), pid: 2, length: 4, command }).to_vec(),
         wire::bytes(&wire::Exit { head: of(wire::EXIT, wire::PROCESS_ENDED, 9300), pid: 2, status: 256 })

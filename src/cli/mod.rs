@@ -188,7 +188,7 @@ fn probes(args: ProbesArgs) -> Result<Task> {
         let glob = args.glob.as_deref().map(|glob| pattern("GLOB", glob)).transpose()?;
         return Ok(Task::KernelProbes { glob });
     }
-    let selection = Selection { libs: libs(&args.libs)?, ..Selection::default() };
+    let selection = Selection { libs: libs(&args.libs)?, blocks: true, ..Selection::default() };
     let glob = pattern("GLOB", args.glob.as_deref().unwrap_or("*"))?;
     Ok(Task::Probes { glob, selection, pid: args.pid })
 }

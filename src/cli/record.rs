@@ -156,6 +156,8 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         },
         libs: libs(&options.lib)?,
         stacks: options.stacks.is_some(),
+        // Without events there is no line about a block, and no figure counts them.
+        blocks: !options.summary_only,
     };
     let stacks = options.stacks.as_deref().map(stacks).transpose()?;
     let kernel = kernel_choice(&options)?;

@@ -18,7 +18,7 @@ use crate::process::maps::{self, Found as Mapped, Mapping};
 use crate::process::proc;
 use crate::stacks::native::Native;
 use crate::stacks::python;
-use gpurec_elf as elf;
+use gpurec_elf::{self as elf, Kind};
 use gpurec_trace::HookError;
 use gpurec_trace::bounds::BytesLeft;
 
@@ -122,7 +122,7 @@ impl<'a> Looker<'a> {
 
     fn examine(&self, tid: u32, mapped: Mapped, file: &File, path: PathBuf) -> Found {
         let stamp = file.metadata().ok().filter(Metadata::is_file).map(|meta| Stamp::of(&meta));
-        let image = match self.selection.examine(file, &path) {
+        let mut image = match self.selection.examine(file, &path) {
             Ok(Some(image)) => image,
             Ok(None) if self.selection.stacks => return self.interpreter(file),
             Ok(None) => return Found::Nothing,
@@ -132,6 +132,10 @@ impl<'a> Looker<'a> {
         let stamp = match mount::server_of(&mapped.handle, tid) {
             Server::None => stamp,
             Server::Roots => None,
+            Server::Users if image.kind == Kind::Allocator => {
+                image = image.without_hooks(&HookError::UserFileSystem);
+                None
+            }
             Server::Users => return Found::NotHooked { path, reason: HookError::UserFileSystem.into() },
         };
         let key = key(&mapped);

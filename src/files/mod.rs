@@ -9,6 +9,7 @@
 //! or waiting for it. Three parts: `look` does the work, in a worker; `process` starts and ends workers, in a process that touches no
 //! file; `pool` and `side` send requests from the recorder. Not here: which process is stopped, what is attached.
 
+pub mod allocator;
 mod look;
 mod message;
 mod mount;

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
 
-use super::FileId;
+use super::{FileId, allocator};
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 use gpurec_cuda::{self as cuda, Api, FunctionTraits};
-use gpurec_elf::{self as elf, Image, Kind, UnhookedFunction, Want};
+use gpurec_elf::{self as elf, Image, Kind, StaticProbes, UnhookedFunction, Want};
 use gpurec_trace::HookError;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum Stacks {
 impl Stacks {
     pub fn wants(&self, function: &str) -> bool {
         match self {
-            Stacks::Work => FunctionTraits::of(function).is_work(),
+            Stacks::Work => FunctionTraits::of(function).is_work() || allocator::find(function).is_some(),
             Stacks::All => true,
             Stacks::Matching(patterns) => patterns.iter().any(|pattern| cuda::fits(pattern, function)),
         }
@@ -62,6 +62,8 @@ pub struct Selection {
     pub libs: Vec<LibRule>,
     /// Calls have stacks, so interpreters matter too.
     pub stacks: bool,
+    /// PyTorch's blocks are recorded, unless the patterns above exclude them.
+    pub blocks: bool,
 }
 
 impl LibRule {
@@ -152,9 +154,17 @@ impl Selection {
         self.libs.iter().map(|rule| rule.path.clone()).collect()
     }
 
-    /// The functions to hook in the file; None if no function of it is wanted. Returns an error only for a wanted file
-    /// that cannot be read; a file that is not ELF gives None.
+    /// What to hook in the file; None if nothing of it is wanted. Returns an error only for a wanted file that cannot be
+    /// read; a file that is not ELF gives None.
     pub fn examine(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
+        let image = self.functions(file, path)?;
+        Ok(match self.static_probes(file, path) {
+            Some(found) => Some(with_static_probes(image, found)),
+            None => image,
+        })
+    }
+
+    fn functions(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
         let mut image = self.cuda_part(file, path)?;
         if self.libs.is_empty() {
             return Ok(image);
@@ -177,6 +187,31 @@ impl Selection {
         Ok(image)
     }
 
+    /// The static probes of PyTorch's allocator, if this is its library.
+    fn static_probes(&self, file: &File, path: &Path) -> Option<StaticProbes> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !self.wants_blocks() || !allocator::is_library(&name) {
+            return None;
+        }
+        let mut found = match elf::static_probes(file, allocator::PROVIDER) {
+            Ok(found) => found?,
+            Err(error) => {
+                let why = || HookError::Unreadable { error: error.to_string() };
+                let not_hooked = allocator::names().map(|name| UnhookedFunction::new(name, why(), false));
+                StaticProbes { not_hooked: not_hooked.collect(), ..StaticProbes::default() }
+            }
+        };
+        let wanted = |name: &String| allocator::find(name).is_some() && self.wants_any(std::iter::once(name));
+        found.list.retain(|probe| wanted(&probe.full_name()));
+        found.not_hooked.retain(|one| wanted(&one.name));
+        (!found.list.is_empty() || !found.not_hooked.is_empty()).then_some(found)
+    }
+
+    /// --api chooses one library, and PyTorch's is another.
+    pub fn wants_blocks(&self) -> bool {
+        self.blocks && self.api == ApiChoice::All
+    }
+
     fn cuda_part(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
         let mut image = match read_image(file, path, &Want::Cuda) {
             Ok(Some(image)) => image,
@@ -188,7 +223,7 @@ impl Selection {
         let wanted = match image.kind {
             Kind::Driver => self.api != ApiChoice::Runtime,
             Kind::Runtime | Kind::StaticRuntime => self.api != ApiChoice::Driver,
-            Kind::Other => false,
+            Kind::Other | Kind::Allocator => false,
         };
         if !wanted {
             return Ok(None);
@@ -215,6 +250,13 @@ impl Selection {
 pub fn looks_like_cuda(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("libcuda.so") || name.starts_with("libcudart")
+}
+
+fn with_static_probes(image: Option<Image>, found: StaticProbes) -> Image {
+    let Some(mut image) = image else { return Image::of_static_probes(found) };
+    image.not_hooked.extend(found.not_hooked);
+    image.static_probes = found.list;
+    image
 }
 
 /// For a file that is both CUDA and named by --lib: lists each function once.

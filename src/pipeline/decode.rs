@@ -1,9 +1,11 @@
 //! A record's bytes → an item. In: one record as BPF wrote it. Out: the item, or None for bytes that are no valid
 //! record (the caller counts them). Pure: no I/O, no state.
 
+use super::blocks::Facts;
 use crate::stacks::PythonFrame;
 use crate::wire::{self, Head};
 use gpurec_cuda::raw::Piece;
+use gpurec_trace::Op;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
@@ -69,6 +71,21 @@ pub enum What {
     Unwind(Box<Unwind>),
     /// A part of a Python function that stacks refer to.
     Code(Box<CodePart>),
+    /// PyTorch's allocator handed out a block or took it back.
+    Block(Block),
+}
+
+/// What a static probe of PyTorch's allocator said. A free has only the address.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    pub pid: u32,
+    pub probe: u32,
+    pub op: Op,
+    pub sp: u64,
+    /// The key of its stack, if it has one of its own.
+    pub stack: Option<u64>,
+    pub ptr: u64,
+    pub facts: Facts,
 }
 
 /// The frames of a stack, innermost first.
@@ -207,10 +224,11 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
             let payload = behind(bytes, size_of::<wire::Call>(), r.payload.into())?;
             let captured = Captured { args: r.args, payload, words: r.words.into() };
             let origin = Origin::of(head.flags);
-            let has_stack = head.flags & wire::HAS_STACK != 0;
-            let key = bytes.get(size_of::<wire::Call>() + usize::from(r.payload)..).filter(|_| has_stack);
-            let key = key.and_then(|bytes| Some(u64::from_ne_bytes(*bytes.first_chunk()?)));
-            let stack = key.filter(|key| *key != 0);
+            let mut stack = None;
+            if head.flags & wire::HAS_STACK != 0 {
+                let key = bytes.get(size_of::<wire::Call>() + usize::from(r.payload)..)?;
+                stack = Some(u64::from_ne_bytes(*key.first_chunk()?)).filter(|key| *key != 0);
+            }
             What::Call { pid: r.pid, probe: head.probe, chained, sp: r.sp, captured, origin, stack }
         }
         wire::RETURN => {
@@ -248,6 +266,7 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
             What::Unwind(Box::new(Unwind { pid, seed, ip, sp, bp, bytes }))
         }
         wire::CODE => What::Code(Box::new(code(bytes)?)),
+        wire::BLOCK => What::Block(block(bytes)?),
         _ => return None,
     };
     Some(Item { ts: head.ts, tid: head.tid, seq: head.seq, what })
@@ -291,6 +310,24 @@ fn code(bytes: &[u8]) -> Option<CodePart> {
         at: r.at,
         part: behind(bytes, after_file, r.part as usize)?,
     })
+}
+
+fn block(bytes: &[u8]) -> Option<Block> {
+    let r: wire::Block = wire::read(bytes)?;
+    let op = match r.operation {
+        wire::ALLOC => Op::Alloc,
+        wire::FREE => Op::Free,
+        _ => return None,
+    };
+    let argument = |at: usize| r.arguments.get(at).copied().filter(|_| r.known >> at & 1 == 1);
+    let facts = Facts {
+        // No device has a negative ordinal.
+        device: argument(1).and_then(|device| u32::try_from(device).ok()),
+        size: argument(2),
+        stream: argument(3),
+    };
+    let stack = Some(r.stack).filter(|key| *key != 0);
+    Some(Block { pid: r.pid, probe: r.head.probe, op, sp: r.sp, stack, ptr: argument(0)?, facts })
 }
 
 fn behind(bytes: &[u8], start: usize, length: usize) -> Option<Box<[u8]>> {

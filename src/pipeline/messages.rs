@@ -4,8 +4,9 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use super::decode::{Item, What};
+use super::decode::{Block, Item, What};
 use super::sink::Lines;
+use crate::files::allocator;
 use crate::probe::kernel::Change;
 use crate::probe::{Library, Probe};
 use gpurec_cuda::FunctionTraits;
@@ -53,7 +54,7 @@ pub enum MessageKind {
     },
 }
 
-/// Libraries that are being hooked while their callers run (--all). The first call proves that a library is hooked.
+/// Libraries that are being hooked while their callers run (--all). The first hit proves that a library is hooked.
 #[derive(Default)]
 pub(super) struct Coming {
     pub(super) waiting: Vec<Message>,
@@ -63,7 +64,7 @@ pub(super) struct Coming {
 
 impl Coming {
     pub(super) fn write_before(&mut self, item: &Item, lines: &mut Lines) {
-        let What::Call { probe, .. } = item.what else { return };
+        let (What::Call { probe, .. } | What::Block(Block { probe, .. })) = item.what else { return };
         // An earlier announcement belongs to another file with a function of that name: the two share a probe number.
         let is_of = |message: &Message| {
             matches!(&message.what, MessageKind::Coming(_, probes) if probes.iter().any(|p| p.id == probe))
@@ -89,6 +90,11 @@ pub(super) fn write_until(ts: u64, waiting: &mut VecDeque<Message>, lines: &mut 
     while waiting.front().is_some_and(|message| message.ts <= ts) {
         waiting.pop_front().into_iter().for_each(|message| write(message, lines));
     }
+}
+
+/// True if it is a static probe of PyTorch's allocator, not a function.
+pub(super) fn is_of_blocks(probe: &str) -> bool {
+    allocator::find(probe).is_some()
 }
 
 /// True if the missing hits of a probe may have allocated or freed memory.
@@ -119,6 +125,10 @@ fn write(message: Message, lines: &mut Lines) {
         | MessageKind::Stopped { .. } => return,
         // The calls are in the trace, without their stacks.
         MessageKind::Budget(line) if line.function == trace::CALL_STACKS => Body::Budget(line),
+        MessageKind::Budget(line) if is_of_blocks(&line.function) => {
+            lines.blocks.forget();
+            Body::Budget(line)
+        }
         MessageKind::Budget(line) => {
             lines.meaning.calls_missing();
             if touches_memory(&line.function) {
@@ -131,7 +141,8 @@ fn write(message: Message, lines: &mut Lines) {
         MessageKind::Coming(library, _) | MessageKind::Hooked(library) => {
             let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, n.reason.clone())).collect();
             library.not_hooked.iter().for_each(|n| lines.meaning.not_seen(&n.name));
-            line(library.path, library.build_id, library.functions, not_hooked, library.single_stepped)
+            let hooked = library.functions + library.blocks;
+            line(library.path, library.build_id, hooked, not_hooked, library.single_stepped)
         }
         MessageKind::Module(change) => {
             let went = refused(&change.modules, HookError::Unloaded.into());

@@ -5,6 +5,7 @@
 //! are pure and can be fed from a file of records. Not here: libbpf, any action on a process.
 
 mod beneath;
+mod blocks;
 mod call_parts;
 pub mod call_stacks;
 pub mod decode;

@@ -151,9 +151,10 @@ impl Queue {
     /// begins before BPF's program has finished the last one. A record from inside Linux may come in the middle of a
     /// hit.
     fn note(&mut self, item: &Item) {
-        let (What::Call { origin, .. } | What::Return { origin, .. }) = &item.what else { return };
-        if origin.kernel {
-            return;
+        match &item.what {
+            What::Call { origin, .. } | What::Return { origin, .. } if !origin.kernel => {}
+            What::Block(_) => {}
+            _ => return,
         }
         let last = &mut self.last[item.tid as usize % THREADS];
         if last.0 == item.tid {

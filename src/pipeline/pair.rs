@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 
-use super::decode::{Captured, Item, Origin, What};
+use super::decode::{Block, Captured, Item, Origin, What};
 use crate::wire;
 use gpurec_cuda::semantics::CallRef;
 use gpurec_trace::bounds::MOST_OPEN;
@@ -65,6 +65,8 @@ pub trait Sink {
     fn process(&mut self, item: &Item);
     /// A stack, or a function that stacks refer to.
     fn stack(&mut self, _item: &Item) {}
+    /// A block of PyTorch's allocator, with the id of the begin of the call around it, and the key of its own stack.
+    fn block(&mut self, _item: &Item, _within: Option<u64>) {}
     /// An event that is recorded once; `within` is the innermost open call of its thread.
     fn instant(&mut self, item: &Item, within: Option<&Open>);
 }
@@ -106,6 +108,7 @@ impl Pairing {
                 self.returned(item, *begin, *value, pieces, *origin, sink);
             }
             What::Stack { .. } | What::Code(_) | What::Unwind(_) => sink.stack(item),
+            What::Block(block) => self.block(item, block, sink),
             What::Instant { .. } => {
                 let thread = self.threads.get(&item.tid).filter(|_| item.tid != 0);
                 sink.instant(item, thread.and_then(|thread| thread.open.last()));
@@ -139,11 +142,7 @@ impl Pairing {
     fn call(&mut self, item: &Item, sink: &mut impl Sink) {
         let What::Call { pid, probe, chained, sp, ref captured, origin, stack } = item.what else { return };
         self.end_of_another(item, Some(pid), origin, sink);
-        let thread = self.threads.entry(item.tid).or_insert_with(|| Thread {
-            since: item.ts,
-            pid,
-            ..Thread::default()
-        });
+        let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, pid));
         thread.count(item.seq, origin);
         // Linux uses the same rule for which uretprobes are still alive.
         while !origin.elsewhere
@@ -178,6 +177,15 @@ impl Pairing {
             *self.too_deep.entry(call.probe).or_default() += 1;
             sink.end(item.ts, &call, Outcome::Lost, &[]);
         }
+    }
+
+    /// It ends no call, as a call would: on another stack than the open calls it says nothing about them.
+    fn block(&mut self, item: &Item, block: &Block, sink: &mut impl Sink) {
+        self.end_of_another(item, Some(block.pid), Origin::default(), sink);
+        let thread = self.threads.entry(item.tid).or_insert_with(|| Thread::new(item.ts, block.pid));
+        thread.count(item.seq, Origin::default());
+        let within = thread.open.iter().rev().find(|call| call.sp > block.sp);
+        sink.block(item, within.map(|call| call.id));
     }
 
     fn returned(
@@ -239,6 +247,10 @@ impl Pairing {
 }
 
 impl Thread {
+    fn new(since: u64, pid: u32) -> Thread {
+        Thread { since, pid, ..Thread::default() }
+    }
+
     fn count(&mut self, seq: u32, origin: Origin) {
         if !origin.kernel {
             self.gaps += u64::from(seq != self.seq.wrapping_add(1));

@@ -74,6 +74,7 @@ impl Processes {
 pub fn process_of(body: &Body) -> Option<u32> {
     match body {
         Body::Begin(begin) => Some(begin.pid),
+        Body::Block(block) => Some(block.pid),
         Body::KernelBegin(begin) if begin.thread.is_none() => Some(begin.pid),
         Body::Process(Process::Fork(fork)) => Some(fork.pid),
         Body::Process(Process::Library(library)) => Some(library.pid),

@@ -9,6 +9,7 @@ use std::io;
 use std::time::Duration;
 
 use super::beneath::Below;
+use super::blocks::Blocks;
 use super::call_parts::CallParts;
 use super::call_stacks::CallStacks;
 use super::decode::{Captured, Item, What};
@@ -26,7 +27,7 @@ use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
 use gpurec_cuda::{self as cuda, Api, FunctionTraits, Returns, Signature};
 use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::{
-    self, Arg, Args, Begin, Body, End, EndKind, InFlight, Line, LineWriter, List, Process, Retval,
+    self, Arg, Args, Begin, Body, End, EndKind, InFlight, Line, LineWriter, List, Op, Process, Retval,
 };
 
 /// How long to wait for a program's rank. The rank is in the program's memory, which may be anywhere.
@@ -58,6 +59,7 @@ pub struct Lines {
     pub(super) below: Below,
     ranks: Side,
     pub stacks: CallStacks,
+    pub(super) blocks: Blocks,
     processes: Processes,
     /// A buffer that is reused from call to call.
     effects: Vec<Effect>,
@@ -118,6 +120,7 @@ impl Lines {
             below: Below::new(crate::host::driver_version().as_deref()),
             ranks: Side::new(None),
             stacks: CallStacks::new(None, None),
+            blocks: Blocks::default(),
             processes: Processes::default(),
             effects: Vec::new(),
             live,
@@ -466,6 +469,34 @@ impl Sink for Lines {
         }
     }
 
+    fn block(&mut self, item: &Item, within: Option<u64>) {
+        let What::Block(hit) = &item.what else { return };
+        let mut facts = hit.facts;
+        match hit.op {
+            Op::Alloc => self.blocks.handed_out(hit.pid, hit.ptr, facts),
+            Op::Free => facts = self.blocks.taken_back(hit.pid, hit.ptr),
+        }
+        let stack = hit.stack.and_then(|key| self.stacks.table.number(key));
+        let probes = std::mem::take(&mut self.probes);
+        let name = probes.get(hit.probe as usize).map_or("?", |facts| facts.name.as_str());
+        self.line(
+            item.ts,
+            Body::Block(gpurec_trace::Block {
+                pid: hit.pid,
+                tid: item.tid,
+                begin: within,
+                name: name.into(),
+                op: hit.op,
+                ptr: hit.ptr,
+                size: facts.size,
+                device: facts.device,
+                stream: facts.stream,
+                stack,
+            }),
+        );
+        self.probes = probes;
+    }
+
     fn instant(&mut self, item: &Item, within: Option<&Open>) {
         let What::Instant { probe, .. } = item.what else { return };
         let probes = std::mem::take(&mut self.probes);
@@ -496,11 +527,13 @@ impl Sink for Lines {
             }
             What::Exec { pid, command, cut, .. } => {
                 self.meaning.process_execed(*pid);
+                self.blocks.gone(*pid);
                 let (command, rank) = (processes::words(command, *cut), self.rank_of(*pid));
                 Process::Exec(gpurec_trace::Exec { pid: *pid, tid, command, rank })
             }
             What::Exit { pid, status, process: true } => {
                 self.meaning.process_exited(*pid);
+                self.blocks.gone(*pid);
                 self.stops.gone(*pid);
                 Process::Exit(gpurec_trace::Exit { pid: *pid, tid, status: processes::exit_status(*status) })
             }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::decode::{self, Item};
-use super::messages::{Coming, Message, MessageKind, touches_contexts, touches_memory, write_until};
+use super::messages::{
+    Coming, Message, MessageKind, is_of_blocks, touches_contexts, touches_memory, write_until,
+};
 use super::order::{self, Order};
 use super::pair::Pairing;
 use super::sink::Lines;
@@ -321,8 +323,11 @@ impl Worker {
         let count = by_probe.values().sum();
         if count > 0 {
             self.lost += count;
+            if by_probe.keys().any(|probe| is_of_blocks(probe)) {
+                self.lines.blocks.forget();
+            }
             // A call whose stack was lost is in the trace.
-            if by_probe.keys().any(|probe| probe != trace::CALL_STACKS) {
+            if by_probe.keys().any(|probe| probe != trace::CALL_STACKS && !is_of_blocks(probe)) {
                 self.lines.meaning.calls_missing();
             }
             if by_probe.keys().any(|probe| touches_memory(probe)) {

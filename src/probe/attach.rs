@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use libbpf_rs::libbpf_sys::{
-    BPF_F_UPROBE_MULTI_RETURN, bpf_link_create, bpf_link_create_opts,
+    BPF_F_UPROBE_MULTI_RETURN, BPF_TRACE_UPROBE_MULTI, bpf_link_create, bpf_link_create_opts,
     bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 as UprobeMulti,
 };
 use libbpf_rs::{Object, ProgramMut, UprobeOpts};
@@ -38,6 +38,8 @@ const MOST_REFUSED: usize = 16;
 pub struct Place {
     pub offset: u64,
     pub cookie: u64,
+    /// File offset of a counter that Linux raises while the place is hooked (USDT's semaphore).
+    pub counter: Option<u64>,
 }
 
 impl Place {
@@ -47,12 +49,49 @@ impl Place {
     }
 }
 
+const BLOCKS: &[(&str, u32)] = &[("block", 0)];
+
+/// Loaded programs, and how they are attached to places.
+#[derive(Clone, Copy)]
+pub struct Programs<'a> {
+    object: &'a Object,
+    /// With the flags of their links.
+    list: &'static [(&'static str, u32)],
+    /// The type of a link to many places; None: each place has links of its own.
+    bulk: Option<u32>,
+}
+
+impl Programs<'_> {
+    /// Those at the functions whose calls are recorded.
+    pub fn of_calls(object: &Object, backend: Backend) -> Programs<'_> {
+        Programs { object, list: (backend.row().programs)(), bulk: backend.row().bulk }
+    }
+
+    /// The one at the static probes of PyTorch's allocator, which have no return.
+    pub fn of_blocks(object: &Object, backend: Backend) -> Programs<'_> {
+        let bulk = backend.row().bulk.map(|_| BPF_TRACE_UPROBE_MULTI);
+        Programs { object, list: BLOCKS, bulk }
+    }
+}
+
+impl Programs<'_> {
+    /// Each place has links of its own.
+    pub fn is_single(&self) -> bool {
+        self.bulk.is_none()
+    }
+
+    pub fn are_of_blocks(&self) -> bool {
+        self.list == BLOCKS
+    }
+}
+
 /// Attaches all places or none, in every process that maps the file: BPF decides which is traced.
-pub fn attach(object: &Object, backend: Backend, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
-    let programs = (backend.row().programs)().iter();
+pub fn attach(programs: &Programs, file: &File, places: &[Place]) -> Result<Vec<Hook>> {
+    let Programs { object, list, bulk } = *programs;
+    let programs = list.iter();
     let programs: Vec<(ProgramMut, u32)> =
         programs.map(|(name, flags)| Ok((find_program(object, name)?, *flags))).collect::<Result<_>>()?;
-    match backend.row().bulk {
+    match bulk {
         Some(kind) => {
             programs.iter().map(|(program, flags)| multi(program, file, places, kind, *flags)).collect()
         }
@@ -126,6 +165,8 @@ fn multi(program: &ProgramMut, file: &File, places: &[Place], kind: u32, flags: 
     let path = CString::new(path_of(file))?;
     let offsets: Vec<_> = places.iter().map(|place| place.offset).collect();
     let cookies: Vec<u64> = places.iter().map(|place| place.cookie).collect();
+    let counters: Vec<_> = places.iter().map(|place| place.counter.unwrap_or(0)).collect();
+    let has_counters = places.iter().any(|place| place.counter.is_some());
     let mut options =
         bpf_link_create_opts { sz: size_of::<bpf_link_create_opts>() as _, ..Default::default() };
     let multi = UprobeMulti {
@@ -134,6 +175,7 @@ fn multi(program: &ProgramMut, file: &File, places: &[Place], kind: u32, flags: 
         path: path.as_ptr(),
         offsets: offsets.as_ptr(),
         cookies: cookies.as_ptr(),
+        ref_ctr_offsets: if has_counters { counters.as_ptr() } else { std::ptr::null() },
         ..Default::default()
     };
     options.__bindgen_anon_1.uprobe_multi = multi;
@@ -162,7 +204,9 @@ fn single(programs: &[(ProgramMut, u32)], file: &File, places: &[Place]) -> Resu
     for place in places {
         for (program, flags) in programs {
             let retprobe = *flags == BPF_F_UPROBE_MULTI_RETURN;
-            let options = UprobeOpts { cookie: place.cookie, retprobe, ..UprobeOpts::default() };
+            let ref_ctr_offset = place.counter.unwrap_or(0) as usize;
+            let options =
+                UprobeOpts { cookie: place.cookie, retprobe, ref_ctr_offset, ..UprobeOpts::default() };
             let link = program.attach_uprobe_with_opts(EVERY_PROCESS, &path, place.offset as usize, options);
             match link {
                 Ok(link) => links.push(link.into()),

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
-use super::attach::{self, Place};
+use super::attach::{self, Place, Programs};
 use super::capture;
 use super::objects::Base;
 use crate::host::Backend;
@@ -73,14 +73,15 @@ pub fn measure(base: &Base, cuda: &Object, backend: Backend) -> Result<SiteCosts
     let exe = File::open("/proc/self/exe").context("cannot open gpurec's own program file")?;
     let cookie = capture::cookie(COOKIE as u32, None);
     let place = |function: Function| -> Result<Place> {
-        Ok(Place { offset: file_offset(function as *const () as u64)?, cookie })
+        Ok(Place { offset: file_offset(function as *const () as u64)?, cookie, counter: None })
     };
     let places = [place(gpurec_emulated)?, place(gpurec_stepped)?];
     let me = std::process::id().to_ne_bytes();
     let targets = base.map("targets")?;
     targets.update(&me, &1u32.to_ne_bytes(), MapFlags::ANY)?;
     let plain = costs(&mut || ());
-    let hooked = attach::attach(cuda, backend, &exe, &places).map(|links| {
+    let programs = Programs::of_calls(cuda, backend);
+    let hooked = attach::attach(&programs, &exe, &places).map(|links| {
         let hooked = measure_hooked(base);
         attach::detach_aside(links);
         hooked

@@ -7,13 +7,11 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 
 use anyhow::{Context, Result};
-use libbpf_rs::Object;
 
-use super::attach::{self, Place, RefusedPlace};
+use super::attach::{self, Place, Programs, RefusedPlace};
 use super::objects::Base;
 use super::shield::Hook;
 use crate::files::FileId;
-use crate::host::Backend;
 use crate::process::fds;
 
 #[derive(Default)]
@@ -31,6 +29,8 @@ struct HookedFile {
 /// Places that were attached together.
 struct Part {
     places: Vec<Place>,
+    /// Static probes of PyTorch's allocator, not functions.
+    is_of_blocks: bool,
     /// Empty while its function is unhooked.
     links: Vec<Hook>,
 }
@@ -40,30 +40,31 @@ impl Hooks {
         Hooks { unhooked: Some(HashSet::new()), ..Hooks::default() }
     }
 
-    /// Hooks a file. Returns the places that Linux refused, if it accepted any.
+    /// Hooks places of a file, which may have hooks at others. Returns the places that Linux refused, if it accepted
+    /// any.
     pub fn attach(
         &mut self,
         base: &Base,
-        cuda: &Object,
-        backend: Backend,
+        programs: &Programs,
         key: FileId,
         file: &File,
         places: &[Place],
     ) -> Result<Vec<RefusedPlace>> {
         let file = file.try_clone().with_context(fds::too_few)?;
         let unhooked = self.unhooked.as_ref();
-        let each = unhooked.is_some() || backend.is_single();
+        let each = unhooked.is_some() || programs.is_single();
         let parts = attach::attach_parts(places.len(), each, &mut |part| {
             // One by one they may take a minute.
             base.still_here();
             match unhooked.is_some_and(|all| all.contains(&places[part.start].probe())) {
                 true => Ok(Vec::new()),
-                false => attach::attach(cuda, backend, &file, &places[part]),
+                false => attach::attach(programs, &file, &places[part]),
             }
         })?;
+        let is_of_blocks = programs.are_of_blocks();
         let taken = parts.taken.into_iter();
-        let parts_taken = taken.map(|(part, links)| Part { places: places[part].to_vec(), links }).collect();
-        self.files.insert(key, HookedFile { file, parts: parts_taken });
+        let taken = taken.map(|(part, links)| Part { places: places[part].to_vec(), is_of_blocks, links });
+        self.files.entry(key).or_insert_with(|| HookedFile { file, parts: Vec::new() }).parts.extend(taken);
         Ok(parts.refused)
     }
 
@@ -102,12 +103,14 @@ impl Hooks {
         parts.flat_map(|part| std::mem::take(&mut part.links)).collect()
     }
 
-    pub fn hook_again(&mut self, cuda: &Object, backend: Backend, probe: u32) -> Result<()> {
+    pub fn hook_again(&mut self, calls: &Programs, blocks: Option<&Programs>, probe: u32) -> Result<()> {
         for HookedFile { file, parts } in self.files.values_mut() {
             let own =
                 |part: &&mut Part| part.links.is_empty() && part.places.iter().any(|p| p.probe() == probe);
             for part in parts.iter_mut().filter(own) {
-                part.links = attach::attach(cuda, backend, file, &part.places)?;
+                let programs = if part.is_of_blocks { blocks } else { Some(calls) };
+                let programs = programs.context("the program of blocks is not loaded")?;
+                part.links = attach::attach(programs, file, &part.places)?;
             }
         }
         self.unhooked.iter_mut().for_each(|unhooked| _ = unhooked.remove(&probe));

@@ -77,7 +77,10 @@ fn show(out: &mut impl io::Write, path: &Path, image: &Image, glob: &Pattern) ->
     let functions: Vec<_> =
         image.functions.iter().filter(|f| wanted(&f.name) || f.aliases.iter().any(|a| wanted(a))).collect();
     let not_hooked: Vec<_> = image.not_hooked.iter().filter(|f| wanted(&f.name)).collect();
-    if functions.is_empty() && not_hooked.is_empty() {
+    let static_probes: Vec<_> =
+        image.static_probes.iter().map(|probe| (probe.full_name(), probe.site)).collect();
+    let static_probes: Vec<_> = static_probes.iter().filter(|(name, _)| wanted(name)).collect();
+    if functions.is_empty() && not_hooked.is_empty() && static_probes.is_empty() {
         return Ok(0);
     }
     let build_id = image.build_id.as_deref().unwrap_or("none");
@@ -92,12 +95,15 @@ fn show(out: &mut impl io::Write, path: &Path, image: &Image, glob: &Pattern) ->
         }
         text.push('\n');
     }
+    for (name, site) in &static_probes {
+        _ = writeln!(text, "  {name:<48} {site:#10x} +0   emulated       static probe");
+    }
     for f in &not_hooked {
         _ = writeln!(text, "  {:<48} not hooked: {}", f.name, f.reason.text);
     }
     // The names come from the file and are not trusted.
     out.write_all(ui::clean_lines(&text).as_bytes())?;
-    Ok(functions.len() + not_hooked.len())
+    Ok(functions.len() + static_probes.len() + not_hooked.len())
 }
 
 fn kind(kind: Kind) -> &'static str {
@@ -106,5 +112,6 @@ fn kind(kind: Kind) -> &'static str {
         Kind::Runtime => "CUDA runtime library",
         Kind::StaticRuntime => "CUDA runtime linked in",
         Kind::Other => "other library",
+        Kind::Allocator => "PyTorch's allocator",
     }
 }

@@ -5,6 +5,7 @@
 
 mod aside;
 mod attach;
+mod blocks;
 pub mod calibrate;
 mod capture;
 pub mod control;
@@ -48,10 +49,11 @@ use crate::host::Plan;
 use crate::process::fds;
 use crate::ring::Ring;
 use crate::wire;
-use attach::Place;
+use attach::{Place, Programs};
+use blocks::{Blocks, Hookable, Loading};
 use calibrate::SiteCosts;
 use gpurec_cuda::{self as cuda, Signature};
-use gpurec_elf::{self as elf, Image, UnhookedFunction};
+use gpurec_elf::{self as elf, Image, Kind, UnhookedFunction};
 use gpurec_trace::{HookError, Incomplete, Reason};
 use hooks::Hooks;
 use kernel::{Change, Choice, Driver, Numbering};
@@ -102,6 +104,10 @@ pub struct Library {
     pub build_id: Option<String>,
     /// Number of hooked functions.
     pub functions: usize,
+    /// Number of hooked static probes of PyTorch's allocator.
+    pub blocks: usize,
+    /// It has nothing else: no call is missing where hooks are.
+    pub has_only_blocks: bool,
     pub not_hooked: Vec<UnhookedFunction>,
     /// Number of functions that were wanted but got no probe number.
     pub beyond: usize,
@@ -141,6 +147,9 @@ pub struct Probes {
     process: Object,
     cuda: Object,
     hooks: Hooks,
+    blocks: Blocks,
+    /// Hooked files that have only PyTorch's blocks.
+    only_blocks: HashSet<FileId>,
     /// With --budget; it holds the links then, and `hooks` is empty.
     overhead: Option<OverheadControl>,
     /// The links of the process programs.
@@ -161,7 +170,8 @@ impl Probe {
     fn place(&self, offset: u64, stacks: Option<&Stacks>) -> Place {
         let cookie = capture::cookie(self.id, self.signature.map(|s| &s.plan));
         let has_stack = stacks.is_some_and(|stacks| stacks.wants(&self.name));
-        Place { offset, cookie: if has_stack { cookie | wire::WANTS_STACK } else { cookie } }
+        let cookie = if has_stack { cookie | wire::WANTS_STACK } else { cookie };
+        Place { offset, cookie, counter: None }
     }
 }
 
@@ -188,6 +198,8 @@ impl Probes {
             process,
             cuda,
             hooks: Hooks::default(),
+            blocks: Blocks::default(),
+            only_blocks: HashSet::new(),
             overhead,
             process_links: Vec::new(),
             numbers: Numbers::new(),
@@ -248,6 +260,9 @@ impl Probes {
             self.rewritten.watch(key, &handle, stamp);
         }
         self.hooked.insert(key);
+        if image.kind == Kind::Allocator {
+            self.only_blocks.insert(key);
+        }
         if stamp.is_none() {
             self.served.insert(key);
         }
@@ -271,6 +286,7 @@ impl Probes {
     ) -> Result<Library> {
         let wanted = image.functions.len();
         let probes = self.number(&mut image);
+        let blocks = self.blocks_in(&mut image);
         let refused = image.not_hooked.iter().filter(|one| one.is_code).count();
         elf::few(&mut image.not_hooked);
         self.set_captures(&probes)?;
@@ -280,13 +296,15 @@ impl Probes {
             slow: 0,
             single_stepped: Vec::new(),
             functions: probes.len(),
+            blocks: blocks.probes.len(),
+            has_only_blocks: image.kind == Kind::Allocator,
             beyond: wanted - probes.len(),
             refused,
             not_hooked: std::mem::take(&mut image.not_hooked),
             took: Duration::ZERO,
         };
         library.tell_sites(&image);
-        announce(&library, &probes);
+        announce(&library, &[probes.as_slice(), &blocks.probes].concat());
         if !probes.is_empty() {
             let places: Vec<Place> = image
                 .functions
@@ -294,17 +312,53 @@ impl Probes {
                 .zip(&probes)
                 .map(|(f, probe)| probe.place(f.site, self.stacks.as_ref()))
                 .collect();
-            let hooks = match &mut self.overhead {
-                Some(overhead) => &mut overhead.hooks,
-                None => &mut self.hooks,
-            };
-            let refused = hooks.attach(&self.base, &self.cuda, self.backend, key, file, &places)?;
+            let programs = Programs::of_calls(&self.cuda, self.backend);
+            let hooks = self.overhead.as_mut().map_or(&mut self.hooks, |overhead| &mut overhead.hooks);
+            let refused = hooks.attach(&self.base, &programs, key, file, &places)?;
             if let Some(overhead) = &mut self.overhead {
                 overhead.add(&probes, &image);
             }
             leave_out(&refused, &mut library, &mut image);
         }
+        self.hook_blocks(key, file, &blocks, &mut library);
         Ok(library)
+    }
+
+    /// The static probes of PyTorch's allocator in a file. Those that cannot be hooked move to `not_hooked`.
+    fn blocks_in(&mut self, image: &mut Image) -> Hookable {
+        let loading = Loading { base: &self.base, cuda: &self.cuda, backend: self.backend };
+        let numbers = &mut self.numbers;
+        let mut number = |name: &str| numbers.of(name, None);
+        let mut blocks =
+            self.blocks.prepare(&loading, &image.static_probes, self.stacks.as_ref(), &mut number);
+        image.not_hooked.append(&mut blocks.not_hooked);
+        blocks
+    }
+
+    /// A refused place is reported, and costs no call.
+    fn hook_blocks(&mut self, key: FileId, file: &File, blocks: &Hookable, library: &mut Library) {
+        let Some(programs) = self.blocks.programs(self.backend) else { return };
+        if blocks.places.is_empty() {
+            return;
+        }
+        let hooks = self.overhead.as_mut().map_or(&mut self.hooks, |overhead| &mut overhead.hooks);
+        let refused: Vec<(usize, HookError)> =
+            match hooks.attach(&self.base, &programs, key, file, &blocks.places) {
+                Ok(refused) => refused.into_iter().map(|one| (one.index, one.why)).collect(),
+                Err(error) => (0..blocks.places.len()).map(|index| (index, reason(&error))).collect(),
+            };
+        if let Some(overhead) = &mut self.overhead {
+            overhead.add_static(&blocks.probes);
+        }
+        for (index, why) in &refused {
+            library.not_hooked.push(UnhookedFunction::new(blocks.name(*index), why.clone(), false));
+        }
+        elf::few(&mut library.not_hooked);
+        let has_place = |probe: &&Probe| {
+            let places = blocks.places.iter().enumerate().filter(|(_, place)| place.probe() == probe.id);
+            places.into_iter().any(|(index, _)| refused.iter().all(|(refused, _)| *refused != index))
+        };
+        library.blocks = blocks.probes.iter().filter(has_place).count();
     }
 
     /// Makes a probe for each function. Functions that get no number move to `not_hooked`.
@@ -342,6 +396,11 @@ impl Probes {
         self.hooked.contains(key)
     }
 
+    /// Has the file hooks at functions whose calls are recorded?
+    pub fn records_calls_of(&self, key: &FileId) -> bool {
+        self.has(key) && !self.only_blocks.contains(key)
+    }
+
     /// Number of functions that have hooks now.
     pub fn attached(&self) -> usize {
         self.all_hooks().functions()
@@ -369,6 +428,7 @@ impl Probes {
     fn forget(&mut self, key: FileId) -> Vec<Hook> {
         self.hooked.remove(&key);
         self.served.remove(&key);
+        self.only_blocks.remove(&key);
         self.rewritten.forget(key);
         match &mut self.overhead {
             Some(overhead) => overhead.hooks.forget(key),
@@ -410,6 +470,7 @@ impl Probes {
     pub fn verified(&self) -> Option<String> {
         let mut verified = VerifierCounts::default();
         verified.add_programs([&self.process, &self.cuda]);
+        verified.add_programs(self.blocks.object());
         if let Some(driver) = &self.driver {
             verified.add_programs(driver.objects());
         }
@@ -463,7 +524,8 @@ impl Probes {
     /// Records a function again that --budget had given up.
     pub fn record_again(&mut self, probe: u32) -> Result<()> {
         let overhead = self.overhead.as_mut().context("there is no budget")?;
-        overhead.record_again(&self.cuda, self.backend, probe)
+        let calls = Programs::of_calls(&self.cuda, self.backend);
+        overhead.record_again(&calls, self.blocks.programs(self.backend).as_ref(), probe)
     }
 
     pub fn rings(&self) -> Result<Vec<Ring>> {
@@ -472,11 +534,14 @@ impl Probes {
 }
 
 fn failed(path: &Path, error: &anyhow::Error) -> LookOutcome {
-    let reason = match error.downcast_ref::<HookError>() {
+    LookOutcome::Failed { path: path.to_owned(), reason: reason(error).into() }
+}
+
+fn reason(error: &anyhow::Error) -> HookError {
+    match error.downcast_ref::<HookError>() {
         Some(why) => why.clone(),
         None => HookError::Failed { error: errno::sentence(error) },
-    };
-    LookOutcome::Failed { path: path.to_owned(), reason: reason.into() }
+    }
 }
 
 /// Moves the functions whose hooks Linux refused to `not_hooked`.

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use anyhow::{Context, Result, anyhow};
-use libbpf_rs::libbpf_sys::{bpf_prog_get_info_by_fd, bpf_prog_info};
+use libbpf_rs::libbpf_sys::{BPF_TRACE_UPROBE_MULTI, bpf_prog_get_info_by_fd, bpf_prog_info};
 use libbpf_rs::{
     Map, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, ProgramAttachType, ProgramMut,
 };
@@ -22,6 +22,8 @@ const BASE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/base.bpf.o"));
 const PROCESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process.bpf.o"));
 const CUDA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cuda.bpf.o"));
 const STACKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stacks.bpf.o"));
+const BLOCK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/block.bpf.o"));
+const BLOCK_STACKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/block_stacks.bpf.o"));
 const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/driver.bpf.o"));
 
 /// The maps that only --budget needs.
@@ -174,6 +176,16 @@ impl Base {
         open.load().with_context(|| KernelRefused(format!("the {} programs", row.name)))
     }
 
+    /// The program of PyTorch's blocks, which shares the maps of the CUDA programs.
+    pub fn load_blocks(&self, cuda: &Object, backend: Backend) -> Result<Object> {
+        let bytes = if self.config.stacks == 0 { BLOCK } else { BLOCK_STACKS };
+        let mut open = self.open(bytes, "block", &self.config, Some(cuda), |_| true)?;
+        for mut program in open.progs_mut().filter(|_| !backend.is_single()) {
+            program.set_attach_type(ProgramAttachType::from(BPF_TRACE_UPROBE_MULTI));
+        }
+        open.load().context(KernelRefused("gpurec's program of PyTorch's blocks".to_owned()))
+    }
+
     /// Loads some of the driver programs; with an empty list, only their maps. They reuse the maps of an object loaded
     /// before, so that there is one set of maps.
     pub fn load_driver(
@@ -192,7 +204,7 @@ impl Base {
         open.load().with_context(|| KernelRefused(programs.join(", ")))
     }
 
-    /// Opens an object whose wanted programs will be loaded.
+    /// Opens an object whose wanted programs will be loaded. It gets the maps that an object before it has.
     fn open(
         &self,
         bytes: &[u8],
@@ -212,8 +224,8 @@ impl Base {
                 map.set_initial_value(&value)?;
             } else if let Ok(shared) = self.map(&name) {
                 map.reuse_fd(shared.as_fd())?;
-            } else if let (Some(before), false) = (before, name.contains(".rodata")) {
-                map.reuse_fd(find_map(before, &name)?.as_fd())?;
+            } else if let Some(Ok(known)) = before.map(|before| find_map(before, &name)) {
+                map.reuse_fd(known.as_fd())?;
             }
         }
         for mut program in open.progs_mut() {

@@ -13,13 +13,12 @@ use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use super::Probe;
-use super::attach;
+use super::attach::{self, Programs};
 use super::calibrate::SiteCosts;
 use super::hooks::Hooks;
 use super::loss;
 use super::objects::{self, Base};
 use super::shield::Hook;
-use crate::host::Backend;
 use crate::wire::{self, Spender, Spent, StackSpent};
 use gpurec_elf::Image;
 use gpurec_trace::CALL_STACKS;
@@ -74,6 +73,13 @@ impl OverheadControl {
         }
     }
 
+    /// Notes static probes that have hooks.
+    pub(super) fn add_static(&mut self, probes: &[Probe]) {
+        for probe in probes {
+            self.functions.entry(probe.id).or_default().name.clone_from(&probe.name);
+        }
+    }
+
     pub fn name(&self, probe: u32) -> Option<&str> {
         if probe == STACKS {
             return Some(CALL_STACKS);
@@ -97,8 +103,13 @@ impl OverheadControl {
         Ok(self.given_up.update(&probe.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)?)
     }
 
-    pub(super) fn record_again(&mut self, cuda: &Object, backend: Backend, probe: u32) -> Result<()> {
-        self.hooks.hook_again(cuda, backend, probe)?;
+    pub(super) fn record_again(
+        &mut self,
+        calls: &Programs,
+        blocks: Option<&Programs>,
+        probe: u32,
+    ) -> Result<()> {
+        self.hooks.hook_again(calls, blocks, probe)?;
         self.set_given_up(probe, 0)
     }
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
 
-use crate::files::Wants;
 use crate::files::select::{ApiChoice, LibRule, Selection};
+use crate::files::{Wants, allocator};
 use crate::host;
 use crate::process::identity::Identity;
 use crate::process::rights;
@@ -30,6 +30,7 @@ pub fn check(selection: &Selection, user: &Identity) -> Result<()> {
     let unknown: Vec<_> = all
         .filter(|(option, pattern)| {
             !cuda::function_names().any(|name| wanted(option, name) && cuda::fits(pattern, name))
+                && !block_names(selection).any(|name| cuda::fits(pattern, name))
                 && !selection.libs.iter().any(|rule| may_have(rule, pattern))
         })
         .collect();
@@ -46,6 +47,11 @@ pub fn check(selection: &Selection, user: &Identity) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The static probes of PyTorch's allocator are chosen by their names too.
+fn block_names(selection: &Selection) -> impl Iterator<Item = &'static str> {
+    allocator::names().filter(|_| selection.wants_blocks())
 }
 
 fn is_of(choice: ApiChoice, name: &str) -> bool {

@@ -496,7 +496,7 @@ impl Session<'_> {
         for library in &self.tracker.libraries {
             ui::say(&format!(
                 "attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",
-                library.functions,
+                library.functions + library.blocks,
                 ui::name(&library.path),
                 library.took.as_secs_f64() * 1e3,
                 library.slow,

@@ -82,11 +82,25 @@ pub struct Function {
 }
 
 impl Image {
+    /// True if there is nothing to hook.
+    pub fn is_empty(&self) -> bool {
+        self.functions.is_empty() && self.static_probes.is_empty()
+    }
+
     /// The image of a library that has static probes, and no wanted function.
     pub fn of_static_probes(found: StaticProbes) -> Image {
         let StaticProbes { soname, build_id, list, not_hooked } = found;
         let kind = Kind::Allocator;
         Image { kind, soname, build_id, functions: Vec::new(), not_hooked, static_probes: list }
+    }
+
+    /// The same image, if none of its static probes may be hooked.
+    pub fn without_hooks(mut self, why: &HookError) -> Image {
+        let names = self.static_probes.drain(..).map(|probe| probe.full_name());
+        let mut names: Vec<String> = names.collect();
+        names.dedup();
+        self.not_hooked.extend(names.iter().map(|name| UnhookedFunction::new(name, why.clone(), false)));
+        self
     }
 
     /// The image of a requested file that has none of the wanted functions.

@@ -219,7 +219,7 @@ impl Tracker {
                 }
                 return;
             }
-            Found::Wants(wants) if job.is_early() && wants.image.functions.is_empty() => return,
+            Found::Wants(wants) if job.is_early() && wants.image.is_empty() => return,
             Found::NotHooked { .. } if job.is_early() => return,
             Found::Known(key) => (false, Some(key), None),
             Found::Wants(wants) => {
@@ -271,7 +271,7 @@ impl Tracker {
         {
             self.missed(Incomplete::Resumed { what: format!("{} was being hooked", path.display()), by });
         }
-        if record.head.flags & wire::NO_HOOKS != 0 && key.is_some_and(|key| probes.has(&key)) {
+        if record.head.flags & wire::NO_HOOKS != 0 && key.is_some_and(|key| probes.records_calls_of(&key)) {
             self.missed(Incomplete::SharedCode { pid, path: path.display().to_string() });
         }
         if !late {
@@ -308,7 +308,7 @@ impl Tracker {
         }
     }
 
-    /// True if something was hooked.
+    /// As `report`.
     fn look(&mut self, pid: u32, wants: Wants, probes: &mut Probes) -> bool {
         let ts = monotonic_ns();
         let looked = probes.look(wants, &mut |library, probes| {
@@ -318,7 +318,7 @@ impl Tracker {
     }
 
     /// Reports the result; `ts` is the time at which the library was announced to the worker. Returns true if
-    /// something was hooked.
+    /// functions were hooked: calls before that may be missing.
     fn report(&mut self, ts: u64, pid: u32, looked: LookOutcome) -> bool {
         let what = match looked {
             LookOutcome::Nothing => return false,
@@ -338,7 +338,7 @@ impl Tracker {
             }
             LookOutcome::Failed { path, reason } => MessageKind::Failed { path, reason },
         };
-        let hooked = matches!(what, MessageKind::Hooked(_));
+        let hooked = matches!(&what, MessageKind::Hooked(library) if !library.has_only_blocks);
         self.send(ts, pid, what);
         hooked
     }
