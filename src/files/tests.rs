@@ -1,13 +1,18 @@
-//! Requests to a worker that runs.
+//! Requests to a worker that runs, and what is selected of PyTorch's library.
 
+use std::fs::File;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use glob::Pattern;
+
 use super::{Ask, Files, Found, Side};
-use crate::files::select::Selection;
+use crate::files::select::{ApiChoice, Selection};
 use crate::process::identity;
 use crate::stacks::native::Cut;
 use crate::stacks::native::tests::program::Program;
+use gpurec_elf::Kind;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -57,4 +62,42 @@ fn ask_a_worker() {
         panic!("no answer");
     };
     assert!(matches!(unwound.cut, Some(Cut::NotCode | Cut::NotOpened)), "{unwound:?}");
+}
+
+/// fixtures/programs/libc10_cuda.c under a name.
+fn allocator(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("gpurec-allocator-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/programs/libc10_cuda.c");
+    let output = folder.join(name);
+    let mut cc = Command::new("cc");
+    let done = cc.args(["-shared", "-fPIC", "-O2", "-o"]).arg(&output).arg(source).status();
+    assert!(done.expect("cc is needed for this test").success());
+    output
+}
+
+#[test]
+fn the_static_probes_of_pytorchs_allocator_are_selected_by_their_names() {
+    let patterns = |all: &[&str]| all.iter().map(|one| Pattern::new(one).unwrap()).collect();
+    let found = |path: &PathBuf, selection: &Selection| -> Vec<String> {
+        let image = selection.examine(&File::open(path).unwrap(), path).unwrap();
+        assert!(image.as_ref().is_none_or(|image| image.kind == Kind::Allocator));
+        image.into_iter().flat_map(|image| image.static_probes).map(|probe| probe.full_name()).collect()
+    };
+    let all = Selection { blocks: true, ..Selection::default() };
+    let (own, other) = (allocator("libc10_cuda-0a1b.so"), allocator("libother.so"));
+    assert_eq!(found(&own, &all), ["pytorch:malloc", "pytorch:free", "pytorch:free"]);
+    assert!(found(&other, &all).is_empty(), "another library");
+    let some = |only: &[&str], skip: &[&str]| Selection {
+        only: patterns(only),
+        skip: patterns(skip),
+        blocks: true,
+        ..Selection::default()
+    };
+    assert_eq!(found(&own, &some(&["pytorch:m*"], &[])), ["pytorch:malloc"]);
+    assert_eq!(found(&own, &some(&[], &["pytorch:free"])), ["pytorch:malloc"]);
+    assert!(found(&own, &some(&["cuMemAlloc"], &[])).is_empty());
+    assert!(found(&own, &Selection { api: ApiChoice::Runtime, ..some(&[], &[]) }).is_empty());
+    assert!(found(&own, &Selection::default()).is_empty(), "not wanted");
+    std::fs::remove_dir_all(own.parent().unwrap()).unwrap();
 }

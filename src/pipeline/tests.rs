@@ -1,6 +1,7 @@
 //! Shared by the tests: reproducible random numbers, hand-made items and records, and a ring that the test fills as
 //! BPF would.
 
+mod blocks;
 mod decode;
 mod interleave;
 mod kernel;

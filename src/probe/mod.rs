@@ -106,8 +106,6 @@ pub struct Library {
     pub functions: usize,
     /// Number of hooked static probes of PyTorch's allocator.
     pub blocks: usize,
-    /// It has nothing else: no call is missing where hooks are.
-    pub has_only_blocks: bool,
     pub not_hooked: Vec<UnhookedFunction>,
     /// Number of functions that were wanted but got no probe number.
     pub beyond: usize,
@@ -297,7 +295,6 @@ impl Probes {
             single_stepped: Vec::new(),
             functions: probes.len(),
             blocks: blocks.probes.len(),
-            has_only_blocks: image.kind == Kind::Allocator,
             beyond: wanted - probes.len(),
             refused,
             not_hooked: std::mem::take(&mut image.not_hooked),
@@ -396,9 +393,9 @@ impl Probes {
         self.hooked.contains(key)
     }
 
-    /// Has the file hooks at functions whose calls are recorded?
-    pub fn records_calls_of(&self, key: &FileId) -> bool {
-        self.has(key) && !self.only_blocks.contains(key)
+    /// The file's hooks record PyTorch's blocks, and no call.
+    pub fn has_only_blocks(&self, key: &FileId) -> bool {
+        self.only_blocks.contains(key)
     }
 
     /// Number of functions that have hooks now.

@@ -71,7 +71,7 @@ fn patterns(all: &[&str]) -> Vec<Pattern> {
 
 fn selection(only: &[&str], skip: &[&str], api: ApiChoice, libs: &[&str]) -> Selection {
     let libs = libs.iter().map(|text| LibRule::parse(text).unwrap()).collect();
-    Selection { only: patterns(only), skip: patterns(skip), api, libs, stacks: false }
+    Selection { only: patterns(only), skip: patterns(skip), api, libs, stacks: false, blocks: true }
 }
 
 fn examine(selection: &Selection, path: &Path) -> Option<Image> {
@@ -143,6 +143,9 @@ fn every_struct_is_laid_out_as_the_header_says() {
             entry, exit, second_at, second_size, status, has_status, second_inline
         }
         "gpurec_stack" Stack { head, pid, natives, pythons, key, seed }
+        "gpurec_block" Block { head, pid, operation, known, sp, arguments }
+        "gpurec_site" Site { operation, pad, arguments }
+        "gpurec_argument" Argument { kind, size, is_signed, shift, base, index, value }
         "gpurec_unwind" Unwind { head, pid, size, seed, ip, sp, bp, pad }
         "gpurec_rule" Rule { kind, frame, bp, pad }
         "gpurec_frame" Frame { code, position, owner }

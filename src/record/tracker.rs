@@ -163,9 +163,10 @@ impl Tracker {
     }
 
     /// Reports that the process ran while its file was hooked.
-    fn came_late(&self, record: &NewFile, path: &Path) {
+    fn came_late(&self, record: &NewFile, path: &Path, only_blocks: bool) {
         let path = path.display().to_string();
         self.missed(match record.head.flags & wire::WATCHED {
+            _ if only_blocks => Incomplete::BlocksLate { path },
             0 => Incomplete::HookedLate { path },
             _ => Incomplete::HookedLateWatched { path },
         });
@@ -173,13 +174,16 @@ impl Tracker {
 
     /// With --all: reports a file that was mapped before its hooks were in place, because its process may have made
     /// calls by then.
-    fn report_mapped_before(&self, record: &NewFile, key: Option<FileId>) {
+    fn report_mapped_before(&self, record: &NewFile, key: Option<FileId>, only_blocks: bool) {
         if let Some((since, path)) = key.and_then(|key| self.hooked_at.get(&key))
             && record.head.ts < *since
         {
-            let pid = record.pid;
+            let (pid, path) = (record.pid, path.display().to_string());
             let comm = proc::stat(pid).map(|stat| format!(" ({})", stat.comm)).unwrap_or_default();
-            self.missed(Incomplete::MappedBefore { pid, comm, path: path.display().to_string() });
+            self.missed(match only_blocks {
+                true => Incomplete::BlocksLate { path },
+                false => Incomplete::MappedBefore { pid, comm, path },
+            });
         }
     }
 

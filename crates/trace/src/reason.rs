@@ -171,6 +171,7 @@ reasons! {
         HookedLate { path: String } = "hooked_late", "{path} could not be hooked before its process resumed: its first calls may be missing";
         HookedLateWatched { path: String } = "not_stopped", "{path} was hooked while its process ran: its first calls may be missing (the process was not stopped, because its shell or debugger would have noticed)";
         MappedBefore { pid: u32, comm: String, path: String } = "hooked_late", "process {pid}{comm} mapped {path} before gpurec could hook it (--all stops no process): its first calls may be missing";
+        BlocksLate { path: String } = "hooked_late", "{path} was hooked while its process ran: PyTorch's first blocks may be missing";
         Resumed { what: String, by: Resumer } = "resumed", "{what} when {by}: its first calls may be missing";
         Overdue { pid: u32 } = "resumed", "process {pid} was stopped for a file and resumed before gpurec had examined it: if it is a CUDA library, its first calls may be missing";
 

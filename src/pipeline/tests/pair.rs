@@ -34,6 +34,9 @@ impl Sink for Teller<'_> {
         };
         self.0.push(word.to_owned());
     }
+    fn block(&mut self, _: &Item, within: Option<u64>) {
+        self.0.push(format!("block in {within:?}"));
+    }
     fn instant(&mut self, _: &Item, within: Option<&Open>) {
         self.0.push(format!("instant in {:?}", within.map(|call| call.probe)));
     }

@@ -57,12 +57,16 @@ const NAMES: [&str; 7] = [
     "__cudaUnregisterFatBinary",
 ];
 
-/// Feeds items to a sink with a header and NAMES, and returns the lines after the header.
 fn lines_of(name: &str, items: &[Item]) -> Vec<Value> {
+    lines_with(name, &NAMES, items)
+}
+
+/// Feeds items to a sink with a header and these probes, and returns the lines after the header.
+pub fn lines_with(name: &str, probes: &[&str], items: &[Item]) -> Vec<Value> {
     let folder = Folder::new(name);
     let (mut lines, writer) = folder.lines(1000);
     lines.line(0, Body::Header(Box::default()));
-    lines.add_probes(&probes_named(&NAMES));
+    lines.add_probes(&probes_named(probes));
     let mut pairing = Pairing::default();
     for item in items {
         pairing.feed(item, &mut lines);

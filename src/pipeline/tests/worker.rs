@@ -83,6 +83,7 @@ fn library(id: u32, name: &str) -> (Library, Vec<Probe>) {
         path: PathBuf::from(format!("/lib/{name}.so")),
         build_id: None,
         functions: 1,
+        blocks: 0,
         not_hooked: Vec::new(),
         single_stepped: Vec::new(),
         beyond: 0,

@@ -262,16 +262,18 @@ impl Tracker {
         }
         let stopped = record.head.flags & wire::STOPPED != 0 && !late;
         let path = path.unwrap_or_else(|| PathBuf::from("a library"));
-        self.report_mapped_before(&record, key);
+        let only_blocks = key.is_some_and(|key| probes.has_only_blocks(&key));
+        self.report_mapped_before(&record, key, only_blocks);
         if hooked && !stopped && self.is_to_be_seen(&record) {
-            self.came_late(&record, &path);
+            self.came_late(&record, &path, only_blocks);
         } else if hooked
             && stopped
             && let Some(by) = self.resumed(&record)
         {
             self.missed(Incomplete::Resumed { what: format!("{} was being hooked", path.display()), by });
         }
-        if record.head.flags & wire::NO_HOOKS != 0 && key.is_some_and(|key| probes.records_calls_of(&key)) {
+        if record.head.flags & wire::NO_HOOKS != 0 && !only_blocks && key.is_some_and(|key| probes.has(&key))
+        {
             self.missed(Incomplete::SharedCode { pid, path: path.display().to_string() });
         }
         if !late {
@@ -308,7 +310,7 @@ impl Tracker {
         }
     }
 
-    /// As `report`.
+    /// True if something was hooked.
     fn look(&mut self, pid: u32, wants: Wants, probes: &mut Probes) -> bool {
         let ts = monotonic_ns();
         let looked = probes.look(wants, &mut |library, probes| {
@@ -318,7 +320,7 @@ impl Tracker {
     }
 
     /// Reports the result; `ts` is the time at which the library was announced to the worker. Returns true if
-    /// functions were hooked: calls before that may be missing.
+    /// something was hooked.
     fn report(&mut self, ts: u64, pid: u32, looked: LookOutcome) -> bool {
         let what = match looked {
             LookOutcome::Nothing => return false,
@@ -338,7 +340,7 @@ impl Tracker {
             }
             LookOutcome::Failed { path, reason } => MessageKind::Failed { path, reason },
         };
-        let hooked = matches!(&what, MessageKind::Hooked(library) if !library.has_only_blocks);
+        let hooked = matches!(what, MessageKind::Hooked(_));
         self.send(ts, pid, what);
         hooked
     }
