@@ -70,10 +70,6 @@ struct {
 #define MOST_STEPS (GPUREC_PYTHON_FRAMES + 64) /* frames of Python functions, and others */
 #define MOST_THREADS 1024
 #define TAIL 32
-#define LONGEST (GPUREC_COPY + 128) /* bytes of a record */
-
-/* See SIZES. */
-#define STACK_SIZES(each) each(192) each(384) each(768) each(1536) each(3072) each(LONGEST)
 
 /* A scratch (capture.h) while a stack is taken. */
 struct walk {
@@ -103,13 +99,11 @@ struct walk {
 	};
 	union {                          /* the walk is over when bytes are sent */
 		u8 window[WINDOW + RAW];
-		u8 bytes[LONGEST];
+		u8 bytes[2 * GPUREC_TEXT + GPUREC_LINES];
 	};
 };
 
 _Static_assert(sizeof(struct walk) <= __builtin_offsetof(struct scratch, taken), "walk");
-_Static_assert(sizeof(struct gpurec_stack) + GPUREC_FRAMES * sizeof(struct gpurec_frame) <= LONGEST, "frames");
-_Static_assert(sizeof(struct gpurec_code) + 2 * GPUREC_TEXT + GPUREC_LINES <= LONGEST, "code");
 
 static __always_inline struct walk *walk_of(u32 key)
 {
@@ -208,6 +202,14 @@ static __always_inline u32 read_text(struct walk *w, const struct gpurec_python 
 		return 0;
 	return size;
 }
+
+/* No more than what is left of a walk behind the record's beginning: the last scratch has nothing behind it. */
+#define LONGEST (sizeof(struct gpurec_code) + 2 * GPUREC_TEXT + GPUREC_LINES)
+#define STACK_SIZES(each) each(192) each(384) each(768) each(1536) each(3072) each(LONGEST)
+
+_Static_assert(__builtin_offsetof(struct walk, code) + LONGEST <= sizeof(struct walk), "code");
+_Static_assert(sizeof(struct gpurec_unwind) + GPUREC_COPY <= LONGEST, "unwind");
+_Static_assert(sizeof(struct gpurec_stack) + GPUREC_FRAMES * sizeof(struct gpurec_frame) <= LONGEST, "stack");
 
 #define SEND_STACK(limit)                           \
 	if (size <= (limit))                        \
