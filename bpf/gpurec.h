@@ -369,7 +369,7 @@ struct gpurec_python {
 	unsigned int frame_instruction;
 	unsigned int frame_owner;
 	unsigned int frame_entry;        /* a byte that says that the interpreter was entered here */
-	unsigned int pad;
+	unsigned int thread_base_frame;  /* a pointer to the frame that ends the chain, and runs no function */
 	unsigned int owner_limit;        /* frames with this owner or a higher one are no Python functions */
 	unsigned int instruction_kind;   /* 0: an int, in bytes; 1: an int, in units; 2, 3: a pointer */
 	unsigned int code_mask;          /* low bits of frame_code that are no part of the pointer */

@@ -36,7 +36,7 @@ struct thread {
 	u64 stack_key;  /* of the call that begins; 0: it has none */
 	u64 stack_seed;
 	u64 python;     /* the thread's state in the Python interpreter */
-	u64 python_newest; /* the newest thread there when this one was not found */
+	u64 python_newest; /* the newest thread there when this one was last looked for */
 	u64 own_id;     /* gettid() in the process's PID namespace */
 	struct awaited awaited[GPUREC_AWAITED];
 };

@@ -7,13 +7,15 @@
 
 #define STEPS 16 /* frames in one go */
 
-/* The current frame of a thread state; 0: none, or unknown. */
+/* The current frame of a thread's state; 0: none, or unknown. */
 static __always_inline u64 innermost(struct walk *w, const struct gpurec_python *p, u64 state)
 {
 	u64 frame = state_word(w, state + p->thread_frame);
 
 	if (frame && p->cframe_frame != GPUREC_ABSENT)
 		frame = state_word(w, frame + p->cframe_frame);
+	if (p->thread_base_frame != GPUREC_ABSENT && frame == state_word(w, state + p->thread_base_frame))
+		return 0;
 	return frame;
 }
 
@@ -37,8 +39,14 @@ static __always_inline u64 python_id(const struct gpurec_python *p, struct task_
 	return t->own_id;
 }
 
-/* Looks for the thread among all interpreters' threads. A new thread has the id of its creator for a moment before
- * 3.12, but no frame. Not static, as below: the verifier checks it once. */
+/* In versions before this, the state of an interpreter beside the first one has the id of the thread that made the
+ * interpreter, whichever runs in it. */
+#define WITH_OWN_IDS 0x030d0000
+
+/* Looks for the thread among all interpreters' threads, the newest first: for its state with a frame, or else any. With
+ * several interpreters the newest one in which it has a frame is the innermost; where ids deceive, the frames of the
+ * oldest are on its stack too, though others may lie inside them. A new thread has the id of its creator for a moment
+ * before 3.12, but no frame. Not static, as below: the verifier checks it once. */
 __attribute__((noinline)) u64 search_thread(u32 key, u64 id)
 {
 	struct walk *w = walk_of(key);
@@ -52,15 +60,32 @@ __attribute__((noinline)) u64 search_thread(u32 key, u64 id)
 	p = bpf_map_lookup_elem(&pythons, &layout);
 	if (!p)
 		return 0;
+	/* What is known so far is in the walk: the verifier would follow each value of a local variable. */
+	w->found = 0;
+	w->found_frame = 0;
 	interpreter = state_word(w, w->runtime + p->interpreters_head);
 	for (i = 0; i < MOST_THREADS && interpreter; i++) {
 		state = state_word(w, state ? state + p->thread_next : interpreter + p->threads_head);
-		if (!state)
+		if (!state) {
 			interpreter = state_word(w, interpreter + p->interpreter_next);
-		else if (state_word(w, state + p->thread_id) == id && innermost(w, p, state))
-			return state;
+			continue;
+		}
+		if (state_word(w, state + p->thread_id) != id)
+			continue;
+		if (!innermost(w, p, state)) {
+			if (!w->found)
+				w->found = state;
+			continue;
+		}
+		w->beneath |= w->found_frame;
+		if (w->found_frame && p->version >= WITH_OWN_IDS)
+			break;
+		w->found = state;
+		w->found_frame = 1;
+		if (!w->several)
+			break;
 	}
-	return 0;
+	return w->found;
 }
 
 /* The innermost frame of the thread if its state, which was found before, is still its own; else 0. */
@@ -82,27 +107,32 @@ static __always_inline u64 frame_in(struct walk *w, const struct gpurec_python *
 	return frame;
 }
 
-/* The thread's innermost frame; 0: it has none, as threads that run no Python code, or w->unread says that not all of
- * the interpreter's state could be read. Threads without frames are not looked for again until the newest thread is
- * another: new ones come first. */
+/* The thread's innermost frame; 0: it has none, or w->unread says that not all of the interpreter's state could be
+ * read. A thread without a frame is not looked for again until the newest thread is another: new ones come first. Where
+ * there are several interpreters it may run code of another one each time. */
 static __always_inline u64 first_frame(u32 key, struct walk *w, const struct gpurec_python *p, struct thread *t)
 {
-	u64 id = python_id(p, bpf_get_current_task_btf(), t), newest, frame;
+	u64 id = python_id(p, bpf_get_current_task_btf(), t), newest = 0, frame;
+	struct { u64 newest, first; } interpreters = {}; /* next to each other in all versions */
+	bool is_own;
 
-	if (t->python) {
-		frame = frame_in(w, p, t->python, id);
+	w->unread |= bpf_probe_read_user(&interpreters, sizeof(interpreters), (void *)(w->runtime + p->interpreters_head));
+	w->several = interpreters.newest != interpreters.first;
+	w->beneath = w->several && p->version < WITH_OWN_IDS;
+	if (!w->several) {
+		frame = t->python ? frame_in(w, p, t->python, id) : 0;
 		if (frame)
 			return frame;
+		if (!interpreters.newest)
+			return 0;
+		newest = state_word(w, interpreters.newest + p->threads_head);
+		is_own = state_word(w, newest + p->thread_id) == id;
+		if (newest == t->python_newest && is_own == (newest == t->python))
+			return 0;
 	}
-	newest = state_word(w, w->runtime + p->interpreters_head);
-	if (!newest)
-		return 0;
-	newest = state_word(w, newest + p->threads_head);
-	if (newest == t->python_newest && state_word(w, newest + p->thread_id) != id)
-		return 0;
 	w->unread = 0;
 	t->python = search_thread(key, id);
-	t->python_newest = t->python || w->unread ? 0 : newest;
+	t->python_newest = w->unread ? 0 : newest;
 	return t->python ? innermost(w, p, t->python) : 0;
 }
 

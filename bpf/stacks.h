@@ -90,7 +90,10 @@ struct walk {
 	u32 size;                        /* its bytes */
 	u32 flags;                       /* of the stack */
 	u32 unread;                      /* not 0: the interpreter's state could not be read */
-	u32 pad;
+	u32 beneath;                     /* the thread may also run Python code in another interpreter */
+	u64 found;                       /* the thread's state in the interpreter, while it is looked for */
+	u32 found_frame;                 /* it has a frame */
+	u32 several;                     /* interpreters in the process */
 	u8 object[RAW];
 	u8 tail[TAIL];
 	union {
@@ -329,7 +332,7 @@ static __always_inline void walk_python(u32 key, struct walk *w, struct thread *
 		if (result != STEP_ON)
 			break;
 	}
-	if (result != STEP_END)
+	if (result != STEP_END || w->beneath)
 		w->flags |= GPUREC_CUT;
 }
 

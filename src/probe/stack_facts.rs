@@ -139,7 +139,7 @@ fn as_bpf_reads(of: &Layout) -> Option<wire::Python> {
         frame_instruction: of.frame_instruction,
         frame_owner: of.frame_owner,
         frame_entry: of.frame_entry,
-        pad: 0,
+        thread_base_frame: of.thread_base_frame,
         owner_limit: of.owner_limit,
         instruction_kind: of.instruction_kind,
         code_mask: of.code_mask,

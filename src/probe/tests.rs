@@ -156,7 +156,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_python" Python {
             version, interpreters_head, interpreter_next, threads_head, thread_next, thread_id, id_is_pthread,
             thread_frame, thread_from, thread_size, cframe_frame, frame_size, frame_code, frame_previous, frame_instruction, frame_owner, frame_entry,
-            pad, owner_limit, instruction_kind, code_mask, code_from, code_size, check_texts, code_filename, code_name,
+            thread_base_frame, owner_limit, instruction_kind, code_mask, code_from, code_size, check_texts, code_filename, code_name,
             code_firstlineno, code_linetable, code_adaptive, code_first_traceable, unicode_length, unicode_state,
             ascii_data, unicode_data, bytes_size, bytes_data
         }

@@ -58,7 +58,7 @@ pub struct Layout {
     pub owner_limit: u32,
     /// The bits of `frame_code` that are no part of the address.
     pub code_mask: u32,
-    /// In `PyThreadState`, a frame and no pointer: where the chain ends.
+    /// In `PyThreadState`, a pointer to the frame where the chain ends.
     pub thread_base_frame: u32,
     /// In a code object: pointers to str, str, an int, and a pointer to bytes.
     pub code_filename: u32,
