@@ -119,7 +119,7 @@ impl Table {
     pub fn stack(&mut self, pid: u32, key: u64, stack: &Frames) -> Option<Stack<'static>> {
         let python = stack.python.iter();
         let python = python.map(|frame| PythonEntry { frame: self.frame(frame), is_entry: frame.is_entry });
-        let frames = merge(stack.calls, python.collect());
+        let frames = merge(stack.calls, python.collect(), stack.cut);
         // By names: after an exec the same addresses may be other functions.
         let content = self.contents.hasher().hash_one((pid, &frames, stack.cut));
         if let Some(number) = self.contents.get(&content) {
