@@ -328,8 +328,9 @@ enum gpurec_rule_kind {
 struct gpurec_rule {
 	int kind;
 	int frame;
-	int bp;                    /* where the caller's base pointer is, from the frame's end; 0: unchanged */
-	int pad;
+	int bp;                    /* where the caller's base pointer is: from the frame's end, or for RULE_AT_BP from the
+	                            * base pointer */
+	int saves_bp;              /* 0: the caller's base pointer is the same */
 };
 
 /* A Python function, read while a frame of it is on the stack. The bytes of both texts and of a part of the table of

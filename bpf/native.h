@@ -33,38 +33,52 @@ static __always_inline u64 rule_key(u64 seed, u64 ip)
 	return mix(seed, ip);
 }
 
-/* The return address that Linux replaced with the trampoline, if it was this one. Linux lists them from the innermost
- * on; tail calls share one. */
-static __always_inline u64 original(struct task_struct *task, struct walk *w, u64 address)
+/* A return address that is not known: its memory cannot be read, or Linux's list does not have it. */
+#define NOWHERE 1
+
+/* The return address that Linux replaced with the trampoline at this place of the stack. The list begins with the
+ * innermost call. Calls that were left by a jump may still be in it, and tail calls share a place. */
+__attribute__((noinline)) u64 original(u32 key, u64 place)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct walk *w = walk_of(key);
 	struct return_instance *at;
 	u32 i;
 
-	if (address != w->trampoline)
-		return address;
+	if (!w)
+		return NOWHERE;
 	if (w->hidden == 1)
 		w->hidden = (u64)BPF_CORE_READ(task, utask, return_instances);
 	at = (void *)w->hidden;
-	address = 0;
-	for (i = 0; i < 4 && at; i++) {
-		bool chained = BPF_CORE_READ(at, chained);
+	for (i = 0; i < GPUREC_MAX_FRAMES && at; i++) {
+		bool found = BPF_CORE_READ(at, stack) == place;
+		u64 address = BPF_CORE_READ(at, orig_ret_vaddr);
 
-		address = BPF_CORE_READ(at, orig_ret_vaddr);
 		at = BPF_CORE_READ(at, next);
-		if (!chained)
-			break;
+		if (found) {
+			w->hidden = (u64)at;
+			return address;
+		}
 	}
-	w->hidden = (u64)at;
-	return address;
+	return NOWHERE;
+}
+
+static __always_inline u64 return_address_at(u32 key, struct walk *w, u64 place)
+{
+	u64 address;
+
+	if (!peek(w, place, &address))
+		return NOWHERE;
+	return address && address == w->trampoline ? original(key, place) : address;
 }
 
 /* Takes the native frame at `ip`, and finds its caller. */
-static __always_inline u32 step_native(struct task_struct *task, struct walk *w, struct memory *memory)
+static __always_inline u32 step_native(u32 key, struct walk *w, struct memory *memory)
 {
 	u32 number = w->count;
 	struct known_rule *known;
 	struct gpurec_rule *rule;
-	u64 id, end, ip;
+	u64 id, end, ip, bp;
 
 	if (number >= GPUREC_NATIVE_FRAMES)
 		return STEP_CUT;
@@ -90,33 +104,38 @@ static __always_inline u32 step_native(struct task_struct *task, struct walk *w,
 	if (rule->kind == GPUREC_RULE_END)
 		return STEP_END;
 	end = (rule->kind == GPUREC_RULE_SP ? w->sp : w->bp) + (s64)rule->frame;
-	if (rule->kind == GPUREC_RULE_AT_BP)
-		end = peek(w, end);
+	bp = end;
+	if (rule->kind == GPUREC_RULE_AT_BP) {
+		bp = w->bp;
+		if (!peek(w, end, &end))
+			return STEP_CUT;
+	}
 	/* The stack grows down. */
-	if (end <= w->sp)
+	if (end <= w->sp || end & 7)
 		return STEP_CUT;
 	if (end - w->from > w->size)
 		look_up_from(w, w->sp);
-	if (rule->bp)
-		w->bp = peek(w, end + (s64)rule->bp);
+	if (rule->saves_bp && !peek(w, bp + (s64)rule->bp, &w->bp))
+		return STEP_CUT;
 	w->sp = end;
+	w->ip = return_address_at(key, w, end - 8);
+	if (w->ip == NOWHERE)
+		return STEP_CUT;
 	/* 0 in a thread's first function. */
-	w->ip = original(task, w, peek(w, end - 8));
 	return w->ip ? STEP_ON : STEP_END;
 }
 
 /* Takes the next few native frames. */
 __attribute__((noinline)) u32 steps_native(u32 key)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct memory *memory = bpf_task_storage_get(&memories, task, 0, 0);
+	struct memory *memory = bpf_task_storage_get(&memories, bpf_get_current_task_btf(), 0, 0);
 	struct walk *w = walk_of(key);
 	u32 i, result = STEP_CUT;
 
 	if (!w || !memory)
 		return STEP_CUT;
 	for (i = 0; i < STEPS; i++) {
-		result = step_native(task, w, memory);
+		result = step_native(key, w, memory);
 		if (result != STEP_ON)
 			break;
 	}
@@ -157,10 +176,10 @@ __attribute__((noinline)) u32 send_unwind(u32 key)
 /* The caller, and with the rules that BPF has, its callers. */
 static __always_inline void walk_native(u32 key, struct walk *w)
 {
-	u32 i, result = STEP_END;
+	u32 i, result = w->ip == NOWHERE ? STEP_CUT : STEP_END;
 
 	w->unwind.size = 0;
-	for (i = 0; i <= GPUREC_NATIVE_FRAMES / STEPS && w->ip; i++) {
+	for (i = 0; i <= GPUREC_NATIVE_FRAMES / STEPS && w->ip > NOWHERE; i++) {
 		result = steps_native(key);
 		if (result != STEP_ON)
 			break;

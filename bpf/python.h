@@ -102,8 +102,8 @@ static __always_inline u64 frame_in(struct walk *w, const struct gpurec_python *
 		return 0;
 	frame = word_at(w->object, p->thread_frame - p->thread_from);
 	/* A _PyCFrame is on the thread's stack. */
-	if (frame && p->cframe_frame != GPUREC_ABSENT)
-		frame = peek(w, frame + p->cframe_frame);
+	if (frame && p->cframe_frame != GPUREC_ABSENT && !peek(w, frame + p->cframe_frame, &frame))
+		return 0;
 	return frame;
 }
 

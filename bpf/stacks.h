@@ -82,7 +82,7 @@ struct walk {
 	u64 rules;                       /* the seed of the process's rules */
 	u64 ip, sp, bp;                  /* of the next native frame */
 	u64 trampoline;                  /* where Linux redirects probed returns */
-	u64 hidden;                      /* Linux's list of the return addresses that it replaced; 1: not read yet */
+	u64 hidden;                      /* the rest of Linux's list of return addresses that it replaced; 1: not read yet */
 	u32 layout;
 	u32 count;                       /* frames so far */
 	u64 now;
@@ -146,14 +146,16 @@ static __always_inline u64 state_word(struct walk *w, u64 address)
 	return value;
 }
 
-/* A word, from the window if it is there. */
-static __always_inline u64 peek(struct walk *w, u64 address)
+/* A word, from the window if it is there. Returns whether it could be read. */
+static __always_inline bool peek(struct walk *w, u64 address, u64 *word)
 {
 	u64 at = address - w->from;
 
-	if (at < WINDOW && at + 8 <= w->size)
-		return *(u64 *)(w->window + at);
-	return user_word(address);
+	if (at < WINDOW && at + 8 <= w->size) {
+		*word = *(u64 *)(w->window + at);
+		return true;
+	}
+	return !bpf_probe_read_user(word, sizeof(*word), (void *)address);
 }
 
 /* Reads WINDOW bytes from `address` on, or only those in the same page if the memory ends before. */
@@ -385,7 +387,7 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 		look_up_from(w, sp);
 		w->bp = PT_REGS_FP((struct pt_regs *)bpf_task_pt_regs(task));
 	}
-	w->ip = ip ? ip : original(task, w, peek(w, sp));
+	w->ip = ip ? ip : return_address_at(key, w, sp);
 	w->sp = ip ? sp : sp + 8;
 #endif
 	walk_native(key, w);

@@ -160,7 +160,7 @@ struct uprobes_state {
 };
 
 struct vm_area_struct {
-	unsigned long vm_start, vm_end, vm_flags;
+	unsigned long vm_start, vm_end, vm_flags, vm_pgoff;
 	struct file *vm_file;
 };
 
@@ -168,6 +168,7 @@ struct mm_struct {
 	unsigned long start_stack;
 	unsigned long start_code;
 	unsigned long arg_start, arg_end;
+	unsigned long saved_auxv[44];
 	struct uprobes_state uprobes_state;
 };
 
@@ -248,6 +249,7 @@ struct pid {
 };
 
 struct return_instance {
+	unsigned long stack;
 	unsigned long orig_ret_vaddr;
 	bool chained;
 	struct return_instance *next;

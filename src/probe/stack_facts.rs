@@ -79,8 +79,8 @@ impl RuleTable {
     /// `seed` tells the process and its mappings from others.
     pub fn learn(&self, seed: u64, address: u64, rule: Shortcut) {
         let (kind, frame, bp) = match rule {
-            Shortcut::Stop => (wire::RULE_STOP, 0, 0),
-            Shortcut::End => (wire::RULE_END, 0, 0),
+            Shortcut::Stop => (wire::RULE_STOP, 0, None),
+            Shortcut::End => (wire::RULE_END, 0, None),
             Shortcut::Frame { base, offset, bp } => {
                 let kind = match base {
                     FrameBase::Sp => wire::RULE_SP,
@@ -90,7 +90,7 @@ impl RuleTable {
                 (kind, offset, bp)
             }
         };
-        let rule = wire::Rule { kind, frame, bp, pad: 0 };
+        let rule = wire::Rule { kind, frame, bp: bp.unwrap_or(0), saves_bp: bp.is_some().into() };
         // Without room the stack is copied again.
         let _ = self.0.update(&rule_key(seed, address).to_ne_bytes(), wire::bytes(&rule), MapFlags::ANY);
     }

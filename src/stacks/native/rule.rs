@@ -8,7 +8,7 @@ use super::rows::{Base, Row, Rule};
 use super::unwind::Lookup;
 
 const RBP: usize = 6;
-/// DW_OP_breg6 and DW_OP_deref: the address is in memory, from rbp.
+/// DW_OP_breg6, rbp plus a number, and DW_OP_deref, the word there.
 const FROM_RBP: u8 = 0x76;
 const DEREF: u8 = 0x06;
 
@@ -22,8 +22,8 @@ pub enum Shortcut {
     Frame {
         base: FrameBase,
         offset: i32,
-        /// Where the caller's rbp is, from the frame's address; 0: it has not changed.
-        bp: i32,
+        /// Where the caller's rbp is, from the frame's address, or for AtBp from rbp. None: it has not changed.
+        bp: Option<i32>,
     },
 }
 
@@ -53,25 +53,36 @@ fn of_row(row: &Row) -> Option<Shortcut> {
         Some(Rule::At(-8)) => {}
         Some(_) => return None,
     }
-    let bp = match row.rule(RBP) {
-        None | Some(Rule::Same) => 0,
-        Some(Rule::At(offset)) => i32::try_from(*offset).ok()?,
-        Some(_) => return None,
+    let bp = row.rules.iter().find(|(number, _)| usize::from(*number) == RBP).map(|(_, rule)| rule);
+    let (base, offset, bp) = match (&row.cfa, bp) {
+        (Base::Register(number, offset), bp) => {
+            let base = match usize::from(*number) {
+                RSP => FrameBase::Sp,
+                RBP => FrameBase::Bp,
+                _ => return None,
+            };
+            let bp = match bp {
+                None | Some(Rule::Same) => None,
+                Some(Rule::At(offset)) => Some(*offset),
+                Some(_) => return None,
+            };
+            (base, *offset, bp)
+        }
+        // A function that aligns its stack keeps there where its frame ends.
+        (Base::Expression(bytes), Some(Rule::AtExpression(bp))) => {
+            (FrameBase::AtBp, at_bp(bytes, &[DEREF])?, Some(at_bp(bp, &[])?))
+        }
+        _ => return None,
     };
-    let (base, offset) = match &row.cfa {
-        Base::Register(number, offset) if usize::from(*number) == RSP => (FrameBase::Sp, *offset),
-        Base::Register(number, offset) if usize::from(*number) == RBP => (FrameBase::Bp, *offset),
-        Base::Register(..) => return None,
-        Base::Expression(bytes) => (FrameBase::AtBp, at_bp(bytes)?),
-    };
+    let bp = bp.map(i32::try_from).transpose().ok()?;
     Some(Shortcut::Frame { base, offset: i32::try_from(offset).ok()?, bp })
 }
 
-/// The offset in the expression that functions with an aligned stack have.
-fn at_bp(bytes: &[u8]) -> Option<i64> {
+/// The number of an expression that begins at rbp.
+fn at_bp(bytes: &[u8], then: &[u8]) -> Option<i64> {
     match *bytes {
         // A signed number of one byte: bit 6 is its sign.
-        [FROM_RBP, one, DEREF] if one < 0x80 => Some(i64::from((one << 1) as i8 >> 1)),
+        [FROM_RBP, one, ref rest @ ..] if one < 0x80 && rest == then => Some(i64::from((one << 1) as i8 >> 1)),
         _ => None,
     }
 }
@@ -89,16 +100,23 @@ mod tests {
         let ra = (RIP as u8, Rule::At(-8));
         let sp = row(Base::Register(7, 48), vec![ra.clone(), (6, Rule::At(-16))]);
         let frame = |base, offset, bp| Some(Shortcut::Frame { base, offset, bp });
-        assert_eq!(of_row(&sp), frame(FrameBase::Sp, 48, -16));
-        assert_eq!(of_row(&Row::of_frame_pointer()), frame(FrameBase::Bp, 16, -16));
-        let aligned = row(Base::Expression([FROM_RBP, 0x78, DEREF].into()), vec![ra.clone()]);
-        assert_eq!(of_row(&aligned), frame(FrameBase::AtBp, -8, 0));
+        assert_eq!(of_row(&sp), frame(FrameBase::Sp, 48, Some(-16)));
+        assert_eq!(of_row(&Row::of_frame_pointer()), frame(FrameBase::Bp, 16, Some(-16)));
+        let aligned = |rules: &[(u8, Rule)]| {
+            let cfa = Base::Expression([FROM_RBP, 0x78, DEREF].into());
+            of_row(&row(cfa, [std::slice::from_ref(&ra), rules].concat()))
+        };
+        let saved = Rule::AtExpression([FROM_RBP, 0].into());
+        assert_eq!(aligned(&[(6, saved)]), frame(FrameBase::AtBp, -8, Some(0)));
+        assert_eq!(aligned(&[]), None);
         assert_eq!(
             of_row(&row(Base::Register(7, 8), vec![(RIP as u8, Rule::Undefined)])),
             Some(Shortcut::End)
         );
         assert_eq!(of_row(&row(Base::Register(3, 8), vec![ra.clone()])), None);
         assert_eq!(of_row(&row(Base::Register(7, 8), vec![ra.clone(), (6, Rule::Register(3))])), None);
+        assert_eq!(of_row(&row(Base::Register(7, 8), vec![ra.clone(), (6, Rule::Undefined)])), None);
+        assert_eq!(of_row(&row(Base::Register(7, 8), vec![ra.clone()])), frame(FrameBase::Sp, 8, None));
         assert_eq!(of_row(&Row { signal: true, ..sp }), None);
     }
 }
