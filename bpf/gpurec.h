@@ -58,6 +58,7 @@ enum gpurec_kind {
 	GPUREC_CODE = 9,       /* struct gpurec_code: a Python function that a stack refers to */
 	GPUREC_UNWIND = 10,    /* struct gpurec_unwind: a stack that BPF cannot unwind yet */
 	GPUREC_BLOCK = 11,     /* struct gpurec_block: PyTorch's allocator handed out or took back a block */
+	GPUREC_MAPPED = 12,    /* struct gpurec_mapped: a process has mapped code */
 };
 
 enum gpurec_flag {
@@ -316,6 +317,17 @@ struct gpurec_unwind {
 	unsigned long long pad;    /* as long as gpurec_code: see struct walk */
 };
 
+/* A process has mapped a part of a file as code, and whatever was there before is gone. */
+struct gpurec_mapped {
+	struct gpurec_head head;
+	unsigned int pid;
+	unsigned int number;       /* from 0 for each program that the process executes: a gap is a lost record */
+	unsigned long long start;
+	unsigned long long end;
+	unsigned long long offset; /* of `start` in the file */
+	struct gpurec_file file;
+};
+
 /* How to find the caller's frame from a return address: rows of the .eh_frame section. */
 enum gpurec_rule_kind {
 	GPUREC_RULE_STOP = 1,      /* unknown */
@@ -401,6 +413,8 @@ struct gpurec_python_at {
 	unsigned long long runtime; /* the address of _PyRuntime */
 	unsigned int layout;        /* 1 + its index among the layouts; 0: none */
 	unsigned int mappings;      /* grows with each executable mapping of a file */
+	unsigned int sent;          /* number of gpurec_mapped so far */
+	unsigned int pad;
 };
 
 /* A file that gpurec has examined. If it is a Python interpreter: where _PyRuntime is, seen from the executable
@@ -579,6 +593,7 @@ _Static_assert(sizeof(struct gpurec_call) == 88, "call");
 _Static_assert(sizeof(struct gpurec_return) == 48, "return");
 _Static_assert(sizeof(struct gpurec_frame) == 16, "frame");
 _Static_assert(sizeof(struct gpurec_stack) == 48, "stack");
+_Static_assert(sizeof(struct gpurec_mapped) == 88, "mapped");
 _Static_assert(sizeof(struct gpurec_unwind) == 72, "unwind");
 _Static_assert(sizeof(struct gpurec_rule) == 16, "rule");
 _Static_assert(sizeof(struct gpurec_code) == 72, "code");

@@ -21,15 +21,12 @@
 #define SIGNAL_GROUP_EXIT 4
 #define PROT_READ 1
 #define PROT_EXEC 4
-#define VM_EXEC 4
 #define READ_IMPLIES_EXEC 0x0400000
-#define MOST_RANGES 4
 #define ENOENT 2
 #define EEXIST 17
 #define MAP_SHARED 1
 #define MAP_ANONYMOUS 0x20
 #define PROT_WRITE 2
-#define PAGE 4096
 
 /* Unused variables: they carry the record types into this object's BTF, from which the recorder's own types are
  * generated. */
@@ -70,6 +67,7 @@ struct gpurec_python *type_python;
 struct gpurec_python_at *type_python_at;
 struct gpurec_seen *type_seen;
 struct gpurec_unwind *type_unwind;
+struct gpurec_mapped *type_mapped;
 struct gpurec_rule *type_rule;
 enum gpurec_rule_kind type_rule_kind;
 struct gpurec_block *type_block;
@@ -81,6 +79,7 @@ enum gpurec_operation type_operation;
 struct mapping_begun {
 	struct gpurec_new_file file;
 	struct gpurec_seen seen; /* of a file that was examined before */
+	u64 length, offset;
 	u32 is_seen;
 	u32 pad;
 };
@@ -144,20 +143,7 @@ static __always_inline void has_python(const struct gpurec_seen *seen, u64 segme
 	at->layout = seen->layout;
 }
 
-/* The current process has a new executable mapping, so that an address may mean something else from now on. */
-static __always_inline void count_mapping(void)
-{
-	u32 pid = bpf_get_current_pid_tgid() >> 32;
-	struct gpurec_python_at *at, first = {};
-
-	if (!config.stacks)
-		return;
-	at = bpf_map_lookup_elem(&python_at, &pid);
-	if (at)
-		__sync_fetch_and_add(&at->mappings, 1);
-	else
-		bpf_map_update_elem(&python_at, &pid, &first, BPF_NOEXIST);
-}
+#include "mapped.h"
 
 static __always_inline void report_file(const struct gpurec_new_file *what, u16 flags)
 {
@@ -214,8 +200,10 @@ static __always_inline int mmap_begins(struct trace_event_raw_sys_enter *ctx)
 	count_mapping();
 	read_file(&what->file, file);
 	seen = is_seen(&what->file);
-	if (seen && !(config.stacks && seen->layout))
+	if (seen && !config.stacks)
 		return 0;
+	begun.length = ctx->args[1];
+	begun.offset = ctx->args[5];
 	if (seen) {
 		begun.seen = *seen;
 		begun.is_seen = 1;
@@ -241,28 +229,20 @@ static __always_inline int mmap_ends(struct trace_event_raw_sys_exit *ctx)
 		return 0;
 	begun->file.address = ctx->ret;
 	if ((unsigned long)ctx->ret < (unsigned long)-4095) {
+		struct mapped mapped = {
+			.file = begun->file.file,
+			.start = ctx->ret,
+			.end = (ctx->ret + begun->length + PAGE - 1) & ~(u64)(PAGE - 1),
+			.offset = begun->offset,
+		};
+
+		send_mapped(&mapped);
 		if (begun->is_seen)
 			has_python(&begun->seen, ctx->ret);
 		else
 			report_file(&begun->file, 0);
 	}
 	bpf_map_delete_elem(&mapping, &tid);
-	return 0;
-}
-
-struct mapped {
-	struct gpurec_file file;
-	u64 end;
-};
-
-static long mapped_file(struct task_struct *task, struct vm_area_struct *vma, void *to)
-{
-	struct mapped *mapped = to;
-	struct file *file = BPF_CORE_READ(vma, vm_file);
-
-	mapped->end = BPF_CORE_READ(vma, vm_end);
-	if (file && (BPF_CORE_READ(vma, vm_flags) & VM_EXEC))
-		read_file(&mapped->file, file);
 	return 0;
 }
 
@@ -308,6 +288,8 @@ static __always_inline int mprotect_ends(u32 copy, struct trace_event_raw_sys_ex
 			return 0;
 		file.address = at;
 		file.file = mapped.file;
+		if (mapped.file.inode)
+			send_mapped(&mapped);
 		/* Another thread is changing the mappings: the recorder reads them itself. */
 		if (error || (mapped.file.inode && !is_seen(&mapped.file)))
 			report_file(&file, 0);
@@ -437,6 +419,7 @@ static __always_inline int execs(struct task_struct *task, int old_pid, struct l
 		record_exec(task, old_pid);
 	forget_python(task->tgid);
 	count_mapping();
+	send_program(task);
 	read_file(&what.file, BPF_CORE_READ(bprm, file));
 	if (is_watched())
 		what.head.flags = GPUREC_WATCHED;

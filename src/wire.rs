@@ -14,11 +14,11 @@ pub use skeleton::types::{
     gpurec_exit as Exit, gpurec_file as FileKey, gpurec_fork as Fork, gpurec_frame as Frame,
     gpurec_head as Head, gpurec_hook as Hook, gpurec_instant as Instant, gpurec_ioctl_key as IoctlKey,
     gpurec_ioctl_shape as IoctlShape, gpurec_lost as Lost, gpurec_lost_total as LostTotal,
-    gpurec_new_file as NewFile, gpurec_piece as Piece, gpurec_positions as Positions, gpurec_pulse as Pulse,
-    gpurec_python as Python, gpurec_python_at as PythonAt, gpurec_read as Read, gpurec_return as Return,
-    gpurec_rule as Rule, gpurec_seen as Seen, gpurec_site as Site, gpurec_spender as Spender,
-    gpurec_spent as Spent, gpurec_stack as Stack, gpurec_stack_spent as StackSpent, gpurec_state as State,
-    gpurec_unwind as Unwind,
+    gpurec_mapped as Mapped, gpurec_new_file as NewFile, gpurec_piece as Piece,
+    gpurec_positions as Positions, gpurec_pulse as Pulse, gpurec_python as Python,
+    gpurec_python_at as PythonAt, gpurec_read as Read, gpurec_return as Return, gpurec_rule as Rule,
+    gpurec_seen as Seen, gpurec_site as Site, gpurec_spender as Spender, gpurec_spent as Spent,
+    gpurec_stack as Stack, gpurec_stack_spent as StackSpent, gpurec_state as State, gpurec_unwind as Unwind,
 };
 
 /// Names of the header's constants, with the type in which records hold them.
@@ -32,7 +32,7 @@ constants! {
     gpurec_kind as u16 {
         CALL = GPUREC_CALL, RETURN = GPUREC_RETURN, FORK = GPUREC_FORK, EXEC = GPUREC_EXEC,
         EXIT = GPUREC_EXIT, INSTANT = GPUREC_INSTANT, STACK = GPUREC_STACK, CODE = GPUREC_CODE,
-        UNWIND = GPUREC_UNWIND, BLOCK = GPUREC_BLOCK
+        UNWIND = GPUREC_UNWIND, BLOCK = GPUREC_BLOCK, MAPPED = GPUREC_MAPPED
     }
     gpurec_flag as u16 {
         CHAINED = GPUREC_CHAINED, PROCESS_ENDED = GPUREC_PROCESS_ENDED, CUT = GPUREC_CUT,
@@ -111,7 +111,7 @@ macro_rules! wire {
 wire!(
     Head, Call, Return, Fork, Exit, Exec, NewFile, FileKey, Lost, LostTotal, Pulse, Config, Instant, Hook,
     Driver, IoctlKey, IoctlShape, Spender, Spent, State, Capture, Piece, Stack, Frame, Code, Python,
-    PythonAt, Seen, Unwind, Rule, StackSpent, Block, Site, Argument
+    PythonAt, Seen, Unwind, Rule, StackSpent, Block, Site, Argument, Mapped
 );
 
 /// The value at the start of `bytes`, if they are enough.

@@ -152,7 +152,7 @@ fn judge(bytes: &[u8], item: &Item) {
         What::Stack { frames, .. } => frames.native.len() * 8 + frames.python.len() * 16,
         What::Unwind(unwind) => unwind.bytes.len(),
         What::Code(code) => code.name.len() + code.file.len() + code.part.len(),
-        What::Fork { .. } | What::Exit { .. } | What::Block(_) => 0,
+        What::Fork { .. } | What::Exit { .. } | What::Block(_) | What::Mapped(_) => 0,
     };
     assert!(held <= bytes.len(), "{held} bytes out of {}", bytes.len());
 }
@@ -176,6 +176,7 @@ fn fold(mut item: Item) -> Item {
         What::Stack { pid, .. } => *pid = few(*pid),
         What::Unwind(unwind) => unwind.pid = few(unwind.pid),
         What::Block(block) => block.pid = few(block.pid),
+        What::Mapped(mapped) => mapped.pid = few(mapped.pid),
         What::Return { .. } | What::Code(_) => {}
     }
     item

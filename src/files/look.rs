@@ -69,8 +69,11 @@ impl<'a> Looker<'a> {
             Ask::Maps { pid } => Found::Maps(maps::executable_files(pid).map_err(|error| error.to_string())),
             Ask::Early { of } => Found::Early(self.early(of)),
             Ask::Symbol { pid, address } => Found::Symbol(self.symbol(pid, address)),
-            Ask::Unwind { pid, stack } => Found::Unwound(self.native.unwind(pid, &stack)),
-            Ask::Frames { pid, addresses } => Found::Frames(self.native.frames(pid, &addresses)),
+            Ask::Mapped { pid, mapped } => Found::Opened(self.native.open(pid, &mapped)),
+            Ask::Unwind { pid, stack, mapped } => Found::Unwound(self.native.unwind(pid, &stack, &mapped)),
+            Ask::Frames { pid, addresses, mapped } => {
+                Found::Frames(self.native.frames(pid, &addresses, &mapped))
+            }
             Ask::Rank { pid } => Found::Rank(proc::rank_of(pid)),
             Ask::Process { pid } => Found::Process(proc::about(pid).ok().map(Box::new)),
         };

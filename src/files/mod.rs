@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::process::maps::{Mapping, as_text};
+use crate::stacks::Mapped;
 use crate::stacks::native::{Frame, Stack, Unwound};
 use crate::stacks::python::Interpreter;
 use gpurec_elf::Image;
@@ -49,10 +50,13 @@ pub enum Ask {
     Early { of: Early },
     /// The name of the symbol at an address.
     Symbol { pid: u32, address: u64 },
-    /// The calls of a thread, from its registers and a copy of its stack.
-    Unwind { pid: u32, stack: Box<Stack> },
+    /// Opens the file of a mapping, so that it is there when the process has ended.
+    Mapped { pid: u32, mapped: Mapped },
+    /// The calls of a thread, from its registers and a copy of its stack. `mapped`: what is known of where its code is;
+    /// the rest is looked up.
+    Unwind { pid: u32, stack: Box<Stack>, mapped: Vec<Mapped> },
     /// The functions at known return addresses.
-    Frames { pid: u32, addresses: Vec<u64> },
+    Frames { pid: u32, addresses: Vec<u64>, mapped: Vec<Mapped> },
     /// The process's rank in a distributed job.
     Rank { pid: u32 },
     /// The process's name, command line and user.
@@ -117,6 +121,8 @@ pub enum Found {
     Maps(Result<Vec<Mapping>, String>),
     Early(Vec<String>),
     Symbol(Option<String>),
+    /// Whether the file of the mapping is open.
+    Opened(bool),
     Unwound(Unwound),
     /// One list for each address.
     Frames(Vec<Vec<Frame>>),

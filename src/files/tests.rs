@@ -38,7 +38,9 @@ fn ask_a_worker() {
     let mut first = Vec::new();
     for snapshot in &program.snapshots {
         let stack = Box::new(snapshot.stack.clone());
-        let Some(Found::Unwound(unwound)) = side.ask(&Ask::Unwind { pid, stack }, PATIENCE) else {
+        let Some(Found::Unwound(unwound)) =
+            side.ask(&Ask::Unwind { pid, stack, mapped: Vec::new() }, PATIENCE)
+        else {
             panic!("no answer");
         };
         let found: Vec<u64> = unwound.calls.iter().map(|call| call.address).collect();
@@ -51,14 +53,16 @@ fn ask_a_worker() {
     assert_eq!(functions, ["innermost", "inlined", "plain"]);
     assert_eq!(first[0].iter().map(|frame| frame.inlined).collect::<Vec<_>>(), [true, true, false]);
     let addresses = program.snapshots[0].calls.clone();
-    let Some(Found::Frames(frames)) = side.ask(&Ask::Frames { pid, addresses }, PATIENCE) else {
+    let Some(Found::Frames(frames)) = side.ask(&Ask::Frames { pid, addresses, mapped: Vec::new() }, PATIENCE)
+    else {
         panic!("no answer");
     };
     assert_eq!(frames, first);
     // A process that has ended has no code.
     let stack = Box::new(program.snapshots[0].stack.clone());
     drop(program);
-    let Some(Found::Unwound(unwound)) = side.ask(&Ask::Unwind { pid, stack }, PATIENCE) else {
+    let Some(Found::Unwound(unwound)) = side.ask(&Ask::Unwind { pid, stack, mapped: Vec::new() }, PATIENCE)
+    else {
         panic!("no answer");
     };
     assert!(matches!(unwound.cut, Some(Cut::NotCode | Cut::NotOpened)), "{unwound:?}");

@@ -1,15 +1,17 @@
-//! The stacks of calls. In: what BPF read of a thread at a call. Out: a line for each distinct stack, and its number for
-//! the call. Asks a helper process for native functions, and hands BPF the rules by which it unwinds such a stack by
-//! itself the next time. Not here: how frames are named and put in order (stacks).
+//! The stacks of calls. In: what BPF read of a thread at a call, and where processes have their code. Out: a line for
+//! each distinct stack, and its number for the call. Asks a helper process for native functions, and hands BPF the rules
+//! by which it unwinds such a stack by itself the next time. Not here: how frames are named and put in order (stacks).
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::decode::{CodePart, Frames, Item, Unwind, What};
 use crate::files::{Ask, Files, Found, Side};
 use crate::probe::RuleTable;
 use crate::stacks::native::{Frame, Registers, Stack};
-use crate::stacks::{self, Table};
+use crate::stacks::{self, Mapped, MappedFile, Mappings, Table};
 use gpurec_trace::Body;
+use gpurec_trace::bytes::u64_at;
 use gpurec_trace::hash::Map;
 
 /// How long to wait for an answer: a helper process may have to read the symbols of a large library. All waits together
@@ -20,14 +22,18 @@ const SHARE: u32 = 4;
 const MOST_ADDRESSES: usize = 256 << 10;
 /// The most threads whose stack items are awaited. A few are at one time; the others were lost.
 const MOST_WAITING: usize = 4096;
+/// The most files that are remembered as open.
+const MOST_FILES: usize = 64 << 10;
 
 pub struct CallStacks {
     pub table: Table,
     side: Side,
     /// Where BPF looks for how to unwind.
     rules: Option<RuleTable>,
-    /// By seed and return address.
-    functions: Map<(u64, u64), Vec<Frame>>,
+    mappings: Mappings,
+    /// Files that the helper process has opened.
+    opened: HashSet<MappedFile>,
+    functions: Map<Code, Vec<Frame>>,
     /// For a thread: the return addresses beyond those that BPF found, and whether outer ones are missing.
     unwound: Map<u32, (Vec<u64>, bool)>,
     began: Instant,
@@ -36,12 +42,23 @@ pub struct CallStacks {
     pub unnamed: u64,
 }
 
+/// What a return address is.
+#[derive(PartialEq, Eq, Hash)]
+enum Code {
+    /// A place in a file.
+    File(MappedFile, u64),
+    /// By the seed of the process's mappings.
+    Address(u64, u64),
+}
+
 impl CallStacks {
     pub fn new(files: Option<Files>, rules: Option<RuleTable>) -> CallStacks {
         CallStacks {
             table: Table::default(),
             side: Side::new(files),
             rules,
+            mappings: Mappings::default(),
+            opened: HashSet::new(),
             functions: Map::default(),
             unwound: Map::default(),
             began: Instant::now(),
@@ -55,6 +72,7 @@ impl CallStacks {
         match &item.what {
             What::Code(part) => self.table.add(&function(part)),
             What::Unwind(unwind) => self.unwind(item.tid, unwind),
+            What::Mapped(mapped) => self.map(mapped.pid, mapped.number, mapped.what),
             What::Stack { pid, key, seed, frames } => {
                 return self.stack(*pid, item.tid, *key, *seed, frames);
             }
@@ -63,18 +81,59 @@ impl CallStacks {
         None
     }
 
+    /// Keeps up with processes.
+    pub fn follow(&mut self, what: &What) {
+        match what {
+            What::Fork { pid, child } => self.mappings.fork(*pid, *child),
+            What::Exec { pid, .. } => self.mappings.exec(*pid),
+            What::Exit { pid, process: true, .. } => self.mappings.exit(*pid),
+            _ => {}
+        }
+    }
+
+    /// Has a new file opened at once: the process may end before it is needed.
+    fn map(&mut self, pid: u32, number: u32, mapped: Mapped) {
+        self.mappings.add(pid, number, mapped);
+        if self.opened.contains(&mapped.file) {
+            return;
+        }
+        if let Some(Found::Opened(true)) = self.ask(&Ask::Mapped { pid, mapped }) {
+            if self.opened.len() >= MOST_FILES {
+                self.opened.clear();
+            }
+            self.opened.insert(mapped.file);
+        }
+    }
+
+    fn code(&self, pid: u32, seed: u64, address: u64) -> Code {
+        // The call is in front of the address that it returns to.
+        match self.mappings.at(pid, address.wrapping_sub(1)) {
+            Some(mapped) => {
+                Code::File(mapped.file, address.wrapping_sub(mapped.start).wrapping_add(mapped.offset))
+            }
+            None => Code::Address(seed, address),
+        }
+    }
+
     /// Unwinds a copy of the thread's stack. Its stack item comes next.
     fn unwind(&mut self, tid: u32, from: &Unwind) {
+        // Of a stack whose own record was lost.
+        self.unwound.remove(&tid);
         let registers = Registers { ip: from.ip, sp: from.sp, bp: from.bp, others: None };
         let stack = Stack { registers, base: from.sp, bytes: from.bytes.to_vec(), replaced: Vec::new() };
-        let found = self.ask(&Ask::Unwind { pid: from.pid, stack: Box::new(stack) });
+        // Any word may be a return address.
+        let words =
+            (0..from.bytes.len()).step_by(8).filter_map(|at| u64_at(&from.bytes, at)).chain([from.ip]);
+        let mapped = self.mappings.around(from.pid, words.map(|word| word.wrapping_sub(1)));
+        let found = self.ask(&Ask::Unwind { pid: from.pid, stack: Box::new(stack), mapped });
         let Some(Found::Unwound(unwound)) = found else { return };
         let mut addresses = Vec::new();
         for call in unwound.calls {
             if let Some(rules) = &self.rules {
                 rules.learn(from.seed, call.address, call.shortcut);
             }
-            self.remember(from.seed, call.address, call.frames);
+            let code = self.code(from.pid, from.seed, call.address);
+            self.remember(code, call.frames);
             addresses.push(call.address);
         }
         // BPF has the first.
@@ -86,7 +145,7 @@ impl CallStacks {
     }
 
     fn stack(&mut self, pid: u32, tid: u32, key: u64, seed: u64, frames: &Frames) -> Option<Body<'static>> {
-        let unwound = self.unwound.remove(&tid);
+        let unwound = self.unwound.remove(&tid).filter(|_| frames.is_copied);
         if self.table.knows(key) {
             return None;
         }
@@ -98,7 +157,7 @@ impl CallStacks {
         let unnamed = Frame::default();
         let calls: Vec<Vec<Frame>> = addresses
             .iter()
-            .map(|address| match self.functions.get(&(seed, *address)) {
+            .map(|address| match self.functions.get(&self.code(pid, seed, *address)) {
                 Some(known) => known.clone(),
                 None => vec![Frame { offset: *address, ..unnamed.clone() }],
             })
@@ -109,24 +168,31 @@ impl CallStacks {
 
     /// Asks for the functions of addresses that are not known yet.
     fn name(&mut self, pid: u32, seed: u64, addresses: &[u64]) {
-        let new = addresses.iter().filter(|address| !self.functions.contains_key(&(seed, **address)));
-        let new: Vec<u64> = new.copied().collect();
+        let is_new = |address: &&u64| !self.functions.contains_key(&self.code(pid, seed, **address));
+        let new: Vec<u64> = addresses.iter().filter(is_new).copied().collect();
         if new.is_empty() {
             return;
         }
-        match self.ask(&Ask::Frames { pid, addresses: new.clone() }) {
+        let mapped = self.mappings.around(pid, new.iter().map(|address| address.wrapping_sub(1)));
+        match self.ask(&Ask::Frames { pid, addresses: new.clone(), mapped }) {
             Some(Found::Frames(all)) => {
-                new.iter().zip(all).for_each(|(address, frames)| self.remember(seed, *address, frames));
+                for (address, frames) in new.iter().zip(all) {
+                    self.remember(self.code(pid, seed, *address), frames);
+                }
             }
             _ => self.unnamed += new.len() as u64,
         }
     }
 
-    fn remember(&mut self, seed: u64, address: u64, frames: Vec<Frame>) {
+    fn remember(&mut self, code: Code, frames: Vec<Frame>) {
+        // Of a file that could not be opened: the next process may have it still.
+        if frames.iter().all(|frame| frame.module.is_none()) && matches!(code, Code::File(..)) {
+            return;
+        }
         if self.functions.len() >= MOST_ADDRESSES {
             self.functions.clear();
         }
-        self.functions.insert((seed, address), frames);
+        self.functions.insert(code, frames);
     }
 
     fn ask(&mut self, ask: &Ask) -> Option<Found> {

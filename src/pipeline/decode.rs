@@ -2,7 +2,7 @@
 //! record (the caller counts them). Pure: no I/O, no state.
 
 use super::blocks::Facts;
-use crate::stacks::PythonFrame;
+use crate::stacks::{self, MappedFile, PythonFrame};
 use crate::wire::{self, Head};
 use gpurec_cuda::raw::Piece;
 use gpurec_trace::Op;
@@ -71,6 +71,8 @@ pub enum What {
     Unwind(Box<Unwind>),
     /// A part of a Python function that stacks refer to.
     Code(Box<CodePart>),
+    /// A process has mapped code.
+    Mapped(Box<Mapped>),
     /// PyTorch's allocator handed out a block or took it back.
     Block(Block),
 }
@@ -110,6 +112,14 @@ pub struct Unwind {
     pub sp: u64,
     pub bp: u64,
     pub bytes: Box<[u8]>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapped {
+    pub pid: u32,
+    /// From 0 for each program that the process executes.
+    pub number: u32,
+    pub what: stacks::Mapped,
 }
 
 /// A Python function as BPF read it; its table of lines comes in parts.
@@ -267,6 +277,7 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
         }
         wire::CODE => What::Code(Box::new(code(bytes)?)),
         wire::BLOCK => What::Block(block(bytes)?),
+        wire::MAPPED => What::Mapped(Box::new(mapped(bytes)?)),
         _ => return None,
     };
     Some(Item { ts: head.ts, tid: head.tid, seq: head.seq, what })
@@ -289,6 +300,16 @@ fn stack(bytes: &[u8]) -> Option<What> {
     let frames =
         Frames { native, python: python.collect(), cut: has(wire::CUT), is_copied: has(wire::COPIED) };
     Some(What::Stack { pid: r.pid, key: r.key, seed: r.seed, frames })
+}
+
+fn mapped(bytes: &[u8]) -> Option<Mapped> {
+    let r: wire::Mapped = wire::read(bytes)?;
+    let wire::FileKey { inode, device, generation, changed, size } = r.file;
+    // As Linux encodes it.
+    let device = (device >> 20, device & 0xf_ffff);
+    let file = MappedFile { inode, device, generation, changed, size };
+    let what = stacks::Mapped { start: r.start, end: r.end, offset: r.offset, file };
+    Some(Mapped { pid: r.pid, number: r.number, what })
 }
 
 fn code(bytes: &[u8]) -> Option<CodePart> {

@@ -63,7 +63,7 @@ pub trait Sink {
     /// The call's thread ended, or was replaced by exec, before it returned.
     fn died(&mut self, ts: u64, call: &Open);
     fn process(&mut self, item: &Item);
-    /// A stack, or a function that stacks refer to.
+    /// A stack, or what stacks refer to: functions, mappings.
     fn stack(&mut self, _item: &Item) {}
     /// A block of PyTorch's allocator, with the id of the begin of the call around it, and the key of its own stack.
     fn block(&mut self, _item: &Item, _within: Option<u64>) {}
@@ -107,7 +107,7 @@ impl Pairing {
             What::Return { begin, value, pieces, origin, .. } => {
                 self.returned(item, *begin, *value, pieces, *origin, sink);
             }
-            What::Stack { .. } | What::Code(_) | What::Unwind(_) => sink.stack(item),
+            What::Stack { .. } | What::Code(_) | What::Unwind(_) | What::Mapped(_) => sink.stack(item),
             What::Block(block) => self.block(item, block, sink),
             What::Instant { .. } => {
                 let thread = self.threads.get(&item.tid).filter(|_| item.tid != 0);

@@ -520,6 +520,7 @@ impl Sink for Lines {
         if self.processes.is_own(&item.what) {
             return;
         }
+        self.stacks.follow(&item.what);
         let process = match &item.what {
             What::Fork { pid, child } => {
                 self.meaning.process_forked(*pid, *child);

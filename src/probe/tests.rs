@@ -147,7 +147,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_site" Site { operation, pad, arguments }
         "gpurec_argument" Argument { kind, size, is_signed, shift, base, index, value }
         "gpurec_unwind" Unwind { head, pid, size, seed, ip, sp, bp, pad }
-        "gpurec_rule" Rule { kind, frame, bp, pad }
+        "gpurec_rule" Rule { kind, frame, bp, saves_bp }
         "gpurec_frame" Frame { code, position, owner }
         "gpurec_code" Code {
             head, pid, version, code, first_line, first_traceable, lines, at, part, name, file, name_state,

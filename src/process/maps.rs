@@ -233,8 +233,7 @@ fn unescape(path: &[u8]) -> Vec<u8> {
 /// path below the process's root, and below gpurec's own (a chroot shows paths from outside). It accepts a path only if
 /// it leads to the same file.
 pub fn find_mapped(pid: Pid, mapping: &Mapping) -> io::Result<Found> {
-    let direct = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    let first = match find(Path::new(&direct)).and_then(|f| same_file(f, mapping)) {
+    let first = match find(&map_file(pid, mapping)).and_then(|f| same_file(f, mapping)) {
         Ok(found) => return Ok(found),
         Err(error) => error,
     };
@@ -247,10 +246,19 @@ pub fn find_mapped(pid: Pid, mapping: &Mapping) -> io::Result<Found> {
     Err(io::Error::new(first.kind(), format!("{shown}, mapped by process {pid}, cannot be opened: {first}")))
 }
 
-/// False: the process has no mapping from there to there any more. True also where Linux does not say.
-pub fn is_still_mapped(pid: Pid, mapping: &Mapping) -> bool {
-    let path = format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end);
-    !std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+/// The same, but fails if the process does not have that mapping any more. The file may still be there by its path, and
+/// another may be mapped from there to there.
+pub fn find_still_mapped(pid: Pid, mapping: &Mapping) -> io::Result<Found> {
+    match find(&map_file(pid, mapping)) {
+        Ok(found) => same_file(found, mapping),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
+        // Linux does not let it be opened in this way.
+        Err(_) => find_mapped(pid, mapping),
+    }
+}
+
+fn map_file(pid: Pid, mapping: &Mapping) -> PathBuf {
+    format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end).into()
 }
 
 pub fn open_mapped(pid: Pid, mapping: &Mapping) -> io::Result<File> {

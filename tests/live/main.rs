@@ -36,6 +36,7 @@ mod manners;
 mod many;
 mod matrix;
 mod must_show;
+mod natives;
 mod needs;
 mod nonlocal;
 mod opener;

@@ -10,6 +10,7 @@ mod expression;
 mod jit;
 mod lines;
 mod module;
+mod opened;
 mod process;
 mod registers;
 mod rows;
@@ -22,7 +23,9 @@ mod unwind;
 use serde::{Deserialize, Serialize};
 
 use crate::process::Pid;
+use crate::stacks::Mapped;
 use module::Modules;
+use opened::OpenedFiles;
 use process::Processes;
 pub use rule::{FrameBase, Shortcut};
 #[cfg(fuzzing)]
@@ -122,12 +125,19 @@ pub struct Unwound {
 #[derive(Default)]
 pub struct Native {
     processes: Processes,
+    opened: OpenedFiles,
     modules: Modules,
 }
 
 impl Native {
-    pub fn unwind(&mut self, pid: Pid, stack: &Stack) -> Unwound {
-        let mut memory = self.processes.request(pid);
+    /// Opens the file of a mapping, to have it when the process has ended.
+    pub fn open(&mut self, pid: Pid, mapped: &Mapped) -> bool {
+        self.opened.open(pid, mapped).is_some()
+    }
+
+    /// `mapped`: what is known of where the process had its code at that time.
+    pub fn unwind(&mut self, pid: Pid, stack: &Stack, mapped: &[Mapped]) -> Unwound {
+        let mut memory = self.processes.request(pid, mapped, &mut self.opened);
         let (steps, cut) = unwind::walk(stack, &mut |address| memory.row(&mut self.modules, address));
         let mut left = MOST_TEXT;
         let calls = steps.into_iter().map(|step| {
@@ -141,8 +151,8 @@ impl Native {
     }
 
     /// The frames of known return addresses, one list for each address.
-    pub fn frames(&mut self, pid: Pid, addresses: &[u64]) -> Vec<Vec<Frame>> {
-        let mut memory = self.processes.request(pid);
+    pub fn frames(&mut self, pid: Pid, addresses: &[u64], mapped: &[Mapped]) -> Vec<Vec<Frame>> {
+        let mut memory = self.processes.request(pid, mapped, &mut self.opened);
         let mut left = MOST_TEXT;
         let known = addresses.iter().take(MOST_CALLS);
         known.map(|address| within(memory.frames(&mut self.modules, *address, false), &mut left)).collect()

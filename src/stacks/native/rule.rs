@@ -82,7 +82,9 @@ fn of_row(row: &Row) -> Option<Shortcut> {
 fn at_bp(bytes: &[u8], then: &[u8]) -> Option<i64> {
     match *bytes {
         // A signed number of one byte: bit 6 is its sign.
-        [FROM_RBP, one, ref rest @ ..] if one < 0x80 && rest == then => Some(i64::from((one << 1) as i8 >> 1)),
+        [FROM_RBP, one, ref rest @ ..] if one < 0x80 && rest == then => {
+            Some(i64::from((one << 1) as i8 >> 1))
+        }
         _ => None,
     }
 }

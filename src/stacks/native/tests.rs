@@ -29,7 +29,7 @@ fn compare(source: &str, flags: &[&str]) -> usize {
     let mut frames = 0;
     assert!(program.snapshots.len() > 4, "{flags:?}");
     for (at, snapshot) in program.snapshots.iter().enumerate() {
-        let unwound = native.unwind(program.pid(), &snapshot.stack);
+        let unwound = native.unwind(program.pid(), &snapshot.stack, &[]);
         assert_eq!(
             addresses(&unwound),
             snapshot.calls,
@@ -73,7 +73,7 @@ fn each_call_is_found_however_a_program_is_built() {
 fn what_was_not_copied_is_cut() {
     let program = Program::run("unwound.c", &["-O1"], &["deep"]);
     let snapshot = &program.snapshots[0];
-    let unwound = Native::default().unwind(program.pid(), &snapshot.stack);
+    let unwound = Native::default().unwind(program.pid(), &snapshot.stack, &[]);
     assert_eq!(unwound.cut, Some(Cut::Copied));
     let found = addresses(&unwound);
     assert!(found.len() > 50 && snapshot.calls.starts_with(&found), "{found:x?}");
@@ -83,7 +83,7 @@ fn what_was_not_copied_is_cut() {
 fn replaced_return_addresses_are_put_back() {
     let program = Program::run("unwound.c", &["-O2"], &[]);
     let mut native = Native::default();
-    let mut unwind = |stack: &Stack| native.unwind(program.pid(), stack);
+    let mut unwind = |stack: &Stack| native.unwind(program.pid(), stack, &[]);
     let Snapshot { mut stack, calls } = program.snapshots[0].clone();
     let place = unwind(&stack).calls[1].sp - 8;
     let at = (place - stack.base) as usize;
@@ -102,7 +102,7 @@ fn functions_files_and_lines_are_those_of_addr2line() {
         let mut native = Native::default();
         let mut compared = 0;
         for snapshot in &program.snapshots {
-            for call in native.unwind(program.pid(), &snapshot.stack).calls {
+            for call in native.unwind(program.pid(), &snapshot.stack, &[]).calls {
                 let own = call.frames[0].module.as_deref() == program.path().to_str();
                 if !own || call.frames.iter().any(|frame| frame.line.is_none()) {
                     continue;
@@ -128,14 +128,14 @@ fn functions_files_and_lines_are_those_of_addr2line() {
 fn without_debug_information_there_are_symbols() {
     let program = Program::run("unwound.c", &["-O2", "-no-pie"], &[]);
     let snapshot = &program.snapshots[0];
-    let unwound = Native::default().unwind(program.pid(), &snapshot.stack);
+    let unwound = Native::default().unwind(program.pid(), &snapshot.stack, &[]);
     let found = names(&unwound);
     assert_eq!((found[0], found[1], *found.last().unwrap()), ("plain", "main", "_start"));
     let frame = &unwound.calls[0].frames[0];
     assert_eq!(frame.build_id.as_deref(), program.build_id().as_deref());
     assert_eq!((&frame.file, frame.line, frame.inlined), (&None, None, false));
     // The same by known addresses.
-    let frames = Native::default().frames(program.pid(), &[snapshot.calls[0], 5, snapshot.calls[1]]);
+    let frames = Native::default().frames(program.pid(), &[snapshot.calls[0], 5, snapshot.calls[1]], &[]);
     assert_eq!(frames[0], unwound.calls[0].frames);
     assert_eq!(frames[1], [Frame { offset: 5, ..Frame::default() }]);
     assert_eq!(frames[2], unwound.calls[1].frames);
@@ -144,7 +144,7 @@ fn without_debug_information_there_are_symbols() {
 #[test]
 fn a_stripped_program_has_places_only() {
     let program = Program::run("unwound.c", &["-O2", "-s", "-no-pie"], &[]);
-    let unwound = Native::default().unwind(program.pid(), &program.snapshots[0].stack);
+    let unwound = Native::default().unwind(program.pid(), &program.snapshots[0].stack, &[]);
     let frame = &unwound.calls[0].frames[0];
     assert_eq!(frame.function, None);
     assert_eq!(frame.module.as_deref(), program.path().to_str());
@@ -154,7 +154,7 @@ fn a_stripped_program_has_places_only() {
 #[test]
 fn packed_symbols_name_functions() {
     let program = Program::packed("unwound.c", &["-O2", "-no-pie"]);
-    let unwound = Native::default().unwind(program.pid(), &program.snapshots[0].stack);
+    let unwound = Native::default().unwind(program.pid(), &program.snapshots[0].stack, &[]);
     assert_eq!(names(&unwound)[..2], ["plain", "main"]);
 }
 
@@ -162,17 +162,17 @@ fn packed_symbols_name_functions() {
 fn code_made_at_run_time_is_named_by_its_own_user() {
     let program = Program::run("unwound.c", &["-O2"], &["jit"]);
     let stack = &program.snapshots[0].stack;
-    let unnamed = Native::default().unwind(program.pid(), stack);
+    let unnamed = Native::default().unwind(program.pid(), stack, &[]);
     assert_eq!((unnamed.calls.len(), unnamed.cut), (1, Some(Cut::NoTable)));
     assert_eq!(unnamed.calls[0].frames[0].function, None);
     let map = program.perf_map(&format!("{:x} 8 saxpy [tier 1]\n", program.made()));
-    let named = Native::default().unwind(program.pid(), stack);
+    let named = Native::default().unwind(program.pid(), stack, &[]);
     assert_eq!(names(&named)[..3], ["saxpy [tier 1]", "run_made", "main"]);
     assert_eq!(named.cut, None);
     // A map of another user.
     if nix::unistd::geteuid().is_root() {
         std::os::unix::fs::chown(map.path(), Some(4242), None).unwrap();
-        assert_eq!(Native::default().unwind(program.pid(), stack), unnamed);
+        assert_eq!(Native::default().unwind(program.pid(), stack, &[]), unnamed);
     }
 }
 
@@ -192,11 +192,11 @@ fn stacks_that_make_no_sense_end() {
         }
         stack.registers.bp ^= state & 0xff;
         stack.registers.sp = stack.registers.sp.wrapping_add(state & 0x18);
-        assert!(native.unwind(program.pid(), &stack).calls.len() <= MOST_CALLS);
+        assert!(native.unwind(program.pid(), &stack, &[]).calls.len() <= MOST_CALLS);
     }
     // Outside of the copy.
     let mut stack = good.clone();
     stack.registers.sp = 0x1000;
-    assert_eq!(native.unwind(program.pid(), &stack).cut, Some(Cut::Copied));
-    assert_eq!(native.unwind(0, good).cut, Some(Cut::NotCode));
+    assert_eq!(native.unwind(program.pid(), &stack, &[]).cut, Some(Cut::Copied));
+    assert_eq!(native.unwind(0, good, &[]).cut, Some(Cut::NotCode));
 }

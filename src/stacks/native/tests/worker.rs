@@ -1,6 +1,6 @@
 //! What requests rest on: their messages, and mappings that are as listed.
 
-use crate::process::maps;
+use crate::process::maps::{self, Mapping};
 use crate::stacks::native::{Frame, Registers, Stack, Unwound};
 
 #[test]
@@ -8,10 +8,12 @@ fn a_mapping_that_is_gone_is_known_to_be() {
     let own = std::process::id();
     let mapped = maps::executable_memory(own).unwrap();
     let mapping = mapped.files.first().unwrap();
-    assert!(maps::is_still_mapped(own, mapping));
+    assert!(maps::find_still_mapped(own, mapping).is_ok());
     let mut other = mapping.clone();
     other.end += 4096;
-    assert!(!maps::is_still_mapped(own, &other));
+    assert!(maps::find_still_mapped(own, &other).is_err());
+    let other = Mapping { inode: mapping.inode + 1, ..mapping.clone() };
+    assert!(maps::find_still_mapped(own, &other).is_err());
     let code = a_mapping_that_is_gone_is_known_to_be as fn() as usize as u64;
     assert!(mapped.file_at(code).is_some() && !mapped.is_other(code));
     assert_eq!(mapped.files, maps::executable_mappings(own).unwrap());
