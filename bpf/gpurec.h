@@ -34,7 +34,8 @@ enum gpurec_limit {
 	GPUREC_PYTHON_FRAMES = 128,   /* Python frames of a stack */
 	GPUREC_NATIVE_FRAMES = 64,    /* native frames of a stack */
 	GPUREC_FRAMES = 256,          /* room for both; a power of two */
-	GPUREC_COPY = 6144,           /* bytes of a thread's stack that are copied for unwinding */
+	GPUREC_COPY = 6104,           /* bytes of a thread's stack that are copied for unwinding, behind its registers */
+	GPUREC_REGISTERS = 5,         /* those that a function keeps, besides the base pointer: rbx, r12 to r15 */
 	GPUREC_RULES = 65536,         /* return addresses that BPF can unwind from */
 	GPUREC_PYTHONS = 64,          /* layouts of Python interpreters */
 	GPUREC_STACKS = 65536,        /* stacks, and Python functions, that BPF knows to be in the recorder's hands */
@@ -304,8 +305,8 @@ struct gpurec_stack {
 	unsigned long long seed;   /* distinguishes the process's mappings from earlier ones: see rule_key */
 };
 
-/* Where the native frames of the thread's next stack go on beyond its last, which has no rule. Bytes of the thread's
- * stack from `sp` on follow. */
+/* Where the native frames of the thread's next stack go on beyond its last, which has no rule. GPUREC_REGISTERS words
+ * and bytes of the thread's stack from `sp` on follow. */
 struct gpurec_unwind {
 	struct gpurec_head head;
 	unsigned int pid;
@@ -314,7 +315,7 @@ struct gpurec_unwind {
 	unsigned long long ip;
 	unsigned long long sp;
 	unsigned long long bp;
-	unsigned long long pad;    /* as long as gpurec_code: see struct walk */
+	unsigned long long has_registers; /* the words are the registers there. As long as gpurec_code: see struct walk */
 };
 
 /* A process has mapped a part of a file as code, and whatever was there before is gone. */

@@ -142,30 +142,79 @@ __attribute__((noinline)) u32 steps_native(u32 key)
 	return result;
 }
 
+/* Registers by which some functions find their frame. BPF knows them at the call only: outer functions may have changed
+ * them, and saved them anywhere. */
+static __always_inline void copy_registers(struct walk *w)
+{
+	u64 *to = (u64 *)w->bytes;
+#if defined(__TARGET_ARCH_x86)
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	to[0] = regs->bx;
+	to[1] = regs->r12;
+	to[2] = regs->r13;
+	to[3] = regs->r14;
+	to[4] = regs->r15;
+	w->unwind.has_registers = w->count == 1;
+#else
+	w->unwind.has_registers = 0;
+#endif
+}
+
+/* Puts the return addresses that Linux replaced back into a copy of the stack. */
+__attribute__((noinline)) u32 put_back(u32 key, u32 size)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct walk *w = walk_of(key);
+	struct return_instance *at;
+	u32 i;
+
+	if (!w || !w->trampoline)
+		return 0;
+	at = BPF_CORE_READ(task, utask, return_instances);
+	for (i = 0; i < GPUREC_MAX_FRAMES && at; i++) {
+		u64 place = BPF_CORE_READ(at, stack) - w->sp, address = BPF_CORE_READ(at, orig_ret_vaddr);
+
+		at = BPF_CORE_READ(at, next);
+		if (place > GPUREC_COPY - 8 || place + 8 > size)
+			continue;
+		/* Not of a call that was left. */
+		if (*(u64 *)(w->bytes + GPUREC_REGISTERS * 8 + place) == w->trampoline)
+			*(u64 *)(w->bytes + GPUREC_REGISTERS * 8 + place) = address;
+	}
+	return 0;
+}
+
 /* Sends a part of the thread's stack, from which the recorder unwinds it and learns the rules. */
 __attribute__((noinline)) u32 send_unwind(u32 key)
 {
 	struct walk *w = walk_of(key);
 	u32 size = GPUREC_COPY;
+	u8 *to;
 
 	if (!w)
 		return 0;
+	to = w->bytes + GPUREC_REGISTERS * 8;
 	w->size = 0;
-	if (bpf_probe_read_user(w->bytes, GPUREC_COPY, (void *)w->sp)) {
-		/* The stack ends before that. */
-		size = 4096 - (w->sp & 4095);
-		if (size > GPUREC_COPY || bpf_probe_read_user(w->bytes, size, (void *)w->sp))
-			size = 0;
+	if (bpf_probe_read_user(to, size, (void *)w->sp)) {
+		/* The stack ends before that: with the next page, or with this one. */
+		size = 8192 - (w->sp & 4095);
+		if (size > GPUREC_COPY || bpf_probe_read_user(to, size, (void *)w->sp)) {
+			size = 4096 - (w->sp & 4095);
+			if (size > GPUREC_COPY || bpf_probe_read_user(to, size, (void *)w->sp))
+				return 0;
+		}
 	}
+	put_back(key, size);
 	fill_head(&w->unwind.head, GPUREC_UNWIND, 0, 0);
+	copy_registers(w);
 	w->unwind.pid = w->stack.pid;
 	w->unwind.size = size;
 	w->unwind.seed = w->rules;
 	w->unwind.ip = w->ip;
 	w->unwind.sp = w->sp;
 	w->unwind.bp = w->bp;
-	w->unwind.pad = 0;
-	if (!size || !send_record(&w->unwind, sizeof(w->unwind) + size))
+	if (!send_record(&w->unwind, sizeof(w->unwind) + GPUREC_REGISTERS * 8 + size))
 		return 0;
 	w->flags |= GPUREC_COPIED;
 	/* Only this call has this key. */

@@ -102,7 +102,7 @@ struct walk {
 	};
 	union {                          /* the walk is over when bytes are sent */
 		u8 window[WINDOW + RAW];
-		u8 bytes[2 * GPUREC_TEXT + GPUREC_LINES];
+		u8 bytes[GPUREC_REGISTERS * 8 + GPUREC_COPY];
 	};
 };
 
@@ -209,11 +209,11 @@ static __always_inline u32 read_text(struct walk *w, const struct gpurec_python 
 }
 
 /* No more than what is left of a walk behind the record's beginning: the last scratch has nothing behind it. */
-#define LONGEST (sizeof(struct gpurec_code) + 2 * GPUREC_TEXT + GPUREC_LINES)
+#define LONGEST (sizeof(struct gpurec_unwind) + GPUREC_REGISTERS * 8 + GPUREC_COPY)
 #define STACK_SIZES(each) each(192) each(384) each(768) each(1536) each(3072) each(LONGEST)
 
-_Static_assert(__builtin_offsetof(struct walk, code) + LONGEST <= sizeof(struct walk), "code");
-_Static_assert(sizeof(struct gpurec_unwind) + GPUREC_COPY <= LONGEST, "unwind");
+_Static_assert(__builtin_offsetof(struct walk, unwind) + LONGEST <= sizeof(struct walk), "unwind");
+_Static_assert(sizeof(struct gpurec_code) + 2 * GPUREC_TEXT + GPUREC_LINES <= LONGEST, "code");
 _Static_assert(sizeof(struct gpurec_stack) + GPUREC_FRAMES * sizeof(struct gpurec_frame) <= LONGEST, "stack");
 
 #define SEND_STACK(limit)                           \

@@ -16,7 +16,7 @@ use crate::files::select::Selection;
 use crate::host::early;
 use crate::process::maps::{self, Found as Mapped, Mapping};
 use crate::process::proc;
-use crate::stacks::native::Native;
+use crate::stacks::native::{self, Native};
 use crate::stacks::python;
 use gpurec_elf::{self as elf, Kind};
 use gpurec_trace::HookError;
@@ -70,6 +70,7 @@ impl<'a> Looker<'a> {
             Ask::Early { of } => Found::Early(self.early(of)),
             Ask::Symbol { pid, address } => Found::Symbol(self.symbol(pid, address)),
             Ask::Mapped { pid, mapped } => Found::Opened(self.native.open(pid, &mapped)),
+            Ask::Code { pid } => Found::Code(native::code(pid)),
             Ask::Unwind { pid, stack, mapped } => Found::Unwound(self.native.unwind(pid, &stack, &mapped)),
             Ask::Frames { pid, addresses, mapped } => {
                 Found::Frames(self.native.frames(pid, &addresses, &mapped))

@@ -52,6 +52,8 @@ pub enum Ask {
     Symbol { pid: u32, address: u64 },
     /// Opens the file of a mapping, so that it is there when the process has ended.
     Mapped { pid: u32, mapped: Mapped },
+    /// All code that a process has mapped from files.
+    Code { pid: u32 },
     /// The calls of a thread, from its registers and a copy of its stack. `mapped`: what is known of where its code is;
     /// the rest is looked up.
     Unwind { pid: u32, stack: Box<Stack>, mapped: Vec<Mapped> },
@@ -123,6 +125,7 @@ pub enum Found {
     Symbol(Option<String>),
     /// Whether the file of the mapping is open.
     Opened(bool),
+    Code(Option<Vec<Mapped>>),
     Unwound(Unwound),
     /// One list for each address.
     Frames(Vec<Vec<Frame>>),

@@ -58,9 +58,20 @@ fn ask_a_worker() {
         panic!("no answer");
     };
     assert_eq!(frames, first);
-    // A process that has ended has no code.
+    let Some(Found::Code(Some(mapped))) = side.ask(&Ask::Code { pid }, PATIENCE) else { panic!("no answer") };
+    for one in &mapped {
+        let found = side.ask(&Ask::Mapped { pid, mapped: *one }, PATIENCE);
+        assert!(matches!(found, Some(Found::Opened(true))), "{found:?}");
+    }
+    // The code of a process that has ended is in the files that were opened before, if it is known where.
     let stack = Box::new(program.snapshots[0].stack.clone());
+    let calls = program.snapshots[0].calls.clone();
     drop(program);
+    let ask = Ask::Unwind { pid, stack: stack.clone(), mapped };
+    let Some(Found::Unwound(unwound)) = side.ask(&ask, PATIENCE) else { panic!("no answer") };
+    let found: Vec<u64> = unwound.calls.iter().map(|call| call.address).collect();
+    assert_eq!((found, unwound.cut), (calls, None));
+    assert_eq!(unwound.calls[0].frames, first[0]);
     let Some(Found::Unwound(unwound)) = side.ask(&Ask::Unwind { pid, stack, mapped: Vec::new() }, PATIENCE)
     else {
         panic!("no answer");

@@ -31,6 +31,8 @@ pub struct CallStacks {
     /// Where BPF looks for how to unwind.
     rules: Option<RuleTable>,
     mappings: Mappings,
+    /// BPF reports mappings.
+    has_reports: bool,
     /// Files that the helper process has opened.
     opened: HashSet<MappedFile>,
     functions: Map<Code, Vec<Frame>>,
@@ -52,12 +54,14 @@ enum Code {
 }
 
 impl CallStacks {
-    pub fn new(files: Option<Files>, rules: Option<RuleTable>) -> CallStacks {
+    /// `has_reports`: BPF reports what recorded processes map.
+    pub fn new(files: Option<Files>, rules: Option<RuleTable>, has_reports: bool) -> CallStacks {
         CallStacks {
             table: Table::default(),
             side: Side::new(files),
             rules,
             mappings: Mappings::default(),
+            has_reports,
             opened: HashSet::new(),
             functions: Map::default(),
             unwound: Map::default(),
@@ -93,6 +97,7 @@ impl CallStacks {
 
     /// Has a new file opened at once: the process may end before it is needed.
     fn map(&mut self, pid: u32, number: u32, mapped: Mapped) {
+        self.meet(pid);
         self.mappings.add(pid, number, mapped);
         if self.opened.contains(&mapped.file) {
             return;
@@ -102,6 +107,16 @@ impl CallStacks {
                 self.opened.clear();
             }
             self.opened.insert(mapped.file);
+        }
+    }
+
+    /// Learns what a process that was running before has mapped.
+    fn meet(&mut self, pid: u32) {
+        if self.has_reports
+            && !self.mappings.knows(pid)
+            && let Some(Found::Code(Some(list))) = self.ask(&Ask::Code { pid })
+        {
+            self.mappings.begin(pid, list);
         }
     }
 
@@ -119,7 +134,8 @@ impl CallStacks {
     fn unwind(&mut self, tid: u32, from: &Unwind) {
         // Of a stack whose own record was lost.
         self.unwound.remove(&tid);
-        let registers = Registers { ip: from.ip, sp: from.sp, bp: from.bp, others: None };
+        self.meet(from.pid);
+        let registers = Registers { ip: from.ip, sp: from.sp, bp: from.bp, others: from.others };
         let stack = Stack { registers, base: from.sp, bytes: from.bytes.to_vec(), replaced: Vec::new() };
         // Any word may be a return address.
         let words =
@@ -149,6 +165,7 @@ impl CallStacks {
         if self.table.knows(key) {
             return None;
         }
+        self.meet(pid);
         let mut addresses = frames.native.clone();
         let (outer, mut cut) = unwound.unwrap_or((Vec::new(), frames.is_copied));
         addresses.extend(outer);

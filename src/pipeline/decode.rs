@@ -6,6 +6,7 @@ use crate::stacks::{self, MappedFile, PythonFrame};
 use crate::wire::{self, Head};
 use gpurec_cuda::raw::Piece;
 use gpurec_trace::Op;
+use gpurec_trace::bytes::u64_at;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
@@ -111,6 +112,8 @@ pub struct Unwind {
     pub ip: u64,
     pub sp: u64,
     pub bp: u64,
+    /// rbx, r12, r13, r14 and r15, where they are known.
+    pub others: Option<[u64; wire::REGISTERS]>,
     pub bytes: Box<[u8]>,
 }
 
@@ -271,9 +274,15 @@ pub fn decode(bytes: &[u8]) -> Option<Item> {
         wire::STACK => stack(bytes)?,
         wire::UNWIND => {
             let r: wire::Unwind = wire::read(bytes)?;
-            let bytes = behind(bytes, size_of::<wire::Unwind>(), r.size as usize)?;
+            let start = size_of::<wire::Unwind>();
+            let mut others = [0; wire::REGISTERS];
+            for (at, register) in others.iter_mut().enumerate() {
+                *register = u64_at(bytes, start + 8 * at)?;
+            }
+            let others = (r.has_registers != 0).then_some(others);
+            let bytes = behind(bytes, start + 8 * wire::REGISTERS, r.size as usize)?;
             let wire::Unwind { pid, seed, ip, sp, bp, .. } = r;
-            What::Unwind(Box::new(Unwind { pid, seed, ip, sp, bp, bytes }))
+            What::Unwind(Box::new(Unwind { pid, seed, ip, sp, bp, others, bytes }))
         }
         wire::CODE => What::Code(Box::new(code(bytes)?)),
         wire::BLOCK => What::Block(block(bytes)?),

@@ -143,11 +143,12 @@ fn every_struct_is_laid_out_as_the_header_says() {
             entry, exit, second_at, second_size, status, has_status, second_inline
         }
         "gpurec_stack" Stack { head, pid, natives, pythons, key, seed }
-        "gpurec_block" Block { head, pid, operation, known, sp, arguments }
+        "gpurec_block" Block { head, pid, operation, known, sp, stack, arguments }
         "gpurec_site" Site { operation, pad, arguments }
         "gpurec_argument" Argument { kind, size, is_signed, shift, base, index, value }
-        "gpurec_unwind" Unwind { head, pid, size, seed, ip, sp, bp, pad }
+        "gpurec_unwind" Unwind { head, pid, size, seed, ip, sp, bp, has_registers }
         "gpurec_rule" Rule { kind, frame, bp, saves_bp }
+        "gpurec_mapped" Mapped { head, pid, number, start, end, offset, file }
         "gpurec_frame" Frame { code, position, owner }
         "gpurec_code" Code {
             head, pid, version, code, first_line, first_traceable, lines, at, part, name, file, name_state,
@@ -160,7 +161,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
             code_firstlineno, code_linetable, code_adaptive, code_first_traceable, unicode_length, unicode_state,
             ascii_data, unicode_data, bytes_size, bytes_data
         }
-        "gpurec_python_at" PythonAt { runtime, layout, mappings }
+        "gpurec_python_at" PythonAt { runtime, layout, mappings, sent, pad }
         "gpurec_seen" Seen { from_code, layout, pad }
         "gpurec_state" State { phase, kernel, may_pause }
         "gpurec_pulse" Pulse { alive_ns, stop_allowed }

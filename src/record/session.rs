@@ -223,7 +223,8 @@ fn start_recorder(
     let mut lines = Lines::new(handoff.map(LineWriter::new), live, start).asking(&from.files);
     if config.stacks.is_some() {
         let rules = RuleTable::new(&session.probes.base).context(MAPS)?;
-        lines = lines.with_stacks(&from.files, rules);
+        let has_reports = !session.probes.base.is_for_everyone();
+        lines = lines.with_stacks(&from.files, rules, has_reports);
     }
     if matches!(config.target, Target::All) {
         lines = lines.leaving_out(proc::process_tree(std::process::id()));

@@ -1,6 +1,6 @@
 //! What code processes have at which address. In: their executable mappings as BPF reports them, forks, execs and exits,
 //! in order. Out: the file at an address, as it was at that time. Of a process that was running before the recording,
-//! or of which a report was lost, nothing is known here. Pure.
+//! or of which a report was lost, somebody has to say what it has mapped (`begin`). Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ impl Mapped {
 /// The mappings of one process.
 #[derive(Clone, Default)]
 struct Process {
-    /// The number of the next report.
-    next: u32,
+    /// The number of the next report. None: any.
+    next: Option<u32>,
     /// In the order of their addresses, without overlaps.
     list: Arc<Vec<Mapped>>,
 }
@@ -58,7 +58,21 @@ impl Mappings {
     /// The process executes a new program.
     pub fn exec(&mut self, pid: u32) {
         self.exit(pid);
-        self.known.insert(pid, Process::default());
+        self.known.insert(pid, Process { next: Some(0), ..Process::default() });
+    }
+
+    /// The mappings of a process as they are now, in order. Reports from before may follow: they do no harm.
+    pub fn begin(&mut self, pid: u32, list: Vec<Mapped>) {
+        self.exit(pid);
+        if list.len() <= MOST_OF_ONE {
+            self.count += list.len();
+            self.known.insert(pid, Process { next: None, list: Arc::new(list) });
+            self.bound();
+        }
+    }
+
+    pub fn knows(&self, pid: u32) -> bool {
+        self.known.contains_key(&pid)
     }
 
     pub fn fork(&mut self, parent: u32, child: u32) {
@@ -79,10 +93,10 @@ impl Mappings {
         let Some(process) = self.known.get_mut(&pid) else { return };
         let before = process.list.len();
         // A report was lost.
-        if number != process.next || before >= MOST_OF_ONE {
+        if process.next.is_some_and(|next| number != next) || before >= MOST_OF_ONE {
             return self.exit(pid);
         }
-        process.next += 1;
+        process.next = Some(number.wrapping_add(1));
         put(Arc::make_mut(&mut process.list), mapped);
         self.count = self.count - before + process.list.len();
         self.bound();
@@ -189,5 +203,11 @@ mod tests {
         assert_eq!([at(&all, 2, 0x5000), at(&all, 2, 0x7000)], [None, None]);
         all.exit(1);
         assert_eq!((at(&all, 1, 0x1000), all.count), (None, 0));
+        // It was running before.
+        all.begin(3, vec![mapped(0x1000, 0x2000, 1)]);
+        all.add(3, 7, mapped(0x5000, 0x6000, 2));
+        assert_eq!([at(&all, 3, 0x1000), at(&all, 3, 0x5000)], [Some((1, 0x100)), Some((2, 0x100))]);
+        all.add(3, 9, mapped(0x5000, 0x6000, 2));
+        assert!(!all.knows(3));
     }
 }

@@ -20,7 +20,35 @@ fn one_of_each() -> Vec<Vec<u8>> {
         wire::bytes(&fork).to_vec(),
         exec(3, 0, b"ls\0"),
         wire::bytes(&exit).to_vec(),
+        wire::bytes(&mapped()).to_vec(),
+        unwind(1),
     ]
+}
+
+fn mapped() -> wire::Mapped {
+    let file = wire::FileKey { inode: 7, device: 8 << 20 | 1, generation: 2, changed: 3, size: 4 };
+    let head = head(wire::MAPPED, 0, 9, 5, 0, 0);
+    wire::Mapped { head, pid: 4, number: 6, start: 0x1000, end: 0x2000, offset: 0x100, file }
+}
+
+/// With the five registers and 16 bytes of the stack.
+fn unwind(has_registers: u64) -> Vec<u8> {
+    let head = head(wire::UNWIND, 0, 9, 5, 0, 0);
+    let record = wire::Unwind { head, pid: 4, size: 16, seed: 1, ip: 2, sp: 3, bp: 4, has_registers };
+    let words = [10u64, 11, 12, 13, 14, 15, 16];
+    [wire::bytes(&record), &words.map(u64::to_ne_bytes).concat()].concat()
+}
+
+#[test]
+fn a_mapping_and_a_copied_stack() {
+    let Some(Item { what: What::Mapped(found), .. }) = decode(wire::bytes(&mapped())) else { panic!() };
+    assert_eq!((found.pid, found.number, found.what.file.device), (4, 6, (8, 1)));
+    assert_eq!((found.what.start, found.what.end, found.what.offset), (0x1000, 0x2000, 0x100));
+    for (has_registers, others) in [(0, None), (1, Some([10, 11, 12, 13, 14]))] {
+        let Some(Item { what: What::Unwind(found), .. }) = decode(&unwind(has_registers)) else { panic!() };
+        assert_eq!((found.ip, found.sp, found.bp, found.others), (2, 3, 4, others));
+        assert_eq!(*found.bytes, *[15u64, 16].map(u64::to_ne_bytes).concat());
+    }
 }
 
 #[test]

@@ -23,7 +23,8 @@ mod unwind;
 use serde::{Deserialize, Serialize};
 
 use crate::process::Pid;
-use crate::stacks::Mapped;
+use crate::process::maps::{self, Mapping};
+use crate::stacks::{Mapped, MappedFile};
 use module::Modules;
 use opened::OpenedFiles;
 use process::Processes;
@@ -127,6 +128,16 @@ pub struct Native {
     processes: Processes,
     opened: OpenedFiles,
     modules: Modules,
+}
+
+/// The code that a process has mapped now. What only Linux knows of the files is left out.
+pub fn code(pid: Pid) -> Option<Vec<Mapped>> {
+    let mappings = maps::executable_mappings(pid).ok()?.into_iter().map(|mapping| {
+        let Mapping { start, end, offset, dev, inode, .. } = mapping;
+        let file = MappedFile { inode, device: dev, generation: 0, changed: 0, size: 0 };
+        Mapped { start, end, offset, file }
+    });
+    Some(mappings.collect())
 }
 
 impl Native {
