@@ -235,12 +235,19 @@ fn native_frames_are_right_however_a_program_is_built() {
 
 /// `words`: the library and the function that the program calls. Inside other recorded calls it sees Linux's own return
 /// addresses, so the truth is a run without gpurec.
-fn compare_inside(room: &Room, options: &[&str], path: &str, words: &[&str], prefix: &str) {
+fn compare_inside(
+    room: &Room,
+    backends: Vec<&str>,
+    options: &[&str],
+    path: &str,
+    words: &[&str],
+    prefix: &str,
+) {
     let words = [&[path, "3"], words].concat();
     let mut alone = room.command(path);
     alone.args(&words[1..]).env("LD_LIBRARY_PATH", Path::new(LIBRARY).parent().unwrap());
     let truth = printed(&room.run(alone).exited(0).text(), "calls");
-    for backend in needs::every_backend() {
+    for backend in backends {
         is_seldom_cut(backend, || {
             let file = room.text(&format!("trace-{}.jsonl", room.number()));
             let mut gpurec =
@@ -268,12 +275,12 @@ fn replaced_return_addresses_are_the_original_ones() {
     live(|room| {
         let path = build(room, "unwound.cc", "c++", &["-O2"]);
         let options = ["--only", "cudaMalloc", "--only", "cuMemAlloc_v2", "--stacks=cuMemAlloc_v2"];
-        compare_inside(room, &options, &path, &[RUNTIME, "cudaMalloc"], "libcudart.so.13");
+        compare_inside(room, needs::backends(), &options, &path, &[RUNTIME, "cudaMalloc"], "libcudart.so.13");
         let path = build(room, "unwound_hidden.c", "cc", &["-O2"]);
         let library = room.compile("libx.c", "libx.so.1", &["-shared", "-fPIC", "-Wl,-soname,libx.so.1"]);
         let lib = format!("{library}:x_*");
         let options = ["--only", "x_*", "--lib", &lib, "--stacks=x_leaf"];
-        compare_inside(room, &options, &path, &[&library, "x_leaf"], "none");
+        compare_inside(room, needs::every_backend(), &options, &path, &[&library, "x_leaf"], "none");
     });
 }
 
