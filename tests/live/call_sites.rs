@@ -2,7 +2,7 @@
 //! In: programs/leak.py and hidden.py, on the stand-in libcuda.
 //! Not here: whether frames are right (python_stacks).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -92,9 +92,10 @@ fn a_summary_has_the_stacks_of_each_role() {
             .said(&format!("  alloc   {}: 40 calls", done.site("load_batch")));
         let report = json(room, &["report", "stacks", "--role", "alloc", "--json", &done.file]);
         let rows = report["stacks"].as_array().unwrap().iter();
-        let sites: Vec<&str> = rows.map(|row| row["call_site"].as_str().unwrap()).collect();
+        // A site has several stacks if the first ones are cut.
+        let sites: BTreeSet<&str> = rows.map(|row| row["call_site"].as_str().unwrap()).collect();
         let expected = ["load_batch", "forward", "keep_history"].map(|function| done.site(function));
-        assert_eq!(sites, expected, "by bytes: {report}");
+        assert_eq!(sites, expected.iter().map(String::as_str).collect(), "{report}");
     });
 }
 
