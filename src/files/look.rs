@@ -69,7 +69,9 @@ impl<'a> Looker<'a> {
             Ask::Maps { pid } => Found::Maps(maps::executable_files(pid).map_err(|error| error.to_string())),
             Ask::Early { of } => Found::Early(self.early(of)),
             Ask::Symbol { pid, address } => Found::Symbol(self.symbol(pid, address)),
-            Ask::Mapped { pid, mapped } => Found::Opened(self.native.open(pid, &mapped)),
+            Ask::Mapped { all } => {
+                Found::Opened(all.iter().map(|(pid, mapped)| self.native.open(*pid, mapped)).collect())
+            }
             Ask::Code { pid } => Found::Code(native::code(pid)),
             Ask::Unwind { pid, stack, mapped } => Found::Unwound(self.native.unwind(pid, &stack, &mapped)),
             Ask::Frames { pid, addresses, mapped } => {

@@ -50,8 +50,8 @@ pub enum Ask {
     Early { of: Early },
     /// The name of the symbol at an address.
     Symbol { pid: u32, address: u64 },
-    /// Opens the file of a mapping, so that it is there when the process has ended.
-    Mapped { pid: u32, mapped: Mapped },
+    /// Opens the files of mappings, so that they are there when their processes have ended.
+    Mapped { all: Vec<(u32, Mapped)> },
     /// All code that a process has mapped from files.
     Code { pid: u32 },
     /// The calls of a thread, from its registers and a copy of its stack. `mapped`: what is known of where its code is;
@@ -123,8 +123,8 @@ pub enum Found {
     Maps(Result<Vec<Mapping>, String>),
     Early(Vec<String>),
     Symbol(Option<String>),
-    /// Whether the file of the mapping is open.
-    Opened(bool),
+    /// For each mapping whether its file is open.
+    Opened(Vec<bool>),
     Code(Option<Vec<Mapped>>),
     Unwound(Unwound),
     /// One list for each address.

@@ -59,10 +59,9 @@ fn ask_a_worker() {
     };
     assert_eq!(frames, first);
     let Some(Found::Code(Some(mapped))) = side.ask(&Ask::Code { pid }, PATIENCE) else { panic!("no answer") };
-    for one in &mapped {
-        let found = side.ask(&Ask::Mapped { pid, mapped: *one }, PATIENCE);
-        assert!(matches!(found, Some(Found::Opened(true))), "{found:?}");
-    }
+    let all = mapped.iter().map(|one| (pid, *one)).collect();
+    let Some(Found::Opened(opened)) = side.ask(&Ask::Mapped { all }, PATIENCE) else { panic!("no answer") };
+    assert!(opened.len() == mapped.len() && !opened.contains(&false), "{opened:?}");
     // The code of a process that has ended is in the files that were opened before, if it is known where.
     let stack = Box::new(program.snapshots[0].stack.clone());
     let calls = program.snapshots[0].calls.clone();

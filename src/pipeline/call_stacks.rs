@@ -76,7 +76,10 @@ impl CallStacks {
         match &item.what {
             What::Code(part) => self.table.add(&function(part)),
             What::Unwind(unwind) => self.unwind(item.tid, unwind),
-            What::Mapped(mapped) => self.map(mapped.pid, mapped.number, mapped.what),
+            What::Mapped(mapped) => {
+                self.meet(mapped.pid);
+                self.mappings.add(mapped.pid, mapped.number, mapped.what);
+            }
             What::Stack { pid, key, seed, frames } => {
                 return self.stack(*pid, item.tid, *key, *seed, frames);
             }
@@ -95,18 +98,18 @@ impl CallStacks {
         }
     }
 
-    /// Has a new file opened at once: the process may end before it is needed.
-    fn map(&mut self, pid: u32, number: u32, mapped: Mapped) {
-        self.meet(pid);
-        self.mappings.add(pid, number, mapped);
-        if self.opened.contains(&mapped.file) {
+    /// Has new files opened at once, before anything else of these processes: they may end soon.
+    pub fn open(&mut self, mut all: Vec<(u32, Mapped)>) {
+        all.retain(|(_, mapped)| !self.opened.contains(&mapped.file));
+        if all.is_empty() {
             return;
         }
-        if let Some(Found::Opened(true)) = self.ask(&Ask::Mapped { pid, mapped }) {
+        if let Some(Found::Opened(opened)) = self.ask(&Ask::Mapped { all: all.clone() }) {
             if self.opened.len() >= MOST_FILES {
                 self.opened.clear();
             }
-            self.opened.insert(mapped.file);
+            let opened = all.iter().zip(opened).filter(|(_, is_open)| *is_open);
+            self.opened.extend(opened.map(|((_, mapped), _)| mapped.file));
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::decode::{self, Item};
+use super::decode::{self, Item, What};
 use super::messages::{
     Coming, Message, MessageKind, is_of_blocks, touches_contexts, touches_memory, write_until,
 };
@@ -208,6 +208,7 @@ impl Worker {
     fn round(&mut self) -> bool {
         let now = monotonic_ns();
         let (mut records, mut more) = (0, false);
+        let mut mapped = Vec::new();
         self.lines.hurry = self.rings.iter().any(Ring::fills);
         for (i, ring) in self.rings.iter_mut().enumerate() {
             if !self.order.wants(i) {
@@ -218,7 +219,12 @@ impl Worker {
                 records += 1;
                 *cut += u64::from(decode::is_cut(bytes));
                 match decode::decode(bytes) {
-                    Some(item) => order.push(i, item),
+                    Some(item) => {
+                        if let What::Mapped(new) = &item.what {
+                            mapped.push((new.pid, new.what));
+                        }
+                        order.push(i, item);
+                    }
                     None => *undecoded += 1,
                 }
             });
@@ -229,6 +235,7 @@ impl Worker {
             }
             more |= stopped == Stopped::Many;
         }
+        self.lines.stacks.open(mapped);
         // A paused process resumes while its records are still being written. If writing blocks, this thread blocks
         // too, and then so does a process that fills the rings again.
         if let Some(pauses) = &self.pauses

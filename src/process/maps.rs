@@ -36,6 +36,8 @@ pub struct Mapping {
 /// reads line by line and cuts a path that is longer than a system call accepts: such a file is found through its
 /// mapping.
 const LONGEST_LINE: u64 = 256 + libc::PATH_MAX as u64;
+/// What Linux puts behind the path of a file that is gone.
+const DELETED: &[u8] = b" (deleted)";
 /// At most this much is kept of one process's mappings. Typical ones take a few hundred kilobytes.
 const MOST: usize = 16 << 20;
 /// Bytes of each mapping without its path.
@@ -188,7 +190,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     if inode == 0 || perms.get(2) != Some(&b'x') || path.first() != Some(&b'/') {
         return None;
     }
-    let unmarked = path.strip_suffix(b" (deleted)");
+    let unmarked = path.strip_suffix(DELETED);
     let (start, end) = pair(range, b'-')?;
     let (major, minor) = pair(dev, b':')?;
     Some(Mapping {
@@ -257,8 +259,22 @@ pub fn find_still_mapped(pid: Pid, mapping: &Mapping) -> io::Result<Found> {
     }
 }
 
+/// The path of a mapping with exactly these ends, and whether the file is deleted.
+pub fn path_of_mapping(pid: Pid, start: u64, end: u64) -> io::Result<(PathBuf, bool)> {
+    let path = std::fs::read_link(map_files(pid, start, end))?;
+    let bytes = path.as_os_str().as_bytes();
+    Ok(match bytes.strip_suffix(DELETED) {
+        Some(unmarked) => (OsString::from_vec(unmarked.to_owned()).into(), true),
+        None => (path, false),
+    })
+}
+
 fn map_file(pid: Pid, mapping: &Mapping) -> PathBuf {
-    format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end).into()
+    map_files(pid, mapping.start, mapping.end)
+}
+
+fn map_files(pid: Pid, start: u64, end: u64) -> PathBuf {
+    format!("/proc/{pid}/map_files/{start:x}-{end:x}").into()
 }
 
 pub fn open_mapped(pid: Pid, mapping: &Mapping) -> io::Result<File> {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::module::Key;
 use crate::process::Pid;
-use crate::process::maps;
+use crate::process::maps::{self, Found, Mapping};
 use crate::stacks::{Mapped, MappedFile};
 
 /// The most files that are kept open.
-const MOST: usize = 256;
+const MOST: usize = 768;
 
 pub struct OpenedFile {
     pub file: File,
@@ -30,17 +30,32 @@ impl OpenedFiles {
         if let Some(known) = self.known.get(&mapped.file) {
             return Some(known.clone());
         }
-        let mapping = maps::executable_mapping_at(pid, mapped.start).ok()??;
-        if (mapping.inode, mapping.dev) != (mapped.file.inode, mapped.file.device) {
-            return None;
-        }
-        let found = maps::find_mapped(pid, &mapping).ok()?;
-        let (file, key) = (found.open().ok()?, Key::of(&found.meta));
-        let opened = Arc::new(OpenedFile { file, key, path: mapping.path });
+        let opened = Arc::new(at_once(pid, mapped).or_else(|| by_list(pid, mapped))?);
         if self.known.len() >= MOST {
             self.known.clear();
         }
         self.known.insert(mapped.file, opened.clone());
         Some(opened)
     }
+}
+
+/// The list of mappings is long, and a process that starts has a new one again and again.
+fn at_once(pid: Pid, mapped: &Mapped) -> Option<OpenedFile> {
+    let (path, deleted) = maps::path_of_mapping(pid, mapped.start, mapped.end).ok()?;
+    let Mapped { start, end, offset, file } = *mapped;
+    let mapping = Mapping { start, end, offset, dev: file.device, inode: file.inode, path, deleted };
+    opened(maps::find_still_mapped(pid, &mapping).ok()?, mapping.path)
+}
+
+/// Linux may have split the mapping, or joined it with another.
+fn by_list(pid: Pid, mapped: &Mapped) -> Option<OpenedFile> {
+    let mapping = maps::executable_mapping_at(pid, mapped.start).ok()??;
+    if (mapping.inode, mapping.dev) != (mapped.file.inode, mapped.file.device) {
+        return None;
+    }
+    opened(maps::find_mapped(pid, &mapping).ok()?, mapping.path)
+}
+
+fn opened(found: Found, path: PathBuf) -> Option<OpenedFile> {
+    Some(OpenedFile { file: found.open().ok()?, key: Key::of(&found.meta), path })
 }
