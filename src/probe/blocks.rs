@@ -60,6 +60,10 @@ impl Blocks {
         for place in found {
             let name = place.full_name();
             let Some(probe) = allocator::find(&name) else { continue };
+            // Two hooks at one place would record each block twice.
+            if all.places.iter().any(|known| known.offset == place.site) {
+                continue;
+            }
             let Some(id) = number(&name) else {
                 all.not_hooked.push(numbers::refusal(&name));
                 continue;

@@ -352,8 +352,10 @@ impl Probes {
         }
         elf::few(&mut library.not_hooked);
         let has_place = |probe: &&Probe| {
-            let places = blocks.places.iter().enumerate().filter(|(_, place)| place.probe() == probe.id);
-            places.into_iter().any(|(index, _)| refused.iter().all(|(refused, _)| *refused != index))
+            let mut places = blocks.places.iter().enumerate();
+            places.any(|(index, place)| {
+                place.probe() == probe.id && refused.iter().all(|(refused, _)| *refused != index)
+            })
         };
         library.blocks = blocks.probes.iter().filter(has_place).count();
     }
