@@ -156,7 +156,8 @@ class Bench:
             self.stop_all()
             if not self.options.keep:
                 shutil.rmtree(self.folder, ignore_errors=True)
-        self.take(samples, figures)
+            # Also of a part that is interrupted.
+            self.take(samples, figures)
         self.name = ""
 
     def take(self, samples, figures):
@@ -169,6 +170,7 @@ class Bench:
                 self.missing(f"there is no value for: {figure.text}")
 
     def write(self):
+        self.built.mkdir(parents=True, exist_ok=True)
         with open(self.built / "bench.csv", "w", newline="") as out:
             rows = csv.writer(out)
             rows.writerow(["part", "case", "tool", "what", "round", "value"])

@@ -18,20 +18,29 @@ from .frame import Failed, Figure, Sample, part
 from .hooks import CPU, WALL, batches, samples
 from .tools import Empty, Programs, Recorder, cpus, end_line, recorded
 
-WORKS = ["launch", "inference", "training"]
-MINUTES = 6.5  # no round begins that would end later
+WORKS = ["launch", "inference", "training", "cnn"]
+MINUTES = 8.3  # no round begins that would end later
 MS = "ms a step"
 EMPTY = "empty program"  # on all the functions that gpurec hooks: what no recorder can go below
 ONLY = "cuLaunch*"
 EMPTY_ONLY = f"{EMPTY} on {ONLY}"
+BEFORE = "gpurec before"  # another binary: --before
+STACKS = "gpurec --stacks"
+PROFILER = "torch.profiler"
 RECORDING = {
     "gpurec": [],
+    BEFORE: [],
+    STACKS: ["--stacks"],
     "gpurec --kernel": ["--kernel"],
     f"gpurec --only {ONLY}": ["--only", ONLY],
+    "gpurec --budget 2": ["--budget", "2"],
     "gpurec --budget 5": ["--budget", "5"],
 }
+TOOLS = ["nothing", EMPTY, EMPTY_ONLY, *RECORDING, PROFILER]
+NOT_BY_ITSELF = ["gpurec --budget 2"]  # only with --tools
 TARGETS = {
     ("inference", "gpurec"): "<= 1.05",
+    ("inference", STACKS): "<= 1.05",
     ("launch", "gpurec"): "<= 2.2",
     ("launch", f"gpurec --only {ONLY}"): "<= 1.2",
     ("launch", "gpurec --budget 5"): "<= 1.08",
@@ -75,50 +84,69 @@ class Worker:
         self.process.wait()
 
 
-@part("gpu", "(h) on a GPU: PyTorch with nothing, with gpurec, with torch.profiler; 7 minutes, not without --gpu", 12)
+@part("gpu", "(h) on a GPU: PyTorch with nothing, with gpurec, with torch.profiler; 9 minutes, not without --gpu", 12)
 def gpu(bench):
-    began = time.monotonic()
-    until = began + MINUTES * 60
+    until = time.monotonic() + MINUTES * 60
     wanted = list_of_tools(bench)
+    # Before anything is measured: then they are there too if the rest ends early.
+    yield from figures(wanted)
     tools = list(wanted)
-    plain, profiled = Worker(bench, "plain", until), Worker(bench, "profiled", until)
-    for worker in [plain, profiled]:
+    workers = {tool: Worker(bench, name, until) for tool, name in processes(tools).items()}
+    for worker in workers.values():
         about = worker.ready()
         bench.say(f"{about['gpu']}, torch {about['torch']}, steps a loop {about['steps']}")
-    programs = compiled(bench)
+    with_empty = any(tool.startswith(EMPTY) for tool in tools)
+    programs = compiled(bench) if with_empty else None
     if not programs:
         tools = [tool for tool in tools if not tool.startswith(EMPTY)]
-    yield from one_against_many(bench, programs)
+    if not bench.options.tools:
+        yield from one_against_many(bench, programs)
+    yield from rounds(bench, programs, workers, tools, until)
+    for worker in workers.values():
+        worker.end()
+
+
+def rounds(bench, programs, workers, tools, until):
     longest = 0
     for number in bench.each_round():
         start = time.monotonic()
         if start + longest > until:
             bench.say(f"the time is over after {number} rounds")
-            break
+            return
         for tool in bench.in_turn(number, tools):
-            if tool == "torch.profiler":
-                yield from profiler_round(bench, profiled)
-            else:
-                try:
-                    if tool.startswith(EMPTY):
-                        yield from empty_round(bench, programs, plain, tool)
-                    else:
-                        yield from gpurec_round(bench, plain, tool)
-                except Failed as failed:
-                    bench.missing(f"{tool}: {failed}")
-                    tools.remove(tool)
+            try:
+                if tool == PROFILER:
+                    yield from profiler_round(workers[PROFILER])
+                elif tool.startswith(EMPTY):
+                    yield from empty_round(bench, programs, workers["nothing"], tool)
+                else:
+                    yield from gpurec_round(bench, workers["nothing"], tool)
+            except Failed as failed:
+                bench.missing(f"{tool}: {failed}")
+                tools.remove(tool)
         longest = max(longest, time.monotonic() - start)
-    plain.end()
-    profiled.end()
-    yield from figures(wanted)
+        bench.say(f"round {number + 1} took {time.monotonic() - start:.0f} s")
+
+
+def processes(tools):
+    """The processes that work, with their names: one for torch.profiler alone, one for all else."""
+    wanted = {"nothing": "plain"} if any(tool != PROFILER for tool in tools) else {}
+    return {**wanted, **({PROFILER: "profiled"} if PROFILER in tools else {})}
 
 
 def list_of_tools(bench):
-    tools = ["nothing", EMPTY, EMPTY_ONLY, *RECORDING, "torch.profiler"]
+    """Those asked for, or all; those that the binaries and options do not allow are left out."""
+    asked = bench.options.tools
+    tools = asked or [tool for tool in TOOLS if tool not in NOT_BY_ITSELF]
+    if not bench.options.before:
+        if asked and BEFORE in asked:
+            bench.missing(f"{BEFORE}: --before names no binary")
+        tools = [tool for tool in tools if tool != BEFORE]
     said = subprocess.run([bench.gpurec, "--help"], capture_output=True, text=True).stdout
-    if not re.search(r"^\s+(-\w, )?--budget\b", said, re.M):
-        bench.say("this gpurec has no --budget: left out")
-        tools.remove("gpurec --budget 5")
+    for option in ["--budget", "--stacks"]:
+        if not re.search(rf"^\s+(-\w, )?{option}\b", said, re.M):
+            bench.say(f"this gpurec has no {option}: left out")
+            tools = [tool for tool in tools if option not in tool]
     return tools
 
 
@@ -156,7 +184,8 @@ def gpurec_round(bench, worker, tool):
         return
     trace = bench.folder / "gpu.jsonl"
     options = ["-q", *RECORDING[tool], "-o", trace, "--pid", str(worker.process.pid)]
-    recorder = Recorder(bench, options, stdin=subprocess.DEVNULL)
+    binary = bench.options.before if tool == BEFORE else bench.gpurec
+    recorder = Recorder(bench, options, binary=binary, stdin=subprocess.DEVNULL)
     try:
         until_attached(recorder, trace)
         for one in loops(worker, tool):
@@ -202,11 +231,11 @@ def calls_a_launch(trace):
         yield Sample("launch", "gpurec", "API calls a launch", calls / launches)
 
 
-def profiler_round(bench, worker):
+def profiler_round(worker):
     for work in WORKS:
         worker.run(work)
         yield Sample(work, "nothing, beside torch.profiler", MS, worker.run(work))
-        yield Sample(work, "torch.profiler", MS, worker.run(work, "profile"))
+        yield Sample(work, PROFILER, MS, worker.run(work, "profile"))
 
 
 def one_against_many(bench, programs):
@@ -229,11 +258,19 @@ def one_against_many(bench, programs):
 def figures(tools):
     for work in WORKS:
         for tool in tools:
-            beside = "nothing, beside torch.profiler" if tool == "torch.profiler" else "nothing"
+            beside = "nothing, beside torch.profiler" if tool == PROFILER else "nothing"
             if tool != "nothing":
                 target = TARGETS.get((work, tool), "")
                 yield Figure(f"{work}: {tool} ÷ nothing", (work, tool, MS), over=(work, beside, MS), target=target)
         for recording, floor in [("gpurec", EMPTY), (f"gpurec --only {ONLY}", EMPTY_ONLY)]:
-            yield Figure(f"{work}: {recording} ÷ {floor}", (work, recording, MS), over=(work, floor, MS))
-    yield Figure("launch: API calls a launch", ("launch", "gpurec", "API calls a launch"))
-    yield Figure("events lost, everything recorded", ("all loops", "gpurec", "lost"), target="<= 0")
+            if {recording, floor} <= set(tools):
+                yield Figure(f"{work}: {recording} ÷ {floor}", (work, recording, MS), over=(work, floor, MS))
+        for one, other, target in [("gpurec", BEFORE, "<= 1.03"), (STACKS, "gpurec", "<= 1.5")]:
+            if {one, other} <= set(tools):
+                target = "" if (one, work) == (STACKS, "inference") else target
+                yield Figure(f"{work}: {one} ÷ {other}", (work, one, MS), over=(work, other, MS), target=target)
+    if "gpurec" in tools:
+        yield Figure("launch: API calls a launch", ("launch", "gpurec", "API calls a launch"))
+    for tool in ["gpurec", STACKS]:
+        if tool in tools:
+            yield Figure(f"events lost, {tool}", ("all loops", tool, "lost"), target="<= 0")

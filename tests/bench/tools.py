@@ -65,9 +65,9 @@ class Programs:
 class Recorder:
     """gpurec, started. What it said is in `said` at the end, its own CPU time (without its command's) in `cpu_s`."""
 
-    def __init__(self, bench, options, command=(), cpu=None, **more):
+    def __init__(self, bench, options, command=(), cpu=None, binary=None, **more):
         self.errors = bench.folder / f"gpurec.{time.monotonic_ns()}.txt"
-        words = [bench.gpurec, *options, *(["--", *command] if command else [])]
+        words = [binary or bench.gpurec, *options, *(["--", *command] if command else [])]
         pin = {} if cpu is None else {"preexec_fn": lambda: os.sched_setaffinity(0, [cpu])}
         more = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, **more}
         with open(self.errors, "w") as errors:
