@@ -1,0 +1,107 @@
+"""What recording costs PyTorch. In: scripts/bench --gpu. Out: its medians and figures as tables, and cost.csv with every
+sample; also of a benchmark that ended early.
+"""
+
+import csv
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+
+from bench import gpu as bench_gpu
+
+from .frame import ROOT, Failed, part
+
+ROUNDS = 11
+LONGEST = 575  # seconds; a command on the machine has 600
+TOOLS = ["nothing", "gpurec", bench_gpu.BEFORE, "gpurec --budget 2", bench_gpu.STACKS, bench_gpu.PROFILER]
+MS = bench_gpu.MS
+
+
+@part("cost", "Cost: PyTorch with gpurec, with --stacks, with torch.profiler")
+def cost(machine, section):
+    folder = machine.made / "cost"
+    with section.step("The benchmark"):
+        status, said = benchmark(machine, folder)
+        rounds = [line for line in said.splitlines() if "round" in line or "steps a loop" in line or "left out" in line]
+        section.block("\n".join(rounds) or said[-1000:])
+        if status:
+            failures = [line for line in said.splitlines() if "NOT MEASURED" in line]
+            section.not_measured("\n".join(failures) or f"scripts/bench ended with {status}: {said[-500:]}")
+    with section.step("Medians"):
+        samples = samples_of(folder / "bench/bench.csv")
+        shutil.copy(folder / "bench/bench.csv", machine.out / "cost.csv")
+        section.say("Every sample is in cost.csv. Milliseconds a step, the median of the rounds (number of rounds):")
+        medians(section, samples)
+    with section.step("Figures"):
+        figures(section, folder / "bench/figures.csv")
+
+
+def benchmark(machine, folder):
+    tools = [tool for tool in TOOLS if machine.before or tool != bench_gpu.BEFORE]
+    words = [sys.executable, ROOT / "scripts/bench", "--gpu", "--gpurec", machine.gpurec, "--rounds", ROUNDS]
+    words += ["--tools", ",".join(tools), *(["--before", machine.before] if machine.before else [])]
+    log = machine.made / "bench.txt"
+    with open(log, "w") as out:
+        process = subprocess.Popen(
+            [str(word) for word in words],
+            env={**os.environ, "CARGO_TARGET_DIR": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=out,
+        )
+        try:
+            status = process.wait(LONGEST)
+        except subprocess.TimeoutExpired:
+            # It writes what it has.
+            process.terminate()
+            try:
+                status = process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                status = process.wait()
+    return status, log.read_text(errors="replace")
+
+
+def samples_of(path):
+    """By (case, tool, what) the values, round by round."""
+    samples = defaultdict(list)
+    if not path.exists():
+        raise Failed("the benchmark wrote no samples: the reason is above")
+    with open(path, newline="") as rows:
+        for row in csv.DictReader(rows):
+            samples[row["case"], row["tool"], row["what"]].append(float(row["value"]))
+    if not samples:
+        raise Failed("the benchmark measured nothing: the reason is above")
+    return samples
+
+
+def medians(section, samples):
+    tools = list(dict.fromkeys(tool for _, tool, what in samples if what == MS))
+    rows = []
+    for work in bench_gpu.WORKS:
+        cells = [samples.get((work, tool, MS)) for tool in tools]
+        rows.append([work, *(f"{statistics.median(c):.4g} ({len(c)})" if c else "-" for c in cells)])
+    section.table(["loop", *tools], rows)
+    others = [(key, values) for key, values in samples.items() if key[2] != MS]
+    section.table(
+        ["of", "tool", "what", "median", "most"],
+        [[*key, f"{statistics.median(values):.6g}", f"{max(values):.6g}"] for key, values in others],
+    )
+
+
+def figures(section, path):
+    with open(path, newline="") as rows:
+        rows = list(csv.DictReader(rows))
+    missed = [row["figure"] for row in rows if row["reached"] == "NO"]
+    section.table(
+        ["figure", "median", "half of them within", "rounds", "target", "reached"],
+        [
+            [row["figure"], row["median"], f"{row['quartile1']} .. {row['quartile3']}", row["rounds"], row["target"]]
+            + [row["reached"]]
+            for row in rows
+        ],
+    )
+    section.say(f"Targets missed: {', '.join(missed) or 'none'}.")
