@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 
 ROLES = ["launch", "copy", "sync", "alloc"]
+# A block of PyTorch's allocator is handed out where memory may be allocated.
+BLOCK = "block"
 WORDS = [*ROLES, "set", "free", "graph"]
 MARK = re.compile(rf"#\s*((?:{'|'.join(WORDS)})\b\??(?:,\s*(?:{'|'.join(WORDS)})\b\??)*)\s*$")
 # These allocate, copy and wait when they are set up, wherever they are first used.
@@ -41,15 +43,16 @@ class Verdict:
         return self.text in ("wrong", "missing")
 
 
-def judged(marked, rows, roles=ROLES):
+def judged(marked, rows):
     """rows: (role, line, calls, by_library)."""
     verdicts, seen = [], set()
     for role, line, calls, by_library in rows:
         must, may = marked.get(line, (set(), set()))
-        fits = role in must or role in may
-        text = "ok" if fits else "set-up of a library" if by_library and role != "launch" else "wrong"
+        word = "alloc" if role == BLOCK else role
+        fits = word in must or word in may
+        text = "ok" if fits else "set-up of a library" if by_library and role not in ("launch", BLOCK) else "wrong"
         verdicts.append(Verdict(role, line, calls, text))
         seen.add((role, line))
     for line, (must, _) in marked.items():
-        verdicts += [Verdict(role, line, 0, "missing") for role in roles if role in must and (role, line) not in seen]
+        verdicts += [Verdict(role, line, 0, "missing") for role in ROLES if role in must and (role, line) not in seen]
     return verdicts

@@ -58,6 +58,7 @@ def of_stacks(section, found):
         f"Frames in a stack: {min(depths)} to {max(depths)}, quartiles {', '.join(f'{q:g}' for q in quartiles)}. "
         f"Lost records: {end.get('lost')}. Complete: {end.get('complete')} {end.get('incomplete_because') or ''}"
     )
+    section.say(f"Lines of PyTorch's blocks with a stack of their own: {sum(found.blocks.values())}.")
     if without:
         section.say(f"Without a stack: {Counter(found.without).most_common(8)}.")
 
@@ -101,7 +102,8 @@ def of_lines(machine, section, trace, found, program):
     text = program.read_text()
     source, marked = text.splitlines(), marks.marks(text)
     rows, examples, others = [], {}, defaultdict(Counter)
-    for role in marks.ROLES:
+    roles = [*marks.ROLES, *([marks.BLOCK] if found.blocks else [])]
+    for role in roles:
         report = json.loads(machine.read("report", "stacks", "--role", role, "--by", "count", "--json", trace))
         if not report.get("stacks"):
             section.check(False, f"no call of role {role} has a stack")
@@ -111,7 +113,7 @@ def of_lines(machine, section, trace, found, program):
             rows.append((role, line, count, by_library))
             examples[role, line] = stack
     verdicts = marks.judged(marked, rows)
-    for role in marks.ROLES:
+    for role in roles:
         show_role(section, role, [verdict for verdict in verdicts if verdict.role == role], others[role], source)
     wrong = [verdict for verdict in verdicts if verdict.is_wrong]
     named = "; ".join(f"{verdict.role} at line {verdict.line}: {verdict.text}" for verdict in wrong)

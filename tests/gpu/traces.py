@@ -34,7 +34,7 @@ class Stack:
     def line_in(self, program):
         """Of the innermost frame of that file."""
         path = str(program)
-        return next((frame["line"] for frame in self.python() if frame["file"] == path), None)
+        return next((frame.get("line") for frame in self.python() if frame["file"] == path), None)
 
     def native_end(self):
         """The outermost native frame: where the native part ends."""
@@ -49,14 +49,14 @@ class Stack:
 
 
 def module_of(frame):
-    return Path(frame["module"] or "").name
+    return Path(frame.get("module") or "").name
 
 
 def text_of(frame):
     if frame["kind"] == "python":
-        return f"{Path(frame['file']).name}:{frame['line']} {frame['function']}"
-    function = frame["function"]
-    place = function if function and len(function) <= 120 else f"{function[:117]}..." if function else frame["offset"]
+        return f"{Path(frame['file']).name}:{frame.get('line')} {frame['function']}"
+    function = frame.get("function")
+    place = function if function and len(function) <= 120 else f"{function[:117]}..." if function else frame.get("offset")
     return f"{place} ({module_of(frame)})"
 
 
@@ -95,7 +95,7 @@ def calls(trace_lines):
     for line in trace_lines:
         kind = line.get("type")
         if kind == "stack":
-            found.stacks[line["stack"]] = Stack(line["frames"], line["cut"])
+            found.stacks[line["stack"]] = Stack(line["frames"], line.get("cut", False))
         elif kind == "userspace" and line.get("phase") == "B":
             if "stack" in line:
                 found.by_stack[line["stack"]] += 1
