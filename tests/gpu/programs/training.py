@@ -37,6 +37,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     batch = torch.randn(256, WIDTH, device="cuda")  # launch, alloc?
     target = torch.zeros_like(batch)  # alloc?, launch?, set?
+    value = None
     for number in range(steps):
         loss = step(model, optimizer, batch, target)
         if number % 10 == 9:
