@@ -63,7 +63,7 @@ def training():
 
 
 def cnn():
-    """A small convolutional net, as beginners train it: each batch comes from the host, each step waits for its loss."""
+    """A small convolutional net, as many train it: each batch comes from the host, each step waits for its loss."""
     layers = []
     for before, after in [(3, 32), (32, 64), (64, 128)]:
         layers += [torch.nn.Conv2d(before, after, 3, padding=1), torch.nn.BatchNorm2d(after), torch.nn.ReLU()]

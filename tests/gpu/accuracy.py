@@ -1,6 +1,6 @@
-"""Whether figures are right on real software. In: recordings of programs that know what they did. Out: for failed calls,
-leaks, devices and contexts, what the trace says against what the program says; and what `report waste` finds, for a
-person to judge.
+"""Whether figures are right on real software. In: recordings of programs that know what they did. Out: for failed
+calls, leaks, devices and contexts, what the trace says against what the program says; and what `report waste` finds,
+for a person to judge.
 """
 
 import json
@@ -54,12 +54,12 @@ def judged_failures(report, printed, site):
     expected = printed["num_ooms"] + printed["num_alloc_retries"]
     rows = [row for row in report["errors"] if row["function"] == "cudaMalloc"]
     count, asked = sum(row["count"] for row in rows), [row["asked_bytes"] for row in rows]
-    last = (report.get("before_first") or [{}])
-    first = [call for call in last if call["function"] == "cudaMalloc"][-1:] if last[0] else []
+    first = [call for call in report.get("before_first") or [] if call["function"] == "cudaMalloc"][-1:]
     sites = [row["call_site"] for row in rows]
     yield count == expected, f"cudaMalloc failed {count} times, PyTorch counted {expected}"
     yield asked == [printed["block"]], f"it was asked for {asked} bytes, by the program for {printed['block']}"
-    yield all((text or "").startswith(site) for text in sites) and bool(sites), f"from {sites}; it fails at {site}"
+    right = bool(sites) and all((text or "").startswith(site) for text in sites)
+    yield right, f"from {', '.join(map(str, sites))}; it fails at {site}"
     named = first[0]["result"] if first else None
     yield named == "cudaErrorMemoryAllocation", f"the first failure is a cudaMalloc with {named}"
     yield report["failed_calls"] == count, f"{report['failed_calls']} calls failed in all, {count} of them cudaMalloc"
@@ -99,13 +99,16 @@ def judged_leaks(report, printed, site):
     named = {int(row["ptr"], 16): row for row in report["allocations"]}
     for kind, word in [("leaked", "leak"), ("held", "held")]:
         expected = {int(pointer, 16): size for pointer, size in printed[kind]}
-        right = [p for p, size in expected.items() if p in named and named[p]["bytes"] == size and named[p]["kind"] == word]
-        yield len(right) == len(expected), f"{len(right)} of {len(expected)} that the program {kind} are there as `{word}`"
+        rows = [(size, named.get(pointer, {})) for pointer, size in expected.items()]
+        right = sum(row.get("bytes") == size and row["kind"] == word for size, row in rows)
+        yield right == len(expected), f"{right} of {len(expected)} that the program {kind} are there as `{word}`"
     total = sum(size for _, size in printed["leaked"])
     yield report["bytes"] == total, f"leaked are {report['bytes']} bytes, by the program {total}"
-    yield report["count"] == len(printed["leaked"]), f"in {report['count']} allocations, by the program {len(printed['leaked'])}"
+    count = len(printed["leaked"])
+    yield report["count"] == count, f"in {report['count']} allocations, by the program {count}"
     sites = {row["call_site"] for row in report["groups"] if row["kind"] == "leak"}
-    yield all((text or "").startswith(site) for text in sites) and bool(sites), f"from {sorted(map(str, sites))}; it leaks at {site}"
+    right = bool(sites) and all((text or "").startswith(site) for text in sites)
+    yield right, f"from {', '.join(map(str, sites))}; it leaks at {site}"
 
 
 # --- devices and contexts ----------------------------------------------------------------------------------------
@@ -162,7 +165,8 @@ def streams(machine, section):
         [[*key, count] for key, count in sorted(counted.items(), key=lambda one: -one[1])],
     )
     bad = {key: count for key, count in counted.items() if key[2] != 0 or key[3] is None}
-    section.check(not bad, f"{sum(bad.values())} of {sum(counted.values())} lines lack device 0 or a context: {bad or ''}")
+    lacking = sum(bad.values())
+    section.check(not bad, f"{lacking} of {sum(counted.values())} lines lack device 0 or a context. {bad or ''}")
     section.check(len(found) == 1, f"{len(found)} contexts are named, of one")
     section.check(known <= named, f"{len(known & named)} of the program's {len(known)} streams are in launches")
 

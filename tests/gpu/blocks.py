@@ -67,7 +67,8 @@ def blocks(machine, section):
             if not live.allocs:
                 raise Failed("the trace has no `block` lines: this gpurec does not hook PyTorch's probes, or cannot")
             if len(instants) != len(printed):
-                raise Failed(f"{len(instants)} calls of {MARKER} are in the trace, {len(printed)} instants were printed")
+                seen = f"{len(instants)} calls of {MARKER} are in the trace"
+                raise Failed(f"{seen}, and the program printed {len(printed)} instants")
             compare(section, printed, instants)
             of_lines(section, live)
             recording.trace.unlink()
@@ -82,7 +83,8 @@ def compare(section, printed, instants):
     head = ["instant", "sizes", "blocks", "tensors", "bytes in the trace", "of its tensors", "requested_bytes"]
     section.table([*head, "difference", "allocated_bytes", "difference"], rows)
     equal = sum(row[7] == 0 for row in rows)
-    section.check(equal == len(rows), f"live blocks equal requested_bytes to the byte at {equal} of {len(rows)} instants")
+    count = len(rows)
+    section.check(equal == count, f"live blocks equal requested_bytes to the byte at {equal} of {count} instants")
     even = [row for row in rows if row[1] == "even"]
     equal = sum(row[9] == 0 for row in even)
     section.check(

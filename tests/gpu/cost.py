@@ -1,7 +1,8 @@
-"""What recording costs PyTorch. In: scripts/bench --gpu. Out: its medians and figures as tables, and cost.csv with every
-sample; also of a benchmark that ended early.
+"""What recording costs PyTorch. In: scripts/bench --gpu. Out: its medians and figures as tables, and cost.csv with
+every sample; also of a benchmark that ended early.
 """
 
+import contextlib
 import csv
 import os
 import shutil
@@ -12,7 +13,7 @@ from collections import defaultdict
 
 from bench import gpu as bench_gpu
 
-from .frame import ROOT, Failed, part
+from .frame import ROOT, Failed, ended, part
 
 ROUNDS = 11
 LONGEST = 545  # seconds; a command on the machine has 600
@@ -29,8 +30,11 @@ def cost(machine, section):
         rounds = [line for line in said.splitlines() if "round" in line or "steps a loop" in line or "left out" in line]
         section.block("\n".join(rounds) or said[-1000:])
         if status:
-            failures = [line for line in said.splitlines() if "NOT MEASURED" in line]
-            section.not_measured("\n".join(failures) or f"scripts/bench ended with {status}: {said[-500:]}")
+            failures = [line.partition("NOT MEASURED: ")[2] for line in said.splitlines() if "NOT MEASURED: " in line]
+            for text in failures:
+                section.not_measured(text)
+            if status != 1 or not failures:
+                section.not_measured(f"scripts/bench ended early, with {status}: {said.strip()[-500:]}")
     with section.step("Medians"):
         samples = samples_of(folder / "bench/bench.csv")
         shutil.copy(folder / "bench/bench.csv", machine.out / "cost.csv")
@@ -53,17 +57,9 @@ def benchmark(machine, folder):
             stdout=subprocess.DEVNULL,
             stderr=out,
         )
-        try:
-            status = process.wait(LONGEST)
-        except subprocess.TimeoutExpired:
-            # It writes what it has.
-            process.terminate()
-            try:
-                status = process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                status = process.wait()
-    return status, log.read_text(errors="replace")
+        with contextlib.suppress(subprocess.TimeoutExpired), ended(process):
+            process.wait(LONGEST)
+    return process.returncode, log.read_text(errors="replace")
 
 
 def samples_of(path):

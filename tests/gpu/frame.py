@@ -172,15 +172,26 @@ def run(words, seconds):
     words = [str(word) for word in words]
     pipes = dict.fromkeys(["stdout", "stderr"], subprocess.PIPE)
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, text=True, errors="replace", **pipes)
+    name = " ".join(words)[-200:]
     try:
-        printed, said = process.communicate(timeout=seconds)
+        with ended(process):
+            printed, said = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.terminate()
-        try:
-            _, said = process.communicate(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            _, said = process.communicate()
-        name = " ".join(words)[-200:]
-        raise Failed(f"{name} did not end within {seconds} s: {said.strip()[-300:]}") from None
+        raise Failed(f"{name} did not end within {seconds} s") from None
     return subprocess.CompletedProcess(words, process.returncode, printed, said)
+
+
+@contextlib.contextmanager
+def ended(process):
+    """A process that has ended afterwards, however. It is asked first: gpurec ends what it has started, and the
+    benchmark writes what it has."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()

@@ -59,6 +59,8 @@ def of_stacks(section, found):
         f"Lost records: {end.get('lost')}. Complete: {end.get('complete')} {end.get('incomplete_because') or ''}"
     )
     section.say(f"Lines of PyTorch's blocks with a stack of their own: {sum(found.blocks.values())}.")
+    section.say("From the call outwards, through which libraries:")
+    section.table(["libraries", "calls", "of all"], ends(found.count(lambda stack: stack.route()), total))
     if without:
         section.say(f"Without a stack: {Counter(found.without).most_common(8)}.")
 

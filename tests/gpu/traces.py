@@ -31,6 +31,13 @@ class Stack:
     def modules(self):
         return [module_of(frame) for frame in self.native()]
 
+    def route(self):
+        """The libraries that the call came through, and at last Python: the way out of libtorch."""
+        names = ["Python" if frame["kind"] == "python" else module_of(frame) for frame in self.frames]
+        apart = [name for at, name in enumerate(names) if at == 0 or name != names[at - 1]]
+        until = apart.index("Python") + 1 if "Python" in apart else len(apart)
+        return " < ".join(apart[:until]) + (" (cut)" if self.cut else "")
+
     def line_in(self, program):
         """Of the innermost frame of that file."""
         path = str(program)
@@ -56,7 +63,8 @@ def text_of(frame):
     if frame["kind"] == "python":
         return f"{Path(frame['file']).name}:{frame.get('line')} {frame['function']}"
     function = frame.get("function")
-    place = function if function and len(function) <= 120 else f"{function[:117]}..." if function else frame.get("offset")
+    place = function or frame.get("offset") or "?"
+    place = place if len(place) <= 120 else f"{place[:117]}..."
     return f"{place} ({module_of(frame)})"
 
 

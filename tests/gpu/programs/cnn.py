@@ -1,4 +1,5 @@
-"""Training of a small convolutional net from batches on the host. In: a number of steps [60]. Out: a line of JSON.
+"""Training of a small convolutional net from batches on the host. In: a number of steps [60]; `wait`: once PyTorch is
+loaded it prints `ready` and waits for a line. Out: a line of JSON.
 
 Which line does what is said by the comment at its end, for sites.py: launch, copy, sync, alloc; with `?` where it
 depends on PyTorch's caches. What the backward pass launches has no line: another thread does it.
@@ -51,6 +52,9 @@ def step(model, optimizer, images, labels):
 
 def main():
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 60
+    if sys.argv[2:] == ["wait"]:
+        print("ready", flush=True)
+        sys.stdin.readline()
     torch.manual_seed(0)
     model = Net().to("cuda")  # copy, sync, alloc
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)

@@ -10,7 +10,7 @@ import sys
 import threading
 
 # A kernel that does nothing, which the driver compiles.
-PTX = b".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing() { ret; }\n\0"
+PTX = b".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n\0"
 STEPS = 40
 driver = ctypes.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libcuda.so.1")
 done = []

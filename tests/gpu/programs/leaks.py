@@ -1,5 +1,6 @@
 """leaks.py LIBCUDART: leaks 64 KiB a step from one line, and frees what it takes from others. In: the path of the CUDA
-runtime. Out: a line of JSON: pointer and bytes of what it leaks (`leaked`), and of what it takes once and keeps (`held`).
+runtime. Out: a line of JSON: pointer and bytes of what it leaks (`leaked`), and of what it takes once and keeps
+(`held`).
 
 The line that leaks ends with `# leak`.
 """
@@ -58,7 +59,8 @@ def main():
         leaked.append(cached())
         time.sleep(0.02)
     check(runtime.cudaDeviceSynchronize())
-    print(json.dumps({kind: [[hex(at), size] for at, size in of] for kind, of in dict(held=held, leaked=leaked).items()}))
+    kept = {"held": held, "leaked": leaked}
+    print(json.dumps({kind: [[hex(pointer), size] for pointer, size in of] for kind, of in kept.items()}))
 
 
 if __name__ == "__main__":
