@@ -9,9 +9,10 @@ import contextlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,15 +129,12 @@ class Machine:
     gpurec: str
     before: str
     out: Path
-    about: dict = field(default_factory=dict)
-
-    @property
-    def made(self):
-        return self.out / "made"
+    made: Path = None
 
     def __enter__(self):
-        shutil.rmtree(self.made, ignore_errors=True)
-        self.made.mkdir(parents=True)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.made = Path(tempfile.mkdtemp(prefix="made.", dir=self.out))
+        self.made.chmod(0o755)  # a program that sudo runs as its user may look
         return self
 
     def __exit__(self, *_):
@@ -151,6 +149,8 @@ class Machine:
         recording = Recording(trace, done.returncode, done.stdout, done.stderr)
         if done.returncode != expected:
             raise Failed(f"{program}.py, recorded, ended with {done.returncode}, not {expected}: {tail(done)}")
+        if not done.stdout.strip():
+            raise Failed(f"{program}.py, recorded, printed nothing: {tail(done)}")
         if not trace.exists():
             raise Failed(f"gpurec wrote no trace of {program}.py: {tail(done)}")
         return recording
@@ -164,7 +164,8 @@ class Machine:
 
 
 def tail(done):
-    return (done.stderr.strip() or done.stdout.strip())[-600:]
+    """The last lines that a command printed."""
+    return " / ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-4:])[-600:]
 
 
 def run(words, seconds):
