@@ -99,6 +99,25 @@ impl Recording {
         assert_eq!(end["complete"], true, "{}: {}", self.about, end["incomplete_because"]);
     }
 
+    /// Asserts that each outermost call has a stack down to where its thread began, and that some come from main.
+    pub fn has_stacks(&self) {
+        self.is_complete();
+        let stacks: Vec<&Value> = self.lines.iter().filter(|line| line["type"] == "stack").collect();
+        let calls = self.lines.iter().filter(|line| line["phase"] == "B" && line["depth"] == 0);
+        let mut count = 0;
+        for call in calls {
+            let number = call["stack"].as_u64().unwrap_or_else(|| panic!("{}: no stack: {call}", self.about));
+            let stack = stacks.iter().find(|line| line["stack"] == number).expect("a line before its number");
+            let frames = stack["frames"].as_array().unwrap();
+            let outermost = frames.last().expect("a frame");
+            let began =
+                text(outermost, "function") == "_start" || text(outermost, "module").contains("/libc.so.6");
+            assert!(began || stack["cut"] == true, "{}: {stack}", self.about);
+            count += usize::from(frames.iter().any(|frame| frame["function"] == "main"));
+        }
+        assert!(count > 0, "{}: no stack reaches main", self.about);
+    }
+
     /// Asserts that each ioctl is there once, with its name, status and duration.
     pub fn has_what_the_driver_counted(&self) {
         let mut mine: BTreeMap<Request, u64> = BTreeMap::new();

@@ -76,6 +76,8 @@ fn forced(kernel: &Kernel) {
     let Some((visit, recordings)) = record(machine, backends, kernel.options) else { return };
     let said: Vec<String> = backends.iter().map(|backend| visit.text(&format!("{backend}.txt"))).collect();
     verified::compare(kernel.version, &said);
+    verified::compare(&format!("{}+stacks", kernel.version), &[visit.text("stacks.txt")]);
+    Recording::read(&visit, "stacks").has_stacks();
     for (backend, recording) in backends.iter().zip(&recordings) {
         recording.keeps_to(backend, kernel.offered.contains(backend));
     }

@@ -13,3 +13,6 @@ for backend in $BACKENDS; do
         for kind in jsonl txt truth; do mv /out/$backend.$kind /out/$backend.passed$attempt.$kind; done
     done
 done
+gpurec -v --stacks=all $MORE -o /out/stacks.jsonl -- sh /vm/work.sh > /out/stacks.txt 2>&1
+echo "stacks $? at $(cut -d' ' -f1 /proc/uptime) s"
+cp $truth /out/stacks.truth
