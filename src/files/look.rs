@@ -73,6 +73,10 @@ impl<'a> Looker<'a> {
                 Found::Opened(all.iter().map(|(pid, mapped)| self.native.open(*pid, mapped)).collect())
             }
             Ask::Code { pid } => Found::Code(native::code(pid)),
+            Ask::Prepare { pid } => {
+                self.native.prepare(pid);
+                Found::Prepared
+            }
             Ask::Unwind { pid, stack, mapped } => Found::Unwound(self.native.unwind(pid, &stack, &mapped)),
             Ask::Frames { pid, addresses, mapped } => {
                 Found::Frames(self.native.frames(pid, &addresses, &mapped))

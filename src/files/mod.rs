@@ -54,6 +54,8 @@ pub enum Ask {
     Mapped { all: Vec<(u32, Mapped)> },
     /// All code that a process has mapped from files.
     Code { pid: u32 },
+    /// Reads the symbols of a process's code, so that later requests are answered at once.
+    Prepare { pid: u32 },
     /// The calls of a thread, from its registers and a copy of its stack. `mapped`: what is known of where its code is;
     /// the rest is looked up.
     Unwind { pid: u32, stack: Box<Stack>, mapped: Vec<Mapped> },
@@ -126,6 +128,7 @@ pub enum Found {
     /// For each mapping whether its file is open.
     Opened(Vec<bool>),
     Code(Option<Vec<Mapped>>),
+    Prepared,
     Unwound(Unwound),
     /// One list for each address.
     Frames(Vec<Vec<Frame>>),

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::decode::{CodePart, Frames, Item, Unwind, What};
-use crate::files::{Ask, Files, Found, Side};
+use crate::files::{Ask, Found, Side};
 use crate::probe::RuleTable;
 use crate::stacks::native::{Frame, Registers, Stack};
 use crate::stacks::{self, Mapped, MappedFile, Mappings, Table};
@@ -55,10 +55,10 @@ enum Code {
 
 impl CallStacks {
     /// `has_reports`: BPF reports what recorded processes map.
-    pub fn new(files: Option<Files>, rules: Option<RuleTable>, has_reports: bool) -> CallStacks {
+    pub fn new(side: Side, rules: Option<RuleTable>, has_reports: bool) -> CallStacks {
         CallStacks {
             table: Table::default(),
-            side: Side::new(files),
+            side,
             rules,
             mappings: Mappings::default(),
             has_reports,

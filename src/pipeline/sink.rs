@@ -119,7 +119,7 @@ impl Lines {
             meaning: Meaning::new(Box::new(Stubs::new(None))),
             below: Below::new(crate::host::driver_version().as_deref()),
             ranks: Side::new(None),
-            stacks: CallStacks::new(None, None, false),
+            stacks: CallStacks::new(Side::new(None), None, false),
             blocks: Blocks::default(),
             processes: Processes::default(),
             effects: Vec::new(),
@@ -147,8 +147,8 @@ impl Lines {
     }
 
     /// Calls have stacks: `rules` is where BPF looks for how to unwind them.
-    pub fn with_stacks(self, files: &Files, rules: RuleTable, has_reports: bool) -> Lines {
-        Lines { stacks: CallStacks::new(Some(files.clone()), Some(rules), has_reports), ..self }
+    pub fn with_stacks(self, side: Side, rules: RuleTable, has_reports: bool) -> Lines {
+        Lines { stacks: CallStacks::new(side, Some(rules), has_reports), ..self }
     }
 
     /// Leaves these processes and their children out of the trace.

@@ -26,7 +26,7 @@ use super::tracker::Tracker;
 use super::watch::Watch;
 use super::{Config, Target, guarded, header};
 use crate::clock::monotonic_ns;
-use crate::files::{Early, Files};
+use crate::files::{Ask, Early, Files, Side};
 use crate::output::Output;
 use crate::overhead::Governor;
 use crate::pipeline::handoff::{self, Writer};
@@ -53,6 +53,9 @@ use gpurec_trace::LineWriter;
 
 /// How often the recorder wakes when nothing happens, in ms.
 const TICK: u16 = 100;
+
+/// How long each process may take to prepare.
+const PREPARATION: Duration = Duration::from_secs(5);
 
 /// How long open calls may still return when a recording ends.
 const LAST_RETURNS: Duration = Duration::from_millis(5);
@@ -132,6 +135,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let rings = probes.rings()?;
     let control = Control::open(&probes.base).context(MAPS)?;
 
+    let stacks_side = config.stacks.as_ref().map(|_| prepared(&files, &attached));
     let start = monotonic_ns();
     let wall = SystemTime::now();
     tracker.beat(true).context(MAPS)?;
@@ -158,7 +162,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let header = header::header(config, &session.probes, &user, wall);
     let recorder = start_recorder(
         output,
-        Sources { rings, receiver, loss, pauses, files },
+        Sources { rings, receiver, loss, pauses, files, stacks_side },
         start,
         &session,
         has_status,
@@ -193,11 +197,22 @@ struct Sources {
     loss: LossCounters,
     pauses: Option<Arc<Pauses>>,
     files: Files,
+    stacks_side: Option<Side>,
 }
 
 struct RecordingEnd {
     outcome: Outcome,
     write_error: Option<io::Error>,
+}
+
+/// A helper process for native frames, which has read the symbols of the processes that run already. PyTorch's libraries
+/// have a million, and the rings could not hold what is called meanwhile.
+fn prepared(files: &Files, attached: &[AttachedProcess]) -> Side {
+    let mut side = Side::new(Some(files.clone()));
+    for process in attached {
+        side.ask(&Ask::Prepare { pid: process.pid }, PREPARATION);
+    }
+    side
 }
 
 /// The status line, if there is a terminal for it.
@@ -221,10 +236,10 @@ fn start_recorder(
     let (handoff, writer) = output.map(handoff::start).transpose().context(THREAD)?.unzip();
     let live = config.live.then(|| Box::new(Live::new(voice.clone())) as Box<dyn Rows>);
     let mut lines = Lines::new(handoff.map(LineWriter::new), live, start).asking(&from.files);
-    if config.stacks.is_some() {
+    if let Some(side) = from.stacks_side {
         let rules = RuleTable::new(&session.probes.base).context(MAPS)?;
         let has_reports = !session.probes.base.is_for_everyone();
-        lines = lines.with_stacks(&from.files, rules, has_reports);
+        lines = lines.with_stacks(side, rules, has_reports);
     }
     if matches!(config.target, Target::All) {
         lines = lines.leaving_out(proc::process_tree(std::process::id()));

@@ -146,6 +146,15 @@ impl Native {
         self.opened.open(pid, mapped).is_some()
     }
 
+    /// Reads the symbols of all files that the process has mapped as code now.
+    pub fn prepare(&mut self, pid: Pid) {
+        for mapped in code(pid).unwrap_or_default() {
+            if let Some(opened) = self.opened.open(pid, &mapped) {
+                self.modules.ask(opened.key, &opened.file, |module| module.prepare(&opened.file));
+            }
+        }
+    }
+
     /// `mapped`: what is known of where the process had its code at that time.
     pub fn unwind(&mut self, pid: Pid, stack: &Stack, mapped: &[Mapped]) -> Unwound {
         let mut memory = self.processes.request(pid, mapped, &mut self.opened);

@@ -127,6 +127,13 @@ impl Module {
         frames
     }
 
+    /// Reads what takes long, before it is wanted.
+    pub fn prepare(&mut self, file: &File) {
+        if let Some(object) = &self.object {
+            self.symbols.get_or_insert_with(|| Symbols::read(object, file));
+        }
+    }
+
     fn named(&mut self, file: &File, address: u64) -> Vec<Frame> {
         let Some(object) = &self.object else { return vec![Frame::default()] };
         let lines = self.lines.get_or_insert_with(|| Lines::read(object, file));
