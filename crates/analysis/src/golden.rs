@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 
 /// The committed traces, and the names of their golden texts.
-pub const TRACES: [(&str, &str); 3] = [
+pub const TRACES: [(&str, &str); 4] = [
     ("demo", "traces/demo.jsonl.zst"),
     ("torch", "traces/torch_h200.jsonl"),
     ("context", "traces/context_h200.jsonl.zst"),
+    ("torch_stacks", "traces/torch_stacks_h100.jsonl.zst"),
 ];
 
 /// The fixed width of golden texts, since terminals differ.
