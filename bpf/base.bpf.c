@@ -5,5 +5,6 @@
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include "gpurec.h"
+#include "sizes.h"
 #include "maps.h"
 #include "following.h"
