@@ -90,7 +90,7 @@ static __always_inline u32 step_native(u32 key, struct walk *w, struct memory *m
 	if (!config.native)
 		return STEP_END;
 	id = rule_key(w->rules, ip);
-	known = &memory->rules[ip & (KNOWN - 1)];
+	known = &memory->rules[ip & (KNOWN_RULES - 1)];
 	if (known->key != id) {
 		rule = bpf_map_lookup_elem(&rules, &id);
 		if (!rule)

@@ -237,8 +237,9 @@ __attribute__((noinline)) u64 number_of(u32 key, u64 code)
 /* The same, from memory if that can be trusted. */
 static __always_inline u64 known_number(u32 key, struct walk *w, struct memory *memory, u64 frame, u64 code)
 {
-	struct known_code *known = &memory->codes[frame * 0x9e3779b97f4a7c15ULL >> 55 & (KNOWN_CODES - 1)];
-	u64 now = w->now, number;
+	struct known_code *known = &memory->codes[frame * 0x9e3779b97f4a7c15ULL >> 57 & (KNOWN_CODES - 1)];
+	u32 now = w->now;
+	u64 number;
 	bool same = known->frame == frame && known->code == code;
 
 	if (same && now - known->verified < TRUSTED_FOR && known->verified - known->since > TRUSTED_AFTER)

@@ -36,8 +36,8 @@ struct known_code {
 	u64 frame;    /* the address of the frame that had it */
 	u64 code;     /* its address */
 	u64 number;
-	u64 since;    /* when it first had this number there */
-	u64 verified; /* when it last had */
+	u32 since;    /* when it first had this number there */
+	u32 verified; /* when it last had */
 };
 
 struct known_rule {
@@ -45,18 +45,23 @@ struct known_rule {
 	struct gpurec_rule rule;
 };
 
-#define KNOWN 256 /* a power of two */
-#define KNOWN_CODES 512
-#define TRUSTED_AFTER 100000000ULL /* ns */
-#define TRUSTED_FOR 10000000ULL
+/* Powers of two. Since Linux 7.0 a task's storage is no larger than 8 KiB. */
+#define KNOWN_STACKS 64
+#define KNOWN_CODES 128
+#define KNOWN_RULES 128
+#define TIME_SHIFT 20    /* from ns to about ms */
+#define TRUSTED_AFTER 96
+#define TRUSTED_FOR 9
 
 struct memory {
 	u64 seed;
 	u64 trampoline;
-	u64 sent[KNOWN]; /* keys of stacks that the recorder has */
+	u64 sent[KNOWN_STACKS]; /* keys of stacks that the recorder has */
 	struct known_code codes[KNOWN_CODES];
-	struct known_rule rules[KNOWN];
+	struct known_rule rules[KNOWN_RULES];
 };
+
+_Static_assert(sizeof(struct memory) <= 8192 - 256, "memory");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -85,7 +90,8 @@ struct walk {
 	u64 hidden;                      /* the rest of Linux's list of return addresses that it replaced; 1: not read yet */
 	u32 layout;
 	u32 count;                       /* frames so far */
-	u64 now;
+	u32 now;                         /* see TIME_SHIFT */
+	u32 pad;
 	u64 from;                        /* the address of the window */
 	u32 size;                        /* its bytes */
 	u32 flags;                       /* of the stack */
@@ -351,7 +357,7 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 	struct gpurec_python_at *at;
 	struct memory *memory;
 	struct walk *w;
-	u64 stack;
+	u64 stack, begun = bpf_ktime_get_ns();
 
 	if (!t || sp < t->stack_sp || stacks_are_given_up())
 		return 0;
@@ -373,7 +379,7 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 		memory->trampoline = trampoline(task);
 	}
 	w->trampoline = memory ? memory->trampoline : 0;
-	w->now = bpf_ktime_get_ns();
+	w->now = begun >> TIME_SHIFT;
 	w->stack.pid = pid;
 	w->stack.natives = w->stack.pythons = 0;
 	w->stack.key = w->stack.seed = w->rules;
@@ -399,12 +405,12 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 	if (!w->stack.key)
 		w->stack.key = 1;
 	stack = w->stack.key;
-	if (memory && (memory->sent[stack & (KNOWN - 1)] == stack || bpf_map_lookup_elem(&sent_stacks, &stack)))
-		memory->sent[stack & (KNOWN - 1)] = stack;
+	if (memory && (memory->sent[stack & (KNOWN_STACKS - 1)] == stack || bpf_map_lookup_elem(&sent_stacks, &stack)))
+		memory->sent[stack & (KNOWN_STACKS - 1)] = stack;
 	else
 		sent = send_stack(key);
 	if (config.budget)
-		stack_costs(w->now);
+		stack_costs(begun);
 	((struct scratch *)w)->taken = 0;
 	t->stack_sp = sent ? sp : 0;
 	if (!sent)

@@ -218,6 +218,7 @@ fn others() -> Vec<Vec<u8>> {
         operation: wire::ALLOC,
         known: 15,
         sp: 0x7000_0000,
+        stack: 0,
         arguments: [0x7f00, 0, 512, 7],
     };
     let freed = wire::Block { head: of(wire::BLOCK, 0, 9060), operation: wire::FREE, known: 1, ..block };
