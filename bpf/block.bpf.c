@@ -91,7 +91,7 @@ static __always_inline bool send_block(struct pt_regs *regs, struct task_struct 
 #pragma unroll
 	for (i = 0; i < GPUREC_ARGUMENTS; i++)
 		known |= read_argument(regs, &site->arguments[i], &values[i]) << i;
-	/* Without the pointer nobody could say which block it is. */
+	/* Only the pointer tells a block from others. */
 	if (!(known & 1))
 		return false;
 	block = reserve_call(sizeof(*block));

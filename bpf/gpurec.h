@@ -55,7 +55,7 @@ enum gpurec_kind {
 	GPUREC_EXIT = 5,       /* struct gpurec_exit: a thread ended, and perhaps its process */
 	GPUREC_NEW_FILE = 6,   /* struct gpurec_new_file, control ring only */
 	GPUREC_INSTANT = 7,    /* struct gpurec_instant: a Linux-side event that has a single record */
-	GPUREC_STACK = 8,      /* struct gpurec_stack: the stack of the thread's next call */
+	GPUREC_STACK = 8,      /* struct gpurec_stack: a stack, before the first call that has it */
 	GPUREC_CODE = 9,       /* struct gpurec_code: a Python function that a stack refers to */
 	GPUREC_UNWIND = 10,    /* struct gpurec_unwind: a stack that BPF cannot unwind yet */
 	GPUREC_BLOCK = 11,     /* struct gpurec_block: PyTorch's allocator handed out or took back a block */
@@ -305,7 +305,7 @@ struct gpurec_stack {
 	unsigned long long seed;   /* distinguishes the process's mappings from earlier ones: see rule_key */
 };
 
-/* Where the native frames of the thread's next stack go on beyond its last, which has no rule. GPUREC_REGISTERS words
+/* The caller of the last native frame in the thread's next stack, for which BPF has no rule. GPUREC_REGISTERS words
  * and bytes of the thread's stack from `sp` on follow. */
 struct gpurec_unwind {
 	struct gpurec_head head;

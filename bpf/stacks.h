@@ -45,7 +45,7 @@ struct known_rule {
 	struct gpurec_rule rule;
 };
 
-/* Powers of two. Since Linux 7.0 a task's storage is no larger than 8 KiB. */
+/* Powers of two. Linux 7.3 refuses a task's storage of 28 KiB, and gives one of less than 8 KiB. */
 #define KNOWN_STACKS 64
 #define KNOWN_CODES 128
 #define KNOWN_RULES 128

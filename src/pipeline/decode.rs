@@ -68,7 +68,7 @@ pub enum What {
         seed: u64,
         frames: Frames,
     },
-    /// Where the native frames of the thread's next stack go on.
+    /// From where the native frames of the thread's next stack are to be unwound further.
     Unwind(Box<Unwind>),
     /// A part of a Python function that stacks refer to.
     Code(Box<CodePart>),

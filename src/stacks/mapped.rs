@@ -1,6 +1,6 @@
 //! What code processes have at which address. In: their executable mappings as BPF reports them, forks, execs and exits,
-//! in order. Out: the file at an address, as it was at that time. Of a process that was running before the recording,
-//! or of which a report was lost, somebody has to say what it has mapped (`begin`). Pure.
+//! in order. Out: the file at an address, as it was at that time. For a process that was running before the recording, or
+//! of which a report was lost, the caller passes the list of its mappings to `begin`. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 """The frame of scripts/gpu-report. In: what the parts find. Out: a file report-PART.md for each part, written anew with
 every line, and report.md, which joins those that there are.
 
-A part is a function with @part. It works in steps: a step that fails is said in the report, and the next one goes on.
+A part is a function with @part, made of steps. The report names a step that fails; the next step runs all the same.
 Nothing here knows what is measured.
 """
 
@@ -70,7 +70,7 @@ class Section:
 
     @contextlib.contextmanager
     def step(self, title):
-        """What fails in it is said, and does not end the part."""
+        """Runs a step. The report names an error in it, and the part continues."""
         self.say(f"### {title}")
         print(f"gpu-report: {self.name}: {title}", file=sys.stderr)
         began = time.monotonic()

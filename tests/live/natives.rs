@@ -54,7 +54,7 @@ fn printed(text: &str, calls: &'static str) -> Stacks {
         let (base, .., path) = modules.iter().find(contains)?;
         Some((path.clone(), address - base))
     };
-    // gdb goes on beyond a coroutine's first function, into its data.
+    // gdb continues past a coroutine's first function, into its data.
     let stack = |line: &str| {
         let (size, addresses) = line.split_once(' ').unwrap();
         (size.parse().unwrap(), addresses.split(' ').map_while(place).collect())

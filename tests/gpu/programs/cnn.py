@@ -1,7 +1,7 @@
 """Training of a small convolutional net from batches on the host. In: a number of steps [60]; `wait`: once PyTorch is
 loaded it prints `ready` and waits for a line. Out: a line of JSON.
 
-Which line does what is said by the comment at its end, for sites.py: launch, copy, sync, alloc; with `?` where it
+The comment at the end of a line names what the line does (launch, copy, sync, alloc), for sites.py; with `?` where it
 depends on PyTorch's caches. What the backward pass launches has no line: another thread does it.
 """
 

@@ -1,6 +1,6 @@
 """Inference by a small transformer. In: a number of batches [40]. Out: a line of JSON: how many there were.
 
-Which line does what is said by the comment at its end, for sites.py: launch, copy, sync, alloc; with `?` where it
+The comment at the end of a line names what the line does (launch, copy, sync, alloc), for sites.py; with `?` where it
 depends on PyTorch's caches.
 """
 

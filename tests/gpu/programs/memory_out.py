@@ -1,5 +1,5 @@
 """Runs out of GPU memory. In: `handled` or `not-handled`. Out: a line of JSON: what PyTorch counted. `handled` frees
-what it has and goes on; `not-handled` ends by the exception, with exit status 1.
+what it has and continues; `not-handled` ends by the exception, with exit status 1.
 
 The line that fails ends with `# fails`.
 """

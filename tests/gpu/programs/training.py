@@ -1,6 +1,6 @@
 """Training of a small perceptron with AdamW. In: a number of steps [60]. Out: a line of JSON: how many there were.
 
-Which line does what is said by the comment at its end, for sites.py: launch, copy, sync, alloc; with `?` where it
+The comment at the end of a line names what the line does (launch, copy, sync, alloc), for sites.py; with `?` where it
 depends on PyTorch's caches. What the backward pass launches has no line: another thread does it.
 """
 
