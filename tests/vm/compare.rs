@@ -109,10 +109,9 @@ impl Recording {
             let number = call["stack"].as_u64().unwrap_or_else(|| panic!("{}: no stack: {call}", self.about));
             let stack = stacks.iter().find(|line| line["stack"] == number).expect("a line before its number");
             let frames = stack["frames"].as_array().unwrap();
-            let is_first = |frame: &Value| {
-                text(frame, "function") == "_start" || text(frame, "module").contains("/libc.so.6")
-            };
-            let began = frames.last().is_some_and(is_first);
+            let outermost = frames.last().unwrap_or_else(|| panic!("{}: no frame: {stack}", self.about));
+            let began =
+                text(outermost, "function") == "_start" || text(outermost, "module").contains("/libc.so.6");
             assert!(began || stack["cut"] == true, "{}: {stack}", self.about);
             count += usize::from(frames.iter().any(|frame| frame["function"] == "main"));
         }
