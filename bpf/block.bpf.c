@@ -121,15 +121,8 @@ int block(struct pt_regs *regs)
 	u64 stack = 0;
 
 	keep_own_stack(regs);
-	if (phase_now() != GPUREC_RECORDING)
-		return 0;
-	t = thread_state(task);
-	if (!t) {
-		if (is_target(task->tgid))
-			count_lost_call(probe);
-		return 0;
-	}
-	if (!t->traced || is_given_up(probe))
+	t = recorded_thread(task, probe);
+	if (!t)
 		return 0;
 	budget_returned(probe);
 	if (wants_stack(cookie))

@@ -68,6 +68,22 @@ static __always_inline void budget_returned(u32 probe)
 		value->returned++;
 }
 
+/* The state of the current thread if a hit of this probe is to be recorded; else NULL. */
+static __always_inline struct thread *recorded_thread(struct task_struct *task, u32 probe)
+{
+	struct thread *t;
+
+	if (phase_now() != GPUREC_RECORDING)
+		return NULL;
+	t = thread_state(task);
+	if (!t) {
+		if (is_target(task->tgid))
+			count_lost_call(probe);
+		return NULL;
+	}
+	return t->traced && !is_given_up(probe) ? t : NULL;
+}
+
 #ifdef STACKS
 /* What stacks have cost each thread, measured: it depends on their depth. As above. */
 struct {

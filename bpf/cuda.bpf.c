@@ -282,15 +282,8 @@ static __always_inline u64 enter(struct pt_regs *regs, struct task_struct *task,
 	bool chained, keep = keep_always;
 	u16 flags;
 
-	if (phase_now() != GPUREC_RECORDING)
-		return 0;
-	t = thread_state(task);
-	if (!t) {
-		if (is_target(task->tgid))
-			count_lost_call(probe);
-		return 0;
-	}
-	if (!t->traced || is_given_up(probe))
+	t = recorded_thread(task, probe);
+	if (!t)
 		return 0;
 	begin_stack(t, cookie, sp);
 	/* The return of a pair cannot be declined. */

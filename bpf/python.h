@@ -5,6 +5,14 @@
 #ifndef GPUREC_PYTHON_H
 #define GPUREC_PYTHON_H
 
+/* The layout of the process's interpreter. */
+static __always_inline const struct gpurec_python *python_of(const struct walk *w)
+{
+	u32 layout = w->layout;
+
+	return bpf_map_lookup_elem(&pythons, &layout);
+}
+
 #define STEPS 16 /* frames in one go */
 
 /* The current frame of a thread's state; 0: none, or unknown. */
@@ -52,12 +60,11 @@ __attribute__((noinline)) u64 search_thread(u32 key, u64 id)
 	struct walk *w = walk_of(key);
 	const struct gpurec_python *p;
 	u64 interpreter, state = 0;
-	u32 i, layout;
+	u32 i;
 
 	if (!w)
 		return 0;
-	layout = w->layout;
-	p = bpf_map_lookup_elem(&pythons, &layout);
+	p = python_of(w);
 	if (!p)
 		return 0;
 	/* What is known so far is in the walk: the verifier would follow each value of a local variable. */
@@ -143,12 +150,11 @@ __attribute__((noinline)) u64 mix_text(u32 key, u64 hash, u64 text)
 	struct walk *w = walk_of(key);
 	const struct gpurec_python *p;
 	u64 data, skip;
-	u32 layout, length;
+	u32 length;
 
 	if (!w)
 		return hash;
-	layout = w->layout;
-	p = bpf_map_lookup_elem(&pythons, &layout);
+	p = python_of(w);
 	if (!p || bpf_probe_read_user(&head, 20, (void *)(text + p->unicode_length)))
 		return hash;
 	hash = mix(mix(hash, head.length), head.hash);
@@ -180,13 +186,12 @@ __attribute__((noinline)) u64 mix_lines(u32 key, u64 hash, u64 table)
 {
 	struct walk *w = walk_of(key);
 	const struct gpurec_python *p;
-	u32 layout, i, count;
+	u32 i, count;
 	u64 size;
 
 	if (!w)
 		return hash;
-	layout = w->layout;
-	p = bpf_map_lookup_elem(&pythons, &layout);
+	p = python_of(w);
 	if (!p)
 		return hash;
 	size = user_word(table + p->bytes_size);
@@ -207,13 +212,12 @@ __attribute__((noinline)) u64 number_of(u32 key, u64 code)
 {
 	struct walk *w = walk_of(key);
 	const struct gpurec_python *p;
-	u32 layout, size, i;
+	u32 size, i;
 	u64 hash;
 
 	if (!w)
 		return 0;
-	layout = w->layout;
-	p = bpf_map_lookup_elem(&pythons, &layout);
+	p = python_of(w);
 	if (!p)
 		return 0;
 	size = p->code_size;
@@ -307,12 +311,11 @@ __attribute__((noinline)) u32 steps(u32 key)
 	struct memory *memory = bpf_task_storage_get(&memories, bpf_get_current_task_btf(), 0, 0);
 	struct walk *w = walk_of(key);
 	const struct gpurec_python *p;
-	u32 layout, i, result;
+	u32 i, result;
 
 	if (!w || !memory)
 		return STEP_CUT;
-	layout = w->layout;
-	p = bpf_map_lookup_elem(&pythons, &layout);
+	p = python_of(w);
 	if (!p)
 		return STEP_CUT;
 	for (i = 0; i < STEPS; i++) {

@@ -259,12 +259,11 @@ __attribute__((noinline)) u32 send_code(u32 key, u32 number)
 	struct walk *w = walk_of(key);
 	const struct gpurec_python *p;
 	u64 code, table, lines;
-	u32 layout, i;
+	u32 i;
 
 	if (!w || number >= GPUREC_FRAMES)
 		return 0;
-	layout = w->layout;
-	p = bpf_map_lookup_elem(&pythons, &layout);
+	p = python_of(w);
 	if (!p)
 		return 0;
 	code = w->codes[number];
@@ -321,12 +320,12 @@ __attribute__((noinline)) u32 send_stack(u32 key)
 /* Walks through the Python frames, if the process has an interpreter. */
 static __always_inline void walk_python(u32 key, struct walk *w, struct thread *t, const struct gpurec_python_at *at)
 {
-	u32 i, result = STEP_END, layout;
+	u32 i, result = STEP_END;
 	const struct gpurec_python *p;
 
-	layout = w->layout = at->layout - 1;
+	w->layout = at->layout - 1;
 	w->runtime = at->runtime;
-	p = bpf_map_lookup_elem(&pythons, &layout);
+	p = python_of(w);
 	if (!p)
 		return;
 	w->unread = 0;
