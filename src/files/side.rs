@@ -1,6 +1,8 @@
-//! Asks for optional details of a trace line, such as a name or a rank, from a thread that must not wait. In: a request
-//! and a time limit. Out: an answer within that time, or None. While one request is unanswered, no other is sent.
+//! Asks for optional details of a trace line, such as a name or a rank, from a thread that must not wait for long. In: a
+//! request, and how long to wait for its answer now. Out: the answer, that it may still come, or that none will. While
+//! one request is unanswered, no other is sent.
 
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::process::{Files, Worker};
@@ -22,37 +24,56 @@ impl Side {
         Side { files, worker: None, open: None }
     }
 
+    /// The answer, if it comes in time.
     pub fn ask(&mut self, ask: &Ask, patience: Duration) -> Option<Found> {
-        if let Some(since) = self.open {
-            // This answer is too late for the caller that asked.
-            self.answer(Duration::ZERO);
-            if self.open.is_some() {
-                if since.elapsed() > GONE {
-                    self.end();
-                }
-                return None;
-            }
-        }
-        if self.worker.is_none() {
-            self.worker = self.files.as_ref()?.worker().ok();
-        }
-        if self.worker.as_mut()?.ask(ask).is_err() {
-            self.end();
+        if !self.send(ask) {
             return None;
         }
-        self.open = Some(Instant::now());
-        self.answer(patience)
+        match self.answer(patience) {
+            Poll::Ready(found) => found,
+            Poll::Pending => None,
+        }
     }
 
-    fn answer(&mut self, patience: Duration) -> Option<Found> {
-        let answer = self.worker.as_mut()?.answer_within(patience);
-        match &answer {
-            Ok(None) => {}
-            Ok(Some(Found::Refused(_))) => (self.worker, self.open) = (None, None),
-            Ok(Some(_)) => self.open = None,
-            Err(_) => self.end(),
+    /// Sends a request. False: the answer to an earlier one, which is too late for its caller, has not come, or there is
+    /// no worker.
+    pub fn send(&mut self, ask: &Ask) -> bool {
+        if self.answer(Duration::ZERO).is_pending() {
+            return false;
         }
-        answer.ok()?
+        if self.worker.is_none() {
+            self.worker = self.files.as_ref().and_then(|files| files.worker().ok());
+        }
+        let Some(worker) = &mut self.worker else { return false };
+        if worker.ask(ask).is_err() {
+            self.end();
+            return false;
+        }
+        self.open = Some(Instant::now());
+        true
+    }
+
+    /// The answer to the last request. None: none will come.
+    pub fn answer(&mut self, patience: Duration) -> Poll<Option<Found>> {
+        let (Some(worker), Some(since)) = (&mut self.worker, self.open) else { return Poll::Ready(None) };
+        match worker.answer_within(patience) {
+            Ok(None) if since.elapsed() <= GONE => return Poll::Pending,
+            Ok(Some(Found::Refused(_))) => (self.worker, self.open) = (None, None),
+            Ok(Some(found)) => {
+                self.open = None;
+                return Poll::Ready(Some(found));
+            }
+            Ok(None) | Err(_) => self.end(),
+        }
+        Poll::Ready(None)
+    }
+
+    /// Waits until an answer comes or `patience` is over.
+    pub fn wait(&self, patience: Duration) {
+        match self.worker.as_ref().filter(|_| self.open.is_some()) {
+            Some(worker) => worker.wait(patience),
+            None => std::thread::sleep(patience),
+        }
     }
 
     fn end(&mut self) {

@@ -10,8 +10,8 @@ use glob::Pattern;
 use super::{Ask, Files, Found, Side};
 use crate::files::select::{ApiChoice, Selection};
 use crate::process::identity;
-use crate::stacks::native::Cut;
 use crate::stacks::native::tests::program::Program;
+use crate::stacks::native::{self, Cut, Shortcut};
 use gpurec_elf::Kind;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,7 +35,7 @@ fn ask_a_worker() {
     let files = Files::start(&identity::invoking_user(), &Selection::default()).unwrap();
     let mut side = Side::new(Some(files));
     let pid = program.pid();
-    let mut first = Vec::new();
+    let (mut first, mut followed) = (Vec::new(), 0);
     for snapshot in &program.snapshots {
         let stack = Box::new(snapshot.stack.clone());
         let Some(Found::Unwound(unwound)) =
@@ -44,11 +44,21 @@ fn ask_a_worker() {
             panic!("no answer");
         };
         let found: Vec<u64> = unwound.calls.iter().map(|call| call.address).collect();
-        assert_eq!((found, unwound.cut), (snapshot.calls.clone(), None));
+        assert_eq!((&found, unwound.cut), (&snapshot.calls, None));
+        let rule =
+            |address| unwound.calls.iter().find(|call| call.address == address).map(|call| call.shortcut);
+        // BPF follows none of the rules behind this one.
+        let stop = unwound.calls.iter().position(|call| call.shortcut == Shortcut::Stop);
+        let last = stop.unwrap_or(found.len() - 1);
+        assert_eq!(native::follow(&snapshot.stack, rule), Some((found[1..=last].to_vec(), stop.is_some())));
+        let unknown = |address| rule(address).filter(|_| address != found[1]);
+        assert!(last == 0 || native::follow(&snapshot.stack, unknown).is_none());
+        followed += last;
         if first.is_empty() {
             first = unwound.calls.into_iter().map(|call| call.frames).collect();
         }
     }
+    assert!(followed > 10, "{followed}");
     let functions: Vec<_> = first[0].iter().map(|frame| frame.function.as_deref().unwrap()).collect();
     assert_eq!(functions, ["innermost", "inlined", "plain"]);
     assert_eq!(first[0].iter().map(|frame| frame.inlined).collect::<Vec<_>>(), [true, true, false]);

@@ -1,21 +1,24 @@
 //! The stacks of calls. In: what BPF read of a thread at a call, and where processes have their code. Out: a line for
 //! each distinct stack, and its number for the call. Asks a helper process for native functions, and hands BPF the rules
-//! by which it unwinds such a stack by itself the next time. Not here: how frames are named and put in order (stacks).
+//! by which it unwinds such a stack by itself the next time. It never waits for the helper itself: it says that an item
+//! is not ready, and the caller comes again with the same item. Not here: how frames are named and put in order (stacks).
 
 use std::collections::HashSet;
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use super::decode::{CodePart, Frames, Item, Unwind, What};
+use crate::clock::monotonic_ns;
 use crate::files::{Ask, Found, Side};
 use crate::probe::RuleTable;
-use crate::stacks::native::{Frame, Registers, Stack};
+use crate::stacks::native::{self, Frame, Registers, Shortcut, Stack, Unwound};
 use crate::stacks::{self, Mapped, MappedFile, Mappings, Table};
 use gpurec_trace::Body;
 use gpurec_trace::bytes::u64_at;
 use gpurec_trace::hash::Map;
 
-/// How long to wait for an answer: a helper process may have to read the symbols of a large library. All waits together
-/// stay below a part of the recording.
+/// How long an item waits for an answer: a helper process may have to read the symbols of a large library. All waits
+/// together stay below a part of the recording.
 const PATIENCE: Duration = Duration::from_millis(500);
 const SHARE: u32 = 4;
 /// The most addresses whose functions are remembered.
@@ -33,15 +36,24 @@ pub struct CallStacks {
     mappings: Mappings,
     /// BPF reports mappings.
     has_reports: bool,
-    /// Files that the helper process has opened.
+    /// Files that the helper process has opened, and those that it should open next.
     opened: HashSet<MappedFile>,
-    functions: Map<Code, Vec<Frame>>,
+    to_open: Vec<(u32, Mapped)>,
+    /// The request that the helper process works on.
+    asked: Option<Asked>,
+    functions: Map<Code, Known>,
     /// For a thread: the return addresses beyond those that BPF found, and whether outer ones are missing.
     unwound: Map<u32, (Vec<u64>, bool)>,
     began: Instant,
     waited: Duration,
     /// Number of native frames without an answer about them.
     pub unnamed: u64,
+}
+
+struct Asked {
+    since: Instant,
+    /// What it was asked to open. Empty: the request is of an item.
+    opens: Vec<MappedFile>,
 }
 
 /// What a return address is.
@@ -51,6 +63,15 @@ enum Code {
     File(MappedFile, u64),
     /// By the seed of the process's mappings.
     Address(u64, u64),
+}
+
+#[derive(Default)]
+struct Known {
+    /// Its function, after those that the compiler put into it.
+    frames: Vec<Frame>,
+    shortcut: Option<Shortcut>,
+    /// When BPF last got the shortcut, and for which process: by its seed.
+    taught: (u64, u64),
 }
 
 impl CallStacks {
@@ -63,6 +84,8 @@ impl CallStacks {
             mappings: Mappings::default(),
             has_reports,
             opened: HashSet::new(),
+            to_open: Vec::new(),
+            asked: None,
             functions: Map::default(),
             unwound: Map::default(),
             began: Instant::now(),
@@ -71,15 +94,25 @@ impl CallStacks {
         }
     }
 
-    /// Returns the line of a stack that is new.
+    /// Finds out what the item's line needs. The items before it have been added.
+    pub fn prepare(&mut self, item: &Item) -> Poll<()> {
+        match &item.what {
+            What::Unwind(unwind) => self.unwind(item.ts, item.tid, unwind),
+            What::Mapped(mapped) => self.meet(mapped.pid),
+            What::Stack { pid, key, seed, frames } if !self.table.knows(*key) => {
+                ready!(self.meet(*pid));
+                let (addresses, _) = self.addresses(item.tid, frames);
+                self.name(*pid, *seed, &addresses)
+            }
+            _ => Poll::Ready(()),
+        }
+    }
+
+    /// Returns the line of a stack that is new. The item has been prepared.
     pub fn add(&mut self, item: &Item) -> Option<Body<'static>> {
         match &item.what {
             What::Code(part) => self.table.add(&function(part)),
-            What::Unwind(unwind) => self.unwind(item.tid, unwind),
-            What::Mapped(mapped) => {
-                self.meet(mapped.pid);
-                self.mappings.add(mapped.pid, mapped.number, mapped.what);
-            }
+            What::Mapped(mapped) => self.mappings.add(mapped.pid, mapped.number, mapped.what),
             What::Stack { pid, key, seed, frames } => {
                 return self.stack(*pid, item.tid, *key, *seed, frames);
             }
@@ -99,28 +132,51 @@ impl CallStacks {
     }
 
     /// Has new files opened at once, before anything else of these processes: they may end soon.
-    pub fn open(&mut self, mut all: Vec<(u32, Mapped)>) {
-        all.retain(|(_, mapped)| !self.opened.contains(&mapped.file));
-        if all.is_empty() {
-            return;
-        }
-        if let Some(Found::Opened(opened)) = self.ask(&Ask::Mapped { all: all.clone() }) {
-            if self.opened.len() >= MOST_FILES {
-                self.opened.clear();
+    pub fn open(&mut self, all: Vec<(u32, Mapped)>) {
+        let new = all.into_iter().filter(|(_, mapped)| !self.opened.contains(&mapped.file));
+        let room = MOST_FILES.saturating_sub(self.to_open.len());
+        self.to_open.extend(new.take(room));
+        let _ = self.opening();
+    }
+
+    /// Sends what is to be opened, unless a request is under way. Ready: none is.
+    fn opening(&mut self) -> Poll<()> {
+        loop {
+            if let Some(asked) = &self.asked {
+                if asked.opens.is_empty() {
+                    return Poll::Pending;
+                }
+                let Some(Found::Opened(opened)) = ready!(self.side.answer(Duration::ZERO)) else {
+                    self.asked = None;
+                    continue;
+                };
+                if self.opened.len() >= MOST_FILES {
+                    self.opened.clear();
+                }
+                let opens = self.asked.take().map_or(Vec::new(), |asked| asked.opens);
+                let opened = opens.into_iter().zip(opened).filter(|(_, is_open)| *is_open);
+                self.opened.extend(opened.map(|(file, _)| file));
             }
-            let opened = all.iter().zip(opened).filter(|(_, is_open)| *is_open);
-            self.opened.extend(opened.map(|((_, mapped), _)| mapped.file));
+            if self.to_open.is_empty() {
+                return Poll::Ready(());
+            }
+            let all = std::mem::take(&mut self.to_open);
+            let opens = all.iter().map(|(_, mapped)| mapped.file).collect();
+            if self.side.send(&Ask::Mapped { all }) {
+                self.asked = Some(Asked { since: Instant::now(), opens });
+            }
         }
     }
 
     /// Learns what a process that was running before has mapped.
-    fn meet(&mut self, pid: u32) {
+    fn meet(&mut self, pid: u32) -> Poll<()> {
         if self.has_reports
             && !self.mappings.knows(pid)
-            && let Some(Found::Code(Some(list))) = self.ask(&Ask::Code { pid })
+            && let Some(Found::Code(Some(list))) = ready!(self.ask(|_| Ask::Code { pid }))
         {
             self.mappings.begin(pid, list);
         }
+        Poll::Ready(())
     }
 
     fn code(&self, pid: u32, seed: u64, address: u64) -> Code {
@@ -134,51 +190,87 @@ impl CallStacks {
     }
 
     /// Unwinds a copy of the thread's stack. Its stack item comes next.
-    fn unwind(&mut self, tid: u32, from: &Unwind) {
+    fn unwind(&mut self, ts: u64, tid: u32, from: &Unwind) -> Poll<()> {
         // Of a stack whose own record was lost.
         self.unwound.remove(&tid);
-        self.meet(from.pid);
+        ready!(self.meet(from.pid));
         let registers = Registers { ip: from.ip, sp: from.sp, bp: from.bp, others: from.others };
         let stack = Stack { registers, base: from.sp, bytes: from.bytes.to_vec(), replaced: Vec::new() };
+        let code = |address| self.code(from.pid, from.seed, address);
+        let rule = |address| self.functions.get(&code(address)).and_then(|known| known.shortcut);
+        // Until BPF has the rules it copies the same stacks again.
+        let (addresses, cut) = match native::follow(&stack, rule) {
+            Some((callers, cut)) => {
+                [from.ip].iter().chain(&callers).for_each(|address| self.teach(from, *address, ts));
+                (callers, cut)
+            }
+            None => match ready!(self.ask(|known| known.request_of(from, stack))) {
+                Some(Found::Unwound(unwound)) => self.learn(from, unwound),
+                _ => return Poll::Ready(()),
+            },
+        };
+        if self.unwound.len() >= MOST_WAITING {
+            self.unwound.clear();
+        }
+        self.unwound.insert(tid, (addresses, cut));
+        Poll::Ready(())
+    }
+
+    fn request_of(&self, from: &Unwind, stack: Stack) -> Ask {
         // Any word may be a return address.
         let words =
             (0..from.bytes.len()).step_by(8).filter_map(|at| u64_at(&from.bytes, at)).chain([from.ip]);
         let mapped = self.mappings.around(from.pid, words.map(|word| word.wrapping_sub(1)));
-        let found = self.ask(&Ask::Unwind { pid: from.pid, stack: Box::new(stack), mapped });
-        let Some(Found::Unwound(unwound)) = found else { return };
+        Ask::Unwind { pid: from.pid, stack: Box::new(stack), mapped }
+    }
+
+    /// The callers' return addresses, and whether outer ones are missing.
+    fn learn(&mut self, from: &Unwind, unwound: Unwound) -> (Vec<u64>, bool) {
         let mut addresses = Vec::new();
         for call in unwound.calls {
             if let Some(rules) = &self.rules {
                 rules.learn(from.seed, call.address, call.shortcut);
             }
             let code = self.code(from.pid, from.seed, call.address);
-            self.remember(code, call.frames);
+            let taught = (monotonic_ns(), from.seed);
+            self.remember(code, Known { frames: call.frames, shortcut: Some(call.shortcut), taught });
             addresses.push(call.address);
         }
         // BPF has the first.
         addresses.drain(..1.min(addresses.len()));
-        if self.unwound.len() >= MOST_WAITING {
-            self.unwound.clear();
+        (addresses, unwound.cut.is_some())
+    }
+
+    /// Gives BPF a rule that was known, unless BPF got it after the stack was copied.
+    fn teach(&mut self, from: &Unwind, address: u64, copied: u64) {
+        let code = self.code(from.pid, from.seed, address);
+        let Some(known) = self.functions.get_mut(&code) else { return };
+        let (Some(rules), Some(shortcut)) = (&self.rules, known.shortcut) else { return };
+        if known.taught.1 != from.seed || known.taught.0 < copied {
+            rules.learn(from.seed, address, shortcut);
+            known.taught = (monotonic_ns(), from.seed);
         }
-        self.unwound.insert(tid, (addresses, unwound.cut.is_some()));
+    }
+
+    /// The return addresses of a stack, and whether outer ones are missing.
+    fn addresses(&self, tid: u32, frames: &Frames) -> (Vec<u64>, bool) {
+        let mut addresses = frames.native.clone();
+        let unwound = self.unwound.get(&tid).filter(|_| frames.is_copied);
+        addresses.extend(unwound.iter().flat_map(|(outer, _)| outer));
+        (addresses, frames.cut || unwound.map_or(frames.is_copied, |(_, cut)| *cut))
     }
 
     fn stack(&mut self, pid: u32, tid: u32, key: u64, seed: u64, frames: &Frames) -> Option<Body<'static>> {
-        let unwound = self.unwound.remove(&tid).filter(|_| frames.is_copied);
+        let (addresses, cut) = self.addresses(tid, frames);
+        self.unwound.remove(&tid);
         if self.table.knows(key) {
             return None;
         }
-        self.meet(pid);
-        let mut addresses = frames.native.clone();
-        let (outer, mut cut) = unwound.unwrap_or((Vec::new(), frames.is_copied));
-        addresses.extend(outer);
-        cut |= frames.cut;
-        self.name(pid, seed, &addresses);
         let unnamed = Frame::default();
         let calls: Vec<Vec<Frame>> = addresses
             .iter()
             .map(|address| match self.functions.get(&self.code(pid, seed, *address)) {
-                Some(known) => known.clone(),
+                Some(known) => known.frames.clone(),
                 None => vec![Frame { offset: *address, ..unnamed.clone() }],
             })
             .collect();
@@ -187,40 +279,68 @@ impl CallStacks {
     }
 
     /// Asks for the functions of addresses that are not known yet.
-    fn name(&mut self, pid: u32, seed: u64, addresses: &[u64]) {
+    fn name(&mut self, pid: u32, seed: u64, addresses: &[u64]) -> Poll<()> {
         let is_new = |address: &&u64| !self.functions.contains_key(&self.code(pid, seed, **address));
         let new: Vec<u64> = addresses.iter().filter(is_new).copied().collect();
         if new.is_empty() {
-            return;
+            return Poll::Ready(());
         }
-        let mapped = self.mappings.around(pid, new.iter().map(|address| address.wrapping_sub(1)));
-        match self.ask(&Ask::Frames { pid, addresses: new.clone(), mapped }) {
+        let found = ready!(self.ask(|known| {
+            let mapped = known.mappings.around(pid, new.iter().map(|address| address.wrapping_sub(1)));
+            Ask::Frames { pid, addresses: new.clone(), mapped }
+        }));
+        match found {
             Some(Found::Frames(all)) => {
                 for (address, frames) in new.iter().zip(all) {
-                    self.remember(self.code(pid, seed, *address), frames);
+                    self.remember(self.code(pid, seed, *address), Known { frames, ..Known::default() });
                 }
             }
             _ => self.unnamed += new.len() as u64,
         }
+        Poll::Ready(())
     }
 
-    fn remember(&mut self, code: Code, frames: Vec<Frame>) {
+    fn remember(&mut self, code: Code, known: Known) {
         // Of a file that could not be opened: the next process may have it still.
-        if frames.iter().all(|frame| frame.module.is_none()) && matches!(code, Code::File(..)) {
+        if known.frames.iter().all(|frame| frame.module.is_none()) && matches!(code, Code::File(..)) {
             return;
         }
         if self.functions.len() >= MOST_ADDRESSES {
             self.functions.clear();
         }
-        self.functions.insert(code, frames);
+        self.functions.insert(code, known);
     }
 
-    fn ask(&mut self, ask: &Ask) -> Option<Found> {
-        let now = Instant::now();
-        let may_wait = self.waited < PATIENCE * 4 + now.duration_since(self.began) / SHARE;
-        let found = self.side.ask(ask, if may_wait { PATIENCE } else { Duration::ZERO });
-        self.waited += now.elapsed();
-        found
+    /// The answer to an item's request, which is sent the first time. None: there is none in time.
+    fn ask(&mut self, request: impl FnOnce(&Self) -> Ask) -> Poll<Option<Found>> {
+        if self.asked.as_ref().is_none_or(|asked| !asked.opens.is_empty()) {
+            if self.opening().is_pending() {
+                return if self.is_late() { Poll::Ready(None) } else { Poll::Pending };
+            }
+            if !self.side.send(&request(self)) {
+                return Poll::Ready(None);
+            }
+            self.asked = Some(Asked { since: Instant::now(), opens: Vec::new() });
+        }
+        let found = self.side.answer(Duration::ZERO);
+        if found.is_pending() && !self.is_late() {
+            return Poll::Pending;
+        }
+        self.waited += self.asked.take().map_or(Duration::ZERO, |asked| asked.since.elapsed());
+        Poll::Ready(match found {
+            Poll::Ready(found) => found,
+            Poll::Pending => None,
+        })
+    }
+
+    fn is_late(&self) -> bool {
+        let may_wait = self.waited < PATIENCE * 4 + self.began.elapsed() / SHARE;
+        self.asked.as_ref().is_some_and(|asked| !may_wait || asked.since.elapsed() >= PATIENCE)
+    }
+
+    /// Waits until something arrives from the helper process or `patience` is over.
+    pub fn wait(&self, patience: Duration) {
+        self.side.wait(patience);
     }
 }
 

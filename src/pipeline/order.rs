@@ -7,16 +7,24 @@
 //!
 //! A backlog is not read to its end: it stays in its ring, which has the room for it, and is read in parts that fit
 //! into a CPU's cache. The records themselves show up to when such a part is complete: a hit reserved its room after
-//! the timestamp of the same thread's hit before it, and all records behind it reserved theirs later still. Not here:
-//! what an item means; any clock of our own.
+//! the timestamp of the same thread's hit before it, and all records behind it reserved theirs later still.
+//!
+//! The receiver may put off an item. The rings are still read then, and their items kept here, up to a limit: what a
+//! program does meanwhile is not lost. Not here: what an item means; any clock of our own.
 
 use std::collections::VecDeque;
+use std::task::Poll;
 
 use super::decode::{Item, What};
 
 /// The number of items that a queue keeps room for, and that are read from a ring at once. Room beyond this is freed
 /// after a backlog: otherwise a moment without CPU would keep memory for the rest of a long recording.
 pub const PART: usize = 4 << 10;
+
+/// The most items that are kept while one of them is put off, and how many of them are released at once: the rings must
+/// be read in between. They take some 200 bytes each.
+const MOST_KEPT: usize = 512 << 10;
+const AT_ONCE: usize = 4 * PART;
 
 /// Number of threads per ring whose last hits are known, by the last bits of their tids. Few threads take turns on
 /// one CPU.
@@ -26,6 +34,27 @@ pub struct Order {
     rings: Vec<Queue>,
     /// The ring that all others wait for, if more of it can be read.
     holder: Option<usize>,
+    /// An item was put off, and the items that came meanwhile are not all released.
+    is_behind: bool,
+}
+
+/// What a release came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// Everything older than this was released.
+    pub to: u64,
+    pub stopped: Release,
+}
+
+/// Why no more was released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Everything that is complete was released.
+    Done,
+    /// That is enough for one time.
+    Enough,
+    /// The next item was put off.
+    PutOff,
 }
 
 #[derive(Default)]
@@ -43,12 +72,15 @@ struct Queue {
 
 impl Order {
     pub fn new(rings: usize) -> Order {
-        Order { rings: (0..rings).map(|_| Queue::default()).collect(), holder: None }
+        Order { rings: (0..rings).map(|_| Queue::default()).collect(), holder: None, is_behind: false }
     }
 
     /// True if the ring should be read. False while many of its items wait for another ring that is behind: they stay
     /// in the ring, because memory here has no limit.
     pub fn wants(&self, ring: usize) -> bool {
+        if self.is_behind {
+            return self.kept() < MOST_KEPT;
+        }
         self.rings[ring].items.len() < PART || self.holder.is_none_or(|holder| holder == ring)
     }
 
@@ -74,14 +106,20 @@ impl Order {
         self.rings[ring].has_more = false;
     }
 
-    /// Passes what is complete to `each`, in time order. Returns the watermark.
-    pub fn release(&mut self, each: &mut dyn FnMut(Item)) -> u64 {
+    /// Passes what is complete to `each`, in time order. `each` may put an item off: it comes again the next time.
+    pub fn release(&mut self, each: &mut dyn FnMut(&Item) -> Poll<()>) -> Released {
         let behind = self.rings.iter().enumerate().min_by_key(|(_, queue)| queue.complete_to);
         let watermark = behind.map_or(u64::MAX, |(_, queue)| queue.complete_to);
         self.holder = behind.filter(|(_, queue)| queue.has_more).map(|(ring, _)| ring);
-        self.release_to(watermark, each);
+        let most = if self.is_behind { AT_ONCE } else { usize::MAX };
+        let released = self.release_to(watermark, most, each);
+        self.is_behind = released.stopped != Release::Done;
         self.rings.iter_mut().for_each(Queue::give_back);
-        watermark
+        released
+    }
+
+    fn kept(&self) -> usize {
+        self.rings.iter().map(|queue| queue.items.len()).sum()
     }
 
     #[cfg(test)]
@@ -90,19 +128,31 @@ impl Order {
     }
 
     /// Passes everything that is left to `each`, at the end of a recording.
-    pub fn release_all(&mut self, each: &mut dyn FnMut(Item)) {
-        self.release_to(u64::MAX, each);
+    pub fn release_all(&mut self, each: &mut dyn FnMut(&Item) -> Poll<()>) -> Released {
+        self.release_to(u64::MAX, usize::MAX, each)
     }
 
-    fn release_to(&mut self, watermark: u64, each: &mut dyn FnMut(Item)) {
+    fn release_to(
+        &mut self,
+        watermark: u64,
+        most: usize,
+        each: &mut dyn FnMut(&Item) -> Poll<()>,
+    ) -> Released {
+        let mut left = most;
         while let Some((first, limit)) = self.next_run(watermark) {
             let items = &mut self.rings[first].items;
-            while items.front().is_some_and(|item| item.ts <= limit) {
-                if let Some(item) = items.pop_front() {
-                    each(item);
+            while let Some(item) = items.front().filter(|item| item.ts <= limit) {
+                if left == 0 {
+                    return Released { to: item.ts, stopped: Release::Enough };
                 }
+                if each(item).is_pending() {
+                    return Released { to: item.ts, stopped: Release::PutOff };
+                }
+                items.pop_front();
+                left -= 1;
             }
         }
+        Released { to: watermark, stopped: Release::Done }
     }
 
     /// The ring with the oldest item, and the time up to which no other ring has one. The run between is taken

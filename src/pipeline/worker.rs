@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -13,7 +14,7 @@ use super::decode::{self, Item, What};
 use super::messages::{
     Coming, Message, MessageKind, is_of_blocks, touches_contexts, touches_memory, write_until,
 };
-use super::order::{self, Order};
+use super::order::{self, Order, Release, Released};
 use super::pair::Pairing;
 use super::sink::Lines;
 use super::sleeps::{Reading, Sleeps};
@@ -98,6 +99,16 @@ pub struct Worker {
     abandoned: bool,
 }
 
+/// What is to be done after the rings were read once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// The next one, at once.
+    Busy,
+    /// A stack waits for what is not known yet.
+    Waits,
+    Idle,
+}
+
 /// The result of a recording.
 pub struct Outcome {
     pub figures: Figures,
@@ -153,7 +164,7 @@ impl Worker {
                 self.abandoned = self.rings.iter().any(|ring| ring.waiting() > 0);
                 break;
             }
-            let busy = self.round();
+            let round = self.round();
             if flushed.elapsed() >= FLUSH {
                 self.write_losses();
                 self.lines.flush();
@@ -168,7 +179,7 @@ impl Worker {
                 shown = Instant::now();
             }
             self.show_watch();
-            if state == State::DRAIN && !busy {
+            if state == State::DRAIN && round == Round::Idle {
                 // A thread that was preempted in a hook may still be writing a record.
                 let unfinished = self.rings.iter().any(|ring| ring.waiting() > 0);
                 last_looks += 1;
@@ -177,8 +188,10 @@ impl Worker {
                     break;
                 }
             }
-            if !busy {
-                std::thread::sleep(PAUSE);
+            match round {
+                Round::Busy => {}
+                Round::Waits => self.lines.stacks.wait(PAUSE),
+                Round::Idle => std::thread::sleep(PAUSE),
             }
         }
         self.finish()
@@ -204,8 +217,8 @@ impl Worker {
         }
     }
 
-    /// Reads every ring once. Returns true if there was much to do.
-    fn round(&mut self) -> bool {
+    /// Reads every ring once, and writes what is complete.
+    fn round(&mut self) -> Round {
         let now = monotonic_ns();
         let (mut records, mut more) = (0, false);
         let mut mapped = Vec::new();
@@ -247,10 +260,14 @@ impl Worker {
         // The recorder sends these before it resumes a stopped process, and so before any call that this makes
         // possible.
         self.receive();
-        let complete_to = self.release(Order::release);
+        let released = self.release(Order::release);
         // Later messages wait until all records before them are written.
-        write_until(now.min(complete_to), &mut self.waiting, &mut self.lines);
-        more || records > 1000
+        write_until(now.min(released.to), &mut self.waiting, &mut self.lines);
+        match released.stopped {
+            Release::PutOff if !more => Round::Waits,
+            Release::Done if !more && records <= 1000 => Round::Idle,
+            _ => Round::Busy,
+        }
     }
 
     fn receive(&mut self) {
@@ -281,13 +298,19 @@ impl Worker {
         }
     }
 
-    fn release<T>(&mut self, release: impl FnOnce(&mut Order, &mut dyn FnMut(Item)) -> T) -> T {
+    /// Puts an item off while what its line needs is not known.
+    fn release(
+        &mut self,
+        release: impl FnOnce(&mut Order, &mut dyn FnMut(&Item) -> Poll<()>) -> Released,
+    ) -> Released {
         let (pairing, lines, waiting) = (&mut self.pairing, &mut self.lines, &mut self.waiting);
         let coming = &mut self.coming;
         release(&mut self.order, &mut |item| {
+            ready!(lines.stacks.prepare(item));
             write_until(item.ts, waiting, lines);
-            coming.write_before(&item, lines);
-            pairing.feed(&item, lines);
+            coming.write_before(item, lines);
+            pairing.feed(item, lines);
+            Poll::Ready(())
         })
     }
 
@@ -350,7 +373,9 @@ impl Worker {
     fn finish(mut self) -> Outcome {
         self.receive();
         self.look_at_clocks();
-        self.release(Order::release_all);
+        while self.release(Order::release_all).stopped == Release::PutOff {
+            self.lines.stacks.wait(PAUSE);
+        }
         write_until(u64::MAX, &mut self.waiting, &mut self.lines);
         self.write_losses();
         let cut = match self.state.cut.load(Ordering::SeqCst) {

@@ -2,9 +2,10 @@
 //! between. Meanwhile a reader reads the rings.
 
 use super::super::decode::{Item, Origin, What};
-use super::super::order::{Order, PART};
+use super::super::order::{Order, PART, Release};
 use super::Random;
 use crate::ring::Stopped;
+use std::task::Poll;
 
 /// A user-space hit.
 fn hit(ts: u64, tid: u32) -> Item {
@@ -18,9 +19,17 @@ fn item(ts: u64, tid: u32) -> Item {
     Item { ts, tid, seq: 0, what: What::Fork { pid: 0, child: 0 } }
 }
 
+/// Takes every item.
+fn taking(mut each: impl FnMut(&Item)) -> impl FnMut(&Item) -> Poll<()> {
+    move |item| {
+        each(item);
+        Poll::Ready(())
+    }
+}
+
 fn times(order: &mut Order) -> Vec<u64> {
     let mut out = Vec::new();
-    order.release(&mut |item| out.push(item.ts));
+    order.release(&mut taking(|item| out.push(item.ts)));
     out
 }
 
@@ -59,7 +68,7 @@ fn of_equal_times_in_one_ring_the_first_stays_first() {
     }
     order.push(0, item(6, 9));
     let mut tids = Vec::new();
-    order.release_all(&mut |item| tids.push(item.tid));
+    order.release_all(&mut taking(|item| tids.push(item.tid)));
     assert_eq!(tids, [9, 0, 1, 2, 3, 4]);
 }
 
@@ -70,10 +79,10 @@ fn at_the_end_everything_comes_even_from_rings_never_completed() {
         order.push(ring, item(ts, 0));
     }
     let mut out = Vec::new();
-    order.release_all(&mut |item| out.push(item.ts));
+    order.release_all(&mut taking(|item| out.push(item.ts)));
     assert_eq!(out, [0, 2, 4, 8, 9, u64::MAX]);
-    order.release_all(&mut |_| panic!("nothing is left"));
-    Order::new(0).release_all(&mut |_| panic!("there is no ring"));
+    order.release_all(&mut taking(|_| panic!("nothing is left")));
+    Order::new(0).release_all(&mut taking(|_| panic!("there is no ring")));
 }
 
 #[test]
@@ -118,7 +127,7 @@ fn a_ring_whose_items_wait_for_a_backlog_is_left_alone() {
     assert_eq!(ahead, many, "once it is full it is not read");
     assert!(most <= 4 * PART, "{most}");
     order.complete(0, 2000 * many);
-    let last = order.release(&mut |_| ());
+    let last = order.release(&mut taking(|_| ())).to;
     assert_eq!(
         last,
         1000 * many + many - 2,
@@ -256,7 +265,7 @@ fn play(seed: u64) {
             }
         }
         let before = released.len();
-        watermark = order.release(&mut |item| released.push(item.ts));
+        watermark = order.release(&mut taking(|item| released.push(item.ts))).to;
         assert!(released[before..].iter().all(|ts| *ts <= watermark), "seed {seed}: released too early");
         assert!(released.is_sorted(), "seed {seed}: not in time's order");
         let due = pushed.iter().filter(|ts| **ts <= watermark).count();
@@ -279,7 +288,7 @@ fn play(seed: u64) {
             order.push(ring, slot.item(ring));
         }
     }
-    order.release_all(&mut |item| released.push(item.ts));
+    order.release_all(&mut taking(|item| released.push(item.ts)));
     assert!(released.is_sorted(), "seed {seed}: the end is not in time's order");
     machine.written.sort_unstable();
     assert_eq!(released, machine.written, "seed {seed}: not complete");
@@ -311,4 +320,36 @@ fn a_backlog_holds_no_memory_when_it_has_been_read() {
         }
         assert_eq!(times(&mut order).len(), 999);
     }
+}
+
+#[test]
+fn while_an_item_is_put_off_the_rings_are_read_up_to_a_limit() {
+    let mut order = Order::new(2);
+    let put_off = |order: &mut Order| order.release(&mut |_| Poll::Pending);
+    let mut ts = 0;
+    while order.wants(0) && order.wants(1) {
+        for _ in 0..PART {
+            ts += 1;
+            order.push((ts % 2) as usize, item(ts, 0));
+        }
+        (0..2).for_each(|ring| order.complete(ring, ts));
+        let released = put_off(&mut order);
+        assert_eq!((released.to, released.stopped), (1, Release::PutOff));
+        assert!(ts < 1 << 20, "no limit");
+    }
+    assert!(ts > 100 * PART as u64, "{ts}");
+    assert!(!order.wants(0) && !order.wants(1));
+    let mut out = Vec::new();
+    loop {
+        let before = out.len();
+        let released = order.release(&mut taking(|item| out.push(item.ts)));
+        if released.stopped == Release::Done {
+            break;
+        }
+        assert_eq!((released.to, released.stopped), (out.len() as u64 + 1, Release::Enough));
+        assert!(out.len() - before <= 4 * PART, "the rings are read in between");
+        assert!(order.wants(0) && order.wants(1));
+    }
+    assert!(out.iter().copied().eq(1..=ts));
+    assert!(order.room() < 40_000, "{}", order.room());
 }

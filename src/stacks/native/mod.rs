@@ -28,7 +28,7 @@ use crate::stacks::{Mapped, MappedFile};
 use module::Modules;
 use opened::OpenedFiles;
 use process::Processes;
-pub use rule::{FrameBase, Shortcut};
+pub use rule::{FrameBase, Shortcut, follow};
 #[cfg(fuzzing)]
 pub use {module::Module, unwind::Lookup, unwind::walk};
 

@@ -1,11 +1,12 @@
 //! The rows that BPF can follow. In: a row of an unwind table. Out: the same as a few numbers, or that BPF must stop
-//! there.
+//! there; and what BPF finds when it follows them.
 
 use serde::{Deserialize, Serialize};
 
-use super::registers::{RIP, RSP};
+use super::registers::{Copied, RIP, RSP};
 use super::rows::{Base, Row, Rule};
 use super::unwind::Lookup;
+use super::{Cut, MOST_CALLS, Stack};
 
 const RBP: usize = 6;
 /// DW_OP_breg6, rbp plus a number, and DW_OP_deref, the word there.
@@ -42,6 +43,42 @@ impl Shortcut {
             Lookup::Ends(_) | Lookup::NotCode => Shortcut::Stop,
         }
     }
+}
+
+/// Unwinds a copied stack as BPF does once it has the rules. Out: the callers' return addresses, and whether outer ones
+/// are missing. None: a rule is not known, or the copy makes no sense.
+pub fn follow(stack: &Stack, rule: impl Fn(u64) -> Option<Shortcut>) -> Option<(Vec<u64>, bool)> {
+    let copied = Copied::new(stack);
+    let (mut ip, mut sp, mut bp) = (stack.registers.ip, stack.registers.sp, stack.registers.bp);
+    let mut callers = Vec::new();
+    while callers.len() < MOST_CALLS {
+        let (base, offset, saved) = match rule(ip)? {
+            Shortcut::Stop => return Some((callers, true)),
+            Shortcut::End => return Some((callers, false)),
+            Shortcut::Frame { base, offset, bp } => (base, i64::from(offset), bp),
+        };
+        let from = if base == FrameBase::Sp { sp } else { bp };
+        let mut end = from.wrapping_add_signed(offset);
+        if base == FrameBase::AtBp {
+            end = copied.read(end).ok()?;
+        }
+        if end <= sp || end % 8 != 0 {
+            return None;
+        }
+        match copied.read(end - 8) {
+            Ok(0) => return Some((callers, false)),
+            Ok(address) => ip = address,
+            Err(Cut::Copied) => return Some((callers, true)),
+            Err(_) => return None,
+        }
+        if let Some(saved) = saved {
+            let from = if base == FrameBase::AtBp { bp } else { end };
+            bp = copied.read(from.wrapping_add_signed(i64::from(saved))).ok()?;
+        }
+        sp = end;
+        callers.push(ip);
+    }
+    Some((callers, true))
 }
 
 fn of_row(row: &Row) -> Option<Shortcut> {
