@@ -1,6 +1,6 @@
 """Whether figures are right on real software. In: recordings of programs that know what they did. Out: for failed
-calls, leaks, devices and contexts, what the trace says against what the program says; and what `report waste` finds,
-for a person to judge.
+calls, leaks, devices, contexts and waste, what the trace says against what the program says; and what `report waste`
+finds in other programs, for a person to judge.
 """
 
 import json
@@ -25,6 +25,9 @@ def accuracy(machine, section):
         contexts(machine, section)
     with section.step("streams.py: PyTorch on four streams from two threads"):
         streams(machine, section)
+    for words in [(), ("tiny",)]:
+        with section.step(f"wasteful.py {' '.join(words)}: the patterns that it has"):
+            wasteful(machine, section, words)
     for name in WASTE:
         with section.step(f"report waste of {name}.py"):
             recording = machine.record(name, name)
@@ -185,3 +188,25 @@ def places(trace_lines):
         if launch:
             named.add(line["stream"])
     return counted, found - {None}, named
+
+
+# --- waste -------------------------------------------------------------------------------------------------------
+
+
+def wasteful(machine, section, words):
+    text = (PROGRAMS / "wasteful.py").read_text().splitlines()
+    planted = {number: line.split("# waste: ")[1] for number, line in enumerate(text, 1) if "# waste: " in line}
+    planted = {number: what for number, what in planted.items() if (what == "tiny launches") == bool(words)}
+    recording = machine.record("wasteful", "wasteful", *words)
+    section.block(machine.read("report", "waste", "--width", "160", recording.trace))
+    report = json.loads(machine.read("report", "waste", "--json", recording.trace))
+    recording.trace.unlink()
+    for holds, said in judged_waste(report["findings"], planted):
+        section.check(holds, said)
+
+
+def judged_waste(findings, planted):
+    for number, what in planted.items():
+        sites = [finding.get("call_site") for finding in findings if what in finding["what"]]
+        right = any((site or "").startswith(f"wasteful.py:{number} ") for site in sites)
+        yield right, f"`{what}` from {sites or 'nowhere'}; the program has it in line {number}"
