@@ -482,6 +482,7 @@ struct gpurec_config {
 	unsigned int pause_user;  /* --lossless pauses only this user's processes */
 	unsigned int stacks;      /* calls have stacks */
 	unsigned int native;      /* with native frames beyond the caller */
+	unsigned long long tick_ns; /* of Linux's own counter of time */
 };
 
 /* The thread and the probe that cost time. */

@@ -37,6 +37,8 @@ struct thread {
 	u64 stack_seed;
 	u64 python;     /* the thread's state in the Python interpreter */
 	u64 python_newest; /* the newest thread there when this one was last looked for */
+	u32 python_span; /* from the thread's innermost frame to its outermost, in bytes, at its last stack */
+	u32 pad;
 	u64 own_id;     /* gettid() in the process's PID namespace */
 	struct awaited awaited[GPUREC_AWAITED];
 };

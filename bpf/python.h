@@ -13,7 +13,7 @@ static __always_inline const struct gpurec_python *python_of(const struct walk *
 	return bpf_map_lookup_elem(&pythons, &layout);
 }
 
-#define STEPS 16 /* frames in one go */
+#define STEPS 24 /* frames in one go */
 
 /* The current frame of a thread's state; 0: none, or unknown. */
 static __always_inline u64 innermost(struct walk *w, const struct gpurec_python *p, u64 state)
@@ -268,13 +268,14 @@ static __always_inline u32 step(u32 key, struct walk *w, struct memory *memory, 
 	const u8 *raw;
 
 	if (at >= w->size || at + size > w->size) {
-		if (size > RAW || !look_down_from(w, address, size))
+		if (size > RAW || !look_down_from(w, address, size, address & 4095))
 			return STEP_CUT;
 		at = address - w->from;
 	}
 	if (at >= WINDOW)
 		return STEP_CUT;
 	raw = w->window + at;
+	w->last = address;
 	w->next = word_at(raw, p->frame_previous);
 	owner = p->frame_owner == GPUREC_ABSENT ? 0 : raw[p->frame_owner & (RAW - 1)];
 	if (owner >= p->owner_limit) {

@@ -95,6 +95,7 @@ struct walk {
 	u64 from;                        /* the address of the window */
 	u32 size;                        /* its bytes */
 	u32 flags;                       /* of the stack */
+	u64 first, last;                 /* addresses of Python frames */
 	u32 unread;                      /* not 0: the interpreter's state could not be read */
 	u32 beneath;                     /* the thread may also run Python code in another interpreter */
 	u64 found;                       /* the thread's state in the interpreter, while it is looked for */
@@ -176,10 +177,10 @@ static __always_inline void look_up_from(struct walk *w, u64 address)
 	}
 }
 
-/* Reads `size` bytes at `address`, and the bytes before them in the same page. Returns whether that succeeded. */
-static __always_inline bool look_down_from(struct walk *w, u64 address, u32 size)
+/* Reads `size` bytes at `address`, and `before` bytes in front of them. Returns whether that succeeded. */
+static __always_inline bool look_down_from(struct walk *w, u64 address, u32 size, u64 before)
 {
-	u64 before = address & 4095, all;
+	u64 all;
 
 	if (before > WINDOW - RAW)
 		before = WINDOW - RAW;
@@ -330,7 +331,11 @@ static __always_inline void walk_python(u32 key, struct walk *w, struct thread *
 		return;
 	w->unread = 0;
 	w->next = first_frame(key, w, p, t);
+	w->first = w->last = w->next;
 	w->size = 0;
+	/* The frames of its last stack are read at once, though they may lie in two pages. */
+	if (t->python_span && w->next)
+		look_down_from(w, w->next, p->frame_size, t->python_span);
 	/* Or the thread may have frames that could not be found. */
 	if (!w->next && w->unread)
 		result = STEP_CUT;
@@ -339,6 +344,9 @@ static __always_inline void walk_python(u32 key, struct walk *w, struct thread *
 		if (result != STEP_ON)
 			break;
 	}
+	t->python_span = w->first - w->last;
+	if (w->last > w->first || w->first - w->last > WINDOW - RAW)
+		t->python_span = 0;
 	if (result != STEP_END || w->beneath)
 		w->flags |= GPUREC_CUT;
 }
@@ -356,7 +364,7 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 	struct gpurec_python_at *at;
 	struct memory *memory;
 	struct walk *w;
-	u64 stack, begun = bpf_ktime_get_ns();
+	u64 stack, begun = config.budget ? bpf_ktime_get_ns() : 0;
 
 	if (!t || sp < t->stack_sp || stacks_are_given_up())
 		return 0;
@@ -378,7 +386,8 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 		memory->trampoline = trampoline(task);
 	}
 	w->trampoline = memory ? memory->trampoline : 0;
-	w->now = begun >> TIME_SHIFT;
+	/* Reading the clock costs more. */
+	w->now = bpf_jiffies64() * config.tick_ns >> TIME_SHIFT;
 	w->stack.pid = pid;
 	w->stack.natives = w->stack.pythons = 0;
 	w->stack.key = w->stack.seed = w->rules;

@@ -11,6 +11,12 @@ pub fn monotonic_ns() -> u64 {
     ns.wrapping_sub(ahead as u64)
 }
 
+/// The length of a jiffy, in which Linux itself counts time.
+pub fn tick_ns() -> u64 {
+    let tick = nix::time::clock_getres(nix::time::ClockId::CLOCK_MONOTONIC_COARSE);
+    tick.map_or(1_000_000, |tick| tick.tv_nsec() as u64)
+}
+
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
 /// The offset of a time namespace's monotonic clock from the machine's own.

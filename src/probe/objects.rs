@@ -10,7 +10,7 @@ use libbpf_rs::{
 };
 
 use super::rings::Making;
-use crate::clock::monotonic_ns;
+use crate::clock::{monotonic_ns, tick_ns};
 use crate::errno::KernelRefused;
 use crate::files::select::Stacks;
 use crate::host::Backend;
@@ -85,6 +85,7 @@ impl Base {
             pause_user: settings.pause_user,
             stacks: settings.stacks.is_some().into(),
             native: settings.native_frames.into(),
+            tick_ns: tick_ns(),
         };
         let mut open = open(BASE, "base")?;
         let ring = settings.ring >> 10;
