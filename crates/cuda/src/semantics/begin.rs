@@ -138,7 +138,9 @@ impl Process {
     ) -> SavedState {
         if self.is_captured(role, args) {
             // Memory that a graph allocates has an address that is not in the ledger.
-            self.whole &= !matches!(role.kind, Kind::Alloc(_));
+            if matches!(role.kind, Kind::Alloc(_)) {
+                self.missed();
+            }
             return SavedState::Nothing;
         }
         let first = args.value(0).unwrap_or(0);
@@ -159,7 +161,7 @@ impl Process {
                 args.value(1).map_or(SavedState::Nothing, |size| SavedState::Unmap { ptr: first, size })
             }
             Kind::Copy(copy) => {
-                let copies = Copies { ledger: &self.ledger, whole: self.whole };
+                let copies = Copies { ledger: &self.ledger, whole: self.whole, whole_host: self.whole_host };
                 SavedState::Movement { moved: copies.of(&copy, args), is_set: false, at: stream_of(args) }
             }
             Kind::Set(set) => {

@@ -31,6 +31,8 @@ pub struct Copies<'a> {
     pub ledger: &'a Ledger,
     /// The process was seen from its beginning, so CUDA did not allocate what is not in the ledger.
     pub whole: bool,
+    /// The same of host memory.
+    pub whole_host: bool,
 }
 
 const SET: &str = "set";
@@ -164,7 +166,7 @@ impl Copies<'_> {
     fn pinned(&self, address: u64) -> Option<bool> {
         match self.ledger.place(address) {
             Place::Pinned => Some(true),
-            Place::Unknown if self.whole => Some(false),
+            Place::Unknown if self.whole_host => Some(false),
             _ => None,
         }
     }

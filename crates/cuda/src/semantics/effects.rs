@@ -31,7 +31,7 @@ impl Ending<'_, '_> {
             SavedState::Alloc { alloc, asked, ptr, at } => match ptr.or_else(|| out.number(0)) {
                 Some(0) => {}
                 Some(ptr) => self.allocated(alloc, asked, ptr, at, &open.inner, out),
-                None => self.process.whole = false,
+                None => self.process.missed(),
             },
             SavedState::Free { table, ptr, serial } => {
                 if let Some(gone) = self.process.ledger.free(table, ptr, serial) {
@@ -92,7 +92,7 @@ impl Ending<'_, '_> {
             },
             SavedState::Unseen { same } => {
                 if same.is_none() || out.number(0) != same {
-                    self.process.whole = false;
+                    self.process.missed();
                 }
             }
         }
@@ -122,7 +122,9 @@ impl Ending<'_, '_> {
             self.freed_before(&before);
         }
         // The ledger had no room for it: conclude nothing from its absence.
-        self.process.whole &= self.process.ledger.get(alloc.table, ptr).is_some();
+        if self.process.ledger.get(alloc.table, ptr).is_none() {
+            self.process.missed();
+        }
         if !is_again {
             self.mark_callers(|inner| inner.alloc = Some((alloc.space, size)));
             let total = self.process.ledger.total(alloc.space);

@@ -104,6 +104,8 @@ const HANDLE: usize = 32;
 struct Process {
     /// The process was seen from its beginning: what is not in the tables did not happen.
     whole: bool,
+    /// The same of host memory that CUDA knows. A variable of a module may be of unknown size, but is no such memory.
+    whole_host: bool,
     /// The process began with the recording, so everything it holds is known.
     begun: bool,
     ledger: Ledger,
@@ -333,7 +335,9 @@ impl Meaning {
             && let Some(open) = process.close(call)
         {
             // It may have succeeded without a record of it.
-            process.whole &= !matches!(open.saved, SavedState::Alloc { .. } | SavedState::Map { .. });
+            if matches!(open.saved, SavedState::Alloc { .. } | SavedState::Map { .. }) {
+                process.missed();
+            }
             process.undo(&open, call.tid);
         }
     }
@@ -342,7 +346,7 @@ impl Meaning {
     /// proves nothing.
     pub fn calls_missing(&mut self) {
         self.blind = true;
-        self.processes.values_mut().for_each(|process| process.whole = false);
+        self.processes.values_mut().for_each(Process::missed);
     }
 
     /// Some allocations or frees are not seen.
@@ -392,7 +396,7 @@ impl Meaning {
     fn new_process(&self) -> Process {
         let (whole, begun) = (!self.blind, !self.blind_to_memory);
         let threads = Threads { followed: true, ..Threads::default() };
-        Process { whole, begun, threads, ..Process::of_running(&self.rooms) }
+        Process { whole, whole_host: whole, begun, threads, ..Process::of_running(&self.rooms) }
     }
 
     pub fn process_exited(&mut self, pid: u32) {
@@ -453,6 +457,7 @@ impl Process {
     fn of_running(rooms: &Rooms) -> Process {
         Process {
             whole: false,
+            whole_host: false,
             begun: false,
             ledger: Ledger::new(&rooms.live),
             kernels: Kernels::new(&rooms.tables),
@@ -462,6 +467,11 @@ impl Process {
             capturing: Map::default(),
             threads: Threads::default(),
         }
+    }
+
+    /// A call that may have given out memory was not seen.
+    fn missed(&mut self) {
+        (self.whole, self.whole_host) = (false, false);
     }
 
     /// Returns the call, after dropping calls inside it that never ended.

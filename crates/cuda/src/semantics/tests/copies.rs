@@ -91,6 +91,15 @@ fn directions_by_what_the_pointers_are() {
     assert_eq!(play.moved(call("cuMemcpy", &[0x90_0800, HEAP, 8])).direction, "H2H");
     play.make(call("cuModuleGetGlobal_v2", &[0x10, 0x18, 1, 2]).wrote(0, 0xa0_0000).wrote(1, 64));
     assert_eq!(play.moved(call("cuMemcpy", &[HEAP, 0xa0_0020, 8])).direction, "D2H");
+    // One of unknown size, which cuBLAS asks for: what lies behind it is unknown, but no host memory.
+    play.make(call("cuLibraryGetGlobal", &[0x10, 0, 1, 2]).wrote(0, 0xb0_0000));
+    let inner = play.moved(call("cuMemcpy", &[DEV, HEAP, 8]));
+    assert_eq!((inner.direction.as_ref(), inner.pageable), ("unknown", false));
+    let inner = play.moved(call("cuMemcpyHtoDAsync_v2", &[DEV, HEAP, 8, 0]));
+    assert_eq!((inner.direction.as_ref(), inner.pageable), ("H2D", true));
+    // Memory of unknown size that the host may see.
+    play.make(call("cuLibraryGetManaged", &[0x10, 0x18, 1, 2]).wrote(0, 0xc0_0000).wrote(1, 8));
+    assert!(!play.moved(call("cuMemcpyHtoDAsync_v2", &[DEV, HEAP, 8, 0])).pageable);
 }
 
 #[test]
