@@ -120,7 +120,7 @@ pub struct FinishedCall<'a> {
     pub tally: &'a Tally,
     pub error: Option<&'a str>,
     pub ns: u64,
-    /// When the call returned.
+    /// When the call returned, less gpurec's own cost.
     pub at_ns: u64,
     pub site: Option<Site>,
 }

@@ -79,7 +79,7 @@ impl Kernels {
         }
     }
 
-    /// Records the time of any launch of a thread.
+    /// Records the time of any launch of a thread, less gpurec's own cost.
     pub fn at(&mut self, pid: u32, tid: u32, ts_ns: u64, site: Option<Site>) {
         let Some(pace) = entry(&mut self.threads, (pid, tid), THREADS) else { return };
         pace.launches += 1;

@@ -158,7 +158,7 @@ impl Summary {
                 self.devices.memory(memory);
             }
             Body::Transfer(transfer) => {
-                self.habits.copied(line.ts_ns, transfer);
+                self.habits.copied(self.without_cost(transfer.pid, transfer.tid, line.ts_ns), transfer);
                 let launches = self.habits.launches(transfer.pid);
                 let site = self.stacks.site_of(transfer.begin);
                 self.transfers.add(transfer, self.took(transfer.begin), launches, site);
@@ -316,7 +316,7 @@ impl Summary {
             tally,
             error,
             ns,
-            at_ns,
+            at_ns: self.without_cost(end.pid, end.tid, at_ns),
             site,
         });
     }

@@ -66,6 +66,14 @@ impl Summary {
         }
     }
 
+    /// A time, less what the thread's recorded calls have cost so far: the time between two of them is then near what it
+    /// would be without gpurec.
+    pub(super) fn without_cost(&self, pid: u32, tid: u32, at_ns: u64) -> u64 {
+        let paid = self.calls_by_thread.by_key.get(&(pid, tid));
+        let cost = paid.zip(self.prices.as_ref()).map_or(0, |(paid, prices)| prices.sum(*paid));
+        at_ns.saturating_sub(cost)
+    }
+
     pub fn has_calls(&self, pid: u32) -> bool {
         self.calls_by_thread.by_key.keys().any(|(of, _)| *of == pid)
     }

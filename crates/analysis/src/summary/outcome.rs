@@ -56,7 +56,8 @@ impl Summary {
         let launch = self.open.or_above(open, |open| Some((open.kernel?, open.shape)));
         let (kernel, shape) = launch.map_or((None, open.of.shape), |(kernel, shape)| (Some(kernel), shape));
         self.kernels.launched(kernel, shape);
-        self.kernels.at(end.pid, end.tid, open.ts_ns, self.stacks.site_of(end.begin));
+        let at_ns = self.without_cost(end.pid, end.tid, open.ts_ns);
+        self.kernels.at(end.pid, end.tid, at_ns, self.stacks.site_of(end.begin));
         self.errors.launched(end.pid, end.tid, kernel);
     }
 
