@@ -9,6 +9,7 @@ of --against (against.py) are made of the same, and their figures have an interv
 import csv
 import json
 import os
+import random
 import shutil
 import signal
 import statistics
@@ -106,9 +107,8 @@ class Bench:
             yield number
 
     def in_turn(self, number, tools):
-        """The tools of a round, each time another one first."""
-        at = number % len(tools)
-        return tools[at:] + tools[:at]
+        """The tools of a round, each time in another order: what a tool leaves behind must not always meet the same."""
+        return random.Random(number).sample(tools, len(tools))
 
     def start(self, command, **options):
         process = subprocess.Popen([str(word) for word in command], **options)

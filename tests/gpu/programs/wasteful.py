@@ -18,14 +18,14 @@ def allocates_again():
 
 
 def waits_needlessly(a):
-    for _ in range(5000):
+    for _ in range(3000):
         a = a @ a
         torch.cuda.synchronize()  # waste: waits though nothing is copied
 
 
 def fetches_one_by_one(values):
     total = 0.0
-    for index in range(20000):
+    for index in range(40000):
         total += values[index].item()  # waste: waits for a single
     return total
 
@@ -45,7 +45,7 @@ def launches_tiny(values):
 
 
 def main():
-    values = torch.zeros(20000, device="cuda")
+    values = torch.zeros(40000, device="cuda")
     torch.cuda.synchronize()
     if sys.argv[1:] == ["tiny"]:
         launches_tiny(values)
@@ -53,7 +53,7 @@ def main():
         print(json.dumps({"patterns": 1}))
         return
     allocates_again()
-    waits_needlessly(torch.zeros(2048, 2048, device="cuda", dtype=torch.float16))
+    waits_needlessly(torch.zeros(4096, 4096, device="cuda", dtype=torch.float16))
     fetches_one_by_one(values)
     copies_pageable(torch.zeros(2048, 2048, device="cuda"))
     torch.cuda.synchronize()
