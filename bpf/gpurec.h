@@ -474,6 +474,7 @@ struct gpurec_config {
 	unsigned long long far_size;
 	unsigned long long far_at;     /* where the far ring begins in a CPU's part */
 	unsigned long long secret;     /* see gpurec_positions */
+	unsigned long long tick_ns;    /* of Linux's own counter of time */
 	unsigned int probe;       /* fentry: the only function that these programs hook */
 	unsigned int scratches;   /* number of scratches */
 	unsigned int budget;      /* hits are watched for --budget (see budget.h) */
@@ -482,7 +483,6 @@ struct gpurec_config {
 	unsigned int pause_user;  /* --lossless pauses only this user's processes */
 	unsigned int stacks;      /* calls have stacks */
 	unsigned int native;      /* with native frames beyond the caller */
-	unsigned long long tick_ns; /* of Linux's own counter of time */
 };
 
 /* The thread and the probe that cost time. */

@@ -129,7 +129,7 @@ fn every_struct_is_laid_out_as_the_header_says() {
         "gpurec_lost" Lost { calls, returns }
         "gpurec_lost_total" LostTotal { calls, returns, fork, exec, exit, file, stack }
         "gpurec_config" Config {
-            everyone, follow, call_limit, pause_at, near_size, far_size, far_at, secret, probe, scratches, budget,
+            everyone, follow, call_limit, pause_at, near_size, far_size, far_at, secret, tick_ns, probe, scratches, budget,
             early_frames, recorder, pause_user, stacks, native
         }
         "gpurec_positions" Positions { head, pad, tail, pad2 }
@@ -241,7 +241,7 @@ fn no_struct_has_padding() {
     assert_eq!(size_of::<wire::NewFile>(), head + 4 + 4 + 8 + 32 + 32);
     assert_eq!(size_of::<wire::Lost>(), 16);
     assert_eq!(size_of::<wire::LostTotal>(), 56);
-    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 6 * 8 + 8 * 4);
+    assert_eq!(size_of::<wire::Config>(), 4 + 4 + 7 * 8 + 8 * 4);
     assert_eq!(size_of::<wire::Instant>(), head + 4 + 4 + 8 + 6 * 8 + 4 + 4);
     assert_eq!(size_of::<wire::Hook>(), 4 + 2 * 2 + 6 * size_of::<wire::Read>());
     assert_eq!(size_of::<wire::Driver>(), 12 * 4);
