@@ -242,11 +242,12 @@ __attribute__((noinline)) u64 number_of(u32 key, u64 code)
 static __always_inline u64 known_number(u32 key, struct walk *w, struct memory *memory, u64 frame, u64 code)
 {
 	struct known_code *known = &memory->codes[frame * 0x9e3779b97f4a7c15ULL >> 57 & (KNOWN_CODES - 1)];
-	u32 now = w->now;
+	u32 now = w->now, age;
 	u64 number;
 	bool same = known->frame == frame && known->code == code;
 
-	if (same && now - known->verified < TRUSTED_FOR && known->verified - known->since > TRUSTED_AFTER)
+	age = known->verified - known->since;
+	if (same && age > TRUSTED_AFTER && now - known->verified < TRUSTED_FOR && (now - known->verified) * TRUSTED_PART < age)
 		return known->number;
 	number = number_of(key, code);
 	if (!same || known->number != number) {

@@ -31,7 +31,8 @@ struct {
 } sent_codes SEC(".maps");
 
 /* What a thread's last stacks had, so that the next costs little. The frames of a thread change, but few of its code
- * objects do: one that had the same number for TRUSTED_AFTER is not looked at again for TRUSTED_FOR. */
+ * objects do: one that had the same number for longer than TRUSTED_AFTER is not looked at again for a TRUSTED_PARTth of
+ * that time, and less than TRUSTED_FOR. */
 struct known_code {
 	u64 frame;    /* the address of the frame that had it */
 	u64 code;     /* its address */
@@ -50,8 +51,9 @@ struct known_rule {
 #define KNOWN_CODES 128
 #define KNOWN_RULES 128
 #define TIME_SHIFT 20    /* from ns to about ms */
-#define TRUSTED_AFTER 96
+#define TRUSTED_AFTER 20
 #define TRUSTED_FOR 9
+#define TRUSTED_PART 8
 
 struct memory {
 	u64 seed;
