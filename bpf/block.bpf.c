@@ -31,7 +31,7 @@ __attribute__((noinline)) u64 take_block_stack(u64 sp, u64 ip)
 
 	if (!t || sp < t->stack_sp)
 		return 0;
-	key = take_stack_from(sp, ip + 1);
+	key = take_stack_from(t, sp, ip + 1);
 	t->stack_sp = 0;
 	return key;
 }

@@ -73,7 +73,7 @@ static __always_inline u64 return_address_at(u32 key, struct walk *w, u64 place)
 }
 
 /* Takes the native frame at `ip`, and finds its caller. */
-static __always_inline u32 step_native(u32 key, struct walk *w, struct memory *memory)
+static __always_inline u32 step_native(struct walk *w, struct memory *memory)
 {
 	u32 number = w->count;
 	struct known_rule *known;
@@ -118,7 +118,7 @@ static __always_inline u32 step_native(u32 key, struct walk *w, struct memory *m
 	if (rule->saves_bp && !peek(w, bp + (s64)rule->bp, &w->bp))
 		return STEP_CUT;
 	w->sp = end;
-	w->ip = return_address_at(key, w, end - 8);
+	w->ip = return_address_at(w->key, w, end - 8);
 	if (w->ip == NOWHERE)
 		return STEP_CUT;
 	/* 0 in a thread's first function. */
@@ -126,16 +126,14 @@ static __always_inline u32 step_native(u32 key, struct walk *w, struct memory *m
 }
 
 /* Takes the next few native frames. */
-__attribute__((noinline)) u32 steps_native(u32 key)
+__attribute__((noinline)) u32 steps_native(struct walk *w, struct memory *memory)
 {
-	struct memory *memory = bpf_task_storage_get(&memories, bpf_get_current_task_btf(), 0, 0);
-	struct walk *w = walk_of(key);
 	u32 i, result = STEP_CUT;
 
 	if (!w || !memory)
 		return STEP_CUT;
 	for (i = 0; i < STEPS; i++) {
-		result = step_native(key, w, memory);
+		result = step_native(w, memory);
 		if (result != STEP_ON)
 			break;
 	}
@@ -223,13 +221,13 @@ __attribute__((noinline)) u32 send_unwind(u32 key)
 }
 
 /* The caller, and with the rules that BPF has, its callers. */
-static __always_inline void walk_native(u32 key, struct walk *w)
+static __always_inline void walk_native(u32 key, struct walk *w, struct memory *memory)
 {
 	u32 i, result = w->ip == NOWHERE ? STEP_CUT : STEP_END;
 
 	w->unwind.size = 0;
 	for (i = 0; i <= GPUREC_NATIVE_FRAMES / STEPS && w->ip > NOWHERE; i++) {
-		result = steps_native(key);
+		result = steps_native(w, memory);
 		if (result != STEP_ON)
 			break;
 	}

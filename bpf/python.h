@@ -239,7 +239,7 @@ __attribute__((noinline)) u64 number_of(u32 key, u64 code)
 }
 
 /* The same, from memory if that can be trusted. */
-static __always_inline u64 known_number(u32 key, struct walk *w, struct memory *memory, u64 frame, u64 code)
+static __always_inline u64 known_number(struct walk *w, struct memory *memory, u64 frame, u64 code)
 {
 	struct known_code *known = &memory->codes[frame * 0x9e3779b97f4a7c15ULL >> 57 & (KNOWN_CODES - 1)];
 	u32 now = w->now, age;
@@ -249,7 +249,7 @@ static __always_inline u64 known_number(u32 key, struct walk *w, struct memory *
 	age = known->verified - known->since;
 	if (same && age > TRUSTED_AFTER && now - known->verified < TRUSTED_FOR && (now - known->verified) * TRUSTED_PART < age)
 		return known->number;
-	number = number_of(key, code);
+	number = number_of(w->key, code);
 	if (!same || known->number != number) {
 		known->frame = frame;
 		known->code = code;
@@ -261,7 +261,7 @@ static __always_inline u64 known_number(u32 key, struct walk *w, struct memory *
 }
 
 /* Takes the next Python frame. */
-static __always_inline u32 step(u32 key, struct walk *w, struct memory *memory, const struct gpurec_python *p)
+static __always_inline u32 step(struct walk *w, struct memory *memory, const struct gpurec_python *p)
 {
 	u64 address = w->next, at = address - w->from, code, number;
 	u32 size = p->frame_size, owner, position, count = w->count;
@@ -291,7 +291,7 @@ static __always_inline u32 step(u32 key, struct walk *w, struct memory *memory, 
 		position = half_at(raw, p->frame_instruction);
 	else
 		position = word_at(raw, p->frame_instruction) - code - p->code_adaptive;
-	number = known_number(key, w, memory, address, code);
+	number = known_number(w, memory, address, code);
 	if (!number)
 		return STEP_CUT;
 	frame = &w->frames[count & (GPUREC_FRAMES - 1)];
@@ -308,10 +308,8 @@ static __always_inline u32 step(u32 key, struct walk *w, struct memory *memory, 
 }
 
 /* Takes the next few Python frames. */
-__attribute__((noinline)) u32 steps(u32 key)
+__attribute__((noinline)) u32 steps(struct walk *w, struct memory *memory)
 {
-	struct memory *memory = bpf_task_storage_get(&memories, bpf_get_current_task_btf(), 0, 0);
-	struct walk *w = walk_of(key);
 	const struct gpurec_python *p;
 	u32 i, result;
 
@@ -323,7 +321,7 @@ __attribute__((noinline)) u32 steps(u32 key)
 	for (i = 0; i < STEPS; i++) {
 		if (!w->next)
 			return STEP_END;
-		result = step(key, w, memory, p);
+		result = step(w, memory, p);
 		if (result != STEP_ON)
 			return result;
 	}

@@ -93,7 +93,7 @@ struct walk {
 	u32 layout;
 	u32 count;                       /* frames so far */
 	u32 now;                         /* see TIME_SHIFT */
-	u32 pad;
+	u32 key;                         /* of this scratch */
 	u64 from;                        /* the address of the window */
 	u32 size;                        /* its bytes */
 	u32 flags;                       /* of the stack */
@@ -321,7 +321,7 @@ __attribute__((noinline)) u32 send_stack(u32 key)
 }
 
 /* Walks through the Python frames, if the process has an interpreter. */
-static __always_inline void walk_python(u32 key, struct walk *w, struct thread *t, const struct gpurec_python_at *at)
+static __always_inline void walk_python(u32 key, struct walk *w, struct thread *t, struct memory *memory, const struct gpurec_python_at *at)
 {
 	u32 i, result = STEP_END;
 	const struct gpurec_python *p;
@@ -342,7 +342,7 @@ static __always_inline void walk_python(u32 key, struct walk *w, struct thread *
 	if (!w->next && w->unread)
 		result = STEP_CUT;
 	for (i = 0; i < MOST_STEPS / STEPS && w->next; i++) {
-		result = steps(key);
+		result = steps(w, memory);
 		if (result != STEP_ON)
 			break;
 	}
@@ -358,10 +358,9 @@ static __always_inline void walk_python(u32 key, struct walk *w, struct thread *
 /* Takes the stack of a hit that is about to be recorded, unless it is inside a call that has a stack. `ip` is where the
  * thread is, as if it were the return address of a call there; 0: at the entry of a function, whose return address is on
  * the stack. Returns the stack's key, or 0. */
-static __always_inline u64 take_stack_from(u64 sp, u64 ip)
+static __always_inline u64 take_stack_from(struct thread *t, u64 sp, u64 ip)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct thread *t = bpf_task_storage_get(&threads, task, 0, 0);
 	u32 key, sent = 1, pid = task->tgid;
 	struct gpurec_python_at *at;
 	struct memory *memory;
@@ -388,6 +387,7 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 		memory->trampoline = trampoline(task);
 	}
 	w->trampoline = memory ? memory->trampoline : 0;
+	w->key = key;
 	/* Reading the clock costs more. */
 	w->now = bpf_jiffies64() * config.tick_ns >> TIME_SHIFT;
 	w->stack.pid = pid;
@@ -406,9 +406,9 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 	w->ip = ip ? ip : return_address_at(key, w, sp);
 	w->sp = ip ? sp : sp + 8;
 #endif
-	walk_native(key, w);
+	walk_native(key, w, memory);
 	if (at && at->layout)
-		walk_python(key, w, t, at);
+		walk_python(key, w, t, memory, at);
 	if (w->flags & GPUREC_CUT)
 		w->stack.key = mix(w->stack.key, 1);
 	/* 0 is for calls without a stack. */
@@ -429,9 +429,9 @@ static __always_inline u64 take_stack_from(u64 sp, u64 ip)
 }
 
 /* Takes the stack of a call. */
-__attribute__((noinline)) u64 take_stack(u64 sp)
+__attribute__((noinline)) u64 take_stack(struct thread *t, u64 sp)
 {
-	return take_stack_from(sp, 0);
+	return take_stack_from(t, sp, 0);
 }
 
 /* A call returned that had this stack pointer. */
@@ -450,7 +450,7 @@ static __always_inline void stack_is_elsewhere(struct thread *t)
 /* Puts the key of the call's stack into t->stack_key, if the function's calls have stacks. */
 static __always_inline void begin_stack(struct thread *t, u64 cookie, u64 sp)
 {
-	t->stack_key = wants_stack(cookie) ? take_stack(sp) : 0;
+	t->stack_key = wants_stack(cookie) ? take_stack(t, sp) : 0;
 }
 
 /* The key follows a call's payload. */
