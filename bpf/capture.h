@@ -41,7 +41,7 @@ __attribute__((noinline)) u32 free_scratch(u32 at)
 	u32 i;
 
 	for (i = 0; i < SCRATCH_TRIES; i++) {
-		u32 key = (at + i) % config.scratches;
+		u32 key = (at + i) & (config.scratches - 1);
 		struct scratch *s = bpf_map_lookup_elem(&scratches, &key);
 
 		if (s && !s->taken && !__sync_val_compare_and_swap(&s->taken, 0, 1))

@@ -476,7 +476,7 @@ struct gpurec_config {
 	unsigned long long secret;     /* see gpurec_positions */
 	unsigned long long tick_ns;    /* of Linux's own counter of time */
 	unsigned int probe;       /* fentry: the only function that these programs hook */
-	unsigned int scratches;   /* number of scratches */
+	unsigned int scratches;   /* number of scratches, a power of two */
 	unsigned int budget;      /* hits are watched for --budget (see budget.h) */
 	unsigned int early_frames; /* a thread's open-call memory is allocated when the thread begins */
 	int recorder;             /* process id of the recorder */

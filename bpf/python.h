@@ -95,19 +95,26 @@ __attribute__((noinline)) u64 search_thread(u32 key, u64 id)
 	return w->found;
 }
 
-/* The innermost frame of the thread if its state, which was found before, is still its own; else 0. */
-static __always_inline u64 frame_in(struct walk *w, const struct gpurec_python *p, u64 state, u64 id)
+/* The innermost frame of the thread if its state, which was found before, is still its own; else 0. Not inline: its
+ * stack would add to that of all other functions. */
+__attribute__((noinline)) u64 frame_in(struct walk *w, u64 state, u64 id)
 {
-	u32 size = p->thread_size;
+	u8 object[RAW]; /* Linux checks a read into a map for longer */
+	const struct gpurec_python *p;
 	u64 frame;
 
-	if (!size)
+	if (!w)
+		return 0;
+	p = python_of(w);
+	if (!p)
+		return 0;
+	if (!p->thread_size)
 		return user_word(state + p->thread_id) == id ? innermost(w, p, state) : 0;
-	if (size > RAW || bpf_probe_read_user(w->object, size, (void *)(state + p->thread_from)))
+	if (bpf_probe_read_user(object, sizeof(object), (void *)(state + p->thread_from)))
 		return 0;
-	if (word_at(w->object, p->thread_id - p->thread_from) != id)
+	if (word_at(object, p->thread_id - p->thread_from) != id)
 		return 0;
-	frame = word_at(w->object, p->thread_frame - p->thread_from);
+	frame = word_at(object, p->thread_frame - p->thread_from);
 	/* A _PyCFrame is on the thread's stack. */
 	if (frame && p->cframe_frame != GPUREC_ABSENT && !peek(w, frame + p->cframe_frame, &frame))
 		return 0;
@@ -127,7 +134,7 @@ static __always_inline u64 first_frame(u32 key, struct walk *w, const struct gpu
 	w->several = interpreters.newest != interpreters.first;
 	w->beneath = w->several && p->version < WITH_OWN_IDS;
 	if (!w->several) {
-		frame = t->python ? frame_in(w, p, t->python, id) : 0;
+		frame = t->python ? frame_in(w, t->python, id) : 0;
 		if (frame)
 			return frame;
 		if (!interpreters.newest)

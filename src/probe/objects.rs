@@ -77,7 +77,7 @@ impl Base {
             far_at: layout.far_at() as u64,
             secret: layout.secret,
             probe: 0,
-            scratches: (cpus * SCRATCHES_A_CPU) as u32,
+            scratches: (cpus * SCRATCHES_A_CPU).next_power_of_two() as u32,
             budget: settings.budget.into(),
             // With sessions few calls need this memory.
             early_frames: (settings.no_sessions || types().is_none_or(|types| !types.uprobe_session)).into(),
