@@ -239,6 +239,7 @@ impl Lines {
                 | Body::KernelBegin(_)
                 | Body::KernelEnd(_)
                 | Body::Instant(_)
+                | Body::Gpu(_)
         );
         if let (Some(writer), None, true) = (&mut self.writer, &self.failed, self.write_calls || !frequent) {
             // The same id as in memory, unless the file leaves calls out.

@@ -405,6 +405,7 @@ impl Worker {
             incomplete_because: figures.incomplete_because.clone(),
             incomplete_codes: figures.incomplete_codes.clone(),
             stops: Some(stops),
+            gpu: None,
             summary: figures.to_json(),
         };
         self.lines.line(0, Body::Finish(Box::new(finish)));

@@ -168,7 +168,7 @@ impl Summary {
             Body::KernelEnd(end) => self.kernel_end(end),
             Body::Instant(instant) => self.instant(instant),
             Body::Xid(xid) => self.driver.xid(line.ts_ns, xid),
-            Body::Stack(_) | Body::Block(_) | Body::Unknown(_) => {}
+            Body::Stack(_) | Body::Block(_) | Body::Gpu(_) | Body::Device(_) | Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
     }

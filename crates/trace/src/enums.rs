@@ -49,6 +49,59 @@ impl Op {
     }
 }
 
+/// What ran on the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GpuKind {
+    #[default]
+    Kernel,
+    Copy,
+    Set,
+    /// A whole graph, where its nodes are not recorded one by one.
+    Graph,
+}
+
+impl GpuKind {
+    const ALL: [GpuKind; 4] = [GpuKind::Kernel, GpuKind::Copy, GpuKind::Set, GpuKind::Graph];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            GpuKind::Kernel => "kernel",
+            GpuKind::Copy => "copy",
+            GpuKind::Set => "set",
+            GpuKind::Graph => "graph",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<GpuKind> {
+        GpuKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Where a record of GPU work came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuSource {
+    /// The library that `--gpu` loads into the process.
+    #[default]
+    Lane,
+    /// Another client of CUPTI in the process, which was handed the same record.
+    Tap,
+}
+
+impl GpuSource {
+    const ALL: [GpuSource; 2] = [GpuSource::Lane, GpuSource::Tap];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            GpuSource::Lane => "lane",
+            GpuSource::Tap => "tap",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<GpuSource> {
+        GpuSource::ALL.into_iter().find(|source| source.name() == name)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retval {
     /// A status or a count.

@@ -7,10 +7,11 @@ use std::borrow::Cow;
 
 use super::args::Args;
 use super::budget::Budget;
-use super::enums::{EndKind, Kind, Op, Retval};
+use super::enums::{EndKind, GpuKind, GpuSource, Kind, Op, Retval};
+use super::gpu::Device;
 use super::rare::{Details, Finish, Header, Lost, Process, Suspend, Xid};
 use super::schema::{
-    Always, Group, Hex, HexOrDefault, Key, Micros, NonEmpty, NonZeroMicros, OrDefault, Sink, Source,
+    Always, Group, Hex, HexOrDefault, Key, Micros, NonEmpty, NonZeroMicros, OrDefault, OrNull, Sink, Source,
 };
 use super::schema::{key, line_schema};
 use super::stack::Stack;
@@ -59,6 +60,8 @@ pub enum Body<'a> {
     KernelBegin(KernelBegin<'a>),
     KernelEnd(KernelEnd<'a>),
     Instant(Instant<'a>),
+    Gpu(Gpu<'a>),
+    Device(Box<Device>),
     Xid(Xid<'a>),
     Lost(Lost),
     Budget(Budget),
@@ -274,6 +277,40 @@ line_schema! {
         duration_ns: Option<u64> as Micros = "duration_us",
         args: Option<Args<'a>> = "args" detail,
     }
+
+    /// Something ran on the GPU. The line's ts is its start there, and the line may come long after that.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Gpu<'a> {
+        /// The name of the kernel, demangled; or memcpy, memset, graph.
+        name: Cow<'a, str> = head,
+        kind: GpuKind = "kind" detail,
+        source: GpuSource = "source" detail,
+        pid: u32 = "pid" detail,
+        device: u32 = "device" detail,
+        /// CUPTI's number of the context, which is no handle.
+        context: u32 = "context" detail,
+        /// CUPTI's number of the stream.
+        stream: u32 = "stream" detail,
+        /// CUPTI's number of the call that submitted it.
+        correlation: u32 = "correlation" detail,
+        /// The event_id of the innermost recorded call that submitted it; none if unknown.
+        begin: Option<u64> as OrNull = "begin" detail,
+        duration_ns: u64 as Micros = "duration_us",
+        /// The time from the end of that call to the start; negative if it started before.
+        queued_ns: Option<i64> as Micros = "queued_us" detail,
+        grid: Option<[u32; 3]> = "grid" detail,
+        block: Option<[u32; 3]> = "block" detail,
+        /// Registers of a thread.
+        registers: Option<u32> = "registers" detail,
+        /// Bytes of shared memory of a block, static and dynamic.
+        shared: Option<u64> = "shared" detail,
+        /// As in `Transfer`.
+        direction: Option<Cow<'a, str>> = "direction" detail,
+        size: Option<u64> = "size" detail,
+        /// CUPTI's numbers of the graph and its node.
+        graph: Option<u64> = "graph" detail,
+        node: Option<u64> = "node" detail,
+    }
 }
 
 impl Op {
@@ -322,6 +359,7 @@ pub(super) fn frequent<'a, S: Source<'a>>(from: &mut S) -> Result<Option<Body<'a
         "memory" => Body::Memory(Group::read(from)?),
         "transfer" => Body::Transfer(Group::read(from)?),
         "block" => Body::Block(Group::read(from)?),
+        "gpu" => Body::Gpu(Group::read(from)?),
         _ => return Ok(None),
     }))
 }
@@ -342,6 +380,7 @@ macro_rules! rare_lines {
                     Body::KernelBegin(it) => (it.kind.name(), &it.name),
                     Body::KernelEnd(it) => (it.kind.name(), &it.name),
                     Body::Instant(it) => (it.kind.name(), &it.name),
+                    Body::Gpu(it) => ("gpu", &it.name),
                     Body::Unknown(it) => (&it.kind, &it.name),
                     $(Body::$($line)+ => ($kind, $name),)*
                 }
@@ -383,6 +422,7 @@ rare_lines! { it:
     "process" "exit" [Process(Process::Exit(it))];
     "process" "library" [Process(Process::Library(it))];
     "xid" "xid" [Xid(it)];
+    "device" "device" [Device(it)];
     "lost" "lost" [Lost(it)];
     "budget" "budget" [Budget(it)];
     "suspend" "suspend" [Suspend(it)];
@@ -403,6 +443,7 @@ impl Body<'_> {
             Body::KernelBegin(it) => it.show(to),
             Body::KernelEnd(it) => it.show(to),
             Body::Instant(it) => it.show(to),
+            Body::Gpu(it) => it.show(to),
             _ => {}
         }
     }

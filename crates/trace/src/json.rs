@@ -90,6 +90,14 @@ pub fn micros(out: &mut Vec<u8>, ns: u64) {
     out.extend_from_slice(&[b'.', digit(rest / 100), digit(rest / 10), digit(rest)]);
 }
 
+/// The same for a time before another.
+pub fn signed_micros(out: &mut Vec<u8>, ns: i64) {
+    if ns < 0 {
+        out.push(b'-');
+    }
+    micros(out, ns.unsigned_abs());
+}
+
 pub fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     // Names rarely need an escape.

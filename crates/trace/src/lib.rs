@@ -12,6 +12,7 @@ mod deaths;
 mod enums;
 mod event;
 pub mod fast;
+mod gpu;
 pub mod hash;
 pub mod json;
 mod lines;
@@ -34,13 +35,14 @@ mod writer;
 
 pub use args::Args;
 pub use budget::{Action, Budget, Level, Why};
-pub use enums::{EndKind, Kind, Op, Retval, word};
+pub use enums::{EndKind, GpuKind, GpuSource, Kind, Op, Retval, word};
 #[cfg(test)]
 use event::Unknown;
 pub use event::{
-    Begin, Block, Body, End, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory, SCHEMA, Transfer,
+    Begin, Block, Body, End, Gpu, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory, SCHEMA, Transfer,
     Where,
 };
+pub use gpu::{Device, DeviceProcess, GpuAccount, GpuReason};
 pub use lines::fits;
 pub use notes::Notes;
 pub use rare::{

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::gpu::GpuAccount;
 use super::reason::{Reason, reasons};
 use super::schema::{Datum, Key, Sink};
 
@@ -338,6 +339,9 @@ pub struct Finish {
     /// gpurec's own stops of the recorded processes. None in traces of versions that did not count them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stops: Option<Stops>,
+    /// The account of GPU work. None if none was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuAccount>,
     /// The figures that were printed, by their names in `report`.
     #[serde(default)]
     pub summary: serde_json::Value,
@@ -352,7 +356,7 @@ impl Finish {
 
 details! { it: Finish => events, lost, in_flight = it.in_flight.len(), complete,
 incomplete_because = (!it.incomplete_because.is_empty()).then_some(&it.incomplete_because),
-incomplete_codes = (!it.incomplete_codes.is_empty()).then_some(&it.incomplete_codes) }
+incomplete_codes = (!it.incomplete_codes.is_empty()).then_some(&it.incomplete_codes), gpu }
 
 /// How often and for how long gpurec itself stopped processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

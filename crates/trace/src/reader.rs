@@ -120,6 +120,11 @@ impl<R: Read> Reader<R> {
     }
 }
 
+/// Lines about GPU work come when the GPU has done it, and have the time at which it started.
+fn is_late(line: &Line) -> bool {
+    matches!(line.body, Body::Gpu(_))
+}
+
 enum NextLine {
     /// The line, and whether it ends in a line feed.
     Line(Range<usize>, bool),
@@ -199,12 +204,14 @@ impl ReaderState {
     fn order(&mut self, line: &Line) {
         if self.events == 0 {
             self.first_id = line.event_id;
-        } else if line.event_id < self.next_id || line.ts_ns < self.ts_ns {
+        } else if line.event_id < self.next_id || (line.ts_ns < self.ts_ns && !is_late(line)) {
             self.notes.disorder(self.number);
         }
         self.events += 1;
         self.next_id = self.next_id.max(line.event_id.saturating_add(1));
-        self.ts_ns = line.ts_ns;
+        if !is_late(line) {
+            self.ts_ns = line.ts_ns;
+        }
         self.notes.missing_events = (self.next_id - self.first_id).saturating_sub(self.events);
     }
 

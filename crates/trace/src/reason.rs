@@ -249,8 +249,10 @@ mod tests {
     fn the_page_lists_each_code_and_no_other() {
         let page = include_str!("../../../docs/trace-format.md");
         let section = page.split("## Codes of reasons").nth(1).unwrap().split("\n## ").next().unwrap();
-        let (incomplete, hooks) = section.split_once("`code` of").unwrap();
-        for (text, codes) in [(incomplete, Incomplete::CODES), (hooks, HookError::CODES)] {
+        let (incomplete, rest) = section.split_once("`code` of `refused`").unwrap();
+        let (hooks, gpu) = rest.split_once("`code` of `reasons`").unwrap();
+        let gpu_codes: Vec<&str> = crate::GpuReason::codes().collect();
+        for (text, codes) in [(incomplete, Incomplete::CODES), (hooks, HookError::CODES), (gpu, &gpu_codes)] {
             let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
             let mut listed: Vec<&str> =
                 rows.flat_map(|row| row.split(", ").map(|code| code.trim_matches('`'))).collect();

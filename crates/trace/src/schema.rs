@@ -10,7 +10,7 @@ use serde::de::Error;
 use serde_json::{Result as Parsed, from_str};
 
 use super::args::Args;
-use super::enums::{EndKind, Kind, Op, Retval};
+use super::enums::{EndKind, GpuKind, GpuSource, Kind, Op, Retval};
 use super::json;
 use super::scan::Scan;
 use super::value::{Text, Value};
@@ -33,6 +33,8 @@ pub enum Datum<'a> {
     Hex(u64),
     /// Nanoseconds, written as microseconds.
     Micros(u64),
+    SignedMicros(i64),
+    Null,
     Text(&'a str),
     Triple([u32; 3]),
     Bool(bool),
@@ -49,6 +51,8 @@ impl Datum<'_> {
             Datum::Signed(n) => json::signed(out, n),
             Datum::Hex(n) => json::hex(out, n),
             Datum::Micros(ns) => json::micros(out, ns),
+            Datum::SignedMicros(ns) => json::signed_micros(out, ns),
+            Datum::Null => out.extend_from_slice(b"null"),
             Datum::Text(text) => json::string(out, text),
             Datum::Triple(numbers) => json::triple(out, numbers),
             Datum::Bool(true) => out.extend_from_slice(b"true"),
@@ -168,6 +172,8 @@ pub struct NonEmpty;
 pub struct OrDefault;
 /// A handle, in the same way.
 pub struct HexOrDefault;
+/// Written as null if there is none.
+pub struct OrNull;
 
 macro_rules! codec {
     ($codec:ty, $type:ty: |$it:ident| $datum:expr, |$scan:ident| $scanned:expr, |$text:ident| $parsed:expr $(, $absent:expr)?) => {
@@ -216,6 +222,19 @@ codec!(Micros, u64: |ns| Some(Datum::Micros(*ns)), |scan| scan.micros(), |text| 
     let us: Option<f64> = from_str(text)?;
     Ok(us.map(|us| (us * 1e3).round() as u64))
 });
+codec!(Micros, i64: |ns| Some(Datum::SignedMicros(*ns)), |scan| {
+    let negative = scan.eat("-");
+    let ns = i64::try_from(scan.micros()?).ok()?;
+    match (negative, ns) {
+        // The writer writes 0 without a sign.
+        (true, 0) => None,
+        (true, ns) => Some(-ns),
+        (false, ns) => Some(ns),
+    }
+}, |text| {
+    let us: Option<f64> = from_str(text)?;
+    Ok(us.map(|us| (us * 1e3).round() as i64))
+});
 codec!(NonZeroMicros, u64: |ns| (*ns > 0).then_some(Datum::Micros(*ns)), |scan| {
     scan.micros()
 }, |text| Micros::parse(text), 0);
@@ -225,6 +244,21 @@ codec!(Plain, Op: |op| Some(Datum::Text(op.name())), |scan| {
 }, |text| {
     let Text(name) = from_str(text)?;
     Op::of(&name).map(Some).ok_or_else(|| Error::custom("its op is neither alloc nor free"))
+});
+codec!(Plain, GpuKind: |kind| Some(Datum::Text(kind.name())), |scan| {
+    scan.must("\"")?;
+    GpuKind::of(scan.string()?)
+}, |text| {
+    let Text(name) = from_str(text)?;
+    let unknown = || Error::custom("its kind is none of kernel, copy, set and graph");
+    GpuKind::of(&name).map(Some).ok_or_else(unknown)
+});
+codec!(Plain, GpuSource: |source| Some(Datum::Text(source.name())), |scan| {
+    scan.must("\"")?;
+    GpuSource::of(scan.string()?)
+}, |text| {
+    let Text(name) = from_str(text)?;
+    GpuSource::of(&name).map(Some).ok_or_else(|| Error::custom("its source is neither lane nor tap"))
 });
 codec!(Plain, Retval: |retval| Some(match retval {
     Retval::Number(n) => Datum::Signed(*n),
@@ -241,6 +275,10 @@ codec!(OrDefault, Cow<'a, str>: |text| Plain::datum(text), |scan| {
     Plain::scan(scan)
 }, |text| Plain::parse(text), Cow::default());
 codec!(HexOrDefault, u64: |n| Hex::datum(n), |scan| Hex::scan(scan), |text| Hex::parse(text), 0);
+
+codec!(OrNull, Option<u64>: |number| Some(number.map_or(Datum::Null, Datum::Number)), |scan| {
+    if scan.eat("null") { Some(None) } else { scan.number().map(Some) }
+}, |text| from_str(text).map(Some), None);
 
 fn retval(scan: &mut Scan) -> Option<Retval> {
     if scan.peek("\"").is_some() {

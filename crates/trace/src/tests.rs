@@ -171,6 +171,33 @@ impl Random {
         })
     }
 
+    fn gpu(&mut self) -> Body<'static> {
+        let triple =
+            |random: &mut Random| (random.below(2) == 0).then(|| [0; 3].map(|_: u32| random.number() as u32));
+        let (grid, block) = (triple(self), triple(self));
+        Body::Gpu(Gpu {
+            name: Cow::Owned(self.text()),
+            kind: [GpuKind::Kernel, GpuKind::Copy, GpuKind::Set, GpuKind::Graph][self.below(4) as usize],
+            source: if self.below(4) == 0 { GpuSource::Tap } else { GpuSource::Lane },
+            pid: self.number() as u32,
+            device: self.number() as u32,
+            context: self.number() as u32,
+            stream: self.number() as u32,
+            correlation: self.number() as u32,
+            begin: (self.below(4) > 0).then(|| self.number()),
+            duration_ns: self.number() >> 13,
+            queued_ns: (self.below(4) > 0).then(|| (self.number() as i64) >> 13),
+            grid,
+            block,
+            registers: (self.below(2) == 0).then(|| self.number() as u32),
+            shared: (self.below(2) == 0).then(|| self.number()),
+            direction: (self.below(2) == 0).then(|| Cow::Owned(self.text())),
+            size: (self.below(2) == 0).then(|| self.number()),
+            graph: (self.below(2) == 0).then(|| self.number()),
+            node: (self.below(2) == 0).then(|| self.number()),
+        })
+    }
+
     fn end(&mut self) -> Body<'static> {
         Body::End(End {
             name: Cow::Owned(self.text()),
@@ -203,7 +230,7 @@ impl Random {
         Line {
             event_id: self.number(),
             ts_ns: self.number(),
-            body: match self.below(8) {
+            body: match self.below(9) {
                 0 => self.begin(),
                 1 => self.memory(),
                 2 => self.transfer(),
@@ -211,6 +238,7 @@ impl Random {
                 4 => self.kernel_end(),
                 5 => self.instant(),
                 6 => self.block(),
+                7 => self.gpu(),
                 _ => self.end(),
             },
         }
@@ -329,6 +357,26 @@ fn stack() -> Stack<'static> {
     }
 }
 
+fn device() -> Device {
+    Device {
+        device: 0,
+        uuid: Some("GPU-12ab".into()),
+        gpu_name: Some("NVIDIA H200".into()),
+        used_bytes: Some(u64::MAX),
+        processes: Some(vec![
+            DeviceProcess { pid: 7, bytes: Some(1 << 40) },
+            DeviceProcess { pid: 8, bytes: None },
+        ]),
+        utilization: Some(100),
+        memory_utilization: Some(3),
+        sm_clock_mhz: Some(1980),
+        power_w: Some(612.125),
+        temperature_c: Some(71),
+        throttle: Some(vec!["sw_power_cap".into()]),
+        ecc_errors: Some(0),
+    }
+}
+
 /// One line of every kind that is written through serde.
 fn cold_lines() -> Vec<Line<'static>> {
     let refused =
@@ -378,6 +426,8 @@ fn cold_lines() -> Vec<Line<'static>> {
         }),
         Body::Suspend(Suspend { slept_ns: 30_012_345_678_901 }),
         Body::Stack(stack()),
+        Body::Device(Box::new(device())),
+        Body::Device(Box::new(Device { device: 1, ..Device::default() })),
         Body::Finish(Box::new(Finish {
             events: 8,
             lost: 1,
@@ -393,6 +443,14 @@ fn cold_lines() -> Vec<Line<'static>> {
             incomplete_because: vec!["1 event was lost".into()],
             incomplete_codes: vec!["lost".into()],
             stops: Some(Stops { count: 3, total_ns: 12_345_678 }),
+            gpu: Some(GpuAccount {
+                launches: 9,
+                api: 9,
+                delivered: 8,
+                dropped: 1,
+                reasons: vec![GpuReason { code: "dropped".into(), count: 1 }],
+                ..GpuAccount::default()
+            }),
             summary: json!({"cuda_calls": 3}),
         })),
     ];
@@ -438,7 +496,12 @@ fn cold_lines_have_the_keys_of_the_contract() {
     let python = json!({"kind": "python", "function": "<module>", "file": "<string>", "line": null});
     assert_eq!((&values[11]["frames"][1], &values[11]["frames"][3]), (&native, &python));
     assert_eq!((&values[11]["name"], &values[11]["cut"]), (&json!("stack"), &json!(true)));
-    assert_eq!(values[12]["in_flight"][0]["duration_us"], 12345.678);
+    let processes = json!([{"pid": 7, "bytes": 1u64 << 40}, {"pid": 8, "bytes": null}]);
+    assert_eq!((&values[12]["name"], &values[12]["processes"]), (&json!("device"), &processes));
+    let bare = json!({"event_id": 13, "ts": values[13]["ts"], "type": "device", "name": "device", "device": 1});
+    assert_eq!(values[13], bare, "what NVML does not say has no key");
+    assert_eq!(values[14]["in_flight"][0]["duration_us"], 12345.678);
+    assert_eq!(values[14]["gpu"]["reasons"], json!([{"code": "dropped", "count": 1}]));
     assert!(text.starts_with("{\"event_id\":0,\"ts\":0.000000000,\"type\":\"header\""));
 }
 

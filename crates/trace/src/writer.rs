@@ -120,6 +120,7 @@ fn append(out: &mut Vec<u8>, line: &Line) -> io::Result<()> {
         Body::KernelBegin(it) => frequent(out, line, of_kind(it.kind), &it.name, it),
         Body::KernelEnd(it) => frequent(out, line, of_kind(it.kind), &it.name, it),
         Body::Instant(it) => frequent(out, line, of_kind(it.kind), &it.name, it),
+        Body::Gpu(it) => frequent(out, line, of_type!("gpu"), &it.name, it),
         body => rare(out, line, body)?,
     }
     out.extend_from_slice(b"}\n");

@@ -36,6 +36,8 @@ impl Annotator {
             Datum::Signed(n) => self.value(out, &Value::Signed(n)),
             Datum::Hex(pointer) => proto::uint(out, POINTER, pointer),
             Datum::Micros(ns) => proto::double(out, DOUBLE, ns as f64 / 1e3),
+            Datum::SignedMicros(ns) => proto::double(out, DOUBLE, ns as f64 / 1e3),
+            Datum::Null => {}
             Datum::Text(text) => self.value(out, &Value::of_text(text)),
             Datum::Triple(numbers) => {
                 numbers.iter().for_each(|n| self.item(out, &Value::Number((*n).into())))

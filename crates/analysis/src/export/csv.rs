@@ -125,6 +125,7 @@ impl Cells<'_> {
                 out.pop();
             }
             Datum::Args(args) if args.is_empty() => {}
+            Datum::Null => {}
             Datum::Args(_) | Datum::Json(_) => {
                 self.scratch.clear();
                 value.write_json(self.scratch);

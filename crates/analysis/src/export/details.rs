@@ -25,7 +25,11 @@ struct Details<F>(F);
 impl<F: FnMut(&'static str, Datum)> Sink for Details<F> {
     #[inline(always)]
     fn put(&mut self, key: Key, value: Datum) {
-        let is_empty = matches!(value, Datum::Args(args) if args.is_empty());
+        let is_empty = match value {
+            Datum::Args(args) => args.is_empty(),
+            Datum::Null => true,
+            _ => false,
+        };
         if key.is_detail && !is_empty {
             (self.0)(key.name, value);
         }

@@ -117,7 +117,7 @@ impl<S: Sink + Default> Walk<S> {
                 self.in_lane(ts_ns, line, Lane::Recording, None);
             }
             Body::Header(header) => self.header(line, header),
-            Body::Stack(_) | Body::Unknown(_) => {}
+            Body::Gpu(_) | Body::Device(_) | Body::Stack(_) | Body::Unknown(_) => {}
         }
     }
 

@@ -85,6 +85,23 @@ fn lines_out_of_order_are_counted() {
     );
 }
 
+/// The GPU does work later than the call that asks for it, and reports it later still.
+#[test]
+fn lines_of_gpu_work_may_come_late() {
+    let gpu = |id: u64, us: u64| {
+        format!(
+            r#"{{"event_id":{id},"ts":0.{:09},"type":"gpu","name":"memcpy","kind":"copy","source":"lane","pid":1,"device":0,"context":1,"stream":7,"correlation":3,"begin":null,"duration_us":1.000}}"#,
+            us * 1000
+        )
+    };
+    let lines = [HEADER.into(), begin(1, 5, 7), gpu(2, 3), gpu(3, 1), end(4, 6, 7, 1), last(5, 8)];
+    assert_eq!(read(&lines), (6, Notes::default()));
+    let lines = [HEADER.into(), begin(1, 5, 7), gpu(2, 9), end(3, 4, 7, 1), gpu(3, 1), last(5, 8)];
+    let (_, notes) = read(&lines);
+    let found = (notes.disorder.count, notes.disorder.first_line);
+    assert_eq!(found, (2, 4), "the end is before its begin, and the last has an event_id for the second time");
+}
+
 #[test]
 fn ends_without_a_begin_and_ends_that_cross_are_counted() {
     let lines = [HEADER.into(), end(1, 1, 7, 0), begin(2, 2, 7), end(3, 3, 8, 2), last(4, 4)];

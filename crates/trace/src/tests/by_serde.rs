@@ -193,6 +193,74 @@ struct OfBlock<'a> {
     stack: Option<u64>,
 }
 
+#[derive(Serialize)]
+struct OfGpu<'a> {
+    event_id: u64,
+    ts: &'a str,
+    r#type: &'a str,
+    name: &'a str,
+    kind: &'a str,
+    source: &'a str,
+    pid: u32,
+    device: u32,
+    context: u32,
+    stream: u32,
+    correlation: u32,
+    begin: Option<u64>,
+    duration_us: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued_us: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grid: Option<[u32; 3]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<[u32; 3]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registers: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    direction: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    graph: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<u64>,
+}
+
+fn gpu(event_id: u64, g: &Gpu) -> String {
+    let gpu = OfGpu {
+        event_id,
+        ts: "TS",
+        r#type: "gpu",
+        name: &g.name,
+        kind: g.kind.name(),
+        source: g.source.name(),
+        pid: g.pid,
+        device: g.device,
+        context: g.context,
+        stream: g.stream,
+        correlation: g.correlation,
+        begin: g.begin,
+        duration_us: "DURATION",
+        queued_us: g.queued_ns.map(|_| "QUEUED"),
+        grid: g.grid,
+        block: g.block,
+        registers: g.registers,
+        shared: g.shared,
+        direction: g.direction.as_deref(),
+        size: g.size,
+        graph: g.graph,
+        node: g.node,
+    };
+    let queued = g.queued_ns.unwrap_or(0);
+    let sign = if queued < 0 { "-" } else { "" };
+    serde_json::to_string(&gpu)
+        .unwrap()
+        .replacen("\"DURATION\"", &micros(g.duration_ns), 1)
+        .replacen("\"QUEUED\"", &format!("{sign}{}", micros(queued.unsigned_abs())), 1)
+}
+
 pub fn micros(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
@@ -264,6 +332,7 @@ fn effect(line: &Line) -> Option<String> {
             };
             serde_json::to_string(&block).unwrap()
         }
+        Body::Gpu(g) => gpu(event_id, g),
         _ => return None,
     })
 }

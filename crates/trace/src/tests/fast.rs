@@ -42,7 +42,7 @@ fn lines_of_every_kind_are_read_the_same() {
 }
 
 /// Parts of other lines, so that mutations produce nearly valid lines.
-const PARTS: [&str; 28] = [
+const PARTS: [&str; 29] = [
     "0",
     "1",
     "-",
@@ -68,6 +68,7 @@ const PARTS: [&str; 28] = [
     ",\"lost\":true",
     ",\"unwound\":true",
     ",\"parent\":null",
+    ",\"begin\":null",
     "\"0x\"",
     "0x",
     ",\"mood\":1",

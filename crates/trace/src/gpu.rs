@@ -1,0 +1,107 @@
+//! The rare lines and objects about GPUs: what NVML says about a device once a second, and the account of GPU work in
+//! the `end` line.
+//!
+//! In: fields, by serde. Out: the same, with the keys of the trace. Not here: the `gpu` line, which is frequent
+//! (event.rs), and the counting.
+
+use serde::{Deserialize, Serialize};
+
+use super::rare::details;
+
+/// A device, as NVML describes it once a second. What NVML does not say is none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// The ordinal of NVML, which CUDA_VISIBLE_DEVICES does not renumber.
+    pub device: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Only in the first line of a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Vec<DeviceProcess>>,
+    /// The percentage of the last second in which a kernel ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_utilization: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_clock_mhz: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_w: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature_c: Option<u32>,
+    /// Why the clocks are lowered; empty if they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttle: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ecc_errors: Option<u64>,
+}
+
+details! { it: Device => device, uuid, gpu_name, used_bytes, processes, utilization, memory_utilization, sm_clock_mhz,
+power_w, temperature_c, throttle, ecc_errors }
+
+/// The memory that a process uses on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceProcess {
+    pub pid: u32,
+    /// None: NVML does not say.
+    #[serde(default)]
+    pub bytes: Option<u64>,
+}
+
+/// Three independent counts of GPU work, and the reason for every difference.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuAccount {
+    /// Launches that the hooks of CUDA functions recorded.
+    pub launches: u64,
+    /// Launches for which CUPTI delivered a record of the API call.
+    pub api: u64,
+    /// Kernels for which CUPTI delivered a record, nodes of graphs included.
+    pub delivered: u64,
+    /// Records that CUPTI or gpurec dropped.
+    pub dropped: u64,
+    /// Records of GPU work whose call is not known.
+    pub unmatched: u64,
+    /// Records of work from before the recording.
+    pub before: u64,
+    #[serde(default)]
+    pub reasons: Vec<GpuReason>,
+}
+
+/// A reason for a difference between the counts, and how many it explains.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuReason {
+    pub code: String,
+    pub count: u64,
+}
+
+/// The codes of `GpuReason`, each with what it says in the summary after a number of launches or records.
+const REASONS: [(&str, &str); 11] = [
+    ("graph_nodes", "kernels of graphs, of which one launch runs many"),
+    ("whole_graphs", "graph launches, recorded as one each (--gpu=graphs)"),
+    ("failed", "launches that failed, so that no kernel ran"),
+    ("captured", "launches that were captured into a graph"),
+    ("dropped", "records that CUPTI dropped, because it had no buffer for them"),
+    ("no_room", "records for which gpurec's ring had no room"),
+    ("no_times", "records without times, because CUPTI had no room on the GPU to take them"),
+    ("killed", "launches of processes that ended before CUPTI delivered their records"),
+    ("running", "launches that the GPU had not finished when the recording ended"),
+    ("before", "kernels launched before the recording"),
+    ("other_client", "launches while another client held CUPTI"),
+];
+
+impl GpuReason {
+    /// The reason in words; the code itself if a newer gpurec wrote it.
+    pub fn text(&self) -> &str {
+        let known = REASONS.iter().find(|(code, _)| *code == self.code);
+        known.map_or(self.code.as_str(), |(_, text)| text)
+    }
+
+    /// Every code, for the page that lists them.
+    pub fn codes() -> impl Iterator<Item = &'static str> {
+        REASONS.iter().map(|(code, _)| *code)
+    }
+}
