@@ -405,7 +405,7 @@ impl Worker {
             incomplete_because: figures.incomplete_because.clone(),
             incomplete_codes: figures.incomplete_codes.clone(),
             stops: Some(stops),
-            gpu: None,
+            gpu: figures.gpu.as_ref().and_then(|gpu| gpu.account.clone()),
             summary: figures.to_json(),
         };
         self.lines.line(0, Body::Finish(Box::new(finish)));

@@ -13,6 +13,7 @@ pub use super::categories::CategoryFigures;
 pub use super::devices::DeviceFigures;
 pub use super::driver_figures::KernelSpace;
 use super::driver_figures::is_zero;
+pub use super::gpu::figures::GpuFigures;
 pub use super::stacks::StackFigures;
 use super::stacks::{Places, Site};
 use gpurec_trace::{self as trace, InFlight, Incomplete, Reason, RefusedHook, reasons};
@@ -88,6 +89,10 @@ pub struct Figures {
     /// Only in a recording with --kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_space: Option<KernelSpace>,
+
+    /// Only in a recording that has lines of GPU work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuFigures>,
 
     /// By total time, largest first.
     pub functions: Vec<Function>,

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
+use crate::recent::Recent;
 use crate::{Figures, Usage};
 use gpurec_trace::bounds::BytesLeft;
-use gpurec_trace::{Body, Finish, Found, Line, Notes, Process};
+use gpurec_trace::{Body, Finish, Found, Gpu, Line, Notes, Process};
 
 /// Limits on processes whose ranks are remembered, on words of one command, and on bytes of all commands.
 const MOST: usize = 65_536;
@@ -94,6 +95,8 @@ pub fn call_of(line: &Line) -> Option<(u64, u32, u32)> {
         Body::Transfer(transfer) => (transfer.begin, transfer.pid, transfer.tid),
         Body::Block(block) => (block.begin.unwrap_or(line.event_id), block.pid, block.tid),
         Body::Instant(instant) => (line.event_id, instant.pid, instant.tid),
+        // Its thread is that of its call.
+        Body::Gpu(gpu) => (gpu.begin.unwrap_or(line.event_id), gpu.pid, 0),
         _ => return None,
     })
 }
@@ -107,6 +110,8 @@ pub struct Sieve<'a> {
     end: Option<u64>,
     calls: u64,
     kept: u64,
+    /// With --tid: the calls of those threads.
+    of_threads: Recent<()>,
     /// The trace has a selected process or thread, though perhaps outside the selected time.
     is_there: bool,
 }
@@ -131,6 +136,7 @@ impl<'a> Sieve<'a> {
             end: None,
             calls: 0,
             kept: 0,
+            of_threads: Recent::default(),
             is_there: false,
         }
     }
@@ -150,12 +156,16 @@ impl<'a> Sieve<'a> {
             Body::Xid(xid) => self.has_time(line.event_id) && (xid.pid == 0 || self.is_of(xid.pid)),
             Body::Process(process) => self.process(process),
             Body::Finish(finish) => return self.finish(line, finish),
+            Body::Gpu(gpu) => self.has_work(line.event_id, gpu),
             _ => call.is_none_or(|(began, pid, tid)| self.has_time(began) && self.is_asked(pid, tid)),
         };
         if !keeps {
             return Ok(Selection::No);
         }
         self.kept += u64::from(is_call);
+        if !self.only.tids.is_empty() && matches!(line.body, Body::Begin(_)) {
+            self.of_threads.push(line.event_id, ());
+        }
         if let Body::Begin(begin) = &line.body
             && let Some(found) = self.unnamed(begin.pid)
         {
@@ -167,6 +177,14 @@ impl<'a> Sieve<'a> {
 
     fn is_asked(&self, pid: u32, tid: u32) -> bool {
         (self.only.tids.is_empty() || self.only.tids.contains(&tid)) && self.is_of(pid)
+    }
+
+    /// GPU work belongs to the call that submitted it.
+    fn has_work(&self, event_id: u64, gpu: &Gpu) -> bool {
+        let of_thread = || gpu.begin.is_some_and(|begin| self.of_threads.get(begin).is_some());
+        self.is_of(gpu.pid)
+            && self.has_time(gpu.begin.unwrap_or(event_id))
+            && (self.only.tids.is_empty() || of_thread())
     }
 
     fn has_time(&self, began: u64) -> bool {

@@ -16,6 +16,7 @@ use super::driver::{Driver, Within};
 use super::errors::Errors;
 use super::failures::{FailureTally, InnerFailures};
 use super::figures::{Figures, Finding, Function, ProcessFigures, Sleep, SyncFunction};
+use super::gpu::GpuWork;
 use super::habits::{FinishedCall, Habits};
 use super::kernels::{Kernels, Shape};
 use super::left_out::LeftOut;
@@ -29,7 +30,7 @@ use gpurec_cuda::{Api, FunctionTraits};
 use gpurec_trace::bounds::{BytesLeft, Entries, MOST_LIVE, MOST_OPEN, Sums};
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{self, Call, Calls};
-use gpurec_trace::{Begin, Body, End, EndKind, Finish, Header, InFlight, Line, Notes};
+use gpurec_trace::{Begin, Body, End, EndKind, Finish, GpuAccount, Header, InFlight, Line, Notes};
 use gpurec_trace::{Incomplete, Reason, Reasons, Stops};
 use serde::Deserialize;
 
@@ -106,6 +107,7 @@ pub struct Summary {
     pub(super) transfers: Transfers,
     pub(super) stacks: Stacks,
     pub(super) devices: Devices,
+    gpu: GpuWork,
     pub(super) kernels: Kernels,
     errors: Errors,
     habits: Habits,
@@ -163,12 +165,16 @@ impl Summary {
                 let site = self.stacks.site_of(transfer.begin);
                 self.transfers.add(transfer, self.took(transfer.begin), launches, site);
                 self.devices.moved(transfer);
+                if let (Some(ns), "D2H") = (transfer.duration_ns, transfer.direction.as_ref()) {
+                    self.waited((transfer.pid, transfer.tid), line.ts_ns.saturating_sub(ns), line.ts_ns);
+                }
             }
             Body::KernelBegin(begin) => self.driver.began(line.event_id, line.ts_ns, begin),
             Body::KernelEnd(end) => self.kernel_end(end),
             Body::Instant(instant) => self.instant(instant),
             Body::Xid(xid) => self.driver.xid(line.ts_ns, xid),
-            Body::Stack(_) | Body::Block(_) | Body::Gpu(_) | Body::Device(_) | Body::Unknown(_) => {}
+            Body::Gpu(gpu) => self.gpu.add(line.ts_ns, gpu),
+            Body::Stack(_) | Body::Block(_) | Body::Device(_) | Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
     }
@@ -209,12 +215,27 @@ impl Summary {
         self.stacks.recorder = gaps;
     }
 
+    /// Takes the recorder's account of GPU work.
+    pub fn recorder_knows_of_gpu(&mut self, account: GpuAccount) {
+        self.gpu.account(account);
+    }
+
+    fn waited(&mut self, thread: (u32, u32), from_ns: u64, to_ns: u64) {
+        if self.gpu.is_on() {
+            self.gpu.waited(thread, from_ns, to_ns);
+        }
+    }
+
     fn begin(&mut self, line: &Line, begin: &Begin) {
         let function = self.function(&begin.name);
         let Some(tally) = self.functions.get(function) else { return };
         let (traits, role, stepped) = (&tally.traits, tally.role, tally.stepped);
         let context = Errors::context_of(traits, begin);
         let asked = if traits.allocates() { asked::bytes(traits, &begin.args) } else { None };
+        if self.gpu.is_on() && traits.submits() {
+            let site = self.stacks.site_of(line.event_id);
+            self.gpu.submits(line.event_id, (begin.pid, begin.tid), site);
+        }
         match traits.api {
             Api::Other => self.figures.other_calls += 1,
             Api::Driver | Api::Runtime => self.figures.cuda_calls += 1,
@@ -259,6 +280,9 @@ impl Summary {
             return;
         };
         if let Some(ns) = end.duration_ns {
+            if self.gpu.is_on() && tally.traits.submits() {
+                self.gpu.returned(end.begin, ns);
+            }
             tally.add(ns);
             tally.paused_ns = tally.paused_ns.saturating_add(end.paused_ns);
             let inside_ns = open.as_ref().map_or(0, |open| open.inside_ns);
@@ -287,6 +311,9 @@ impl Summary {
                 let sync = &mut self.figures.sync;
                 sync.calls += 1;
                 sync.total_ns = sync.total_ns.saturating_add(end.duration_ns.unwrap_or(0));
+                if let Some(open) = &open {
+                    self.waited((end.pid, end.tid), open.ts_ns, line.ts_ns);
+                }
             }
             _ => {}
         }
@@ -333,6 +360,7 @@ impl Summary {
     fn header(&mut self, header: &Header) {
         self.prices = Prices::of_header(header);
         self.driver.header(header);
+        self.gpu.header(header);
         self.budget.header(header);
         self.about.left_out = LeftOut::of(header);
         self.attaches = header.all || header.pids.is_some();
@@ -353,6 +381,9 @@ impl Summary {
         let pauses = Stops::deserialize(&finish.summary["pauses"]).ok();
         let unnamed = finish.summary["unnamed_launches"].as_u64().unwrap_or(0);
         self.recorder_knows(&finish.in_flight, finish.stops, pauses, unnamed);
+        if let Some(account) = &finish.gpu {
+            self.gpu.account(account.clone());
+        }
         self.stored = Some(finish.summary.clone());
     }
 
@@ -388,6 +419,7 @@ impl Summary {
         figures.transfers = self.transfers.finish();
         figures.stacks = self.stack_figures(&figures.in_flight);
         figures.devices = self.devices.finish();
+        figures.gpu = self.gpu.finish();
         (figures.kernels, figures.more_kernels) = self.kernels.finish();
         figures.error_windows = self.errors.finish();
         figures.findings = self.findings(at_ns);
@@ -423,6 +455,7 @@ impl Summary {
         let mut all = self.memories.findings(self.categories.but_init_ns());
         all.extend(self.kernels.findings(|pid| self.habits.waited_ns(pid), &self.stacks));
         all.extend(self.transfers.findings(whole_ns, &self.stacks));
+        all.extend(self.gpu.findings(whole_ns, &self.stacks));
         // These findings rely on the absence of calls.
         if !self.budget.left_out() && self.about.left_out.is_none() {
             all.extend(self.habits.findings(|function| self.name_of(function), whole_ns, &self.stacks));

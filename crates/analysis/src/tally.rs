@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::categories;
 use super::figures::{Function, OTHER_FUNCTIONS};
-use super::histogram::Histogram;
+use super::spread::{Spread, narrow};
 use gpurec_cuda::FunctionTraits;
 
 /// The additional role in which a call counts. Of nested calls in the same role the innermost counts.
@@ -43,12 +43,7 @@ pub struct Tally {
     pub role: Option<Role>,
     /// An index in the numbering of `categories`.
     pub category: usize,
-    calls: u64,
-    total: u128,
-    squares: u128,
-    min: u64,
-    max: u64,
-    durations: Histogram,
+    times: Spread,
     kernel_ns: u64,
     off_cpu_ns: u64,
     /// The part of the total that is in no call inside.
@@ -91,12 +86,7 @@ impl Tally {
             category: categories::of(traits.category),
             traits,
             stepped,
-            calls: 0,
-            total: 0,
-            squares: 0,
-            min: u64::MAX,
-            max: 0,
-            durations: Histogram::default(),
+            times: Spread::default(),
             kernel_ns: 0,
             off_cpu_ns: 0,
             own_ns: 0,
@@ -108,13 +98,7 @@ impl Tally {
     }
 
     pub fn add(&mut self, ns: u64) {
-        let wide = u128::from(ns);
-        self.calls += 1;
-        self.total += wide;
-        self.squares = self.squares.saturating_add(wide * wide);
-        self.min = self.min.min(ns);
-        self.max = self.max.max(ns);
-        self.durations.add(ns);
+        self.times.add(ns);
     }
 
     /// Whether calls of both functions, beyond the limit, share one entry.
@@ -124,12 +108,7 @@ impl Tally {
 
     /// Adds the calls of the other function.
     pub fn merge(&mut self, other: &Tally) {
-        self.calls += other.calls;
-        self.total += other.total;
-        self.squares = self.squares.saturating_add(other.squares);
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
-        self.durations.merge(&other.durations);
+        self.times.merge(&other.times);
         self.add_inside(other.nested_ns, other.kernel_ns, other.off_cpu_ns);
         self.own_ns = self.own_ns.saturating_add(other.own_ns);
         self.paused_ns = self.paused_ns.saturating_add(other.paused_ns);
@@ -148,23 +127,21 @@ impl Tally {
     /// such share.
     fn corrected(&self) -> Option<u64> {
         let own = u128::from(self.nested_ns) + u128::from(self.paused_ns);
-        (own > 0).then(|| narrow(self.total.saturating_sub(own)))
+        (own > 0).then(|| narrow(self.times.total.saturating_sub(own)))
     }
 
     /// None if no call has returned.
     pub fn figures(&self, with_kernel: bool) -> Option<Function> {
-        let calls = u128::from(self.calls);
-        let average = self.total.checked_div(calls)?;
+        let times = self.times.statistics()?;
         Some(Function {
             name: self.name.to_string(),
-            calls: self.calls,
-            total_ns: narrow(self.total),
-            avg_ns: narrow(average + u128::from(self.total % calls * 2 >= calls)),
-            // The middle of a histogram bucket may lie outside its values.
-            med_ns: self.durations.median().clamp(self.min, self.max),
-            min_ns: self.min,
-            max_ns: self.max,
-            stddev_ns: self.deviation(),
+            calls: times.count,
+            total_ns: times.total_ns,
+            avg_ns: times.avg_ns,
+            med_ns: times.med_ns,
+            min_ns: times.min_ns,
+            max_ns: times.max_ns,
+            stddev_ns: times.stddev_ns,
             kernel_ns: with_kernel.then_some(self.kernel_ns),
             off_cpu_ns: with_kernel.then_some(self.off_cpu_ns),
             corrected_ns: self.corrected(),
@@ -172,30 +149,4 @@ impl Tally {
             unfinished: self.unfinished,
         })
     }
-
-    /// Standard deviation of a sample (division by n - 1), as in nsys.
-    fn deviation(&self) -> u64 {
-        let calls = u128::from(self.calls);
-        if calls < 2 {
-            return 0;
-        }
-        let exact = calls
-            .checked_mul(self.squares)
-            .zip(self.total.checked_mul(self.total))
-            .map(|(a, b)| a.saturating_sub(b));
-        let spread = match exact {
-            Some(spread) => spread as f64,
-            // The sum exceeds 128 bits: a less exact result suffices at that size.
-            None => {
-                let total = self.total as f64;
-                (calls as f64 * self.squares as f64 - total * total).max(0.0)
-            }
-        };
-        let n = calls as f64;
-        (spread / (n * (n - 1.0))).sqrt().round() as u64
-    }
-}
-
-fn narrow(n: u128) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
 }

@@ -192,7 +192,7 @@ impl Script {
             incomplete_because: figures.incomplete_because.clone(),
             incomplete_codes: figures.incomplete_codes.clone(),
             stops: figures.stops,
-            gpu: None,
+            gpu: figures.gpu.as_ref().and_then(|gpu| gpu.account.clone()),
             summary: figures.to_json(),
         };
         self.push(500, Body::Finish(Box::new(finish)));

@@ -7,7 +7,7 @@ use super::figures::{Cost, Figures, Function, ProcessFigures};
 pub(super) use super::page::Page;
 use super::table::{Cell, Column, Table, number};
 pub(super) use super::units::{duration, percent, plural, seconds};
-use super::{driver_text, nsys, sections, units};
+use super::{driver_text, gpu, nsys, sections, units};
 pub(super) use crate::ui::clean;
 use gpurec_trace::InFlight;
 
@@ -25,6 +25,7 @@ pub fn print(figures: &Figures, width: usize) -> String {
         sections::kernels,
         sections::copies,
         sections::devices,
+        gpu::text::sections,
         functions,
         sections::categories,
         sync,

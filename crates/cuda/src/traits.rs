@@ -471,6 +471,11 @@ impl FunctionTraits {
         }
     }
 
+    /// Whether a call hands work to the GPU: a kernel, a graph, a copy or a set.
+    pub fn submits(&self) -> bool {
+        matches!(self.input(), Some(Input::Launch | Input::GraphLaunch | Input::Copy | Input::Set))
+    }
+
     /// Whether a call does or starts work, or waits for it.
     pub fn is_work(&self) -> bool {
         self.input().is_some() || self.is_sync()

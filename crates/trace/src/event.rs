@@ -286,11 +286,17 @@ line_schema! {
         kind: GpuKind = "kind" detail,
         source: GpuSource = "source" detail,
         pid: u32 = "pid" detail,
-        device: u32 = "device" detail,
-        /// CUPTI's number of the context, which is no handle.
-        context: u32 = "context" detail,
-        /// CUPTI's number of the stream.
+        grid: Option<[u32; 3]> = "grid" detail,
+        block: Option<[u32; 3]> = "block" detail,
+        /// Registers of a thread.
+        registers: Option<u32> = "registers" detail,
+        /// Bytes of shared memory of a block, static and dynamic.
+        shared: Option<u64> = "shared" detail,
+        /// CUPTI's number of the stream, which is no handle.
         stream: u32 = "stream" detail,
+        device: u32 = "device" detail,
+        /// CUPTI's number of the context.
+        context: u32 = "context" detail,
         /// CUPTI's number of the call that submitted it.
         correlation: u32 = "correlation" detail,
         /// The event_id of the innermost recorded call that submitted it; none if unknown.
@@ -298,12 +304,6 @@ line_schema! {
         duration_ns: u64 as Micros = "duration_us",
         /// The time from the end of that call to the start; negative if it started before.
         queued_ns: Option<i64> as Micros = "queued_us" detail,
-        grid: Option<[u32; 3]> = "grid" detail,
-        block: Option<[u32; 3]> = "block" detail,
-        /// Registers of a thread.
-        registers: Option<u32> = "registers" detail,
-        /// Bytes of shared memory of a block, static and dynamic.
-        shared: Option<u64> = "shared" detail,
         /// As in `Transfer`.
         direction: Option<Cow<'a, str>> = "direction" detail,
         size: Option<u64> = "size" detail,

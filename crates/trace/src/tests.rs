@@ -498,7 +498,8 @@ fn cold_lines_have_the_keys_of_the_contract() {
     assert_eq!((&values[11]["name"], &values[11]["cut"]), (&json!("stack"), &json!(true)));
     let processes = json!([{"pid": 7, "bytes": 1u64 << 40}, {"pid": 8, "bytes": null}]);
     assert_eq!((&values[12]["name"], &values[12]["processes"]), (&json!("device"), &processes));
-    let bare = json!({"event_id": 13, "ts": values[13]["ts"], "type": "device", "name": "device", "device": 1});
+    let bare =
+        json!({"event_id": 13, "ts": values[13]["ts"], "type": "device", "name": "device", "device": 1});
     assert_eq!(values[13], bare, "what NVML does not say has no key");
     assert_eq!(values[14]["in_flight"][0]["duration_us"], 12345.678);
     assert_eq!(values[14]["gpu"]["reasons"], json!([{"code": "dropped", "count": 1}]));

@@ -103,7 +103,8 @@ impl Scope {
                 self.end = Some(line.event_id);
             } else {
                 self.peak = self.peak.max(peak);
-                self.closed_ns = line.ts_ns;
+                // A line of GPU work has a time before that of other lines.
+                self.closed_ns = self.closed_ns.max(line.ts_ns);
             }
         }
         if self.is_whole() || self.takes(line) {

@@ -12,7 +12,10 @@ mod copies;
 mod errors;
 mod gap_text;
 mod gaps;
+mod gpu;
 mod held;
+mod idle;
+mod idle_text;
 mod ioctl;
 mod kernels;
 mod latency;
@@ -150,6 +153,8 @@ const VIEWS: &[Kind] = &[
     sync::KIND,
     errors::KIND,
     gaps::KIND,
+    gpu::KIND,
+    idle::KIND,
     latency::KIND,
     longest::KIND,
     ioctl::KIND,

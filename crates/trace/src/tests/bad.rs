@@ -99,7 +99,11 @@ fn lines_of_gpu_work_may_come_late() {
     let lines = [HEADER.into(), begin(1, 5, 7), gpu(2, 9), end(3, 4, 7, 1), gpu(3, 1), last(5, 8)];
     let (_, notes) = read(&lines);
     let found = (notes.disorder.count, notes.disorder.first_line);
-    assert_eq!(found, (2, 4), "the end is before its begin, and the last has an event_id for the second time");
+    assert_eq!(
+        found,
+        (2, 4),
+        "the end is before its begin, and the last has an event_id for the second time"
+    );
 }
 
 #[test]

@@ -202,14 +202,6 @@ struct OfGpu<'a> {
     kind: &'a str,
     source: &'a str,
     pid: u32,
-    device: u32,
-    context: u32,
-    stream: u32,
-    correlation: u32,
-    begin: Option<u64>,
-    duration_us: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    queued_us: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     grid: Option<[u32; 3]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,6 +210,14 @@ struct OfGpu<'a> {
     registers: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<u64>,
+    stream: u32,
+    device: u32,
+    context: u32,
+    correlation: u32,
+    begin: Option<u64>,
+    duration_us: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued_us: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     direction: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -255,10 +255,11 @@ fn gpu(event_id: u64, g: &Gpu) -> String {
     };
     let queued = g.queued_ns.unwrap_or(0);
     let sign = if queued < 0 { "-" } else { "" };
-    serde_json::to_string(&gpu)
-        .unwrap()
-        .replacen("\"DURATION\"", &micros(g.duration_ns), 1)
-        .replacen("\"QUEUED\"", &format!("{sign}{}", micros(queued.unsigned_abs())), 1)
+    serde_json::to_string(&gpu).unwrap().replacen("\"DURATION\"", &micros(g.duration_ns), 1).replacen(
+        "\"QUEUED\"",
+        &format!("{sign}{}", micros(queued.unsigned_abs())),
+        1,
+    )
 }
 
 pub fn micros(ns: u64) -> String {

@@ -1,0 +1,368 @@
+//! `report idle`: when the GPUs did nothing, and what the host did meanwhile.
+//!
+//! A gap is a time between the first work of a device and its last in which nothing runs there. The view attributes a
+//! gap to the thread whose work ends it, since that thread was late: each part of the gap goes to what the thread did
+//! then, up to the return of the call that submitted the work, and the rest to the way from there to the GPU.
+//!
+//! Lines of GPU work come late, so the view keeps what each thread did (`Log`) until the gaps of that time are known.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::idle_text::{Cause, Gap, Sums};
+use super::*;
+use crate::gpu::Waits;
+use crate::gpu::busy::{Busy, MOST_WAITING, Span};
+use crate::recent::Recent;
+use gpurec_trace::hash::Map;
+use gpurec_trace::{Gpu, Instant, KernelBegin, Value};
+
+/// Limits on threads and devices, on what all threads did until it is settled, and on gaps listed.
+const MOST_THREADS: usize = 65_536;
+const MOST_DEVICES: usize = 64;
+const MOST_PARTS: usize = 1 << 20;
+const LISTED: usize = 1000;
+
+pub const KIND: Kind =
+    kind::<Idle>("idle", "when the GPU did nothing, and what the host did meanwhile (--gpu)")
+        .table("longest", 10)
+        .figures(&[shows("cuda_calls", "what the host did meanwhile", &[])]);
+
+#[derive(Default)]
+struct Idle {
+    listed: usize,
+    functions: Functions,
+    /// Each with its call site.
+    calls: Calls<Option<Site>>,
+    threads: Map<Thread, usize>,
+    logs: Vec<Log>,
+    /// Number of parts in all logs.
+    parts: usize,
+    submitted: Recent<Submission>,
+    waits: Waits,
+    devices: BTreeMap<u32, Device>,
+    sums: Sums,
+}
+
+#[derive(Clone, Copy)]
+struct Submission {
+    log: u32,
+    returned_ns: Option<u64>,
+}
+
+/// Some work of a device.
+#[derive(Clone, Copy)]
+struct Work {
+    /// The log of the thread that submitted it, and when its call returned.
+    by: Option<(u32, u64)>,
+    name: u32,
+}
+
+#[derive(Default)]
+struct Device {
+    busy: Busy<Work>,
+    last: Option<(u64, Work)>,
+}
+
+/// What a thread did, without gaps: each part lasts to the beginning of the next, the last one to `upto_ns`.
+#[derive(Default)]
+struct Log {
+    thread: Thread,
+    parts: VecDeque<Part>,
+    upto_ns: u64,
+    /// The beginning of its first part, before which others may be gone, and that of the very first.
+    since_ns: u64,
+    first_ns: u64,
+    /// The innermost open call or span.
+    innermost: Option<u64>,
+    /// The last outermost call, if it waited for the GPU.
+    waited_in: Option<u32>,
+}
+
+struct Part {
+    from_ns: u64,
+    cause: Cause,
+    site: Option<Site>,
+}
+
+impl Log {
+    /// Whether its first parts are gone.
+    fn is_cut(&self) -> bool {
+        self.since_ns > self.first_ns
+    }
+}
+
+impl View for Idle {
+    fn configure(&mut self, config: &ReportConfig) {
+        self.listed = config.top.unwrap_or(LISTED).clamp(1, LISTED);
+    }
+
+    fn line(&mut self, line: &Line, stacks: &Stacks) {
+        match &line.body {
+            Body::Begin(begin) => self.begin(line, begin, stacks.site_of(line.event_id)),
+            Body::End(end) => self.end(line, end),
+            Body::KernelBegin(begin) => self.span_begins(line, begin),
+            Body::KernelEnd(end) => self.ends(line.ts_ns, end.begin, end.duration_ns),
+            Body::Instant(instant) => self.instant(line.ts_ns, instant),
+            Body::Transfer(transfer) if transfer.direction == "D2H" => {
+                if let Some(ns) = transfer.duration_ns {
+                    let thread = (transfer.pid, transfer.tid);
+                    self.waits.add(thread, line.ts_ns.saturating_sub(ns), line.ts_ns);
+                }
+            }
+            Body::Process(process) => _ = self.calls.process(line.ts_ns, process),
+            Body::Gpu(gpu) => self.work(line.ts_ns, gpu),
+            _ => {}
+        }
+        if self.parts > MOST_PARTS {
+            self.settle();
+        }
+    }
+
+    fn finish(&mut self, context: &Context) -> Report {
+        for number in self.devices.keys().copied().collect::<Vec<_>>() {
+            let rest = self.devices.get(&number).map(|device| device.busy.rest()).unwrap_or_default();
+            rest.iter().for_each(|span| self.span(number, span));
+            self.sums.late += self.devices.get(&number).map_or(0, |device| device.busy.late());
+        }
+        self.sums.report(&self.functions, &context.stacks)
+    }
+
+    fn of_figures(&mut self, _: &Figures, _: &Context) -> Option<Report> {
+        None
+    }
+}
+
+impl Idle {
+    fn log(&mut self, thread: Thread, ts_ns: u64) -> Option<usize> {
+        if let Some(known) = self.threads.get(&thread) {
+            return Some(*known);
+        }
+        if self.logs.len() >= MOST_THREADS {
+            return None;
+        }
+        let index = self.logs.len();
+        self.logs.push(Log { thread, upto_ns: ts_ns, since_ns: ts_ns, first_ns: ts_ns, ..Log::default() });
+        self.threads.insert(thread, index);
+        Some(index)
+    }
+
+    fn begin(&mut self, line: &Line, begin: &Begin, site: Option<Site>) {
+        let function = self.functions.index(&begin.name);
+        let Some(log) = self.log((begin.pid, begin.tid), line.ts_ns) else { return };
+        self.changes(log, line.ts_ns, site);
+        let call = Call::new(line.event_id, line.ts_ns, begin, function, site);
+        self.calls.begin(call, self.functions.bit(function));
+        self.logs[log].innermost = Some(line.event_id);
+        if self.functions.get(function).is_some_and(|function| function.traits.submits()) {
+            self.submitted.push(line.event_id, Submission { log: log as u32, returned_ns: None });
+        }
+    }
+
+    fn span_begins(&mut self, line: &Line, begin: &KernelBegin) {
+        let Some(log) = self.log((begin.pid, begin.tid), line.ts_ns) else { return };
+        self.changes(log, line.ts_ns, None);
+        let function = self.functions.index(&request(begin));
+        let span = Call::span(line.event_id, line.ts_ns, begin, function, None);
+        self.calls.begin(span, 0);
+        self.logs[log].innermost = Some(line.event_id);
+    }
+
+    fn end(&mut self, line: &Line, end: &End) {
+        if let Some(call) = self.submitted.get_mut(end.begin) {
+            call.returned_ns = Some(line.ts_ns);
+        }
+        self.ends(line.ts_ns, end.begin, end.duration_ns);
+    }
+
+    fn ends(&mut self, ts_ns: u64, begin: u64, duration_ns: Option<u64>) {
+        let Some(call) = self.calls.get(begin) else { return };
+        let (thread, id) = (call.thread(), call.id);
+        let log = self.threads.get(&thread).copied();
+        // The cause of the time up to here is seen while the call is still open.
+        if let Some(log) = log.filter(|log| self.logs[*log].innermost == Some(id)) {
+            self.changes(log, ts_ns, None);
+        }
+        let Some(call) = self.calls.end(begin, duration_ns) else { return };
+        let waits = self.functions.role(call.function) == Some(Role::Sync);
+        if waits && !call.has_inside(Role::Sync.bit()) && !call.is_span && duration_ns.is_some() {
+            self.waits.add(thread, call.ts_ns, ts_ns);
+        }
+        let Some(log) = log else { return };
+        let log = &mut self.logs[log];
+        log.innermost = call.parent;
+        if call.parent.is_none() && !call.is_span {
+            let waited = waits || call.has_inside(Role::Sync.bit());
+            log.waited_in = waited.then_some(call.function as u32);
+        }
+    }
+
+    fn instant(&mut self, ts_ns: u64, instant: &Instant) {
+        if instant.name != crate::driver::OFF_CPU {
+            return;
+        }
+        let Some(log) = self.threads.get(&(instant.pid, instant.tid)).copied() else { return };
+        let from_ns = ts_ns.saturating_sub(instant.duration_ns.unwrap_or(0));
+        self.changes(log, from_ns, None);
+        let state = match instant.args.as_ref().and_then(|args| args.get("state")) {
+            Some(Value::Text(state)) => self.functions.index(&state),
+            _ => self.functions.index("unknown"),
+        };
+        let (cause, site) = self.now(log);
+        let function = cause.function();
+        self.add_part(log, ts_ns, Cause::OffCpu(function, state as u32), site);
+    }
+
+    /// The time of a thread up to now goes to what it did. `next` is the call site of the call that begins: own code is
+    /// known by where it led.
+    fn changes(&mut self, log: usize, ts_ns: u64, next: Option<Site>) {
+        let (cause, site) = self.now(log);
+        let site = if matches!(cause, Cause::Own(_)) { next } else { site };
+        self.add_part(log, ts_ns, cause, site);
+    }
+
+    fn add_part(&mut self, log: usize, upto_ns: u64, cause: Cause, site: Option<Site>) {
+        let log = &mut self.logs[log];
+        if upto_ns > log.upto_ns {
+            log.parts.push_back(Part { from_ns: log.upto_ns, cause, site });
+            log.upto_ns = upto_ns;
+            self.parts += 1;
+        }
+    }
+
+    /// What a thread does, by its open calls, and the call site of the outermost.
+    fn now(&self, log: usize) -> (Cause, Option<Site>) {
+        let log = &self.logs[log];
+        let around = || self.calls.around(log.innermost);
+        let outermost = around().filter(|call| !call.is_span).last();
+        let site = outermost.and_then(|call| call.of);
+        let function = outermost.map(|call| call.function as u32);
+        let cause = match (around().find(|call| call.is_span), function) {
+            (Some(span), function) => Cause::Driver(function, span.function as u32),
+            (None, Some(function)) => Cause::Call(function),
+            (None, None) => Cause::Own(log.waited_in),
+        };
+        (cause, site)
+    }
+
+    fn work(&mut self, ts_ns: u64, gpu: &Gpu) {
+        let name = self.functions.index(&gpu.name) as u32;
+        let call = gpu.begin.and_then(|begin| self.submitted.get(begin).copied());
+        let by = call.map(|call| {
+            let of_delay = gpu.queued_ns.map(|ns| ts_ns.saturating_add_signed(ns.saturating_neg()));
+            (call.log, of_delay.or(call.returned_ns).unwrap_or(ts_ns))
+        });
+        if self.devices.len() >= MOST_DEVICES && !self.devices.contains_key(&gpu.device) {
+            return;
+        }
+        self.sums.work += 1;
+        let most = MOST_WAITING / (self.devices.len() + 1);
+        let device = self.devices.entry(gpu.device).or_default();
+        let mut settled = Vec::new();
+        let to_ns = ts_ns.saturating_add(gpu.duration_ns);
+        device.busy.add(ts_ns, to_ns, Work { by, name }, most, |span| settled.push(span));
+        settled.iter().for_each(|span| self.span(gpu.device, span));
+    }
+
+    /// A span of work is final, and so is the gap before it.
+    fn span(&mut self, number: u32, span: &Span<Work>) {
+        self.sums.busy_ns = self.sums.busy_ns.saturating_add(span.to_ns - span.from_ns);
+        let Some(device) = self.devices.get_mut(&number) else { return };
+        let last = device.last.replace((span.to_ns, span.last));
+        let Some((since_ns, after)) = last.filter(|(since, _)| *since < span.from_ns) else { return };
+        let by = span.first.by.and_then(|(log, returned)| Some((self.logs.get(log as usize)?, returned)));
+        let mut waited_ns = 0;
+        if let Some((log, returned_ns)) = by
+            && returned_ns > since_ns
+            && self.waits.covers(log.thread, since_ns)
+        {
+            waited_ns = returned_ns.min(span.from_ns) - since_ns;
+        }
+        let gap = Gap {
+            device: number,
+            since_ns,
+            ns: span.from_ns - since_ns,
+            thread: by.map(|(log, _)| log.thread),
+            after: after.name,
+            before: span.first.name,
+            waited_ns,
+            causes: causes(by, since_ns, span.from_ns),
+        };
+        self.sums.add(gap, self.listed);
+    }
+
+    /// Settles the older half of what threads did, with the gaps of that time.
+    fn settle(&mut self) {
+        let mut times: Vec<u64> =
+            self.logs.iter().flat_map(|log| log.parts.iter().map(|part| part.from_ns)).collect();
+        let middle = times.len() / 2;
+        let Some((_, horizon_ns, _)) = (middle < times.len()).then(|| times.select_nth_unstable(middle))
+        else {
+            return;
+        };
+        let horizon_ns = *horizon_ns + 1;
+        for number in self.devices.keys().copied().collect::<Vec<_>>() {
+            let mut settled = Vec::new();
+            if let Some(device) = self.devices.get_mut(&number) {
+                device.busy.settle_before(horizon_ns, |span| settled.push(span));
+            }
+            settled.iter().for_each(|span| self.span(number, span));
+        }
+        for log in &mut self.logs {
+            let gone = log.parts.partition_point(|part| part.from_ns < horizon_ns);
+            log.parts.drain(..gone);
+            self.parts -= gone;
+            log.since_ns = log.parts.front().map_or(log.upto_ns, |part| part.from_ns);
+        }
+    }
+}
+
+/// The name of an ioctl by what it asks for, or of another function of the driver.
+fn request(begin: &KernelBegin) -> String {
+    let Some(ioctl) = &begin.ioctl else { return begin.name.to_string() };
+    match ioctl.detail.get("command").or_else(|| ioctl.detail.get("class")) {
+        Some(Value::Text(detail)) => format!("{} {detail}", ioctl.request),
+        _ => ioctl.request.to_string(),
+    }
+}
+
+/// Splits a gap into parts that add up to all of it, each with the call site.
+fn causes(by: Option<(&Log, u64)>, since_ns: u64, to_ns: u64) -> Vec<(Cause, Option<Site>, u64)> {
+    let Some((log, returned_ns)) = by else { return vec![(Cause::Unknown, None, to_ns - since_ns)] };
+    if returned_ns <= since_ns {
+        return vec![(Cause::Queued, None, to_ns - since_ns)];
+    }
+    let until_ns = returned_ns.min(to_ns);
+    let mut causes: Vec<(Cause, Option<Site>, u64)> = Vec::new();
+    let mut add = |cause, site, ns: u64| {
+        if ns == 0 {
+            return;
+        }
+        match causes.iter_mut().find(|(known, of, _)| (*known, *of) == (cause, site)) {
+            Some((_, _, sum)) => *sum += ns,
+            None => causes.push((cause, site, ns)),
+        }
+    };
+    let mut at_ns = since_ns;
+    if at_ns < log.since_ns {
+        // Before its first call the thread was in its own code, unless that time is settled.
+        let before_ns = log.since_ns.min(until_ns) - at_ns;
+        add(if log.is_cut() { Cause::Unknown } else { Cause::Own(None) }, None, before_ns);
+        at_ns += before_ns;
+    }
+    let first = log.parts.partition_point(|part| part.from_ns <= at_ns).saturating_sub(1);
+    for at in first..log.parts.len() {
+        let part = &log.parts[at];
+        let end_ns = log.parts.get(at + 1).map_or(log.upto_ns, |next| next.from_ns).min(until_ns);
+        if part.from_ns >= until_ns {
+            break;
+        }
+        if end_ns > at_ns {
+            add(part.cause, part.site, end_ns - at_ns);
+            at_ns = end_ns;
+        }
+    }
+    add(Cause::Own(None), None, until_ns.saturating_sub(at_ns));
+    add(Cause::Latency, None, to_ns - until_ns);
+    causes.sort_by(|a, b| b.2.cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
+    causes
+}

@@ -1,0 +1,239 @@
+//! Tables about the time in which a GPU did nothing: what the host did, from which line, and the longest gaps.
+
+use super::*;
+use crate::text::percent;
+use gpurec_trace::bounds::Sums as Bounded;
+
+/// Limit on distinct causes with their call sites.
+const MOST: usize = 65_536;
+
+/// What the host did while the GPU was idle. Numbers are those of functions, requests and states.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// In no CUDA call; after a call that waited for the GPU.
+    Own(Option<u32>),
+    Call(u32),
+    /// In a request to nvidia.ko, in a call or in none.
+    Driver(Option<u32>, u32),
+    /// Off the CPU, with the state.
+    OffCpu(Option<u32>, u32),
+    /// The call that submitted the work had returned.
+    Latency,
+    /// It had returned before the gap began.
+    Queued,
+    /// The call is not known, or the time is too long ago.
+    Unknown,
+}
+
+impl Cause {
+    pub fn function(self) -> Option<u32> {
+        match self {
+            Cause::Call(function) => Some(function),
+            Cause::Driver(function, _) | Cause::OffCpu(function, _) => function,
+            _ => None,
+        }
+    }
+
+    fn text(self, functions: &Functions) -> String {
+        let name = |number: u32| functions.name(number as usize);
+        match self {
+            Cause::Own(None) => "own code, in no CUDA call".to_owned(),
+            Cause::Own(Some(wait)) => format!("own code after {}", name(wait)),
+            Cause::Call(function) => name(function).to_owned(),
+            Cause::Driver(Some(function), request) => format!("{}, in {}", name(function), name(request)),
+            Cause::Driver(None, request) => format!("{}, in no CUDA call", name(request)),
+            Cause::OffCpu(Some(function), state) => {
+                format!("{}, off the CPU ({})", name(function), name(state))
+            }
+            Cause::OffCpu(None, state) => format!("own code, off the CPU ({})", name(state)),
+            Cause::Latency => "from the return of the call to the start on the GPU".to_owned(),
+            Cause::Queued => "nothing: the work was queued already".to_owned(),
+            Cause::Unknown => "not known".to_owned(),
+        }
+    }
+}
+
+pub struct Gap {
+    pub device: u32,
+    pub since_ns: u64,
+    pub ns: u64,
+    /// The thread whose work ended the gap, if known.
+    pub thread: Option<Thread>,
+    /// The work around it.
+    pub after: u32,
+    pub before: u32,
+    /// The part for which the host is to blame, if it waited for the GPU when the gap began.
+    pub waited_ns: u64,
+    /// The largest time first.
+    pub causes: Vec<(Cause, Option<Site>, u64)>,
+}
+
+#[derive(Default)]
+pub struct Sums {
+    /// Number of lines of GPU work.
+    pub work: u64,
+    pub busy_ns: u64,
+    pub late: u64,
+    gaps: Total,
+    waited: Total,
+    by_cause: Bounded<(Cause, Option<Site>), Total, MOST>,
+    by_device: HashMap<u32, Total>,
+    /// The longest first.
+    longest: Vec<Gap>,
+}
+
+impl Sums {
+    pub fn add(&mut self, gap: Gap, listed: usize) {
+        self.gaps.add(gap.ns);
+        self.by_device.entry(gap.device).or_default().add(gap.ns);
+        if gap.waited_ns > 0 {
+            self.waited.add(gap.waited_ns);
+        }
+        for (cause, site, ns) in &gap.causes {
+            self.by_cause.of((*cause, *site)).add(*ns);
+        }
+        if self.longest.len() < listed || self.longest.last().is_some_and(|least| gap.ns > least.ns) {
+            let key = |gap: &Gap| (std::cmp::Reverse(gap.ns), gap.since_ns, gap.device);
+            let at = self.longest.partition_point(|known| key(known) < key(&gap));
+            self.longest.insert(at, gap);
+            self.longest.truncate(listed);
+        }
+    }
+
+    pub fn report(&self, functions: &Functions, stacks: &Stacks) -> Report {
+        if self.work == 0 {
+            return nothing("There is no GPU work in this trace: record with --gpu.");
+        }
+        let mut report = Report::default();
+        report.facts([
+            ("busy_ns", self.busy_ns),
+            ("idle_ns", self.gaps.sum),
+            ("gaps_count", self.gaps.count),
+            ("waited_gaps", self.waited.count),
+            ("waited_gap_ns", self.waited.sum),
+            ("late", self.late),
+        ]);
+        let whole = u128::from(self.busy_ns) + u128::from(self.gaps.sum);
+        if self.gaps.count == 0 {
+            // A list, not a title: the statement stays true if some calls are unknown.
+            report.lines(vec!["The GPU was never idle between its first work and its last.".to_owned()]);
+            return report;
+        }
+        let longest = self.longest.first().map_or(0, |gap| gap.ns);
+        report.title(format!(
+            "GPU idle: {}, {} % of the time from the first work to the last, in {}, the longest {}",
+            duration(self.gaps.sum),
+            percent(self.gaps.sum.into(), whole),
+            plural(self.gaps.count, "gap"),
+            duration(longest)
+        ));
+        self.causes(&mut report, functions);
+        if self.waited.count > 0 {
+            report.words(format!(
+                "By synchronisation: {} ({} %) in {}, which began while the host waited for the GPU and ended with work of the thread that waited.",
+                duration(self.waited.sum),
+                percent(self.waited.sum.into(), self.gaps.sum.into()),
+                plural(self.waited.count, "gap")
+            ));
+        }
+        report.words(
+            "Each gap is attributed to the thread whose work ended it. Own code is time outside of CUDA calls, computing or asleep.",
+        );
+        report.words_if(
+            self.late > 0,
+            format!(
+                "{} came too late to be counted whole: some of the idle time was busy.",
+                plural(self.late, "record")
+            ),
+        );
+        self.places(&mut report, functions, stacks);
+        report.title("The longest");
+        self.longest(&mut report, functions, stacks);
+        self.devices(&mut report);
+        report
+    }
+
+    fn causes(&self, report: &mut Report, functions: &Functions) {
+        let mut sums: HashMap<Cause, Total> = HashMap::new();
+        for ((cause, _), total) in &self.by_cause.by_key {
+            let sum = sums.entry(*cause).or_default();
+            (sum.sum, sum.count) = (sum.sum.saturating_add(total.sum), sum.count + total.count);
+        }
+        let mut all: Vec<(String, Total)> =
+            sums.iter().map(|(cause, total)| (cause.text(functions), *total)).collect();
+        if self.by_cause.others.count > 0 {
+            all.push(("others".to_owned(), self.by_cause.others));
+        }
+        all.sort_by(|(a, x), (b, y)| y.sum.cmp(&x.sum).then(a.cmp(b)));
+        report.table(
+            Listing::new("causes", "causes", all)
+                .millis(number("Total (ms)", "total_ns"), |(_, total)| total.sum)
+                .share(number("(%)", "total_percent"), |(_, total)| Some((total.sum, self.gaps.sum)))
+                .count(number("Times", "times"), |(_, total)| total.count)
+                .cell(long("What the host did", "what"), |(what, _)| what.clone()),
+        );
+    }
+
+    /// The same by call site. Own code has that of the call at its end.
+    fn places(&self, report: &mut Report, functions: &Functions, stacks: &Stacks) {
+        let known = self.by_cause.by_key.iter();
+        let mut all: Vec<_> =
+            known.filter_map(|((cause, site), sum)| Some((*cause, (*site)?, *sum))).collect();
+        all.sort_by(|(a, of_a, x), (b, of_b, y)| y.sum.cmp(&x.sum).then((a, of_a).cmp(&(b, of_b))));
+        let what = |cause: Cause| match cause {
+            Cause::Own(_) => format!("{}, up to here", cause.text(functions)),
+            _ => cause.text(functions),
+        };
+        report.section(
+            "In which line",
+            Listing::new("lines", "lines", all)
+                .millis(number("Total (ms)", "total_ns"), |(_, _, total)| total.sum)
+                .share(number("(%)", "total_percent"), |(_, _, total)| Some((total.sum, self.gaps.sum)))
+                .count(number("Times", "times"), |(_, _, total)| total.count)
+                .cell(long("What the host did", "what"), |(cause, ..)| what(*cause))
+                .cell(long("Call site", "call_site"), |(_, site, _)| stacks.text(*site)),
+        );
+    }
+
+    fn longest(&self, report: &mut Report, functions: &Functions, stacks: &Stacks) {
+        let kernel = |number: u32| Cell::Kernel(functions.name(number as usize).to_owned());
+        let what = |gap: &Gap| {
+            // A cause below a hundredth of the gap explains nothing.
+            let worth = gap.causes.iter().filter(|(_, _, ns)| u128::from(*ns) * 100 >= u128::from(gap.ns));
+            let part = |(cause, _, ns): &(Cause, Option<Site>, u64)| {
+                format!("{} {} %", cause.text(functions), percent((*ns).into(), gap.ns.into()))
+            };
+            worth.take(3).map(part).collect::<Vec<_>>().join("; ")
+        };
+        let site = |gap: &Gap| gap.causes.iter().find_map(|(_, site, _)| site.map(|site| stacks.text(site)));
+        report.table(
+            Listing::new("longest", "gaps", &self.longest)
+                .millis(number("Gap (ms)", "gap_ns"), |gap| gap.ns)
+                .at(number("From (s)", "from_ns"), |gap| gap.since_ns)
+                .count(number("Device", "device"), |gap| gap.device)
+                .count(number("Thread", "tid").minor(), |gap| gap.thread.map(|(_, tid)| tid))
+                .count(data("pid"), |gap| gap.thread.map(|(pid, _)| pid))
+                .cell(long("After", "after"), |gap| kernel(gap.after))
+                .cell(long("Before", "before"), |gap| kernel(gap.before))
+                .cell(long("What the host did", "what"), |gap| what(gap))
+                .cell(long("Call site", "call_site"), |gap| site(gap))
+                .micros(data("waited_ns"), |gap| gap.waited_ns)
+                .more(self.gaps.count.saturating_sub(self.longest.len() as u64)),
+        );
+    }
+
+    fn devices(&self, report: &mut Report) {
+        let mut all: Vec<_> = self.by_device.iter().collect();
+        all.sort_by_key(|(device, _)| **device);
+        let table = Listing::new("devices", "devices", all)
+            .count(number("Device", "device"), |(device, _)| **device)
+            .millis(number("Idle (ms)", "idle_ns"), |(_, total)| total.sum)
+            .count(number("Gaps", "gaps"), |(_, total)| total.count);
+        if self.by_device.len() > 1 {
+            report.title("By device");
+            report.table(table);
+        } else {
+            report.data(table);
+        }
+    }
+}
