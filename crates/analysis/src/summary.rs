@@ -132,6 +132,7 @@ impl Summary {
             self.memories.at(line.event_id);
         }
         self.stacks.line(line);
+        self.gpu.line(line);
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
             Body::End(end) => self.end(line, end),
@@ -360,7 +361,6 @@ impl Summary {
     fn header(&mut self, header: &Header) {
         self.prices = Prices::of_header(header);
         self.driver.header(header);
-        self.gpu.header(header);
         self.budget.header(header);
         self.about.left_out = LeftOut::of(header);
         self.attaches = header.all || header.pids.is_some();

@@ -125,7 +125,7 @@ fn callers(rows: &mut BTreeMap<(bool, String), Row>, seen: &Coverage, sign: i64)
 }
 
 /// The totals by name: the metric, and whether it is printed even if equal.
-const TOTALS: [(&str, &str, bool); 23] = [
+const TOTALS: [(&str, &str, bool); 26] = [
     ("Duration", "duration", true),
     ("CUDA calls", "calls", true),
     ("Kernel launches", "launches", true),
@@ -144,6 +144,9 @@ const TOTALS: [(&str, &str, bool); 23] = [
     ("  unknown", "copies.unknown.bytes", false),
     ("Waits for the GPU", "sync.calls", true),
     ("Time in them", "sync.time", true),
+    ("GPU busy", "gpu.busy", true),
+    ("GPU idle", "gpu.idle", true),
+    ("  while waited for", "gpu.waited", false),
     ("Failed calls", "errors", true),
     ("Handled failures", "errors.handled", false),
     ("Ioctls", "ioctl.calls", true),
@@ -198,6 +201,10 @@ pub fn caveats(gathered: &[Measurements; 2]) -> Vec<String> {
     let stacks = gathered.each_ref().map(|side| side.whole.figures.stacks.is_some());
     if stacks.first() != stacks.last() {
         said.push("only one of the two was recorded with --stacks: call sites are not compared".into());
+    }
+    let gpu = gathered.each_ref().map(|side| side.whole.figures.gpu.is_some());
+    if gpu.first() != gpu.last() {
+        said.push("only one of the two was recorded with --gpu: GPU times are not compared".into());
     }
     for api in [Api::Runtime, Api::Driver] {
         let has =

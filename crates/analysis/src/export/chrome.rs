@@ -4,7 +4,7 @@
 
 use super::details;
 use super::object::Object;
-use super::sink::{At, Cause, Link, Sink, Source, name, stack_of};
+use super::sink::{At, Cause, Link, Links, Sink, Source, WorkLink, name, stack_of};
 use super::stack_frames::StackFrames;
 use super::tracks::{Process, Space, Track};
 use crate::stacks::Stacks;
@@ -85,8 +85,8 @@ impl Chrome {
         object.end();
     }
 
-    fn flow(&mut self, phase: &[u8], ts_ns: u64, track: Track, id: u64) {
-        self.event("ioctl", "flow", phase, ts_ns, track);
+    fn flow(&mut self, what: &str, phase: &[u8], At { ts_ns, track }: At, id: u64) {
+        self.event(what, "flow", phase, ts_ns, track);
         self.out.extend_from_slice(b",\"id\":");
         json::number(&mut self.out, id);
         self.out.push(b'}');
@@ -121,17 +121,17 @@ impl Sink for Chrome {
         true
     }
 
-    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Link, stacks: &Stacks) {
+    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, links: Links, stacks: &Stacks) {
         self.event(name(line), line.body.head().0, b"B", at.ts_ns, at.track);
         if let Some(innermost) = stack_of(line).and_then(|stack| self.frames.innermost(stack, stacks)) {
             self.out.extend_from_slice(b",\"sf\":");
             json::number(&mut self.out, innermost);
         }
         self.details(line);
-        if let Link::In { ioctl, from_ns, .. } = linked {
+        if let Link::In { ioctl, from_ns, .. } = links.ioctl {
             // The arrow starts at the begin of the call, where the ioctl has not begun yet.
-            self.flow(b"s", from_ns, at.track, ioctl);
-            self.flow(b"f\",\"bp\":\"e", at.ts_ns, at.track, ioctl);
+            self.flow("ioctl", b"s", At { ts_ns: from_ns, ..at }, ioctl);
+            self.flow("ioctl", b"f\",\"bp\":\"e", at, ioctl);
         }
     }
 
@@ -161,6 +161,25 @@ impl Sink for Chrome {
             None => self.event(name(line), line.body.head().0, b"i\",\"s\":\"t", at.ts_ns, at.track),
         }
         self.details(line);
+    }
+
+    fn work(
+        &mut self,
+        at: At,
+        line: &Line,
+        duration_ns: u64,
+        link: Option<WorkLink>,
+        _rank: Option<u32>,
+        _: &Stacks,
+    ) {
+        self.event(name(line), line.body.head().0, b"X", at.ts_ns, at.track);
+        self.out.extend_from_slice(b",\"dur\":");
+        json::micros(&mut self.out, duration_ns);
+        self.details(line);
+        if let Some(link) = link {
+            self.flow("gpu", b"s", link.from, link.id);
+            self.flow("gpu", b"f\",\"bp\":\"e", at, link.id);
+        }
     }
 
     fn counter(&mut self, ts_ns: u64, space: &Space, pid: u32) {

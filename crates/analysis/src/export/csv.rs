@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::details;
-use super::sink::{At, Cause, Link, Sink, Source};
+use super::sink::{At, Cause, Links, Sink, Source};
 use crate::stacks::Stacks;
 use crate::ui;
 use gpurec_trace::{self as trace, Body, Datum, End, KernelEnd, Key, Line, json};
@@ -233,6 +233,7 @@ fn stack_of(line: &Line, stacks: &Stacks) -> Option<u64> {
         Body::Memory(memory) => stacks.stack_of(memory.begin),
         Body::Transfer(transfer) => stacks.stack_of(transfer.begin),
         Body::Block(block) => block.stack.or_else(|| stacks.stack_of(block.begin?)),
+        Body::Gpu(gpu) => stacks.stack_of_work(gpu),
         _ => None,
     }
 }
@@ -274,7 +275,7 @@ impl Sink for Csv {
         text(&mut self.file, source.file);
     }
 
-    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _linked: Link, stacks: &Stacks) -> Row {
+    fn begin(&mut self, at: At, line: &Line, rank: Option<u32>, _: Links, stacks: &Stacks) -> Row {
         let mut row = self.spare.pop().unwrap_or_default();
         Csv::start(&self.file, &mut row, line.event_id, at.ts_ns);
         let duration_at = row.len();

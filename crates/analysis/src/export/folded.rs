@@ -1,9 +1,9 @@
 //! Folded stacks for flamegraph.pl and inferno: `outermost;…;innermost;function WEIGHT`, a line for each stack and
 //! function. In: calls with stacks. Out: text. The weight is the time on the host in microseconds, the number of calls,
-//! or bytes (`--by`). Frames are written as py-spy writes them. Equal lines of several traces stand apart; readers sum
+//! bytes, or the time on the GPU in microseconds (`--by`). Frames are written as py-spy writes them. Equal lines of several traces stand apart; readers sum
 //! them.
 
-use super::sink::{At, Cause, Link, Sink, Source};
+use super::sink::{At, Cause, Links, Sink, Source};
 use super::weights::{Held, Weights, no_stacks};
 use crate::stacks::{Stacks, Weight};
 use gpurec_trace::{Frame, Line, last_part};
@@ -59,7 +59,7 @@ impl Sink for Folded {
         true
     }
 
-    fn begin(&mut self, at: At, line: &Line, _: Option<u32>, _: Link, _: &Stacks) -> Held {
+    fn begin(&mut self, at: At, line: &Line, _: Option<u32>, _: Links, _: &Stacks) -> Held {
         self.weights.begin(at, line)
     }
 
@@ -79,6 +79,7 @@ impl Sink for Folded {
         for row in self.weights.source_ends() {
             let weight = match self.by {
                 Weight::Time => row.sum.ns.div_ceil(1000),
+                Weight::Gpu => row.sum.gpu_ns.div_ceil(1000),
                 by => row.sum.weight(by),
             };
             if weight == 0 {

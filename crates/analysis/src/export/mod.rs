@@ -18,6 +18,7 @@ mod pprof;
 mod proto;
 mod sink;
 mod stack_frames;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod tracks;

@@ -9,7 +9,7 @@ use super::callstacks::Callstacks;
 use super::details;
 use super::intern::{CATEGORIES, EVENTS, InternTable};
 use super::proto;
-use super::sink::{At, Cause, Link, Sink, Source, name, stack_of};
+use super::sink::{At, Cause, Link, Links, Sink, Source, WorkLink, name, stack_of};
 use super::tracks::{Process, Space, Track};
 use crate::stacks::Stacks;
 use gpurec_trace::{Datum, Line};
@@ -82,7 +82,7 @@ struct Event<'a> {
     ts_ns: u64,
     uuid: u64,
     name: Option<(&'a str, &'a str)>,
-    flow: Option<u64>,
+    flows: [Option<u64>; 2],
     value: Option<u64>,
     callstack: Option<u64>,
 }
@@ -114,7 +114,7 @@ impl Perfetto {
             names.put(out, (EVENT_NAME_IID, EVENT_NAME), name, entries);
             categories.put(out, (EVENT_CATEGORY_IID, EVENT_CATEGORY), category, entries);
         }
-        if let Some(flow) = event.flow {
+        for flow in event.flows.into_iter().flatten() {
             proto::fixed64(out, EVENT_FLOW, flow);
         }
         if let Some(callstack) = event.callstack {
@@ -217,9 +217,9 @@ impl Sink for Perfetto {
         true
     }
 
-    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, linked: Link, stacks: &Stacks) {
+    fn begin(&mut self, at: At, line: &Line, _rank: Option<u32>, links: Links, stacks: &Stacks) {
         // One flow connects a call and its ioctls, in the order in which it makes them.
-        let flow = match linked {
+        let ioctl = match links.ioctl {
             Link::No => None,
             Link::Out(call) | Link::In { call, .. } => Some(call),
         };
@@ -227,7 +227,10 @@ impl Sink for Perfetto {
         let Text { callstacks, annotator, .. } = &mut self.text;
         let callstack =
             stack_of(line).and_then(|stack| callstacks.number(stack, stacks, &mut annotator.entries));
-        self.detailed(&Event { name, flow, callstack, ..Event::new(SLICE_BEGIN, at) }, line);
+        self.detailed(
+            &Event { name, flows: [ioctl, links.work], callstack, ..Event::new(SLICE_BEGIN, at) },
+            line,
+        );
     }
 
     fn end(&mut self, at: At, line: &Line, _held: ()) {
@@ -251,6 +254,23 @@ impl Sink for Perfetto {
         if duration_ns.is_some() {
             self.event(&Event::new(SLICE_END, at), |_, _| {});
         }
+    }
+
+    /// One flow connects a call and its work, in the order in which it starts.
+    fn work(
+        &mut self,
+        at: At,
+        line: &Line,
+        duration_ns: u64,
+        link: Option<WorkLink>,
+        _rank: Option<u32>,
+        _: &Stacks,
+    ) {
+        let name = Some((name(line), line.body.head().0));
+        let flows = [link.map(|link| link.flow), None];
+        self.detailed(&Event { name, flows, ..Event::new(SLICE_BEGIN, at) }, line);
+        let end = At { ts_ns: at.ts_ns.saturating_add(duration_ns), ..at };
+        self.event(&Event::new(SLICE_END, end), |_, _| {});
     }
 
     fn counter(&mut self, ts_ns: u64, space: &Space, _pid: u32) {

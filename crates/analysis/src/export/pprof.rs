@@ -5,7 +5,7 @@
 use std::io::Write;
 
 use super::proto;
-use super::sink::{At, Cause, Link, Sink, Source};
+use super::sink::{At, Cause, Links, Sink, Source};
 use super::weights::{Held, Weights, no_stacks};
 use crate::stacks::Stacks;
 use flate2::Compression;
@@ -162,7 +162,7 @@ impl Sink for Pprof {
         true
     }
 
-    fn begin(&mut self, at: At, line: &Line, _: Option<u32>, _: Link, _: &Stacks) -> Held {
+    fn begin(&mut self, at: At, line: &Line, _: Option<u32>, _: Links, _: &Stacks) -> Held {
         self.last_ns = self.last_ns.max(at.ts_ns);
         self.weights.begin(at, line)
     }

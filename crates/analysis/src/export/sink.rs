@@ -61,6 +61,25 @@ pub enum Link {
     },
 }
 
+/// What a beginning call leads to.
+#[derive(Clone, Copy)]
+pub struct Links {
+    pub ioctl: Link,
+    /// The call submits work to the GPU, and has this id in its flow.
+    pub work: Option<u64>,
+}
+
+/// The call that submitted some GPU work.
+#[derive(Clone, Copy)]
+pub struct WorkLink {
+    /// The flow of the call, common to all its work.
+    pub flow: u64,
+    /// The id of this work alone.
+    pub id: u64,
+    /// When the call began.
+    pub from: At,
+}
+
 /// Why a call ends without a line for its end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
@@ -121,13 +140,26 @@ pub trait Sink {
         at: At,
         line: &Line,
         rank: Option<u32>,
-        linked: Link,
+        links: Links,
         stacks: &Stacks,
     ) -> Self::CallState;
     fn end(&mut self, at: At, line: &Line, held: Self::CallState);
     fn close(&mut self, at: At, held: Self::CallState, cause: Cause);
     /// An event without its own begin and end; if it has a duration, it ends at `at`.
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>, stacks: &Stacks);
+    /// Work on the GPU that starts at `at`; `link` is the call that submitted it, if the export has that.
+    fn work(
+        &mut self,
+        at: At,
+        line: &Line,
+        duration_ns: u64,
+        _link: Option<WorkLink>,
+        rank: Option<u32>,
+        stacks: &Stacks,
+    ) {
+        let at = At { ts_ns: at.ts_ns.saturating_add(duration_ns), ..at };
+        self.mark(at, line, Some(duration_ns), rank, stacks);
+    }
     fn counter(&mut self, _ts_ns: u64, _space: &Space, _pid: u32) {}
     /// A note about a trace, on the trace's track.
     fn note(&mut self, _at: At, _text: &str) {}

@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::sink::Sink;
 pub use super::sink::{Process, Space, Track};
+use super::streams::Streams;
+use crate::gpu::StreamKey;
 use gpurec_trace::bounds::{BytesLeft, short};
 use gpurec_trace::hash::Map;
 
@@ -108,6 +110,7 @@ pub struct Tracks<H> {
     /// The thread of the previous line, which is mostly that of the next one too.
     last: Option<((u32, u32), usize)>,
     lanes: HashMap<Lane, Track>,
+    streams: Streams,
     group: Option<(u64, u32)>,
     commands: BytesLeft<COMMANDS>,
     /// Suffix of every name if several traces are merged.
@@ -210,6 +213,33 @@ impl<H: Default> Tracks<H> {
         thread.off_cpu = Some(track);
         sink.track(track, thread.track.uuid, &format!("thread {tid} off the CPU"), false);
         Some(track)
+    }
+
+    /// The lane of some GPU work: a track of its process, one more where work in the stream overlaps.
+    pub fn stream(
+        &mut self,
+        sink: &mut impl Sink,
+        key: StreamKey,
+        from_ns: u64,
+        to_ns: u64,
+    ) -> Option<Track> {
+        let (number, known) = self.streams.place(key, from_ns, to_ns)?;
+        if known.is_some() {
+            return known;
+        }
+        let index = self.process(key.pid);
+        let (uuid, tid) = (self.uuid(), self.tids.fresh());
+        let process = self.processes.get_mut(index)?;
+        process.announce(sink);
+        let track = Track { uuid, pid: process.pid, tid };
+        sink.track(track, process.uuid, &self.streams.name(key), false);
+        self.streams.made(key, number, track);
+        Some(track)
+    }
+
+    /// Number of records of GPU work for which there was no lane.
+    pub fn left_out_work(&self) -> u64 {
+        self.streams.left_out
     }
 
     pub fn lane(&mut self, sink: &mut impl Sink, lane: Lane) -> Track {

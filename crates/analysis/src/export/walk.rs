@@ -2,16 +2,22 @@
 //! axis, and decides for all formats what the trace leaves open (such as which call an end belongs to when lines are
 //! missing). Memory grows with the number of threads seen and of open calls.
 
-use super::sink::{At, Cause, Link, Sink, Source};
+use super::sink::{At, Cause, Link, Links, Sink, Source, WorkLink};
 use super::tracks::{Lane, Open, Tracks};
+use crate::gpu::{self, StreamKey};
+use crate::recent::Recent;
 use crate::stacks::Stacks;
+use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::time;
-use gpurec_trace::{Body, Header, Instant, Kind, Line, Memory, Process};
+use gpurec_trace::{Body, Gpu, Header, Instant, Kind, Line, Memory, Process};
 
 /// Limit on bytes held for open calls.
 const MOST_HELD: usize = 96 << 20;
 const DEEPEST: usize = 4096;
+
+/// Sets the flows of GPU work apart from those of ioctls.
+const GPU_FLOW: u64 = 1 << 63;
 
 #[derive(Default)]
 pub struct Walk<S: Sink> {
@@ -29,6 +35,9 @@ pub struct Walk<S: Sink> {
     next_flow: u64,
     /// Whether this trace has ioctls.
     driver: bool,
+    /// Whether it may have GPU work from here on, and the calls that submitted it.
+    follows_gpu: bool,
+    submitted: Recent<At>,
     open: usize,
     odd: Differences,
     stacks: Stacks,
@@ -76,7 +85,8 @@ impl<S: Sink + Default> Walk<S> {
         let suffix = if self.several { format!(" ({})", source.file) } else { String::new() };
         self.tracks.next_source(suffix);
         self.sink.source(source);
-        (self.offset_ns, self.last_ns, self.driver) = (0, 0, false);
+        (self.offset_ns, self.last_ns, self.driver, self.follows_gpu) = (0, 0, false, false);
+        self.submitted = Recent::default();
         self.stacks = Stacks::default();
         self.odd = Differences { unaligned: self.several, ..Differences::default() };
         self.flows = self.next_flow;
@@ -85,6 +95,7 @@ impl<S: Sink + Default> Walk<S> {
     pub fn add(&mut self, line: &Line) {
         let ts_ns = line.ts_ns.saturating_add_signed(self.offset_ns);
         self.last_ns = self.last_ns.max(ts_ns);
+        self.follows_gpu = self.follows_gpu || gpu::announces(line);
         if self.sink.takes_stacks() {
             self.stacks.line(line);
         }
@@ -117,7 +128,8 @@ impl<S: Sink + Default> Walk<S> {
                 self.in_lane(ts_ns, line, Lane::Recording, None);
             }
             Body::Header(header) => self.header(line, header),
-            Body::Gpu(_) | Body::Device(_) | Body::Stack(_) | Body::Unknown(_) => {}
+            Body::Gpu(gpu) => self.work(ts_ns, line, gpu),
+            Body::Device(_) | Body::Stack(_) | Body::Unknown(_) => {}
         }
     }
 
@@ -128,7 +140,9 @@ impl<S: Sink + Default> Walk<S> {
         let ts_ns = self.in_order(index, ts_ns);
         // The call has fewer enclosing calls than are open: ends are missing.
         self.close(index, usize::try_from(began.depth).unwrap_or(DEEPEST), ts_ns, Cause::Missing);
-        let linked = self.linked(index, line.event_id, began);
+        let submits = began.is_call && self.follows_gpu && FunctionTraits::of(line.body.head().1).submits();
+        let work = submits.then(|| GPU_FLOW | self.number(line.event_id));
+        let links = Links { ioctl: self.linked(index, line.event_id, began), work };
         let Some(thread) = self.tracks.threads.get_mut(index) else { return };
         if self.open >= MOST_OPEN || thread.open.len() >= DEEPEST || self.sink.held() > MOST_HELD {
             self.odd.calls += 1;
@@ -140,7 +154,11 @@ impl<S: Sink + Default> Walk<S> {
             thread.busy = true;
             process.busy.push(index);
         }
-        let held = self.sink.begin(At { ts_ns, track: thread.track }, line, rank, linked, &self.stacks);
+        let at = At { ts_ns, track: thread.track };
+        if submits {
+            self.submitted.push(line.event_id, at);
+        }
+        let held = self.sink.begin(at, line, rank, links, &self.stacks);
         thread.open.push(Open { event_id: line.event_id, ts_ns, is_call: began.is_call, held });
         self.open += 1;
     }
@@ -155,13 +173,36 @@ impl<S: Sink + Default> Walk<S> {
         thread.latest_ns
     }
 
+    /// A number of the line that is unique over all traces.
+    fn number(&mut self, event_id: u64) -> u64 {
+        let number = self.flows.saturating_add(event_id);
+        self.next_flow = self.next_flow.max(number.saturating_add(1));
+        number
+    }
+
+    /// Work on the GPU, on the lane of its stream.
+    fn work(&mut self, ts_ns: u64, line: &Line, gpu: &Gpu) {
+        let to_ns = ts_ns.saturating_add(gpu.duration_ns);
+        let Some(track) = self.tracks.stream(&mut self.sink, StreamKey::of(gpu), ts_ns, to_ns) else {
+            return;
+        };
+        let process = self.tracks.process(gpu.pid);
+        let rank = self.tracks.processes.get(process).and_then(|process| process.rank);
+        let from = gpu.begin.and_then(|begin| Some((begin, *self.submitted.get(begin)?)));
+        let link = from.map(|(begin, from)| WorkLink {
+            flow: GPU_FLOW | self.number(begin),
+            id: self.number(line.event_id),
+            from,
+        });
+        self.sink.work(At { ts_ns, track }, line, gpu.duration_ns, link, rank, &self.stacks);
+    }
+
     fn linked(&mut self, index: usize, event_id: u64, began: &BeginEvent) -> Link {
         self.driver |= !began.is_call;
         if !self.driver {
             return Link::No;
         }
-        let number = self.flows.saturating_add(event_id);
-        self.next_flow = self.next_flow.max(number.saturating_add(1));
+        let number = self.number(event_id);
         if began.is_call {
             return Link::Out(number);
         }
@@ -316,7 +357,7 @@ impl<S: Sink + Default> Walk<S> {
     pub fn source_ends(&mut self, mut notes: Vec<String>) -> Vec<String> {
         self.close_all();
         notes.extend(self.sink.source_ends(&self.stacks));
-        notes.extend(self.odd.sentences(self.tracks.left_out));
+        notes.extend(self.odd.sentences(self.tracks.left_out, self.tracks.left_out_work()));
         if !notes.is_empty() {
             let track = self.tracks.lane(&mut self.sink, Lane::Recording);
             for text in &notes {
@@ -328,7 +369,7 @@ impl<S: Sink + Default> Walk<S> {
 }
 
 impl Differences {
-    fn sentences(&self, left_out: u64) -> impl Iterator<Item = String> + use<> {
+    fn sentences(&self, left_out: u64, left_out_work: u64) -> impl Iterator<Item = String> + use<> {
         let counted = |count: u64, what: &str| (count > 0).then(|| format!("{count} {what}"));
         [
             counted(self.ends, "ends of calls whose begin is not in the trace are not in the export"),
@@ -349,6 +390,7 @@ impl Differences {
                     .to_owned()
             }),
             counted(left_out, "events of threads beyond the first 262144 are not in the export"),
+            counted(left_out_work, "records of GPU work are not in the export: too many overlap in one stream, or there are too many streams"),
         ]
         .into_iter()
         .flatten()

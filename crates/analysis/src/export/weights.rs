@@ -4,7 +4,10 @@
 //! has a stack of its own; the bytes that calls inside it moved are its bytes. Not here: how a profile is written.
 
 use super::sink::{At, Cause};
+use crate::gpu;
+use crate::recent::Recent;
 use crate::stacks::{Stacks, Sum};
+use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::{Entries, LONGEST_NAME, short};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Body, Line};
@@ -23,6 +26,9 @@ pub struct Weights {
     open: Map<u64, usize>,
     /// The call that ended last: lines about its consequences follow.
     last: Option<(u64, usize)>,
+    /// The rows of calls whose work the GPU may still report.
+    submitted: Recent<usize>,
+    follows_gpu: bool,
 }
 
 /// The calls of one function from one stack.
@@ -51,8 +57,12 @@ impl Weights {
             held.own = Some(self.row(stack, function));
         }
         let around = || begin.parent.and_then(|parent| self.open.get(&parent).copied());
+        self.follows_gpu = self.follows_gpu || gpu::announces(line);
         if let Some(row) = held.own.or_else(around) {
             self.open.insert(line.event_id, row);
+            if self.follows_gpu && FunctionTraits::of(&begin.name).submits() {
+                self.submitted.push(line.event_id, row);
+            }
         }
         held
     }
@@ -88,6 +98,13 @@ impl Weights {
     }
 
     pub fn mark(&mut self, line: &Line) {
+        self.follows_gpu = self.follows_gpu || gpu::announces(line);
+        if let Body::Gpu(gpu) = &line.body
+            && let Some(row) = gpu.begin.and_then(|begin| self.submitted.get(begin))
+            && let Some(row) = self.rows.get_mut(*row)
+        {
+            row.sum.add(Sum { gpu_ns: gpu.duration_ns, ..Sum::default() });
+        }
         let (begin, bytes) = match &line.body {
             Body::Memory(memory) => (memory.begin, memory.size.unwrap_or(0)),
             Body::Transfer(transfer) => (transfer.begin, transfer.size),
@@ -106,6 +123,7 @@ impl Weights {
         self.by_key.clear();
         self.open.clear();
         self.last = None;
+        (self.submitted, self.follows_gpu) = (Recent::default(), false);
         std::mem::take(&mut self.rows)
     }
 

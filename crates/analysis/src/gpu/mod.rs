@@ -23,7 +23,7 @@ use figures::{
 };
 use gpurec_trace::bounds::{Entries, entry};
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Gpu, GpuAccount, GpuKind, Header};
+use gpurec_trace::{Body, Gpu, GpuAccount, GpuKind, Line};
 
 /// Limits on devices, whose work beyond it counts only in the sums; on streams; on kernels and bytes of their names; on
 /// directions.
@@ -41,14 +41,24 @@ const MOST_THREADS: usize = 4096;
 const MOST_WAITS: usize = 1 << 17;
 const WAITS_EACH: usize = 4096;
 
-/// Whether a recording with this header asked for GPU work.
-pub fn is_asked(header: &Header) -> bool {
-    header.options.get("gpu").is_some_and(|gpu| !gpu.is_null() && *gpu != serde_json::Value::Bool(false))
+/// Whether a trace with this line may have lines of GPU work from here on: its header asks for them, a process called
+/// CUPTI itself, or this is one. Before such a line, calls need not be followed.
+#[inline]
+pub fn announces(line: &Line) -> bool {
+    match &line.body {
+        Body::Begin(begin) => begin.name.starts_with("cupti"),
+        Body::Header(header) => match header.options.get("gpu") {
+            Some(serde_json::Value::Null | serde_json::Value::Bool(false)) | None => false,
+            Some(_) => true,
+        },
+        Body::Gpu(_) => true,
+        _ => false,
+    }
 }
 
 #[derive(Default)]
 pub struct GpuWork {
-    /// Calls are followed from the header on, or from the first line of GPU work.
+    /// Calls are followed.
     is_on: bool,
     seen: GpuFigures,
     devices: BTreeMap<u32, DeviceWork>,
@@ -201,8 +211,10 @@ impl Waits {
 }
 
 impl GpuWork {
-    pub fn header(&mut self, header: &Header) {
-        self.is_on |= is_asked(header);
+    /// Every line, before what follows from it.
+    #[inline]
+    pub fn line(&mut self, line: &Line) {
+        self.is_on = self.is_on || announces(line);
     }
 
     /// Whether calls must be reported.
@@ -228,7 +240,6 @@ impl GpuWork {
     }
 
     pub fn add(&mut self, ts_ns: u64, gpu: &Gpu) {
-        self.is_on = true;
         let ns = gpu.duration_ns;
         let call = gpu.begin.and_then(|begin| self.submitted.get(begin).copied());
         self.seen.time_ns = self.seen.time_ns.saturating_add(ns);

@@ -9,7 +9,7 @@ use super::value::Value;
 use gpurec_cuda as cuda;
 use gpurec_trace::bounds::Names;
 use gpurec_trace::tree::{self, Call};
-use gpurec_trace::{Begin, Body, End, InFlight, Line};
+use gpurec_trace::{Begin, Body, End, Gpu, GpuKind, InFlight, Line};
 
 /// Limit on distinct names; the rest share one.
 pub(super) const MOST: usize = 131_072;
@@ -23,10 +23,22 @@ pub const NAMELESS: &str = "(kernels without a name)";
 /// The role of launches in the call tree.
 const LAUNCH: u8 = 1;
 
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    Function,
+    /// Launches of a kernel.
+    Kernel,
+    /// Its runs on the GPU.
+    Gpu,
+    /// The delay of all kernels, which has no name.
+    Queue,
+}
+
 /// Names whose percentiles an expression needs, and the limits that it compares them with.
 #[derive(Clone, Debug)]
 pub struct Want {
-    pub kernel: bool,
+    pub of: Of,
     pub pattern: String,
     pub limits: Vec<Value>,
 }
@@ -42,6 +54,9 @@ pub struct Samples {
 pub struct Calls {
     pub functions: Samples,
     pub kernels: Samples,
+    /// Runs of kernels on the GPU, and the delays before them.
+    pub gpu: Samples,
+    pub queue: Sample,
     /// Number of calls of the second function made directly by the first.
     pub inside: HashMap<(usize, usize), u64>,
     /// Launches that succeeded so far.
@@ -91,7 +106,8 @@ impl Samples {
 
 impl Calls {
     pub fn new(wants: Vec<Want>) -> Calls {
-        Calls { wants, ..Calls::default() }
+        let queue = Sample { durations: durations(&wants, Of::Queue, ""), ..Sample::default() };
+        Calls { wants, queue, ..Calls::default() }
     }
 
     pub fn add(&mut self, line: &Line) {
@@ -100,6 +116,7 @@ impl Calls {
             Body::End(end) => self.end(line, end),
             Body::Memory(memory) => self.bytes(memory.begin, &memory.name, memory.size.unwrap_or(0)),
             Body::Transfer(transfer) => self.bytes(transfer.begin, &transfer.name, transfer.size),
+            Body::Gpu(gpu) if gpu.kind == GpuKind::Kernel => self.ran(gpu),
             _ => {}
         }
     }
@@ -159,6 +176,20 @@ impl Calls {
         }
     }
 
+    /// Counts a run of a kernel.
+    fn ran(&mut self, gpu: &Gpu) {
+        let wants = &self.wants;
+        let kernel = self.gpu.index(&gpu.name, |name| durations(wants, Of::Gpu, name));
+        if let Some(sample) = self.gpu.list.get_mut(kernel) {
+            sample.calls += 1;
+            sample.took(gpu.duration_ns);
+        }
+        if let Some(ns) = gpu.queued_ns {
+            self.queue.calls += 1;
+            self.queue.took(u64::try_from(ns).unwrap_or(0));
+        }
+    }
+
     /// Counts calls that have not returned, with their time so far.
     pub fn unfinished(&mut self, in_flight: &[InFlight]) {
         for call in in_flight {
@@ -195,7 +226,7 @@ impl Calls {
 
     fn function(&mut self, name: &str) -> usize {
         let wants = &self.wants;
-        let index = self.functions.index(name, |name| durations(wants, false, name));
+        let index = self.functions.index(name, |name| durations(wants, Of::Function, name));
         if index == self.launch_functions.len() {
             self.launch_functions.push(cuda::is_kernel_launch(name));
         }
@@ -204,13 +235,13 @@ impl Calls {
 
     fn kernel(&mut self, name: &str) -> usize {
         let wants = &self.wants;
-        self.kernels.index(name, |name| durations(wants, true, name))
+        self.kernels.index(name, |name| durations(wants, Of::Kernel, name))
     }
 }
 
-fn durations(wants: &[Want], kernel: bool, name: &str) -> Option<Box<Durations>> {
-    let matches = if kernel { names::fits_kernel } else { names::fits_function };
-    let fits = |want: &&Want| want.kernel == kernel && matches(&want.pattern, name);
+fn durations(wants: &[Want], of: Of, name: &str) -> Option<Box<Durations>> {
+    let matches = if of == Of::Function { names::fits_function } else { names::fits_kernel };
+    let fits = |want: &&Want| want.of == of && matches(&want.pattern, name);
     let fitting: Vec<&Want> = wants.iter().filter(fits).collect();
     let limits: Vec<Value> = fitting.iter().flat_map(|want| want.limits.iter().copied()).collect();
     (!fitting.is_empty()).then(|| Box::new(Durations::new(&limits)))

@@ -131,6 +131,8 @@ fn metric(metric: &Metric, seen: &Coverage, gathered: &Measurements) -> Result<E
         Metric::Function { name, field } => return function(name, *field, seen, gathered),
         Metric::Kernel { name, field } => return kernel(name, *field, seen, gathered),
         Metric::Ioctl { name, field } => return ioctl(name, *field, seen),
+        Metric::Gpu { name, field } => return on_gpu(name, *field, seen, gathered),
+        Metric::Queue { field } => return queue(*field, seen, gathered),
         Metric::Copies { direction, field } => {
             if field.unit != Unit::Count && copied(direction.as_deref(), seen).partial {
                 notes.push("some sizes could not be read: there were more bytes".into());
@@ -138,6 +140,7 @@ fn metric(metric: &Metric, seen: &Coverage, gathered: &Measurements) -> Result<E
             (None, "no call waited for such a copy, and only those have a rate")
         }
         Metric::Total(total) if total.name == "overhead" => (None, OVERHEAD),
+        Metric::Total(total) if total.name.starts_with("gpu.") => (None, WITHOUT_GPU),
         Metric::Total(total) => (first_of(total.name, seen), WITHOUT_KERNEL),
         Metric::Memory { .. } => (None, ""),
     };
@@ -149,6 +152,8 @@ const OVERHEAD: &str =
     "the trace does not say what recording a call cost, or for how long gpurec had stopped the processes";
 
 const WITHOUT_KERNEL: &str = "the trace was recorded without --kernel";
+
+const WITHOUT_GPU: &str = "the trace has no GPU work: record with --gpu";
 
 /// The first occurrence of something whose total should be 0.
 fn first_of(total: &str, seen: &Coverage) -> Option<First> {
@@ -250,6 +255,40 @@ fn kernel(
     let sample = sum(seen.calls.kernels.list.iter().filter(fits));
     let found = of_sample(sample, field, name, gathered)?;
     Ok(Evaluation { notes: [notes, found.notes].concat(), ..found })
+}
+
+/// Runs of a kernel on the GPU.
+fn on_gpu(
+    name: &str,
+    field: Field,
+    seen: &Coverage,
+    gathered: &Measurements,
+) -> Result<Evaluation, EvalError> {
+    let Some(gpu) = &gathered.whole.figures.gpu else { return no_value(WITHOUT_GPU) };
+    let all = &gathered.whole.calls.gpu.list;
+    let exact = all.iter().any(|s| *s.name == *name);
+    let fits = |s: &&Sample| if exact { *s.name == *name } else { fits_kernel(name, &s.name) };
+    let mut notes = Vec::new();
+    if gathered.without_events && gpu.more_kernels > 0 {
+        notes.push("the recording was made with --summary-only and names only some of its kernels".into());
+    }
+    if !all.iter().any(|s| fits(&s)) {
+        absent("kernel", name, all.iter().map(|s| &*s.name), &mut notes)?;
+    }
+    let sample = sum(seen.calls.gpu.list.iter().filter(fits));
+    let found = of_sample(sample, field, name, gathered)?;
+    Ok(Evaluation { notes: [notes, found.notes].concat(), ..found })
+}
+
+fn queue(field: Field, seen: &Coverage, gathered: &Measurements) -> Result<Evaluation, EvalError> {
+    if gathered.whole.figures.gpu.is_none() {
+        return no_value(WITHOUT_GPU);
+    }
+    let sample = &seen.calls.queue;
+    if sample.calls == 0 {
+        return no_value("no kernel has a known delay");
+    }
+    of_sample(sample.clone(), field, "gpu.queue", gathered)
 }
 
 fn ioctl(name: &str, field: Field, seen: &Coverage) -> Result<Evaluation, EvalError> {

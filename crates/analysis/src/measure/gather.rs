@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::calls::{Calls, Want};
+use super::calls::{Calls, Of, Want};
 use super::language::Term;
 use super::metric::Metric;
 use super::part::{Coverage, Edge, Window};
@@ -35,14 +35,16 @@ impl Asks {
             self.windows.push(term.window);
         }
         for metric in std::iter::once(&term.metric).chain(&term.per) {
-            let (kernel, name) = match metric {
-                Metric::Function { name, .. } => (false, name),
-                Metric::Kernel { name, .. } => (true, name),
+            let (of, name) = match metric {
+                Metric::Function { name, .. } => (Of::Function, name.as_str()),
+                Metric::Kernel { name, .. } => (Of::Kernel, name.as_str()),
+                Metric::Gpu { name, .. } => (Of::Gpu, name.as_str()),
+                Metric::Queue { .. } => (Of::Queue, ""),
                 _ => continue,
             };
             if metric.percentile().is_some() {
                 let limits = limit.filter(|_| term.per.is_none()).into_iter().collect();
-                self.wants.push(Want { kernel, pattern: name.clone(), limits });
+                self.wants.push(Want { of, pattern: name.to_owned(), limits });
             }
         }
     }
@@ -260,6 +262,29 @@ fn from_figures(seen: &mut Coverage) {
             Some(known) => known.merge(&sample),
             None => seen.calls.kernels.push(sample),
         }
+    }
+    let gpu = figures.gpu.clone().unwrap_or_default();
+    for kernel in &gpu.kernels {
+        seen.calls.gpu.push(Sample {
+            name: kernel.name.as_str().into(),
+            calls: kernel.instances,
+            timed: kernel.instances,
+            total_ns: kernel.total_ns.into(),
+            min_ns: kernel.min_ns,
+            max_ns: kernel.max_ns,
+            med_ns: Some(kernel.med_ns),
+            ..Sample::default()
+        });
+    }
+    if let Some(queue) = &gpu.queue {
+        seen.calls.queue = Sample {
+            calls: queue.count,
+            timed: queue.count,
+            total_ns: u128::from(queue.avg_ns) * u128::from(queue.count),
+            max_ns: queue.max_ns,
+            med_ns: Some(queue.p50_ns),
+            ..Sample::default()
+        };
     }
     seen.peak_bytes = figures.processes.iter().map(|p| p.peak_device_bytes).max().unwrap_or(0);
 }

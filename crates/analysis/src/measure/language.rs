@@ -259,6 +259,7 @@ impl Parser {
         if !self.eat(".") {
             return Err(self.fault(format!("expected one of its metrics, as in {head}(\"…\").time")));
         }
+        let on_gpu = head == "kernel" && self.eat("gpu.");
         let at = self.at;
         let mut field = self.word();
         if is_percentile(&field) && self.looks_at(".") {
@@ -266,6 +267,12 @@ impl Parser {
             field = format!("{field}.{}", self.take_while(|c| c.is_ascii_digit()));
         }
         let fault = |reason| Fault { column: at + 1, reason };
+        if on_gpu {
+            return Ok(Metric::Gpu {
+                name,
+                field: field_of(&field, "a kernel on the GPU", ON_GPU).map_err(fault)?,
+            });
+        }
         let lacks = |absent: &[&str]| field_of(&field, head, absent).map_err(fault);
         match head {
             "kernel" => Ok(Metric::Kernel { name, field: lacks(&["calls", "errors", "bytes"])? }),
@@ -379,6 +386,10 @@ fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
             let direction = Some(direction.to_string());
             Ok(Metric::Copies { direction, field: figure(field, &COPIED, "copies")? })
         }
+        ["gpu", "queue", field] => {
+            let field = field_of(field, "gpu.queue", ON_GPU).map_err(|reason| (true, reason))?;
+            Ok(Metric::Queue { field })
+        }
         [head, ..] if all().any(|name| name.split('.').next() == Some(head)) => {
             if near.is_empty() {
                 let below = format!("{head}.");
@@ -399,9 +410,12 @@ fn named(parts: &[&str]) -> Result<Metric, (bool, String)> {
     }
 }
 
-/// Examples to suggest for a large family of metrics.
-const COPIES: [&str; 5] =
-    ["copies.calls", "copies.bytes", "copies.pageable", "copies.rate", "copies.H2D.bytes"];
+/// Examples to suggest for large families of metrics.
+const COPIES: [&str; 6] =
+    ["copies.calls", "copies.bytes", "copies.pageable", "copies.rate", "copies.H2D.bytes", "gpu.queue.p50"];
+
+/// The fields that work on the GPU lacks.
+const ON_GPU: &[&str] = &["launches", "errors", "bytes"];
 
 fn is_percentile(part: &str) -> bool {
     part.strip_prefix('p')

@@ -30,6 +30,15 @@ pub enum Metric {
         name: String,
         field: Field,
     },
+    /// Runs of a kernel on the GPU.
+    Gpu {
+        name: String,
+        field: Field,
+    },
+    /// The delay of all kernels, from the return of the launch call to the start on the GPU.
+    Queue {
+        field: Field,
+    },
 }
 
 /// A field of a function's calls, a kernel's launches or a request's ioctls.
@@ -92,7 +101,7 @@ const fn bytes<F>(name: &'static str, figure: &'static str, of: F) -> Figure<F> 
     Figure { name, unit: Unit::Bytes, figure, of }
 }
 
-pub static TOTALS: [Total; 31] = [
+pub static TOTALS: [Total; 36] = [
     count("calls", "cuda_calls", |seen| Some(seen.figures.cuda_calls)),
     count("launches", "kernel_launches", |seen| Some(seen.figures.kernel_launches)),
     count("graph_launches", "graph_launches", |seen| Some(seen.figures.graph_launches)),
@@ -118,6 +127,11 @@ pub static TOTALS: [Total; 31] = [
     bytes("memory.held", "memory.held", |seen| Some(seen.figures.memory.held.bytes)),
     count("sync.calls", "sync.calls", |seen| Some(seen.figures.sync.calls)),
     time("sync.time", "sync.total_ns", |seen| Some(seen.figures.sync.total_ns)),
+    time("gpu.busy", "", |seen| seen.figures.gpu.as_ref().map(|gpu| gpu.busy_ns)),
+    time("gpu.idle", "", |seen| seen.figures.gpu.as_ref().map(|gpu| gpu.idle_ns)),
+    time("gpu.waited", "", |seen| seen.figures.gpu.as_ref().map(|gpu| gpu.waited_gap_ns)),
+    time("gpu.time", "", |seen| seen.figures.gpu.as_ref().map(|gpu| gpu.time_ns)),
+    count("gpu.kernels", "", |seen| seen.figures.gpu.as_ref().map(|gpu| gpu.kernel_count)),
     count("ioctl.calls", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctls)),
     time("ioctl.time", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.ioctl_ns)),
     count("ioctl.errors", "", |seen| seen.figures.kernel_space.as_ref().map(|k| k.failed_ioctls)),
@@ -182,13 +196,15 @@ impl Metric {
             Metric::Total(total) => total.unit,
             Metric::Memory { field, .. } => field.unit,
             Metric::Copies { field, .. } => field.unit,
-            Metric::Function { field, .. } | Metric::Kernel { field, .. } | Metric::Ioctl { field, .. } => {
-                match field {
-                    Field::Calls | Field::Errors => Unit::Count,
-                    Field::Bytes => Unit::Bytes,
-                    _ => Unit::Time,
-                }
-            }
+            Metric::Function { field, .. }
+            | Metric::Kernel { field, .. }
+            | Metric::Ioctl { field, .. }
+            | Metric::Gpu { field, .. }
+            | Metric::Queue { field } => match field {
+                Field::Calls | Field::Errors => Unit::Count,
+                Field::Bytes => Unit::Bytes,
+                _ => Unit::Time,
+            },
         }
     }
 
@@ -199,7 +215,7 @@ impl Metric {
             Metric::Memory { field, .. } => field.figure,
             Metric::Copies { field, .. } => field.figure,
             Metric::Kernel { .. } => "kernel_launches",
-            Metric::Function { .. } | Metric::Ioctl { .. } => return None,
+            _ => return None,
         })
     }
 
@@ -215,7 +231,7 @@ impl Metric {
                 let (num, den) = (field.of)(&copied(direction.as_deref(), seen));
                 Value::fraction(num, den, unit)
             }
-            Metric::Function { .. } | Metric::Kernel { .. } | Metric::Ioctl { .. } => None,
+            _ => None,
         }
     }
 
@@ -230,7 +246,9 @@ impl Metric {
     pub fn percentile(&self) -> Option<Percentile> {
         match self {
             Metric::Function { field: Field::Percentile(of), .. }
-            | Metric::Kernel { field: Field::Percentile(of), .. } => Some(*of),
+            | Metric::Kernel { field: Field::Percentile(of), .. }
+            | Metric::Gpu { field: Field::Percentile(of), .. }
+            | Metric::Queue { field: Field::Percentile(of) } => Some(*of),
             _ => None,
         }
     }

@@ -12,10 +12,12 @@ pub mod tests;
 
 use std::collections::BTreeMap;
 
+use crate::gpu;
+use crate::recent::Recent;
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Begin, Block, Body, CALL_STACKS, End, Finish, Frame, Line, Op};
+use gpurec_trace::{Begin, Block, Body, CALL_STACKS, End, Finish, Frame, Gpu, Line, Op};
 
 pub use frames::{Frames, Known, Site, call_site};
 pub use role::{CallRole, Weight};
@@ -28,6 +30,9 @@ pub struct Stacks {
     open: Map<u64, Open>,
     /// The call that ended last: lines about its consequences follow right after its end.
     last: Option<(u64, Open)>,
+    /// The stacks of the calls whose work the GPU may still report, and the role of each.
+    submitted: Recent<(u64, CallRole)>,
+    follows_gpu: bool,
     pub totals: Totals,
     /// Stacks that found no space in a ring.
     pub lost: u64,
@@ -95,6 +100,7 @@ struct Open {
 impl Stacks {
     #[inline]
     pub fn line(&mut self, line: &Line) {
+        self.follows_gpu = self.follows_gpu || gpu::announces(line);
         match &line.body {
             Body::Begin(begin) if begin.stack.is_some() || !self.open.is_empty() => self.begin(line, begin),
             Body::End(end) if !self.open.is_empty() => self.end(end),
@@ -107,6 +113,11 @@ impl Stacks {
                 self.moved(transfer.begin, role, transfer.size);
             }
             Body::Block(block) => self.block(block),
+            Body::Gpu(gpu) => {
+                if let Some((stack, role)) = gpu.begin.and_then(|begin| self.submitted.get(begin)) {
+                    self.sums.add(*stack, *role, Sum { gpu_ns: gpu.duration_ns, ..Sum::default() });
+                }
+            }
             Body::Stack(stack) => self.frames.add(stack),
             Body::Lost(lost) => {
                 let count = lost.by_probe.get(CALL_STACKS).copied().unwrap_or(0);
@@ -123,6 +134,9 @@ impl Stacks {
         let around = around.map_or(0, |around| around.roles);
         let role = CallRole::of(&FunctionTraits::of(&begin.name));
         self.totals.calls += u64::from(begin.stack.is_some());
+        if self.follows_gpu && role.submits() {
+            self.submitted.push(line.event_id, (stack, role));
+        }
         if self.open.len() >= MOST_OPEN {
             self.totals.unfollowed += 1;
             return;
@@ -164,6 +178,11 @@ impl Stacks {
     /// The stack of a call that is open, or that ended last.
     pub fn stack_of(&self, begin: u64) -> Option<u64> {
         Some(self.of(begin)?.stack)
+    }
+
+    /// The stack from which some GPU work was submitted.
+    pub fn stack_of_work(&self, work: &Gpu) -> Option<u64> {
+        self.submitted.get(work.begin?).map(|(stack, _)| *stack)
     }
 
     /// The call site of such a call.

@@ -70,6 +70,11 @@ impl CallRole {
         }
     }
 
+    /// Whether the calls hand work to the GPU.
+    pub fn submits(self) -> bool {
+        matches!(self, CallRole::Launch | CallRole::Graph | CallRole::Copy | CallRole::Set)
+    }
+
     /// The bit for a set of roles.
     pub fn bit(self) -> u16 {
         1 << self as u16
@@ -103,4 +108,6 @@ pub enum Weight {
     Time,
     /// Bytes allocated, freed, copied and set
     Bytes,
+    /// The time on the GPU of what they submitted, of a recording with --gpu
+    Gpu,
 }

@@ -23,6 +23,8 @@ pub struct Sum {
     pub ns: u64,
     pub bytes: u64,
     pub unfinished: u64,
+    /// The time on the GPU of what the calls submitted.
+    pub gpu_ns: u64,
 }
 
 impl Sum {
@@ -35,6 +37,7 @@ impl Sum {
         self.ns = self.ns.saturating_add(other.ns);
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.unfinished = self.unfinished.saturating_add(other.unfinished);
+        self.gpu_ns = self.gpu_ns.saturating_add(other.gpu_ns);
     }
 
     pub fn weight(&self, by: Weight) -> u64 {
@@ -42,6 +45,7 @@ impl Sum {
             Weight::Count => self.calls,
             Weight::Time => self.ns,
             Weight::Bytes => self.bytes,
+            Weight::Gpu => self.gpu_ns,
         }
     }
 }
@@ -198,6 +202,8 @@ pub struct RoleFigures {
     pub calls: u64,
     pub total_ns: u64,
     pub bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub gpu_ns: u64,
     pub stacks: u64,
     /// By bytes for roles that move or hold bytes, by host time for the others; the largest first.
     pub top: Vec<StackRow>,
@@ -211,6 +217,8 @@ pub struct StackRow {
     pub bytes: u64,
     #[serde(skip_serializing_if = "is_zero")]
     pub unfinished: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub gpu_ns: u64,
     /// `train.py:88 load_batch`; empty if the stack was not kept.
     pub site: String,
     /// The innermost first.
@@ -233,6 +241,7 @@ impl Stacks {
                 calls: total.calls,
                 total_ns: total.ns,
                 bytes: total.bytes,
+                gpu_ns: total.gpu_ns,
                 stacks: all.len() as u64,
                 top: all.iter().take(LISTED).map(|(stack, _, sum)| self.row(*stack, sum)).collect(),
             })
@@ -258,6 +267,7 @@ impl Stacks {
             total_ns: sum.ns,
             bytes: sum.bytes,
             unfinished: sum.unfinished,
+            gpu_ns: sum.gpu_ns,
             site: known.and_then(|known| known.site.as_ref()).map_or_else(String::new, text),
             frames: frames.iter().take(LISTED_FRAMES).map(text).collect(),
             cut: known.is_some_and(|known| known.cut || known.frames.len() > LISTED_FRAMES),

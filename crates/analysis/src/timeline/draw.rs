@@ -1,6 +1,6 @@
 //! Draws lanes as text. In: lanes. Out: the lines of the picture and its legend.
 
-use super::lanes::{Cell, DRIVER, Lane, Lanes, OFF_CPU, SORTS, Sort};
+use super::lanes::{COPIES, Cell, DRIVER, KERNELS, Lane, Lanes, OFF_CPU, SORTS, Sort};
 use crate::shorten::middle_cut;
 use crate::text::{clean, duration, percent, plural, shortened};
 use crate::views::calls::Thread;
@@ -38,6 +38,7 @@ struct RowKinds {
     off_cpu: bool,
     interrupts: bool,
     sites: bool,
+    streams: bool,
 }
 
 /// A lane whose cells are merged into columns.
@@ -83,6 +84,7 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
             push(&mut text, &shortened(&row("at", &sites), style.text_width));
         }
     }
+    used.streams = streams(&mut text, lanes, &columns, each, span_ns);
     if lanes.elsewhere.cells.iter().any(|cell| cell.interrupts > 0) {
         used.interrupts = true;
         push(&mut text, "\nInterrupts in threads that make no CUDA call");
@@ -98,6 +100,28 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
     hidden(&mut text, lanes, &all, &shown, span_ns);
     legend(&mut text, &used, style);
     text
+}
+
+/// A lane for each of the busiest streams. Returns whether there are any.
+fn streams(text: &mut String, lanes: &Lanes, columns: &Columns, each: usize, span_ns: u64) -> bool {
+    let all = lanes.busiest_streams();
+    for (key, lane) in all.iter().take(SHOWN) {
+        let (work, share) = (plural(lane.calls, "record"), percent(lane.calls_ns.into(), span_ns.into()));
+        push(text, "");
+        let (device, pid, stream) = (key.device, key.pid, key.stream);
+        push(text, &format!("GPU {device} stream {stream} of pid {pid}: {work}, {share} % of the time"));
+        let name = format!("stream {stream}");
+        let drawn = DrawnLane { name, lane, cells: joined(&lane.cells, each, columns.count) };
+        for (layer, name) in [(KERNELS, "gpu"), (COPIES, "copies")] {
+            if layer == KERNELS || drawn.cells.iter().any(|cell| cell.below(layer) > 0) {
+                drawn.levels(text, name, columns, |cell| cell.below(layer));
+            }
+        }
+    }
+    if all.len() > SHOWN {
+        push(text, &format!("and {} with less GPU time", plural((all.len() - SHOWN) as u64, "stream")));
+    }
+    !all.is_empty()
 }
 
 /// States which threads are not shown, and how to see the busiest of them.
@@ -272,6 +296,10 @@ fn legend(text: &mut String, used: &RowKinds, style: &Style) {
         (true, "busy     how much of the column is CUDA calls: █ all of it, ▁ an eighth or less"),
         (true, "calls    how many calls began, as a share of the most in a column of the lane"),
         (used.sites, "at       the call sites with most of the thread's time in CUDA calls"),
+        (
+            used.streams,
+            "gpu      how much of the column kernels and graphs ran in the stream; copies: copies and sets",
+        ),
         (used.driver, "driver   how much of the column is ioctls and functions of the driver"),
         (used.off_cpu, "off cpu  how much of it the thread was off the CPU in CUDA calls"),
         (

@@ -6,13 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::gpu::StreamKey;
 use crate::stacks::{Site, Stacks};
 use crate::views::scale::{Scale, halve};
 use crate::views::{Functions, calls::Thread};
 use gpurec_cuda::Category;
 use gpurec_trace::bounds::short;
 use gpurec_trace::tree::{Call, Calls};
-use gpurec_trace::{Body, Instant, Line, Process};
+use gpurec_trace::{Body, Gpu, GpuKind, Instant, Line, Process};
 
 /// Limits on threads with a picture, and on threads whose time in calls is counted.
 const MOST: usize = 64;
@@ -80,6 +81,10 @@ pub const DRIVER: usize = 0;
 pub const OFF_CPU: usize = 1;
 const LAYERS: usize = 2;
 
+/// The layers of a stream's lane.
+pub const KERNELS: usize = 0;
+pub const COPIES: usize = 1;
+
 impl Cell {
     pub fn calls_ns(&self) -> u64 {
         self.by_sort.iter().fold(0, |sum, ns| sum.saturating_add(*ns))
@@ -134,6 +139,8 @@ pub struct Lanes {
     pub lanes: HashMap<Thread, Lane>,
     /// Interrupts in threads that make no calls.
     pub elsewhere: Lane,
+    /// GPU work, which counts as calls of its stream; the first streams seen.
+    pub streams: HashMap<StreamKey, Lane>,
     pub commands: HashMap<u32, String>,
     /// Calls of threads beyond `MOST_COUNTED`.
     pub uncounted: u64,
@@ -194,6 +201,7 @@ impl Lanes {
             Body::KernelEnd(end) => self.driver_ended((end.pid, end.tid), end.begin, line.ts_ns),
             Body::Instant(instant) => self.instant(line.ts_ns, instant),
             Body::Process(process) => self.process(line.ts_ns, process),
+            Body::Gpu(gpu) if self.tids.is_empty() => self.work(line.ts_ns, gpu),
             Body::Xid(xid) if self.xids.len() < MOST => self.xids.push((line.ts_ns, xid.xid)),
             _ => {}
         }
@@ -206,9 +214,35 @@ impl Lanes {
             self.attribute(thread, self.last_ns);
         }
         let Some(scale) = self.scale else { return };
-        for lane in self.lanes.values_mut() {
+        for lane in self.lanes.values_mut().chain(self.streams.values_mut()) {
             lane.settle(&scale);
         }
+    }
+
+    /// Work on the GPU, which may have begun long before this line.
+    fn work(&mut self, ts_ns: u64, gpu: &Gpu) {
+        let to_ns = ts_ns.saturating_add(gpu.duration_ns).min(self.to_ns);
+        self.last_ns = self.last_ns.max(to_ns);
+        self.reach(to_ns);
+        let Some(scale) = self.scale.filter(|scale| to_ns > scale.start_ns && ts_ns <= self.to_ns) else {
+            return;
+        };
+        let key = StreamKey::of(gpu);
+        if self.streams.len() >= MOST && !self.streams.contains_key(&key) {
+            return;
+        }
+        let lane = self.streams.entry(key).or_insert_with(|| Lane { drawn: true, ..Lane::default() });
+        lane.calls += 1;
+        add(&mut lane.calls_ns, to_ns.saturating_sub(ts_ns.max(scale.start_ns)));
+        let layer = if matches!(gpu.kind, GpuKind::Copy | GpuKind::Set) { COPIES } else { KERNELS };
+        lane.cover(&scale, ts_ns, to_ns, layer);
+    }
+
+    /// Streams with GPU work, the busiest first.
+    pub fn busiest_streams(&self) -> Vec<(&StreamKey, &Lane)> {
+        let mut all: Vec<_> = self.streams.iter().collect();
+        all.sort_by(|(a, x), (b, y)| (y.calls_ns, y.calls, *a).cmp(&(x.calls_ns, x.calls, *b)));
+        all
     }
 
     fn reach(&mut self, ts_ns: u64) {
@@ -217,7 +251,7 @@ impl Lanes {
         let times = scale.reach(ts_ns);
         if times > 0 {
             let drawn = self.lanes.values_mut().filter(|lane| lane.drawn);
-            for lane in drawn.chain([&mut self.elsewhere]) {
+            for lane in drawn.chain(self.streams.values_mut()).chain([&mut self.elsewhere]) {
                 lane.settle(&before);
                 halve(&mut lane.cells, times, Cell::join);
             }

@@ -4,7 +4,7 @@
 //! A call counts once in its role, at the outermost level that has the role; the calls inside share its stack.
 
 use super::*;
-use crate::stacks::{CallRole, StackFigures, Sum, Sums, Weight};
+use crate::stacks::{CallRole, RoleFigures, StackFigures, Sum, Sums, Weight};
 use crate::text::percent;
 
 pub const KIND: Kind = kind::<CallStacks>(
@@ -89,9 +89,14 @@ impl View for CallStacks {
         let mut report = Report::default();
         let names: Vec<&str> = self.roles().iter().map(|role| role.name()).collect();
         let roles = || stacks.by_role.iter().filter(|role| names.contains(&role.role.as_str()));
-        let sum = |calls, ns, bytes, unfinished| Sum { calls, ns, bytes, unfinished };
-        let totals = roles().map(|role| (role.role.as_str(), sum(role.calls, role.total_ns, role.bytes, 0)));
-        let totals: Vec<(&str, Sum)> = totals.collect();
+        let sum = |role: &RoleFigures| Sum {
+            calls: role.calls,
+            ns: role.total_ns,
+            bytes: role.bytes,
+            gpu_ns: role.gpu_ns,
+            unfinished: 0,
+        };
+        let totals: Vec<(&str, Sum)> = roles().map(|role| (role.role.as_str(), sum(role))).collect();
         let mut all = Sum::default();
         totals.iter().for_each(|(_, sum)| all.add(*sum));
         // A stack may be in several roles.
@@ -151,6 +156,7 @@ fn word(by: Weight) -> &'static str {
         Weight::Count => "number of calls",
         Weight::Time => "host time",
         Weight::Bytes => "bytes",
+        Weight::Gpu => "GPU time",
     }
 }
 
@@ -161,6 +167,7 @@ fn by_role(report: &mut Report, totals: Vec<(&str, Sum)>) {
             .count(number("Calls", "calls"), |(_, sum)| sum.calls)
             .count(number("Unfinished", "unfinished"), |(_, sum)| positive(sum.unfinished))
             .bytes(number("Bytes", "bytes"), |(_, sum)| positive(sum.bytes))
+            .millis(number("GPU time (ms)", "gpu_ns"), |(_, sum)| positive(sum.gpu_ns))
             .cell(text("Role", "role"), |(role, _)| *role)
             .whole(),
     );
@@ -179,6 +186,7 @@ fn table<'a>(rows: &'a [Row], all: &Sum, by: Weight, stacks: &Stacks) -> Listing
         .count(number("Calls", "calls"), |(_, _, sum)| sum.calls)
         .count(number("Unfinished", "unfinished"), |(_, _, sum)| positive(sum.unfinished))
         .bytes(number("Bytes", "bytes"), |(_, _, sum)| positive(sum.bytes))
+        .millis(number("GPU time (ms)", "gpu_ns"), |(_, _, sum)| positive(sum.gpu_ns))
         .cell(text("Role", "role"), |(_, role, _)| role.name())
         .cell(long("Call site", "call_site"), |(stack, ..)| site(*stack))
         .count(number("Stack", "stack").minor(), |(stack, ..)| *stack)
@@ -197,6 +205,7 @@ fn table_of_figures(stacks: &StackFigures, roles: &[&str], all: &Sum, by: Weight
         Weight::Count => row.calls,
         Weight::Time => row.total_ns,
         Weight::Bytes => row.bytes,
+        Weight::Gpu => row.gpu_ns,
     };
     rows.sort_by_key(|(_, row)| std::cmp::Reverse(weight(row)));
     Listing::new("stacks", "stacks", rows)
@@ -205,6 +214,7 @@ fn table_of_figures(stacks: &StackFigures, roles: &[&str], all: &Sum, by: Weight
         .count(number("Calls", "calls"), |(_, row)| row.calls)
         .count(number("Unfinished", "unfinished"), |(_, row)| positive(row.unfinished))
         .bytes(number("Bytes", "bytes"), |(_, row)| positive(row.bytes))
+        .millis(number("GPU time (ms)", "gpu_ns"), |(_, row)| positive(row.gpu_ns))
         .cell(text("Role", "role"), |(role, _)| *role)
         .cell(long("Call site", "call_site"), |(_, row)| (!row.site.is_empty()).then_some(&row.site))
         .cell(data("frames"), |(_, row)| row.frames.join("\n"))
@@ -299,7 +309,7 @@ impl Tree {
         let weight = chain.first().map_or(0, |at| self.nodes[*at].weight);
         let amount = match by {
             Weight::Count => weight.to_string(),
-            Weight::Time => duration(weight),
+            Weight::Time | Weight::Gpu => duration(weight),
             Weight::Bytes => size(weight),
         };
         let share = percent(weight.into(), all.into());

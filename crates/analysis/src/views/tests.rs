@@ -305,7 +305,7 @@ fn figures_answer_where_there_are_no_events() {
             "{}: {said}",
             kind.name
         );
-        assert_eq!(context.unanswered, matches!(kind.name, "gaps" | "longest"), "{}", kind.name);
+        assert_eq!(context.unanswered, matches!(kind.name, "gaps" | "idle" | "longest"), "{}", kind.name);
         let text = report.text(WIDTH);
         assert!(!text.contains("in this trace."), "{}: {text}", kind.name);
         assert_eq!(text.starts_with("Not known: the trace has no events"), context.unanswered, "{text}");
