@@ -1,10 +1,11 @@
 """Reads exports with readers that are not gpurec's and compares them with the traces.
 
     pip install --target DIR perfetto        (once: the protobuf classes of Perfetto's traces)
-    PYTHONPATH=DIR python3 check.py [--mutate] TRACE[,TRACE...] CHROME_JSON PERFETTO [CSV]
+    PYTHONPATH=DIR python3 check.py [--mutate] TRACE[,TRACE...] CHROME_JSON PERFETTO [CSV [REPORT_GPU_JSON]]
 
 In: traces (.jsonl, or .zst if the program zstd is there), and what `gpurec export` made of them,
 of all of them together if there are several. Out: what was compared, or what differs and status 1.
+Of a trace with GPU work, what `gpurec report gpu --json` says has to be as in the exports too.
 With --mutate the exports are damaged, each in one way after the other, and every damage must be
 found: status 1 if one is not.
 
@@ -72,6 +73,7 @@ class Expected:
         self.slices, self.beside, self.instants = [], [], []
         self.counters = collections.Counter()
         self.flows, self.open = [], []
+        self.lanes = collections.Counter()
         self.commands, self.kernel_threads = [], []
         self.rows = collections.Counter()
         self.threads = set()
@@ -85,12 +87,14 @@ class Expected:
 
     def trace(self, index, lines, offset):
         open_calls, live, exits, told = {}, collections.defaultdict(dict), {}, {}
+        begun = {}
         for line in lines:
             at = ns(line["ts"], 10**9) + offset
             kind, phase = line["type"], line.get("phase")
             thread = (index, line.get("pid"), line.get("tid"))
             if phase == "B":
                 open_calls[line["event_id"]] = (at, line)
+                begun[line["event_id"]] = at
                 self.threads.add(thread)
                 caller = open_calls.get(line.get("parent"))
                 if "request" in line and caller and caller[1]["type"] == "userspace":
@@ -112,6 +116,15 @@ class Expected:
                     self.beside.append(Mark(begin, at, line["name"], kind, freeze(args)))
                 else:
                     self.instant(at, line["name"], kind, args)
+            elif kind == "gpu":
+                args = said(line, PLACE | {"duration_us"})
+                args["pid"] = line["pid"]
+                if args["begin"] is None:
+                    del args["begin"]
+                else:
+                    self.flows.append((begun[line["begin"]], at, line["event_id"], line["begin"]))
+                self.beside.append(Mark(at, at + ns(line["duration_us"], 1000), line["name"], kind, freeze(args)))
+                self.lanes[(line["pid"], f"GPU {line['device']} stream {line['stream']}")] += 1
             elif kind == "memory":
                 live[line["pid"]][line["space"]] = line["total_allocated"]
                 self.counters[(at, line["space"], line["total_allocated"])] += 1
@@ -186,6 +199,7 @@ class Found:
         self.slices, self.beside, self.instants = [], [], []
         self.counters = collections.Counter()
         self.flows, self.open = [], []
+        self.lanes = collections.Counter()
         self.processes, self.threads = {}, {}
 
 
@@ -201,12 +215,14 @@ def compare(expected, found, what, renumbered):
         return sorted("\n".join(sorted(items)) for items in tracks.values())
 
     same(numbers(expected.slices), numbers(found.slices), what, "slices")
-    same(sorted(expected.beside), sorted(found.beside), what, "interrupts and time off the CPU")
+    same(sorted(expected.beside), sorted(found.beside), what, "interrupts, time off the CPU and GPU work")
+    if not renumbered:
+        same(sorted(expected.lanes.items()), sorted(found.lanes.items()), what, "lanes of streams")
     bare = [(at, name, kind, None if kind in ("process", "header", "end") else args)
             for at, name, kind, args in found.instants if kind != "note"]
     same(sorted(expected.instants, key=repr), sorted(bare, key=repr), what, "instants")
     same(sorted(expected.counters.items()), sorted(found.counters.items()), what, "counters")
-    same(sorted(expected.flows), sorted(found.flows), what, "flows from calls to ioctls")
+    same(sorted(expected.flows), sorted(found.flows), what, "flows from calls to ioctls and GPU work")
     same(sorted(expected.open), sorted(found.open), what, "calls in flight")
     need(len(found.threads) >= len(expected.threads), what, "names too few threads")
     titles = list(found.processes.values())
@@ -269,7 +285,7 @@ def chrome_metadata(found, event):
 
 
 def chrome_events(found, timed):
-    stacks, starts, ends = collections.defaultdict(list), {}, {}
+    stacks, starts, ends, works = collections.defaultdict(list), {}, {}, {}
     for at, event in timed:
         phase, track = event["ph"], (event["pid"], event["tid"])
         if phase != "C":
@@ -288,6 +304,11 @@ def chrome_events(found, timed):
             need(type(event.get("dur")) in NUMBER and event["dur"] >= 0, "chrome: dur", event)
             end = at + ns(event["dur"], 1000)
             found.beside.append(Mark(at, end, event["name"], event["cat"], freeze(args)))
+            if event["cat"] == "gpu":
+                found.lanes[found.threads[event["tid"]]] += 1
+                # Work in one lane follows one another, or viewers nest it.
+                need(at >= works.get(track, (0, None))[0], "chrome: GPU work overlaps in a lane", event)
+                works[track] = (end, (at, event))
         elif phase == "i":
             need(event.get("s") in ("g", "p", "t"), "chrome: scope of an instant", event)
             found.instants.append((at, event["name"], event["cat"], freeze(args)))
@@ -298,9 +319,10 @@ def chrome_events(found, timed):
         else:
             side = starts if phase == "s" else ends
             need(event["id"] not in side, "chrome: a flow id twice", event)
-            need(stacks[track], "chrome: a flow outside of every slice", event)
+            around = stacks[track][-1] if stacks[track] else works.get(track, (0, None))[1]
+            need(around, "chrome: a flow outside of every slice", event)
             need(phase == "s" or event.get("bp") == "e", "chrome: a flow that binds to the next slice", event)
-            side[event["id"]] = (track, stacks[track][-1], event["name"], event["cat"])
+            side[event["id"]] = (track, around, event["name"], event["cat"])
     need(not any(stacks.values()), "chrome: a B without an E")
     need(starts.keys() == ends.keys(), "chrome: a flow with one end")
     for number, (_, to, *name) in ends.items():
@@ -456,6 +478,8 @@ def perfetto_events(found, tracks, events):
                       started, args, lambda entry: entry[3]["event_id"])
             else:
                 need(not stack, "perfetto: slices beside threads nest")
+                if category == "gpu":
+                    found.lanes[(tracks[track.parent_uuid].process.pid, track.name)] += 1
                 found.beside.append(Mark(begin, at, name, category, freeze({**started, **args})))
         elif event.type == event.TYPE_INSTANT:
             need(name and len(categories) == 1, "perfetto: an instant without name or category")
@@ -496,6 +520,23 @@ def check_csv(expected, text):
         by_id[(int(row["event_id"]), ns(row["start_s"], 10**9), duration, row["name"], track)] -= 1
     wrong = [key for key, count in by_id.items() if count > 0]
     need(not wrong, "csv: calls are missing or otherwise:", wrong[:2])
+
+
+# ---- report gpu ---------------------------------------------------------------------------------
+
+
+def check_report(expected, report):
+    works = [item for item in expected.beside if item.category == "gpu"]
+    known = [item for item in works if "begin" in json.loads(item.args)]
+    need(len(report["streams"]) == len(expected.lanes), "report: another number of streams")
+    lanes = collections.Counter()
+    for stream in report["streams"]:
+        lanes[(stream["pid"], f"GPU {stream['device']} stream {stream['stream']}")] += stream["work"]
+    same(sorted(expected.lanes.items()), sorted(lanes.items()), "report", "streams")
+    need(sum(device["work"] for device in report["devices"]) == len(works), "report: another number of records")
+    need(report["unmatched"] == len(works) - len(known), "report: another number without a call")
+    need(report["time_ns"] == sum(item.end - item.begin for item in works), "report: another time")
+    print(f"{len(works)} records of GPU work, {len(lanes)} streams, {len(known)} flows from calls: as in the report")
 
 
 # ---- damage -------------------------------------------------------------------------------------
@@ -632,6 +673,8 @@ def main(args):
     compare(expected, read_perfetto(trace, expected), "perfetto", renumbered)
     if rest:
         check_csv(expected, open(rest[0], newline="").read())
+    if rest[1:]:
+        check_report(expected, json.load(open(rest[1])))
     print(f"{' '.join(paths)}: {len(expected.slices)} slices, {len(expected.beside)} beside, "
           f"{len(expected.instants)} instants, {sum(expected.counters.values())} counter values, "
           f"{len(expected.flows)} flows, {len(expected.open)} in flight, "

@@ -7,6 +7,7 @@
 //! Not here: golden texts; each view keeps its own.
 
 mod bounds;
+mod gpu;
 mod shown;
 
 use std::fs;

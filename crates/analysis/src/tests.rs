@@ -4,6 +4,7 @@ mod cost;
 mod devices;
 mod effects;
 mod failures;
+mod gpu;
 mod kernel;
 mod ledger;
 mod recipes;

@@ -4,7 +4,7 @@
 
 mod budget;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod text;
 
 use std::io::{BufWriter, Write};

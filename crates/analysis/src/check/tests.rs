@@ -14,6 +14,11 @@ fn checked(file: &Path, budgets: &[&str]) -> (String, u8, serde_json::Value) {
     (text::print(&shown, &gathered, &outcomes, golden::WIDTH), status, to_json(&shown, &gathered, &outcomes))
 }
 
+/// Whether one assertion holds.
+pub fn passes(file: &Path, budget: &str) -> bool {
+    checked(file, &[budget]).1 == 0
+}
+
 fn refused(budgets: &[&str]) -> String {
     let budgets: Vec<String> = budgets.iter().map(|b| b.to_string()).collect();
     let error = budget::read(&budgets).unwrap_err();
