@@ -199,3 +199,42 @@ fn very_long_lines() {
     });
     bounded(&file, &[&["summary"], &["report", "threads"], &["report", "memory"], &["timeline"]]);
 }
+
+/// GPU work of ever new processes, streams and kernels on many devices, with pauses, each piece with a call of its own.
+#[test]
+fn gpu_work_that_is_all_different() {
+    let folder = Folder::new();
+    let file = write(&folder, "gpu.jsonl.zst", |out| {
+        let long = "x".repeat(500);
+        for i in 0..500_000u64 {
+            let (begin, end, work, us) = (3 * i + 1, 3 * i + 2, 3 * i + 3, 10 * i);
+            let (pid, tid, kernel, device) = (i / 50, i / 5, i % 200_000, i % 80);
+            let at = |us: u64| format!("{}.{:06}000", us / 1_000_000, us % 1_000_000);
+            let call = format!(r#""type":"userspace","name":"cuLaunchKernel","pid":{pid},"tid":{tid}"#);
+            let (from, to, start) = (at(us), at(us + 2), at(us + 9_000_000 - us % 9_000_000));
+            let lines = [
+                format!(r#"{{"event_id":{begin},"ts":{from},{call},"phase":"B","depth":0,"args":{{}}}}"#),
+                format!(
+                    r#"{{"event_id":{end},"ts":{to},{call},"phase":"E","begin":{begin},"duration_us":2.000,"retval":0}}"#
+                ),
+                format!(
+                    r#"{{"event_id":{work},"ts":{start},"type":"gpu","name":"k{kernel}{long}","kind":"kernel","source":"lane","pid":{pid},"stream":{i},"device":{device},"context":1,"correlation":1,"begin":{begin},"duration_us":{}.001,"queued_us":3.000}}"#,
+                    i % 7
+                ),
+            ];
+            lines.iter().for_each(|line| writeln!(out, "{line}").unwrap());
+        }
+    });
+    bounded(
+        &file,
+        &[
+            &["summary"],
+            &["report", "gpu"],
+            &["report", "idle"],
+            &["timeline"],
+            &["check", "--assert", "gpu.queue.p99<1s"],
+            &["summary", "--tid", "7"],
+            &["export", "--format", "perfetto", "-o", &folder.file("perfetto")],
+        ],
+    );
+}

@@ -14,6 +14,7 @@ pub use super::devices::DeviceFigures;
 pub use super::driver_figures::KernelSpace;
 use super::driver_figures::is_zero;
 pub use super::gpu::figures::GpuFigures;
+pub use super::gpu::nvml::NvmlFigures;
 pub use super::stacks::StackFigures;
 use super::stacks::{Places, Site};
 use gpurec_trace::{self as trace, InFlight, Incomplete, Reason, RefusedHook, reasons};
@@ -93,6 +94,9 @@ pub struct Figures {
     /// Only in a recording that has lines of GPU work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuFigures>,
+    /// The state of each device, if the recording has it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nvml: Vec<NvmlFigures>,
 
     /// By total time, largest first.
     pub functions: Vec<Function>,

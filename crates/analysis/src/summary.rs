@@ -17,6 +17,7 @@ use super::errors::Errors;
 use super::failures::{FailureTally, InnerFailures};
 use super::figures::{Figures, Finding, Function, ProcessFigures, Sleep, SyncFunction};
 use super::gpu::GpuWork;
+use super::gpu::nvml::Nvml;
 use super::habits::{FinishedCall, Habits};
 use super::kernels::{Kernels, Shape};
 use super::left_out::LeftOut;
@@ -108,6 +109,7 @@ pub struct Summary {
     pub(super) stacks: Stacks,
     pub(super) devices: Devices,
     gpu: GpuWork,
+    nvml: Nvml,
     pub(super) kernels: Kernels,
     errors: Errors,
     habits: Habits,
@@ -175,7 +177,8 @@ impl Summary {
             Body::Instant(instant) => self.instant(instant),
             Body::Xid(xid) => self.driver.xid(line.ts_ns, xid),
             Body::Gpu(gpu) => self.gpu.add(line.ts_ns, gpu),
-            Body::Stack(_) | Body::Block(_) | Body::Device(_) | Body::Unknown(_) => {}
+            Body::Device(device) => self.nvml.add(device),
+            Body::Stack(_) | Body::Block(_) | Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
     }
@@ -420,6 +423,7 @@ impl Summary {
         figures.stacks = self.stack_figures(&figures.in_flight);
         figures.devices = self.devices.finish();
         figures.gpu = self.gpu.finish();
+        figures.nvml = self.nvml.finish();
         (figures.kernels, figures.more_kernels) = self.kernels.finish();
         figures.error_windows = self.errors.finish();
         figures.findings = self.findings(at_ns);

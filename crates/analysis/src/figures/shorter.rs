@@ -96,6 +96,10 @@ impl Figures {
         self.more_libraries += truncate(&mut self.libraries, rows);
         self.more_processes += truncate(&mut self.processes, rows);
         self.more_kernels += truncate(&mut self.kernels, rows);
+        if let Some(gpu) = &mut self.gpu {
+            gpu.more_kernels += truncate(&mut gpu.kernels, rows);
+            gpu.more_streams += truncate(&mut gpu.streams, rows);
+        }
         for role in self.stacks.iter_mut().flat_map(|stacks| &mut stacks.by_role) {
             role.top.truncate(rows.div_ceil(128));
         }

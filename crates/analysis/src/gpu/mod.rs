@@ -8,6 +8,7 @@
 pub mod busy;
 pub mod figures;
 mod findings;
+pub mod nvml;
 pub mod text;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -31,6 +31,9 @@ struct Work {
     line: Gpu<'static>,
 }
 
+/// What a thread did: thread, from, to, in the words of the report.
+type Activity = (u32, u64, u64, String);
+
 /// A program, and what the model knows of it.
 struct Model {
     script: Script,
@@ -40,8 +43,7 @@ struct Model {
     free_ns: BTreeMap<u32, u64>,
     works: Vec<Work>,
     reported: usize,
-    /// What threads did: thread, from, to, in the words of the report.
-    host: Vec<(u32, u64, u64, String)>,
+    host: Vec<Activity>,
 }
 
 impl Model {
@@ -141,7 +143,7 @@ impl Model {
     }
 
     /// The trace and its figures. The recorder's are those of the file.
-    fn finish(mut self) -> (Figures, Written, Vec<Work>, Vec<(u32, u64, u64, String)>) {
+    fn finish(mut self) -> (Figures, Written, Vec<Work>, Vec<Activity>) {
         self.script.ns += MS;
         self.deliver(true);
         let (live, bytes) = self.script.finish();
@@ -182,7 +184,7 @@ fn gaps(works: &[Work], device: u32) -> (u64, Vec<(u64, u64, Work)>) {
 }
 
 /// What the report should say of the idle time, by cause.
-fn causes(works: &[Work], host: &[(u32, u64, u64, String)]) -> BTreeMap<String, u64> {
+fn causes(works: &[Work], host: &[Activity]) -> BTreeMap<String, u64> {
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     let mut add = |what: &str, ns: u64| {
         if ns > 0 {
@@ -498,6 +500,42 @@ fn the_account_is_printed_with_each_difference() {
         assert!(text.contains(said), "{said}: {text}");
     }
     assert!(!text.contains("GPU busy"), "{text}");
+    assert_eq!(Figures::from_json(&figures.to_json()).unwrap(), figures);
+}
+
+#[test]
+fn the_state_of_the_devices_is_summed_up() {
+    let mut script = Script::new();
+    let line = |used, power, throttle: &[&str]| {
+        Body::Device(Box::new(Device {
+            device: 1,
+            gpu_name: Some("NVIDIA H200".into()),
+            used_bytes: Some(used),
+            processes: Some(vec![
+                DeviceProcess { pid: 7, bytes: Some(1 << 30) },
+                DeviceProcess { pid: 8, bytes: None },
+            ]),
+            utilization: Some(80),
+            power_w: Some(power),
+            throttle: Some(throttle.iter().map(|reason| reason.to_string()).collect()),
+            ..Device::default()
+        }))
+    };
+    script.push(MS, line(2 << 30, 600.25, &[]));
+    script.push(MS, line(5 << 30, 612.34, &["sw_power_cap", "hw_slowdown"]));
+    script.push(MS, line(3 << 30, 100.0, &["sw_power_cap"]));
+    let (figures, _) = script.finish();
+    let of = &figures.nvml[0];
+    assert_eq!((of.samples, of.throttled, of.utilization, of.most_power_mw), (3, 2, Some(80), Some(612_340)));
+    assert_eq!((of.first_used_bytes, of.most_used_bytes), (Some(2 << 30), Some(5 << 30)));
+    let text = crate::text::print(&figures, UNBOUNDED);
+    for said in [
+        "   1  NVIDIA H200: 2.00 GB in use at the start, at most 5.00 GB, 80 % utilization on average, at most 612.3 W",
+        "clocks lowered in 2 of 3 seconds: sw_power_cap (2), hw_slowdown (1)",
+        "pid 7 held 1.00 GB at the start",
+    ] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
     assert_eq!(Figures::from_json(&figures.to_json()).unwrap(), figures);
 }
 

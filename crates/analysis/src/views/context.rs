@@ -53,6 +53,7 @@ pub struct Context {
     figures: Option<Box<Figures>>,
     /// The trace does not answer the question.
     pub unanswered: bool,
+    has_gpu_work: bool,
     lost: u64,
     reasons: Reasons,
     left_out: Option<LeftOut>,
@@ -84,6 +85,7 @@ impl Context {
                 }
             }
             Body::KernelBegin(_) => self.calls += 1,
+            Body::Gpu(_) => self.has_gpu_work = true,
             Body::Process(process) => self.process(line.ts_ns, process),
             Body::Lost(lost) => self.lost = self.lost.saturating_add(lost.count),
             Body::Finish(finish) => {
@@ -166,6 +168,11 @@ impl Context {
     /// Whether the recorder listed the calls that did not return.
     pub fn has_in_flight(&self) -> bool {
         self.in_flight.is_some()
+    }
+
+    /// Whether the trace says what ran on the GPU.
+    pub fn has_gpu_work(&self) -> bool {
+        self.has_gpu_work
     }
 
     /// The figures of the `end` line, for a recording with --summary-only.

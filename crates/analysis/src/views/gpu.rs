@@ -42,8 +42,12 @@ fn report(gpu: &GpuFigures) -> Report {
         ("waited_gap_ns", gpu.waited_gap_ns),
         ("late", gpu.late),
     ]);
-    report.title(format!("GPU busy: {}", text::share(gpu)));
-    report.table(text::devices(gpu));
+    if gpu.devices.is_empty() {
+        report.title("No GPU work was delivered");
+    } else {
+        report.title(format!("GPU busy: {}", text::share(gpu)));
+        report.table(text::devices(gpu));
+    }
     text::notes(gpu).into_iter().for_each(|note| report.words(note));
     report.section("Kernels by GPU time", text::kernel_table(gpu));
     if let Some(delay) = text::delay(gpu) {

@@ -332,14 +332,10 @@ fn causes(by: Option<(&Log, u64)>, since_ns: u64, to_ns: u64) -> Vec<(Cause, Opt
         return vec![(Cause::Queued, None, to_ns - since_ns)];
     }
     let until_ns = returned_ns.min(to_ns);
-    let mut causes: Vec<(Cause, Option<Site>, u64)> = Vec::new();
+    let mut sums: Map<(Cause, Option<Site>), u64> = Map::default();
     let mut add = |cause, site, ns: u64| {
-        if ns == 0 {
-            return;
-        }
-        match causes.iter_mut().find(|(known, of, _)| (*known, *of) == (cause, site)) {
-            Some((_, _, sum)) => *sum += ns,
-            None => causes.push((cause, site, ns)),
+        if ns > 0 {
+            *sums.entry((cause, site)).or_default() += ns;
         }
     };
     let mut at_ns = since_ns;
@@ -363,6 +359,7 @@ fn causes(by: Option<(&Log, u64)>, since_ns: u64, to_ns: u64) -> Vec<(Cause, Opt
     }
     add(Cause::Own(None), None, until_ns.saturating_sub(at_ns));
     add(Cause::Latency, None, to_ns - until_ns);
+    let mut causes: Vec<_> = sums.into_iter().map(|((cause, site), ns)| (cause, site, ns)).collect();
     causes.sort_by(|a, b| b.2.cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
     causes
 }

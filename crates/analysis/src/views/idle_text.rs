@@ -7,6 +7,9 @@ use gpurec_trace::bounds::Sums as Bounded;
 /// Limit on distinct causes with their call sites.
 const MOST: usize = 65_536;
 
+/// The causes that a row of the longest gaps keeps.
+const SHOWN: usize = 8;
+
 /// What the host did while the GPU was idle. Numbers are those of functions, requests and states.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
@@ -83,7 +86,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    pub fn add(&mut self, gap: Gap, listed: usize) {
+    pub fn add(&mut self, mut gap: Gap, listed: usize) {
         self.gaps.add(gap.ns);
         self.by_device.entry(gap.device).or_default().add(gap.ns);
         if gap.waited_ns > 0 {
@@ -92,6 +95,7 @@ impl Sums {
         for (cause, site, ns) in &gap.causes {
             self.by_cause.of((*cause, *site)).add(*ns);
         }
+        gap.causes.truncate(SHOWN);
         if self.longest.len() < listed || self.longest.last().is_some_and(|least| gap.ns > least.ns) {
             let key = |gap: &Gap| (std::cmp::Reverse(gap.ns), gap.since_ns, gap.device);
             let at = self.longest.partition_point(|known| key(known) < key(&gap));

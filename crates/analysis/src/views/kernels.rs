@@ -1,5 +1,5 @@
 //! `report kernels`: launches by kernel: how often, how far apart, in which shapes, and what launching costs the host.
-//! The trace does not show how long a kernel runs on the GPU.
+//! How long a kernel runs on the GPU is in `report gpu`, of a recording that has it.
 
 use super::*;
 use gpurec_trace::Launch;
@@ -75,7 +75,7 @@ impl View for Kernels {
         if self.launches + self.graphs == 0 {
             return nothing("No kernel was launched in this trace.");
         }
-        self.report(&context.stacks)
+        self.report(&context.stacks, context.has_gpu_work())
     }
 
     fn of_figures(&mut self, figures: &Figures, _: &Context) -> Option<Report> {
@@ -169,7 +169,7 @@ impl Kernels {
         }
     }
 
-    fn report(&self, stacks: &Stacks) -> Report {
+    fn report(&self, stacks: &Stacks, has_gpu_work: bool) -> Report {
         let mut report = Report::default();
         let mut all: Vec<&Kernel> = self.kernels.iter().filter(|kernel| kernel.launches > 0).collect();
         all.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.name.cmp(&b.name)));
@@ -179,9 +179,13 @@ impl Kernels {
         report.title(format!("{launches} of {kernels}{graphs}"));
         report.facts([("launches", self.launches), ("graph_launches", self.graphs)]);
         report.table(table(all.iter().map(|kernel| kernel.row(stacks)), self.launches));
-        report.words(
-            "Every: from one launch of the kernel to its next in the same process, the median (within 1 %) and the most. Call: what launching took the host, the median; how long the kernel ran on the GPU is not seen.",
-        );
+        let seen = match has_gpu_work {
+            true => "`gpurec report gpu` has how long the kernel ran on the GPU",
+            false => "how long the kernel ran on the GPU is not seen",
+        };
+        report.words(format!(
+            "Every: from one launch of the kernel to its next in the same process, the median (within 1 %) and the most. Call: what launching took the host, the median; {seen}.",
+        ));
         let apart = all.iter().filter(|kernel| kernel.shapes.len() > 1);
         let shapes: Vec<_> = apart.flat_map(|kernel| kernel.sorted_shapes()).collect();
         let is_empty = shapes.is_empty();
