@@ -304,6 +304,7 @@ fn jsonl(folder: &Path) {
         include_str!("../../crates/analysis/src/tests/kernel.jsonl"),
         include_str!("../../traces/torch_h200.jsonl"),
         include_str!("../../crates/analysis/src/golden/stacks_trace.txt"),
+        include_str!("../../crates/analysis/src/tests/gpu.jsonl"),
     ];
     for (at, trace) in traces.iter().enumerate() {
         let lines: Vec<&str> = trace.lines().filter(|line| line.len() < 2500).collect();

@@ -145,12 +145,17 @@ fn golden(name: &str, text: &str) {
 
 const KERNEL: &str = include_str!("../tests/kernel.jsonl");
 
+const GPU: &str = include_str!("../tests/gpu.jsonl");
+
 #[test]
-fn a_kernel_trace_as_chrome_and_as_csv() {
-    for (format, name) in
-        [(ExportFormat::Chrome, "export_chrome_kernel"), (ExportFormat::Csv, "export_csv_kernel")]
-    {
-        let (bytes, said) = exported(format, &[KERNEL]);
+fn traces_of_the_driver_and_of_a_gpu_as_chrome_and_as_csv() {
+    for (format, name, trace) in [
+        (ExportFormat::Chrome, "export_chrome_kernel", KERNEL),
+        (ExportFormat::Csv, "export_csv_kernel", KERNEL),
+        (ExportFormat::Chrome, "export_chrome_gpu", GPU),
+        (ExportFormat::Csv, "export_csv_gpu", GPU),
+    ] {
+        let (bytes, said) = exported(format, &[trace]);
         assert_eq!(said, Vec::<String>::new());
         let text = String::from_utf8(bytes).expect("text");
         // The file name differs in each run.
@@ -362,8 +367,9 @@ fn a_damaged_trace_is_exported_whole() {
         state ^= state << 17;
         state as usize % below
     };
-    for _ in 0..200 {
-        let mut lines: Vec<&str> = KERNEL.lines().collect();
+    let gpu = crate::tests::gpu::random_trace(2000);
+    for round in 0..200 {
+        let mut lines: Vec<&str> = if round % 8 == 0 { &gpu } else { KERNEL }.lines().collect();
         for _ in 0..4 {
             // The header stays, since the rest is no trace without it.
             let at = 1 + random(lines.len() - 1);

@@ -129,8 +129,8 @@ pub fn section(page: &mut Page, devices: &[NvmlFigures]) {
         let parts = [
             used.map(|(first, most)| format!("{} in use at the start, at most {}", size(first), size(most))),
             it.utilization.map(|percent| format!("{percent} % utilization on average")),
-            it.most_power_mw.map(|mw| format!("at most {} W", decimal(mw / 100, 1))),
-            it.most_temperature_c.map(|celsius| format!("at most {celsius} C")),
+            it.most_power_mw.map(|mw| format!("up to {} W", decimal(mw / 100, 1))),
+            it.most_temperature_c.map(|celsius| format!("up to {celsius} C")),
         ];
         let name = it.gpu_name.as_deref().unwrap_or("GPU");
         let parts: Vec<String> = parts.into_iter().flatten().collect();

@@ -365,6 +365,12 @@ fn random_program(seed: u64) -> Model {
     model
 }
 
+/// The lines of a random program.
+pub fn random_trace(seed: u64) -> String {
+    let (_, file, ..) = random_program(seed).finish();
+    std::fs::read_to_string(file.path()).unwrap()
+}
+
 #[test]
 fn figures_are_those_of_a_straightforward_computation() {
     for seed in 1..20 {
@@ -530,7 +536,7 @@ fn the_state_of_the_devices_is_summed_up() {
     assert_eq!((of.first_used_bytes, of.most_used_bytes), (Some(2 << 30), Some(5 << 30)));
     let text = crate::text::print(&figures, UNBOUNDED);
     for said in [
-        "   1  NVIDIA H200: 2.00 GB in use at the start, at most 5.00 GB, 80 % utilization on average, at most 612.3 W",
+        "   1  NVIDIA H200: 2.00 GB in use at the start, at most 5.00 GB, 80 % utilization on average, up to 612.3 W",
         "clocks lowered in 2 of 3 seconds: sw_power_cap (2), hw_slowdown (1)",
         "pid 7 held 1.00 GB at the start",
     ] {

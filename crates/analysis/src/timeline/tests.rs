@@ -16,6 +16,8 @@ fn golden_texts() {
         golden::check(&format!("timeline_{name}"), &text);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
+    let gpu = golden::path(crate::views::tests::GPU_TRACE);
+    golden::check("timeline_gpu", &picture(&gpu, &TimelineConfig::default(), &PLAIN));
     let window = TimelineConfig {
         from: Some(Duration::from_millis(2710)),
         to: Some(Duration::from_millis(2732)),

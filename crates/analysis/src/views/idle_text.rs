@@ -201,13 +201,11 @@ impl Sums {
 
     fn longest(&self, report: &mut Report, functions: &Functions, stacks: &Stacks) {
         let kernel = |number: u32| Cell::Kernel(functions.name(number as usize).to_owned());
-        let what = |gap: &Gap| {
-            // A cause below a hundredth of the gap explains nothing.
-            let worth = gap.causes.iter().filter(|(_, _, ns)| u128::from(*ns) * 100 >= u128::from(gap.ns));
+        let what = |gap: &Gap, most: usize| {
             let part = |(cause, _, ns): &(Cause, Option<Site>, u64)| {
                 format!("{} {} %", cause.text(functions), percent((*ns).into(), gap.ns.into()))
             };
-            worth.take(3).map(part).collect::<Vec<_>>().join("; ")
+            gap.causes.iter().take(most).map(part).collect::<Vec<_>>().join("; ")
         };
         let site = |gap: &Gap| gap.causes.iter().find_map(|(_, site, _)| site.map(|site| stacks.text(site)));
         report.table(
@@ -217,9 +215,10 @@ impl Sums {
                 .count(number("Device", "device"), |gap| gap.device)
                 .count(number("Thread", "tid").minor(), |gap| gap.thread.map(|(_, tid)| tid))
                 .count(data("pid"), |gap| gap.thread.map(|(pid, _)| pid))
+                .cell(long("Mostly", "mostly"), |gap| what(gap, 1))
+                .cell(data("what"), |gap| what(gap, SHOWN))
                 .cell(long("After", "after"), |gap| kernel(gap.after))
                 .cell(long("Before", "before"), |gap| kernel(gap.before))
-                .cell(long("What the host did", "what"), |gap| what(gap))
                 .cell(long("Call site", "call_site"), |gap| site(gap))
                 .micros(data("waited_ns"), |gap| gap.waited_ns)
                 .more(self.gaps.count.saturating_sub(self.longest.len() as u64)),

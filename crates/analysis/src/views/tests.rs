@@ -54,6 +54,21 @@ fn golden_texts() {
     }
 }
 
+/// Made by hand: a loop that loads, computes and waits, with GPU work and call stacks.
+pub const GPU_TRACE: &str = "crates/analysis/src/tests/gpu.jsonl";
+
+#[test]
+fn golden_texts_of_gpu_work() {
+    let path = golden::path(GPU_TRACE);
+    for view in ["gpu", "idle", "waste", "kernels"] {
+        golden::check(&format!("{view}_gpu_work"), &text_of(view, &path, &ReportConfig::default()));
+    }
+    let by_gpu = ReportConfig { by: Some(Weight::Gpu), ..ReportConfig::default() };
+    golden::check("stacks_by_gpu", &text_of("stacks", &path, &by_gpu));
+    let figures = summary_of(&path, &Only::default()).unwrap();
+    golden::check("summary_gpu", &crate::text::print(&figures, WIDTH));
+}
+
 #[test]
 fn every_view_says_something_in_every_form() {
     for kind in VIEWS {
@@ -399,6 +414,8 @@ fn no_trace_makes_a_view_panic() {
             let text = String::from_utf8(bytes).unwrap();
             lines.extend(text.lines().take(400 + 100 * round).map(str::to_owned));
         }
+        let gpu = crate::tests::gpu::random_trace(1000 + round as u64);
+        lines.extend(gpu.lines().skip(1).map(str::to_owned));
         for _ in 0..200 {
             let (a, b) = (random.below(lines.len()), random.below(lines.len()));
             match random.below(5) {
