@@ -92,6 +92,8 @@ class Expected:
             at = ns(line["ts"], 10**9) + offset
             kind, phase = line["type"], line.get("phase")
             thread = (index, line.get("pid"), line.get("tid"))
+            if kind in ("stack", "device"):
+                continue  # they are part of other events, or of none
             if phase == "B":
                 open_calls[line["event_id"]] = (at, line)
                 begun[line["event_id"]] = at

@@ -205,8 +205,8 @@ fn very_long_lines() {
 fn gpu_work_that_is_all_different() {
     let folder = Folder::new();
     let file = write(&folder, "gpu.jsonl.zst", |out| {
-        let long = "x".repeat(500);
-        for i in 0..500_000u64 {
+        let long = "x".repeat(700);
+        for i in 0..250_000u64 {
             let (begin, end, work, us) = (3 * i + 1, 3 * i + 2, 3 * i + 3, 10 * i);
             let (pid, tid, kernel, device) = (i / 50, i / 5, i % 200_000, i % 80);
             let at = |us: u64| format!("{}.{:06}000", us / 1_000_000, us % 1_000_000);

@@ -155,19 +155,30 @@ fn lanes_flows_and_counts_of_gpu_work_are_those_of_the_trace_and_of_the_report()
     for key in ["busy_ns", "idle_ns", "waited_gaps", "waited_gap_ns"] {
         assert_eq!(json[key], idle[key], "{key}");
     }
-    let Some(readers) = readers() else { return };
     let report_file = folder.file("report.json");
     std::fs::write(&report_file, &report.stdout).unwrap();
+    exports_are_true(&folder, &[&trace], &["--mutate"], &[&report_file]);
+    // Two traces of the same processes in one.
+    let sample = root().join("crates/analysis/src/tests/gpu.jsonl").display().to_string();
+    let other = folder.file("other.jsonl");
+    program(&mut Random(18), 100).write(&other);
+    exports_are_true(&folder, &[&sample], &[], &[]);
+    exports_are_true(&folder, &[&trace, &sample, &other], &[], &[]);
+}
+
+/// Exports the traces together, and has the independent readers compare them.
+fn exports_are_true(folder: &Folder, traces: &[&str], how: &[&str], more: &[&str]) {
+    let Some(readers) = readers() else { return };
     let mut check = Command::new("python3");
     check.env("PYTHONPATH", &readers).env("PYTHONDONTWRITEBYTECODE", "1");
-    check.arg(root().join("tests/export/check.py")).args(["--mutate", &trace]);
+    check.arg(root().join("tests/export/check.py")).args(how).arg(traces.join(","));
     for format in ["chrome", "perfetto", "csv"] {
         let output = folder.file(format);
-        let done = run(&["export", "--format", format, "-o", &output, &trace]);
+        let done = run(&[&["export", "--format", format, "-o", &output], traces].concat());
         assert!(done.status.success(), "{}", said(&done));
         check.arg(output);
     }
-    let done = check.arg(&report_file).output().unwrap();
-    assert!(done.status.success(), "{}", said(&done));
+    let done = check.args(more).output().unwrap();
+    assert!(done.status.success(), "{traces:?}: {}", said(&done));
     eprintln!("{}", said(&done));
 }

@@ -31,16 +31,15 @@ use gpurec_trace::{Body, Gpu, GpuAccount, GpuKind, Line};
 const MOST_DEVICES: usize = 64;
 const MOST_STREAMS: usize = 65_536;
 const MOST_KERNELS: usize = 65_536;
-const NAMES: usize = 64 << 20;
+const NAMES: usize = 16 << 20;
 const DIRECTIONS: usize = 64;
 
 /// Number of kernels and streams that the figures list.
 const LISTED: usize = 100;
 
-/// Limits on threads whose waits are kept, and on the waits of each.
-const MOST_THREADS: usize = 4096;
-const MOST_WAITS: usize = 1 << 17;
-const WAITS_EACH: usize = 4096;
+/// Limits on threads whose waits are kept, and on the waits of all: several for each span that waits for earlier ones.
+const MOST_THREADS: usize = 65_536;
+const MOST_WAITS: usize = 1 << 20;
 
 /// Whether a trace with this line may have lines of GPU work from here on: its header asks for them, a process called
 /// CUPTI itself, or this is one. Before such a line, calls need not be followed.
@@ -183,7 +182,7 @@ impl Settled {
     }
 }
 
-/// The last waits of each thread.
+/// The last waits of threads.
 #[derive(Default)]
 pub struct Waits {
     by_thread: Map<(u32, u32), VecDeque<(u64, u64)>>,
@@ -192,12 +191,18 @@ pub struct Waits {
 
 impl Waits {
     pub fn add(&mut self, thread: (u32, u32), from_ns: u64, to_ns: u64) {
-        let full = self.count >= MOST_WAITS;
         let Some(waits) = entry(&mut self.by_thread, thread, MOST_THREADS) else { return };
-        if waits.len() >= WAITS_EACH || full {
+        let mut to_ns = to_ns;
+        // A copy that waited is around the wait in it.
+        while let Some((_, inner_ns)) = waits.back().filter(|(inner_ns, _)| *inner_ns >= from_ns) {
+            to_ns = to_ns.max(*inner_ns);
+            waits.pop_back();
+            self.count -= 1;
+        }
+        if self.count >= MOST_WAITS {
             self.count -= usize::from(waits.pop_front().is_some());
         }
-        if waits.len() < WAITS_EACH && self.count < MOST_WAITS {
+        if self.count < MOST_WAITS {
             waits.push_back((from_ns, to_ns));
             self.count += 1;
         }
@@ -270,7 +275,8 @@ impl GpuWork {
         let index = self.kernels.number(Some(&gpu.name), new, |_, _| true);
         let Some(kernel) = self.kernels.get_mut(index) else { return };
         kernel.times.add(gpu.duration_ns);
-        if let Some(ns) = gpu.queued_ns {
+        // A node of a graph waits for those before it.
+        if let Some(ns) = gpu.queued_ns.filter(|_| gpu.graph.is_none()) {
             let delay = u64::try_from(ns).unwrap_or(0);
             kernel.queue.add(delay);
             self.queue.add(delay);

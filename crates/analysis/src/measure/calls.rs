@@ -184,7 +184,7 @@ impl Calls {
             sample.calls += 1;
             sample.took(gpu.duration_ns);
         }
-        if let Some(ns) = gpu.queued_ns {
+        if let Some(ns) = gpu.queued_ns.filter(|_| gpu.graph.is_none()) {
             self.queue.calls += 1;
             self.queue.took(u64::try_from(ns).unwrap_or(0));
         }

@@ -222,7 +222,7 @@ fn causes(works: &[Work], host: &[Activity]) -> BTreeMap<String, u64> {
 #[test]
 fn a_wait_in_the_loop_is_named() {
     let mut model = Model::new(3);
-    for _ in 0..50 {
+    for _ in 0..6000 {
         model.launch("gemm", 7, 100 * US);
         model.wait("cudaDeviceSynchronize");
         model.own(20 * US);
@@ -230,15 +230,15 @@ fn a_wait_in_the_loop_is_named() {
     }
     let (figures, file, ..) = model.finish();
     let (gpu, idle) = (figures.gpu.unwrap(), report("idle", file.path()));
-    assert_eq!((gpu.waited_gaps, idle["waited_gaps"].as_u64()), (49, Some(49)));
+    assert_eq!((gpu.waited_gaps, idle["waited_gaps"].as_u64()), (5999, Some(5999)));
     let waited = 100.0 * gpu.waited_gap_ns as f64 / gpu.idle_ns as f64;
     assert!(waited > 90.0, "{waited}");
     assert!(share(&idle, "own code after cudaDeviceSynchronize") > 60.0, "{idle}");
     assert!(share(&idle, "cudaDeviceSynchronize") > 10.0, "{idle}");
     let finding = figures.findings.iter().find(|finding| finding.what.starts_with("GPU 0 idle")).unwrap();
-    assert_eq!((finding.times, finding.cost_ns), (49, Some(gpu.waited_gap_ns)));
+    assert_eq!((finding.times, finding.cost_ns), (5999, Some(gpu.waited_gap_ns)));
     let text = text_of("idle", file.path(), &ReportConfig::default());
-    assert!(text.contains("By synchronisation: ") && text.contains("in 49 gaps"), "{text}");
+    assert!(text.contains("By synchronisation: ") && text.contains("in 5999 gaps"), "{text}");
 }
 
 #[test]
