@@ -24,6 +24,8 @@ enum From {
     Before,
     /// Sizes of freed memory that was allocated before the recording.
     Earlier,
+    /// Records of GPU work.
+    Gpu,
     /// Memory from outside a part of a recording. `Elsewhere`: frees of its memory by other threads.
     Outside,
     Elsewhere,
@@ -35,7 +37,7 @@ const FREES: From = From::Of(Input::Free);
 const TRANSFERS: &[From] = &[From::Of(Input::Copy), From::Of(Input::Set)];
 
 /// The figures, by JSON path, with their inputs.
-const FIGURES: [(&str, &[From]); 25] = [
+const FIGURES: [(&str, &[From]); 30] = [
     ("cuda_calls", &[From::Calls]),
     ("failures.calls", &[From::Calls]),
     ("failures.handled", &[From::Calls]),
@@ -60,8 +62,16 @@ const FIGURES: [(&str, &[From]); 25] = [
     ("devices.transferred_bytes", TRANSFERS),
     ("sync.calls", &[From::Of(Input::Sync)]),
     ("sync.total_ns", &[From::Of(Input::Sync)]),
+    ("gpu.busy_ns", &[From::Gpu]),
+    ("gpu.idle_ns", &[From::Gpu]),
+    ("gpu.waited_gap_ns", &[From::Gpu]),
+    ("gpu.time_ns", &[From::Gpu]),
+    (GPU_KERNELS, &[From::Gpu]),
     (FUNCTIONS, &[]),
 ];
+
+/// The runs of kernels on the GPU.
+pub const GPU_KERNELS: &str = "gpu.kernel_count";
 
 /// The rows of `functions`: the number of calls is complete for a recorded function, unless any call may be missing.
 pub const FUNCTIONS: &str = "functions.calls";
@@ -98,8 +108,13 @@ pub const DAMAGED: &str = "the trace is damaged";
 pub fn unknown(figures: &Figures, about: &About) -> BTreeMap<String, String> {
     let reasons = Reasons::of(figures, about);
     let unknown = FIGURES.iter().filter_map(|(figure, from)| {
-        if figure.starts_with(BY_DEVICE) && figures.devices.is_empty() {
+        let of_gpu = *from == [From::Gpu];
+        if figure.starts_with(BY_DEVICE) && figures.devices.is_empty() || of_gpu && figures.gpu.is_none() {
             return None;
+        }
+        // CUPTI delivers records whether calls were lost or not.
+        if of_gpu {
+            return Some(((*figure).to_owned(), reasons.by.get(&From::Gpu)?.clone()));
         }
         let reason = from.iter().find_map(|from| reasons.by.get(from)).or(reasons.all.as_ref())?;
         Some(((*figure).to_owned(), reason.clone()))
@@ -136,6 +151,10 @@ impl Reasons {
             let frees = about.earlier_frees;
             reasons.add(From::Earlier, || format!("{frees} frees are of memory from before the recording"));
         }
+        if let Some(broken) = about.broken {
+            reasons.add(From::Gpu, || broken.to_owned());
+        }
+        reasons.gpu(figures);
         if let Some(broken) = about.broken {
             reasons.all = Some(broken.to_owned());
         } else if figures.incomplete_codes.iter().any(|code| !OF_FUNCTIONS.contains(&code.as_str())) {
@@ -181,6 +200,17 @@ impl Reasons {
             if let Some(input) = input_of_driver(&function.name) {
                 self.add(From::Of(input), reason);
             }
+        }
+    }
+
+    fn gpu(&mut self, figures: &Figures) {
+        let Some(gpu) = &figures.gpu else { return };
+        let missing = gpu.account.iter().flat_map(|account| &account.reasons);
+        for reason in missing.filter(|reason| reason.count > 0 && reason.is_loss()) {
+            self.add(From::Gpu, || format!("{} {}", reason.count, reason.text()));
+        }
+        if gpu.late > 0 {
+            self.add(From::Gpu, || format!("{} records came too late to be counted whole", gpu.late));
         }
     }
 

@@ -100,6 +100,11 @@ impl GpuReason {
         known.map_or(self.code.as_str(), |(_, text)| text)
     }
 
+    /// Whether work on the GPU may be missing from the trace. A code of a newer gpurec counts as such.
+    pub fn is_loss(&self) -> bool {
+        !["graph_nodes", "whole_graphs", "failed", "captured", "before"].contains(&self.code.as_str())
+    }
+
     /// Every code, for the page that lists them.
     pub fn codes() -> impl Iterator<Item = &'static str> {
         REASONS.iter().map(|(code, _)| *code)

@@ -15,7 +15,7 @@ pub fn sections(page: &mut Page, figures: &Figures) {
     super::nvml::section(page, &figures.nvml);
     let Some(gpu) = &figures.gpu else { return };
     if !gpu.devices.is_empty() {
-        busy(page, gpu);
+        busy(page, figures, gpu);
         kernels(page, gpu);
         queue(page, gpu);
         copies(page, gpu);
@@ -36,8 +36,9 @@ pub fn share(gpu: &GpuFigures) -> String {
     )
 }
 
-fn busy(page: &mut Page, gpu: &GpuFigures) {
-    page.section(&format!("GPU busy: {} (`gpurec report gpu`, `gpurec report idle`)", share(gpu)));
+fn busy(page: &mut Page, figures: &Figures, gpu: &GpuFigures) {
+    let said = figures.said("gpu.busy_ns", gpu.busy_ns, |_| share(gpu));
+    page.section(&format!("GPU busy: {said} (`gpurec report gpu`, `gpurec report idle`)"));
     page.table(&devices(gpu));
     if gpu.streams.len() > 1 {
         let mut streams = streams(gpu);

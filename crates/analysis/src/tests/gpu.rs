@@ -506,6 +506,9 @@ fn the_account_is_printed_with_each_difference() {
         assert!(text.contains(said), "{said}: {text}");
     }
     assert!(!text.contains("GPU busy"), "{text}");
+    let not_known = "2 records that CUPTI dropped, because it had no buffer for them";
+    assert_eq!(figures.unknown.get("gpu.busy_ns").map(String::as_str), Some(not_known));
+    assert!(figures.with_nulls()["gpu"]["busy_ns"].is_null());
     assert_eq!(Figures::from_json(&figures.to_json()).unwrap(), figures);
 }
 

@@ -7,7 +7,12 @@ use crate::gpu::text;
 
 pub const KIND: Kind =
     kind::<Gpus>("gpu", "what ran on the GPU: busy time, kernels by GPU time, streams, copies (--gpu)")
-        .table("kernels", 25);
+        .table("kernels", 25)
+        .figures(&[shows(
+            "gpu.busy_ns",
+            "how long the GPU was busy",
+            &["busy_ns", "idle_ns", "time_ns", "kernel_count", "waited_gap_ns"],
+        )]);
 
 #[derive(Default)]
 struct Gpus {

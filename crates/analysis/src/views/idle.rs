@@ -25,7 +25,10 @@ const LISTED: usize = 1000;
 pub const KIND: Kind =
     kind::<Idle>("idle", "when the GPU did nothing, and what the host did meanwhile (--gpu)")
         .table("longest", 10)
-        .figures(&[shows("cuda_calls", "what the host did meanwhile", &[])]);
+        .figures(&[
+            shows("gpu.idle_ns", "how long the GPU was idle", &["busy_ns", "idle_ns", "waited_gap_ns"]),
+            shows("cuda_calls", "what the host did meanwhile", &[]),
+        ]);
 
 #[derive(Default)]
 struct Idle {
