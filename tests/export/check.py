@@ -59,7 +59,7 @@ def lines_of(path):
 
 
 PLACE = {"ts", "type", "name", "phase", "pid", "tid", "depth", "parent", "thread"}
-AT_END = PLACE | {"event_id", "begin", "duration_us"}
+AT_END = PLACE | {"event_id", "begin", "duration_us", "paused_us"}
 
 
 def said(line, without):

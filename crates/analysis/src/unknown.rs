@@ -207,7 +207,7 @@ impl Reasons {
         let Some(gpu) = &figures.gpu else { return };
         let missing = gpu.account.iter().flat_map(|account| &account.reasons);
         for reason in missing.filter(|reason| reason.count > 0 && reason.is_loss()) {
-            self.add(From::Gpu, || format!("{} {}", reason.count, reason.text()));
+            self.add(From::Gpu, || format!("{}: {}", reason.text(), reason.count));
         }
         if gpu.late > 0 {
             self.add(From::Gpu, || format!("{} records came too late to be counted whole", gpu.late));

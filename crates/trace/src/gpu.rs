@@ -78,7 +78,7 @@ pub struct GpuReason {
     pub count: u64,
 }
 
-/// The codes of `GpuReason`, each with what it says in the summary after a number of launches or records.
+/// The codes of `GpuReason`, each with what it says in the summary, before a number of launches or records.
 const REASONS: [(&str, &str); 11] = [
     ("graph_nodes", "kernels of graphs, of which one launch runs many"),
     ("whole_graphs", "graph launches, recorded as one each (--gpu=graphs)"),

@@ -5,6 +5,7 @@ use crate::figures::Figures;
 use crate::nsys;
 use crate::page::Page;
 use crate::table::{Cell, Column, Table, data, number, text};
+use crate::ui::clean;
 use crate::units::{duration, percent, plural};
 use gpurec_trace::GpuAccount;
 
@@ -193,15 +194,15 @@ pub fn counts(account: &GpuAccount) -> String {
 pub fn reasons(account: &GpuAccount) -> Vec<String> {
     let reasons = account.reasons.iter().filter(|reason| reason.count > 0);
     let mut lines: Vec<String> =
-        reasons.map(|reason| format!("{} {}", reason.count, reason.text())).collect();
+        reasons.map(|reason| format!("{}: {}", clean(reason.text()), reason.count)).collect();
     let known = |code: &str| account.reasons.iter().any(|reason| reason.code == code);
     for (count, code, text) in [
-        (account.dropped, "dropped", "records were dropped"),
+        (account.dropped, "dropped", "records that were dropped"),
         (account.unmatched, "unmatched", "records of work whose call is not known"),
         (account.before, "before", "records of work from before the recording"),
     ] {
         if count > 0 && !known(code) {
-            lines.push(format!("{count} {text}"));
+            lines.push(format!("{text}: {count}"));
         }
     }
     lines

@@ -500,13 +500,13 @@ fn the_account_is_printed_with_each_difference() {
     let text = crate::text::print(&figures, UNBOUNDED);
     for said in [
         "GPU accounting: 42 launches recorded, 42 seen by CUPTI, 40 kernels delivered",
-        "  2 records that CUPTI dropped",
-        "  1 brand_new",
+        "  records that CUPTI dropped, because it had no buffer for them: 2\n",
+        "  brand_new: 1\n",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
     assert!(!text.contains("GPU busy"), "{text}");
-    let not_known = "2 records that CUPTI dropped, because it had no buffer for them";
+    let not_known = "records that CUPTI dropped, because it had no buffer for them: 2";
     assert_eq!(figures.unknown.get("gpu.busy_ns").map(String::as_str), Some(not_known));
     assert!(figures.with_nulls()["gpu"]["busy_ns"].is_null());
     assert_eq!(Figures::from_json(&figures.to_json()).unwrap(), figures);
