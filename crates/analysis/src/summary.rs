@@ -285,7 +285,9 @@ impl Summary {
         };
         if let Some(ns) = end.duration_ns {
             if self.gpu.is_on() && tally.traits.submits() {
-                self.gpu.returned(end.begin, ns);
+                let nested_ns = open.as_ref().map_or(0, |open| open.of.nested_ns);
+                let own_ns = self.prices.as_ref().map_or(0, |prices| prices.of(tally.stepped));
+                self.gpu.returned(end.begin, ns.saturating_sub(nested_ns.saturating_add(own_ns)));
             }
             tally.add(ns);
             tally.paused_ns = tally.paused_ns.saturating_add(end.paused_ns);

@@ -110,7 +110,7 @@ struct KernelWork {
 #[derive(Clone, Copy)]
 struct Submission {
     thread: (u32, u32),
-    /// None until it returns.
+    /// Without gpurec's own cost; none until it returns.
     duration_ns: Option<u64>,
     site: Option<Site>,
 }
@@ -234,6 +234,7 @@ impl GpuWork {
         self.submitted.push(id, Submission { thread, duration_ns: None, site });
     }
 
+    /// The call took `ns` without gpurec's own cost.
     pub fn returned(&mut self, id: u64, ns: u64) {
         if let Some(call) = self.submitted.get_mut(id) {
             call.duration_ns = Some(ns);
