@@ -3,8 +3,25 @@
 
 use std::collections::VecDeque;
 
+use gpurec_trace::{Body, Line};
+
 /// Limit on the calls kept: CUPTI delivers a record within seconds, and a process makes fewer launches meanwhile.
 const MOST: usize = 7 << 16;
+
+/// Whether a trace with this line may have lines of GPU work from here on: its header asks for them, a process called
+/// CUPTI itself, or this is one. Before such a line, calls need not be followed.
+#[inline]
+pub fn announces(line: &Line) -> bool {
+    match &line.body {
+        Body::Begin(begin) => begin.name.starts_with("cupti"),
+        Body::Header(header) => match header.options.get("gpu") {
+            Some(serde_json::Value::Null | serde_json::Value::Bool(false)) | None => false,
+            Some(_) => true,
+        },
+        Body::Gpu(_) => true,
+        _ => false,
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct Recent<T> {

@@ -4,7 +4,7 @@ mod cost;
 mod devices;
 mod effects;
 mod failures;
-pub mod gpu;
+mod gpu;
 mod kernel;
 mod ledger;
 mod recipes;

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use super::args::Args;
 use super::budget::Budget;
+use super::device::Device;
 use super::enums::{EndKind, GpuKind, GpuSource, Kind, Op, Retval};
-use super::gpu::Device;
 use super::rare::{Details, Finish, Header, Lost, Process, Suspend, Xid};
 use super::schema::{
     Always, Group, Hex, HexOrDefault, Key, Micros, NonEmpty, NonZeroMicros, OrDefault, OrNull, Sink, Source,

@@ -9,6 +9,7 @@ pub mod bounds;
 mod budget;
 pub mod bytes;
 mod deaths;
+mod device;
 mod enums;
 mod event;
 pub mod fast;
@@ -35,6 +36,7 @@ mod writer;
 
 pub use args::Args;
 pub use budget::{Action, Budget, Level, Why};
+pub use device::{Device, DeviceProcess};
 pub use enums::{EndKind, GpuKind, GpuSource, Kind, Op, Retval, word};
 #[cfg(test)]
 use event::Unknown;
@@ -42,7 +44,7 @@ pub use event::{
     Begin, Block, Body, End, Gpu, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory, SCHEMA,
     Transfer, Where,
 };
-pub use gpu::{Device, DeviceProcess, GpuAccount, GpuReason};
+pub use gpu::{GpuAccount, GpuReason};
 pub use lines::fits;
 pub use notes::Notes;
 pub use rare::{

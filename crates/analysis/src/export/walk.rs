@@ -4,8 +4,8 @@
 
 use super::sink::{At, Cause, Link, Links, Sink, Source, WorkLink};
 use super::tracks::{Lane, Open, Tracks};
-use crate::gpu::{self, StreamKey};
-use crate::recent::Recent;
+use crate::gpu::StreamKey;
+use crate::recent::{Recent, announces};
 use crate::stacks::Stacks;
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::MOST_OPEN;
@@ -95,7 +95,7 @@ impl<S: Sink + Default> Walk<S> {
     pub fn add(&mut self, line: &Line) {
         let ts_ns = line.ts_ns.saturating_add_signed(self.offset_ns);
         self.last_ns = self.last_ns.max(ts_ns);
-        self.follows_gpu = self.follows_gpu || gpu::announces(line);
+        self.follows_gpu = self.follows_gpu || announces(line);
         if self.sink.takes_stacks() {
             self.stacks.line(line);
         }

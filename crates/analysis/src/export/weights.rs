@@ -4,8 +4,7 @@
 //! has a stack of its own; the bytes that calls inside it moved are its bytes. Not here: how a profile is written.
 
 use super::sink::{At, Cause};
-use crate::gpu;
-use crate::recent::Recent;
+use crate::recent::{Recent, announces};
 use crate::stacks::{Stacks, Sum};
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::{Entries, LONGEST_NAME, short};
@@ -57,7 +56,7 @@ impl Weights {
             held.own = Some(self.row(stack, function));
         }
         let around = || begin.parent.and_then(|parent| self.open.get(&parent).copied());
-        self.follows_gpu = self.follows_gpu || gpu::announces(line);
+        self.follows_gpu = self.follows_gpu || announces(line);
         if let Some(row) = held.own.or_else(around) {
             self.open.insert(line.event_id, row);
             if self.follows_gpu && FunctionTraits::of(&begin.name).submits() {
@@ -98,7 +97,7 @@ impl Weights {
     }
 
     pub fn mark(&mut self, line: &Line) {
-        self.follows_gpu = self.follows_gpu || gpu::announces(line);
+        self.follows_gpu = self.follows_gpu || announces(line);
         if let Body::Gpu(gpu) = &line.body
             && let Some(row) = gpu.begin.and_then(|begin| self.submitted.get(begin))
             && let Some(row) = self.rows.get_mut(*row)

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::figures::{OTHERS, truncate};
-use crate::recent::Recent;
+use crate::recent::{Recent, announces};
 use crate::spread::Spread;
 use crate::stacks::{Places, Site};
 use busy::{Busy, MOST_WAITING, Span};
@@ -24,7 +24,7 @@ use figures::{
 };
 use gpurec_trace::bounds::{Entries, entry};
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Body, Gpu, GpuAccount, GpuKind, Line};
+use gpurec_trace::{Gpu, GpuAccount, GpuKind, Line};
 
 /// Limits on devices, whose work beyond it counts only in the sums; on streams; on kernels and bytes of their names; on
 /// directions.
@@ -40,21 +40,6 @@ const LISTED: usize = 100;
 /// Limits on threads whose waits are kept, and on the waits of all: several for each span that waits for earlier ones.
 const MOST_THREADS: usize = 65_536;
 const MOST_WAITS: usize = 1 << 20;
-
-/// Whether a trace with this line may have lines of GPU work from here on: its header asks for them, a process called
-/// CUPTI itself, or this is one. Before such a line, calls need not be followed.
-#[inline]
-pub fn announces(line: &Line) -> bool {
-    match &line.body {
-        Body::Begin(begin) => begin.name.starts_with("cupti"),
-        Body::Header(header) => match header.options.get("gpu") {
-            Some(serde_json::Value::Null | serde_json::Value::Bool(false)) | None => false,
-            Some(_) => true,
-        },
-        Body::Gpu(_) => true,
-        _ => false,
-    }
-}
 
 #[derive(Default)]
 pub struct GpuWork {

@@ -12,8 +12,7 @@ pub mod tests;
 
 use std::collections::BTreeMap;
 
-use crate::gpu;
-use crate::recent::Recent;
+use crate::recent::{Recent, announces};
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::hash::Map;
@@ -100,7 +99,7 @@ struct Open {
 impl Stacks {
     #[inline]
     pub fn line(&mut self, line: &Line) {
-        self.follows_gpu = self.follows_gpu || gpu::announces(line);
+        self.follows_gpu = self.follows_gpu || announces(line);
         match &line.body {
             Body::Begin(begin) if begin.stack.is_some() || !self.open.is_empty() => self.begin(line, begin),
             Body::End(end) if !self.open.is_empty() => self.end(end),

@@ -365,12 +365,6 @@ fn random_program(seed: u64) -> Model {
     model
 }
 
-/// The lines of a random program.
-pub fn random_trace(seed: u64) -> String {
-    let (_, file, ..) = random_program(seed).finish();
-    std::fs::read_to_string(file.path()).unwrap()
-}
-
 #[test]
 fn figures_are_those_of_a_straightforward_computation() {
     for seed in 1..20 {

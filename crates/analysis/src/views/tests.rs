@@ -414,7 +414,7 @@ fn no_trace_makes_a_view_panic() {
             let text = String::from_utf8(bytes).unwrap();
             lines.extend(text.lines().take(400 + 100 * round).map(str::to_owned));
         }
-        let gpu = crate::tests::gpu::random_trace(1000 + round as u64);
+        let gpu = std::fs::read_to_string(golden::path(GPU_TRACE)).unwrap();
         lines.extend(gpu.lines().skip(1).map(str::to_owned));
         for _ in 0..200 {
             let (a, b) = (random.below(lines.len()), random.below(lines.len()));
