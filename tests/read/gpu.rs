@@ -145,7 +145,7 @@ fn program(random: &mut Random, rounds: u64) -> Trace {
 fn lanes_flows_and_counts_of_gpu_work_are_those_of_the_trace_and_of_the_report() {
     let folder = Folder::new();
     let trace = folder.file("gpu.jsonl");
-    program(&mut Random(17), 600).write(&trace);
+    program(&mut Random(17), 250).write(&trace);
     let report = run(&["report", "gpu", "--json", &trace]);
     assert!(report.status.success() && report.stderr.is_empty(), "{}", said(&report));
     let json: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
