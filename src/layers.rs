@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the bottom to the top.
-const LAYERS: [&str; 17] = [
-    "clock", "wire", "ui", "errno", "ring", "process", "host", "stacks", "files", "output", "probe",
+const LAYERS: [&str; 18] = [
+    "clock", "wire", "ui", "errno", "ring", "process", "host", "gpu", "stacks", "files", "output", "probe",
     "pipeline", "overhead", "record", "demo", "doctor", "cli",
 ];
 

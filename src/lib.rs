@@ -14,6 +14,10 @@ mod demo;
 mod doctor;
 mod errno;
 mod files;
+#[cfg(fuzzing)]
+pub mod gpu;
+#[cfg(not(fuzzing))]
+mod gpu;
 mod host;
 #[cfg(test)]
 mod layers;
