@@ -1,5 +1,6 @@
-// Compiles every bpf/*.bpf.c into a skeleton, and the demo's stand-in libraries. In: bpf/, fixtures/cuda/, clang and a
-// C compiler. Out: OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/. Downloads nothing, and reads nothing outside the
+// Compiles every bpf/*.bpf.c into a skeleton, the demo's stand-in libraries, and the library that --gpu injects. In: bpf/,
+// fixtures/cuda/, crates/inject/, clang and a C compiler. Out: OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/,
+// OUT_DIR/libgpurec_gpu.so. Downloads nothing, and reads nothing outside the
 // tree except the compilers' own files.
 
 use std::env;
@@ -10,6 +11,8 @@ use libbpf_cargo::SkeletonBuilder;
 
 #[path = "fixtures/cuda/build.rs"]
 mod demo;
+#[path = "crates/inject/build.rs"]
+mod inject;
 
 const OBJECTS: [&str; 7] = ["base", "process", "cuda", "stacks", "block", "block_stacks", "driver"];
 
@@ -20,6 +23,7 @@ pub fn main() -> Result<()> {
     println!("cargo:rerun-if-changed={}", here.join("build.rs").display());
     println!("cargo:rerun-if-changed={}", here.join("bpf").display());
     demo::build(&out);
+    inject::build(&out);
     for object in OBJECTS {
         skeleton(object, &out)?;
     }

@@ -1,0 +1,291 @@
+//! The way of the injected library into the command and its children, and of the ring to it. In: the library's bytes,
+//! the command's environment. Out: a folder of the user's own with the library and a socket; for each process that loads
+//! the library, its ring. A process that is not recorded gets none.
+//!
+//! The library connects to the socket next to it, so that it needs no name of gpurec's, works in other network and PID
+//! namespaces, and has handed its ring over before the process can end. The recorder makes the ring: its size is no
+//! process's choice.
+//! Not here: what comes through the ring.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, IoSlice, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
+    getsockopt, listen, sendmsg, socket, sockopt,
+};
+
+use super::ring::Ring;
+use super::shape;
+use crate::clock::monotonic_ns;
+use crate::process::identity::Identity;
+use crate::process::proc::Env;
+use crate::process::rights::as_caller;
+
+/// The driver loads the library that this variable names.
+pub const VARIABLE: &str = "CUDA_INJECTION64_PATH";
+
+const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libgpurec_gpu.so"));
+const NAME: &str = "libgpurec_gpu.so";
+/// As in the library's link.rs.
+const SOCKET: &str = "gpu";
+/// A socket's path has room for 107 bytes, and the library wants a few of them.
+const LONGEST_FOLDER: usize = 70;
+
+/// The most processes that have a ring at one time; each takes 16 MiB at most.
+const MOST_RINGS: usize = 256;
+/// How often the thread looks whether the recording has ended, in ms.
+const TICK: u16 = 100;
+
+/// How much is recorded of graphs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Each kernel of a graph.
+    Nodes,
+    /// One record for each launch of a graph.
+    Graphs,
+    /// Only what another client of CUPTI is given.
+    Tap,
+}
+
+impl Choice {
+    pub const ALL: [Choice; 3] = [Choice::Nodes, Choice::Graphs, Choice::Tap];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Choice::Nodes => "nodes",
+            Choice::Graphs => "graphs",
+            Choice::Tap => "tap",
+        }
+    }
+}
+
+/// Whether a call launches a kernel or a graph, by CUPTI's number of the function.
+pub fn launches(is_driver: bool, function: u32) -> bool {
+    let all = if is_driver { shape::DRIVER_LAUNCHES } else { shape::RUNTIME_LAUNCHES };
+    all.iter().any(|launch| u32::from(*launch) == function)
+}
+
+/// A process that has the library, and its ring.
+pub struct Connected {
+    pub pid: u32,
+    /// When, CLOCK_MONOTONIC ns.
+    pub at: u64,
+    pub ring: Ring,
+}
+
+/// The folder and the socket. Dropping it removes both.
+pub struct Lane {
+    folder: PathBuf,
+    user: Identity,
+    socket: Option<OwnedFd>,
+    graphs: bool,
+}
+
+impl Lane {
+    /// Made with the user's rights, in a folder that is theirs alone.
+    pub fn prepare(user: &Identity, choice: Choice) -> Result<Lane> {
+        let made = as_caller(user, || make_folder().and_then(|folder| Ok((listen_in(&folder)?, folder))))?;
+        let (socket, folder) = made?;
+        let graphs = choice == Choice::Graphs;
+        Ok(Lane { folder, user: user.clone(), socket: Some(socket), graphs })
+    }
+
+    /// Puts the variable into the command's environment. Returns what is there already, if it is set.
+    pub fn add_to(&self, env: &mut Env) -> Result<(), String> {
+        if let Some((_, value)) = env.iter().find(|(name, value)| name == VARIABLE && !value.is_empty()) {
+            return Err(value.to_string_lossy().into_owned());
+        }
+        env.retain(|(name, _)| name != VARIABLE);
+        env.push((VARIABLE.into(), self.folder.join(NAME).into_os_string()));
+        Ok(())
+    }
+
+    /// Gives rings to the processes that ask for one, until the result is dropped. `is_recorded`: by its PID.
+    pub fn serve(&mut self, is_recorded: impl Fn(u32) -> bool + Send + 'static) -> io::Result<Rings> {
+        let socket = self.socket.take().ok_or(io::ErrorKind::AlreadyExists)?;
+        let (sender, receiver) = bounded(MOST_RINGS);
+        let over = Arc::new(AtomicBool::new(false));
+        let (flag, graphs) = (over.clone(), self.graphs);
+        let thread = std::thread::Builder::new().name("gpurec-gpu".into());
+        let thread = thread.spawn(move || serve(&socket, graphs, &is_recorded, &sender, &flag))?;
+        Ok(Rings { receiver, over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // What cannot be removed stays; it is in a folder for temporary files.
+        let folder = &self.folder;
+        let _ = as_caller(&self.user, || fs::remove_dir_all(folder));
+    }
+}
+
+/// The rings of processes that came since.
+pub struct Rings {
+    receiver: Receiver<Connected>,
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rings {
+    pub fn come(&self) -> impl Iterator<Item = Connected> + '_ {
+        self.receiver.try_iter()
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn make_folder() -> Result<PathBuf> {
+    let given = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+    let places = given.into_iter().chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
+    let mut failed = None;
+    for place in places.filter(|place| place.as_os_str().len() <= LONGEST_FOLDER) {
+        match nix::unistd::mkdtemp(&place.join("gpurec-gpu-XXXXXX")) {
+            Ok(folder) => match write_library(&folder) {
+                Ok(()) => return Ok(folder),
+                Err(error) => {
+                    let _ = fs::remove_dir_all(&folder);
+                    failed = Some((place, error));
+                }
+            },
+            Err(error) => failed = Some((place, error.into())),
+        }
+    }
+    let (place, error) = failed.unwrap_or((std::env::temp_dir(), io::ErrorKind::InvalidFilename.into()));
+    Err(error).with_context(|| {
+        format!("cannot write a library into {}: set TMPDIR to a folder that can be written", place.display())
+    })
+}
+
+fn write_library(folder: &Path) -> io::Result<()> {
+    let path = folder.join(NAME);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o500).open(path)?;
+    file.write_all(LIBRARY)?;
+    file.set_permissions(Permissions::from_mode(0o500))
+}
+
+fn listen_in(folder: &Path) -> Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listening = || -> nix::Result<OwnedFd> {
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        bind(fd.as_raw_fd(), &UnixAddr::new(&folder.join(SOCKET))?)?;
+        listen(&fd, Backlog::new(64)?)?;
+        Ok(fd)
+    };
+    listening().with_context(|| format!("cannot listen in {}", folder.display()))
+}
+
+fn serve(
+    socket: &OwnedFd,
+    graphs: bool,
+    is_recorded: &dyn Fn(u32) -> bool,
+    to: &Sender<Connected>,
+    over: &AtomicBool,
+) {
+    while !over.load(Ordering::Relaxed) {
+        let mut waited = [PollFd::new(std::os::fd::AsFd::as_fd(socket), PollFlags::POLLIN)];
+        if !matches!(poll(&mut waited, PollTimeout::from(TICK)), Ok(1..)) {
+            continue;
+        }
+        let Ok(fd) = accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) else {
+            continue;
+        };
+        // SAFETY: the descriptor is new and has no other owner.
+        let caller = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Without an answer the library is silent, and its process runs on.
+        let _ = answer(&caller, graphs, is_recorded, to);
+    }
+}
+
+fn answer(
+    caller: &OwnedFd,
+    graphs: bool,
+    is_recorded: &dyn Fn(u32) -> bool,
+    to: &Sender<Connected>,
+) -> io::Result<()> {
+    let pid = u32::try_from(getsockopt(caller, sockopt::PeerCredentials)?.pid()).unwrap_or(0);
+    if pid == 0 || !is_recorded(pid) {
+        return Ok(());
+    }
+    let (ring, fd) = Ring::make(graphs)?;
+    // First, so that the recorder has the ring however soon the process ends. If it has too many already, this process
+    // has none.
+    if to.try_send(Connected { pid, at: monotonic_ns(), ring }).is_err() {
+        return Ok(());
+    }
+    give(caller.as_raw_fd(), fd.as_raw_fd())
+}
+
+fn give(caller: RawFd, fd: RawFd) -> io::Result<()> {
+    let fds = [fd];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    sendmsg::<UnixAddr>(caller, &[IoSlice::new(b"r")], &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::identity::invoking_user;
+    use libloading::os::unix::{Library, RTLD_NOW, Symbol};
+
+    /// The library, called as the driver calls it. Here there is no CUPTI that initialises.
+    #[test]
+    fn the_library_gets_its_ring_and_says_why_it_is_off() {
+        let mut lane = Lane::prepare(&invoking_user(), Choice::Graphs).unwrap();
+        let mut env: Env = vec![("PATH".into(), "/bin".into()), (VARIABLE.into(), "".into())];
+        lane.add_to(&mut env).unwrap();
+        assert_eq!(env.len(), 2);
+        let (_, path) = env.pop().unwrap();
+        assert_eq!(lane.add_to(&mut vec![(VARIABLE.into(), "/x.so".into())]), Err("/x.so".to_owned()));
+        let rings = lane.serve(|pid| pid == std::process::id()).unwrap();
+        // SAFETY: no other test of this process uses the variable.
+        unsafe { std::env::set_var(VARIABLE, &path) };
+        // SAFETY: our own library, which stays loaded.
+        let library = unsafe { Library::open(Some(&path), RTLD_NOW | libc::RTLD_NODELETE) }.unwrap();
+        // SAFETY: its prototype.
+        let initialise: Symbol<unsafe extern "C" fn() -> i32> =
+            unsafe { library.get(b"InitializeInjection") }.unwrap();
+        // SAFETY: as the driver does.
+        assert_eq!(unsafe { initialise() }, 1);
+        let connected: Vec<Connected> = rings.come().collect();
+        assert_eq!(connected.len(), 1);
+        assert_eq!(connected[0].pid, std::process::id());
+        let facts = connected[0].ring.facts();
+        assert_eq!(facts.state, crate::gpu::ring::state::OFF, "{facts:?}");
+        // SAFETY: as above. The second call does nothing.
+        assert_eq!(unsafe { initialise() }, 1);
+        assert_eq!(rings.come().count(), 0);
+        let folder = Path::new(&path).parent().unwrap().to_owned();
+        drop((rings, lane));
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn the_library_needs_no_other() {
+        let elf = goblin::elf::Elf::parse(LIBRARY).unwrap();
+        assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
+        let exports = elf.dynsyms.iter().filter(|symbol| !symbol.is_import() && symbol.st_value != 0);
+        let names: Vec<&str> = exports.filter_map(|symbol| elf.dynstrtab.get_at(symbol.st_name)).collect();
+        assert_eq!(names, ["InitializeInjection"]);
+        assert!(elf.verneed.is_none(), "it needs versions of symbols");
+        assert!(LIBRARY.len() < 64 << 10, "{} bytes", LIBRARY.len());
+    }
+}
