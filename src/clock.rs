@@ -17,6 +17,12 @@ pub fn tick_ns() -> u64 {
     tick.map_or(1_000_000, |tick| tick.tv_nsec() as u64)
 }
 
+/// The time of day.
+pub fn realtime_ns() -> u64 {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME);
+    time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+}
+
 const OFFSETS: &str = "/proc/self/timens_offsets";
 
 /// The offset of a time namespace's monotonic clock from the machine's own.

@@ -30,6 +30,7 @@ Examples:
   sudo gpurec -- python inference.py           record a program from its start
   sudo gpurec --pid 1234 --duration 10         record a running process for 10 s
   sudo gpurec --kernel -- python inference.py  the ioctls beneath each call too
+  sudo gpurec --gpu -- python train.py         what ran on the GPU, and when
   sudo gpurec --only 'cuLaunch*' -- ./train    launches only
   sudo gpurec --live -- ./train                a readable line a call, as it happens
   sudo gpurec --interval 5 --pid 1234          what is held, launched, copied, every 5 s

@@ -9,7 +9,8 @@ use clap::{ArgAction, Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::{id, libs, patterns, positive_span};
-use crate::files::select::{ApiChoice, Selection, Stacks};
+use crate::files::select::{ApiChoice, Selection, Stacks, Tap};
+use crate::gpu::lane as gpu;
 use crate::host::Backend;
 use crate::probe::kernel::{self, Choice};
 use crate::record::{Config, Target};
@@ -19,6 +20,7 @@ pub const DEMO: &str = "\
 Examples:
   sudo gpurec demo                             record it as it is
   sudo gpurec demo --live -o demo.jsonl        a line a call
+  sudo gpurec demo --gpu                       what ran on the (stand-in) GPU, too
   sudo gpurec demo -- --threads 4 --loops 200  with arguments of its own";
 
 #[derive(Args)]
@@ -88,6 +90,10 @@ pub struct Options {
     /// the functions that match; `all`: to every call
     #[arg(long, value_name = "GLOB,…", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     stacks: Option<String>,
+    /// What ran on the GPU, and when: `nodes` each kernel, also those of graphs; `graphs` one record a graph launch; `tap`
+    /// only what another profiler in the process is given. The first two load a library into COMMAND, which uses CUPTI
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "nodes", value_parser = gpu)]
+    gpu: Option<gpu::Choice>,
     /// Pause the target rather than lose an event: it stops when a ring buffer fills, and resumes when that is empty
     #[arg(long)]
     lossless: bool,
@@ -158,6 +164,10 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         stacks: options.stacks.is_some(),
         // Without events there is no line about a block, and no figure counts them.
         blocks: !options.summary_only,
+        tap: match (options.gpu, &target) {
+            (Some(gpu::Choice::Nodes | gpu::Choice::Graphs), Target::Command(_)) => Tap::Holders,
+            _ => Tap::Records,
+        },
     };
     let stacks = options.stacks.as_deref().map(stacks).transpose()?;
     let kernel = kernel_choice(&options)?;
@@ -172,6 +182,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         summary_only: options.summary_only,
         lossless: options.lossless,
         stacks,
+        gpu: options.gpu,
         native_frames: !options.no_native,
         budget: options.budget,
         live: options.live,
@@ -227,6 +238,7 @@ fn reported(options: &Options) -> Value {
         "duration": options.duration.map(|duration| duration.as_secs_f64()),
         "interval": options.interval.map(|interval| interval.as_secs_f64()),
         "stacks": options.stacks.as_deref().map(|set| if set.is_empty() { json!(true) } else { json!(set) }),
+        "gpu": options.gpu.map(gpu::Choice::name),
         "budget": options.budget,
         "ring": options.ring,
         "backend": options.backend.map(Backend::name),
@@ -255,6 +267,12 @@ fn percent(text: &str) -> Result<f64, String> {
         Ok(percent) if (0.1..=100.0).contains(&percent) => Ok(percent),
         _ => Err("must be a number of percent, from 0.1 to 100".to_owned()),
     }
+}
+
+fn gpu(text: &str) -> Result<gpu::Choice, String> {
+    let names = gpu::Choice::ALL.map(gpu::Choice::name);
+    let choice = gpu::Choice::ALL.into_iter().find(|choice| choice.name() == text);
+    choice.ok_or_else(|| format!("one of {}", names.join(", ")))
 }
 
 fn backend(text: &str) -> Result<Backend, String> {

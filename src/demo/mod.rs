@@ -1,6 +1,6 @@
 //! The stand-in CUDA libraries and the program that `gpurec demo` records.
 //!
-//! In: nothing; the three files are built from the C files of fixtures/cuda and embedded. Out: [`unpack`], a private
+//! In: nothing; the files are built from the C files of fixtures/cuda and embedded. Out: [`unpack`], a private
 //! folder with a program that runs without a GPU or a driver, for other users too. Dropping the value removes the
 //! folder. Not here: recording. `run` only passes the unpacked program to the recorder.
 //!
@@ -24,10 +24,12 @@ use crate::record::{self, Config, Target};
 mod tests;
 
 const PROGRAM: &str = "gpurec-demo";
-const FILES: [(&str, &[u8]); 3] = [
+const FILES: [(&str, &[u8]); 4] = [
     ("libcuda.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcuda.so.1"))),
     ("libcudart.so.13", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcudart.so.13"))),
     (PROGRAM, include_bytes!(concat!(env!("OUT_DIR"), "/demo/program"))),
+    // With --gpu: the stand-in of NVIDIA's profiling library.
+    ("libcupti.so.13", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcupti.so.13"))),
 ];
 
 /// The unpacked files. Dropping it removes the folder.

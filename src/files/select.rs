@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use glob::Pattern;
 
 use super::{FileId, allocator};
+use crate::gpu::tap;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 use gpurec_cuda::{self as cuda, Api, FunctionTraits};
@@ -64,6 +65,18 @@ pub struct Selection {
     pub stacks: bool,
     /// PyTorch's blocks are recorded, unless the patterns above exclude them.
     pub blocks: bool,
+    pub tap: Tap,
+}
+
+/// Which functions of libcupti are hooked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tap {
+    #[default]
+    None,
+    /// Those that show who holds CUPTI.
+    Holders,
+    /// Those that show records too.
+    Records,
 }
 
 impl LibRule {
@@ -166,6 +179,9 @@ impl Selection {
 
     fn functions(&self, file: &File, path: &Path) -> Result<Option<Image>, HookError> {
         let mut image = self.cuda_part(file, path)?;
+        if let Some(tapped) = self.tapped(file, path) {
+            image = merge(image, Some(tapped));
+        }
         if self.libs.is_empty() {
             return Ok(image);
         }
@@ -185,6 +201,17 @@ impl Selection {
             }
         }
         Ok(image)
+    }
+
+    /// The functions of CUPTI that are hooked, if this is its library. A library that cannot be read has no client.
+    fn tapped(&self, file: &File, path: &Path) -> Option<Image> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if self.tap == Tap::None || !tap::is_library(&name) {
+            return None;
+        }
+        let wants = |function: &str| tap::wants(function, self.tap == Tap::Records);
+        let image = read_image(file, path, &Want::Matching(&wants)).ok()??;
+        (!image.functions.is_empty()).then_some(image)
     }
 
     /// The static probes of PyTorch's allocator, if this is its library.

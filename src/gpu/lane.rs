@@ -7,6 +7,7 @@
 //! process's choice.
 //! Not here: what comes through the ring.
 
+use std::ffi::OsStr;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -38,6 +39,8 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libgpurec_gpu.s
 const NAME: &str = "libgpurec_gpu.so";
 /// As in the library's link.rs.
 const SOCKET: &str = "gpu";
+/// The beginning of the folder's name.
+const FOLDER: &str = "gpurec-gpu-";
 /// A socket's path has room for 107 bytes, and the library wants a few of them.
 const LONGEST_FOLDER: usize = 70;
 
@@ -157,7 +160,8 @@ fn make_folder() -> Result<PathBuf> {
     let places = given.into_iter().chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
     let mut failed = None;
     for place in places.filter(|place| place.as_os_str().len() <= LONGEST_FOLDER) {
-        match nix::unistd::mkdtemp(&place.join("gpurec-gpu-XXXXXX")) {
+        remove_left(&place);
+        match nix::unistd::mkdtemp(&place.join(format!("{FOLDER}XXXXXX"))) {
             Ok(folder) => match write_library(&folder) {
                 Ok(()) => return Ok(folder),
                 Err(error) => {
@@ -172,6 +176,20 @@ fn make_folder() -> Result<PathBuf> {
     Err(error).with_context(|| {
         format!("cannot write a library into {}: set TMPDIR to a folder that can be written", place.display())
     })
+}
+
+/// Removes the folders of recorders that were killed: no process listens there any more.
+fn remove_left(place: &Path) {
+    let Ok(entries) = fs::read_dir(place) else { return };
+    let is_ours = |name: &OsStr| name.as_encoded_bytes().starts_with(FOLDER.as_bytes());
+    for folder in entries.flatten().filter(|entry| is_ours(&entry.file_name())).map(|entry| entry.path()) {
+        let connected =
+            std::os::unix::net::UnixDatagram::unbound().and_then(|own| own.connect(folder.join(SOCKET)));
+        if connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            // That of another user stays.
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
 }
 
 fn write_library(folder: &Path) -> io::Result<()> {
@@ -276,6 +294,26 @@ mod tests {
         let folder = Path::new(&path).parent().unwrap().to_owned();
         drop((rings, lane));
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn folders_of_killed_recorders_are_removed() {
+        let place = nix::unistd::mkdtemp(&std::env::temp_dir().join("gpurec-test-XXXXXX")).unwrap();
+        let folder = |name: &str| {
+            let folder = place.join(name);
+            fs::create_dir(&folder).unwrap();
+            folder
+        };
+        let (used, left, other) = (folder("gpurec-gpu-used00"), folder("gpurec-gpu-left00"), folder("other"));
+        let socket = listen_in(&used).unwrap();
+        drop(listen_in(&left).unwrap());
+        drop(listen_in(&other).unwrap());
+        remove_left(&place);
+        assert_eq!([&used, &left, &other].map(|folder| folder.exists()), [true, false, true]);
+        drop(socket);
+        remove_left(&place);
+        assert!(!used.exists());
+        fs::remove_dir_all(place).unwrap();
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod blocks;
 mod call_parts;
 pub mod call_stacks;
 pub mod decode;
+pub mod gpu;
 pub mod handoff;
 pub mod messages;
 pub mod observer;

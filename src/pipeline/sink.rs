@@ -2,7 +2,10 @@
 //! file, the summary and, with --live, the user. Everything that needs a function's name or meaning is looked up once
 //! per probe.
 
+mod gpu;
 mod still;
+mod tap;
+mod unreturned;
 
 use std::collections::HashMap;
 use std::io;
@@ -20,15 +23,18 @@ use super::processes::{self, Processes};
 use super::stops::Stops;
 use super::stubs::Stubs;
 use crate::files::{Ask, Files, Found, Side};
+use crate::gpu::join::Join;
 use crate::probe::{Beneath, Probe, RuleTable};
 use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
 use gpurec_cuda::{self as cuda, Api, FunctionTraits, Returns, Signature};
-use gpurec_trace::bounds::BytesLeft;
 use gpurec_trace::{
     self, Arg, Args, Begin, Body, End, EndKind, InFlight, Line, LineWriter, List, Op, Process, Retval,
 };
+
+use tap::{NO_LINE, Tapped, Tapping};
+use unreturned::Unreturned;
 
 /// How long to wait for a program's rank. The rank is in the program's memory, which may be anywhere.
 const RANK: Duration = Duration::from_millis(20);
@@ -40,6 +46,10 @@ struct Facts {
     traits: FunctionTraits,
     signature: Option<&'static Signature>,
     role: Option<Role>,
+    /// Its calls submit work to the GPU. True: a kernel or a graph.
+    launches: Option<bool>,
+    /// What the tap reads of its calls.
+    tapped: Option<Tapped>,
     /// Set for probes in Linux and nvidia.ko (ioctl, irq, ...), beneath the calls.
     beneath: Option<Beneath>,
 }
@@ -60,6 +70,11 @@ pub struct Lines {
     ranks: Side,
     pub stacks: CallStacks,
     pub(super) blocks: Blocks,
+    /// Which call submitted which work of the GPU, and what the tap knows.
+    pub gpu: Join,
+    pub tapping: Tapping,
+    /// Processes that have ended, or run another program, and perhaps had work on the GPU.
+    pub gpu_gone: Vec<(u32, u64)>,
     processes: Processes,
     /// A buffer that is reused from call to call.
     effects: Vec<Effect>,
@@ -87,29 +102,6 @@ pub struct Lines {
     pub failed: Option<io::Error>,
 }
 
-/// The most bytes of calls that the `end` line lists: some twenty thousand calls.
-const UNRETURNED: usize = 3 << 20;
-/// Bytes of each call, without its name.
-const EACH: usize = 128;
-
-/// Calls that have not returned: as many as the `end` line lists, and the number of the others.
-#[derive(Default)]
-struct Unreturned {
-    list: Vec<InFlight>,
-    left: BytesLeft<UNRETURNED>,
-    more: u64,
-}
-
-impl Unreturned {
-    fn add(&mut self, call: InFlight) {
-        if self.left.take(EACH + call.name.len()) {
-            self.list.push(call);
-        } else {
-            self.more += 1;
-        }
-    }
-}
-
 impl Lines {
     pub fn new(writer: Option<LineWriter<Handoff>>, live: Option<Box<dyn Rows>>, start: u64) -> Lines {
         Lines {
@@ -121,6 +113,9 @@ impl Lines {
             ranks: Side::new(None),
             stacks: CallStacks::new(Side::new(None), None, false),
             blocks: Blocks::default(),
+            gpu: Join::default(),
+            tapping: Tapping::default(),
+            gpu_gone: Vec::new(),
             processes: Processes::default(),
             effects: Vec::new(),
             live,
@@ -174,6 +169,8 @@ impl Lines {
                     traits: FunctionTraits::of(""),
                     signature: None,
                     role: None,
+                    launches: None,
+                    tapped: None,
                     beneath: None,
                 });
             }
@@ -183,6 +180,8 @@ impl Lines {
                 traits: FunctionTraits::of(&probe.name),
                 signature: probe.signature,
                 role: Role::of(&probe.name).filter(|_| probe.beneath.is_none()),
+                tapped: Tapped::of(&probe.name),
+                launches: gpu::launches(&FunctionTraits::of(&probe.name)),
                 beneath: probe.beneath.clone(),
             };
         }
@@ -219,8 +218,12 @@ impl Lines {
     fn write(&mut self, ts: u64, body: Body) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.last = self.last.max(ts);
-        let mut line = Line { event_id: id, ts_ns: self.last - self.start, body };
+        let ts_ns = match body {
+            // It comes late.
+            Body::Gpu(_) => ts.saturating_sub(self.start),
+            _ => self.now_is(ts),
+        };
+        let mut line = Line { event_id: id, ts_ns, body };
         let end = line.end_of_unwatched();
         for line in [Some(&line), end.as_ref()].into_iter().flatten() {
             self.summary.add(line);
@@ -288,7 +291,8 @@ impl Lines {
     /// ones.
     pub fn in_flight(&mut self, open: &[Open]) -> (Vec<InFlight>, u64) {
         let mut all = std::mem::take(&mut self.died);
-        open.iter().for_each(|call| all.add(self.one_in_flight(self.last, call, false)));
+        let open = open.iter().filter(|call| call.id != NO_LINE);
+        open.for_each(|call| all.add(self.one_in_flight(self.last, call, false)));
         (all.list, all.more)
     }
 
@@ -370,6 +374,13 @@ impl Sink for Lines {
             self.probes = probes;
             return id;
         }
+        if let Some(tapped) = facts.and_then(|facts| facts.tapped) {
+            self.tap(tapped, call, captured);
+            if tapped == Tapped::Record {
+                self.probes = probes;
+                return NO_LINE;
+            }
+        }
         let taken = CallParts::entry(captured);
         let entry = taken.as_entry(captured);
         let signature = facts.and_then(|facts| facts.signature);
@@ -399,6 +410,7 @@ impl Sink for Lines {
                 no_return: call.origin.elsewhere.then_some(ELSEWHERE.into()),
             }),
         );
+        self.gpu_begin(call, facts, id);
         if call.origin.elsewhere {
             self.meaning.forget(&call_ref);
         } else if taken.pieces().contains(&Piece::Unreadable) && self.unread.len() < MOST_UNREAD {
@@ -418,6 +430,10 @@ impl Sink for Lines {
             self.probes = probes;
             return;
         }
+        if call.id == NO_LINE {
+            self.probes = probes;
+            return;
+        }
         let name = facts.map_or("?", |facts| facts.name.as_str());
         let (ended, retval) = match outcome {
             Outcome::Returned(value) => (EndKind::Returned, facts.and_then(|f| f.retval(value))),
@@ -425,6 +441,7 @@ impl Sink for Lines {
             Outcome::Lost => (EndKind::Lost, None),
         };
         let error = facts.and_then(|f| f.error(retval));
+        self.gpu_end(ts, call, facts, outcome, retval);
         let taken = CallParts::exit(pieces);
         let exit = Exit { reads: taken.pieces() };
         let mut list = Vec::new();
@@ -510,6 +527,9 @@ impl Sink for Lines {
     }
 
     fn died(&mut self, ts: u64, call: &Open) {
+        if call.id == NO_LINE {
+            return;
+        }
         self.unread.remove(&call.id);
         self.meaning.forget(&call.reference());
         self.below.forget(call);
@@ -529,12 +549,14 @@ impl Sink for Lines {
             }
             What::Exec { pid, command, cut, .. } => {
                 self.meaning.process_execed(*pid);
+                self.gpu_ended(*pid, item.ts);
                 self.blocks.gone(*pid);
                 let (command, rank) = (processes::words(command, *cut), self.rank_of(*pid));
                 Process::Exec(gpurec_trace::Exec { pid: *pid, tid, command, rank })
             }
             What::Exit { pid, status, process: true } => {
                 self.meaning.process_exited(*pid);
+                self.gpu_ended(*pid, item.ts);
                 self.blocks.gone(*pid);
                 self.stops.gone(*pid);
                 Process::Exit(gpurec_trace::Exit { pid: *pid, tid, status: processes::exit_status(*status) })

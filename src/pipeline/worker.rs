@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::decode::{self, Item, What};
+use super::gpu::{self, Gpu};
 use super::messages::{
     Coming, Message, MessageKind, is_of_blocks, touches_contexts, touches_memory, write_until,
 };
@@ -24,7 +25,7 @@ use crate::probe::pauses::Pauses;
 use crate::ring::{Ring, Stopped};
 use crate::wire::{self, LostTotal};
 use gpurec_analysis::{Figures, Gaps};
-use gpurec_trace::{self as trace, Body, Finish, Header, Incomplete, Reason, Reasons};
+use gpurec_trace::{self as trace, Body, Finish, GpuSource, Header, Incomplete, Reason, Reasons};
 
 const PAUSE: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_millis(500);
@@ -94,6 +95,8 @@ pub struct Worker {
     pub pauses: Option<Arc<Pauses>>,
     state: Arc<State>,
     pub watch: Option<Box<dyn Watch>>,
+    /// With --gpu.
+    pub gpu: Option<Gpu>,
     sleeps: Sleeps,
     /// The rings were left unread at the end.
     abandoned: bool,
@@ -145,6 +148,7 @@ impl Worker {
             pauses: None,
             state,
             watch: None,
+            gpu: None,
             sleeps: Sleeps::default(),
             abandoned: false,
         }
@@ -219,6 +223,9 @@ impl Worker {
 
     /// Reads every ring once, and writes what is complete.
     fn round(&mut self) -> Round {
+        if let Some(gpu) = &mut self.gpu {
+            gpu.meet(&mut self.lines);
+        }
         let now = monotonic_ns();
         let (mut records, mut more) = (0, false);
         let mut mapped = Vec::new();
@@ -263,6 +270,12 @@ impl Worker {
         let released = self.release(Order::release);
         // Later messages wait until all records before them are written.
         write_until(now.min(released.to), &mut self.waiting, &mut self.lines);
+        if let Some(gpu) = &mut self.gpu {
+            gpu.release(released.to, &mut self.lines);
+            more |= gpu.read();
+        } else {
+            self.lines.gpu_expire(now, false, GpuSource::Tap);
+        }
         match released.stopped {
             Release::PutOff if !more => Round::Waits,
             Release::Done if !more && records <= 1000 => Round::Idle,
@@ -377,6 +390,13 @@ impl Worker {
             self.lines.stacks.wait(PAUSE);
         }
         write_until(u64::MAX, &mut self.waiting, &mut self.lines);
+        let gpu = match self.gpu.take() {
+            Some(mut gpu) => Some(gpu.finish(&mut self.lines)),
+            None => gpu::tapped(&mut self.lines),
+        };
+        if let Some(account) = gpu {
+            self.lines.summary.recorder_knows_of_gpu(account);
+        }
         self.write_losses();
         let cut = match self.state.cut.load(Ordering::SeqCst) {
             0 => monotonic_ns(),

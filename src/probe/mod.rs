@@ -44,6 +44,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object};
 use crate::errno;
 use crate::files::select::Stacks;
 use crate::files::{FileId, Wants};
+use crate::gpu::tap;
 use crate::host::Backend;
 use crate::host::Plan;
 use crate::process::fds;
@@ -52,6 +53,7 @@ use crate::wire;
 use attach::{Place, Programs};
 use blocks::{Blocks, Hookable, Loading};
 use calibrate::SiteCosts;
+use gpurec_cuda::raw;
 use gpurec_cuda::{self as cuda, Signature};
 use gpurec_elf::{self as elf, Image, Kind, UnhookedFunction};
 use gpurec_trace::{HookError, Incomplete, Reason};
@@ -164,9 +166,14 @@ pub struct Probes {
 }
 
 impl Probe {
+    /// What is captured of its calls.
+    fn plan(&self) -> Option<&'static raw::Plan> {
+        self.signature.map(|signature| &signature.plan).or_else(|| tap::plan(&self.name))
+    }
+
     /// The place of its hook in a file.
     fn place(&self, offset: u64, stacks: Option<&Stacks>) -> Place {
-        let cookie = capture::cookie(self.id, self.signature.map(|s| &s.plan));
+        let cookie = capture::cookie(self.id, self.plan());
         let has_stack = stacks.is_some_and(|stacks| stacks.wants(&self.name));
         let cookie = if has_stack { cookie | wire::WANTS_STACK } else { cookie };
         Place { offset, cookie, counter: None }
@@ -214,7 +221,7 @@ impl Probes {
     fn set_captures(&self, probes: &[Probe]) -> Result<()> {
         let table = objects::find_map(&self.cuda, "captures")?;
         for probe in probes {
-            if let Some(capture) = probe.signature.and_then(|s| capture::capture(&s.plan)) {
+            if let Some(capture) = probe.plan().and_then(capture::capture) {
                 table.update(&probe.id.to_ne_bytes(), wire::bytes(&capture), MapFlags::ANY)?;
             }
         }

@@ -71,7 +71,7 @@ fn patterns(all: &[&str]) -> Vec<Pattern> {
 
 fn selection(only: &[&str], skip: &[&str], api: ApiChoice, libs: &[&str]) -> Selection {
     let libs = libs.iter().map(|text| LibRule::parse(text).unwrap()).collect();
-    Selection { only: patterns(only), skip: patterns(skip), api, libs, stacks: false, blocks: true }
+    Selection { only: patterns(only), skip: patterns(skip), api, libs, blocks: true, ..Selection::default() }
 }
 
 fn examine(selection: &Selection, path: &Path) -> Option<Image> {

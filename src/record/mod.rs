@@ -4,6 +4,7 @@
 
 mod guarded;
 mod header;
+mod lane;
 pub mod live;
 mod patterns;
 mod place;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::files::select::{Selection, Stacks};
+use crate::gpu::lane as gpu;
 use crate::host::Backend;
 use crate::probe::kernel::Choice;
 use crate::probe::{ANY_USER, Settings};
@@ -49,6 +51,8 @@ pub struct Config {
     pub lossless: bool,
     /// Which calls have a stack.
     pub stacks: Option<Stacks>,
+    /// What is recorded of the GPU's work.
+    pub gpu: Option<gpu::Choice>,
     /// Tests only: stacks without native frames beyond the caller have this unset.
     pub native_frames: bool,
     /// The most that recording may cost any thread, in percent of its time.

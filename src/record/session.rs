@@ -24,11 +24,12 @@ use super::status::Status;
 use super::target::{attached, command, environment, refuse_root_for_others};
 use super::tracker::Tracker;
 use super::watch::Watch;
-use super::{Config, Target, guarded, header};
+use super::{Config, Target, guarded, header, lane};
 use crate::clock::monotonic_ns;
 use crate::files::{Ask, Early, Files, Side};
 use crate::output::Output;
 use crate::overhead::Governor;
+use crate::pipeline::gpu::Gpu;
 use crate::pipeline::handoff::{self, Writer};
 use crate::pipeline::messages::{Message, MessageKind};
 use crate::pipeline::observer::Rows;
@@ -114,7 +115,8 @@ pub fn run(config: &Config) -> Result<u8> {
     let plan = crate::host::ready()?;
     let (making, settings) = begun?;
     fds::raise_limit();
-    let user_env = environment(config, &user);
+    let mut user_env = environment(config, &user);
+    let mut lane = lane::prepare(config, &user, &mut user_env);
     // These errors come before anything is set up: a command that does not exist, a process that cannot be recorded,
     // a file that cannot be written.
     let launch = command(config, &user, user_env, place.descriptor())?;
@@ -156,13 +158,16 @@ pub fn run(config: &Config) -> Result<u8> {
     let mut session =
         Session { config, probes, tracker, messages, governor: None, control, path, targets, screen };
     session.take_targets(gated.as_ref(), &attached)?;
+    let gpu = lane
+        .as_mut()
+        .map(|lane| lane::serve(lane, &session.probes.base, session.screen.voice(), session.config.quiet));
     session.settle(&signals)?;
     session.probes.begin_kernel().context(MAPS)?;
     session.governor = config.budget.map(|percent| Governor::new(percent, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, wall);
     let recorder = start_recorder(
         output,
-        Sources { rings, receiver, loss, pauses, files, stacks_side },
+        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu: gpu.transpose()? },
         start,
         &session,
         has_status,
@@ -198,6 +203,7 @@ struct Sources {
     pauses: Option<Arc<Pauses>>,
     files: Files,
     stacks_side: Option<Side>,
+    gpu: Option<Gpu>,
 }
 
 struct RecordingEnd {
@@ -253,9 +259,11 @@ fn start_recorder(
     }
     let left_out = analysis::leaves_out(&header);
     cuda::function_names().filter(|name| left_out(name)).for_each(|name| lines.meaning.not_seen(name));
+    lines.gpu.everyone = from.gpu.is_some();
     let state = Arc::new(State::default());
     let mut worker = Worker::new(from.rings, lines, from.receiver, from.loss, state.clone());
     worker.pauses = from.pauses;
+    worker.gpu = from.gpu;
     if has_status || config.interval.is_some() {
         let width = analysis::width_of_errors();
         worker.watch = Some(Box::new(Watch::new(voice, config.interval, has_status, width)));

@@ -25,6 +25,7 @@ mod everyone;
 mod faults;
 mod figures;
 mod forks;
+mod gpu;
 mod held;
 mod hostile;
 mod jobs;

@@ -96,7 +96,7 @@ impl InFlight {
     }
 }
 
-const TYPES: [&str; 12] = [
+const TYPES: [&str; 14] = [
     "header",
     "process",
     "userspace",
@@ -108,6 +108,8 @@ const TYPES: [&str; 12] = [
     "budget",
     "stack",
     "block",
+    "gpu",
+    "device",
     "end",
 ];
 

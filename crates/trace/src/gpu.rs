@@ -30,7 +30,7 @@ pub struct GpuReason {
 }
 
 /// The codes of `GpuReason`, each with what it says in the summary, before a number of launches or records.
-const REASONS: [(&str, &str); 11] = [
+const REASONS: [(&str, &str); 16] = [
     ("graph_nodes", "kernels of graphs, of which one launch runs many"),
     ("whole_graphs", "graph launches, recorded as one each (--gpu=graphs)"),
     ("failed", "launches that failed, so that no kernel ran"),
@@ -42,6 +42,11 @@ const REASONS: [(&str, &str); 11] = [
     ("running", "launches that the GPU had not finished when the recording ended"),
     ("before", "kernels launched before the recording"),
     ("other_client", "launches while another client held CUPTI"),
+    ("no_lane", "launches of processes in which gpurec's library is not, or is off"),
+    ("no_client", "launches for which no other client of CUPTI was given a record"),
+    ("unread", "records of another client that could not be read"),
+    ("other_clock", "records of another client with times of an unknown clock"),
+    ("broken", "launches of processes that have damaged their ring"),
 ];
 
 impl GpuReason {

@@ -147,7 +147,7 @@ impl Kernels {
 }
 
 /// The demangled name, or the text itself if it cannot be demangled; a truncated name ends in `…`.
-pub(super) fn readable(bytes: &[u8], cut: bool) -> String {
+pub fn readable(bytes: &[u8], cut: bool) -> String {
     let text = demangled(bytes).unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
     let text = text.replacen("__device_stub__", "", 1);
     let mut end = text.len().min(LONGEST);

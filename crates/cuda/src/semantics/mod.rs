@@ -33,7 +33,7 @@ use kernel::{KernelNames, Kernels};
 use ledger::Ledger;
 use size::RequestedSize;
 
-pub use kernel::{Names, Stub};
+pub use kernel::{Names, Stub, readable as kernel_name};
 
 /// What the calls of one function do, looked up once per probe; a function without a role costs nothing.
 #[derive(Debug)]

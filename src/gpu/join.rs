@@ -1,0 +1,431 @@
+//! Which call submitted which work. In: calls of recorded threads that submit work, as the hooks saw them; CUPTI's
+//! records of such calls, which have its correlation number and lie within the hooked call; and records of work, which
+//! have that number too. Out: each piece of work with the innermost recorded call that submitted it, and an account of
+//! what is missing. Records come late and in any order. Pure: times are arguments.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use gpurec_trace::hash::Map;
+
+use super::cupti::{Api, What, Work};
+
+/// The most calls that are remembered, and the most correlation numbers; the oldest are forgotten. CUPTI delivers records
+/// about a second after the call.
+const MOST_CALLS: usize = 1 << 19;
+const MOST_NUMBERS: usize = 1 << 19;
+/// The most works that wait for the record of their call.
+const MOST_WAITING: usize = 1 << 16;
+/// The most threads of a process that are told apart by their calls.
+const MOST_THREADS: usize = 1024;
+/// The most processes whose programs are told apart.
+const MOST_PROGRAMS: usize = 1 << 16;
+const MOST_UNNAMED: usize = 1 << 12;
+/// After this time without a record of its call, work is written without it.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// Calls around another one: the most that are looked through.
+const MOST_AROUND: usize = 64;
+
+/// A program in a process: by exec, or as its number is used again, a process becomes another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Program {
+    pub pid: u32,
+    run: u32,
+}
+
+/// The recorded call that submitted work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct By {
+    /// Its begin's id.
+    pub id: u64,
+    pub end: Option<u64>,
+}
+
+/// Work that is ready to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Joined {
+    pub pid: u32,
+    pub work: Work,
+    pub name: Option<Arc<str>>,
+    pub by: Option<By>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    begin: u64,
+    /// `u64::MAX` while it is open.
+    end: u64,
+    id: u64,
+    is_launch: bool,
+    /// Another launch began within it.
+    is_outer: bool,
+}
+
+#[derive(Default)]
+struct Thread {
+    calls: VecDeque<Call>,
+}
+
+/// What made the call that CUPTI has a record of.
+enum Caller {
+    Call(Option<Call>),
+    /// The same, of a thread whose other name is known from here on.
+    New(Call),
+    Several,
+}
+
+/// What is known of a correlation number.
+#[derive(Clone, Copy, Default)]
+struct Number {
+    by: Option<By>,
+    /// When the deeper of the known calls began.
+    begin: u64,
+    has_call: bool,
+    is_launch: bool,
+    /// Kernels of it that were delivered, or its graph.
+    kernels: u32,
+    is_complete: bool,
+}
+
+/// What is known of correlation numbers.
+#[derive(Default)]
+struct Numbers {
+    all: Map<(Program, u32), Number>,
+    order: VecDeque<(Program, u32)>,
+}
+
+impl Numbers {
+    /// A number is remembered from here on.
+    fn of(&mut self, program: Program, correlation: u32) -> &mut Number {
+        let key = (program, correlation);
+        if !self.all.contains_key(&key) {
+            if self.order.len() >= MOST_NUMBERS
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.all.remove(&oldest);
+            }
+            self.order.push_back(key);
+        }
+        self.all.entry(key).or_default()
+    }
+}
+
+#[derive(Default)]
+struct Process {
+    waiting: Map<u32, Vec<Waiting>>,
+    /// Those that submit work, and other names of them.
+    threads: Vec<u32>,
+    aliases: Map<u32, u32>,
+    /// Records of calls that any of several threads may have made.
+    unnamed: Vec<(Api, bool)>,
+    account: Account,
+}
+
+struct Waiting {
+    work: Work,
+    name: Option<Arc<str>>,
+}
+
+/// Counts of one process. See `GpuAccount` of the trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    pub launches: u64,
+    pub failed: u64,
+    pub api: u64,
+    /// Kernels, and whole graphs.
+    pub delivered: u64,
+    pub graph_nodes: u64,
+    pub whole_graphs: u64,
+    /// Launches with a record of the call and one of its work.
+    pub complete: u64,
+    /// Records of work without a known call.
+    pub unmatched: u64,
+    /// Records of kernels without times.
+    pub untimed: u64,
+    /// Kernels that had not ended when they were asked for.
+    pub unfinished: u64,
+}
+
+#[derive(Default)]
+pub struct Join {
+    /// Calls of every process are remembered.
+    pub everyone: bool,
+    threads: Map<(u32, u32), Thread>,
+    processes: Map<Program, Process>,
+    /// When the programs of a process ended that were watched.
+    ends: Map<u32, Vec<u64>>,
+    numbers: Numbers,
+    /// The thread of each remembered call, the oldest first.
+    calls: VecDeque<(u32, u32)>,
+    waiting: usize,
+    /// When works began to wait, in order.
+    since: VecDeque<(u64, Program, u32)>,
+}
+
+impl Join {
+    /// Calls of this process are remembered from here on.
+    pub fn watch(&mut self, pid: u32) {
+        self.processes.entry(self.program(pid)).or_default();
+    }
+
+    pub fn watches(&self, pid: u32) -> bool {
+        !self.processes.is_empty() && self.processes.contains_key(&self.program(pid))
+    }
+
+    /// The present program of a process.
+    fn program(&self, pid: u32) -> Program {
+        self.program_at(pid, u64::MAX)
+    }
+
+    /// The program that a process was at a time.
+    pub fn program_at(&self, pid: u32, time: u64) -> Program {
+        let ends = self.ends.get(&pid).map(|ends| ends.partition_point(|end| *end <= time));
+        Program { pid, run: ends.unwrap_or(0) as u32 }
+    }
+
+    /// The process ended at a time, or became another program.
+    pub fn ended(&mut self, pid: u32, at: u64) {
+        if self.watches(pid) && self.ends.len() < MOST_PROGRAMS {
+            self.ends.entry(pid).or_default().push(at);
+        }
+    }
+
+    /// A call that submits work began. Ids and times of a thread only grow.
+    pub fn begin(&mut self, pid: u32, tid: u32, at: u64, id: u64, is_launch: bool) {
+        if self.everyone && !self.watches(pid) {
+            self.watch(pid);
+        }
+        if !self.watches(pid) {
+            return;
+        }
+        let program = self.program(pid);
+        let thread = self.threads.entry((pid, tid)).or_default();
+        if thread.calls.is_empty()
+            && let Some(process) = self.processes.get_mut(&program)
+            && process.threads.len() < MOST_THREADS
+            && !process.threads.contains(&tid)
+        {
+            process.threads.push(tid);
+        }
+        if is_launch {
+            let open = thread.calls.iter_mut().rev().take(MOST_AROUND).filter(|call| call.end == u64::MAX);
+            open.filter(|call| call.is_launch).for_each(|call| call.is_outer = true);
+        }
+        thread.calls.push_back(Call { begin: at, end: u64::MAX, id, is_launch, is_outer: false });
+        self.calls.push_back((pid, tid));
+        if self.calls.len() > MOST_CALLS {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.calls.pop_front() else { return };
+        if let Some(thread) = self.threads.get_mut(&oldest) {
+            thread.calls.pop_front();
+            if thread.calls.is_empty() {
+                self.threads.remove(&oldest);
+            }
+        }
+    }
+
+    pub fn end(&mut self, pid: u32, tid: u32, at: u64, id: u64, is_good: bool) {
+        if !self.watches(pid) {
+            return;
+        }
+        let program = self.program(pid);
+        let Some(thread) = self.threads.get_mut(&(pid, tid)) else { return };
+        // Almost always the last or the one before.
+        let Some(call) = thread.calls.iter_mut().rev().take(MOST_AROUND).find(|call| call.id == id) else {
+            return;
+        };
+        call.end = at;
+        if call.is_launch
+            && !call.is_outer
+            && let Some(process) = self.processes.get_mut(&program)
+        {
+            *(if is_good { &mut process.account.launches } else { &mut process.account.failed }) += 1;
+        }
+    }
+
+    /// CUPTI's record of a call.
+    pub fn api(&mut self, of: Program, api: &Api, is_launch: bool, each: &mut dyn FnMut(Joined)) {
+        let call = match self.call_of(of, api) {
+            Caller::Call(call) => call,
+            Caller::Several => {
+                if let Some(process) = self.processes.get_mut(&of).filter(|p| p.unnamed.len() < MOST_UNNAMED)
+                {
+                    return process.unnamed.push((api.clone(), is_launch));
+                }
+                None
+            }
+            Caller::New(call) => {
+                let process = self.processes.get_mut(&of);
+                let unnamed = process.map(|process| std::mem::take(&mut process.unnamed)).unwrap_or_default();
+                // Once for each name, and only those of this one find their call now.
+                unnamed.iter().for_each(|(api, is_launch)| self.api(of, api, *is_launch, each));
+                Some(call)
+            }
+        };
+        self.joined(of, api, is_launch, call, each);
+    }
+
+    fn joined(
+        &mut self,
+        of: Program,
+        api: &Api,
+        is_launch: bool,
+        call: Option<Call>,
+        each: &mut dyn FnMut(Joined),
+    ) {
+        let Some(process) = self.processes.get_mut(&of) else { return };
+        let number = self.numbers.of(of, api.correlation);
+        if is_launch && !number.is_launch {
+            number.is_launch = true;
+            process.account.api += 1;
+        }
+        number.has_call = true;
+        // The runtime's call and the driver's within it have one number: the inner one counts.
+        if let Some(call) = call.filter(|call| call.begin >= number.begin) {
+            number.begin = call.begin;
+            number.by = Some(By { id: call.id, end: Some(call.end).filter(|end| *end != u64::MAX) });
+        }
+        let by = number.by;
+        process.account.complete += u64::from(number.becomes_complete());
+        let waiting = process.waiting.remove(&api.correlation).unwrap_or_default();
+        self.waiting -= waiting.len();
+        waiting.into_iter().for_each(|one| each(Joined { pid: of.pid, work: one.work, name: one.name, by }));
+    }
+
+    /// The recorded call around CUPTI's. A client may let CUPTI name threads as the C library does: then the one thread
+    /// that made such a call at that time is it, now and later.
+    fn call_of(&mut self, of: Program, api: &Api) -> Caller {
+        let Some(process) = self.processes.get_mut(&of) else { return Caller::Call(None) };
+        let known = process.aliases.get(&api.tid).copied().unwrap_or(api.tid);
+        if let Some(thread) = self.threads.get(&(of.pid, known)) {
+            return Caller::Call(thread.around(api.start));
+        }
+        let threads = &self.threads;
+        let around = |tid: u32| {
+            let call = threads.get(&(of.pid, tid))?.around(api.start)?;
+            (call.end >= api.end).then_some((tid, call))
+        };
+        // A thread has one other name.
+        let unnamed =
+            process.threads.iter().filter(|tid| !process.aliases.values().any(|named| named == *tid));
+        let mut found = unnamed.filter_map(|tid| around(*tid));
+        let Some((tid, call)) = found.next() else { return Caller::Call(None) };
+        if found.next().is_some() {
+            return Caller::Several;
+        }
+        if process.aliases.len() >= MOST_THREADS {
+            return Caller::Call(Some(call));
+        }
+        process.aliases.insert(api.tid, tid);
+        Caller::New(call)
+    }
+
+    /// A record of work, which came at `now`.
+    pub fn work(
+        &mut self,
+        now: u64,
+        of: Program,
+        work: Work,
+        name: Option<Arc<str>>,
+        each: &mut dyn FnMut(Joined),
+    ) {
+        let Some(process) = self.processes.get_mut(&of) else { return };
+        let correlation = work.correlation;
+        let number = self.numbers.of(of, correlation);
+        if !process.account.count(&work, number) {
+            return;
+        }
+        if number.has_call {
+            return each(Joined { pid: of.pid, work, name, by: number.by });
+        }
+        if self.waiting >= MOST_WAITING {
+            process.account.unmatched += 1;
+            return each(Joined { pid: of.pid, work, name, by: None });
+        }
+        process.waiting.entry(correlation).or_default().push(Waiting { work, name });
+        self.waiting += 1;
+        self.since.push_back((now, of, correlation));
+    }
+
+    /// Gives up what has waited too long, or everything.
+    pub fn expire(&mut self, now: u64, everything: bool, each: &mut dyn FnMut(Joined)) {
+        let unnamed =
+            self.processes.iter_mut().filter(|(_, process)| everything && !process.unnamed.is_empty());
+        let unnamed = unnamed.map(|(of, process)| (*of, std::mem::take(&mut process.unnamed)));
+        for (of, calls) in unnamed.collect::<Vec<_>>() {
+            calls.iter().for_each(|(api, is_launch)| self.joined(of, api, *is_launch, None, each));
+        }
+        while let Some((since, of, correlation)) = self.since.front().copied() {
+            if !everything && now.saturating_sub(since) < PATIENCE_NS {
+                return;
+            }
+            self.since.pop_front();
+            let Some(process) = self.processes.get_mut(&of) else { continue };
+            let waiting = process.waiting.remove(&correlation).unwrap_or_default();
+            self.waiting -= waiting.len();
+            process.account.unmatched += waiting.len() as u64;
+            waiting
+                .into_iter()
+                .for_each(|one| each(Joined { pid: of.pid, work: one.work, name: one.name, by: None }));
+        }
+    }
+
+    pub fn programs(&self) -> impl Iterator<Item = Program> + '_ {
+        self.processes.keys().copied()
+    }
+
+    pub fn account(&self, of: Program) -> Account {
+        self.processes.get(&of).map(|process| process.account).unwrap_or_default()
+    }
+}
+
+impl Thread {
+    /// The innermost call that was open at a time.
+    fn around(&self, time: u64) -> Option<Call> {
+        let after = self.calls.partition_point(|call| call.begin <= time);
+        let before = self.calls.range(..after).rev().take(MOST_AROUND);
+        before.copied().find(|call| call.end >= time)
+    }
+}
+
+impl Account {
+    /// Counts a record of work. False: without its times there is nothing to write.
+    fn count(&mut self, work: &Work, number: &mut Number) -> bool {
+        let is_kernel = matches!(work.what, What::Kernel { .. });
+        let is_graph = matches!(work.what, What::Graph { .. });
+        let counted = u64::from(is_kernel || is_graph);
+        if work.end < work.start || work.start == 0 {
+            match work.start {
+                0 => self.untimed += counted,
+                _ => self.unfinished += counted,
+            }
+            return false;
+        }
+        self.delivered += counted;
+        self.whole_graphs += u64::from(is_graph);
+        if counted > 0 {
+            let is_first = number.kernels == 0;
+            number.kernels = number.kernels.saturating_add(1);
+            self.graph_nodes += u64::from(is_kernel && work.node.is_some() && !is_first);
+            self.complete += u64::from(number.becomes_complete());
+        }
+        true
+    }
+}
+
+impl Number {
+    /// True once: when there is a launch, and the first of its kernels.
+    fn becomes_complete(&mut self) -> bool {
+        let now = self.is_launch && self.kernels > 0 && !self.is_complete;
+        self.is_complete |= now;
+        now
+    }
+}
+
+#[cfg(test)]
+#[path = "join_tests.rs"]
+mod tests;

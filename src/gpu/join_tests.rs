@@ -1,0 +1,196 @@
+use super::*;
+use crate::gpu::cupti::Node;
+
+fn api(tid: u32, start: u64, end: u64, correlation: u32) -> Api {
+    Api { is_driver: true, function: 307, start, end, tid, correlation, status: 0 }
+}
+
+fn kernel(correlation: u32, start: u64) -> Work {
+    let what = What::Kernel { grid: [1; 3], block: [1; 3], registers: 8, shared: 0 };
+    Work { start, end: start + 10, device: 0, context: 1, stream: 7, correlation, node: None, what }
+}
+
+fn of(pid: u32) -> Program {
+    Program { pid, run: 0 }
+}
+
+/// What comes out: correlation, call, its end.
+#[derive(Default)]
+struct Out(Vec<(u32, Option<u64>, Option<u64>)>);
+
+impl Out {
+    fn take(&mut self) -> impl FnMut(Joined) + '_ {
+        |joined| {
+            self.0.push((joined.work.correlation, joined.by.map(|by| by.id), joined.by.and_then(|by| by.end)))
+        }
+    }
+}
+
+#[test]
+fn work_belongs_to_the_innermost_call_in_any_order() {
+    for work_first in [false, true] {
+        let (mut join, mut out) = (Join::default(), Out::default());
+        join.watch(5);
+        join.begin(5, 6, 100, 1, true);
+        join.begin(5, 6, 110, 2, true);
+        join.end(5, 6, 150, 2, true);
+        join.end(5, 6, 160, 1, true);
+        join.begin(5, 6, 200, 3, false);
+        join.end(5, 6, 300, 3, true);
+        let give = |join: &mut Join, out: &mut Out| {
+            join.work(0, of(5), kernel(9, 1000), None, &mut out.take());
+            join.work(0, of(5), kernel(10, 1000), None, &mut out.take());
+        };
+        if work_first {
+            give(&mut join, &mut out);
+            assert!(out.0.is_empty());
+        }
+        // The runtime's record, whose call encloses the driver's.
+        join.api(of(5), &api(6, 105, 155, 9), true, &mut |_| {});
+        join.api(of(5), &api(6, 120, 140, 9), true, &mut out.take());
+        join.api(of(5), &api(6, 210, 290, 10), false, &mut out.take());
+        if !work_first {
+            give(&mut join, &mut out);
+            assert_eq!(out.0, [(9, Some(2), Some(150)), (10, Some(3), Some(300))]);
+        } else {
+            assert_eq!(out.0, [(10, Some(3), Some(300))], "the first went with the first record");
+        }
+        let account = join.account(of(5));
+        assert_eq!((account.launches, account.api, account.complete), (1, 1, 1));
+        assert_eq!((account.delivered, account.unmatched), (2, 0));
+    }
+}
+
+#[test]
+fn threads_and_processes_are_told_apart() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    join.watch(50);
+    for (pid, tid, id) in [(5, 6, 1), (5, 7, 2), (50, 6, 3), (4, 6, 4)] {
+        join.begin(pid, tid, 100, id, true);
+        join.end(pid, tid, 200, id, true);
+    }
+    for (pid, tid) in [(5, 7), (5, 6), (50, 6), (4, 6)] {
+        join.api(of(pid), &api(tid, 120, 130, tid), true, &mut out.take());
+        join.work(0, of(pid), kernel(tid, 500), None, &mut out.take());
+    }
+    let ids: Vec<_> = out.0.iter().map(|one| one.1).collect();
+    assert_eq!(ids, [Some(2), Some(1), Some(3)], "process 4 is not watched");
+}
+
+#[test]
+fn a_thread_of_another_name_is_known_by_its_calls() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    for (tid, at, id) in [(6, 100, 3), (7, 110, 4), (6, 300, 1), (7, 350, 2)] {
+        join.begin(5, tid, at, id, true);
+        join.end(5, tid, at + 40, id, true);
+    }
+    // The first is in calls of both threads.
+    for (start, correlation) in [(120, 3), (310, 1), (360, 2)] {
+        join.api(
+            of(5),
+            &api(0x7700_0000 + correlation % 2, start, start + 5, correlation),
+            true,
+            &mut out.take(),
+        );
+        join.work(0, of(5), kernel(correlation, 500), None, &mut out.take());
+    }
+    let ids: Vec<_> = out.0.iter().map(|one| one.1).collect();
+    assert_eq!(ids, [Some(3), Some(1), Some(2)]);
+}
+
+#[test]
+fn a_call_outside_of_all_recorded_ones_is_unknown() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    join.begin(5, 6, 100, 1, true);
+    join.end(5, 6, 200, 1, true);
+    join.begin(5, 6, 300, 2, true);
+    for (start, correlation) in [(50, 1), (250, 2), (350, 3)] {
+        join.api(of(5), &api(6, start, start + 1, correlation), true, &mut out.take());
+        join.work(0, of(5), kernel(correlation, 500), None, &mut out.take());
+    }
+    assert_eq!(out.0, [(1, None, None), (2, None, None), (3, Some(2), None)]);
+}
+
+#[test]
+fn work_without_a_call_is_written_in_the_end() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    join.work(1000, of(5), kernel(1, 500), None, &mut out.take());
+    join.work(2000, of(5), kernel(2, 500), None, &mut out.take());
+    join.expire(1000 + PATIENCE_NS, false, &mut out.take());
+    assert_eq!(out.0, [(1, None, None)]);
+    join.expire(0, true, &mut out.take());
+    assert_eq!(out.0, [(1, None, None), (2, None, None)]);
+    assert_eq!((join.account(of(5)).unmatched, join.waiting), (2, 0));
+}
+
+#[test]
+fn what_has_no_times_is_counted() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    join.work(0, of(5), Work { start: 0, end: 0, ..kernel(1, 0) }, None, &mut out.take());
+    join.work(0, of(5), Work { end: 0, ..kernel(2, 100) }, None, &mut out.take());
+    join.expire(0, true, &mut out.take());
+    let account = join.account(of(5));
+    assert_eq!((out.0.len(), account.untimed, account.unfinished, account.delivered), (0, 1, 1, 0));
+}
+
+#[test]
+fn a_graph_is_one_launch_of_many_kernels() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    join.begin(5, 6, 100, 1, true);
+    join.end(5, 6, 200, 1, true);
+    join.api(of(5), &api(6, 120, 130, 1), true, &mut out.take());
+    for node in 0..4 {
+        let work = Work { node: Some(Node { graph: 3, node }), ..kernel(1, 500) };
+        join.work(0, of(5), work, None, &mut out.take());
+    }
+    let account = join.account(of(5));
+    assert_eq!((account.launches, account.api, account.complete), (1, 1, 1));
+    assert_eq!((account.delivered, account.graph_nodes, out.0.len()), (4, 3, 4));
+}
+
+#[test]
+fn memory_is_bounded() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    for id in 0..MOST_CALLS as u64 + 10 {
+        let tid = if id < 10 { 7 } else { 6 };
+        join.begin(5, tid, id * 10, id, true);
+        join.end(5, tid, id * 10 + 5, id, true);
+    }
+    assert_eq!((join.calls.len(), join.threads.len()), (MOST_CALLS, 1), "the oldest are forgotten");
+    for correlation in 0..MOST_WAITING as u32 + 10 {
+        join.work(0, of(5), kernel(correlation, 500), None, &mut out.take());
+    }
+    assert_eq!((join.waiting, out.0.len()), (MOST_WAITING, 10));
+    for correlation in 0..MOST_NUMBERS as u32 + 10 {
+        join.api(of(5), &api(6, 1, 2, correlation), true, &mut |_| {});
+    }
+    assert_eq!((join.numbers.all.len(), join.numbers.order.len()), (MOST_NUMBERS, MOST_NUMBERS));
+}
+
+#[test]
+fn an_exec_begins_anew() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    join.begin(5, 5, 100, 1, true);
+    join.end(5, 5, 150, 1, true);
+    join.ended(5, 200);
+    join.watch(5);
+    join.begin(5, 5, 300, 2, true);
+    join.end(5, 5, 350, 2, true);
+    let (first, second) = (join.program_at(5, 120), join.program_at(5, 310));
+    assert_ne!(first, second);
+    // Both programs begin to count their calls at 1.
+    for (program, start) in [(second, 310), (first, 110)] {
+        join.api(program, &api(5, start, start + 5, 1), true, &mut out.take());
+        join.work(0, program, kernel(1, 500), None, &mut out.take());
+        assert_eq!(join.account(program).complete, 1);
+    }
+    assert_eq!(out.0, [(1, Some(2), Some(350)), (1, Some(1), Some(150))]);
+}

@@ -1,0 +1,299 @@
+//! The rings of the processes that record their GPU's work. In: rings, as processes connect; calls come through the sink.
+//! Out: `gpu` lines, each when all calls before its record have been read; the account in the `end` line.
+//!
+//! A record is staged with the time at which it was read. When the records of the hooks are complete up to that time, the
+//! call that submitted the work is known, and mostly its end too.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::sink::Lines;
+use crate::clock::monotonic_ns;
+use crate::gpu::cupti::{self, Activity};
+use crate::gpu::join::{Account, Joined, Program};
+use crate::gpu::lane::{Connected, Rings, launches};
+use crate::gpu::ring::{Facts, Record, Ring, Stopped, class, state};
+use gpurec_cuda::semantics::kernel_name;
+use gpurec_trace::bounds::BytesLeft;
+use gpurec_trace::hash::Map;
+use gpurec_trace::{GpuAccount, GpuReason, GpuSource};
+
+/// The most staged records. Beyond them the rings are left alone, which have room of their own.
+const MOST_STAGED: usize = 1 << 17;
+/// Records that are read of one ring before the others have their turn.
+const PART: usize = 8 << 10;
+/// Bytes of the kernels' names of one process.
+const NAMES: usize = 4 << 20;
+
+struct Staged {
+    at: u64,
+    pid: u32,
+    /// When the process connected.
+    since: u64,
+    name: Option<Arc<str>>,
+    activity: Activity,
+}
+
+struct Process {
+    pid: u32,
+    since: u64,
+    ring: Ring,
+    names: Map<u64, Arc<str>>,
+    left: BytesLeft<NAMES>,
+    is_told: bool,
+    /// It has ended, or runs another program: what is in the ring is all that comes.
+    has_ended: bool,
+    is_read: bool,
+    /// Another client gets CUPTI's records.
+    was_taken: bool,
+}
+
+/// What a process's ring said at its end.
+#[derive(Clone, Copy)]
+struct Ended {
+    pid: u32,
+    since: u64,
+    facts: Facts,
+    has_ended: bool,
+    is_broken: bool,
+    was_taken: bool,
+}
+
+impl Process {
+    fn ended(&self, facts: Facts, is_broken: bool) -> Ended {
+        let Process { pid, since, has_ended, was_taken, .. } = *self;
+        Ended { pid, since, facts, has_ended, is_broken, was_taken }
+    }
+}
+
+/// The user is told in one sentence why a process's work is not recorded.
+pub type Say = Box<dyn Fn(&str) + Send>;
+
+pub struct Gpu {
+    rings: Rings,
+    say: Say,
+    told: Vec<(u32, i32)>,
+    processes: Vec<Process>,
+    ended: Vec<Ended>,
+    staged: VecDeque<Staged>,
+}
+
+impl Gpu {
+    pub fn new(rings: Rings, say: Say) -> Gpu {
+        Gpu {
+            rings,
+            say,
+            told: Vec::new(),
+            processes: Vec::new(),
+            ended: Vec::new(),
+            staged: VecDeque::new(),
+        }
+    }
+
+    /// Takes new rings. Call this before the hooks' rings are read: a process connects before its first work.
+    pub fn meet(&mut self, lines: &mut Lines) {
+        for Connected { pid, at, ring } in self.rings.come() {
+            lines.gpu.watch(pid);
+            self.processes.push(Process {
+                pid,
+                since: at,
+                ring,
+                names: Map::default(),
+                left: BytesLeft::default(),
+                is_told: false,
+                has_ended: false,
+                is_read: false,
+                was_taken: false,
+            });
+        }
+        self.give_way(lines);
+        for (pid, at) in lines.gpu_gone.drain(..) {
+            let gone = self.processes.iter_mut().filter(|known| known.pid == pid && known.since < at);
+            gone.for_each(|known| known.has_ended = true);
+        }
+    }
+
+    /// Another client has begun to get the records of a process. The library's own calls come before it is on.
+    fn give_way(&mut self, lines: &mut Lines) {
+        for (pid, at) in lines.tapping.taken.drain(..) {
+            for process in
+                self.processes.iter_mut().filter(|process| process.pid == pid && !process.was_taken)
+            {
+                let since = process.ring.facts().since;
+                if since != 0 && at > since {
+                    process.was_taken = true;
+                    // Nor does the library ask for records at the process's exit.
+                    process.ring.stop();
+                    (self.say)(&format!(
+                        "another client of CUPTI in process {pid}, such as torch.profiler, gets its records from here on: gpurec records no more of its GPU's work"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Reads the rings. Returns true if there was much to do.
+    pub fn read(&mut self) -> bool {
+        let mut is_busy = false;
+        let now = monotonic_ns();
+        for process in &mut self.processes {
+            if self.staged.len() >= MOST_STAGED {
+                return true;
+            }
+            let (ring, names, left, staged) =
+                (&mut process.ring, &mut process.names, &mut process.left, &mut self.staged);
+            let (pid, since) = (process.pid, process.since);
+            let stopped = ring.read(PART, &mut |record| match record {
+                Record::Name { hash, name } => {
+                    if left.take(name.len()) {
+                        names.insert(hash, kernel_name(name, false).into());
+                    }
+                }
+                Record::Activity { name, bytes } => {
+                    if let Some(activity) = cupti::decode(bytes) {
+                        staged.push_back(Staged {
+                            at: now,
+                            pid,
+                            since,
+                            name: names.get(&name).cloned(),
+                            activity,
+                        });
+                    }
+                }
+            });
+            is_busy |= stopped == Stopped::Many;
+            // What is half written when the process has ended never comes.
+            process.is_read = process.has_ended && stopped != Stopped::Many;
+            if !process.is_told && process.ring.facts().state != state::STARTING {
+                process.is_told = true;
+                tell(&self.say, &mut self.told, process.pid, &process.ring.facts());
+            }
+            if process.is_read || stopped == Stopped::Broken {
+                process.is_read = true;
+                self.ended.push(process.ended(process.ring.facts(), stopped == Stopped::Broken));
+            }
+        }
+        self.processes.retain(|process| !process.is_read);
+        is_busy
+    }
+
+    /// Writes what was read up to a time at which the hooks' records are complete.
+    pub fn release(&mut self, complete_to: u64, lines: &mut Lines) {
+        while self.staged.front().is_some_and(|staged| staged.at < complete_to)
+            && let Some(Staged { at, pid, since, name, activity }) = self.staged.pop_front()
+        {
+            let program = lines.gpu.program_at(pid, since);
+            let mut ready: Vec<Joined> = Vec::new();
+            let mut each = |joined| ready.push(joined);
+            match activity {
+                Activity::Api(api) => {
+                    let is_launch = launches(api.is_driver, api.function);
+                    lines.gpu.api(program, &api, is_launch, &mut each);
+                }
+                Activity::Work(work) => lines.gpu.work(at, program, work, name, &mut each),
+                Activity::Overhead(_) => {}
+            }
+            ready.into_iter().for_each(|joined| lines.gpu_line(joined, GpuSource::Lane));
+        }
+        lines.gpu_expire(monotonic_ns(), false, GpuSource::Lane);
+    }
+
+    /// The end of the recording: everything that the rings have.
+    pub fn finish(&mut self, lines: &mut Lines) -> GpuAccount {
+        loop {
+            self.meet(lines);
+            let is_busy = self.read();
+            self.release(u64::MAX, lines);
+            if !is_busy {
+                break;
+            }
+        }
+        lines.gpu_expire(0, true, GpuSource::Lane);
+        for process in self.processes.drain(..) {
+            process.ring.stop();
+            let facts = process.ring.facts();
+            self.ended.push(process.ended(facts, false));
+        }
+        account(&self.ended, lines, true)
+    }
+}
+
+/// The account of what the tap has seen, where no library was loaded.
+pub fn tapped(lines: &mut Lines) -> Option<GpuAccount> {
+    lines.gpu_expire(0, true, GpuSource::Tap);
+    lines.gpu.everyone.then_some(()).or((lines.tapping.records > 0).then_some(()))?;
+    Some(account(&[], lines, false))
+}
+
+fn tell(say: &Say, told: &mut Vec<(u32, i32)>, pid: u32, facts: &Facts) {
+    let reason = (facts.step, facts.result);
+    if facts.state == state::OFF && !told.contains(&reason) && told.len() < 16 {
+        told.push(reason);
+        say(&format!("the GPU's work in process {pid} is not recorded: {}", crate::gpu::refusal::why(facts)));
+    }
+}
+
+/// Three counts, and every difference by its reason.
+fn account(ended: &[Ended], lines: &Lines, is_lane: bool) -> GpuAccount {
+    let mut sum = GpuAccount::default();
+    let mut reasons: Vec<(&str, u64)> = Vec::new();
+    let mut add = |code: &'static str, count: u64| match reasons.iter_mut().find(|one| one.0 == code) {
+        Some(one) => one.1 += count,
+        None => reasons.push((code, count)),
+    };
+    let mut programs: Vec<Program> = lines.gpu.programs().collect();
+    programs.sort_unstable();
+    for program in programs {
+        let own = lines.gpu.account(program);
+        sum.launches += own.launches + own.failed;
+        sum.api += own.api;
+        sum.delivered += own.delivered;
+        sum.unmatched += own.unmatched;
+        let rings: Vec<&Ended> =
+            ended.iter().filter(|one| lines.gpu.program_at(one.pid, one.since) == program).collect();
+        sum.dropped += dropped(&rings) + no_room(&rings);
+        add("graph_nodes", own.graph_nodes);
+        add("whole_graphs", own.whole_graphs);
+        add("failed", own.failed);
+        add("dropped", dropped(&rings));
+        add("no_room", no_room(&rings));
+        add("no_times", own.untimed);
+        add("running", own.unfinished);
+        missing(&own, &rings, is_lane).into_iter().for_each(|(code, count)| add(code, count));
+    }
+    add("unread", lines.tapping.unread);
+    add("other_clock", lines.tapping.other_clock);
+    let known = reasons.into_iter().filter(|(_, count)| *count > 0);
+    sum.reasons = known.map(|(code, count)| GpuReason { code: code.to_owned(), count }).collect();
+    sum
+}
+
+fn dropped(rings: &[&Ended]) -> u64 {
+    rings.iter().map(|one| one.facts.dropped + one.facts.discarded).sum()
+}
+
+fn no_room(rings: &[&Ended]) -> u64 {
+    rings.iter().flat_map(|one| one.facts.no_room).sum()
+}
+
+/// Launches without a kernel for which nothing else is a reason, each with the likeliest.
+fn missing(own: &Account, rings: &[&Ended], is_lane: bool) -> [(&'static str, u64); 2] {
+    let no_room =
+        |one: &&Ended| [class::KERNEL, class::GRAPH, class::API].map(|class| one.facts.no_room[class]);
+    let no_room: u64 = rings.iter().flat_map(no_room).sum();
+    let without = own.untimed + own.unfinished + dropped(rings) + no_room;
+    let explained = own.complete + without;
+    let count = own.launches.saturating_sub(explained);
+    let is_on = rings.iter().any(|one| one.facts.state == state::ON);
+    // A client that gets records of calls gets those of their kernels.
+    let captured = own.api.saturating_sub(own.failed + explained).min(count);
+    match rings.last() {
+        None if !is_lane => [("captured", captured), ("no_client", count - captured)],
+        _ if !is_on => [("no_lane", count), ("", 0)],
+        Some(one) if one.was_taken => [("other_client", count), ("", 0)],
+        Some(one) if one.is_broken => [("broken", count), ("", 0)],
+        Some(one) if !one.has_ended && !one.facts.flushed => [("running", count), ("", 0)],
+        Some(one) if !one.facts.flushed => [("killed", count), ("", 0)],
+        _ => [("captured", captured), ("killed", count - captured)],
+    }
+}
