@@ -2,6 +2,7 @@
 
 mod budget;
 mod elf;
+mod gpu;
 mod ioctl;
 mod jsonl;
 mod lines;
@@ -20,8 +21,8 @@ use std::path::PathBuf;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 pub use self::{
-    budget::budget, elf::elf, ioctl::ioctl, jsonl::jsonl, native::native, pair::pair, python::python,
-    records::records, seeds::seeds,
+    budget::budget, elf::elf, gpu::gpu, ioctl::ioctl, jsonl::jsonl, native::native, pair::pair,
+    python::python, records::records, seeds::seeds,
 };
 
 /// A file in memory that is rewritten for each input.

@@ -19,6 +19,7 @@ pub fn seeds(folder: &Path) {
     budget(&made(folder, "budget"));
     python(&made(folder, "python"));
     native(&made(folder, "native"));
+    gpu(&made(folder, "gpu"));
 }
 
 fn made(folder: &Path, name: &str) -> PathBuf {
@@ -51,6 +52,33 @@ __asm__(".globl cuFurther, cuOuter, cuInner\n.type cuFurther, @function\n.type c
     "cuOuter: test %edi, %edi\ncuInner: push %rbx\npop %rbx\nret\n.size cuOuter, 5\n.size cuInner, 3\n");
 #endif
 "#;
+
+/// A call's record, a kernel's name, the kernel, and a copy with the same number.
+fn gpu(folder: &Path) {
+    let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+    let record = |what: u64, first: u64, bytes: &[u8]| {
+        let length = (16 + bytes.len() as u64).next_multiple_of(8);
+        let mut all = [words(&[length | what << 32, first]), bytes.to_vec()].concat();
+        all.resize(length as usize, 0);
+        all
+    };
+    let cupti = |kind: u32, size: usize, fields: &[(usize, u32)]| {
+        let mut bytes = vec![0; size];
+        for (at, value) in [(0, kind)].iter().chain(fields) {
+            bytes[*at..*at + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        bytes
+    };
+    let call = cupti(4, 40, &[(4, 307), (8, 110), (16, 120), (28, 1), (32, 5)]);
+    let kernel = cupti(10, 160, &[(16, 500), (24, 600), (40, 1), (44, 1), (48, 7), (52, 2), (92, 5)]);
+    let copy = cupti(1, 80, &[(4, 1), (8, 4096), (16, 700), (24, 800), (44, 5)]);
+    let name = [words(&[4]), b"_Z1f".to_vec()].concat();
+    let all = [record(1, 0, &call), record(2, 9, &name), record(1, 9, &kernel), record(1, 0, &copy)];
+    for (at, part) in all.iter().enumerate() {
+        fs::write(folder.join(format!("one-{at}")), [words(&[0]), part.clone()].concat()).unwrap();
+    }
+    fs::write(folder.join("all"), [words(&[0]), all.concat()].concat()).unwrap();
+}
 
 fn elf(folder: &Path) {
     let kinds: [(&str, u8, &[&str]); 6] = [
