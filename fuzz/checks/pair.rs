@@ -4,6 +4,7 @@
 //! ends no call must be one that the pairing reports: an orphan, or the return of a call older than its thread.
 
 use std::collections::HashMap;
+use std::task::Poll;
 
 use arbitrary::{Arbitrary, Unstructured};
 
@@ -147,7 +148,10 @@ impl Play {
             }
             Doing::Release => {
                 let judge = &mut self.judge;
-                self.order.release(&mut |item| judge.take(&item));
+                self.order.release(&mut |item| {
+                    judge.take(item);
+                    Poll::Ready(())
+                });
                 return;
             }
         };
@@ -174,7 +178,10 @@ impl Play {
 
     fn end(mut self) {
         let judge = &mut self.judge;
-        self.order.release_all(&mut |item| judge.take(&item));
+        self.order.release_all(&mut |item| {
+            judge.take(item);
+            Poll::Ready(())
+        });
         assert_eq!(judge.taken, self.pushed, "records went missing, or came twice");
         judge.end();
     }

@@ -4,6 +4,7 @@
 //! left out is counted, and the output is a trace (lines.rs).
 
 use std::path::PathBuf;
+use std::task::Poll;
 use std::time::SystemTime;
 
 use super::lines;
@@ -98,7 +99,10 @@ impl Play {
                 }
             }
             let (pairing, lines) = (&mut self.pairing, &mut self.lines);
-            self.order.release(&mut |item| pairing.feed(&item, lines));
+            self.order.release(&mut |item| {
+                pairing.feed(item, lines);
+                Poll::Ready(())
+            });
             return;
         }
         let Some(item) = decode(bytes) else { return };
@@ -109,7 +113,10 @@ impl Play {
 
     fn end(mut self) {
         let (pairing, lines) = (&mut self.pairing, &mut self.lines);
-        self.order.release_all(&mut |item| pairing.feed(&item, lines));
+        self.order.release_all(&mut |item| {
+            pairing.feed(item, lines);
+            Poll::Ready(())
+        });
         let in_flight: Vec<u64> =
             self.lines.in_flight(&self.pairing.in_flight()).0.iter().map(|call| call.begin).collect();
         self.lines.flush();
