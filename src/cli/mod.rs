@@ -40,7 +40,7 @@ Examples:
   gpurec report leaks run.jsonl.zst            one report on a trace
   gpurec help export                           more about a command";
 
-/// Records every CUDA call a program makes, and what it cost: no change to the program, no CUPTI, no restart.
+/// Records every CUDA call a program makes, and what it cost: no change to the program, no restart.
 #[derive(Parser)]
 #[command(
     name = "gpurec",
