@@ -1,6 +1,7 @@
 //! Runs each view over the committed traces, as golden text and against the summary's figures, and over invalid traces.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
@@ -28,7 +29,11 @@ pub struct Written(PathBuf);
 
 impl Written {
     pub fn new(name: &str, lines: &str) -> Written {
-        let file = std::env::temp_dir().join(format!("gpurec-views-{}-{name}.jsonl", std::process::id()));
+        // Two tests may use one name.
+        static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gpurec-views-{}-{number}-{name}.jsonl", std::process::id());
+        let file = std::env::temp_dir().join(name);
         std::fs::write(&file, lines).unwrap();
         Written(file)
     }
