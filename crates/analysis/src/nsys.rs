@@ -47,31 +47,21 @@ const fn followed<const MORE: usize, const ALL: usize>(
     all
 }
 
+/// The cells of a row. `total_ns` is the GPU time of all kernels.
 pub fn kernel_cells(kernel: &GpuKernelFigures, total_ns: u128) -> Vec<Cell> {
-    vec![
-        Cell::Kernel(kernel.name.clone()),
-        Cell::Share(kernel.total_ns.into(), total_ns),
-        Cell::Micros(kernel.total_ns),
-        Cell::Count(kernel.instances),
-        Cell::Micros(kernel.avg_ns),
-        Cell::Micros(kernel.med_ns),
-        Cell::Micros(kernel.min_ns),
-        Cell::Micros(kernel.max_ns),
-        Cell::Micros(kernel.stddev_ns),
-    ]
+    let GpuKernelFigures { avg_ns, med_ns, min_ns, max_ns, stddev_ns, .. } = *kernel;
+    let each = [avg_ns, med_ns, min_ns, max_ns, stddev_ns];
+    row(Cell::Kernel(kernel.name.clone()), (kernel.total_ns, total_ns), kernel.instances, each)
 }
 
 /// The cells of a row. `total_ns` is the time of all functions.
 pub fn cells(function: &Function, total_ns: u128) -> Vec<Cell> {
-    vec![
-        function.name.as_str().into(),
-        Cell::Share(function.total_ns.into(), total_ns),
-        Cell::Micros(function.total_ns),
-        Cell::Count(function.calls),
-        Cell::Micros(function.avg_ns),
-        Cell::Micros(function.med_ns),
-        Cell::Micros(function.min_ns),
-        Cell::Micros(function.max_ns),
-        Cell::Micros(function.stddev_ns),
-    ]
+    let Function { avg_ns, med_ns, min_ns, max_ns, stddev_ns, .. } = *function;
+    let each = [avg_ns, med_ns, min_ns, max_ns, stddev_ns];
+    row(function.name.as_str().into(), (function.total_ns, total_ns), function.calls, each)
+}
+
+fn row(name: Cell, (part_ns, all_ns): (u64, u128), count: u64, each: [u64; 5]) -> Vec<Cell> {
+    let first = [name, Cell::Share(part_ns.into(), all_ns), Cell::Micros(part_ns), Cell::Count(count)];
+    first.into_iter().chain(each.map(Cell::Micros)).collect()
 }
