@@ -16,9 +16,9 @@ const MOST_CALLS: usize = 1 << 19;
 const MOST_NUMBERS: usize = 1 << 19;
 /// The most works that wait for the record of their call.
 const MOST_WAITING: usize = 1 << 16;
-/// The most threads of a process that are told apart by their calls.
+/// The most threads of a process that are found by the times of their calls, where CUPTI has other thread ids.
 const MOST_THREADS: usize = 1024;
-/// The most processes whose programs are told apart.
+/// The most processes for which gpurec remembers when they ended or executed another program.
 const MOST_PROGRAMS: usize = 1 << 16;
 const MOST_UNNAMED: usize = 1 << 12;
 /// After this time without a record of its call, work is written without it.

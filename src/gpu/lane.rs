@@ -161,6 +161,7 @@ fn make_folder() -> Result<PathBuf> {
     let mut failed = None;
     for place in places.filter(|place| place.as_os_str().len() <= LONGEST_FOLDER) {
         remove_left(&place);
+        // mkdtemp() replaces the six letters.
         match nix::unistd::mkdtemp(&place.join(format!("{FOLDER}XXXXXX"))) {
             Ok(folder) => match write_library(&folder) {
                 Ok(()) => return Ok(folder),
@@ -298,6 +299,7 @@ mod tests {
 
     #[test]
     fn folders_of_killed_recorders_are_removed() {
+        // As above.
         let place = nix::unistd::mkdtemp(&std::env::temp_dir().join("gpurec-test-XXXXXX")).unwrap();
         let folder = |name: &str| {
             let folder = place.join(name);

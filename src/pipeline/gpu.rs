@@ -66,7 +66,7 @@ impl Process {
     }
 }
 
-/// The user is told in one sentence why a process's work is not recorded.
+/// Prints one sentence for the user: why the GPU work of a process is not recorded.
 pub type Say = Box<dyn Fn(&str) + Send>;
 
 pub struct Gpu {

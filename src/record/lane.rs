@@ -1,6 +1,6 @@
 //! `--gpu` in a recording of a command: the library in the command's environment, the rings of its processes. In: the
 //! configuration, the environment. Out: what the worker reads; one line to the user for each thing that `--gpu` cannot do.
-//! The recording goes on without the GPU's work in any case.
+//! Whatever fails here, the recording continues without GPU work.
 
 use anyhow::Result;
 use libbpf_rs::{MapCore, MapFlags};
