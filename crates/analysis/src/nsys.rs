@@ -5,63 +5,67 @@ use crate::figures::Function;
 use crate::gpu::figures::GpuKernelFigures;
 use crate::table::{Cell, Column, long, number};
 
-const FUNCTION: [Column; 9] = [
-    long("Name", "name"),
-    number("Time (%)", "time_percent"),
-    number("Total (us)", "total_ns"),
-    number("Calls", "calls"),
-    number("Avg (us)", "avg_ns"),
-    number("Med (us)", "med_ns"),
-    number("Min (us)", "min_ns"),
-    number("Max (us)", "max_ns"),
-    number("StdDev (us)", "stddev_ns"),
-];
+const NAME: Column = long("Name", "name");
 
-const KERNEL: [Column; 9] = {
-    let mut columns = FUNCTION;
-    columns[2] = number("GPU time (us)", "total_ns");
-    columns[3] = number("Instances", "instances");
-    columns
-};
+/// Of a function's or a kernel's times, without its name.
+const fn times(total: &'static str, count: (&'static str, &'static str)) -> [Column; 8] {
+    [
+        number("Time (%)", "time_percent"),
+        number(total, "total_ns"),
+        number(count.0, count.1),
+        number("Avg (us)", "avg_ns"),
+        number("Med (us)", "med_ns"),
+        number("Min (us)", "min_ns"),
+        number("Max (us)", "max_ns"),
+        number("StdDev (us)", "stddev_ns"),
+    ]
+}
 
 /// The columns of functions, followed by more. ALL is the number of both.
 pub const fn columns<const MORE: usize, const ALL: usize>(more: [Column; MORE]) -> [Column; ALL] {
-    followed(FUNCTION, more)
+    joined([&[NAME], &times("Total (us)", ("Calls", "calls")), &more])
 }
 
-/// The columns of kernels, in the same way.
+/// The columns of kernels. The name is the last one, as in nsys: those of templates have hundreds of letters.
 pub const fn kernel_columns<const MORE: usize, const ALL: usize>(more: [Column; MORE]) -> [Column; ALL] {
-    followed(KERNEL, more)
+    joined([&times("GPU time (us)", ("Instances", "instances")), &more, &[NAME]])
 }
 
-const fn followed<const MORE: usize, const ALL: usize>(
-    first: [Column; 9],
-    more: [Column; MORE],
-) -> [Column; ALL] {
-    let mut all = [first[0]; ALL];
-    let mut at = 0;
-    while at < ALL {
-        all[at] = if at < first.len() { first[at] } else { more[at - first.len()] };
-        at += 1;
+const fn joined<const ALL: usize>(parts: [&[Column]; 3]) -> [Column; ALL] {
+    let mut all = [NAME; ALL];
+    let (mut part, mut at) = (0, 0);
+    while part < parts.len() {
+        let mut of_part = 0;
+        while of_part < parts[part].len() {
+            all[at] = parts[part][of_part];
+            (of_part, at) = (of_part + 1, at + 1);
+        }
+        part += 1;
     }
     all
 }
 
-/// The cells of a row. `total_ns` is the GPU time of all kernels.
-pub fn kernel_cells(kernel: &GpuKernelFigures, total_ns: u128) -> Vec<Cell> {
+/// The cells of a row, with those of more columns. `total_ns` is the GPU time of all kernels.
+pub fn kernel_cells(
+    kernel: &GpuKernelFigures,
+    total_ns: u128,
+    more: impl IntoIterator<Item = Cell>,
+) -> Vec<Cell> {
     let GpuKernelFigures { avg_ns, med_ns, min_ns, max_ns, stddev_ns, .. } = *kernel;
     let each = [avg_ns, med_ns, min_ns, max_ns, stddev_ns];
-    row(Cell::Kernel(kernel.name.clone()), (kernel.total_ns, total_ns), kernel.instances, each)
+    let times = cells_of((kernel.total_ns, total_ns), kernel.instances, each);
+    times.chain(more).chain([Cell::Kernel(kernel.name.clone())]).collect()
 }
 
 /// The cells of a row. `total_ns` is the time of all functions.
 pub fn cells(function: &Function, total_ns: u128) -> Vec<Cell> {
     let Function { avg_ns, med_ns, min_ns, max_ns, stddev_ns, .. } = *function;
     let each = [avg_ns, med_ns, min_ns, max_ns, stddev_ns];
-    row(function.name.as_str().into(), (function.total_ns, total_ns), function.calls, each)
+    let name = function.name.as_str().into();
+    [name].into_iter().chain(cells_of((function.total_ns, total_ns), function.calls, each)).collect()
 }
 
-fn row(name: Cell, (part_ns, all_ns): (u64, u128), count: u64, each: [u64; 5]) -> Vec<Cell> {
-    let first = [name, Cell::Share(part_ns.into(), all_ns), Cell::Micros(part_ns), Cell::Count(count)];
-    first.into_iter().chain(each.map(Cell::Micros)).collect()
+fn cells_of((part_ns, all_ns): (u64, u128), count: u64, each: [u64; 5]) -> impl Iterator<Item = Cell> {
+    let first = [Cell::Share(part_ns.into(), all_ns), Cell::Micros(part_ns), Cell::Count(count)];
+    first.into_iter().chain(each.map(Cell::Micros))
 }

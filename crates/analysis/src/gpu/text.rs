@@ -117,9 +117,7 @@ pub fn kernel_table(gpu: &GpuFigures) -> Table {
     let total = gpu.kernels.iter().map(|kernel| u128::from(kernel.total_ns)).sum();
     let mut table = Table::new("kernels", "kernels", KERNEL);
     for kernel in &gpu.kernels {
-        let mut cells = nsys::kernel_cells(kernel, total);
-        cells.push(Cell::optional(kernel.queued_med_ns, Cell::Micros));
-        table.row(cells);
+        table.row(nsys::kernel_cells(kernel, total, [Cell::optional(kernel.queued_med_ns, Cell::Micros)]));
     }
     table.more(gpu.more_kernels);
     table
