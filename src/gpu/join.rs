@@ -249,7 +249,7 @@ impl Join {
 
     /// CUPTI's record of a call.
     pub fn api(&mut self, of: Program, api: &Api, is_launch: bool, each: &mut dyn FnMut(Joined)) {
-        let call = match self.call_of(of, api) {
+        let call = match self.call_of(of, api, is_launch) {
             Caller::Call(call) => call,
             Caller::Several => {
                 if let Some(process) = self.processes.get_mut(&of).filter(|p| p.unnamed.len() < MOST_UNNAMED)
@@ -296,18 +296,18 @@ impl Join {
         waiting.into_iter().for_each(|one| each(Joined { pid: of.pid, work: one.work, name: one.name, by }));
     }
 
-    /// The recorded call around CUPTI's. A client may let CUPTI name threads as the C library does: then the one thread
-    /// that made such a call at that time is it, now and later.
-    fn call_of(&mut self, of: Program, api: &Api) -> Caller {
+    /// The recorded call that CUPTI has a record of. A client may let CUPTI name threads as the C library does: then the
+    /// one thread that made such a call at that time is it, now and later.
+    fn call_of(&mut self, of: Program, api: &Api, is_launch: bool) -> Caller {
         let Some(process) = self.processes.get_mut(&of) else { return Caller::Call(None) };
         let known = process.aliases.get(&api.tid).copied().unwrap_or(api.tid);
         if let Some(thread) = self.threads.get(&(of.pid, known)) {
-            return Caller::Call(thread.around(api.start));
+            return Caller::Call(thread.call_of(api, is_launch));
         }
         let threads = &self.threads;
         let around = |tid: u32| {
-            let call = threads.get(&(of.pid, tid))?.around(api.start)?;
-            (call.end >= api.end).then_some((tid, call))
+            let call = threads.get(&(of.pid, tid))?.call_of(api, is_launch)?;
+            (call.begin > api.start || call.end >= api.end).then_some((tid, call))
         };
         // A thread has one other name.
         let unnamed =
@@ -384,6 +384,15 @@ impl Join {
 }
 
 impl Thread {
+    /// CUPTI has a record of the runtime's call alone, and the driver's call within it is the inner one. Of a runtime
+    /// without hooks, as it is linked into cuDNN and cuBLAS, only that one is recorded.
+    fn call_of(&self, api: &Api, is_launch: bool) -> Option<Call> {
+        let before = self.calls.partition_point(|call| call.begin <= api.end);
+        let mut within = self.calls.range(..before).rev().take_while(|call| call.begin > api.start);
+        let ended = |call: &&Call| call.end <= api.end && call.is_launch == is_launch;
+        within.by_ref().take(MOST_AROUND).find(ended).copied().or_else(|| self.around(api.start))
+    }
+
     /// The innermost call that was open at a time.
     fn around(&self, time: u64) -> Option<Call> {
         let after = self.calls.partition_point(|call| call.begin <= time);

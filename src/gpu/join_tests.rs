@@ -62,6 +62,32 @@ fn work_belongs_to_the_innermost_call_in_any_order() {
 }
 
 #[test]
+fn the_call_within_a_record_of_the_runtime_is_the_inner_one() {
+    let (mut join, mut out) = (Join::default(), Out::default());
+    join.watch(5);
+    // A hooked runtime around it, and one without hooks that also copies before it launches.
+    for (id, begin, end, is_launch) in [
+        (1, 100, 200, true),
+        (2, 120, 150, true),
+        (3, 310, 320, false),
+        (4, 330, 350, true),
+        (5, 500, 540, true),
+    ] {
+        join.begin(5, 6, begin, id, is_launch);
+        join.end(5, 6, end, id, true);
+    }
+    // The last is of a driver's call.
+    for (start, end, correlation) in [(110, 190, 1), (300, 400, 2), (510, 530, 3)] {
+        join.api(of(5), &api(6, start, end, correlation), true, &mut out.take());
+        join.work(0, of(5), kernel(correlation, 1000), None, &mut out.take());
+    }
+    assert_eq!(out.0, [(1, Some(2), Some(150)), (2, Some(4), Some(350)), (3, Some(5), Some(540))]);
+    join.api(of(5), &api(6, 300, 400, 4), false, &mut out.take());
+    join.work(0, of(5), kernel(4, 1000), None, &mut out.take());
+    assert_eq!(out.0.last(), Some(&(4, Some(3), Some(320))));
+}
+
+#[test]
 fn threads_and_processes_are_told_apart() {
     let (mut join, mut out) = (Join::default(), Out::default());
     join.watch(5);
