@@ -393,6 +393,24 @@ fn a_profiler_of_the_programs_own_gets_cupti() {
     });
 }
 
+/// It begins in the middle of the work, while CUPTI holds a buffer of gpurec's library.
+#[test]
+fn a_profiler_that_comes_later_loses_no_record() {
+    live(|room| {
+        let library = format!("{LIBRARIES}/libcupti.so.13");
+        let runtime = format!("{LIBRARIES}/libcudart.so.13");
+        let path = format!("-Wl,-rpath,{LIBRARIES}");
+        for (binding, version) in [("-Wl,-z,now", "13.0"), ("-Wl,-z,lazy", "12.4")] {
+            let program = room.compile("taken.c", "taken", &[&runtime, &library, &path, binding]);
+            let gpu = record(room, &["--gpu"], &[("", version)], &[&program, "2", "200"]);
+            gpu.done.exited(0).said("another client of CUPTI in process ");
+            let (lane, all) = (gpu.lines().len(), gpu.log.delivered().count());
+            assert!(lane > 100 && lane < all, "{lane} of {all}");
+            assert_eq!(gpu.done.text().trim(), format!("given {}, calls 0, dropped 0", all - lane));
+        }
+    });
+}
+
 #[test]
 fn no_end_at_any_instant_does_harm() {
     end_at_random_instants(30);

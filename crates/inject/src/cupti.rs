@@ -2,8 +2,8 @@
 //! sets and graphs, and of the calls that submit them.
 //!
 //! It subscribes only to learn whether another client does already, and ends the subscription at once: CUPTI has one, and
-//! a profiler that the program itself starts later shall get it. Such a profiler then replaces the functions below, and
-//! takes the records from there on; the recorder sees that from outside.
+//! a profiler that the program itself starts later shall get it. Such a profiler then replaces the functions below (way.rs),
+//! and takes the records from there on; the recorder sees that from outside.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::transmute;
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::Failed;
 use crate::shape::{self, step};
-use crate::{buffers, find, ring, system};
+use crate::{buffers, find, ring, system, way};
 
 /// The kinds of records that are asked for.
 const KINDS: [u32; 4] = [10, 1, 22, 2];
@@ -23,9 +23,12 @@ const GRAPH: u32 = 51;
 const BY_FUNCTION: u32 = 24;
 /// The thread ids of Linux, not those of pthreads.
 const GETTID: u32 = 1;
+/// CUPTI's own choice.
+const ANY_THREAD_ID: u32 = 0;
 /// Attribute: each thread has buffers of its own. From 13 on that is so unless it is set to 0.
 const PER_THREAD_BUFFERS: u32 = 9;
 const FLUSH_EVERY_MS: u32 = 1000;
+const NEVER: u32 = 0;
 const FORCED: u32 = 1;
 /// The driver is too old for this libcupti, or there is none.
 const NOT_INITIALISED: c_int = 15;
@@ -43,6 +46,7 @@ static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static DROPPED: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static FLUSH: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static VERSION: AtomicU32 = AtomicU32::new(0);
+static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 #[derive(Clone, Copy)]
 struct Library(*mut c_void);
@@ -101,14 +105,15 @@ unsafe fn begin_with(library: Library, graphs: bool) -> Result<(), Failed> {
         let clock: unsafe extern "C" fn(extern "C" fn() -> u64) -> c_int =
             transmute(library.get(c"cuptiActivityRegisterTimestampCallback")?);
         check(step::CLOCK, clock(system::monotonic))?;
-        let thread_ids: Number = transmute(library.get(c"cuptiSetThreadIdType")?);
-        thread_ids(GETTID);
+        library.get(c"cuptiSetThreadIdType")?;
+        set(library, c"cuptiSetThreadIdType", GETTID);
         one_set_of_buffers(library);
         DROPPED.store(dropped, Ordering::Relaxed);
         FLUSH.store(flush, Ordering::Relaxed);
         NEXT.store(next, Ordering::Release);
-        let callbacks: unsafe extern "C" fn(Request, Complete) -> c_int =
-            transmute(library.get(c"cuptiActivityRegisterCallbacks")?);
+        LIBRARY.store(library.0, Ordering::Release);
+        let register = library.get(way::FUNCTION)?;
+        let callbacks: unsafe extern "C" fn(Request, Complete) -> c_int = transmute(register);
         let enabled = check(step::CALLBACKS, callbacks(buffers::request, buffers::complete))
             .and_then(|()| enable(library, version, graphs));
         if enabled.is_err() {
@@ -116,12 +121,31 @@ unsafe fn begin_with(library: Library, graphs: bool) -> Result<(), Failed> {
             disable(library);
         }
         enabled?;
-        if let Ok(period) = library.get(c"cuptiActivityFlushPeriod") {
-            let period: Number = transmute(period);
-            period(FLUSH_EVERY_MS);
-        }
+        set(library, c"cuptiActivityFlushPeriod", FLUSH_EVERY_MS);
+        way::watch(register);
     }
     Ok(())
+}
+
+/// Where CUPTI has the function.
+unsafe fn set(library: Library, name: &core::ffi::CStr, value: u32) {
+    if let Ok(function) = library.get(name) {
+        // SAFETY: CUPTI's own function.
+        unsafe { transmute::<*mut c_void, Number>(function)(value) };
+    }
+}
+
+/// Another client takes CUPTI over: all records up to now, and then everything as this library has found it. The clock
+/// stays, because CUPTI does not tell which one it had.
+pub fn give_up() {
+    let library = Library(LIBRARY.load(Ordering::Acquire));
+    flush();
+    // SAFETY: the library that `begin_with` used.
+    unsafe {
+        disable(library);
+        set(library, c"cuptiActivityFlushPeriod", NEVER);
+        set(library, c"cuptiSetThreadIdType", ANY_THREAD_ID);
+    }
 }
 
 unsafe fn try_subscription(library: Library) -> Result<(), Failed> {
@@ -153,8 +177,12 @@ unsafe fn one_set_of_buffers(library: Library) {
     }
 }
 
-/// After a failure nothing shall be left that costs the process time.
+/// Nothing shall be left that costs the process time, or that another client did not ask for.
 unsafe fn disable(library: Library) {
+    if VERSION.load(Ordering::Relaxed) >= BY_FUNCTION {
+        // SAFETY: CUPTI's own functions.
+        unsafe { functions(library, false) };
+    }
     let Ok(disable) = library.get(c"cuptiActivityDisable") else { return };
     // SAFETY: CUPTI's own function.
     let disable: Number = unsafe { transmute(disable) };
@@ -174,12 +202,7 @@ unsafe fn enable(library: Library, version: u32, graphs: bool) -> Result<(), Fai
         for kind in KINDS {
             check(step::ENABLE, enable(kind))?;
         }
-        let mut enabled = false;
-        if version >= BY_FUNCTION {
-            enabled |= each_function(library.get(c"cuptiActivityEnableDriverApi"), &shape::DRIVER);
-            enabled |= each_function(library.get(c"cuptiActivityEnableRuntimeApi"), &shape::RUNTIME);
-        }
-        if !enabled {
+        if version < BY_FUNCTION || !functions(library, true) {
             check(step::ENABLE, enable(DRIVER))?;
             check(step::ENABLE, enable(RUNTIME))?;
         }
@@ -187,8 +210,17 @@ unsafe fn enable(library: Library, version: u32, graphs: bool) -> Result<(), Fai
     Ok(())
 }
 
-/// False if none could be enabled. A version may not know some of the functions.
-unsafe fn each_function(enable: Result<*mut c_void, Failed>, ranges: &[(u16, u16)]) -> bool {
+/// Asks for records of the calls that submit work, or no longer. False if there will be none.
+unsafe fn functions(library: Library, on: bool) -> bool {
+    // SAFETY: CUPTI's own functions.
+    unsafe {
+        let driver = each_function(library.get(c"cuptiActivityEnableDriverApi"), &shape::DRIVER, on);
+        each_function(library.get(c"cuptiActivityEnableRuntimeApi"), &shape::RUNTIME, on) | driver
+    }
+}
+
+/// A version may not know some of the functions.
+unsafe fn each_function(enable: Result<*mut c_void, Failed>, ranges: &[(u16, u16)], on: bool) -> bool {
     let Ok(enable) = enable else { return false };
     // SAFETY: CUPTI's own function.
     let enable: Function = unsafe { transmute(enable) };
@@ -196,7 +228,7 @@ unsafe fn each_function(enable: Result<*mut c_void, Failed>, ranges: &[(u16, u16
     for (first, last) in ranges {
         for function in *first..=*last {
             // SAFETY: plain integers.
-            any |= unsafe { enable(u32::from(function), 1) } == 0;
+            any |= unsafe { enable(u32::from(function), on.into()) } == 0;
         }
     }
     any

@@ -20,6 +20,7 @@ mod ring;
 #[allow(dead_code)] // The recorder uses the rest.
 mod shape;
 mod system;
+mod way;
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -84,8 +85,9 @@ impl Failed {
 /// Asks CUPTI for all that it has. Nothing is ended: that has crashed processes. If the recorder reads no more, or has
 /// seen that another client took CUPTI over, nothing is asked for: that client's functions may be gone by now.
 extern "C" fn at_exit(_: *mut c_void) {
-    if let Some(header) =
-        ring::header().filter(|header| is_owner() && header.stop.load(Ordering::Acquire) == 0)
+    if let Some(header) = ring::header()
+        .filter(|header| is_owner() && header.stop.load(Ordering::Acquire) == 0)
+        .filter(|_| !way::is_given_up())
     {
         cupti::flush();
         header.flushed.store(1, Ordering::Release);

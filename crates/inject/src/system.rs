@@ -18,6 +18,12 @@ unsafe extern "C" {
         fd: c_int,
         offset: c_long,
     ) -> *mut c_void;
+    pub fn mprotect(at: *mut c_void, length: usize, protection: c_int) -> c_int;
+    pub fn dl_iterate_phdr(
+        each: unsafe extern "C" fn(*const Module, usize, *mut c_void) -> c_int,
+        data: *mut c_void,
+    ) -> c_int;
+    fn sysconf(name: c_int) -> c_long;
     pub fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int;
     pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     pub fn connect(fd: c_int, address: *const Address, length: c_uint) -> c_int;
@@ -35,6 +41,28 @@ unsafe extern "C" {
     #[link_name = "pause"]
     fn wait_for_a_signal() -> c_int;
     fn clock_gettime(clock: c_int, to: *mut Time) -> c_int;
+}
+
+/// The beginning of struct dl_phdr_info.
+#[repr(C)]
+pub struct Module {
+    pub base: usize,
+    pub name: *const c_char,
+    pub headers: *const ProgramHeader,
+    pub count: u16,
+}
+
+/// Elf64_Phdr.
+#[repr(C)]
+pub struct ProgramHeader {
+    pub kind: u32,
+    flags: u32,
+    offset: u64,
+    pub address: u64,
+    physical: u64,
+    bytes_in_file: u64,
+    pub bytes: u64,
+    align: u64,
 }
 
 #[repr(C)]
@@ -86,6 +114,7 @@ pub const RECEIVE_WITHIN: c_int = 20;
 pub const SEND_WITHIN: c_int = 21;
 pub const CLOSE_ON_EXEC: c_int = 0x4000_0000;
 
+pub const READ: c_int = 1;
 pub const READ_AND_WRITE: c_int = 3;
 pub const SHARED: c_int = 1;
 pub const NOT_IN_CHILDREN: c_int = 10;
@@ -95,6 +124,12 @@ pub const LAZY: c_int = 1;
 pub const ONLY_IF_LOADED: c_int = 4;
 
 pub const OPEN_READ: c_int = 0o2000000;
+
+/// The size of a page.
+pub fn page() -> usize {
+    // SAFETY: a plain integer: _SC_PAGESIZE of glibc and musl.
+    usize::try_from(unsafe { sysconf(30) }).unwrap_or(4096)
+}
 
 pub fn pid() -> c_int {
     // SAFETY: it takes nothing.

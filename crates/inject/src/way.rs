@@ -1,0 +1,204 @@
+//! Gives CUPTI up to a client that comes later, such as torch.profiler. In: the modules of the process. Out: where one is
+//! linked against libcupti, its call of `cuptiActivityRegisterCallbacks` leads here first. CUPTI then delivers all that
+//! it has, so that it keeps no buffer of this library: the other client would be given that one, with the first records of
+//! its own in it, would not know it and drop it.
+//! Not here: a client that finds the function by dlsym.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::transmute;
+use core::ptr::null_mut;
+use core::slice;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use crate::{cupti, is_owner, system};
+
+pub const FUNCTION: &core::ffi::CStr = c"cuptiActivityRegisterCallbacks";
+const LIBRARY: &[u8] = b"libcupti.so";
+
+static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+pub fn is_given_up() -> bool {
+    GIVEN_UP.load(Ordering::Acquire)
+}
+
+/// What the other client calls instead of CUPTI's function.
+extern "C" fn register(request: *mut c_void, complete: *mut c_void) -> c_int {
+    if is_owner() && !GIVEN_UP.swap(true, Ordering::AcqRel) {
+        cupti::give_up();
+    }
+    // SAFETY: CUPTI's function; `watch` has set it before it led any call here.
+    unsafe {
+        type Register = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+        transmute::<*mut c_void, Register>(REAL.load(Ordering::Acquire))(request, complete)
+    }
+}
+
+/// Of all modules that are loaded now.
+pub fn watch(real: *mut c_void) {
+    REAL.store(real, Ordering::Release);
+    // SAFETY: a function of this library, which keeps nothing that it is given.
+    unsafe { system::dl_iterate_phdr(each, null_mut()) };
+}
+
+unsafe extern "C" fn each(module: *const system::Module, _: usize, _: *mut c_void) -> c_int {
+    // SAFETY: the C library describes a module that stays loaded while it calls this.
+    unsafe {
+        let module = &*module;
+        if let Some(linked) = Linked::of(module) {
+            linked.redirect();
+        }
+    }
+    0
+}
+
+const LOAD: u32 = 1;
+const DYNAMIC: u32 = 2;
+/// Read only once the module is relocated.
+const READ_ONLY: u32 = 0x6474_e552;
+
+const NEEDED: i64 = 1;
+const SLOTS_SIZE: i64 = 2;
+const STRINGS: i64 = 5;
+const SYMBOLS: i64 = 6;
+const RELOCATIONS: i64 = 7;
+const RELOCATIONS_SIZE: i64 = 8;
+const SLOTS: i64 = 23;
+
+/// Relocations that take the address of a function.
+#[cfg(target_arch = "x86_64")]
+const TAKES_ADDRESS: [u32; 2] = [6, 7];
+#[cfg(not(target_arch = "x86_64"))]
+const TAKES_ADDRESS: [u32; 2] = [1025, 1026];
+
+#[repr(C)]
+struct Relocation {
+    offset: u64,
+    kind: u32,
+    symbol: u32,
+    addend: i64,
+}
+
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    rest: [u32; 5],
+}
+
+/// A module that is linked against libcupti.
+struct Linked<'a> {
+    base: usize,
+    headers: &'a [system::ProgramHeader],
+    strings: *const c_char,
+    symbols: *const Symbol,
+    relocations: [&'a [Relocation]; 2],
+}
+
+impl<'a> Linked<'a> {
+    unsafe fn of(module: &'a system::Module) -> Option<Linked<'a>> {
+        // SAFETY: as the dynamic linker itself reads them.
+        unsafe {
+            let headers = slice::from_raw_parts(module.headers, module.count.into());
+            let dynamic = headers.iter().find(|header| header.kind == DYNAMIC)?;
+            let mut entry = (module.base + dynamic.address as usize) as *const (i64, u64);
+            let first = entry;
+            let mut values = [0u64; 24];
+            while (*entry).0 != 0 {
+                let (tag, value) = *entry;
+                if tag != NEEDED
+                    && let Some(known) = usize::try_from(tag).ok().and_then(|tag| values.get_mut(tag))
+                {
+                    *known = value;
+                }
+                entry = entry.add(1);
+            }
+            // glibc has added the base already; others have not.
+            let at = |tag: i64| match values[tag as usize] as usize {
+                0 => None,
+                value if value < module.base => Some(module.base + value),
+                value => Some(value),
+            };
+            let strings = at(STRINGS)? as *const c_char;
+            let mut entry = first;
+            while !((*entry).0 == NEEDED && is_libcupti(strings.add((*entry).1 as usize))) {
+                if (*entry).0 == 0 {
+                    return None;
+                }
+                entry = entry.add(1);
+            }
+            let table = |tag, size: i64| match at(tag) {
+                None => &[][..],
+                Some(table) => slice::from_raw_parts(
+                    table as *const Relocation,
+                    values[size as usize] as usize / size_of::<Relocation>(),
+                ),
+            };
+            let relocations = [table(SLOTS, SLOTS_SIZE), table(RELOCATIONS, RELOCATIONS_SIZE)];
+            Some(Linked {
+                base: module.base,
+                headers,
+                strings,
+                symbols: at(SYMBOLS)? as *const Symbol,
+                relocations,
+            })
+        }
+    }
+
+    unsafe fn redirect(&self) {
+        for relocation in self.relocations.into_iter().flatten() {
+            // SAFETY: the module's own tables.
+            unsafe {
+                if TAKES_ADDRESS.contains(&relocation.kind) {
+                    let name = (*self.symbols.add(relocation.symbol as usize)).name;
+                    if same(self.strings.add(name as usize), FUNCTION.as_ptr()) {
+                        self.lead(self.base + relocation.offset as usize);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The slot at an address, unless it leads to another library's function.
+    unsafe fn lead(&self, slot: usize) {
+        let inside = |header: &system::ProgramHeader, address: usize| {
+            let first = self.base + header.address as usize;
+            (first..first + header.bytes as usize).contains(&address)
+        };
+        let any =
+            |kind, address| self.headers.iter().any(|header| header.kind == kind && inside(header, address));
+        // SAFETY: a slot of the module, by its own tables.
+        let pointer = unsafe { &*(slot as *const AtomicPtr<c_void>) };
+        let leads_to = pointer.load(Ordering::Acquire);
+        // Not looked up yet: it leads to the module's own code.
+        if leads_to != REAL.load(Ordering::Acquire) && !any(LOAD, leads_to as usize) {
+            return;
+        }
+        let own: *mut c_void = (register as extern "C" fn(*mut c_void, *mut c_void) -> c_int) as *mut c_void;
+        if any(READ_ONLY, slot) {
+            let page = system::page();
+            let at = (slot & !(page - 1)) as *mut c_void;
+            // SAFETY: a page of the module, which it only reads.
+            unsafe {
+                if system::mprotect(at, page, system::READ_AND_WRITE) == 0 {
+                    pointer.store(own, Ordering::Release);
+                    system::mprotect(at, page, system::READ);
+                }
+            }
+        } else {
+            pointer.store(own, Ordering::Release);
+        }
+    }
+}
+
+unsafe fn is_libcupti(name: *const c_char) -> bool {
+    // SAFETY: a terminated string; a byte that differs ends it.
+    LIBRARY.iter().enumerate().all(|(at, byte)| unsafe { *name.add(at) } as u8 == *byte)
+}
+
+unsafe fn same(one: *const c_char, other: *const c_char) -> bool {
+    // SAFETY: terminated strings.
+    (0..).find_map(|at| unsafe {
+        let (one, other) = (*one.add(at), *other.add(at));
+        (one != other || one == 0).then_some(one == other)
+    }) == Some(true)
+}
