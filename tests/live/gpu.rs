@@ -406,6 +406,7 @@ fn a_profiler_that_comes_later_loses_no_record() {
             gpu.done.exited(0).said("another client of CUPTI in process ");
             let (lane, all) = (gpu.lines().len(), gpu.log.delivered().count());
             assert!(lane > 100 && lane < all, "{lane} of {all}");
+            assert_eq!(gpu.reason("no_times"), 0);
             assert_eq!(gpu.done.text().trim(), format!("given {}, calls 0, dropped 0", all - lane));
         }
     });

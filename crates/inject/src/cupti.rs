@@ -29,6 +29,7 @@ const ANY_THREAD_ID: u32 = 0;
 const PER_THREAD_BUFFERS: u32 = 9;
 const FLUSH_EVERY_MS: u32 = 1000;
 const NEVER: u32 = 0;
+const NOT_FORCED: u32 = 0;
 const FORCED: u32 = 1;
 /// The driver is too old for this libcupti, or there is none.
 const NOT_INITIALISED: c_int = 15;
@@ -112,8 +113,8 @@ unsafe fn begin_with(library: Library, graphs: bool) -> Result<(), Failed> {
         FLUSH.store(flush, Ordering::Relaxed);
         NEXT.store(next, Ordering::Release);
         LIBRARY.store(library.0, Ordering::Release);
-        let register = library.get(way::FUNCTION)?;
-        let callbacks: unsafe extern "C" fn(Request, Complete) -> c_int = transmute(register);
+        let callbacks: unsafe extern "C" fn(Request, Complete) -> c_int =
+            transmute(library.get(c"cuptiActivityRegisterCallbacks")?);
         let enabled = check(step::CALLBACKS, callbacks(buffers::request, buffers::complete))
             .and_then(|()| enable(library, version, graphs));
         if enabled.is_err() {
@@ -122,7 +123,7 @@ unsafe fn begin_with(library: Library, graphs: bool) -> Result<(), Failed> {
         }
         enabled?;
         set(library, c"cuptiActivityFlushPeriod", FLUSH_EVERY_MS);
-        way::watch(register);
+        way::watch(&|name| library.get(name).unwrap_or(null_mut()));
     }
     Ok(())
 }
@@ -139,7 +140,9 @@ unsafe fn set(library: Library, name: &core::ffi::CStr, value: u32) {
 /// stays, because CUPTI does not tell which one it had.
 pub fn give_up() {
     let library = Library(LIBRARY.load(Ordering::Acquire));
-    flush();
+    // First those whose work is done, with all that CUPTI knows of them.
+    flush_with(NOT_FORCED);
+    flush_with(FORCED);
     // SAFETY: the library that `begin_with` used.
     unsafe {
         disable(library);
@@ -235,10 +238,14 @@ unsafe fn each_function(enable: Result<*mut c_void, Failed>, ranges: &[(u16, u16
 }
 
 pub fn flush() {
+    flush_with(FORCED);
+}
+
+fn flush_with(flag: u32) {
     let flush = FLUSH.load(Ordering::Acquire);
     if !flush.is_null() && is_set_up() {
         // SAFETY: CUPTI's own function.
-        unsafe { transmute::<*mut c_void, Number>(flush)(FORCED) };
+        unsafe { transmute::<*mut c_void, Number>(flush)(flag) };
     }
 }
 

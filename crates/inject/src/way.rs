@@ -1,5 +1,5 @@
 //! Gives CUPTI up to a client that comes later, such as torch.profiler. In: the modules of the process. Out: where one is
-//! linked against libcupti, its call of `cuptiActivityRegisterCallbacks` leads here first. CUPTI then delivers all that
+//! linked against libcupti, its first call that sets CUPTI up leads here. CUPTI then delivers all that
 //! it has, so that it keeps no buffer of this library: the other client would be given that one, with the first records of
 //! its own in it, would not know it and drop it.
 //! Not here: a client that finds the function by dlsym.
@@ -12,31 +12,52 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::{cupti, is_owner, system};
 
-pub const FUNCTION: &core::ffi::CStr = c"cuptiActivityRegisterCallbacks";
 const LIBRARY: &[u8] = b"libcupti.so";
 
-static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// A client calls one of them first. The clock too: CUPTI has no times for records that it still holds when that changes.
+const CLOCK: usize = 0;
+const CALLBACKS: usize = 1;
+const NAMES: [&core::ffi::CStr; 2] =
+    [c"cuptiActivityRegisterTimestampCallback", c"cuptiActivityRegisterCallbacks"];
+static REAL: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 pub fn is_given_up() -> bool {
     GIVEN_UP.load(Ordering::Acquire)
 }
 
-/// What the other client calls instead of CUPTI's function.
-extern "C" fn register(request: *mut c_void, complete: *mut c_void) -> c_int {
-    if is_owner() && !GIVEN_UP.swap(true, Ordering::AcqRel) {
-        cupti::give_up();
-    }
-    // SAFETY: CUPTI's function; `watch` has set it before it led any call here.
-    unsafe {
-        type Register = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
-        transmute::<*mut c_void, Register>(REAL.load(Ordering::Acquire))(request, complete)
+/// What the other client calls instead of CUPTI's functions.
+fn own(which: usize) -> *mut c_void {
+    match which {
+        CLOCK => clock as *mut c_void,
+        _ => callbacks as *mut c_void,
     }
 }
 
+extern "C" fn clock(function: *mut c_void) -> c_int {
+    // SAFETY: its prototype.
+    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(real(CLOCK))(function) }
+}
+
+extern "C" fn callbacks(request: *mut c_void, complete: *mut c_void) -> c_int {
+    type Register = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+    // SAFETY: its prototype.
+    unsafe { transmute::<*mut c_void, Register>(real(CALLBACKS))(request, complete) }
+}
+
+/// CUPTI's function, once CUPTI is given up. `watch` has set it before it led any call here.
+fn real(which: usize) -> *mut c_void {
+    if is_owner() && !GIVEN_UP.swap(true, Ordering::AcqRel) {
+        cupti::give_up();
+    }
+    REAL[which].load(Ordering::Acquire)
+}
+
 /// Of all modules that are loaded now.
-pub fn watch(real: *mut c_void) {
-    REAL.store(real, Ordering::Release);
+pub fn watch(find: &dyn Fn(&core::ffi::CStr) -> *mut c_void) {
+    for (real, name) in REAL.iter().zip(NAMES) {
+        real.store(find(name), Ordering::Release);
+    }
     // SAFETY: a function of this library, which keeps nothing that it is given.
     unsafe { system::dl_iterate_phdr(each, null_mut()) };
 }
@@ -150,8 +171,9 @@ impl<'a> Linked<'a> {
             unsafe {
                 if TAKES_ADDRESS.contains(&relocation.kind) {
                     let name = (*self.symbols.add(relocation.symbol as usize)).name;
-                    if same(self.strings.add(name as usize), FUNCTION.as_ptr()) {
-                        self.lead(self.base + relocation.offset as usize);
+                    let name = self.strings.add(name as usize);
+                    if let Some(which) = NAMES.iter().position(|known| same(name, known.as_ptr())) {
+                        self.lead(self.base + relocation.offset as usize, which);
                     }
                 }
             }
@@ -159,7 +181,7 @@ impl<'a> Linked<'a> {
     }
 
     /// The slot at an address, unless it leads to another library's function.
-    unsafe fn lead(&self, slot: usize) {
+    unsafe fn lead(&self, slot: usize, which: usize) {
         let inside = |header: &system::ProgramHeader, address: usize| {
             let first = self.base + header.address as usize;
             (first..first + header.bytes as usize).contains(&address)
@@ -170,22 +192,22 @@ impl<'a> Linked<'a> {
         let pointer = unsafe { &*(slot as *const AtomicPtr<c_void>) };
         let leads_to = pointer.load(Ordering::Acquire);
         // Not looked up yet: it leads to the module's own code.
-        if leads_to != REAL.load(Ordering::Acquire) && !any(LOAD, leads_to as usize) {
+        let real = REAL[which].load(Ordering::Acquire);
+        if real.is_null() || leads_to != real && !any(LOAD, leads_to as usize) {
             return;
         }
-        let own: *mut c_void = (register as extern "C" fn(*mut c_void, *mut c_void) -> c_int) as *mut c_void;
         if any(READ_ONLY, slot) {
             let page = system::page();
             let at = (slot & !(page - 1)) as *mut c_void;
             // SAFETY: a page of the module, which it only reads.
             unsafe {
                 if system::mprotect(at, page, system::READ_AND_WRITE) == 0 {
-                    pointer.store(own, Ordering::Release);
+                    pointer.store(own(which), Ordering::Release);
                     system::mprotect(at, page, system::READ);
                 }
             }
         } else {
-            pointer.store(own, Ordering::Release);
+            pointer.store(own(which), Ordering::Release);
         }
     }
 }
