@@ -50,11 +50,11 @@ TARGETS = {
 
 
 class Worker:
-    """gpu_work.py in a process."""
+    """gpu_work.py in a process, launched by itself or by a recorder."""
 
-    def __init__(self, bench, name, share, until):
+    def __init__(self, bench, name, words, until, recorder=()):
         self.errors = bench.folder / f"{name}.txt"
-        work = [sys.executable, "-B", Path(__file__).with_name("gpu_work.py"), share]
+        work = [*recorder, sys.executable, "-B", Path(__file__).with_name("gpu_work.py"), *words]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with open(self.errors, "w") as errors:
             self.process = bench.start(work, stderr=errors, text=True, **pipes)
@@ -133,8 +133,8 @@ def rounds(bench, programs, workers, tools, until):
 def processes(tools):
     """The processes that work, with names: one for torch.profiler alone, whose loops are shorter, since it works on its
     records for ten times as long; and one for all else."""
-    wanted = {"nothing": ("plain", 1)} if any(tool != PROFILER for tool in tools) else {}
-    return {**wanted, **({PROFILER: ("profiled", 0.5)} if PROFILER in tools else {})}
+    wanted = {"nothing": ("plain", [1])} if any(tool != PROFILER for tool in tools) else {}
+    return {**wanted, **({PROFILER: ("profiled", [0.5])} if PROFILER in tools else {})}
 
 
 def list_of_tools(bench):

@@ -1,7 +1,8 @@
-"""Work for a GPU, by PyTorch. In: what share of the usual length a loop has (1), and lines "run WORK" or "profile WORK"
-on standard input. Out: a JSON object a line; the
-first says what there is, each other one the seconds that a loop took, from synchronised to synchronised, warm. Run by
-gpu.py with the Python that has torch; needs nothing else of this tree.
+"""Work for a GPU, by PyTorch. In: what share of the usual length a loop has (1), which loops
+(launch,inference,training,cnn), of how many steps, as a JSON object by loop (as many as take that long); and lines on
+standard input: "run WORK", "profile WORK" (torch.profiler) or "profile-gpu WORK" (the same, without operators). Out: a
+JSON object a line; the first says what there is, each other one the seconds that a loop took, from synchronised to
+synchronised, warm. Run by gpu.py and gpu_launched.py with the Python that has torch; needs nothing else of this tree.
 """
 
 import itertools
@@ -17,7 +18,7 @@ os.dup2(2, 1)
 import torch  # noqa: E402
 
 # What a loop should take with nothing attached. torch.profiler needs ten times as long afterwards.
-SECONDS = {"launch": 0.15, "inference": 0.3, "training": 0.3, "cnn": 0.3}
+SECONDS = {"launch": 0.15, "inference": 0.3, "training": 0.3, "cnn": 0.3, "graphed": 0.15}
 
 
 def launch():
@@ -85,6 +86,20 @@ def cnn():
     return step
 
 
+def graphed():
+    """A graph of a hundred small kernels."""
+    numbers = torch.zeros(1024, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        numbers.add_(1.0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(100):
+            numbers.add_(1.0)
+    return graph.replay
+
+
 def timed(step, times):
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -103,9 +118,8 @@ def calibrated(step, seconds):
     return max(3, round(times * seconds / took))
 
 
-def profiled(step, times):
+def profiled(step, times, *kinds):
     """As a user has it on for a part of the run. What it does with its records afterwards is not in the time."""
-    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=kinds):
         return timed(step, times)
 
@@ -113,14 +127,19 @@ def profiled(step, times):
 def main():
     if not torch.cuda.is_available():
         sys.exit("torch sees no GPU")
-    steps = {work.__name__: work() for work in (launch, inference, training, cnn)}
-    share = float(sys.argv[1]) if len(sys.argv) > 1 else 1
-    times = {name: calibrated(step, share * SECONDS[name]) for name, step in steps.items()}
+    share, names, given = [*sys.argv[1:], *["1", "launch,inference,training,cnn", "{}"][len(sys.argv) - 1 :]]
+    works = {work.__name__: work for work in (launch, inference, training, cnn, graphed)}
+    steps = {name: works[name]() for name in names.split(",")}
+    given = json.loads(given)
+    times = {name: given.get(name) or calibrated(step, float(share) * SECONDS[name]) for name, step in steps.items()}
     about = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "steps": times}
     print(json.dumps(about), file=ANSWERS)
+    cpu, cuda = torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA
+    kinds = {"profile": [cpu, cuda], "profile-gpu": [cuda]}
     for line in sys.stdin:
         how, name = line.split()
-        took = (profiled if how == "profile" else timed)(steps[name], times[name])
+        step, count = steps[name], times[name]
+        took = profiled(step, count, *kinds[how]) if how in kinds else timed(step, count)
         print(json.dumps({"seconds": took}), file=ANSWERS)
 
 

@@ -1,5 +1,5 @@
-"""What recording costs PyTorch. In: scripts/bench --gpu. Out: its medians and figures as tables, and cost.csv with
-every sample; also of a benchmark that ended early.
+"""What recording costs PyTorch. In: scripts/bench, its parts on a GPU. Out: medians and figures as tables, and a CSV
+with every sample; also of a benchmark that ended early.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 
 from bench import gpu as bench_gpu
+from bench import gpu_launched
 
 from .frame import ROOT, Failed, ended, part
 
@@ -24,9 +25,22 @@ MS = bench_gpu.MS
 
 @part("cost", "Cost: PyTorch with gpurec, with --stacks, with torch.profiler")
 def cost(machine, section):
-    folder = machine.made / "cost"
+    tools = [tool for tool in TOOLS if machine.before or tool != bench_gpu.BEFORE]
+    words = ["--gpu", "--tools", ",".join(tools), *(["--before", machine.before] if machine.before else [])]
+    measured(machine, section, "cost", bench_gpu.WORKS, words)
+
+
+@part("lane-cost", "Cost of --gpu: PyTorch with gpurec, with --gpu, with torch.profiler")
+def lane_cost(machine, section):
+    section.say("torch.profiler records what runs on the GPU (CUDA activity only), and is on for the whole timed loop.")
+    measured(machine, section, "lane-cost", gpu_launched.WORKS, ["gpu-launched"])
+
+
+def measured(machine, section, name, works, words):
+    """Runs scripts/bench with these words."""
+    folder, kept = machine.made / name, machine.out / f"{name}.csv"
     with section.step("The benchmark"):
-        status, said = benchmark(machine, folder)
+        status, said = benchmark(machine, folder, words)
         rounds = [line for line in said.splitlines() if "round" in line or "steps a loop" in line or "left out" in line]
         section.block("\n".join(rounds) or said[-1000:])
         if status:
@@ -37,17 +51,17 @@ def cost(machine, section):
                 section.not_measured(f"scripts/bench ended early, with {status}: {said.strip()[-500:]}")
     with section.step("Medians"):
         samples = samples_of(folder / "bench/bench.csv")
-        shutil.copy(folder / "bench/bench.csv", machine.out / "cost.csv")
-        section.say("Every sample is in cost.csv. Milliseconds a step, the median of the rounds (number of rounds):")
-        medians(section, samples)
+        shutil.copy(folder / "bench/bench.csv", kept)
+        section.say(
+            f"Every sample is in {kept.name}. Milliseconds a step, the median of the rounds (number of rounds):"
+        )
+        medians(section, samples, works)
     with section.step("Figures"):
         figures(section, folder / "bench/figures.csv")
 
 
-def benchmark(machine, folder):
-    tools = [tool for tool in TOOLS if machine.before or tool != bench_gpu.BEFORE]
-    words = [sys.executable, ROOT / "scripts/bench", "--gpu", "--gpurec", machine.gpurec, "--rounds", ROUNDS]
-    words += ["--tools", ",".join(tools), *(["--before", machine.before] if machine.before else [])]
+def benchmark(machine, folder, words):
+    words = [sys.executable, ROOT / "scripts/bench", *words, "--gpurec", machine.gpurec, "--rounds", ROUNDS]
     log = machine.made / "bench.txt"
     with open(log, "w") as out:
         process = subprocess.Popen(
@@ -75,10 +89,10 @@ def samples_of(path):
     return samples
 
 
-def medians(section, samples):
+def medians(section, samples, works):
     tools = list(dict.fromkeys(tool for _, tool, what in samples if what == MS))
     rows = []
-    for work in bench_gpu.WORKS:
+    for work in works:
         cells = [samples.get((work, tool, MS)) for tool in tools]
         rows.append([work, *(f"{statistics.median(c):.4g} ({len(c)})" if c else "-" for c in cells)])
     section.table(["loop", *tools], rows)

@@ -1,15 +1,15 @@
-"""A small trace with stacks, for traces/. In: short recordings of cnn.py. Out: one that has at most 300 kB compressed.
+"""Small traces for traces/: with stacks, and with stacks and GPU work. In: short recordings of cnn.py. Out: of each
+one that has at most 300 kB compressed.
 
 The import of PyTorch makes ten times as many calls as a few steps. So the first that fits is taken of: all of it; what
 comes after the import, by --pid; and all but registrations and queries, which costs the trace its devices.
 """
 
 import json
-import subprocess
-import sys
-import time
+import re
 
-from .frame import LONGEST, PROGRAMS, Failed, ended, part, tail
+from .frame import Failed, part
+from .running import recorded_while_running
 
 LIMIT = 300_000
 STEPS = [12, 4, 2]
@@ -40,57 +40,56 @@ SKIPPED = [
 @part("trace", "A small trace for traces/")
 def trace(machine, section):
     with section.step(f"cnn.py, at most {LIMIT} bytes"):
-        for name, record in {"all": whole, "after the import": after_import, "without registrations": skipping}.items():
-            for steps in STEPS:
-                made = record(machine, str(steps))
-                size = made.stat().st_size
-                section.say(f"{steps} steps, {name}: {size} bytes.")
-                if size <= LIMIT:
-                    keep(machine, section, made)
-                    return
-        raise Failed(f"even {STEPS[-1]} steps take more than {LIMIT} bytes")
+        ways = {"all": whole, "after the import": after_import, "without registrations": skipping}
+        keep(machine, section, fitting(machine, section, ways, "--stacks"), NAME)
 
 
-def whole(machine, steps):
-    return machine.record("cnn", "cnn", steps, suffix=".jsonl.zst").trace
+@part("gpu-trace", "A small trace with GPU work for traces/")
+def gpu_trace(machine, section):
+    with section.step(f"cnn.py with --gpu, at most {LIMIT} bytes"):
+        ways = {"all": whole, "without registrations": skipping}
+        made = fitting(machine, section, ways, "--stacks", "--gpu")
+        model = re.search(r"\b[A-Z]+\d+\w*", section.about)
+        path = keep(machine, section, made, f"torch_gpu_{model[0].lower() if model else 'unknown'}.jsonl.zst")
+        of_gpu(machine, section, path)
 
 
-def skipping(machine, steps):
-    options = ["--stacks", *(word for name in SKIPPED for word in ("--skip", name))]
+def fitting(machine, section, ways, *options):
+    """The first recording that is small enough."""
+    for name, way in ways.items():
+        for steps in STEPS:
+            made = way(machine, steps, *options)
+            size = made.stat().st_size
+            section.say(f"{steps} steps, {name}: {size} bytes.")
+            if size <= LIMIT:
+                return made
+    raise Failed(f"even {STEPS[-1]} steps take more than {LIMIT} bytes")
+
+
+def whole(machine, steps, *options):
     return machine.record("cnn", "cnn", steps, options=options, suffix=".jsonl.zst").trace
 
 
-def after_import(machine, steps):
+def after_import(machine, steps, *options):
     made = machine.made / "attached.jsonl.zst"
-    made.unlink(missing_ok=True)
-    pipes = dict.fromkeys(["stdin", "stdout", "stderr"], subprocess.PIPE)
-    command = [sys.executable, "-B", str(PROGRAMS / "cnn.py"), steps, "wait"]
-    with subprocess.Popen(command, text=True, **pipes) as program, ended(program):
-        if program.stdout.readline().strip() != "ready":
-            raise Failed(f"cnn.py ended early: {program.communicate()[1].strip()[-300:]}")
-        options = ["-q", "--stacks", "-o", str(made), "--pid", str(program.pid)]
-        pipes["stdin"] = subprocess.DEVNULL
-        with subprocess.Popen([machine.gpurec, *options], text=True, **pipes) as recorder, ended(recorder):
-            until_recording(made, recorder)
-            program.communicate("go\n", timeout=LONGEST)
-            printed, said = recorder.communicate(timeout=LONGEST)
-    done = subprocess.CompletedProcess([], recorder.returncode, printed, said)
-    if done.returncode or program.returncode:
-        raise Failed(f"cnn.py ended with {program.returncode}, gpurec with {done.returncode}: {tail(done)}")
+    recorded_while_running(machine, made, options, "cnn", steps, "wait")
     return made
 
 
-def until_recording(made, recorder):
-    limit = time.monotonic() + 60
-    while not (made.exists() and made.stat().st_size):
-        if recorder.poll() is not None or time.monotonic() > limit:
-            raise Failed("gpurec does not attach to cnn.py")
-        time.sleep(0.1)
-    time.sleep(1)
+def skipping(machine, steps, *options):
+    return whole(machine, steps, *options, *(word for name in SKIPPED for word in ("--skip", name)))
 
 
-def keep(machine, section, made):
-    path = machine.out / NAME
+def of_gpu(machine, section, path):
+    summary = json.loads(machine.read("summary", "--json", path))
+    gpu = summary.get("gpu") or {}
+    section.say(f"Kernels {gpu.get('kernel_count')}, copies {gpu.get('copy_count')}, unmatched {gpu.get('unmatched')}.")
+    section.check(bool(gpu.get("kernel_count")), "it has `gpu` lines")
+    section.block(machine.read("report", "gpu", "--top", "8", "--width", "140", path))
+
+
+def keep(machine, section, made, name):
+    path = machine.out / name
     made.rename(path)
     summary = json.loads(machine.read("summary", "--json", path))
     figures = summary.get("stacks") or {}
@@ -99,3 +98,4 @@ def keep(machine, section, made):
     section.check(bool(complete), f"complete: {complete} {why}")
     for role in ["launch", "copy", "sync", "alloc"]:
         section.block(machine.read("report", "stacks", "--role", role, "--top", "3", "--width", "140", path))
+    return path

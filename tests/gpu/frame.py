@@ -1,5 +1,5 @@
-"""The frame of scripts/gpu-report. In: what the parts find. Out: a file report-PART.md for each part, written anew with
-every line, and report.md, which joins those that there are.
+"""The frame of scripts/gpu-report. In: what the parts find. Out: a file report-PART.md for each part, written anew
+with every line, and report.md, which joins those that there are.
 
 A part is a function with @part, made of steps. The report names a step that fails; the next step runs all the same.
 Nothing here knows what is measured.
@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 PARTS = {}
 ORDER = ["cost", "sites", "blocks", "accuracy", "trace"]
+ORDER += ["lane", "account", "tap", "clock", "idle", "kills", "inproc", "gpu-trace", "lane-cost"]
 LONGEST = 150  # seconds for one recording, reading excluded
 
 
@@ -44,7 +45,7 @@ class Section:
     """The report of one part."""
 
     def __init__(self, out, name, title, about):
-        self.out, self.name = out, name
+        self.out, self.name, self.about = out, name, about
         self.path = out / f"report-{name}.md"
         self.lines = [f"## {title}", "", about]
         self.wrong, self.failed = 0, 0
@@ -129,6 +130,7 @@ class Machine:
     gpurec: str
     before: str
     out: Path
+    analysis: str = None
     made: Path = None
 
     def __enter__(self):
@@ -140,12 +142,12 @@ class Machine:
     def __exit__(self, *_):
         shutil.rmtree(self.made, ignore_errors=True)
 
-    def record(self, name, program, *words, options=("--stacks",), expected=0, suffix=".jsonl"):
-        """Records a program of programs/, in a process of its own."""
+    def record(self, name, program, *words, options=("--stacks",), expected=0, suffix=".jsonl", loud=False):
+        """Records a program of programs/, in a process of its own. `loud`: with what gpurec says to its user."""
         trace = self.made / f"{name}{suffix}"
         trace.unlink(missing_ok=True)
-        command = [sys.executable, "-B", PROGRAMS / f"{program}.py", *words]
-        done = run([self.gpurec, "-q", *options, "-o", trace, "--", *command], LONGEST)
+        quiet = [] if loud else ["-q"]
+        done = run([self.gpurec, *quiet, *options, "-o", trace, "--", *command_of(program, *words)], LONGEST)
         recording = Recording(trace, done.returncode, done.stdout, done.stderr)
         if done.returncode != expected:
             raise Failed(f"{program}.py, recorded, ended with {done.returncode}, not {expected}: {tail(done)}")
@@ -155,12 +157,23 @@ class Machine:
             raise Failed(f"gpurec wrote no trace of {program}.py: {tail(done)}")
         return recording
 
+    def plain(self, program, *words):
+        """What a program of programs/ prints that is not recorded."""
+        done = run(command_of(program, *words), LONGEST)
+        if done.returncode or not done.stdout.strip():
+            raise Failed(f"{program}.py ended with {done.returncode}: {tail(done)}")
+        return done.stdout
+
     def read(self, *words):
         """What a command of gpurec prints that reads a trace."""
         done = run([self.gpurec, *words], 120)
         if done.returncode:
             raise Failed(f"gpurec {' '.join(map(str, words))} ended with {done.returncode}: {tail(done)}")
         return done.stdout
+
+
+def command_of(program, *words):
+    return [sys.executable, "-B", PROGRAMS / f"{program}.py", *words]
 
 
 def tail(done):

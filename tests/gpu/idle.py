@@ -1,0 +1,160 @@
+"""`report idle` on training that keeps the GPU waiting. In: programs that say in a comment what keeps it. Out: whether
+the report names that cause and its line; and the busy share of the trace against what NVML says meanwhile
+(nvidia-smi).
+"""
+
+import contextlib
+import json
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+
+from .blocks import MARKER
+from .frame import PROGRAMS, Failed, part
+from .traces import lines
+
+OPTIONS = ("--stacks", "--gpu")
+EVERY_MS = 100
+LATE_NS = 1_000_000_000  # NVML's figure is of up to a second before
+NEAR = 10  # percentage points
+SHOWN = 6
+
+
+@part("idle", "Idle GPUs: the cause and its line; the share, by NVML")
+def idle(machine, section):
+    with section.step("slow_loader.py"):
+        report = recorded(machine, section, "slow_loader")
+        for holds, text in judged_loader(report, line_of("slow_loader", "own code")):
+            section.check(holds, text)
+    with section.step("hidden_item.py"):
+        report = recorded(machine, section, "hidden_item")
+        site = line_of("hidden_item", "synchronisation")
+        for holds, text in judged_item(report, site):
+            section.check(holds, text)
+    with section.step("hidden_item.py kept: the same without the wait"):
+        kept = recorded(machine, section, "hidden_item", "600", "kept")
+        shares = [f"{100 * share(one):.1f} %" for one in (report, kept)]
+        section.check(
+            share(kept) < share(report), f"the GPU is idle for {shares[0]} with the wait, {shares[1]} without"
+        )
+
+
+def line_of(program, what):
+    """As a call site begins."""
+    text = (PROGRAMS / f"{program}.py").read_text().splitlines()
+    number = next(number for number, line in enumerate(text, 1) if line.endswith(f"# idle: {what}"))
+    return f"{program}.py:{number} "
+
+
+def recorded(machine, section, program, *words):
+    with utilisation() as samples:
+        recording = machine.record(program, program, *words, options=OPTIONS)
+    printed = json.loads(recording.printed)
+    section.say(f"It printed `{json.dumps(printed)}`.")
+    report = json.loads(machine.read("report", "idle", "--json", recording.trace))
+    section.block(machine.read("report", "idle", "--top", "3", "--width", "150", recording.trace))
+    try:
+        against_nvml(section, busy_in_loop(lines(recording.trace)), printed, samples)
+    finally:
+        recording.trace.unlink()
+    return report
+
+
+def share(report):
+    return report["idle_ns"] / max(report["idle_ns"] + report["busy_ns"], 1)
+
+
+# --- causes ------------------------------------------------------------------------------------------------------
+
+
+def judged_loader(report, site):
+    rows = report.get("lines") or []
+    first = max(rows, key=lambda row: row["total_ns"], default={})
+    named = f"{first.get('total_percent')} % of the idle time: {first.get('what')}, {first.get('call_site')}"
+    right = str(first.get("what")).startswith("own code") and str(first.get("call_site")).startswith(site)
+    yield right, f"the first cause is own code up to {site}({named})"
+    most = first.get("total_ns", 0) > report["idle_ns"] / 2
+    yield most, "it has more than half of the idle time"
+
+
+def judged_item(report, site):
+    waited = 100 * report["waited_gap_ns"] / max(report["idle_ns"], 1)
+    yield waited > 50, f"{waited:.1f} % of the idle time is by synchronisation"
+    rows = [row for row in report.get("lines") or [] if "Synchronize" in row["what"]]
+    sites = {row["call_site"] for row in rows if row["what"].startswith("cu")}
+    yield (
+        any((text or "").startswith(site) for text in sites),
+        f"waits are named in {sorted(map(str, sites))}; it waits in {site}",
+    )
+    causes = [row["what"] for row in report["causes"][:SHOWN]]
+    after = any(what.startswith("own code after") and "Synchronize" in what for what in causes)
+    yield after, f"own code after the wait is among the first causes: {causes}"
+
+
+# --- the share ---------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def utilisation():
+    """Meanwhile a list grows: (CLOCK_MONOTONIC in ns, percent) of device 0. Empty without nvidia-smi."""
+    samples, tool = [], shutil.which("nvidia-smi")
+    if not tool:
+        yield samples
+        return
+    words = [tool, "-i", "0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", str(EVERY_MS)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        reader = threading.Thread(target=read_samples, args=(process, samples))
+        reader.start()
+        try:
+            yield samples
+        finally:
+            process.terminate()
+            reader.join()
+
+
+def read_samples(process, samples):
+    for line in process.stdout:
+        with contextlib.suppress(ValueError):
+            samples.append((time.monotonic_ns(), float(line)))
+
+
+def busy_in_loop(trace_lines):
+    """Between the first and the last call of the marker: shares of the time in which a kernel ran, and any work did."""
+    instants, kernels, all_work = [], [], []
+    for line in trace_lines:
+        if line.get("name") == MARKER and line.get("phase") == "B" and line["depth"] == 0:
+            instants.append(line["ts"])
+        elif line.get("type") == "gpu":
+            span = line["ts"], line["ts"] + line["duration_us"] / 1e6
+            all_work.append(span)
+            if line["kind"] == "kernel":
+                kernels.append(span)
+    if len(instants) < 2:
+        raise Failed(f"the trace has {len(instants)} calls of {MARKER}, of two")
+    window = instants[0], instants[-1]
+    return covered(kernels, window), covered(all_work, window)
+
+
+def covered(spans, window):
+    """The share of the window that the spans cover together."""
+    total, upto, last = 0.0, *window
+    for start, end in sorted(spans):
+        start, end = max(start, upto), min(end, last)
+        if end > start:
+            total, upto = total + end - start, end
+    return total / (last - window[0])
+
+
+def against_nvml(section, shares, printed, samples):
+    inside = [percent for at, percent in samples if printed["began_ns"] + LATE_NS < at < printed["ended_ns"]]
+    kernels, work = (100 * share for share in shares)
+    section.say(f"In the loop a kernel ran for {kernels:.1f} % of the time, a kernel or a copy for {work:.1f} %.")
+    if len(inside) < 10:
+        section.not_measured(f"{len(inside)} samples of nvidia-smi in the loop: is there an nvidia-smi?")
+        return
+    mean = statistics.mean(inside)
+    section.check(
+        abs(mean - kernels) <= NEAR, f"NVML says {mean:.1f} % (mean of {len(inside)} samples), to {NEAR} points"
+    )
