@@ -20,6 +20,7 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 PARTS = {}
 ORDER = ["cost", "sites", "blocks", "accuracy", "trace"]
 ORDER += ["lane", "account", "tap", "clock", "idle", "kills", "inproc", "gpu-trace", "lane-cost"]
+SUMMARY = "=== TRACE SUMMARY ==="
 LONGEST = 150  # seconds for one recording, reading excluded
 
 
@@ -143,11 +144,12 @@ class Machine:
         shutil.rmtree(self.made, ignore_errors=True)
 
     def record(self, name, program, *words, options=("--stacks",), expected=0, suffix=".jsonl", loud=False):
-        """Records a program of programs/, in a process of its own. `loud`: with what gpurec says to its user."""
+        """Records a program of programs/, in a process of its own. `loud`: with what gpurec says before its summary."""
         trace = self.made / f"{name}{suffix}"
         trace.unlink(missing_ok=True)
         quiet = [] if loud else ["-q"]
         done = run([self.gpurec, *quiet, *options, "-o", trace, "--", *command_of(program, *words)], LONGEST)
+        done.stderr = done.stderr.partition(SUMMARY)[0]
         recording = Recording(trace, done.returncode, done.stdout, done.stderr)
         if done.returncode != expected:
             raise Failed(f"{program}.py, recorded, ended with {done.returncode}, not {expected}: {tail(done)}")

@@ -1,13 +1,11 @@
 """`report idle` on training that keeps the GPU waiting. In: programs that say in a comment what keeps it. Out: whether
-the report names that cause and its line; and the busy share of the trace against what NVML says meanwhile
-(nvidia-smi).
+the report names that cause and its line; and the busy share of the trace against what NVML says meanwhile.
 """
 
 import contextlib
+import ctypes
 import json
-import shutil
 import statistics
-import subprocess
 import threading
 import time
 
@@ -16,7 +14,7 @@ from .frame import PROGRAMS, Failed, part
 from .traces import lines
 
 OPTIONS = ("--stacks", "--gpu")
-EVERY_MS = 100
+EVERY_S = 0.1
 LATE_NS = 1_000_000_000  # NVML's figure is of up to a second before
 NEAR = 10  # percentage points
 SHOWN = 6
@@ -34,7 +32,7 @@ def idle(machine, section):
         for holds, text in judged_item(report, site):
             section.check(holds, text)
     with section.step("hidden_item.py kept: the same without the wait"):
-        kept = recorded(machine, section, "hidden_item", "600", "kept")
+        kept = recorded(machine, section, "hidden_item", "400", "kept")
         shares = [f"{100 * share(one):.1f} %" for one in (report, kept)]
         section.check(
             share(kept) < share(report), f"the GPU is idle for {shares[0]} with the wait, {shares[1]} without"
@@ -96,28 +94,32 @@ def judged_item(report, site):
 # --- the share ---------------------------------------------------------------------------------------------------
 
 
+class Utilisation(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
 @contextlib.contextmanager
 def utilisation():
-    """Meanwhile a list grows: (CLOCK_MONOTONIC in ns, percent) of device 0. Empty without nvidia-smi."""
-    samples, tool = [], shutil.which("nvidia-smi")
-    if not tool:
+    """Meanwhile a list grows: (CLOCK_MONOTONIC in ns, percent) of device 0, by NVML. Empty without NVML."""
+    samples, ended = [], threading.Event()
+    reader = threading.Thread(target=ask_nvml, args=(samples, ended))
+    reader.start()
+    try:
         yield samples
-        return
-    words = [tool, "-i", "0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", str(EVERY_MS)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        reader = threading.Thread(target=read_samples, args=(process, samples))
-        reader.start()
-        try:
-            yield samples
-        finally:
-            process.terminate()
-            reader.join()
+    finally:
+        ended.set()
+        reader.join()
 
 
-def read_samples(process, samples):
-    for line in process.stdout:
-        with contextlib.suppress(ValueError):
-            samples.append((time.monotonic_ns(), float(line)))
+def ask_nvml(samples, ended):
+    with contextlib.suppress(OSError):
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        device, now = ctypes.c_void_p(), Utilisation()
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)):
+            return
+        while not ended.wait(EVERY_S):
+            if not nvml.nvmlDeviceGetUtilizationRates(device, ctypes.byref(now)):
+                samples.append((time.monotonic_ns(), now.gpu))
 
 
 def busy_in_loop(trace_lines):
@@ -152,7 +154,7 @@ def against_nvml(section, shares, printed, samples):
     kernels, work = (100 * share for share in shares)
     section.say(f"In the loop a kernel ran for {kernels:.1f} % of the time, a kernel or a copy for {work:.1f} %.")
     if len(inside) < 10:
-        section.not_measured(f"{len(inside)} samples of nvidia-smi in the loop: is there an nvidia-smi?")
+        section.not_measured(f"{len(inside)} samples of NVML in the loop: is there a libnvidia-ml.so.1?")
         return
     mean = statistics.mean(inside)
     section.check(

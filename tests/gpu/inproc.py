@@ -13,7 +13,7 @@ import torch
 torch.zeros(1, device="cuda")
 print(open("/proc/self/maps").read())
 """
-LIBRARIES = re.compile(r"/\S*/(libcuda\.so|libcudart[-.])\S*$")
+LIBRARIES = re.compile(r"/.*/(libcuda\.so|libcudart[-.])[^/]*$")
 ROW = re.compile(r"^\s+(\d\d) (.+): (\d+)$")
 # Counts worth comparing between versions, by the numbers of the program's rows.
 COMPARED = {

@@ -51,7 +51,7 @@ def kills(machine, section):
             plan = [(number, how, rng.uniform(0, seconds)) for number, how in enumerate(hows)]
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 dones = list(pool.map(lambda one: one_run(machine, *one), plan))
-            told(section, dones, expected)
+            verdicts(section, dones, expected)
     with section.step("What is left"):
         left_behind(section)
 
@@ -138,7 +138,7 @@ def is_right(done, expected):
     return done.printed == expected
 
 
-def told(section, dones, expected):
+def verdicts(section, dones, expected):
     for how in dict.fromkeys(done.how for done in dones):
         some = [done for done in dones if done.how == how]
         right = [done for done in some if is_right(done, expected)]

@@ -73,7 +73,7 @@ def normal(name):
 
 
 def identifiers(name):
-    return tuple(re.findall(r"[A-Za-z_]\w*", name))
+    return tuple(re.findall(r"\b[A-Za-z_]\w*", name))
 
 
 def matched_names(ours, theirs):
@@ -137,7 +137,8 @@ def rows(ours, theirs):
     found = []
     for key in set(mine) | set(yours):
         one, other = mine.get(key, []), yours.get(key, [])
-        found.append(Row(*key, len(one), len(other), total(one), total(other)))
+        name = (other or one)[0].name
+        found.append(Row(key[0], name, len(one), len(other), total(one), total(other)))
     found.sort(key=lambda row: (-max(row.our_us, row.their_us), row.name))
     return found, spelled
 

@@ -1,4 +1,4 @@
-"""Training with a metric that waits for the GPU in each step, where it is not seen. In: a number of steps [600];
+"""Training with a metric that waits for the GPU in each step, where it is not seen. In: a number of steps [400];
 `kept`: the metric stays on the GPU. Out: a line of JSON: how many steps there were, when they began and ended
 (instants.py), and the mean of the metric.
 
@@ -31,7 +31,7 @@ class Metric:
 
 
 def main():
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 600
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     metric = Metric(kept=sys.argv[2:] == ["kept"])
     torch.manual_seed(0)
     model = training.net().to("cuda")
