@@ -116,7 +116,7 @@ def compared(section, name, seen):
     section.check(
         abs(middle - 1) <= NEAR,
         f"{name}: the kernels' durations together are within 1 %: gpurec ÷ torch.profiler is {middle:.4f} in the "
-        f"median of the rounds. From round to round they differ by {noise[0]:.2%} with gpurec, {noise[1]:.2%} with the other.",
+        f"median of the rounds. From round to round they differ by {noise[0]:.2%} with gpurec, {noise[1]:.2%} without.",
     )
     differences(section, name, seen, differing)
 
