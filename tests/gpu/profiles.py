@@ -1,16 +1,19 @@
 """Work on a GPU, as a trace has it and as torch.profiler exports it. In: lines of a trace, an export for Chrome. Out:
 the same rows of both; which are in one alone, and by how much durations differ. Pure, but for reading an export.
 
-torch.profiler (Kineto) demangles names by the C++ library's __cxa_demangle and replaces backslashes; gpurec has a
-demangler of its own and cuts long names. So names are compared without blanks, backslashes as slashes, and a cut name
-by its beginning. What then still differs, but has the same identifiers in the same order, is the same name in another
-spelling: it counts as equal and is listed.
+torch.profiler (Kineto) demangles names by the C++ library's __cxa_demangle, which leaves those of more than 1,024 bytes
+as they are, and replaces backslashes; gpurec has a demangler of its own and cuts long names. So names are compared
+without blanks, backslashes as slashes, and a cut name by its beginning; what Kineto leaves is demangled by c++filt. What
+then still differs, but has the same identifiers in the same order, `const` aside, is the same name in another spelling:
+it counts as equal and is listed. (gpurec's demangler puts the `const` of a reference to a lambda into the lambda.)
 """
 
 import json
 import re
+import shutil
+import subprocess
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CATEGORIES = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "set"}
 DIRECTIONS = {"HtoD": "H2D", "HtoA": "H2D", "DtoH": "D2H", "AtoH": "D2H", "HtoH": "H2H", "PtoP": "P2P"}
@@ -42,7 +45,7 @@ def of_trace(trace_lines, source=None):
 
 def of_export(path):
     with open(path, encoding="utf-8", errors="replace") as text:
-        return of_events(json.load(text)["traceEvents"])
+        return demangled(of_events(json.load(text)["traceEvents"]))
 
 
 def of_events(events):
@@ -73,38 +76,46 @@ def normal(name):
 
 
 def identifiers(name):
-    return tuple(re.findall(r"\b[A-Za-z_]\w*", name))
+    return tuple(word for word in re.findall(r"\b[A-Za-z_]\w*", name) if word != "const")
+
+
+def demangled(works):
+    """With the names that Kineto leaves mangled as c++filt has them, if there is one."""
+    left, tool = sorted({work.name for work in works if work.name.startswith("_Z")}), shutil.which("c++filt")
+    if not left or not tool:
+        return works
+    done = subprocess.run([tool, "--no-recurse-limit"], input="\n".join(left), capture_output=True, text=True)
+    names = dict(zip(left, done.stdout.splitlines()))
+    return [replace(work, name=names.get(work.name, work.name)) for work in works]
 
 
 def matched_names(ours, theirs):
     """For each of our names the one of theirs that is the same; and of those the ones in another spelling."""
-    matched = {name: name for name in ours & theirs}
-    left = theirs - ours
-    for name in sorted(ours - theirs):
-        fits = same_beginning if name.endswith(CUT) else same_identifiers
-        found = next((other for other in sorted(left) if fits(name, other)), None)
+    known = {normal(name): name for name in theirs}
+    matched = {name: known[normal(name)] for name in ours if normal(name) in known}
+    left, spelled = theirs - set(matched.values()), []
+    for name in sorted(ours - set(matched)):
+        found = next((other for other in sorted(left) if same_name(name, other)), None)
         if found is not None:
             left.discard(found)
             matched[name] = found
-    return matched, [(one, other) for one, other in matched.items() if one != other]
+            spelled.append((name, found))
+    return matched, spelled
 
 
-def same_beginning(cut, name):
-    return name.startswith(cut.removesuffix(CUT))
-
-
-def same_identifiers(one, other):
-    return identifiers(one) == identifiers(other)
+def same_name(one, other):
+    """One may be cut, within an identifier too."""
+    if not one.endswith(CUT):
+        return identifiers(one) == identifiers(other)
+    words = identifiers(one.removesuffix(CUT))
+    return bool(words) and words[:-1] == identifiers(other)[: len(words) - 1]
 
 
 def with_same_names(ours, theirs):
     """Both by (kind, name), with the names of theirs; and the pairs in another spelling."""
-    mine, yours = by_key(ours), by_key(theirs)
-    matched, spelled = matched_names({name for _, name in mine}, {name for _, name in yours})
-    renamed = defaultdict(list)
-    for (kind, name), works in mine.items():
-        renamed[kind, matched.get(name, name)] += works
-    return renamed, yours, spelled
+    matched, spelled = matched_names({work.name for work in ours}, {work.name for work in theirs})
+    renamed = [replace(work, name=matched.get(work.name, work.name)) for work in ours]
+    return by_key(renamed), by_key(theirs), spelled
 
 
 def by_key(works):
