@@ -176,7 +176,7 @@ fn demangled(bytes: &[u8]) -> Option<String> {
     } else {
         bare
     };
-    Some(literals(&text))
+    Some(without_empty_packs(literals(&text)))
 }
 
 fn print<T: AsRef<[u8]>>(symbol: &Symbol<T>, options: DemangleOptions) -> Option<String> {
@@ -225,6 +225,16 @@ fn literals(text: &str) -> String {
     }
     out.push_str(rest);
     out
+}
+
+/// Removes what the demangler writes for an empty parameter pack at the end: a comma with nothing behind it. Other tools
+/// leave the comma only where something follows.
+fn without_empty_packs(mut text: String) -> String {
+    const EMPTY: [(&str, &str); 2] = [(", >", ">"), (", )", ")")];
+    while let Some((empty, nothing)) = EMPTY.iter().find(|(empty, _)| text.contains(empty)) {
+        text = text.replace(empty, nothing);
+    }
+    text
 }
 
 /// Limits the output: substitutions double, so a few bytes can expand to terabytes.

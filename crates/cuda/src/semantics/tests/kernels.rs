@@ -225,6 +225,22 @@ fn literals_are_written_as_other_tools_write_them() {
     );
 }
 
+#[test]
+fn empty_parameter_packs_are_left_out() {
+    let readable = |name: &str| super::super::kernel::readable(name.as_bytes(), false);
+    // PyTorch's optimisers launch this.
+    assert_eq!(
+        readable(
+            "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_11ZeroFunctorIfLi1ELi1ELi0EEEJEEEvT_T0_DpT1_"
+        ),
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<1>, at::native::(anonymous namespace)::ZeroFunctor<float, 1, 1, 0>>(at::native::(anonymous namespace)::TensorListMetadata<1>, at::native::(anonymous namespace)::ZeroFunctor<float, 1, 1, 0>)"
+    );
+    assert_eq!(readable("_Z1fIJEJEEvv"), "void f<>()");
+    assert_eq!(readable("_Z1fIiJEEvT_DpT0_"), "void f<int>(int)");
+    assert_eq!(readable("_Z1fIiJEiEvv"), "void f<int, , int>()");
+    assert_eq!(readable("_Z1fIJiiEEvDpT_"), "void f<int, int>(int, int)");
+}
+
 /// Two hundred thousand names of 4 kB each are 800 MB: the memory for names is bounded, and a sentence reports the
 /// rest.
 #[test]
