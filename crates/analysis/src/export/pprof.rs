@@ -1,6 +1,7 @@
 //! A profile for pprof, Pyroscope and speedscope: profile.proto, packed with gzip. In: calls with stacks. Out: a sample
-//! for each stack and function with three values: calls, time on the host, bytes. The function called is the innermost
-//! frame. Frames, functions, modules and texts are written once.
+//! for each stack and function with its values: calls, time on the host, bytes, and the time on the GPU of what the calls
+//! submitted, if any of it is known. The function called is the innermost frame. Frames, functions, modules and texts are
+//! written once.
 
 use std::io::Write;
 
@@ -29,6 +30,7 @@ pub struct Pprof {
     /// The profile, without its texts.
     profile: Vec<u8>,
     out: Vec<u8>,
+    samples: Samples,
     weights: Weights,
     texts: Numbers<Box<str>>,
     functions: Numbers<(u64, u64)>,
@@ -36,6 +38,41 @@ pub struct Pprof {
     mappings: Numbers<(u64, u64)>,
     wall_ns: u64,
     last_ns: u64,
+}
+
+/// The samples. They are written at the end: all have the same values, and the last trace may be the first with GPU work.
+#[derive(Default)]
+struct Samples {
+    /// The frames of all, as a sample has them.
+    locations: Vec<u8>,
+    /// Where the frames of each end, and its values.
+    each: Vec<(usize, [u64; VALUES.len()])>,
+}
+
+/// The values of a sample. The last is that of the GPU.
+const VALUES: [(&str, &str); 4] =
+    [("calls", "count"), ("time", "nanoseconds"), ("bytes", "bytes"), ("gpu", "nanoseconds")];
+
+impl Samples {
+    /// The number of values that the samples have.
+    fn values(&self) -> usize {
+        let has_gpu = self.each.iter().any(|(_, values)| values.last().is_some_and(|ns| *ns > 0));
+        VALUES.len() - usize::from(!has_gpu)
+    }
+
+    fn write(&self, values: usize, to: &mut impl Write) -> std::io::Result<()> {
+        let (mut sample, mut from) = (Vec::new(), 0);
+        for (end, all) in &self.each {
+            sample.clear();
+            let message = proto::open(&mut sample, SAMPLE);
+            proto::bytes(&mut sample, 1, self.locations.get(from..*end).unwrap_or_default());
+            packed(&mut sample, 2, all.get(..values).unwrap_or_default());
+            proto::close(&mut sample, message);
+            to.write_all(&sample)?;
+            from = *end;
+        }
+        Ok(())
+    }
 }
 
 /// Numbers from 1, in the order of first occurrence.
@@ -146,13 +183,7 @@ impl Pprof {
 impl Sink for Pprof {
     type CallState = Held;
 
-    fn source(&mut self, source: &Source) {
-        if source.index == 0 {
-            for (name, unit) in [("calls", "count"), ("time", "nanoseconds"), ("bytes", "bytes")] {
-                self.value_type(SAMPLE_TYPE, name, unit);
-            }
-        }
-    }
+    fn source(&mut self, _source: &Source) {}
 
     fn clock(&mut self, wall_ns: u64) {
         self.wall_ns = wall_ns;
@@ -185,20 +216,24 @@ impl Sink for Pprof {
         for row in &rows {
             let name = self.weights.function(row.function).to_owned();
             let function = self.function(&name, "");
-            let mut locations = vec![self.location(0, 0, function, 0)];
+            let called = self.location(0, 0, function, 0);
+            proto::varint(&mut self.samples.locations, called);
             let frames = stacks.frames.stack(row.stack).map_or(&[][..], |known| &known.frames);
-            for site in frames {
-                locations.extend(stacks.frame(*site).map(|frame| self.frame(frame)));
+            for frame in frames.iter().filter_map(|site| stacks.frame(*site)) {
+                let location = self.frame(frame);
+                proto::varint(&mut self.samples.locations, location);
             }
-            let sample = proto::open(&mut self.profile, SAMPLE);
-            packed(&mut self.profile, 1, &locations);
-            packed(&mut self.profile, 2, &[row.sum.calls, row.sum.ns, row.sum.bytes]);
-            proto::close(&mut self.profile, sample);
+            let values = [row.sum.calls, row.sum.ns, row.sum.bytes, row.sum.gpu_ns];
+            self.samples.each.push((self.samples.locations.len(), values));
         }
         no_stacks(stacks)
     }
 
     fn finish(&mut self) {
+        let values = self.samples.values();
+        for (name, unit) in VALUES.iter().take(values) {
+            self.value_type(SAMPLE_TYPE, name, unit);
+        }
         proto::uint(&mut self.profile, TIME_NANOS, self.wall_ns);
         proto::uint(&mut self.profile, DURATION_NANOS, self.last_ns);
         let time = self.text("time");
@@ -209,7 +244,7 @@ impl Sink for Pprof {
         texts.iter().for_each(|(text, _)| proto::bytes(&mut self.profile, STRING, text.as_bytes()));
         let mut packed = GzEncoder::new(std::mem::take(&mut self.out), Compression::default());
         // Writing to memory does not fail.
-        _ = packed.write_all(&self.profile);
+        _ = packed.write_all(&self.profile).and_then(|()| self.samples.write(values, &mut packed));
         self.out = packed.finish().unwrap_or_default();
     }
 

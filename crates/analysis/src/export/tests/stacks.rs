@@ -7,7 +7,11 @@ fn stacks() -> String {
 }
 
 fn folded(by: Weight) -> String {
-    let trace = Temporary::new(&stacks());
+    folded_of(&stacks(), by)
+}
+
+fn folded_of(trace: &str, by: Weight) -> String {
+    let trace = Temporary::new(trace);
     let to = Temporary::new("");
     let (files, output, only) = (vec![trace.0.clone()], Some(to.0.clone()), Only::default());
     export(&ExportConfig { files, format: ExportFormat::Folded, output, only, by: Some(by) })
@@ -45,56 +49,121 @@ fn a_profile_needs_stacks_and_says_so() {
     }
 }
 
-/// A profile as a reader of profile.proto has it: the sums, and the names of the heaviest sample.
+/// A profile as a reader of profile.proto has it.
+struct Profile {
+    fields: Fields,
+    texts: Vec<String>,
+    /// By name and unit.
+    types: Vec<(String, String)>,
+    /// The locations and the values of each sample.
+    samples: Vec<(Vec<u64>, Vec<u64>)>,
+}
+
+impl Profile {
+    fn of(traces: &[&str]) -> Profile {
+        let (bytes, _) = exported(ExportFormat::Pprof, traces);
+        let mut profile = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut profile)
+            .expect("gzip");
+        let fields = fields(&profile);
+        let of = |wanted: u64| {
+            let wanted = fields.iter().filter(move |(field, _)| *field == wanted);
+            wanted.map(|(_, value)| value.clone().expect("bytes"))
+        };
+        let texts: Vec<String> = of(6).map(|text| String::from_utf8(text).expect("UTF-8")).collect();
+        let text = |message: &[u8], field| number(message, field).map(|at| texts[at as usize].clone());
+        let types = of(1).map(|of| (text(&of, 1).expect("a name"), text(&of, 2).expect("a unit"))).collect();
+        let list = |sample: &[u8], field| numbers(&part(sample, field).expect("a list").expect("packed"));
+        let samples = of(2).map(|sample| (list(&sample, 1), list(&sample, 2))).collect();
+        Profile { types, samples, texts, fields }
+    }
+
+    fn sum(&self, at: usize) -> u64 {
+        self.samples.iter().map(|(_, values)| values[at]).sum()
+    }
+
+    /// The names of the heaviest sample, the innermost first.
+    fn heaviest(&self, by: usize) -> Vec<&str> {
+        let heaviest = self.samples.iter().max_by_key(|(_, values)| values[by]).expect("samples");
+        heaviest.0.iter().map(|location| self.name(*location)).collect()
+    }
+
+    fn message(&self, list: u64, id: u64) -> &[u8] {
+        let of_list = self.fields.iter().filter(|(field, _)| *field == list);
+        let is_it = |message: &&Vec<u8>| part(message, 1) == Some(Err(id));
+        of_list.filter_map(|(_, message)| message.as_ref().ok()).find(is_it).expect("defined")
+    }
+
+    fn name(&self, location: u64) -> &str {
+        let line = part(self.message(4, location), 4).expect("a line").expect("a message");
+        let function = number(&line, 1).expect("a function");
+        &self.texts[number(self.message(5, function), 2).expect("a name") as usize]
+    }
+}
+
+fn part(message: &[u8], wanted: u64) -> Option<Result<Vec<u8>, u64>> {
+    super::fields(message).into_iter().find(|(field, _)| *field == wanted).map(|(_, value)| value)
+}
+
+fn number(message: &[u8], field: u64) -> Option<u64> {
+    part(message, field)?.err()
+}
+
+fn numbers(packed: &[u8]) -> Vec<u64> {
+    let mut all = vec![0u64];
+    let mut shift = 0;
+    for byte in packed {
+        *all.last_mut().expect("one") |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            (shift, _) = (0, all.push(0));
+        }
+    }
+    all.pop();
+    all
+}
+
+fn types(profile: &Profile) -> Vec<(&str, &str)> {
+    profile.types.iter().map(|(name, unit)| (name.as_str(), unit.as_str())).collect()
+}
+
+const TYPES: [(&str, &str); 4] =
+    [("calls", "count"), ("time", "nanoseconds"), ("bytes", "bytes"), ("gpu", "nanoseconds")];
+
 #[test]
 fn a_profile_has_every_call_once() {
     let two = [stacks(), stacks()];
-    let (bytes, _) = exported(ExportFormat::Pprof, &[&two[0], &two[1]]);
-    let mut profile = Vec::new();
-    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut profile).expect("gzip");
-    let fields = fields(&profile);
-    let of = |wanted: u64| fields.iter().filter(move |(field, _)| *field == wanted).map(|(_, value)| value);
-    let texts: Vec<String> =
-        of(6).map(|text| String::from_utf8(text.clone().expect("bytes")).expect("UTF-8")).collect();
-    assert_eq!((texts[0].as_str(), of(1).count()), ("", 3));
-    let numbers = |packed: &[u8]| -> Vec<u64> {
-        let mut all = vec![0u64];
-        let mut shift = 0;
-        for byte in packed {
-            *all.last_mut().expect("one") |= u64::from(byte & 0x7f) << shift;
-            shift += 7;
-            if byte & 0x80 == 0 {
-                (shift, _) = (0, all.push(0));
-            }
-        }
-        all.pop();
-        all
-    };
-    let part = |message: &[u8], wanted: u64| {
-        super::fields(message).into_iter().find(|(field, _)| *field == wanted).map(|(_, value)| value)
-    };
-    let samples: Vec<(Vec<u64>, Vec<u64>)> = of(2)
-        .map(|sample| {
-            let sample = sample.as_ref().expect("a message");
-            let list = |field| numbers(&part(sample, field).expect("a list").expect("packed"));
-            (list(1), list(2))
-        })
-        .collect();
-    let sum = |at: usize| samples.iter().map(|(_, values)| values[at]).sum::<u64>();
-    assert_eq!((sum(0), sum(1), sum(2)), (242, 2 * 2_952_000, 40 * (3 * 4096 + 65_536)));
-    let message = |list: u64, id: u64| {
-        let is_it = |message: &&Vec<u8>| part(message, 1) == Some(Err(id));
-        of(list).filter_map(|message| message.as_ref().ok()).find(is_it).expect("defined").clone()
-    };
-    let name = |location: u64| {
-        let line = part(&message(4, location), 4).expect("a line").expect("a message");
-        let Some(Err(function)) = part(&line, 1) else { panic!("a function") };
-        let Some(Err(name)) = part(&message(5, function), 2) else { panic!("a name") };
-        texts[name as usize].clone()
-    };
-    let heaviest = samples.iter().max_by_key(|(_, values)| values[1]).expect("samples");
-    let names: Vec<String> = heaviest.0.iter().map(|location| name(*location)).collect();
-    assert_eq!(names, ["cudaDeviceSynchronize", "wait", "<module>"]);
+    let profile = Profile::of(&[&two[0], &two[1]]);
+    assert_eq!((profile.texts[0].as_str(), types(&profile)), ("", TYPES[..3].to_vec()));
+    assert_eq!(
+        (0..3).map(|at| profile.sum(at)).collect::<Vec<_>>(),
+        [242, 2 * 2_952_000, 40 * (3 * 4096 + 65_536)]
+    );
+    assert_eq!(profile.heaviest(1), ["cudaDeviceSynchronize", "wait", "<module>"]);
+}
+
+/// All samples have the values of the GPU as soon as one trace has some, whichever it is.
+#[test]
+fn a_profile_has_the_time_on_the_gpu() {
+    let lines = GPU.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let works = lines.filter(|line| line["type"] == "gpu" && line["begin"].is_number());
+    let ns = works.map(|work| (work["duration_us"].as_f64().expect("a time") * 1e3).round() as u64);
+    let by_line: u64 = ns.sum();
+    assert!(by_line > 0);
+    let own = stacks();
+    for traces in [&[GPU][..], &[&own, GPU], &[GPU, &own]] {
+        let profile = Profile::of(traces);
+        assert_eq!(types(&profile), TYPES);
+        assert!(profile.samples.iter().all(|(_, values)| values.len() == 4));
+        assert_eq!(profile.sum(3), by_line);
+        assert_eq!(profile.heaviest(3), ["cudaLaunchKernel", "step", "<module>"]);
+    }
+    // The same as the folded stacks, which round each line up to a microsecond.
+    let folded = folded_of(GPU, Weight::Gpu);
+    let weights = folded.lines().map(|line| line.rsplit_once(' ').expect("a weight").1);
+    let us: u64 = weights.map(|weight| weight.parse::<u64>().expect("a number")).sum();
+    assert!(us * 1000 >= by_line && us * 1000 < by_line + 1000 * folded.lines().count() as u64);
+    assert!(folded.lines().any(|line| line.contains("step (train.py:88);cudaLaunchKernel ")), "{folded}");
 }
 
 #[test]
