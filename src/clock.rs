@@ -1,4 +1,5 @@
-//! The clock of every time in a trace: CLOCK_MONOTONIC of the machine, which BPF's records use.
+//! The clock of every time in a trace, CLOCK_MONOTONIC of the machine, which BPF's records use; and readings of all clocks
+//! at one moment. Not here: what another program's time is on this clock (gpu/clock.rs).
 
 use std::sync::OnceLock;
 
@@ -21,6 +22,52 @@ pub fn tick_ns() -> u64 {
 pub fn realtime_ns() -> u64 {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME);
     time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
+}
+
+/// A reading that took no longer is good.
+const TIGHT_NS: u64 = 150;
+const TRIES: u32 = 10;
+
+/// All clocks at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub monotonic: u64,
+    pub realtime: u64,
+    /// The processor's counter; 0 if it has none that programs read.
+    pub counter: u64,
+    /// The clocks were read within this of `monotonic`.
+    pub error: u64,
+}
+
+impl Reading {
+    /// The tightest of a few readings: this thread may be preempted in the middle of one.
+    pub fn now() -> Reading {
+        let mut best = (u64::MAX, Reading::default());
+        for _ in 0..TRIES {
+            let before = monotonic_ns();
+            let (counter, realtime) = (counter(), realtime_ns());
+            let took = monotonic_ns().saturating_sub(before);
+            if took < best.0 {
+                let (monotonic, error) = (before + took / 2, took.div_ceil(2));
+                best = (took, Reading { monotonic, realtime, counter, error });
+            }
+            if took < TIGHT_NS {
+                break;
+            }
+        }
+        best.1
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn counter() -> u64 {
+    // SAFETY: every x86-64 processor has this instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn counter() -> u64 {
+    0
 }
 
 const OFFSETS: &str = "/proc/self/timens_offsets";

@@ -1,58 +1,15 @@
 //! The clocks of CUPTI's clients. In: a time of a record, which its client chose the clock for, and readings of this
-//! machine's clocks. Out: the same time on CLOCK_MONOTONIC. Pure, but for the readings themselves.
+//! machine's clocks. Out: the same time on CLOCK_MONOTONIC. Pure.
 //!
 //! A record comes a few seconds after its work, so only one clock fits its time: CLOCK_MONOTONIC, CLOCK_REALTIME (CUPTI's
 //! own choice), or the processor's counter (PyTorch's).
 
-use crate::clock::{monotonic_ns, realtime_ns};
+use crate::clock::Reading;
 
 /// How old a record may be.
 const OLDEST_NS: u64 = 600_000_000_000;
 /// How far the readings may be apart.
 const AHEAD_NS: u64 = 1_000_000;
-
-/// A reading that took no longer is good.
-const TIGHT_NS: u64 = 150;
-const TRIES: u32 = 10;
-
-/// All clocks at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
-    pub monotonic: u64,
-    pub realtime: u64,
-    /// The processor's counter; 0 if it has none that programs read.
-    pub counter: u64,
-}
-
-impl Reading {
-    /// The tightest of a few readings: this thread may be preempted in the middle of one.
-    pub fn now() -> Reading {
-        let mut best = (u64::MAX, Reading::default());
-        for _ in 0..TRIES {
-            let before = monotonic_ns();
-            let (counter, realtime) = (counter(), realtime_ns());
-            let took = monotonic_ns().saturating_sub(before);
-            if took < best.0 {
-                best = (took, Reading { monotonic: before + took / 2, realtime, counter });
-            }
-            if took < TIGHT_NS {
-                break;
-            }
-        }
-        best.1
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has this instruction.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn counter() -> u64 {
-    0
-}
 
 /// Two readings, as far apart as the recording is long.
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +65,7 @@ mod tests {
             monotonic,
             realtime: 1_700_000_000 * S + monotonic,
             counter: 5_000 + monotonic * 5 / 2,
+            error: 0,
         };
         let mut clocks = Clocks::new(at(1000 * S));
         clocks.look(at(1020 * S));

@@ -4,6 +4,7 @@
 
 mod backend;
 pub mod btf;
+pub mod clock;
 pub mod early;
 mod facts;
 mod libraries;

@@ -26,6 +26,11 @@ impl Message {
     pub fn missed(why: Incomplete) -> Message {
         Message { ts: 0, pid: 0, what: MessageKind::Missed(why.into()) }
     }
+
+    /// A `clock` line.
+    pub fn clock(clock: trace::Clock) -> Message {
+        Message { ts: clock.monotonic_ns, pid: 0, what: MessageKind::Clock(Box::new(clock)) }
+    }
 }
 
 pub enum MessageKind {
@@ -46,6 +51,8 @@ pub enum MessageKind {
     NotExamined,
     /// A function was given up for --budget, or taken back.
     Budget(trace::Budget),
+    /// Both clocks at the message's time.
+    Clock(Box<trace::Clock>),
     /// The machine was suspended.
     Slept(trace::Suspend),
     /// gpurec stopped the process at `from`, and resumes it at the message's time.
@@ -138,6 +145,7 @@ fn write(message: Message, lines: &mut Lines) {
             Body::Budget(line)
         }
         MessageKind::Slept(suspend) => Body::Suspend(suspend),
+        MessageKind::Clock(clock) => Body::Clock(clock),
         MessageKind::Coming(library, _) | MessageKind::Hooked(library) => {
             let not_hooked = library.not_hooked.iter().map(|n| refused(&n.name, n.reason.clone())).collect();
             library.not_hooked.iter().for_each(|n| lines.meaning.not_seen(&n.name));

@@ -8,6 +8,7 @@ mod beneath;
 mod blocks;
 mod call_parts;
 pub mod call_stacks;
+mod clock_ticks;
 pub mod decode;
 pub mod gpu;
 pub mod handoff;

@@ -15,6 +15,8 @@ pub struct Processes {
     /// Processes that a line has introduced, and the process of the last line.
     known: HashSet<u32>,
     met: u32,
+    /// A process of a distributed job was seen.
+    pub has_rank: bool,
     /// gpurec's own processes, which --all sees too.
     own: HashSet<u32>,
 }
@@ -39,13 +41,17 @@ impl Processes {
     /// Notes a process event. After an exit, the pid may be reused.
     pub fn know(&mut self, process: &Process) {
         match process {
-            Process::Exec(exec) => _ = self.known.insert(exec.pid),
+            Process::Exec(exec) => {
+                self.has_rank |= exec.rank.is_some();
+                self.known.insert(exec.pid);
+            }
             Process::Fork(fork) => _ = self.known.insert(fork.child),
             Process::Exit(exit) => {
                 self.known.remove(&exit.pid);
                 self.met = 0;
             }
-            Process::Found(_) | Process::Library(_) => {}
+            Process::Found(found) => self.has_rank |= found.rank.is_some(),
+            Process::Library(_) => {}
         }
     }
 

@@ -75,7 +75,7 @@ pub struct Lines {
     pub tapping: Tapping,
     /// Processes that have ended, or run another program, and perhaps had work on the GPU.
     pub gpu_gone: Vec<(u32, u64)>,
-    processes: Processes,
+    pub(super) processes: Processes,
     /// A buffer that is reused from call to call.
     effects: Vec<Effect>,
     live: Option<Box<dyn Rows>>,
@@ -211,7 +211,9 @@ impl Lines {
         if self.processes.is_new(pid)
             && let Some(Found::Process(Some(about))) = self.ranks.ask(&Ask::Process { pid }, RANK)
         {
-            self.write(ts, Body::Process(Process::Found(*about)));
+            let found = Process::Found(*about);
+            self.processes.know(&found);
+            self.write(ts, Body::Process(found));
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
+use super::clock_ticks::ClockTicks;
 use super::decode::{self, Item, What};
 use super::gpu::{self, Gpu};
 use super::messages::{
@@ -20,6 +21,7 @@ use super::pair::Pairing;
 use super::sink::Lines;
 use super::sleeps::{Reading, Sleeps};
 use crate::clock::monotonic_ns;
+use crate::host;
 use crate::probe::LossCounters;
 use crate::probe::pauses::Pauses;
 use crate::ring::{Ring, Stopped};
@@ -97,6 +99,9 @@ pub struct Worker {
     pub watch: Option<Box<dyn Watch>>,
     /// With --gpu.
     pub gpu: Option<Gpu>,
+    /// `clock` lines are written, even if no rank is known.
+    pub writes_clocks: bool,
+    clock_ticks: ClockTicks,
     sleeps: Sleeps,
     /// The rings were left unread at the end.
     abandoned: bool,
@@ -149,6 +154,8 @@ impl Worker {
             state,
             watch: None,
             gpu: None,
+            writes_clocks: false,
+            clock_ticks: ClockTicks::default(),
             sleeps: Sleeps::default(),
             abandoned: false,
         }
@@ -201,12 +208,25 @@ impl Worker {
         self.finish()
     }
 
-    /// Reports a suspend when it is noticed: a moment after the machine resumed.
+    /// Reports the clocks when that is due, and a suspend when it is noticed: a moment after the machine resumed.
     fn look_at_clocks(&mut self) {
         if let Some(slept_ns) = self.sleeps.look(Reading::now()) {
             let what = MessageKind::Slept(trace::Suspend { slept_ns });
             self.waiting.push_back(Message { ts: monotonic_ns(), pid: 0, what });
+            self.clock_ticks.restart();
         }
+        // The recorder itself reports them at the end of the recording.
+        if self.has_clocks()
+            && self.state.cut.load(Ordering::SeqCst) == 0
+            && self.clock_ticks.is_due(monotonic_ns())
+        {
+            self.waiting.push_back(Message::clock(host::clock::now()));
+        }
+    }
+
+    /// The times of ranks, which may run on several machines, are compared on one clock.
+    fn has_clocks(&self) -> bool {
+        self.writes_clocks || self.lines.processes.has_rank
     }
 
     /// Reports to the watch, but not after the recording ended: removing hooks may take long.
@@ -284,6 +304,7 @@ impl Worker {
     }
 
     fn receive(&mut self) {
+        let has_clocks = self.has_clocks();
         for message in self.messages.try_iter() {
             match message.what {
                 MessageKind::Names(probes) => self.lines.add_probes(&probes),
@@ -299,6 +320,7 @@ impl Worker {
                     self.coming.waiting.push(message);
                 }
                 MessageKind::Hooked(_) if self.coming.has_line(&message) => {}
+                MessageKind::Clock(_) if !has_clocks => {}
                 _ => {
                     if let MessageKind::Failed { path, .. } = &message.what {
                         self.coming.has_line(&message);
@@ -385,6 +407,7 @@ impl Worker {
 
     fn finish(mut self) -> Outcome {
         self.receive();
+        self.clock_ticks.restart();
         self.look_at_clocks();
         while self.release(Order::release_all).stopped == Release::PutOff {
             self.lines.stacks.wait(PAUSE);

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::SystemTime;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::{Config, Target};
+use crate::clock::Reading;
+use crate::host;
 use crate::probe::Probes;
 use crate::process::identity::Identity;
 use gpurec_trace::{EMULATED, EMULATED_COLD, SINGLE_STEPPED, SINGLE_STEPPED_COLD};
 use gpurec_trace::{Header, Layer, RefusedHook, SCHEMA, time};
 
-pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTime) -> Header {
+/// `start`: when the recording began, time 0 of the trace.
+pub fn header(config: &Config, probes: &Probes, user: &Identity, start: Reading) -> Header {
     let costs = &probes.costs;
     let by_site = [
         (EMULATED, costs.emulated),
@@ -22,15 +25,16 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: SystemTi
     let mut header = Header {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        start: time::rfc3339(start),
+        start: time::rfc3339(UNIX_EPOCH + Duration::from_nanos(start.realtime)),
         host: host_name(),
         kernel: proc_line("/proc/sys/kernel/osrelease").unwrap_or_default(),
-        driver: crate::host::driver_version(),
+        driver: host::driver_version(),
         user: user.user.clone(),
         options: config.options.clone(),
         hooks: BTreeMap::from([("userspace".to_owned(), layer(probes))]),
         ns_per_call: Some(costs.emulated),
         ns_per_call_by_site: BTreeMap::from([(probes.backend.name().to_owned(), by_site)]),
+        clock: Some(host::clock::describe(start)),
         ..Header::default()
     };
     if let Some(driver) = probes.driver() {

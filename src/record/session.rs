@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -25,7 +25,7 @@ use super::target::{attached, command, environment, refuse_root_for_others};
 use super::tracker::Tracker;
 use super::watch::Watch;
 use super::{Config, Target, guarded, header, lane};
-use crate::clock::monotonic_ns;
+use crate::clock::{Reading, monotonic_ns};
 use crate::files::{Ask, Early, Files, Side};
 use crate::output::Output;
 use crate::overhead::Governor;
@@ -116,6 +116,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let (making, settings) = begun?;
     fds::raise_limit();
     let mut user_env = environment(config, &user);
+    let has_rank = proc::rank_in(&user_env).is_some();
     let mut lane = lane::prepare(config, &user, &mut user_env);
     // These errors come before anything is set up: a command that does not exist, a process that cannot be recorded,
     // a file that cannot be written.
@@ -138,8 +139,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let control = Control::open(&probes.base).context(MAPS)?;
 
     let stacks_side = config.stacks.as_ref().map(|_| prepared(&files, &attached));
-    let start = monotonic_ns();
-    let wall = SystemTime::now();
+    let start = Reading::now();
     tracker.beat(true).context(MAPS)?;
     probes.follow_processes()?;
     let gated = launch.as_ref().map(launch::start).transpose()?;
@@ -164,11 +164,11 @@ pub fn run(config: &Config) -> Result<u8> {
     session.settle(&signals)?;
     session.probes.begin_kernel().context(MAPS)?;
     session.governor = config.budget.map(|percent| Governor::new(percent, session.messages.clone()));
-    let header = header::header(config, &session.probes, &user, wall);
+    let header = header::header(config, &session.probes, &user, start);
     let recorder = start_recorder(
         output,
-        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu: gpu.transpose()? },
-        start,
+        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu: gpu.transpose()?, has_rank },
+        start.monotonic,
         &session,
         has_status,
         header,
@@ -204,6 +204,8 @@ struct Sources {
     files: Files,
     stacks_side: Option<Side>,
     gpu: Option<Gpu>,
+    /// The caller is a process of a distributed job.
+    has_rank: bool,
 }
 
 struct RecordingEnd {
@@ -264,6 +266,7 @@ fn start_recorder(
     let mut worker = Worker::new(from.rings, lines, from.receiver, from.loss, state.clone());
     worker.pauses = from.pauses;
     worker.gpu = from.gpu;
+    worker.writes_clocks = config.gpu.is_some() || from.has_rank;
     if has_status || config.interval.is_some() {
         let width = analysis::width_of_errors();
         worker.watch = Some(Box::new(Watch::new(voice, config.interval, has_status, width)));
@@ -434,8 +437,10 @@ impl Session<'_> {
         self.tracker.release_overdue(true);
         std::thread::sleep(LAST_RETURNS);
         self.probes.silence().context(MAPS)?;
-        let cut = monotonic_ns();
+        let clock = crate::host::clock::now();
+        let cut = clock.monotonic_ns;
         recorder.state.cut(cut);
+        let _ = self.messages.send(Message::clock(clock));
         if let Some(long) = self.probes.slow_stop().filter(|t| t.as_secs() >= 2 && !self.config.quiet) {
             self.screen.line(&format!(
                 "removing the hooks one by one takes about {} s (Linux 6.6 and newer removes them at once)",

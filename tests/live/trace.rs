@@ -96,7 +96,7 @@ impl InFlight {
     }
 }
 
-const TYPES: [&str; 14] = [
+const TYPES: [&str; 15] = [
     "header",
     "process",
     "userspace",
@@ -110,6 +110,7 @@ const TYPES: [&str; 14] = [
     "block",
     "gpu",
     "device",
+    "clock",
     "end",
 ];
 

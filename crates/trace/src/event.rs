@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use super::args::Args;
 use super::budget::Budget;
+use super::clock::Clock;
 use super::device::Device;
 use super::enums::{EndKind, GpuKind, GpuSource, Kind, Op, Retval};
 use super::rare::{Details, Finish, Header, Lost, Process, Suspend, Xid};
@@ -62,6 +63,7 @@ pub enum Body<'a> {
     Instant(Instant<'a>),
     Gpu(Gpu<'a>),
     Device(Box<Device>),
+    Clock(Box<Clock>),
     Xid(Xid<'a>),
     Lost(Lost),
     Budget(Budget),
@@ -423,6 +425,7 @@ rare_lines! { it:
     "process" "library" [Process(Process::Library(it))];
     "xid" "xid" [Xid(it)];
     "device" "device" [Device(it)];
+    "clock" "clock" [Clock(it)];
     "lost" "lost" [Lost(it)];
     "budget" "budget" [Budget(it)];
     "suspend" "suspend" [Suspend(it)];

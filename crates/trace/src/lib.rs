@@ -8,6 +8,7 @@ mod args;
 pub mod bounds;
 mod budget;
 pub mod bytes;
+mod clock;
 mod deaths;
 mod device;
 mod enums;
@@ -36,6 +37,7 @@ mod writer;
 
 pub use args::Args;
 pub use budget::{Action, Budget, Level, Why};
+pub use clock::{Clock, Ntp};
 pub use device::{Device, DeviceProcess};
 pub use enums::{EndKind, GpuKind, GpuSource, Kind, Op, Retval, word};
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::clock::Clock;
 use super::gpu::GpuAccount;
 use super::reason::{Reason, reasons};
 use super::schema::{Datum, Key, Sink};
@@ -249,7 +250,12 @@ pub struct Header {
     /// With --budget: the cost of a call that is only counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_per_counted: Option<u64>,
+    /// The clocks when the recording began. None in older traces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Clock>,
 }
+
+details! { it: Clock => monotonic_ns, realtime_ns, error_ns, boot_id, ntp, ptp }
 
 details! { it: Header => version, start, host, kernel, driver, user, command }
 

@@ -96,6 +96,7 @@ fn header() -> Header {
             },
         )]),
         ns_per_call: Some(970),
+        clock: Some(clock()),
         ..Header::default()
     }
 }
@@ -125,6 +126,17 @@ fn stack() -> Stack<'static> {
             Frame::Python { function: "<module>".into(), file: "<string>".into(), line: None },
         ],
         cut: true,
+    }
+}
+
+fn clock() -> Clock {
+    Clock {
+        monotonic_ns: 86_400_000_000_007,
+        realtime_ns: 1_792_000_000_123_456_789,
+        error_ns: 31,
+        boot_id: Some("4c1b4a1e-9d5b-4b0e-8d5f-0b1c2d3e4f50".into()),
+        ntp: Some(Ntp { offset_ns: -1500, max_error_ns: 250_000, synchronized: true }),
+        ptp: Some("/dev/ptp0".into()),
     }
 }
 
@@ -199,6 +211,8 @@ fn cold_lines() -> Vec<Line<'static>> {
         Body::Stack(stack()),
         Body::Device(Box::new(device())),
         Body::Device(Box::new(Device { device: 1, ..Device::default() })),
+        Body::Clock(Box::new(clock())),
+        Body::Clock(Box::new(Clock { ntp: None, ptp: None, boot_id: None, ..clock() })),
         Body::Finish(Box::new(Finish {
             events: 8,
             lost: 1,
@@ -272,8 +286,15 @@ fn cold_lines_have_the_keys_of_the_contract() {
     let bare =
         json!({"event_id": 13, "ts": values[13]["ts"], "type": "device", "name": "device", "device": 1});
     assert_eq!(values[13], bare, "what NVML does not say has no key");
-    assert_eq!(values[14]["in_flight"][0]["duration_us"], 12345.678);
-    assert_eq!(values[14]["gpu"]["reasons"], json!([{"code": "dropped", "count": 1}]));
+    let exact = "\"monotonic_ns\":86400000000007,\"realtime_ns\":1792000000123456789,\"error_ns\":31,";
+    assert_eq!(text.matches(exact).count(), 3, "in the header and in both lines");
+    assert_eq!(values[0]["clock"]["ntp"], values[14]["ntp"]);
+    let ntp = json!({"offset_ns": -1500, "max_error_ns": 250_000, "synchronized": true});
+    assert_eq!((&values[14]["ntp"], &values[14]["ptp"]), (&ntp, &json!("/dev/ptp0")));
+    let bare = &values[15];
+    assert!(["ntp", "ptp", "boot_id"].iter().all(|key| bare.get(key) == Some(&json!(null))), "{bare}");
+    assert_eq!(values[16]["in_flight"][0]["duration_us"], 12345.678);
+    assert_eq!(values[16]["gpu"]["reasons"], json!([{"code": "dropped", "count": 1}]));
     assert!(text.starts_with("{\"event_id\":0,\"ts\":0.000000000,\"type\":\"header\""));
 }
 

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::Lines;
-use crate::gpu::clock::{Clocks, Reading};
+use crate::clock::Reading;
+use crate::gpu::clock::Clocks;
 use crate::gpu::cupti::Activity;
 use crate::gpu::lane::launches;
 use crate::gpu::tap;

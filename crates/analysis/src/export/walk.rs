@@ -129,7 +129,7 @@ impl<S: Sink + Default> Walk<S> {
             }
             Body::Header(header) => self.header(line, header),
             Body::Gpu(gpu) => self.work(ts_ns, line, gpu),
-            Body::Device(_) | Body::Stack(_) | Body::Unknown(_) => {}
+            Body::Device(_) | Body::Clock(_) | Body::Stack(_) | Body::Unknown(_) => {}
         }
     }
 
