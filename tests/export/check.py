@@ -324,6 +324,9 @@ def chrome_events(found, timed):
             around = stacks[track][-1] if stacks[track] else works.get(track, (0, None))[1]
             need(around, "chrome: a flow outside of every slice", event)
             need(phase == "s" or event.get("bp") == "e", "chrome: a flow that binds to the next slice", event)
+            if phase == "f" and not stacks[track]:
+                end, (begun, _) = works[track]
+                need(at == begun + min(1, end - begun), "chrome: a flow may end at the slice before", event)
             side[event["id"]] = (track, around, event["name"], event["cat"])
     need(not any(stacks.values()), "chrome: a B without an E")
     need(starts.keys() == ends.keys(), "chrome: a flow with one end")
