@@ -16,6 +16,7 @@ mod call_sites;
 mod capture;
 mod cases;
 mod child;
+mod clocks;
 mod cost;
 mod demo;
 mod devices;
