@@ -51,10 +51,13 @@ def recorded(machine, section, program, *words):
         recording = machine.record(program, program, *words, options=OPTIONS)
     printed = json.loads(recording.printed)
     section.say(f"It printed `{json.dumps(printed)}`.")
-    report = json.loads(machine.read("report", "idle", "--json", recording.trace))
-    section.block(machine.read("report", "idle", "--top", "3", "--width", "150", recording.trace))
+    window, shares = busy_in_loop(lines(recording.trace))
+    loop = ["--from", f"{window[0]:.9f}", "--to", f"{window[1]:.9f}"]
+    report = json.loads(machine.read("report", "idle", "--json", *loop, recording.trace))
+    section.say("Of the loop alone, without what goes before it:")
+    section.block(machine.read("report", "idle", "--top", "5", "--width", "150", *loop, recording.trace))
     try:
-        against_nvml(section, busy_in_loop(lines(recording.trace)), printed, samples)
+        against_nvml(section, shares, printed, samples)
     finally:
         recording.trace.unlink()
     return report
@@ -123,7 +126,8 @@ def ask_nvml(samples, ended):
 
 
 def busy_in_loop(trace_lines):
-    """Between the first and the last call of the marker: shares of the time in which a kernel ran, and any work did."""
+    """Of the time between the first and the last call of the marker: its beginning and end; the shares in which a kernel
+    ran, and any work did."""
     instants, kernels, all_work = [], [], []
     for line in trace_lines:
         if line.get("name") == MARKER and line.get("phase") == "B" and line["depth"] == 0:
@@ -136,7 +140,7 @@ def busy_in_loop(trace_lines):
     if len(instants) < 2:
         raise Failed(f"the trace has {len(instants)} calls of {MARKER}, of two")
     window = instants[0], instants[-1]
-    return covered(kernels, window), covered(all_work, window)
+    return window, (covered(kernels, window), covered(all_work, window))
 
 
 def covered(spans, window):

@@ -13,7 +13,8 @@ import torch
 import training
 from instants import instant
 
-BATCH = 16384
+BATCH = 8192
+WARM_UP = 3
 
 
 class Metric:
@@ -38,6 +39,8 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     batch = torch.randn(BATCH, training.WIDTH, device="cuda")
     target = torch.zeros_like(batch)
+    for _ in range(WARM_UP):
+        training.step(model, optimizer, batch, target)
     began = instant()
     for _ in range(steps):
         metric.update(training.step(model, optimizer, batch, target))

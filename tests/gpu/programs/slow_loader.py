@@ -14,6 +14,7 @@ from instants import instant
 
 SECONDS = 0.03  # the loader takes so long for a batch
 BATCH = 8192
+WARM_UP = 3
 
 
 def batches(count):
@@ -29,6 +30,8 @@ def main():
     model = training.net().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     target = torch.zeros(BATCH, training.WIDTH, device="cuda")
+    for _ in range(WARM_UP):
+        training.step(model, optimizer, target, target)
     began = instant()
     for batch in batches(steps):
         on_gpu = batch.to("cuda")  # idle: own code
