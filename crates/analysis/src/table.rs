@@ -20,6 +20,9 @@ const SHORTEST: usize = 28;
 /// Minimum length of a name, in any terminal.
 const NARROWEST: usize = 12;
 
+/// No terminal is wider: in a wider table, a pager shows the rest.
+const WIDEST_TERMINAL: usize = 300;
+
 /// Maximum width of a name in any terminal: names may have any length, and every row is padded to the widest.
 const WIDEST: usize = 500;
 
@@ -266,7 +269,7 @@ impl Table {
     pub fn text(&self, width: usize) -> Vec<String> {
         let mut columns: Vec<FilledColumn> =
             (0..self.columns.len()).filter_map(|at| self.filled(at)).collect();
-        let whole: usize = line_of(&columns);
+        let (whole, least) = (line_of(&columns), least_of(&columns));
         let left_out = if width < UNBOUNDED { squeeze(&mut columns, width) } else { Vec::new() };
         for column in &mut columns {
             let most = if width < UNBOUNDED { column.width } else { UNBOUNDED };
@@ -278,7 +281,7 @@ impl Table {
             texts.push(format!("  and {} more {}", self.more, self.what));
         }
         if !left_out.is_empty() {
-            texts.push(format!("  --width {whole} shows {} too", left_out.join(", ")));
+            texts.push(hint(whole, least, &left_out.join(", ")));
         }
         texts
     }
@@ -336,6 +339,26 @@ struct FilledColumn {
 /// The width of a line with these columns.
 fn line_of(columns: &[FilledColumn]) -> usize {
     columns.iter().map(|column| column.width + 2).sum()
+}
+
+/// The width at which no column is dropped, though names are cut.
+fn least_of(columns: &[FilledColumn]) -> usize {
+    let least = |filled: &FilledColumn| match filled.column.kind {
+        Kind::Long => filled.width.min(SHORTEST),
+        _ => filled.width,
+    };
+    columns.iter().map(|filled| least(filled) + 2).sum()
+}
+
+/// How to see the dropped columns: with whole names, if a terminal may be so wide. Output to a pipe has every column.
+fn hint(whole: usize, least: usize, left_out: &str) -> String {
+    if whole <= WIDEST_TERMINAL {
+        format!("  --width {whole} shows {left_out} too")
+    } else if least <= WIDEST_TERMINAL {
+        format!("  --width {least} shows {left_out} too, `| less -S` whole names as well")
+    } else {
+        format!("  `| less -S` shows {left_out} too")
+    }
 }
 
 fn line(columns: &[FilledColumn], row: usize) -> String {
@@ -472,6 +495,21 @@ mod tests {
         table.row(vec!["x".into(), Cell::Count(1), Cell::Micros(1), Cell::Micros(u64::MAX)]);
         assert_eq!(table.text(20), ["  Name  N  Least", "  x     1  0.001", "  --width 39 shows Most too"]);
         assert_eq!(table.text(39)[1], "  x     1  0.001  18446744073709551.615");
+    }
+
+    #[test]
+    fn a_width_that_no_terminal_has_is_not_asked_for() {
+        const NAMES: &[Column] = &[number("N", "n"), number("Most", "m"), long("Name", "name")];
+        let mut table = Table::new("rows", "kernels", NAMES);
+        table.row(vec![Cell::Count(1), Cell::Micros(u64::MAX), "x".repeat(1000).as_str().into()]);
+        let last = |table: &Table, width| table.text(width).pop().unwrap();
+        assert_eq!(last(&table, 40), "  --width 56 shows Most too, `| less -S` whole names as well");
+        assert!(table.text(56)[0].contains("Most") && !table.text(55)[0].contains("Most"));
+        const TEXTS: &[Column] = &[number("N", "n"), number("Most", "m"), text("Text", "text")];
+        let mut table = Table::new("rows", "kernels", TEXTS);
+        table.row(vec![Cell::Count(1), Cell::Micros(u64::MAX), "x".repeat(400).as_str().into()]);
+        assert_eq!(last(&table, 40), "  `| less -S` shows Most too");
+        assert!(table.text(UNBOUNDED)[0].contains("Most"));
     }
 
     /// The columns that distinguish rows stay, if need be next to shorter names.
