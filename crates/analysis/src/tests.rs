@@ -5,6 +5,8 @@ mod devices;
 mod effects;
 mod failures;
 mod gpu;
+mod gpu_model;
+mod idle;
 mod kernel;
 mod ledger;
 mod recipes;
