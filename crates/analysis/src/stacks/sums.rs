@@ -88,7 +88,7 @@ impl Sums {
     }
 }
 
-/// The call sites of some calls, with the number of calls of each: the first few distinct ones.
+/// The call sites of some calls, with the number of calls of each, or another weight: the first few distinct ones.
 #[derive(Clone, Default)]
 pub struct Places {
     known: Vec<(Site, u64)>,
@@ -100,27 +100,28 @@ const PLACES: usize = 32;
 
 impl Places {
     pub fn add(&mut self, site: Option<Site>) {
-        let Some(site) = site else { return };
-        if let Some((_, count)) = self.known.iter_mut().find(|(known, _)| *known == site) {
-            *count += 1;
+        if let Some(site) = site {
+            self.weigh(site, 1);
+        }
+    }
+
+    /// Adds a weight other than a number of calls: a time.
+    pub fn weigh(&mut self, site: Site, weight: u64) {
+        if let Some((_, sum)) = self.known.iter_mut().find(|(known, _)| *known == site) {
+            *sum = sum.saturating_add(weight);
         } else if self.known.len() < PLACES {
-            self.known.push((site, 1));
+            self.known.push((site, weight));
         } else {
-            self.others += 1;
+            self.others = self.others.saturating_add(weight);
         }
     }
 
     pub fn merge(&mut self, other: &Places) {
-        for (site, count) in &other.known {
-            self.add(Some(*site));
-            if let Some((_, sum)) = self.known.iter_mut().find(|(known, _)| known == site) {
-                *sum += count - 1;
-            }
-        }
-        self.others += other.others;
+        other.known.iter().for_each(|(site, weight)| self.weigh(*site, *weight));
+        self.others = self.others.saturating_add(other.others);
     }
 
-    /// The most frequent one, and the number of its calls.
+    /// The most frequent one, and the number of its calls: the one of most weight.
     pub fn most(&self) -> Option<(Site, u64)> {
         let most = self.known.iter().max_by_key(|(site, count)| (*count, std::cmp::Reverse(*site)));
         most.copied()

@@ -40,11 +40,20 @@ fn figures_are_those_of_a_straightforward_computation() {
         let copied: u64 = works.iter().filter_map(|work| work.line.size).sum();
         assert_eq!(gpu.copies.iter().map(|copies| copies.bytes).sum::<u64>(), copied);
         let idle = report("idle", file.path());
-        let rows = idle["causes"].as_array().unwrap().iter();
-        let found: BTreeMap<String, u64> = rows
-            .map(|row| (row["what"].as_str().unwrap().to_owned(), row["total_ns"].as_u64().unwrap()))
-            .collect();
-        assert_eq!(found, causes(&works, &host), "{seed}");
+        let (mut by_cause, mut by_line) = (BTreeMap::new(), BTreeMap::new());
+        for ((what, stack, is_before), ns) in causes(&works, &host) {
+            *by_cause.entry(vec![what.clone()]).or_default() += ns;
+            let Some(site) = stack.map(|stack| SITES[stack as usize].to_owned()) else { continue };
+            let what = match (what.as_str(), is_before) {
+                (_, false) => what,
+                ("own code, in no CUDA call", true) => "own code, before this call".to_owned(),
+                (_, true) => format!("{what}, before this call"),
+            };
+            *by_line.entry(vec![what, site]).or_default() += ns;
+        }
+        assert_eq!(rows(&idle, "causes", &["what"]), by_cause, "{seed}");
+        assert_eq!(rows(&idle, "lines", &["what", "call_site"]), by_line, "{seed}");
+        assert!(by_line.len() > 20, "{by_line:?}");
         for (key, value) in [
             ("busy_ns", busy_ns),
             ("idle_ns", idle_ns),

@@ -27,17 +27,32 @@ pub struct Work {
     pub to_ns: u64,
     pub tid: u32,
     pub returned_ns: u64,
+    pub stack: Option<u64>,
     pub line: Gpu<'static>,
 }
 
-/// What a thread did: thread, from, to, in the words of the report.
-pub type Activity = (u32, u64, u64, String);
+/// A call of a thread: its name is that of the report.
+pub struct Activity {
+    pub tid: u32,
+    pub from_ns: u64,
+    pub to_ns: u64,
+    pub what: String,
+    pub stack: Option<u64>,
+}
+
+/// The call sites of stacks, by number.
+pub const SITES: [&str; 3] = ["data.py:12 load", "train.py:29 step", "metric.py:41 update"];
+pub const LOAD: Option<u64> = Some(0);
+pub const STEP: Option<u64> = Some(1);
+pub const METRIC: Option<u64> = Some(2);
 
 /// A program, and what the model knows of it.
 pub struct Model {
     pub script: Script,
     seed: u64,
     pub tid: u32,
+    /// The stack of the calls that follow.
+    pub stack: Option<u64>,
     /// When each stream is free.
     free_ns: BTreeMap<u32, u64>,
     pub works: Vec<Work>,
@@ -52,11 +67,33 @@ impl Model {
             header.options = serde_json::json!({ "gpu": "nodes" });
         }
         let (free_ns, works, host) = Default::default();
-        Model { script, seed, tid: 100, free_ns, works, reported: 0, host }
+        Model { script, seed, tid: 100, stack: None, free_ns, works, reported: 0, host }
+    }
+
+    /// With call stacks, innermost frames in `SITES`.
+    pub fn with_stacks(seed: u64) -> Model {
+        let mut model = Model::new(seed);
+        for (stack, site) in SITES.iter().enumerate() {
+            let (file, rest) = site.split_once(':').unwrap();
+            let (line, function) = rest.split_once(' ').unwrap();
+            let file = format!("/home/ada/{file}").into();
+            let frame = Frame::Python { function: function.into(), file, line: line.parse().ok() };
+            let stack = Stack { stack: stack as u64, pid: 100, frames: vec![frame], cut: false };
+            model.script.push(0, Body::Stack(stack));
+        }
+        model
     }
 
     pub fn did(&mut self, from_ns: u64, what: impl Into<String>) {
-        self.host.push((self.tid, from_ns, self.script.ns, what.into()));
+        let (tid, to_ns, stack) = (self.tid, self.script.ns, self.stack);
+        self.host.push(Activity { tid, from_ns, to_ns, what: what.into(), stack });
+    }
+
+    /// The call that began there has the present stack.
+    pub fn stacked(&mut self, begin: u64) {
+        if let Body::Begin(begin) = &mut self.script.lines[begin as usize].body {
+            begin.stack = self.stack;
+        }
     }
 
     /// Time in no call.
@@ -68,6 +105,7 @@ impl Model {
     pub fn call(&mut self, name: &'static str, inner: &'static str, ns: u64) -> u64 {
         let tid = self.tid;
         let outer = self.script.begin_on(tid, name, None);
+        self.stacked(outer);
         let from_ns = self.script.ns;
         let begin = self.script.begin_on(tid, inner, Some(outer));
         self.script.end(begin, ns, 0);
@@ -93,7 +131,14 @@ impl Model {
             queued_ns: Some(from_ns as i64 - returned_ns as i64),
             ..line
         };
-        self.works.push(Work { from_ns, to_ns: from_ns + ns, tid: self.tid, returned_ns, line });
+        self.works.push(Work {
+            from_ns,
+            to_ns: from_ns + ns,
+            tid: self.tid,
+            returned_ns,
+            stack: self.stack,
+            line,
+        });
     }
 
     pub fn launch(&mut self, kernel: &'static str, stream: u32, ns: u64) {
@@ -114,10 +159,35 @@ impl Model {
         self.work(begin, stream, (US, ns), line);
     }
 
+    /// A copy to the host that returns when it has been made.
+    pub fn blocking_copy(&mut self, stream: u32, ns: u64) {
+        let (begin, from_ns) = (self.script.lines.len() as u64, self.script.ns + 1000);
+        let free = self.free_ns.entry(stream).or_default();
+        let start_ns = (*free).max(from_ns + US);
+        *free = start_ns + ns;
+        self.script.copy("cudaMemcpy", "D2H", 4, start_ns + ns + 5 * US - from_ns);
+        self.stacked(begin);
+        self.did(from_ns, "cudaMemcpy");
+        let line = Gpu {
+            name: "memcpy".into(),
+            kind: GpuKind::Copy,
+            pid: 100,
+            stream,
+            correlation: begin as u32,
+            begin: Some(begin),
+            duration_ns: ns,
+            queued_ns: Some(start_ns as i64 - self.script.ns as i64),
+            ..Gpu::default()
+        };
+        let (tid, returned_ns, stack) = (self.tid, self.script.ns, self.stack);
+        self.works.push(Work { from_ns: start_ns, to_ns: start_ns + ns, tid, returned_ns, stack, line });
+    }
+
     /// Waits until all streams are free.
     pub fn wait(&mut self, name: &'static str) {
         let (tid, free_ns) = (self.tid, self.free_ns.values().copied().max().unwrap_or(0));
         let begin = self.script.begin_on(tid, name, None);
+        self.stacked(begin);
         let from_ns = self.script.ns;
         self.script.end(begin, 5 * US + free_ns.saturating_sub(from_ns), 0);
         self.did(from_ns, name);
@@ -182,35 +252,40 @@ pub fn gaps(works: &[Work], device: u32) -> (u64, Vec<(u64, u64, Work)>) {
     (busy_ns, gaps)
 }
 
-/// What the report should say of the idle time, by cause.
-pub fn causes(works: &[Work], host: &[Activity]) -> BTreeMap<String, u64> {
-    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-    let mut add = |what: &str, ns: u64| {
+/// Some idle time: what the host did, its call site, and whether it lies before that call.
+pub type Cause = (String, Option<u64>, bool);
+
+/// What the report should say of the idle time.
+pub fn causes(works: &[Work], host: &[Activity]) -> BTreeMap<Cause, u64> {
+    let mut sums: BTreeMap<Cause, u64> = BTreeMap::new();
+    let mut add = |what: &str, stack, is_before, ns: u64| {
         if ns > 0 {
-            *sums.entry(what.to_owned()).or_default() += ns;
+            *sums.entry((what.to_owned(), stack, is_before)).or_default() += ns;
         }
     };
     for device in 0..3 {
         for (since, to, work) in gaps(works, device).1 {
             if work.returned_ns <= since {
-                add("nothing: the work was queued already", to - since);
+                add("nothing: the work was queued already", work.stack, false, to - since);
                 continue;
             }
             let until = work.returned_ns.min(to);
-            add("from the return of the call to the start on the GPU", to - until);
+            add("from the return of the call to the start on the GPU", work.stack, false, to - until);
             let (mut at, mut wait) = (since, None);
-            for (_, from, upto, what) in host.iter().filter(|(tid, ..)| *tid == work.tid) {
+            let of_thread: Vec<&Activity> = host.iter().filter(|call| call.tid == work.tid).collect();
+            for (number, call) in of_thread.iter().enumerate() {
                 let own = wait
                     .map_or("own code, in no CUDA call".to_owned(), |wait| format!("own code after {wait}"));
-                if *from > at {
-                    let ns = (*from).min(until).saturating_sub(at);
-                    add(&own, ns);
+                let next = of_thread[number..].iter().find_map(|call| call.stack);
+                if call.from_ns > at {
+                    let ns = call.from_ns.min(until).saturating_sub(at);
+                    add(&own, next, true, ns);
                     at += ns;
                 }
-                let ns = (*upto).min(until).saturating_sub(at);
-                add(what, ns);
+                let ns = call.to_ns.min(until).saturating_sub(at);
+                add(&call.what, next, call.stack.is_none(), ns);
                 at += ns;
-                wait = what.ends_with("Synchronize").then_some(what);
+                wait = call.what.ends_with("Synchronize").then_some(&call.what);
             }
             assert_eq!(at, until, "the call itself is the last");
         }
@@ -218,11 +293,19 @@ pub fn causes(works: &[Work], host: &[Activity]) -> BTreeMap<String, u64> {
     sums
 }
 
+/// The rows of a table of the report by the columns `keys`, with their times.
+pub fn rows(idle: &Json, table: &str, keys: &[&str]) -> BTreeMap<Vec<String>, u64> {
+    let rows = idle[table].as_array().unwrap().iter();
+    let texts = |row: &Json| keys.iter().map(|key| row[key].as_str().unwrap_or("-").to_owned()).collect();
+    rows.map(|row| (texts(row), row["total_ns"].as_u64().unwrap())).collect()
+}
+
 pub fn random_program(seed: u64) -> Model {
-    let mut model = Model::new(seed);
+    let mut model = Model::with_stacks(seed);
     let mut random = seed;
     for _ in 0..400 {
         model.tid = 100 + below(&mut random, 3) as u32;
+        model.stack = Some(below(&mut random, 6)).filter(|stack| *stack < 3);
         let stream = [7, 8, 13, 27][below(&mut random, 4) as usize];
         let ns = 1 + below(&mut random, 60 * US);
         match below(&mut random, 10) {

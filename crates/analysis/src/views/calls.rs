@@ -103,7 +103,12 @@ pub struct Total {
 
 impl Total {
     pub fn add(&mut self, value: u64) {
-        self.count += 1;
+        self.add_part(value, true);
+    }
+
+    /// Adds a part of a thing, which counts with its first part.
+    pub fn add_part(&mut self, value: u64, is_first: bool) {
+        self.count += u64::from(is_first);
         // A malformed trace may claim any value.
         self.sum = self.sum.saturating_add(value);
     }

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::idle_text::{Cause, Gap, Sums};
+use super::idle_text::{Cause, Gap, Spot, Sums};
 use super::*;
 use crate::gpu::Waits;
 use crate::gpu::busy::{Busy, MOST_WAITING, Span};
@@ -49,15 +49,23 @@ struct Idle {
 #[derive(Clone, Copy)]
 struct Submission {
     log: u32,
+    site: Option<Site>,
     returned_ns: Option<u64>,
 }
 
 /// Some work of a device.
 #[derive(Clone, Copy)]
 struct Work {
-    /// The log of the thread that submitted it, and when its call returned.
-    by: Option<(u32, u64)>,
+    by: Option<Origin>,
     name: u32,
+}
+
+/// The call that submitted some work: the log of its thread, when it returned, and its call site.
+#[derive(Clone, Copy)]
+struct Origin {
+    log: u32,
+    returned_ns: u64,
+    site: Option<Site>,
 }
 
 #[derive(Default)]
@@ -79,18 +87,42 @@ struct Log {
     innermost: Option<u64>,
     /// The last outermost call, if it waited for the GPU.
     waited_in: Option<u32>,
+    /// The call site of the last call that had one.
+    site: Option<Site>,
 }
 
 struct Part {
     from_ns: u64,
     cause: Cause,
-    site: Option<Site>,
+    spot: Spot,
 }
 
 impl Log {
     /// Whether its first parts are gone.
     fn is_cut(&self) -> bool {
         self.since_ns > self.first_ns
+    }
+
+    /// A call with a call site begins: the time since the last such call lies between the two.
+    fn calls_at(&mut self, site: Site) {
+        for part in self.parts.iter_mut().rev() {
+            let Spot::Between(_, next @ None) = &mut part.spot else { break };
+            *next = Some(site);
+        }
+        self.site = Some(site);
+    }
+
+    /// The call in which the thread was, and its call site.
+    fn call_at(&self, ns: u64) -> Option<(u32, Option<Site>)> {
+        // A call that ends at that very time counts.
+        let upto = self.parts.partition_point(|part| part.from_ns <= ns);
+        let mut last = self.parts.range(..upto).rev().take(2);
+        last.find_map(|part| Some((part.cause.function()?, part.spot.site_of_call())))
+    }
+
+    /// Before its first call, a thread leads to that.
+    fn before_first(&self) -> Spot {
+        Spot::Between(None, self.parts.front().and_then(|part| part.spot.site()))
     }
 }
 
@@ -152,18 +184,21 @@ impl Idle {
     fn begin(&mut self, line: &Line, begin: &Begin, site: Option<Site>) {
         let function = self.functions.index(&begin.name);
         let Some(log) = self.log((begin.pid, begin.tid), line.ts_ns) else { return };
-        self.changes(log, line.ts_ns, site);
+        self.changes(log, line.ts_ns);
         let call = Call::new(line.event_id, line.ts_ns, begin, function, site);
         self.calls.begin(call, self.functions.bit(function));
         self.logs[log].innermost = Some(line.event_id);
+        if let Some(site) = site {
+            self.logs[log].calls_at(site);
+        }
         if self.functions.get(function).is_some_and(|function| function.traits.submits()) {
-            self.submitted.push(line.event_id, Submission { log: log as u32, returned_ns: None });
+            self.submitted.push(line.event_id, Submission { log: log as u32, site, returned_ns: None });
         }
     }
 
     fn span_begins(&mut self, line: &Line, begin: &KernelBegin) {
         let Some(log) = self.log((begin.pid, begin.tid), line.ts_ns) else { return };
-        self.changes(log, line.ts_ns, None);
+        self.changes(log, line.ts_ns);
         let function = self.functions.index(&request(begin));
         let span = Call::span(line.event_id, line.ts_ns, begin, function, None);
         self.calls.begin(span, 0);
@@ -183,7 +218,7 @@ impl Idle {
         let log = self.threads.get(&thread).copied();
         // The cause of the time up to here is seen while the call is still open.
         if let Some(log) = log.filter(|log| self.logs[*log].innermost == Some(id)) {
-            self.changes(log, ts_ns, None);
+            self.changes(log, ts_ns);
         }
         let Some(call) = self.calls.end(begin, duration_ns) else { return };
         let waits = self.functions.role(call.function) == Some(Role::Sync);
@@ -205,46 +240,44 @@ impl Idle {
         }
         let Some(log) = self.threads.get(&(instant.pid, instant.tid)).copied() else { return };
         let from_ns = ts_ns.saturating_sub(instant.duration_ns.unwrap_or(0));
-        self.changes(log, from_ns, None);
+        self.changes(log, from_ns);
         let state = match instant.args.as_ref().and_then(|args| args.get("state")) {
             Some(Value::Text(state)) => self.functions.index(&state),
             _ => self.functions.index("unknown"),
         };
-        let (cause, site) = self.now(log);
+        let (cause, spot) = self.now(log);
         let function = cause.function();
-        self.add_part(log, ts_ns, Cause::OffCpu(function, state as u32), site);
+        self.add_part(log, ts_ns, Cause::OffCpu(function, state as u32), spot);
     }
 
-    /// The time of a thread up to now goes to what it did. `next` is the call site of the call that begins: own code is
-    /// known by where it led.
-    fn changes(&mut self, log: usize, ts_ns: u64, next: Option<Site>) {
-        let (cause, site) = self.now(log);
-        let site = if matches!(cause, Cause::Own(_)) { next } else { site };
-        self.add_part(log, ts_ns, cause, site);
+    /// The time of a thread up to now goes to what it did.
+    fn changes(&mut self, log: usize, ts_ns: u64) {
+        let (cause, spot) = self.now(log);
+        self.add_part(log, ts_ns, cause, spot);
     }
 
-    fn add_part(&mut self, log: usize, upto_ns: u64, cause: Cause, site: Option<Site>) {
+    fn add_part(&mut self, log: usize, upto_ns: u64, cause: Cause, spot: Spot) {
         let log = &mut self.logs[log];
         if upto_ns > log.upto_ns {
-            log.parts.push_back(Part { from_ns: log.upto_ns, cause, site });
+            log.parts.push_back(Part { from_ns: log.upto_ns, cause, spot });
             log.upto_ns = upto_ns;
             self.parts += 1;
         }
     }
 
-    /// What a thread does, by its open calls, and the call site of the outermost.
-    fn now(&self, log: usize) -> (Cause, Option<Site>) {
+    /// What a thread does, by its open calls, and where: in the outermost that has a call site.
+    fn now(&self, log: usize) -> (Cause, Spot) {
         let log = &self.logs[log];
         let around = || self.calls.around(log.innermost);
-        let outermost = around().filter(|call| !call.is_span).last();
-        let site = outermost.and_then(|call| call.of);
-        let function = outermost.map(|call| call.function as u32);
+        let site = around().filter_map(|call| call.of).last();
+        let spot = site.map_or(Spot::Between(log.site, None), Spot::At);
+        let function = around().filter(|call| !call.is_span).last().map(|call| call.function as u32);
         let cause = match (around().find(|call| call.is_span), function) {
             (Some(span), function) => Cause::Driver(function, span.function as u32),
             (None, Some(function)) => Cause::Call(function),
             (None, None) => Cause::Own(log.waited_in),
         };
-        (cause, site)
+        (cause, spot)
     }
 
     fn work(&mut self, ts_ns: u64, gpu: &Gpu) {
@@ -252,7 +285,8 @@ impl Idle {
         let call = gpu.begin.and_then(|begin| self.submitted.get(begin).copied());
         let by = call.map(|call| {
             let of_delay = gpu.queued_ns.map(|ns| ts_ns.saturating_add_signed(ns.saturating_neg()));
-            (call.log, of_delay.or(call.returned_ns).unwrap_or(ts_ns))
+            let returned_ns = of_delay.or(call.returned_ns).unwrap_or(ts_ns);
+            Origin { log: call.log, returned_ns, site: call.site }
         });
         if self.devices.len() >= MOST_DEVICES && !self.devices.contains_key(&gpu.device) {
             return;
@@ -272,13 +306,14 @@ impl Idle {
         let Some(device) = self.devices.get_mut(&number) else { return };
         let last = device.last.replace((span.to_ns, span.last));
         let Some((since_ns, after)) = last.filter(|(since, _)| *since < span.from_ns) else { return };
-        let by = span.first.by.and_then(|(log, returned)| Some((self.logs.get(log as usize)?, returned)));
-        let mut waited_ns = 0;
-        if let Some((log, returned_ns)) = by
-            && returned_ns > since_ns
+        let by = span.first.by.and_then(|by| Some((self.logs.get(by.log as usize)?, by)));
+        let (mut waited_ns, mut wait) = (0, None);
+        if let Some((log, by)) = by
+            && by.returned_ns > since_ns
             && self.waits.covers(log.thread, since_ns)
         {
-            waited_ns = returned_ns.min(span.from_ns) - since_ns;
+            waited_ns = by.returned_ns.min(span.from_ns) - since_ns;
+            wait = log.call_at(since_ns);
         }
         let gap = Gap {
             device: number,
@@ -288,6 +323,7 @@ impl Idle {
             after: after.name,
             before: span.first.name,
             waited_ns,
+            wait,
             causes: causes(by, since_ns, span.from_ns),
         };
         self.sums.add(gap, self.listed);
@@ -328,24 +364,28 @@ fn request(begin: &KernelBegin) -> String {
     }
 }
 
-/// Splits a gap into parts that add up to all of it, each with the call site.
-fn causes(by: Option<(&Log, u64)>, since_ns: u64, to_ns: u64) -> Vec<(Cause, Option<Site>, u64)> {
-    let Some((log, returned_ns)) = by else { return vec![(Cause::Unknown, None, to_ns - since_ns)] };
-    if returned_ns <= since_ns {
-        return vec![(Cause::Queued, None, to_ns - since_ns)];
+/// Splits a gap into parts that add up to all of it, each with the place in the code.
+fn causes(by: Option<(&Log, Origin)>, since_ns: u64, to_ns: u64) -> Vec<(Cause, Spot, u64)> {
+    let Some((log, by)) = by else { return vec![(Cause::Unknown, Spot::NONE, to_ns - since_ns)] };
+    let submits = by.site.map_or(Spot::NONE, Spot::At);
+    if by.returned_ns <= since_ns {
+        return vec![(Cause::Queued, submits, to_ns - since_ns)];
     }
-    let until_ns = returned_ns.min(to_ns);
-    let mut sums: Map<(Cause, Option<Site>), u64> = Map::default();
-    let mut add = |cause, site, ns: u64| {
+    let until_ns = by.returned_ns.min(to_ns);
+    let mut sums: Map<(Cause, Spot), u64> = Map::default();
+    let mut add = |cause, spot, ns: u64| {
         if ns > 0 {
-            *sums.entry((cause, site)).or_default() += ns;
+            *sums.entry((cause, spot)).or_default() += ns;
         }
     };
     let mut at_ns = since_ns;
     if at_ns < log.since_ns {
         // Before its first call the thread was in its own code, unless that time is settled.
         let before_ns = log.since_ns.min(until_ns) - at_ns;
-        add(if log.is_cut() { Cause::Unknown } else { Cause::Own(None) }, None, before_ns);
+        match log.is_cut() {
+            true => add(Cause::Unknown, Spot::NONE, before_ns),
+            false => add(Cause::Own(None), log.before_first(), before_ns),
+        }
         at_ns += before_ns;
     }
     let first = log.parts.partition_point(|part| part.from_ns <= at_ns).saturating_sub(1);
@@ -356,13 +396,11 @@ fn causes(by: Option<(&Log, u64)>, since_ns: u64, to_ns: u64) -> Vec<(Cause, Opt
             break;
         }
         if end_ns > at_ns {
-            add(part.cause, part.site, end_ns - at_ns);
+            add(part.cause, part.spot, end_ns - at_ns);
             at_ns = end_ns;
         }
     }
-    add(Cause::Own(None), None, until_ns.saturating_sub(at_ns));
-    add(Cause::Latency, None, to_ns - until_ns);
-    let mut causes: Vec<_> = sums.into_iter().map(|((cause, site), ns)| (cause, site, ns)).collect();
-    causes.sort_by(|a, b| b.2.cmp(&a.2).then((a.0, a.1).cmp(&(b.0, b.1))));
-    causes
+    add(Cause::Own(None), Spot::Between(log.site, None), until_ns.saturating_sub(at_ns));
+    add(Cause::Latency, submits, to_ns - until_ns);
+    sums.into_iter().map(|((cause, spot), ns)| (cause, spot, ns)).collect()
 }

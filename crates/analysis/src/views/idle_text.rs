@@ -4,7 +4,7 @@ use super::*;
 use crate::text::percent;
 use gpurec_trace::bounds::Sums as Bounded;
 
-/// Limit on distinct causes with their call sites.
+/// Limit on distinct causes, on those with their call sites, and on waits.
 const MOST: usize = 65_536;
 
 /// The causes that a row of the longest gaps keeps.
@@ -56,6 +56,41 @@ impl Cause {
     }
 }
 
+/// The place in the code of some time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Spot {
+    /// In the call made here.
+    At(Site),
+    /// In own code, or in calls without a call site: after the call made here, and before the call made there.
+    Between(Option<Site>, Option<Site>),
+}
+
+impl Spot {
+    pub const NONE: Spot = Spot::Between(None, None);
+
+    /// The call site by which the time is known: own code by where it led.
+    pub fn site(self) -> Option<Site> {
+        match self {
+            Spot::At(site) => Some(site),
+            Spot::Between(_, next) => next,
+        }
+    }
+
+    pub fn site_of_call(self) -> Option<Site> {
+        match self {
+            Spot::At(site) => Some(site),
+            Spot::Between(..) => None,
+        }
+    }
+
+    fn after(self) -> Option<Site> {
+        match self {
+            Spot::At(_) => None,
+            Spot::Between(last, _) => last,
+        }
+    }
+}
+
 pub struct Gap {
     pub device: u32,
     pub since_ns: u64,
@@ -67,8 +102,19 @@ pub struct Gap {
     pub before: u32,
     /// The part for which the host is to blame, if it waited for the GPU when the gap began.
     pub waited_ns: u64,
-    /// The largest time first.
-    pub causes: Vec<(Cause, Option<Site>, u64)>,
+    /// In which call it waited, with the call site.
+    pub wait: Option<(u32, Option<Site>)>,
+    pub causes: Vec<(Cause, Spot, u64)>,
+}
+
+/// A row of the lines: the cause, its call site, and whether the time lies before that call.
+type LineKey = (Cause, Site, bool);
+
+#[derive(Default)]
+struct LineSum {
+    total: Total,
+    /// For time before the call: the calls before that, by the time since.
+    after: Places,
 }
 
 #[derive(Default)]
@@ -79,7 +125,9 @@ pub struct Sums {
     pub late: u64,
     gaps: Total,
     waited: Total,
-    by_cause: Bounded<(Cause, Option<Site>), Total, MOST>,
+    by_cause: Bounded<Cause, Total, MOST>,
+    by_line: Bounded<LineKey, LineSum, MOST>,
+    by_wait: Bounded<(Option<u32>, Option<Site>), Total, MOST>,
     by_device: HashMap<u32, Total>,
     /// The longest first.
     longest: Vec<Gap>,
@@ -91,10 +139,10 @@ impl Sums {
         self.by_device.entry(gap.device).or_default().add(gap.ns);
         if gap.waited_ns > 0 {
             self.waited.add(gap.waited_ns);
+            let (function, site) = gap.wait.unzip();
+            self.by_wait.of((function, site.flatten())).add(gap.waited_ns);
         }
-        for (cause, site, ns) in &gap.causes {
-            self.by_cause.of((*cause, *site)).add(*ns);
-        }
+        self.add_causes(&mut gap.causes);
         gap.causes.truncate(SHOWN);
         if self.longest.len() < listed || self.longest.last().is_some_and(|least| gap.ns > least.ns) {
             let key = |gap: &Gap| (std::cmp::Reverse(gap.ns), gap.since_ns, gap.device);
@@ -102,6 +150,25 @@ impl Sums {
             self.longest.insert(at, gap);
             self.longest.truncate(listed);
         }
+    }
+
+    /// Adds the causes of a gap, and puts the largest first. A gap counts once for a cause, and once for a line.
+    fn add_causes(&mut self, causes: &mut [(Cause, Spot, u64)]) {
+        let line = |cause: Cause, spot: Spot| Some((cause, spot.site()?, spot.site_of_call().is_none()));
+        causes.sort_unstable_by_key(|(cause, spot, _)| (*cause, line(*cause, *spot), *spot));
+        let (mut last_cause, mut last_line) = (None, None);
+        for (cause, spot, ns) in causes.iter() {
+            let is_new = last_cause.replace(*cause) != Some(*cause);
+            self.by_cause.of(*cause).add_part(*ns, is_new);
+            let Some(line) = line(*cause, *spot) else { continue };
+            let is_new = last_line.replace(line) != Some(line);
+            let of = self.by_line.of(line);
+            of.total.add_part(*ns, is_new);
+            if let Some(after) = spot.after() {
+                of.after.weigh(after, *ns);
+            }
+        }
+        causes.sort_by_key(|(.., ns)| std::cmp::Reverse(*ns));
     }
 
     pub fn report(&self, functions: &Functions, stacks: &Stacks) -> Report {
@@ -151,6 +218,7 @@ impl Sums {
             ),
         );
         self.places(&mut report, functions, stacks);
+        self.waits(&mut report, functions, stacks);
         report.title("The longest");
         self.longest(&mut report, functions, stacks);
         self.devices(&mut report);
@@ -158,13 +226,9 @@ impl Sums {
     }
 
     fn causes(&self, report: &mut Report, functions: &Functions) {
-        let mut sums: HashMap<Cause, Total> = HashMap::new();
-        for ((cause, _), total) in &self.by_cause.by_key {
-            let sum = sums.entry(*cause).or_default();
-            (sum.sum, sum.count) = (sum.sum.saturating_add(total.sum), sum.count + total.count);
-        }
+        let known = self.by_cause.by_key.iter();
         let mut all: Vec<(String, Total)> =
-            sums.iter().map(|(cause, total)| (cause.text(functions), *total)).collect();
+            known.map(|(cause, total)| (cause.text(functions), *total)).collect();
         if self.by_cause.others.count > 0 {
             all.push(("others".to_owned(), self.by_cause.others));
         }
@@ -178,36 +242,55 @@ impl Sums {
         );
     }
 
-    /// The same by call site. Own code has that of the call at its end.
+    /// The same by call site.
     fn places(&self, report: &mut Report, functions: &Functions, stacks: &Stacks) {
-        let known = self.by_cause.by_key.iter();
-        let mut all: Vec<_> =
-            known.filter_map(|((cause, site), sum)| Some((*cause, (*site)?, *sum))).collect();
-        all.sort_by(|(a, of_a, x), (b, of_b, y)| y.sum.cmp(&x.sum).then((a, of_a).cmp(&(b, of_b))));
-        let what = |cause: Cause| match cause {
-            Cause::Own(_) => format!("{}, up to here", cause.text(functions)),
-            _ => cause.text(functions),
+        let mut all: Vec<_> = self.by_line.by_key.iter().collect();
+        all.sort_by(|(a, x), (b, y)| y.total.sum.cmp(&x.total.sum).then(a.cmp(b)));
+        let what = |cause: Cause, is_before: bool| match (cause, is_before) {
+            (_, false) => cause.text(functions),
+            (Cause::Own(None), true) => "own code, before this call".to_owned(),
+            (_, true) => format!("{}, before this call", cause.text(functions)),
         };
         report.section(
             "In which line",
             Listing::new("lines", "lines", all)
-                .millis(number("Total (ms)", "total_ns"), |(_, _, total)| total.sum)
-                .share(number("(%)", "total_percent"), |(_, _, total)| Some((total.sum, self.gaps.sum)))
-                .count(number("Times", "times"), |(_, _, total)| total.count)
-                .cell(long("What the host did", "what"), |(cause, ..)| what(*cause))
-                .cell(long("Call site", "call_site"), |(_, site, _)| stacks.text(*site)),
+                .millis(number("Total (ms)", "total_ns"), |(_, line)| line.total.sum)
+                .share(number("(%)", "total_percent"), |(_, line)| Some((line.total.sum, self.gaps.sum)))
+                .count(number("Times", "times"), |(_, line)| line.total.count)
+                .cell(long("What the host did", "what"), |((cause, _, is_before), _)| {
+                    what(*cause, *is_before)
+                })
+                .cell(long("Call site", "call_site"), |((_, site, _), _)| stacks.text(*site))
+                .cell(long("After the call at", "after_call_site"), |(_, line)| line.after.text(stacks)),
+        );
+    }
+
+    /// The waits after which the host was late.
+    fn waits(&self, report: &mut Report, functions: &Functions, stacks: &Stacks) {
+        let mut all: Vec<_> = self.by_wait.by_key.iter().collect();
+        all.sort_by(|(a, x), (b, y)| y.sum.cmp(&x.sum).then(a.cmp(b)));
+        let name = |function: Option<u32>| function.map(|number| functions.name(number as usize));
+        report.section(
+            "By synchronisation, in which wait",
+            Listing::new("waits", "waits", all)
+                .millis(number("Total (ms)", "total_ns"), |(_, total)| total.sum)
+                .share(number("(%)", "total_percent"), |(_, total)| Some((total.sum, self.gaps.sum)))
+                .count(number("Times", "times"), |(_, total)| total.count)
+                .cell(long("Wait", "wait"), |((function, _), _)| name(*function))
+                .cell(long("Call site", "call_site"), |((_, site), _)| site.map(|site| stacks.text(site))),
         );
     }
 
     fn longest(&self, report: &mut Report, functions: &Functions, stacks: &Stacks) {
         let kernel = |number: u32| Cell::Kernel(functions.name(number as usize).to_owned());
         let what = |gap: &Gap, most: usize| {
-            let part = |(cause, _, ns): &(Cause, Option<Site>, u64)| {
+            let part = |(cause, _, ns): &(Cause, Spot, u64)| {
                 format!("{} {} %", cause.text(functions), percent((*ns).into(), gap.ns.into()))
             };
             gap.causes.iter().take(most).map(part).collect::<Vec<_>>().join("; ")
         };
-        let site = |gap: &Gap| gap.causes.iter().find_map(|(_, site, _)| site.map(|site| stacks.text(site)));
+        let spot = |gap: &Gap| gap.causes.iter().map(|(_, spot, _)| *spot).find(|spot| spot.site().is_some());
+        let site = |site: Option<Site>| site.map(|site| stacks.text(site));
         report.table(
             Listing::new("longest", "gaps", &self.longest)
                 .millis(number("Gap (ms)", "gap_ns"), |gap| gap.ns)
@@ -219,8 +302,9 @@ impl Sums {
                 .cell(data("what"), |gap| what(gap, SHOWN))
                 .cell(long("After", "after"), |gap| kernel(gap.after))
                 .cell(long("Before", "before"), |gap| kernel(gap.before))
-                .cell(long("Call site", "call_site"), |gap| site(gap))
+                .cell(long("Call site", "call_site"), |gap| site(spot(gap).and_then(Spot::site)))
                 .micros(data("waited_ns"), |gap| gap.waited_ns)
+                .cell(data("after_call_site"), |gap| site(spot(gap).and_then(Spot::after)))
                 .more(self.gaps.count.saturating_sub(self.longest.len() as u64)),
         );
     }
