@@ -180,6 +180,22 @@ fn a_hidden_wait_without_stacks_is_named_without_its_line() {
     assert!(idle.get("lines").is_none(), "{idle}");
 }
 
+/// The first work of a run is often seconds before its loop.
+#[test]
+fn one_gap_that_hides_the_others_is_named() {
+    let mut model = Model::new(12);
+    model.launch("init", 7, 100 * US);
+    model.own(3000 * MS);
+    let (.., file, works, _) = slow_loader(model, [None; 2]).finish();
+    let all = text_of("idle", file.path(), &ReportConfig::default());
+    let start_ns = works[1].from_ns;
+    let from = crate::units::decimal(start_ns.div_ceil(MS), 3);
+    assert!(all.contains(&format!("--from {from} ")), "{all}");
+    let only = Only { from_ns: Some(start_ns.div_ceil(MS) * MS), ..Only::default() };
+    let rest = text_of("idle", file.path(), &ReportConfig { only, ..ReportConfig::default() });
+    assert!(!rest.contains("--from") && rest.contains("in 48 gaps"), "{rest}");
+}
+
 #[test]
 fn an_allocation_in_the_loop_is_named() {
     let mut model = Model::new(7);

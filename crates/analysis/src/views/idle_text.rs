@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::text::percent;
+use crate::units::decimal;
 use gpurec_trace::bounds::Sums as Bounded;
 
 /// Limit on distinct causes, on those with their call sites, and on waits.
 const MOST: usize = 65_536;
+
+const MS: u64 = 1_000_000;
 
 /// The causes that a row of the longest gaps keeps.
 const SHOWN: usize = 8;
@@ -198,6 +201,9 @@ impl Sums {
             plural(self.gaps.count, "gap"),
             duration(longest)
         ));
+        if let Some(words) = self.hidden() {
+            report.words(words);
+        }
         self.causes(&mut report, functions);
         if self.waited.count > 0 {
             report.words(format!(
@@ -223,6 +229,18 @@ impl Sums {
         self.longest(&mut report, functions, stacks);
         self.devices(&mut report);
         report
+    }
+
+    /// One gap may hide all others: the first one of a run often lasts as long as its preparations.
+    fn hidden(&self) -> Option<String> {
+        let gap = self.longest.first().filter(|gap| self.gaps.count > 1 && gap.ns > self.gaps.sum / 2)?;
+        let millis = |ns: u64| decimal(ns, 3);
+        let (from, to) =
+            (millis(gap.since_ns / MS), millis(gap.since_ns.saturating_add(gap.ns).div_ceil(MS)));
+        Some(format!(
+            "One gap, from {from} s to {to} s, has {} % of it: --from {to} reports what follows.",
+            percent(gap.ns.into(), self.gaps.sum.into())
+        ))
     }
 
     fn causes(&self, report: &mut Report, functions: &Functions) {
