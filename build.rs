@@ -1,7 +1,7 @@
-// Compiles every bpf/*.bpf.c into a skeleton, the demo's stand-in libraries, and the library that --gpu injects. In: bpf/,
-// fixtures/cuda/, crates/inject/, clang and a C compiler. Out: OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/,
-// OUT_DIR/libgpurec_gpu.so. Downloads nothing, and reads nothing outside the
-// tree except the compilers' own files.
+// Compiles every bpf/*.bpf.c into a skeleton, the demo's stand-in libraries, the library that --gpu injects, and the program
+// that asks NVML. In: bpf/, fixtures/cuda/, crates/inject/, crates/nvml/, clang and a C compiler. Out: OUT_DIR/*.skel.rs,
+// OUT_DIR/*.bpf.o, OUT_DIR/demo/, OUT_DIR/libgpurec_gpu.so, OUT_DIR/gpurec-nvml. Downloads nothing, and reads nothing
+// outside the tree except the compilers' own files.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use libbpf_cargo::SkeletonBuilder;
 
+#[path = "crates/apart.rs"]
+mod apart;
 #[path = "fixtures/cuda/build.rs"]
 mod demo;
-#[path = "crates/inject/build.rs"]
-mod inject;
 
 const OBJECTS: [&str; 7] = ["base", "process", "cuda", "stacks", "block", "block_stacks", "driver"];
 
@@ -23,7 +23,7 @@ pub fn main() -> Result<()> {
     println!("cargo:rerun-if-changed={}", here.join("build.rs").display());
     println!("cargo:rerun-if-changed={}", here.join("bpf").display());
     demo::build(&out);
-    inject::build(&out);
+    apart::build(&out);
     for object in OBJECTS {
         skeleton(object, &out)?;
     }

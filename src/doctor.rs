@@ -2,19 +2,25 @@
 //! on standard output.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use anyhow::Result;
 
 use crate::host::{Facts, Plan, cuda_libraries, plan};
+use crate::nvml::{Nvml, State};
 use crate::probe;
+use crate::process::environment::user_environment;
 use crate::process::identity::invoking_user;
 use crate::process::rights::as_caller;
 
 /// Returns exit status 0 if this machine can record anything.
 pub fn doctor() -> Result<u8> {
+    // First, before there are threads.
+    let user = invoking_user();
+    let nvml = Nvml::start(&user, &user_environment(&user).0);
     let facts = Facts::gather();
     let plan = plan(&facts);
-    let text = machine(&facts) + &recording(&plan) + &kernel(&facts) + &nvidia(&facts);
+    let text = machine(&facts) + &recording(&plan) + &kernel(&facts) + &nvidia(&facts) + &devices(nvml);
     io::stdout().lock().write_all(crate::ui::clean_lines(&text).as_bytes())?;
     Ok(if plan.problems.iter().any(|problem| problem.fatal) { 1 } else { 0 })
 }
@@ -96,4 +102,23 @@ fn nvidia(facts: &Facts) -> String {
     }
     text.extend(libraries.iter().map(|path| format!("  {}\n", path.display())));
     text
+}
+
+/// What `device` lines need.
+fn devices(nvml: io::Result<Nvml>) -> String {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let state = nvml.map(|mut nvml| {
+        nvml.wait(PATIENCE);
+        nvml.state().clone()
+    });
+    let said = match state {
+        Ok(State::Answers(count)) => format!("{count} GPUs"),
+        Ok(State::Refuses(why)) => format!("no state of GPUs with --gpu: {why}"),
+        Ok(State::Waiting) => format!("no answer within {} s", PATIENCE.as_secs()),
+        Ok(State::Gone) => {
+            "no state of GPUs with --gpu: libnvidia-ml.so.1 is not where the linker looks".to_owned()
+        }
+        Err(error) => format!("no state of GPUs with --gpu: {error}"),
+    };
+    format!("  NVML: {said}\n")
 }

@@ -21,6 +21,7 @@ mod gpu;
 mod host;
 #[cfg(test)]
 mod layers;
+mod nvml;
 #[cfg(fuzzing)]
 pub mod output;
 #[cfg(not(fuzzing))]

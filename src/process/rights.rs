@@ -127,6 +127,11 @@ pub fn keep_what_reading_needs(user: &Identity) -> io::Result<()> {
     give_up(user, caps::permitted()?.and(needed))
 }
 
+/// The process that asks NVML becomes the caller without any capability, also for programs that it executes.
+pub fn keep_nothing(user: &Identity) -> io::Result<()> {
+    give_up(user, Set::NONE)
+}
+
 fn give_up(user: &Identity, kept: Set) -> io::Result<()> {
     caps::bound(kept);
     let _ = prctl::set_no_new_privs();
