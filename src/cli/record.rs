@@ -183,6 +183,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         lossless: options.lossless,
         stacks,
         gpu: options.gpu,
+        nvml: None,
         native_frames: !options.no_native,
         budget: options.budget,
         live: options.live,

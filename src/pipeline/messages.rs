@@ -53,6 +53,8 @@ pub enum MessageKind {
     Budget(trace::Budget),
     /// Both clocks at the message's time.
     Clock(Box<trace::Clock>),
+    /// The state of a GPU.
+    Device(Box<trace::Device>),
     /// The machine was suspended.
     Slept(trace::Suspend),
     /// gpurec stopped the process at `from`, and resumes it at the message's time.
@@ -144,6 +146,7 @@ fn write(message: Message, lines: &mut Lines) {
             lines.meaning.not_seen(&line.function);
             Body::Budget(line)
         }
+        MessageKind::Device(device) => Body::Device(device),
         MessageKind::Slept(suspend) => Body::Suspend(suspend),
         MessageKind::Clock(clock) => Body::Clock(clock),
         MessageKind::Coming(library, _) | MessageKind::Hooked(library) => {

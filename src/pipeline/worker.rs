@@ -22,6 +22,7 @@ use super::sink::Lines;
 use super::sleeps::{Reading, Sleeps};
 use crate::clock::monotonic_ns;
 use crate::host;
+use crate::nvml::Sample;
 use crate::probe::LossCounters;
 use crate::probe::pauses::Pauses;
 use crate::ring::{Ring, Stopped};
@@ -102,6 +103,8 @@ pub struct Worker {
     /// `clock` lines are written, even if no rank is known.
     pub writes_clocks: bool,
     clock_ticks: ClockTicks,
+    /// With --gpu, too.
+    pub devices: Option<Receiver<Sample>>,
     sleeps: Sleeps,
     /// The rings were left unread at the end.
     abandoned: bool,
@@ -156,6 +159,7 @@ impl Worker {
             gpu: None,
             writes_clocks: false,
             clock_ticks: ClockTicks::default(),
+            devices: None,
             sleeps: Sleeps::default(),
             abandoned: false,
         }
@@ -305,6 +309,7 @@ impl Worker {
 
     fn receive(&mut self) {
         let has_clocks = self.has_clocks();
+        self.receive_samples();
         for message in self.messages.try_iter() {
             match message.what {
                 MessageKind::Names(probes) => self.lines.add_probes(&probes),
@@ -330,6 +335,15 @@ impl Worker {
                     self.waiting.push_back(message);
                 }
             }
+        }
+    }
+
+    /// The last sample comes when nothing is recorded any more, and does not make the recording longer.
+    fn receive_samples(&mut self) {
+        let end = Some(self.state.cut.load(Ordering::SeqCst)).filter(|cut| *cut != 0);
+        for (ts, device) in self.devices.iter().flat_map(Receiver::try_iter) {
+            let ts = ts.min(end.unwrap_or(ts));
+            self.waiting.push_back(Message { ts, pid: 0, what: MessageKind::Device(device) });
         }
     }
 

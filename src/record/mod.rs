@@ -2,6 +2,7 @@
 //! they run. In: a plain configuration. Out: a trace, a summary on standard error, an exit status. Not here: parsing
 //! the command line, what a call means, how a hook is made.
 
+mod devices;
 mod guarded;
 mod header;
 mod lane;
@@ -53,6 +54,8 @@ pub struct Config {
     pub stacks: Option<Stacks>,
     /// What is recorded of the GPU's work.
     pub gpu: Option<gpu::Choice>,
+    /// The demo's: the folder of the stand-in for NVML.
+    pub nvml: Option<PathBuf>,
     /// Tests only: stacks without native frames beyond the caller have this unset.
     pub native_frames: bool,
     /// The most that recording may cost any thread, in percent of its time.

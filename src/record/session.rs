@@ -24,9 +24,10 @@ use super::status::Status;
 use super::target::{attached, command, environment, refuse_root_for_others};
 use super::tracker::Tracker;
 use super::watch::Watch;
-use super::{Config, Target, guarded, header, lane};
+use super::{Config, Target, devices, guarded, header, lane};
 use crate::clock::{Reading, monotonic_ns};
 use crate::files::{Ask, Early, Files, Side};
+use crate::nvml::{Nvml, Sampling};
 use crate::output::Output;
 use crate::overhead::Governor;
 use crate::pipeline::gpu::Gpu;
@@ -110,12 +111,13 @@ pub fn run(config: &Config) -> Result<u8> {
     // Started first, before gpurec has threads, and descriptors that the new process would inherit.
     let files = Files::start(&user, &config.selection)
         .context("gpurec cannot start the process that reads other processes' files")?;
+    let mut user_env = environment(config, &user);
+    let mut nvml = devices::start(config, &user, &user_env);
     // The slow part of making the rings runs while `host::ready` checks the machine, whose errors are reported first.
     let begun = config.settings().and_then(|settings| Ok((rings::begin(settings.ring)?, settings)));
     let plan = crate::host::ready()?;
     let (making, settings) = begun?;
     fds::raise_limit();
-    let mut user_env = environment(config, &user);
     let has_rank = proc::rank_in(&user_env).is_some();
     let mut lane = lane::prepare(config, &user, &mut user_env);
     // These errors come before anything is set up: a command that does not exist, a process that cannot be recorded,
@@ -139,6 +141,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let control = Control::open(&probes.base).context(MAPS)?;
 
     let stacks_side = config.stacks.as_ref().map(|_| prepared(&files, &attached));
+    devices::baseline(config, nvml.as_mut(), &probes.base);
     let start = Reading::now();
     tracker.beat(true).context(MAPS)?;
     probes.follow_processes()?;
@@ -167,7 +170,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let header = header::header(config, &session.probes, &user, start);
     let recorder = start_recorder(
         output,
-        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu: gpu.transpose()?, has_rank },
+        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu: gpu.transpose()?, has_rank, nvml },
         start.monotonic,
         &session,
         has_status,
@@ -193,6 +196,7 @@ struct Recorder {
     worker: JoinHandle<Outcome>,
     writer: Option<Writer>,
     state: Arc<State>,
+    sampling: Option<Sampling>,
 }
 
 /// What the worker reads.
@@ -206,6 +210,7 @@ struct Sources {
     gpu: Option<Gpu>,
     /// The caller is a process of a distributed job.
     has_rank: bool,
+    nvml: Option<Nvml>,
 }
 
 struct RecordingEnd {
@@ -267,13 +272,15 @@ fn start_recorder(
     worker.pauses = from.pauses;
     worker.gpu = from.gpu;
     worker.writes_clocks = config.gpu.is_some() || from.has_rank;
+    let (sampling, samples) = from.nvml.and_then(devices::serve).unzip();
+    worker.devices = samples;
     if has_status || config.interval.is_some() {
         let width = analysis::width_of_errors();
         worker.watch = Some(Box::new(Watch::new(voice, config.interval, has_status, width)));
     }
     let thread = std::thread::Builder::new().name("gpurec-work".into());
     let worker = thread.spawn(move || worker.run(header)).context(THREAD)?;
-    Ok(Recorder { worker, writer, state })
+    Ok(Recorder { worker, writer, state, sampling })
 }
 
 impl Session<'_> {
@@ -441,6 +448,7 @@ impl Session<'_> {
         let cut = clock.monotonic_ns;
         recorder.state.cut(cut);
         let _ = self.messages.send(Message::clock(clock));
+        recorder.sampling.iter().for_each(Sampling::last);
         if let Some(long) = self.probes.slow_stop().filter(|t| t.as_secs() >= 2 && !self.config.quiet) {
             self.screen.line(&format!(
                 "removing the hooks one by one takes about {} s (Linux 6.6 and newer removes them at once)",
@@ -466,6 +474,7 @@ impl Session<'_> {
         for missed in self.tracker.libs.missed() {
             let _ = self.messages.send(Message::missed(missed));
         }
+        drop(recorder.sampling);
         guardian.dismiss(self.probes.take_process_links());
         match why {
             EndCause::SignalNow => recorder.state.stop(),

@@ -41,6 +41,7 @@ mod must_show;
 mod natives;
 mod needs;
 mod nonlocal;
+mod nvml;
 mod opener;
 mod other_libc;
 mod patterns;
