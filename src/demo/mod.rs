@@ -24,12 +24,13 @@ use crate::record::{self, Config, Target};
 mod tests;
 
 const PROGRAM: &str = "gpurec-demo";
-const FILES: [(&str, &[u8]); 4] = [
+const FILES: [(&str, &[u8]); 5] = [
     ("libcuda.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcuda.so.1"))),
     ("libcudart.so.13", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcudart.so.13"))),
     (PROGRAM, include_bytes!(concat!(env!("OUT_DIR"), "/demo/program"))),
-    // With --gpu: the stand-in of NVIDIA's profiling library.
+    // With --gpu: the stand-ins of NVIDIA's profiling library and of NVML.
     ("libcupti.so.13", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcupti.so.13"))),
+    ("libnvidia-ml.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libnvidia-ml.so.1"))),
 ];
 
 /// The unpacked files. Dropping it removes the folder.
@@ -82,7 +83,8 @@ pub fn run(config: Config, args: &[OsString]) -> Result<u8> {
     // The parent folder is writable for others, so do this without root's rights.
     let unpacked = as_caller(&invoking_user(), unpack)
         .context("cannot unpack the demo as the user who called sudo")??;
-    record::run(&Config { target: Target::Command(unpacked.command(args)), ..config })
+    let nvml = Some(unpacked.dir.clone());
+    record::run(&Config { target: Target::Command(unpacked.command(args)), nvml, ..config })
 }
 
 impl Drop for DemoFolder {

@@ -114,6 +114,17 @@ fn launches_and_the_summary_are_the_stand_ins_own() {
 }
 
 #[test]
+fn the_stand_in_gpu_has_a_state() {
+    live(|room| {
+        let demo = demo(room, &["--gpu"], &["--loops", "5"]);
+        demo.done.exited(0).said("Stand-in GPU: 1.00 GB in use at first");
+        let lines: Vec<_> = demo.trace.of_type("device").collect();
+        assert!(lines.len() >= 2, "at the start and at the end: {lines:?}");
+        assert_eq!(lines[0]["gpu_name"], "Stand-in GPU");
+    });
+}
+
+#[test]
 fn threads_and_children_are_counted_too() {
     live(|room| {
         let demo = demo(room, &[], &["--threads", "4", "--fork", "--loops", "30"]);
