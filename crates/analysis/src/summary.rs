@@ -177,7 +177,7 @@ impl Summary {
             Body::Instant(instant) => self.instant(instant),
             Body::Xid(xid) => self.driver.xid(line.ts_ns, xid),
             Body::Gpu(gpu) => self.gpu.add(line.ts_ns, gpu),
-            Body::Device(device) => self.nvml.add(device),
+            Body::Device(device) => self.nvml.add(line.ts_ns, device),
             Body::Clock(_) | Body::Stack(_) | Body::Block(_) | Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);

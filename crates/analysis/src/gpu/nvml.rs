@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::driver_figures::is_zero;
+use crate::figures::Figures;
 use crate::page::Page;
 use crate::ui::clean;
 use crate::units::{decimal, plural, size};
@@ -18,6 +19,11 @@ const DEVICES: usize = 256;
 const REASONS: usize = 32;
 const PROCESSES: usize = 64;
 const LONGEST: usize = 128;
+/// The recorder asks for the first line before it records a process. If NVML answers later than this, what processes hold
+/// then may be in the trace already.
+const AT_START_NS: u64 = 10_000_000;
+/// The reason for low clocks of a GPU that does nothing: nothing is lost by it.
+const IDLE: &str = "gpu_idle";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -28,16 +34,16 @@ pub struct NvmlFigures {
     pub uuid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_name: Option<String>,
-    /// Number of lines, one a second.
+    /// Number of lines: one a second, one at the start, one at the end.
     pub samples: u64,
-    /// In use by all processes: at the start, and the most.
+    /// In use by all processes: in the first line, and the most.
     pub first_used_bytes: Option<u64>,
     pub most_used_bytes: Option<u64>,
     /// Average percentage of the time in which a kernel ran.
     pub utilization: Option<u64>,
     pub most_power_mw: Option<u64>,
     pub most_temperature_c: Option<u32>,
-    /// Lines in which the clocks were lowered, and by reason.
+    /// Lines in which the clocks were lowered, other than for idling, and by reason.
     #[serde(skip_serializing_if = "is_zero")]
     pub throttled: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -72,13 +78,13 @@ struct State {
 }
 
 impl Nvml {
-    pub fn add(&mut self, line: &Device) {
+    pub fn add(&mut self, ts_ns: u64, line: &Device) {
         if self.devices.len() >= DEVICES && !self.devices.contains_key(&line.device) {
             return;
         }
         let State { seen, utilization } = self.devices.entry(line.device).or_default();
         let text = |text: &String| short(text, LONGEST);
-        if seen.samples == 0 {
+        if seen.samples == 0 && ts_ns <= AT_START_NS {
             let held =
                 line.processes.iter().flatten().filter_map(|process| Some((process.pid, process.bytes?)));
             seen.processes_at_start =
@@ -96,9 +102,9 @@ impl Nvml {
         if let Some(percent) = line.utilization {
             *utilization = (utilization.0.saturating_add(percent.into()), utilization.1 + 1);
         }
-        let reasons = line.throttle.as_deref().unwrap_or_default();
-        seen.throttled += u64::from(!reasons.is_empty());
-        for reason in reasons.iter().take(REASONS) {
+        let reasons = line.throttle.iter().flatten().filter(|reason| *reason != IDLE);
+        seen.throttled += u64::from(reasons.clone().next().is_some());
+        for reason in reasons.take(REASONS) {
             let reason = short(reason, LONGEST);
             if let Some(known) = seen.throttle.iter_mut().find(|known| known.reason == reason) {
                 known.samples += 1;
@@ -119,15 +125,15 @@ impl Nvml {
 }
 
 /// The section of the summary.
-pub fn section(page: &mut Page, devices: &[NvmlFigures]) {
-    if devices.is_empty() {
+pub fn section(page: &mut Page, figures: &Figures) {
+    if figures.nvml.is_empty() {
         return;
     }
     page.section("GPUs, as NVML saw them once a second:");
-    for it in devices {
+    for it in &figures.nvml {
         let used = it.first_used_bytes.zip(it.most_used_bytes);
         let parts = [
-            used.map(|(first, most)| format!("{} in use at the start, at most {}", size(first), size(most))),
+            used.map(|(first, most)| format!("{} in use at first, at most {}", size(first), size(most))),
             it.utilization.map(|percent| format!("{percent} % utilization on average")),
             it.most_power_mw.map(|mw| format!("up to {} W", decimal(mw / 100, 1))),
             it.most_temperature_c.map(|celsius| format!("up to {celsius} C")),
@@ -138,15 +144,28 @@ pub fn section(page: &mut Page, devices: &[NvmlFigures]) {
         if it.throttled > 0 {
             let reasons = it.throttle.iter().map(|why| format!("{} ({})", clean(&why.reason), why.samples));
             let reasons = reasons.collect::<Vec<_>>().join(", ");
-            let (times, of) = (it.throttled, plural(it.samples, "second"));
+            let (times, of) = (it.throttled, plural(it.samples, "sample"));
             page.wrapped("      ", &format!("clocks lowered in {times} of {of}: {reasons}"));
         }
-        for held in &it.processes_at_start {
-            let (pid, bytes) = (held.pid, size(held.bytes));
-            page.wrapped(
-                "      ",
-                &format!("pid {pid} held {bytes} at the start; memory held at exit does not count it"),
-            );
-        }
+        at_start(page, it, figures);
+    }
+}
+
+/// Of each process that is recorded; and of the others together.
+fn at_start(page: &mut Page, it: &NvmlFigures, figures: &Figures) {
+    let is_recorded = |held: &&ProcessMemory| figures.processes.iter().any(|process| process.pid == held.pid);
+    let (recorded, others): (Vec<_>, Vec<_>) = it.processes_at_start.iter().partition(is_recorded);
+    for ProcessMemory { pid, bytes } in recorded {
+        let said = format!(
+            "pid {pid} held {} on device {} at the start; memory held at exit does not count it",
+            size(*bytes),
+            it.device
+        );
+        page.wrapped("      ", &said);
+    }
+    if !others.is_empty() {
+        let bytes = others.iter().fold(0u64, |sum, held| sum.saturating_add(held.bytes));
+        let count = plural(others.len() as u64, "process");
+        page.wrapped("      ", &format!("not recorded: {count} that held {} at the start", size(bytes)));
     }
 }

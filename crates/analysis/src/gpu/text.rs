@@ -13,7 +13,7 @@ const TOP: usize = 10;
 const TOP_KERNELS: usize = 20;
 
 pub fn sections(page: &mut Page, figures: &Figures) {
-    super::nvml::section(page, &figures.nvml);
+    super::nvml::section(page, figures);
     let Some(gpu) = &figures.gpu else { return };
     if !gpu.devices.is_empty() {
         busy(page, figures, gpu);

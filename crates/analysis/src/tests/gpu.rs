@@ -156,7 +156,6 @@ fn the_account_is_printed_with_each_difference() {
 
 #[test]
 fn the_state_of_the_devices_is_summed_up() {
-    let mut script = Script::new();
     let line = |used, power, throttle: &[&str]| {
         Body::Device(Box::new(Device {
             device: 1,
@@ -165,6 +164,8 @@ fn the_state_of_the_devices_is_summed_up() {
             processes: Some(vec![
                 DeviceProcess { pid: 7, bytes: Some(1 << 30) },
                 DeviceProcess { pid: 8, bytes: None },
+                DeviceProcess { pid: 9, bytes: Some(3 << 30) },
+                DeviceProcess { pid: 10, bytes: Some(1 << 29) },
             ]),
             utilization: Some(80),
             power_w: Some(power),
@@ -172,22 +173,32 @@ fn the_state_of_the_devices_is_summed_up() {
             ..Device::default()
         }))
     };
-    script.push(MS, line(2 << 30, 600.25, &[]));
-    script.push(MS, line(5 << 30, 612.34, &["sw_power_cap", "hw_slowdown"]));
-    script.push(MS, line(3 << 30, 100.0, &["sw_power_cap"]));
-    let (figures, _) = script.finish();
+    let exec = || Exec { pid: 7, tid: 7, command: vec!["./a".into()], rank: None };
+    let recorded = |first_ns| {
+        let mut script = Script::new();
+        script.push(first_ns, line(2 << 30, 600.25, &[]));
+        script.push(MS, Body::Process(Process::Exec(exec())));
+        script.push(MS, line(5 << 30, 612.34, &["sw_power_cap", "hw_slowdown"]));
+        script.push(MS, line(3 << 30, 100.0, &["gpu_idle"]));
+        script.push(MS, line(3 << 30, 100.0, &["gpu_idle", "sw_power_cap"]));
+        script.finish().0
+    };
+    let figures = recorded(MS);
     let of = &figures.nvml[0];
-    assert_eq!((of.samples, of.throttled, of.utilization, of.most_power_mw), (3, 2, Some(80), Some(612_340)));
+    assert_eq!((of.samples, of.throttled, of.utilization, of.most_power_mw), (4, 2, Some(80), Some(612_340)));
     assert_eq!((of.first_used_bytes, of.most_used_bytes), (Some(2 << 30), Some(5 << 30)));
     let text = crate::text::print(&figures, UNBOUNDED);
     for said in [
-        "   1  NVIDIA H200: 2.00 GB in use at the start, at most 5.00 GB, 80 % utilization on average, up to 612.3 W",
-        "clocks lowered in 2 of 3 seconds: sw_power_cap (2), hw_slowdown (1)",
-        "pid 7 held 1.00 GB at the start",
+        "   1  NVIDIA H200: 2.00 GB in use at first, at most 5.00 GB, 80 % utilization on average, up to 612.3 W",
+        "clocks lowered in 2 of 4 samples: sw_power_cap (2), hw_slowdown (1)",
+        "pid 7 held 1.00 GB on device 1 at the start",
+        "not recorded: 2 processes that held 3.50 GB at the start",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
     assert_eq!(Figures::from_json(&figures.to_json()).unwrap(), figures);
+    let late = &recorded(100 * MS).nvml[0];
+    assert!(late.processes_at_start.is_empty(), "it may have come from the recorded program: {late:?}");
 }
 
 #[test]
