@@ -92,7 +92,7 @@ class Expected:
             at = ns(line["ts"], 10**9) + offset
             kind, phase = line["type"], line.get("phase")
             thread = (index, line.get("pid"), line.get("tid"))
-            if kind in ("stack", "device"):
+            if kind in ("stack", "device", "clock"):
                 continue  # they are part of other events, or of none
             if phase == "B":
                 open_calls[line["event_id"]] = (at, line)
