@@ -139,7 +139,6 @@ pub fn run(config: &Config) -> Result<u8> {
     tracker.libs = Libs::of(&config.selection);
     let rings = probes.rings()?;
     let control = Control::open(&probes.base).context(MAPS)?;
-
     let stacks_side = config.stacks.as_ref().map(|_| prepared(&files, &attached));
     devices::baseline(config, nvml.as_mut(), &probes.base);
     let start = Reading::now();
@@ -455,17 +454,14 @@ impl Session<'_> {
                 long.as_secs()
             ));
         }
-        if let Some(missed) = self.probes.missed() {
-            let _ = self.messages.send(Message::missed(missed));
-        }
+        self.probes.missed().into_iter().for_each(|missed| drop(self.messages.send(Message::missed(missed))));
         if let Some(governor) = &self.governor {
             governor.finish(&mut self.probes, cut);
         }
         let attached = self.probes.attached();
         let took = self.probes.detach();
         if self.config.verbose {
-            let took = took.as_secs_f64() * 1e3;
-            self.screen.line(&format!("detached {attached} functions in {took:.1} ms"));
+            self.screen.line(&format!("detached {attached} functions in {:.1} ms", took.as_secs_f64() * 1e3));
         }
         // A BPF program that was still running may have stopped a process.
         self.handle_control();
