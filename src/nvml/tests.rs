@@ -13,8 +13,13 @@ const LONG: Duration = Duration::from_secs(20);
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn start(env: &[(&str, &str)]) -> Nvml {
+    start_in(STANDIN, env)
+}
+
+/// `folder`: of NVML.
+fn start_in(folder: &str, env: &[(&str, &str)]) -> Nvml {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let env = [&[("LD_LIBRARY_PATH", STANDIN)], env].concat();
+    let env = [&[("LD_LIBRARY_PATH", folder)], env].concat();
     let env: Env = env.iter().map(|(name, value)| (name.into(), value.into())).collect();
     Nvml::start(&invoking_user(), &env).unwrap()
 }
@@ -46,12 +51,7 @@ fn devices_are_sampled_at_the_start_and_at_the_end() {
 
 #[test]
 fn a_missing_library_is_no_error() {
-    let mut nvml = start(&[]);
-    drop(std::mem::replace(&mut nvml, {
-        let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let nowhere: Env = vec![("LD_LIBRARY_PATH".into(), "/nowhere".into())];
-        Nvml::start(&invoking_user(), &nowhere).unwrap()
-    }));
+    let mut nvml = start_in("/nowhere", &[]);
     nvml.wait(LONG);
     if matches!(nvml.state(), State::Answers(_) | State::Refuses(_)) {
         // This machine has NVML.

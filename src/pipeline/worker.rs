@@ -167,6 +167,8 @@ impl Worker {
 
     pub fn run(mut self, header: Header) -> Outcome {
         go_first();
+        // The first of them is from before the recording.
+        self.receive_samples();
         self.look_at_clocks();
         self.lines.line(0, Body::Header(Box::new(header)));
         self.lines.flush();

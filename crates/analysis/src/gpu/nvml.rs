@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::driver_figures::is_zero;
-use crate::figures::Figures;
 use crate::page::Page;
 use crate::ui::clean;
 use crate::units::{decimal, plural, size};
@@ -124,13 +123,13 @@ impl Nvml {
     }
 }
 
-/// The section of the summary.
-pub fn section(page: &mut Page, figures: &Figures) {
-    if figures.nvml.is_empty() {
+/// The section of the summary. `is_recorded`: a process, by its PID.
+pub fn section(page: &mut Page, devices: &[NvmlFigures], is_recorded: &dyn Fn(u32) -> bool) {
+    if devices.is_empty() {
         return;
     }
     page.section("GPUs, as NVML saw them once a second:");
-    for it in &figures.nvml {
+    for it in devices {
         let used = it.first_used_bytes.zip(it.most_used_bytes);
         let parts = [
             used.map(|(first, most)| format!("{} in use at first, at most {}", size(first), size(most))),
@@ -147,14 +146,14 @@ pub fn section(page: &mut Page, figures: &Figures) {
             let (times, of) = (it.throttled, plural(it.samples, "sample"));
             page.wrapped("      ", &format!("clocks lowered in {times} of {of}: {reasons}"));
         }
-        at_start(page, it, figures);
+        at_start(page, it, is_recorded);
     }
 }
 
 /// Of each process that is recorded; and of the others together.
-fn at_start(page: &mut Page, it: &NvmlFigures, figures: &Figures) {
-    let is_recorded = |held: &&ProcessMemory| figures.processes.iter().any(|process| process.pid == held.pid);
-    let (recorded, others): (Vec<_>, Vec<_>) = it.processes_at_start.iter().partition(is_recorded);
+fn at_start(page: &mut Page, it: &NvmlFigures, is_recorded: &dyn Fn(u32) -> bool) {
+    let (recorded, others): (Vec<_>, Vec<_>) =
+        it.processes_at_start.iter().partition(|held| is_recorded(held.pid));
     for ProcessMemory { pid, bytes } in recorded {
         let said = format!(
             "pid {pid} held {} on device {} at the start; memory held at exit does not count it",

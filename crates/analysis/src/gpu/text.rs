@@ -13,7 +13,8 @@ const TOP: usize = 10;
 const TOP_KERNELS: usize = 20;
 
 pub fn sections(page: &mut Page, figures: &Figures) {
-    super::nvml::section(page, figures);
+    let is_recorded = |pid| figures.processes.iter().any(|process| process.pid == pid);
+    super::nvml::section(page, &figures.nvml, &is_recorded);
     let Some(gpu) = &figures.gpu else { return };
     if !gpu.devices.is_empty() {
         busy(page, figures, gpu);
