@@ -83,12 +83,8 @@ def judged_loader(report, site):
 def judged_item(report, site):
     waited = 100 * report["waited_gap_ns"] / max(report["idle_ns"], 1)
     yield waited > 50, f"{waited:.1f} % of the idle time is by synchronisation"
-    rows = [row for row in report.get("lines") or [] if "Synchronize" in row["what"]]
-    sites = {row["call_site"] for row in rows if row["what"].startswith("cu")}
-    yield (
-        any((text or "").startswith(site) for text in sites),
-        f"waits are named in {sorted(map(str, sites))}; it waits in {site}",
-    )
+    sites = {str(row["call_site"]) for row in report.get("waits") or []}
+    yield any(text.startswith(site) for text in sites), f"waits are named in {sorted(sites)}; it waits in {site}"
     causes = [row["what"] for row in report["causes"][:SHOWN]]
     after = any(what.startswith("own code after") and "Synchronize" in what for what in causes)
     yield after, f"own code after the wait is among the first causes: {causes}"
