@@ -22,7 +22,7 @@ from pathlib import Path
 from .frame import Failed, command_of, part, run, tail
 
 RUNS = 50
-AT_ONCE = 6
+AT_ONCE = 10
 STEPS = 150
 LONGEST = 90
 TERMINAL = Path(__file__).with_name("terminal.py")
