@@ -9,11 +9,10 @@ use std::sync::Arc;
 use gpurec_trace::hash::Map;
 
 use super::cupti::{Api, What, Work};
+use super::numbers::{Asker, Numbers};
 
-/// The most calls that are remembered, and the most correlation numbers; the oldest are forgotten. CUPTI delivers records
-/// about a second after the call.
+/// The most calls that are remembered; the oldest are forgotten. CUPTI delivers records about a second after the call.
 const MOST_CALLS: usize = 1 << 19;
-const MOST_NUMBERS: usize = 1 << 19;
 /// The most works that wait for the record of their call.
 const MOST_WAITING: usize = 1 << 16;
 /// The most threads of a process that are found by the times of their calls, where CUPTI has other thread ids.
@@ -64,6 +63,9 @@ struct Call {
 #[derive(Default)]
 struct Thread {
     calls: VecDeque<Call>,
+    /// Calls that were forgotten, and how many calls there were up to the one that was found last.
+    forgotten: usize,
+    found: usize,
 }
 
 /// What made the call that CUPTI has a record of.
@@ -85,29 +87,6 @@ struct Number {
     /// Kernels of it that were delivered, or its graph.
     kernels: u32,
     is_complete: bool,
-}
-
-/// What is known of correlation numbers.
-#[derive(Default)]
-struct Numbers {
-    all: Map<(Program, u32), Number>,
-    order: VecDeque<(Program, u32)>,
-}
-
-impl Numbers {
-    /// A number is remembered from here on.
-    fn of(&mut self, program: Program, correlation: u32) -> &mut Number {
-        let key = (program, correlation);
-        if !self.all.contains_key(&key) {
-            if self.order.len() >= MOST_NUMBERS
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.all.remove(&oldest);
-            }
-            self.order.push_back(key);
-        }
-        self.all.entry(key).or_default()
-    }
 }
 
 #[derive(Default)]
@@ -154,7 +133,7 @@ pub struct Join {
     processes: Map<Program, Process>,
     /// When the programs of a process ended that were watched.
     ends: Map<u32, Vec<u64>>,
-    numbers: Numbers,
+    numbers: Numbers<Program, Number>,
     /// The thread of each remembered call, the oldest first.
     calls: VecDeque<(u32, u32)>,
     waiting: usize,
@@ -222,6 +201,7 @@ impl Join {
         let Some(oldest) = self.calls.pop_front() else { return };
         if let Some(thread) = self.threads.get_mut(&oldest) {
             thread.calls.pop_front();
+            thread.forgotten += 1;
             if thread.calls.is_empty() {
                 self.threads.remove(&oldest);
             }
@@ -278,7 +258,7 @@ impl Join {
         each: &mut dyn FnMut(Joined),
     ) {
         let Some(process) = self.processes.get_mut(&of) else { return };
-        let number = self.numbers.of(of, api.correlation);
+        let number = self.numbers.of(of, api.correlation, Asker::Call);
         if is_launch && !number.is_launch {
             number.is_launch = true;
             process.account.api += 1;
@@ -291,6 +271,9 @@ impl Join {
         }
         let by = number.by;
         process.account.complete += u64::from(number.becomes_complete());
+        if process.waiting.is_empty() {
+            return;
+        }
         let waiting = process.waiting.remove(&api.correlation).unwrap_or_default();
         self.waiting -= waiting.len();
         waiting.into_iter().for_each(|one| each(Joined { pid: of.pid, work: one.work, name: one.name, by }));
@@ -301,7 +284,8 @@ impl Join {
     fn call_of(&mut self, of: Program, api: &Api, is_launch: bool) -> Caller {
         let Some(process) = self.processes.get_mut(&of) else { return Caller::Call(None) };
         let known = process.aliases.get(&api.tid).copied().unwrap_or(api.tid);
-        if let Some(thread) = self.threads.get(&(of.pid, known)) {
+        if let Some(thread) = self.threads.get_mut(&(of.pid, known)) {
+            thread.found = thread.forgotten + thread.begun_by(api.start);
             return Caller::Call(thread.call_of(api, is_launch));
         }
         let threads = &self.threads;
@@ -335,7 +319,7 @@ impl Join {
     ) {
         let Some(process) = self.processes.get_mut(&of) else { return };
         let correlation = work.correlation;
-        let number = self.numbers.of(of, correlation);
+        let number = self.numbers.of(of, correlation, Asker::Work);
         if !process.account.count(&work, number) {
             return;
         }
@@ -387,17 +371,43 @@ impl Thread {
     /// CUPTI has a record of the runtime's call alone, and the driver's call within it is the inner one. Of a runtime
     /// without hooks, as it is linked into cuDNN and cuBLAS, only that one is recorded.
     fn call_of(&self, api: &Api, is_launch: bool) -> Option<Call> {
-        let before = self.calls.partition_point(|call| call.begin <= api.end);
-        let mut within = self.calls.range(..before).rev().take_while(|call| call.begin > api.start);
+        let mut within =
+            self.calls.range(..self.begun_by(api.end)).rev().take_while(|call| call.begin > api.start);
         let ended = |call: &&Call| call.end <= api.end && call.is_launch == is_launch;
         within.by_ref().take(MOST_AROUND).find(ended).copied().or_else(|| self.around(api.start))
     }
 
     /// The innermost call that was open at a time.
     fn around(&self, time: u64) -> Option<Call> {
-        let after = self.calls.partition_point(|call| call.begin <= time);
-        let before = self.calls.range(..after).rev().take(MOST_AROUND);
+        let before = self.calls.range(..self.begun_by(time)).rev().take(MOST_AROUND);
         before.copied().find(|call| call.end >= time)
+    }
+
+    /// The number of calls that began up to a time. Records mostly come in the order of their calls, so the search
+    /// begins where the last one ended and doubles its steps: in half a million calls nothing else is in the cache.
+    fn begun_by(&self, time: u64) -> usize {
+        let is_before = |at: usize| self.calls.get(at).is_some_and(|call| call.begin <= time);
+        let from = self.found.saturating_sub(self.forgotten).min(self.calls.len());
+        let (mut low, mut high, mut step) = (from, from, 1);
+        while high < self.calls.len() && is_before(high) {
+            low = high + 1;
+            high = self.calls.len().min(high + step);
+            step *= 2;
+        }
+        while low > 0 && !is_before(low - 1) {
+            high = low - 1;
+            low = low.saturating_sub(step);
+            step *= 2;
+        }
+        while low < high {
+            let middle = low.midpoint(high);
+            if is_before(middle) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
     }
 }
 

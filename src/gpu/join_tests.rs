@@ -194,10 +194,26 @@ fn memory_is_bounded() {
         join.work(0, of(5), kernel(correlation, 500), None, &mut out.take());
     }
     assert_eq!((join.waiting, out.0.len()), (MOST_WAITING, 10));
-    for correlation in 0..MOST_NUMBERS as u32 + 10 {
-        join.api(of(5), &api(6, 1, 2, correlation), true, &mut |_| {});
+}
+
+#[test]
+fn a_call_is_found_wherever_the_last_one_was() {
+    let mut thread = Thread::default();
+    assert_eq!(thread.begun_by(5), 0);
+    // Two begin at each time, and the oldest are forgotten.
+    for at in 0..1000u64 {
+        let call = Call { begin: at / 2 * 10, end: u64::MAX, id: at, is_launch: true, is_outer: false };
+        thread.calls.push_back(call);
     }
-    assert_eq!((join.numbers.all.len(), join.numbers.order.len()), (MOST_NUMBERS, MOST_NUMBERS));
+    thread.calls.drain(..100);
+    thread.forgotten = 100;
+    for found in [0, 100, 101, 150, 550, 998, 999, 1000, 5000] {
+        for time in (0..6000).step_by(5) {
+            thread.found = found;
+            let expected = thread.calls.partition_point(|call| call.begin <= time);
+            assert_eq!(thread.begun_by(time), expected, "{time} after {found}");
+        }
+    }
 }
 
 #[test]

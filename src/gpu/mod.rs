@@ -6,6 +6,7 @@ pub mod clock;
 pub mod cupti;
 pub mod join;
 pub mod lane;
+mod numbers;
 pub mod refusal;
 pub mod ring;
 #[path = "../../crates/inject/src/shape.rs"]
