@@ -17,8 +17,10 @@ const MOST_CALLS: usize = 1 << 19;
 const MOST_WAITING: usize = 1 << 16;
 /// The most threads of a process that are found by the times of their calls, where CUPTI has other thread ids.
 const MOST_THREADS: usize = 1024;
-/// The most processes for which gpurec remembers when they ended or executed another program.
+/// The most processes for which gpurec remembers when they ended or executed another program, and the most such times of
+/// one. Nothing is read any more of the program before them: that takes milliseconds after its end.
 const MOST_PROGRAMS: usize = 1 << 16;
+const MOST_ENDS: usize = 32;
 const MOST_UNNAMED: usize = 1 << 12;
 /// After this time without a record of its call, work is written without it.
 const PATIENCE_NS: u64 = 5_000_000_000;
@@ -105,6 +107,29 @@ struct Waiting {
     name: Option<Arc<str>>,
 }
 
+/// When the programs of a process ended.
+#[derive(Default)]
+struct Ends {
+    /// How many were forgotten, the oldest first.
+    forgotten: usize,
+    times: VecDeque<u64>,
+}
+
+impl Ends {
+    fn push(&mut self, at: u64) {
+        if self.times.len() >= MOST_ENDS {
+            self.times.pop_front();
+            self.forgotten += 1;
+        }
+        self.times.push_back(at);
+    }
+
+    /// The number of programs before a time.
+    fn before(&self, time: u64) -> usize {
+        self.forgotten + self.times.partition_point(|end| *end <= time)
+    }
+}
+
 /// Counts of one process. See `GpuAccount` of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
@@ -131,8 +156,8 @@ pub struct Join {
     pub everyone: bool,
     threads: Map<(u32, u32), Thread>,
     processes: Map<Program, Process>,
-    /// When the programs of a process ended that were watched.
-    ends: Map<u32, Vec<u64>>,
+    /// Of processes that were watched.
+    ends: Map<u32, Ends>,
     numbers: Numbers<Program, Number>,
     /// The thread of each remembered call, the oldest first.
     calls: VecDeque<(u32, u32)>,
@@ -158,13 +183,12 @@ impl Join {
 
     /// The program that a process was at a time.
     pub fn program_at(&self, pid: u32, time: u64) -> Program {
-        let ends = self.ends.get(&pid).map(|ends| ends.partition_point(|end| *end <= time));
-        Program { pid, run: ends.unwrap_or(0) as u32 }
+        Program { pid, run: self.ends.get(&pid).map_or(0, |ends| ends.before(time)) as u32 }
     }
 
     /// The process ended at a time, or became another program.
     pub fn ended(&mut self, pid: u32, at: u64) {
-        if self.watches(pid) && self.ends.len() < MOST_PROGRAMS {
+        if self.watches(pid) && (self.ends.len() < MOST_PROGRAMS || self.ends.contains_key(&pid)) {
             self.ends.entry(pid).or_default().push(at);
         }
     }

@@ -236,3 +236,17 @@ fn an_exec_begins_anew() {
     }
     assert_eq!(out.0, [(1, Some(2), Some(350)), (1, Some(1), Some(150))]);
 }
+
+#[test]
+fn a_process_that_executes_without_end_takes_bounded_memory() {
+    let mut join = Join::default();
+    for run in 0..MOST_ENDS as u64 + 100 {
+        join.watch(5);
+        assert_eq!(join.program_at(5, run * 10), Program { pid: 5, run: run as u32 });
+        join.ended(5, run * 10 + 5);
+    }
+    assert_eq!((join.ends[&5].times.len(), join.ends[&5].forgotten), (MOST_ENDS, 100));
+    // Those that are remembered keep their numbers.
+    assert_eq!(join.program_at(5, 100 * 10 + 6).run, 101);
+    assert_eq!(join.program_at(5, u64::MAX).run, MOST_ENDS as u32 + 100);
+}

@@ -53,6 +53,8 @@ struct Process {
 struct Ended {
     pid: u32,
     since: u64,
+    /// Known when the records of the hooks are complete up to `since`.
+    program: Option<Program>,
     facts: Facts,
     has_ended: bool,
     is_broken: bool,
@@ -62,7 +64,7 @@ struct Ended {
 impl Process {
     fn ended(&self, facts: Facts, is_broken: bool) -> Ended {
         let Process { pid, since, has_ended, was_taken, .. } = *self;
-        Ended { pid, since, facts, has_ended, is_broken, was_taken }
+        Ended { pid, since, program: None, facts, has_ended, is_broken, was_taken }
     }
 }
 
@@ -74,7 +76,9 @@ pub struct Gpu {
     say: Say,
     told: Vec<(u32, i32)>,
     processes: Vec<Process>,
+    /// The first `settled` of them have their program.
     ended: Vec<Ended>,
+    settled: usize,
     staged: VecDeque<Staged>,
 }
 
@@ -86,6 +90,7 @@ impl Gpu {
             told: Vec::new(),
             processes: Vec::new(),
             ended: Vec::new(),
+            settled: 0,
             staged: VecDeque::new(),
         }
     }
@@ -196,6 +201,11 @@ impl Gpu {
             ready.into_iter().for_each(|joined| lines.gpu_line(joined, GpuSource::Lane));
         }
         lines.gpu_expire(monotonic_ns(), false, GpuSource::Lane);
+        // At once: ends of programs are forgotten.
+        while let Some(one) = self.ended.get_mut(self.settled).filter(|one| one.since < complete_to) {
+            one.program = Some(lines.gpu.program_at(one.pid, one.since));
+            self.settled += 1;
+        }
     }
 
     /// The end of the recording: everything that the rings have.
@@ -214,6 +224,7 @@ impl Gpu {
             let facts = process.ring.facts();
             self.ended.push(process.ended(facts, false));
         }
+        self.release(u64::MAX, lines);
         account(&self.ended, lines, true)
     }
 }
@@ -249,8 +260,7 @@ fn account(ended: &[Ended], lines: &Lines, is_lane: bool) -> GpuAccount {
         sum.api += own.api;
         sum.delivered += own.delivered;
         sum.unmatched += own.unmatched;
-        let rings: Vec<&Ended> =
-            ended.iter().filter(|one| lines.gpu.program_at(one.pid, one.since) == program).collect();
+        let rings: Vec<&Ended> = ended.iter().filter(|one| one.program == Some(program)).collect();
         sum.dropped += dropped(&rings) + no_room(&rings);
         add("graph_nodes", own.graph_nodes);
         add("whole_graphs", own.whole_graphs);
