@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::sink::Lines;
 use crate::clock::monotonic_ns;
 use crate::gpu::cupti::{self, Activity};
-use crate::gpu::join::{Account, Joined, Program};
+use crate::gpu::join::{Account, Program};
 use crate::gpu::lane::{Connected, Rings, launches};
 use crate::gpu::ring::{Facts, Record, Ring, Stopped, class, state};
 use gpurec_cuda::semantics::kernel_name;
@@ -20,8 +20,8 @@ use gpurec_trace::{GpuAccount, GpuReason, GpuSource};
 
 /// The most staged records. Beyond them the rings are left alone, which have room of their own.
 const MOST_STAGED: usize = 1 << 17;
-/// Records that are read of one ring before the others have their turn.
-const PART: usize = 8 << 10;
+/// Records that are read of one ring before the others have their turn, and are written: while they are in the cache.
+const PART: usize = 2 << 10;
 /// Bytes of the kernels' names of one process.
 const NAMES: usize = 4 << 20;
 
@@ -184,21 +184,26 @@ impl Gpu {
 
     /// Writes what was read up to a time at which the hooks' records are complete.
     pub fn release(&mut self, complete_to: u64, lines: &mut Lines) {
+        // Writing a line does not need it.
+        let mut join = std::mem::take(&mut lines.gpu);
         while self.staged.front().is_some_and(|staged| staged.at < complete_to)
             && let Some(Staged { at, pid, since, name, activity }) = self.staged.pop_front()
         {
-            let program = lines.gpu.program_at(pid, since);
-            let mut ready: Vec<Joined> = Vec::new();
-            let mut each = |joined| ready.push(joined);
+            let program = join.program_at(pid, since);
+            let each = &mut |joined| lines.gpu_line(joined, GpuSource::Lane);
             match activity {
                 Activity::Api(api) => {
                     let is_launch = launches(api.is_driver, api.function);
-                    lines.gpu.api(program, &api, is_launch, &mut each);
+                    join.api(program, &api, is_launch, each);
                 }
-                Activity::Work(work) => lines.gpu.work(at, program, work, name, &mut each),
+                Activity::Work(work) => join.work(at, program, work, name, each),
                 Activity::Overhead(_) => {}
             }
-            ready.into_iter().for_each(|joined| lines.gpu_line(joined, GpuSource::Lane));
+        }
+        lines.gpu = join;
+        if self.staged.is_empty() {
+            // It begins at its front again, which is in the cache.
+            self.staged.clear();
         }
         lines.gpu_expire(monotonic_ns(), false, GpuSource::Lane);
         // At once: ends of programs are forgotten.

@@ -52,12 +52,12 @@ impl Lines {
 
     pub fn gpu_line(&mut self, joined: Joined, source: GpuSource) {
         let Joined { pid, work, name, by } = joined;
-        let kernel = || name.as_deref().unwrap_or("?").to_owned();
+        let kernel = || name.as_deref().unwrap_or("?");
         let (kind, name, graph) = match &work.what {
             What::Kernel { .. } => (GpuKind::Kernel, kernel(), None),
-            What::Copy { .. } => (GpuKind::Copy, "memcpy".to_owned(), None),
-            What::Set { .. } => (GpuKind::Set, "memset".to_owned(), None),
-            What::Graph { graph } => (GpuKind::Graph, "graph".to_owned(), Some(u64::from(*graph))),
+            What::Copy { .. } => (GpuKind::Copy, "memcpy", None),
+            What::Set { .. } => (GpuKind::Set, "memset", None),
+            What::Graph { graph } => (GpuKind::Graph, "graph", Some(u64::from(*graph))),
         };
         let mut line = trace::Gpu {
             name: name.into(),

@@ -39,6 +39,16 @@ impl<T: Copy> Busy<T> {
             return;
         }
         let from_ns = from_ns.max(self.settled_ns);
+        // Most work begins while the work before it runs.
+        if let Some(before) = self.waiting.last_mut()
+            && (before.from_ns..=before.to_ns).contains(&from_ns)
+            && (from_ns > before.from_ns || to_ns >= before.to_ns)
+        {
+            if to_ns >= before.to_ns {
+                (before.to_ns, before.last) = (to_ns, what);
+            }
+            return;
+        }
         self.waiting.push(Span { from_ns, to_ns, first: what, last: what });
         if self.waiting.len() > most.max(1) {
             merge(&mut self.waiting);
