@@ -16,7 +16,7 @@ use gpurec::pipeline::pair::Pairing;
 use gpurec::pipeline::sink::Lines;
 use gpurec::probe::{Beneath, Probe};
 use gpurec_cuda as cuda;
-use gpurec_trace::{Body, LineWriter};
+use gpurec_trace::Body;
 
 const RINGS: usize = 4;
 /// This length means that the ring was read to its end.
@@ -82,7 +82,7 @@ impl Play {
         let path = std::env::temp_dir().join(format!("gpurec-fuzz-{}.jsonl", std::process::id()));
         let output = output::open(Some(&path), SystemTime::UNIX_EPOCH, Default::default()).unwrap();
         let (handoff, writer) = handoff::start(output).unwrap();
-        let mut lines = Lines::new(Some(LineWriter::new(handoff)), None, 1000);
+        let mut lines = Lines::new(Some(handoff.lines()), None, 1000);
         lines.line(0, Body::Header(Box::default()));
         lines.add_probes(&probes());
         let (order, pairing) = (Order::new(RINGS), Pairing::default());

@@ -10,9 +10,12 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::output::Output;
+use gpurec_trace::LineWriter;
 
-/// The most buffers in the queue to the writer, and back. Buffers are reused, so their memory stays in the cache.
-const WAITING: usize = 16;
+/// The most buffers in the queue to the writer: 32 MiB, which a disk that pauses for a moment fills before the rings do.
+const WAITING: usize = 128;
+/// The most that are kept for reuse: few, so that their memory stays in the cache.
+const KEPT: usize = 16;
 
 enum Work {
     Bytes(Vec<u8>),
@@ -33,7 +36,7 @@ pub struct Writer {
 
 pub fn start(output: Output) -> io::Result<(Handoff, Writer)> {
     let (sender, receiver) = bounded(WAITING);
-    let (back, written) = bounded(WAITING);
+    let (back, written) = bounded(KEPT);
     let failed = Arc::new(AtomicBool::new(false));
     let flag = failed.clone();
     let thread = thread::Builder::new().name("gpurec-write".into()).spawn(move || {
@@ -81,14 +84,22 @@ impl Handoff {
         }
         Ok(())
     }
+
+    pub fn lines(self) -> LineWriter<Handoff> {
+        LineWriter::giving(self, Handoff::take)
+    }
+
+    /// Exchanges a full buffer for an empty one.
+    fn take(&mut self, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let mut empty = self.written.try_recv().unwrap_or_else(|_| Vec::with_capacity(buffer.capacity()));
+        empty.clear();
+        self.send(Work::Bytes(std::mem::replace(buffer, empty)))
+    }
 }
 
 impl Write for Handoff {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut buffer = self.written.try_recv().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        self.send(Work::Bytes(buffer))?;
+        self.take(&mut bytes.to_vec())?;
         Ok(bytes.len())
     }
 

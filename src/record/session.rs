@@ -31,7 +31,7 @@ use crate::nvml::{Nvml, Sampling};
 use crate::output::Output;
 use crate::overhead::Governor;
 use crate::pipeline::gpu::Gpu;
-use crate::pipeline::handoff::{self, Writer};
+use crate::pipeline::handoff::{self, Handoff, Writer};
 use crate::pipeline::messages::{Message, MessageKind};
 use crate::pipeline::observer::Rows;
 use crate::pipeline::sink::Lines;
@@ -51,7 +51,6 @@ use crate::ring::Ring;
 use crate::ui;
 use gpurec_analysis as analysis;
 use gpurec_cuda as cuda;
-use gpurec_trace::LineWriter;
 
 /// How often the recorder wakes when nothing happens, in ms.
 const TICK: u16 = 100;
@@ -247,7 +246,7 @@ fn start_recorder(
     let (config, voice) = (session.config, session.screen.voice());
     let (handoff, writer) = output.map(handoff::start).transpose().context(THREAD)?.unzip();
     let live = config.live.then(|| Box::new(Live::new(voice.clone())) as Box<dyn Rows>);
-    let mut lines = Lines::new(handoff.map(LineWriter::new), live, start).asking(&from.files);
+    let mut lines = Lines::new(handoff.map(Handoff::lines), live, start).asking(&from.files);
     if let Some(side) = from.stacks_side {
         let rules = RuleTable::new(&session.probes.base).context(MAPS)?;
         let has_reports = !session.probes.base.is_for_everyone();

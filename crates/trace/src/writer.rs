@@ -20,12 +20,20 @@ const BUFFER: usize = 256 * 1024;
 pub struct LineWriter<W: Write> {
     out: W,
     buffer: Vec<u8>,
+    /// Takes what is in the buffer.
+    take: fn(&mut W, &mut Vec<u8>) -> io::Result<()>,
 }
 
 impl<W: Write> LineWriter<W> {
     pub fn new(out: W) -> Self {
+        LineWriter::giving(out, |out, buffer| out.write_all(buffer))
+    }
+
+    /// `take` may exchange the full buffer for another one, which saves a copy of every line.
+    pub fn giving(out: W, take: fn(&mut W, &mut Vec<u8>) -> io::Result<()>) -> Self {
         LineWriter {
             out,
+            take,
             // Has room for the line that fills it, so that it does not grow.
             buffer: Vec::with_capacity(BUFFER + 16 * 1024),
         }
@@ -61,8 +69,11 @@ impl<W: Write> LineWriter<W> {
     }
 
     fn drain(&mut self) -> io::Result<()> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
         // Clears the buffer even after an error: the same lines must not be written twice.
-        let result = self.out.write_all(&self.buffer);
+        let result = (self.take)(&mut self.out, &mut self.buffer);
         self.buffer.clear();
         result
     }

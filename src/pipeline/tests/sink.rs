@@ -12,7 +12,7 @@ use super::super::sink::Lines;
 use super::pair::{call, returned};
 use super::{Random, exit_item, probes_named};
 use crate::output;
-use gpurec_trace::{Body, Finish, LineWriter, Lost, Notes, Reader};
+use gpurec_trace::{Body, Finish, Lost, Notes, Reader};
 
 /// A folder for one test, deleted at its end.
 pub struct Folder(pub PathBuf);
@@ -32,7 +32,7 @@ impl Folder {
     pub fn lines(&self, start: u64) -> (Lines, Writer) {
         let output = output::open(Some(&self.trace()), SystemTime::now(), Default::default()).unwrap();
         let (handoff, writer) = handoff::start(output).unwrap();
-        (Lines::new(Some(LineWriter::new(handoff)), None, start), writer)
+        (Lines::new(Some(handoff.lines()), None, start), writer)
     }
 
     pub fn read(&self) -> Vec<Value> {
@@ -303,7 +303,7 @@ fn calls_in_flight_are_listed_up_to_a_bound() {
 fn a_full_disk_is_reported_once_and_stops_nothing() {
     let output = output::open(Some("/dev/full".as_ref()), SystemTime::now(), Default::default()).unwrap();
     let (handoff, writer) = handoff::start(output).unwrap();
-    let mut lines = Lines::new(Some(LineWriter::new(handoff)), None, 0);
+    let mut lines = Lines::new(Some(handoff.lines()), None, 0);
     let began = std::time::Instant::now();
     while lines.failed.is_none() && began.elapsed().as_secs() < 60 {
         lines.line(0, Body::Lost(Lost { count: 1, by_probe: [].into() }));
