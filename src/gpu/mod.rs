@@ -7,6 +7,7 @@ pub mod cupti;
 pub mod join;
 pub mod lane;
 mod numbers;
+pub mod overhead;
 pub mod refusal;
 pub mod ring;
 #[path = "../../crates/inject/src/shape.rs"]

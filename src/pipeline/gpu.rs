@@ -12,6 +12,7 @@ use crate::clock::monotonic_ns;
 use crate::gpu::cupti::{self, Activity};
 use crate::gpu::join::{Account, Program};
 use crate::gpu::lane::{Connected, Rings, launches};
+use crate::gpu::overhead::Overheads;
 use crate::gpu::ring::{Facts, Record, Ring, Stopped, class, state};
 use gpurec_cuda::semantics::kernel_name;
 use gpurec_trace::bounds::BytesLeft;
@@ -80,6 +81,7 @@ pub struct Gpu {
     ended: Vec<Ended>,
     settled: usize,
     staged: VecDeque<Staged>,
+    overheads: Overheads,
 }
 
 impl Gpu {
@@ -92,6 +94,7 @@ impl Gpu {
             ended: Vec::new(),
             settled: 0,
             staged: VecDeque::new(),
+            overheads: Overheads::default(),
         }
     }
 
@@ -197,7 +200,7 @@ impl Gpu {
                     join.api(program, &api, is_launch, each);
                 }
                 Activity::Work(work) => join.work(at, program, work, name, each),
-                Activity::Overhead(_) => {}
+                Activity::Overhead(overhead) => self.overheads.add(&overhead),
             }
         }
         lines.gpu = join;
@@ -230,7 +233,7 @@ impl Gpu {
             self.ended.push(process.ended(facts, false));
         }
         self.release(u64::MAX, lines);
-        account(&self.ended, lines, true)
+        GpuAccount { overhead: self.overheads.figures(), ..account(&self.ended, lines, true) }
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Log {
     /// Number, thread, start, end, result of each call that submits work.
     pub calls: Vec<(u64, u64, u64, u64, i64)>,
     pub words: Vec<String>,
+    /// Number and sum by kind.
+    overhead: BTreeMap<u64, (u64, u64)>,
     /// By correlation and node.
     spoiled: BTreeMap<(u64, u64), String>,
 }
@@ -70,6 +72,10 @@ impl Log {
                 }),
                 "call" => {
                     log.calls.push((number(1), number(2), number(3), number(4), words[6].parse().unwrap()))
+                }
+                "overhead" => {
+                    let sum = log.overhead.entry(number(1)).or_default();
+                    *sum = (sum.0 + 1, sum.1 + number(2));
                 }
                 "dropped" | "untimed" | "unfinished" => {
                     log.spoiled.insert((number(1), number(2)), words[0].to_owned());
@@ -252,6 +258,36 @@ fn every_layout_is_recorded_to_the_nanosecond() {
             assert!(!gpu.log.words.iter().any(|line| line == "finalize"));
             let first = |word: &str| gpu.log.words.iter().position(|line| line.starts_with(word)).unwrap();
             assert!(first("clock") < first("callbacks") && first("callbacks") < first("enable"));
+        }
+    });
+}
+
+#[test]
+fn cuptis_own_overhead_is_summed_up_by_kind() {
+    live(|room| {
+        let program = program(room, "gpu.c");
+        for version in ["12.0", "13.5"] {
+            let gpu = record(room, &["--gpu"], &[("", version)], &[&program, "3", "2", "600"]);
+            gpu.done.exited(0).said("CUPTI's own overhead: ").said("The driver's, by CUPTI's records: ");
+            let code = |kind: u64| match kind {
+                0x10000 => "buffer_flush",
+                0x20000 => "instrumentation",
+                0x30000 => "resource",
+                0x50000 => "function_loading",
+                1 => "driver_compiler",
+                _ => "other",
+            };
+            let logged: BTreeMap<&str, (u64, u64)> =
+                gpu.log.overhead.iter().map(|(kind, sum)| (code(*kind), *sum)).collect();
+            for account in [&gpu.trace.end["gpu"], &gpu.trace.end["summary"]["gpu"]["account"]] {
+                let sums = account["overhead"].as_array().unwrap();
+                let number = |sum: &Value, key: &str| sum[key].as_u64().unwrap();
+                let found = sums.iter().map(|sum| {
+                    (sum["code"].as_str().unwrap(), (number(sum, "count"), number(sum, "total_ns")))
+                });
+                assert_eq!(found.collect::<BTreeMap<_, _>>(), logged);
+            }
+            assert_eq!(logged.len(), 6);
         }
     });
 }

@@ -114,7 +114,7 @@ unsafe fn records(buffer: *mut u8, valid: usize) {
 }
 
 /// The kinds, the bytes that are copied of each, and its class.
-const COPIED: [(u32, usize, usize); 7] = [
+const COPIED: [(u32, usize, usize); 8] = [
     (10, 160, class::KERNEL),
     (1, 80, class::COPY),
     (22, 88, class::COPY),
@@ -122,6 +122,7 @@ const COPIED: [(u32, usize, usize); 7] = [
     (51, 40, class::GRAPH),
     (4, 40, class::API),
     (5, 40, class::API),
+    (17, 40, class::OVERHEAD),
 ];
 
 /// Where a kernel's record has the pointer to its name, and an API record the function.

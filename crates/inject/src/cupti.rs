@@ -1,5 +1,5 @@
 //! The client of CUPTI. In: the library that find.rs found. Out: CUPTI calls buffers.rs with records of kernels, copies,
-//! sets and graphs, and of the calls that submit them.
+//! sets and graphs, of the calls that submit them, and of CUPTI's own overhead.
 //!
 //! It subscribes only to learn whether another client does already, and ends the subscription at once: CUPTI has one, and
 //! a profiler that the program itself starts later shall get it. Such a profiler then replaces the functions below (way.rs),
@@ -19,6 +19,7 @@ const KINDS: [u32; 4] = [10, 1, 22, 2];
 const DRIVER: u32 = 4;
 const RUNTIME: u32 = 5;
 const GRAPH: u32 = 51;
+const OVERHEAD: u32 = 17;
 /// From 12.6 on single functions can be asked for.
 const BY_FUNCTION: u32 = 24;
 /// The thread ids of Linux, not those of pthreads.
@@ -189,7 +190,7 @@ unsafe fn disable(library: Library) {
     let Ok(disable) = library.get(c"cuptiActivityDisable") else { return };
     // SAFETY: CUPTI's own function.
     let disable: Number = unsafe { transmute(disable) };
-    for kind in KINDS.iter().chain(&[GRAPH, DRIVER, RUNTIME]) {
+    for kind in KINDS.iter().chain(&[GRAPH, DRIVER, RUNTIME, OVERHEAD]) {
         // SAFETY: a plain integer.
         unsafe { disable(*kind) };
     }
@@ -205,6 +206,8 @@ unsafe fn enable(library: Library, version: u32, graphs: bool) -> Result<(), Fai
         for kind in KINDS {
             check(step::ENABLE, enable(kind))?;
         }
+        // What a version does not tell of itself is no reason to record nothing.
+        enable(OVERHEAD);
         if version < BY_FUNCTION || !functions(library, true) {
             check(step::ENABLE, enable(DRIVER))?;
             check(step::ENABLE, enable(RUNTIME))?;

@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 pub const MAGIC: u64 = u64::from_le_bytes(*b"gpurec\x01\x16");
-pub const ABI: u32 = 1;
+pub const ABI: u32 = 2;
 /// Where records begin.
 pub const DATA: usize = 4096;
 /// Bytes of records: a power of two. CUPTI completes a buffer with thousands of records at once, and the recorder reads
@@ -56,7 +56,8 @@ pub mod class {
     pub const SET: usize = 2;
     pub const GRAPH: usize = 3;
     pub const API: usize = 4;
-    pub const COUNT: usize = 5;
+    pub const OVERHEAD: usize = 5;
+    pub const COUNT: usize = 6;
 }
 
 /// The first page. Its parts are on cache lines of their own.

@@ -20,6 +20,9 @@ pub struct GpuAccount {
     pub before: u64,
     #[serde(default)]
     pub reasons: Vec<GpuReason>,
+    /// What recording cost in the process, by CUPTI's own records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overhead: Vec<GpuOverhead>,
 }
 
 /// A reason for a difference between the counts, and how many it explains.
@@ -27,6 +30,49 @@ pub struct GpuAccount {
 pub struct GpuReason {
     pub code: String,
     pub count: u64,
+}
+
+/// Time that CUPTI, or the driver, took for itself: of all threads together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuOverhead {
+    pub code: String,
+    pub count: u64,
+    pub total_ns: u64,
+}
+
+/// The codes of `GpuOverhead`, each with what it says in the summary, and whether that is CUPTI's own.
+const OVERHEADS: [(&str, &str, bool); 10] = [
+    ("buffer_flush", "flushing buffers", true),
+    ("instrumentation", "instrumentation", true),
+    ("resource", "its resources", true),
+    ("buffer_request", "requests for buffers", true),
+    ("uvm_init", "preparing for managed memory", true),
+    ("driver_compiler", "compiling kernels", false),
+    ("module_loading", "loading modules", false),
+    ("function_loading", "loading functions", false),
+    ("command_buffer_full", "waiting, because the command buffer was full", false),
+    ("other", "other", true),
+];
+
+impl GpuOverhead {
+    fn known(&self) -> Option<&'static (&'static str, &'static str, bool)> {
+        OVERHEADS.iter().find(|(code, ..)| *code == self.code)
+    }
+
+    /// The kind in words; the code itself if a newer gpurec wrote it.
+    pub fn text(&self) -> &str {
+        self.known().map_or(self.code.as_str(), |(_, text, _)| text)
+    }
+
+    /// Whether CUPTI took the time, so that it is a cost of recording. The driver takes its own without it, too.
+    pub fn is_own(&self) -> bool {
+        self.known().is_none_or(|(.., is_own)| *is_own)
+    }
+
+    /// Every code, for the page that lists them.
+    pub fn codes() -> impl Iterator<Item = &'static str> {
+        OVERHEADS.iter().map(|(code, ..)| *code)
+    }
 }
 
 /// The codes of `GpuReason`, each with what it says in the summary, before a number of launches or records.

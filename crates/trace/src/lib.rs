@@ -46,7 +46,7 @@ pub use event::{
     Begin, Block, Body, End, Gpu, Instant, Ioctl, KernelBegin, KernelEnd, Launch, Line, Memory, SCHEMA,
     Transfer, Where,
 };
-pub use gpu::{GpuAccount, GpuReason};
+pub use gpu::{GpuAccount, GpuOverhead, GpuReason};
 pub use lines::fits;
 pub use notes::Notes;
 pub use rare::{

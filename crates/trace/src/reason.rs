@@ -250,9 +250,16 @@ mod tests {
         let page = include_str!("../../../docs/trace-format.md");
         let section = page.split("## Codes of reasons").nth(1).unwrap().split("\n## ").next().unwrap();
         let (incomplete, rest) = section.split_once("`code` of `refused`").unwrap();
-        let (hooks, gpu) = rest.split_once("`code` of `reasons`").unwrap();
+        let (hooks, rest) = rest.split_once("`code` of `reasons`").unwrap();
+        let (gpu, overhead) = rest.split_once("`code` of `overhead`").unwrap();
         let gpu_codes: Vec<&str> = crate::GpuReason::codes().collect();
-        for (text, codes) in [(incomplete, Incomplete::CODES), (hooks, HookError::CODES), (gpu, &gpu_codes)] {
+        let overheads: Vec<&str> = crate::GpuOverhead::codes().collect();
+        for (text, codes) in [
+            (incomplete, Incomplete::CODES),
+            (hooks, HookError::CODES),
+            (gpu, &gpu_codes),
+            (overhead, &overheads),
+        ] {
             let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split(" |").next());
             let mut listed: Vec<&str> =
                 rows.flat_map(|row| row.split(", ").map(|code| code.trim_matches('`'))).collect();

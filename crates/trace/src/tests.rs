@@ -234,6 +234,7 @@ fn cold_lines() -> Vec<Line<'static>> {
                 delivered: 8,
                 dropped: 1,
                 reasons: vec![GpuReason { code: "dropped".into(), count: 1 }],
+                overhead: vec![GpuOverhead { code: "buffer_flush".into(), count: 2, total_ns: 3000 }],
                 ..GpuAccount::default()
             }),
             summary: json!({"cuda_calls": 3}),

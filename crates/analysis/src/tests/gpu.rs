@@ -133,6 +133,13 @@ fn the_account_is_printed_with_each_difference() {
             GpuReason { code: "dropped".into(), count: 2 },
             GpuReason { code: "brand_new".into(), count: 1 },
         ],
+        overhead: [
+            ("instrumentation", 2, 1_000_000),
+            ("buffer_flush", 3, 5_000_000),
+            ("module_loading", 1, 7_000),
+        ]
+        .map(|(code, count, total_ns)| GpuOverhead { code: code.into(), count, total_ns })
+        .to_vec(),
         ..GpuAccount::default()
     };
     let mut summary = Summary::new();
@@ -144,6 +151,8 @@ fn the_account_is_printed_with_each_difference() {
         "GPU accounting: 42 launches recorded, 42 seen by CUPTI, 40 kernels delivered",
         "  records that CUPTI dropped, because it had no buffer for them: 2\n",
         "  brand_new: 1\n",
+        "CUPTI's own overhead: 6.000 ms in all threads together (flushing buffers 5.000 ms in 3, instrumentation 1.000 ms in 2)",
+        "The driver's, by CUPTI's records: 7.000 us in all threads together (loading modules 7.000 us in 1)",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
