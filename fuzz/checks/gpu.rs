@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use gpurec::gpu::cupti::{Activity, LONGEST, decode};
 use gpurec::gpu::join::Join;
 use gpurec::gpu::lane::launches;
-use gpurec::gpu::ring::{Record, Ring, Stopped};
+use gpurec::gpu::ring::{Record, Ring, Stopped, Wanted};
 
 /// Offsets in the ring (crates/inject/src/shape.rs).
 const HEAD: u64 = 64;
@@ -19,7 +19,7 @@ const PID: u32 = 7;
 
 pub fn gpu(data: &[u8]) {
     let Some((head, bytes)) = data.split_first_chunk::<8>() else { return };
-    let (mut ring, fd) = Ring::make(false).unwrap();
+    let (mut ring, fd) = Ring::make(Wanted::default()).unwrap();
     let file = File::from(fd);
     file.write_all_at(bytes, DATA).unwrap();
     // The process says where its records end: mostly where they do.

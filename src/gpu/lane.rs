@@ -25,11 +25,11 @@ use nix::sys::socket::{
     getsockopt, listen, sendmsg, socket, sockopt,
 };
 
-use super::ring::Ring;
+use super::ring::{Ring, Wanted};
 use super::shape;
 use crate::clock::monotonic_ns;
 use crate::process::identity::Identity;
-use crate::process::proc::Env;
+use crate::process::proc::{self, Env};
 use crate::process::rights::as_caller;
 
 /// The driver loads the library that this variable names.
@@ -91,16 +91,16 @@ pub struct Lane {
     folder: PathBuf,
     user: Identity,
     socket: Option<OwnedFd>,
-    graphs: bool,
+    wanted: Wanted,
 }
 
 impl Lane {
     /// Made with the user's rights, in a folder that is theirs alone.
-    pub fn prepare(user: &Identity, choice: Choice) -> Result<Lane> {
+    pub fn prepare(user: &Identity, choice: Choice, lossless: bool) -> Result<Lane> {
         let made = as_caller(user, || make_folder().and_then(|folder| Ok((listen_in(&folder)?, folder))))?;
         let (socket, folder) = made?;
-        let graphs = choice == Choice::Graphs;
-        Ok(Lane { folder, user: user.clone(), socket: Some(socket), graphs })
+        let wanted = Wanted { graphs: choice == Choice::Graphs, lossless };
+        Ok(Lane { folder, user: user.clone(), socket: Some(socket), wanted })
     }
 
     /// Puts the variable into the command's environment. Returns what is there already, if it is set.
@@ -118,9 +118,9 @@ impl Lane {
         let socket = self.socket.take().ok_or(io::ErrorKind::AlreadyExists)?;
         let (sender, receiver) = bounded(MOST_RINGS);
         let over = Arc::new(AtomicBool::new(false));
-        let (flag, graphs) = (over.clone(), self.graphs);
+        let (flag, wanted, user) = (over.clone(), self.wanted, self.user.uid);
         let thread = std::thread::Builder::new().name("gpurec-gpu".into());
-        let thread = thread.spawn(move || serve(&socket, graphs, &is_recorded, &sender, &flag))?;
+        let thread = thread.spawn(move || serve(&socket, wanted, user, &is_recorded, &sender, &flag))?;
         Ok(Rings { receiver, over, thread: Some(thread) })
     }
 }
@@ -213,7 +213,8 @@ fn listen_in(folder: &Path) -> Result<OwnedFd> {
 
 fn serve(
     socket: &OwnedFd,
-    graphs: bool,
+    wanted: Wanted,
+    user: u32,
     is_recorded: &dyn Fn(u32) -> bool,
     to: &Sender<Connected>,
     over: &AtomicBool,
@@ -229,13 +230,14 @@ fn serve(
         // SAFETY: the descriptor is new and has no other owner.
         let caller = unsafe { OwnedFd::from_raw_fd(fd) };
         // Without an answer the library is silent, and its process runs on.
-        let _ = answer(&caller, graphs, is_recorded, to);
+        let _ = answer(&caller, wanted, user, is_recorded, to);
     }
 }
 
 fn answer(
     caller: &OwnedFd,
-    graphs: bool,
+    mut wanted: Wanted,
+    user: u32,
     is_recorded: &dyn Fn(u32) -> bool,
     to: &Sender<Connected>,
 ) -> io::Result<()> {
@@ -243,7 +245,9 @@ fn answer(
     if pid == 0 || !is_recorded(pid) {
         return Ok(());
     }
-    let (ring, fd) = Ring::make(graphs)?;
+    // --lossless keeps no process of another user waiting.
+    wanted.lossless &= user == 0 || proc::uids(pid).is_ok_and(|uids| uids == [user; 4]);
+    let (ring, fd) = Ring::make(wanted)?;
     // First, so that the recorder has the ring however soon the process ends. If it has too many already, this process
     // has none.
     if to.try_send(Connected { pid, at: monotonic_ns(), ring }).is_err() {
@@ -268,7 +272,7 @@ mod tests {
     /// The library, called as the driver calls it. Here there is no CUPTI that initialises.
     #[test]
     fn the_library_gets_its_ring_and_says_why_it_is_off() {
-        let mut lane = Lane::prepare(&invoking_user(), Choice::Graphs).unwrap();
+        let mut lane = Lane::prepare(&invoking_user(), Choice::Graphs, true).unwrap();
         let mut env: Env = vec![("PATH".into(), "/bin".into()), (VARIABLE.into(), "".into())];
         lane.add_to(&mut env).unwrap();
         assert_eq!(env.len(), 2);

@@ -40,6 +40,15 @@ pub enum Stopped {
     Broken,
 }
 
+/// What the library shall do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted {
+    /// Record graphs as a whole.
+    pub graphs: bool,
+    /// Wait for room.
+    pub lossless: bool,
+}
+
 /// What the library says about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -73,7 +82,7 @@ impl Drop for Ring {
 
 impl Ring {
     /// A new ring, and the descriptor for the process that writes it.
-    pub fn make(graphs: bool) -> io::Result<(Ring, OwnedFd)> {
+    pub fn make(wanted: Wanted) -> io::Result<(Ring, OwnedFd)> {
         let fd = memfd_create("gpurec-gpu", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         ftruncate(&fd, LENGTH as i64)?;
         // Otherwise the process could cut it off, and reading it would end gpurec.
@@ -89,7 +98,7 @@ impl Ring {
         // SAFETY: no other process has it yet.
         let header = unsafe { ring.at.cast::<Header>().as_mut() };
         (header.magic, header.abi, header.size) = (shape::MAGIC, shape::ABI, shape::SIZE as u64);
-        header.graphs = graphs.into();
+        (header.graphs, header.lossless) = (wanted.graphs.into(), wanted.lossless.into());
         ring.tail = header.tail.load(Ordering::Relaxed);
         Ok((ring, fd))
     }
@@ -258,7 +267,7 @@ mod tests {
 
     #[test]
     fn records_come_in_order_all_around_the_ring() {
-        let (mut ring, _fd) = Ring::make(false).unwrap();
+        let (mut ring, _fd) = Ring::make(Wanted::default()).unwrap();
         let mut head = 0;
         for round in 0..1000u64 {
             // SAFETY: the writer lives only between two reads.
@@ -279,7 +288,7 @@ mod tests {
 
     #[test]
     fn an_unfinished_record_is_waited_for() {
-        let (mut ring, _fd) = Ring::make(false).unwrap();
+        let (mut ring, _fd) = Ring::make(Wanted::default()).unwrap();
         // SAFETY: as above.
         let shared = unsafe { &*std::ptr::from_ref(&ring) };
         let mut writer = Writer(shared, 0);
@@ -304,7 +313,7 @@ mod tests {
             (1 << 30, (1 << 30) | u64::from(record::SKIP) << 32),
             (64, 24 | u64::from(record::NAME) << 32),
         ] {
-            let (mut ring, _fd) = Ring::make(true).unwrap();
+            let (mut ring, _fd) = Ring::make(Wanted { graphs: true, lossless: true }).unwrap();
             // SAFETY: as above.
             let shared = unsafe { &*std::ptr::from_ref(&ring) };
             let mut writer = Writer(shared, 0);
@@ -318,7 +327,7 @@ mod tests {
 
     #[test]
     fn the_size_cannot_be_changed() {
-        let (_ring, fd) = Ring::make(false).unwrap();
+        let (_ring, fd) = Ring::make(Wanted::default()).unwrap();
         for size in [0, 1, LENGTH as i64 + 1] {
             assert!(ftruncate(&fd, size).is_err());
         }

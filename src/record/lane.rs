@@ -28,7 +28,7 @@ pub fn prepare(config: &Config, user: &Identity, env: &mut Env) -> Option<Lane> 
         );
         return None;
     }
-    let lane = match Lane::prepare(user, choice) {
+    let lane = match Lane::prepare(user, choice, config.lossless) {
         Ok(lane) => lane,
         Err(error) => {
             say(&format!("the GPU's work is not recorded: {error:#}"));

@@ -33,6 +33,7 @@ mod jobs;
 mod kernel;
 mod killed;
 mod known;
+mod lane;
 mod lossless;
 mod manners;
 mod many;

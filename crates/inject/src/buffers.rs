@@ -5,7 +5,7 @@
 
 use core::ffi::{c_char, c_void};
 use core::ptr::{null_mut, read_unaligned};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::shape::{self, class, record};
 use crate::{cupti, is_owner, ring, system};
@@ -56,6 +56,21 @@ fn take() -> Option<*mut u8> {
     Some(memory)
 }
 
+/// Threads that copy records out of a buffer.
+static COPYING: AtomicU32 = AtomicU32::new(0);
+
+/// A buffer. With --lossless it is waited for while others are copied: they wait for the recorder, and are free then.
+/// Buffers that CUPTI itself keeps are not waited for.
+fn take_or_wait() -> Option<*mut u8> {
+    let header = ring::header()?;
+    let look = || match take() {
+        None if COPYING.load(Ordering::Acquire) == 0 => Some(take()),
+        None => None,
+        taken => Some(taken),
+    };
+    ring::wait(header, look).flatten()
+}
+
 fn give_back(buffer: *mut u8) {
     if let Some(slot) = POOL.iter().find(|slot| slot.at.load(Ordering::Relaxed) == buffer) {
         slot.state.store(FREE, Ordering::Release);
@@ -63,7 +78,7 @@ fn give_back(buffer: *mut u8) {
 }
 
 pub extern "C" fn request(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
-    let taken = if is_owner() { take() } else { None };
+    let taken = if is_owner() { take_or_wait() } else { None };
     let (at, bytes) = taken.map_or_else(discarded, |at| (at, BYTES));
     // SAFETY: CUPTI's own variables. 0: as many records as fit.
     unsafe {
@@ -87,11 +102,13 @@ pub extern "C" fn complete(context: *mut c_void, stream: u32, buffer: *mut u8, _
     let Some(header) = ring::header() else { return };
     let is_ours = POOL.iter().any(|slot| slot.at.load(Ordering::Relaxed) == buffer);
     if is_ours {
+        COPYING.fetch_add(1, Ordering::Relaxed);
         if header.stop.load(Ordering::Relaxed) == 0 {
             // SAFETY: CUPTI's own buffer, which it has completed.
             unsafe { records(buffer, valid) };
         }
         give_back(buffer);
+        COPYING.fetch_sub(1, Ordering::Release);
     } else {
         header.discarded.fetch_add(1, Ordering::Relaxed);
         if buffer != DISCARDED.0.get().cast() {

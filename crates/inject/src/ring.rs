@@ -10,6 +10,11 @@ use crate::system;
 
 static RING: AtomicPtr<Header> = AtomicPtr::new(null_mut());
 
+/// The tail at which waiting was given up. None yet: a tail is a multiple of 8.
+static GIVEN_UP: AtomicU64 = AtomicU64::new(1);
+/// Looks, a millisecond apart, of which none finds that the recorder has read something.
+const LOOKS: u32 = 2000;
+
 pub fn header() -> Option<&'static Header> {
     // SAFETY: mapped for good, and the rest is atomic.
     unsafe { RING.load(Ordering::Acquire).as_ref() }
@@ -40,6 +45,10 @@ pub fn open(fd: c_int) -> Option<&'static Header> {
 struct Room {
     at: *mut u8,
     length: usize,
+}
+
+fn room(header: &Header, length: usize) -> Option<Room> {
+    reserve(header, length).or_else(|| wait(header, || reserve(header, length)))
 }
 
 fn reserve(header: &Header, length: usize) -> Option<Room> {
@@ -75,6 +84,32 @@ fn reserve(header: &Header, length: usize) -> Option<Room> {
     }
 }
 
+/// What `look` finds; with --lossless it looks again while the recorder reads. A recorder that has read nothing for two
+/// seconds is gone or stuck. Then no thread waits until it reads again, so that the program goes on. The thread that waits
+/// is CUPTI's, or has asked for CUPTI's records, or for work: that is how the program is paused. The recorder needs nothing
+/// of it meanwhile.
+#[cold]
+#[inline(never)]
+pub fn wait<T>(header: &Header, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let (mut tail, mut looks) = (0, 0);
+    loop {
+        let found = look();
+        if found.is_some() || header.lossless == 0 || header.stop.load(Ordering::Relaxed) != 0 {
+            return found;
+        }
+        let now = header.tail.load(Ordering::Relaxed);
+        if now != tail || looks == 0 {
+            (tail, looks) = (now, 0);
+        }
+        if looks >= LOOKS || GIVEN_UP.load(Ordering::Relaxed) == tail {
+            GIVEN_UP.store(tail, Ordering::Relaxed);
+            return None;
+        }
+        looks += 1;
+        system::sleep();
+    }
+}
+
 fn finish(at: *mut u8, length: usize, what: u32) {
     // SAFETY: an aligned word of the ring that is reserved for this record.
     let word = unsafe { &*at.cast::<AtomicU64>() };
@@ -85,7 +120,7 @@ fn finish(at: *mut u8, length: usize, what: u32) {
 pub unsafe fn write(what: u32, first: u64, from: *const u8, bytes: usize) -> bool {
     let Some(header) = header() else { return false };
     let length = (16 + bytes).next_multiple_of(8);
-    let Some(room) = reserve(header, length) else { return false };
+    let Some(room) = room(header, length) else { return false };
     // SAFETY: the room is 16 bytes longer than what is copied; the caller answers for `from`.
     unsafe {
         room.at.add(8).cast::<u64>().write(first);
@@ -98,7 +133,8 @@ pub unsafe fn write(what: u32, first: u64, from: *const u8, bytes: usize) -> boo
 /// As `write`, with the number of bytes in front of them.
 pub unsafe fn write_name(hash: u64, from: *const u8, bytes: usize) -> bool {
     let Some(header) = header() else { return false };
-    let Some(room) = reserve(header, (24 + bytes).next_multiple_of(8)) else { return false };
+    let length = (24 + bytes).next_multiple_of(8);
+    let Some(room) = room(header, length) else { return false };
     // SAFETY: as above.
     unsafe {
         room.at.add(8).cast::<u64>().write(hash);

@@ -68,7 +68,9 @@ pub struct Header {
     /// Not 0: graphs are recorded as a whole.
     pub graphs: u32,
     pub size: u64,
-    pad: [u64; 5],
+    /// Not 0: a thread that finds no room waits for it.
+    pub lossless: u32,
+    pad: [u32; 9],
     /// Written by the library.
     pub head: AtomicU64,
     pad_head: [u64; 7],

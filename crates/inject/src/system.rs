@@ -41,6 +41,7 @@ unsafe extern "C" {
     #[link_name = "pause"]
     fn wait_for_a_signal() -> c_int;
     fn clock_gettime(clock: c_int, to: *mut Time) -> c_int;
+    fn syscall(number: c_long, ...) -> c_long;
 }
 
 /// The beginning of struct dl_phdr_info.
@@ -139,6 +140,19 @@ pub fn pid() -> c_int {
 pub fn pause() {
     // SAFETY: it takes nothing.
     unsafe { wait_for_a_signal() };
+}
+
+#[cfg(target_arch = "x86_64")]
+const NANOSLEEP: c_long = 35;
+#[cfg(not(target_arch = "x86_64"))]
+const NANOSLEEP: c_long = 101;
+
+/// Sleeps for a millisecond, or until a signal comes. Not by the C library's function, in which a thread may be
+/// cancelled: it would unwind through this library.
+pub fn sleep() {
+    let time = Time { seconds: 0, nanoseconds: 1_000_000 };
+    // SAFETY: a struct that outlives the call.
+    unsafe { syscall(NANOSLEEP, &raw const time, core::ptr::null_mut::<Time>()) };
 }
 
 /// CUPTI calls this for the times of its records, too.

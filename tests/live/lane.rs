@@ -1,0 +1,70 @@
+//! The ring of `--gpu` that a process fills as fast as it can: with --lossless the process waits for room, and no longer
+//! than there is a recorder that reads.
+//! In: the programs of the benchmark, which deliver records as CUPTI does. Out: the account, and the process's own end.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::room::{Room, eventually, live};
+use crate::trace::Trace;
+
+/// Several times what the ring has room for.
+const PAIRS: u64 = 500_000;
+const AT_ONCE: &str = "1e12";
+
+fn program(room: &Room) -> String {
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libcupti.so.13"];
+    let library = room.compile("bench/cupti.c", "libcupti.so.13", &flags);
+    let folder = format!("-Wl,-rpath,{}", room.path("").display());
+    room.compile("bench/lane.c", "lane", &[&library, &folder])
+}
+
+#[test]
+fn with_lossless_no_record_is_without_room() {
+    live(|room| {
+        let program = program(room);
+        for lossless in [true, false] {
+            let file = room.text(&format!("{lossless}.jsonl"));
+            let mut options = vec!["-q", "--gpu", "-o", &file];
+            options.extend(lossless.then_some("--lossless"));
+            let words = ["--", &program, &PAIRS.to_string(), AT_ONCE];
+            room.run(room.gpurec(&[&options[..], &words].concat())).exited(0);
+            let trace = Trace::checked(room, &file);
+            let account = &trace.end["gpu"];
+            let [delivered, dropped] = ["delivered", "dropped"].map(|key| account[key].as_u64().unwrap());
+            let lines = trace.of_type("gpu").count() as u64;
+            assert_eq!(
+                (lines, delivered == PAIRS, dropped == 0),
+                (delivered, lossless, lossless),
+                "{account}"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_process_that_waits_for_a_recorder_goes_on_when_that_is_killed() {
+    live(|room| {
+        let program = program(room);
+        let file = room.text("t.jsonl");
+        let words = ["-q", "--gpu", "--lossless", "-o", &file, "--", &program, "2000000", "1e6"];
+        let recording = room.start(room.gpurec(&words));
+        eventually("a record", || {
+            fs::read_to_string(&file).is_ok_and(|text| text.contains("\"type\":\"gpu\""))
+        });
+        recording.signal(Signal::SIGSTOP);
+        // The ring is full after a seventh of a second.
+        std::thread::sleep(Duration::from_millis(500));
+        let stdout = recording.stdout_file();
+        assert_eq!(fs::read_to_string(&stdout).unwrap(), "", "it waits");
+        let killed = Instant::now();
+        recording.kill();
+        eventually("the process's own end", || room.processes().is_empty());
+        assert!(!fs::read_to_string(&stdout).unwrap().is_empty(), "it has delivered all records");
+        assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+        // A killed gpurec leaves its folder, and the next one removes it.
+        room.run(room.gpurec(&["-q", "--gpu", "-o", &file, "--", &program, "1", "1e6"])).exited(0);
+    });
+}
