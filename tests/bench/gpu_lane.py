@@ -13,6 +13,8 @@ from .tools import SOURCES, Recorder
 SECONDS = 5
 RATES = [100_000, 1_000_000]
 TARGET, RECORDER, LOST = "ns a record in the process", "CPU ns a record in gpurec", "records lost"
+READER, WRITER = "of which the reader", "of which the writer of the file"
+TOOL, BEFORE = "gpurec --gpu", "before"
 MEMORY = "MB beside its rings"
 
 
@@ -43,18 +45,27 @@ def account(trace):
 def gpu_lane(bench):
     program = compiled(bench)
     trace = bench.folder / "lane.jsonl"
-    for _ in bench.each_round():
+    binaries = {TOOL: bench.gpurec} | ({BEFORE: bench.options.before} if bench.options.before else {})
+    for number in bench.each_round():
         for rate in RATES:
             case, pairs = f"{rate:_} records a second", rate * SECONDS // 2
-            recorder = Recorder(bench, ["-q", "--gpu", "-o", trace], [program, pairs, rate])
-            took = float(recorder.finish().split()[0])
-            counts = account(trace)
-            trace.unlink()
-            yield Sample(case, "gpurec --gpu", TARGET, took)
-            yield Sample(case, "gpurec --gpu", RECORDER, 1e9 * recorder.cpu_s / (2 * pairs))
-            yield Sample(case, "gpurec --gpu", LOST, pairs - counts["delivered"])
-            yield Sample(case, "gpurec --gpu", MEMORY, recorder.peak_beside_kb / 1000)
+            for tool in bench.in_turn(number, list(binaries)):
+                words = ["-q", "--gpu", "-o", trace]
+                recorder = Recorder(bench, words, [program, pairs, rate], binary=binaries[tool])
+                took = float(recorder.finish().split()[0])
+                counts = account(trace)
+                trace.unlink()
+                yield Sample(case, tool, TARGET, took)
+                yield Sample(case, tool, RECORDER, 1e9 * recorder.cpu_s / (2 * pairs))
+                for what, thread in [(READER, "gpurec-work"), (WRITER, "gpurec-write")]:
+                    seconds = sum(s for (_, name), s in recorder.threads_s.items() if name == thread)
+                    yield Sample(case, tool, what, 1e9 * seconds / (2 * pairs))
+                yield Sample(case, tool, LOST, pairs - counts["delivered"])
+                yield Sample(case, tool, MEMORY, recorder.peak_beside_kb / 1000)
     for rate in RATES:
         case = f"{rate:_} records a second"
-        yield Figure(f"records lost, {case}", (case, "gpurec --gpu", LOST), target="<= 0")
-        yield Figure(f"in the process, {case}", (case, "gpurec --gpu", TARGET))
+        yield Figure(f"records lost, {case}", (case, TOOL, LOST), target="<= 0")
+        yield Figure(f"in the process, {case}", (case, TOOL, TARGET))
+        if len(binaries) > 1:
+            for what in [RECORDER, READER]:
+                yield Figure(f"{what}, ÷ before, {case}", (case, TOOL, what), over=(case, BEFORE, what))

@@ -73,6 +73,7 @@ class Recorder:
         with open(self.errors, "w") as errors:
             self.process = bench.start(words, stderr=errors, text=True, **pin, **more)
         self.peak_kb = self.peak_anonymous_kb = self.files_kb = 0
+        self.threads_s = {}
         self.watching = threading.Event()
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         self.watcher.start()
@@ -83,6 +84,8 @@ class Recorder:
         while not self.watching.wait(0.02):
             try:
                 status = (proc / "status").read_text()
+                if looks % 5 == 0:
+                    self.threads_s.update(threads_s(proc))
                 if looks % 40 == 20:
                     self.files_kb = max(self.files_kb, files_kb((proc / "smaps").read_text()))
             except OSError:
@@ -131,6 +134,19 @@ class Recorder:
         if code:
             raise Failed(f"gpurec ended with {code}: {self.said.strip()[-500:]}")
         return output
+
+
+def threads_s(proc):
+    """CPU seconds by thread: its number and its name."""
+    seconds = {}
+    for task in (proc / "task").iterdir():
+        try:
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue  # It has ended meanwhile.
+        words = rest.split()
+        seconds[task.name, name] = (int(words[11]) + int(words[12])) / TICK
+    return seconds
 
 
 def files_kb(smaps):
