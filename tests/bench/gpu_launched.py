@@ -20,6 +20,7 @@ LANE_ONLY = f"gpurec --gpu --only {ONLY}"
 BESIDE = "nothing, beside torch.profiler"
 RECORDING = {GPUREC: [], LANE: ["--gpu"], LANE_ONLY: ["--gpu", "--only", ONLY], GRAPHS: ["--gpu=graphs"]}
 WORKS_OF = {GRAPHS: ["graphed"]}  # else all
+LOSSES = ["dropped", "no_room", "no_times", "killed", "no_lane"]
 FACTOR = "times as long"  # as without: --gpu as gpurec, torch.profiler as nothing
 TARGETS = {("inference", LANE): "<= 1.1"}
 BEYOND = {"launch": "<= 0.1", "training": "<= 0.1"}
@@ -94,6 +95,9 @@ def recorded(bench, tool, steps, until):
         if not account.get("delivered"):
             raise Failed("no GPU work was delivered: the cost is not that of a recording")
         yield Sample("all loops", tool, "records dropped", account["dropped"])
+        for reason in account["reasons"]:
+            if reason["code"] in LOSSES:
+                yield Sample("all loops", tool, f"reason {reason['code']}", reason["count"])
 
 
 def factors(took):

@@ -28,7 +28,9 @@ const GETTID: u32 = 1;
 const ANY_THREAD_ID: u32 = 0;
 /// Attribute: each thread has buffers of its own. From 13 on that is so unless it is set to 0.
 const PER_THREAD_BUFFERS: u32 = 9;
-const FLUSH_EVERY_MS: u32 = 1000;
+/// CUPTI delivers what has gathered since the last time at once: it must fit into the ring, at a million records a second
+/// too. And as much is lost if the process is killed.
+const FLUSH_EVERY_MS: u32 = 50;
 const NEVER: u32 = 0;
 const NOT_FORCED: u32 = 0;
 const FORCED: u32 = 1;
@@ -141,6 +143,7 @@ unsafe fn set(library: Library, name: &core::ffi::CStr, value: u32) {
 /// stays, because CUPTI does not tell which one it had.
 pub fn give_up() {
     let library = Library(LIBRARY.load(Ordering::Acquire));
+    ring::wait_for_room();
     // First those whose work is done, with all that CUPTI knows of them.
     flush_with(NOT_FORCED);
     flush_with(FORCED);

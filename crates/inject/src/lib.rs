@@ -89,6 +89,7 @@ extern "C" fn at_exit(_: *mut c_void) {
         .filter(|header| is_owner() && header.stop.load(Ordering::Acquire) == 0)
         .filter(|_| !way::is_given_up())
     {
+        ring::wait_for_room();
         cupti::flush();
         header.flushed.store(1, Ordering::Release);
     }

@@ -3,7 +3,7 @@
 
 use core::ffi::c_int;
 use core::ptr::{copy_nonoverlapping, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use crate::shape::{self, Header, record};
 use crate::system;
@@ -12,6 +12,8 @@ static RING: AtomicPtr<Header> = AtomicPtr::new(null_mut());
 
 /// The tail at which waiting was given up. None yet: a tail is a multiple of 8.
 static GIVEN_UP: AtomicU64 = AtomicU64::new(1);
+/// Writers wait for room.
+static WAITS: AtomicBool = AtomicBool::new(false);
 /// Looks, a millisecond apart, of which none finds that the recorder has read something.
 const LOOKS: u32 = 2000;
 
@@ -84,6 +86,11 @@ fn reserve(header: &Header, length: usize) -> Option<Room> {
     }
 }
 
+/// From here on, as with --lossless: the process ends, or CUPTI's last records for this library come all at once.
+pub fn wait_for_room() {
+    WAITS.store(true, Ordering::Relaxed);
+}
+
 /// What `look` finds; with --lossless it looks again while the recorder reads. A recorder that has read nothing for two
 /// seconds is gone or stuck. Then no thread waits until it reads again, so that the program goes on. The thread that waits
 /// is CUPTI's, or has asked for CUPTI's records, or for work: that is how the program is paused. The recorder needs nothing
@@ -94,7 +101,8 @@ pub fn wait<T>(header: &Header, mut look: impl FnMut() -> Option<T>) -> Option<T
     let (mut tail, mut looks) = (0, 0);
     loop {
         let found = look();
-        if found.is_some() || header.lossless == 0 || header.stop.load(Ordering::Relaxed) != 0 {
+        let waits = header.lossless != 0 || WAITS.load(Ordering::Relaxed);
+        if found.is_some() || !waits || header.stop.load(Ordering::Relaxed) != 0 {
             return found;
         }
         let now = header.tail.load(Ordering::Relaxed);

@@ -13,7 +13,7 @@ import torch
 import training
 from instants import instant
 
-BATCH = 8192
+BATCH = 16384
 WARM_UP = 3
 
 
