@@ -52,7 +52,10 @@ pub struct Log {
 impl Log {
     pub fn read(path: &str) -> Log {
         let mut log = Log::default();
-        for line in fs::read_to_string(path).unwrap_or_default().lines() {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        // SIGKILL can end a write at the end of a page.
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        for line in text[..whole].lines() {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| words[at].parse::<u64>().unwrap_or_else(|_| panic!("{line}"));
             match words[0] {
