@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 
 /// The committed traces, and the names of their golden texts.
-pub const TRACES: [(&str, &str); 4] = [
+pub const TRACES: [(&str, &str); 5] = [
     ("demo", "traces/demo.jsonl.zst"),
     ("torch", "traces/torch_h200.jsonl"),
     ("context", "traces/context_h200.jsonl.zst"),
     ("torch_stacks", "traces/torch_stacks_h100.jsonl.zst"),
+    ("torch_gpu", "traces/torch_gpu_h100.jsonl.zst"),
 ];
 
 /// The fixed width of golden texts, since terminals differ.

@@ -84,7 +84,7 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
             push(&mut text, &shortened(&row("at", &sites), style.text_width));
         }
     }
-    used.streams = streams(&mut text, lanes, &columns, each, span_ns);
+    used.streams = streams(&mut text, lanes, (&columns, each), span_ns, style);
     if lanes.elsewhere.cells.iter().any(|cell| cell.interrupts > 0) {
         used.interrupts = true;
         push(&mut text, "\nInterrupts in threads that make no CUDA call");
@@ -103,13 +103,20 @@ pub fn picture(lanes: &Lanes, style: &Style, chosen: bool) -> String {
 }
 
 /// A lane for each of the busiest streams. Returns whether there are any.
-fn streams(text: &mut String, lanes: &Lanes, columns: &Columns, each: usize, span_ns: u64) -> bool {
+fn streams(
+    text: &mut String,
+    lanes: &Lanes,
+    (columns, each): (&Columns, usize),
+    span_ns: u64,
+    style: &Style,
+) -> bool {
     let all = lanes.busiest_streams();
     for (key, lane) in all.iter().take(SHOWN) {
         let (work, share) = (plural(lane.calls, "record"), percent(lane.calls_ns.into(), span_ns.into()));
         push(text, "");
         let (device, pid, stream) = (key.device, key.pid, key.stream);
-        push(text, &format!("GPU {device} stream {stream} of pid {pid}: {work}, {share} % of the time"));
+        let title = format!("GPU {device} stream {stream} of pid {pid}: {work}, {share} % of the time");
+        push(text, &shortened(&title, style.text_width));
         let name = format!("stream {stream}");
         let drawn = DrawnLane { name, lane, cells: joined(&lane.cells, each, columns.count) };
         for (layer, name) in [(KERNELS, "gpu"), (COPIES, "copies")] {
