@@ -5,7 +5,9 @@ One process does all the work, and gpurec comes and goes beside it (--pid): loop
 memory, the same kernels. torch.profiler has a process of its own, since CUPTI does not leave one that it was in.
 """
 
+import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -21,6 +23,7 @@ from .tools import Empty, Programs, Recorder, cpus, end_line, recorded
 WORKS = ["launch", "inference", "training", "cnn"]
 MINUTES = 8.2  # no round begins that would end later
 MS = "ms a step"
+CPUS = "GPUREC_BENCH_CPUS"
 EMPTY = "empty program"  # on all the functions that gpurec hooks: what no recorder can go below
 ONLY = "cuLaunch*"
 EMPTY_ONLY = f"{EMPTY} on {ONLY}"
@@ -47,6 +50,32 @@ TARGETS = {
     ("launch", f"gpurec --only {ONLY}"): "<= 1.2",
     ("launch", "gpurec --budget 5"): "<= 1.08",
 }
+
+
+@contextlib.contextmanager
+def apart(bench):
+    """Gives the programs CPUs of their own (gpu_work.py takes them), and all else the others, gpurec too: otherwise a
+    loop takes up to 30 % longer whenever another thread runs on the same core. Every second core of the first half is
+    theirs, so that no other thread shares its units, also where a virtual machine does not tell which CPUs do."""
+    all_cpus, by_core = os.sched_getaffinity(0), {}
+    for cpu in sorted(all_cpus):
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        by_core.setdefault(siblings.read_text() if siblings.exists() else cpu, []).append(cpu)
+    cores = list(by_core.values())
+    half = len(cores) // 2
+    if half < 4:
+        bench.say(f"{len(cores)} cores: too few to give the programs some of their own")
+        yield
+        return
+    own = [core[0] for core in cores[:half:2]]
+    os.environ[CPUS] = ",".join(map(str, own))
+    os.sched_setaffinity(0, {cpu for core in cores[half:] for cpu in core})
+    bench.say(f"the programs run on the CPUs {os.environ[CPUS]}, all else on others")
+    try:
+        yield
+    finally:
+        del os.environ[CPUS]
+        os.sched_setaffinity(0, all_cpus)
 
 
 class Worker:
@@ -93,19 +122,20 @@ def gpu(bench):
     # Before anything is measured: then they are there too if the rest ends early.
     yield from figures(wanted)
     tools = list(wanted)
-    workers = {tool: Worker(bench, *one, until) for tool, one in processes(tools).items()}
-    for worker in workers.values():
-        about = worker.ready()
-        bench.say(f"{about['gpu']}, torch {about['torch']}, steps a loop {about['steps']}")
     with_empty = any(tool.startswith(EMPTY) for tool in tools)
     programs = compiled(bench) if with_empty else None
     if not programs:
         tools = [tool for tool in tools if not tool.startswith(EMPTY)]
     if not bench.options.tools:
         yield from one_against_many(bench, programs)
-    yield from rounds(bench, programs, workers, tools, until)
-    for worker in workers.values():
-        worker.end()
+    with apart(bench):
+        workers = {tool: Worker(bench, *one, until) for tool, one in processes(tools).items()}
+        for worker in workers.values():
+            about = worker.ready()
+            bench.say(f"{about['gpu']}, torch {about['torch']}, steps a loop {about['steps']}")
+        yield from rounds(bench, programs, workers, tools, until)
+        for worker in workers.values():
+            worker.end()
 
 
 def rounds(bench, programs, workers, tools, until):

@@ -9,7 +9,7 @@ import json
 import time
 
 from .frame import Failed, Figure, Sample, part
-from .gpu import MS, ONLY, PROFILER, Worker
+from .gpu import MS, ONLY, PROFILER, Worker, apart
 from .tools import end_line
 
 WORKS = ["launch", "inference", "training", "graphed"]
@@ -28,6 +28,11 @@ BEYOND = {"launch": "<= 0.1", "training": "<= 0.1"}
 
 @part("gpu-launched", "(l) on a GPU: PyTorch launched with --gpu, against torch.profiler; 8 minutes, not by itself", 11)
 def gpu_launched(bench):
+    with apart(bench):
+        yield from measured(bench)
+
+
+def measured(bench):
     until = time.monotonic() + MINUTES * 60
     yield from figures()
     plain = Worker(bench, "plain", [SHARE, ",".join(WORKS)], until)

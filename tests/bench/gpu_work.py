@@ -11,6 +11,10 @@ import os
 import sys
 import time
 
+# Before any thread starts. gpurec, which may be the parent, stays where it is.
+if os.environ.get("GPUREC_BENCH_CPUS"):
+    os.sched_setaffinity(0, {int(cpu) for cpu in os.environ["GPUREC_BENCH_CPUS"].split(",")})
+
 # Lines on standard output are ours alone: whatever else prints there, also while torch is loaded, prints elsewhere.
 ANSWERS = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
