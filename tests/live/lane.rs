@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::room::{Room, eventually, live};
+use crate::run::Started;
 use crate::trace::Trace;
 
-/// Several times what the ring has room for.
-const PAIRS: u64 = 500_000;
-const AT_ONCE: &str = "1e12";
+/// Two seconds' worth, of which the ring has room for a seventh.
+const PAIRS: u64 = 1_000_000;
+const A_SECOND: &str = "1e6";
 
 fn program(room: &Room) -> String {
     let flags = ["-shared", "-fPIC", "-Wl,-soname,libcupti.so.13"];
@@ -21,16 +22,25 @@ fn program(room: &Room) -> String {
     room.compile("bench/lane.c", "lane", &[&library, &folder])
 }
 
+/// Waits for a record, and stops the recorder until the ring is full.
+fn stopped<'a>(room: &'a Room, program: &str, file: &str, options: &[&str]) -> Started<'a> {
+    let words = ["-q", "--gpu", "-o", file, "--", program, &PAIRS.to_string(), A_SECOND];
+    let recording = room.start(room.gpurec(&[options, &words].concat()));
+    eventually("a record", || fs::read_to_string(file).is_ok_and(|text| text.contains("\"type\":\"gpu\"")));
+    recording.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(1));
+    recording
+}
+
 #[test]
 fn with_lossless_no_record_is_without_room() {
     live(|room| {
         let program = program(room);
         for lossless in [true, false] {
             let file = room.text(&format!("{lossless}.jsonl"));
-            let mut options = vec!["-q", "--gpu", "-o", &file];
-            options.extend(lossless.then_some("--lossless"));
-            let words = ["--", &program, &PAIRS.to_string(), AT_ONCE];
-            room.run(room.gpurec(&[&options[..], &words].concat())).exited(0);
+            let recording = stopped(room, &program, &file, if lossless { &["--lossless"] } else { &[] });
+            recording.signal(Signal::SIGCONT);
+            recording.done().exited(0);
             let trace = Trace::checked(room, &file);
             let account = &trace.end["gpu"];
             let [delivered, dropped] = ["delivered", "dropped"].map(|key| account[key].as_u64().unwrap());
@@ -49,14 +59,7 @@ fn a_process_that_waits_for_a_recorder_goes_on_when_that_is_killed() {
     live(|room| {
         let program = program(room);
         let file = room.text("t.jsonl");
-        let words = ["-q", "--gpu", "--lossless", "-o", &file, "--", &program, "2000000", "1e6"];
-        let recording = room.start(room.gpurec(&words));
-        eventually("a record", || {
-            fs::read_to_string(&file).is_ok_and(|text| text.contains("\"type\":\"gpu\""))
-        });
-        recording.signal(Signal::SIGSTOP);
-        // The ring is full after a seventh of a second.
-        std::thread::sleep(Duration::from_millis(500));
+        let recording = stopped(room, &program, &file, &["--lossless"]);
         let stdout = recording.stdout_file();
         assert_eq!(fs::read_to_string(&stdout).unwrap(), "", "it waits");
         let killed = Instant::now();
