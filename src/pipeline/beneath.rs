@@ -54,6 +54,7 @@ impl Below {
             ioctl: None,
             args: None,
             thread: call.origin.kernel_thread.then(|| self.thread(call.tid)),
+            carried: false,
         };
         match what {
             Beneath::Ioctl => begin.ioctl = Some(self.ioctl(id, call, captured)),

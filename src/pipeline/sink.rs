@@ -410,6 +410,7 @@ impl Sink for Lines {
                 launch: noted.launch(),
                 stack,
                 no_return: call.origin.elsewhere.then_some(ELSEWHERE.into()),
+                carried: false,
             }),
         );
         self.gpu_begin(call, facts, id);

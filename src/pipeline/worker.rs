@@ -465,6 +465,7 @@ impl Worker {
             incomplete_codes: figures.incomplete_codes.clone(),
             stops: Some(stops),
             gpu: figures.gpu.as_ref().and_then(|gpu| gpu.account.clone()),
+            dump: None,
             summary: figures.to_json(),
         };
         self.lines.line(0, Body::Finish(Box::new(finish)));

@@ -125,10 +125,10 @@ impl Live {
     fn follows(&mut self, body: &Body) -> bool {
         let begin = match body {
             Body::Memory(memory) => memory.begin,
-            Body::Transfer(transfer) => transfer.begin,
+            Body::Transfer(transfer) => Some(transfer.begin),
             _ => return false,
         };
-        if self.last != Some(begin) {
+        if begin.is_none() || self.last != begin {
             return false;
         }
         // Removing the line feed continues the row.

@@ -64,6 +64,7 @@ impl Trace {
             stack: None,
             launch,
             no_return: None,
+            carried: false,
         };
         let begin = self.push(500, Body::Begin(begin));
         let retval = Some(Retval::Number(0));

@@ -77,8 +77,10 @@ impl Devices {
         let (device, row) = self.row(memory.pid, memory.on.device);
         match memory.op {
             Op::Alloc => {
-                row.seen.allocations += 1;
-                row.seen.allocated_bytes = row.seen.allocated_bytes.saturating_add(size);
+                if !memory.carried {
+                    row.seen.allocations += 1;
+                    row.seen.allocated_bytes = row.seen.allocated_bytes.saturating_add(size);
+                }
                 row.live = row.live.saturating_add(size);
                 row.seen.peak_bytes = row.seen.peak_bytes.max(row.live);
                 if let Some(live) = self.live.entry(memory.pid, device, FOLLOWED) {

@@ -62,6 +62,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 pub use crate::paper::{width_of_errors, width_of_output};
+pub use failures::is_shutdown;
 pub use figures::Figures;
 use gpurec_trace::Header;
 pub use measure::{did_you_mean, nearest};

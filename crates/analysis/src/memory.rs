@@ -169,18 +169,22 @@ impl Memories {
             Op::Alloc => (&mut seen.allocations, &mut seen.allocated_bytes),
             Op::Free => (&mut seen.frees, &mut seen.freed_bytes),
         };
-        *count += 1;
-        *bytes = bytes.saturating_add(size);
+        // A carried allocation was made before the part that the trace has.
+        if !memory.carried {
+            *count += 1;
+            *bytes = bytes.saturating_add(size);
+        }
         self.earlier_frees += u64::from(memory.op == Op::Free && memory.earlier);
         let function = if memory.op == Op::Alloc { self.names.function(&memory.name) } else { 0 };
-        let site = stacks.site_of(memory.begin);
+        let site = stacks.site_of_memory(memory);
         if let Some(site) = site {
             self.names.site(site, stacks);
         }
-        let live = LiveAllocation { size, since_ns: ts_ns, begin: memory.begin, launches: 0, function, site };
+        let begin = memory.begin.unwrap_or(self.event);
+        let live = LiveAllocation { size, since_ns: ts_ns, begin, launches: 0, function, site };
         self.follow(memory, space, live);
         self.reserved(memory, size);
-        if memory.space != "pool" && size > 0 {
+        if memory.space != "pool" && size > 0 && !memory.carried {
             self.looped(memory, (memory.pid, space, size), (function, site), ns);
         }
     }

@@ -91,7 +91,7 @@ pub fn call_of(line: &Line) -> Option<(u64, u32, u32)> {
         Body::End(end) => (end.begin, end.pid, end.tid),
         Body::KernelBegin(begin) => (line.event_id, begin.pid, begin.tid),
         Body::KernelEnd(end) => (end.begin, end.pid, end.tid),
-        Body::Memory(memory) => (memory.begin, memory.pid, memory.tid),
+        Body::Memory(memory) => (memory.begin.unwrap_or(line.event_id), memory.pid, memory.tid),
         Body::Transfer(transfer) => (transfer.begin, transfer.pid, transfer.tid),
         Body::Block(block) => (block.begin.unwrap_or(line.event_id), block.pid, block.tid),
         Body::Instant(instant) => (line.event_id, instant.pid, instant.tid),

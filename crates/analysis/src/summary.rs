@@ -31,7 +31,7 @@ use gpurec_cuda::{Api, FunctionTraits};
 use gpurec_trace::bounds::{BytesLeft, Entries, MOST_LIVE, MOST_OPEN, Sums};
 use gpurec_trace::hash::Map;
 use gpurec_trace::tree::{self, Call, Calls};
-use gpurec_trace::{Begin, Body, End, EndKind, Finish, GpuAccount, Header, InFlight, Line, Notes};
+use gpurec_trace::{Begin, Body, Dump, End, EndKind, Finish, GpuAccount, Header, InFlight, Line, Notes};
 use gpurec_trace::{Incomplete, Reason, Reasons, Stops};
 use serde::Deserialize;
 
@@ -99,6 +99,9 @@ pub struct Summary {
     stepped: HashSet<Box<str>>,
     stepped_left: BytesLeft<STEPPED>,
     last_ns: u64,
+    /// Where the period begins, in a dump of the flight recorder.
+    from_ns: u64,
+    dump: Option<Dump>,
     ended: bool,
     /// The recorder's own list, which is more exact: the exit of a thread has no line.
     recorder_in_flight: Option<Vec<InFlight>>,
@@ -158,7 +161,7 @@ impl Summary {
             Body::Finish(finish) => self.finished(finish),
             Body::Memory(memory) => {
                 self.habits.holds(memory);
-                let took = self.took(memory.begin);
+                let took = memory.begin.map_or(0, |begin| self.took(begin));
                 self.memories.add(line.ts_ns, memory, took, &self.stacks);
                 self.devices.memory(memory);
             }
@@ -376,8 +379,17 @@ impl Summary {
         }
     }
 
+    /// The lines are a part of a recording; those from before its period are carried.
+    pub fn is_dump(&mut self, dump: &Dump) {
+        self.from_ns = dump.from_ns;
+        self.dump = Some(dump.clone());
+    }
+
     fn finished(&mut self, finish: &Finish) {
         self.ended = true;
+        if let Some(dump) = &finish.dump {
+            self.is_dump(dump);
+        }
         self.figures.lost = self.figures.lost.max(finish.lost);
         finish.reasons().for_each(|reason| self.incomplete(reason));
         if !finish.complete && finish.incomplete_because.is_empty() && finish.lost == 0 {
@@ -395,7 +407,7 @@ impl Summary {
     /// The figures of a recording that ends at `at_ns`, the ts of its `end` line.
     pub fn finish(&self, at_ns: u64) -> Figures {
         let mut figures = self.figures.clone();
-        figures.duration_ns = at_ns;
+        figures.duration_ns = at_ns.saturating_sub(self.from_ns);
         figures.budget = self.budget.finish(at_ns);
         self.reasons(&mut figures);
         figures.complete = figures.incomplete_because.is_empty();
@@ -434,6 +446,10 @@ impl Summary {
         figures.cost = self.cost();
         let about = About { earlier_frees: self.memories.earlier_frees, ..self.about.clone() };
         figures.unknown = unknown(&figures, &about);
+        figures.notes.extend(self.dump.as_ref().map(|dump| {
+            let (at, because) = (super::text::seconds(dump.from_ns), &dump.because);
+            format!("this is a part of a recording, from {at} s on: the flight recorder wrote it because {because}")
+        }));
         figures
     }
 
@@ -484,6 +500,7 @@ impl Summary {
             figures = stored;
         }
         if let Some((from, to)) = notes.window {
+            let [from, to] = [from, to].map(|at| at.saturating_sub(self.from_ns));
             figures.duration_ns = figures.duration_ns.min(to).saturating_sub(from);
         }
         let broken = if self.ended { DAMAGED } else { NO_END };
@@ -496,7 +513,7 @@ impl Summary {
             }
         }
         figures.complete &= is_whole;
-        figures.notes = notes.sentences();
+        figures.notes.extend(notes.sentences());
         figures
     }
 

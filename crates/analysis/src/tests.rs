@@ -2,6 +2,7 @@ mod bounds;
 mod budget;
 mod cost;
 mod devices;
+mod dumps;
 mod effects;
 mod failures;
 mod gpu;
@@ -76,6 +77,7 @@ impl Script {
                 launch: None,
                 stack: None,
                 no_return: None,
+                carried: false,
             }),
         )
     }
@@ -109,7 +111,7 @@ impl Script {
                 name: name.into(),
                 pid: 100,
                 tid: 100,
-                begin,
+                begin: Some(begin),
                 on: Where::default(),
                 op,
                 space: space.into(),
@@ -119,6 +121,8 @@ impl Script {
                 earlier: false,
                 missed: false,
                 runtime: name.starts_with("cuda"),
+                carried: false,
+                stack: None,
             }),
         );
     }
@@ -196,6 +200,7 @@ impl Script {
             incomplete_codes: figures.incomplete_codes.clone(),
             stops: figures.stops,
             gpu: figures.gpu.as_ref().and_then(|gpu| gpu.account.clone()),
+            dump: None,
             summary: figures.to_json(),
         };
         self.push(500, Body::Finish(Box::new(finish)));

@@ -101,6 +101,8 @@ line_schema! {
         launch: Option<Launch<'a>>,
         /// Why its return is not watched: the call has no `End` and encloses nothing.
         no_return: Option<Cow<'a, str>> = "no_return",
+        /// In a dump of the flight recorder: it is from before the dump's period.
+        carried: bool = "carried" detail,
     }
 
     /// The GPU, as the process numbers them, and the context; none if the recorded calls do not show them.
@@ -153,8 +155,8 @@ line_schema! {
     pub struct Memory<'a> {
         pid: u32 = "pid",
         tid: u32 = "tid",
-        /// The event_id of the call's `Begin`.
-        begin: u64 = "begin" detail,
+        /// The event_id of the call's `Begin`; none if the trace does not have it.
+        begin: Option<u64> = "begin" detail,
         on: Where,
         /// The call that did it.
         name: Cow<'a, str> = head function,
@@ -174,6 +176,10 @@ line_schema! {
         /// The program made this allocation through the CUDA runtime: the call is a runtime call or is inside one. False
         /// for memory that libraries allocate from the driver themselves.
         runtime: bool = "runtime" detail,
+        /// In a dump of the flight recorder: it is from before the dump's period.
+        carried: bool = "carried" detail,
+        /// Of such a line, whose call is not in the trace: the number of the stack.
+        stack: Option<u64> = "stack" detail,
     }
 
     /// Memory was copied or set.
@@ -233,6 +239,8 @@ line_schema! {
         args: Option<Args<'a>> = "args" detail,
         /// The name of a kernel thread, which is never a traced process.
         thread: Option<Cow<'a, str>> = "thread",
+        /// In a dump of the flight recorder: it is from before the dump's period.
+        carried: bool = "carried" detail,
     }
 
     /// The request of an ioctl.

@@ -50,8 +50,8 @@ pub use gpu::{GpuAccount, GpuOverhead, GpuReason};
 pub use lines::fits;
 pub use notes::Notes;
 pub use rare::{
-    EMULATED, EMULATED_COLD, Exec, Exit, ExitStatus, Finish, Fork, Found, Header, HookEntry, InFlight, Layer,
-    Library, Lost, Process, RefusedHook, SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Xid,
+    Dump, EMULATED, EMULATED_COLD, Exec, Exit, ExitStatus, Finish, Fork, Found, Header, HookEntry, InFlight,
+    Layer, Library, Lost, Process, RefusedHook, SINGLE_STEPPED, SINGLE_STEPPED_COLD, Stops, Suspend, Xid,
     signal_name,
 };
 pub use reader::{ReadError, Reader, open};

@@ -348,6 +348,9 @@ pub struct Finish {
     /// The account of GPU work. None if none was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuAccount>,
+    /// Only in a dump of the flight recorder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dump: Option<Dump>,
     /// The figures that were printed, by their names in `report`.
     #[serde(default)]
     pub summary: serde_json::Value,
@@ -362,7 +365,23 @@ impl Finish {
 
 details! { it: Finish => events, lost, in_flight = it.in_flight.len(), complete,
 incomplete_because = (!it.incomplete_because.is_empty()).then_some(&it.incomplete_because),
-incomplete_codes = (!it.incomplete_codes.is_empty()).then_some(&it.incomplete_codes), gpu }
+incomplete_codes = (!it.incomplete_codes.is_empty()).then_some(&it.incomplete_codes), gpu, dump }
+
+/// A part of a recording that the flight recorder wrote: why, and where it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dump {
+    /// Counts the dumps of a recording, from 1.
+    pub number: u64,
+    /// The word that the file's name has, too.
+    pub event: String,
+    /// A sentence.
+    pub because: String,
+    /// The period begins here; lines from before it are carried. In nanoseconds since the recording began.
+    pub from_ns: u64,
+    /// The number of events since the dump before that came too soon after it for a dump of their own.
+    #[serde(default)]
+    pub suppressed: u64,
+}
 
 /// How often and for how long gpurec itself stopped processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

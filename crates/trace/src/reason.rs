@@ -175,6 +175,11 @@ reasons! {
         Resumed { what: String, by: Resumer } = "resumed", "{what} when {by}: its first calls may be missing";
         Overdue { pid: u32 } = "resumed", "process {pid} was stopped for a file and resumed before gpurec had examined it: if it is a CUDA library, its first calls may be missing";
 
+        // In a dump of the flight recorder.
+        EarlierLost { count: u64 } = "earlier_lost", "{count} records were lost before the period of this dump: memory that it carries may have been freed then";
+        RingDamaged { error: String } = "earlier_lost", "a part of the flight recorder's ring could not be kept or read ({error}): what the dump carries may be wrong";
+        NotCarried { count: u64 } = "table_full", "{count} lines refer to calls or stacks from before the period that the flight recorder had no room for: they are left out, or refer to none";
+
         // Tables that were full.
         ForgottenMemory { count: usize, most: usize } = "table_full", "{count} allocations were not followed: gpurec keeps {most} live ones, and fewer in a program that ends very many contexts";
         ForgottenNames { count: u64 } = "table_full", "{count} names of kernels or handles did not fit into gpurec's tables: some launches have no name";

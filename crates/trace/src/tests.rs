@@ -237,6 +237,13 @@ fn cold_lines() -> Vec<Line<'static>> {
                 overhead: vec![GpuOverhead { code: "buffer_flush".into(), count: 2, total_ns: 3000 }],
                 ..GpuAccount::default()
             }),
+            dump: Some(Dump {
+                number: 2,
+                event: "hang".into(),
+                because: "cuCtxSynchronize has been open for 30 s".into(),
+                from_ns: 12_345_678,
+                suppressed: 1,
+            }),
             summary: json!({"cuda_calls": 3}),
         })),
     ];

@@ -62,6 +62,12 @@ impl<W: Write> LineWriter<W> {
         self.out.flush()
     }
 
+    /// The output, after writing everything buffered.
+    pub fn drained(&mut self) -> io::Result<&mut W> {
+        self.drain()?;
+        Ok(&mut self.out)
+    }
+
     /// Returns the output, after writing everything buffered.
     pub fn into_inner(mut self) -> io::Result<W> {
         self.flush()?;

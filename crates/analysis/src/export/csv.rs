@@ -230,7 +230,7 @@ impl Csv {
 fn stack_of(line: &Line, stacks: &Stacks) -> Option<u64> {
     match &line.body {
         Body::Begin(_) => stacks.stack_of(line.event_id),
-        Body::Memory(memory) => stacks.stack_of(memory.begin),
+        Body::Memory(memory) => memory.stack.or_else(|| stacks.stack_of(memory.begin?)),
         Body::Transfer(transfer) => stacks.stack_of(transfer.begin),
         Body::Block(block) => block.stack.or_else(|| stacks.stack_of(block.begin?)),
         Body::Gpu(gpu) => stacks.stack_of_work(gpu),
@@ -299,7 +299,7 @@ impl Sink for Csv {
     fn mark(&mut self, at: At, line: &Line, duration_ns: Option<u64>, rank: Option<u32>, stacks: &Stacks) {
         let (mut duration_ns, mut start_ns, mut thread, mut more) = (duration_ns, at.ts_ns, (0, 0), false);
         match &line.body {
-            Body::Memory(memory) => more = memory.missed || memory.runtime,
+            Body::Memory(memory) => more = memory.missed || memory.runtime || memory.carried,
             Body::Transfer(transfer) => {
                 more = transfer.partial || transfer.pageable;
                 duration_ns = transfer.duration_ns;

@@ -106,9 +106,10 @@ impl Weights {
         }
         let (begin, bytes) = match &line.body {
             Body::Memory(memory) => (memory.begin, memory.size.unwrap_or(0)),
-            Body::Transfer(transfer) => (transfer.begin, transfer.size),
+            Body::Transfer(transfer) => (Some(transfer.begin), transfer.size),
             _ => return,
         };
+        let Some(begin) = begin else { return };
         let last = self.last.filter(|(last, _)| *last == begin).map(|(_, row)| row);
         if let Some(row) =
             last.or_else(|| self.open.get(&begin).copied()).and_then(|row| self.rows.get_mut(row))

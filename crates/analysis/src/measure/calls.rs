@@ -114,7 +114,11 @@ impl Calls {
         match &line.body {
             Body::Begin(begin) => self.begin(line, begin),
             Body::End(end) => self.end(line, end),
-            Body::Memory(memory) => self.bytes(memory.begin, &memory.name, memory.size.unwrap_or(0)),
+            Body::Memory(memory) => {
+                if let Some(begin) = memory.begin {
+                    self.bytes(begin, &memory.name, memory.size.unwrap_or(0));
+                }
+            }
             Body::Transfer(transfer) => self.bytes(transfer.begin, &transfer.name, transfer.size),
             Body::Gpu(gpu) if gpu.kind == GpuKind::Kernel => self.ran(gpu),
             _ => {}

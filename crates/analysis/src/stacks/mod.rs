@@ -16,7 +16,7 @@ use crate::recent::{Recent, announces};
 use gpurec_cuda::FunctionTraits;
 use gpurec_trace::bounds::MOST_OPEN;
 use gpurec_trace::hash::Map;
-use gpurec_trace::{Begin, Block, Body, CALL_STACKS, End, Finish, Frame, Gpu, Line, Op};
+use gpurec_trace::{Begin, Block, Body, CALL_STACKS, End, Finish, Frame, Gpu, Line, Memory, Op};
 
 pub use frames::{Frames, Known, Site, call_site};
 pub use role::{CallRole, Weight};
@@ -105,7 +105,9 @@ impl Stacks {
             Body::End(end) if !self.open.is_empty() => self.end(end),
             Body::Memory(memory) if self.last.is_some() => {
                 let role = if memory.op == Op::Alloc { CallRole::Alloc } else { CallRole::Free };
-                self.moved(memory.begin, role, memory.size.unwrap_or(0));
+                if let Some(begin) = memory.begin {
+                    self.moved(begin, role, memory.size.unwrap_or(0));
+                }
             }
             Body::Transfer(transfer) if self.last.is_some() => {
                 let role = if transfer.direction == "set" { CallRole::Set } else { CallRole::Copy };
@@ -200,6 +202,14 @@ impl Stacks {
     /// The call site of a block.
     pub fn site_of_block(&self, block: &Block) -> Option<Site> {
         self.site(block.stack.or_else(|| self.stack_of(block.begin?))?)
+    }
+
+    /// The call site of an allocation or a free, whose call ended last or is not in the trace.
+    pub fn site_of_memory(&self, memory: &Memory) -> Option<Site> {
+        match memory.begin {
+            Some(begin) => self.site_of(begin),
+            None => self.site(memory.stack?),
+        }
     }
 
     /// `train.py:88 load_batch`

@@ -24,6 +24,7 @@ fn calls(count: u64, make: impl Fn(u64) -> (String, Option<Launch<'static>>, Opt
             launch,
             stack: None,
             no_return: None,
+            carried: false,
         };
         summary.add(&Line { event_id: 2 * i, ts_ns: i, body: Body::Begin(begin) });
         let retval = Some(Retval::Number(if error.is_some() { i as i64 + 1 } else { 0 }));
@@ -98,6 +99,7 @@ fn calls_open_beyond_the_bound_are_counted_and_said() {
             launch: None,
             stack: None,
             no_return: None,
+            carried: false,
         };
         summary.add(&Line { event_id: i, ts_ns: i, body: Body::Begin(begin) });
     }
@@ -115,7 +117,7 @@ fn memory_of_very_many_processes_is_counted_and_said() {
             name: "cuMemAlloc_v2".into(),
             pid: pid as u32,
             tid: 1,
-            begin: pid,
+            begin: Some(pid),
             on: Where::default(),
             op: Op::Alloc,
             space: "device".into(),
@@ -125,6 +127,8 @@ fn memory_of_very_many_processes_is_counted_and_said() {
             earlier: false,
             missed: false,
             runtime: true,
+            carried: false,
+            stack: None,
         };
         summary.add(&Line { event_id: pid, ts_ns: pid, body: Body::Memory(memory) });
     }

@@ -330,6 +330,7 @@ fn functions_without_end_are_summed_as_others() {
             launch: None,
             stack: None,
             no_return: None,
+            carried: false,
         };
         summary.add(&Line { event_id: 2 * id, ts_ns: id, body: Body::Begin(begin) });
         let end = End {
@@ -396,7 +397,7 @@ fn spaces_without_end_are_one() {
             name: "cuMemAlloc_v2".into(),
             pid: 1,
             tid: 1,
-            begin: i,
+            begin: Some(i),
             on: Where::default(),
             op: Op::Alloc,
             space: format!("space{i}").into(),
@@ -406,6 +407,8 @@ fn spaces_without_end_are_one() {
             earlier: false,
             missed: false,
             runtime: false,
+            carried: false,
+            stack: None,
         };
         summary.add(&Line { event_id: i, ts_ns: i, body: Body::Memory(memory) });
     }

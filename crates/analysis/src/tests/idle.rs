@@ -250,6 +250,7 @@ fn a_copy_that_faults_is_named() {
             ioctl: Some(ioctl),
             args: None,
             thread: None,
+            carried: false,
         };
         let span = model.script.push(US, Body::KernelBegin(span));
         let end = KernelEnd {

@@ -34,6 +34,7 @@ impl Script {
                 ioctl,
                 args: None,
                 thread: None,
+                carried: false,
             }),
         )
     }

@@ -80,7 +80,7 @@ fn play(random: &mut Random) -> (Script, Model) {
             name: "cuMemAlloc_v2".into(),
             pid,
             tid: pid,
-            begin: 10_000 + step,
+            begin: Some(10_000 + step),
             on: Where::default(),
             op: Op::Alloc,
             space: SPACES[space].into(),
@@ -90,6 +90,8 @@ fn play(random: &mut Random) -> (Script, Model) {
             earlier: false,
             missed: false,
             runtime: false,
+            carried: false,
+            stack: None,
         };
         match random.below(20) {
             0 => {
@@ -99,7 +101,10 @@ fn play(random: &mut Random) -> (Script, Model) {
                 continue;
             }
             // If an address is returned again, its free was not seen.
-            1..=10 => model.alloc(key, Selection { size: memory.size.unwrap(), begin: memory.begin, at_ns }),
+            1..=10 => {
+                let (size, begin) = (memory.size.unwrap(), memory.begin.unwrap());
+                model.alloc(key, Selection { size, begin, at_ns });
+            }
             _ => {
                 let size = model.live.get(&key).map(|kept| kept.size);
                 (memory.op, memory.size) = (Op::Free, size);

@@ -95,7 +95,7 @@ impl Script {
                 name,
                 pid,
                 tid,
-                begin,
+                begin: Some(begin),
                 on,
                 op,
                 space,
@@ -105,6 +105,8 @@ impl Script {
                 earlier,
                 missed,
                 runtime,
+                carried: false,
+                stack: None,
             }),
         );
     }

@@ -74,7 +74,7 @@ impl View for Memories {
     fn line(&mut self, line: &Line, stacks: &Stacks) {
         match &line.body {
             Body::Header(_) => return,
-            Body::Memory(memory) => self.memory(line.ts_ns, memory, stacks.site_of(memory.begin)),
+            Body::Memory(memory) => self.memory(line.ts_ns, memory, stacks.site_of_memory(memory)),
             Body::Block(block) => {
                 let held = self.holds(block.pid);
                 self.blocks.add(line.ts_ns, block, held, stacks.site_of_block(block));

@@ -152,7 +152,7 @@ impl Ending<'_, '_> {
         let mut memory = self.freed(before);
         match before.freed_by() {
             Some((by, name)) => {
-                (memory.name, memory.tid, memory.begin) = (Cow::Owned(name.to_owned()), by.tid, by.id);
+                (memory.name, memory.tid, memory.begin) = (Cow::Owned(name.to_owned()), by.tid, Some(by.id));
             }
             None => memory.missed = true,
         }
@@ -182,7 +182,7 @@ impl Ending<'_, '_> {
             name: Cow::Owned(self.role.name.to_string()),
             pid: self.call.pid,
             tid: self.call.tid,
-            begin: self.call.id,
+            begin: Some(self.call.id),
             on: Where::default(),
             op,
             space: Cow::Borrowed(space.map_or("unknown", Space::name)),
@@ -192,6 +192,8 @@ impl Ending<'_, '_> {
             earlier: false,
             missed: false,
             runtime: op == Op::Alloc && self.in_runtime(),
+            carried: false,
+            stack: None,
         }
     }
 

@@ -44,6 +44,8 @@ struct Hot<'a> {
     context: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     no_return: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    carried: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     begin: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,7 +125,8 @@ struct OfMemory<'a> {
     name: &'a str,
     pid: u32,
     tid: u32,
-    begin: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    begin: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,6 +146,10 @@ struct OfMemory<'a> {
     missed: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     runtime: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    carried: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stack: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -290,6 +297,8 @@ fn effect(line: &Line) -> Option<String> {
                 earlier: m.earlier,
                 missed: m.missed,
                 runtime: m.runtime,
+                carried: m.carried,
+                stack: m.stack,
             };
             serde_json::to_string(&memory).unwrap()
         }
@@ -372,6 +381,7 @@ fn call(line: &Line) -> String {
         device: None,
         context: None,
         no_return: None,
+        carried: false,
         begin: None,
         duration_us: None,
         paused_us: None,
@@ -390,6 +400,7 @@ fn call(line: &Line) -> String {
             hot.depth = Some(b.depth);
             hot.parent = b.parent;
             hot.no_return = b.no_return.as_deref();
+            hot.carried = b.carried;
             hot.args = Some(of_args(&b.args));
             hot.stack = b.stack;
             if let Some(l) = &b.launch {

@@ -44,6 +44,8 @@ struct Hot<'a> {
     args: Option<Object<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     thread: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    carried: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     out: Option<Object<'a>>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -83,6 +85,7 @@ pub fn line(line: &Line) -> Option<String> {
         error: None,
         args: None,
         thread: None,
+        carried: false,
         out: None,
         unwound: false,
         lost: false,
@@ -94,6 +97,7 @@ pub fn line(line: &Line) -> Option<String> {
             (hot.depth, hot.parent) = (Some(b.depth), b.parent);
             hot.args = b.args.as_ref().map(of_args);
             hot.thread = b.thread.as_deref();
+            hot.carried = b.carried;
             if let Some(ioctl) = &b.ioctl {
                 hot.device = Some(&ioctl.device);
                 hot.cmd = Some(format!("{:#x}", ioctl.cmd));

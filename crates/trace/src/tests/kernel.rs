@@ -36,6 +36,7 @@ impl Random {
             ioctl: self.some(Random::ioctl),
             args: self.some(|random| Args::Named(random.named(1))),
             thread: self.some(Random::words),
+            carried: self.below(4) == 0,
         })
     }
 
@@ -108,6 +109,7 @@ fn lines_of_the_kernel_come_back_as_they_were() {
             }),
             args: None,
             thread: Some("irq/142-nvidia".into()),
+            carried: true,
         }),
         Body::KernelEnd(KernelEnd {
             kind: Kind::Scheduler,

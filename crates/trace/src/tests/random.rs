@@ -79,6 +79,7 @@ impl Random {
             stack: (self.below(4) == 0).then(|| self.number()),
             launch: (self.below(2) == 0).then(|| self.launch()),
             no_return: (self.below(4) == 0).then(|| Cow::Owned(self.text())),
+            carried: self.below(4) == 0,
         })
     }
 
@@ -115,7 +116,7 @@ impl Random {
             name: Cow::Owned(self.text()),
             pid: self.number() as u32,
             tid: self.number() as u32,
-            begin: self.number(),
+            begin: (self.below(4) > 0).then(|| self.number()),
             on: self.on(),
             op,
             space: Cow::Owned(self.text()),
@@ -125,6 +126,8 @@ impl Random {
             earlier: self.below(4) == 0,
             missed: self.below(4) == 0,
             runtime: self.below(2) == 0,
+            carried: self.below(4) == 0,
+            stack: (self.below(4) == 0).then(|| self.number()),
         })
     }
 

@@ -183,7 +183,7 @@ fn an_address_given_out_again_while_its_free_returns() {
     let id = freeing.call.id;
     let effects = play.make(malloc(DEV, 100).on(1));
     let [Effect::Memory(free), Effect::Memory(alloc)] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((free.op, free.begin, free.tid, free.size), (Op::Free, id, 2, Some(64)));
+    assert_eq!((free.op, free.begin, free.tid, free.size), (Op::Free, Some(id), 2, Some(64)));
     assert_eq!((free.name.as_ref(), free.missed, free.total_allocated), ("cuMemFree_v2", false, Some(0)));
     assert_eq!((alloc.op, alloc.size, alloc.total_allocated), (Op::Alloc, Some(100), Some(100)));
     assert!(play.end(freeing).is_empty() && play.end(outer).is_empty());
