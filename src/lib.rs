@@ -38,6 +38,7 @@ mod probe;
 mod process;
 mod record;
 mod ring;
+mod serve;
 #[cfg(fuzzing)]
 pub mod stacks;
 #[cfg(not(fuzzing))]
@@ -79,6 +80,7 @@ fn perform(task: Task, keep_fds: Vec<i32>) -> Result<u8> {
         Task::Read(task) => task.perform(),
         Task::Doctor => doctor::doctor(),
         Task::Demo { config, args } => demo::run(record::Config { keep_fds, ..*config }, &args),
+        Task::Dump { pid } => serve::flight::ask(pid),
         Task::KernelProbes { glob } => probe::kernel::list(glob.as_ref()),
         Task::Print(page) => cli::print(&page),
         Task::Probes { glob, selection, pid } => probe::list(&glob, &selection, pid),

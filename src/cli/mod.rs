@@ -2,6 +2,7 @@
 //! options of a recording, `gpurec_analysis::cli` those of the commands that read traces, and `pages` the completions and
 //! the manual. Completions, manual and --help all come from this one definition.
 
+mod flight;
 mod hint;
 mod pages;
 mod record;
@@ -35,6 +36,7 @@ Examples:
   sudo gpurec --live -- ./train                a readable line a call, as it happens
   sudo gpurec --interval 5 --pid 1234          what is held, launched, copied, every 5 s
   sudo gpurec -o run.jsonl.zst -- ./train      a compressed trace
+  sudo gpurec --all --last 60s --dump-on exit  a flight recorder: the last minute of what crashed
   sudo gpurec demo                             try it without a GPU
   gpurec summary                               the figures of the newest trace
   gpurec report leaks run.jsonl.zst            one report on a trace
@@ -47,7 +49,7 @@ Examples:
     version,
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
-    override_usage = "gpurec [OPTIONS] -- COMMAND [ARG]...\n       gpurec [OPTIONS] --pid PID[,PID]...\n       gpurec [OPTIONS] --all\n       gpurec summary|timeline|report|export|diff|check|probes|doctor|demo ..."
+    override_usage = "gpurec [OPTIONS] -- COMMAND [ARG]...\n       gpurec [OPTIONS] --pid PID[,PID]...\n       gpurec [OPTIONS] --all\n       gpurec summary|timeline|report|export|diff|check|dump|probes|doctor|demo ..."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -82,6 +84,9 @@ enum Command {
     /// List what can be hooked, where and how
     #[command(after_help = PROBES)]
     Probes(ProbesArgs),
+    /// Ask a running flight recorder (--last) to write its trace now, and print the path
+    #[command(after_help = DUMP)]
+    Dump(DumpArgs),
     /// Say what this machine supports, what is missing and how to get it
     #[command(after_help = "Examples:\n  sudo gpurec doctor")]
     Doctor,
@@ -94,6 +99,18 @@ enum Command {
     /// Print the manual page, for man
     #[command(after_help = pages::MAN)]
     Man,
+}
+
+const DUMP: &str = "\
+Examples:
+  sudo gpurec dump        of the flight recorder that runs: sudo gpurec --all --last 60s
+  sudo gpurec dump 1234   of one of several, by its PID";
+
+#[derive(Args)]
+struct DumpArgs {
+    /// The PID of the recorder [default: the one that runs]
+    #[arg(value_parser = id)]
+    pid: Option<u32>,
 }
 
 const PROBES: &str = "\
@@ -125,6 +142,7 @@ pub enum Task {
     Read(cli::Task),
     Probes { glob: Pattern, selection: Selection, pid: Option<u32> },
     KernelProbes { glob: Option<Pattern> },
+    Dump { pid: Option<u32> },
     Doctor,
     Print(Page),
 }
@@ -134,6 +152,8 @@ impl Task {
     pub fn needs_no_rights(&self) -> bool {
         match self {
             Task::Record(_) | Task::Demo { .. } | Task::KernelProbes { .. } | Task::Doctor => false,
+            // The recorder answers root, whichever user called sudo.
+            Task::Dump { .. } => false,
             // This reads another process's libraries.
             Task::Probes { pid, .. } => pid.is_none(),
             Task::Read(_) | Task::Print(_) => true,
@@ -174,6 +194,7 @@ fn task(cli: Cli) -> Result<Task> {
         None => Task::Record(Box::new(record::config(cli.options, record::target(cli.target)?)?)),
         Some(Command::Read(command)) => Task::Read(command.task()?),
         Some(Command::Doctor) => Task::Doctor,
+        Some(Command::Dump(args)) => Task::Dump { pid: args.pid },
         Some(Command::Probes(args)) => probes(args)?,
         Some(Command::Demo(args)) => {
             let config = Box::new(record::config(args.options, Target::Command(Vec::new()))?);

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use clap::{ArgAction, Args, ValueEnum};
 use serde_json::{Value, json};
 
-use super::{id, libs, patterns, positive_span};
+use super::{flight, id, libs, patterns, positive_span};
 use crate::files::select::{ApiChoice, Selection, Stacks, Tap};
 use crate::gpu::lane as gpu;
 use crate::host::Backend;
@@ -103,6 +103,8 @@ pub struct Options {
     /// Print what is held, launched and copied that often, on standard error
     #[arg(long, value_name = "SECS", value_parser = interval)]
     interval: Option<Duration>,
+    #[command(flatten)]
+    flight: flight::FlightOptions,
     /// Size of the ring buffers together [default: 16 for each CPU, at least 128, at most 512]
     #[arg(long, value_name = "MIB", value_parser = mebibytes)]
     ring: Option<u32>,
@@ -170,7 +172,10 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         },
     };
     let stacks = options.stacks.as_deref().map(stacks).transpose()?;
-    let kernel = kernel_choice(&options)?;
+    let flight = options.flight.config(options.summary_only)?;
+    let watches_xids = flight.is_some_and(|flight| flight.on.xid);
+    let xids = || Choice { xids_only: true, backend: options.kernel_backend, ..Choice::default() };
+    let kernel = kernel_choice(&options)?.or_else(|| watches_xids.then(xids));
     Ok(Config {
         target,
         output: options.output,
@@ -187,6 +192,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         native_frames: !options.no_native,
         budget: options.budget,
         live: options.live,
+        flight,
         interval: options.interval,
         ring: options.ring.map(|mib| (mib as usize) << 20),
         quiet: options.quiet,
@@ -213,7 +219,12 @@ fn kernel_choice(options: &Options) -> Result<Option<Choice>> {
     }
     let groups = Choice::parse(options.kernel.as_deref().unwrap_or_default())
         .map_err(|error| Usage(format!("--kernel: {error}")))?;
-    Ok(Some(Choice { groups, hooks: options.hook.clone(), backend: options.kernel_backend }))
+    Ok(Some(Choice {
+        groups,
+        hooks: options.hook.clone(),
+        xids_only: false,
+        backend: options.kernel_backend,
+    }))
 }
 
 /// The options that were given, for the trace's header.
@@ -244,6 +255,9 @@ fn reported(options: &Options) -> Value {
         "ring": options.ring,
         "backend": options.backend.map(Backend::name),
     });
+    if let (Some(reported), Value::Object(flight)) = (reported.as_object_mut(), options.flight.reported()) {
+        reported.extend(flight);
+    }
     let is_given = |value: &Value| !matches!(value, Value::Null | Value::Bool(false)) && *value != json!([]);
     reported.as_object_mut().into_iter().for_each(|reported| reported.retain(|_, value| is_given(value)));
     reported

@@ -1,5 +1,6 @@
-//! The writer thread: takes full buffers and writes them. In: bytes in whole lines. Out: the output file. A slow disk
-//! makes the worker wait, so the rings fill, and BPF counts what is lost there. This module drops nothing.
+//! The writer thread: takes full buffers and writes them. In: bytes in whole lines. Out: the output file, or another
+//! destination. A slow disk makes the worker wait, so the rings fill, and BPF counts what is lost there. This module
+//! drops nothing.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use super::observer::DumpRequest;
 use crate::output::Output;
 use gpurec_trace::LineWriter;
 
@@ -20,6 +22,33 @@ const KEPT: usize = 16;
 enum Work {
     Bytes(Vec<u8>),
     Flush,
+    Died(u64, u64),
+    Dump(Box<DumpRequest>),
+}
+
+/// Where the lines go.
+pub trait Destination: Send {
+    fn write(&mut self, lines: &[u8]) -> io::Result<()>;
+    /// Once a second or more often. Afterwards everything written so far can be read.
+    fn flush(&mut self) -> io::Result<()>;
+    /// The thread of an open call ended before the line with that event_id.
+    fn died(&mut self, _before: u64, _call: u64) {}
+    fn dump(&mut self, _request: DumpRequest) {}
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+impl Destination for Output {
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.write_all(lines)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Write::flush(self)
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        Output::finish(*self)
+    }
 }
 
 /// The worker's end. A write here returns the error of an earlier write in the writer thread, not its own.
@@ -34,7 +63,7 @@ pub struct Writer {
     failed: Arc<AtomicBool>,
 }
 
-pub fn start(output: Output) -> io::Result<(Handoff, Writer)> {
+pub fn start(output: Box<dyn Destination>) -> io::Result<(Handoff, Writer)> {
     let (sender, receiver) = bounded(WAITING);
     let (back, written) = bounded(KEPT);
     let failed = Arc::new(AtomicBool::new(false));
@@ -47,12 +76,16 @@ pub fn start(output: Output) -> io::Result<(Handoff, Writer)> {
     Ok((Handoff { work: sender, written, failed: failed.clone() }, Writer { thread, failed }))
 }
 
-fn write_all(mut output: Output, work: &Receiver<Work>, back: &Sender<Vec<u8>>) -> io::Result<()> {
+fn write_all(
+    mut output: Box<dyn Destination>,
+    work: &Receiver<Work>,
+    back: &Sender<Vec<u8>>,
+) -> io::Result<()> {
     let mut flushed = Instant::now();
     for item in work {
         match item {
             Work::Bytes(bytes) => {
-                output.write_all(&bytes)?;
+                output.write(&bytes)?;
                 let _ = back.try_send(bytes);
             }
             // A compressed stream pays for each flush, and gpurec promises only one per second.
@@ -61,6 +94,8 @@ fn write_all(mut output: Output, work: &Receiver<Work>, back: &Sender<Vec<u8>>) 
                 flushed = Instant::now();
             }
             Work::Flush => {}
+            Work::Died(before, call) => output.died(before, call),
+            Work::Dump(request) => output.dump(*request),
         }
     }
     output.finish()
@@ -94,6 +129,14 @@ impl Handoff {
         let mut empty = self.written.try_recv().unwrap_or_else(|_| Vec::with_capacity(buffer.capacity()));
         empty.clear();
         self.send(Work::Bytes(std::mem::replace(buffer, empty)))
+    }
+
+    pub fn died(&self, before: u64, call: u64) -> io::Result<()> {
+        self.send(Work::Died(before, call))
+    }
+
+    pub fn dump(&self, request: DumpRequest) -> io::Result<()> {
+        self.send(Work::Dump(Box::new(request)))
     }
 }
 

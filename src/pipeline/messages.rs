@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use super::decode::{Block, Item, What};
+use super::observer::Cause;
 use super::sink::Lines;
 use crate::files::allocator;
 use crate::probe::kernel::Change;
@@ -55,6 +56,8 @@ pub enum MessageKind {
     Clock(Box<trace::Clock>),
     /// The state of a GPU.
     Device(Box<trace::Device>),
+    /// A dump of the flight recorder was asked for.
+    Dump(Cause),
     /// The machine was suspended.
     Slept(trace::Suspend),
     /// gpurec stopped the process at `from`, and resumes it at the message's time.
@@ -131,6 +134,7 @@ fn write(message: Message, lines: &mut Lines) {
         MessageKind::Names(_)
         | MessageKind::Missed(_)
         | MessageKind::NotExamined
+        | MessageKind::Dump(_)
         | MessageKind::Stopped { .. } => return,
         // The calls are in the trace, without their stacks.
         MessageKind::Budget(line) if line.function == trace::CALL_STACKS => Body::Budget(line),

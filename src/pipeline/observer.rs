@@ -1,7 +1,9 @@
-//! The observer of the lines while they are written: the rows of `--live`. The recorder supplies it; the pipeline does
-//! not know the screen.
+//! The observers of the lines while they are written: the rows of `--live`, and what the flight recorder waits for. The
+//! recorder supplies them; the pipeline knows neither the screen nor dumps.
 
-use gpurec_trace::{InFlight, Line};
+use std::path::PathBuf;
+
+use gpurec_trace::{End, InFlight, Line, Reason};
 
 pub trait Rows: Send {
     /// `hurry`: the rings fill, so output that is only for the user has to wait.
@@ -9,4 +11,42 @@ pub trait Rows: Send {
     /// A call that has not returned, at nanoseconds since the start.
     fn still(&mut self, now_ns: u64, call: &InFlight);
     fn flush(&mut self);
+}
+
+/// The events for which the flight recorder writes a dump. Times are nanoseconds since the start.
+pub trait Alarms: Send {
+    fn line(&mut self, line: &Line);
+    /// A call failed that no recorded call encloses.
+    fn failed(&mut self, end: &End);
+    /// Several times a second, with the calls of libraries that have not returned.
+    fn look(&mut self, now_ns: u64, open: &mut dyn Iterator<Item = InFlight>);
+    /// A dump that is due, and the number of events since the last that get none.
+    fn due(&mut self, now_ns: u64) -> Option<(Cause, u64)>;
+}
+
+/// Gets the path of a dump, or why there is none.
+pub type Reply = Box<dyn FnOnce(Result<PathBuf, String>) + Send>;
+
+/// Why a dump is written.
+pub struct Cause {
+    /// The word in its name.
+    pub event: &'static str,
+    /// A sentence without a subject of its own: "cuMemAlloc_v2 failed (...)".
+    pub because: String,
+    pub reply: Option<Reply>,
+}
+
+impl Cause {
+    pub fn new(event: &'static str, because: String) -> Cause {
+        Cause { event, because, reply: None }
+    }
+}
+
+/// What a dump needs besides the lines so far.
+pub struct DumpRequest {
+    pub cause: Cause,
+    pub ts_ns: u64,
+    /// Why the recording is not complete so far, except losses.
+    pub reasons: Vec<Reason>,
+    pub suppressed: u64,
 }

@@ -2,6 +2,7 @@
 //! file, the summary and, with --live, the user. Everything that needs a function's name or meaning is looked up once
 //! per probe.
 
+mod dumps;
 mod gpu;
 mod still;
 mod tap;
@@ -17,7 +18,7 @@ use super::call_parts::CallParts;
 use super::call_stacks::CallStacks;
 use super::decode::{Captured, Item, What};
 use super::handoff::Handoff;
-use super::observer::Rows;
+use super::observer::{Alarms, Rows};
 use super::pair::{Open, Outcome, Sink};
 use super::processes::{self, Processes};
 use super::stops::Stops;
@@ -29,9 +30,7 @@ use gpurec_analysis::Summary;
 use gpurec_cuda::raw::{Exit, Piece};
 use gpurec_cuda::semantics::{CallRef, Effect, Meaning, Role};
 use gpurec_cuda::{self as cuda, Api, FunctionTraits, Returns, Signature};
-use gpurec_trace::{
-    self, Arg, Args, Begin, Body, End, EndKind, InFlight, Line, LineWriter, List, Op, Process, Retval,
-};
+use gpurec_trace::{self, Arg, Args, Begin, Body, End, EndKind, Line, LineWriter, List, Op, Process, Retval};
 
 use tap::{NO_LINE, Tapped, Tapping};
 use unreturned::Unreturned;
@@ -79,6 +78,8 @@ pub struct Lines {
     /// A buffer that is reused from call to call.
     effects: Vec<Effect>,
     live: Option<Box<dyn Rows>>,
+    /// With a flight recorder.
+    pub alarms: Option<Box<dyn Alarms>>,
     /// The rings fill: output that is only for the user has to wait.
     pub hurry: bool,
     /// False with --summary-only: calls are counted, not written.
@@ -119,6 +120,7 @@ impl Lines {
             processes: Processes::default(),
             effects: Vec::new(),
             live,
+            alarms: None,
             hurry: false,
             write_calls: true,
             next_id: 0,
@@ -232,6 +234,9 @@ impl Lines {
             if let Some(live) = &mut self.live {
                 live.line(line, self.hurry);
             }
+            if let Some(alarms) = &mut self.alarms {
+                alarms.line(line);
+            }
         }
         let frequent = matches!(
             line.body,
@@ -289,15 +294,6 @@ impl Lines {
         }
     }
 
-    /// Calls that began and did not return: those whose thread ended, and those still open; and the number of further
-    /// ones.
-    pub fn in_flight(&mut self, open: &[Open]) -> (Vec<InFlight>, u64) {
-        let mut all = std::mem::take(&mut self.died);
-        let open = open.iter().filter(|call| call.id != NO_LINE);
-        open.for_each(|call| all.add(self.one_in_flight(self.last, call, false)));
-        (all.list, all.more)
-    }
-
     /// Writes the lines about a returned call's effects.
     fn follow(
         &mut self,
@@ -345,17 +341,6 @@ impl Lines {
         let is_news = |arg: &Arg| arg.name != "unreadable" && !before.contains(arg);
         now.retain(is_news);
         (!now.is_empty()).then_some(now)
-    }
-
-    fn one_in_flight(&self, ts: u64, call: &Open, died: bool) -> InFlight {
-        InFlight {
-            pid: call.pid,
-            tid: call.tid,
-            name: self.probe_name(call.probe).to_owned(),
-            begin: call.id,
-            duration_ns: ts.saturating_sub(call.ts),
-            died,
-        }
     }
 }
 
@@ -459,22 +444,21 @@ impl Sink for Lines {
         let duration = ts.saturating_sub(call.ts);
         let is_lost = outcome == Outcome::Lost;
         let paused_ns = if is_lost { 0 } else { self.stops.within(call.pid, call.ts, ts) };
-        self.line(
-            ts,
-            Body::End(End {
-                name: name.into(),
-                pid: call.pid,
-                tid: call.tid,
-                begin: call.id,
-                duration_ns: (!is_lost).then_some(duration),
-                paused_ns,
-                retval,
-                error,
-                out,
-                late,
-                ended,
-            }),
-        );
+        let end = End {
+            name: name.into(),
+            pid: call.pid,
+            tid: call.tid,
+            begin: call.id,
+            duration_ns: (!is_lost).then_some(duration),
+            paused_ns,
+            retval,
+            error,
+            out,
+            late,
+            ended,
+        };
+        self.failed(call.depth, &end);
+        self.line(ts, Body::End(end));
         match facts {
             Some(facts) if ended == EndKind::Returned => {
                 self.follow(ts, call, facts, &exit, retval, duration)
@@ -536,7 +520,11 @@ impl Sink for Lines {
         self.unread.remove(&call.id);
         self.meaning.forget(&call.reference());
         self.below.forget(call);
-        self.died.add(self.one_in_flight(ts, call, true));
+        if self.alarms.is_none() {
+            self.died.add(self.one_in_flight(ts, call, true));
+        } else {
+            self.died_unlisted(call);
+        }
     }
 
     fn process(&mut self, item: &Item) {

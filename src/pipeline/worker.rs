@@ -16,6 +16,7 @@ use super::gpu::{self, Gpu};
 use super::messages::{
     Coming, Message, MessageKind, is_of_blocks, touches_contexts, touches_memory, write_until,
 };
+use super::observer::{Cause, DumpRequest};
 use super::order::{self, Order, Release, Released};
 use super::pair::Pairing;
 use super::sink::Lines;
@@ -81,6 +82,8 @@ pub struct Worker {
     messages: Receiver<Message>,
     waiting: VecDeque<Message>,
     coming: Coming,
+    /// Dumps that were asked for, and the times up to which they have all records.
+    asked: VecDeque<(u64, Cause)>,
     loss: LossCounters,
     lost_before: LostTotal,
     /// The losses that the trace reports already: of each probe's calls (2 × id) and returns (2 × id + 1).
@@ -144,6 +147,7 @@ impl Worker {
             messages,
             waiting: VecDeque::new(),
             coming: Coming::default(),
+            asked: VecDeque::new(),
             loss,
             lost_before,
             reported: HashMap::new(),
@@ -190,6 +194,7 @@ impl Worker {
             if shown.elapsed() >= SHOW {
                 if self.state.cut.load(Ordering::SeqCst) == 0 {
                     self.lines.still(self.pairing.open_calls(), monotonic_ns());
+                    self.lines.look_for_hangs(self.pairing.open_calls(), monotonic_ns());
                 }
                 self.lines.show();
                 self.look_at_clocks();
@@ -302,11 +307,33 @@ impl Worker {
         } else {
             self.lines.gpu_expire(now, false, GpuSource::Tap);
         }
+        self.dump_what_is_due(now.min(released.to));
         match released.stopped {
             Release::PutOff if !more => Round::Waits,
             Release::Done if !more && records <= 1000 => Round::Idle,
             _ => Round::Busy,
         }
+    }
+
+    /// Writes the dumps that were asked for up to `to`, and one for an event.
+    fn dump_what_is_due(&mut self, to: u64) {
+        while self.asked.front().is_some_and(|(at, _)| *at <= to) {
+            self.asked.pop_front().into_iter().for_each(|(_, cause)| self.dump(cause, 0));
+        }
+        let now = self.lines.since_start(monotonic_ns());
+        if let Some((cause, suppressed)) = self.lines.alarms.as_mut().and_then(|alarms| alarms.due(now)) {
+            self.dump(cause, suppressed);
+        }
+    }
+
+    fn dump(&mut self, cause: Cause, suppressed: u64) {
+        self.write_losses();
+        let at = match self.state.cut.load(Ordering::SeqCst) {
+            0 => monotonic_ns(),
+            cut => cut,
+        };
+        let (ts_ns, reasons) = (self.lines.since_start(at), self.incomplete());
+        self.lines.dump(DumpRequest { cause, ts_ns, reasons, suppressed });
     }
 
     fn receive(&mut self) {
@@ -320,6 +347,7 @@ impl Worker {
                     _ = self.not_examined.insert(message.pid)
                 }
                 MessageKind::NotExamined => self.reasons.add(Incomplete::ManyFilesGone),
+                MessageKind::Dump(cause) => self.asked.push_back((message.ts, cause)),
                 // At once: the calls that it interrupted have not ended yet.
                 MessageKind::Stopped { from } => self.lines.stops.add(message.pid, from, message.ts),
                 MessageKind::Coming(_, ref probes) => {
@@ -441,6 +469,7 @@ impl Worker {
             0 => monotonic_ns(),
             cut => cut,
         };
+        self.last_dumps();
         let now = self.lines.now_is(cut);
         let (in_flight, more) = self.lines.in_flight(&self.pairing.in_flight());
         if more > 0 {
@@ -468,17 +497,28 @@ impl Worker {
             dump: None,
             summary: figures.to_json(),
         };
-        self.lines.line(0, Body::Finish(Box::new(finish)));
+        // A dump has an end of its own.
+        if self.lines.alarms.is_none() {
+            self.lines.line(0, Body::Finish(Box::new(finish)));
+        }
         self.lines.flush();
         Outcome { figures, failed: self.lines.failed.take() }
     }
 
+    /// The dumps that were asked for, and that of the end.
+    fn last_dumps(&mut self) {
+        if self.lines.alarms.is_some() {
+            self.dump_what_is_due(u64::MAX);
+            self.dump(Cause::new("end", "the recording ended".to_owned()), 0);
+        }
+    }
+
     /// The reasons why the trace is not complete, except losses, which the summary knows.
-    fn incomplete(&mut self) -> Vec<Reason> {
+    fn incomplete(&self) -> Vec<Reason> {
         let counted = |count, reason: fn(u64) -> Incomplete| (count > 0).then(|| reason(count));
-        let not_hooked = self.not_hooked.take().map(|(first, count)| match count {
-            1 => Incomplete::NotHooked { path: first },
-            count => Incomplete::SeveralNotHooked { count, first },
+        let not_hooked = self.not_hooked.as_ref().map(|(first, count)| match count {
+            1 => Incomplete::NotHooked { path: first.clone() },
+            count => Incomplete::SeveralNotHooked { count: *count, first: first.clone() },
         });
         let first = [
             self.abandoned.then_some(Incomplete::Unread),

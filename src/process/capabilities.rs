@@ -10,6 +10,7 @@ use nix::errno::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap(u32, &'static str);
 
+pub const DAC_OVERRIDE: Cap = Cap(1, "CAP_DAC_OVERRIDE");
 pub const DAC_READ_SEARCH: Cap = Cap(2, "CAP_DAC_READ_SEARCH");
 pub const KILL: Cap = Cap(5, "CAP_KILL");
 pub const SYS_PTRACE: Cap = Cap(19, "CAP_SYS_PTRACE");

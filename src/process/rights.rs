@@ -78,6 +78,8 @@ pub struct Recording {
     pub kernel: bool,
     /// Hooks functions one by one.
     pub single_uprobes: bool,
+    /// Makes files while it records. Root may do so in other users' folders; a caller may not.
+    pub makes_files: bool,
 }
 
 /// The capabilities that a recording needs after its command has been forked and its files are open.
@@ -113,6 +115,9 @@ fn needed(recording: Recording) -> Set {
 pub fn keep_what_recording_needs(user: &Identity, recording: Recording) -> io::Result<()> {
     let have = caps::permitted()?;
     let mut kept = have.and(needed(recording));
+    if recording.makes_files && user.uid == 0 {
+        kept = kept.or(have.and(Set::of(&[caps::DAC_OVERRIDE])));
+    }
     if !kept.has(caps::BPF) || !kept.has(caps::PERFMON) {
         // CAP_SYS_ADMIN replaces both.
         kept = kept.or(have.and(Set::of(&[caps::SYS_ADMIN])));

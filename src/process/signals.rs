@@ -234,6 +234,30 @@ impl AsFd for Signals {
     }
 }
 
+/// SIGUSR1, which asks the flight recorder for a dump. It does not end a recording, so it is not one of `Signals`.
+#[derive(Debug)]
+pub struct DumpSignal(SignalFd);
+
+impl DumpSignal {
+    /// Call this before any thread starts, because threads inherit the blocked set.
+    pub fn block() -> io::Result<DumpSignal> {
+        let set = SigSet::from(Number::SIGUSR1);
+        set.thread_block()?;
+        Ok(DumpSignal(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// The PID of the process that sent it, if it has come. Several that come at once are one.
+    pub fn take(&mut self) -> Option<u32> {
+        self.0.read_signal().ok().flatten().map(|info| info.ssi_pid)
+    }
+}
+
+impl AsFd for DumpSignal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 fn is_ignored(signal: i32) -> bool {
     IGNORED.load(Ordering::Relaxed) >> (signal - 1) & 1 == 1
 }

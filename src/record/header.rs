@@ -37,7 +37,7 @@ pub fn header(config: &Config, probes: &Probes, user: &Identity, start: Reading)
         clock: Some(host::clock::describe(start)),
         ..Header::default()
     };
-    if let Some(driver) = probes.driver() {
+    if let Some(driver) = probes.driver().filter(|driver| !driver.sees_xids_only()) {
         header.hooks.insert("kernel".to_owned(), driver.layer());
     }
     match &config.target {

@@ -3,6 +3,7 @@
 //! the command line, what a call means, how a hook is made.
 
 mod devices;
+mod dumps;
 mod guarded;
 mod header;
 mod lane;
@@ -29,6 +30,7 @@ use crate::host::Backend;
 use crate::probe::kernel::Choice;
 use crate::probe::{ANY_USER, Settings};
 use crate::process::identity::invoking_user;
+use crate::serve::flight;
 
 pub use session::run;
 
@@ -61,6 +63,8 @@ pub struct Config {
     /// The most that recording may cost any thread, in percent of its time.
     pub budget: Option<f64>,
     pub live: bool,
+    /// Only the most recent part is kept.
+    pub flight: Option<flight::Config>,
     /// How often the running totals are printed.
     pub interval: Option<Duration>,
     /// Bytes for all rings together. None: gpurec chooses by the number of CPUs.

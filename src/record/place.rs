@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::Config;
 use super::header::host_name;
 use crate::output::name::{self, Letters};
+use crate::output::series::Series;
 use crate::output::{self, FdSources, Output};
 use crate::process::environment;
 use crate::process::identity::{self, Identity};
@@ -39,6 +40,18 @@ impl Place {
         self.path.as_deref().and_then(name::descriptor)
     }
 
+    /// The dumps of the flight recorder.
+    pub fn series(&self, user: &Identity) -> Result<Series> {
+        if self.descriptor().is_some() {
+            bail!(Usage(
+                "--last writes each dump into a file of its own: give -o the name of a file, which the names of the dumps are made of"
+                    .to_owned()
+            ));
+        }
+        let open = || Series::open(self.path.as_deref(), self.start);
+        Ok(rights::as_caller(user, open).with_context(|| no_rights(user))??)
+    }
+
     /// None: no trace is written.
     pub fn open(&self, config: &Config, user: &Identity) -> Result<Option<Output>> {
         if config.summary_only && self.path.is_none() {
@@ -47,15 +60,14 @@ impl Place {
         let caller = identity::elevated().then(identity::calling_process).flatten();
         let from = FdSources { inherited: &config.keep_fds, caller };
         let open = || output::open(self.path.as_deref(), self.start, from);
-        let output = rights::as_caller(user, open).with_context(|| {
-            format!(
-                "cannot drop to the privileges of {} to open the trace; run gpurec from a root shell",
-                user.user
-            )
-        })??;
+        let output = rights::as_caller(user, open).with_context(|| no_rights(user))??;
         if let Some(warning) = output.warning.as_ref().filter(|_| !config.quiet) {
             ui::say(warning);
         }
         Ok(Some(output))
     }
+}
+
+fn no_rights(user: &Identity) -> String {
+    format!("cannot drop to the privileges of {} to open the trace; run gpurec from a root shell", user.user)
 }

@@ -2,6 +2,7 @@
 //! place, and root's rights given up, before the command runs. No process stays stopped. At the end, the hooks are
 //! gone before the last records are read.
 
+mod recorder;
 mod targets;
 
 use std::io;
@@ -16,6 +17,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::dumps::Dumps;
 use super::live::Live;
 use super::patterns::{self, Libs};
 use super::place::Place;
@@ -29,9 +31,10 @@ use crate::clock::{Reading, monotonic_ns};
 use crate::files::{Ask, Early, Files, Side};
 use crate::nvml::{Nvml, Sampling};
 use crate::output::Output;
+use crate::output::series::Series;
 use crate::overhead::Governor;
 use crate::pipeline::gpu::Gpu;
-use crate::pipeline::handoff::{self, Handoff, Writer};
+use crate::pipeline::handoff::{self, Destination, Handoff, Writer};
 use crate::pipeline::messages::{Message, MessageKind};
 use crate::pipeline::observer::Rows;
 use crate::pipeline::sink::Lines;
@@ -51,6 +54,7 @@ use crate::ring::Ring;
 use crate::ui;
 use gpurec_analysis as analysis;
 use gpurec_cuda as cuda;
+use recorder::{Recorder, Sources, prepared, start_recorder, status};
 
 /// How often the recorder wakes when nothing happens, in ms.
 const TICK: u16 = 100;
@@ -78,6 +82,8 @@ struct Session<'a> {
     control: Control,
     /// The trace's file. None: the trace is a descriptor of the caller's, or none is written.
     path: Option<PathBuf>,
+    /// With --last.
+    dumps: Option<Dumps>,
     targets: Targets,
     /// Standard error during the recording: everything that is written to it passes through here.
     screen: Screen,
@@ -126,14 +132,17 @@ pub fn run(config: &Config) -> Result<u8> {
     let mut probes = Probes::load(&settings, making, &plan, config.backend)?;
     let loss = LossCounters::new(&probes.base).context(MAPS)?;
     let pauses = Pauses::new(&probes.base).context(MAPS)?.map(Arc::new);
-    let output = place.open(config, &user)?;
+    let series = config.flight.map(|_| place.series(&user)).transpose()?;
+    let output = if series.is_some() { None } else { place.open(config, &user)? };
     // Before any thread starts, so that every thread has them blocked.
     let mut signals = Signals::block().context("gpurec cannot block signals")?;
+    let mut dumps = Dumps::prepare(config)?;
     let guardian = guarded::start(&probes)?;
     let (messages, receiver) = unbounded();
     if let Some(choice) = &config.kernel {
         probes.hook_kernel(choice, &mut |probes| send_names(&messages, probes))?;
     }
+    dumps.as_ref().map(|dumps| dumps.check(&probes)).transpose()?;
     let mut tracker = Tracker::new(&probes, files.clone(), messages.clone(), pauses.clone()).context(MAPS)?;
     tracker.libs = Libs::of(&config.selection);
     let rings = probes.rings()?;
@@ -144,20 +153,24 @@ pub fn run(config: &Config) -> Result<u8> {
     tracker.beat(true).context(MAPS)?;
     probes.follow_processes()?;
     let gated = launch.as_ref().map(launch::start).transpose()?;
-    let recording =
-        rights::Recording { kernel: config.kernel.is_some(), single_uprobes: probes.backend.is_single() };
+    let recording = rights::Recording {
+        kernel: config.kernel.is_some(),
+        single_uprobes: probes.backend.is_single(),
+        makes_files: series.is_some(),
+    };
     rights::keep_what_recording_needs(&user, recording).context(concat!(
         "gpurec cannot give up root's rights; report this with the output of `gpurec doctor` at ",
         env!("CARGO_PKG_REPOSITORY"),
         "/issues"
     ))?;
+    dumps.iter_mut().for_each(|dumps| dumps.listen(&user, config.quiet));
     let path = output.as_ref().and_then(|o| o.path.clone());
     let status = status(config, output.as_ref());
     let has_status = status.is_some();
     let screen = Screen::start(status).context(THREAD)?;
     let targets = Targets::All;
     let mut session =
-        Session { config, probes, tracker, messages, governor: None, control, path, targets, screen };
+        Session { config, probes, tracker, messages, governor: None, control, path, dumps, targets, screen };
     session.take_targets(gated.as_ref(), &attached)?;
     let gpu = lane
         .as_mut()
@@ -167,7 +180,7 @@ pub fn run(config: &Config) -> Result<u8> {
     session.governor = config.budget.map(|percent| Governor::new(percent, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, start);
     let recorder = start_recorder(
-        output,
+        (output, series),
         Sources { rings, receiver, loss, pauses, files, stacks_side, gpu: gpu.transpose()?, has_rank, nvml },
         start.monotonic,
         &session,
@@ -189,96 +202,9 @@ pub fn run(config: &Config) -> Result<u8> {
     Ok(session.exit_status(&ended, &why, &leave))
 }
 
-/// The threads that turn rings into a file.
-struct Recorder {
-    worker: JoinHandle<Outcome>,
-    writer: Option<Writer>,
-    state: Arc<State>,
-    sampling: Option<Sampling>,
-}
-
-/// What the worker reads.
-struct Sources {
-    rings: Vec<Ring>,
-    receiver: Receiver<Message>,
-    loss: LossCounters,
-    pauses: Option<Arc<Pauses>>,
-    files: Files,
-    stacks_side: Option<Side>,
-    gpu: Option<Gpu>,
-    /// The caller is a process of a distributed job.
-    has_rank: bool,
-    nvml: Option<Nvml>,
-}
-
 struct RecordingEnd {
     outcome: Outcome,
     write_error: Option<io::Error>,
-}
-
-/// A helper process for native frames, which has read the symbols of the processes that run already. PyTorch's libraries
-/// have a million, and the rings could not hold what is called meanwhile.
-fn prepared(files: &Files, attached: &[AttachedProcess]) -> Side {
-    let mut side = Side::new(Some(files.clone()));
-    for process in attached {
-        side.ask(&Ask::Prepare { pid: process.pid }, PREPARATION);
-    }
-    side
-}
-
-/// The status line, if there is a terminal for it.
-fn status(config: &Config, output: Option<&Output>) -> Option<Status> {
-    if config.quiet {
-        return None;
-    }
-    let on_stdout = output.is_some_and(|output| output.descriptor == Some(libc::STDOUT_FILENO));
-    Status::new(&config.target, output.and_then(Output::regular), on_stdout)
-}
-
-fn start_recorder(
-    output: Option<Output>,
-    from: Sources,
-    start: u64,
-    session: &Session,
-    has_status: bool,
-    header: gpurec_trace::Header,
-) -> Result<Recorder> {
-    let (config, voice) = (session.config, session.screen.voice());
-    let (handoff, writer) = output.map(handoff::start).transpose().context(THREAD)?.unzip();
-    let live = config.live.then(|| Box::new(Live::new(voice.clone())) as Box<dyn Rows>);
-    let mut lines = Lines::new(handoff.map(Handoff::lines), live, start).asking(&from.files);
-    if let Some(side) = from.stacks_side {
-        let rules = RuleTable::new(&session.probes.base).context(MAPS)?;
-        let has_reports = !session.probes.base.is_for_everyone();
-        lines = lines.with_stacks(side, rules, has_reports);
-    }
-    if matches!(config.target, Target::All) {
-        lines = lines.leaving_out(proc::process_tree(std::process::id()));
-    }
-    lines.write_calls = !config.summary_only;
-    if config.selection.leaves_out() {
-        lines.meaning.calls_missing();
-    }
-    if analysis::leaves_out_memory(&header) {
-        lines.meaning.memory_missing();
-    }
-    let left_out = analysis::leaves_out(&header);
-    cuda::function_names().filter(|name| left_out(name)).for_each(|name| lines.meaning.not_seen(name));
-    lines.gpu.everyone = from.gpu.is_some();
-    let state = Arc::new(State::default());
-    let mut worker = Worker::new(from.rings, lines, from.receiver, from.loss, state.clone());
-    worker.pauses = from.pauses;
-    worker.gpu = from.gpu;
-    worker.writes_clocks = config.gpu.is_some() || from.has_rank;
-    let (sampling, samples) = from.nvml.and_then(devices::serve).unzip();
-    worker.devices = samples;
-    if has_status || config.interval.is_some() {
-        let width = analysis::width_of_errors();
-        worker.watch = Some(Box::new(Watch::new(voice, config.interval, has_status, width)));
-    }
-    let thread = std::thread::Builder::new().name("gpurec-work".into());
-    let worker = thread.spawn(move || worker.run(header)).context(THREAD)?;
-    Ok(Recorder { worker, writer, state, sampling })
 }
 
 impl Session<'_> {
@@ -297,6 +223,7 @@ impl Session<'_> {
             self.tracker.tidy(&mut self.probes);
             self.govern();
             self.follow_modules();
+            self.ask_for_dumps();
             if let Some(why) = self.handle_signals(signals)? {
                 return Ok(why);
             }
@@ -309,6 +236,13 @@ impl Session<'_> {
             if recorder.writer.as_ref().is_some_and(Writer::has_failed) || recorder.worker.is_finished() {
                 return Ok(EndCause::WriteFailed);
             }
+        }
+    }
+
+    fn ask_for_dumps(&mut self) {
+        for cause in self.dumps.iter_mut().flat_map(Dumps::asked) {
+            let _ =
+                self.messages.send(Message { ts: monotonic_ns(), pid: 0, what: MessageKind::Dump(cause) });
         }
     }
 
@@ -343,6 +277,7 @@ impl Session<'_> {
         });
         let fds = [self.control.fd(), signals.as_fd()].into_iter();
         let fds = fds.chain(self.probes.rewritten_fd()).chain(self.tracker.fds()).chain(self.ends());
+        let fds = fds.chain(self.dumps.iter().flat_map(Dumps::fds));
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let rest = self.governor.as_ref().map_or(TICK, |governor| governor.rest().as_millis() as u16 + 1);
         match poll(&mut fds, PollTimeout::from(left.min(rest))) {
@@ -493,11 +428,16 @@ impl Session<'_> {
     }
 
     fn say_goodbye(&self, ended: &RecordingEnd, why: &EndCause) {
-        let path = self.path.as_deref();
+        let last = self.dumps.as_ref().and_then(Dumps::last);
+        let path = self.path.as_deref().or(last.as_deref());
         if self.config.verbose {
             self.say_details(&ended.outcome.figures);
         }
-        if let Some(error) = &ended.write_error {
+        if let (Some(error), true) = (&ended.write_error, self.dumps.is_some()) {
+            ui::say(&format!(
+                "cannot write the dump of the recording's end: {error}; earlier dumps are whole"
+            ));
+        } else if let Some(error) = &ended.write_error {
             let place = path.map_or("the trace".into(), ui::name);
             ui::say(&format!(
                 "cannot write {place}: {error}; gpurec ended the recording, and what it wrote is incomplete"

@@ -31,7 +31,7 @@ impl Folder {
     /// A sink that writes into this folder's trace.
     pub fn lines(&self, start: u64) -> (Lines, Writer) {
         let output = output::open(Some(&self.trace()), SystemTime::now(), Default::default()).unwrap();
-        let (handoff, writer) = handoff::start(output).unwrap();
+        let (handoff, writer) = handoff::start(Box::new(output)).unwrap();
         (Lines::new(Some(handoff.lines()), None, start), writer)
     }
 
@@ -302,7 +302,7 @@ fn calls_in_flight_are_listed_up_to_a_bound() {
 #[test]
 fn a_full_disk_is_reported_once_and_stops_nothing() {
     let output = output::open(Some("/dev/full".as_ref()), SystemTime::now(), Default::default()).unwrap();
-    let (handoff, writer) = handoff::start(output).unwrap();
+    let (handoff, writer) = handoff::start(Box::new(output)).unwrap();
     let mut lines = Lines::new(Some(handoff.lines()), None, 0);
     let began = std::time::Instant::now();
     while lines.failed.is_none() && began.elapsed().as_secs() < 60 {

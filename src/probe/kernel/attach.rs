@@ -48,12 +48,16 @@ impl Driver {
         driver.number_all(to);
         driver.xid();
         driver.functions(to)?;
-        driver.events(to);
+        if !driver.choice.xids_only {
+            driver.events(to);
+        }
         driver.set_majors()?;
         to.announce();
         driver.set_numbers()?;
-        driver.system_calls();
-        driver.others();
+        if !driver.choice.xids_only {
+            driver.system_calls();
+            driver.others();
+        }
         Ok(driver)
     }
 
@@ -217,6 +221,7 @@ impl Driver {
         let version = host::driver_version();
         let rows = hooks::table(version.as_deref()).into_iter();
         let mut wanted: Vec<HookRequest> = rows
+            .filter(|hook| !self.choice.xids_only || hook.role == Role::Xid)
             .filter(|hook| self.choice.takes(hook) && !self.reported_otherwise(hook))
             .map(|hook| HookRequest::Hook(Box::new(hook)))
             .collect();
@@ -228,6 +233,25 @@ impl Driver {
     /// Another hook reports these: a system call reports waiting in poll, and from 575 on a tracepoint reports errors.
     fn reported_otherwise(&self, hook: &Hook) -> bool {
         hook.line == "nvidia_poll" || (hook.role == Role::Xid && self.has_xid())
+    }
+
+    pub fn sees_xids_only(&self) -> bool {
+        self.choice.xids_only
+    }
+
+    /// Why no error of the driver is recorded, if so.
+    pub fn sees_no_xids(&self) -> Option<String> {
+        let is_it = |name: &str| matches!(name, "xid" | "nv_report_error");
+        if self.attached.iter().any(|one| is_it(&one.hook.name)) {
+            return None;
+        }
+        let refused = self.refused.iter().filter(|refused| is_it(&refused.name));
+        let reasons: Vec<&str> = refused.map(|refused| refused.reason.as_str()).collect();
+        Some(if reasons.is_empty() {
+            "the driver has no hook for Xids".to_owned()
+        } else {
+            reasons.join("; ")
+        })
     }
 
     fn has_xid(&self) -> bool {

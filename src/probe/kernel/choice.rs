@@ -9,6 +9,8 @@ pub struct Choice {
     pub groups: Option<Vec<Group>>,
     /// Functions, globs and tracepoints in addition to the table.
     pub hooks: Vec<String>,
+    /// Nothing but the driver's errors.
+    pub xids_only: bool,
     /// Tests only: use no other backend.
     pub backend: Option<Backend>,
 }

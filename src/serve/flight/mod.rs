@@ -1,0 +1,95 @@
+//! The flight recorder: the most recent part of a recording, and traces of it when something happens. In: the lines of
+//! the recording, as the writer has them; what to wait for. Out: dumps. Not here: what a line means.
+//!
+//! The writer thread puts lines into a ring of compressed segments (`ring`). A thread of its own (`keeper`) folds the
+//! segments that leave the ring into what later dumps need of them (`state`), and writes dumps (`dump`), so that neither
+//! makes the recorder wait.
+
+mod ask;
+mod dump;
+mod keeper;
+mod kept;
+mod processes;
+mod ring;
+mod state;
+#[cfg(test)]
+mod tests;
+mod triggers;
+
+use std::io;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::output::series::Series;
+use crate::pipeline::handoff::Destination;
+use crate::pipeline::observer::DumpRequest;
+use ring::Ring;
+
+pub use ask::{Ear, ask};
+pub use keeper::{LastDump, Say};
+pub use triggers::{Events, GAP, Triggers};
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Last {
+    Span(Duration),
+    /// Compressed.
+    Bytes(u64),
+}
+
+/// `--keep` if it is not given.
+pub const KEEP: u64 = 5 << 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub last: Last,
+    pub in_memory: bool,
+    pub on: Events,
+    /// Bytes of all dumps.
+    pub keep: u64,
+}
+
+/// Where the lines of the recording go.
+pub struct Flight {
+    ring: Ring,
+    keeper: JoinHandle<io::Result<()>>,
+}
+
+impl Flight {
+    pub fn start(
+        config: &Config,
+        series: Series,
+        say: Say,
+        quiet: bool,
+        last: LastDump,
+    ) -> io::Result<Flight> {
+        let folder = if config.in_memory { None } else { Some(series.segments()?) };
+        let (jobs, keeper) = keeper::start(series, config.keep, say, quiet, last)?;
+        Ok(Flight { ring: Ring::new(config.last, folder, jobs), keeper })
+    }
+}
+
+impl Destination for Flight {
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        self.ring.write(lines)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.ring.look()
+    }
+
+    fn died(&mut self, before: u64, call: u64) {
+        self.ring.died(before, call);
+    }
+
+    fn dump(&mut self, request: DumpRequest) {
+        self.ring.dump(request);
+    }
+
+    /// Waits for the dump of the end.
+    fn finish(self: Box<Self>) -> io::Result<()> {
+        let Flight { ring, keeper } = *self;
+        drop(ring);
+        keeper.join().unwrap_or_else(|_| Err(io::Error::other("the flight recorder's thread panicked")))
+    }
+}

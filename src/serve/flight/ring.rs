@@ -1,0 +1,379 @@
+//! The most recent lines, as a ring of compressed segments. In: lines from the writer thread. Out: segments to the keeper:
+//! those that are no longer recent, and for a dump all that are. Nothing here waits: the keeper has a thread of its own.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use zstd::stream::{read::Decoder, write::Encoder};
+
+use super::Last;
+use crate::pipeline::observer::DumpRequest;
+
+/// Fast rather than small: it costs the recorder at every line.
+const LEVEL: i32 = 1;
+/// A ring has about as many segments as this; each has so many bytes at most before compression.
+const SEGMENTS: u32 = 16;
+const LARGEST: u64 = 16 << 20;
+const SHORTEST: Duration = Duration::from_millis(500);
+
+/// Bounds of a ring of which only the duration is given.
+pub const MOST_ON_DISK: u64 = 4 << 30;
+pub const MOST_IN_MEMORY: u64 = 256 << 20;
+/// What is kept in memory of segments that the disk has no room for.
+const SPARE: u64 = 64 << 20;
+
+/// Lines that follow each other.
+pub struct Segment {
+    data: Data,
+    /// Compressed.
+    bytes: u64,
+    /// When its last line had been written.
+    until: Instant,
+    /// The calls whose threads ended, each before the line with that event_id.
+    died: Vec<(u64, u64)>,
+}
+
+enum Data {
+    Memory(Vec<u8>),
+    File { folder: Arc<OwnedFd>, name: String },
+}
+
+/// An entry of a segment, in the order of the recording.
+pub enum Entry<'a> {
+    /// A line without its line feed.
+    Line(&'a [u8]),
+    Died(u64),
+}
+
+pub enum Job {
+    /// It is no longer recent.
+    Forget(Arc<Segment>),
+    Dump {
+        request: DumpRequest,
+        segments: Vec<Arc<Segment>>,
+        from_ns: u64,
+    },
+    /// A segment could not be written.
+    Full(io::Error),
+}
+
+struct Open {
+    encoder: Encoder<'static, Vec<u8>>,
+    raw: u64,
+    since: Instant,
+    died: Vec<(u64, u64)>,
+}
+
+pub struct Ring {
+    last: Last,
+    /// Compressed bytes of all segments.
+    most: u64,
+    /// None: in memory.
+    folder: Option<Arc<OwnedFd>>,
+    open: Option<Open>,
+    closed: VecDeque<Arc<Segment>>,
+    bytes: u64,
+    /// The number of segments so far, by which their files are named.
+    count: u64,
+    jobs: Sender<Job>,
+}
+
+impl Ring {
+    /// `folder`: where the segments are kept, and none else.
+    pub fn new(last: Last, folder: Option<OwnedFd>, jobs: Sender<Job>) -> Ring {
+        let most = match (last, &folder) {
+            (Last::Bytes(bytes), _) => bytes,
+            (Last::Span(_), Some(_)) => MOST_ON_DISK,
+            (Last::Span(_), None) => MOST_IN_MEMORY,
+        };
+        let (folder, closed) = (folder.map(Arc::new), VecDeque::new());
+        Ring { last, most, folder, open: None, closed, bytes: 0, count: 0, jobs }
+    }
+
+    /// Takes whole lines.
+    pub fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        let open = self.opened()?;
+        open.encoder.write_all(lines)?;
+        open.raw += lines.len() as u64;
+        self.look()
+    }
+
+    pub fn died(&mut self, before: u64, call: u64) {
+        if let Ok(open) = self.opened() {
+            open.died.push((before, call));
+        }
+    }
+
+    /// Closes a segment that is full, and gives up those that are no longer recent.
+    pub fn look(&mut self) -> io::Result<()> {
+        let longest = match self.last {
+            Last::Span(span) => (span / SEGMENTS).max(SHORTEST),
+            Last::Bytes(_) => Duration::MAX,
+        };
+        let largest = (self.most / u64::from(SEGMENTS)).max(64 << 10);
+        let is_full = self.open.as_ref().is_some_and(|open| {
+            open.raw >= LARGEST
+                || open.encoder.get_ref().len() as u64 >= largest
+                || open.since.elapsed() >= longest
+        });
+        if is_full {
+            self.close()?;
+        }
+        while self.closed.front().is_some_and(|oldest| self.is_old(oldest)) {
+            self.forget_the_oldest();
+        }
+        Ok(())
+    }
+
+    fn is_old(&self, segment: &Segment) -> bool {
+        let is_late = matches!(self.last, Last::Span(span) if segment.until.elapsed() > span);
+        is_late || self.bytes > self.most
+    }
+
+    fn forget_the_oldest(&mut self) {
+        if let Some(oldest) = self.closed.pop_front() {
+            self.bytes -= oldest.bytes;
+            let _ = self.jobs.send(Job::Forget(oldest));
+        }
+    }
+
+    /// Hands all segments over for a dump.
+    pub fn dump(&mut self, request: DumpRequest) {
+        let span = match self.last {
+            Last::Span(span) => u64::try_from(span.as_nanos()).unwrap_or(u64::MAX),
+            Last::Bytes(_) => u64::MAX,
+        };
+        let from_ns = request.ts_ns.saturating_sub(span);
+        if let Err(error) = self.close() {
+            let _ = self.jobs.send(Job::Full(error));
+        }
+        let segments = self.closed.iter().cloned().collect();
+        let _ = self.jobs.send(Job::Dump { request, segments, from_ns });
+    }
+
+    fn opened(&mut self) -> io::Result<&mut Open> {
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let encoder = Encoder::new(Vec::new(), LEVEL)?;
+                Open { encoder, raw: 0, since: Instant::now(), died: Vec::new() }
+            }
+        };
+        Ok(self.open.insert(open))
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        let data = open.encoder.finish()?;
+        self.count += 1;
+        let bytes = data.len() as u64;
+        let mut segment = Segment { data: Data::Memory(data), bytes, until: Instant::now(), died: open.died };
+        if let Some(folder) = self.folder.clone()
+            && let Err(error) = segment.move_to(&folder, format!("{:08}.zst", self.count))
+        {
+            let _ = self.jobs.send(Job::Full(error));
+        }
+        self.bytes += bytes;
+        self.closed.push_back(Arc::new(segment));
+        while self.folder.is_some() && self.in_memory() > SPARE {
+            self.forget_the_oldest();
+        }
+        Ok(())
+    }
+
+    fn in_memory(&self) -> u64 {
+        let in_memory = self.closed.iter().filter(|segment| matches!(segment.data, Data::Memory(_)));
+        in_memory.map(|segment| segment.bytes).sum()
+    }
+}
+
+impl Segment {
+    fn move_to(&mut self, folder: &Arc<OwnedFd>, name: String) -> io::Result<()> {
+        let Data::Memory(bytes) = &self.data else { return Ok(()) };
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let file = openat(&**folder, name.as_str(), flags, Mode::from_bits_truncate(0o600))?;
+        let written = std::fs::File::from(file).write_all(bytes);
+        if written.is_err() {
+            let _ = unlinkat(&**folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
+        } else {
+            self.data = Data::File { folder: folder.clone(), name };
+        }
+        written
+    }
+
+    fn read(&self) -> io::Result<Box<dyn Read + '_>> {
+        Ok(match &self.data {
+            Data::Memory(bytes) => Box::new(&bytes[..]),
+            Data::File { folder, name } => {
+                let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+                Box::new(std::fs::File::from(openat(&**folder, name.as_str(), flags, Mode::empty())?))
+            }
+        })
+    }
+
+    /// Passes its lines, and the deaths between them. `id_of` is the event_id of a line.
+    pub fn each(&self, mut take: impl FnMut(Entry) -> io::Result<()>) -> io::Result<()> {
+        let mut lines = BufReader::with_capacity(256 << 10, Decoder::new(self.read()?)?);
+        let mut text = Vec::new();
+        let mut died = self.died.iter().peekable();
+        loop {
+            text.clear();
+            if lines.read_until(b'\n', &mut text)? == 0 {
+                break;
+            }
+            let line = text.strip_suffix(b"\n").unwrap_or(&text);
+            let id = if died.peek().is_some() { event_id(line) } else { 0 };
+            while let Some((_, call)) = died.next_if(|(before, _)| *before <= id) {
+                take(Entry::Died(*call))?;
+            }
+            take(Entry::Line(line))?;
+        }
+        died.try_for_each(|(_, call)| take(Entry::Died(*call)))
+    }
+}
+
+/// The event_id of a line of the recorder's own, which it begins with.
+fn event_id(line: &[u8]) -> u64 {
+    let digits = line
+        .strip_prefix(b"{\"event_id\":")
+        .unwrap_or_default()
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: u64, digit| number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')))
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if let Data::File { folder, name } = mem::replace(&mut self.data, Data::Memory(Vec::new())) {
+            let _ = unlinkat(&*folder, name.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::observer::Cause;
+    use crossbeam_channel::{Receiver, unbounded};
+
+    fn line(id: u64) -> String {
+        format!(
+            "{{\"event_id\":{id},\"ts\":0.5,\"text\":\"{:x}\"}}\n",
+            id.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        )
+    }
+
+    fn request() -> DumpRequest {
+        let cause = Cause::new("dump", String::new());
+        DumpRequest { cause, ts_ns: 3_000_000_000, reasons: Vec::new(), suppressed: 0 }
+    }
+
+    /// The deaths (true) and the event_ids of lines.
+    type Entries = Vec<(bool, u64)>;
+
+    fn read<'a>(segments: impl Iterator<Item = &'a Arc<Segment>>) -> Entries {
+        let mut all = Vec::new();
+        for segment in segments {
+            let take = |entry: Entry| {
+                all.push(match entry {
+                    Entry::Line(text) => (false, event_id(text)),
+                    Entry::Died(call) => (true, call),
+                });
+                Ok(())
+            };
+            segment.each(take).unwrap();
+        }
+        all
+    }
+
+    /// What was forgotten, and what a dump has after it.
+    fn jobs(jobs: &Receiver<Job>) -> (Entries, Entries, u64) {
+        let (mut forgotten, mut dumped, mut from) = (Vec::new(), Vec::new(), 0);
+        for job in jobs.try_iter() {
+            match job {
+                Job::Forget(segment) => forgotten.extend(read([&segment].into_iter())),
+                Job::Dump { segments, from_ns, .. } => {
+                    dumped.extend(read(segments.iter()));
+                    from = from_ns;
+                }
+                Job::Full(error) => panic!("{error}"),
+            }
+        }
+        (forgotten, dumped, from)
+    }
+
+    #[test]
+    fn every_line_is_in_the_ring_or_was_handed_over_before_it() {
+        for bytes in [512 << 10, 1 << 20] {
+            let (sender, receiver) = unbounded();
+            let mut ring = Ring::new(Last::Bytes(bytes), None, sender);
+            let mut expected = Vec::new();
+            for id in 0..200_000 {
+                if id % 1000 == 7 {
+                    ring.died(id, id - 3);
+                    expected.push((true, id - 3));
+                }
+                ring.write(line(id).as_bytes()).unwrap();
+                expected.push((false, id));
+            }
+            ring.dump(request());
+            assert!(ring.bytes <= bytes + bytes / 8, "{} of {bytes}", ring.bytes);
+            let (forgotten, dumped, from_ns) = jobs(&receiver);
+            assert!(!forgotten.is_empty() && dumped.len() > 10_000 && from_ns == 0, "{}", dumped.len());
+            assert!([forgotten, dumped].concat() == expected);
+        }
+    }
+
+    #[test]
+    fn old_segments_go_and_their_files_with_them() {
+        let folder = std::env::temp_dir().join(format!("gpurec-ring-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let files = || std::fs::read_dir(&folder).unwrap().count();
+        let (sender, receiver) = unbounded();
+        let opened = std::fs::File::open(&folder).unwrap().into();
+        let mut ring = Ring::new(Last::Span(Duration::from_secs(1)), Some(opened), sender);
+        ring.write(line(0).as_bytes()).unwrap();
+        ring.died(1, 0);
+        ring.dump(request());
+        assert_eq!(files(), 1);
+        let (forgotten, dumped, from_ns) = jobs(&receiver);
+        assert_eq!((forgotten.len(), dumped, from_ns), (0, vec![(false, 0), (true, 0)], 2_000_000_000));
+        ring.look().unwrap();
+        assert_eq!(files(), 1, "it is recent");
+        std::thread::sleep(Duration::from_millis(1100));
+        ring.look().unwrap();
+        assert_eq!(jobs(&receiver).0, [(false, 0), (true, 0)]);
+        assert_eq!(files(), 0, "its last reader has gone");
+        ring.write(line(1).as_bytes()).unwrap();
+        ring.dump(request());
+        assert_eq!(files(), 1);
+        drop((ring, receiver));
+        assert_eq!(files(), 0);
+        std::fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_the_disk_does_not_take_stays_in_memory() {
+        let folder = std::env::temp_dir().join(format!("gpurec-gone-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let opened = std::fs::File::open(&folder).unwrap().into();
+        std::fs::remove_dir(&folder).unwrap();
+        let (sender, receiver) = unbounded();
+        let mut ring = Ring::new(Last::Bytes(1 << 20), Some(opened), sender);
+        for id in 0..100 {
+            ring.write(line(id).as_bytes()).unwrap();
+        }
+        ring.dump(request());
+        assert!(matches!(receiver.try_recv(), Ok(Job::Full(_))));
+        let (forgotten, dumped, _) = jobs(&receiver);
+        assert_eq!((forgotten.len(), dumped.len()), (0, 100));
+    }
+}
