@@ -1,21 +1,27 @@
 //! A disk that fills up while a trace is written to it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::disorder::X;
 use crate::room::live;
 
 /// A file system of 1 MiB; removed at the end.
-struct SmallDisk(PathBuf);
+pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn new(at: PathBuf) -> SmallDisk {
+    pub fn new(at: PathBuf) -> SmallDisk {
         std::fs::create_dir(&at).unwrap();
         let options = Some("size=1m");
         let flags = nix::mount::MsFlags::empty();
         nix::mount::mount(Some("live-test"), &at, Some("tmpfs"), flags, options).expect("mounting a tmpfs");
         SmallDisk(at)
+    }
+}
+
+impl SmallDisk {
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 

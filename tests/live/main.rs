@@ -25,6 +25,7 @@ mod disorder;
 mod everyone;
 mod faults;
 mod figures;
+mod flight;
 mod forks;
 mod gpu;
 mod held;

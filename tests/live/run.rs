@@ -191,7 +191,9 @@ impl Recording {
             .map(|word| word.to_str().unwrap_or(""))
             .take_while(|word| *word != "--")
             .collect();
-        if words.first().is_some_and(|first| READERS.contains(first)) {
+        // Dumps have figures of their own.
+        let dumps = words.contains(&"--last") || words.first() == Some(&"dump");
+        if dumps || words.first().is_some_and(|first| READERS.contains(first)) {
             return None;
         }
         let given = words.iter().position(|word| *word == "-o").and_then(|at| words.get(at + 1));
