@@ -41,6 +41,8 @@ pub struct FailureTally {
     first: Option<At>,
     /// Number of open calls that have nested failures.
     waited_for: usize,
+    /// Failures that the program saw since the last look, by process and kind, if something looks.
+    news: Option<Vec<(u32, usize, u64)>>,
 }
 
 #[derive(Clone)]
@@ -157,6 +159,9 @@ impl FailureTally {
             (kind.cause, kind.site) = (at.cause, at.site);
         }
         kind.failed.add(&failed.times);
+        if let Some(news) = &mut self.news {
+            news.push((at.pid, at.kind, failed.times.count));
+        }
         let is_failure = !is_shutdown(&kind.error);
         if is_failure {
             self.came_first(at);
@@ -220,6 +225,9 @@ impl FailureTally {
             if let Some(kind) = self.kinds.get_mut(*kind) {
                 kind.failed.add(times);
             }
+            if let Some(news) = &mut self.news {
+                news.push((inside.first.pid, *kind, times.count));
+            }
         }
         let first = self.kinds.get(inside.first.kind).filter(|_| !inside.kinds.is_empty());
         if first.is_some_and(|kind| !is_shutdown(&kind.error)) {
@@ -230,6 +238,30 @@ impl FailureTally {
     fn take(&mut self, inside: Option<Box<InnerFailures>>) -> Option<Box<InnerFailures>> {
         self.waited_for -= usize::from(inside.is_some());
         inside
+    }
+
+    /// Keeps failures by process for `take_news`.
+    pub fn keep_news(&mut self) {
+        self.news = Some(Vec::new());
+    }
+
+    /// Calls `each` with the process, the error and the number of failures that the program saw since the last time.
+    pub fn take_news(&mut self, mut each: impl FnMut(u32, &str, u64)) {
+        let Some(news) = &mut self.news else { return };
+        for (pid, kind, count) in news.drain(..) {
+            if let Some(kind) = self.kinds.get(kind).filter(|kind| !is_shutdown(&kind.error)) {
+                each(pid, &kind.error, count);
+            }
+        }
+    }
+
+    /// The errors of failures inside a call that has no known result, and their numbers.
+    pub fn undecided_in<'a>(&'a self, inside: &'a InnerFailures) -> impl Iterator<Item = (&'a str, u64)> {
+        let own = |(kind, times): &(usize, Times)| {
+            let kind = self.kinds.get(*kind).filter(|kind| !is_shutdown(&kind.error))?;
+            Some((kind.error.as_str(), times.count))
+        };
+        inside.kinds.iter().filter_map(own)
     }
 
     /// Process and thread of the first failure.

@@ -54,6 +54,7 @@ mod transfers;
 pub mod ui;
 mod units;
 mod unknown;
+pub mod usage;
 pub mod views;
 
 use std::io::Write;

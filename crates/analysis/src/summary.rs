@@ -5,6 +5,7 @@ mod cost;
 mod outcome;
 mod processes;
 pub(super) mod unfinished;
+mod usage;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -26,7 +27,8 @@ use super::stacks::{Gaps, Stacks};
 use super::tally::{OTHER_SYNC, Role, Tally};
 use super::transfers::Transfers;
 use super::unknown::{About, DAMAGED, NO_END, unknown};
-use cost::{PaidCalls, Prices};
+use super::usage::Usage;
+use cost::Prices;
 use gpurec_cuda::{Api, FunctionTraits};
 use gpurec_trace::bounds::{BytesLeft, Entries, MOST_LIVE, MOST_OPEN, Sums};
 use gpurec_trace::hash::Map;
@@ -34,6 +36,8 @@ use gpurec_trace::tree::{self, Call, Calls};
 use gpurec_trace::{Begin, Body, Dump, End, EndKind, Finish, GpuAccount, Header, InFlight, Line, Notes};
 use gpurec_trace::{Incomplete, Reason, Reasons, Stops};
 use serde::Deserialize;
+
+pub use cost::PaidCalls;
 
 /// Limit on distinct processes and threads; a trace exceeds it only if a program forks without end.
 const MOST: usize = 65_536;
@@ -65,6 +69,8 @@ pub(crate) struct Open {
     context: Option<u64>,
     /// Bytes that the call requests.
     asked: Option<u64>,
+    /// How long the call had been open when its thread ended.
+    died_after_ns: Option<u64>,
     /// Failures inside the call.
     failed: Option<Box<InnerFailures>>,
     /// Activity of nvidia.ko inside the call, if there was any.
@@ -124,6 +130,8 @@ pub struct Summary {
     begun: BTreeSet<u32>,
     /// The call that ended last and its duration: lines about its consequences follow right after its end.
     last_call: Option<(u64, u64)>,
+    /// Sums by process, if something reads them during the recording.
+    usage: Option<Box<Usage>>,
     pub(super) figures: Figures,
 }
 
@@ -149,7 +157,10 @@ impl Summary {
                     self.lost(probe, *count);
                 }
             }
-            Body::Budget(budget) => self.budget.add(line.ts_ns, budget),
+            Body::Budget(budget) => {
+                self.budget.add(line.ts_ns, budget);
+                self.usage.iter_mut().for_each(|usage| usage.budget(line.ts_ns, budget));
+            }
             Body::Suspend(suspend) => {
                 let sleeps = self.figures.sleeps.get_or_insert_default();
                 sleeps.count += 1;
@@ -164,6 +175,7 @@ impl Summary {
                 let took = memory.begin.map_or(0, |begin| self.took(begin));
                 self.memories.add(line.ts_ns, memory, took, &self.stacks);
                 self.devices.memory(memory);
+                self.measure_memory(memory);
             }
             Body::Transfer(transfer) => {
                 self.habits.copied(self.without_cost(transfer.pid, transfer.tid, line.ts_ns), transfer);
@@ -171,6 +183,7 @@ impl Summary {
                 let site = self.stacks.site_of(transfer.begin);
                 self.transfers.add(transfer, self.took(transfer.begin), launches, site);
                 self.devices.moved(transfer);
+                self.of(transfer.pid).for_each(|sums| sums.copied(&transfer.direction, transfer.size));
                 if let (Some(ns), "D2H") = (transfer.duration_ns, transfer.direction.as_ref()) {
                     self.waited((transfer.pid, transfer.tid), line.ts_ns.saturating_sub(ns), line.ts_ns);
                 }
@@ -178,9 +191,15 @@ impl Summary {
             Body::KernelBegin(begin) => self.driver.began(line.event_id, line.ts_ns, begin),
             Body::KernelEnd(end) => self.kernel_end(end),
             Body::Instant(instant) => self.instant(instant),
-            Body::Xid(xid) => self.driver.xid(line.ts_ns, xid),
+            Body::Xid(xid) => {
+                self.driver.xid(line.ts_ns, xid);
+                self.usage.iter_mut().for_each(|usage| usage.xid(xid));
+            }
             Body::Gpu(gpu) => self.gpu.add(line.ts_ns, gpu),
-            Body::Device(device) => self.nvml.add(line.ts_ns, device),
+            Body::Device(device) => {
+                self.nvml.add(line.ts_ns, device);
+                self.usage.iter_mut().for_each(|usage| usage.device(line.ts_ns, device));
+            }
             Body::Clock(_) | Body::Stack(_) | Body::Block(_) | Body::Unknown(_) => {}
         }
         self.last_ns = self.last_ns.max(line.ts_ns);
@@ -250,6 +269,9 @@ impl Summary {
         let paid = self.calls_by_thread.of((begin.pid, begin.tid));
         paid.calls += 1;
         paid.stepped += u64::from(stepped);
+        if let Some(usage) = &mut self.usage {
+            usage.called(begin.pid, line.ts_ns, traits.api, stepped);
+        }
         let launch = begin.launch.as_ref();
         if launch.is_some() {
             self.memories.launched(begin.pid, line.ts_ns);
@@ -283,6 +305,7 @@ impl Summary {
             self.figures.unwound_calls += 1;
         }
         self.outcome(line, end, function, open.as_mut());
+        self.measure_failures();
         let Some(tally) = self.functions.get_mut(function) else {
             return;
         };
@@ -312,6 +335,7 @@ impl Summary {
             Some(Role::KernelLaunch) if succeeded => self.launched(end, open.as_ref()),
             Some(Role::GraphLaunch) if succeeded => {
                 self.figures.graph_launches += 1;
+                self.of(end.pid).for_each(|sums| sums.graph_launches += 1);
                 self.devices.launched(end.pid, open.as_ref().and_then(|open| self.device_of(open)), true);
                 self.habits.launched(end.pid);
                 self.errors.launched(end.pid, end.tid, None);
@@ -320,6 +344,7 @@ impl Summary {
                 let sync = &mut self.figures.sync;
                 sync.calls += 1;
                 sync.total_ns = sync.total_ns.saturating_add(end.duration_ns.unwrap_or(0));
+                self.measure_wait(end);
                 if let Some(open) = &open {
                     self.waited((end.pid, end.tid), open.ts_ns, line.ts_ns);
                 }
@@ -343,6 +368,9 @@ impl Summary {
         let Some(tally) = self.functions.get(function) else { return };
         let ns = end.duration_ns.unwrap_or(0);
         self.categories.add(tally.category, ns);
+        if let Some(usage) = &mut self.usage {
+            usage.of(end.pid).returned(tally.call_role, ns);
+        }
         let error = end.error.as_deref();
         let site = self.stacks.site_of(end.begin);
         self.habits.add(&FinishedCall {
@@ -371,6 +399,7 @@ impl Summary {
         self.driver.header(header);
         self.budget.header(header);
         self.about.left_out = LeftOut::of(header);
+        self.measure_options();
         self.attaches = header.all || header.pids.is_some();
         for (layer, hooks) in &header.hooks {
             if !hooks.refused.is_empty() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::categories;
 use super::figures::{Function, OTHER_FUNCTIONS};
 use super::spread::{Spread, narrow};
+use super::stacks::CallRole;
 use gpurec_cuda::FunctionTraits;
 
 /// The additional role in which a call counts. Of nested calls in the same role the innermost counts.
@@ -41,6 +42,7 @@ pub struct Tally {
     pub name: Arc<str>,
     pub traits: FunctionTraits,
     pub role: Option<Role>,
+    pub call_role: CallRole,
     /// An index in the numbering of `categories`.
     pub category: usize,
     times: Spread,
@@ -83,6 +85,7 @@ impl Tally {
             is_other: kept.is_none(),
             name: kept.unwrap_or_else(|| others(role).into()),
             role,
+            call_role: CallRole::of(&traits),
             category: categories::of(traits.category),
             traits,
             stepped,

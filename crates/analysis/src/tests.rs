@@ -14,6 +14,7 @@ mod recipes;
 mod sleeps;
 mod unfinished;
 mod unknown;
+mod usage;
 mod waste;
 
 use std::borrow::Cow;

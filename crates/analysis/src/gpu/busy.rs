@@ -77,6 +77,12 @@ impl<T: Copy> Busy<T> {
         rest
     }
 
+    /// The time of all spans that are not settled. Merges them in place, so that the next time costs little.
+    pub fn waiting_ns(&mut self) -> u64 {
+        merge(&mut self.waiting);
+        self.waiting.iter().map(|span| span.to_ns - span.from_ns).fold(0, u64::saturating_add)
+    }
+
     /// The number of intervals that came too late to be counted whole.
     pub fn late(&self) -> u64 {
         self.late
@@ -119,6 +125,9 @@ mod tests {
             busy.add(*from, *to, what as u32, 100, none);
         }
         assert_eq!(spans(&busy), [(10, 40, 1, 3), (50, 60, 0, 0), (70, 70, 5, 5)]);
+        assert_eq!(busy.waiting_ns(), 40);
+        busy.add(35, 52, 6, 100, none);
+        assert_eq!((busy.waiting_ns(), busy.waiting_ns()), (50, 50));
     }
 
     #[test]

@@ -319,6 +319,12 @@ impl GpuWork {
         }
     }
 
+    /// The time in which each device was busy so far.
+    pub fn busy_ns(&mut self) -> Vec<(u32, u64)> {
+        let busy = |device: &mut DeviceWork| device.settled.busy_ns.saturating_add(device.all.waiting_ns());
+        self.devices.iter_mut().map(|(number, device)| (*number, busy(device))).collect()
+    }
+
     pub fn account(&mut self, account: GpuAccount) {
         self.seen.account = Some(account);
     }

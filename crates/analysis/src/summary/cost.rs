@@ -16,7 +16,7 @@ pub struct Prices {
 }
 
 /// Recorded calls of a thread.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PaidCalls {
     pub calls: u64,
     /// Calls at sites that Linux single-steps.
@@ -41,7 +41,7 @@ impl Prices {
         if stepped { self.stepped.unwrap_or(self.emulated) } else { self.emulated }
     }
 
-    fn sum(&self, paid: PaidCalls) -> u64 {
+    pub(super) fn sum(&self, paid: PaidCalls) -> u64 {
         paid.at(self.of(false), self.of(true))
     }
 }

@@ -52,10 +52,11 @@ impl Summary {
         self.figures.kernel_launches += 1;
         self.habits.launched(end.pid);
         self.devices.launched(end.pid, open.and_then(|open| self.device_of(open)), false);
-        let Some(open) = open else { return };
+        let Some(open) = open else { return self.measure_launch(end.pid, None) };
         let launch = self.open.or_above(open, |open| Some((open.kernel?, open.shape)));
         let (kernel, shape) = launch.map_or((None, open.of.shape), |(kernel, shape)| (Some(kernel), shape));
         self.kernels.launched(kernel, shape);
+        self.measure_launch(end.pid, kernel);
         let at_ns = self.without_cost(end.pid, end.tid, open.ts_ns);
         self.kernels.at(end.pid, end.tid, at_ns, self.stacks.site_of(end.begin));
         self.errors.launched(end.pid, end.tid, kernel);

@@ -8,6 +8,7 @@ use gpurec_trace::{Exit, ExitStatus, Library, Line, Process, signal_name};
 
 impl Summary {
     pub(super) fn process(&mut self, line: &Line, process: &Process) {
+        self.measure_process(line.ts_ns, process);
         match process {
             Process::Exec(exec) => {
                 self.begins(exec.pid);

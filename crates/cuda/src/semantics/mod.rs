@@ -355,6 +355,12 @@ impl Meaning {
         self.processes.values_mut().for_each(|process| process.begun = false);
     }
 
+    /// The live bytes of a process in each of `Space::ALL`. None: not every allocation and free was seen.
+    pub fn held(&self, pid: u32) -> Option<[u64; Space::ALL.len()]> {
+        let process = self.processes.get(&pid).filter(|process| process.begun)?;
+        Some(Space::ALL.map(|space| process.ledger.total(space)))
+    }
+
     /// From now on the recording does not see every call of this function.
     pub fn not_seen(&mut self, name: &str) {
         if FunctionTraits::of(name).places() {

@@ -1,0 +1,118 @@
+//! Sums by process: what the summary counts, added to its process too, and a snapshot of all of them.
+
+use super::Summary;
+use crate::tally::Role;
+use crate::usage::{Snapshot, Sums, Usage};
+use gpurec_trace::{End, Memory, Op, Process};
+
+impl Summary {
+    /// Also sums by process, from here on. `kernels`: how many of each process are shown.
+    pub fn measure(&mut self, kernels: usize, sees_xids: bool) {
+        self.usage = Some(Box::new(Usage::new(kernels, sees_xids)));
+        self.failures.keep_news();
+    }
+
+    pub(super) fn of(&mut self, pid: u32) -> impl Iterator<Item = &mut Sums> {
+        self.usage.iter_mut().map(move |usage| usage.of(pid))
+    }
+
+    pub(super) fn measure_options(&mut self) {
+        if let (Some(usage), Some(left_out)) = (&mut self.usage, &self.about.left_out) {
+            usage.leaves_out(left_out);
+        }
+    }
+
+    pub(super) fn measure_process(&mut self, ts_ns: u64, process: &Process) {
+        let Some(usage) = &mut self.usage else { return };
+        match process {
+            Process::Exec(exec) => {
+                let command = exec.command.first().map_or("", String::as_str);
+                usage.named(exec.pid, command, exec.rank, None);
+            }
+            Process::Found(found) => {
+                usage.named(found.pid, &found.comm, found.rank, found.cgroup.as_deref());
+            }
+            Process::Fork(fork) => usage.forked(fork.pid, fork.child),
+            Process::Exit(exit) => usage.exited(exit.pid, ts_ns),
+            Process::Library(_) => {}
+        }
+    }
+
+    pub(super) fn measure_memory(&mut self, memory: &Memory) {
+        if memory.op == Op::Alloc {
+            let bytes = memory.size.unwrap_or(0);
+            self.of(memory.pid).for_each(|sums| sums.allocated(&memory.space, bytes));
+        }
+    }
+
+    pub(super) fn measure_launch(&mut self, pid: u32, kernel: Option<usize>) {
+        self.usage.iter_mut().for_each(|usage| usage.launched(pid, kernel));
+    }
+
+    pub(super) fn measure_wait(&mut self, end: &End) {
+        let ns = end.duration_ns.unwrap_or(0);
+        self.of(end.pid).for_each(|sums| sums.sync_ns = sums.sync_ns.saturating_add(ns));
+    }
+
+    pub(super) fn measure_failures(&mut self) {
+        if let Some(usage) = &mut self.usage {
+            self.failures.take_news(|pid, error, count| usage.of(pid).failed(error, count));
+        }
+    }
+
+    /// gpurec itself had stopped the process.
+    pub fn stopped(&mut self, pid: u32, ns: u64) {
+        self.usage.iter_mut().for_each(|usage| usage.stopped(pid, ns));
+    }
+
+    /// The thread of a call ended `ns` after the call began: the call will not end.
+    pub fn died(&mut self, begin: u64, ns: u64) {
+        if let Some(open) = self.open.get_mut(begin) {
+            open.of.died_after_ns = Some(ns);
+        }
+    }
+
+    /// A process that `identify` must name.
+    pub fn newcomer(&mut self) -> Option<u32> {
+        self.usage.as_mut()?.newcomer()
+    }
+
+    /// The name and the cgroup of a process, as Linux gives them; none if the process is gone.
+    pub fn identify(&mut self, pid: u32, comm: Option<String>, cgroup: Option<String>) {
+        self.usage.iter_mut().for_each(|usage| usage.identify(pid, comm.clone(), cgroup.clone()));
+    }
+
+    /// The sums at `at_ns`. None if they are not measured.
+    pub fn snapshot(&mut self, at_ns: u64) -> Option<Snapshot> {
+        let (kernels, prices) = (&self.kernels, &self.prices);
+        let kernel = |index: usize| kernels.name(index).to_owned();
+        let cost = |sums: &Sums| prices.as_ref().map_or(0, |prices| prices.sum(sums.paid));
+        let mut snapshot = self.usage.as_mut()?.snapshot(at_ns, kernel, cost);
+        snapshot.gpu_busy_ns = self.gpu.busy_ns();
+        self.unfinished_in(&mut snapshot);
+        Some(snapshot)
+    }
+
+    /// As in the summary, a wait counts with its time so far, and a failure inside a call that will not end is one of
+    /// the program.
+    fn unfinished_in(&self, snapshot: &mut Snapshot) {
+        let at_ns = snapshot.at_ns;
+        for open in self.open.iter() {
+            let so_far = |at_ns: u64| at_ns.saturating_sub(open.ts_ns);
+            let process_died_ns = self.open.died_ns(open);
+            let died = open.of.died_after_ns.or(process_died_ns.map(so_far));
+            let of_process = (open.pid, process_died_ns.is_some());
+            let is_wait =
+                self.functions.get(open.function).is_some_and(|tally| tally.role == Some(Role::Sync));
+            if is_wait && !open.has_inside(Role::Sync.bit()) {
+                let ns = died.unwrap_or_else(|| so_far(at_ns));
+                let sum = &mut snapshot.part_of(of_process).sums.sync_ns;
+                *sum = sum.saturating_add(ns);
+            }
+            if let (true, Some(inside)) = (died.is_some(), &open.of.failed) {
+                let sums = &mut snapshot.part_of(of_process).sums;
+                self.failures.undecided_in(inside).for_each(|(error, count)| sums.failed(error, count));
+            }
+        }
+    }
+}

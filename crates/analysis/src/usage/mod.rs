@@ -1,0 +1,357 @@
+//! What each process did, in running sums: for what watches a recording from outside (--metrics, --otlp).
+//!
+//! In: what the summary counts, at the place where it counts it, so that both have the same figures; names of processes.
+//! Out: sums by process, and those of ended processes in one. Memory is bounded by the number of processes that run at
+//! once. Not here: names of metrics, and where names of processes come from.
+
+mod observed;
+mod sums;
+
+use std::collections::VecDeque;
+
+use super::left_out::LeftOut;
+use gpurec_cuda::Api;
+use gpurec_trace::bounds::short;
+use gpurec_trace::hash::Map;
+use gpurec_trace::{Budget, Device, Xid};
+use observed::Observed;
+
+pub use sums::{APIS, BOUNDS_NS, DIRECTIONS, Durations, Kernels, ROLES, Sums};
+
+/// A process that ended keeps its own sums for that long, so that they are read once more.
+const KEPT_NS: u64 = 60_000_000_000;
+
+/// Limits on ended processes that keep their own sums, on processes, and on those that have made no call yet.
+const MOST_ENDED: usize = 1024;
+const MOST_PROCESSES: usize = 8192;
+const MOST_INTRODUCED: usize = 65_536;
+
+/// Limits on distinct Xids by device, on the length of a device's name, and on devices of NVML.
+const MOST_XIDS: usize = 256;
+const LONGEST_DEVICE: usize = 64;
+const MOST_DEVICES: usize = 64;
+
+/// A sample of a device is the present one for that long.
+const PRESENT_NS: u64 = 10_000_000_000;
+
+/// Linux cuts the name of a process to this number of bytes.
+const LONGEST_COMM: usize = 15;
+
+#[derive(Default)]
+pub struct Usage {
+    /// Processes that have made a call.
+    processes: Map<u32, Box<ProcessUsage>>,
+    /// Those that have made none.
+    introduced: Map<u32, Introduced>,
+    ended: Rest,
+    /// Processes beyond the limit.
+    others: Rest,
+    /// Ended processes by the time of their end.
+    leaving: VecDeque<(u64, u32)>,
+    /// Processes that need a name.
+    newcomers: Vec<u32>,
+    observed: Observed,
+    /// The number of kernels that are shown of a process.
+    kernels: usize,
+    xids: Option<Map<(u32, String), u64>>,
+    devices: Map<u32, (u64, Device)>,
+}
+
+/// One process.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessUsage {
+    pub pid: u32,
+    pub name: Name,
+    pub sums: Sums,
+    kernels: Kernels,
+    /// What was not observed before its first call.
+    unobserved_before: [u64; ROLES],
+    ended_ns: Option<u64>,
+}
+
+/// What is known of a process besides its number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Name {
+    pub comm: String,
+    pub rank: Option<u32>,
+    /// As Linux gives it.
+    pub cgroup: Option<String>,
+}
+
+#[derive(Default)]
+struct Introduced {
+    name: Name,
+    stopped_ns: u64,
+}
+
+/// The sums of several processes.
+#[derive(Default)]
+struct Rest {
+    sums: Sums,
+    kernels: Kernels,
+    has_any: bool,
+}
+
+/// All sums at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    pub at_ns: u64,
+    /// By number.
+    pub processes: Vec<Part>,
+    /// Of the processes that ended, and of those beyond the limit; none if there are none of these.
+    pub ended: Part,
+    pub others: Option<Part>,
+    /// By Xid and device; none if the recording does not see Xids.
+    pub xids: Option<Vec<(u32, String, u64)>>,
+    /// By device.
+    pub gpu_busy_ns: Vec<(u32, u64)>,
+    /// The last sample of each device.
+    pub devices: Vec<Device>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// 0: of several processes.
+    pub pid: u32,
+    pub name: Name,
+    pub sums: Sums,
+    /// gpurec's own cost.
+    pub cost_ns: u64,
+    pub kernels: Vec<(String, u64)>,
+    pub has_ended: bool,
+}
+
+impl Usage {
+    /// `kernels`: how many of each process are shown.
+    pub fn new(kernels: usize, sees_xids: bool) -> Usage {
+        Usage { kernels, xids: sees_xids.then(Map::default), ..Usage::default() }
+    }
+
+    pub(crate) fn leaves_out(&mut self, left_out: &LeftOut) {
+        self.observed.leaves_out(left_out);
+    }
+
+    pub(crate) fn xid(&mut self, xid: &Xid) {
+        let xids = self.xids.get_or_insert_default();
+        let key = (xid.xid, short(&xid.device, LONGEST_DEVICE));
+        if xids.len() < MOST_XIDS || xids.contains_key(&key) {
+            *xids.entry(key).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn device(&mut self, ts_ns: u64, device: &Device) {
+        if self.devices.len() < MOST_DEVICES || self.devices.contains_key(&device.device) {
+            let (seen_ns, known) = self.devices.entry(device.device).or_default();
+            let uuid = device.uuid.clone().or_else(|| known.uuid.take());
+            (*seen_ns, *known) = (ts_ns, Device { uuid, ..device.clone() });
+        }
+    }
+
+    pub(crate) fn budget(&mut self, ts_ns: u64, line: &Budget) {
+        self.observed.budget(ts_ns, line);
+    }
+
+    /// A process began to run a program, or was found.
+    pub(crate) fn named(&mut self, pid: u32, comm: &str, rank: Option<u32>, cgroup: Option<&str>) {
+        let comm = comm.rsplit('/').next().unwrap_or(comm);
+        let end = (0..=LONGEST_COMM.min(comm.len())).rev().find(|end| comm.is_char_boundary(*end));
+        let comm = comm.get(..end.unwrap_or(0)).unwrap_or_default().to_owned();
+        let name = Name { comm, rank, cgroup: cgroup.map(str::to_owned) };
+        self.reused(pid);
+        match self.processes.get_mut(&pid) {
+            Some(process) => {
+                process.name = name;
+                self.newcomers.push(pid);
+            }
+            None => self.introduce(pid, name),
+        }
+    }
+
+    pub(crate) fn forked(&mut self, pid: u32, child: u32) {
+        self.reused(child);
+        let of_process = self.processes.get(&pid).map(|process| &process.name);
+        let name = of_process.or_else(|| self.introduced.get(&pid).map(|known| &known.name));
+        if let Some(name) = name.cloned() {
+            self.introduce(child, name);
+        }
+    }
+
+    fn introduce(&mut self, pid: u32, name: Name) {
+        if self.introduced.len() < MOST_INTRODUCED || self.introduced.contains_key(&pid) {
+            self.introduced.entry(pid).or_default().name = name;
+        }
+    }
+
+    /// A new process has the number of one that ended.
+    fn reused(&mut self, pid: u32) {
+        if self.processes.get(&pid).is_some_and(|process| process.ended_ns.is_some()) {
+            self.fold(pid);
+        }
+    }
+
+    pub(crate) fn called(&mut self, pid: u32, ts_ns: u64, api: Api, stepped: bool) {
+        if let Some(process) = self.processes.get_mut(&pid).filter(|process| process.ended_ns.is_none()) {
+            return process.sums.called(api, stepped);
+        }
+        self.reused(pid);
+        let Introduced { name, stopped_ns } = self.introduced.remove(&pid).unwrap_or_default();
+        if self.processes.len() >= MOST_PROCESSES {
+            self.others.has_any = true;
+            self.others.sums.stopped_ns = self.others.sums.stopped_ns.saturating_add(stopped_ns);
+            return self.others.sums.called(api, stepped);
+        }
+        let mut process = Box::new(ProcessUsage {
+            pid,
+            name,
+            unobserved_before: self.observed.total_ns(ts_ns),
+            ..ProcessUsage::default()
+        });
+        process.sums.stopped_ns = stopped_ns;
+        process.sums.called(api, stepped);
+        self.processes.insert(pid, process);
+        self.newcomers.push(pid);
+    }
+
+    /// The sums of a process that has made a call.
+    pub(crate) fn of(&mut self, pid: u32) -> &mut Sums {
+        self.processes.get_mut(&pid).map_or(&mut self.others.sums, |process| &mut process.sums)
+    }
+
+    pub(crate) fn launched(&mut self, pid: u32, kernel: Option<usize>) {
+        let has_kernels = self.kernels > 0;
+        let process = self.processes.get_mut(&pid);
+        let others = (&mut self.others.sums, &mut self.others.kernels);
+        let (sums, kernels) = process.map_or(others, |process| (&mut process.sums, &mut process.kernels));
+        sums.launches += 1;
+        if let Some(kernel) = kernel.filter(|_| has_kernels) {
+            kernels.launched(kernel, 1);
+        }
+    }
+
+    /// gpurec itself had stopped the process.
+    pub(crate) fn stopped(&mut self, pid: u32, ns: u64) {
+        let process = self.processes.get_mut(&pid).map(|process| &mut process.sums.stopped_ns);
+        let sum = match process {
+            Some(sum) => sum,
+            None if self.introduced.len() >= MOST_INTRODUCED => &mut self.ended.sums.stopped_ns,
+            None => &mut self.introduced.entry(pid).or_default().stopped_ns,
+        };
+        *sum = sum.saturating_add(ns);
+    }
+
+    pub(crate) fn exited(&mut self, pid: u32, ts_ns: u64) {
+        self.fold_until(ts_ns);
+        if let Some(known) = self.introduced.remove(&pid) {
+            let sum = &mut self.ended.sums.stopped_ns;
+            *sum = sum.saturating_add(known.stopped_ns);
+        }
+        let observed = &self.observed;
+        let Some(process) = self.processes.get_mut(&pid).filter(|process| process.ended_ns.is_none()) else {
+            return;
+        };
+        process.sums.unobserved_ns = process.unobserved(observed, ts_ns);
+        process.ended_ns = Some(ts_ns);
+        self.leaving.push_back((ts_ns, pid));
+        if self.leaving.len() > MOST_ENDED
+            && let Some((_, oldest)) = self.leaving.front().copied()
+        {
+            self.fold(oldest);
+        }
+    }
+
+    /// Adds processes that ended a minute before to those that ended earlier.
+    fn fold_until(&mut self, now_ns: u64) {
+        while let Some((ended_ns, pid)) = self.leaving.front().copied()
+            && ended_ns.saturating_add(KEPT_NS) <= now_ns
+        {
+            self.fold(pid);
+        }
+    }
+
+    fn fold(&mut self, pid: u32) {
+        self.leaving.retain(|(_, ended)| *ended != pid);
+        if let Some(process) = self.processes.remove(&pid) {
+            self.ended.sums.merge(&process.sums);
+            self.ended.kernels.merge(&process.kernels);
+        }
+    }
+
+    /// A process whose name is not final yet: `identify` gives it.
+    pub(crate) fn newcomer(&mut self) -> Option<u32> {
+        self.newcomers.pop()
+    }
+
+    /// What Linux says of a process. None: it is gone.
+    pub(crate) fn identify(&mut self, pid: u32, comm: Option<String>, cgroup: Option<String>) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        process.name.comm = comm.unwrap_or_else(|| std::mem::take(&mut process.name.comm));
+        process.name.cgroup = cgroup.or_else(|| process.name.cgroup.take());
+    }
+
+    /// `kernel` gives the name of a kernel, `cost` gpurec's own cost of sums.
+    pub(crate) fn snapshot(
+        &mut self,
+        at_ns: u64,
+        kernel: impl Fn(usize) -> String,
+        cost: impl Fn(&Sums) -> u64,
+    ) -> Snapshot {
+        self.fold_until(at_ns);
+        let most = self.kernels;
+        let named = |kernels: &mut Kernels| {
+            let shown = kernels.most(most);
+            shown.into_iter().map(|(index, launches)| (kernel(index), launches)).collect()
+        };
+        let part = |sums: &Sums, kernels: &mut Kernels| Part {
+            cost_ns: cost(sums).saturating_add(sums.stopped_ns),
+            sums: sums.clone(),
+            kernels: named(kernels),
+            ..Part::default()
+        };
+        let observed = &self.observed;
+        let mut processes: Vec<Part> = self
+            .processes
+            .values_mut()
+            .map(|process| {
+                let mut made = part(&process.sums, &mut process.kernels);
+                if process.ended_ns.is_none() {
+                    made.sums.unobserved_ns = process.unobserved(observed, at_ns);
+                }
+                let (pid, has_ended) = (process.pid, process.ended_ns.is_some());
+                Part { pid, name: process.name.clone(), has_ended, ..made }
+            })
+            .collect();
+        processes.sort_unstable_by_key(|process| process.pid);
+        let ended = part(&self.ended.sums, &mut self.ended.kernels);
+        let others = self.others.has_any.then(|| part(&self.others.sums, &mut self.others.kernels));
+        let xids = self.xids.as_ref().map(|xids| {
+            let mut xids: Vec<_> =
+                xids.iter().map(|((xid, device), count)| (*xid, device.clone(), *count)).collect();
+            xids.sort();
+            xids
+        });
+        let is_present = |(seen_ns, _): &&(u64, Device)| seen_ns.saturating_add(PRESENT_NS) > at_ns;
+        let mut devices: Vec<Device> =
+            self.devices.values().filter(is_present).map(|(_, device)| device.clone()).collect();
+        devices.sort_unstable_by_key(|device| device.device);
+        Snapshot { at_ns, processes, ended, others, xids, gpu_busy_ns: Vec::new(), devices }
+    }
+}
+
+impl ProcessUsage {
+    fn unobserved(&self, observed: &Observed, at_ns: u64) -> [u64; ROLES] {
+        let mut now = observed.total_ns(at_ns);
+        now.iter_mut()
+            .zip(self.unobserved_before)
+            .for_each(|(now, before)| *now = now.saturating_sub(before));
+        now
+    }
+}
+
+impl Snapshot {
+    /// The part that has the sums of a process. Another process may have the number of one that died.
+    pub(crate) fn part_of(&mut self, (pid, died): (u32, bool)) -> &mut Part {
+        let at = self.processes.binary_search_by_key(&pid, |process| process.pid).ok();
+        let process = at.and_then(|at| self.processes.get_mut(at));
+        process.filter(|process| process.has_ended || !died).unwrap_or(&mut self.ended)
+    }
+}
