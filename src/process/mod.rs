@@ -9,6 +9,7 @@
 
 pub mod attach;
 pub mod capabilities;
+pub mod cgroup;
 mod child;
 pub mod environment;
 pub mod fds;

@@ -2,6 +2,7 @@
 //! need not be UTF-8 or well formed.
 
 use super::Pid;
+use super::cgroup::{self, Owner};
 use gpurec_trace::{Found, lossy};
 use nix::errno::Errno;
 use std::collections::HashMap;
@@ -153,17 +154,32 @@ const MOST_COMMAND: u64 = 64 << 10;
 pub fn about(pid: Pid) -> io::Result<Found> {
     let comm = stat(pid)?.comm;
     let command = read_some(&format!("/proc/{pid}/cmdline"), MOST_COMMAND).unwrap_or_default();
-    let cgroup = cgroup_of(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default());
+    let cgroup = cgroup(pid);
     Ok(Found {
         pid,
         tid: pid,
         comm,
         command: words(&command),
         user: effective_uid(pid).ok().map(|uid| user_name(uid).unwrap_or_else(|| uid.to_string())),
-        container: cgroup.as_deref().and_then(container_in),
+        container: cgroup.as_deref().and_then(|cgroup| Owner::of(cgroup).container),
         cgroup,
         rank: rank_of(pid).and_then(|rank| rank.parse().ok()),
     })
+}
+
+/// The most bytes read of a list of cgroups.
+const MOST_CGROUP: u64 = 64 << 10;
+
+/// The cgroup of a process. Linux reads it from no memory of the process, as the name.
+pub fn cgroup(pid: Pid) -> Option<String> {
+    let text = read_some(&format!("/proc/{pid}/cgroup"), MOST_CGROUP).ok()?;
+    cgroup::path(&String::from_utf8_lossy(&text))
+}
+
+/// The name that Linux has for a process.
+pub fn comm(pid: Pid) -> Option<String> {
+    let name = read_some(&format!("/proc/{pid}/comm"), 64).ok()?;
+    Some(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
 }
 
 /// The words of an argv as in memory.
@@ -171,22 +187,6 @@ pub fn words(command: &[u8]) -> Vec<String> {
     let command = command.strip_suffix(&[0]).unwrap_or(command);
     let words = command.split(|byte| *byte == 0).filter(|_| !command.is_empty());
     words.map(|word| lossy(word).into_owned()).collect()
-}
-
-/// The path in the unified hierarchy; without one, the longest path of the others.
-fn cgroup_of(text: &str) -> Option<String> {
-    let path = |line: &str| line.splitn(3, ':').nth(2).map(str::to_owned);
-    let unified = text.lines().find(|line| line.starts_with("0::")).and_then(path);
-    let unified = unified.filter(|path| path != "/");
-    unified.or_else(|| text.lines().filter_map(path).max_by_key(String::len))
-}
-
-/// Docker, containerd, CRI-O and Podman put the container's id, 64 hex digits, into the cgroup's name.
-fn container_in(cgroup: &str) -> Option<String> {
-    let mut words = cgroup.split(|c: char| !c.is_ascii_alphanumeric());
-    let is_id =
-        |word: &&str| word.len() == 64 && word.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    words.rfind(is_id).map(str::to_owned)
 }
 
 /// Reads only this machine's /etc/passwd, because other name services can be slow.
