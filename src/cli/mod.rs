@@ -92,7 +92,7 @@ enum Command {
     Doctor,
     /// Record a stand-in CUDA program: no GPU needed
     #[command(after_help = record::DEMO)]
-    Demo(record::DemoArgs),
+    Demo(Box<record::DemoArgs>),
     /// Print a completion script for a shell
     #[command(after_help = pages::COMPLETIONS)]
     Completions(pages::CompletionsArgs),

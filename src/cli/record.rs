@@ -1,6 +1,7 @@
 //! The options of a recording.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::gpu::lane as gpu;
 use crate::host::Backend;
 use crate::probe::kernel::{self, Choice};
 use crate::record::{Config, Target};
+use crate::serve::metrics;
 use gpurec_analysis::Usage;
 
 pub const DEMO: &str = "\
@@ -105,6 +107,16 @@ pub struct Options {
     interval: Option<Duration>,
     #[command(flatten)]
     flight: flight::FlightOptions,
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; with a port alone only to this machine. Writes no trace
+    /// unless -o is given
+    #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
+    /// Metrics of the N most launched kernels of each process too
+    #[arg(long, value_name = "N", value_parser = kernels)]
+    metrics_kernels: Option<u16>,
+    /// Send the same metrics to a receiver of OTLP/HTTP, every 10 s and at the end
+    #[arg(long, value_name = "URL", value_parser = metrics::Endpoint::parse)]
+    otlp: Option<metrics::Endpoint>,
     /// Size of the ring buffers together [default: 16 for each CPU, at least 128, at most 512]
     #[arg(long, value_name = "MIB", value_parser = mebibytes)]
     ring: Option<u32>,
@@ -154,6 +166,14 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
                 .into()
         ));
     }
+    let metrics = metrics::Config {
+        address: options.metrics,
+        endpoint: options.otlp.clone(),
+        kernels: options.metrics_kernels.unwrap_or(0).into(),
+    };
+    if metrics.kernels > 0 && !metrics.is_on() {
+        bail!(Usage("--metrics-kernels is for --metrics or --otlp: give one of them too".into()));
+    }
     let selection = Selection {
         only: patterns("--only", &options.only)?,
         skip: patterns("--skip", &options.skip)?,
@@ -165,7 +185,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         libs: libs(&options.lib)?,
         stacks: options.stacks.is_some(),
         // Without events there is no line about a block, and no figure counts them.
-        blocks: !options.summary_only,
+        blocks: !options.summary_only && (options.output.is_some() || !metrics.is_on()),
         tap: match (options.gpu, &target) {
             (Some(gpu::Choice::Nodes | gpu::Choice::Graphs), Target::Command(_)) => Tap::Holders,
             _ => Tap::Records,
@@ -173,7 +193,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
     };
     let stacks = options.stacks.as_deref().map(stacks).transpose()?;
     let flight = options.flight.config(options.summary_only)?;
-    let watches_xids = flight.is_some_and(|flight| flight.on.xid);
+    let watches_xids = flight.is_some_and(|flight| flight.on.xid) || metrics.is_on();
     let xids = || Choice { xids_only: true, backend: options.kernel_backend, ..Choice::default() };
     let kernel = kernel_choice(&options)?.or_else(|| watches_xids.then(xids));
     Ok(Config {
@@ -194,6 +214,7 @@ pub fn config(options: Options, target: Target) -> Result<Config> {
         live: options.live,
         flight,
         interval: options.interval,
+        metrics,
         ring: options.ring.map(|mib| (mib as usize) << 20),
         quiet: options.quiet,
         verbose: options.verbose,
@@ -252,6 +273,9 @@ fn reported(options: &Options) -> Value {
         "stacks": options.stacks.as_deref().map(|set| if set.is_empty() { json!(true) } else { json!(set) }),
         "gpu": options.gpu.map(gpu::Choice::name),
         "budget": options.budget,
+        "metrics": options.metrics.map(|address| address.to_string()),
+        "metrics_kernels": options.metrics_kernels,
+        "otlp": options.otlp.as_ref().map(|endpoint| &endpoint.url),
         "ring": options.ring,
         "backend": options.backend.map(Backend::name),
     });
@@ -270,6 +294,11 @@ fn interval(text: &str) -> Result<Duration, String> {
         return Err("must be 0.1 s or more".to_owned());
     }
     Ok(interval)
+}
+
+fn kernels(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=1000).contains(number));
+    number.ok_or_else(|| "must be a number of kernels, from 1 to 1000".to_owned())
 }
 
 fn mebibytes(text: &str) -> Result<u32, String> {

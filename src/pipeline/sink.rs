@@ -4,6 +4,7 @@
 
 mod dumps;
 mod gpu;
+mod measured;
 mod still;
 mod tap;
 mod unreturned;
@@ -238,6 +239,7 @@ impl Lines {
                 alarms.line(line);
             }
         }
+        self.identify();
         let frequent = matches!(
             line.body,
             Body::Begin(_)
@@ -525,6 +527,7 @@ impl Sink for Lines {
         } else {
             self.died_unlisted(call);
         }
+        self.summary.died(call.id, ts.saturating_sub(call.ts));
     }
 
     fn process(&mut self, item: &Item) {

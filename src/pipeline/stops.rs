@@ -22,11 +22,11 @@ struct Stop {
 }
 
 impl Stops {
-    /// Adds a stop. A process that was stopped for two reasons at once was stopped once.
-    pub fn add(&mut self, pid: u32, from: u64, to: u64) {
+    /// Adds a stop and returns its time. A process that was stopped for two reasons at once was stopped once.
+    pub fn add(&mut self, pid: u32, from: u64, to: u64) -> u64 {
         let stops = self.of.entry(pid).or_default();
         let from = stops.back().map_or(from, |last| from.max(last.to));
-        let Some(ns) = to.checked_sub(from).filter(|ns| *ns > 0) else { return };
+        let Some(ns) = to.checked_sub(from).filter(|ns| *ns > 0) else { return 0 };
         self.all.count += 1;
         self.all.total_ns += ns;
         stops.push_back(Stop { from, to, ns });
@@ -36,6 +36,7 @@ impl Stops {
         {
             *next = Stop { from: oldest.from, to: next.to, ns: oldest.ns + next.ns };
         }
+        ns
     }
 
     /// The time between `from` and `to` in which the process was stopped.
@@ -60,7 +61,7 @@ mod tests {
         stops.add(7, 100, 200);
         stops.add(7, 300, 350);
         // A stop for another reason, at the same time.
-        stops.add(7, 310, 360);
+        assert_eq!(stops.add(7, 310, 360), 10);
         stops.add(8, 0, 1000);
         assert_eq!(stops.within(7, 0, 1000), 160);
         assert_eq!(stops.within(7, 150, 1000), 110);

@@ -68,10 +68,13 @@ impl State {
     }
 }
 
-/// The reports of `--interval` and the status line, which the recorder supplies.
+/// What shows figures during the recording: the reports of `--interval`, the status line, metrics. The recorder supplies
+/// it.
 pub trait Watch: Send {
     fn is_due(&self) -> bool;
-    fn show(&mut self, lines: &Lines, at_ns: u64, lost: u64);
+    fn show(&mut self, lines: &mut Lines, at_ns: u64, lost: u64);
+    /// The recording is over: nothing follows.
+    fn end(&mut self, _lines: &mut Lines, _at_ns: u64, _lost: u64) {}
 }
 
 pub struct Worker {
@@ -100,7 +103,7 @@ pub struct Worker {
     /// Processes that wait until the rings are empty: the worker resumes them.
     pub pauses: Option<Arc<Pauses>>,
     state: Arc<State>,
-    pub watch: Option<Box<dyn Watch>>,
+    pub watches: Vec<Box<dyn Watch>>,
     /// With --gpu.
     pub gpu: Option<Gpu>,
     /// `clock` lines are written, even if no rank is known.
@@ -159,7 +162,7 @@ impl Worker {
             cut: 0,
             pauses: None,
             state,
-            watch: None,
+            watches: Vec::new(),
             gpu: None,
             writes_clocks: false,
             clock_ticks: ClockTicks::default(),
@@ -240,15 +243,16 @@ impl Worker {
         self.writes_clocks || self.lines.processes.has_rank
     }
 
-    /// Reports to the watch, but not after the recording ended: removing hooks may take long.
+    /// Reports to the watches, but not after the recording ended: removing hooks may take long.
     fn show_watch(&mut self) {
         if self.state.cut.load(Ordering::SeqCst) != 0 {
             return;
         }
-        if self.watch.as_ref().is_some_and(|watch| watch.is_due()) {
+        if self.watches.iter().any(|watch| watch.is_due()) {
             self.write_losses();
             let at = self.lines.since_start(monotonic_ns());
-            self.watch.iter_mut().for_each(|watch| watch.show(&self.lines, at, self.lost));
+            let due = self.watches.iter_mut().filter(|watch| watch.is_due());
+            due.for_each(|watch| watch.show(&mut self.lines, at, self.lost));
         }
     }
 
@@ -292,8 +296,8 @@ impl Worker {
         if let Some(pauses) = &self.pauses
             && self.rings.iter().all(|ring| ring.waiting() <= pauses.low)
         {
-            let stops = &mut self.lines.stops;
-            pauses.resume_all(&mut |pause| stops.add(pause.pid, pause.from, pause.to));
+            let lines = &mut self.lines;
+            pauses.resume_all(&mut |pause| lines.stopped(pause.pid, pause.from, pause.to));
         }
         // The recorder sends these before it resumes a stopped process, and so before any call that this makes
         // possible.
@@ -349,7 +353,7 @@ impl Worker {
                 MessageKind::NotExamined => self.reasons.add(Incomplete::ManyFilesGone),
                 MessageKind::Dump(cause) => self.asked.push_back((message.ts, cause)),
                 // At once: the calls that it interrupted have not ended yet.
-                MessageKind::Stopped { from } => self.lines.stops.add(message.pid, from, message.ts),
+                MessageKind::Stopped { from } => self.lines.stopped(message.pid, from, message.ts),
                 MessageKind::Coming(_, ref probes) => {
                     self.lines.add_probes(probes);
                     self.coming.waiting.push(message);
@@ -471,6 +475,7 @@ impl Worker {
         };
         self.last_dumps();
         let now = self.lines.now_is(cut);
+        self.watches.iter_mut().for_each(|watch| watch.end(&mut self.lines, now, self.lost));
         let (in_flight, more) = self.lines.in_flight(&self.pairing.in_flight());
         if more > 0 {
             self.reasons.add(Incomplete::MoreInFlight { count: more });

@@ -54,7 +54,7 @@ impl Place {
 
     /// None: no trace is written.
     pub fn open(&self, config: &Config, user: &Identity) -> Result<Option<Output>> {
-        if config.summary_only && self.path.is_none() {
+        if (config.summary_only || config.metrics.is_on()) && self.path.is_none() {
             return Ok(None);
         }
         let caller = identity::elevated().then(identity::calling_process).flatten();

@@ -2,7 +2,9 @@
 //! place, and root's rights given up, before the command runs. No process stays stopped. At the end, the hooks are
 //! gone before the last records are read.
 
+mod goodbye;
 mod recorder;
+mod serving;
 mod targets;
 
 use std::io;
@@ -51,7 +53,7 @@ use crate::process::proc;
 use crate::process::rights;
 use crate::process::signals::{self, Mode, Recording, Signals, on_signal};
 use crate::ring::Ring;
-use crate::ui;
+use crate::serve::metrics;
 use gpurec_analysis as analysis;
 use gpurec_cuda as cuda;
 use recorder::{Recorder, Sources, prepared, start_recorder, status};
@@ -118,6 +120,7 @@ pub fn run(config: &Config) -> Result<u8> {
         .context("gpurec cannot start the process that reads other processes' files")?;
     let mut user_env = environment(config, &user);
     let mut nvml = devices::start(config, &user, &user_env);
+    let metrics = metrics::open(&config.metrics)?;
     // The slow part of making the rings runs while `host::ready` checks the machine, whose errors are reported first.
     let begun = config.settings().and_then(|settings| Ok((rings::begin(settings.ring)?, settings)));
     let plan = crate::host::ready()?;
@@ -140,7 +143,9 @@ pub fn run(config: &Config) -> Result<u8> {
     let guardian = guarded::start(&probes)?;
     let (messages, receiver) = unbounded();
     if let Some(choice) = &config.kernel {
-        probes.hook_kernel(choice, &mut |probes| send_names(&messages, probes))?;
+        let hooked = probes.hook_kernel(choice, &mut |probes| send_names(&messages, probes));
+        // Metrics are served without Xids too.
+        hooked.or_else(|error| if choice.xids_only { Ok(()) } else { Err(error) })?;
     }
     dumps.as_ref().map(|dumps| dumps.check(&probes)).transpose()?;
     let mut tracker = Tracker::new(&probes, files.clone(), messages.clone(), pauses.clone()).context(MAPS)?;
@@ -154,7 +159,8 @@ pub fn run(config: &Config) -> Result<u8> {
     probes.follow_processes()?;
     let gated = launch.as_ref().map(launch::start).transpose()?;
     let recording = rights::Recording {
-        kernel: config.kernel.is_some(),
+        // The tracepoint of Xids needs no more than other hooks.
+        kernel: config.kernel.as_ref().is_some_and(|choice| !choice.xids_only),
         single_uprobes: probes.backend.is_single(),
         makes_files: series.is_some(),
     };
@@ -179,9 +185,11 @@ pub fn run(config: &Config) -> Result<u8> {
     session.probes.begin_kernel().context(MAPS)?;
     session.governor = config.budget.map(|percent| Governor::new(percent, session.messages.clone()));
     let header = header::header(config, &session.probes, &user, start);
+    let serving = session.serve(metrics, &start)?;
+    let gpu = gpu.transpose()?;
     let recorder = start_recorder(
         (output, series),
-        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu: gpu.transpose()?, has_rank, nvml },
+        Sources { rings, receiver, loss, pauses, files, stacks_side, gpu, has_rank, nvml, serving },
         start.monotonic,
         &session,
         has_status,
@@ -412,6 +420,7 @@ impl Session<'_> {
         }
         let worker = recorder.worker.join();
         let mut outcome = worker.map_err(|_| anyhow!("gpurec's worker thread panicked"))?;
+        recorder.pusher.into_iter().for_each(metrics::Pusher::finish);
         let reader_left =
             |error: &io::Error| self.path.is_none() && error.kind() == io::ErrorKind::BrokenPipe;
         let mut write_error = recorder.writer.and_then(|writer| writer.join().err());
@@ -427,70 +436,6 @@ impl Session<'_> {
         Ok(RecordingEnd { outcome, write_error })
     }
 
-    fn say_goodbye(&self, ended: &RecordingEnd, why: &EndCause) {
-        let last = self.dumps.as_ref().and_then(Dumps::last);
-        let path = self.path.as_deref().or(last.as_deref());
-        if self.config.verbose {
-            self.say_details(&ended.outcome.figures);
-        }
-        if let (Some(error), true) = (&ended.write_error, self.dumps.is_some()) {
-            ui::say(&format!(
-                "cannot write the dump of the recording's end: {error}; earlier dumps are whole"
-            ));
-        } else if let Some(error) = &ended.write_error {
-            let place = path.map_or("the trace".into(), ui::name);
-            ui::say(&format!(
-                "cannot write {place}: {error}; gpurec ended the recording, and what it wrote is incomplete"
-            ));
-        }
-        if self.config.quiet {
-            return;
-        }
-        let mut text = analysis::text::print(&ended.outcome.figures, analysis::width_of_errors());
-        if let Some(path) = path {
-            text.push_str(&format!("\nTrace: {}\n", ui::name(path)));
-        }
-        for why in &self.tracker.no_python {
-            text.push_str(&format!("\nStacks without Python frames: {why}\n"));
-        }
-        if let (Targets::Command(running), EndCause::Duration) = (&self.targets, why) {
-            text.push_str(&format!(
-                "\nThe recording is over; the command (process {}) runs on.\n",
-                running.pid()
-            ));
-        }
-        if *why == EndCause::TargetEnded && !matches!(self.targets, Targets::All) {
-            text.push_str(&run_on(&self.tracker.still_there()));
-        }
-        ui::text(&text);
-    }
-
-    fn say_details(&self, figures: &analysis::Figures) {
-        for library in &self.tracker.libraries {
-            ui::say(&format!(
-                "attached {} functions of {} in {:.1} ms ({} single-stepped, {} not hooked)",
-                library.functions + library.blocks,
-                ui::name(&library.path),
-                library.took.as_secs_f64() * 1e3,
-                library.slow,
-                library.not_hooked.len(),
-            ));
-        }
-        let stops = figures.stops.unwrap_or_default();
-        ui::say(&format!(
-            "hooks by {}, about {} ns a call, {} single-stepped; {} files examined, {} stops of {:.1} ms in all",
-            self.probes.backend.name(),
-            self.probes.costs.emulated,
-            self.probes.costs.stepped,
-            self.tracker.files_examined,
-            stops.count,
-            stops.total_ns as f64 / 1e6,
-        ));
-        if let Some(verified) = self.probes.verified() {
-            ui::say(&verified);
-        }
-    }
-
     fn exit_status(&mut self, ended: &RecordingEnd, why: &EndCause, leave: &AtomicBool) -> u8 {
         let failed = ended.write_error.is_some() || ended.outcome.failed.is_some();
         let status = match (&mut self.targets, why) {
@@ -500,23 +445,6 @@ impl Session<'_> {
         };
         if failed { gpurec_analysis::FAILED } else { status }
     }
-}
-
-/// The message about processes that the command left behind, such as daemons.
-fn run_on(processes: &[(u32, String)]) -> String {
-    const NAMED: usize = 5;
-    if processes.is_empty() {
-        return String::new();
-    }
-    let named = processes.iter().take(NAMED).map(|(pid, comm)| format!("{pid} ({})", ui::clean(comm)));
-    let more = match processes.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let named = named.collect::<Vec<_>>().join(", ");
-    format!(
-        "\nThe target ended, but processes that it started still run, and gpurec no longer records them: {named}{more}; to record one: gpurec --pid PID\n"
-    )
 }
 
 /// Waits for the command, as its caller would, after the recording has ended.

@@ -51,7 +51,7 @@ impl worker::Watch for Watch {
         self.report.iter().chain(&self.status).any(|timer| timer.next <= now)
     }
 
-    fn show(&mut self, lines: &Lines, at_ns: u64, lost: u64) {
+    fn show(&mut self, lines: &mut Lines, at_ns: u64, lost: u64) {
         if self.report.as_mut().is_some_and(Timer::rings) {
             self.report(lines, at_ns, lost);
         }

@@ -1,3 +1,4 @@
-//! What a recording serves while it runs. In: its lines. Out: dumps of the flight recorder.
+//! What a recording serves while it runs. In: its lines and figures. Out: dumps of the flight recorder; metrics.
 
 pub mod flight;
+pub mod metrics;

@@ -39,6 +39,7 @@ mod lossless;
 mod manners;
 mod many;
 mod matrix;
+mod metrics;
 mod must_show;
 mod natives;
 mod needs;

@@ -161,6 +161,9 @@ impl Started<'_> {
     }
 }
 
+/// Options with which there is no trace unless -o is given.
+const NO_TRACE: [&str; 3] = ["--summary-only", "--metrics", "--otlp"];
+
 /// What a started gpurec must write.
 struct Recording {
     /// None: nothing, or its standard output.
@@ -200,7 +203,7 @@ impl Recording {
         let on_stdout = given == Some(&"-");
         let file = match given {
             Some(path) => Some(room.cwd().join(path)).filter(|_| !on_stdout),
-            None if words.contains(&"--summary-only") => None,
+            None if words.iter().any(|word| NO_TRACE.contains(word)) => None,
             None => Some(room.cwd().join("traces/latest")),
         };
         Some(Recording { file, on_stdout, quiet: words.contains(&"-q") })
@@ -209,7 +212,7 @@ impl Recording {
     /// Checks, for every recording, that its printed figures equal those of its file. Left out are recordings that were
     /// killed on purpose (SIGKILL: they print nothing, and their file has no end), those that failed (125 and its like:
     /// they recorded nothing, or could not write it, and a full disk has only a part), and those without a trace
-    /// (--summary-only).
+    /// (`NO_TRACE`).
     fn check(&self, room: &Room, done: &Done) {
         let failed = done.status.code().is_some_and(|code| [2, 125, 126, 127].contains(&code));
         let said = figures::printed(&done.stderr).is_some();

@@ -9,6 +9,7 @@ pub(super) struct Recorder {
     pub writer: Option<Writer>,
     pub state: Arc<State>,
     pub sampling: Option<Sampling>,
+    pub pusher: Option<metrics::Pusher>,
 }
 
 /// What the worker reads.
@@ -23,6 +24,7 @@ pub(super) struct Sources {
     /// The caller is a process of a distributed job.
     pub has_rank: bool,
     pub nvml: Option<Nvml>,
+    pub serving: Option<metrics::Serving>,
 }
 
 /// A helper process for native frames, which has read the symbols of the processes that run already. PyTorch's libraries
@@ -72,6 +74,10 @@ pub(super) fn start_recorder(
     }
     lines.write_calls = !config.summary_only;
     lines.alarms = alarms;
+    if from.serving.is_some() {
+        let sees_xids = session.probes.driver().is_some_and(|driver| driver.sees_no_xids().is_none());
+        lines.summary.measure(config.metrics.kernels, sees_xids);
+    }
     if config.selection.leaves_out() {
         lines.meaning.calls_missing();
     }
@@ -90,9 +96,13 @@ pub(super) fn start_recorder(
     worker.devices = samples;
     if has_status || config.interval.is_some() {
         let width = analysis::width_of_errors();
-        worker.watch = Some(Box::new(Watch::new(voice, config.interval, has_status, width)));
+        worker.watches.push(Box::new(Watch::new(voice, config.interval, has_status, width)));
     }
+    let pusher = from.serving.and_then(|serving| {
+        worker.watches.push(Box::new(serving.teller));
+        serving.pusher
+    });
     let thread = std::thread::Builder::new().name("gpurec-work".into());
     let worker = thread.spawn(move || worker.run(header)).context(THREAD)?;
-    Ok(Recorder { worker, writer, state, sampling })
+    Ok(Recorder { worker, writer, state, sampling, pusher })
 }

@@ -1,0 +1,284 @@
+//! The HTTP server of `--metrics`: one thread, a bounded number of connections. In: connections. Out: an answer for each.
+//! A client that is slow, or sends nothing, costs a place until its time is over or another one needs it; it delays
+//! nobody. Not here: what a request means (http), what an answer has in it (text).
+//!
+//! It is written by hand: the crates that serve HTTP bring an executor or a thread for each connection, for two paths.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, TryRecvError};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::PATIENCE;
+use super::families::Points;
+use super::http::{self, Asked, Request, Status};
+use super::labels::Pods;
+use super::state::{Asker, State};
+use super::text::{self, Format};
+
+/// The most connections at once.
+const MOST: usize = 32;
+
+/// How long a client may take to send its request, and to read its answer.
+const REQUEST: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// A copy of the sums serves all who ask within this time.
+const FRESH: Duration = Duration::from_millis(20);
+
+/// How long to leave the port alone after Linux refused a connection, as when no descriptor is left.
+const REST: Duration = Duration::from_millis(200);
+
+const TICK: u16 = 500;
+
+struct Connection {
+    stream: TcpStream,
+    phase: Phase,
+    /// When the client must be done with the phase.
+    until: Instant,
+}
+
+enum Phase {
+    Reads(Vec<u8>),
+    /// For a copy of the sums.
+    Waits {
+        what: Asked,
+        has_body: bool,
+    },
+    Writes {
+        head: Vec<u8>,
+        body: Arc<str>,
+        written: usize,
+    },
+    Done,
+}
+
+pub fn start(listener: TcpListener, asker: Asker, pods: Arc<Pods>) -> io::Result<()> {
+    let (wake, waker) = UnixStream::pair()?;
+    wake.set_nonblocking(true)?;
+    waker.set_nonblocking(true)?;
+    let server = Server {
+        listener,
+        asker,
+        pods,
+        wake,
+        waker,
+        connections: Vec::new(),
+        pending: None,
+        last: None,
+        rest: None,
+    };
+    thread::Builder::new().name("gpurec-metrics".into()).spawn(move || server.run())?;
+    Ok(())
+}
+
+struct Server {
+    listener: TcpListener,
+    asker: Asker,
+    pods: Arc<Pods>,
+    /// Readable when the answer to `pending` is there.
+    wake: UnixStream,
+    waker: UnixStream,
+    connections: Vec<Connection>,
+    pending: Option<Receiver<Arc<State>>>,
+    last: Option<Copy>,
+    /// No connection is accepted until then.
+    rest: Option<Instant>,
+}
+
+/// The last copy of the sums, and its texts.
+struct Copy {
+    at: Instant,
+    state: Arc<State>,
+    texts: Vec<(Format, Arc<str>)>,
+}
+
+impl Server {
+    fn run(mut self) {
+        loop {
+            self.wait();
+            self.accept();
+            let mut connections = std::mem::take(&mut self.connections);
+            connections.iter_mut().for_each(|one| one.read());
+            self.answer(&mut connections);
+            connections.iter_mut().for_each(|one| one.write());
+            let now = Instant::now();
+            connections.retain(|one| !matches!(one.phase, Phase::Done) && one.until > now);
+            self.connections = connections;
+        }
+    }
+
+    fn wait(&mut self) {
+        let now = Instant::now();
+        self.rest = self.rest.filter(|rest| *rest > now);
+        let first = self.connections.iter().map(|one| one.until).chain(self.rest).min();
+        let left = first.map_or(TICK.into(), |until| until.saturating_duration_since(now).as_millis() + 1);
+        let listens = if self.rest.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };
+        let mut fds = vec![
+            PollFd::new(self.listener.as_fd(), listens),
+            PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+        ];
+        let ready =
+            self.connections.iter().filter_map(|one| Some(PollFd::new(one.stream.as_fd(), one.waits_for()?)));
+        fds.extend(ready);
+        // An error is that of a signal: the loop looks at everything again.
+        let _ = poll(&mut fds, PollTimeout::from(u16::try_from(left).unwrap_or(TICK).min(TICK)));
+    }
+
+    fn accept(&mut self) {
+        while self.rest.is_none() {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.meet(stream),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(_) => self.rest = Some(Instant::now() + REST),
+            }
+        }
+    }
+
+    /// If all places are taken, the one who has kept its place for longest makes room.
+    fn meet(&mut self, stream: TcpStream) {
+        if stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        if self.connections.len() >= MOST {
+            let oldest = self.connections.iter().enumerate().min_by_key(|(_, one)| one.rank());
+            let oldest = oldest.map_or(0, |(at, _)| at);
+            self.connections.swap_remove(oldest);
+        }
+        let phase = Phase::Reads(Vec::new());
+        self.connections.push(Connection { stream, phase, until: Instant::now() + REQUEST });
+    }
+
+    fn answer(&mut self, connections: &mut [Connection]) {
+        let mut bytes = [0; 64];
+        while matches!(self.wake.read(&mut bytes), Ok(read) if read > 0) {}
+        match self.pending.as_ref().map(Receiver::try_recv) {
+            Some(Ok(state)) => {
+                self.pending = None;
+                self.last = Some(Copy { at: Instant::now(), state, texts: Vec::new() });
+            }
+            Some(Err(TryRecvError::Disconnected)) => {
+                self.pending = None;
+                connections.iter_mut().for_each(Connection::give_up);
+            }
+            Some(Err(TryRecvError::Empty)) | None => {}
+        }
+        let now = Instant::now();
+        for one in connections.iter_mut() {
+            let Phase::Waits { what, has_body } = one.phase else { continue };
+            match self.last.as_mut().filter(|copy| copy.at.elapsed() < FRESH) {
+                Some(copy) => {
+                    let (kind, body) = copy.answer(what, &self.pods);
+                    one.sends(Status::Ok, kind, body, has_body);
+                }
+                // The thread that empties the rings has not answered in time.
+                None if one.until.saturating_duration_since(now) <= ANSWER.saturating_sub(PATIENCE) => {
+                    one.give_up();
+                }
+                None if self.pending.is_some() => {}
+                None => {
+                    self.pending = self.asker.ask(Some(&self.waker));
+                    if self.pending.is_none() {
+                        one.give_up();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Copy {
+    fn answer(&mut self, what: Asked, pods: &Pods) -> (&'static str, Arc<str>) {
+        let Asked::Metrics(format) = what else { return (PLAIN, Status::Ok.text().into()) };
+        let known = self.texts.iter().find(|(known, _)| *known == format);
+        let text = known.map(|(_, text)| text.clone()).unwrap_or_else(|| {
+            let text: Arc<str> = text::write(&Points::of(&self.state, pods), format).into();
+            self.texts.push((format, text.clone()));
+            text
+        });
+        (format.content_type(), text)
+    }
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+impl Connection {
+    /// A client that left would wake the poll again and again while its answer is made.
+    fn waits_for(&self) -> Option<PollFlags> {
+        match self.phase {
+            Phase::Reads(_) => Some(PollFlags::POLLIN),
+            Phase::Writes { .. } => Some(PollFlags::POLLOUT),
+            Phase::Waits { .. } | Phase::Done => None,
+        }
+    }
+
+    /// One without a request makes room before one with a request.
+    fn rank(&self) -> (bool, Instant) {
+        (!matches!(self.phase, Phase::Reads(_)), self.until)
+    }
+
+    fn read(&mut self) {
+        let Phase::Reads(request) = &mut self.phase else { return };
+        let mut bytes = [0; 1024];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return self.phase = Phase::Done,
+                Ok(read) => request.extend_from_slice(bytes.get(..read).unwrap_or_default()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return self.phase = Phase::Done,
+            }
+            match http::parse(request) {
+                Request::Partial => {}
+                Request::Refused(status) => return self.sends(status, PLAIN, status.text().into(), true),
+                Request::Get { what, has_body } => {
+                    self.until = Instant::now() + ANSWER;
+                    return self.phase = Phase::Waits { what, has_body };
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self) {
+        if let Phase::Waits { has_body, .. } = self.phase {
+            self.sends(Status::Unavailable, PLAIN, Status::Unavailable.text().into(), has_body);
+        }
+    }
+
+    fn sends(&mut self, status: Status, kind: &str, body: Arc<str>, has_body: bool) {
+        let head = http::head(status, kind, body.len()).into_bytes();
+        let body = if has_body { body } else { "".into() };
+        self.until = Instant::now() + ANSWER;
+        self.phase = Phase::Writes { head, body, written: 0 };
+    }
+
+    fn write(&mut self) {
+        let Phase::Writes { head, body, written } = &mut self.phase else { return };
+        loop {
+            let rest = match head.get(*written..).filter(|rest| !rest.is_empty()) {
+                Some(rest) => rest,
+                None => body.as_bytes().get(*written - head.len()..).unwrap_or_default(),
+            };
+            if rest.is_empty() {
+                // A client that goes on sending would get a reset instead of the answer.
+                let _ = self.stream.shutdown(Shutdown::Write);
+                return self.phase = Phase::Done;
+            }
+            match self.stream.write(rest) {
+                Ok(0) => return self.phase = Phase::Done,
+                Ok(sent) => *written += sent,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return self.phase = Phase::Done,
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Copies of the sums, for the threads that serve them. In: requests, at any time. Out: a copy for each, made by the
+//! thread that empties the rings when it has read them. That thread never waits here.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::pipeline::sink::Lines;
+use crate::pipeline::worker::Watch;
+use gpurec_analysis::usage::Snapshot;
+use gpurec_cuda::traits::Space;
+
+/// Requests that may wait: there is one for each thread that serves.
+const WAITING: usize = 8;
+
+/// A copy of the sums.
+pub struct State {
+    pub usage: Snapshot,
+    /// Live bytes of processes by space, in the order of `Space::ALL`; none if they are not known.
+    pub held: Vec<Option<[u64; Space::ALL.len()]>>,
+    pub lost: u64,
+    pub start: SystemTime,
+    pub now: SystemTime,
+    /// Exports of `--otlp` that were given up; none without it.
+    pub dropped: Option<u64>,
+}
+
+/// The place for an answer.
+struct Request {
+    to: Sender<Arc<State>>,
+    /// A byte is written to it after the answer.
+    wake: Option<UnixStream>,
+}
+
+#[derive(Clone)]
+pub struct Asker(Sender<Request>);
+
+/// Answers requests, on the thread that empties the rings.
+pub struct Teller {
+    requests: Receiver<Request>,
+    start: SystemTime,
+    /// Gets the last copy, at the end of the recording.
+    pub last: Option<Sender<Arc<State>>>,
+    pub dropped: Option<Arc<AtomicU64>>,
+}
+
+pub fn channel(start: SystemTime) -> (Asker, Teller) {
+    let (to, requests) = bounded(WAITING);
+    (Asker(to), Teller { requests, start, last: None, dropped: None })
+}
+
+impl Asker {
+    /// Asks for a copy, which comes later. None: the recording is over.
+    pub fn ask(&self, wake: Option<&UnixStream>) -> Option<Receiver<Arc<State>>> {
+        let (to, answer) = bounded(1);
+        let wake = wake.and_then(|wake| wake.try_clone().ok());
+        self.0.try_send(Request { to, wake }).ok()?;
+        Some(answer)
+    }
+}
+
+impl Teller {
+    fn state(&self, lines: &mut Lines, at_ns: u64, lost: u64) -> Option<Arc<State>> {
+        let usage = lines.summary.snapshot(at_ns)?;
+        let held = usage.processes.iter().map(|process| lines.meaning.held(process.pid)).collect();
+        let dropped = self.dropped.as_ref().map(|dropped| dropped.load(Ordering::Relaxed));
+        Some(Arc::new(State { usage, held, lost, start: self.start, now: SystemTime::now(), dropped }))
+    }
+
+    fn answer(&self, state: &Arc<State>) {
+        for Request { to, wake } in self.requests.try_iter() {
+            let _ = to.try_send(state.clone());
+            // It does not block: one byte suffices, whatever waits there already.
+            let _ = wake.map(|mut wake| wake.write(&[1]));
+        }
+    }
+}
+
+impl Watch for Teller {
+    fn is_due(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    fn show(&mut self, lines: &mut Lines, at_ns: u64, lost: u64) {
+        if let Some(state) = self.state(lines, at_ns, lost) {
+            self.answer(&state);
+        }
+    }
+
+    fn end(&mut self, lines: &mut Lines, at_ns: u64, lost: u64) {
+        let Some(state) = self.state(lines, at_ns, lost) else { return };
+        self.answer(&state);
+        if let Some(last) = self.last.take() {
+            let _ = last.try_send(state);
+        }
+    }
+}

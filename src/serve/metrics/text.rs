@@ -1,0 +1,213 @@
+//! Metrics as text: OpenMetrics 1.0, or the older format of Prometheus, in which `promtool` and people read them. In:
+//! points. Out: text. Both are one but for the names of counters and the end.
+
+use std::fmt::Write as _;
+
+use super::families::{Extra, Family, Kind, Of, Points, Sink, Value};
+use super::labels::Labels;
+use gpurec_analysis::usage::{BOUNDS_NS, Durations};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    OpenMetrics,
+    Prometheus,
+}
+
+impl Format {
+    /// The older format is what one gets who does not ask for OpenMetrics.
+    pub fn accepted(accept: &str) -> Format {
+        let wanted =
+            |kind: &str| kind.trim().to_ascii_lowercase().starts_with("application/openmetrics-text");
+        if accept.split(',').any(wanted) { Format::OpenMetrics } else { Format::Prometheus }
+    }
+
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+pub fn write(points: &Points, format: Format) -> String {
+    let processes: Vec<String> = points.processes.iter().map(pairs).collect();
+    let mut text = Text { format, processes, out: String::new(), name: "", kind: Kind::Gauge };
+    points.write(&mut text);
+    if format == Format::OpenMetrics {
+        text.out.push_str("# EOF\n");
+    }
+    text.out
+}
+
+struct Text {
+    format: Format,
+    /// The labels of each process, as they are written.
+    processes: Vec<String>,
+    out: String,
+    /// Of the family.
+    name: &'static str,
+    kind: Kind,
+}
+
+impl Sink for Text {
+    fn family(&mut self, family: &'static Family) {
+        (self.name, self.kind) = (family.name, family.kind);
+        let is_counter = family.kind == Kind::Counter;
+        let total = if is_counter && self.format == Format::Prometheus { "_total" } else { "" };
+        let (name, help) = (family.name, family.help);
+        let kind = match family.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let _ = writeln!(self.out, "# HELP {name}{total} {help}\n# TYPE {name}{total} {kind}");
+        let (unit, _) = family.unit;
+        if self.format == Format::OpenMetrics && !unit.is_empty() {
+            let _ = writeln!(self.out, "# UNIT {name} {unit}");
+        }
+    }
+
+    fn point(&mut self, of: Of, labels: Extra, value: Value) {
+        if let Value::Durations(durations) = value {
+            return self.histogram(of, labels, durations);
+        }
+        let suffix = if self.kind == Kind::Counter { "_total" } else { "" };
+        self.head(suffix, of, labels, None);
+        self.value(value);
+    }
+}
+
+impl Text {
+    fn histogram(&mut self, of: Of, labels: Extra, durations: &Durations) {
+        let mut count = 0;
+        for (at, calls) in durations.counts.iter().enumerate() {
+            count += calls;
+            self.head("_bucket", of, labels, Some(BOUNDS_NS.get(at).copied()));
+            self.value(Value::Count(count));
+        }
+        self.head("_count", of, labels, None);
+        self.value(Value::Count(count));
+        self.head("_sum", of, labels, None);
+        self.value(Value::Nanos(durations.sum_ns));
+    }
+
+    /// Name and labels. `bound` is that of a bucket; none: the last one.
+    fn head(&mut self, suffix: &str, of: Of, labels: Extra, bound: Option<Option<u64>>) {
+        self.out.push_str(self.name);
+        self.out.push_str(suffix);
+        let process = of.and_then(|at| self.processes.get(at)).map_or("", String::as_str);
+        if process.is_empty() && labels.is_empty() && bound.is_none() {
+            self.out.push(' ');
+            return;
+        }
+        self.out.push('{');
+        self.out.push_str(process);
+        let mut is_first = process.is_empty();
+        for (name, value) in labels {
+            if !std::mem::take(&mut is_first) {
+                self.out.push(',');
+            }
+            pair(&mut self.out, name, value);
+        }
+        if let Some(bound) = bound {
+            self.out.push_str(if is_first { "le=\"" } else { ",le=\"" });
+            match bound {
+                Some(ns) => {
+                    seconds(&mut self.out, ns);
+                    // OpenMetrics compares bounds as texts, of floating-point numbers.
+                    if self.format == Format::OpenMetrics && ns % 1_000_000_000 == 0 {
+                        self.out.push_str(".0");
+                    }
+                }
+                None => self.out.push_str("+Inf"),
+            }
+            self.out.push('"');
+        }
+        self.out.push_str("} ");
+    }
+
+    fn value(&mut self, value: Value) {
+        let _ = match value {
+            Value::Count(count) => write!(self.out, "{count}"),
+            Value::Nanos(ns) => {
+                seconds(&mut self.out, ns);
+                Ok(())
+            }
+            Value::Real(value) => write!(self.out, "{value}"),
+            Value::Durations(_) => Ok(()),
+        };
+        self.out.push('\n');
+    }
+}
+
+/// Exact: a floating-point number would round.
+fn seconds(to: &mut String, ns: u64) {
+    let _ = write!(to, "{}", ns / 1_000_000_000);
+    let rest = ns % 1_000_000_000;
+    if rest > 0 {
+        let _ = write!(to, ".{rest:09}");
+        to.truncate(to.trim_end_matches('0').len());
+    }
+}
+
+fn pairs(labels: &Labels) -> String {
+    let mut text = String::new();
+    for (at, (name, value)) in labels.iter().enumerate() {
+        if at > 0 {
+            text.push(',');
+        }
+        pair(&mut text, name, value);
+    }
+    text
+}
+
+fn pair(to: &mut String, name: &str, value: &str) {
+    to.push_str(name);
+    to.push_str("=\"");
+    for c in value.chars() {
+        match c {
+            '\\' => to.push_str("\\\\"),
+            '"' => to.push_str("\\\""),
+            '\n' => to.push_str("\\n"),
+            c => to.push(c),
+        }
+    }
+    to.push('"');
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn times_are_exact() {
+        for (ns, expected) in [
+            (0, "0"),
+            (1, "0.000000001"),
+            (1_000, "0.000001"),
+            (300_000_000, "0.3"),
+            (100_000_000_000, "100"),
+            (12_345_678_900, "12.3456789"),
+            (u64::MAX, "18446744073.709551615"),
+        ] {
+            let mut text = String::new();
+            seconds(&mut text, ns);
+            assert_eq!(text, expected);
+        }
+    }
+
+    #[test]
+    fn values_of_labels_are_escaped() {
+        let labels = vec![("comm", "a\\b\"c\nd é".to_owned()), ("pid", "1".to_owned())];
+        assert_eq!(pairs(&labels), "comm=\"a\\\\b\\\"c\\nd é\",pid=\"1\"");
+    }
+
+    #[test]
+    fn the_format_is_the_one_that_is_asked_for() {
+        let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);
+        for other in ["", "*/*", "text/plain", "text/html, application/json"] {
+            assert_eq!(Format::accepted(other), Format::Prometheus, "{other}");
+        }
+    }
+}
