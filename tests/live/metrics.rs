@@ -191,6 +191,7 @@ impl<'a> Shell<'a> {
     }
 
     fn leave(self) {
+        self.go();
         fs::write(self.room.path("leave"), "").unwrap();
         self.started.done().exited(0);
     }

@@ -21,6 +21,23 @@ impl Format {
         if accept.split(',').any(wanted) { Format::OpenMetrics } else { Format::Prometheus }
     }
 
+    /// The label of a bucket; the last one has no bound.
+    fn bound(self, bound: Option<u64>) -> String {
+        let mut text = "le=\"".to_owned();
+        match bound {
+            Some(ns) => {
+                seconds(&mut text, ns);
+                // OpenMetrics compares bounds as texts, of floating-point numbers.
+                if self == Format::OpenMetrics && ns.is_multiple_of(1_000_000_000) {
+                    text.push_str(".0");
+                }
+            }
+            None => text.push_str("+Inf"),
+        }
+        text.push_str("\"} ");
+        text
+    }
+
     pub fn content_type(self) -> &'static str {
         match self {
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -31,7 +48,8 @@ impl Format {
 
 pub fn write(points: &Points, format: Format) -> String {
     let processes: Vec<String> = points.processes.iter().map(pairs).collect();
-    let mut text = Text { format, processes, out: String::new(), name: "", kind: Kind::Gauge };
+    let bounds = BOUNDS_NS.iter().copied().map(Some).chain([None]).map(|bound| format.bound(bound)).collect();
+    let mut text = Text { format, processes, bounds, out: String::new(), name: "", kind: Kind::Gauge };
     points.write(&mut text);
     if format == Format::OpenMetrics {
         text.out.push_str("# EOF\n");
@@ -43,6 +61,8 @@ struct Text {
     format: Format,
     /// The labels of each process, as they are written.
     processes: Vec<String>,
+    /// The ends of the lines of buckets, up to the value.
+    bounds: Vec<String>,
     out: String,
     /// Of the family.
     name: &'static str,
@@ -72,56 +92,47 @@ impl Sink for Text {
             return self.histogram(of, labels, durations);
         }
         let suffix = if self.kind == Kind::Counter { "_total" } else { "" };
-        self.head(suffix, of, labels, None);
+        self.head(suffix, of, labels);
         self.value(value);
     }
 }
 
 impl Text {
+    /// Most lines are those of buckets, so what is the same in each is made once.
     fn histogram(&mut self, of: Of, labels: Extra, durations: &Durations) {
+        let at = self.out.len();
+        self.head("_bucket", of, labels);
+        // The bound follows the other labels, of which there is at least the role.
+        let head = self.out.split_off(at);
+        let head = head.strip_suffix("} ").unwrap_or(&head);
         let mut count = 0;
-        for (at, calls) in durations.counts.iter().enumerate() {
+        for (calls, bound) in durations.counts.iter().zip(&self.bounds) {
             count += calls;
-            self.head("_bucket", of, labels, Some(BOUNDS_NS.get(at).copied()));
-            self.value(Value::Count(count));
+            for part in [head, ",", bound] {
+                self.out.push_str(part);
+            }
+            let _ = writeln!(self.out, "{count}");
         }
-        self.head("_count", of, labels, None);
+        self.head("_count", of, labels);
         self.value(Value::Count(count));
-        self.head("_sum", of, labels, None);
+        self.head("_sum", of, labels);
         self.value(Value::Nanos(durations.sum_ns));
     }
 
-    /// Name and labels. `bound` is that of a bucket; none: the last one.
-    fn head(&mut self, suffix: &str, of: Of, labels: Extra, bound: Option<Option<u64>>) {
+    fn head(&mut self, suffix: &str, of: Of, labels: Extra) {
         self.out.push_str(self.name);
         self.out.push_str(suffix);
         let process = of.and_then(|at| self.processes.get(at)).map_or("", String::as_str);
-        if process.is_empty() && labels.is_empty() && bound.is_none() {
-            self.out.push(' ');
-            return;
+        if process.is_empty() && labels.is_empty() {
+            return self.out.push(' ');
         }
         self.out.push('{');
         self.out.push_str(process);
-        let mut is_first = process.is_empty();
-        for (name, value) in labels {
-            if !std::mem::take(&mut is_first) {
+        for (at, (name, value)) in labels.iter().enumerate() {
+            if at > 0 || !process.is_empty() {
                 self.out.push(',');
             }
             pair(&mut self.out, name, value);
-        }
-        if let Some(bound) = bound {
-            self.out.push_str(if is_first { "le=\"" } else { ",le=\"" });
-            match bound {
-                Some(ns) => {
-                    seconds(&mut self.out, ns);
-                    // OpenMetrics compares bounds as texts, of floating-point numbers.
-                    if self.format == Format::OpenMetrics && ns % 1_000_000_000 == 0 {
-                        self.out.push_str(".0");
-                    }
-                }
-                None => self.out.push_str("+Inf"),
-            }
-            self.out.push('"');
         }
         self.out.push_str("} ");
     }
@@ -164,6 +175,10 @@ fn pairs(labels: &Labels) -> String {
 fn pair(to: &mut String, name: &str, value: &str) {
     to.push_str(name);
     to.push_str("=\"");
+    if !value.contains(['\\', '"', '\n']) {
+        to.push_str(value);
+        return to.push('"');
+    }
     for c in value.chars() {
         match c {
             '\\' => to.push_str("\\\\"),
