@@ -36,7 +36,7 @@ Examples:
   sudo gpurec --live -- ./train                a readable line a call, as it happens
   sudo gpurec --interval 5 --pid 1234          what is held, launched, copied, every 5 s
   sudo gpurec -o run.jsonl.zst -- ./train      a compressed trace
-  sudo gpurec --all --last 60s --dump-on exit  a flight recorder: the last minute of what crashed
+  sudo gpurec --all --last 60s --dump-on exit  the last minute of what crashed
   sudo gpurec demo                             try it without a GPU
   gpurec summary                               the figures of the newest trace
   gpurec report leaks run.jsonl.zst            one report on a trace
