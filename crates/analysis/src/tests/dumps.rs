@@ -10,7 +10,7 @@ fn carried(s: &mut Script, ptr: u64, size: u64, total: u64, stack: Option<u64>) 
         pid: 100,
         tid: 100,
         begin: None,
-        on: Where { device: Some(0), context: None },
+        on: Where::default(),
         name: "cuMemAlloc_v2".into(),
         op: Op::Alloc,
         space: "device".into(),
@@ -49,6 +49,11 @@ fn dump() -> (Vec<u8>, u64) {
     let finish =
         Finish { complete: true, events: s.lines.len() as u64, dump: Some(dump), ..Finish::default() };
     s.push(0, Body::Finish(Box::new(finish)));
+    for line in &mut s.lines {
+        if let Body::Memory(memory) = &mut line.body {
+            memory.on.device = Some(0);
+        }
+    }
     let mut writer = LineWriter::new(Vec::new());
     s.lines.iter().for_each(|line| writer.write(line).unwrap());
     (writer.into_inner().unwrap(), first)
