@@ -81,7 +81,7 @@ impl Play {
     fn new() -> Play {
         let path = std::env::temp_dir().join(format!("gpurec-fuzz-{}.jsonl", std::process::id()));
         let output = output::open(Some(&path), SystemTime::UNIX_EPOCH, Default::default()).unwrap();
-        let (handoff, writer) = handoff::start(output).unwrap();
+        let (handoff, writer) = handoff::start(Box::new(output)).unwrap();
         let mut lines = Lines::new(Some(handoff.lines()), None, 1000);
         lines.line(0, Body::Header(Box::default()));
         lines.add_probes(&probes());

@@ -6,13 +6,17 @@ use std::process::Command;
 use crate::disorder::X;
 use crate::room::live;
 
-/// A file system of 1 MiB; removed at the end.
+/// A file system of 1 MiB, or of another size; removed at the end.
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     pub fn new(at: PathBuf) -> SmallDisk {
+        SmallDisk::of(at, "size=1m")
+    }
+
+    pub fn of(at: PathBuf, size: &str) -> SmallDisk {
         std::fs::create_dir(&at).unwrap();
-        let options = Some("size=1m");
+        let options = Some(size);
         let flags = nix::mount::MsFlags::empty();
         nix::mount::mount(Some("live-test"), &at, Some("tmpfs"), flags, options).expect("mounting a tmpfs");
         SmallDisk(at)

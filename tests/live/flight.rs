@@ -205,10 +205,10 @@ fn the_oldest_dumps_are_deleted() {
 #[test]
 fn a_full_disk_ends_no_recording() {
     live(|room| {
-        let (program, disk) = (program(room), SmallDisk::new(room.path("disk")));
+        let (program, disk) = (program(room), SmallDisk::of(room.path("disk"), "size=16m"));
         let file = disk.path().join("run.jsonl.zst").to_str().unwrap().to_owned();
         let mut started =
-            room.start(room.gpurec(&["--last", "60s", "-o", &file, "--", program.as_str(), "none", "6"]));
+            room.start(room.gpurec(&["--last", "60s", "-o", &file, "--", program.as_str(), "none", "15"]));
         started.wait_for_stdout("ready");
         let filler = disk.path().join("filler");
         let fill = format!("cat /dev/zero >{} 2>/dev/null; true", filler.display());
