@@ -1,5 +1,5 @@
-//! The state of the GPUs in a recording with `--gpu`. In: the configuration, the user and their environment. Out: what the
-//! worker reads. Whatever fails here, the recording continues without `device` lines.
+//! The state of the GPUs in a recording with `--gpu`, `--metrics` or `--otlp`. In: the configuration, the user and their
+//! environment. Out: what the worker reads. Whatever fails here, the recording continues without `device` lines.
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -22,7 +22,9 @@ const MOST: usize = 256;
 
 /// Call this before any thread is started.
 pub fn start(config: &Config, user: &Identity, env: &Env) -> Option<Nvml> {
-    config.gpu?;
+    if config.gpu.is_none() && !config.metrics.is_on() {
+        return None;
+    }
     let mut env = env.clone();
     if let Some(folder) = &config.nvml {
         const FOLDERS: &str = "LD_LIBRARY_PATH";

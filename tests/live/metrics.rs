@@ -197,6 +197,14 @@ impl<'a> Shell<'a> {
     }
 }
 
+/// Of these, a minute has some hundred thousand calls.
+fn slowly(seconds: u64) -> String {
+    format!(
+        "end=$(($(date +%s) + {seconds})); while [ $(date +%s) -lt $end ]; do {PROGRAM} --loops 30 >&2; \
+         {PROGRAM} --threads 3 --fork --loops 20 >&2; sleep 1; done"
+    )
+}
+
 /// Programs that launch, fork, fail, and end by a signal.
 fn programs(times: u32) -> String {
     format!(
@@ -375,14 +383,7 @@ fn prometheus_has_the_figures_of_the_trace() {
         }
         let seconds: u64 = std::env::var("GPUREC_PROMETHEUS")
             .map_or(12, |text| text.parse().expect("GPUREC_PROMETHEUS in seconds"));
-        // A turn takes at least half a second.
-        let shell = Shell::new(
-            room,
-            &format!(
-                "end=$(($(date +%s) + {seconds})); while [ $(date +%s) -lt $end ]; do {}; done",
-                programs(1)
-            ),
-        );
+        let shell = Shell::new(room, &format!("{}; {}", slowly(seconds), programs(1)));
         let file = room.text("t.jsonl");
         let recording =
             room.start(room.gpurec(&["--pid", &shell.pid(), "-o", &file, "--metrics", "127.0.0.1:0"]));
