@@ -279,6 +279,36 @@ fn memory_that_is_held() {
     });
 }
 
+/// What NVML says of each device, without --gpu.
+#[test]
+fn the_state_of_devices() {
+    live(|room| {
+        let (shell, file) = (Shell::new(room, "true"), room.text("t.jsonl"));
+        let options = ["--pid", &shell.pid(), "-o", &file, "--metrics", "127.0.0.1:0"];
+        let mut command = room.gpurec(&options);
+        command.env("LD_LIBRARY_PATH", LIBRARIES);
+        let recording = room.start(command);
+        let port = port_of(&recording);
+        let mut series = Series::new();
+        eventually("a sample of NVML", || {
+            series = parse(&get(port, "/metrics", "*/*").body);
+            series.keys().any(|(name, _)| name == "gpurec_device_used_bytes")
+        });
+        recording.signal(Signal::SIGINT);
+        recording.done().exited(0);
+        shell.leave();
+        let trace = Trace::checked(room, &file);
+        let lines = trace.others.iter().filter(|line| line["type"] == "device");
+        let of_trace: Vec<u64> = lines.clone().filter_map(|line| line["used_bytes"].as_u64()).collect();
+        let uuids: Vec<&Value> = lines.map(|line| &line["uuid"]).collect();
+        for ((_, labels), value) in series.iter().filter(|((name, _), _)| name == "gpurec_device_used_bytes")
+        {
+            assert!(of_trace.contains(&(*value as u64)), "{value} of {of_trace:?}");
+            assert!(uuids.iter().any(|uuid| **uuid == labels["uuid"].as_str()), "{labels:?}");
+        }
+    });
+}
+
 #[test]
 fn without_an_output_there_is_no_trace() {
     live(|room| {
