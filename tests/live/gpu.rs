@@ -43,7 +43,7 @@ pub struct Log {
     /// Number, thread, start, end, result of each call that submits work.
     pub calls: Vec<(u64, u64, u64, u64, i64)>,
     pub words: Vec<String>,
-    /// Number and sum by kind.
+    /// The number of records and their total time, by kind.
     overhead: BTreeMap<u64, (u64, u64)>,
     /// By correlation and node.
     spoiled: BTreeMap<(u64, u64), String>,
@@ -53,7 +53,7 @@ impl Log {
     pub fn read(path: &str) -> Log {
         let mut log = Log::default();
         let text = fs::read_to_string(path).unwrap_or_default();
-        // SIGKILL can end a write at the end of a page.
+        // The last line may be cut off: SIGKILL can end a write at the end of a page.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         for line in text[..whole].lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -344,7 +344,7 @@ fn a_graph_is_one_record_if_that_is_asked_for() {
 fn each_end_of_a_process_leaves_a_whole_trace() {
     live(|room| {
         let program = program(room, "gpu.c");
-        // Nothing comes by itself while the program runs, however slow the machine is.
+        // CUPTI delivers no record by itself while the program runs, even on a slow machine.
         let late = ("_LATE", "10000");
         for (end, status) in [("exit", 0), ("now", 0), ("kill", 137), ("fork", 0), ("exec", 0)] {
             let gpu = record(room, &["--gpu"], &[("", "12.8"), late], &[&program, "5", "2", "300", end]);
@@ -433,16 +433,22 @@ fn a_profiler_of_the_programs_own_gets_cupti() {
     });
 }
 
-/// It begins in the middle of the work, while CUPTI holds a buffer of gpurec's library.
+/// The profiler starts in the middle of the work, while CUPTI holds a buffer of gpurec's library.
 #[test]
 fn a_profiler_that_comes_later_loses_no_record() {
     live(|room| {
         let library = format!("{LIBRARIES}/libcupti.so.13");
         let runtime = format!("{LIBRARIES}/libcudart.so.13");
         let path = format!("-Wl,-rpath,{LIBRARIES}");
-        for (binding, version) in [("-Wl,-z,now", "13.0"), ("-Wl,-z,lazy", "12.4")] {
+        let cases = [
+            ("-Wl,-z,now", "13.0", None),
+            ("-Wl,-z,lazy", "12.4", None),
+            ("-Wl,-z,now", "13.0", Some("early")),
+        ];
+        for (binding, version, order) in cases {
             let program = room.compile("taken.c", "taken", &[&runtime, &library, &path, binding]);
-            let gpu = record(room, &["--gpu"], &[("", version)], &[&program, "2", "200"]);
+            let words: Vec<&str> = [&*program, "2", "200"].into_iter().chain(order).collect();
+            let gpu = record(room, &["--gpu"], &[("", version)], &words);
             gpu.done.exited(0).said("another client of CUPTI in process ");
             let (lane, all) = (gpu.lines().len(), gpu.log.delivered().count());
             assert!(lane > 100 && lane < all, "{lane} of {all}");

@@ -1,8 +1,9 @@
-//! Gives CUPTI up to a client that comes later, such as torch.profiler. In: the modules of the process. Out: where one is
-//! linked against libcupti, its first call that sets CUPTI up leads here. CUPTI then delivers all that
-//! it has, so that it keeps no buffer of this library: the other client would be given that one, with the first records of
-//! its own in it, would not know it and drop it.
-//! Not here: a client that finds the function by dlsym.
+//! Gives CUPTI up to a client that starts later, such as torch.profiler. In: the modules of the process. Out: in each
+//! module that is linked against libcupti, the imported functions of `NAMES` lead to this library. At the first such
+//! call CUPTI delivers all its records and returns the buffers of this library. Otherwise CUPTI would put the new
+//! client's first records into one of these buffers, and the client would drop that buffer because it has not supplied
+//! it.
+//! Not here: a client that finds the functions by dlsym, and modules that are loaded later.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::transmute;
@@ -14,23 +15,26 @@ use crate::{cupti, is_owner, system};
 
 const LIBRARY: &[u8] = b"libcupti.so";
 
-/// A client calls one of them first. The clock too: CUPTI has no times for records that it still holds when that changes.
+/// A new client calls one of these first. If the clock changes, the records that CUPTI still holds lose their times; and
+/// giving up disables all kinds of records, so it must come before the client enables one.
 const CLOCK: usize = 0;
 const CALLBACKS: usize = 1;
-const NAMES: [&core::ffi::CStr; 2] =
-    [c"cuptiActivityRegisterTimestampCallback", c"cuptiActivityRegisterCallbacks"];
-static REAL: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
+const ENABLE: usize = 2;
+const NAMES: [&core::ffi::CStr; 3] =
+    [c"cuptiActivityRegisterTimestampCallback", c"cuptiActivityRegisterCallbacks", c"cuptiActivityEnable"];
+static REAL: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 pub fn is_given_up() -> bool {
     GIVEN_UP.load(Ordering::Acquire)
 }
 
-/// What the other client calls instead of CUPTI's functions.
+/// The function of this library that replaces CUPTI's.
 fn own(which: usize) -> *mut c_void {
     match which {
         CLOCK => clock as *mut c_void,
-        _ => callbacks as *mut c_void,
+        CALLBACKS => callbacks as *mut c_void,
+        _ => enable as *mut c_void,
     }
 }
 
@@ -45,7 +49,12 @@ extern "C" fn callbacks(request: *mut c_void, complete: *mut c_void) -> c_int {
     unsafe { transmute::<*mut c_void, Register>(real(CALLBACKS))(request, complete) }
 }
 
-/// CUPTI's function, once CUPTI is given up. `watch` has set it before it led any call here.
+extern "C" fn enable(kind: u32) -> c_int {
+    // SAFETY: its prototype.
+    unsafe { transmute::<*mut c_void, unsafe extern "C" fn(u32) -> c_int>(real(ENABLE))(kind) }
+}
+
+/// Gives CUPTI up at the first call, and returns CUPTI's function. `watch` stores it before it changes a slot.
 fn real(which: usize) -> *mut c_void {
     if is_owner() && !GIVEN_UP.swap(true, Ordering::AcqRel) {
         cupti::give_up();
@@ -53,17 +62,17 @@ fn real(which: usize) -> *mut c_void {
     REAL[which].load(Ordering::Acquire)
 }
 
-/// Of all modules that are loaded now.
+/// Redirects the calls of all modules that are loaded now.
 pub fn watch(find: &dyn Fn(&core::ffi::CStr) -> *mut c_void) {
     for (real, name) in REAL.iter().zip(NAMES) {
         real.store(find(name), Ordering::Release);
     }
-    // SAFETY: a function of this library, which keeps nothing that it is given.
+    // SAFETY: a function of this library, which keeps none of its arguments.
     unsafe { system::dl_iterate_phdr(each, null_mut()) };
 }
 
 unsafe extern "C" fn each(module: *const system::Module, _: usize, _: *mut c_void) -> c_int {
-    // SAFETY: the C library describes a module that stays loaded while it calls this.
+    // SAFETY: the module stays loaded during this call.
     unsafe {
         let module = &*module;
         if let Some(linked) = Linked::of(module) {
@@ -75,7 +84,7 @@ unsafe extern "C" fn each(module: *const system::Module, _: usize, _: *mut c_voi
 
 const LOAD: u32 = 1;
 const DYNAMIC: u32 = 2;
-/// Read only once the module is relocated.
+/// GNU_RELRO: the dynamic linker makes it read-only after it has relocated the module.
 const READ_ONLY: u32 = 0x6474_e552;
 
 const NEEDED: i64 = 1;
@@ -91,6 +100,14 @@ const SLOTS: i64 = 23;
 const TAKES_ADDRESS: [u32; 2] = [6, 7];
 #[cfg(not(target_arch = "x86_64"))]
 const TAKES_ADDRESS: [u32; 2] = [1025, 1026];
+
+/// Elf64_Dyn.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Entry {
+    tag: i64,
+    value: u64,
+}
 
 #[repr(C)]
 struct Relocation {
@@ -117,15 +134,15 @@ struct Linked<'a> {
 
 impl<'a> Linked<'a> {
     unsafe fn of(module: &'a system::Module) -> Option<Linked<'a>> {
-        // SAFETY: as the dynamic linker itself reads them.
+        // SAFETY: the dynamic linker reads these tables in the same way.
         unsafe {
             let headers = slice::from_raw_parts(module.headers, module.count.into());
             let dynamic = headers.iter().find(|header| header.kind == DYNAMIC)?;
-            let mut entry = (module.base + dynamic.address as usize) as *const (i64, u64);
+            let mut entry = (module.base + dynamic.address as usize) as *const Entry;
             let first = entry;
             let mut values = [0u64; 24];
-            while (*entry).0 != 0 {
-                let (tag, value) = *entry;
+            while (*entry).tag != 0 {
+                let Entry { tag, value } = *entry;
                 if tag != NEEDED
                     && let Some(known) = usize::try_from(tag).ok().and_then(|tag| values.get_mut(tag))
                 {
@@ -133,7 +150,7 @@ impl<'a> Linked<'a> {
                 }
                 entry = entry.add(1);
             }
-            // glibc has added the base already; others have not.
+            // glibc has already added the base to these addresses; other C libraries have not.
             let at = |tag: i64| match values[tag as usize] as usize {
                 0 => None,
                 value if value < module.base => Some(module.base + value),
@@ -141,8 +158,8 @@ impl<'a> Linked<'a> {
             };
             let strings = at(STRINGS)? as *const c_char;
             let mut entry = first;
-            while !((*entry).0 == NEEDED && is_libcupti(strings.add((*entry).1 as usize))) {
-                if (*entry).0 == 0 {
+            while !((*entry).tag == NEEDED && is_libcupti(strings.add((*entry).value as usize))) {
+                if (*entry).tag == 0 {
                     return None;
                 }
                 entry = entry.add(1);
@@ -180,26 +197,29 @@ impl<'a> Linked<'a> {
         }
     }
 
-    /// The slot at an address, unless it leads to another library's function.
+    /// Redirects one slot, unless it holds another library's function.
     unsafe fn lead(&self, slot: usize, which: usize) {
-        let inside = |header: &system::ProgramHeader, address: usize| {
-            let first = self.base + header.address as usize;
-            (first..first + header.bytes as usize).contains(&address)
+        let any = |kind: u32, fits: &dyn Fn(usize, usize) -> bool| {
+            self.headers.iter().filter(|header| header.kind == kind).any(|header| {
+                let first = self.base + header.address as usize;
+                fits(first, first + header.bytes as usize)
+            })
         };
-        let any =
-            |kind, address| self.headers.iter().any(|header| header.kind == kind && inside(header, address));
         // SAFETY: a slot of the module, by its own tables.
         let pointer = unsafe { &*(slot as *const AtomicPtr<c_void>) };
         let leads_to = pointer.load(Ordering::Acquire);
-        // Not looked up yet: it leads to the module's own code.
+        // Before the dynamic linker resolves a slot, it holds an address in the module's own code.
+        let is_own_code = any(LOAD, &|first, end| (first..end).contains(&(leads_to as usize)));
         let real = REAL[which].load(Ordering::Acquire);
-        if real.is_null() || leads_to != real && !any(LOAD, leads_to as usize) {
+        if real.is_null() || leads_to != real && !is_own_code {
             return;
         }
-        if any(READ_ONLY, slot) {
-            let page = system::page();
-            let at = (slot & !(page - 1)) as *mut c_void;
-            // SAFETY: a page of the module, which it only reads.
+        let page = system::page();
+        let at = slot & !(page - 1);
+        // The dynamic linker protects whole pages only: the last page may also hold variables, which stay writable.
+        if any(READ_ONLY, &|first, end| first < at + page && at + page <= end) {
+            let at = at as *mut c_void;
+            // SAFETY: a page of the module that nothing writes after relocation.
             unsafe {
                 if system::mprotect(at, page, system::READ_AND_WRITE) == 0 {
                     pointer.store(own(which), Ordering::Release);
