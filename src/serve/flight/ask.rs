@@ -1,8 +1,8 @@
-//! `gpurec dump`: asks a running flight recorder for a dump. The recorder listens on a socket in the abstract name space,
-//! `gpurec-dump/PID`, so nothing is left behind if it is killed; Linux says which process and user is at the other end.
-//! Only root and the user who started the recording may ask. In: a PID, or none. Out: the path of the dump.
+//! `gpurec dump`: asks a running flight recorder for a dump. The recorder listens on a socket in the abstract name
+//! space, `gpurec-dump/PID`, so it leaves nothing behind if it is killed; Linux reports the process and the user at the
+//! other end. Only root and the user who started the recording may ask. In: a PID, or none. Out: the path of the dump.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const OK: &[u8] = b"ok ";
 const ERROR: &[u8] = b"error ";
 
-/// How long nothing is heard after a user asked who may not: otherwise that user could keep the recorder busy.
+/// How long the recorder ignores requests after one from a user who has no permission and could otherwise keep it busy.
 const DEAF: Duration = Duration::from_millis(500);
 
 /// The recorder's end.
@@ -41,7 +41,7 @@ impl Ear {
         Ok(Ear { socket, uid, deaf_until: None })
     }
 
-    /// A request that has come.
+    /// Takes a request that has arrived.
     pub fn take(&mut self) -> Option<Cause> {
         if self.is_deaf() {
             return None;
@@ -61,19 +61,17 @@ impl Ear {
                     Ok(path) => [OK, path.as_os_str().as_bytes(), b"\n"].concat(),
                     Err(why) => [ERROR, why.as_bytes(), b"\n"].concat(),
                 };
-            // It may have stopped waiting.
+            // The client may have stopped waiting.
             let _ = stream.write_all(&answer);
         });
-        Some(Cause { event: "dump", because: "gpurec dump asked for it".to_owned(), reply: Some(reply) })
+        Some(Cause { event: "dump", because: "gpurec dump requested it".to_owned(), reply: Some(reply) })
     }
-}
 
-impl Ear {
     fn is_deaf(&self) -> bool {
         self.deaf_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// What becomes readable when a request comes.
+    /// A descriptor that becomes readable when a request arrives. None while requests are ignored.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_deaf()).then(|| self.socket.as_fd())
     }
@@ -91,7 +89,11 @@ pub fn ask(pid: Option<u32>) -> Result<u8> {
     };
     let path = answer(pid)?;
     let mut out = io::stdout().lock();
-    out.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat())?;
+    if out.is_terminal() {
+        writeln!(out, "{}", ui::clean(&path.to_string_lossy()))?;
+    } else {
+        out.write_all(&[path.as_os_str().as_bytes(), b"\n"].concat())?;
+    }
     Ok(0)
 }
 
@@ -112,7 +114,7 @@ fn only_one(recorders: &[u32]) -> Result<u32> {
     }
 }
 
-/// The PIDs of the flight recorders, by the kernel's list of sockets.
+/// The PIDs of the flight recorders, from Linux's list of sockets.
 fn recorders(list: &str) -> Vec<u32> {
     let name = |line: &str| line.split('@').nth(1)?.strip_prefix(NAME)?.trim_end().parse().ok();
     let mut all: Vec<u32> = list.lines().filter_map(name).collect();
@@ -130,7 +132,7 @@ fn answer(pid: u32) -> Result<PathBuf> {
     };
     if getsockopt(&stream, PeerCredentials).map(|peer| peer.pid()) != Ok(pid as i32) {
         bail!(
-            "another process answers for process {pid}: ask the recorder by a signal, with --dump-on signal"
+            "another process has taken the socket of process {pid}: start the recorder with --dump-on signal, and send it SIGUSR1"
         );
     }
     let mut line = Vec::new();
@@ -138,7 +140,7 @@ fn answer(pid: u32) -> Result<PathBuf> {
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => {
             return Err(error).context("cannot read the recorder's answer");
         }
-        // Without an answer it has ended.
+        // A recorder that ended sends no answer.
         _ => {}
     }
     let line = line.strip_suffix(b"\n").unwrap_or_default();

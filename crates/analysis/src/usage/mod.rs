@@ -1,8 +1,8 @@
-//! What each process did, in running sums: for what watches a recording from outside (--metrics, --otlp).
+//! Running sums of what each process did, for programs that watch a recording from outside (--metrics, --otlp).
 //!
-//! In: what the summary counts, at the place where it counts it, so that both have the same figures; names of processes.
-//! Out: sums by process, and those of ended processes in one. Memory is bounded by the number of processes that run at
-//! once. Not here: names of metrics, and where names of processes come from.
+//! In: what the summary counts, at the place where it counts it, so that both have the same figures; names of
+//! processes. Out: sums by process, and one sum of the ended processes. Memory is bounded by the number of processes
+//! that run at once. Not here: names of metrics, and where names of processes come from.
 
 mod observed;
 mod sums;
@@ -18,7 +18,7 @@ use observed::Observed;
 
 pub use sums::{APIS, BOUNDS_NS, DIRECTIONS, Durations, Kernels, ROLES, Sums};
 
-/// A process that ended keeps its own sums for that long, so that they are read once more.
+/// A process that ended keeps its own sums for this long, so that they are read once more.
 const KEPT_NS: u64 = 60_000_000_000;
 
 /// Limits on ended processes that keep their own sums, on processes, and on those that have made no call yet.
@@ -31,7 +31,7 @@ const MOST_XIDS: usize = 256;
 const LONGEST_DEVICE: usize = 64;
 const MOST_DEVICES: usize = 64;
 
-/// A sample of a device is the present one for that long.
+/// A sample of a device counts as current for this long.
 const PRESENT_NS: u64 = 10_000_000_000;
 
 /// Linux cuts the name of a process to this number of bytes.
@@ -41,7 +41,7 @@ const LONGEST_COMM: usize = 15;
 pub struct Usage {
     /// Processes that have made a call.
     processes: Map<u32, Box<ProcessUsage>>,
-    /// Those that have made none.
+    /// Processes that have made none yet.
     introduced: Map<u32, Introduced>,
     ended: Rest,
     /// Processes beyond the limit.
@@ -51,7 +51,7 @@ pub struct Usage {
     /// Processes that need a name.
     newcomers: Vec<u32>,
     observed: Observed,
-    /// The number of kernels that are shown of a process.
+    /// The number of kernels of each process in a snapshot.
     kernels: usize,
     xids: Option<Map<(u32, String), u64>>,
     devices: Map<u32, (u64, Device)>,
@@ -64,7 +64,7 @@ pub struct ProcessUsage {
     pub name: Name,
     pub sums: Sums,
     kernels: Kernels,
-    /// What was not observed before its first call.
+    /// By role: the time before its first call in which not all calls were recorded.
     unobserved_before: [u64; ROLES],
     ended_ns: Option<u64>,
 }
@@ -98,7 +98,7 @@ pub struct Snapshot {
     pub at_ns: u64,
     /// By number.
     pub processes: Vec<Part>,
-    /// Of the processes that ended, and of those beyond the limit; none if there are none of these.
+    /// Of the processes that ended, and of those beyond the limit (none if there are none beyond it).
     pub ended: Part,
     pub others: Option<Part>,
     /// By Xid and device; none if the recording does not see Xids.
@@ -122,7 +122,7 @@ pub struct Part {
 }
 
 impl Usage {
-    /// `kernels`: how many of each process are shown.
+    /// A snapshot has the `kernels` most launched kernels of each process.
     pub fn new(kernels: usize, sees_xids: bool) -> Usage {
         Usage { kernels, xids: sees_xids.then(Map::default), ..Usage::default() }
     }
@@ -177,12 +177,16 @@ impl Usage {
     }
 
     fn introduce(&mut self, pid: u32, name: Name) {
-        if self.introduced.len() < MOST_INTRODUCED || self.introduced.contains_key(&pid) {
+        if self.has_room_for(pid) {
             self.introduced.entry(pid).or_default().name = name;
         }
     }
 
-    /// A new process has the number of one that ended.
+    fn has_room_for(&self, pid: u32) -> bool {
+        self.introduced.len() < MOST_INTRODUCED || self.introduced.contains_key(&pid)
+    }
+
+    /// Folds an ended process, if a new process has its number.
     fn reused(&mut self, pid: u32) {
         if self.processes.get(&pid).is_some_and(|process| process.ended_ns.is_some()) {
             self.fold(pid);
@@ -214,27 +218,36 @@ impl Usage {
 
     /// The sums of a process that has made a call.
     pub(crate) fn of(&mut self, pid: u32) -> &mut Sums {
-        self.processes.get_mut(&pid).map_or(&mut self.others.sums, |process| &mut process.sums)
+        self.of_both(pid).0
+    }
+
+    fn of_both(&mut self, pid: u32) -> (&mut Sums, &mut Kernels) {
+        match self.processes.get_mut(&pid) {
+            Some(process) => (&mut process.sums, &mut process.kernels),
+            None => {
+                self.others.has_any = true;
+                (&mut self.others.sums, &mut self.others.kernels)
+            }
+        }
     }
 
     pub(crate) fn launched(&mut self, pid: u32, kernel: Option<usize>) {
         let has_kernels = self.kernels > 0;
-        let process = self.processes.get_mut(&pid);
-        let others = (&mut self.others.sums, &mut self.others.kernels);
-        let (sums, kernels) = process.map_or(others, |process| (&mut process.sums, &mut process.kernels));
+        let (sums, kernels) = self.of_both(pid);
         sums.launches += 1;
         if let Some(kernel) = kernel.filter(|_| has_kernels) {
             kernels.launched(kernel, 1);
         }
     }
 
-    /// gpurec itself had stopped the process.
+    /// gpurec itself stopped the process for `ns`.
     pub(crate) fn stopped(&mut self, pid: u32, ns: u64) {
-        let process = self.processes.get_mut(&pid).map(|process| &mut process.sums.stopped_ns);
-        let sum = match process {
-            Some(sum) => sum,
-            None if self.introduced.len() >= MOST_INTRODUCED => &mut self.ended.sums.stopped_ns,
-            None => &mut self.introduced.entry(pid).or_default().stopped_ns,
+        let sum = if let Some(process) = self.processes.get_mut(&pid) {
+            &mut process.sums.stopped_ns
+        } else if self.has_room_for(pid) {
+            &mut self.introduced.entry(pid).or_default().stopped_ns
+        } else {
+            &mut self.ended.sums.stopped_ns
         };
         *sum = sum.saturating_add(ns);
     }
@@ -259,7 +272,7 @@ impl Usage {
         }
     }
 
-    /// Adds processes that ended a minute before to those that ended earlier.
+    /// Folds the processes that ended `KEPT_NS` ago or earlier.
     fn fold_until(&mut self, now_ns: u64) {
         while let Some((ended_ns, pid)) = self.leaving.front().copied()
             && ended_ns.saturating_add(KEPT_NS) <= now_ns
@@ -268,6 +281,7 @@ impl Usage {
         }
     }
 
+    /// Moves the sums of a process into the one sum of the ended processes.
     fn fold(&mut self, pid: u32) {
         self.leaving.retain(|(_, ended)| *ended != pid);
         if let Some(process) = self.processes.remove(&pid) {
@@ -281,7 +295,7 @@ impl Usage {
         self.newcomers.pop()
     }
 
-    /// What Linux says of a process. None: it is gone.
+    /// What Linux says of a process; none if it is gone.
     pub(crate) fn identify(&mut self, pid: u32, comm: Option<String>, cgroup: Option<String>) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         process.name.comm = comm.unwrap_or_else(|| std::mem::take(&mut process.name.comm));
@@ -348,7 +362,7 @@ impl ProcessUsage {
 }
 
 impl Snapshot {
-    /// The part that has the sums of a process. Another process may have the number of one that died.
+    /// The part that has the sums of a process. If it died, another process may have its number.
     pub(crate) fn part_of(&mut self, (pid, died): (u32, bool)) -> &mut Part {
         let at = self.processes.binary_search_by_key(&pid, |process| process.pid).ok();
         let process = at.and_then(|at| self.processes.get_mut(at));

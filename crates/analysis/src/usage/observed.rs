@@ -1,6 +1,6 @@
-//! For how long calls of each role were not all recorded. In: the options of a recording, and the functions that
-//! `--budget` gives up and takes back. Out: a time for each role, which grows while a function of the role is not
-//! recorded.
+//! The time in which not all calls of a role were recorded, for each role. In: the options of a recording, and the
+//! functions that `--budget` gives up and takes back. Out: a time for each role, which grows while a function of the role
+//! is not recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::sums::ROLES;
 use gpurec_cuda::{self as cuda, FunctionTraits};
 use gpurec_trace::{Budget, CALL_STACKS, Level};
 
-/// There are never more hooked functions.
+/// There are never more hooked functions than this.
 const FUNCTIONS: usize = 16_384;
 
 #[derive(Clone, Debug, Default)]

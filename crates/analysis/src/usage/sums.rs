@@ -11,7 +11,7 @@ use gpurec_cuda::traits::Space;
 use gpurec_trace::bounds::{entry, short};
 use gpurec_trace::hash::Map;
 
-/// The role of a block is that of no call.
+/// Without the last role, that of PyTorch's blocks: no call has it.
 pub const ROLES: usize = CallRole::ALL.len() - 1;
 
 pub const APIS: [&str; 3] = ["driver", "runtime", "other"];
@@ -108,7 +108,7 @@ impl Sums {
         }
     }
 
-    /// A space that the table does not know has no sum: its bytes are not known either.
+    /// A space that is not in `Space::ALL` has no sum; its bytes are not known either.
     pub fn allocated(&mut self, space: &str, bytes: u64) {
         let at = Space::ALL.iter().position(|known| known.name() == space);
         add(at.and_then(|at| self.allocated.get_mut(at)), bytes);
@@ -172,8 +172,8 @@ impl Kernels {
         other.counts.iter().for_each(|(kernel, count)| self.launched(*kernel, *count));
     }
 
-    /// The most launched kernels. One that is shown gives its place only to one with twice its launches: each change
-    /// makes a new series.
+    /// The most launched kernels. A kernel that is shown loses its place only to one with more than twice its launches,
+    /// because each change makes a new series.
     pub fn most(&mut self, most: usize) -> Vec<(usize, u64)> {
         let mut rest: Vec<(u64, usize)> = self
             .counts
