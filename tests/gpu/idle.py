@@ -1,4 +1,4 @@
-"""`report idle` on training that keeps the GPU waiting. In: programs that say in a comment what keeps it. Out: whether
+"""`report idle` on training that keeps the GPU waiting. In: programs with a comment that names the cause. Out: whether
 the report names that cause and its line; and the busy share of the trace against what NVML says meanwhile.
 """
 
@@ -15,9 +15,8 @@ from .traces import lines
 
 OPTIONS = ("--stacks", "--gpu")
 EVERY_S = 0.1
-LATE_NS = 1_000_000_000  # NVML's figure is of up to a second before
+LATE_NS = 1_000_000_000  # NVML's figure is of the last second, or a part of it
 NEAR = 10  # percentage points
-SHOWN = 6
 
 
 @part("idle", "Idle GPUs: the cause and its line; the share, by NVML")
@@ -40,7 +39,7 @@ def idle(machine, section):
 
 
 def line_of(program, what):
-    """As a call site begins."""
+    """How the call site of the line that is marked with this cause begins."""
     text = (PROGRAMS / f"{program}.py").read_text().splitlines()
     number = next(number for number, line in enumerate(text, 1) if line.endswith(f"# idle: {what}"))
     return f"{program}.py:{number} "
@@ -75,7 +74,7 @@ def judged_loader(report, site):
     first = max(rows, key=lambda row: row["total_ns"], default={})
     named = f"{first.get('total_percent')} % of the idle time: {first.get('what')}, {first.get('call_site')}"
     right = str(first.get("what")).startswith("own code") and str(first.get("call_site")).startswith(site)
-    yield right, f"the first cause is own code up to {site}({named})"
+    yield right, f"the first cause is own code before {site}({named})"
     most = first.get("total_ns", 0) > report["idle_ns"] / 2
     yield most, "it has more than half of the idle time"
 
@@ -85,9 +84,11 @@ def judged_item(report, site):
     yield waited > 50, f"{waited:.1f} % of the idle time is by synchronisation"
     sites = {str(row["call_site"]) for row in report.get("waits") or []}
     yield any(text.startswith(site) for text in sites), f"waits are named in {sorted(sites)}; it waits in {site}"
-    causes = [row["what"] for row in report["causes"][:SHOWN]]
-    after = any(what.startswith("own code after") and "Synchronize" in what for what in causes)
-    yield after, f"own code after the wait is among the first causes: {causes}"
+    rows = report.get("lines") or []
+    first = max(rows, key=lambda row: row["total_ns"], default={})
+    after = str(first.get("after_call_site"))
+    named = f"{first.get('total_percent')} % of the idle time: {first.get('what')}, after the call at {after}"
+    yield after.startswith(site), f"the first line is what the host did after the wait ({named})"
 
 
 # --- the share ---------------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class Utilisation(ctypes.Structure):
 
 @contextlib.contextmanager
 def utilisation():
-    """Meanwhile a list grows: (CLOCK_MONOTONIC in ns, percent) of device 0, by NVML. Empty without NVML."""
+    """A list that grows meanwhile: (CLOCK_MONOTONIC in ns, percent) of device 0, from NVML. Empty without NVML."""
     samples, ended = [], threading.Event()
     reader = threading.Thread(target=ask_nvml, args=(samples, ended))
     reader.start()
@@ -122,8 +123,8 @@ def ask_nvml(samples, ended):
 
 
 def busy_in_loop(trace_lines):
-    """Of the time between the first and the last call of the marker: its beginning and end; the shares in which a kernel
-    ran, and any work did."""
+    """The beginning and end of the time between the first and the last call of the marker; the shares of that time in
+    which a kernel ran, and in which any work ran."""
     instants, kernels, all_work = [], [], []
     for line in trace_lines:
         if line.get("name") == MARKER and line.get("phase") == "B" and line["depth"] == 0:

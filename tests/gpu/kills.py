@@ -1,9 +1,9 @@
-"""Whether a program is harmed when gpurec with --gpu ends as it should not. In: a training that prints the same losses
-in every run. Out: how many of the runs in which gpurec was killed (SIGKILL), or Ctrl-C was typed, at a random instant
-printed the same, and what became of them.
+"""Whether it harms a program when gpurec with --gpu is killed or interrupted. In: a training that prints the same
+losses in every run. Out: in how many runs the program printed the same although gpurec was killed (SIGKILL), or Ctrl-C
+was typed, at a random instant; and how these runs ended.
 
-Ctrl-C comes from a terminal: it reaches gpurec and the program at once. Half of the programs end by it, as without
-gpurec, and have printed the beginning; half ignore it, and a second one ends gpurec alone.
+Ctrl-C comes from a terminal, so it reaches both gpurec and the program. It ends half of the programs, as it would
+without gpurec, and these have printed the beginning; the other half ignore it, and a second Ctrl-C ends gpurec alone.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ def reference(machine, section):
     with ThreadPoolExecutor(AT_ONCE) as pool:
         plan = [(number, None, 0) for number in range(AT_ONCE)]
         dones = list(pool.map(lambda one: one_run(machine, *one), plan))
-    whole = [done for done in dones if done.printed == printed and not done.status]
+    whole = [done for done in dones if done.printed == printed and done.status == 0]
     text = f"{len(whole)} of {len(dones)} recorded runs print the {len(printed)} lines of a run without gpurec"
     section.check(len(whole) == len(dones), text)
     seconds = max(done.took for done in dones)
@@ -74,7 +74,7 @@ def reference(machine, section):
 
 
 def one_run(machine, number, how, at):
-    """Starts gpurec on a terminal of its own, and does that to it."""
+    """Starts gpurec on a terminal of its own. `at` seconds after `ready` it kills gpurec or types Ctrl-C, by `how`."""
     trace = machine.made / f"kills-{number}.jsonl"
     trace.unlink(missing_ok=True)
     deaf = ["deaf"] if how == DEAF else []
@@ -113,7 +113,7 @@ def watched(leader, channel, master, how, at):
         if how == DEAF:
             time.sleep(BETWEEN)
             os.write(master, CTRL_C)
-    # The program has the pipe too: it ends with the program, also when gpurec is gone.
+    # The program has the pipe too, so the pipe closes when the program ends, also when gpurec is gone.
     lines = [first, *leader.stdout.read().split()]
     took = time.monotonic() - began
     said, status = leader.stderr.read(), channel.readline().strip()
@@ -121,7 +121,7 @@ def watched(leader, channel, master, how, at):
 
 
 def end_session(leader):
-    """Whatever a run has left of its session."""
+    """Kills what is left of the session of a run."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             if os.getsid(int(pid)) == leader:
@@ -132,7 +132,7 @@ def end_session(leader):
 
 
 def is_right(done, expected):
-    """A killed gpurec and a second Ctrl-C change nothing. What ends by Ctrl-C has printed the beginning."""
+    """A killed gpurec and a second Ctrl-C must change nothing. A program that Ctrl-C ends has printed the beginning."""
     if done.how == END:
         return done.printed == expected[: len(done.printed)]
     return done.printed == expected
@@ -147,6 +147,8 @@ def verdicts(section, dones, expected):
         for done in wrong[:3]:
             section.say(f"After {done.at:.2f} s: status {done.status}, {len(done.printed)} lines of {len(expected)}.")
             section.block("\n".join([*done.printed[-3:], done.said]))
+        hung = sum(done.status is None for done in some)
+        section.check(not hung, f"{how}: {hung} of {len(some)} gpurecs had to be killed because they did not end")
         statuses = sorted({str(done.status) for done in some})
         lines = sorted(len(done.printed) for done in some)
         section.say(f"gpurec ended with {', '.join(statuses)}; the programs printed {lines[0]} to {lines[-1]} lines.")
