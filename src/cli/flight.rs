@@ -1,4 +1,4 @@
-//! The options of the flight recorder. In: words. Out: its configuration.
+//! The options of the flight recorder. In: the words of the command line. Out: its configuration.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use gpurec_analysis::Usage;
 
 #[derive(Args)]
 pub struct FlightOptions {
-    /// Flight recorder: keep only the most recent part, of that length (60s, 5m) or that size when compressed (500MB)
+    /// Flight recorder: keep only the most recent part, as a duration (60s, 5m) or a compressed size (500MB)
     #[arg(long, value_name = "DURATION|SIZE", value_parser = last)]
     last: Option<Last>,
     /// Where that part is kept: in a folder beside the trace, or in memory
     #[arg(long, value_name = "WHERE", value_enum, requires = "last")]
     last_in: Option<Where>,
-    /// Write that part out on error (a call failed), xid, hang=SECS (a call is open that long, or nothing was launched
-    /// for so long), exit (with an error or by a signal), signal (SIGUSR1); the end of the recording always does
+    /// Write that part out on error (a call failed), xid, hang=SECS (a call open or no launch for SECS seconds), exit
+    /// (with an error or by a signal), signal (SIGUSR1); it is always written at the end of the recording
     #[arg(long, value_name = "EVENT,…", requires = "last")]
     dump_on: Option<String>,
-    /// Delete the oldest dumps beyond that size [default: 5GB]
+    /// Delete the oldest dumps when all together exceed this size [default: 5GB]
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "last")]
     keep: Option<u64>,
 }
@@ -73,7 +73,7 @@ fn events(list: &str) -> Result<Events, String> {
             None if event == "exit" => on.exit = true,
             None if event == "signal" => on.signal = true,
             None if event == "hang" => {
-                return Err("--dump-on hang: say after how many seconds, as in hang=30".to_owned());
+                return Err("--dump-on hang: give the number of seconds, as in hang=30".to_owned());
             }
             Some(("hang", seconds)) => {
                 let after = span(seconds).map_err(|error| format!("--dump-on {event}: {error}"))?;

@@ -36,7 +36,7 @@ Examples:
   sudo gpurec --live -- ./train                a readable line a call, as it happens
   sudo gpurec --interval 5 --pid 1234          what is held, launched, copied, every 5 s
   sudo gpurec -o run.jsonl.zst -- ./train      a compressed trace
-  sudo gpurec --all --last 60s --dump-on exit  the last minute of what crashed
+  sudo gpurec --all --last 60s --dump-on exit  the last minute before a crash
   sudo gpurec demo                             try it without a GPU
   gpurec summary                               the figures of the newest trace
   gpurec report leaks run.jsonl.zst            one report on a trace
@@ -103,12 +103,12 @@ enum Command {
 
 const DUMP: &str = "\
 Examples:
-  sudo gpurec dump        of the flight recorder that runs: sudo gpurec --all --last 60s
-  sudo gpurec dump 1234   of one of several, by its PID";
+  sudo gpurec dump        the running recorder: sudo gpurec --all --last 60s
+  sudo gpurec dump 1234   one of several, by its PID";
 
 #[derive(Args)]
 struct DumpArgs {
-    /// The PID of the recorder [default: the one that runs]
+    /// The PID of the recorder [default: the only one that runs]
     #[arg(value_parser = id)]
     pid: Option<u32>,
 }
@@ -152,7 +152,7 @@ impl Task {
     pub fn needs_no_rights(&self) -> bool {
         match self {
             Task::Record(_) | Task::Demo { .. } | Task::KernelProbes { .. } | Task::Doctor => false,
-            // The recorder answers root, whichever user called sudo.
+            // Root may ask every recorder, also one that another user started.
             Task::Dump { .. } => false,
             // This reads another process's libraries.
             Task::Probes { pid, .. } => pid.is_none(),

@@ -107,14 +107,14 @@ pub struct Options {
     interval: Option<Duration>,
     #[command(flatten)]
     flight: flight::FlightOptions,
-    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; with a port alone only to this machine. Writes no trace
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics; a port alone serves only this machine. Writes no trace
     /// unless -o is given
     #[arg(long, value_name = "ADDR:PORT", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
-    /// Metrics of the N most launched kernels of each process too
+    /// Also count the launches of the N most launched kernels of each process
     #[arg(long, value_name = "N", value_parser = kernels)]
     metrics_kernels: Option<u16>,
-    /// Send the same metrics to a receiver of OTLP/HTTP, every 10 s and at the end
+    /// Send the same metrics to an OTLP/HTTP receiver every 10 s and at the end
     #[arg(long, value_name = "URL", value_parser = metrics::Endpoint::parse)]
     otlp: Option<metrics::Endpoint>,
     /// Size of the ring buffers together [default: 16 for each CPU, at least 128, at most 512]

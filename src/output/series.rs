@@ -1,10 +1,10 @@
-//! A series of traces with one name, of which each is written at once and whole: the dumps of the flight recorder. In: the
-//! name that -o gives, or the default; events. Out: `NAME-N-EVENT.jsonl`, each under another name until it is whole; the
-//! oldest are deleted beyond a limit. And a folder `NAME.segments` beside them for what is not written out yet.
+//! A series of traces with one name: the dumps of the flight recorder. In: the name that -o gives, or the default;
+//! events. Out: `NAME-N-EVENT.jsonl`, each under a temporary name until it is whole; the oldest are deleted beyond a
+//! limit. Also a folder `NAME.segments` beside them for what is not written out yet.
 //!
-//! The folder is locked as long as it is open: a second recording of that name is refused. Nothing here follows a
-//! symbolic link of another user. Call `Series::open` with the rights of the user who named the path; afterwards it keeps
-//! to that folder.
+//! The folder is locked while it is open, so a second recording of that name is refused. Nothing here follows a
+//! symbolic link of another user. Call `Series::open` with the rights of the user who named the path; all later calls
+//! stay within the folder that it opened.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -46,7 +46,7 @@ struct Name {
     extension: OsString,
 }
 
-/// A trace that is being written, besides its output.
+/// A trace that is being written, without its output.
 pub struct Part {
     pub number: u64,
     file: Option<File>,
@@ -112,7 +112,7 @@ impl Series {
         Ok(series)
     }
 
-    /// Removes what a recording of this name left that was killed, and counts on from its dumps.
+    /// Removes what a killed recording of this name left, and continues the numbers of its dumps.
     fn tidy(&mut self) -> nix::Result<()> {
         for file in names(&self.segments)? {
             unlinkat(&self.segments, file.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
@@ -144,7 +144,7 @@ impl Series {
         Ok((Part { number, file, name }, output))
     }
 
-    /// The trace is whole: only now it gets its name.
+    /// Gives a whole trace its final name.
     pub fn finish(&self, whole: Part, output: Output) -> io::Result<PathBuf> {
         let Part { file, name, .. } = whole;
         let temporary = part(&name);
@@ -152,7 +152,7 @@ impl Series {
         let named = written.and_then(|()| {
             let flags = RenameFlags::RENAME_NOREPLACE;
             match renameat2(&*self.folder, temporary.as_os_str(), &*self.folder, name.as_os_str(), flags) {
-                // A file system without this flag.
+                // The file system does not support this flag.
                 Err(Errno::EINVAL) => nix::fcntl::renameat(
                     &*self.folder,
                     temporary.as_os_str(),
@@ -168,19 +168,19 @@ impl Series {
             return Err(error);
         }
         if self.is_default {
-            // A trace without the link is a trace.
+            // The trace is usable without the link.
             let _ = link_latest(&self.folder, &name.to_string_lossy());
         }
         Ok(self.shown.join(&name))
     }
 
-    /// The trace cannot be written.
+    /// Removes a trace that could not be written.
     pub fn abandon(&self, part_of: Part) {
         let _ = unlinkat(&*self.folder, part(&part_of.name).as_os_str(), UnlinkatFlags::NoRemoveDir);
     }
 
-    /// Deletes the oldest traces of the series until the others take no more than `most` bytes. The newest stays. Returns
-    /// how many it deleted.
+    /// Deletes the oldest traces of the series until the others take no more than `most` bytes. The newest stays.
+    /// Returns the number of deleted traces.
     pub fn keep(&self, most: u64) -> io::Result<u64> {
         let mut all = Vec::new();
         for file in names(&*self.folder)? {
@@ -204,7 +204,7 @@ impl Series {
 
 impl Drop for Series {
     fn drop(&mut self) {
-        // What cannot be removed is removed by the next recording of this name.
+        // The next recording of this name removes what this one cannot.
         for file in names(&self.segments).unwrap_or_default() {
             let _ = unlinkat(&self.segments, file.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
@@ -319,7 +319,7 @@ mod tests {
         std::fs::write(folder.join("run-9-end.jsonl.part"), "left").unwrap();
         std::fs::write(folder.join("run-5-end.jsonl"), "whole").unwrap();
         let mut next = Series::open(Some(&path), SystemTime::now()).unwrap();
-        assert_eq!(next.begin("end").unwrap().0.number, 6, "after those of a recording before");
+        assert_eq!(next.begin("end").unwrap().0.number, 6, "it continues the earlier numbers");
         assert_eq!(std::fs::read(folder.join("run-1-error.jsonl")).unwrap(), b"one\n");
         assert!(!folder.join("run-9-end.jsonl.part").exists());
         std::mem::drop(next);

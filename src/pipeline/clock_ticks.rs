@@ -9,7 +9,7 @@ pub struct ClockTicks {
 }
 
 impl ClockTicks {
-    /// True: a line is due, and is written now.
+    /// True: a line is due. The caller writes it now.
     pub fn is_due(&mut self, now: u64) -> bool {
         let is_due = self.last.is_none_or(|last| now.saturating_sub(last) >= EVERY_NS);
         if is_due {
@@ -18,7 +18,7 @@ impl ClockTicks {
         is_due
     }
 
-    /// The next look is due.
+    /// Makes a line due at the next call.
     pub fn restart(&mut self) {
         self.last = None;
     }
@@ -35,7 +35,7 @@ mod tests {
         let mut ticks = ClockTicks::default();
         let due = (0..350u64).filter(|tenth| ticks.is_due(5 * S + tenth * S / 10)).collect::<Vec<_>>();
         assert_eq!(due, [0, 100, 200, 300]);
-        // The worker was held up for half a minute.
+        // The worker was delayed for half a minute.
         let late = 5 * S + 72 * S;
         assert!(ticks.is_due(late) && !ticks.is_due(late + 9 * S) && ticks.is_due(late + 10 * S));
     }

@@ -21,7 +21,7 @@ use gpurec_trace::{GpuAccount, GpuReason, GpuSource};
 
 /// The most staged records. Beyond them the rings are left alone, which have room of their own.
 const MOST_STAGED: usize = 1 << 17;
-/// Records that are read of one ring before the others have their turn, and are written: while they are in the cache.
+/// The most records read from one ring before the next ring's turn: few, so that they are written while in the cache.
 const PART: usize = 2 << 10;
 /// Bytes of the kernels' names of one process.
 const NAMES: usize = 4 << 20;
@@ -187,7 +187,7 @@ impl Gpu {
 
     /// Writes what was read up to a time at which the hooks' records are complete.
     pub fn release(&mut self, complete_to: u64, lines: &mut Lines) {
-        // Writing a line does not need it.
+        // Taken out while lines are written, which does not need it.
         let mut join = std::mem::take(&mut lines.gpu);
         while self.staged.front().is_some_and(|staged| staged.at < complete_to)
             && let Some(Staged { at, pid, since, name, activity }) = self.staged.pop_front()
@@ -205,11 +205,11 @@ impl Gpu {
         }
         lines.gpu = join;
         if self.staged.is_empty() {
-            // It begins at its front again, which is in the cache.
+            // An empty queue starts again at the front of its buffer, which is in the cache.
             self.staged.clear();
         }
         lines.gpu_expire(monotonic_ns(), false, GpuSource::Lane);
-        // At once: ends of programs are forgotten.
+        // Now, because the join later forgets the ends of programs.
         while let Some(one) = self.ended.get_mut(self.settled).filter(|one| one.since < complete_to) {
             one.program = Some(lines.gpu.program_at(one.pid, one.since));
             self.settled += 1;

@@ -14,9 +14,9 @@ use super::observer::DumpRequest;
 use crate::output::Output;
 use gpurec_trace::LineWriter;
 
-/// The most buffers in the queue to the writer: 32 MiB, which a disk that pauses for a moment fills before the rings do.
+/// The most buffers in the queue to the writer: 32 MiB, so that a short pause of the disk does not fill the rings.
 const WAITING: usize = 128;
-/// The most that are kept for reuse: few, so that their memory stays in the cache.
+/// The most buffers kept for reuse: few, so that their memory stays in the cache.
 const KEPT: usize = 16;
 
 enum Work {
@@ -29,7 +29,7 @@ enum Work {
 /// Where the lines go.
 pub trait Destination: Send {
     fn write(&mut self, lines: &[u8]) -> io::Result<()>;
-    /// Once a second or more often. Afterwards everything written so far can be read.
+    /// Called once a second or more often. Afterwards everything written so far can be read.
     fn flush(&mut self) -> io::Result<()>;
     /// The thread of an open call ended before the line with that event_id.
     fn died(&mut self, _before: u64, _call: u64) {}

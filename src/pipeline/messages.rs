@@ -56,7 +56,7 @@ pub enum MessageKind {
     Clock(Box<trace::Clock>),
     /// The state of a GPU.
     Device(Box<trace::Device>),
-    /// A dump of the flight recorder was asked for.
+    /// A request for a dump of the flight recorder.
     Dump(Cause),
     /// The machine was suspended.
     Slept(trace::Suspend),

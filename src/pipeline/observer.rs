@@ -1,4 +1,4 @@
-//! The observers of the lines while they are written: the rows of `--live`, and what the flight recorder waits for. The
+//! The observers of the lines while they are written: the rows of `--live`, and the events of the flight recorder. The
 //! recorder supplies them; the pipeline knows neither the screen nor dumps.
 
 use std::path::PathBuf;
@@ -16,22 +16,22 @@ pub trait Rows: Send {
 /// The events for which the flight recorder writes a dump. Times are nanoseconds since the start.
 pub trait Alarms: Send {
     fn line(&mut self, line: &Line);
-    /// A call failed that no recorded call encloses.
+    /// A call that no recorded call encloses has failed.
     fn failed(&mut self, end: &End);
-    /// Several times a second, with the calls of libraries that have not returned.
+    /// Called several times a second, with the library calls that have not returned.
     fn look(&mut self, now_ns: u64, open: &mut dyn Iterator<Item = InFlight>);
-    /// A dump that is due, and the number of events since the last that get none.
+    /// A dump that is due, and the number of events since the last dump that get none of their own.
     fn due(&mut self, now_ns: u64) -> Option<(Cause, u64)>;
 }
 
-/// Gets the path of a dump, or why there is none.
+/// Receives the path of a dump, or the reason why there is none.
 pub type Reply = Box<dyn FnOnce(Result<PathBuf, String>) + Send>;
 
 /// Why a dump is written.
 pub struct Cause {
     /// The word in its name.
     pub event: &'static str,
-    /// A sentence without a subject of its own: "cuMemAlloc_v2 failed (...)".
+    /// A clause that can follow "because": "cuMemAlloc_v2 failed with ...".
     pub because: String,
     pub reply: Option<Reply>,
 }

@@ -22,7 +22,7 @@ struct Stop {
 }
 
 impl Stops {
-    /// Adds a stop and returns its time. A process that was stopped for two reasons at once was stopped once.
+    /// Adds a stop and returns the time that it adds. Two stops at the same time, for two reasons, count once.
     pub fn add(&mut self, pid: u32, from: u64, to: u64) -> u64 {
         let stops = self.of.entry(pid).or_default();
         let from = stops.back().map_or(from, |last| from.max(last.to));

@@ -85,7 +85,7 @@ pub struct Worker {
     messages: Receiver<Message>,
     waiting: VecDeque<Message>,
     coming: Coming,
-    /// Dumps that were asked for, and the times up to which they have all records.
+    /// Requested dumps, and the time up to which each must have all records.
     asked: VecDeque<(u64, Cause)>,
     loss: LossCounters,
     lost_before: LostTotal,
@@ -109,7 +109,7 @@ pub struct Worker {
     /// `clock` lines are written, even if no rank is known.
     pub writes_clocks: bool,
     clock_ticks: ClockTicks,
-    /// With --gpu, too.
+    /// Samples of NVML: with --gpu, --metrics or --otlp.
     pub devices: Option<Receiver<Sample>>,
     sleeps: Sleeps,
     /// The rings were left unread at the end.
@@ -174,7 +174,7 @@ impl Worker {
 
     pub fn run(mut self, header: Header) -> Outcome {
         go_first();
-        // The first of them is from before the recording.
+        // The first sample is from before the recording.
         self.receive_samples();
         self.look_at_clocks();
         self.lines.line(0, Body::Header(Box::new(header)));
@@ -319,7 +319,7 @@ impl Worker {
         }
     }
 
-    /// Writes the dumps that were asked for up to `to`, and one for an event.
+    /// Writes the dumps that were requested up to `to`, and the dump for an event if one is due.
     fn dump_what_is_due(&mut self, to: u64) {
         while self.asked.front().is_some_and(|(at, _)| *at <= to) {
             self.asked.pop_front().into_iter().for_each(|(_, cause)| self.dump(cause, 0));
@@ -372,7 +372,8 @@ impl Worker {
         }
     }
 
-    /// The last sample comes when nothing is recorded any more, and does not make the recording longer.
+    /// The last sample is taken after the recording's end; it gets the time of the end, so that the trace becomes no
+    /// longer.
     fn receive_samples(&mut self) {
         let end = Some(self.state.cut.load(Ordering::SeqCst)).filter(|cut| *cut != 0);
         for (ts, device) in self.devices.iter().flat_map(Receiver::try_iter) {
@@ -502,7 +503,7 @@ impl Worker {
             dump: None,
             summary: figures.to_json(),
         };
-        // A dump has an end of its own.
+        // Each dump has its own end line.
         if self.lines.alarms.is_none() {
             self.lines.line(0, Body::Finish(Box::new(finish)));
         }
@@ -510,7 +511,7 @@ impl Worker {
         Outcome { figures, failed: self.lines.failed.take() }
     }
 
-    /// The dumps that were asked for, and that of the end.
+    /// Writes the requested dumps, and the dump of the recording's end.
     fn last_dumps(&mut self) {
         if self.lines.alarms.is_some() {
             self.dump_what_is_due(u64::MAX);

@@ -1,5 +1,5 @@
-//! The container and the pod of a process, from the name of its cgroup. In: the text of /proc/PID/cgroup. Out: ids. Pure.
-//! Not here: names of pods, which no cgroup has.
+//! The container and the pod of a process, from the name of its cgroup. In: the text of /proc/PID/cgroup. Out: ids.
+//! Pure. Not here: names of pods, which no cgroup contains.
 
 /// What the name of a cgroup shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

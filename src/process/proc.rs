@@ -170,7 +170,7 @@ pub fn about(pid: Pid) -> io::Result<Found> {
 /// The most bytes read of a list of cgroups.
 const MOST_CGROUP: u64 = 64 << 10;
 
-/// The cgroup of a process. Linux reads it from no memory of the process, as the name.
+/// The cgroup of a process. Like the name, it is Linux's own data: reading it needs no memory of the process.
 pub fn cgroup(pid: Pid) -> Option<String> {
     let text = read_some(&format!("/proc/{pid}/cgroup"), MOST_CGROUP).ok()?;
     cgroup::path(&String::from_utf8_lossy(&text))

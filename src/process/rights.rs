@@ -78,7 +78,7 @@ pub struct Recording {
     pub kernel: bool,
     /// Hooks functions one by one.
     pub single_uprobes: bool,
-    /// Makes files while it records. Root may do so in other users' folders; a caller may not.
+    /// Makes files while it records. If the caller is root, other users' folders are allowed too.
     pub makes_files: bool,
 }
 
@@ -132,7 +132,8 @@ pub fn keep_what_reading_needs(user: &Identity) -> io::Result<()> {
     give_up(user, caps::permitted()?.and(needed))
 }
 
-/// The process that asks NVML becomes the caller without any capability, also for programs that it executes.
+/// For the process that queries NVML: it becomes the caller without any capability, and so do programs that it
+/// executes.
 pub fn keep_nothing(user: &Identity) -> io::Result<()> {
     give_up(user, Set::NONE)
 }

@@ -246,7 +246,7 @@ impl DumpSignal {
         Ok(DumpSignal(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// The PID of the process that sent it, if it has come. Several that come at once are one.
+    /// The PID of the sender, if the signal has arrived. Signals that arrive together count as one.
     pub fn take(&mut self) -> Option<u32> {
         self.0.read_signal().ok().flatten().map(|info| info.ssi_pid)
     }

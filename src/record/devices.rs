@@ -14,10 +14,10 @@ use crate::probe::Base;
 use crate::process::identity::Identity;
 use crate::process::proc::{Env, pidfd_open};
 
-/// How long the start waits for what the devices hold before any process is recorded. NVML has had the time in which
-/// the BPF programs were loaded, too.
+/// How long the start waits for the first sample, which shows the devices before any process is recorded. NVML starts
+/// earlier, and has also had the time in which the BPF programs were loaded.
 const BASELINE: Duration = Duration::from_secs(1);
-/// Samples that the worker has not taken. If it has no room for more, there is one less.
+/// The most samples that wait for the worker. Further ones are dropped.
 const MOST: usize = 256;
 
 /// Call this before any thread is started.
@@ -38,7 +38,7 @@ pub fn start(config: &Config, user: &Identity, env: &Env) -> Option<Nvml> {
 pub fn baseline(config: &Config, nvml: Option<&mut Nvml>, base: &Base) {
     let Some(nvml) = nvml else { return };
     if matches!(config.target, Target::All) {
-        // If this fails, NVML's ioctls are among those of --kernel.
+        // If this fails, --kernel records NVML's ioctls too.
         let _ = leave_out(nvml.pid(), base);
     }
     nvml.wait(BASELINE);
@@ -51,7 +51,7 @@ pub fn serve(nvml: Nvml) -> Option<(Sampling, Receiver<Sample>)> {
     Some((sampling, from))
 }
 
-/// A thread that has a state which says that it is not recorded keeps it.
+/// Gives the main thread of a process a state that excludes it from recording. BPF does not replace an existing state.
 fn leave_out(pid: u32, base: &Base) -> Result<()> {
     let threads = base.map("threads")?;
     let state = vec![0; threads.value_size() as usize];

@@ -1,4 +1,4 @@
-//! The flight recorder in a recording: what asks it for dumps, and where the lines go. In: the configuration. Out: a
+//! The flight recorder in a recording: requests for dumps, and where the lines go. In: the configuration. Out: a
 //! destination for the lines, causes of dumps, the path of the last dump.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,7 +17,7 @@ use crate::serve::flight::{self, Ear, Flight, GAP, LastDump, Triggers};
 use crate::ui;
 use gpurec_analysis::Usage;
 
-/// Who asks for dumps while the recording runs: `gpurec dump`, and SIGUSR1.
+/// The sources of requests for dumps while the recording runs: `gpurec dump`, and SIGUSR1.
 pub struct Dumps {
     config: flight::Config,
     ear: Option<Ear>,
@@ -34,7 +34,7 @@ impl Dumps {
         Ok(Some(Dumps { config: flight, ear: None, signal, last: LastDump::default() }))
     }
 
-    /// Lets `gpurec dump` ask. Call this after the last fork: a child would keep the socket open.
+    /// Opens the socket for `gpurec dump`. Call this after the last fork: a child would keep the socket open.
     pub fn listen(&mut self, user: &Identity, quiet: bool) {
         match Ear::listen(user.uid) {
             Ok(ear) => self.ear = Some(ear),
@@ -58,7 +58,7 @@ impl Dumps {
         self.ear.iter().filter_map(Ear::fd).chain(self.signal.iter().map(AsFd::as_fd))
     }
 
-    /// What was asked for since the last call.
+    /// The requests since the last call.
     pub fn asked(&mut self) -> Vec<Cause> {
         let mut causes: Vec<Cause> = self.ear.iter_mut().filter_map(Ear::take).collect();
         if let Some(pid) = self.signal.as_mut().and_then(DumpSignal::take) {
@@ -70,7 +70,7 @@ impl Dumps {
     /// Starts the thread that writes dumps. Its result is where the lines go.
     pub fn start(&self, series: Series, voice: Voice, quiet: bool) -> Result<(Flight, Box<dyn Alarms>)> {
         let say = move |text: String| {
-            // A full queue has more to say than this.
+            // If the screen's queue is full, the message is dropped.
             let _ = voice.say(ui::clean_lines(&format!("gpurec: {text}\n")), 0);
         };
         let flight = Flight::start(&self.config, series, Box::new(say), quiet, self.last.clone());

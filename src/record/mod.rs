@@ -56,7 +56,7 @@ pub struct Config {
     pub stacks: Option<Stacks>,
     /// What is recorded of the GPU's work.
     pub gpu: Option<gpu::Choice>,
-    /// The demo's: the folder of the stand-in for NVML.
+    /// Only in the demo: the folder of the stand-in for NVML.
     pub nvml: Option<PathBuf>,
     /// Tests only: stacks without native frames beyond the caller have this unset.
     pub native_frames: bool,

@@ -44,7 +44,7 @@ impl Place {
     pub fn series(&self, user: &Identity) -> Result<Series> {
         if self.descriptor().is_some() {
             bail!(Usage(
-                "--last writes each dump into a file of its own: give -o the name of a file, which the names of the dumps are made of"
+                "--last writes each dump into a file of its own: give -o the name of a file; gpurec makes the names of the dumps from it"
                     .to_owned()
             ));
         }

@@ -144,7 +144,7 @@ pub fn run(config: &Config) -> Result<u8> {
     let (messages, receiver) = unbounded();
     if let Some(choice) = &config.kernel {
         let hooked = probes.hook_kernel(choice, &mut |probes| send_names(&messages, probes));
-        // Metrics are served without Xids too.
+        // Metrics are served even if Xids cannot be hooked.
         hooked.or_else(|error| if choice.xids_only { Ok(()) } else { Err(error) })?;
     }
     dumps.as_ref().map(|dumps| dumps.check(&probes)).transpose()?;
@@ -159,7 +159,7 @@ pub fn run(config: &Config) -> Result<u8> {
     probes.follow_processes()?;
     let gated = launch.as_ref().map(launch::start).transpose()?;
     let recording = rights::Recording {
-        // The tracepoint of Xids needs no more than other hooks.
+        // The tracepoint of Xids needs no more rights than other hooks.
         kernel: config.kernel.as_ref().is_some_and(|choice| !choice.xids_only),
         single_uprobes: probes.backend.is_single(),
         makes_files: series.is_some(),

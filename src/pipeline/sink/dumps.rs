@@ -1,5 +1,6 @@
-//! The flight recorder's part in the lines. In: requests, calls that failed or died. Out: both to where the lines go,
-//! each in its place among them.
+//! The flight recorder's part of the sink. In: requests for dumps; calls that failed, or whose threads ended. Out:
+//! requests and ended threads, passed to the destination of the lines in their place among the lines; failures, to the
+//! alarms.
 
 use super::{Lines, NO_LINE};
 use crate::pipeline::observer::DumpRequest;
@@ -7,22 +8,22 @@ use crate::pipeline::pair::Open;
 use gpurec_trace::End;
 
 impl Lines {
-    /// Writes a dump of the lines so far.
+    /// Requests a dump of the lines so far.
     pub fn dump(&mut self, request: DumpRequest) {
         if let (Some(writer), None) = (&mut self.writer, &self.failed) {
             self.failed = writer.drained().and_then(|handoff| handoff.dump(request)).err();
         }
     }
 
-    /// A call ended that `depth` calls enclose.
+    /// Reports a failed call that no recorded call encloses. `depth`: the number of calls around it.
     pub(super) fn failed(&mut self, depth: u32, end: &End) {
         if let Some(alarms) = self.alarms.as_mut().filter(|_| depth == 0 && end.error.is_some()) {
             alarms.failed(end);
         }
     }
 
-    /// A recording that may take weeks keeps no list of calls whose threads ended: the flight recorder does, for as long
-    /// as it has their lines.
+    /// Passes on a call whose thread ended. A list of them, as for a whole trace, would grow for weeks; the flight
+    /// recorder keeps each only as long as its lines.
     pub(super) fn died_unlisted(&mut self, call: &Open) {
         if let (Some(writer), None) = (&mut self.writer, &self.failed) {
             let before = self.written_ids;
@@ -30,7 +31,7 @@ impl Lines {
         }
     }
 
-    /// Lets the flight recorder look at the calls of libraries that are open.
+    /// Shows the open library calls to the flight recorder.
     pub fn look_for_hangs<'a>(&mut self, open: impl Iterator<Item = &'a Open>, now: u64) {
         let Some(mut alarms) = self.alarms.take() else { return };
         let is_call = |call: &&Open| {

@@ -10,7 +10,7 @@ use crate::serve::metrics;
 use crate::ui;
 
 impl Session<'_> {
-    /// Starts the threads that serve metrics.
+    /// Starts the threads, and prints the address.
     pub(super) fn serve(&mut self, open: metrics::Open, start: &Reading) -> Result<Option<metrics::Serving>> {
         if !self.config.metrics.is_on() {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! One dump: a trace of a part of a recording. In: the state at a line, and the lines from there on. Out: the lines of a
-//! trace, from header to end, with event_ids of its own. Pure. Not here: where the lines are kept, and the file.
+//! One dump: a trace of a part of a recording. In: the state at a line, and the lines from there on. Out: the lines of
+//! a trace, from header to end, with new event_ids. Pure. Not here: where the lines are kept, and the file.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -31,7 +31,7 @@ pub struct Dumper<W: Write> {
     next: u64,
     /// The new event_ids of carried calls.
     carried: Map<u64, u64>,
-    /// From a line of the period on: what is added to an event_id.
+    /// The event_id of a line of the period, and what is added to it and to those that follow.
     shifts: Vec<(u64, i64)>,
     /// Lines of the period that are left out.
     left_out: HashSet<u64>,
@@ -55,7 +55,7 @@ struct Running {
     died_ns: Option<u64>,
 }
 
-/// What a dump has become.
+/// A dump that has been written.
 pub struct Written<W> {
     pub out: W,
     pub lines: u64,
@@ -67,7 +67,7 @@ pub struct Written<W> {
 const LISTED: usize = 16_384;
 
 impl<W: Write> Dumper<W> {
-    /// `state` is that before the first line that `line` gets.
+    /// `state` is the state before the first line that `text` takes.
     pub fn new(state: State, from_ns: u64, out: W) -> Dumper<W> {
         Dumper {
             state,
@@ -88,7 +88,7 @@ impl<W: Write> Dumper<W> {
         }
     }
 
-    /// A line of the recording, without its line feed.
+    /// Takes a line of the recording, without its line feed.
     pub fn text(&mut self, text: &[u8]) -> io::Result<()> {
         let Some(line) = read(text) else {
             return Err(io::Error::other("the flight recorder cannot read a line of its own"));
@@ -114,7 +114,7 @@ impl<W: Write> Dumper<W> {
         }
     }
 
-    /// Writes what is carried.
+    /// Writes the carried lines.
     fn begin(&mut self, first: u64) -> io::Result<()> {
         let state = std::mem::take(&mut self.state);
         self.from_ns = self.from_ns.max(state.last_ns);
@@ -133,12 +133,12 @@ impl<W: Write> Dumper<W> {
         Ok(())
     }
 
-    /// From this line on event_ids map to those from `next` on.
+    /// Maps this event_id to `next`, and those after it to the numbers after `next`.
     fn shift(&mut self, from: u64) {
         self.shifts.push((from, (self.next as i64).wrapping_sub(from as i64)));
     }
 
-    /// The new event_id of a line that the trace has.
+    /// The new event_id of a line that the dump contains.
     fn id(&self, old: u64) -> Option<u64> {
         if self.first.is_none_or(|first| old < first) {
             return self.carried.get(&old).copied();
@@ -153,7 +153,7 @@ impl<W: Write> Dumper<W> {
         let old = line.event_id;
         if let Body::Stack(stack) = &line.body {
             self.state.add(&line, text);
-            // It comes before the first line that refers to it, as carried ones do.
+            // A known stack is written before the first line that refers to it, like a carried one.
             if self.state.stack_line(stack.stack).is_some() {
                 self.leave_out(old);
                 return Ok(());
@@ -197,7 +197,7 @@ impl<W: Write> Dumper<W> {
         Ok(true)
     }
 
-    /// Renumbers what a line refers to. False: it means nothing without that.
+    /// Renumbers the lines that a line refers to. False: one of them is missing, and the line means nothing without it.
     fn resolve(&self, body: &mut Body) -> bool {
         let must = |id: &mut u64| self.id(*id).map(|new| *id = new).is_some();
         let may = |id: &mut Option<u64>| *id = id.and_then(|old| self.id(old));
@@ -216,7 +216,7 @@ impl<W: Write> Dumper<W> {
         true
     }
 
-    /// Writes a line, whose references are new ones already.
+    /// Writes a line whose references are already renumbered.
     fn write(&mut self, line: Line) -> io::Result<()> {
         match &line.body {
             Body::Begin(begin) if begin.no_return.is_none() => {
@@ -290,7 +290,7 @@ impl<W: Write> Dumper<W> {
         Ok(Written { out: self.out.into_inner()?, lines, from_ns, to_ns: ts_ns })
     }
 
-    /// The calls that have not ended, as many as the end line has room for, and the number of the others.
+    /// The calls that have not ended, up to the limit of the end line, and the number of the others.
     fn in_flight(&self, ts_ns: u64) -> (Vec<InFlight>, u64) {
         let mut ids: Vec<&u64> = self.open.keys().collect();
         ids.sort_unstable();

@@ -1,5 +1,6 @@
-//! The thread that keeps what dumps need of the time before the ring, and that writes dumps. In: segments. Out: traces;
-//! sentences for the user. An error here ends no recording: it is reported, and the next dump tries again.
+//! The thread that keeps what dumps need from the time before the ring, and that writes dumps. In: segments. Out:
+//! traces; messages to the user. An error here does not end the recording: gpurec reports it, and the next dump tries
+//! again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::pipeline::observer::{Cause, DumpRequest};
 use crate::ui;
 use gpurec_trace::Dump;
 
-/// Says a sentence to the user, while the recording runs.
+/// Prints a message to the user while the recording runs.
 pub type Say = Box<dyn Fn(String) + Send>;
 
 /// The path of the last dump of a recording.
@@ -26,17 +27,17 @@ pub type LastDump = Arc<Mutex<Option<PathBuf>>>;
 
 pub struct Keeper {
     series: Series,
-    /// Bytes of all dumps.
+    /// The most bytes of all dumps together.
     keep: u64,
     state: State,
     say: Say,
     quiet: bool,
     last: LastDump,
-    /// The disk was full, and the user knows.
+    /// A message has reported that the disk is full.
     is_full: bool,
 }
 
-/// Starts the thread. It ends when the sender is dropped; its result is that of the dump of the recording's end.
+/// Starts the thread. It ends when the sender is dropped; its result is that of the dump at the recording's end.
 pub fn start(
     series: Series,
     keep: u64,
@@ -61,7 +62,7 @@ impl Keeper {
                 Job::Full(error) => {
                     self.is_full = true;
                     (self.say)(format!(
-                        "the flight recorder cannot write its segments ({error}): it keeps up to 64 MB of them in memory, which may be less than --last says; free some space"
+                        "the flight recorder cannot write its segments ({error}): it keeps up to 64 MB of them in memory, which may be less than --last gives; free some space"
                     ));
                 }
                 Job::Dump { request, segments, from_ns } => {
@@ -76,7 +77,7 @@ impl Keeper {
         result
     }
 
-    /// Keeps what later dumps need of the segment.
+    /// Keeps what later dumps need from the segment.
     fn forget(&mut self, segment: &Segment) {
         let state = &mut self.state;
         let read = segment.each(|entry| {
@@ -142,7 +143,7 @@ impl Keeper {
         from_ns: u64,
     ) -> io::Result<Written<Output>> {
         let mut dumper = Dumper::new(self.state.clone(), from_ns, output);
-        // Each is dropped when it is read: it may no longer be in the ring.
+        // Each is dropped once it is read, which frees its space if it has left the ring.
         for segment in segments {
             segment.each(|entry| match entry {
                 Entry::Line(text) => dumper.text(text),
@@ -169,13 +170,13 @@ impl Keeper {
         ));
         match deleted {
             Ok(0) => {}
-            Ok(count) => (self.say)(format!("deleted the oldest dumps ({count}), for --keep")),
+            Ok(count) => (self.say)(format!("deleted the oldest dumps ({count}): --keep limits their size")),
             Err(error) => (self.say)(format!("cannot delete old dumps for --keep: {error}")),
         }
     }
 }
 
-/// The recorder and the recorded programs go first.
+/// Gives the thread a lower priority than the recorder and the recorded programs.
 fn give_way() {
     // SAFETY: plain integers; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };

@@ -1,4 +1,5 @@
-//! Lines of the recorder's own as they were written, to be written again. In: lines with their texts. Out: the lines.
+//! The recorder's own lines, kept as they were written, to be written again. In: lines with their texts. Out: the
+//! lines.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ impl Kept {
     }
 }
 
-/// A line of the recorder's own.
+/// Parses one of the recorder's own lines.
 pub fn read(text: &[u8]) -> Option<Line<'_>> {
     fast::line(text).or_else(|| parse::any_order(text).ok().map(|parsed| parsed.line))
 }

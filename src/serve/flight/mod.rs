@@ -1,5 +1,6 @@
-//! The flight recorder: the most recent part of a recording, and traces of it when something happens. In: the lines of
-//! the recording, as the writer has them; what to wait for. Out: dumps. Not here: what a line means.
+//! The flight recorder: it keeps the most recent part of a recording, and writes traces of it (dumps) when events
+//! occur. In: the lines of the recording, from the writer thread; the events to wait for. Out: dumps. Not here: what a
+//! line means.
 //!
 //! The writer thread puts lines into a ring of compressed segments (`ring`). A thread of its own (`keeper`) folds the
 //! segments that leave the ring into what later dumps need of them (`state`), and writes dumps (`dump`), so that neither
@@ -37,7 +38,7 @@ pub enum Last {
     Bytes(u64),
 }
 
-/// `--keep` if it is not given.
+/// The default of `--keep`.
 pub const KEEP: u64 = 5 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +46,11 @@ pub struct Config {
     pub last: Last,
     pub in_memory: bool,
     pub on: Events,
-    /// Bytes of all dumps.
+    /// The most bytes of all dumps together.
     pub keep: u64,
 }
 
-/// Where the lines of the recording go.
+/// The destination of the recording's lines.
 pub struct Flight {
     ring: Ring,
     keeper: JoinHandle<io::Result<()>>,
@@ -86,7 +87,7 @@ impl Destination for Flight {
         self.ring.dump(request);
     }
 
-    /// Waits for the dump of the end.
+    /// Waits for the dump at the end.
     fn finish(self: Box<Self>) -> io::Result<()> {
         let Flight { ring, keeper } = *self;
         drop(ring);

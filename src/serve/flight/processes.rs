@@ -1,4 +1,4 @@
-//! The lines that describe the processes which run. In: process lines, in order. Out: for each live process the lines
+//! The lines that describe the running processes. In: process lines, in order. Out: for each live process the lines
 //! that name it. A process that was forked has its parent's name, so its parent's lines stay with it. Pure; bounded.
 
 use std::collections::BTreeMap;
@@ -8,9 +8,9 @@ use super::kept::Kept;
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Body, Line, Process};
 
-/// The most live processes. There are more only if records of their ends were lost: the oldest are dropped.
+/// The most live processes. There are more only if records of process exits were lost: the older half is dropped.
 const MOST: usize = 65_536;
-/// How many parents back. A process that forks, and whose parent ends, over and over, may have no end of them.
+/// The most ancestors of a process. A chain of processes that each fork and exit would otherwise grow without limit.
 const DEEPEST: usize = 8;
 
 #[derive(Clone, Default)]
@@ -82,7 +82,7 @@ impl Processes {
     }
 }
 
-/// The process that a line ends, or makes another program: its memory and its calls are gone.
+/// The process that ends at a line, or runs another program from there on: its memory and its calls are gone.
 pub fn ended(body: &Body) -> Option<u32> {
     match body {
         Body::Process(Process::Exit(exit)) => Some(exit.pid),

@@ -17,17 +17,17 @@ use zstd::stream::{read::Decoder, write::Encoder};
 use super::Last;
 use crate::pipeline::observer::DumpRequest;
 
-/// Fast rather than small: it costs the recorder at every line.
+/// Fast rather than small: compression costs the recorder time for each line.
 const LEVEL: i32 = 1;
-/// A ring has about as many segments as this; each has so many bytes at most before compression.
+/// The approximate number of segments in a ring; the most bytes of one before compression; the shortest time of one.
 const SEGMENTS: u32 = 16;
 const LARGEST: u64 = 16 << 20;
 const SHORTEST: Duration = Duration::from_millis(500);
 
-/// Bounds of a ring of which only the duration is given.
+/// Limits of a ring for which only a duration is given.
 pub const MOST_ON_DISK: u64 = 4 << 30;
 pub const MOST_IN_MEMORY: u64 = 256 << 20;
-/// What is kept in memory of segments that the disk has no room for.
+/// The most bytes of segments that stay in memory because the disk has no room.
 const SPARE: u64 = 64 << 20;
 
 /// Lines that follow each other.
@@ -54,7 +54,7 @@ pub enum Entry<'a> {
 }
 
 pub enum Job {
-    /// It is no longer recent.
+    /// The segment is no longer recent.
     Forget(Arc<Segment>),
     Dump {
         request: DumpRequest,
@@ -87,7 +87,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// `folder`: where the segments are kept, and none else.
+    /// `folder`: for the segments, and for nothing else.
     pub fn new(last: Last, folder: Option<OwnedFd>, jobs: Sender<Job>) -> Ring {
         let most = match (last, &folder) {
             (Last::Bytes(bytes), _) => bytes,
@@ -219,7 +219,7 @@ impl Segment {
         })
     }
 
-    /// Passes its lines, and the deaths between them. `id_of` is the event_id of a line.
+    /// Passes its lines, and between them the calls whose threads ended.
     pub fn each(&self, mut take: impl FnMut(Entry) -> io::Result<()>) -> io::Result<()> {
         let mut lines = BufReader::with_capacity(256 << 10, Decoder::new(self.read()?)?);
         let mut text = Vec::new();
@@ -240,7 +240,7 @@ impl Segment {
     }
 }
 
-/// The event_id of a line of the recorder's own, which it begins with.
+/// The event_id with which one of the recorder's own lines begins.
 fn event_id(line: &[u8]) -> u64 {
     let digits = line
         .strip_prefix(b"{\"event_id\":")
@@ -276,7 +276,7 @@ mod tests {
         DumpRequest { cause, ts_ns: 3_000_000_000, reasons: Vec::new(), suppressed: 0 }
     }
 
-    /// The deaths (true) and the event_ids of lines.
+    /// Calls whose threads ended (true), and event_ids of lines (false).
     type Entries = Vec<(bool, u64)>;
 
     fn read<'a>(segments: impl Iterator<Item = &'a Arc<Segment>>) -> Entries {
@@ -294,7 +294,7 @@ mod tests {
         all
     }
 
-    /// What was forgotten, and what a dump has after it.
+    /// What was forgotten, what the dump after it has, and the dump's `from_ns`.
     fn jobs(jobs: &Receiver<Job>) -> (Entries, Entries, u64) {
         let (mut forgotten, mut dumped, mut from) = (Vec::new(), Vec::new(), 0);
         for job in jobs.try_iter() {

@@ -1,6 +1,6 @@
 //! What a dump must know of the time before its period: the state of a recording at one line. In: lines, in order. Out:
-//! the lines with which a trace of what follows begins. Pure. What programs make it remember is bounded; what exceeds a
-//! bound is counted.
+//! the lines with which a trace of what follows begins. Pure. What programs make it remember is bounded; calls,
+//! allocations and stacks beyond a bound are counted.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use gpurec_trace::bounds::{MOST_LIVE, MOST_OPEN, entry};
 use gpurec_trace::hash::Map;
 use gpurec_trace::{Body, Budget, CALL_STACKS, Device, Level, Line, Memory, Op, Process, Where};
 
-/// Bytes of the lines of libraries, and of stacks.
+/// The most bytes of the lines of libraries, and of stacks.
 const LIBRARIES: usize = 8 << 20;
 const STACKS: usize = 64 << 20;
 /// The most functions given up by `--budget`, devices, processes with memory, and names of functions and spaces.
@@ -50,7 +50,7 @@ struct Holding {
 pub struct State {
     header: Option<Kept>,
     processes: Processes,
-    /// By path and build id; and how much they take together.
+    /// By path and build id; and the bytes of all together.
     libraries: Map<(String, Option<String>), Kept>,
     library_bytes: usize,
     devices: BTreeMap<u32, (u64, u64, Device)>,
@@ -63,8 +63,9 @@ pub struct State {
     memory: Map<u32, Holding>,
     live: usize,
     words: Map<Arc<str>, ()>,
-    /// The stacks of each process, and the processes that have ended: theirs go first where there is no room. A later
-    /// process with the same PID may have the same stacks, of which the recorder writes no second line.
+    /// The stacks of each process, and the processes that have ended, whose stacks are dropped first when there is no
+    /// room. They stay until then: a later process with the same PID may have the same stacks, and the recorder writes
+    /// no second line of a stack.
     stacks: Map<u32, Vec<u64>>,
     ended: VecDeque<u32>,
     by_number: Map<u64, Kept>,
@@ -72,7 +73,7 @@ pub struct State {
     /// The time of the last line, and the event_id of the next.
     pub last_ns: u64,
     pub next_id: u64,
-    /// Records lost so far, if memory may have been freed or allocated unseen.
+    /// Records lost so far, except stacks: memory may have been allocated or freed unseen.
     pub lost: u64,
     /// Calls and allocations that found no room.
     pub unfollowed: u64,
@@ -195,7 +196,7 @@ impl State {
         self.live -= held;
     }
 
-    /// False: no process has ended whose stacks are kept.
+    /// Drops the stacks of the process that ended first. False: no process with stacks has ended.
     fn forget_stacks(&mut self) -> bool {
         let Some(pid) = self.ended.pop_front() else { return false };
         for number in self.stacks.remove(&pid).unwrap_or_default() {
@@ -267,8 +268,8 @@ impl State {
         }
     }
 
-    /// Passes the lines with which a trace of what follows begins, in their order, with their first event_ids. None of
-    /// them refers to a stack that `stack_line` does not have.
+    /// Passes the lines with which a trace of what follows begins, in their order, with their original event_ids. A
+    /// call, unlike an allocation, may refer to a stack that `stack_line` does not have.
     pub fn carry<E>(&self, mut take: impl FnMut(Line) -> Result<(), E>) -> Result<(), E> {
         let mut all: BTreeMap<u64, Carried> = BTreeMap::new();
         all.extend(self.header.iter().map(|line| (line.id, Carried::Line(line.clone()))));

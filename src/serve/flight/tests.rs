@@ -1,7 +1,7 @@
 //! Dumps of random recordings, cut at random places: each is a whole trace of its part.
 //!
-//! In: a seed. Out: a recording of several processes with nested calls, memory, stacks, work on the GPU, deaths; dumps of
-//! it, compared with what the whole recording says.
+//! In: a seed. Out: a recording of several processes with nested calls, memory, stacks, work on the GPU, process exits;
+//! dumps of it, compared with the whole recording.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// A recording as lines of text, and the calls that died before a line.
+/// A recording as lines of text, and the calls whose threads ended, each before the line with that event_id.
 #[derive(Default)]
 struct Recording {
     lines: Vec<Vec<u8>>,
@@ -45,7 +45,7 @@ struct Maker {
     live: BTreeMap<(u32, u64), u64>,
     pids: Vec<u32>,
     next_pid: u32,
-    /// The number of stacks, and that of the process of each.
+    /// The process of each stack, by the stack's number.
     stacks: Vec<u32>,
     submitted: Vec<(u32, u64)>,
 }

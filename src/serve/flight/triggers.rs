@@ -1,6 +1,6 @@
-//! The events of `--dump-on`. In: the lines of a recording, failed calls, calls that are open, the time. Out: when a dump
-//! is due, and why. At most one comes in `GAP`: the first event after a dump waits for it, further ones are counted.
-//! Pure. Not here: signals and `gpurec dump`, which ask for dumps themselves.
+//! The events of `--dump-on`. In: the lines of a recording, failed calls, calls that are open, the time. Out: when a
+//! dump is due, and why. There is at most one dump in each `GAP`: the first event in it waits for its end, further ones
+//! are only counted. Pure. Not here: signals and `gpurec dump`, which request dumps themselves.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct Triggers {
     waiting: Option<Cause>,
     /// Events since the last dump that get none of their own.
     suppressed: u64,
-    /// Processes that made calls, with the time of the last launch, if it was not reported as the last.
+    /// Processes that made calls, with the time of the last launch; none once a pause after it was reported.
     launched: Map<u32, Option<u64>>,
     /// Launching functions that `--budget` does not record: launches may go unseen.
     unseen: HashSet<String>,
@@ -79,7 +79,7 @@ impl Triggers {
         }
     }
 
-    /// Processes that no longer launch.
+    /// Reports the processes that no longer launch.
     fn idle(&mut self, now_ns: u64, most_ns: u64) {
         if !self.unseen.is_empty() {
             return;
@@ -102,7 +102,7 @@ impl Triggers {
 impl Alarms for Triggers {
     fn line(&mut self, line: &Line) {
         match &line.body {
-            Body::Begin(begin) => {
+            Body::Begin(begin) if self.on.exit || self.on.hang.is_some() => {
                 if let Some(last) = entry(&mut self.launched, begin.pid, MOST)
                     && begin.launch.is_some()
                 {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn one_dump_in_a_gap_and_the_first_event_waits_for_it() {
+    fn a_gap_has_one_dump_and_the_first_event_waits_for_its_end() {
         let mut triggers = all();
         for pid in 1..5 {
             line(&mut triggers, 0, begin(pid, false));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_hangs_and_a_process_that_launches_no_more() {
+    fn a_call_that_does_not_return_and_a_process_that_launches_no_more() {
         let mut triggers = all();
         let call = |begin, seconds| InFlight {
             pid: 3,

@@ -21,7 +21,7 @@ pub struct Family {
     /// Without `_total`.
     pub name: &'static str,
     pub kind: Kind,
-    /// As OpenMetrics and OTLP have it; empty for a number of things.
+    /// In OpenMetrics and in OTLP. A plain count has `NONE`.
     pub unit: (&'static str, &'static str),
     pub help: &'static str,
 }
@@ -59,7 +59,7 @@ macro_rules! families {
 }
 
 families! {
-    CALLS Counter "gpurec_calls" NONE, "Calls of CUDA functions, those inside other calls too.";
+    CALLS Counter "gpurec_calls" NONE, "Calls of CUDA functions, including calls inside other calls.";
     LAUNCHES Counter "gpurec_launches" NONE, "Kernel launches that succeeded, each once.";
     GRAPHS Counter "gpurec_graph_launches" NONE, "Graph launches that succeeded, each once.";
     KERNELS Counter "gpurec_kernel_launches" NONE, "Launches of the most launched kernels (--metrics-kernels).";
@@ -70,11 +70,11 @@ families! {
     SYNC Counter "gpurec_sync_seconds" SECONDS, "Time in calls that wait for the GPU.";
     DURATIONS Histogram "gpurec_call_duration_seconds" SECONDS, "Duration of outermost calls.";
     UNOBSERVED Counter "gpurec_unobserved_seconds" SECONDS, "Time in which calls of a role were not all recorded.";
-    OVERHEAD Counter "gpurec_overhead_seconds" SECONDS, "What recording took of the time of processes.";
+    OVERHEAD Counter "gpurec_overhead_seconds" SECONDS, "Time that recording took from processes.";
     BUSY Counter "gpurec_gpu_busy_seconds" SECONDS, "Time in which work ran on the GPU (--gpu).";
     XIDS Counter "gpurec_xid" NONE, "Errors that the driver reported.";
     LOST Counter "gpurec_events_lost" NONE, "Records that were lost.";
-    DROPPED Counter "gpurec_otlp_dropped" NONE, "Exports of --otlp that were given up.";
+    DROPPED Counter "gpurec_otlp_dropped" NONE, "Exports of --otlp that were dropped.";
     USED Gauge "gpurec_device_used_bytes" BYTES, "Memory in use on the device, by NVML.";
     UTILIZATION Gauge "gpurec_device_utilization_ratio" ("ratio", "1"), "Share of the last second in which a kernel ran, by NVML.";
     POWER Gauge "gpurec_device_power_watts" ("watts", "W"), "Power that the device draws, by NVML.";
@@ -127,7 +127,7 @@ impl<'a> Points<'a> {
     fn calls<S: Sink>(&self, to: &mut S) {
         self.each(to, &CALLS, |to, of, part| {
             let known = APIS.into_iter().zip(part.sums.calls);
-            // Only --lib and collectives are calls of other libraries.
+            // Only --lib and collectives have calls of other libraries.
             for (api, calls) in known.filter(|(api, calls)| *calls > 0 || *api != "other") {
                 to.point(of, &[("api", api)], Value::Count(calls));
             }

@@ -1,5 +1,5 @@
-//! HTTP as far as a scrape needs it. In: the bytes of a request. Out: what it asks for, and the head of an answer. Pure.
-//! Each connection has one request: nothing waits for another.
+//! HTTP as far as a scrape needs it. In: the bytes of a request. Out: what it asks for, and the head of an answer.
+//! Pure. Each connection has one request, so no request waits for another.
 
 use super::text::Format;
 
@@ -51,9 +51,9 @@ impl Status {
     pub fn text(self) -> &'static str {
         match self {
             Status::Ok => "ok\n",
-            Status::Malformed => "this is no HTTP request\n",
-            Status::NotFound => "there are /metrics and /healthz\n",
-            Status::NotAllowed => "only GET and HEAD\n",
+            Status::Malformed => "this is not an HTTP request\n",
+            Status::NotFound => "only /metrics and /healthz exist\n",
+            Status::NotAllowed => "only GET and HEAD are allowed\n",
             Status::TooLarge => "the request is too large\n",
             Status::Unavailable => "the recorder does not answer\n",
         }

@@ -10,14 +10,14 @@ use crate::ui::is_unsafe;
 use gpurec_analysis::usage::Part;
 use gpurec_trace::bounds::short;
 
-/// The process id of the sums of all processes that ended, and of those beyond the limit.
+/// The label `pid` of the sums of all processes that ended, and of those beyond the limit.
 pub const ENDED: &str = "ended";
 const OTHERS: &str = "others";
 
 /// Where the kubelet has a folder NAMESPACE_POD_UID for each pod of this machine.
 const PODS: &str = "/var/log/pods";
 
-/// The folder is read again for a pod that is not in it, but not more often than this.
+/// The shortest time after which the folder is read again for a pod that is not known.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Limits on the pods of a machine, and on the length of a label.
@@ -54,7 +54,7 @@ pub fn of_process(part: &Part, pods: &Pods) -> Labels {
     all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// A value that comes from a program: people print metrics on terminals.
+/// Removes what could control a terminal from a value that a program chose: users print metrics on terminals.
 pub fn clean(text: &str) -> String {
     short(text, LONGEST).chars().map(|c| if is_unsafe(c) { '?' } else { c }).collect()
 }

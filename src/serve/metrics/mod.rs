@@ -1,8 +1,8 @@
 //! Metrics of a recording: `--metrics` and `--otlp`.
 //!
 //! In: the summary's sums by process. Out: OpenMetrics by HTTP, OTLP by HTTP. The thread that empties the rings copies
-//! the sums when somebody asks for them (`state`), and does nothing else for metrics; threads of this module make names,
-//! labels and texts of a copy. Not here: what is counted (gpurec_analysis::usage).
+//! the sums on request (`state`), and does nothing else for metrics; threads of this module make names, labels and
+//! texts from a copy. Not here: what is counted (gpurec_analysis::usage).
 
 mod families;
 mod http;
@@ -32,7 +32,7 @@ use labels::Pods;
 pub struct Config {
     pub address: Option<SocketAddr>,
     pub endpoint: Option<Endpoint>,
-    /// How many kernels of each process have names.
+    /// The number of kernels of each process that have their own series.
     pub kernels: usize,
 }
 
@@ -42,7 +42,7 @@ impl Config {
     }
 }
 
-/// The address of `--metrics`: `ADDR:PORT`, `:PORT` or `PORT`. Without an address only this machine can ask.
+/// The address of `--metrics`: `ADDR:PORT`, `:PORT` or `PORT`. Without an address only this machine can connect.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -101,7 +101,7 @@ impl Open {
         Some(format!("http://{address}/metrics"))
     }
 
-    /// Starts the threads that serve. `say` gets sentences for the user.
+    /// Starts the threads that serve. `say` prints a message to the user.
     pub fn serve(self, start: SystemTime, say: impl Fn(&str) + Send + 'static) -> io::Result<Serving> {
         let (asker, mut teller) = state::channel(start);
         let pods = Arc::new(Pods::default());
@@ -122,5 +122,5 @@ pub struct Serving {
     pub pusher: Option<Pusher>,
 }
 
-/// How long one who asks waits for the thread that empties the rings.
+/// How long a request waits for the thread that empties the rings.
 const PATIENCE: Duration = Duration::from_secs(5);

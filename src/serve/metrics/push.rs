@@ -1,8 +1,8 @@
-//! `--otlp`: sends the metrics to a receiver of OTLP/HTTP. In: copies of the sums, every ten seconds and at the end. Out:
-//! exports. If the receiver does not take them, some wait, the oldest are given up, and a metric counts those. One thread;
-//! nothing waits for it but the end of gpurec, for a bounded time.
+//! `--otlp`: sends the metrics to a receiver of OTLP/HTTP. In: copies of the sums, every ten seconds and at the end.
+//! Out: exports. If the receiver does not take them, `WAITING` of them wait; beyond that the oldest are dropped, and a
+//! metric counts those. One thread; only the end of gpurec waits for it, for a bounded time.
 //!
-//! Only http: a library for TLS would be half of the binary, and a collector on the same machine speaks TLS to others.
+//! Only http: a library for TLS would make up half of the binary, and a collector on the same machine can add TLS.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ use super::state::{Asker, State, Teller};
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Exports that wait for the receiver.
+/// The most exports that wait for the receiver.
 const WAITING: usize = 8;
 
 /// How long to wait after a failure: this, and twice as long after each further one.
@@ -53,7 +53,7 @@ impl Endpoint {
         let rest = match scheme.as_deref() {
             Some("http") => url.get("http://".len()..).unwrap_or_default(),
             Some("https") => {
-                return Err("gpurec speaks http only: run a collector on this machine, which sends by https, and give its address, such as http://127.0.0.1:4318".to_owned());
+                return Err("gpurec supports http only: run a collector on this machine that sends by https, and give its address, such as http://127.0.0.1:4318".to_owned());
             }
             _ => return Err("must be a URL such as http://127.0.0.1:4318".to_owned()),
         };
@@ -82,7 +82,7 @@ impl Endpoint {
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
     Taken,
-    /// The receiver took it but for some points.
+    /// The receiver took it, except for some points.
     InPart(String),
     /// Another attempt may succeed, after this time if the receiver gave one.
     Later(String, Option<Duration>),
@@ -135,7 +135,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// The newest has the sums of all: the oldest gives way.
+    /// If there is no room, drops the oldest: the newest has the sums of all.
     fn add(&mut self, export: Vec<u8>) {
         if self.waiting.len() >= WAITING {
             self.waiting.pop_front();
@@ -155,7 +155,7 @@ struct Sender {
     host: String,
     queue: Queue,
     say: Box<dyn Fn(&str) + Send>,
-    /// The user knows.
+    /// A message has reported a failure.
     has_failed: bool,
     /// Since the last success.
     failures: u32,
@@ -188,7 +188,7 @@ impl Sender {
         otlp::export(&Points::of(state, &self.pods), state, &self.host)
     }
 
-    /// Sends what waits until a failure.
+    /// Sends the waiting exports, until one fails.
     fn send_all(&mut self) {
         while self.not_before.is_none_or(|at| at <= Instant::now())
             && let Some(export) = self.queue.waiting.front()
@@ -201,7 +201,7 @@ impl Sender {
         }
     }
 
-    /// How long to wait before the same export is sent again. None: it is done with.
+    /// How long to wait before the same export is sent again. None: it is not sent again.
     fn pause(&mut self, sent: &Sent) -> Option<Duration> {
         let url = &self.endpoint.url;
         let (sentence, pause) = match sent {
@@ -227,7 +227,7 @@ impl Sender {
         pause
     }
 
-    /// The last sums have all of what waits in them.
+    /// Sends the last sums. They contain those of the waiting exports, which are dropped.
     fn last(mut self, state: &State) {
         let until = Instant::now() + AT_END;
         let export = self.export(state);
@@ -331,7 +331,7 @@ fn judge(answer: &[u8]) -> Sent {
                 }
             }
         }
-        // Those that the specification names.
+        // The statuses that the specification calls retryable.
         Some(429 | 502 | 503 | 504) => {
             let after = header(&head, "retry-after").and_then(|after| after.parse().ok());
             Sent::Later(said(), after.map(Duration::from_secs))

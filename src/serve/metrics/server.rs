@@ -1,8 +1,8 @@
-//! The HTTP server of `--metrics`: one thread, a bounded number of connections. In: connections. Out: an answer for each.
-//! A client that is slow, or sends nothing, costs a place until its time is over or another one needs it; it delays
-//! nobody. Not here: what a request means (http), what an answer has in it (text).
+//! The HTTP server of `--metrics`: one thread, a bounded number of connections. In: connections. Out: an answer for
+//! each. A client that is slow, or sends nothing, keeps its place until its time is over or another client needs the
+//! place; it does not delay other clients. Not here: what a request means (http), what an answer contains (text).
 //!
-//! It is written by hand: the crates that serve HTTP bring an executor or a thread for each connection, for two paths.
+//! Written by hand, because there are only two paths, and the HTTP crates bring an executor or a thread per connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -29,7 +29,7 @@ const MOST: usize = 32;
 const REQUEST: Duration = Duration::from_secs(5);
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// A copy of the sums serves all who ask within this time.
+/// A copy of the sums serves all requests within this time.
 const FRESH: Duration = Duration::from_millis(20);
 
 /// How long to leave the port alone after Linux refused a connection, as when no descriptor is left.
@@ -127,7 +127,7 @@ impl Server {
         let ready =
             self.connections.iter().filter_map(|one| Some(PollFd::new(one.stream.as_fd(), one.waits_for()?)));
         fds.extend(ready);
-        // An error is that of a signal: the loop looks at everything again.
+        // An error here is an interruption by a signal, after which the loop checks everything again.
         let _ = poll(&mut fds, PollTimeout::from(u16::try_from(left).unwrap_or(TICK).min(TICK)));
     }
 
@@ -143,7 +143,8 @@ impl Server {
         }
     }
 
-    /// If all places are taken, the one who has kept its place for longest makes room.
+    /// If all places are taken, the client whose time ends first loses its place, but those without a request before
+    /// others.
     fn meet(&mut self, stream: TcpStream) {
         if stream.set_nonblocking(true).is_err() {
             return;
@@ -211,7 +212,7 @@ impl Copy {
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 impl Connection {
-    /// A client that left would wake the poll again and again while its answer is made.
+    /// None while the answer is made: a client that left would wake `poll` again and again.
     fn waits_for(&self) -> Option<PollFlags> {
         match self.phase {
             Phase::Reads(_) => Some(PollFlags::POLLIN),
@@ -220,7 +221,7 @@ impl Connection {
         }
     }
 
-    /// One without a request makes room before one with a request.
+    /// The order in which connections lose their places: those without a request come first.
     fn rank(&self) -> (bool, Instant) {
         (!matches!(self.phase, Phase::Reads(_)), self.until)
     }
@@ -268,7 +269,7 @@ impl Connection {
                 None => body.as_bytes().get(*written - head.len()..).unwrap_or_default(),
             };
             if rest.is_empty() {
-                // A client that goes on sending would get a reset instead of the answer.
+                // Otherwise a client that is still sending could get a reset instead of the answer.
                 let _ = self.stream.shutdown(Shutdown::Write);
                 return self.phase = Phase::Done;
             }

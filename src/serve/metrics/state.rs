@@ -14,7 +14,7 @@ use crate::pipeline::worker::Watch;
 use gpurec_analysis::usage::Snapshot;
 use gpurec_cuda::traits::Space;
 
-/// Requests that may wait: there is one for each thread that serves.
+/// The most requests that wait: each serving thread has one at a time.
 const WAITING: usize = 8;
 
 /// A copy of the sums.
@@ -25,7 +25,7 @@ pub struct State {
     pub lost: u64,
     pub start: SystemTime,
     pub now: SystemTime,
-    /// Exports of `--otlp` that were given up; none without it.
+    /// Exports of `--otlp` that were dropped; none without it.
     pub dropped: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ pub fn channel(start: SystemTime) -> (Asker, Teller) {
 }
 
 impl Asker {
-    /// Asks for a copy, which comes later. None: the recording is over.
+    /// Requests a copy, which comes later. None: the recording is over.
     pub fn ask(&self, wake: Option<&UnixStream>) -> Option<Receiver<Arc<State>>> {
         let (to, answer) = bounded(1);
         let wake = wake.and_then(|wake| wake.try_clone().ok());
@@ -74,7 +74,7 @@ impl Teller {
     fn answer(&self, state: &Arc<State>) {
         for Request { to, wake } in self.requests.try_iter() {
             let _ = to.try_send(state.clone());
-            // It does not block: one byte suffices, whatever waits there already.
+            // This does not block. If the socket has no room, the bytes in it wake the thread.
             let _ = wake.map(|mut wake| wake.write(&[1]));
         }
     }

@@ -1,5 +1,5 @@
-//! Metrics as text: OpenMetrics 1.0, or the older format of Prometheus, in which `promtool` and people read them. In:
-//! points. Out: text. Both are one but for the names of counters and the end.
+//! Metrics as text: OpenMetrics 1.0, or the older format of Prometheus, which `promtool` and users read. In: points.
+//! Out: text. The two differ in the names of counters, the lines with units, the bounds of buckets, and the end.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The older format is what one gets who does not ask for OpenMetrics.
+    /// A client that does not accept OpenMetrics gets the older format.
     pub fn accepted(accept: &str) -> Format {
         let wanted =
             |kind: &str| kind.trim().to_ascii_lowercase().starts_with("application/openmetrics-text");
@@ -27,7 +27,7 @@ impl Format {
         match bound {
             Some(ns) => {
                 seconds(&mut text, ns);
-                // OpenMetrics compares bounds as texts, of floating-point numbers.
+                // OpenMetrics wants a bound as the text of a floating-point number, such as 1.0.
                 if self == Format::OpenMetrics && ns.is_multiple_of(1_000_000_000) {
                     text.push_str(".0");
                 }
@@ -98,7 +98,7 @@ impl Sink for Text {
 }
 
 impl Text {
-    /// Most lines are those of buckets, so what is the same in each is made once.
+    /// Most lines are those of buckets, so the parts that they share are made once.
     fn histogram(&mut self, of: Of, labels: Extra, durations: &Durations) {
         let at = self.out.len();
         self.head("_bucket", of, labels);
@@ -218,7 +218,7 @@ mod unit {
     }
 
     #[test]
-    fn the_format_is_the_one_that_is_asked_for() {
+    fn the_format_is_one_that_the_client_accepts() {
         let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(Format::accepted(prometheus), Format::OpenMetrics);
         for other in ["", "*/*", "text/plain", "text/html, application/json"] {
