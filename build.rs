@@ -1,7 +1,7 @@
-// Compiles every bpf/*.bpf.c into a skeleton, the demo's stand-in libraries, the library that --gpu injects, and the program
-// that asks NVML. In: bpf/, fixtures/cuda/, crates/inject/, crates/nvml/, clang and a C compiler. Out: OUT_DIR/*.skel.rs,
-// OUT_DIR/*.bpf.o, OUT_DIR/demo/, OUT_DIR/libgpurec_gpu.so, OUT_DIR/gpurec-nvml. Downloads nothing, and reads nothing
-// outside the tree except the compilers' own files.
+// Builds a skeleton of every bpf/*.bpf.c, the demo's stand-in libraries, the library that --gpu injects, and the
+// program that asks NVML. In: bpf/, fixtures/cuda/, crates/inject/, crates/nvml/, clang and a C compiler. Out:
+// OUT_DIR/*.skel.rs, OUT_DIR/*.bpf.o, OUT_DIR/demo/, OUT_DIR/libgpurec_gpu.so, OUT_DIR/gpurec-nvml. Downloads nothing,
+// and reads nothing outside the tree except the compilers' own files.
 
 use std::env;
 use std::path::{Path, PathBuf};

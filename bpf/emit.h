@@ -59,7 +59,7 @@ static __always_inline struct thread *thread_state(struct task_struct *task)
 			return NULL;
 		t->traced = is_target(task->tgid);
 		if (config.everyone) {
-			/* No set of targets then: the processes whose end is reported. */
+			/* With --all the map holds no targets, but the processes whose end is reported. */
 			u32 pid = task->tgid, one = 1;
 
 			bpf_map_update_elem(&targets, &pid, &one, BPF_ANY);

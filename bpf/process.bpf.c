@@ -449,7 +449,8 @@ static __always_inline int ends(struct task_struct *task)
 		t->ended = 1;
 	/* The thread made calls, or has begun to. */
 	known = t && (config.everyone || t->seq || t->uses_driver);
-	/* The last thread of a process that made calls may have made none. Only one copy finds the entry. */
+	/* The last thread of a process that made calls may have made none. If several threads end at the same time,
+	 * only one of them deletes the entry. */
 	if (config.everyone && ended && !bpf_map_delete_elem(&targets, &pid))
 		known = true;
 	if (config.everyone ? !known : !(is_target(pid) && (known || ended)))

@@ -1,16 +1,17 @@
-//! Builds what runs apart from gpurec, for embedding: the library that `--gpu` injects, and the program that asks NVML. In:
-//! crates/inject, crates/nvml, the Rust compiler that builds gpurec. Out: `OUT_DIR/libgpurec_gpu.so`,
-//! `OUT_DIR/gpurec-nvml`. Part of gpurec's build script, which includes this file as a module and calls [`build`].
+//! Builds the files that gpurec embeds but that run outside its process: the library that `--gpu` injects, and the
+//! program that asks NVML. In: crates/inject, crates/nvml, the Rust compiler that builds gpurec. Out:
+//! `OUT_DIR/libgpurec_gpu.so`, `OUT_DIR/gpurec-nvml`. Part of gpurec's build script, which includes this file as a
+//! module and calls [`build`].
 //!
-//! No crates of the workspace: they are for the C library and the loader of other programs, without the standard library,
-//! whatever gpurec itself is built with.
+//! These are not crates of the workspace, because they need other options of the compiler: they have no standard
+//! library, and use the C library and the loader of other programs, also where gpurec itself is a static binary.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
 struct Part {
-    /// In crates/.
+    /// The folder in crates/.
     folder: &'static str,
     name: &'static str,
     file: &'static str,
@@ -26,17 +27,18 @@ const INJECTED: Part = Part {
     arguments: &["-Wl,-soname,libgpurec_gpu.so"],
 };
 
-/// A library with an entry and a loader is a program.
+/// A shared library that has an entry point and names a loader can be executed.
 const NVML: Part = Part {
     folder: "nvml",
     name: "gpurec_nvml",
     file: "gpurec-nvml",
     what: "the program that asks NVML",
-    // The section with the loader's name is used by nothing.
+    // Nothing refers to the section that names the loader, so the linker would remove it.
     arguments: &["-Wl,-e,gpurec_nvml_start", "-Wl,--no-gc-sections", "-Wl,--no-as-needed"],
 };
 
-/// The library that the program needs. It is not here, and no version of it is linked: an empty one has its name.
+/// Stands in for NVIDIA's library when the program is linked: an empty library with its name, so that the build needs
+/// no NVIDIA file and the program needs no particular version.
 const NVML_LIBRARY: Part = Part {
     folder: "nvml",
     name: "libnvidia_ml",
@@ -73,7 +75,7 @@ impl Part {
         let mut command = Command::new(variable("RUSTC")?);
         command.args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", self.name]);
         command.args(["-C", "panic=abort", "-C", "opt-level=2", "-C", "strip=symbols", "-C", "debuginfo=0"]);
-        // Its functions come from what the process has loaded, so it needs no C library, and no version of one.
+        // It takes the C library's functions from what its process has loaded, so it depends on no version of one.
         let all = ["-nostdlib", "-nostartfiles", "-Wl,-z,noexecstack", "-Wl,--build-id=sha1"];
         let all = all.iter().chain(self.arguments).map(|argument| argument.to_string());
         for argument in all.chain(needs.map(|path| path.display().to_string())) {

@@ -1,5 +1,5 @@
-//! The clock of every time in a trace, CLOCK_MONOTONIC of the machine, which BPF's records use; and readings of all clocks
-//! at one moment. Not here: what another program's time is on this clock (gpu/clock.rs).
+//! The clock of every time in a trace: CLOCK_MONOTONIC of the machine, which BPF's records use. Also readings of all
+//! clocks at one moment. Not here: converting times of another clock (gpu/clock.rs).
 
 use std::sync::OnceLock;
 
@@ -24,7 +24,7 @@ pub fn realtime_ns() -> u64 {
     time.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
 }
 
-/// A reading that took no longer is good.
+/// A reading that took less than this is good enough.
 const TIGHT_NS: u64 = 150;
 const TRIES: u32 = 10;
 
@@ -33,14 +33,14 @@ const TRIES: u32 = 10;
 pub struct Reading {
     pub monotonic: u64,
     pub realtime: u64,
-    /// The processor's counter; 0 if it has none that programs read.
+    /// The processor's counter; 0 if programs cannot read one.
     pub counter: u64,
-    /// The clocks were read within this of `monotonic`.
+    /// All clocks were read at most this long before or after `monotonic`.
     pub error: u64,
 }
 
 impl Reading {
-    /// The tightest of a few readings: this thread may be preempted in the middle of one.
+    /// The shortest of a few readings, because this thread may be preempted in the middle of one.
     pub fn now() -> Reading {
         let mut best = (u64::MAX, Reading::default());
         for _ in 0..TRIES {

@@ -15,7 +15,7 @@ use crate::process::rights::as_caller;
 
 /// Returns exit status 0 if this machine can record anything.
 pub fn doctor() -> Result<u8> {
-    // First, before there are threads.
+    // First, because it forks, and no thread may run yet.
     let user = invoking_user();
     let nvml = Nvml::start(&user, &user_environment(&user).0);
     let facts = Facts::gather();
@@ -104,7 +104,7 @@ fn nvidia(facts: &Facts) -> String {
     text
 }
 
-/// What `device` lines need.
+/// Whether recordings can have `device` lines.
 fn devices(nvml: io::Result<Nvml>) -> String {
     const PATIENCE: Duration = Duration::from_secs(5);
     let state = nvml.map(|mut nvml| {
@@ -112,13 +112,12 @@ fn devices(nvml: io::Result<Nvml>) -> String {
         nvml.state().clone()
     });
     let said = match state {
+        Ok(State::Answers(1)) => "1 GPU".to_owned(),
         Ok(State::Answers(count)) => format!("{count} GPUs"),
-        Ok(State::Refuses(why)) => format!("no state of GPUs with --gpu: {why}"),
+        Ok(State::Refuses(why)) => format!("cannot record the state of GPUs: {why}"),
         Ok(State::Waiting) => format!("no answer within {} s", PATIENCE.as_secs()),
-        Ok(State::Gone) => {
-            "no state of GPUs with --gpu: libnvidia-ml.so.1 is not where the linker looks".to_owned()
-        }
-        Err(error) => format!("no state of GPUs with --gpu: {error}"),
+        Ok(State::Gone) => "cannot record the state of GPUs: libnvidia-ml.so.1 cannot be loaded".to_owned(),
+        Err(error) => format!("cannot record the state of GPUs: {error}"),
     };
     format!("  NVML: {said}\n")
 }

@@ -28,7 +28,7 @@ const FILES: [(&str, &[u8]); 5] = [
     ("libcuda.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcuda.so.1"))),
     ("libcudart.so.13", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcudart.so.13"))),
     (PROGRAM, include_bytes!(concat!(env!("OUT_DIR"), "/demo/program"))),
-    // With --gpu: the stand-ins of NVIDIA's profiling library and of NVML.
+    // For --gpu: the stand-ins for NVIDIA's profiling library and for NVML.
     ("libcupti.so.13", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcupti.so.13"))),
     ("libnvidia-ml.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libnvidia-ml.so.1"))),
 ];

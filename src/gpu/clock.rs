@@ -1,4 +1,4 @@
-//! The clocks of CUPTI's clients. In: a time of a record, which its client chose the clock for, and readings of this
+//! The clocks of CUPTI's clients. In: the time of a record, on the clock that the client chose, and readings of this
 //! machine's clocks. Out: the same time on CLOCK_MONOTONIC. Pure.
 //!
 //! A record comes a few seconds after its work, so only one clock fits its time: CLOCK_MONOTONIC, CLOCK_REALTIME (CUPTI's

@@ -17,8 +17,9 @@ const MOST_CALLS: usize = 1 << 19;
 const MOST_WAITING: usize = 1 << 16;
 /// The most threads of a process that are found by the times of their calls, where CUPTI has other thread ids.
 const MOST_THREADS: usize = 1024;
-/// The most processes for which gpurec remembers when they ended or executed another program, and the most such times of
-/// one. Nothing is read any more of the program before them: that takes milliseconds after its end.
+/// The most processes for which gpurec remembers when they ended or executed another program, and the most such times
+/// of one process. A forgotten time does no harm: gpurec reads a program's last records milliseconds after the
+/// program's end.
 const MOST_PROGRAMS: usize = 1 << 16;
 const MOST_ENDS: usize = 32;
 const MOST_UNNAMED: usize = 1 << 12;
@@ -65,7 +66,7 @@ struct Call {
 #[derive(Default)]
 struct Thread {
     calls: VecDeque<Call>,
-    /// Calls that were forgotten, and how many calls there were up to the one that was found last.
+    /// The number of forgotten calls, and the position of the last search's result, counted with the forgotten calls.
     forgotten: usize,
     found: usize,
 }
@@ -110,7 +111,7 @@ struct Waiting {
 /// When the programs of a process ended.
 #[derive(Default)]
 struct Ends {
-    /// How many were forgotten, the oldest first.
+    /// The number of the oldest times that were forgotten.
     forgotten: usize,
     times: VecDeque<u64>,
 }
@@ -392,8 +393,10 @@ impl Join {
 }
 
 impl Thread {
-    /// CUPTI has a record of the runtime's call alone, and the driver's call within it is the inner one. Of a runtime
-    /// without hooks, as it is linked into cuDNN and cuBLAS, only that one is recorded.
+    /// The recorded call that one of CUPTI's records of calls is about. For a call of the runtime CUPTI has one record,
+    /// but gpurec usually records two calls: the runtime's and, within it, the driver's. This returns the inner one,
+    /// because a runtime that is linked into cuDNN or cuBLAS has no hooks, and then gpurec records the driver's call
+    /// alone.
     fn call_of(&self, api: &Api, is_launch: bool) -> Option<Call> {
         let mut within =
             self.calls.range(..self.begun_by(api.end)).rev().take_while(|call| call.begin > api.start);
@@ -407,8 +410,9 @@ impl Thread {
         before.copied().find(|call| call.end >= time)
     }
 
-    /// The number of calls that began up to a time. Records mostly come in the order of their calls, so the search
-    /// begins where the last one ended and doubles its steps: in half a million calls nothing else is in the cache.
+    /// The number of calls that began up to a time. Most records come in the order of their calls, so the search starts
+    /// at the last result and doubles its steps. That stays in the cache, which a binary search of half a million calls
+    /// does not.
     fn begun_by(&self, time: u64) -> usize {
         let is_before = |at: usize| self.calls.get(at).is_some_and(|call| call.begin <= time);
         let from = self.found.saturating_sub(self.forgotten).min(self.calls.len());

@@ -65,7 +65,8 @@ fn work_belongs_to_the_innermost_call_in_any_order() {
 fn the_call_within_a_record_of_the_runtime_is_the_inner_one() {
     let (mut join, mut out) = (Join::default(), Out::default());
     join.watch(5);
-    // A hooked runtime around it, and one without hooks that also copies before it launches.
+    // Call 1 is of a hooked runtime, around call 2. Calls 3 and 4, a copy and a launch, are within a runtime without
+    // hooks.
     for (id, begin, end, is_launch) in [
         (1, 100, 200, true),
         (2, 120, 150, true),
@@ -76,7 +77,7 @@ fn the_call_within_a_record_of_the_runtime_is_the_inner_one() {
         join.begin(5, 6, begin, id, is_launch);
         join.end(5, 6, end, id, true);
     }
-    // The last is of a driver's call.
+    // The last record is of a call of the driver, not of the runtime.
     for (start, end, correlation) in [(110, 190, 1), (300, 400, 2), (510, 530, 3)] {
         join.api(of(5), &api(6, start, end, correlation), true, &mut out.take());
         join.work(0, of(5), kernel(correlation, 1000), None, &mut out.take());
@@ -246,7 +247,7 @@ fn a_process_that_executes_without_end_takes_bounded_memory() {
         join.ended(5, run * 10 + 5);
     }
     assert_eq!((join.ends[&5].times.len(), join.ends[&5].forgotten), (MOST_ENDS, 100));
-    // Those that are remembered keep their numbers.
+    // The remaining ones keep their numbers.
     assert_eq!(join.program_at(5, 100 * 10 + 6).run, 101);
     assert_eq!(join.program_at(5, u64::MAX).run, MOST_ENDS as u32 + 100);
 }

@@ -245,7 +245,7 @@ fn answer(
     if pid == 0 || !is_recorded(pid) {
         return Ok(());
     }
-    // --lossless keeps no process of another user waiting.
+    // --lossless never makes another user's process wait.
     wanted.lossless &= user == 0 || proc::uids(pid).is_ok_and(|uids| uids == [user; 4]);
     let (ring, fd) = Ring::make(wanted)?;
     // First, so that the recorder has the ring however soon the process ends. If it has too many already, this process

@@ -1,33 +1,35 @@
-//! What is known of CUPTI's correlation numbers. In: numbers, as records have them. Out: the entry of each. The oldest are
-//! forgotten, a page at a time.
+//! A table with an entry for each of CUPTI's correlation numbers. In: the numbers of records. Out: their entries. The
+//! table drops the oldest entries, a page at a time.
 //!
-//! The numbers of a program mostly count up. So they are kept in pages of neighbours, and one look-up serves many
-//! records: a hash table with an entry for each number took a third of the recorder's time.
+//! Most numbers of a program count up. So entries of neighbouring numbers share a page, and one look-up serves several
+//! records. A hash table with an entry for each number took a third of the recorder's time.
 //! Not here: what an entry says (join.rs).
 
 use std::hash::Hash;
 
 use gpurec_trace::hash::Map;
 
-/// Neighbours in a page: few, because a program's other calls have numbers too.
+/// The numbers of a page. A larger page would have many unused entries, because calls without work have numbers too.
 const PAGE: u32 = 16;
-/// The most pages. CUPTI delivers the two records of a launch as far apart as its kernel waits in the GPU's queues.
+/// The most pages. They must last for the time between the two records of a launch, which is the time that its kernel
+/// waits in the GPU's queues.
 pub const MOST_PAGES: usize = 1 << 16;
 
-/// Which record asks. Records of work follow those of their calls at a distance, in other pages.
+/// The kind of record that needs an entry. Records of work come later than those of their calls, so they use other
+/// pages.
 #[derive(Clone, Copy)]
 pub enum Asker {
     Call,
     Work,
 }
 
-/// `P`: a program.
+/// `P`: a program. `T`: an entry.
 pub struct Numbers<P, T> {
     pages: Vec<Page<P, T>>,
     places: Map<(P, u32), usize>,
-    /// Where the next page goes, once there are as many as may be.
+    /// The page that is replaced next, once the table is full.
     oldest: usize,
-    /// Where each asker was last.
+    /// The last page of each kind of record.
     last: [usize; 2],
 }
 
@@ -43,7 +45,7 @@ impl<P, T> Default for Numbers<P, T> {
 }
 
 impl<P: Copy + Eq + Hash, T: Copy + Default> Numbers<P, T> {
-    /// The entry of a number, which is remembered from here on.
+    /// The entry of a number; a new one if the table has none.
     pub fn of(&mut self, program: P, correlation: u32, asker: Asker) -> &mut T {
         let key = (program, correlation / PAGE);
         let last = self.last[asker as usize];

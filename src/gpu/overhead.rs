@@ -1,10 +1,10 @@
-//! What CUPTI and the driver took for themselves, by their own records. In: records of overhead. Out: sums by kind. They
-//! are of any thread and may overlap. Pure.
+//! The overhead of CUPTI and of the driver, from CUPTI's records. In: records of overhead. Out: the sum of each kind.
+//! The records are of any thread, so their times may overlap. Pure.
 
 use super::cupti::Overhead;
 use gpurec_trace::GpuOverhead;
 
-/// CUPTI's numbers, and the trace's code for each. The last is for all other numbers.
+/// CUPTI's number of each kind, and the trace's code. The last row is for all other numbers.
 const KINDS: [(u32, &str); 10] = [
     (0x10000, "buffer_flush"),
     (0x20000, "instrumentation"),

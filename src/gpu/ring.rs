@@ -40,12 +40,12 @@ pub enum Stopped {
     Broken,
 }
 
-/// What the library shall do.
+/// How the library should record.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
     /// Record graphs as a whole.
     pub graphs: bool,
-    /// Wait for room.
+    /// Wait where the ring has no room.
     pub lossless: bool,
 }
 

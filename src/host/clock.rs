@@ -1,12 +1,12 @@
-//! The clocks of this machine and what is known of their quality, as a `clock` line has them. In: a reading of the clocks;
-//! Linux. Out: the line. Not here: reading the clocks (crate::clock), and when a line is due.
+//! The fields of a `clock` line: the clocks of this machine and how good they are. In: a reading of the clocks; Linux.
+//! Out: the line. Not here: reading the clocks (crate::clock), and when a line is due.
 
 use std::fs;
 
 use crate::clock::Reading;
 use gpurec_trace::{Clock, Ntp};
 
-/// Linux raises the maximum error to this and no further while no program disciplines the clock.
+/// While no program disciplines the clock, Linux raises the maximum error up to this limit.
 const UNSYNCHRONIZED_US: i64 = 16_000_000;
 
 pub fn now() -> Clock {
@@ -36,8 +36,8 @@ fn ntp() -> Option<Ntp> {
     (answer >= 0).then(|| ntp_of(state.status, state.offset.into(), state.maxerror.into()))
 }
 
-/// The flag STA_UNSYNC does not show whether the clock is synchronised: chrony sets it to keep Linux from setting the
-/// hardware clock. The maximum error does, which grows to its limit while nothing corrects it.
+/// Whether the clock is synchronised follows from the maximum error, which grows to its limit while nothing corrects
+/// it. The flag STA_UNSYNC does not show it: chrony sets that flag to keep Linux from setting the hardware clock.
 fn ntp_of(status: i32, offset: i64, max_error_us: i64) -> Ntp {
     let unit = if status & libc::STA_NANO != 0 { 1 } else { 1000 };
     Ntp {
@@ -47,7 +47,7 @@ fn ntp_of(status: i32, offset: i64, max_error_us: i64) -> Ntp {
     }
 }
 
-/// `/dev/ptp0`, or the lowest number that there is.
+/// The device with the lowest number, mostly `/dev/ptp0`.
 fn first_ptp(names: impl Iterator<Item = String>) -> Option<String> {
     let number = |name: String| name.strip_prefix("ptp")?.parse::<u32>().ok();
     names.filter_map(number).min().map(|number| format!("/dev/ptp{number}"))

@@ -1,9 +1,10 @@
-//! The state of the GPUs, from NVML. In: the user as whom NVML is asked. Out: a `device` line for each device at the start,
-//! once a second, and at the end.
+//! The state of the GPUs, from NVML. In: the user with whose rights NVML runs. Out: a `device` line for each device at
+//! the start, once a second, and at the end.
 //!
-//! NVIDIA's library runs in a process of its own (`process`): it needs a C library that gpurec's static binary lacks, may
-//! wait in the driver without end, and may come from a folder that the user names. A thread waits for that process; what
-//! reads the rings never does. Without the library, or without a driver, there are no lines, and that is no error.
+//! NVIDIA's library runs in a process of its own (`process`): it needs a C library that gpurec's static binary lacks,
+//! it may hang in the driver, and the user may name the folder that it comes from. A separate thread waits for that
+//! process; the thread that reads the rings never does. Without the library or without a driver there are no lines,
+//! which is no error.
 //! Not here: what the lines are for.
 
 mod process;
@@ -36,31 +37,31 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long the end of a recording waits for the last sample.
 const LAST: Duration = Duration::from_millis(300);
 
-/// What is known of NVML.
+/// Whether NVML answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// It has not answered yet.
     Waiting,
     /// The number of devices in the last sample.
     Answers(usize),
-    /// It cannot be asked, for this reason.
+    /// NVML cannot be initialised, for this reason.
     Refuses(String),
     /// There is no process: the library is missing, or has ended its process.
     Gone,
 }
 
-/// A device, and when it was so in CLOCK_MONOTONIC ns.
+/// The state of a device and its time, in CLOCK_MONOTONIC ns.
 pub type Sample = (u64, Box<Device>);
 
 pub struct Nvml {
     process: Process,
     state: State,
-    /// A sample is asked for and is not whole.
+    /// A request was sent, and the last packet of its answer has not come.
     is_asked: bool,
-    /// Devices in the present sample.
+    /// The number of devices so far in the present sample.
     count: usize,
     ready: VecDeque<Sample>,
-    /// Devices whose name was in a line.
+    /// Devices whose name a line already has.
     named: BTreeSet<u32>,
     packet: Box<[u8; size_of::<shape::Device>() + 1]>,
 }
@@ -89,7 +90,7 @@ impl Nvml {
         &self.state
     }
 
-    /// Waits until the sample that is asked for is whole, or none comes any more.
+    /// Waits until the requested sample is whole, or no more packets can come, or the time is over.
     pub fn wait(&mut self, patience: Duration) {
         let since = Instant::now();
         while self.is_asked && since.elapsed() < patience {
@@ -98,7 +99,8 @@ impl Nvml {
         }
     }
 
-    /// Gives each sample to `give`, what has come already at once, the rest in a thread, until the result is dropped.
+    /// Calls `give` with each sample until the result is dropped: here with those that have come already, later in a
+    /// thread.
     pub fn serve(mut self, mut give: impl FnMut(Sample) + Send + 'static) -> io::Result<Sampling> {
         self.ready.drain(..).for_each(&mut give);
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -120,7 +122,7 @@ impl Nvml {
         }
     }
 
-    /// Takes what has come.
+    /// Reads all packets that have come, without waiting.
     fn receive(&mut self) {
         while let Some(length) = self.process.receive(&mut *self.packet) {
             match self.packet.get(..length).and_then(reading::read) {
@@ -135,7 +137,7 @@ impl Nvml {
                     self.is_asked = false;
                     self.state = result.map_or_else(State::Refuses, |()| State::Answers(self.count));
                 }
-                // It has ended, or is not the program that was started.
+                // The process has ended, or it sends packets that gpurec's program never sends.
                 _ => {
                     (self.is_asked, self.state) = (false, State::Gone);
                     return;
@@ -163,14 +165,14 @@ struct Over {
     wants_last: AtomicBool,
 }
 
-/// The thread that asks. Dropping it ends the thread and the process.
+/// The thread that asks for samples. Dropping this value ends the thread and the process.
 pub struct Sampling {
     over: Arc<Over>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sampling {
-    /// Asks for one more sample, after which there are no more. Does not wait for it: dropping the value does.
+    /// Asks for one more sample, the last. Does not wait for it; dropping the value does.
     pub fn last(&self) {
         self.over.wants_last.store(true, Ordering::SeqCst);
         self.end();
@@ -178,7 +180,7 @@ impl Sampling {
 
     fn end(&self) {
         self.over.is_set.store(true, Ordering::SeqCst);
-        // It fails only if the counter is full, and then it wakes the thread too.
+        // The write fails only if the counter is full, and a full counter wakes the thread too.
         let _ = self.over.fd.write(1);
     }
 }
@@ -201,7 +203,7 @@ fn serve(mut nvml: Nvml, mut give: impl FnMut(Sample), over: &Over) {
         }
         let now = Instant::now();
         if now >= next {
-            // While one is not answered, no other is asked for.
+            // Does nothing while the previous request has no answer.
             nvml.ask();
             while next <= now {
                 next += EVERY;

@@ -1,7 +1,7 @@
-//! The process that asks NVML (crates/nvml). In: the user who called gpurec, and their environment. Out: a process with that
-//! user's rights, and no others, and a socket to it. It ends with this value, or with gpurec.
+//! The process that asks NVML (crates/nvml). In: the user who called gpurec, and their environment. Out: a process with
+//! the rights of that user alone, and a socket to it. It ends when this value is dropped, or when gpurec ends.
 //!
-//! It loads a library that the user's environment may name, so it has nothing that the user does not have.
+//! The process loads a library from where the user's environment says, so it must have no right that the user lacks.
 
 use std::ffi::CString;
 use std::io::{self, Write};
@@ -20,15 +20,16 @@ use crate::process::rights;
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpurec-nvml"));
 const NAME: &std::ffi::CStr = c"gpurec-nvml";
 
-/// Variables that add other code to a program, or files that it writes.
+/// Variables that make the loader load other code into a program, or write files.
 const LEFT_OUT: [&str; 4] = ["LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "LD_PROFILE"];
 
-/// How long it may take to end by itself, and then by a signal. It may wait in the driver, which no signal ends.
+/// How long gpurec waits for the process to end by itself, and again after SIGKILL. A process that waits in the driver
+/// may not end even then.
 const ENDS: Duration = Duration::from_millis(50);
 
 pub struct Process {
     pid: libc::pid_t,
-    /// None: it is to end.
+    /// None: closed, so that the process ends.
     socket: Option<OwnedFd>,
 }
 
@@ -66,7 +67,7 @@ impl Process {
         Ok(())
     }
 
-    /// A packet, if one has come; its length is 0 if none will.
+    /// The length of the next packet, if one has come; 0 if no more can come.
     pub fn receive(&self, to: &mut [u8]) -> Option<usize> {
         let socket = self.socket.as_ref()?;
         match recv(socket.as_raw_fd(), to, MsgFlags::MSG_DONTWAIT) {
@@ -102,12 +103,12 @@ impl Drop for Process {
         }
         // SAFETY: a child that was not reaped, so the number is its own.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
-        // If the driver holds it, it ends when the driver lets it, and Linux reaps it after gpurec's own end.
+        // If it still waits in the driver, it ends when the driver returns, and is reaped after gpurec's own end.
         self.ends_within(ENDS);
     }
 }
 
-/// The program, in memory.
+/// The program, as a file in memory.
 fn program() -> io::Result<OwnedFd> {
     let make = |flags: libc::c_uint| {
         // SAFETY: a terminated string and plain integers.
@@ -115,7 +116,7 @@ fn program() -> io::Result<OwnedFd> {
         // SAFETY: new, and no other's.
         (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }).ok_or_else(io::Error::last_os_error)
     };
-    // Linux before 6.3 has no such flag, and executes it without.
+    // Linux before 6.3 does not know the flag, and executes such files without it.
     let fd = make(libc::MFD_EXEC).or_else(|_| make(0))?;
     let mut file = std::fs::File::from(fd);
     file.write_all(PROGRAM)?;
@@ -130,8 +131,8 @@ fn execute(parent: libc::pid_t, socket: &OwnedFd, program: &OwnedFd, user: &Iden
     envp.push(std::ptr::null());
     if rights::keep_nothing(user).is_ok() {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: plain integers, valid descriptors, and lists that end with null. After the change of the user, which
-        // clears the signal at the parent's end.
+        // SAFETY: plain integers, valid descriptors, and lists that end with null. PDEATHSIG is set after the change of
+        // the user, because that change clears it.
         unsafe {
             libc::setrlimit(libc::RLIMIT_CORE, &none);
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);

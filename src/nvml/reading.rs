@@ -1,5 +1,5 @@
-//! What the process that asks NVML has sent. In: a packet (crates/nvml/src/shape.rs), in which anything may be: the process
-//! is the user's. Out: a `device` line, or what NVML said of itself.
+//! Reads the packets of the process that asks NVML. In: a packet (crates/nvml/src/shape.rs), which may hold anything,
+//! because the process runs with the user's rights. Out: a `device` line, or whether NVML could be initialised.
 
 use super::shape::{self, Device, Last, kind, known};
 use crate::wire::{self, Wire};
@@ -12,13 +12,13 @@ unsafe impl Wire for Last {}
 
 #[derive(Debug, PartialEq)]
 pub enum Packet {
-    /// With its name.
+    /// Always with the device's name, if NVML knows it.
     Device(Box<trace::Device>),
-    /// The sample is whole. Why NVML cannot be asked, if so.
+    /// The sample is whole. Err: why NVML cannot be initialised.
     Last(Result<(), String>),
 }
 
-/// None: no packet of that program.
+/// None: gpurec's program sends no such packet.
 pub fn read(bytes: &[u8]) -> Option<Packet> {
     if bytes.len() == size_of::<Device>() {
         let device = wire::read::<Device>(bytes).filter(|device| device.kind == kind::DEVICE)?;
@@ -52,7 +52,7 @@ fn processes(from: &Device) -> Vec<trace::DeviceProcess> {
     all.map(|one| trace::DeviceProcess { pid: one.pid, bytes: bytes(one.bytes) }).collect()
 }
 
-/// The names of the bits, and a number for each that has none.
+/// The name of each bit that is set, or its number if it has no name.
 fn reasons(bits: u64) -> Vec<String> {
     let rows = include_str!("throttle.txt").lines().filter_map(|row| row.strip_prefix("0x")?.split_once(' '));
     let named: Vec<(u64, &str)> =

@@ -1,4 +1,4 @@
-//! The program that asks, with the stand-in for NVML.
+//! The program that asks NVML, with the stand-in for NVML.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,14 +9,15 @@ use crate::process::identity::invoking_user;
 const STANDIN: &str = concat!(env!("OUT_DIR"), "/demo");
 const LONG: Duration = Duration::from_secs(20);
 
-/// A process that is forked while another test makes descriptors keeps them open until it executes its program.
+/// Only one test at a time starts a process: a forked process inherits the descriptors that another test has just made,
+/// and keeps them open until it executes its program.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn start(env: &[(&str, &str)]) -> Nvml {
     start_in(STANDIN, env)
 }
 
-/// `folder`: of NVML.
+/// `folder`: where the loader finds NVML.
 fn start_in(folder: &str, env: &[(&str, &str)]) -> Nvml {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let env = [&[("LD_LIBRARY_PATH", folder)], env].concat();
@@ -76,7 +77,7 @@ fn nvml_is_initialised_anew_until_that_succeeds() {
 }
 
 #[test]
-fn a_call_that_never_returns_does_not_hold_up_the_end() {
+fn a_call_that_never_returns_does_not_delay_the_end() {
     let mut nvml = start(&[("STANDIN_NVML_HANG", "nvmlDeviceGetPowerUsage:1")]);
     nvml.wait(LONG);
     assert_eq!(nvml.state(), &State::Answers(1));
@@ -102,6 +103,6 @@ fn the_process_has_no_rights_but_the_users() {
     }
     assert_eq!(field("NoNewPrivs:"), "1");
     let fds = std::fs::read_dir(format!("/proc/{}/fd", nvml.pid())).map(|fds| fds.count());
-    // As another user only root may look.
+    // Only root can read this folder of another user's process.
     assert!(fds.is_err() || fds.is_ok_and(|count| count <= 3), "descriptors of gpurec");
 }

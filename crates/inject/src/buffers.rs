@@ -56,11 +56,11 @@ fn take() -> Option<*mut u8> {
     Some(memory)
 }
 
-/// Threads that copy records out of a buffer.
+/// The number of threads that copy records out of a buffer.
 static COPYING: AtomicU32 = AtomicU32::new(0);
 
-/// A buffer. With --lossless it is waited for while others are copied: they wait for the recorder, and are free then.
-/// Buffers that CUPTI itself keeps are not waited for.
+/// Returns a buffer. With --lossless it waits for one while other threads copy records: each of them frees its buffer
+/// when the recorder has made room. It does not wait for buffers that CUPTI keeps.
 fn take_or_wait() -> Option<*mut u8> {
     let header = ring::header()?;
     let look = || match take() {

@@ -1,9 +1,10 @@
 //! The client of CUPTI. In: the library that find.rs found. Out: CUPTI calls buffers.rs with records of kernels, copies,
 //! sets and graphs, of the calls that submit them, and of CUPTI's own overhead.
 //!
-//! It subscribes only to learn whether another client does already, and ends the subscription at once: CUPTI has one, and
-//! a profiler that the program itself starts later shall get it. Such a profiler then replaces the functions below (way.rs),
-//! and takes the records from there on; the recorder sees that from outside.
+//! It subscribes only to learn whether another client already does, and ends the subscription at once: CUPTI allows
+//! only one, and a profiler that the program starts later must be able to get it. Such a profiler replaces the
+//! callbacks that this library registers, and gets all records from then on (way.rs). The recorder notices that from
+//! outside.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::transmute;
@@ -24,12 +25,12 @@ const OVERHEAD: u32 = 17;
 const BY_FUNCTION: u32 = 24;
 /// The thread ids of Linux, not those of pthreads.
 const GETTID: u32 = 1;
-/// CUPTI's own choice.
+/// CUPTI's default.
 const ANY_THREAD_ID: u32 = 0;
 /// Attribute: each thread has buffers of its own. From 13 on that is so unless it is set to 0.
 const PER_THREAD_BUFFERS: u32 = 9;
-/// CUPTI delivers what has gathered since the last time at once: it must fit into the ring, at a million records a second
-/// too. And as much is lost if the process is killed.
+/// CUPTI delivers all records of a period at once, and they must fit into the ring even at a million records a second.
+/// If the process is killed, the records of up to one period are lost.
 const FLUSH_EVERY_MS: u32 = 50;
 const NEVER: u32 = 0;
 const NOT_FORCED: u32 = 0;
@@ -131,7 +132,7 @@ unsafe fn begin_with(library: Library, graphs: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Where CUPTI has the function.
+/// Calls a function of CUPTI that takes a number, if this version has it.
 unsafe fn set(library: Library, name: &core::ffi::CStr, value: u32) {
     if let Ok(function) = library.get(name) {
         // SAFETY: CUPTI's own function.
@@ -139,12 +140,12 @@ unsafe fn set(library: Library, name: &core::ffi::CStr, value: u32) {
     }
 }
 
-/// Another client takes CUPTI over: all records up to now, and then everything as this library has found it. The clock
-/// stays, because CUPTI does not tell which one it had.
+/// For another client that takes CUPTI over: fetches all records up to now, then restores the settings that this
+/// library changed. The clock stays, because CUPTI does not say which one it had before.
 pub fn give_up() {
     let library = Library(LIBRARY.load(Ordering::Acquire));
     ring::wait_for_room();
-    // First those whose work is done, with all that CUPTI knows of them.
+    // First without force: then the records of finished work are complete.
     flush_with(NOT_FORCED);
     flush_with(FORCED);
     // SAFETY: the library that `begin_with` used.
@@ -184,7 +185,7 @@ unsafe fn one_set_of_buffers(library: Library) {
     }
 }
 
-/// Nothing shall be left that costs the process time, or that another client did not ask for.
+/// Disables all records, so that they cost the process no time and another client gets none that it did not enable.
 unsafe fn disable(library: Library) {
     if VERSION.load(Ordering::Relaxed) >= BY_FUNCTION {
         // SAFETY: CUPTI's own functions.
@@ -209,7 +210,7 @@ unsafe fn enable(library: Library, version: u32, graphs: bool) -> Result<(), Fai
         for kind in KINDS {
             check(step::ENABLE, enable(kind))?;
         }
-        // What a version does not tell of itself is no reason to record nothing.
+        // A version without these records is used all the same.
         enable(OVERHEAD);
         if version < BY_FUNCTION || !functions(library, true) {
             check(step::ENABLE, enable(DRIVER))?;
@@ -219,7 +220,7 @@ unsafe fn enable(library: Library, version: u32, graphs: bool) -> Result<(), Fai
     Ok(())
 }
 
-/// Asks for records of the calls that submit work, or no longer. False if there will be none.
+/// Enables or disables records of each call that submits work. Returns whether CUPTI accepted any of them.
 unsafe fn functions(library: Library, on: bool) -> bool {
     // SAFETY: CUPTI's own functions.
     unsafe {

@@ -1,9 +1,10 @@
 //! The library that `--gpu` loads into the recorded process, by CUDA_INJECTION64_PATH: a client of CUPTI that copies
 //! activity records into a ring that the recorder reads.
 //!
-//! In: the call of InitializeInjection that the CUDA driver makes while it initialises, and CUPTI's buffers. Out: records
-//! in the ring (shape.rs), a state that says why there are none. The process must never notice: no panic, no abort, no
-//! lock, no thread, always a buffer for CUPTI, and nothing at all in a child of fork.
+//! In: the call of InitializeInjection that the CUDA driver makes while it initialises, and CUPTI's buffers. Out:
+//! records in the ring (shape.rs), a state that says why there are none. The process must never notice: no panic, no
+//! abort, no lock, no thread, always a buffer for CUPTI, and nothing at all in a child of fork. Only with --lossless,
+//! at the exit, and when another client takes CUPTI over, threads wait until the recorder makes room (ring.rs).
 //! Not here: what a record means. That is read outside (src/gpu/), because only facts of the record's size are needed.
 //!
 //! It has no standard library and links none: it takes its functions from whatever the process has loaded, so that it
@@ -82,8 +83,9 @@ impl Failed {
     }
 }
 
-/// Asks CUPTI for all that it has. Nothing is ended: that has crashed processes. If the recorder reads no more, or has
-/// seen that another client took CUPTI over, nothing is asked for: that client's functions may be gone by now.
+/// Asks CUPTI for all its records. It does not shut CUPTI down, because that has crashed processes. It asks for nothing
+/// if the recorder has stopped reading, or if another client took CUPTI over: that client's functions may be gone by
+/// now.
 extern "C" fn at_exit(_: *mut c_void) {
     if let Some(header) = ring::header()
         .filter(|header| is_owner() && header.stop.load(Ordering::Acquire) == 0)

@@ -10,11 +10,11 @@ use crate::system;
 
 static RING: AtomicPtr<Header> = AtomicPtr::new(null_mut());
 
-/// The tail at which waiting was given up. None yet: a tail is a multiple of 8.
+/// The position of `tail` at which writers stopped waiting. 1 is no such position, because `tail` is a multiple of 8.
 static GIVEN_UP: AtomicU64 = AtomicU64::new(1);
-/// Writers wait for room.
+/// Writers wait for room, also without --lossless.
 static WAITS: AtomicBool = AtomicBool::new(false);
-/// Looks, a millisecond apart, of which none finds that the recorder has read something.
+/// A writer stops waiting when it has looked this often, a millisecond apart, and the recorder has read nothing.
 const LOOKS: u32 = 2000;
 
 pub fn header() -> Option<&'static Header> {
@@ -86,15 +86,16 @@ fn reserve(header: &Header, length: usize) -> Option<Room> {
     }
 }
 
-/// From here on, as with --lossless: the process ends, or CUPTI's last records for this library come all at once.
+/// From here on writers wait as with --lossless. At the process's exit, and when another client takes CUPTI over, CUPTI
+/// delivers all its records at once.
 pub fn wait_for_room() {
     WAITS.store(true, Ordering::Relaxed);
 }
 
-/// What `look` finds; with --lossless it looks again while the recorder reads. A recorder that has read nothing for two
-/// seconds is gone or stuck. Then no thread waits until it reads again, so that the program goes on. The thread that waits
-/// is CUPTI's, or has asked for CUPTI's records, or for work: that is how the program is paused. The recorder needs nothing
-/// of it meanwhile.
+/// Calls `look` until it finds something. Without --lossless it calls it once. With --lossless the calling thread
+/// sleeps between two calls; it is a thread of CUPTI, or one that submits work or flushes CUPTI, so this pauses the
+/// program. The recorder needs nothing from that thread. If the recorder reads nothing for two seconds, it is gone or
+/// stuck: then no thread waits until the recorder reads again, and the program continues.
 #[cold]
 #[inline(never)]
 pub fn wait<T>(header: &Header, mut look: impl FnMut() -> Option<T>) -> Option<T> {

@@ -68,7 +68,7 @@ pub struct Header {
     /// Not 0: graphs are recorded as a whole.
     pub graphs: u32,
     pub size: u64,
-    /// Not 0: a thread that finds no room waits for it.
+    /// Not 0: a thread that finds no room in the ring waits until there is some.
     pub lossless: u32,
     pad: [u32; 9],
     /// Written by the library.

@@ -147,8 +147,8 @@ const NANOSLEEP: c_long = 35;
 #[cfg(not(target_arch = "x86_64"))]
 const NANOSLEEP: c_long = 101;
 
-/// Sleeps for a millisecond, or until a signal comes. Not by the C library's function, in which a thread may be
-/// cancelled: it would unwind through this library.
+/// Sleeps for a millisecond, or until a signal arrives. It does not call the C library's nanosleep, because that is a
+/// cancellation point: cancelling the thread there would unwind through this library.
 pub fn sleep() {
     let time = Time { seconds: 0, nanoseconds: 1_000_000 };
     // SAFETY: a struct that outlives the call.

@@ -1,4 +1,5 @@
-//! A library with nothing in it: linking against it makes gpurec-nvml need the library of its name. In: nothing. Out: nothing.
+//! An empty library. Linking against it makes gpurec-nvml depend on NVIDIA's library, which has the same name. In:
+//! nothing. Out: nothing.
 
 #![no_std]
 

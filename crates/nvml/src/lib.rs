@@ -1,12 +1,13 @@
 //! The program that asks NVML, in a process of its own, with the rights of the user who called gpurec.
 //!
-//! In: on standard input, a socket, a byte for each sample that the recorder wants. Out: on the same, what NVML says
-//! (shape.rs). It ends when the recorder closes the socket. Not here: what the numbers mean (src/nvml/).
+//! In: standard input is a socket, on which the recorder sends one byte for each sample that it wants. Out: NVML's
+//! answers, on the same socket (shape.rs). It ends when the recorder closes the socket. Not here: what the numbers mean
+//! (src/nvml/).
 //!
-//! NVIDIA's library needs glibc and its loader, and gpurec's static binary has neither. So this is a program for that
-//! loader: it needs libnvidia-ml.so.1 and no other library, links no version of one, and takes the few functions of the C
-//! library that it uses from the one that NVML needs. Where the library is missing, the loader ends it. build.rs of gpurec
-//! compiles it, as a shared library with an entry, and embeds it.
+//! NVIDIA's library needs glibc and glibc's loader, and gpurec's static binary has neither. So that loader starts this
+//! program. It depends on libnvidia-ml.so.1 alone, uses no symbol versions, and takes the few functions of the C
+//! library that it calls from the C library that NVML loads. If libnvidia-ml.so.1 is missing, the loader ends the
+//! program. gpurec's build script (crates/apart.rs) compiles it as a shared library with an entry point, and embeds it.
 
 #![no_std]
 
@@ -19,7 +20,7 @@ use core::ffi::c_int;
 
 const SOCKET: c_int = 0;
 
-/// A panic would be a mistake in this program: it ends, and there are no more samples.
+/// A panic is a bug in this program. It ends, and there are no more samples.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
     // SAFETY: a plain integer.
@@ -39,11 +40,11 @@ extern "C" fn main() -> ! {
             break;
         }
         nvml.sample(&mut |packet| {
-            // A recorder that is gone closes the socket, which the next read notices.
+            // The result does not matter: if the recorder has closed the socket, the next read fails.
             // SAFETY: a packet of that length.
             unsafe { system::write(SOCKET, packet.as_ptr().cast(), packet.len()) };
         });
     }
-    // SAFETY: a plain integer. NVML needs no end: Linux closes its files.
+    // SAFETY: a plain integer. NVML needs no shutdown: Linux closes its files.
     unsafe { system::_exit(0) }
 }

@@ -1,5 +1,5 @@
-//! NVML. In: libnvidia-ml.so.1, which the loader has loaded; a request. Out: a packet for each device. A function that
-//! this version lacks, or that fails, leaves out what it would have answered.
+//! Asks NVML. In: libnvidia-ml.so.1, which the loader has loaded; a request. Out: a packet for each device. Where a
+//! function is missing in this version of NVML, or fails, the packet lacks its value.
 
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::ptr::null_mut;
@@ -9,7 +9,7 @@ use crate::system;
 
 type Handle = *mut c_void;
 
-/// Declares functions of NVML as weak symbols: null in a library without them.
+/// Declares functions of NVML as weak symbols: a function that the library lacks is null.
 macro_rules! functions {
     ($($name:ident($($argument:ty),*) -> $returns:ty;)*) => {
         #[allow(non_snake_case)]
@@ -61,7 +61,7 @@ struct Memory {
     used: u64,
 }
 
-/// Its `used` is without what the driver reserves.
+/// `used` does not include the memory that the driver reserves; that of `Memory` does.
 #[repr(C)]
 struct MemoryV2 {
     version: c_uint,
@@ -111,27 +111,22 @@ fn nvml() -> &'static Functions {
     unsafe { &NVML }
 }
 
-/// The value that a function puts behind a pointer.
+/// The value that a function of NVML writes through a pointer, if it succeeds.
 fn asked<T: Default>(ask: impl FnOnce(*mut T) -> Option<c_int>) -> Option<T> {
     let mut value = T::default();
     (ask(&raw mut value) == Some(0)).then_some(value)
 }
 
 impl Nvml {
-    /// All zero, as the packet.
+    /// All zero, so that it takes no room in the program's file.
     pub const fn new() -> Nvml {
         let known = Known { handle: null_mut(), uuid: [0; TEXT], name: [0; TEXT] };
         let info = ProcessInfo { pid: 0, used: 0, gpu_instance: 0, compute_instance: 0 };
-        Nvml {
-            is_ready: false,
-            devices: [known; DEVICES],
-            packet: Device::EMPTY,
-            infos: [info; PROCESSES],
-        }
+        Nvml { is_ready: false, devices: [known; DEVICES], packet: Device::EMPTY, infos: [info; PROCESSES] }
     }
 
-    /// Sends a packet for each device, and the last. The driver may come after the recording begins, so NVML is initialised
-    /// anew until that succeeds.
+    /// Sends a packet for each device, and then the last packet. The driver may be loaded after the recording begins,
+    /// so each sample tries to initialise NVML until that succeeds.
     pub fn sample(&mut self, send: &mut dyn FnMut(&[u8])) {
         let mut result = 0;
         if !self.is_ready {
@@ -158,7 +153,7 @@ impl Nvml {
         send(bytes(&last));
     }
 
-    /// Fills the packet. None: NVML gives no handle of the device.
+    /// Fills the packet. None: NVML has no handle for the device.
     fn ask(&mut self, device: c_uint) -> Option<()> {
         let known = self.devices.get_mut(device as usize)?;
         if known.handle.is_null() {
@@ -204,10 +199,9 @@ impl Nvml {
             has(known::TEMPERATURE);
             packet.temperature_c = celsius;
         }
-        // The second is the earlier name.
-        let reasons = nvml
-            .nvmlDeviceGetCurrentClocksEventReasons
-            .or(nvml.nvmlDeviceGetCurrentClocksThrottleReasons);
+        // Older versions have the second name.
+        let reasons =
+            nvml.nvmlDeviceGetCurrentClocksEventReasons.or(nvml.nvmlDeviceGetCurrentClocksThrottleReasons);
         // SAFETY: as above.
         if let Some(bits) = asked(|to| Some(unsafe { reasons?(handle, to) })) {
             has(known::THROTTLE);
@@ -269,8 +263,7 @@ fn used_bytes(handle: Handle) -> Option<u64> {
     let version = core::mem::size_of::<MemoryV2>() as c_uint | 2 << 24;
     let mut memory = MemoryV2 { version, total: 0, reserved: 0, free: 0, used: 0 };
     // SAFETY: its prototype, and the structure of the version in it.
-    let result =
-        nvml().nvmlDeviceGetMemoryInfo_v2.map(|ask| unsafe { ask(handle, &raw mut memory) });
+    let result = nvml().nvmlDeviceGetMemoryInfo_v2.map(|ask| unsafe { ask(handle, &raw mut memory) });
     if result == Some(0) {
         return Some(memory.used);
     }

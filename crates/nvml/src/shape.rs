@@ -1,14 +1,14 @@
-//! What the process that asks NVML and the recorder send each other: on a socket of packets, one byte asks for a sample;
-//! the answer is a packet for each device and a last one. In: nothing. Out: constants and layouts. Both compile this file:
-//! the program alone, and src/nvml/ as a module.
+//! What the recorder and the process that asks NVML send each other, on a socket that keeps packets whole: the recorder
+//! sends one byte for each sample, and the process answers with a packet for each device and a last packet. In:
+//! nothing. Out: constants and layouts. Both include this file: crates/nvml, and src/nvml/ as a module.
 
 pub const ASK: u8 = b'?';
 
 /// Bytes of a text, which ends at its first 0.
 pub const TEXT: usize = 96;
-/// Processes of one device. If it has more, NVML is asked for none.
+/// The most processes of one device. If it has more, NVML lists none, and the packet has no list.
 pub const PROCESSES: usize = 512;
-/// Devices of a machine that are asked.
+/// The most devices of a machine.
 pub const DEVICES: usize = 64;
 
 /// The first word of a packet.
@@ -17,7 +17,7 @@ pub mod kind {
     pub const LAST: u32 = 0x676c_6173;
 }
 
-/// Bits of `known`: what NVML has answered.
+/// Bits of `known`: which values NVML has returned.
 pub mod known {
     pub const USED: u32 = 1;
     pub const UTILIZATION: u32 = 1 << 1;
@@ -29,7 +29,7 @@ pub mod known {
     pub const PROCESSES: u32 = 1 << 7;
 }
 
-/// `bytes` of a process of which NVML does not say it.
+/// `bytes` of a process where NVML does not know it.
 pub const NOT_KNOWN: u64 = u64::MAX;
 
 #[derive(Clone, Copy)]
@@ -90,9 +90,9 @@ impl Device {
 #[repr(C)]
 pub struct Last {
     pub kind: u32,
-    /// NVML's answer to its initialisation; `NO_FUNCTION` if it cannot be initialised.
+    /// What NVML's initialisation returned; `NO_FUNCTION` if NVML has no such function.
     pub result: i32,
-    /// What NVML calls that.
+    /// NVML's text for `result`.
     pub text: [u8; TEXT],
 }
 

@@ -1,5 +1,5 @@
-//! The functions of the C library that this program uses, and where it begins. In: calls. Out: the same. The C library is
-//! the one that NVML needs.
+//! The functions of the C library that this program uses, and its entry point. In: calls. Out: the same. The C library
+//! is the one that NVML loads.
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 
@@ -42,7 +42,7 @@ core::arch::global_asm!(
     main = sym crate::main
 );
 
-/// The program's loader: that of the C library for which NVIDIA builds NVML, whatever gpurec itself is built with.
+/// The program's loader: glibc's, because NVIDIA builds NVML for glibc.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(link_section = ".interp")]
 #[used]

@@ -239,7 +239,7 @@ impl Driver {
         self.choice.xids_only
     }
 
-    /// Why no error of the driver is recorded, if so.
+    /// If the driver's errors are not recorded: why.
     pub fn sees_no_xids(&self) -> Option<String> {
         let is_it = |name: &str| matches!(name, "xid" | "nv_report_error");
         if self.attached.iter().any(|one| is_it(&one.hook.name)) {

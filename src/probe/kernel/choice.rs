@@ -9,7 +9,7 @@ pub struct Choice {
     pub groups: Option<Vec<Group>>,
     /// Functions, globs and tracepoints in addition to the table.
     pub hooks: Vec<String>,
-    /// Nothing but the driver's errors.
+    /// Record only the driver's errors (Xids).
     pub xids_only: bool,
     /// Tests only: use no other backend.
     pub backend: Option<Backend>,
