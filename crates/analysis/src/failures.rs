@@ -41,7 +41,7 @@ pub struct FailureTally {
     first: Option<At>,
     /// Number of open calls that have nested failures.
     waited_for: usize,
-    /// Failures that the program saw since the last look, by process and kind, if something looks.
+    /// Failures that the program saw since the last `take_news`: process, kind, number. None without `keep_news`.
     news: Option<Vec<(u32, usize, u64)>>,
 }
 
@@ -245,7 +245,7 @@ impl FailureTally {
         self.news = Some(Vec::new());
     }
 
-    /// Calls `each` with the process, the error and the number of failures that the program saw since the last time.
+    /// Calls `each` with the process, the error and the number of failures that the program saw since the last call.
     pub fn take_news(&mut self, mut each: impl FnMut(u32, &str, u64)) {
         let Some(news) = &mut self.news else { return };
         for (pid, kind, count) in news.drain(..) {
@@ -255,7 +255,7 @@ impl FailureTally {
         }
     }
 
-    /// The errors of failures inside a call that has no known result, and their numbers.
+    /// The failures inside a call that has no known result: each error with its count.
     pub fn undecided_in<'a>(&'a self, inside: &'a InnerFailures) -> impl Iterator<Item = (&'a str, u64)> {
         let own = |(kind, times): &(usize, Times)| {
             let kind = self.kinds.get(*kind).filter(|kind| !is_shutdown(&kind.error))?;

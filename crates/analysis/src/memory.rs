@@ -169,7 +169,7 @@ impl Memories {
             Op::Alloc => (&mut seen.allocations, &mut seen.allocated_bytes),
             Op::Free => (&mut seen.frees, &mut seen.freed_bytes),
         };
-        // A carried allocation was made before the part that the trace has.
+        // A carried allocation was made before the period of the dump.
         if !memory.carried {
             *count += 1;
             *bytes = bytes.saturating_add(size);

@@ -7,7 +7,7 @@ use crate::table::{Cell, Column, long, number};
 
 const NAME: Column = long("Name", "name");
 
-/// Of a function's or a kernel's times, without its name.
+/// The columns of a function's or a kernel's times, without the name.
 const fn times(total: &'static str, count: (&'static str, &'static str)) -> [Column; 8] {
     [
         number("Time (%)", "time_percent"),
@@ -26,7 +26,7 @@ pub const fn columns<const MORE: usize, const ALL: usize>(more: [Column; MORE]) 
     joined([&[NAME], &times("Total (us)", ("Calls", "calls")), &more])
 }
 
-/// The columns of kernels. The name is the last one, as in nsys: those of templates have hundreds of letters.
+/// The columns of kernels. The name comes last, as in nsys: names of templates have hundreds of characters.
 pub const fn kernel_columns<const MORE: usize, const ALL: usize>(more: [Column; MORE]) -> [Column; ALL] {
     joined([&times("GPU time (us)", ("Instances", "instances")), &more, &[NAME]])
 }
@@ -45,7 +45,7 @@ const fn joined<const ALL: usize>(parts: [&[Column]; 3]) -> [Column; ALL] {
     all
 }
 
-/// The cells of a row, with those of more columns. `total_ns` is the GPU time of all kernels.
+/// The cells of a row, with `more` before the name. `total_ns` is the GPU time of all kernels.
 pub fn kernel_cells(
     kernel: &GpuKernelFigures,
     total_ns: u128,

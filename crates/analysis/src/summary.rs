@@ -105,7 +105,7 @@ pub struct Summary {
     stepped: HashSet<Box<str>>,
     stepped_left: BytesLeft<STEPPED>,
     last_ns: u64,
-    /// Where the period begins, in a dump of the flight recorder.
+    /// In a dump of the flight recorder: where its period begins.
     from_ns: u64,
     dump: Option<Dump>,
     ended: bool,
@@ -408,7 +408,7 @@ impl Summary {
         }
     }
 
-    /// The lines are a part of a recording; those from before its period are carried.
+    /// Makes this the summary of a dump: it has the lines of a period, and carried ones from before.
     pub fn is_dump(&mut self, dump: &Dump) {
         self.from_ns = dump.from_ns;
         self.dump = Some(dump.clone());

@@ -20,7 +20,7 @@ const SHORTEST: usize = 28;
 /// Minimum length of a name, in any terminal.
 const NARROWEST: usize = 12;
 
-/// No terminal is wider: in a wider table, a pager shows the rest.
+/// No terminal is wider than this: the rest of a wider table needs a pager.
 const WIDEST_TERMINAL: usize = 300;
 
 /// Maximum width of a name in any terminal: names may have any length, and every row is padded to the widest.
@@ -350,7 +350,8 @@ fn least_of(columns: &[FilledColumn]) -> usize {
     columns.iter().map(|filled| least(filled) + 2).sum()
 }
 
-/// How to see the dropped columns: with whole names, if a terminal may be so wide. Output to a pipe has every column.
+/// How to see the dropped columns: by a width that a terminal may have, with whole names if possible, or by a pager,
+/// because output to a pipe has every column.
 fn hint(whole: usize, least: usize, left_out: &str) -> String {
     if whole <= WIDEST_TERMINAL {
         format!("  --width {whole} shows {left_out} too")
@@ -498,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_width_that_no_terminal_has_is_not_asked_for() {
+    fn the_hint_names_no_width_that_no_terminal_has() {
         const NAMES: &[Column] = &[number("N", "n"), number("Most", "m"), long("Name", "name")];
         let mut table = Table::new("rows", "kernels", NAMES);
         table.row(vec![Cell::Count(1), Cell::Micros(u64::MAX), "x".repeat(1000).as_str().into()]);

@@ -101,7 +101,7 @@ line_schema! {
         launch: Option<Launch<'a>>,
         /// Why its return is not watched: the call has no `End` and encloses nothing.
         no_return: Option<Cow<'a, str>> = "no_return",
-        /// In a dump of the flight recorder: it is from before the dump's period.
+        /// In a dump of the flight recorder: the line is from before the dump's period.
         carried: bool = "carried" detail,
     }
 
@@ -176,9 +176,9 @@ line_schema! {
         /// The program made this allocation through the CUDA runtime: the call is a runtime call or is inside one. False
         /// for memory that libraries allocate from the driver themselves.
         runtime: bool = "runtime" detail,
-        /// In a dump of the flight recorder: it is from before the dump's period.
+        /// In a dump of the flight recorder: the line is from before the dump's period.
         carried: bool = "carried" detail,
-        /// Of such a line, whose call is not in the trace: the number of the stack.
+        /// The number of the call's stack, if the line is carried and the trace does not have the call.
         stack: Option<u64> = "stack" detail,
     }
 
@@ -239,7 +239,7 @@ line_schema! {
         args: Option<Args<'a>> = "args" detail,
         /// The name of a kernel thread, which is never a traced process.
         thread: Option<Cow<'a, str>> = "thread",
-        /// In a dump of the flight recorder: it is from before the dump's period.
+        /// In a dump of the flight recorder: the line is from before the dump's period.
         carried: bool = "carried" detail,
     }
 

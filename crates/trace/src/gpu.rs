@@ -20,7 +20,7 @@ pub struct GpuAccount {
     pub before: u64,
     #[serde(default)]
     pub reasons: Vec<GpuReason>,
-    /// What recording cost in the process, by CUPTI's own records.
+    /// The time that CUPTI and the driver took for themselves in the process, from CUPTI's records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overhead: Vec<GpuOverhead>,
 }
@@ -32,7 +32,7 @@ pub struct GpuReason {
     pub count: u64,
 }
 
-/// Time that CUPTI, or the driver, took for itself: of all threads together.
+/// One kind of overhead of CUPTI or the driver, summed over all threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuOverhead {
     pub code: String,
@@ -40,7 +40,7 @@ pub struct GpuOverhead {
     pub total_ns: u64,
 }
 
-/// The codes of `GpuOverhead`, each with what it says in the summary, and whether that is CUPTI's own.
+/// The codes of `GpuOverhead`, each with its words in the summary, and whether CUPTI causes it.
 const OVERHEADS: [(&str, &str, bool); 10] = [
     ("buffer_flush", "flushing buffers", true),
     ("instrumentation", "instrumentation", true),
@@ -64,7 +64,8 @@ impl GpuOverhead {
         self.known().map_or(self.code.as_str(), |(_, text, _)| text)
     }
 
-    /// Whether CUPTI took the time, so that it is a cost of recording. The driver takes its own without it, too.
+    /// Whether CUPTI took the time, which makes it a cost of recording. The driver's overhead is also there without
+    /// CUPTI.
     pub fn is_own(&self) -> bool {
         self.known().is_none_or(|(.., is_own)| *is_own)
     }

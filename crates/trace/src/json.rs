@@ -9,7 +9,7 @@ const HUNDRED_MILLIONS: u64 = 100_000_000;
 /// memmove; with itoa and whole texts, whose length varies, a line took 6 % longer from ring to file.
 #[inline]
 pub fn number(out: &mut Vec<u8>, n: u64) {
-    // Many are.
+    // Many numbers of a trace have one digit.
     if n < 10 {
         out.push(b'0' + n as u8);
     } else {

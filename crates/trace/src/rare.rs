@@ -367,18 +367,18 @@ details! { it: Finish => events, lost, in_flight = it.in_flight.len(), complete,
 incomplete_because = (!it.incomplete_because.is_empty()).then_some(&it.incomplete_because),
 incomplete_codes = (!it.incomplete_codes.is_empty()).then_some(&it.incomplete_codes), gpu, dump }
 
-/// A part of a recording that the flight recorder wrote: why, and where it begins.
+/// Why the flight recorder wrote this dump, and where its period begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dump {
-    /// Counts the dumps of a recording, from 1.
+    /// The dump's number in the recording, from 1.
     pub number: u64,
-    /// The word that the file's name has, too.
+    /// The kind of event; the file's name has the same word.
     pub event: String,
-    /// A sentence.
+    /// The reason, as a sentence.
     pub because: String,
-    /// The period begins here; lines from before it are carried. In nanoseconds since the recording began.
+    /// When the period begins, in nanoseconds since the recording began. Lines from before it are carried.
     pub from_ns: u64,
-    /// The number of events since the dump before that came too soon after it for a dump of their own.
+    /// The number of events that came too soon after the previous dump to get one of their own.
     #[serde(default)]
     pub suppressed: u64,
 }

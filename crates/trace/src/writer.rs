@@ -20,7 +20,7 @@ const BUFFER: usize = 256 * 1024;
 pub struct LineWriter<W: Write> {
     out: W,
     buffer: Vec<u8>,
-    /// Takes what is in the buffer.
+    /// Writes the contents of the buffer to the output.
     take: fn(&mut W, &mut Vec<u8>) -> io::Result<()>,
 }
 
@@ -29,7 +29,7 @@ impl<W: Write> LineWriter<W> {
         LineWriter::giving(out, |out, buffer| out.write_all(buffer))
     }
 
-    /// `take` may exchange the full buffer for another one, which saves a copy of every line.
+    /// `take` writes the full buffer. It may also swap it for an empty one, which saves a copy of every line.
     pub fn giving(out: W, take: fn(&mut W, &mut Vec<u8>) -> io::Result<()>) -> Self {
         LineWriter {
             out,

@@ -178,7 +178,7 @@ impl Sink for Chrome {
         self.details(line);
         if let Some(link) = link {
             self.flow("gpu", b"s", link.from, link.id);
-            // Inside the slice: at its start chrome://tracing takes the slice that ends there, if there is one.
+            // The arrow ends inside the slice: at its very start chrome://tracing takes the slice that ends there.
             let within = At { ts_ns: at.ts_ns.saturating_add(duration_ns.min(1)), ..at };
             self.flow("gpu", b"f\",\"bp\":\"e", within, link.id);
         }

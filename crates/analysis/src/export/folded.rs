@@ -1,7 +1,7 @@
 //! Folded stacks for flamegraph.pl and inferno: `outermost;…;innermost;function WEIGHT`, a line for each stack and
 //! function. In: calls with stacks. Out: text. The weight is the time on the host in microseconds, the number of calls,
-//! bytes, or the time on the GPU in microseconds (`--by`). Frames are written as py-spy writes them. Equal lines of several
-//! traces stand apart; readers sum them.
+//! bytes, or the time on the GPU in microseconds (`--by`). Frames are written as py-spy writes them. Equal lines of
+//! several traces stand apart; readers sum them.
 
 use super::sink::{At, Cause, Links, Sink, Source};
 use super::weights::{Held, Weights, no_stacks};

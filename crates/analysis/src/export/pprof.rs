@@ -1,7 +1,7 @@
 //! A profile for pprof, Pyroscope and speedscope: profile.proto, packed with gzip. In: calls with stacks. Out: a sample
-//! for each stack and function with its values: calls, time on the host, bytes, and the time on the GPU of what the calls
-//! submitted, if any of it is known. The function called is the innermost frame. Frames, functions, modules and texts are
-//! written once.
+//! for each stack and function with its values: calls, time on the host, bytes, and, if a trace has GPU work, the time
+//! on the GPU of what the calls submitted. The function called is the innermost frame. Frames, functions, modules and
+//! texts are written once.
 
 use std::io::Write;
 
@@ -40,16 +40,17 @@ pub struct Pprof {
     last_ns: u64,
 }
 
-/// The samples. They are written at the end: all have the same values, and the last trace may be the first with GPU work.
+/// Samples are written at the end: all must have the same number of values, and the last trace may be the first that
+/// has GPU work.
 #[derive(Default)]
 struct Samples {
-    /// The frames of all, as a sample has them.
+    /// The frames of all samples, encoded as in a sample.
     locations: Vec<u8>,
-    /// Where the frames of each end, and its values.
+    /// Of each sample the end of its frames in `locations`, and its values.
     each: Vec<(usize, [u64; VALUES.len()])>,
 }
 
-/// The values of a sample. The last is that of the GPU.
+/// The values of a sample. The last one is left out if no trace has GPU work.
 const VALUES: [(&str, &str); 4] =
     [("calls", "count"), ("time", "nanoseconds"), ("bytes", "bytes"), ("gpu", "nanoseconds")];
 

@@ -39,7 +39,7 @@ impl<T: Copy> Busy<T> {
             return;
         }
         let from_ns = from_ns.max(self.settled_ns);
-        // Most work begins while the work before it runs.
+        // The usual case, without a new span: work begins while the work before it still runs.
         if let Some(before) = self.waiting.last_mut()
             && (before.from_ns..=before.to_ns).contains(&from_ns)
             && (from_ns > before.from_ns || to_ns >= before.to_ns)
@@ -77,7 +77,7 @@ impl<T: Copy> Busy<T> {
         rest
     }
 
-    /// The time of all spans that are not settled. Merges them in place, so that the next time costs little.
+    /// The time of all spans that are not settled. Merges them in place, so that the next call costs little.
     pub fn waiting_ns(&mut self) -> u64 {
         merge(&mut self.waiting);
         self.waiting.iter().map(|span| span.to_ns - span.from_ns).fold(0, u64::saturating_add)

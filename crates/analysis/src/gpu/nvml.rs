@@ -18,10 +18,10 @@ const DEVICES: usize = 256;
 const REASONS: usize = 32;
 const PROCESSES: usize = 64;
 const LONGEST: usize = 128;
-/// The recorder asks for the first line before it records a process. If NVML answers later than this, what processes hold
-/// then may be in the trace already.
+/// The recorder asks NVML before it records any process. In a first line that comes later than this, processes may hold
+/// memory whose allocations are in the trace.
 const AT_START_NS: u64 = 10_000_000;
-/// The reason for low clocks of a GPU that does nothing: nothing is lost by it.
+/// The clocks are low because nothing runs on the GPU. That slows nothing down.
 const IDLE: &str = "gpu_idle";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ pub struct NvmlFigures {
     pub utilization: Option<u64>,
     pub most_power_mw: Option<u64>,
     pub most_temperature_c: Option<u32>,
-    /// Lines in which the clocks were lowered, other than for idling, and by reason.
+    /// Lines in which the clocks were lowered for another reason than `IDLE`: all of them, and by reason.
     #[serde(skip_serializing_if = "is_zero")]
     pub throttled: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -123,7 +123,7 @@ impl Nvml {
     }
 }
 
-/// The section of the summary. `is_recorded`: a process, by its PID.
+/// The section of the summary. `is_recorded` says whether a process, given by its PID, is recorded.
 pub fn section(page: &mut Page, devices: &[NvmlFigures], is_recorded: &dyn Fn(u32) -> bool) {
     if devices.is_empty() {
         return;
@@ -150,7 +150,7 @@ pub fn section(page: &mut Page, devices: &[NvmlFigures], is_recorded: &dyn Fn(u3
     }
 }
 
-/// Of each process that is recorded; and of the others together.
+/// What each recorded process held at the start, and what all others held together.
 fn at_start(page: &mut Page, it: &NvmlFigures, is_recorded: &dyn Fn(u32) -> bool) {
     let (recorded, others): (Vec<_>, Vec<_>) =
         it.processes_at_start.iter().partition(|held| is_recorded(held.pid));

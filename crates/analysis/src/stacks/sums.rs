@@ -88,7 +88,7 @@ impl Sums {
     }
 }
 
-/// The call sites of some calls, with the number of calls of each, or another weight: the first few distinct ones.
+/// The first few distinct call sites of some calls, each with its number of calls or another weight.
 #[derive(Clone, Default)]
 pub struct Places {
     known: Vec<(Site, u64)>,
@@ -105,7 +105,7 @@ impl Places {
         }
     }
 
-    /// Adds a weight other than a number of calls: a time.
+    /// Adds a weight that is not a number of calls, such as a time.
     pub fn weigh(&mut self, site: Site, weight: u64) {
         if let Some((_, sum)) = self.known.iter_mut().find(|(known, _)| *known == site) {
             *sum = sum.saturating_add(weight);
@@ -121,7 +121,7 @@ impl Places {
         self.others = self.others.saturating_add(other.others);
     }
 
-    /// The most frequent one, and the number of its calls: the one of most weight.
+    /// The call site of the largest weight, and that weight: with `add`, the most frequent one.
     pub fn most(&self) -> Option<(Site, u64)> {
         let most = self.known.iter().max_by_key(|(site, count)| (*count, std::cmp::Reverse(*site)));
         most.copied()

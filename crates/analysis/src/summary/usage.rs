@@ -1,4 +1,4 @@
-//! Sums by process: what the summary counts, added to its process too, and a snapshot of all of them.
+//! Sums by process: adds what the summary counts to the sums of its process too, and takes snapshots of all sums.
 
 use super::Summary;
 use crate::tally::Role;
@@ -6,7 +6,7 @@ use crate::usage::{Snapshot, Sums, Usage};
 use gpurec_trace::{End, Memory, Op, Process};
 
 impl Summary {
-    /// Also sums by process, from here on. `kernels`: how many of each process are shown.
+    /// From here on also sums by process. A snapshot has the `kernels` most launched kernels of each process.
     pub fn measure(&mut self, kernels: usize, sees_xids: bool) {
         self.usage = Some(Box::new(Usage::new(kernels, sees_xids)));
         self.failures.keep_news();
@@ -60,7 +60,7 @@ impl Summary {
         }
     }
 
-    /// gpurec itself had stopped the process.
+    /// gpurec itself stopped the process for `ns`.
     pub fn stopped(&mut self, pid: u32, ns: u64) {
         self.usage.iter_mut().for_each(|usage| usage.stopped(pid, ns));
     }
@@ -72,7 +72,7 @@ impl Summary {
         }
     }
 
-    /// A process that `identify` must name.
+    /// A process whose name is not final: call `identify` with it.
     pub fn newcomer(&mut self) -> Option<u32> {
         self.usage.as_mut()?.newcomer()
     }
@@ -93,8 +93,8 @@ impl Summary {
         Some(snapshot)
     }
 
-    /// As in the summary, a wait counts with its time so far, and a failure inside a call that will not end is one of
-    /// the program.
+    /// As in the summary, a wait counts with its time so far, and a failure inside a call that will not end counts as
+    /// one that the program saw.
     fn unfinished_in(&self, snapshot: &mut Snapshot) {
         let at_ns = snapshot.at_ns;
         for open in self.open.iter() {

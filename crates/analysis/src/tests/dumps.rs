@@ -4,7 +4,7 @@ use super::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A carried allocation. The second of two has a stack.
+/// Adds a carried allocation, with its own `stack` if there is one.
 fn carried(s: &mut Script, ptr: u64, size: u64, total: u64, stack: Option<u64>) -> u64 {
     let memory = Memory {
         pid: 100,
@@ -77,7 +77,7 @@ fn what_is_carried_is_held_and_not_made_in_the_period() {
     assert!(figures.unknown.is_empty(), "{:?}", figures.unknown);
 }
 
-/// Without the carried lines' own times a part of a dump has only what began in it.
+/// Carried lines keep their times, so a part of a dump that begins later has none of them.
 #[test]
 fn a_part_of_a_dump_has_the_carried_only_from_the_beginning() {
     let text = dump().0;

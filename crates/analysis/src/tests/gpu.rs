@@ -1,4 +1,4 @@
-//! Programs on a GPU of a model: what the summary, `report gpu` and `report idle` say of them, against figures that the
+//! Programs on a model of a GPU: what the summary, `report gpu` and `report idle` say of them, against figures that the
 //! model worked out itself.
 
 use super::gpu_model::*;

@@ -1,5 +1,5 @@
-//! A GPU of a model, and what `report idle` should say of a program on it, by a straightforward computation. The lines of
-//! GPU work come late and out of order, as CUPTI delivers them.
+//! A model of a GPU, and a straightforward computation of what `report idle` should say of a program on it. The lines
+//! of GPU work come late and out of order, as CUPTI delivers them.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub struct Work {
     pub line: Gpu<'static>,
 }
 
-/// A call of a thread: its name is that of the report.
+/// A call of a thread, under the name that the report gives it.
 pub struct Activity {
     pub tid: u32,
     pub from_ns: u64,
@@ -70,7 +70,7 @@ impl Model {
         Model { script, seed, tid: 100, stack: None, free_ns, works, reported: 0, host }
     }
 
-    /// With call stacks, innermost frames in `SITES`.
+    /// With call stacks, whose innermost frames are `SITES`.
     pub fn with_stacks(seed: u64) -> Model {
         let mut model = Model::new(seed);
         for (stack, site) in SITES.iter().enumerate() {
@@ -89,7 +89,7 @@ impl Model {
         self.host.push(Activity { tid, from_ns, to_ns, what: what.into(), stack });
     }
 
-    /// The call that began there has the present stack.
+    /// Gives the call that began there the present stack.
     pub fn stacked(&mut self, begin: u64) {
         if let Body::Begin(begin) = &mut self.script.lines[begin as usize].body {
             begin.stack = self.stack;

@@ -1,5 +1,5 @@
-//! `report idle` of programs on a GPU of a model: each has a planted cause of idle time, which must be named, with its
-//! line if calls have stacks.
+//! `report idle` of programs on a model of a GPU. Each has a planted cause of idle time, which the report must name,
+//! with its line if calls have stacks.
 
 use super::gpu_model::*;
 use super::*;
@@ -28,7 +28,7 @@ fn a_wait_in_the_loop_is_named() {
     assert!(text.contains("By synchronisation: ") && text.contains("in 5999 gaps"), "{text}");
 }
 
-/// As PyTorch does it: before the copy it asks for the device and the stream, in calls that have no stack.
+/// As in PyTorch: before the copy it asks for the device and the stream, in calls that have no stack.
 fn slow_loader(mut model: Model, stacks: [Option<u64>; 2]) -> Model {
     for _ in 0..50 {
         model.own(2 * MS);
@@ -116,7 +116,8 @@ fn the_line_that_follows_a_sleep_is_named() {
     assert!(first["total_percent"].as_f64().unwrap() > 90.0, "{idle}");
 }
 
-/// A training step whose metric fetches a figure: `copies` says how, and whether it waits in the copy itself.
+/// A training step whose metric fetches a number from the GPU: with `copies` by a copy that blocks, otherwise by an
+/// asynchronous copy and a wait.
 fn hidden_item(mut model: Model, has_stacks: bool, copies: bool) -> Model {
     let at = |stack: Option<u64>| stack.filter(|_| has_stacks);
     for _ in 0..50 {
@@ -180,7 +181,7 @@ fn a_hidden_wait_without_stacks_is_named_without_its_line() {
     assert!(idle.get("lines").is_none(), "{idle}");
 }
 
-/// The first work of a run is often seconds before its loop.
+/// The first work of a run often comes seconds before its loop.
 #[test]
 fn one_gap_that_hides_the_others_is_named() {
     let mut model = Model::new(12);

@@ -121,7 +121,7 @@ fn an_ended_process_keeps_its_sums_for_a_minute() {
     assert_eq!((&later.ended.sums, later.ended.cost_ns), (&process.sums, process.cost_ns));
 }
 
-/// The number of a process is used again while its sums are still shown.
+/// Linux uses the number of a process again while the process's sums are still shown.
 #[test]
 fn a_process_number_that_is_used_again_is_another_process() {
     let exec = |s: &mut Script, command: &str, rank| {

@@ -106,7 +106,7 @@ impl Total {
         self.add_part(value, true);
     }
 
-    /// Adds a part of a thing, which counts with its first part.
+    /// Adds a part of something that counts once, with its first part.
     pub fn add_part(&mut self, value: u64, is_first: bool) {
         self.count += u64::from(is_first);
         // A malformed trace may claim any value.

@@ -112,15 +112,15 @@ impl Log {
         self.site = Some(site);
     }
 
-    /// The call in which the thread was, and its call site.
+    /// The call in which the thread was at that time, and its call site.
     fn call_at(&self, ns: u64) -> Option<(u32, Option<Site>)> {
-        // A call that ends at that very time counts.
+        // A call that ends exactly then counts.
         let upto = self.parts.partition_point(|part| part.from_ns <= ns);
         let mut last = self.parts.range(..upto).rev().take(2);
         last.find_map(|part| Some((part.cause.function()?, part.spot.site_of_call())))
     }
 
-    /// Before its first call, a thread leads to that.
+    /// Where the time before a thread's first call is shown: before that call.
     fn before_first(&self) -> Spot {
         Spot::Between(None, self.parts.front().and_then(|part| part.spot.site()))
     }
@@ -265,7 +265,7 @@ impl Idle {
         }
     }
 
-    /// What a thread does, by its open calls, and where: in the outermost that has a call site.
+    /// What a thread does, by its open calls, and where: at the outermost call that has a call site.
     fn now(&self, log: usize) -> (Cause, Spot) {
         let log = &self.logs[log];
         let around = || self.calls.around(log.innermost);

@@ -59,19 +59,19 @@ impl Cause {
     }
 }
 
-/// The place in the code of some time.
+/// Where in the code some time was spent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Spot {
     /// In the call made here.
     At(Site),
-    /// In own code, or in calls without a call site: after the call made here, and before the call made there.
+    /// In own code, or in calls without a call site: after the call at the first site, before the call at the second.
     Between(Option<Site>, Option<Site>),
 }
 
 impl Spot {
     pub const NONE: Spot = Spot::Between(None, None);
 
-    /// The call site by which the time is known: own code by where it led.
+    /// The call site under which the time is shown: for own code that of the call after it.
     pub fn site(self) -> Option<Site> {
         match self {
             Spot::At(site) => Some(site),
@@ -105,18 +105,18 @@ pub struct Gap {
     pub before: u32,
     /// The part for which the host is to blame, if it waited for the GPU when the gap began.
     pub waited_ns: u64,
-    /// In which call it waited, with the call site.
+    /// The call in which it waited, and its call site.
     pub wait: Option<(u32, Option<Site>)>,
     pub causes: Vec<(Cause, Spot, u64)>,
 }
 
-/// A row of the lines: the cause, its call site, and whether the time lies before that call.
+/// A row of the table of lines: the cause, its call site, and whether the time lies before that call.
 type LineKey = (Cause, Site, bool);
 
 #[derive(Default)]
 struct LineSum {
     total: Total,
-    /// For time before the call: the calls before that, by the time since.
+    /// For time before the call: the earlier calls that it followed, by that time.
     after: Places,
 }
 

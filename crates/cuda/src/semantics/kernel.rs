@@ -227,8 +227,8 @@ fn literals(text: &str) -> String {
     out
 }
 
-/// Removes what the demangler writes for an empty parameter pack at the end: a comma with nothing behind it. Other tools
-/// leave the comma only where something follows.
+/// Removes the comma that the demangler writes before an empty parameter pack at the end of a list. Other tools write
+/// that comma only where another argument follows.
 fn without_empty_packs(mut text: String) -> String {
     const EMPTY: [(&str, &str); 2] = [(", >", ">"), (", )", ")")];
     while let Some((empty, nothing)) = EMPTY.iter().find(|(empty, _)| text.contains(empty)) {

@@ -355,7 +355,7 @@ impl Meaning {
         self.processes.values_mut().for_each(|process| process.begun = false);
     }
 
-    /// The live bytes of a process in each of `Space::ALL`. None: not every allocation and free was seen.
+    /// The live bytes of a process in each of `Space::ALL`. None: gpurec has not seen all its allocations and frees.
     pub fn held(&self, pid: u32) -> Option<[u64; Space::ALL.len()]> {
         let process = self.processes.get(&pid).filter(|process| process.begun)?;
         Some(Space::ALL.map(|space| process.ledger.total(space)))

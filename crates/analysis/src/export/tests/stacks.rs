@@ -142,7 +142,7 @@ fn a_profile_has_every_call_once() {
     assert_eq!(profile.heaviest(1), ["cudaDeviceSynchronize", "wait", "<module>"]);
 }
 
-/// All samples have the values of the GPU as soon as one trace has some, whichever it is.
+/// All samples have a value for the GPU as soon as any of the traces has GPU work.
 #[test]
 fn a_profile_has_the_time_on_the_gpu() {
     let lines = GPU.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
